@@ -32,6 +32,7 @@ from lm_validity.studies.agreement.statistics.agreement import Agreement, Perple
 from lm_validity.studies.agreement.statistics.corrected import transformed_interval
 from lm_validity.studies.agreement.statistics.influence import LeftOut
 from lm_validity.studies.agreement.statistics.missing import finite_mean
+from lm_validity.studies.agreement.statistics.ranking import kendall_tau_matrix, pair_signs
 from lm_validity.studies.agreement.statistics.resampling import Interval
 from lm_validity.studies.agreement.statistics.subsets import SubsetAgreement, one_with_others
 from lm_validity.studies.agreement.statistics.variance import reliability_of
@@ -215,6 +216,7 @@ def _tau(
     without_ceiling = no_ceiling(ceiling, analysis.scores[protocol], protocol)
     mean = _mean(analysis, protocol, agreement.mean, f"No pair of benchmarks has a tau. {NO_TAU}")
     interval, families = ends(mean, uncertainty.mean.get(protocol), uncertainty.reason), analysis.matrix.families
+    correlations = pd.DataFrame(analysis.scores[protocol]).corr(min_periods=2).to_numpy()
     by_benchmark = each(names, agreement.by_benchmark, of_benchmark)
     bounds = uncertainty.by_benchmark.get(protocol)
     intervals: dict[str, Range] | Missing = Missing(uncertainty.reason) if bounds is None else {}
@@ -246,7 +248,9 @@ def _tau(
         by_size_ratio=ratios(analysis, protocol, size, "parameters"),
         by_compute_ratio=ratios(analysis, protocol, compute, "pretraining compute"),
         above_chance=_above_chance(analysis, protocol, figures),
+        pearson=known(mean_over_pairs(correlations), of_pair),
         matrix=tau,
+        correlations=correlations,
         by_category_interval=uncertainty.by_category.get(protocol, Missing(uncertainty.reason)),
     )
 
@@ -380,19 +384,25 @@ def _perplexity(analysis: AgreementAnalysis, uncertainty: AgreementUncertainty) 
         kind: known(finite_mean(tau), _no_before_after(analysis, kind)) for kind, tau in analysis.before_after.items()
     }
 
+    corpora = [name for name, corpus in zip(matrix.benchmarks, matrix.is_corpus, strict=True) if corpus]
+    twice = (np.column_stack([analysis.corpora[p][:, place] for p in PROTOCOLS]) for place in range(len(corpora)))
+    same = [float(kendall_tau_matrix(pair_signs(columns))[0, 1]) for columns in twice]
+    few = "Fewer than two models have its perplexity under both protocols, or they are tied."
+
     def interval(name: str) -> dict[str, Range]:
         found: dict[str, Interval[float]] = getattr(uncertainty, name)
         return {p: ends(means[name][p], found.get(p), uncertainty.reason) for p in PROTOCOLS}
 
     return PerplexitySummary(
         models=max(found[p].models for p in PROTOCOLS),
-        corpora=[name for name, corpus in zip(matrix.benchmarks, matrix.is_corpus, strict=True) if corpus],
+        corpora=corpora,
         corpus_benchmark=means["corpus_benchmark"],
         corpus_benchmark_interval=interval("corpus_benchmark"),
         corpus_corpus=means["corpus_corpus"],
         corpus_corpus_interval=interval("corpus_corpus"),
         average_average=means["average_average"],
         average_average_interval=interval("average_average"),
+        same_corpus={name: known(tau, few) for name, tau in zip(corpora, same, strict=True)},
         in_both=PerplexityInBoth(**_perplexity_means(analysis, in_both, " under both protocols")),
         before_after=before_after,
         before_after_interval={

@@ -8,6 +8,7 @@ import re
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 from scipy import stats
 from sklearn.decomposition import PCA
@@ -139,6 +140,11 @@ def test_perplexity(reports):
     assert perplexity["corpus_corpus"] == {DIRECT: near(0.764877), TRAINED: near(0.780358)}
     assert perplexity["average_average"] == {DIRECT: near(0.548621), TRAINED: near(0.837446)}
     assert perplexity["before_after"] == {"base": near(0.778496), "instruction_tuned": near(0.505353)}
+    tables = reports["folder"] / "agreement" / "tables"
+    assert list(perplexity["same_corpus"].values()) == [near(0.830189), near(0.793904), near(0.775036)]
+    pearson = {p: reports["agreement"]["kendall_tau"][p]["pearson"] for p in (DIRECT, TRAINED)}
+    assert pearson == {DIRECT: near(0.662424), TRAINED: near(0.854990)}
+    assert pd.read_csv(tables / "tau_by_pair.csv")["Direct, Pearson"].mean() == near(0.662424)
 
 
 def test_components(reports):
@@ -148,6 +154,10 @@ def test_components(reports):
     assert (sum(shares[DIRECT]), sum(shares[TRAINED])) == (near(0.913258), near(0.973751))
     qwen = summary["families"]["Qwen"]["explained_variance"]
     assert (qwen[DIRECT][0], qwen[TRAINED][0]) == (near(0.736626), near(0.927972))
+    table = pd.read_csv(reports["folder"] / "factors" / "tables" / "explained_variance_by_family.csv")
+    for row in table[table["family"] == "Qwen"].itertuples():
+        shares = qwen[TRAINED if row.protocol.startswith("Train") else DIRECT]
+        assert [row.share, row.PC2, row.PC3, row.PC4, row.PC5] == [near(share) for share in shares]
     assert len(summary["pc1_scores"][DIRECT]) == 61
 
 

@@ -347,6 +347,7 @@ def _pair_section(summary: AgreementSummary) -> Section:
         ends = [as_columns(interval) for *_, interval in corrected.by_pair_interval]
         for end in ("low", "high"):
             table[f"{label}, corrected {end}"] = [found[end] for found in ends]
+        table[f"{label}, Pearson"] = summary.kendall_tau[p].correlations[upper]
     common = {p: improvement.tau[p][upper] for p in PROTOCOLS}
     if not improvement.whole:
         for p, label in _labels():

@@ -85,7 +85,12 @@ def perplexity_section(summary: AgreementSummary) -> Section | None:
     }
     caption = "Perplexity under direct evaluation against scores under train before test."
     charts += tau_heatmaps(apart, corpora, tasks, caption=caption, row_height=26)
-    return Section("Perplexity", finding=_before_sentence(values), figures=charts, tables=[_perplexity_table(values)])
+    tables = [_perplexity_table(values)]
+    if any(is_known(tau) for tau in values.same_corpus.values()):
+        frame = pd.DataFrame({"corpus": corpora, "tau": list(values.same_corpus.values())})
+        title = "The same corpus: its direct ranking with that under train before test"
+        tables.append(Table("perplexity_same_corpus", title, frame, formats={"tau": ".3f"}, folded=True))
+    return Section("Perplexity", finding=_before_sentence(values), figures=charts, tables=tables)
 
 
 def _before_sentence(values: PerplexitySummary) -> str:

@@ -12,7 +12,7 @@ from lm_validity.studies.agreement.analysis import (
     tuned_members,
 )
 from lm_validity.studies.agreement.by_benchmark.figures import benchmark_figures
-from lm_validity.studies.agreement.incomplete.estimates import incomplete_protocols
+from lm_validity.studies.agreement.incomplete.estimates import JACKKNIFED, incomplete_protocols
 from lm_validity.studies.agreement.missing_cells import missing_cells
 from lm_validity.studies.agreement.pair_alignment import align_pairs, contradictions, method_notes
 from lm_validity.studies.agreement.pooled_comparison import compare_pooled
@@ -32,6 +32,7 @@ from lm_validity.studies.agreement.statistics.agreement import Agreement, Perple
 from lm_validity.studies.agreement.statistics.corrected import transformed_interval
 from lm_validity.studies.agreement.statistics.influence import LeftOut
 from lm_validity.studies.agreement.statistics.missing import finite_mean
+from lm_validity.studies.agreement.statistics.ranking import kendall_tau_matrix, pair_signs
 from lm_validity.studies.agreement.statistics.resampling import Interval
 from lm_validity.studies.agreement.statistics.subsets import SubsetAgreement, one_with_others
 from lm_validity.studies.agreement.statistics.variance import reliability_of
@@ -60,7 +61,7 @@ from lm_validity.studies.agreement.summary import (
 from lm_validity.studies.agreement.uncertainty import AgreementUncertainty
 from lm_validity.summaries import Missing, is_known, known, number
 from lm_validity.tables.schema import PROTOCOLS
-from lm_validity.words import count, no_scores
+from lm_validity.words import UNDER, count, no_scores
 
 NO_TAU = "The two benchmarks have fewer than two models in common, or all of those are tied on one of the two."
 NO_PAIR = "The benchmark has fewer than two models in common with each other one, or they are tied."
@@ -149,6 +150,19 @@ def _no_tau(analysis: AgreementAnalysis, protocol: str, otherwise: str) -> str:
     return otherwise
 
 
+def _models(analysis: AgreementAnalysis, protocol: str) -> int:
+    """How many models have a score under a protocol."""
+    return int(np.isfinite(analysis.scores[protocol]).any(axis=1).sum())
+
+
+def _mean(analysis: AgreementAnalysis, protocol: str, mean: float, otherwise: str) -> Value:
+    """A mean tau, missing where so few of the models have scores that beside the other protocol's it says nothing."""
+    scored, models = _models(analysis, protocol), len(analysis.matrix.models)
+    if np.isfinite(mean) and scored < min(JACKKNIFED, models / 2):
+        return Missing(f"{scored} of {models} models have scores {UNDER[protocol]}: too few to speak for the others.")
+    return known(mean, _no_tau(analysis, protocol, otherwise))
+
+
 def _nothing_compared(analysis: AgreementAnalysis, kind: str) -> str:
     """Why nothing compares the two protocols."""
     absent = [p for p in PROTOCOLS if not analysis.matrix.has(p)]
@@ -200,8 +214,9 @@ def _tau(
     ceiling, size, compute = analysis.ceiling[protocol], *analysis.matrix.sizes()
     of_pair, of_benchmark = (_no_tau(analysis, protocol, reason) for reason in (NO_TAU, NO_PAIR))
     without_ceiling = no_ceiling(ceiling, analysis.scores[protocol], protocol)
-    mean = known(agreement.mean, _no_tau(analysis, protocol, f"No pair of benchmarks has a tau. {NO_TAU}"))
+    mean = _mean(analysis, protocol, agreement.mean, f"No pair of benchmarks has a tau. {NO_TAU}")
     interval, families = ends(mean, uncertainty.mean.get(protocol), uncertainty.reason), analysis.matrix.families
+    correlations = pd.DataFrame(analysis.scores[protocol]).corr(min_periods=2).to_numpy()
     by_benchmark = each(names, agreement.by_benchmark, of_benchmark)
     bounds = uncertainty.by_benchmark.get(protocol)
     intervals: dict[str, Range] | Missing = Missing(uncertainty.reason) if bounds is None else {}
@@ -211,6 +226,7 @@ def _tau(
             name: ends(by_benchmark[name], Interval(low, high), uncertainty.reason) for name, low, high in rows
         }
     return TauSummary(
+        models=_models(analysis, protocol),
         mean=mean,
         interval=interval,
         interval_population_of_benchmarks=ends(mean, uncertainty.mean_population.get(protocol), uncertainty.reason),
@@ -232,7 +248,9 @@ def _tau(
         by_size_ratio=ratios(analysis, protocol, size, "parameters"),
         by_compute_ratio=ratios(analysis, protocol, compute, "pretraining compute"),
         above_chance=_above_chance(analysis, protocol, figures),
+        pearson=known(mean_over_pairs(correlations), of_pair),
         matrix=tau,
+        correlations=correlations,
         by_category_interval=uncertainty.by_category.get(protocol, Missing(uncertainty.reason)),
     )
 
@@ -315,7 +333,7 @@ def _significance_tau(analysis: AgreementAnalysis, uncertainty: AgreementUncerta
     agreement = analysis.significance[protocol]
     names, tau = analysis.tasks, analysis.significance_tau[protocol]
     reason = _no_tau(analysis, protocol, NO_SIGNIFICANT)
-    mean = known(agreement.mean, reason)
+    mean = _mean(analysis, protocol, agreement.mean, NO_SIGNIFICANT)
     compared = analysis.comparison.significance[protocol].mean
     return SignificanceTau(
         mean=mean,
@@ -366,19 +384,25 @@ def _perplexity(analysis: AgreementAnalysis, uncertainty: AgreementUncertainty) 
         kind: known(finite_mean(tau), _no_before_after(analysis, kind)) for kind, tau in analysis.before_after.items()
     }
 
+    corpora = [name for name, corpus in zip(matrix.benchmarks, matrix.is_corpus, strict=True) if corpus]
+    twice = (np.column_stack([analysis.corpora[p][:, place] for p in PROTOCOLS]) for place in range(len(corpora)))
+    same = [float(kendall_tau_matrix(pair_signs(columns))[0, 1]) for columns in twice]
+    few = "Fewer than two models have its perplexity under both protocols, or they are tied."
+
     def interval(name: str) -> dict[str, Range]:
         found: dict[str, Interval[float]] = getattr(uncertainty, name)
         return {p: ends(means[name][p], found.get(p), uncertainty.reason) for p in PROTOCOLS}
 
     return PerplexitySummary(
         models=max(found[p].models for p in PROTOCOLS),
-        corpora=[name for name, corpus in zip(matrix.benchmarks, matrix.is_corpus, strict=True) if corpus],
+        corpora=corpora,
         corpus_benchmark=means["corpus_benchmark"],
         corpus_benchmark_interval=interval("corpus_benchmark"),
         corpus_corpus=means["corpus_corpus"],
         corpus_corpus_interval=interval("corpus_corpus"),
         average_average=means["average_average"],
         average_average_interval=interval("average_average"),
+        same_corpus={name: known(tau, few) for name, tau in zip(corpora, same, strict=True)},
         in_both=PerplexityInBoth(**_perplexity_means(analysis, in_both, " under both protocols")),
         before_after=before_after,
         before_after_interval={

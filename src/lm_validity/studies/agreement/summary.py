@@ -120,9 +120,11 @@ class AboveChance:
 class TauSummary:
     """Agreement under one protocol, over all its scores.
 
-    `matrix`: (benchmarks, benchmarks); `by_category_interval`: bounds (categories, categories).
+    `models`: with a score; `pearson`: mean correlation of the scores of two benchmarks. `matrix`: (benchmarks,
+    benchmarks) taus, `correlations` likewise; `by_category_interval`: bounds (categories, categories).
     """
 
+    models: int
     mean: Value
     interval: Range
     interval_population_of_benchmarks: Range
@@ -138,7 +140,9 @@ class TauSummary:
     by_size_ratio: list[RatioRow] | Missing
     by_compute_ratio: list[RatioRow] | Missing
     above_chance: AboveChance | Missing
+    pearson: Value
     matrix: np.ndarray = page_only()
+    correlations: np.ndarray = page_only()
     by_category_interval: Interval[np.ndarray] | Missing = page_only()
 
 
@@ -221,7 +225,8 @@ class PerplexityInBoth:
 
 @dataclass(frozen=True)
 class PerplexitySummary:
-    """Agreement with perplexity. `taus`, `before_after_taus`: the matrices behind the means, by protocol, by kind."""
+    """Agreement with perplexity. `same_corpus`: of each corpus, the tau of its direct ranking with that under train
+    before test. `taus`, `before_after_taus`: the matrices behind the means, by protocol, by kind."""
 
     models: int
     corpora: list[str]
@@ -231,6 +236,7 @@ class PerplexitySummary:
     corpus_corpus_interval: dict[str, Range]
     average_average: ByProtocol
     average_average_interval: dict[str, Range]
+    same_corpus: dict[str, Value]
     in_both: PerplexityInBoth
     before_after: dict[str, Value]
     before_after_interval: dict[str, Range]

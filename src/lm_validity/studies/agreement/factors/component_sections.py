@@ -126,6 +126,12 @@ def family_section(summary: FactorsSummary) -> Section:
     )
     if frame.empty or not plotted(frame)["share"].notna().any():
         return Section("Within families", notes=[NO_FAMILIES])
+    others = {
+        f"PC{i + 1}": [
+            entry_of(found.explained_variance[p], i) for found in summary.families.values() for p in PROTOCOLS
+        ]
+        for i in range(1, SHOWN_COMPONENTS)
+    }
     drawn = plotted(frame).dropna(subset="share")
     chart = figures.interval_dots(
         drawn,
@@ -147,9 +153,10 @@ def family_section(summary: FactorsSummary) -> Section:
         tables=[
             Table(
                 "explained_variance_by_family",
-                "Share of the first component within each family",
-                frame,
-                formats={"share": ".3f", "low": ".3f", "high": ".3f"},
+                "Share of each component within each family",
+                frame.assign(**others),
+                formats=dict.fromkeys(["share", "low", "high", *others], ".3f"),
+                labels={"share": "PC1", "low": "PC1, from", "high": "PC1, to"},
                 folded=True,
             )
         ],

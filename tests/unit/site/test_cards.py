@@ -170,7 +170,7 @@ def test_counts_are_held_to_their_shares():
 
 
 def test_signal_and_order_by_checkpoints():
-    points = {"first checkpoint": 10.0, "last checkpoint": 100.0}
+    points = {"first common point": 10.0, "last checkpoint": 100.0}
     late = measured("signal_from", None, 27.0, **points)
     assert outcomes(late)["signal_from"] == NO
     assert "no lasting signal before 27 billion tokens" in make_verdict({late.key: late}, LIMITS).sentence.lower()
@@ -180,6 +180,9 @@ def test_signal_and_order_by_checkpoints():
     assert outcomes(measured("signal_at_end", None, 3))["signal_from"] == NOT_MEASURED
     assert outcomes(measured("settled_from", None, 50.0, (20.0, 99.0), **points))["settled_from"] == YES
     assert outcomes(measured("settled_from", None, 50.0, (20.0, 100.0), **points))["settled_from"] == NOT_KNOWN
+    # the order at a point before the end of training need not be the final one
+    points = {"first common point": 10.0, "last common point": 100.0}
+    assert outcomes(measured("settled_from", None, 50.0, (20.0, 99.0), **points))["settled_from"] == NOT_KNOWN
 
 
 def test_a_sentence_shares_stems_and_leaves_out_what_is_not_wrong():
@@ -304,6 +307,7 @@ def test_signal_and_bias_come_from_their_summaries(tmp_path):
     quality |= {"above_chance_from_b": 27.0, "signal_quality": 0.6, "signal_quality_interval": [0.5, 0.7]}
     ranking = {"tokens_b": [9.0, 27.0, 81.0], "separable_pairs": 2, "settled_from_b": 27.0}
     ranking |= {"settled_from_interval_b": None}
+    quality |= {"common": {"points": 3, "at_end": True}}
     row = {"experiment": "x", "task": "a", "effect": "bias", "mean": 0.001, "interval": [-0.004, 0.006]}
     row |= {"excluded_beyond": 0.005, "cells": 2, "subsamples": 5, "trials": 10}
     assert set(quality) <= {one.name for one in fields(BenchmarkQuality)}
@@ -316,7 +320,7 @@ def test_signal_and_bias_come_from_their_summaries(tmp_path):
     )
     values = {value.key: value for value in card.values}
     assert values["items"].estimate == 70 and values["chance"].estimate == 0.25
-    assert values["signal_from"].estimate == 27.0 and values["signal_from"].basis["first checkpoint"] == 9.0
+    assert values["signal_from"].estimate == 27.0 and values["signal_from"].basis["first common point"] == 9.0
     assert values["signal_quality"].interval == (0.5, 0.7)
     assert values["settled_from"].interval_reason == "It wavers."
     assert (values["bias"].interval, values["bias_excluded"].estimate) == ((-0.004, 0.006), 0.005)

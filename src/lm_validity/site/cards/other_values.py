@@ -18,6 +18,8 @@ NO_SPLITS = "The splits of these scores are not known: they were not made by a r
 NO_SPLIT = "The benchmark has no {} split."
 NOT_SPLIT = "The run did not split the benchmark."
 
+_LAST = {True: "last checkpoint", False: "last common point"}  # by whether it is the end of every training
+
 
 def signal_values(sources: CardSources, benchmark: str) -> Iterator[Value]:
     """From when on scores and their order say something."""
@@ -29,9 +31,10 @@ def signal_values(sources: CardSources, benchmark: str) -> Iterator[Value]:
         yield from (absent(name, None, reason, command) for name in names)
         return
     ranking = sources.find("signal", "ranking", benchmark) or {}
-    points = ranking.get("tokens_b") or []
-    basis = {"models": found["models"], "items": found["items"], "checkpoints": len(points) or None}
-    basis |= {"first checkpoint": points[0], "last checkpoint": points[-1]} if points else {}
+    points, common = ranking.get("tokens_b") or [], found["common"] or {}
+    basis = {"models": found["models"], "items": found["items"], "common points": common.get("points")}
+    if points:
+        basis |= {"first common point": points[0], _LAST[common["at_end"]]: points[-1]}
     place = ("signal", "benchmarks", benchmark)
     no_errors = NO_ERRORS if found["interval_source"] is None else ""
     without = NO_CHANCE if found["chance"] is None else no_errors

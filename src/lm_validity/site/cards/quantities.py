@@ -55,8 +55,15 @@ _ALL = (
         RESOLUTION,
         "Reliability",
         "share",
-        "Share of the variance between the models' scores that is not due to which items were asked. 100% means no "
-        "such noise.",
+        "Share of the variance between the models' scores that is not due to which items were asked or, where this was "
+        "measured, to training the models again. 100% means no such noise.",
+    ),
+    Quantity(
+        "training_noise",
+        RESOLUTION,
+        "Noise of training",
+        "score",
+        "Standard deviation of a model's score between trainings of it, on the same items.",
     ),
     Quantity(
         "smallest_difference",
@@ -144,7 +151,8 @@ _ALL = (
         SIGNAL,
         "Above chance from",
         "billion tokens",
-        "The amount of training after which the models' mean score stays more than 1.96 standard errors above chance.",
+        "The amount of training after which the models' mean score stays more than 1.96 standard errors above chance, "
+        "at the points of training that all models have.",
     ),
     Quantity(
         "signal_quality",
@@ -159,7 +167,8 @@ _ALL = (
         SIGNAL,
         "Order settled from",
         "billion tokens",
-        "The amount of training after which models that can be told apart at the end are nearly in their final order.",
+        "The amount of training after which models that can be told apart are nearly in the order of the last point of "
+        "training that all of them have.",
     ),
     Quantity(
         "bias",

@@ -82,6 +82,8 @@ def _alone(
 def _resolution(sources: CardSources, benchmark: str, protocol: str) -> Iterator[Value]:
     items = sources.item_count(benchmark)
     yield _alone(sources, benchmark, protocol, "reliability", items=items)
+    reruns = sources.find(REPORT, "by_benchmark", protocol, benchmark, "reruns") or None
+    yield _alone(sources, benchmark, protocol, "training_noise", **{"second trainings": reruns})
     yield _alone(sources, benchmark, protocol, "smallest_difference", items=items)
     yield _paired(sources, benchmark, protocol)
     yield _alone(sources, benchmark, protocol, "items_needed", items=items)

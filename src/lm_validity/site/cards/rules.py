@@ -42,6 +42,7 @@ def make_verdict(values: Values, settings: Cards) -> Verdict:
         (
             *_separation(values, settings),
             _reliability(values, settings),
+            _training(values),
             *_agreement(values, settings),
             _signal(values),
             _settled(values),
@@ -102,6 +103,16 @@ def _reliability(values: Values, settings: Cards) -> Statement:
     return Statement("reliable", "how reliable it is", outcome, words.get(outcome, ""), thresholds, (key,))
 
 
+def _training(values: Values) -> Statement:
+    """A size without a threshold: what it does is in reliability, separation and the noise ceiling."""
+    key = _protocol(values, "training_noise")
+    value, outcome, words = values.get(key), NOT_MEASURED, ""
+    if value is not None and value.is_measured:
+        outcome, words = YES, f"training a model again moves its score by {shown(value)} (standard deviation)"
+    subject = "how much training a model again would change"
+    return Statement("training", subject, outcome, words, {}, (key,), in_sentence=False)
+
+
 def _agreement(values: Values, settings: Cards) -> Iterator[Statement]:
     for key, words in _TAUS.items():
         outcome = side(values.get(key), settings.agrees)
@@ -116,7 +127,7 @@ def _agreement(values: Values, settings: Cards) -> Iterator[Statement]:
 
 
 def _signal(values: Values) -> Statement:
-    """The first checkpoint from which on the mean is above chance for good is itself from interval ends."""
+    """The first common point from which on the mean is above chance for good is itself from interval ends."""
     value, key = values.get("signal_from"), "signal_from"
     subject = "when in training it rises above chance"
     at_end = values.get("signal_at_end")
@@ -124,15 +135,18 @@ def _signal(values: Values) -> Statement:
         return Statement("signal", subject, NO, "no model ends training above chance", {}, ("signal_at_end",))
     if value is None or not value.is_measured:
         return Statement("signal", subject, NOT_MEASURED, "", {}, (key,))
-    first = value.basis.get("first checkpoint")
+    first = value.basis.get("first common point")
     tokens = tokens_words(value.number)
     if first is not None and value.number <= float(first):
-        return Statement("signal", subject, YES, f"above chance from the first checkpoint on ({tokens})", {}, (key,))
+        return Statement("signal", subject, YES, f"above chance from the first common point on ({tokens})", {}, (key,))
     return Statement("signal", subject, NO, f"no lasting signal before {tokens} of training", {}, (key,))
 
 
 def _settled(values: Values) -> Statement:
-    """Settled for sure by the upper end of the interval, where that is before the end of training."""
+    """Settled for sure by the upper end of the interval, where that is before the end of training.
+
+    Where the last common point of the models is not the end of training, their final order is not known.
+    """
     value, key = values.get("settled_from"), "settled_from"
     subject = "when in training its order settles"
     outcome, words = NOT_MEASURED, ""

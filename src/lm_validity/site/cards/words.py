@@ -50,7 +50,7 @@ def basis_words(value: Value) -> str:
     """What a value rests on: `61 models, 24 benchmarks`."""
     parts = []
     for name, number in value.basis.items():
-        if name.endswith("checkpoint"):
+        if name.endswith(("checkpoint", "point")):
             parts.append(f"{name} at {tokens_words(float(number))}")
         elif isinstance(number, str):
             parts.append(f"{name} {number}")

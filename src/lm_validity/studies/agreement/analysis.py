@@ -24,6 +24,7 @@ from lm_validity.studies.agreement.statistics.subsets import SubsetAgreement, su
 from lm_validity.studies.agreement.statistics.variance import VarianceComponents, variance_components
 from lm_validity.studies.agreement.summary import SelectionOnTest
 from lm_validity.summaries import known, number
+from lm_validity.tables.reruns import NOT_MEASURED
 from lm_validity.tables.schema import OWN, PROTOCOLS
 from lm_validity.words import UNDER, count, decimal, listing, no_scores
 
@@ -37,7 +38,7 @@ class AgreementAnalysis:
     """All results without resampling. Arrays over benchmarks are in the order of `tasks` (no perplexity corpora).
 
     What is given by protocol is over all scores of that protocol; `comparison` is over the cells known under both.
-    `notes`: on the data.
+    `noise`: standard errors from items and, where it was measured, from training the model again. `notes`: on the data.
     """
 
     matrix: ScoreMatrix
@@ -45,6 +46,7 @@ class AgreementAnalysis:
     categories: list[str | None]
     scores: dict[str, np.ndarray]
     stderr: dict[str, np.ndarray]
+    noise: dict[str, np.ndarray]
     corpora: dict[str, np.ndarray]
     tau: dict[str, np.ndarray]
     agreement: dict[str, Agreement]
@@ -97,9 +99,11 @@ def analyze_agreement(
     scores = {p: matrix.oriented(p)[:, is_task] for p in PROTOCOLS}
     stderr = {p: matrix.stderr[p][:, is_task] for p in PROTOCOLS}
     seed_error = {p: matrix.seed_error(p)[:, is_task] for p in PROTOCOLS}
+    training_error = {p: matrix.training_error(p)[:, is_task] for p in PROTOCOLS}
+    noise = {p: np.sqrt(stderr[p] ** 2 + np.nan_to_num(training_error[p]) ** 2) for p in PROTOCOLS}
     corpora = {p: corpus_scores(matrix, p) for p in PROTOCOLS}
     tau = {p: kendall_tau_matrix(pair_signs(scores[p]), variant=variant) for p in PROTOCOLS}
-    significant, paired_notes = _significant(matrix, scores, stderr, items, tasks)
+    significant, paired_notes = _significant(matrix, scores, noise, items, tasks)
     significance_tau = {p: kendall_tau_matrix(significant[p]) for p in PROTOCOLS}
     comparison = compare_protocols(
         scores, corpora, tau, significant, categories, large_families(matrix.families), variant
@@ -113,6 +117,7 @@ def analyze_agreement(
         categories=categories,
         scores=scores,
         stderr=stderr,
+        noise=noise,
         corpora=corpora,
         tau=tau,
         agreement={p: summarize_agreement(tau[p], categories) for p in PROTOCOLS},
@@ -125,7 +130,8 @@ def analyze_agreement(
         before_after=_before_after(matrix, corpora, scores),
         ceiling=ceiling,
         variance={
-            p: variance_components(scores[p], stderr[p], seed_error[p], (prompt_error or {}).get(p)) for p in PROTOCOLS
+            p: variance_components(scores[p], stderr[p], seed_error[p], (prompt_error or {}).get(p), training_error[p])
+            for p in PROTOCOLS
         },
         subsets={p: subset_agreement(scores[p], rng) for p in PROTOCOLS if matrix.has(p)},
         influence={
@@ -143,19 +149,20 @@ def analyze_agreement(
             *_perplexity_notes(matrix, corpora),
             *(note for p in PROTOCOLS for note in ceiling_notes(p, ceiling[p], tasks)),
             *selection_notes(maximum),
+            *([] if any(matrix.training.values()) else [NOT_MEASURED]),
         ),
     )
 
 
 def measurement_error(matrix: ScoreMatrix, protocol: str) -> np.ndarray:
-    """(models, benchmarks) standard errors of the scores from items and, where several were trained, from seeds.
+    """(models, benchmarks) standard errors of the scores from items and, where several were trained, from seeds of the
+    fine-tune and from trainings of the model.
 
     A benchmark without repeated trainings has the noise of its items alone. NaN where standard errors are.
     """
-    stderr, seed_error = (
-        error[:, ~matrix.is_corpus] for error in (matrix.stderr[protocol], matrix.seed_error(protocol))
-    )
-    return np.sqrt(stderr**2 + np.nan_to_num(seed_error) ** 2)
+    errors = matrix.stderr[protocol], matrix.seed_error(protocol), matrix.training_error(protocol)
+    stderr, seed_error, training_error = (error[:, ~matrix.is_corpus] for error in errors)
+    return np.sqrt(stderr**2 + np.nan_to_num(seed_error) ** 2 + np.nan_to_num(training_error) ** 2)
 
 
 def corpus_scores(matrix: ScoreMatrix, protocol: str) -> np.ndarray:

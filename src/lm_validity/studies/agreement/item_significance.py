@@ -25,10 +25,11 @@ def use_paired_tests(
 ) -> tuple[dict[str, PairSigns], list[str]]:
     """`signs` by protocol, with the paired test wherever the items give the benchmark's score, and notes on that.
 
-    A metric that is not the mean of its items (Matthews correlation, F1) keeps the test from standard errors, and so
-    does a model whose items do not make up its score, or that shares none with the other model. One benchmark is read
-    at a time: a table of items may be larger than memory. Items have the metric's own direction, as `matrix.value` has;
-    signs say which model is better.
+    A benchmark whose noise of training is known keeps the test from standard errors and that noise: the paired test is
+    about these very trainings. A metric that is not the mean of its items (Matthews correlation, F1) keeps it too, and
+    so does a model whose items do not make up its score, or that shares none with the other model. One benchmark is
+    read at a time: a table of items may be larger than memory. Items have the metric's own direction, as `matrix.value`
+    has; signs say which model is better.
     """
     table = open_items(path)
     signs = dict(signs)
@@ -39,6 +40,9 @@ def use_paired_tests(
         for protocol, tested in found.items():
             here = items[items["protocol"] == protocol]
             if here.empty:
+                continue
+            if task in matrix.training.get(protocol, {}):
+                tested.trained.append(task)
                 continue
             if (here["repeats"] > 1).any():
                 tested.repeated.append(f"{task} ({int((here['repeats'] > 1).sum())})")
@@ -73,6 +77,7 @@ class _Tested:
     left_out: list[str] = field(default_factory=list)
     disjoint: list[str] = field(default_factory=list)
     repeated: list[str] = field(default_factory=list)
+    trained: list[str] = field(default_factory=list)
 
 
 def _selected_items(table: ds.Dataset, matrix: ScoreMatrix, task: str) -> pd.DataFrame:
@@ -114,6 +119,9 @@ def _notes(protocol: str, tested: _Tested) -> list[str]:
         "the metric of {} is not the mean of its items, so it is tested by standard errors.": tested.unpaired,
         "items do not give the score of {}, so these models are tested by standard errors there.": tested.left_out,
         "models have no item in common on {}, so they are tested by standard errors.": tested.disjoint,
+        "differences on {} are tested by standard errors and the noise of training, which items do not show.": (
+            tested.trained
+        ),
         "some items appear more than once for one model and seed, and are averaged: {}.": tested.repeated,
     }
     return [f"{UNDER[protocol].capitalize()}, {sentence}" for sentence in with_names(sentences)]

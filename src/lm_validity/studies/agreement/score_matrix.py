@@ -1,7 +1,7 @@
 """From the scores table and the two sheets to the arrays that the statistics read: models × benchmarks, by protocol."""
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +13,7 @@ from lm_validity.studies.agreement.score_checks import direction_notes, unit_not
 from lm_validity.studies.agreement.statistics.factors import pretraining_compute
 from lm_validity.studies.agreement.statistics.missing import finite_mean
 from lm_validity.tables.report_rows import benchmark_metric, check_directions, report_rows
+from lm_validity.tables.reruns import TrainingNoise, reruns_of, training_noise
 from lm_validity.tables.schema import PROTOCOLS, read_scores, replay_notes, trained_here
 from lm_validity.tables.sheets import NO_STUDY, as_in_scores, of_study, read_benchmarks, read_models, unique_labels
 from lm_validity.tables.standard_errors import ErrorCheck, checked_errors, error_notes
@@ -35,7 +36,8 @@ class ScoreMatrix:
     `model_facts` and `benchmark_facts` are the sheets' rows in the order of `models` and `benchmarks`.
     `selected` names the rows of the table behind the scores and their metrics. `plan`: the cells that were to be
     fine-tuned, None where all were; `aside`: `value` and `stderr` of its cells that earlier scores chose, which are in
-    nothing else here. `notes` says what was left out or assumed; `error_checks`: standard errors that are not used;
+    nothing else here. `training`: by protocol and benchmark, from models that were trained again; these reruns are no
+    models. `notes` says what was left out or assumed; `error_checks`: standard errors that are not used;
     `trained_here`: a run of the workflow made the fine-tunes.
     """
 
@@ -54,6 +56,7 @@ class ScoreMatrix:
     trained_here: bool = False
     plan: Plan | None = None
     aside: dict[str, np.ndarray] | None = None
+    training: dict[str, dict[str, TrainingNoise]] = field(default_factory=dict)
 
     @property
     def is_corpus(self) -> np.ndarray:
@@ -110,6 +113,12 @@ class ScoreMatrix:
         variance = np.divide(squares.sum(axis=0), freedom, out=np.full(len(freedom), np.nan), where=freedom > 0)
         return np.sqrt(np.divide(variance, number, out=error, where=number > 0))
 
+    def training_error(self, protocol: str) -> np.ndarray:
+        """(n, k) standard deviation of a score between trainings of one model, NaN where it was not measured."""
+        found = self.training.get(protocol, {})
+        row = [found[name].sd if name in found else np.nan for name in self.benchmarks]
+        return np.tile(row, (len(self.models), 1))
+
     def planned(self, protocol: str) -> np.ndarray:
         """(n, k) True unless the plan leaves the cell out; direct scores are always planned."""
         if self.plan is None or protocol != TRAINED:
@@ -159,7 +168,8 @@ def read_score_matrix(
     model_sheet, rows = _of_this_study(model_sheet, rows, "model")
     benchmark_sheet, rows = _of_this_study(benchmark_sheet, rows, "benchmark")
     rows, checks = checked_errors(rows, benchmark_sheet)
-    rows, used = _last_checkpoint(rows, scores)
+    reruns, trainings = reruns_of(model_sheet), rows
+    rows, used = _last_checkpoint(rows[~rows["model"].isin(reruns)], scores)
     notes += [f"No final checkpoint: the only or last one is used for {listing(used)}."] if used else []
     notes += _sheet_notes(rows, benchmark_sheet)
     rows = rows[rows["benchmark"].isin(benchmark_sheet["benchmark"])]
@@ -202,9 +212,19 @@ def read_score_matrix(
         notes=tuple(notes),
         error_checks=tuple(checks),
         trained_here=trained_here(rows),
+        training=_training(trainings, reruns, benchmark_sheet, scores),
         plan=planned,
         aside=aside,
     )
+
+
+def _training(
+    rows: pd.DataFrame, reruns: Mapping[str, str], sheet: pd.DataFrame, path: str | Path
+) -> dict[str, dict[str, TrainingNoise]]:
+    """By protocol and benchmark, from the scores at all checkpoints."""
+    rows = rows[rows["benchmark"].isin(sheet["benchmark"]) & rows["model"].isin({*reruns, *reruns.values()})]
+    rows = benchmark_metric(rows, sheet, path, []) if len(rows) else rows
+    return {protocol: training_noise(rows[rows["protocol"] == protocol], reruns) for protocol in PROTOCOLS}
 
 
 def _chosen_by_scores(

@@ -25,7 +25,7 @@ TAU_LABELS = {
     "corrected_high_families": "noise-corrected, to, families",
     "significance_tau": "tau, significant differences only",
 }
-COMPONENTS = ("model", "model_benchmark", "item", "seed", "prompt", "reliability")
+COMPONENTS = ("model", "model_benchmark", "item", "seed", "prompt", "training", "reliability")
 SIZE_ALONE = "Among models of very different sizes, benchmarks can agree merely because scores rise with size."
 WHICH_INTERVAL = (
     "There are two intervals. The first holds for other models of the same families. The second treats families as "
@@ -302,6 +302,7 @@ def _variance_sentence(components: dict[str, VarianceSummary]) -> str:
         "item": "is noise of the items",
         "seed": "is noise of the seeds",
         "prompt": "is due to the prompt",
+        "training": "is noise of training the models again",
     }
     sentences = []
     for p, found in components.items():

@@ -60,6 +60,7 @@ from lm_validity.studies.agreement.summary import (
 )
 from lm_validity.studies.agreement.uncertainty import AgreementUncertainty
 from lm_validity.summaries import Missing, is_known, known, number
+from lm_validity.tables.reruns import NOT_MEASURED
 from lm_validity.tables.schema import PROTOCOLS
 from lm_validity.words import UNDER, count, no_scores
 
@@ -278,6 +279,7 @@ def _variance(analysis: AgreementAnalysis, protocol: str) -> VarianceSummary:
         item=known(found.item, reason if undefined else no_item),
         seed=known(found.seed, reason if undefined else no_seed),
         prompt=known(found.prompt, reason if undefined else no_prompt),
+        training=known(found.training, reason if undefined else f"{NOT_MEASURED} It is part of model × benchmark."),
         reliability=known(found.reliability, reason),
         raw_model=known(found.raw_model, reason),
         raw_model_benchmark=known(found.raw_model_benchmark, reason),

@@ -96,6 +96,7 @@ class VarianceSummary:
     item: Value
     seed: Value
     prompt: Value
+    training: Value
     reliability: Value
     raw_model: Value
     raw_model_benchmark: Value
@@ -345,6 +346,8 @@ class BenchmarkFigures:
     models_at_best: int | Missing
     reliability: Value
     reliability_interval: Range
+    training_noise: Value
+    reruns: int
     smallest_difference: Value
     typical_difference: Value
     items_needed: int | Missing

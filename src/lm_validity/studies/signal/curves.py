@@ -61,6 +61,7 @@ class LearningCurves:
     curves: dict[str, dict[str, Curve]]
     facts: pd.DataFrame  # index: models in the sheet's order; label, size, architecture, training_data, parameters_b
     direction: dict[str, float]  # +1 where the benchmark's metric is better when higher, else -1
+    assumed: frozenset[str]  # benchmarks of which neither sheet nor table says the direction: higher counts as better
     selection: str
     num_fewshot: dict[str, int]  # solved examples before each question, by benchmark; absent where unknown
     metrics: dict[str, str]  # by benchmark; absent where unknown
@@ -101,7 +102,7 @@ def read_learning_curves(
     rows, checks = checked_errors(rows, listed)
     check_directions(rows, listed, scores)
     rows, of_axis = _on_one_axis(_filled_tokens(rows, sheet))
-    directions, of_directions = _directions(rows, listed)
+    directions, assumed = _directions(rows, listed)
     again = reruns_of(sheet)
     noise = training_noise(rows, again)
     curves, of_curves = _curves(rows, directions)
@@ -122,7 +123,7 @@ def read_learning_curves(
         *of_rows,
         *error_notes(checks),
         *of_axis,
-        *of_directions,
+        *with_names({"Direction unknown, so higher counts as better: {}.": sorted(assumed)}),
         *of_curves,
         *of_facts,
         *_gaps(curves),
@@ -132,7 +133,7 @@ def read_learning_curves(
     examples, metrics = (by_benchmark[name].first().dropna().to_dict() for name in ("num_fewshot", "metric"))
     chance = {} if listed is None else listed.set_index("benchmark")["chance"].dropna().to_dict()
     return LearningCurves(
-        curves, facts, directions, selection, examples, metrics, chance, reruns, noise, notes, tuple(checks)
+        curves, facts, directions, assumed, selection, examples, metrics, chance, reruns, noise, notes, tuple(checks)
     )
 
 
@@ -252,8 +253,8 @@ def _on_one_axis(rows: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
     return rows[~left_out], notes
 
 
-def _directions(rows: pd.DataFrame, listed: pd.DataFrame | None) -> tuple[dict[str, float], list[str]]:
-    """+1 or -1 by benchmark: from the sheet, else from the table, else higher is better, with a note."""
+def _directions(rows: pd.DataFrame, listed: pd.DataFrame | None) -> tuple[dict[str, float], frozenset[str]]:
+    """+1 or -1 by benchmark: from the sheet, else from the table, else higher is better; and those of the last kind."""
     in_sheet = {} if listed is None else dict(zip(listed["benchmark"], listed["higher_is_better"], strict=True))
     directions, assumed = {}, []
     for benchmark, given in rows.groupby("benchmark")["higher_is_better"]:
@@ -263,7 +264,7 @@ def _directions(rows: pd.DataFrame, listed: pd.DataFrame | None) -> tuple[dict[s
         if pd.isna(known):
             assumed.append(benchmark)
         directions[benchmark] = -1.0 if not pd.isna(known) and not known else 1.0
-    return directions, [f"Direction unknown, so higher counts as better: {listing(assumed)}."] if assumed else []
+    return directions, frozenset(assumed)
 
 
 def _curves(rows: pd.DataFrame, directions: Mapping[str, float]) -> tuple[dict[str, dict[str, Curve]], list[str]]:

@@ -103,6 +103,7 @@ def benchmark_quality(result: BenchmarkResult, options: Options) -> BenchmarkQua
         signal_quality_null_p=p_value(value, quality_null(result)),
         signal_quality_walk_p=p_value(value, quality_walk(result)),
         rank_correlation=known(float(mean_of_known(correlations)), _NO_POINT),
+        direction_assumed=result.design.direction_assumed,
         signal_quality_by_size=by_size,
         signal_quality_by_size_interval={
             size: bounds(mean, result.draws(partial(_quality_of_size, size)), 0.0, 1.0)

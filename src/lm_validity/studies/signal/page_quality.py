@@ -6,6 +6,7 @@ from scipy.stats import false_discovery_control
 from lm_validity.pages.page import Figure, Finding, Section, Table
 from lm_validity.studies.signal import figures as signal_figures
 from lm_validity.studies.signal.page_tables import as_numbers
+from lm_validity.studies.signal.statistics.criteria import FINETASKS_MONOTONICITY
 from lm_validity.studies.signal.summary import BenchmarkQuality, SignalSummary, Value
 from lm_validity.summaries import Missing, as_columns, is_known, number
 from lm_validity.words import count, decimal, listing, with_interval
@@ -25,13 +26,23 @@ _TIES = {"stable": "count as an increase", "average": "share their ranks"}
 
 def quality_findings(summary: SignalSummary) -> list[Finding]:
     """The highest and the lowest, how many rise more than drift, and how many are at chance."""
-    known = {name: entry for name, entry in summary.benchmarks.items() if is_known(entry.signal_quality)}
+    falling = [
+        name
+        for name, entry in summary.benchmarks.items()
+        if entry.direction_assumed and number(entry.rank_correlation) <= -FINETASKS_MONOTONICITY
+    ]
+    known = {
+        name: entry
+        for name, entry in summary.benchmarks.items()
+        if is_known(entry.signal_quality) and name not in falling
+    }
     basis = (
         f"{count(len(summary.models), 'model')}, {count(len(summary.benchmarks), 'benchmark')}, "
         f"at {'the checkpoints of the competition' if summary.selection == 'e2lm' else 'all checkpoints'}."
     )
+    asked = [_direction_question(falling)] if falling else []
     if not known:
-        return [Finding("No signal quality can be computed.", basis)]
+        return asked or [Finding("No signal quality can be computed.", basis)]
     order = sorted(known, key=lambda name: -number(known[name].signal_quality))
     sentence = f"Signal quality is {_extremes(known, order)}"
     if not isinstance(summary.noise, Missing):
@@ -39,7 +50,16 @@ def quality_findings(summary: SignalSummary) -> list[Finding]:
             f". For comparison: over {summary.noise.checkpoints} checkpoints, pure noise has a mean signal quality of "
             f"{decimal(summary.noise.white)}, and a random walk {decimal(summary.noise.walk)}"
         )
-    return [Finding(sentence + ".", basis), *_noise_findings(known, order), *_chance_findings(summary.benchmarks)]
+    found = [Finding(sentence + ".", basis), *_noise_findings(known, order), *_chance_findings(summary.benchmarks)]
+    return [*asked, *found]
+
+
+def _direction_question(falling: list[str]) -> Finding:
+    """Scores that fall steadily where nothing says which direction is better: most likely the other one."""
+    sentence = f"Is lower better on {listing(falling, 4)}? Scores fall steadily there, and nothing says which "
+    sentence += "direction is better. Their signal quality is not compared until that is known."
+    basis = f"Mean rank correlation of score and checkpoint of {-FINETASKS_MONOTONICITY} or less. Fill in the column "
+    return Finding(sentence, basis + "`higher_is_better` of the benchmarks sheet.")
 
 
 def _extremes(known: dict[str, BenchmarkQuality], order: list[str]) -> str:
@@ -90,8 +110,10 @@ def _chance_findings(benchmarks: dict[str, BenchmarkQuality]) -> list[Finding]:
     if not known:
         return []
     at_chance = [name for name, entry in known.items() if entry.models_above_chance == 0]
-    where = f"{len(at_chance)} of {count(len(known), 'benchmark')} with a known chance level"
-    sentence = f"No model ends above chance on {where}" + (f": {listing(at_chance, 4)}." if at_chance else ".")
+    of_all = f"{count(len(known), 'benchmark')} with a known chance level"
+    sentence = f"No model ends above chance on {len(at_chance)} of {of_all}: {listing(at_chance, 4)}."
+    if not at_chance:
+        sentence = f"On each of {of_all}, at least one model ends above chance."
     basis = "One-sided tests of the last scores by their standard errors, at 5% with Holm's adjustment over models."
     return [Finding(sentence, basis)]
 

@@ -79,6 +79,7 @@ class Design:
     """Which models and checkpoints of one benchmark each score reads."""
 
     benchmark: str
+    direction_assumed: bool  # nothing says it
     direction: float  # -1 where the metric is better when lower: curves are the metric times this
     curves: dict[str, Curve]
     reruns: dict[str, list[Curve]]  # other trainings of models in `curves`
@@ -130,6 +131,7 @@ def make_design(learning: LearningCurves, benchmark: str, options: Options) -> D
             sizes.setdefault(str(facts.at[model, "size"]), []).append(model)
     return Design(
         benchmark=benchmark,
+        direction_assumed=benchmark in learning.assumed,
         direction=learning.direction[benchmark],
         curves=curves,
         reruns=learning.reruns.get(benchmark, {}),

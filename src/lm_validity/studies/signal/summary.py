@@ -114,6 +114,7 @@ class BenchmarkQuality:
     signal_quality_null_p: Value
     signal_quality_walk_p: Value
     rank_correlation: Value
+    direction_assumed: bool  # neither the sheet nor the scores say that higher is better
     signal_quality_by_size: dict[str, Value]
     signal_quality_by_size_interval: dict[str, Bounds]
     signal_quality_by_items: dict[int, float] | Missing  # if the benchmark had so many items

@@ -1,6 +1,7 @@
 """Which checkpoints of several models are the same point of training, and what is said where few or none are."""
 
 import json
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -155,6 +156,25 @@ def test_errors_of_differences_are_those_over_shared_items():
     np.testing.assert_allclose(np.sqrt(np.diag(clustered)), standard_errors(scores, subjects))
     whole = standard_errors(np.array([scores[i] - scores[j] for i, j in pairs]), subjects)
     np.testing.assert_allclose(difference_errors(clustered[None])[:, 0], whole)
+
+
+@pytest.mark.parametrize(
+    ("gaps", "interval", "said"),
+    [
+        ([-0.001, *[0.001] * 10, 0.1], (1.0, 12.0), []),  # any point: no figure
+        ([-0.001, *[0.1] * 11], (1.0, 2.0), ["2.0", "2.0"]),  # the lower end is the first point, which is no figure
+        ([0.1] * 12, (1.0, 1.0), ["1.0", "1.0"]),
+        ([-0.1, -0.001, *[0.1] * 10], (2.0, 3.0), ["3.0", "2.0", "3.0"]),
+    ],
+)
+def test_an_interval_that_begins_with_training_has_no_lower_end(tmp_path, gaps, interval, said):
+    paths = write(tmp_path, {"a": 1.0, "b": 1.0}, lambda model, at: 0.5 + (model == "b") * gaps[round(at) - 1])
+    found = summarize(analyze_signal(*paths, resamples=0)).ranking["facts"]
+    assert found.settled_from_interval_b == interval and found.separable_pairs == 1
+    report_signal(paths[0], paths[1], tmp_path / "r", paths[2], resamples=0)
+    findings = json.loads((tmp_path / "r" / "page.json").read_text())["findings"]
+    sentence = next(one["sentence"] for one in findings if "told apart at the end" in one["sentence"])
+    assert re.findall(r"\d+\.\d", sentence) == [*said, "12.0"]  # and the last point
 
 
 # ---- reruns ------------------------------------------------------------------------------------------------------

@@ -175,6 +175,34 @@ def test_chance_of_a_metric_that_is_better_when_lower(tmp_path):
     assert found.benchmarks["facts"].models_above_chance == 4 and found.benchmarks["facts"].chance == 0.75
 
 
+def quality_sentences(paths, folder):
+    report_signal(paths[0], paths[1], folder, paths[2], resamples=20)
+    return [finding["sentence"] for finding in json.loads((folder / "page.json").read_text())["findings"]]
+
+
+def test_a_score_that_falls_steadily_is_asked_for_its_direction(tmp_path):
+    """Bits per byte: with a known direction they improve, without one nothing is said of them but the question."""
+    bits = {model: 2 - values for model, values in climbing(0.6).items()}
+    falls, both = {"bits": bits}, {"facts": climbing(0.6), "bits": bits}
+    for name, known, curves in (("no", "", both), ("yes", "0", both), ("alone", "", falls)):
+        (tmp_path / name).mkdir()
+        sheet = f"benchmark,metric,higher_is_better,chance\nfacts,acc,1,0.25\nbits,acc,{known},\n"
+        paths = write_scores(tmp_path / name, curves, 0.02, sheet)
+        entry = summarize(analyze_signal(*paths, resamples=0)).benchmarks["bits"]
+        assert entry.direction_assumed == (not known) and abs(entry.rank_correlation) == 1
+        first, *others = quality_sentences(paths, tmp_path / name / "r")
+        assert ("?" in first and "bits" in first) == (not known)
+        assert any("1.00" in one and "bits" in one for one in (first, *others)) == bool(known)
+
+
+def test_a_chance_level_that_some_model_passes_everywhere_is_said_so(tmp_path):
+    low = {model: np.full(16, 0.25) for model in MODELS}
+    sheet = "benchmark,metric,chance\nfacts,acc,0.25\nlow,acc,0.25\n"
+    for curves, expected in ((low | {"large-deep": climbing(0.6)["large-deep"]}, "On each of 2"), (low, "on 1 of 2")):
+        paths = write_scores(tmp_path, {"facts": climbing(0.6), "low": curves}, 0.02, sheet)
+        assert any(expected in one for one in quality_sentences(paths, tmp_path / "r"))
+
+
 @pytest.mark.parametrize("value", ["25", "-0.1", "1", "nan", "a quarter"])
 def test_a_chance_that_is_no_fraction_is_named(tmp_path, value):
     paths = write_scores(tmp_path, {"facts": climbing(0.6)}, 0.02, f"benchmark,chance\nfacts,{value}\n")

@@ -19,6 +19,7 @@ from lm_validity.studies.agreement.statistics.ranking import PairSigns, pair_sig
 from lm_validity.studies.agreement.statistics.significance import Z_95
 from lm_validity.studies.agreement.summary import BenchmarkFigures, DistanceRow, ends
 from lm_validity.summaries import Missing, known
+from lm_validity.tables.reruns import NOT_MEASURED
 from lm_validity.tables.schema import PROTOCOLS
 from lm_validity.words import UNDER
 
@@ -98,6 +99,7 @@ def _figures(
     column = analysis.matrix.benchmarks.index(name)
     facts = analysis.matrix.benchmark_facts.iloc[column]
     values, errors = analysis.matrix.value[protocol][:, column], analysis.stderr[protocol][:, place]
+    noise, training = analysis.noise[protocol][:, place], analysis.matrix.training.get(protocol, {}).get(name)
     oriented = analysis.scores[protocol][:, place]
     scored = np.isfinite(values)
     counts = analysis.matrix.n_items[protocol][scored, column]
@@ -105,10 +107,11 @@ def _figures(
     items = (
         int(np.median(counts)) if len(counts) else known(_whole(facts["n_items"]), "The number of items is unknown.")
     )
-    share = reliability(oriented, errors)
+    share = reliability(oriented, noise)
     value = known(share.value, FEW)
     near = _within(sizes, 1.0, LIKE_SIZE)
-    difference, noise = typical_difference(oriented, errors, near)
+    difference, _ = typical_difference(oriented, noise, near)
+    of_items = typical_difference(oriented, errors, near)[1]
     typical = known(difference, "No two models at most 2× apart in size have standard errors there.")
     return BenchmarkFigures(
         models=int(scored.sum()),
@@ -119,9 +122,11 @@ def _figures(
         models_at_best=_at_best(values, errors, facts),
         reliability=value,
         reliability_interval=ends(value, share.interval, NO_INTERVAL),
-        smallest_difference=known(smallest_difference(errors), NO_ERRORS),
+        training_noise=Missing(NOT_MEASURED) if training is None else training.sd,
+        reruns=0 if training is None else training.reruns,
+        smallest_difference=known(smallest_difference(noise), NO_ERRORS),
         typical_difference=typical,
-        items_needed=_items_needed(items, typical, noise),
+        items_needed=_items_needed(items, typical, of_items, 0.0 if training is None else 2 * training.sd**2),
         by_distance=by_distance,
     )
 
@@ -146,11 +151,14 @@ def _at_best(values: np.ndarray, errors: np.ndarray, facts: pd.Series) -> int | 
     return int((values[scored] + Z_95 * np.nan_to_num(errors[scored]) >= 1).sum())
 
 
-def _items_needed(items: int | Missing, difference: float | Missing, noise: float) -> int | Missing:
+def _items_needed(items: int | Missing, difference: float | Missing, noise: float, training: float) -> int | Missing:
     if isinstance(items, Missing):
         return items
     if isinstance(difference, Missing):
         return difference
     if difference == 0:
         return Missing("Models of similar size differ by no more than noise, so the number of items needed is unknown.")
-    return int(np.ceil(items_needed(items, difference, noise)))
+    needed = items_needed(items, difference, noise, training)
+    if not np.isfinite(needed):
+        return Missing("No number of items is enough: training the models again moves their scores more than that.")
+    return int(np.ceil(needed))

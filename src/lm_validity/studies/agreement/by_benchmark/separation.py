@@ -161,6 +161,10 @@ def typical_difference(scores: np.ndarray, stderr: np.ndarray, within: np.ndarra
     return float(np.sqrt(max(0.0, float(square[known].mean()) - mean_noise))), mean_noise
 
 
-def items_needed(items: float, difference: float, noise: float) -> float:
-    """Items with which a test finds `difference` four times out of five, from `items` and the noise of a pair there."""
-    return items * POWER**2 * noise / difference**2
+def items_needed(items: float, difference: float, noise: float, training: float = 0.0) -> float:
+    """Items with which a test finds `difference` four times out of five, from `items` and the noise of a pair there.
+
+    `training`: variance of the difference that no item takes away. Infinite where it alone hides the difference.
+    """
+    room = difference**2 / POWER**2 - training
+    return items * noise / room if room > 0 else float("inf")

@@ -12,8 +12,9 @@ class VarianceComponents:
     """Components of the variance of standardised scores: 1 is the variance of the models on one benchmark.
 
     `model`: differences that hold on all benchmarks; `model_benchmark`: those that hold on one benchmark only, whatever
-    its items, seeds and prompts; `item`, `seed`, `prompt`: measurement error of one score, of its items, of a repeated
-    training and of the prompt (NaN where it was not measured, and then within `model_benchmark`). `reliability`: of the
+    its items, seeds and prompts; `item`, `seed`, `prompt`, `training`: measurement error of one score, of its items, of
+    a repeated fine-tune, of the prompt and of training the model again (NaN where it was not measured, and then within
+    `model_benchmark`). `reliability`: of the
     mean over `benchmarks` benchmarks for an order of models, Eρ² in Cronbach's notation. Estimates below 0 are set to
     0; `raw_model`, `raw_model_benchmark` are as estimated.
     """
@@ -23,6 +24,7 @@ class VarianceComponents:
     item: float
     seed: float
     prompt: float
+    training: float
     reliability: float
     raw_model: float
     raw_model_benchmark: float
@@ -30,19 +32,24 @@ class VarianceComponents:
 
 
 def variance_components(
-    scores: np.ndarray, item_error: np.ndarray, seed_error: np.ndarray, prompt_error: np.ndarray | None = None
+    scores: np.ndarray,
+    item_error: np.ndarray,
+    seed_error: np.ndarray,
+    prompt_error: np.ndarray | None = None,
+    training_error: np.ndarray | None = None,
 ) -> VarianceComponents:
     """A generalisability study (Cronbach et al. 1972; Brennan 2001) of models × benchmarks, both random.
 
     `scores`: (models, benchmarks), more is better; `item_error`, `seed_error`: (models, benchmarks) standard errors of
     the scores from their items and from the seeds that were averaged, NaN where unknown; `prompt_error`: (benchmarks,)
-    standard deviation of a model's score over prompts, less what a prompt does to all models. Each benchmark is
+    standard deviation of a model's score over prompts, less what a prompt does to all models; `training_error`:
+    (models, benchmarks) that of a score between trainings of one model, as if independent between benchmarks. Each is
     standardised over its models, so that benchmarks of different spread weigh alike and the component of benchmarks
     is 0. With the mean squares of models and of the residual,
 
-        model = (MS_model - MS_residual) / k,   model_benchmark = MS_residual - item - seed - prompt
+        model = (MS_model - MS_residual) / k,   model_benchmark = MS_residual - item - seed - prompt - training
 
-    item, seed and prompt being mean squared errors in units of the benchmark's variance. A difference of mean squares
+    these being mean squared errors in units of the benchmark's variance. A difference of mean squares
     may be below 0 and is then set to 0 (Brennan 2001, section 3.4): the component is too small to be seen, or the
     standard errors are too large. Over the models that have
     every benchmark, benchmarks that are constant among these left out. It assumes that models are exchangeable;
@@ -51,7 +58,7 @@ def variance_components(
     complete = np.isfinite(scores).all(axis=1)
     values = scores[complete]
     nan = float("nan")
-    nothing = VarianceComponents(nan, nan, nan, nan, nan, nan, nan, nan, benchmarks=0)
+    nothing = VarianceComponents(nan, nan, nan, nan, nan, nan, nan, nan, nan, benchmarks=0)
     if len(values) < 3:
         return nothing
     spread = values.std(axis=0)
@@ -63,13 +70,15 @@ def variance_components(
     means = z.mean(axis=1, keepdims=True)
     between = benchmarks * float(means.var(ddof=1))
     residual = float(((z - means) ** 2).sum() / ((models - 1) * (benchmarks - 1)))
-    item, seed = (
-        float(finite_mean((error[complete][:, varied] / spread[varied]) ** 2)) for error in (item_error, seed_error)
+    nothing_known = np.full(scores.shape, np.nan)
+    item, seed, training = (
+        float(finite_mean((error[complete][:, varied] / spread[varied]) ** 2))
+        for error in (item_error, seed_error, nothing_known if training_error is None else training_error)
     )
     over_prompts = np.full(len(spread), np.nan) if prompt_error is None else prompt_error
     prompt = float(finite_mean((over_prompts[varied] / spread[varied]) ** 2))
     raw_model = (between - residual) / benchmarks
-    raw_model_benchmark = float(residual - np.nansum([item, seed, prompt]))
+    raw_model_benchmark = float(residual - np.nansum([item, seed, prompt, training]))
     model = max(raw_model, 0.0)
     return VarianceComponents(
         model=model,
@@ -77,6 +86,7 @@ def variance_components(
         item=item,
         seed=seed,
         prompt=prompt,
+        training=training,
         reliability=model / (model + residual / benchmarks),
         raw_model=raw_model,
         raw_model_benchmark=raw_model_benchmark,
@@ -91,9 +101,10 @@ def reliability_of(
 
         Eρ² = model / (model + (model_benchmark + item / items + seed / seeds + prompt / prompts) / benchmarks)
 
-    in [0, 1]; components that were not measured stay within model_benchmark.
+    in [0, 1]; components that were not measured stay within model_benchmark. Each model has one training, whose noise
+    is added to these.
     """
-    parts = (components.item / items, components.seed / seeds, components.prompt / prompts)
+    parts = (components.item / items, components.seed / seeds, components.prompt / prompts, components.training)
     error = (components.model_benchmark + sum(part for part in parts if np.isfinite(part))) / benchmarks
     model = components.model
     return model / (model + error) if model + error > 0 else float("nan")

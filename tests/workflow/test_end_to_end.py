@@ -219,7 +219,7 @@ def test_a_changed_recipe_computes_what_it_changes(project):
     store = project.folder / RESULTS / "store"
     found = [json.loads((store / cell / "sidecar.json").read_text()) for cell in trained]
     assert {(one["side_by_side"], one["resumed_epochs"]) for one in found} == {(2, 0)}
-    assert {one["counters"]["by_phase"]["train"]["optimizer_steps"] for one in found} == {21}
+    assert {one["counters"]["by_phase"]["train"]["optimizer_steps"] for one in found} == {75}
     page = json.loads((project.folder / RESULTS / "reports/computation/page.json").read_text())
     assert "have no counters" not in page["findings"][0]["basis"]
 

@@ -1,8 +1,10 @@
 """The training loop: its arithmetic, its independence of memory and interruption, its output."""
 
 import contextlib
+import errno
 import json
 import math
+import resource
 import shutil
 from dataclasses import replace
 
@@ -133,6 +135,19 @@ def test_same_bytes_twice_and_after_an_interruption(llama, world, tmp_path):
     # another recipe does not resume from this state
     other = run(llama, examples, validate, tmp_path / "c", SETTINGS.model_copy(update={"learning_rate": 1e-3}))
     assert other.resumed_epochs == 0
+
+
+def test_a_full_disk_is_an_error_of_the_system_and_leaves_nothing(llama, world, tmp_path):
+    _, examples, validate = world(llama)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limits[1]))
+    try:
+        with pytest.raises(OSError) as error:
+            run(llama, examples, validate, tmp_path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert error.value.errno == errno.EFBIG
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 
 
 def test_a_poisoned_test_split_changes_no_byte(llama, tmp_path):

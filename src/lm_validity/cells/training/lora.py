@@ -16,7 +16,7 @@ from peft import LoraConfig, PeftModel, TaskType, get_peft_model, get_peft_model
 from peft.tuners.lora.layer import ParamWrapper
 from peft.tuners.tuners_utils import BaseTunerLayer
 from peft.utils import transformers_weight_conversion
-from safetensors.torch import save_file
+from safetensors.torch import save
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
@@ -175,7 +175,7 @@ def save_adapter(model: PeftModel, tensors: dict[str, torch.Tensor], folder: Pat
     write_text(folder / "adapter_config.json", json.dumps(plain, indent=2, sort_keys=True, default=str) + "\n")
     path = folder / "adapter_model.safetensors"
     with replace_file(path) as temporary:
-        save_file(tensors, temporary, metadata={"format": "pt"})
+        temporary.write_bytes(save(tensors, metadata={"format": "pt"}))  # raises OSError on a full disk
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 

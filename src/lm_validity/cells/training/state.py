@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save
 
 from lm_validity.cells.models.language_model import LanguageModel
 from lm_validity.cells.training.loop import Epoch, FinetuneSettings, Training
@@ -49,7 +49,8 @@ class SavedState:
             "epochs": [asdict(epoch) for epoch in training.epochs],
         }
         with replace_file(self.path) as temporary:
-            save_file(tensors, temporary, metadata={"history": json.dumps(history)})
+            # not `save_file`, whose error on a full disk is no OSError
+            temporary.write_bytes(save(tensors, metadata={"history": json.dumps(history)}))
 
     def restore(self, training: Training) -> int:
         """Number of epochs restored; 0 where there is no state of this very fine-tune."""

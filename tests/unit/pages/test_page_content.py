@@ -187,6 +187,15 @@ def test_hostile_names_cannot_leave_their_place():
     assert "<script>alert" not in html
 
 
+def test_texts_that_a_spreadsheet_would_compute(tmp_path):
+    cells = ["=1+1", "@x", "+x", "-x", "-", "-0.5", "+1", "a=b", 'a"b']
+    frame = pd.DataFrame({"=name": cells, "value": [-0.5] * len(cells)})
+    write_page(page([Section("Here", tables=[Table("told", "Told", frame)])]), tmp_path)
+    written = pd.read_csv(tmp_path / "tables" / "told.csv", dtype={"'=name": str})
+    assert written["'=name"].tolist() == ["'=1+1", "'@x", "'+x", "'-x", *cells[4:]]
+    assert written["value"].tolist() == [-0.5] * len(cells)
+
+
 def test_scales_and_p_values_change_what_the_page_shows_but_not_the_csv(tmp_path):
     frame = pd.DataFrame({"from_b": [2.5e-5, None], "p": [1e-74, 0.0314], "to_b": [Missing("Unknown.")] * 2})
     scales = {"from_b": 1e6, "to_b": 1e6, "absent": 2.0}

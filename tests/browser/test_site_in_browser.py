@@ -12,6 +12,7 @@ import pytest
 from tests.browser.checks import WIDTHS, assert_accessible, assert_operable, assert_readable
 from tests.browser.conftest import open_page, wait_for
 
+from lm_validity.pages.page import Finding, Page, Section, Table, write_page
 from lm_validity.site.compose import build_site
 from lm_validity.studies.agreement.factors.report import report_factors
 from lm_validity.studies.agreement.report import report_agreement
@@ -184,3 +185,12 @@ def test_everything_is_reached_and_operated_by_keyboard(driver, site):
 @pytest.mark.parametrize(("width", "theme"), [(1280, "light"), (390, "dark")])
 def test_axe_finds_nothing(driver, site, width, theme):
     assert_accessible(driver, site, width, theme)
+
+
+def test_very_long_names_do_not_widen_a_narrow_page(driver, tmp_path):
+    name = "x" * 300
+    table = Table(name="t", title=name, frame=pd.DataFrame({"model": [name], name: [0.5]}), caption=name)
+    section = Section(name, finding=name, explanation=name, tables=[table])
+    write_page(Page("agreement", name, [Finding(name)], [section], notes=[name], question=name), tmp_path)
+    open_page(driver, tmp_path / "index.html", 390)
+    assert driver.execute_script("return document.documentElement.scrollWidth") <= 390

@@ -61,6 +61,11 @@ def _title(spec: Spec) -> str:
     return max([own if isinstance(own, str) else "", *inner], key=len)
 
 
+def fits_in_one_line(names: Sequence[str]) -> bool:
+    """Whether upright names have room beside each other on the narrowest figure: 460 pixels, 6.5 a letter."""
+    return len(names) * max(map(len, names), default=0) <= 70
+
+
 def names_axis(names: Sequence[str]) -> alt.Axis:
     """A horizontal axis of names, none of which is left out."""
     return alt.Axis(labelAngle=-90 if len(names) > _MANY else -50, labelOverlap=False)

@@ -20,7 +20,7 @@ import vl_convert
 
 from lm_validity.errors import InputError
 from lm_validity.files import replace_file, write_text
-from lm_validity.pages.figure_content import PROTOCOL, Spec, marked_if_empty, names_axis, with_values
+from lm_validity.pages.figure_content import PROTOCOL, Spec, fits_in_one_line, marked_if_empty, names_axis, with_values
 from lm_validity.pages.figure_style import (
     CATEGORY_COLORS,
     CONFIG,
@@ -179,7 +179,7 @@ def grouped_bars(
             f"{x}:N",
             scale=discrete(x_order),
             title=None,
-            axis=alt.Axis(labelAngle=0) if len(x_order) < 9 else names_axis(x_order),
+            axis=alt.Axis(labelAngle=0) if fits_in_one_line(x_order) else names_axis(x_order),
         ),
         xOffset=alt.XOffset(f"{PROTOCOL}:N", scale=discrete(frame[PROTOCOL].drop_duplicates())),
         tooltip=tooltip,

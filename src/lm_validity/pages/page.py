@@ -48,7 +48,7 @@ from lm_validity.pages.documents import (
 from lm_validity.pages.figure_content import is_empty, label_room
 from lm_validity.pages.figures import check_address_space, save_figure, vega_lite
 from lm_validity.pages.glossary import Words
-from lm_validity.pages.table_content import table_document, without_missing
+from lm_validity.pages.table_content import for_spreadsheets, table_document, without_missing
 from lm_validity.summaries import summary_values
 
 if TYPE_CHECKING:
@@ -140,7 +140,7 @@ def write_page(page: Page, output: str | Path) -> None:
     for section in page.sections:
         for table in section.tables:
             with replace_file(output / "tables" / f"{table.name}.csv") as temporary:
-                without_missing(table.frame).to_csv(temporary, index=False, lineterminator="\n")
+                for_spreadsheets(without_missing(table.frame)).to_csv(temporary, index=False, lineterminator="\n")
     document = page_document(page)
     (output / "figures").mkdir(parents=True, exist_ok=True)  # a page without figures has the folder that rules declare
     for shown in document["sections"]:

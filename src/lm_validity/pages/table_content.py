@@ -79,6 +79,24 @@ def without_missing(frame: pd.DataFrame) -> pd.DataFrame:
     return frame.assign(**{name: pd.Series(values, index=frame.index) for name, values in known.items()})
 
 
+def for_spreadsheets(frame: pd.DataFrame) -> pd.DataFrame:
+    """The frame for a CSV file: texts that a spreadsheet would compute (`=1+1`, `@x`) get an apostrophe before them.
+
+    Numbers are none of these, negative ones too, whether they are numbers in the frame or texts.
+    """
+    return frame.map(_uncomputed).rename(columns=_uncomputed)
+
+
+def _uncomputed(value: object) -> object:
+    if not isinstance(value, str) or len(value) < 2 or value[0] not in "=+-@":
+        return value
+    try:
+        float(value)
+    except ValueError:
+        return f"'{value}"
+    return value
+
+
 def _is_numeric(values: pd.Series) -> bool:
     return pd.api.types.is_numeric_dtype(values) and not pd.api.types.is_bool_dtype(values)
 

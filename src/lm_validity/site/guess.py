@@ -11,7 +11,8 @@ from typing import Any
 import pandas as pd
 
 from lm_validity.site.tasks import PREFERRED, TaskFacts, find_task_facts, metric_direction
-from lm_validity.tables.sheets import NO_STUDY, of_study
+from lm_validity.tables.schema import LARGEST_SCORE
+from lm_validity.tables.sheets import NO_STUDY, NUMBERS, of_study
 from lm_validity.words import count, listing
 
 MODEL_SHEET = (
@@ -51,7 +52,8 @@ def guess_models(scores: pd.DataFrame, facts: Mapping[str, Mapping[str, Any]]) -
     for model in sorted(scores["model"].unique(), key=str.lower):
         name = model.rstrip("/").rpartition("/")[2]
         family = guess_family(name)
-        said = {column: value for column, value in facts.get(model, {}).items() if value is not None}
+        given = {column: value for column, value in facts.get(model, {}).items() if value is not None}
+        said = {column: value for column, value in given.items() if column not in NUMBERS or _is_number(value)}
         step = said.get("tokens_per_step", guess_tokens_per_step(name, family))
         tokens = None if step is None or pd.isna(last[model]) else float(last[model]) * step / 1e9
         row = {
@@ -65,6 +67,11 @@ def guess_models(scores: pd.DataFrame, facts: Mapping[str, Mapping[str, Any]]) -
         }
         rows.append(_marked(row | said, known=("model", "label", *said)))
     return pd.DataFrame(rows, columns=[*MODEL_SHEET, *more], dtype=object)
+
+
+def _is_number(value: object) -> bool:
+    """Whether a file's word on a size can be one: a column of sizes may hold texts."""
+    return isinstance(value, int | float) and 0 < value < LARGEST_SCORE
 
 
 def guess_benchmarks(scores: pd.DataFrame, groups: Mapping[str, str] | None = None) -> pd.DataFrame:

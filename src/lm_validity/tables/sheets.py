@@ -15,7 +15,7 @@ from lm_validity.config.rows import SheetRow, read_rows
 from lm_validity.config.sheets import BenchmarkFacts, ModelFacts, check_reruns
 
 NO_STUDY = "none"  # in the column `studies`: in no comparison of models
-_NUMBERS = ("parameters_b", "tokens_b", "tokens_per_step", "n_items", "chance", "num_fewshot", "training_examples")
+NUMBERS = ("parameters_b", "tokens_b", "tokens_per_step", "n_items", "chance", "num_fewshot", "training_examples")
 _BOOLEANS = ("instruction_tuned", "in_compute_analysis", "in_perplexity_analysis", "higher_is_better")
 
 
@@ -48,7 +48,7 @@ def _frame(found: Mapping[str, SheetRow], kind: type[SheetRow]) -> pd.DataFrame:
 
 
 def _dtype(column: str) -> str:
-    if column in _NUMBERS:
+    if column in NUMBERS:
         return "float64"
     return "boolean" if column in _BOOLEANS else "object"
 

@@ -1,5 +1,6 @@
 """What a page shows and leaves out: empty figures and sections, folded findings, room for names, its size."""
 
+import json
 import re
 
 import numpy as np
@@ -187,6 +188,15 @@ def test_hostile_names_cannot_leave_their_place():
     assert "<script>alert" not in html
 
 
+def test_texts_that_a_spreadsheet_would_compute(tmp_path):
+    cells = ["=1+1", "@x", "+x", "-x", "-", "-0.5", "+1", "a=b", 'a"b']
+    frame = pd.DataFrame({"=name": cells, "value": [-0.5] * len(cells)})
+    write_page(page([Section("Here", tables=[Table("told", "Told", frame)])]), tmp_path)
+    written = pd.read_csv(tmp_path / "tables" / "told.csv", dtype={"'=name": str})
+    assert written["'=name"].tolist() == ["'=1+1", "'@x", "'+x", "'-x", *cells[4:]]
+    assert written["value"].tolist() == [-0.5] * len(cells)
+
+
 def test_scales_and_p_values_change_what_the_page_shows_but_not_the_csv(tmp_path):
     frame = pd.DataFrame({"from_b": [2.5e-5, None], "p": [1e-74, 0.0314], "to_b": [Missing("Unknown.")] * 2})
     scales = {"from_b": 1e6, "to_b": 1e6, "absent": 2.0}
@@ -199,3 +209,12 @@ def test_scales_and_p_values_change_what_the_page_shows_but_not_the_csv(tmp_path
     assert _shown(2.5e-5, ".1f", 1e6) == "25.0"
     assert pd.read_csv(tmp_path / "tables" / "told.csv")["from_b"].tolist()[0] == 2.5e-5
     assert [_shown(value, "p") for value in frame["p"]] == ["<.001", "0.031"]
+
+
+@pytest.mark.parametrize(("name", "upright"), [("arc", True), ("a_benchmark_with_a_long_name", False)])
+def test_names_below_bars_are_upright_only_where_they_have_room(name, upright):
+    names = [f"{name}{i}" for i in range(6)]
+    frame = pd.DataFrame({"benchmark": names, "protocol": "Direct evaluation", "tau": 0.5})
+    chart = figures.grouped_bars(frame, x="benchmark", value="tau", title="t", x_order=names, tooltip=[])
+    angles = re.findall(r'"labelAngle": (-?\d+)', json.dumps(figures.vega_lite(chart)))
+    assert angles and all((angle == "0") == upright for angle in angles)

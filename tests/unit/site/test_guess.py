@@ -55,6 +55,12 @@ def test_what_a_file_says_counts_before_the_name():
     assert models["guessed"] == "family"
 
 
+@pytest.mark.parametrize("said", ["CON", -1.0, 0, 1e300])
+def test_a_size_that_is_none_does_not_count(said):
+    rows = scores([("org/toy-7b", "arc_easy", "acc,none", 0.5)])
+    assert guess_models(rows, {"org/toy-7b": {"parameters_b": said}})["parameters_b"][0] == 7
+
+
 def test_tokens_follow_from_steps_where_their_size_is_published():
     rows = [("pythia-70m", "sciq", "acc,none", 0.5), ("pythia-70m-1MtokBS", "sciq", "acc,none", 0.5)]
     rows.append(("other-70m", "sciq", "acc,none", 0.5))

@@ -243,6 +243,13 @@ def test_standard_errors_from_numbers_of_items(tmp_path):
     assert read(tmp_path / "a.csv")[0]["stderr"].isna().all()
 
 
+def test_what_a_file_leaves_open_is_filled_in(tmp_path):
+    document = evaluation("m", 0.5) | {"source_metadata": {"additional_details": {"lm_validity_iteration": "5"}}}
+    put(tmp_path / "e.json", document)
+    row = read(tmp_path)[0].iloc[0]
+    assert (row["protocol"], row["split"], row["prompt"], row["iteration"]) == ("direct", "test", "plain", 5)
+
+
 ODD = {
     "model": ["", "  ", " a", "a\x1b[1m", "a\x00", "a\ufffe", "a\nb", "a\u2028b"],
     "benchmark": ["", "\t", "quiz\x07"],

@@ -70,6 +70,10 @@ def test_a_multiple_choice():
     }
 
 
+def test_a_value_beyond_all_scores_is_none():
+    assert read_sample(choice_line(4, (-3.0, -1.5, -2.0), 1, acc=1.0, acc_norm=1e300)).values == {"acc": 1.0}
+
+
 def test_a_line_of_an_older_version():
     """Requests as lists, log-likelihoods as numbers, neither metrics nor filter named."""
     line = choice_line(0, (-1.0, -2.0), 0, ("a", "é"), acc=1.0)

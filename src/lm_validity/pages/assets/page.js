@@ -163,7 +163,9 @@ function sortBy(table, index) {
   filterRows(table);
 }
 
+// A text that a spreadsheet would compute gets an apostrophe, as in the CSV files beside the page
 function csvField(text) {
+  if (/^[=+\-@]./.test(text) && Number.isNaN(Number(text))) text = `'${text}`;
   return /[",\n\r]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
 }
 

@@ -8,6 +8,7 @@ import math
 from typing import Any, NamedTuple
 
 from lm_validity.tables.formats.json_values import finite
+from lm_validity.tables.schema import LARGEST_SCORE
 
 _NO_METRICS = frozenset(
     ("doc_id", "doc", "target", "arguments", "resps", "filtered_resps", "filter", "metrics", "doc_hash", "prompt_hash",
@@ -36,7 +37,8 @@ def read_sample(line: dict[str, Any]) -> Sample:
     names = line.get("metrics")
     if not isinstance(names, list):
         names = [name for name in line if name not in _NO_METRICS]
-    values = {name: found for name in names if (found := _value(name, line.get(name))) is not None}
+    found = {name: _value(name, line.get(name)) for name in names}
+    values = {name: value for name, value in found.items() if value is not None and abs(value) <= LARGEST_SCORE}
     document = line.get("doc")
     subject = document.get("subject") if isinstance(document, dict) else None
     item: dict[str, Any] = {

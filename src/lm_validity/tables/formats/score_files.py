@@ -226,7 +226,7 @@ def _frame(files: list[ScoreFile]) -> pd.DataFrame:
     columns: dict[str, list[Any]] = {name: [] for name in SCORES.names}
     numbers: list[int] = []
     for number, one in enumerate(files):
-        common = DEFAULTS | one.common
+        common = DEFAULTS | {name: value for name, value in one.common.items() if value is not None}
         for name, column in columns.items():
             default = common.get(name)
             column.extend(row.get(name, default) for row in one.rows)

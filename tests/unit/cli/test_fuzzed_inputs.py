@@ -1,0 +1,395 @@
+"""Seeded hostile inputs at the command line: each ends with 0 or with one line and 2, and leaves nothing behind.
+
+60 inputs in the fast lane, 1,000 with `-m slow`. A failure names its number: `fuzzed(tmp_path, NUMBER)` is the input.
+"""
+
+import copy
+import gzip
+import json
+import random
+import re
+import resource
+import shutil
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow.parquet as pq
+import pytest
+import yaml
+
+from lm_validity.cli import main
+from lm_validity.tables.schema import PROTOCOLS, SCORES, write_table
+
+ROOT = Path(__file__).resolve().parents[3]
+SECONDS, MEGABYTES = 60, 2048  # at most, of one command
+ODD_TEXTS = (
+    *(
+        "",
+        " ",
+        "a\x00",
+        "\x1b[31mred",
+        "\ufffe",
+        "a\nb",
+        "\u2028",
+        "\ud800",
+        "x" * 300,
+        "../../x",
+        "/",
+        ".",
+        "..",
+        "#a",
+    ),
+    *(
+        "=1+1",
+        "@x",
+        '"',
+        "'",
+        "a,b",
+        "a\tb",
+        "a;b",
+        "<script>",
+        "index.html",
+        "page.json",
+        "nan",
+        "é" * 130,
+        "🤖",
+        "a|b",
+    ),
+    *(
+        "model",
+        "value",
+        "final",
+        "\r",
+        "a\r\nb",
+        "\u202ea",
+        "%s{x}",
+        "CON",
+        "pretrained=x",
+        "2024-13-45",
+        "-",
+        "--help",
+    ),
+)
+ODD_NUMBERS = (
+    *(
+        0,
+        -1,
+        -5,
+        1e300,
+        5e300,
+        -1e300,
+        1e-320,
+        2**63,
+        2**70,
+        10**400,
+        float("nan"),
+        float("inf"),
+        -0.0,
+        0.5,
+        101,
+        1.0000001,
+    ),
+)
+ODD = (*ODD_TEXTS, *ODD_NUMBERS, None, True, [], {}, [1, "a"], {"a": {}}, [[]])
+
+
+def result_file(random_: random.Random) -> dict:
+    metrics = {"acc,none": random_.random(), "acc_stderr,none": 0.01, "alias": "quiz"}
+    return {
+        "results": {"quiz": metrics, "arc": dict(metrics), "mmlu": dict(metrics)},
+        "group_subtasks": {"mmlu": ["mmlu_a"], "quiz": []},
+        "configs": {"quiz": {"num_fewshot": 5, "metadata": {"version": 1.0}}},
+        "n-shot": {"quiz": 5, "arc": 0},
+        "n-samples": {"quiz": {"original": 100, "effective": 100}},
+        "higher_is_better": {"quiz": {"acc": True}},
+        "config": {
+            "model": "hf",
+            "model_args": "pretrained=org/a,revision=step1000",
+            "model_num_parameters": 10,
+            "limit": None,
+        },
+        "date": 1.7e9,
+        "model_name": f"org/m{random_.randrange(4)}",
+    }
+
+
+def evaluation(random_: random.Random) -> dict:
+    return {
+        "schema_version": "0.2.0",
+        "evaluation_timestamp": "1700000000",
+        "model_info": {"id": f"org/m{random_.randrange(4)}", "additional_details": {"revision": "main"}},
+        "source_metadata": {"additional_details": {"lm_validity_protocol": "direct", "lm_validity_iteration": "5"}},
+        "evaluation_results": [
+            {
+                "evaluation_name": name,
+                "metric_config": {
+                    "metric_id": "acc",
+                    "lower_is_better": False,
+                    "additional_details": {"num_fewshot": "5"},
+                },
+                "score_details": {
+                    "score": random_.random(),
+                    "uncertainty": {"standard_error": {"value": 0.01}, "num_samples": 100},
+                },
+            }
+            for name in ("quiz", "arc")
+        ],
+    }
+
+
+def lighteval(random_: random.Random) -> dict:
+    scores = {"acc": random_.random(), "acc_stderr": 0.01}
+    return {
+        "config_general": {"model_name": "org/a", "model_config": {"model_name": "org/a"}, "start_time": 1.0},
+        "results": {"lighteval|quiz|5": scores, "arc|0": dict(scores), "all": dict(scores)},
+        "versions": {"lighteval|quiz|5": 0},
+        "config_tasks": {"lighteval|quiz|5": {"effective_num_docs": -1}},
+        "summary_tasks": {},
+        "summary_general": {},
+    }
+
+
+def samples(random_: random.Random) -> list[dict]:
+    return [
+        {
+            "doc_id": number,
+            "doc": {"question": "q"},
+            "target": "0",
+            "arguments": {f"gen_args_{i}": {"arg_0": "Q:", "arg_1": f" {i}"} for i in range(2)},
+            "resps": [[["-1.0", "False"]], [["-2.0", "False"]]],
+            "filtered_resps": [["-1.0", "False"], ["-2.0", "False"]],
+            "filter": "none",
+            "metrics": ["acc"],
+            "acc": float(random_.random() < 0.5),
+        }
+        for number in range(4)
+    ]
+
+
+def table(random_: random.Random) -> list[list[object]]:
+    """Rows of a long table, or of a wide one."""
+    names = [f"m{i}" for i in range(4)]
+    if random_.random() < 0.5:
+        header: list[object] = [
+            "model",
+            "benchmark",
+            "value",
+            "stderr",
+            "n_items",
+            "protocol",
+            "num_fewshot",
+            "iteration",
+        ]
+        rows = [[m, b, random_.random(), 0.01, 100, "direct", 0, 10] for m in names for b in ("quiz", "arc", "piqa")]
+        return [header, *rows]
+    return [
+        ["model", "params_b", "quiz", "arc", "piqa"],
+        *([m, 1.5, *(random_.random() for _ in range(3))] for m in names),
+    ]
+
+
+def mutated(value: object, random_: random.Random) -> object:
+    """The value with one place of it changed: replaced, removed, repeated or renamed."""
+    value = copy.deepcopy(value)
+    place: object = value
+    while isinstance(place, dict | list) and place:
+        keys = list(place) if isinstance(place, dict) else list(range(len(place)))
+        key = random_.choice(keys)
+        inner = place[key]
+        if isinstance(inner, dict | list) and inner and random_.random() < 0.85:
+            place = inner
+            continue
+        how = random_.random()
+        if how < 0.65:
+            place[key] = random_.choice(ODD)
+        elif how < 0.75:
+            del place[key]
+        elif isinstance(place, dict):
+            place[str(random_.choice(ODD_TEXTS))] = place.pop(key)
+        else:
+            place.append(copy.deepcopy(inner))
+        break
+    return value
+
+
+def broken(content: bytes, random_: random.Random) -> bytes:
+    """Bytes that are cut, changed, repeated, packed or of another encoding."""
+    at = random_.randrange(len(content) + 1)
+    how = random_.randrange(7)
+    return [
+        content[:at],
+        content[:at] + bytes([random_.randrange(256)]) + content[at + 1 :],
+        content + content,
+        content[:at] + b"[" * 5000 + content[at:],
+        gzip.compress(content)[: random_.choice((None, -4))],
+        content.decode("utf-8", "replace").encode("utf-16"),
+        content[:at] + random_.choice(ODD_TEXTS).encode("utf-8", "surrogatepass") + content[at:],
+    ][how]
+
+
+def as_text(rows: list[list[object]], random_: random.Random) -> str:
+    separator = random_.choice(",,,\t;")
+    quoted = random_.random() < 0.3
+    return "\n".join(separator.join(f'"{cell}"' if quoted else f"{cell}" for cell in row) for row in rows) + "\n"
+
+
+def put(path: Path, content: object, random_: random.Random) -> None:
+    """Write the content, mutated up to three times; now and then its bytes are broken."""
+    for _ in range(random_.choice((0, 1, 1, 1, 2, 3))):
+        content = mutated(content, random_)
+    if path.suffix == ".yaml":
+        text = yaml.safe_dump(content, allow_unicode=True)
+    elif path.suffix == ".jsonl":
+        text = "\n".join(json.dumps(line) for line in content) if isinstance(content, list) else json.dumps(content)
+    elif path.suffix == ".json":
+        text = json.dumps(content, ensure_ascii=random_.random() < 0.5)
+    else:
+        text = as_text([row if isinstance(row, list) else [row] for row in content], random_)
+    data = text.encode("utf-8", "surrogatepass")
+    path.write_bytes(broken(data, random_) if random_.random() < 0.2 else data)
+
+
+def parquet(path: Path, random_: random.Random) -> None:
+    rng = np.random.default_rng(random_.randrange(2**32))
+    rows = [
+        {
+            "model": m,
+            "benchmark": b,
+            "protocol": p,
+            "value": rng.random(),
+            "stderr": 0.01,
+            "n_items": 100,
+            "metric": "acc,none",
+        }
+        for m in ("m0", "m1", "m2", "m3")
+        for b in ("quiz", "arc")
+        for p in PROTOCOLS
+    ]
+    for _ in range(random_.choice((0, 1, 2))):
+        row, column = random_.choice(rows), random_.choice([*rows[0], "seed", "iteration", "checkpoint"])
+        number = SCORES.field(column).type in ("double", "int64")
+        row[column] = random_.choice((-1, 0, 5, None) if number else [text for text in ODD_TEXTS if text != "\ud800"])
+    write_table(pd.DataFrame(rows), SCORES, path)
+    if random_.random() < 0.1:
+        path.write_bytes(broken(path.read_bytes(), random_))
+
+
+IMPORTS = {
+    "csv": ("s.csv", table),
+    "lm-eval": ("results_2024-01-01T00-00-00.json", result_file),
+    "every-eval-ever": ("e.json", evaluation),
+}
+FILES = {**IMPORTS, "lighteval": ("l.json", lighteval), "samples": ("samples_quiz_2024-01-01T00-00-00.jsonl", samples)}
+
+
+def fuzzed(folder: Path, number: int) -> list[str]:
+    """Write the input of this number into `folder`; the command that reads it."""
+    random_ = random.Random(number)
+    kind = random_.choices(
+        ("import", "any", "folder", "configuration", "sheet", "compare", "report"),
+        (5, 3, 3, 4, 4, 1, 1 if number % 3 else 0),
+    )[0]
+    if kind == "import":
+        name = random_.choice(list(IMPORTS))
+        put(folder / IMPORTS[name][0], IMPORTS[name][1](random_), random_)
+        return ["import", name, IMPORTS[name][0], "--output", "out"]
+    if kind == "any":
+        name, make = FILES[random_.choice(list(FILES))]
+        put(folder / name, make(random_), random_)
+        more = random_.choice(((), (), ("--protocol", "train_before_test"), ("--errors-from-items",), ("--strict",)))
+        return ["import", name, "--output", "out", *more]
+    if kind in ("folder", "report"):
+        (folder / "in").mkdir()
+        for each in range(random_.randrange(1, 5)):
+            name, make = FILES[random_.choice(list(FILES))]
+            place = folder / "in" / f"{each}"
+            place.mkdir()
+            put(place / name, make(random_), random_)
+        if kind == "folder":
+            return ["import", "in", "--output", "deep/out"]
+        parquet(folder / "scores.parquet", random_)
+        return ["report", "in", "scores.parquet", "--output", "site", "--resamples", "0", "--processes", "1"]
+    if kind == "compare":
+        parquet(folder / "scores.parquet", random_)
+        put(folder / "b.tsv", [["benchmark", "metric", "chance"], ["quiz", "acc", 0.25], ["arc", "acc", 0.25]], random_)
+        return ["compare", "m0", "m1", "--scores", "scores.parquet", "--benchmarks", "b.tsv"]
+    shutil.copytree(ROOT / "config", folder / "config", ignore=shutil.ignore_patterns("paper", "checkpoints", "small"))
+    if kind == "configuration":
+        put(folder / "config" / "test.yaml", yaml.safe_load((folder / "config" / "test.yaml").read_text()), random_)
+    else:
+        sheet = folder / "config" / random_.choice(("test_models.tsv", "test_benchmarks.tsv", "test_miniature.tsv"))
+        put(sheet, [line.split("\t") for line in sheet.read_text().splitlines()], random_)
+    return ["preflight", "--configfile", "config/test.yaml"]
+
+
+def inputs_of(folder: Path) -> set[str]:
+    return {str(path.relative_to(folder)) for path in folder.rglob("*")}
+
+
+def check_accepted(path: Path) -> None:
+    rows = pq.read_table(path).to_pandas()
+    assert len(rows)
+    numbers = {"value": -1e100, "stderr": 0, "n_items": 1, "num_fewshot": 0, "iteration": 0, "tokens_b": 0}
+    for column, least in numbers.items():
+        known = rows[column].dropna().astype(float)
+        assert known.between(least, 1e100).all(), (column, known.tolist())
+    assert rows["protocol"].isin(PROTOCOLS).all()
+    for column in ("model", "benchmark"):
+        assert all(name.strip() == name != "" and not re.search("[\x00-\x1f\x7f\ufffe]", name) for name in rows[column])
+
+
+def check(folder: Path, number: int, monkeypatch, capsys) -> int:
+    folder.mkdir()
+    command = fuzzed(folder, number)
+    before, began = inputs_of(folder), time.monotonic()
+    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(sys, "argv", ["lm-validity", *command])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    code, error = ended.value.code, capsys.readouterr().err
+    assert time.monotonic() - began < SECONDS
+    assert (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - memory) / 1024 < MEGABYTES
+    assert code in (0, 2) or command[0] == "preflight", error
+    made = inputs_of(folder) - before
+    assert not [path for path in made if "/." in f"/{path}"], made
+    if code == 2:
+        assert re.fullmatch(r"(?s)(?:.*\n)?Error: [^\n]* Hint: [^\n]+\n", error) and "Traceback" not in error, error
+        assert not made
+    for path in folder.glob("**/scores.parquet"):
+        if path.parent != folder and code == 0:
+            check_accepted(path)
+    shutil.rmtree(folder)
+    return code
+
+
+@pytest.fixture(autouse=True)
+def undrawn(monkeypatch):
+    monkeypatch.setattr("lm_validity.pages.figures.vl_convert.vegalite_to_svg", lambda spec: "<svg/>")
+    monkeypatch.setattr("lm_validity.pages.figures.vl_convert.svg_to_pdf", lambda svg: b"%PDF")
+
+
+def run(numbers: range, folder: Path, monkeypatch, capsys) -> None:
+    codes, failed = [], {}
+    for number in numbers:
+        try:
+            codes.append(check(folder / str(number), number, monkeypatch, capsys))
+        except BaseException as problem:  # an assertion, or whatever the command let through
+            if isinstance(problem, KeyboardInterrupt):
+                raise
+            failed[number] = f"{type(problem).__name__}: {problem}"[:300]
+    assert not failed, "\n".join(f"{number}: {problem}" for number, problem in failed.items())
+    assert 0.2 < np.mean([code == 2 for code in codes]) < 0.9  # neither all broken nor all harmless
+
+
+def test_sixty_hostile_inputs(tmp_path, monkeypatch, capsys):
+    run(range(60), tmp_path, monkeypatch, capsys)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("block", range(10))
+def test_a_thousand_hostile_inputs(tmp_path, monkeypatch, capsys, block):
+    run(range(100 + 100 * block, 200 + 100 * block), tmp_path, monkeypatch, capsys)

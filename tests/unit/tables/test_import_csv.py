@@ -132,6 +132,7 @@ def test_repeated_scores(read):
         ("model,benchmark,value,higher_is_better\na,x,.5,up\n", {}, "'up' is not a higher_is_better"),
         ("model,benchmark,value,stderr\na,x,.5,big\n", {}, "column 'stderr': 'big' is not a number"),
         ("model,x\na,inf\n", {"scores": ("x",)}, "'inf' is not a number"),
+        ("model,x\na,5e300\n", {"scores": ("x",), "unit": "neither"}, "'5e300' is not a number"),
         ("model,x\na,\n", {"scores": ("x",)}, "no scores"),
         ("model,benchmark,value,stderr\na,x,.5,.1\nb,x,.5,-.1\n", {}, "row 3, column 'stderr': -.1 is negative"),
     ],

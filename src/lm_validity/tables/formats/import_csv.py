@@ -19,7 +19,7 @@ from lm_validity.config.sheets import metric_key
 from lm_validity.config.text_rows import read_text_rows
 from lm_validity.errors import InputError, did_you_mean
 from lm_validity.tables.formats.found_files import date_in
-from lm_validity.tables.formats.json_values import NO_STDERR
+from lm_validity.tables.formats.json_values import LARGEST_SCORE, NO_STDERR
 from lm_validity.tables.formats.score_files import (
     KEY,
     CsvOptions,
@@ -426,7 +426,7 @@ def _split_steps(keys: list[dict[str, Any]], notes: list[str]) -> None:
 def _parsed(text: str) -> _Number | None:
     """A number, perhaps with a percent sign, perhaps with a standard error behind ±; None for anything else."""
     try:
-        return _Number(value) if abs(value := float(text)) < float("inf") else None
+        return _Number(value) if abs(value := float(text)) <= LARGEST_SCORE else None
     except ValueError:
         pass
     first, *rest = _PLUS_MINUS.split(text, maxsplit=1)
@@ -435,7 +435,7 @@ def _parsed(text: str) -> _Number | None:
         numbers = [float(part.removesuffix("%")) for part in (first, *rest)]
     except ValueError:
         return None
-    if not all(abs(number) < float("inf") for number in numbers):
+    if not all(abs(number) <= LARGEST_SCORE for number in numbers):
         return None
     return _Number(numbers[0], numbers[1] if rest else None, percent)
 

@@ -211,6 +211,8 @@ def test_steps_at_the_end_of_models_names(read):
     scores = read(text).set_index("value").sort_index()
     assert scores["model"].tolist() == ["other-step_7", "g-1", "g-1", "g-1"]  # one step alone is a name
     assert scores["checkpoint"].tolist() == ["final", "step2385", "step4770", "final"]
+    tuned = read("model,x\nspin-iter1,.5\nspin-iter2,.6\n")
+    assert tuned["model"].tolist() == ["spin-iter1", "spin-iter2"] and set(tuned["checkpoint"]) == {"final"}
 
 
 def test_standard_errors_behind_a_sign_in_a_column_or_in_a_file_beside(read, tmp_path):

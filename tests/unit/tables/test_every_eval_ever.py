@@ -255,7 +255,8 @@ def test_samples_are_items(tmp_path):
 
     lines = [sample("sums/strict", "1", 0, output={"raw": ["four"]}), sample("sums/strict", "2", 1)]
     lines += [sample("sums/flexible", "1", 1), sample("sums/flexible", "1", 0)]
-    lines += [sample("another name", "1", 1, evaluation_result_id="quiz#1"), ""]
+    odd = {"raw": 7}
+    lines += [sample("another name", "1", 1, evaluation_result_id="quiz#1", output=odd), ""]
     (folder / "u1_samples.jsonl").write_text("\n".join(lines))
     _, log = import_files([folder], tmp_path / "out", ImportOptions(strict=True))
     items = read_table(tmp_path / "out/items.parquet", ITEMS).sort_values(["benchmark", "doc_id"])
@@ -266,7 +267,14 @@ def test_samples_are_items(tmp_path):
         {"accuracy,none": 1}, {"exact_match,strict": 0, "exact_match,flexible": 1}, {"exact_match,strict": 1},
     ]  # fmt: skip
     assert log.items == 3 and set(items["doc_hash"]) == {"h"}
-    for bad in (sample("quiz", "", 1), sample("quiz", "1", float("nan")), "[1]", "{", '{"evaluation_name": "quiz"}'):
+    for bad in (
+        sample("quiz", "", 1),
+        sample("quiz", "1", float("nan")),
+        sample("quiz", "\ud800", 1),
+        "[1]",
+        "{",
+        '{"evaluation_name": "quiz"}',
+    ):
         (folder / "u1_samples.jsonl").write_text(f"{lines[0]}\n{bad}")
         with pytest.raises(InputError, match=r"u1_samples\.jsonl, line 2"):
             import_files([folder], tmp_path / "bad", ImportOptions(strict=True))

@@ -132,6 +132,7 @@ def test_repeated_scores(read):
         ("model,benchmark,value,higher_is_better\na,x,.5,up\n", {}, "'up' is not a higher_is_better"),
         ("model,benchmark,value,stderr\na,x,.5,big\n", {}, "column 'stderr': 'big' is not a number"),
         ("model,x\na,inf\n", {"scores": ("x",)}, "'inf' is not a number"),
+        ("model,x\na,5e300\n", {"scores": ("x",), "unit": "neither"}, "'5e300' is not a number"),
         ("model,x\na,\n", {"scores": ("x",)}, "no scores"),
         ("model,benchmark,value,stderr\na,x,.5,.1\nb,x,.5,-.1\n", {}, "row 3, column 'stderr': -.1 is negative"),
     ],
@@ -210,6 +211,8 @@ def test_steps_at_the_end_of_models_names(read):
     scores = read(text).set_index("value").sort_index()
     assert scores["model"].tolist() == ["other-step_7", "g-1", "g-1", "g-1"]  # one step alone is a name
     assert scores["checkpoint"].tolist() == ["final", "step2385", "step4770", "final"]
+    tuned = read("model,x\nspin-iter1,.5\nspin-iter2,.6\n")
+    assert tuned["model"].tolist() == ["spin-iter1", "spin-iter2"] and set(tuned["checkpoint"]) == {"final"}
 
 
 def test_standard_errors_behind_a_sign_in_a_column_or_in_a_file_beside(read, tmp_path):

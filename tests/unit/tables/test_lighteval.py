@@ -44,6 +44,7 @@ def test_names_shots_items_and_directions(read):
     assert rows["n_items"].tolist()[0] == 1172 and rows[["n_items", "stderr"]].iloc[1].isna().all()
     assert set(rows["source"]) == {"lighteval"} and set(rows["checkpoint"]) == {"final"}
     configs = {key.replace("leaderboard|", "") + "|25": value for key, value in configs.items()}
+    configs["wiki|25"] = {"effective_num_docs": None, "metrics": 7}  # of no use, and no reason to refuse the file
     new = read(document({"arc:challenge|25": task, "wiki|0": results["lighteval|wiki|0"]}, configs))
     assert new[columns[:5]].equals(rows[columns[:5]]) and new["n_items"].iloc[0] == 1172
 
@@ -77,6 +78,7 @@ def test_checkpoints_prompts_and_reruns(read):
         ({"arc|5": {"acc": 0.5, "acc_stderr": -1}}, {}, "negative"),
         ({"arc|5": {"acc": 0.5}}, {"model_name": ["a"]}, "is not text"),
         ({"arc|5": {"acc": 0.5}}, {"model_name": None}, "no 'model_name'"),
+        ({"arc|5": {"acc": 1e300}}, {}, "1e\\+300"),
         ({"all": {"acc": 0.5}}, {}, "no scores"),
     ],
 )

@@ -19,7 +19,7 @@ from lm_validity.config.sheets import metric_key
 from lm_validity.config.text_rows import read_text_rows
 from lm_validity.errors import InputError, did_you_mean
 from lm_validity.tables.formats.found_files import date_in
-from lm_validity.tables.formats.json_values import NO_STDERR
+from lm_validity.tables.formats.json_values import LARGEST_SCORE, NO_STDERR
 from lm_validity.tables.formats.score_files import (
     KEY,
     CsvOptions,
@@ -90,6 +90,7 @@ _LOSS = re.compile(r"(.*_)?(\w*loss|bpb|bits_per_byte|bits_per_token|\w*perplexi
 
 # The end of a model's name that is a point of its training
 _STEP = re.compile(r"(.+?)[-_/@: ]+(?:global_?)?(?:steps?|iter(?:ation)?s?|checkpoint|ckpt)[-_]?(\d{1,15})", re.I)
+_FEWEST_STEPS = 100  # of the last of several such names
 _LAST = re.compile(r"(.+?)[-_/@: ]+(?:main|final|last)", re.I)
 _ITEM = re.compile(r"(.*?)[-_/:. ]*(\d+)")  # an item's column: benchmark and number
 
@@ -405,12 +406,13 @@ def in_billions(plain: str, values: list[Any]) -> list[Any]:
 
 
 def _split_steps(keys: list[dict[str, Any]], notes: list[str]) -> None:
-    """Points of training out of models' names, where one name comes with several steps (`name-step_100`)."""
+    """Points of training out of models' names, where one name comes with several steps (`name-step_100`), not with
+    rounds of tuning (`name-iter2`)."""
     steps: dict[str, set[int]] = defaultdict(set)
     for key in keys:
         if (found := _STEP.fullmatch(key["model"])) and not {"checkpoint", "iteration"} & set(key):
             steps[found[1]].add(int(found[2]))
-    runs = {name for name, found in steps.items() if len(found) > 1}
+    runs = {name for name, found in steps.items() if len(found) > 1 and max(found) >= _FEWEST_STEPS}
     for key in keys:
         if (found := _STEP.fullmatch(key["model"])) and found[1] in runs:
             key |= {"model": found[1], "iteration": int(found[2]), "checkpoint": f"step{int(found[2])}"}
@@ -426,7 +428,7 @@ def _split_steps(keys: list[dict[str, Any]], notes: list[str]) -> None:
 def _parsed(text: str) -> _Number | None:
     """A number, perhaps with a percent sign, perhaps with a standard error behind ±; None for anything else."""
     try:
-        return _Number(value) if abs(value := float(text)) < float("inf") else None
+        return _Number(value) if abs(value := float(text)) <= LARGEST_SCORE else None
     except ValueError:
         pass
     first, *rest = _PLUS_MINUS.split(text, maxsplit=1)
@@ -435,7 +437,7 @@ def _parsed(text: str) -> _Number | None:
         numbers = [float(part.removesuffix("%")) for part in (first, *rest)]
     except ValueError:
         return None
-    if not all(abs(number) < float("inf") for number in numbers):
+    if not all(abs(number) <= LARGEST_SCORE for number in numbers):
         return None
     return _Number(numbers[0], numbers[1] if rest else None, percent)
 

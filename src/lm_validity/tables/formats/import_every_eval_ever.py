@@ -8,6 +8,7 @@ from typing import Any
 
 from lm_validity.config.sheets import metric_key
 from lm_validity.errors import InputError
+from lm_validity.files import check_encodable
 from lm_validity.tables.formats.every_eval_ever import OWN, check_schema, find_schema
 from lm_validity.tables.formats.found_files import date_in
 from lm_validity.tables.formats.json_values import (
@@ -206,14 +207,15 @@ def _item_rows(path: Path, meant: dict[str, dict[str, Any]]) -> Iterable[dict[st
         benchmark = row["benchmark"] if row else sample["evaluation_name"]
         value = float(sample["evaluation"]["score"])
         output = sample.get("output")
-        responses = output.get("raw") if isinstance(output, dict) else None
+        raw = output.get("raw") if isinstance(output, dict) else None
+        response = raw[0] if isinstance(raw, list) and raw else raw
         item = {
             "benchmark": benchmark,
             "doc_id": sample["sample_id"],
             "doc_hash": sample.get("sample_hash"),
             "correct": value,
             "num_fewshot": row["num_fewshot"] if row else None,
-            "response": responses[0] if isinstance(responses, list) and responses else responses,
+            "response": response.encode(errors="replace").decode() if isinstance(response, str) else None,
             "metric_values": [],
         }
         item = items.setdefault((benchmark, item["doc_id"]), item)
@@ -235,10 +237,10 @@ def _lines(path: Path) -> Iterator[dict[str, Any]]:
             except (ValueError, RecursionError) as error:
                 raise InputError(f"{where}: not JSON ({error}).", _HINT) from error
             for key in ("evaluation_name", "sample_id"):
-                required_text(sample.get(key), f"{where}, {key!r}", _HINT)
+                check_encodable(required_text(sample.get(key), f"{where}, {key!r}", _HINT), where)
             evaluation = _object(sample.get("evaluation"), f"{where}, 'evaluation'")
             score(evaluation.get("score"), f"{where}, 'score'", _HINT)
-            text(sample.get("sample_hash"), f"{where}, 'sample_hash'")
+            check_encodable(text(sample.get("sample_hash"), f"{where}, 'sample_hash'") or "", where)
             yield sample
 
 
@@ -249,7 +251,7 @@ def _details(part: object) -> dict[str, Any]:
 
 def _object(value: object, where: str) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise InputError(f"{where} is not an object but {str(value)[:60]}.", _HINT)
+        raise InputError(f"{where} is not an object but {repr(value)[:60]}.", _HINT)
     return value
 
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from lm_validity.config.sheets import metric_key
 from lm_validity.errors import InputError
 from lm_validity.tables.formats.found_files import date_in
-from lm_validity.tables.formats.json_values import finite, standard_error, text, whole
+from lm_validity.tables.formats.json_values import finite, score, standard_error, text, whole
 from lm_validity.tables.formats.model_arguments import training_point
 from lm_validity.tables.formats.score_files import Format, ImportOptions, Opened, ScoreFile
 
@@ -127,7 +127,7 @@ def _rows(
                     "benchmark": name,
                     "metric": metric_key(metric),
                     "num_fewshot": task.shots,
-                    "value": finite(value),
+                    "value": score(value, f"{where}, {task.key}, {metric}", _HINT),
                     # of a mean over independent scores
                     "stderr": math.sqrt(sum(squares)) / len(members) if len(squares) == len(members) else None,
                     "n_items": None if None in items else sum(filter(None, items)),
@@ -154,7 +154,8 @@ def _items(config: dict[str, Any], where: str) -> int | None:
 
 
 def _direction(config: dict[str, Any], metric: str) -> bool | None:
-    for entry in config.get("metrics") or config.get("metric") or ():
+    entries = config.get("metrics") or config.get("metric")
+    for entry in entries if isinstance(entries, list) else ():
         if isinstance(entry, dict) and entry.get("metric_name") == metric:
             direction = entry.get("higher_is_better")
             return direction if isinstance(direction, bool) else None

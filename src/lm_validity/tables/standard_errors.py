@@ -37,7 +37,7 @@ _WORDS = {
     "scores.",
     BEYOND_SCATTER: "Standard errors many times the scatter of the scores between checkpoints are not used: {}.",
     AT_BOUND: "Scores of exactly 0 or 1 have a standard error of 0: {}. It is taken as though two more answers were "
-    "right and two more wrong, and as unknown where the number of items is.",
+    "right and two more wrong, and as unknown where neither the table nor its other errors tell the number of items.",
 }
 
 
@@ -61,8 +61,8 @@ def checked_errors(rows: pd.DataFrame, sheet: pd.DataFrame | None) -> tuple[pd.D
     `rows`: selected rows of SCORES, of all checkpoints; `sheet`: as `read_benchmarks` gives it. Looked at are rows of
     the sheet's benchmarks and metrics, but for perplexities. A share p of n items has the error
     sqrt(p (1 - p) / (n - 1)). At a share of exactly 0 or 1 that is 0, and sqrt(q (1 - q) / (n + 4)) with
-    q = (p n + 2) / (n + 4) is taken instead (Agresti and Coull 1998, The American Statistician 52:119). Negative errors
-    are left alone.
+    q = (p n + 2) / (n + 4) is taken instead (Agresti and Coull 1998, The American Statistician 52:119); where n is
+    unknown, with that of the benchmark's other errors. Negative errors are left alone.
     """
     facts = {} if sheet is None else sheet.set_index("benchmark").to_dict("index")
     errors = rows["stderr"].to_numpy(dtype=float).copy()
@@ -126,6 +126,10 @@ def _of_benchmark(here: pd.DataFrame, benchmark: str, items_of_sheet: float) -> 
             over_scatter[protocol] = times
     used = np.where(np.logical_or.reduce(list(failed.values())), np.nan, errors)
     failed[AT_BOUND] = is_share & at_bound & (errors == 0)
+    inside = is_share & ~at_bound & (used > 0)
+    if inside.any():  # what the other errors say of the number of items
+        implied = share[inside] * (1 - share[inside]) / (used[inside] / unit) ** 2 + 1
+        items = np.where(np.isnan(items), np.median(implied), items)
     added = (share * items + 2) / (items + 4)
     used = np.where(failed[AT_BOUND], unit * np.sqrt(np.clip(added * (1 - added), 0, None) / (items + 4)), used)
     ratios = {OTHER_SIZE: ratio, BEYOND_SCATTER: here["protocol"].map(over_scatter).to_numpy(dtype=float)}

@@ -37,7 +37,9 @@ def test_at_zero_and_one_two_answers_of_each_kind_are_added(unit, value, right):
     share = right / 504
     assert used["stderr"].iloc[0] == pytest.approx(unit * np.sqrt(share * (1 - share) / 504))
     assert [one.code for one in checks] == ["at_bound"] and used["stderr"].iloc[1] == 0.0223 * unit
-    assert np.isnan(checked_errors(rows, None)[0]["stderr"].iloc[0])  # no number of items
+    # without the number of items, that of the other errors: 0.25 / 0.0223² + 1 = 503.7
+    assert checked_errors(rows, None)[0]["stderr"].iloc[0] == pytest.approx(used["stderr"].iloc[0], rel=0.01)
+    assert np.isnan(checked_errors(rows.iloc[:1], None)[0]["stderr"].iloc[0])
 
 
 def test_scores_may_name_no_metric():

@@ -160,8 +160,9 @@ def items(
     output: Output,
     documents: Annotated[list[Path] | None, typer.Option(help="documents.parquet with the items' texts.")] = None,
     benchmarks: Annotated[Path | None, typer.Option(help="Benchmarks sheet (CSV or TSV), for metrics.")] = None,
+    models: Annotated[Path | None, typer.Option(help="Models sheet (CSV or TSV): its reruns take no part.")] = None,
 ) -> None:
     """How finely do the benchmarks tell models apart, and which items work against them?"""
     from lm_validity.studies.items.item_page import report_items
 
-    report_items(scores, items, output, tuple(documents or ()), benchmarks)
+    report_items(scores, items, output, tuple(documents or ()), benchmarks, models)

@@ -61,7 +61,8 @@ def choose_reports(
         else:
             absent["signal"] = f"no model has scores at {LEAST_CHECKPOINTS} points of its training."
         if found.items is not None:
-            jobs.append(Job("items", folder / "items", (scores, found.items), {"benchmarks": benchmarks}))
+            more = {"benchmarks": benchmarks, "models": models}
+            jobs.append(Job("items", folder / "items", (scores, found.items), more))
     if found.items is None:
         absent["items"] = "there is no table of answers item by item (items.parquet, samples_*.jsonl)."
     if found.trials is not None:

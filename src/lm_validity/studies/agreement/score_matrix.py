@@ -182,7 +182,7 @@ def read_score_matrix(
     notes += _infinite_notes(rows)
     rows = _finite_values(rows, scores)
     _check_unique(rows, scores)
-    notes += _model_notes(rows, model_sheet)
+    notes += _model_notes(rows, model_sheet[~model_sheet["model"].isin(reruns)])
     names = _model_order({*rows["model"], *also}, model_sheet)
     check_directions(rows, benchmark_sheet, scores)
     notes += direction_notes(rows, benchmark_sheet, scores)

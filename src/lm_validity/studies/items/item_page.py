@@ -36,9 +36,10 @@ def report_items(
     output: str | Path,
     documents: tuple[Path, ...] = (),
     benchmarks: str | Path | None = None,
+    models: str | Path | None = None,
 ) -> None:
     """Write summary.json, tables, figures and the page of the items report under `output`."""
-    summary = analyze_items(scores, items, documents, benchmarks)
+    summary = analyze_items(scores, items, documents, benchmarks, models)
     write_report(items_page(summary), summary, output)
 
 

@@ -13,7 +13,9 @@ from lm_validity.studies.items.statistics.item_response import ItemParameters, f
 from lm_validity.studies.items.statistics.resolution import resolution
 from lm_validity.summaries import Missing, page_only
 from lm_validity.tables.documents import read_documents
+from lm_validity.tables.reruns import reruns_of
 from lm_validity.tables.schema import trained_here
+from lm_validity.tables.sheets import as_in_scores, read_models
 
 FEWEST = 3  # models and items of a fit
 LISTED = 50  # items with negative discrimination, of a benchmark and protocol
@@ -77,12 +79,16 @@ def analyze_items(
     items: str | Path,
     documents: Sequence[str | Path] = (),
     benchmarks: str | Path | None = None,
+    models: str | Path | None = None,
 ) -> ItemsSummary:
     """Analyse the items behind the selected scores, one benchmark at a time: a table may be larger than memory.
 
-    `documents`: tables with the texts of the items. Raises InputError where no item belongs to a selected score.
+    `documents`: tables with the texts of the items. `models`: a sheet, whose reruns take no part. Raises InputError
+    where no item belongs to a selected score.
     """
     rows, notes = model_scores(scores, None, benchmarks)
+    if models is not None:
+        rows = rows[~rows["model"].isin(reruns_of(as_in_scores(read_models(models), set(rows["model"]))))]
     found, negative = [], []
     for benchmark, of_benchmark in rows.groupby("benchmark"):
         answers = model_items(items, of_benchmark)

@@ -122,9 +122,9 @@ def _common_words(summary: SignalSummary, names: list[str]) -> tuple[str, str]:
     lasts = sorted({number(found.last_b) * scale for found in common if is_known(found.last_b)})
     points = " to ".join(map(str, dict.fromkeys(numbers[:1] + numbers[-1:])))
     until = " to ".join(dict.fromkeys(decimal(last, 1) for last in lasts[:1] + lasts[-1:]))
-    where = f"{points} points of training that all models have"
+    where = f"{points} common points of training"
     where += f", the last at {until} {summary.progress.words}" if lasts else ""
-    return where, "at the end" if all(found.at_end for found in common) else "at the last of these points"
+    return where, "at the end" if all(found.at_end for found in common) else "at the last common point"
 
 
 def _when(summary: SignalSummary, first: float, at: float, ends: Bounds) -> str:

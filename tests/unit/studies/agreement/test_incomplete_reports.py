@@ -29,6 +29,7 @@ from lm_validity.studies.agreement.score_matrix import read_score_matrix
 from lm_validity.studies.agreement.summary import NO_SPREAD
 from lm_validity.studies.agreement.uncertainty import agreement_uncertainty
 from lm_validity.summaries import Missing, is_known
+from lm_validity.tables.reruns import NOT_MEASURED
 
 FOUR = ["a", "b", "c", "d"]
 FOUR_BENCHMARKS = "benchmark,category,metric,higher_is_better\n" + "".join(f"{name},x,acc,1\n" for name in FOUR)
@@ -238,6 +239,7 @@ def test_a_complete_table_lacks_what_takes_more_models_or_resamples_and_nothing_
     models = "model,family,instruction_tuned\n" + "".join(f"m{i},F,{i // 2}\n" for i in range(4))
     notes = run(tmp_path, score_rows(table), benchmarks=benchmarks, models=models)["notes"]
     without_sizes = {"by_benchmark", "prompt_range"}  # nor chance levels, nor two prompts
+    without_sizes |= {NOT_MEASURED.split(".")[0]}
     assert {note.split(".")[0] for note in notes} == {"kendall_tau", "subsets", "variance_components"} | without_sizes
 
 

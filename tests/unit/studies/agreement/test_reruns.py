@@ -22,6 +22,7 @@ def test_a_rerun_is_noise_of_training_and_no_model(tmp_path):
     alone, again = found(tmp_path, MODELS), found(tmp_path, AGAIN + "again,F,1,10,0,m0\n")
     assert (alone.models, again.models) == (5, 4)
     assert NOT_MEASURED in alone.notes and NOT_MEASURED not in again.notes
+    assert not any(note.endswith(" again.") for note in again.notes)
     training = {"a": 0.06**2 / 2, "b": 0.02**2 / 2, "c": 0.0}
     for name, values in SCORES.items():
         figures, variance = again.by_benchmark[DIRECT][name], np.var(values, ddof=1)

@@ -64,6 +64,14 @@ def test_two_models_have_a_resolution_but_no_item_response_model(write):
     assert row.neighbours == 1 and row.reliability == Missing(TOO_FEW) and row.negative == Missing(TOO_FEW)
 
 
+def test_reruns_are_no_models(write, tmp_path):
+    folder = write(cells := world(models=5))
+    first, *_, last = sorted({key[0] for key in cells})
+    (tmp_path / "models.csv").write_text(f"model,rerun_of\n{first},\n{last},{first}\n")
+    assert [row.models for row in analyze_items(*files(folder)).benchmarks] == [5]
+    assert [row.models for row in analyze_items(*files(folder), models=tmp_path / "models.csv").benchmarks] == [4]
+
+
 def test_graded_items_beyond_one_are_not_fitted(write):
     cells = {key: 3.0 * values for key, values in world(models=5).items()}
     (row,) = analyze_items(*files(write(cells))).benchmarks

@@ -61,6 +61,8 @@ def test_a_cell_is_computed_under_the_prefix(outer):
     assert json.loads((outer.folder / CELL).read_text())["cells"][0]["status"] == "done"
     assert outer.configuration()["results"] == "study/results" and not (outer.folder / "results").exists()
     assert (outer.folder / PLACE / "controller.json").is_file()
+    sheets = json.loads((outer.folder / PLACE / "sheets.json").read_text())
+    assert sheets["replay/models.tsv"] == (outer.folder / "replay/models.tsv").read_text()
     done = outer.lm_validity("status", "--configfile", f"{PLACE}/configuration.json", "--no-matrix")
     assert re.search(r"evaluate_model +2 ", done.stdout)
 

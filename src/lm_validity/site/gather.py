@@ -20,7 +20,8 @@ _MARKS = {
     "scores": {"benchmark", "protocol", "value"},
     "items": {"benchmark", "doc_id", "correct"},
     "trials": {"experiment", "arm", "correct"},
-    "selections": {"learning_rate", "validation_value"},
+    "selections": {"learning_rate", "direct_validation_value"},
+    "losses": {"learning_rate", "step", "loss"},  # which no report reads
 }
 _CSV = (".csv", ".tsv")
 
@@ -96,7 +97,7 @@ def _csv_scores(path: Path, log: ImportLog) -> pd.DataFrame:
 
 
 def table_kind(path: Path) -> str:
-    """Which of our tables a parquet file is: scores, items, trials or selections."""
+    """Which of our tables a parquet file is: one of `_MARKS`."""
     with readable(path):
         columns = set(pq.read_schema(path).names)
     kind = next((kind for kind, marks in _MARKS.items() if marks <= columns), None)

@@ -101,5 +101,5 @@ def test_scores_of_cells_that_are_not_planned_change_no_byte(replayed, table, ca
     merger.write_scores(RESULTS / "tables")
     merger.write_items(RESULTS / "tables")
     tables = replayed.tables(run.name)
-    assert set(tables) == {"scores.parquet", "selections.parquet", "items.parquet"}
+    assert set(tables) == {"scores.parquet", "selections.parquet", "losses.parquet", "items.parquet"}
     assert project.tables(run.name) == tables

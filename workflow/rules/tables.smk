@@ -1,7 +1,7 @@
 """From cells to tables. The complete tables depend on check_cells, so none is ever built around a failed cell.
 
 REQUIRED INPUTS: every manifest of the run
-OUTPUTS: results/<run>/tables/{scores,selections,items}.parquet
+OUTPUTS: results/<run>/tables/{scores,selections,items}.parquet; losses.parquet beside them, which no rule reads
 """
 
 

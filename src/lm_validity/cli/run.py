@@ -118,11 +118,14 @@ def build_site(configfile: Configfile = DEFAULT) -> None:
     from lm_validity.site.cards.of_run import write_run_cards
     from lm_validity.site.compose import about_run
     from lm_validity.site.compose import build_site as build
+    from lm_validity.tables.schema import LOSSES, read_table
 
     run = load_planned_run(configfile)
     title = f"{run.name} (replayed scores: no model was run)" if run.configuration.replay else run.name
     folders = _report_folders(run)
-    computation = computation_page(count_spent(Store(run.results / "store")), plan_finding(run))
+    table = run.results / "tables" / "losses.parquet"  # not of runs that an earlier version finished
+    losses = read_table(table, LOSSES) if table.is_file() else None
+    computation = computation_page(count_spent(Store(run.results / "store")), plan_finding(run), losses)
     if computation:
         folders = [*folders, run.results / "reports" / computation.name]
         write_page(computation, folders[-1])

@@ -1,11 +1,14 @@
 """The page of what was computed: how often models were loaded and splits read, tokens and steps, by phase."""
 
+import altair as alt
 import pandas as pd
 
 from lm_validity.config.finetuning import PATIENCE
 from lm_validity.monitor.spent import Spent
-from lm_validity.pages.page import Finding, Page, Section, Table
+from lm_validity.pages.figures import lines, tooltips
+from lm_validity.pages.page import Figure, Finding, Page, Section, Table
 
+CURVES = 24  # figures of training on the page
 PHASES = ("load", "train", "validation", "test", "trials")
 COLUMNS = {
     "model_loads": "model loads",
@@ -21,8 +24,9 @@ COLUMNS = {
 }
 
 
-def computation_page(spent: Spent, planned: Finding | None = None) -> Page | None:
-    """The page, or None where no cell was counted. `planned`: what a plan spares."""
+def computation_page(spent: Spent, planned: Finding | None = None, losses: pd.DataFrame | None = None) -> Page | None:
+    """The page, or None where no cell was counted. `planned`: what a plan spares. `losses`: with the columns of
+    LOSSES."""
     if spent.cells == spent.uncounted:
         return None
     phases = [*(phase for phase in PHASES if phase in spent.phases), *sorted(set(spent.phases) - set(PHASES))]
@@ -59,9 +63,39 @@ def computation_page(spent: Spent, planned: Finding | None = None) -> Page | Non
         "computation",
         "What was computed",
         [one for one in (Finding(sentence, basis), planned, _early_stops(spent)) if one],
-        [Section("Counts", tables=[table]), *([_truncation(spent)] if spent.truncated else [])],
+        [
+            Section("Counts", tables=[table]),
+            *([_truncation(spent)] if spent.truncated else []),
+            *([_training(losses)] if losses is not None and len(losses) else []),
+        ],
         question="What did this run take?",
     )
+
+
+def _training(losses: pd.DataFrame) -> Section:
+    """The course of training: a figure for each model, benchmark, prompt and seed with a line for each rate."""
+    fine_tunes = losses.groupby(["model", "benchmark", "prompt", "seed"], sort=False)
+    figures, epochs = [], []
+    for number, (names, own) in enumerate(fine_tunes):
+        if number == CURVES:
+            break
+        hover = tooltips(learning_rate="learning rate", epoch="epoch", step="step", loss="loss|.4f")
+        rate = alt.Color("learning_rate:N", title="learning rate")
+        chart = lines(
+            own, x="step", y="loss", x_title="step", y_title="loss (nats)", tooltip=hover, color=rate, points=False
+        )
+        figures.append(Figure(f"losses_{number}", ", ".join(map(str, names[:3])) + f", seed {names[3]}", chart))
+        ends = own.groupby(["learning_rate", "epoch"], sort=False)
+        ends = ends.agg(loss=("loss", "mean"), validation_value=("validation_value", "last")).reset_index()
+        epochs.append(ends.assign(**dict(zip(("model", "benchmark", "prompt", "seed"), names, strict=True))))
+    frame = pd.concat(epochs)[["model", "benchmark", "prompt", "seed", *ends.columns]]
+    labels = {"learning_rate": "learning rate", "loss": "mean training loss", "validation_value": "value on validation"}
+    formats = {"loss": ".4f", "validation_value": ".4f", "seed": "d", "epoch": "d"}
+    table = Table("training", "By epoch", frame, formats=formats, labels=labels, folded=True)
+    rest = fine_tunes.ngroups - len(figures)
+    more = f" The other {rest:,} are in tables/losses.parquet of the run." if rest else ""
+    note = f"Loss in nats per predicted token of the training texts, dropout on, a line for each learning rate.{more}"
+    return Section("Training", figures=figures, tables=[table], notes=[note], folded=True)
 
 
 def _early_stops(spent: Spent) -> Finding | None:

@@ -58,6 +58,7 @@ class SectionDocument(TypedDict):
     figures: list[FigureDocument]
     tables: list[TableDocument]
     notes: list[str]
+    folded: NotRequired[bool]
 
 
 class PageDocument(TypedDict):

@@ -106,7 +106,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Section:
-    """A heading, the sentence that its figures show, the figures, the tables, and remarks."""
+    """A heading, the sentence that its figures show, the figures, the tables, and remarks. `folded`: its figures."""
 
     title: str
     finding: str = ""
@@ -114,6 +114,7 @@ class Section:
     tables: Sequence[Table] = ()
     notes: Sequence[str] = ()
     explanation: str = ""
+    folded: bool = False
 
 
 @dataclass(frozen=True)
@@ -185,6 +186,7 @@ def _section_document(section: Section) -> SectionDocument:
         "figures": [found for figure in section.figures if (found := _figure_document(figure)) is not None],
         "tables": [table_document(table) for table in section.tables],
         "notes": list(section.notes),
+        "folded": section.folded,
     }
 
 

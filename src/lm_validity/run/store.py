@@ -4,6 +4,7 @@
         cell.json      key, recipe, result
         items.parquet  per document, where the cell scored documents
         adapter/       PEFT format, where the cell trained one
+        losses.parquet of every training step, beside the adapter
         sha256.json    of all of the above
         sidecar.json   cost, machine and versions: what may differ from run to run, and enters no table
 

@@ -21,7 +21,8 @@ _MARKS = {
     "scores": {"benchmark", "protocol", "value"},
     "items": {"benchmark", "doc_id", "correct"},
     "trials": {"experiment", "arm", "correct"},
-    "selections": {"learning_rate", "validation_value"},
+    "selections": {"learning_rate", "direct_validation_value"},
+    "losses": {"learning_rate", "step", "loss"},  # which no report reads
 }
 
 

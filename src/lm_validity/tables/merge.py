@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -20,11 +21,14 @@ from lm_validity.files import replace_file, write_json
 from lm_validity.run.cell import BenchmarkCell, Cell, label
 from lm_validity.run.manifests import Entry, read_failures
 from lm_validity.run.rules import rule_of, scoring_rule_of
+from lm_validity.run.rules.finetune_adapter import FINETUNE_ADAPTER
 from lm_validity.run.rules.select_prompt import SELECT_PROMPT
 from lm_validity.run.store import check_read
 from lm_validity.run.workspace import MissingCell, Workspace
-from lm_validity.tables.schema import ITEMS, OWN, PROBABILITIES, SCORES, SELECTIONS, TRIALS, write_table
+from lm_validity.tables.schema import ITEMS, LOSSES, OWN, PROBABILITIES, SCORES, SELECTIONS, TRIALS, write_table
 
+STEPS = "losses.parquet"  # of a fine-tune's cell: epoch, step, loss, validation_value
+LOSSES_AN_EPOCH = 50
 ROW_GROUP = 100_000  # rows held in memory before they are written
 
 
@@ -63,6 +67,7 @@ class Merger:
         scores, selections = self.scores(), self.selections()
         write_table(scores, SCORES, folder / "scores.parquet")
         write_table(selections, SELECTIONS, folder / "selections.parquet")
+        write_table(self.losses(), LOSSES, folder / "losses.parquet")
         mixed = [{"cells": cells, "versions": json.loads(text)} for text, cells in self.versions.most_common()]
         write_json(folder / "versions.json", mixed)
 
@@ -103,6 +108,28 @@ class Merger:
         """What each selection chose from, with the columns of SELECTIONS."""
         rows = [row for cell, entry in self._of_benchmarks("selections") for row in _selection_rows(cell, entry.chosen)]
         return pd.DataFrame(rows, columns=SELECTIONS.names)
+
+    def losses(self) -> pd.DataFrame:
+        """The training losses of the fine-tunes that are there, with the columns of LOSSES. Those of before they were
+        stored have none."""
+        found = []
+        for cell in (
+            cell for job in self.grid.jobs.values() for cell in job.cells if rule_of(cell) is FINETUNE_ADAPTER
+        ):
+            assert isinstance(cell, BenchmarkCell)
+            entry = self.manifests.entry(cell)
+            if entry is None or entry.status != "done" or not (self.store.path(entry.in_store) / STEPS).is_file():
+                continue
+            steps = pd.read_parquet(check_read(self.store, entry.in_store, STEPS))
+            part = steps.groupby("epoch")["step"].transform(
+                lambda own: np.arange(len(own)) * LOSSES_AN_EPOCH // len(own)
+            )
+            whole = steps.groupby("epoch")["step"].transform("size") <= LOSSES_AN_EPOCH
+            means = steps.groupby(["epoch", part.where(~whole, steps["step"])], sort=False)
+            kept = means.agg({"epoch": "last", "step": "last", "loss": "mean", "validation_value": "last"})
+            key = {name: getattr(cell, name) for name in ("model", "benchmark", "seed", "prompt", "learning_rate")}
+            found.append(kept.reset_index(drop=True).assign(**key))
+        return pd.concat(found, ignore_index=True) if found else pd.DataFrame(columns=LOSSES.names)
 
     def _score_rows(self, cell: BenchmarkCell, entry: Entry) -> Iterator[dict[str, Any]]:
         benchmark = self.run.benchmarks[cell.benchmark]

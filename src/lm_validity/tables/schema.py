@@ -101,6 +101,20 @@ _SELECTIONS: Columns = (
     ),
 )
 
+_LOSSES: Columns = (
+    *((name, kind, text) for name, kind, text in _SELECTIONS if name in ("model", "benchmark", "seed", "prompt")),
+    ("learning_rate", pa.string(), "as written in the configuration"),
+    ("epoch", pa.int64(), "from 1; only finished epochs"),
+    ("step", pa.int64(), "optimizer steps since the start, up to the last one of the mean"),
+    (
+        "loss",
+        pa.float32(),
+        "mean training loss in nats per predicted token, dropout on: of the step; in an epoch of more "
+        "than 50 steps, of one of 50 equal parts (the cell's own file has every step)",
+    ),
+    ("validation_value", pa.float64(), "the benchmark's metric on validation, at the end of an epoch; else null"),
+)
+
 _TRIALS: Columns = (
     ("experiment", pa.string(), "name in the configuration"),
     ("language_model", pa.string(), "id in the sheet of language models"),
@@ -127,6 +141,7 @@ COLUMNS = {
     "items.parquet": _ITEMS,
     "documents.parquet": _DOCUMENTS,
     "selections.parquet": _SELECTIONS,
+    "losses.parquet": _LOSSES,
     "trials.parquet": _TRIALS,
     "probabilities.parquet": _PROBABILITIES,
 }
@@ -137,7 +152,8 @@ def _schema(columns: Columns) -> pa.Schema:
 
 
 SCORES, ITEMS, DOCUMENTS = _schema(_SCORES), _schema(_ITEMS), _schema(_DOCUMENTS)
-SELECTIONS, TRIALS, PROBABILITIES = _schema(_SELECTIONS), _schema(_TRIALS), _schema(_PROBABILITIES)
+SELECTIONS, LOSSES = _schema(_SELECTIONS), _schema(_LOSSES)
+TRIALS, PROBABILITIES = _schema(_TRIALS), _schema(_PROBABILITIES)
 
 
 # Values that a column may have, in every table that has it: names, and numbers from ... to

@@ -183,7 +183,7 @@ def test_scores_of_unplanned_cells_change_no_byte(planned):
         merger.write_scores(folder)
         merger.write_items(folder)
         written.append({file.name: file.read_bytes() for file in folder.glob("*.parquet")})
-    assert set(written[0]) == {"scores.parquet", "selections.parquet", "items.parquet"}
+    assert set(written[0]) == {"scores.parquet", "selections.parquet", "losses.parquet", "items.parquet"}
     assert written[0] == written[1] and path.read_text() != honest
 
 

@@ -40,7 +40,12 @@ class AdapterTrainer(Worker):
             if plan["settings"].early_stop:
                 self._notes |= {"epochs_allowed": plan["settings"].epochs}
         self._notes |= {"truncated_texts": found.truncated}
-        return _training_result(found), lambda folder: _copy_adapter(work, folder)
+
+        def write_files(folder: Path) -> None:
+            _copy_adapter(work, folder)
+            _write_losses(found, folder)
+
+        return _training_result(found), write_files
 
     def compute_together(self, places: list[Place[BenchmarkCell]]) -> None:
         """Bring fine-tunes that differ in the learning rate only to their last epoch, side by side, in their work
@@ -122,11 +127,28 @@ def _training_result(found: "FinetuneResult") -> dict[str, Any]:
     from dataclasses import asdict
 
     result = asdict(found)
-    # one number per step: at 50,000 documents a megabyte per cell, and the epochs' means say as much
+    # one number per step is in a file of its own
     del result["micro_batch"], result["resumed_epochs"], result["step_losses"]
     best = found.epochs[found.best_epoch - 1].validation_value if found.best_epoch else None
     # a rate that diverged is left out of the selection, whatever its first epochs gave
     return result | {"best_value": best, "diverged": found.diverged is not None, "reason": found.diverged}
+
+
+def _write_losses(found: "FinetuneResult", folder: Path) -> None:
+    """losses.parquet of a cell: the loss of every step of its finished epochs, and each epoch's value on validation."""
+    import pandas as pd
+    import pyarrow
+
+    from lm_validity.tables.schema import LOSSES, write_table
+
+    steps = range(1, len(found.step_losses) + 1)
+    of_epoch = len(steps) // max(1, len(found.epochs))
+    values = {epoch.number * of_epoch: epoch.validation_value for epoch in found.epochs}
+    frame = pd.DataFrame({"step": steps, "loss": found.step_losses})
+    frame["epoch"] = (frame["step"] - 1) // max(1, of_epoch) + 1
+    frame["validation_value"] = frame["step"].map(values)
+    own = LOSSES.names[LOSSES.names.index("epoch") :]
+    write_table(frame, pyarrow.schema([LOSSES.field(name) for name in own]), folder / "losses.parquet")
 
 
 def _copy_adapter(work: Path, folder: Path) -> None:

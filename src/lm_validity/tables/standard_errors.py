@@ -78,7 +78,8 @@ def checked_errors(rows: pd.DataFrame, sheet: pd.DataFrame | None) -> tuple[pd.D
         looked_at &= (metric.isna() | (wanted is None) | (metric == wanted)).to_numpy(dtype=bool)
         if fact["output_type"] == "loglikelihood_rolling" or not looked_at.any():
             continue
-        here, places = here[looked_at].assign(metric=metric[looked_at].fillna(wanted)), places[looked_at]
+        names = [wanted if pd.isna(name) else name for name in metric[looked_at]]
+        here, places = here[looked_at].assign(metric=names), places[looked_at]
         checks, errors[places] = _of_benchmark(here, str(benchmark), fact["n_items"])
         found += checks
     return rows.assign(stderr=errors), found

@@ -20,8 +20,7 @@ from transformers import masking_utils
 
 from lm_validity.cells.models.language_model import LanguageModel
 from lm_validity.cells.training.loop import FinetuneSettings, Training
-from lm_validity.cells.training.lora import add_adapter
-from lm_validity.cells.training.low_rank import BatchPosition
+from lm_validity.cells.training.lora import BatchPosition, add_adapter
 from lm_validity.cells.training.text import Example
 
 # configuration, tokens a text

@@ -21,8 +21,8 @@ from tiny_architectures import WORDS, kinds, tiny_config
 
 from lm_validity.cells.models.language_model import LanguageModel, check_causal
 from lm_validity.cells.rehearsal.rehearse import word_tokenizer
-from lm_validity.cells.training.finetuning import FinetuneSettings, TrainingStopped, finetune
 from lm_validity.cells.training.text import Example
+from lm_validity.cells.training.worker import FinetuneSettings, TrainingStopped, finetune
 from lm_validity.errors import CellError, first_line
 
 SECONDS, LARGEST = 150, 60e6

@@ -22,7 +22,7 @@ from _toys import parameters, questions, random_model, word_tokenizer, write_tas
 
 from lm_validity.cells.models.prefetch import prefetch_model
 from lm_validity.cells.runner import write_splits
-from lm_validity.cells.tasks.prefetch import prefetch_benchmark
+from lm_validity.cells.tasks.splits import prefetch_benchmark
 from lm_validity.config.load import Run, load_run
 from lm_validity.files import write_json
 from lm_validity.run.cell import Job

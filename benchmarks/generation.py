@@ -19,7 +19,7 @@ from _toys import parameters, questions, random_model, word_tokenizer
 from lm_eval.models.huggingface import HFLM
 
 from lm_validity.cells.models.language_model import LanguageModel
-from lm_validity.cells.models.quiet import errors_only
+from lm_validity.cells.models.provenance import errors_only
 
 LONGEST, PROMPTS, BATCH = 64, 64, 32
 SHAPES = {"tiny": (64, 2, 512), "small": (256, 6, 4096)}

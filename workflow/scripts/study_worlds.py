@@ -23,7 +23,7 @@ import yaml
 
 from lm_validity.cells.models.prefetch import prefetch_model
 from lm_validity.cells.runner import run_job, write_splits
-from lm_validity.cells.tasks.prefetch import prefetch_benchmark
+from lm_validity.cells.tasks.splits import prefetch_benchmark
 from lm_validity.cells.training.miniature import pretrain_model
 from lm_validity.config.load import load_run
 from lm_validity.config.pool import read_pool

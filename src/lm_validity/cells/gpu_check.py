@@ -22,18 +22,17 @@ import transformers
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from lm_validity.cells.models.language_model import LanguageModel, load_language_model
-from lm_validity.cells.models.model_files import DTYPES
+from lm_validity.cells.models.prefetch import DTYPES
 from lm_validity.cells.models.provenance import versions
 from lm_validity.cells.models.scorer import HALF_TOLERANCE, TOLERANCE
 from lm_validity.cells.rehearsal import rehearse
 from lm_validity.cells.rehearsal.device import KIND, Ledger, pretended_gpus
 from lm_validity.cells.rehearsal.rehearse import pretend_model
-from lm_validity.cells.training.finetuning import FinetuneResult, FinetuneSettings, finetune
-from lm_validity.cells.training.loop import Epoch
-from lm_validity.cells.training.stacked import Member, train_side_by_side
+from lm_validity.cells.runner import describe_missing_gpu
+from lm_validity.cells.training.loop import Epoch, Member, train_side_by_side
 from lm_validity.cells.training.text import Example
-from lm_validity.cells.trials.resident import four_bits
-from lm_validity.cells.worker import describe_missing_gpu
+from lm_validity.cells.training.worker import FinetuneResult, FinetuneSettings, finetune
+from lm_validity.cells.trials.training import four_bits
 from lm_validity.errors import InputError, first_line
 
 Outcome = Literal["passed", "noted", "skipped", "failed"]

@@ -40,7 +40,7 @@ def prefetch_model(model: ModelId, configfile: Configfile = DEFAULT) -> None:
     run = _load(configfile)
     row = _row(run.models, model, "model", run.configuration.models)
     if run.configuration.replay:
-        from lm_validity.cells.replay import model_record
+        from lm_validity.cells.runner import model_record
 
         record = model_record(run, row)
     else:
@@ -57,12 +57,12 @@ def prefetch_benchmark(benchmark: BenchmarkId, configfile: Configfile = DEFAULT)
     run = _load(configfile)
     row = _row(run.benchmarks, benchmark, "benchmark", run.configuration.benchmarks)
     if run.configuration.replay:
-        from lm_validity.cells.replay import benchmark_record
+        from lm_validity.cells.runner import benchmark_record
 
         record = benchmark_record(run, row)
     else:
         _try_hub(needed=not (row.include_path or row.corpus))
-        from lm_validity.cells.tasks.prefetch import prefetch_benchmark as prefetch
+        from lm_validity.cells.tasks.splits import prefetch_benchmark as prefetch
 
         record = prefetch(row)
     write_json(run.results / "prefetch" / "benchmarks" / f"{benchmark}.json", record)
@@ -70,21 +70,21 @@ def prefetch_benchmark(benchmark: BenchmarkId, configfile: Configfile = DEFAULT)
 
 def prefetch_language_model(language_model: LanguageModelId, configfile: Configfile = DEFAULT) -> None:
     """Fetch a language model of the bias study at a pinned revision, or take a local folder."""
-    from lm_validity.cells.trials import jobs as trial_jobs
+    from lm_validity.cells.trials import worker as trial_worker
 
     run = _load(configfile)
     _row(run.language_models, language_model, "language model", "the bias study's sheet")
-    record = trial_jobs.prefetch_language_model(run, language_model)
+    record = trial_worker.prefetch_language_model(run, language_model)
     write_json(run.results / "prefetch" / "language_models" / f"{language_model}.json", record)
 
 
 def prefetch_task(task: TaskId, configfile: Configfile = DEFAULT) -> None:
     """Read a text-classification task of the bias study, check it against the sheet, keep its texts."""
-    from lm_validity.cells.trials import jobs as trial_jobs
+    from lm_validity.cells.trials import worker as trial_worker
 
     run = _load(configfile)
     _row(run.tasks, task, "task", "the bias study's sheet")
-    write_json(run.results / "prefetch" / "tasks" / f"{task}.json", trial_jobs.prefetch_trial_task(run, task))
+    write_json(run.results / "prefetch" / "tasks" / f"{task}.json", trial_worker.prefetch_trial_task(run, task))
 
 
 def split_benchmark(benchmark: BenchmarkId, configfile: Configfile = DEFAULT) -> None:

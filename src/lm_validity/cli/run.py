@@ -159,7 +159,7 @@ def preflight(
             print(f"rehearsed: {line}", flush=True)
     problems = [*record_problems(run), *readiness_problems(run)]
     if unfetched_models(run) and not run.configuration.replay:
-        from lm_validity.cells.models.access import access_problems
+        from lm_validity.cells.models.prefetch import access_problems
 
         problems += access_problems(unfetched_models(run))
     stale, held = leases(run)

@@ -7,8 +7,7 @@ import pandas as pd
 import pytest
 
 from lm_validity.cells.tasks.evaluation import evaluate
-from lm_validity.cells.tasks.prefetch import prefetch_benchmark
-from lm_validity.cells.tasks.splits import documents, make_splits
+from lm_validity.cells.tasks.splits import documents, make_splits, prefetch_benchmark
 from lm_validity.cells.tasks.tasks import TaskRecord, load_task
 from lm_validity.config.sheets import read_benchmarks
 from lm_validity.errors import InputError

@@ -10,9 +10,8 @@ from lm_eval.tasks import TaskManager
 from toy_groups import SIZES, write_pets
 from toy_world import load_toy
 
-from lm_validity.cells.tasks.document_table import write_documents
 from lm_validity.cells.tasks.evaluation import evaluate
-from lm_validity.cells.tasks.splits import Split, documents, make_splits
+from lm_validity.cells.tasks.splits import Split, documents, make_splits, write_documents
 from lm_validity.cells.tasks.tasks import TaskRecord, fetch_documents, fewshot_digest, find_task, load_task, rows
 from lm_validity.cells.training.text import training_examples
 from lm_validity.errors import InputError
@@ -138,7 +137,7 @@ def test_bad_groups_are_named(folder, monkeypatch, tmp_path):
     with pytest.raises(InputError, match="differ in output type"):
         find_task("pets_mixed", folder)
     (tmp_path / "tasks").mkdir()  # else it is looked for in lm-eval's 14,000 files
-    monkeypatch.setattr("lm_validity.cells.tasks.records.PACKAGE", tmp_path)
+    monkeypatch.setattr("lm_validity.cells.tasks.tasks.PACKAGE", tmp_path)
     with pytest.raises(InputError, match="pets_broken: the group names 'pets_omega', which is not a task"):
         find_task("pets_broken", folder)
 

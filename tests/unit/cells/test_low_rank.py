@@ -7,8 +7,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from lm_validity.cells.training.loop import FinetuneSettings
-from lm_validity.cells.training.lora import adapted_layers, add_adapter
-from lm_validity.cells.training.low_rank import BatchDropout, BatchPosition
+from lm_validity.cells.training.lora import BatchDropout, BatchPosition, adapted_layers, add_adapter
 
 SETTINGS = FinetuneSettings(learning_rate=1e-3, rank=4, alpha=8, dropout=0.25)
 
@@ -146,7 +145,7 @@ def test_a_gpu_keeps_small_masks_for_the_step_and_the_last_blocks_large_ones(two
     blocks, position, drawn = two_blocks
     size = 6 * 9 * sum(WIDTHS)
     for most, order in ((size, [0, 7]), (size - 1, [0, 7, 0])):
-        monkeypatch.setattr("lm_validity.cells.training.low_rank.KEPT", most)
+        monkeypatch.setattr("lm_validity.cells.training.lora.KEPT", most)
         drawn.clear()
         for block in (blocks[0], blocks[1], blocks[1], blocks[0]):
             masks(block, GPU)

@@ -13,11 +13,9 @@ from toy_world import toy_tokenizer
 
 from lm_validity.cells.models import head
 from lm_validity.cells.models.language_model import LanguageModel
-from lm_validity.cells.training import recompute
-from lm_validity.cells.training.loop import FinetuneSettings, Training
-from lm_validity.cells.training.lora import add_adapter
-from lm_validity.cells.training.low_rank import BatchPosition
-from lm_validity.cells.training.recompute import less_memory
+from lm_validity.cells.training import loop
+from lm_validity.cells.training.loop import FinetuneSettings, Training, less_memory
+from lm_validity.cells.training.lora import BatchPosition, add_adapter
 from lm_validity.cells.training.text import Example
 
 SPLIT = ["llama", "gpt2", "pythia", "opt", "gemma2", "mamba"]
@@ -185,7 +183,7 @@ def test_eager_attention_is_computed_again_to_the_bit(name):
     lm.base.set_attn_implementation("eager")
     plain = steps(training(lm))
     with less_memory(lm.base, layers=False):
-        assert lm.base.config._attn_implementation == recompute.RECOMPUTED
+        assert lm.base.config._attn_implementation == loop.RECOMPUTED
         spared = steps(training(lm))
     assert lm.base.config._attn_implementation == "eager"
     assert plain[0] == spared[0] and all(map(torch.equal, plain[1], spared[1]))

@@ -14,8 +14,7 @@ from toy_run import run_all, start_run, ten_of_each
 from toy_world import toy_model, toy_rows
 
 from lm_validity.cells.models import language_model
-from lm_validity.cells.models.language_model import LanguageModel, load_language_model
-from lm_validity.cells.models.own_adapter import exchange_adapter
+from lm_validity.cells.models.language_model import LanguageModel, exchange_adapter, load_language_model
 from lm_validity.cells.models.prefetch import check_unchanged, prefetch_model
 from lm_validity.config.sheets import FINAL, Checkpoint, Model, read_models
 from lm_validity.errors import CellError, InputError

@@ -11,13 +11,11 @@ from test_scorer import COMMON, LLAMA, LONG
 from toy_run import start_run
 from toy_world import toy_model, toy_tokenizer
 
-from lm_validity.cells.models.hub_defaults import position_switch
 from lm_validity.cells.models.language_model import LanguageModel
-from lm_validity.cells.models.position_encoding import PositionEncoding
-from lm_validity.cells.models.prefetch import prefetch_model
+from lm_validity.cells.models.prefetch import position_switch, prefetch_model
+from lm_validity.cells.models.scorer import PositionEncoding
 from lm_validity.cells.training.loop import FinetuneSettings, Training
-from lm_validity.cells.training.lora import add_adapter
-from lm_validity.cells.training.low_rank import BatchPosition
+from lm_validity.cells.training.lora import BatchPosition, add_adapter
 from lm_validity.cells.training.text import Example
 from lm_validity.config.sheets import Model
 

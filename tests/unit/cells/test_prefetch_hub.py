@@ -12,9 +12,8 @@ import pytest
 import requests
 from huggingface_hub.errors import GatedRepoError, HFValidationError, RepositoryNotFoundError
 
-from lm_validity.cells.models import model_files
-from lm_validity.cells.models.access import access_problems
-from lm_validity.cells.models.prefetch import prefetch_model
+from lm_validity.cells.models import prefetch
+from lm_validity.cells.models.prefetch import access_problems, prefetch_model
 from lm_validity.cli import main
 from lm_validity.config.sheets import FINAL, Checkpoint, Model
 from lm_validity.errors import InputError
@@ -111,8 +110,8 @@ def test_the_commit_is_resolved_and_recorded_and_the_token_is_not(hub):
 def test_a_snapshot_in_another_users_cache_is_looked_for_in_ones_own(tmp_path, monkeypatch):
     snapshot = Path("models--org--name", "snapshots", SHA)
     write_text(tmp_path / "mine" / snapshot / "model.safetensors", "")
-    monkeypatch.setattr(model_files, "HF_HUB_CACHE", tmp_path / "mine")
-    assert model_files.model_folder(tmp_path / "theirs" / snapshot) == tmp_path / "mine" / snapshot
+    monkeypatch.setattr(prefetch, "HF_HUB_CACHE", tmp_path / "mine")
+    assert prefetch.model_folder(tmp_path / "theirs" / snapshot) == tmp_path / "mine" / snapshot
 
 
 def test_what_is_no_causal_language_model_is_one_line_and_no_record(tmp_path, monkeypatch, capsys):

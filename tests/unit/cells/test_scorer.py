@@ -16,8 +16,7 @@ from toy_world import toy_tokenizer
 
 from lm_validity.cells.models import scorer as scorer_module
 from lm_validity.cells.models.language_model import LanguageModel
-from lm_validity.cells.models.scorer import SharedContextLM
-from lm_validity.cells.models.scorer_plan import batches, count_row_tokens, plant
+from lm_validity.cells.models.scorer import SharedContextLM, batches, count_row_tokens, plant
 from lm_validity.errors import CellError
 
 COMMON = {"vocab_size": 420, "bos_token_id": 0, "eos_token_id": 1, "initializer_range": 0.3}
@@ -230,7 +229,7 @@ def test_a_wrong_mask_is_found_out(models, monkeypatch, caplog):
     says so."""
     lm = own(models, "llama")
     monkeypatch.setattr(
-        "lm_validity.cells.models.scorer_plan.Tree.visible", lambda tree, start=0: np.tri(len(tree), dtype=bool)[start:]
+        "lm_validity.cells.models.scorer.Tree.visible", lambda tree, start=0: np.tri(len(tree), dtype=bool)[start:]
     )
     requests = random_requests()
     expected = shipped(models, "llama")._loglikelihood_tokens(requests, disable_tqdm=True)

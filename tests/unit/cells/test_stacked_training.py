@@ -17,15 +17,12 @@ from toy_world import load_toy, toy_model
 from lm_validity.cells.runner import run_job
 from lm_validity.cells.tasks.evaluation import metric_value, prepare_requests
 from lm_validity.cells.tasks.splits import documents, make_splits
+from lm_validity.cells.training import loop, lora
 from lm_validity.cells.training import loop as training_loop
-from lm_validity.cells.training import lora
-from lm_validity.cells.training import stacked as stacked_training
-from lm_validity.cells.training.finetuning import TrainingStopped
-from lm_validity.cells.training.low_rank import CannotStack
-from lm_validity.cells.training.micro_batching import micro_batches
-from lm_validity.cells.training.stacked import Member, train_side_by_side
+from lm_validity.cells.training.loop import Member, micro_batches, train_side_by_side
+from lm_validity.cells.training.lora import CannotStack
 from lm_validity.cells.training.text import training_examples
-from lm_validity.cells.training.worker import AdapterTrainer
+from lm_validity.cells.training.worker import AdapterTrainer, TrainingStopped
 from lm_validity.errors import CellError
 
 RATES = (1e-3, 3e-3, 1e-2)
@@ -140,7 +137,7 @@ def test_the_same_bytes_twice_and_members_catch_up(llama, world, tmp_path):
 def test_out_of_memory_takes_fewer_rates_then_fewer_rows(llama, world, tmp_path, monkeypatch, rows):
     """A machine that holds `rows` rows: 16 are two rates of 8, 8 one rate, 3 a micro-batch of 2."""
     examples, validate = world(llama)
-    real = stacked_training.token_losses
+    real = loop.token_losses
 
     def limited(base, micro, **options):
         if len(micro.inputs) > rows:
@@ -148,7 +145,7 @@ def test_out_of_memory_takes_fewer_rates_then_fewer_rows(llama, world, tmp_path,
         return real(base, micro, **options)
 
     side_by_side(llama, examples, validate, members(tmp_path / "a"))
-    monkeypatch.setattr(stacked_training, "token_losses", limited)
+    monkeypatch.setattr(loop, "token_losses", limited)
     llama.counters.oom_halvings = 0
     assert side_by_side(llama, examples, validate, members(tmp_path / "b")) == {16: 2, 8: 1, 3: 1}[rows]
     assert llama.counters.oom_halvings == {16: 1, 8: 2, 3: 4}[rows]
@@ -164,7 +161,7 @@ def test_out_of_memory_at_one_row_of_one_rate_is_the_cells(llama, world, tmp_pat
     def never(*arguments, **options):
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    monkeypatch.setattr(stacked_training, "token_losses", never)
+    monkeypatch.setattr(loop, "token_losses", never)
     with pytest.raises(CellError, match=r"llama: out of memory with one text of up to \d+ tokens to train on"):
         side_by_side(llama, examples, validate, members(tmp_path))
     assert not any("lora" in name for name in llama.base.state_dict())

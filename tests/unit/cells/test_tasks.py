@@ -12,9 +12,8 @@ import pytest
 from lm_eval.tasks import TaskManager
 from toy_world import TASKS, write_toy_tasks
 
-from lm_validity.cells.tasks.prefetch import prefetch_benchmark
-from lm_validity.cells.tasks.records import PACKAGE, build_task
-from lm_validity.cells.tasks.tasks import TaskRecord, find_task, load_task
+from lm_validity.cells.tasks.splits import prefetch_benchmark
+from lm_validity.cells.tasks.tasks import PACKAGE, TaskRecord, build_task, find_task, load_task
 from lm_validity.config.sheets import Benchmark
 from lm_validity.errors import InputError
 from lm_validity.run import task_files

@@ -6,7 +6,7 @@ from toy_world import toy_model, toy_rows, write_toy_tasks
 
 from lm_validity.cells.models.prefetch import prefetch_model
 from lm_validity.cells.runner import run_job, write_splits
-from lm_validity.cells.tasks.prefetch import prefetch_benchmark
+from lm_validity.cells.tasks.splits import prefetch_benchmark
 from lm_validity.config.load import build_run
 from lm_validity.files import write_json
 from lm_validity.run.store import Store

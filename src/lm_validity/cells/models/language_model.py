@@ -1,14 +1,10 @@
-"""A causal language model as lm-eval sees it, loaded from local safetensors with everything about it stated.
-
-`LanguageModel` is lm-eval's HFLM with the scorer of `scorer.py`: the same numbers, computed faster. Added are the
-tokens of a request as a public method (training text and item tables need them), each request's encoding kept for the
-next epoch, one BOS per document in rolling perplexity, and counters.
-"""
+"""A causal language model, loaded once a job: its tokens, its adapter, its answers, its memory."""
 
 import contextlib
 import functools
 import hashlib
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,17 +12,164 @@ import torch
 import transformers
 from lm_eval.api.instance import Instance
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
+from peft import PeftModel, get_peft_model_state_dict
+from peft.tuners.lora.layer import ParamWrapper
+from peft.tuners.tuners_utils import BaseTunerLayer
+from peft.utils import SAFETENSORS_WEIGHTS_NAME
+from safetensors import SafetensorError, safe_open
+from transformers import PreTrainedModel
 
 from lm_validity.cells.lm_eval_internals import normalize_gen_kwargs, resolve_max_length
-from lm_validity.cells.models import model_files
-from lm_validity.cells.models.generation import StopStrings, WatchLogits, sampling_options
-from lm_validity.cells.models.hub_defaults import CHAT_DATE, TOKENS, fixed_date
-from lm_validity.cells.models.memory import MORE_MEMORY, is_out_of_memory, must_fit
-from lm_validity.cells.models.model_files import DTYPES, check_on_gpus, is_models_fault
-from lm_validity.cells.models.own_adapter import OwnAdapter
-from lm_validity.cells.models.quiet import errors_only
-from lm_validity.cells.models.scorer import SharedContextLM, Way
-from lm_validity.errors import CellError
+from lm_validity.cells.models import prefetch
+from lm_validity.cells.models.prefetch import CHAT_DATE, DTYPES, TOKENS, check_on_gpus, fixed_date, is_models_fault
+from lm_validity.cells.models.provenance import errors_only
+from lm_validity.cells.models.scorer import MORE_MEMORY, SharedContextLM, Way, is_out_of_memory, must_fit
+from lm_validity.errors import CellError, first_line
+
+# ----------------------------------------------------------------------------------------------------------------------
+# A user's own PEFT adapter: added to the weights of its base model when that is loaded.
+#
+# The result is an ordinary model, so that scoring, fine-tuning and writing answers need to know nothing of it. An
+# adapter can be taken off again, bit for bit, so that several adapters of one base share its load. LoRA only, DoRA and
+# rank-stabilised LoRA included.
+
+# what PEFT and safetensors raise for an adapter that is damaged, or made for another model
+UNFIT = (OSError, ValueError, KeyError, TypeError, RuntimeError, re.error, SafetensorError)
+
+
+class OwnAdapter:
+    """An adapter in the weights of `model`. `keep`: also a copy on the CPU of the weights that it changes, by which
+    `take_off` restores them."""
+
+    def __init__(self, model: PreTrainedModel, folder: str | Path, name: str, *, keep: bool = False):
+        """Raises CellError where the adapter does not fit the model, or is not the same once it is in the weights."""
+        self._before: list[tuple[torch.nn.Module, torch.Tensor]] | None = None
+        try:
+            adapted = PeftModel.from_pretrained(model, str(folder), is_trainable=False).eval()
+            layers_only = _check_tensors(adapted, folder)
+            expected = _logits(model)
+            if keep and layers_only:
+                layers = [layer.get_base_layer() for layer in model.modules() if isinstance(layer, BaseTunerLayer)]
+                self._before = [(layer, layer.weight.detach().to("cpu", copy=True)) for layer in layers]
+            adapted.merge_and_unload()
+        except UNFIT as error:
+            if isinstance(error, RuntimeError) and is_out_of_memory(error):
+                raise
+            raise CellError(
+                f"{name}: {folder} is not an adapter of this base model ({first_line(error)}).",
+                "check `path` and `adapter` in the models sheet: the adapter's configuration names its base.",
+            ) from error
+        difference, scale = (_logits(model) - expected).abs().max(), expected.abs().max()
+        if not difference <= scale * (1e-4 if model.dtype == torch.float32 else 5e-2):
+            raise CellError(
+                f"{name}: {folder} computes something else once it is added to the weights.",
+                "does it adapt an output layer that is tied to the embeddings? Give a merged, untied model as `path`.",
+            )
+
+    def take_off(self) -> bool:
+        """Give the base model back as it was; False where that cannot be done and it has to be loaded again."""
+        if self._before is None:
+            return False
+        for layer, weight in self._before:
+            layer.weight.data.copy_(weight)
+        return True
+
+
+def _check_tensors(adapted: PeftModel, folder: str | Path) -> bool:
+    """Whether the adapter changes nothing but the weights of its layers, so that it can be taken off again.
+
+    Raises ValueError where its file lacks a tensor that the model needs, or holds one that the model has no place for:
+    PEFT would go on with an adapter that reaches a part of the model, or none.
+    """
+    with safe_open(Path(folder) / SAFETENSORS_WEIGHTS_NAME, "pt") as file:
+        given = set(file.keys())
+    needed = set(get_peft_model_state_dict(adapted, save_embedding_layers=False))
+    missing = needed - given
+    surplus = given - set(get_peft_model_state_dict(adapted, save_embedding_layers=True))
+    if missing or surplus:
+        what, names = ("lacks", missing) if missing else ("has no place in the model for", surplus)
+        raise ValueError(f"its file {what} {min(names)}" + (f" and {len(names) - 1} more" if len(names) > 1 else ""))
+    configuration = adapted.peft_config["default"]
+    fused = any(isinstance(layer, ParamWrapper) for layer in adapted.modules())
+    others = configuration.bias != "none" or configuration.lora_bias or configuration.modules_to_save
+    return given == needed and not fused and not others
+
+
+def exchange_adapter(lm: "LanguageModel", adapter: str | Path | None) -> bool:
+    """Put another adapter (None: none) in place of a loaded model's; False where it has to be loaded anew."""
+    if lm.own_adapter is not None and not lm.own_adapter.take_off():
+        return False
+    with must_fit(lm.model_id, "its adapter to load", f"{MORE_MEMORY}."):
+        lm.own_adapter = OwnAdapter(lm.base, adapter, lm.model_id, keep=True) if adapter else None
+    return True
+
+
+def _logits(model: PreTrainedModel) -> torch.Tensor:
+    rows = torch.arange(5, 13, device=model.device)[None] % model.config.get_text_config().vocab_size
+    with torch.no_grad():
+        return model(input_ids=rows, use_cache=False).logits.float()
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Writing answers token by token: when a row is over, what a broken logit is, and lm-eval's words for sampling.
+
+
+class StopStrings(transformers.StoppingCriteria):
+    """Ends each row of a batch once its answer holds one of the stop strings.
+
+    lm-eval's criterion ends a batch only when all rows hold one and the same string, so that rows with different ones
+    go on to the longest answer that is allowed. Where a row ends is as in lm-eval at batch 1: its last tokens, two more
+    than the string has, are decoded and searched.
+    """
+
+    def __init__(self, tokenizer: transformers.PreTrainedTokenizerBase, strings: Sequence[str], start: int, rows: int):
+        self.tokenizer, self.start = tokenizer, start
+        self.done = [False] * rows
+        self.by_length: dict[int, list[str]] = {}
+        for string in strings:
+            length = len(tokenizer.encode(string, add_special_tokens=False)) + 2
+            self.by_length.setdefault(length, []).append(string)
+
+    def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor, **_: object) -> torch.BoolTensor:
+        """(rows,): which rows are done, those of earlier tokens included."""
+        ends = input_ids[:, self.start :][:, -max(self.by_length, default=1) :].tolist()
+        for row, end in enumerate(ends):
+            for length, strings in () if self.done[row] else self.by_length.items():
+                text = self.tokenizer.decode(end[-length:])
+                self.done[row] |= any(string in text for string in strings)
+        return torch.tensor(self.done, device=input_ids.device)
+
+
+class WatchLogits(transformers.LogitsProcessor):
+    """Remembers on the device whether generation met a logit that is NaN or +inf. Greedy search would take an argmax
+    of NaN for an answer, which then scores 0."""
+
+    def __init__(self) -> None:
+        self.broken: torch.Tensor | None = None
+
+    def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor) -> torch.FloatTensor:
+        """The logits as they came: only looked at."""
+        found = (scores.isnan() | scores.isposinf()).any()
+        self.broken = found if self.broken is None else self.broken | found
+        return scores
+
+
+def sampling_options(options: dict[str, Any]) -> dict[str, Any]:
+    """A task's generation options for transformers, by lm-eval's rule: greedy where no temperature is set, or 0."""
+    options = {"temperature": 0.0} | options
+    if options["temperature"] == 0.0 and options.get("do_sample") is None:
+        options["do_sample"] = False
+    if options["temperature"] == 0.0 and options["do_sample"] is False:
+        del options["temperature"]
+    return options
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# A causal language model as lm-eval sees it, loaded from local safetensors with everything about it stated.
+#
+# `LanguageModel` is lm-eval's HFLM with the scorer of `scorer.py`: the same numbers, computed faster. Added are the
+# tokens of a request as a public method (training text and item tables need them), each request's encoding kept for the
+# next epoch, one BOS per document in rolling perplexity, and counters.
 
 transformers.utils.logging.disable_progress_bar()
 
@@ -330,8 +473,8 @@ def load_language_model(
     """
     if dtype not in DTYPES:
         raise CellError(f"{path}: dtype {dtype!r} is not known.", f"use one of {', '.join(DTYPES)}.")
-    folder, tokenizer_folder = model_files.model_and_tokenizer_folder(path, revision=revision, subfolder=subfolder)
-    tokenizer_folder = model_files.own_tokenizer(adapter) or tokenizer_folder
+    folder, tokenizer_folder = prefetch.model_and_tokenizer_folder(path, revision=revision, subfolder=subfolder)
+    tokenizer_folder = prefetch.own_tokenizer(adapter) or tokenizer_folder
     with must_fit(model_id or str(path), "its weights to load", f"{MORE_MEMORY}."):
         model, tokenizer = _read_folder(folder, tokenizer_folder, str(path), DTYPES[dtype], device)
         if device != "all":

@@ -1,32 +1,256 @@
-"""Login node: fetch models at a pinned revision, and record what the jobs will read.
+"""Fetching models on the login node: pinned revisions, the files that count, and a model's digest."""
 
-Hub models come as safetensors only. What is recorded holds no token and nothing that differs between users but the
-path of the local copy.
-"""
-
+import contextlib
+import datetime
 import glob
 import hashlib
 import json
 import logging
+import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
-from lm_validity.cells.models.hub_defaults import (
-    CHAT_DATE,
-    adapts_otherwise,
-    ignored_generation_settings,
-    position_switch,
-    prints_date,
-    read_chat_template,
-)
+import torch
+from huggingface_hub import snapshot_download
+from huggingface_hub.constants import HF_HUB_CACHE
+from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+from safetensors import SafetensorError
+
 from lm_validity.config.rows import split_revision
 from lm_validity.config.sheets import FINAL, Checkpoint, Model
-from lm_validity.errors import PREFETCH, InputError
+from lm_validity.errors import PREFETCH, CellError, InputError, Problem
 from lm_validity.run.architectures import why_not_causal
+from lm_validity.run.hub_models import HubModel
 from lm_validity.run.store import file_sha256
 from lm_validity.run.weights import INDEX, WHOLE, weight_names
+
+# ----------------------------------------------------------------------------------------------------------------------
+# The hub before anything is fetched: may this account have the models, and is there room for them?
+#
+# Asks the hub a small question a model; without a network nothing can be said, and `prefetch` will say it.
+
+AT_ONCE = 8
+
+
+def access_problems(models: dict[str, HubModel]) -> list[Problem]:
+    """`models`: name for messages -> those that were not fetched yet."""
+    from huggingface_hub.constants import HF_HUB_CACHE, HF_HUB_OFFLINE
+
+    if HF_HUB_OFFLINE or not models:
+        return []
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        answers = list(pool.map(_ask, models.values()))
+    problems = [
+        Problem(f"{model} ({models[model].path})", *answer)
+        for model, answer in zip(models, answers, strict=True)
+        if isinstance(answer, tuple)
+    ]
+    needed = sum(answer for answer in answers if isinstance(answer, int))
+    free = shutil.disk_usage(_existing(Path(HF_HUB_CACHE))).free
+    if needed > free:
+        what = f"{needed / 1e9:.0f} GB of models to download, {free / 1e9:.0f} GB free"
+        problems.append(Problem(str(HF_HUB_CACHE), what, "free some space, or point HF_HOME at a larger disk"))
+    return problems
+
+
+def _ask(model: HubModel) -> int | tuple[str, str]:
+    """Bytes to download; or (what is wrong, what to do). 0 where the hub cannot be asked."""
+    from huggingface_hub import HfApi, get_token
+    from huggingface_hub.errors import GatedRepoError, HFValidationError, RepositoryNotFoundError
+
+    path = model.path
+    licence = f"accept its licence at https://huggingface.co/{path} and run `hf auth login`"
+    try:
+        information = HfApi().model_info(path, revision=model.revision, files_metadata=True)
+        if information.gated and get_token() is None:
+            return "gated, and no token is stored on this machine", licence
+        if information.gated:
+            HfApi().auth_check(path)
+        return sum(file.size or 0 for file in files_to_fetch(path, information, model.folders))
+    except GatedRepoError:
+        return "gated, and this account has no access", licence
+    except RepositoryNotFoundError:
+        return "no such repository on the hub, or a private one", "check `path` in the sheet, or `hf auth login`"
+    except HFValidationError:
+        return (
+            "neither a folder here nor a hub id",
+            "check `path` in the sheet: a folder must exist, a hub id is owner/name",
+        )
+    except hub_errors():
+        return 0
+
+
+def _existing(folder: Path) -> Path:
+    return next(path for path in (folder, *folder.parents) if path.exists())
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# What a model's files bring along that would change its prompts and answers from day to day, or from model to model.
+#
+# Chat templates may print the date of today: it is one fixed date here. A generation_config.json may set a repetition
+# penalty or a longest answer: what a task says is all that counts here, so only the special tokens are read from it.
+
+CHAT_DATE = datetime.date(2024, 7, 26)  # which Llama 3.2's template itself falls back to
+# of a generation_config.json; the ones for sampling change no greedy answer
+TOKENS = ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id")
+# of a config.json, however the architecture calls them
+EXPERT_COUNTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts", "num_routed_experts")
+HARMLESS = ("do_sample", "temperature", "top_p", "top_k", "max_length", "transformers_version", "use_cache")
+
+
+def prints_date(chat_template: object) -> bool:
+    """Whether a chat template (or one of several by name) prints the date of today, unless it is given another."""
+    return any(word in str(chat_template or "") for word in ("date_string", "strftime_now"))
+
+
+@contextlib.contextmanager
+def fixed_date() -> Iterator[None]:
+    """Inside the block chat templates are rendered on CHAT_DATE. transformers hands templates a function that asks its
+    own module for the time, and takes no other."""
+    import transformers.utils.chat_template_utils as rendering
+
+    before, rendering.datetime = rendering.datetime, _ChatDate
+    try:
+        yield
+    finally:
+        rendering.datetime = before
+
+
+class _ChatDate(datetime.datetime):
+    @classmethod
+    def now(cls, tz: datetime.tzinfo | None = None) -> Self:
+        return cls.combine(CHAT_DATE, datetime.time())
+
+
+def read_chat_template(folder: Path) -> str | None:
+    """The chat template(s) among a tokenizer's files, None where there is none."""
+    for name in ("chat_template.jinja", "chat_template.json"):
+        if (folder / name).is_file():
+            return (folder / name).read_text(encoding="utf-8")
+    found = _read_json(folder / "tokenizer_config.json").get("chat_template")
+    return str(found) if found else None
+
+
+def ignored_generation_settings(folder: Path) -> list[str]:
+    """Names of a generation_config.json's settings that would change greedy answers, sorted."""
+    found = _read_json(folder / "generation_config.json")
+    set_there = (name for name, value in found.items() if value is not None and not name.startswith(("_", "output_")))
+    return sorted(name for name in set_there if name not in (*TOKENS, *HARMLESS))
+
+
+def adapts_otherwise(configuration: dict[str, Any]) -> bool:
+    """Whether all-linear means other weights of this config.json's model than all of its linear layers: experts too, no
+    routers, no towers for images or sounds, no state-space layers that kernels read past."""
+    parts = [part for part in (configuration, configuration.get("text_config")) if isinstance(part, dict)]
+    experts = any((part.get(key) or 0) > 1 for part in parts for key in EXPERT_COUNTS if isinstance(part.get(key), int))
+    tower = any(name.removesuffix("_config") in ("vision", "audio") for name in configuration)
+    kinds = " ".join(str(part.get("model_type")) for part in parts)
+    return (
+        experts
+        or tower
+        or any(kind in kinds for kind in ("mamba", "jamba", "zamba", "bamba", "nemotron_h", "falcon_h1"))
+    )
+
+
+def position_switch(configuration: dict[str, Any]) -> int | None:
+    """The length beyond which this config.json's model encodes positions by the longest text of a batch (longrope,
+    dynamic scaling); None where it never does."""
+    for part in (configuration, configuration.get("text_config") or {}):
+        tables = part.get("rope_parameters") or part.get("rope_scaling") or {}
+        for table in (tables, *(one for one in tables.values() if isinstance(one, dict))):
+            kind = str(table.get("rope_type") or table.get("type") or "")
+            longest = part.get("max_position_embeddings")
+            if kind in ("longrope", "su"):
+                name = "original_max_position_embeddings"
+                return table.get(name) or part.get(name) or longest
+            if "dynamic" in kind:
+                return longest
+    return None
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Where a model's files are on this machine, and the precisions that it can be loaded in. Imports no lm_eval.
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+def is_models_fault(error: Exception) -> bool:
+    """Whether what `from_pretrained` raised is in the model's files. A full disk, a GPU that fails or memory that runs
+    out is the machine's: the job must fail, so that retries apply."""
+    if getattr(error, "errno", None) is not None:
+        return False
+    if isinstance(error, RuntimeError):  # of transformers' own: tensors of another shape, or that cannot be converted
+        return any(
+            words in str(error) for words in ("state_dict", "ignore_mismatched_sizes", "conversion of the weights")
+        )
+    return isinstance(error, (OSError, ValueError, KeyError, ImportError, SafetensorError))
+
+
+def model_folder(path: str | Path, *, revision: str | None = None, subfolder: str | None = None) -> Path:
+    """The local folder of a model: `path` itself, or the cached snapshot of a hub id, and `subfolder` in it.
+
+    Raises CellError where there is none, or where it has no safetensors.
+    """
+    folder = Path(path)
+    if not os.path.isdir(folder) and folder.parent.name == "snapshots":
+        folder = Path(HF_HUB_CACHE, *folder.parts[-3:])  # recorded by another user: the same commit in one's own cache
+    if not os.path.isdir(folder):
+        try:
+            folder = Path(snapshot_download(str(path), revision=revision, local_files_only=True))
+        except (LocalEntryNotFoundError, HFValidationError, HfHubHTTPError, OSError) as error:
+            raise CellError(
+                f"{path}: neither a folder nor a model in the local hub cache.",
+                "check the path in the models sheet, or prefetch the model on a machine with network.",
+            ) from error
+    folder = folder / (subfolder or "")
+    if not any(folder.glob("*.safetensors")):
+        raise CellError(
+            f"{path}: no *.safetensors in {subfolder or 'the folder'}.",
+            "only safetensors are loaded: convert the weights with model.save_pretrained(folder).",
+        )
+    return folder
+
+
+def own_tokenizer(adapter: str | Path | None) -> Path | None:
+    """The folder of an adapter that comes with a tokenizer; None for one without, whose base model's is used."""
+    return Path(adapter) if adapter and any(Path(adapter).glob("tokenizer*")) else None
+
+
+def model_and_tokenizer_folder(
+    path: str | Path, *, revision: str | None = None, subfolder: str | None = None
+) -> tuple[Path, Path]:
+    """`model_folder`, and where the tokenizer is: a checkpoint's subfolder may hold the weights alone."""
+    folder = model_folder(path, revision=revision, subfolder=subfolder)
+    root = folder.parents[len(Path(subfolder).parts) - 1] if subfolder else folder
+    return folder, folder if any(folder.glob("tokenizer*")) else root
+
+
+def check_on_gpus(name: str, device_map: dict[str, object]) -> None:
+    """Raise CellError where accelerate left layers to the processor or the disk: slow, and nothing to train on."""
+    left = sorted({str(place) for place in device_map.values()} & {"cpu", "disk"})
+    if left:
+        raise CellError(
+            f"{name}: does not fit the GPUs of the job (layers on {', '.join(left)}).",
+            "give its size class more GPUs (`gpu`), or GPUs with more memory.",
+        )
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Login node: fetch models at a pinned revision, and record what the jobs will read.
+#
+# Hub models come as safetensors only. What is recorded holds no token and nothing that differs between users but the
+# path of the local copy.
 
 log = logging.getLogger(__name__)
 

@@ -1,30 +1,572 @@
-"""lm-eval's log-likelihoods, several times faster: a question's context is computed once for all its choices, and the
-vocabulary only where something is scored.
+"""lm-eval's HFLM with another way to compute log-likelihoods, and its check against HFLM."""
 
-`SharedContextLM` is lm-eval's HFLM with another `_loglikelihood_tokens`, registered as the model `lm-validity`, so that
-`lm-validity lm-eval run --model lm-validity --model_args pretrained=…` is lm-eval's own command line with this scorer.
-Which way is exact for a model is not guessed from its name: before its first use each way is held against HFLM's own
-numbers on this very model, and what disagrees is not used.
-"""
-
+import contextlib
 import logging
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property, partial
-from typing import Any, Literal, get_args
+from typing import Any, Literal, TypeVar, get_args
 
 import numpy as np
 import torch
 from lm_eval.api.registry import register_model
 from lm_eval.models.huggingface import HFLM
+from transformers import masking_utils
 
-from lm_validity.cells.models.counters import Counters
-from lm_validity.cells.models.head import largest_logit, part_positions
-from lm_validity.cells.models.host_reads import never_packed
-from lm_validity.cells.models.memory import is_out_of_memory
-from lm_validity.cells.models.position_encoding import PositionEncoding
-from lm_validity.cells.models.scorer_forward import Scores, read, score_cached, score_packed, score_rows
-from lm_validity.cells.models.scorer_plan import Request, Tree, batches, count_row_tokens, plant
+from lm_validity.cells.models.head import States, largest_logit, narrowed_head, part_positions
 from lm_validity.errors import CellError
+
+# ----------------------------------------------------------------------------------------------------------------------
+# GPU memory that runs out where nothing can be made smaller: an error of the cell, so that other cells continue.
+
+MORE_MEMORY = "give its size class a GPU with more memory, or more of them (`gpu`)"
+
+
+# what CUDA's own allocations say, which torch raises as errors of another kind
+_WORDS = ("CUBLAS_STATUS_ALLOC_FAILED", "CUDA error: out of memory")
+T = TypeVar("T")
+
+
+def is_out_of_memory(error: RuntimeError) -> bool:
+    """Whether a GPU's memory ran out: that of torch, or that of a library beside it."""
+    import torch  # the bias study's worker reads this module before it knows whether a trial is left to compute
+
+    return isinstance(error, torch.OutOfMemoryError) or any(words in str(error) for words in _WORDS)
+
+
+def in_batches(items: Sequence[T], size: int, compute: Callable[[Sequence[T]], None]) -> None:
+    """Compute the items in order, at most `size` at a time, and half as many from where memory runs out."""
+    import torch
+
+    start = 0
+    while start < len(items):
+        fits = True
+        try:
+            compute(items[start : start + size])
+        except RuntimeError as error:
+            if size == 1 or not is_out_of_memory(error):
+                raise
+            fits = False
+        if fits:
+            start += size
+        else:  # outside `except`, whose traceback holds the tensors that did not fit
+            size //= 2
+            torch.cuda.empty_cache()
+
+
+@contextlib.contextmanager
+def must_fit(name: str, doing: str, hint: str) -> Iterator[None]:
+    """Inside the block torch's out-of-memory error becomes a CellError: retries of the same size would fail as well.
+
+    name: the model's. doing: what did not fit, as in "one text of 2048 tokens to score". hint: what to change.
+    """
+    import torch
+
+    failed = None
+    try:
+        yield
+    except RuntimeError as error:
+        if not is_out_of_memory(error):
+            raise
+        reason = (str(error).strip().splitlines() or ["no reason given"])[0]
+        failed = CellError(f"{name}: out of memory with {doing} ({reason[:160]}).", hint)
+    if failed is not None:  # outside `except`, whose traceback holds the tensors that did not fit
+        torch.cuda.empty_cache()
+        raise failed
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# What a process did with its model, counted by phase of the work, for the sidecar of each cell.
+
+
+@dataclass
+class Counters:
+    """Counts since the last cell was committed.
+
+    model_loads: times weights were read.
+    evaluate_passes: times all documents of a split were scored.
+    forward_tokens, forward_tokens_padded: tokens that scoring put through the model; padded ones include the real.
+    shared_tokens: tokens that scoring did not compute again, because a choice shares them with another.
+    scored_rows: positions whose vocabulary was computed. generated_tokens: tokens of generated answers.
+    training_tokens, training_tokens_padded: the same of forward passes in training. optimizer_steps: taken.
+    truncated_requests: requests longer than the model, which lost context on the left.
+    oom_halvings: times a batch was halved because memory ran out.
+    """
+
+    model_loads: int = 0
+    evaluate_passes: int = 0
+    forward_tokens: int = 0
+    forward_tokens_padded: int = 0
+    shared_tokens: int = 0
+    scored_rows: int = 0
+    generated_tokens: int = 0
+    training_tokens: int = 0
+    training_tokens_padded: int = 0
+    optimizer_steps: int = 0
+    truncated_requests: int = 0
+    oom_halvings: int = 0
+    by_phase: dict[str, dict[str, int]] = field(default_factory=lambda: defaultdict(lambda: defaultdict(int)))
+
+    @contextlib.contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """What is counted inside the block is also booked under the phase `name`."""
+        before = self._totals()
+        try:
+            yield
+        finally:
+            for key, value in self._totals().items():
+                if value > before[key]:
+                    self.by_phase[name][key] += value - before[key]
+
+    def add(self, other: dict[str, Any]) -> None:
+        """Count what `other` has, as `to_json` gives it."""
+        for key, value in other.items():
+            if key != "by_phase":
+                setattr(self, key, getattr(self, key) + value)
+        for phase, counts in other["by_phase"].items():
+            for key, value in counts.items():
+                self.by_phase[phase][key] += value
+
+    def _totals(self) -> dict[str, int]:
+        return {key: value for key, value in vars(self).items() if key != "by_phase"}
+
+    def to_json(self) -> dict[str, Any]:
+        """Totals, and under `by_phase` those of each phase that are not zero."""
+        return self._totals() | {"by_phase": {name: dict(counts) for name, counts in sorted(self.by_phase.items())}}
+
+
+def equal_part(counts: dict[str, Any], number: int, parts: int) -> dict[str, Any]:
+    """Part `number` (from 0) of counts that several cells caused together. All parts have the counts as their sum."""
+    return {
+        key: equal_part(value, number, parts) if isinstance(value, dict) else (value + parts - 1 - number) // parts
+        for key, value in counts.items()
+    }
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Position encodings that depend on the longest text of a forward pass.
+#
+# longrope has a second set of frequencies for texts beyond the length that the model was first made for. Dynamic
+# scaling has another set for every length beyond it, and keeps that of the longest text until a short one comes. So
+# that a text's numbers do not depend on what else is in its batch, texts share a forward pass only where their
+# encoding is the same.
+
+
+class PositionEncoding:
+    """What the encoding of a text of a model depends on beside the positions."""
+
+    def __init__(self, model: torch.nn.Module):
+        self._model = model
+        config = model.config.get_text_config()
+        of_model = getattr(config, "rope_parameters", None) or {}
+        tables = (of_model, *(one for one in of_model.values() if isinstance(one, dict)))
+        kinds = {one.get("rope_type") or "": one for one in tables}
+        self._dynamic = any("dynamic" in kind for kind in kinds)
+        self._limit: int | None = None  # the length up to which all texts are alike
+        if "longrope" in kinds:
+            self._limit = kinds["longrope"].get("original_max_position_embeddings")
+        elif self._dynamic:
+            self._limit = config.max_position_embeddings
+
+    @property
+    def varies(self) -> bool:
+        """Whether it depends on the text at all."""
+        return self._limit is not None
+
+    def of(self, length: int) -> int:
+        """0 for texts up to the length that the model was made for; beyond it 1 (longrope), or the length itself."""
+        if self._limit is None or length <= self._limit:
+            return 0
+        return length if self._dynamic else 1
+
+    @torch.no_grad()
+    def forget(self) -> None:
+        """Have a dynamic encoding forget the texts before."""
+        if not self._dynamic:
+            return
+        for module in self._model.modules():
+            kinds = getattr(module, "rope_type", None)
+            by_layer = kinds if isinstance(kinds, dict) else {None: kinds}
+            device = next(module.buffers(), torch.zeros(0)).device
+            short = torch.zeros(1, 1, dtype=torch.long, device=device)
+            for layer_type, kind in by_layer.items():
+                if kind and "dynamic" in kind:
+                    options = {} if layer_type is None else {"layer_type": layer_type}
+                    module(torch.zeros(1, device=device), short, **options)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Reads of the GPU by the host, each of which waits for all work that was launched before.
+
+_LOOK = "find_packed_sequence_indices"
+
+
+@contextlib.contextmanager
+def never_packed() -> Iterator[None]:
+    """Inside the block no row without a mask holds several texts, which transformers otherwise looks up on the GPU in
+    every forward pass."""
+    before = getattr(masking_utils, _LOOK, None)
+    if before is None:  # a version that does not look
+        yield
+        return
+    setattr(masking_utils, _LOOK, lambda position_ids: None)
+    try:
+        yield
+    finally:
+        setattr(masking_utils, _LOOK, before)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# What a scorer has to compute: requests with one context as a tree of tokens, and trees gathered into batches.
+#
+# A request is a context and a continuation in tokens. Requests whose context tokens are equal (the choices of one
+# question) become one *tree*: the context is its trunk, each continuation a branch, and beginnings that branches share
+# are there once. The position of a token is its depth, and it may look at its ancestors and itself only, so its
+# log-probability is what it would be in a row of its own.
+
+Request = tuple[object, list[int], list[int]]  # lm-eval's: (key, context tokens, continuation tokens)
+
+
+@dataclass
+class Tree:
+    """Requests of one context.
+
+    tokens: the context, then the branches' nodes; parents: index of the token before (-1: none); depths: positions.
+    requests: (number of the request, nodes that predict its continuation, the continuation), the nodes being the
+    last of the context and all of the branch but its end.
+    """
+
+    tokens: list[int]
+    parents: list[int]
+    depths: list[int]
+    context: int
+    requests: list[tuple[int, list[int], list[int]]] = field(default_factory=list)
+
+    @classmethod
+    def of_context(cls, context: Sequence[int]) -> "Tree":
+        """A tree with the tokens of a context and no branch yet."""
+        length = len(context)
+        return cls(list(context), list(range(-1, length - 1)), list(range(length)), length)
+
+    def add(self, number: int, continuation: list[int], children: dict[tuple[int, int], int]) -> None:
+        """Hang a continuation below the context. `children`: (parent, token) -> node, this tree's alone."""
+        node = self.context - 1
+        path = [node]
+        for token in continuation[:-1]:
+            key = (node, token)
+            if key not in children:
+                children[key] = len(self.tokens)
+                self.tokens.append(token)
+                self.parents.append(node)
+                self.depths.append(self.depths[node] + 1)
+            node = children[key]
+            path.append(node)
+        self.requests.append((number, path, list(continuation)))
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    @property
+    def is_chain(self) -> bool:
+        """Whether no token has two successors: then a plain row of tokens says it all."""
+        return all(parent == place - 1 for place, parent in enumerate(self.parents))
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest path."""
+        return max(self.depths) + 1
+
+    def chains(self) -> list["Tree"]:
+        """The same requests, each in a row of its own; a row that begins another is part of it."""
+        child: dict[int, int] = {}
+        for node in range(len(self) - 1, self.context - 1, -1):
+            child[self.parents[node]] = node
+        made: dict[int, Tree] = {}
+        for number, path, continuation in self.requests:
+            leaf = path[-1]
+            while leaf in child:
+                leaf = child[leaf]
+            if leaf not in made:
+                made[leaf] = Tree.of_context(self._path_to(leaf))
+                made[leaf].context = self.context
+            made[leaf].requests.append((number, [self.depths[node] for node in path], continuation))
+        return list(made.values())
+
+    def singles(self) -> list["Tree"]:
+        """The same requests, each in a row of its own, as long as it is by itself."""
+        made = []
+        for number, path, continuation in self.requests:
+            row = Tree.of_context(self._path_to(path[-1]))
+            row.context = self.context
+            row.requests.append((number, [self.depths[node] for node in path], continuation))
+            made.append(row)
+        return made
+
+    def _path_to(self, node: int) -> list[int]:
+        tokens = []
+        while node >= 0:
+            tokens.append(self.tokens[node])
+            node = self.parents[node]
+        return tokens[::-1]
+
+    def visible(self, start: int = 0) -> np.ndarray:
+        """Which tokens each token from `start` on may look at: bool, (tokens - start, tokens)."""
+        seen = np.zeros((len(self), len(self)), dtype=bool)
+        seen[: self.context, : self.context] = np.tri(self.context, dtype=bool)
+        for node in range(self.context, len(self)):
+            seen[node] = seen[self.parents[node]]
+            seen[node, node] = True
+        return seen[start:]
+
+
+def truncate(context: list[int], continuation: list[int], max_length: int) -> tuple[list[int], list[int]]:
+    """Cut on the left as lm-eval does: the model sees at most `max_length` tokens, the last one only predicted.
+
+    The continuation must fit; then one token of context at least is left.
+    """
+    surplus = len(context) + len(continuation) - (max_length + 1)
+    return (context[surplus:] if surplus > 0 else context), continuation
+
+
+def plant(requests: Sequence[Request], max_length: int) -> tuple[list[Tree], list[bool]]:
+    """The trees of all requests, in the order of their first request, and whether each request was truncated.
+
+    Contexts are compared after truncation, so choices that lose different numbers of tokens share nothing.
+    """
+    trees: dict[tuple[int, ...], Tree] = {}
+    children: dict[tuple[int, ...], dict[tuple[int, int], int]] = {}
+    truncated = []
+    for number, (_, whole_context, continuation) in enumerate(requests):
+        context, continuation = truncate(whole_context, continuation, max_length)
+        truncated.append(len(context) < len(whole_context))
+        key = tuple(context)
+        if key not in trees:
+            trees[key], children[key] = Tree.of_context(context), {}
+        trees[key].add(number, continuation, children[key])
+    return list(trees.values()), truncated
+
+
+def batches(trees: Sequence[Tree], rows: int) -> Iterator[list[Tree]]:
+    """Trees of similar size together, the longest first, never more tokens than `rows` rows of single choices would be.
+
+    The order depends on the trees alone, not on the order of the documents.
+    """
+    ordered = sorted(trees, key=lambda tree: (-len(tree), tree.tokens))
+    batch: list[Tree] = []
+    for tree in ordered:
+        longest = max((each.longest for each in batch), default=0)
+        if batch and (len(batch) + 1) * len(batch[0]) > rows * max(longest, tree.longest):
+            yield batch
+            batch = []
+        batch.append(tree)
+    if batch:
+        yield batch
+
+
+def count_row_tokens(trees: Sequence[Tree]) -> int:
+    """Tokens of the same requests, each different row computed by itself (lm-eval's way)."""
+    total = 0
+    for tree in trees:
+        ends = {path[-1] for _, path, _ in tree.requests}
+        total += sum(tree.depths[end] + 1 for end in ends)
+    return total
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Forward passes of the scorer: log-probabilities at the tokens that are scored, and nothing else.
+#
+# Three ways, which agree up to rounding:
+#
+# - `score_rows`: chains, padded on the right, causal attention. What lm-eval does, without the vocabulary at positions
+# that nobody scores. - `score_packed`: trees, all branches behind their trunk in one row. A 4-D mask shows each token
+# its ancestors only, and   position ids are depths. - `score_cached`: trees in two passes. Trunks as plain causal rows
+# fill the key-value cache, then the branches look at   their trunk through it. Dense masks cost the square of a row's
+# length; here that of the branches' only.
+
+Forward = Callable[..., Any]  # the model: input_ids=…, returning an object with .logits
+
+
+@dataclass(frozen=True)
+class Scores:
+    """What a batch's forward passes gave, on their device: the host need not wait for it. `read` waits.
+
+    values: (2, scored tokens), log-probabilities in nats and 1 where greedy decoding gives the token; places: where in
+    the order of the requests each of them belongs. requests: (number, scored tokens) of each request. padded: tokens
+    computed; rows: positions whose vocabulary was computed.
+    """
+
+    values: torch.Tensor
+    places: np.ndarray
+    requests: list[tuple[int, int]]
+    padded: int
+    rows: int
+
+
+def read(batches: Sequence[Scores]) -> dict[int, tuple[float, bool]]:
+    """number of a request -> (log-likelihood in nats, whether greedy decoding gives it). One read for all batches."""
+    if not batches:
+        return {}
+    device = batches[0].values.device
+    values = torch.cat([scores.values.to(device) for scores in batches], 1).cpu()
+    found, first = {}, 0
+    for scores in batches:
+        own = torch.empty(2, len(scores.places))
+        own[:, scores.places] = values[:, first : first + len(scores.places)]
+        first, start = first + len(scores.places), 0
+        for request, length in scores.requests:
+            place = slice(start, start + length)
+            found[request] = (float(own[0, place].sum()), bool(own[1, place].all()))
+            start += length
+    return found
+
+
+def score_rows(
+    model: torch.nn.Module, forward: Forward, trees: Sequence[Tree], device: torch.device, part: int | None = None
+) -> Scores:
+    """Score chains, each in a row. Right padding is behind every token that counts, so no mask is needed."""
+    width = max(map(len, trees))
+    inputs = _padded([tree.tokens for tree in trees], width, device)
+    return _Wanted(trees).scores(model, forward, part, inputs.numel(), input_ids=inputs, use_cache=False)
+
+
+def score_packed(
+    model: torch.nn.Module, forward: Forward, trees: Sequence[Tree], device: torch.device, part: int | None = None
+) -> Scores:
+    """Score trees in one pass."""
+    width = max(map(len, trees))
+    inputs = _padded([tree.tokens for tree in trees], width, device)
+    positions = _padded([tree.depths for tree in trees], width, device)
+    visible = np.zeros((len(trees), 1, width, width), dtype=bool)
+    visible[:, :, range(width), range(width)] = True  # a token that looks at nothing would be not a number
+    for number, tree in enumerate(trees):
+        visible[number, 0, : len(tree), : len(tree)] = tree.visible()
+    return _Wanted(trees).scores(
+        model,
+        forward,
+        part,
+        inputs.numel(),
+        input_ids=inputs,
+        position_ids=positions,
+        attention_mask=_additive(visible, model.dtype, device),
+        use_cache=False,
+    )
+
+
+def score_cached(
+    model: torch.nn.Module, forward: Forward, trees: Sequence[Tree], device: torch.device, part: int | None = None
+) -> Scores:
+    """Score trees in two passes; each trunk has two tokens or more. The trunk's last token goes with the branches, so
+    that everything scored is in the second pass."""
+    trunks = [tree.tokens[: tree.context - 1] for tree in trees]
+    first = _padded(trunks, max(map(len, trunks)), device)
+    with narrowed_head(model, torch.zeros(1, dtype=torch.long), torch.zeros(1, dtype=torch.long)):
+        cache = forward(input_ids=first, use_cache=True).past_key_values
+    branches = [tree.tokens[tree.context - 1 :] for tree in trees]
+    past, width = first.shape[1], max(map(len, branches))
+    second = _padded(branches, width, device)
+    positions = _padded([tree.depths[tree.context - 1 :] for tree in trees], width, device)
+    visible = np.zeros((len(trees), 1, width, past + width), dtype=bool)
+    visible[:, :, range(width), range(past, past + width)] = True
+    for number, tree in enumerate(trees):
+        seen = tree.visible(tree.context - 1)
+        visible[number, 0, : len(seen), : tree.context - 1] = seen[:, : tree.context - 1]
+        visible[number, 0, : len(seen), past : past + len(seen)] = seen[:, tree.context - 1 :]
+    return _Wanted(trees, offsets=[tree.context - 1 for tree in trees]).scores(
+        model,
+        forward,
+        part,
+        first.numel() + second.numel(),
+        input_ids=second,
+        position_ids=positions,
+        attention_mask=_additive(visible, model.dtype, device),
+        past_key_values=cache,
+        use_cache=True,
+    )
+
+
+class _Wanted:
+    """The positions of a batch whose predictions are scored, each once, and what is read there."""
+
+    def __init__(self, trees: Sequence[Tree], offsets: Sequence[int] | None = None):
+        places: dict[tuple[int, int], int] = {}
+        self._requests: list[tuple[int, int]] = []  # number, tokens of its continuation
+        targets: list[int] = []
+        rows: list[int] = []
+        for number, tree in enumerate(trees):
+            offset = offsets[number] if offsets else 0
+            for request, path, continuation in tree.requests:
+                own = [places.setdefault((number, node - offset), len(places)) for node in path]
+                rows += own
+                targets += continuation
+                self._requests.append((request, len(own)))
+        self.rows, self.targets = np.array(rows), np.array(targets)  # what the host alone reads
+        found = torch.tensor(list(places))
+        self.batch, self.position = found[:, 0], found[:, 1]
+
+    def scores(
+        self, model: torch.nn.Module, forward: Forward, part: int | None, padded: int, **inputs: object
+    ) -> Scores:
+        """Log-likelihoods of a forward pass with these inputs. part: positions whose logits are computed at a time,
+        None where the model's head cannot be computed separately; their softmax is a part at a time even so."""
+        values, found_places = [], []
+        for start, logits in self._logits(model, forward, part, inputs):
+            here = np.flatnonzero((self.rows >= start) & (self.rows < start + len(logits)))
+            rows, targets = (
+                torch.from_numpy(each).to(logits.device, non_blocking=True)
+                for each in (self.rows[here] - start, self.targets[here])
+            )
+            greedy = logits.argmax(-1)[rows] == targets
+            # float32 whatever the model's dtype: eight bits would round log-probabilities to quarters of a nat
+            log_probabilities = torch.log_softmax(logits, -1, dtype=torch.float32)[rows, targets]
+            values.append(torch.stack((log_probabilities, greedy.float())))
+            found_places.append(here)
+        return Scores(torch.cat(values, 1), np.concatenate(found_places), self._requests, padded, len(self.batch))
+
+    def _logits(
+        self, model: torch.nn.Module, forward: Forward, part: int | None, inputs: dict[str, Any]
+    ) -> Iterator[tuple[int, torch.Tensor]]:
+        """First position and logits (positions, vocabulary) of one part after another."""
+        count = len(self.batch)
+        if part is not None and count > part:
+            states = States(model, forward, **inputs)
+            device = states.hidden.device
+            hidden = states.hidden[
+                self.batch.to(device, non_blocking=True), self.position.to(device, non_blocking=True)
+            ]
+            yield from ((start, states.logits(hidden[start : start + part])) for start in range(0, count, part))
+            return
+        with narrowed_head(model, self.batch, self.position):
+            logits = forward(**inputs).logits
+        if logits.shape[:2] != (1, count):
+            raise ValueError(f"logits of shape {tuple(logits.shape)} for {count} positions")
+        part = part_positions(model)
+        yield from ((start, logits[0, start : start + part]) for start in range(0, count, part))
+
+
+def _padded(rows: Sequence[Sequence[int]], width: int, device: torch.device) -> torch.Tensor:
+    """(rows, width) of int64, filled on the right with zeros, which no counted token looks at."""
+    filled = np.zeros((len(rows), width), dtype=np.int64)
+    for number, row in enumerate(rows):
+        filled[number, : len(row)] = row
+    return torch.from_numpy(filled).to(device, non_blocking=True)
+
+
+def _additive(visible: np.ndarray, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """A mask that is added to attention scores: 0 where visible, the dtype's lowest elsewhere; eager attention and SDPA
+    both take it."""
+    mask = torch.from_numpy(visible).to(device, non_blocking=True)
+    return torch.zeros(mask.shape, dtype=dtype, device=device).masked_fill_(~mask, torch.finfo(dtype).min)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# lm-eval's log-likelihoods, several times faster: a question's context is computed once for all its choices, and the
+# vocabulary only where something is scored.
+#
+# `SharedContextLM` is lm-eval's HFLM with another `_loglikelihood_tokens`, registered as the model `lm-validity`, so
+# that `lm-validity lm-eval run --model lm-validity --model_args pretrained=…` is lm-eval's own command line with this
+# scorer. Which way is exact for a model is not guessed from its name: before its first use each way is held against
+# HFLM's own numbers on this very model, and what disagrees is not used.
 
 log = logging.getLogger(__name__)
 

@@ -16,16 +16,12 @@ import transformers
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from lm_validity.cells.models.language_model import LanguageModel
-from lm_validity.cells.models.model_files import DTYPES
-from lm_validity.cells.models.scorer import Way
-from lm_validity.cells.models.scorer_plan import Request
+from lm_validity.cells.models.prefetch import DTYPES
+from lm_validity.cells.models.scorer import Request, Way
 from lm_validity.cells.rehearsal.device import KIND, Ledger, pretended_gpus
 from lm_validity.cells.training import loop
-from lm_validity.cells.training.loop import FinetuneSettings, Training
-from lm_validity.cells.training.lora import add_adapter
-from lm_validity.cells.training.low_rank import BatchPosition
-from lm_validity.cells.training.recompute import less_memory
-from lm_validity.cells.training.targets import find_targets
+from lm_validity.cells.training.loop import FinetuneSettings, Training, less_memory
+from lm_validity.cells.training.lora import BatchPosition, add_adapter, find_targets
 from lm_validity.cells.training.text import Example
 from lm_validity.errors import CellError, InputError, first_line
 from lm_validity.run.architectures import why_not_causal

@@ -1,24 +1,218 @@
-"""Train, validation and test documents of a task: disjoint by construction, written down, checked when read.
-
-The rule is train-before-test's: a task with both a validation and a test split keeps all three; otherwise the
-test documents are those that lm-eval scores and 20% of the training documents become validation. Exceptions
-are stated where they are made (`_sources`). Selection never sees a test document, and a document that cannot
-be told apart from a test document never serves training or validation.
-"""
+"""Train, validation and test of a benchmark, disjoint by construction; corpora as tasks; texts of documents."""
 
 import hashlib
 import json
+import logging
 import re
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 
-from lm_validity.cells.tasks.groups import Document, TaskGroup
-from lm_validity.cells.tasks.tasks import KINDS, AnyTask, Documents, address_of, fetch_documents, rows, task_of
-from lm_validity.errors import CellError, InputError
+from lm_validity.cells.tasks.tasks import (
+    FEWSHOT_SEED,
+    KINDS,
+    AnyTask,
+    Document,
+    Documents,
+    TaskGroup,
+    address_of,
+    fetch_documents,
+    fewshot_digest,
+    find_task,
+    gold_choice,
+    load_task,
+    rows,
+    subject_of,
+    task_of,
+    tasks_in,
+)
+from lm_validity.config.sheets import Benchmark
+from lm_validity.errors import CellError, InputError, nearest
+from lm_validity.files import check_encodable, replace_file, write_text
+from lm_validity.run.task_files import document_order
+from lm_validity.tables.schema import DOCUMENTS, write_table
+
+# ----------------------------------------------------------------------------------------------------------------------
+# The texts of a benchmark's test documents, for filters that read them and for scoring what a filter keeps.
+
+
+def write_documents(benchmark: str, task: AnyTask, documents: Documents, path: Path) -> None:
+    """Write documents.parquet, one row per document with the columns of DOCUMENTS; a perplexity corpus has none."""
+    rows = []
+    if task.OUTPUT_TYPE != "loglikelihood_rolling":
+        for own in tasks_in(task).values():
+            own.set_fewshot_seed(FEWSHOT_SEED)  # the examples that scoring shows, where they are drawn at random
+        rows = [
+            {"benchmark": benchmark, "doc_id": address, **_describe(task, doc)}
+            for address, doc in zip(documents.addresses, documents.docs, strict=True)
+        ]
+    write_table(pd.DataFrame(rows, columns=DOCUMENTS.names), DOCUMENTS, path)
+
+
+def _describe(task: AnyTask, doc: Document) -> dict[str, Any]:
+    own = task_of(task, doc)
+    prefix = own.doc_to_prefix(doc)
+    prompt = own.fewshot_context(doc, num_fewshot=own.config.num_fewshot or 0, gen_prefix=prefix)
+    choice = own.OUTPUT_TYPE == "multiple_choice"
+    # where the choices stand in the prompt, each has its own, and what follows is the same for all
+    varies = choice and own.multiple_input
+    return {
+        "subject": subject_of(task, doc),
+        "context": str(own.doc_to_target(doc) if varies else own.doc_to_text(doc)),
+        "choices": [str(one) for one in own.doc_to_choice(doc)] if choice else None,
+        "gold": gold_choice(own, doc) if choice else None,
+        "prompt": None if varies else prompt,
+        "target_delimiter": own.config.target_delimiter,
+    }
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Perplexity corpora from a user's own text files: read and checked once, then a task of lm-eval like any other.
+#
+# A JSON lines file, a parquet file or a folder of .txt becomes one file of documents and one YAML file. lm-eval's
+# rolling windows score it, `splits` cuts it 8:1:1 by document, and it is fine-tuned and selected like every benchmark.
+
+log = logging.getLogger(__name__)
+
+FEWEST = 10  # documents: one each for validation and test at 8:1:1
+# All are sums over documents divided by sums of bytes or words, as lm-eval takes them
+METRICS: tuple[tuple[str, str], ...] = (("bits_per_byte", "bits_per_byte"), ("byte_perplexity", "weighted_perplexity"))
+METRICS += (("word_perplexity", "weighted_perplexity"),)
+
+
+def write_corpus_task(row: Benchmark) -> None:
+    """Write the documents and the lm-eval task of a corpus row into its `include_path`.
+
+    Blank documents are left out and counted. Raises InputError naming file, row, column and value of a document that
+    is no text, a column or file that is not there, fewer than 10 documents.
+    """
+    assert row.include_path is not None and row.corpus is not None, "a corpus has them"
+    folder = Path(row.include_path)
+    written = blank = 0
+    with replace_file(folder / "documents.jsonl") as temporary:
+        with open(temporary, "w", encoding="utf-8") as out:
+            for name, text in read_documents(Path(row.corpus), row.text_column):
+                if not text.strip():
+                    blank += 1
+                    continue
+                out.write(json.dumps({"source": name, "text": text}, ensure_ascii=False) + "\n")
+                written += 1
+        if written < FEWEST:
+            raise InputError(
+                f"{row.corpus}: {written} documents with text ({blank} blank), fewer than {FEWEST}.",
+                "train, validation and test are 8:1:1 by document; one text per line, row or file is one document.",
+            )
+    if blank:
+        log.info("%s: %d blank documents left out", row.corpus, blank)
+    write_text(folder / f"{row.task}.yaml", _task_yaml(row.task, folder / "documents.jsonl"))
+
+
+def read_documents(path: Path, column: str) -> Iterator[tuple[str, str]]:
+    """(where it comes from, text) of each document, in the file's order; files of a folder by name."""
+    if path.is_dir():
+        return _text_files(path)
+    if not path.is_file():
+        raise InputError(f"{path}: no such file or folder.", "correct `corpus` in the benchmarks sheet.")
+    if path.suffix == ".parquet":
+        return _parquet_rows(path, column)
+    if path.suffix in (".jsonl", ".json", ".ndjson"):
+        return _json_lines(path, column)
+    raise InputError(f"{path}: not a kind of corpus that is read.", "use .jsonl, .parquet, or a folder of .txt files.")
+
+
+def _text_files(folder: Path) -> Iterator[tuple[str, str]]:
+    files = sorted(folder.rglob("*.txt"))
+    if not files:
+        raise InputError(f"{folder}: no .txt file in it.", "one file is one document.")
+    for file in files:
+        try:
+            yield file.relative_to(folder).as_posix(), file.read_text(encoding="utf-8-sig")
+        except UnicodeDecodeError as error:
+            raise InputError(f"{file}: not UTF-8 (byte {error.start}).", "save it as UTF-8.") from None
+
+
+def _json_lines(path: Path, column: str) -> Iterator[tuple[str, str]]:
+    with open(path, encoding="utf-8-sig") as lines:
+        number = 0
+        try:
+            for number, line in enumerate(lines, start=1):
+                if line.strip():
+                    yield str(number), _text(path, number, column, json.loads(line))
+        except UnicodeDecodeError as error:
+            raise InputError(f"{path}, row {number + 1}: not UTF-8 ({error.reason}).", "save it as UTF-8.") from None
+        except json.JSONDecodeError as error:
+            raise InputError(f"{path}, row {number}: not JSON ({error.msg}).", "write one object per line.") from None
+
+
+def _parquet_rows(path: Path, column: str) -> Iterator[tuple[str, str]]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        file = pq.ParquetFile(path)
+    except (pa.ArrowInvalid, OSError) as error:
+        raise InputError(f"{path}: not a parquet file ({error}).", "write it with pandas or pyarrow.") from None
+    _check_column(path, column, file.schema_arrow.names)
+    number = 0
+    for batch in file.iter_batches(columns=[column]):
+        for value in batch.column(0).to_pylist():
+            number += 1
+            yield str(number), _text(path, number, column, {column: value})
+
+
+def _text(path: Path, number: int, column: str, document: object) -> str:
+    if not isinstance(document, dict):
+        raise InputError(f"{path}, row {number}: not an object.", f'write lines like {{"{column}": "..."}}.')
+    _check_column(f"{path}, row {number}", column, document)
+    if not isinstance(document[column], str):
+        raise InputError(
+            f"{path}, row {number}, column {column!r}, value {str(document[column])[:60]!r}: not a text.",
+            "every document needs one.",
+        )
+    check_encodable(document[column], f"{path}, row {number}, column {column!r}")
+    return document[column]
+
+
+def _check_column(where: object, column: str, names: Collection[str]) -> None:
+    if column not in names:
+        close = nearest(column, names)
+        raise InputError(
+            f"{where}: no column {column!r}; it has {', '.join(map(str, names))}.",
+            f"did you mean {close!r}? " * bool(close) + "`text_column` in the benchmarks sheet names the column.",
+        )
+
+
+def _task_yaml(task: str, documents: Path) -> str:
+    import yaml
+
+    config = {
+        "task": task,
+        "dataset_path": "json",
+        "dataset_kwargs": {"data_files": {"documents": documents.as_posix()}},
+        "output_type": "loglikelihood_rolling",
+        "test_split": "documents",  # the one split; ours are cut from it
+        "doc_to_text": "",
+        "doc_to_target": "text",
+        "metric_list": [
+            {"metric": name, "aggregation": aggregation, "higher_is_better": False} for name, aggregation in METRICS
+        ],
+        "metadata": {"version": 1.0},
+    }
+    return yaml.safe_dump(config, sort_keys=False, allow_unicode=True)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Train, validation and test documents of a task: disjoint by construction, written down, checked when read.
+#
+# The rule is train-before-test's: a task with both a validation and a test split keeps all three; otherwise the
+# test documents are those that lm-eval scores and 20% of the training documents become validation. Exceptions
+# are stated where they are made (`_sources`). Selection never sees a test document, and a document that cannot
+# be told apart from a test document never serves training or validation.
 
 CAPS = (50_000, 1_000, 10_000)
 VALIDATION_SHARE = 0.2
@@ -305,3 +499,66 @@ def _identity(doc: Document) -> str | None:
     """The document's own id. Numbers do not count: data sets number the rows of each split from zero."""
     found = doc.get("id")
     return found if isinstance(found, str) and found.strip() and not found.strip().isdigit() else None
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Login node: find a benchmark's task, fetch its data set, check the sheet, and record what the jobs will read.
+
+log = logging.getLogger(__name__)
+
+
+def prefetch_benchmark(row: Benchmark) -> dict[str, Any]:
+    """Find the benchmark's lm-eval task (a corpus's: write it), load its data into the local cache, check the sheet."""
+    if row.corpus:
+        write_corpus_task(row)
+    record = find_task(row.task, row.include_path)
+    where = f"benchmark {row.benchmark!r} (task {row.task})"
+    directions = {**record.higher_is_better, **({"acc_mutual_info,none": True} if row.mutual_information else {})}
+    if row.metric not in directions:
+        close = nearest(row.metric, directions)
+        raise InputError(
+            f"{where}: lm-eval has no metric {row.metric!r} for it.",
+            f"did you mean {close!r}?" if close else f"it has {', '.join(directions)}.",
+        )
+    if row.output_type != record.output_type:
+        raise InputError(
+            f"{where}: output_type {row.output_type!r} in the sheet, {record.output_type!r} in the task.",
+            "correct the benchmarks sheet.",
+        )
+    _check_direction(where, row, stated=directions[row.metric])
+    task = load_task(record, row.num_fewshot, mutual_information=row.mutual_information)
+    documents = {kind: found for kind in ("train", "validation", "test") if (found := rows(task, kind)) is not None}
+    return {
+        "record": record.to_json(),
+        "digest": record.config_digest,
+        "output_type": record.output_type,
+        "documents": {kind: len(found) for kind, found in documents.items()},
+        "data": _documents_digest(documents),
+        "fewshot": fewshot_digest(task),
+        "document_order": document_order({"record": record.to_json()}),
+    }
+
+
+def _check_direction(where: str, row: Benchmark, *, stated: bool | None) -> None:
+    """`stated`: what the task or lm-eval says of the metric. Where neither says anything, the sheet decides."""
+    if stated is None:
+        log.info(
+            "%s: the task does not say whether a higher %s is better; higher_is_better of the benchmarks sheet is "
+            "taken, %d (1 where it is empty)",
+            *(where, row.metric, row.higher_is_better),
+        )
+    elif row.higher_is_better != stated:
+        raise InputError(
+            f"{where}: higher_is_better is {int(row.higher_is_better)} in the sheet, and the task says otherwise.",
+            "correct the benchmarks sheet.",
+        )
+
+
+def _documents_digest(documents: Mapping[str, Sequence[Document]]) -> str:
+    """sha256 over all documents: the splits are made anew when the data change."""
+    digest = hashlib.sha256()
+    for kind, found in documents.items():
+        digest.update(f"{kind} {len(found)}\n".encode())
+        for document in found:
+            digest.update(json.dumps(document, sort_keys=True, default=str).encode())
+    return digest.hexdigest()

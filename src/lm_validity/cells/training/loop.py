@@ -1,24 +1,278 @@
-"""One adapter in training: its batches, its steps, its epochs, its history. Several of them may share a base model."""
+"""The training loop: losses, micro-batches, recomputation, a state from which it resumes, rates side by side."""
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass
+import contextlib
+import functools
+import hashlib
+import itertools
+import json
+import logging
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
+import torch.utils.checkpoint
 from peft import PeftModel
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, eager_mask
+from transformers.modeling_layers import GradientCheckpointingLayer
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
+from lm_validity.cells.models.head import States, narrowed_head
 from lm_validity.cells.models.language_model import LanguageModel
-from lm_validity.cells.models.memory import MORE_MEMORY, is_out_of_memory, must_fit
+from lm_validity.cells.models.scorer import MORE_MEMORY, PositionEncoding, is_out_of_memory, must_fit, never_packed
 from lm_validity.cells.tasks.evaluation import NonFiniteScore
-from lm_validity.cells.training.lora import adapter_parameters, adapter_tensors
-from lm_validity.cells.training.loss import MicroBatch, Row, loss_scale, row_of, token_losses, unscale
-from lm_validity.cells.training.low_rank import DEFAULT_ADAPTER, BatchPosition
-from lm_validity.cells.training.micro_batching import pass_tokens, passes
-from lm_validity.cells.training.recompute import less_memory
+from lm_validity.cells.training.lora import (
+    DEFAULT_ADAPTER,
+    BatchPosition,
+    adapter_parameters,
+    adapter_tensors,
+    add_adapter,
+)
 from lm_validity.cells.training.text import Example
 from lm_validity.config.finetuning import PATIENCE, OneFinetune
 from lm_validity.errors import CellError
+from lm_validity.files import replace_file
+
+# ----------------------------------------------------------------------------------------------------------------------
+# The loss of a micro-batch: cross-entropy at each predicted token, and the vocabulary nowhere else.
+
+
+@dataclass(frozen=True)
+class Row:
+    """token_ids, of which all from place `first` on are predicted, each from the one before it."""
+
+    token_ids: torch.Tensor
+    first: int
+
+    @property
+    def predicted(self) -> int:
+        """Number of tokens that are predicted."""
+        return len(self.token_ids) - self.first
+
+
+def row_of(example: Example, loss: str) -> Row:
+    """The row of an example: predicted is its completion for the loss `completion`, else all but the first token."""
+    first = max(1, example.completion_start) if loss == "completion" else 1
+    return Row(torch.tensor(example.token_ids), first)
+
+
+@dataclass(frozen=True)
+class MicroBatch:
+    """inputs: (rows, longest), padded on the right: a causal model never looks there, so no mask. row, position: where
+    each predicted token is predicted from, row by row; targets: that token. Made on the CPU: finding the places on a
+    GPU would make the host wait for it."""
+
+    inputs: torch.Tensor
+    row: torch.Tensor
+    position: torch.Tensor
+    targets: torch.Tensor
+
+    @classmethod
+    def of(cls, rows: Sequence[Row], padding: int, device: torch.device, copies: int = 1) -> "MicroBatch":
+        """`copies`: how often the rows are there, one time behind the other."""
+        rows = [*rows] * copies
+        parts = (
+            torch.nn.utils.rnn.pad_sequence([row.token_ids for row in rows], batch_first=True, padding_value=padding),
+            torch.cat([torch.full((row.predicted,), number) for number, row in enumerate(rows)]),
+            torch.cat([torch.arange(row.first - 1, len(row.token_ids) - 1) for row in rows]),
+            torch.cat([row.token_ids[row.first :] for row in rows]),
+        )
+        return cls(*(part.to(device, non_blocking=True) for part in parts))
+
+
+def token_losses(base: torch.nn.Module, batch: MicroBatch, *, narrow: bool, part: int | None) -> torch.Tensor:
+    """Cross-entropy in nats of each predicted token, row by row.
+
+    narrow: whether the vocabulary can be computed there only. part: positions whose logits may be there at a time, or
+    None for all; more positions change rounding only.
+    """
+    inputs = {"input_ids": batch.inputs, "use_cache": False}
+    if part is not None and len(batch.targets) > part:
+        with never_packed():
+            states = States(base, base, **inputs)
+        device = states.hidden.device
+        hidden = states.hidden[batch.row.to(device), batch.position.to(device)]
+        return _LossesInParts.apply(hidden, batch.targets, states, part)
+    with never_packed():
+        if narrow:
+            with narrowed_head(base, batch.row, batch.position):
+                logits = base(**inputs).logits[0]
+        else:
+            logits = base(**inputs).logits
+            logits = logits[batch.row.to(logits.device), batch.position.to(logits.device)]
+    return F.cross_entropy(logits.float(), batch.targets.to(logits.device), reduction="none")
+
+
+def loss_scale(dtype: torch.dtype, predicted: int) -> int:
+    """What the mean loss of `predicted` tokens is multiplied by before the backward pass: under float16 their number,
+    else 1. A token's part in the mean has gradients that float16 rounds to few digits, or to nothing; of the sum it has
+    not. `unscale` afterwards."""
+    return predicted if dtype == torch.float16 else 1
+
+
+def unscale(parameters: Iterable[torch.nn.Parameter], scale: int) -> None:
+    """Divide the gradients by the scale of their loss."""
+    for parameter in parameters if scale != 1 else ():
+        if parameter.grad is not None:
+            parameter.grad /= scale
+
+
+class _LossesInParts(torch.autograd.Function):
+    """Losses (positions,) from hidden states (positions, width). A loss depends on its own position's state alone, so
+    its derivative is computed with it, and no logits are kept for the backward pass."""
+
+    @staticmethod
+    def forward(ctx: Any, hidden: torch.Tensor, targets: torch.Tensor, states: States, part: int) -> torch.Tensor:
+        derivative = torch.empty_like(hidden)
+        losses = []
+        for start in range(0, len(hidden), part):
+            with torch.enable_grad():
+                one = hidden[start : start + part].detach().requires_grad_()
+                logits = states.logits(one).float()
+                loss = F.cross_entropy(logits, targets[start : start + part].to(logits.device), reduction="none")
+                (derivative[start : start + part],) = torch.autograd.grad(loss.sum(), one)
+            losses.append(loss.detach())
+        ctx.save_for_backward(derivative)
+        return torch.cat(losses)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        (derivative,) = ctx.saved_tensors
+        return (derivative * gradient[:, None].to(derivative.device)).to(derivative.dtype), None, None, None
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# How the rows of an optimizer step are cut into forward passes: by length, so that little padding is computed.
+#
+# Which rows make a step is fixed, and a step's gradient is the sum over them, so a cut changes rounding and cost only.
+
+# Seconds a layer and pass, and multiplications a second (4 a parameter and token). CPU: measured
+# (docs/explanation/lab_record.md). CUDA: not measured, launches of an eager layer and half of an H100's bf16
+PASS_COST = {"cpu": (4e-3, 6e10), "cuda": (3e-3, 4e14)}
+
+
+def micro_batches(lengths: Sequence[int], most: int, pass_cost: float) -> list[tuple[int, int]]:
+    """Cut rows, sorted by length, into runs [start, end) of at most `most` rows that cost least: a run costs its rows
+    times its longest, in tokens, and `pass_cost` for a forward and backward pass of its own."""
+    costs, cuts = [0.0], [0]
+    for end in range(1, len(lengths) + 1):
+        options = [
+            (costs[start] + pass_cost + (end - start) * max(lengths[start:end]), start)
+            for start in range(max(0, end - most), end)
+        ]
+        cost, start = min(options)
+        costs.append(cost)
+        cuts.append(start)
+    runs, end = [], len(lengths)
+    while end:
+        runs.append((cuts[end], end))
+        end = cuts[end]
+    return runs[::-1]
+
+
+def passes(
+    lengths: Sequence[int], most: int, pass_cost: float, encoding: PositionEncoding
+) -> Iterator[tuple[int, int]]:
+    """`micro_batches` of rows that have one position encoding; what the encoding remembers is forgotten before each."""
+    first = 0
+    for _, alike in itertools.groupby(lengths, key=encoding.of):
+        own = list(alike)
+        for start, end in micro_batches(own, most, pass_cost):
+            encoding.forget()
+            yield first + start, first + end
+        first += len(own)
+
+
+def pass_tokens(lm: LanguageModel) -> float:
+    """What a forward and backward pass costs beside its tokens, in tokens: the time to start its kernels over the time
+    of a token, by the model's layers and parameters and the kind of device alone, so that no run differs from
+    another."""
+    config = lm.base.config.get_text_config()
+    seconds, speed = PASS_COST.get(lm.device.type, PASS_COST["cuda"])
+    parameters = sum(parameter.numel() for parameter in lm.base.parameters() if not parameter.requires_grad)
+    return seconds * config.num_hidden_layers * speed / (4 * parameters)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# What a training step computes twice instead of keeping it: each layer, or the attention matrices alone.
+
+log = logging.getLogger(__name__)
+
+RECOMPUTED = "eager_recomputed"  # what transformers calls this attention
+
+
+@contextlib.contextmanager
+def less_memory(base: torch.nn.Module, *, layers: bool) -> Iterator[None]:
+    """Inside the block the backward pass computes again what the forward pass did not keep: the same numbers.
+
+    layers: every layer of the model keeps its input only. Otherwise eager attention alone, whose matrices grow with the
+    square of a text, and which is what architectures get that need more than torch's own attention (Gemma 2's
+    soft-capping).
+    """
+    with _layers_recomputed(base) if layers else _attention_recomputed(base):
+        yield
+
+
+@contextlib.contextmanager
+def _layers_recomputed(base: torch.nn.Module) -> Iterator[None]:
+    """transformers' own switch works only in training mode, in which some layers (OPT's, Falcon's) drop out residuals
+    by the process's random numbers. Adapters are the only dropout there is, so each layer stays as it is and its
+    `forward` is called by way of torch's checkpoint."""
+    layers = [module for module in base.modules() if isinstance(module, GradientCheckpointingLayer)]
+    if not layers:
+        log.warning("gradient_checkpointing has no effect: %s has no layers that allow it", type(base).__name__)
+    before = {layer: layer.__dict__.get("forward") for layer in layers}
+    for layer in layers:
+        layer.forward = functools.partial(torch.utils.checkpoint.checkpoint, layer.forward, use_reentrant=False)
+    try:
+        yield
+    finally:
+        for layer, forward in before.items():
+            if forward is None:
+                del layer.forward
+            else:  # accelerate's, which brings a layer's inputs to its device
+                layer.forward = forward
+
+
+@contextlib.contextmanager
+def _attention_recomputed(base: torch.nn.Module) -> Iterator[None]:
+    """Only where an architecture takes its attention from transformers' table; the others stay as they are."""
+    configs = {id(module.config): module.config for module in base.modules() if hasattr(module, "config")}
+    if not hasattr(sys.modules[type(base).__module__], "eager_attention_forward"):
+        configs = {}
+    eager = [config for config in configs.values() if getattr(config, "_attn_implementation", None) == "eager"]
+    for config in eager:
+        config._attn_implementation = RECOMPUTED
+    try:
+        yield
+    finally:
+        for config in eager:
+            config._attn_implementation = "eager"
+
+
+def _eager_recomputed(
+    module: torch.nn.Module, *tensors: torch.Tensor | None, **options: Any
+) -> tuple[torch.Tensor | None, ...]:
+    """The eager attention of the module's own architecture, which keeps queries, keys and values alone."""
+    eager = sys.modules[type(module).__module__].eager_attention_forward
+    if not torch.is_grad_enabled():
+        return eager(module, *tensors, **options)
+    return torch.utils.checkpoint.checkpoint(eager, module, *tensors, use_reentrant=False, **options)
+
+
+ALL_ATTENTION_FUNCTIONS.register(RECOMPUTED, _eager_recomputed)
+ALL_MASK_ATTENTION_FUNCTIONS.register(RECOMPUTED, eager_mask)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# One adapter in training: its batches, its steps, its epochs, its history. Several of them may share a base model.
 
 STEPS_BETWEEN_CHECKS = 50  # reading a loss off a GPU waits for it
 
@@ -191,3 +445,243 @@ def one_text_must_fit(lm: LanguageModel, examples: Sequence[Example]) -> Abstrac
 def due(loss: torch.Tensor, steps: int) -> bool:
     """Whether to look at the loss after this step: on a GPU only now and then, since a look makes the host wait."""
     return loss.device.type == "cpu" or steps % STEPS_BETWEEN_CHECKS == 0
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# The last finished epoch of a fine-tune on disk, from which it goes on after an interruption.
+
+
+def fingerprint(lm: LanguageModel, examples: Sequence[Example], settings: FinetuneSettings, seed: int) -> str:
+    """What a saved state must agree on with the run that resumes from it."""
+    same = settings.model_dump(exclude={"micro_batch", "gradient_checkpointing"})
+    if not same["early_stop"]:
+        del same["early_stop"]  # states of before there was one
+    digest = hashlib.sha256(json.dumps([lm.model_id, str(lm.base.dtype), same, seed]).encode())
+    for example in examples:
+        digest.update(np.asarray([example.completion_start, *example.token_ids], dtype="<i8").tobytes())
+    return digest.hexdigest()
+
+
+class SavedState:
+    """The last finished epoch on disk: weights, optimizer, best adapter and history in one file, replaced whole."""
+
+    def __init__(self, path: Path, fingerprint: str):
+        self.path, self.fingerprint = path, fingerprint
+
+    def save(self, training: Training) -> None:
+        """Replace the file by the training's state after its last finished epoch."""
+        tensors = {f"best.{name}": tensor for name, tensor in training.best_tensors.items()}
+        tensors["step_losses"] = torch.tensor(training.step_losses, dtype=torch.float64)
+        for name, parameter in training.parameters.items():
+            tensors[f"weight.{name}"] = parameter.detach().cpu()
+            for key, value in training.optimizer.state[parameter].items():
+                tensors[f"{key}.{name}"] = value.cpu()
+        history = {
+            "fingerprint": self.fingerprint,
+            "best_epoch": training.best_epoch,
+            "micro_batch": training.micro_batch,
+            "epochs": [asdict(epoch) for epoch in training.epochs],
+        }
+        with replace_file(self.path) as temporary:
+            # not `save_file`, whose error on a full disk is no OSError
+            temporary.write_bytes(save(tensors, metadata={"history": json.dumps(history)}))
+
+    def restore(self, training: Training) -> int:
+        """Number of epochs restored; 0 where there is no state of this very fine-tune."""
+        if not self.path.is_file():
+            return 0
+        try:
+            with safe_open(self.path, framework="pt") as file:
+                history = json.loads(file.metadata()["history"])
+                tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 (no dict)
+        except (SafetensorError, OSError, ValueError, KeyError):
+            return 0
+        if history["fingerprint"] != self.fingerprint:
+            return 0
+        for name, parameter in training.parameters.items():
+            with torch.no_grad():
+                parameter.copy_(tensors[f"weight.{name}"])
+            if f"step.{name}" in tensors:  # a layer that no text reaches never gets a gradient, nor a state
+                training.optimizer.state[parameter] = {
+                    key: tensors[f"{key}.{name}"].to(parameter.device) for key in ("step", "exp_avg", "exp_avg_sq")
+                }
+        training.epochs = [Epoch(**epoch) for epoch in history["epochs"]]
+        training.step_losses = tensors["step_losses"].tolist()
+        training.best_epoch = history["best_epoch"]
+        training.best_tensors = {key[5:]: value for key, value in tensors.items() if key.startswith("best.")}
+        training.micro_batch = min(training.micro_batch, history["micro_batch"])
+        training.position.step = len(training.epochs) * training.steps_per_epoch
+        return len(training.epochs)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Learning rates trained side by side: K adapters on one frozen base, in one forward and one backward pass.
+#
+# The rows of a step go through the base K times over as one batch, each copy with its own adapter. Nothing trainable is
+# shared, so each adapter's gradient is what it would be alone; clipping, optimizer and schedule stay its own, and the
+# dropout mask is one for all, as it is when rates are trained one after another with one seed.
+#
+# Only the work folders are written: a fine-tune that finds its epochs there (`finetune`) has nothing left to train. So
+# this is a way to get there faster where kernels are launched more slowly than they run: on a GPU, not on a CPU.
+
+
+@dataclass(frozen=True)
+class Member:
+    """One of the fine-tunes: settings that differ in the learning rate only, and its work folder."""
+
+    settings: FinetuneSettings
+    work: Path
+    on_epoch: Callable[[Epoch], None] | None = None
+
+
+def train_side_by_side(
+    lm: LanguageModel,
+    examples: Sequence[Example],
+    validate: Callable[[], float],
+    members: Sequence[Member],
+    *,
+    seed: int,
+    higher_is_better: bool,
+    stop: Callable[[], bool] = lambda: False,
+) -> int:
+    """Bring the saved state of every member to its last epoch (which may be an early one, `Training.is_done`), or to
+    the one before it diverges.
+
+    Arguments as in `finetune`. Members that were interrupted at different epochs catch up with each other. Running out
+    of memory takes fewer members at a time, and only then smaller micro-batches; the effective batch stays. Returns
+    how many were trained at a time in the end.
+    Raises CannotStack where the model does not allow it, and CellError where memory runs out at one row; nothing is
+    lost then.
+    """
+    settings = members[0].settings
+    position = BatchPosition(seed % 2**63)
+    names = [DEFAULT_ADAPTER, *(f"rate{number}" for number in range(1, len(members)))]
+    with one_text_must_fit(lm, examples), ExitStack() as stack:
+        model = add_adapter(lm, settings, settings.target_modules, position, also=names[1:])
+        stack.callback(model.unload)
+        run = _Run(lm, model, position, examples, members, names, seed)
+        run.train(validate, higher_is_better=higher_is_better, stop=stop)
+        return run.together
+
+
+class _Run:
+    """The members in training."""
+
+    def __init__(
+        self,
+        lm: LanguageModel,
+        model: PeftModel,
+        position: BatchPosition,
+        examples: Sequence[Example],
+        members: Sequence[Member],
+        names: Sequence[str],
+        seed: int,
+    ):
+        self.lm, self.position, self.members = lm, position, members
+        self.trainings = [
+            Training(lm, model, examples, member.settings, position, name)
+            for member, name in zip(members, names, strict=True)
+        ]
+        self.states = [
+            SavedState(member.work / "training.safetensors", fingerprint(lm, examples, member.settings, seed))
+            for member in members
+        ]
+        for training, state in zip(self.trainings, self.states, strict=True):
+            state.restore(training)
+        self.together = len(members)
+        self.micro_batch = min(training.micro_batch for training in self.trainings)
+
+    def train(self, validate: Callable[[], float], *, higher_is_better: bool, stop: Callable[[], bool]) -> None:
+        """Epoch by epoch, those that are furthest behind first, until all are done or diverged."""
+        diverged: set[int] = set()
+        while True:
+            behind = [
+                number
+                for number, training in enumerate(self.trainings)
+                if number not in diverged and not training.is_done
+            ]
+            if not behind:
+                return
+            done = min(len(self.trainings[number].epochs) for number in behind)
+            now = [number for number in behind if len(self.trainings[number].epochs) == done]
+            losses, weights = self._run_steps([self.trainings[number] for number in now], done + 1, stop)
+            for place, number in enumerate(now):
+                training, member = self.trainings[number], self.members[number]
+                self.position.adapters = [training.adapter]
+                own = [loss[place] for loss in losses]
+                if training.finish_epoch(done + 1, own, weights, validate):
+                    diverged.add(number)
+                    continue
+                training.micro_batch = self.micro_batch
+                training.keep_if_best(higher_is_better=higher_is_better)
+                self.states[number].save(training)
+                if member.on_epoch:
+                    member.on_epoch(training.epochs[-1])
+
+    def _run_steps(
+        self, trainings: list[Training], epoch: int, stop: Callable[[], bool]
+    ) -> tuple[list[torch.Tensor], list[int]]:
+        """Every step of an epoch; the losses (one a training) and predicted tokens of each."""
+        losses, weights = [], []
+        first = trainings[0]
+        self.position.step = (epoch - 1) * first.steps_per_epoch
+        with less_memory(self.lm.base, layers=first.settings.gradient_checkpointing), self.lm.counters.phase("train"):
+            for batch in first.batches(epoch):
+                if stop():
+                    raise TrainingStopped(f"{self.lm.model_id}: stopped in epoch {epoch}, epoch {epoch - 1} is saved")
+                predicted = sum(row.predicted for row in batch)
+                losses.append(self._gradients(trainings, batch, predicted))
+                weights.append(predicted)
+                for training in trainings:
+                    training.update()
+                self.position.step += 1
+        return losses, weights
+
+    def _gradients(self, trainings: list[Training], batch: list[Row], predicted: int) -> torch.Tensor:
+        """Gradients of one step for all, as many at a time as fit into memory; the loss of each."""
+        while True:
+            try:
+                found = [
+                    self._accumulate(trainings[start : start + self.together], batch, predicted)
+                    for start in range(0, len(trainings), self.together)
+                ]
+                return torch.cat(found)
+            except RuntimeError as error:
+                if self.together == self.micro_batch == 1 or not is_out_of_memory(error):
+                    raise
+            # outside `except`, whose traceback holds the tensors that did not fit
+            if self.together > 1:
+                self.together = -(-min(self.together, len(trainings)) // 2)
+            else:
+                self.micro_batch //= 2
+            for training in trainings:
+                training.optimizer.zero_grad(set_to_none=True)
+            self.lm.counters.oom_halvings += 1
+            torch.cuda.empty_cache()
+
+    def _accumulate(self, trainings: list[Training], batch: list[Row], predicted: int) -> torch.Tensor:
+        here, counters, copies = self.position, self.lm.counters, len(trainings)
+        here.rows, here.width, here.training = len(batch), len(batch[0].token_ids), True
+        here.adapters = [training.adapter for training in trainings]
+        total = torch.zeros(copies, device=self.lm.device)
+        first = trainings[0]
+        scale = loss_scale(self.lm.base.dtype, predicted)
+        try:
+            lengths = [len(row.token_ids) for row in batch]
+            # what a pass costs by itself is shared by the copies
+            cost = first.pass_tokens / copies
+            for start, end in passes(lengths, self.micro_batch, cost, self.lm.position_encoding):
+                rows = batch[start:end]
+                micro = MicroBatch.of(rows, self.lm.tokenizer.pad_token_id, self.lm.device, copies)
+                here.start, here.count, here.length = start, len(rows), micro.inputs.shape[1]
+                losses = token_losses(self.lm.base, micro, narrow=first.narrow, part=first.part).reshape(copies, -1)
+                loss = losses.sum(1) / predicted
+                (loss.sum() * scale).backward()
+                total += loss.detach().to(total.device)
+                counters.training_tokens += copies * sum(len(row.token_ids) for row in rows)
+                counters.training_tokens_padded += micro.inputs.numel()
+        finally:
+            here.rest()
+        for training in trainings:
+            unscale(training.parameters.values(), scale)
+        return total

@@ -1,4 +1,4 @@
-"""LoRA adapters: which layers get one, how they are put on and taken off, and PEFT's files with stable bytes."""
+"""LoRA adapters: which layers get them, and low-rank layers."""
 
 import contextlib
 import functools
@@ -6,31 +6,380 @@ import hashlib
 import json
 import math
 import re
+import struct
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from peft import LoraConfig, PeftModel, TaskType, get_peft_model, get_peft_model_state_dict
 from peft.tuners.lora.layer import ParamWrapper
 from peft.tuners.tuners_utils import BaseTunerLayer
 from peft.utils import transformers_weight_conversion
+from peft.utils.constants import TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING
 from safetensors.torch import save
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
-from lm_validity.cells.training.low_rank import (
-    DEFAULT_ADAPTER,
-    BatchDropout,
-    BatchPosition,
-    Block,
-    CannotStack,
-    adapted_forward,
-)
-from lm_validity.cells.training.targets import Adaptable, find_targets
+from lm_validity.cells.models.prefetch import EXPERT_COUNTS
 from lm_validity.errors import CellError, first_line
 from lm_validity.files import replace_file, write_text
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Which weights of a model get an adapter: linear layers that a text goes through, and experts that are one tensor.
+
+# query, key and value projections as transformers' architectures name them, alone or fused
+ATTENTION_PROJECTIONS = frozenset(
+    ("q_proj", "k_proj", "v_proj", "qkv_proj", "query_key_value", "c_attn", "Wqkv", "in_proj", "query", "key", "value")
+)
+# of a state-space mixer, whose fused kernels read these weights without calling the layer: an adapter would be ignored
+READ_BY_KERNELS = ("out_proj", "x_proj", "dt_proj")
+MAMBA_BY_ANOTHER_NAME = ("falcon_h1", "nemotron_h")  # where PEFT refuses them as well
+
+
+class Adaptable(Protocol):
+    """What an adapter is put on, `LanguageModel` for one. model_id: the name that adapters carry."""
+
+    @property
+    def base(self) -> PreTrainedModel:
+        """The model whose layers get adapters; it is changed in place."""
+
+    @property
+    def model_id(self) -> str:
+        """The name that adapters carry and that errors give."""
+
+
+@dataclass(frozen=True)
+class Targets:
+    """layers: path -> linear layer. experts: paths of three-dimensional tensors, each one matrix per expert.
+    names: of the layers, as PEFT takes them: last parts of their paths where these name nothing else, else paths.
+    share: of the weights that a text goes through (embeddings, output head and vectors left out), those with an
+    adapter."""
+
+    layers: dict[str, torch.nn.Module]
+    experts: tuple[str, ...]
+    names: tuple[str, ...]
+    share: float
+
+    @property
+    def described(self) -> tuple[str, ...]:
+        """The names with `*` for numbers of layers and experts, sorted: one entry per kind of layer."""
+        return tuple(sorted({_pattern(name) for name in (*self.names, *self.experts)}))
+
+
+def find_targets(lm: Adaptable, rule: str) -> Targets:
+    """What gets an adapter under a rule.
+
+    `all-linear`: every linear layer that a text goes through but the output head, and experts: the one rule that treats
+    all families alike; `attention`: query, key and value; `paper`: PEFT's default for the architecture, as in the
+    published grid. Never routers, which choose experts, and never towers for other inputs than text.
+    Raises CellError where the architecture has none.
+    """
+    everything = _reached(lm.base)
+    reached = {name: module for name, module in everything.items() if _adaptable(lm.base, name, module)}
+    architecture: str = lm.base.config.model_type
+    experts: tuple[str, ...] = ()
+    wanted: Collection[str]
+    if rule == "all-linear":
+        wanted, experts = {_last(name) for name in reached}, _fused_experts(everything)
+    elif rule == "attention":
+        wanted = ATTENTION_PROJECTIONS
+    else:
+        known = TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING.get(architecture, [])
+        wanted = set(known if isinstance(known, list) else [])
+    layers = {name: module for name, module in reached.items() if _last(name) in wanted}
+    if not layers and not experts:
+        raise CellError(
+            f"{lm.model_id}: no layers for adapters under target_modules {rule!r} (architecture {architecture!r}).",
+            "use target_modules all-linear, which needs no table of architectures."
+            if rule != "all-linear"
+            else "the model has no linear layer that PEFT can adapt.",
+        )
+    holders = {name.rpartition(".")[0]: everything[name.rpartition(".")[0]] for name in experts}
+    share = _share(everything.values(), [*layers.values(), *holders.values()])
+    return Targets(layers, experts, _names(lm.base, layers), share)
+
+
+def _last(name: str) -> str:
+    return name.rpartition(".")[2]
+
+
+def _pattern(name: str) -> str:
+    return re.sub(r"(?<=\.)\d+(?=\.)", "*", name)
+
+
+def _reached(model: PreTrainedModel) -> dict[str, torch.nn.Module]:
+    """Path -> module with matrices of its own, of those that a text goes through: found by trying. Of modules that
+    differ in their number only, all are, since a short text meets few experts. The embeddings and the output head are
+    left out, and what returns no tensor (routers that are linear layers)."""
+    ends = (model.get_input_embeddings(), model.get_output_embeddings())
+    weighty = {
+        name: module
+        for name, module in model.named_modules()
+        if module not in ends and any(weight.ndim > 1 for weight in module.parameters(recurse=False))
+    }
+    met: set[str] = set()
+
+    def note(name: str) -> Callable[..., None]:
+        return lambda module, inputs, output: met.add(_pattern(name)) if isinstance(output, torch.Tensor) else None
+
+    handles = [module.register_forward_hook(note(name)) for name, module in weighty.items()]
+    vocabulary = model.config.get_text_config().vocab_size
+    try:
+        with torch.no_grad():
+            model(input_ids=torch.arange(5, 37, device=model.device)[None] % vocabulary, use_cache=False)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return {name: module for name, module in weighty.items() if _pattern(name) in met}
+
+
+def _adaptable(model: PreTrainedModel, name: str, module: torch.nn.Module) -> bool:
+    linear = isinstance(module, torch.nn.Linear | Conv1D)
+    return linear and not _is_router(model, name, module) and not _is_bypassed(model, name)
+
+
+def _is_router(model: PreTrainedModel, name: str, layer: torch.nn.Module) -> bool:
+    """A layer whose outputs are one an expert, or one gate, and whose path says so."""
+    config = model.config.get_text_config()
+    counts = {getattr(config, key, None) for key in EXPERT_COUNTS} - {None}
+    outputs = layer.nf if isinstance(layer, Conv1D) else layer.out_features
+    named = any("gate" in part or "router" in part for part in name.split(".")[-2:])
+    return bool(counts) and named and outputs in {1, *(count for count in counts if isinstance(count, int))}
+
+
+def _is_bypassed(model: PreTrainedModel, name: str) -> bool:
+    parent, _, last = name.rpartition(".")
+    of_mamba = "mamba" in type(model.get_submodule(parent)).__name__.lower()
+    return last in READ_BY_KERNELS and (of_mamba or model.config.model_type in MAMBA_BY_ANOTHER_NAME)
+
+
+def _fused_experts(reached: dict[str, torch.nn.Module]) -> tuple[str, ...]:
+    """Paths of tensors (experts, rows, columns) of mixtures of experts."""
+    return tuple(
+        f"{path}.{name}"
+        for path, module in reached.items()
+        if "experts" in type(module).__name__.lower()
+        for name, weight in module.named_parameters(recurse=False)
+        if weight.ndim == 3
+    )
+
+
+def _names(model: PreTrainedModel, layers: dict[str, torch.nn.Module]) -> tuple[str, ...]:
+    short = {_last(name) for name in layers}
+    head = model.get_output_embeddings()
+    alike = {name for name, module in model.named_modules() if _last(name) in short and module is not head}
+    return tuple(sorted(short if alike == set(layers) else layers))
+
+
+def _share(reached: Iterable[torch.nn.Module], adapted: Iterable[torch.nn.Module]) -> float:
+    """Weights of matrices of the adapted modules over those of all that a text goes through."""
+
+    def count(modules: Iterable[torch.nn.Module]) -> int:
+        weights = (weight for module in modules for weight in module.parameters(recurse=False))
+        return sum(weight.numel() for weight in weights if weight.ndim > 1)
+
+    return count(adapted) / max(1, count(reached))
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# What an adapter adds to a layer: dropout that any micro-batch reproduces, and little kept for the backward pass.
+
+DEFAULT_ADAPTER = "default"  # the name PEFT gives to the first
+KEPT = 2**23  # elements (bytes) of a block's masks that a GPU keeps for the rest of the step
+
+
+class CannotStack(Exception):
+    """The model mixes the rows of a batch (experts): its rates must be trained one after another."""
+
+
+@dataclass
+class Block:
+    """Layers of one block of a model, whose masks a GPU draws in one launch: small models wait for launches.
+
+    features: of each layer's input, by its number. masks: those at hand, (rows, tokens, features) of bool, all of
+    `moment`.
+    """
+
+    features: dict[int, int] = field(default_factory=dict)
+    moment: tuple[int, ...] = ()
+    masks: dict[int, torch.Tensor] = field(default_factory=dict)
+
+
+@dataclass
+class BatchPosition:
+    """Where in training a forward pass stands; the dropout masks are a function of it and of nothing else.
+
+    rows, width: documents of the effective batch and tokens of its longest;
+    start, count, length: first row, rows and tokens of the micro-batch.
+    adapters: those in training. Several: the micro-batch is there once for each, one copy behind another.
+    """
+
+    seed: int
+    step: int = 0
+    rows: int = 0
+    width: int = 0
+    start: int = 0
+    count: int = 0
+    length: int = 0
+    training: bool = False
+    adapters: Sequence[str] = (DEFAULT_ADAPTER,)
+    _generators: dict[torch.device, torch.Generator] = field(default_factory=dict)
+    _large: Block | None = None  # the one block whose masks are there although they are large
+    _constants: dict[tuple[float, torch.device], torch.Tensor] = field(default_factory=dict)
+
+    def generator(self, device: torch.device, layer: int) -> torch.Generator:
+        """A generator seeded from (seed, step, layer)."""
+        if device not in self._generators:
+            self._generators[device] = torch.Generator(device)
+        packed = struct.pack("<qqq", self.seed, self.step, layer)
+        number = int.from_bytes(hashlib.blake2b(packed, digest_size=8).digest(), "little")
+        return self._generators[device].manual_seed(number)
+
+    def rest(self) -> None:
+        """A step is over: nothing is dropped until the next, and no large mask waits for it."""
+        self.training = False
+        self.hold_large(None)
+
+    def hold_large(self, block: Block | None) -> None:
+        """Let go of the masks of the large block before: a GPU has no memory to spare for those of all."""
+        if self._large is not None and self._large is not block:
+            self._large.masks = {}
+        self._large = block
+
+    def constant(self, value: float, device: torch.device) -> torch.Tensor:
+        """(1,) in float32: a kernel that is given it computes in float32, whatever the other tensors are."""
+        if (value, device) not in self._constants:
+            self._constants[value, device] = torch.tensor([value], device=device)
+        return self._constants[value, device]
+
+
+class BatchDropout(torch.nn.Module):
+    """Dropout of a LoRA layer whose mask belongs to the effective batch.
+
+    The mask is drawn for all rows of the effective batch from (seed, step, layer), and a micro-batch takes its rows of
+    it; a GPU draws the masks of a whole block from (seed, step, its first layer). So neither the size of the
+    micro-batch, nor a retry, a resume, a validation in between or gradient checkpointing changes what is dropped, and
+    no global random state is read. Only layers that see routed tokens (experts) draw by micro-batch.
+    """
+
+    def __init__(self, probability: float, position: BatchPosition, layer: int, block: Block):
+        super().__init__()
+        self.probability, self.position, self.layer, self.block = probability, position, layer, block
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """x with some of its elements zero and the others scaled."""
+        if not self._drops():
+            return x
+        mask, shape = self._mask(x)
+        return (x.reshape(shape) * mask * (1 / (1 - self.probability))).reshape(x.shape)
+
+    def dropped(self, x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        """`forward` of x in float32, given in a dtype: in one kernel, and without a derivative."""
+        if not self._drops():
+            return x.to(dtype)
+        mask, shape = self._mask(x)
+        zero, out = self.position.constant(0.0, x.device), torch.empty(shape, dtype=dtype, device=x.device)
+        torch.addcmul(zero, x.reshape(shape), mask, value=1 / (1 - self.probability), out=out)
+        return out.reshape(x.shape)
+
+    def _drops(self) -> bool:
+        return self.position.training and self.probability > 0
+
+    def _mask(self, x: torch.Tensor) -> tuple[torch.Tensor, tuple[int, ...]]:
+        """What is kept (bool), and the shape in which x goes with it: one mask for all copies."""
+        here, features = self.position, x.shape[-1]
+        shape = (len(here.adapters), here.count, here.length, features)
+        if x.numel() == math.prod(shape):
+            return self._batch_mask(features, x.device), shape
+        return self._draw(self.layer, x.shape, x.device), tuple(x.shape)
+
+    def _batch_mask(self, features: int, device: torch.device) -> torch.Tensor:
+        """What the micro-batch keeps: bool, (rows, tokens, features)."""
+        here, block = self.position, self.block
+        moment = (here.step, here.rows, here.width)
+        if block.moment != moment:
+            block.moment, block.masks = moment, {}
+        if self.layer not in block.masks:
+            # on a CPU launches cost little, and numbers stay what they were
+            members = {self.layer: features} if device.type == "cpu" else block.features
+            sizes = [here.rows * here.width * one for one in members.values()]
+            if device.type != "cpu" and sum(sizes) > KEPT:
+                here.hold_large(block)
+            drawn = self._draw(min(members), (sum(sizes),), device).split(sizes)
+            for (layer, own), mask in zip(members.items(), drawn, strict=True):
+                block.masks[layer] = mask.view(here.rows, here.width, own)
+        return block.masks[self.layer][here.start : here.start + here.count, : here.length]
+
+    def _draw(self, layer: int, shape: tuple[int, ...], device: torch.device) -> torch.Tensor:
+        mask = torch.empty(shape, dtype=torch.bool, device=device)
+        return mask.bernoulli_(1 - self.probability, generator=self.position.generator(device, layer))
+
+
+def adapted_forward(layer: torch.nn.Module, position: BatchPosition, x: torch.Tensor) -> torch.Tensor:
+    """A LoRA layer in training: base(x) + scaling * B A dropout(x), or with B_k A_k for copy k of the micro-batch.
+
+    PEFT's own forward for one adapter, to the bit, but for what it keeps and launches (see `_LowRank`). Raises
+    CannotStack where there are copies and the layer sees the tokens in another order (experts).
+    """
+    result = layer.base_layer(x)
+    first, *more = position.adapters
+    down, up = layer.lora_A[first].weight, layer.lora_B[first].weight
+    if more:
+        if x.numel() != len(position.adapters) * position.count * position.length * x.shape[-1]:
+            raise CannotStack
+        down = torch.stack([layer.lora_A[name].weight for name in position.adapters])  # (K, rank, inputs)
+        up = torch.stack([layer.lora_B[name].weight for name in position.adapters])  # (K, outputs, rank)
+    return _LowRank.apply(result, x, down, up, layer.scaling[first], layer.lora_dropout[first])
+
+
+class _LowRank(torch.autograd.Function):
+    """result + scaling * B A dropout(x), for which autograd would keep dropout(x) and its mask: in bfloat16 training
+    four bytes and one an element and layer. Here x alone is kept, which is there anyway; the backward pass draws the
+    mask again. Changes of dtype, masks and factors go into one kernel each: a small model's step waits for launches.
+
+    result: (..., outputs). x: (..., inputs). down: (rank, inputs), up: (outputs, rank), both float32, or each with K in
+    front, for K copies in x.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        result: torch.Tensor,
+        x: torch.Tensor,
+        down: torch.Tensor,
+        up: torch.Tensor,
+        scaling: float,
+        dropout: BatchDropout,
+    ) -> torch.Tensor:
+        inner = _rows(dropout.dropped(x, down.dtype), down) @ down.mT
+        ctx.save_for_backward(x, down, up, inner)
+        ctx.scaling, ctx.dropout = scaling, dropout
+        change = (inner @ up.mT).reshape(result.shape)
+        one = dropout.position.constant(1.0, x.device)
+        return torch.addcmul(result, change, one, value=scaling, out=torch.empty_like(result))
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        x, down, up, inner = ctx.saved_tensors
+        dropout = ctx.dropout
+        of_change = _rows(gradient * dropout.position.constant(ctx.scaling, x.device), up)  # float32
+        of_inner = of_change @ up
+        of_up = of_change.mT @ inner
+        of_down = of_inner.mT @ _rows(dropout.dropped(x, down.dtype), down)
+        of_x = dropout.dropped((of_inner @ down).reshape(x.shape), x.dtype) if ctx.needs_input_grad[1] else None
+        return gradient, of_x, of_down, of_up, None, None
+
+
+def _rows(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """x as (tokens, features), or (K, tokens, features) where the weight has K in front."""
+    return x.reshape(*weight.shape[:-2], -1, x.shape[-1])
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# LoRA adapters: which layers get one, how they are put on and taken off, and PEFT's files with stable bytes.
 
 # PEFT asks transformers by a name that is going out of use; nothing for the user to act on
 warnings.filterwarnings("ignore", message=".*is_gradient_checkpointing", category=FutureWarning)

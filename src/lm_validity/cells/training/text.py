@@ -13,8 +13,7 @@ from lm_eval.api.task import Task
 from lm_validity.cells.lm_eval_internals import maybe_delimit
 from lm_validity.cells.models.language_model import LanguageModel
 from lm_validity.cells.tasks.evaluation import Prompt, prepare_requests
-from lm_validity.cells.tasks.groups import Document
-from lm_validity.cells.tasks.tasks import AnyTask, Documents, gold_choice, task_of
+from lm_validity.cells.tasks.tasks import AnyTask, Document, Documents, gold_choice, task_of
 from lm_validity.errors import CellError
 
 

@@ -1,26 +1,167 @@
-"""Texts and labels of the bias study's tasks: read once on the login node, checked against the sheet, written as one
-parquet file that jobs read without network; and the random draws of train, extra and test rows.
-
-Prepared files have the columns `row` (place in the source, from 0), `text` and `label` (class number).
-"""
+"""The bias study's texts: their source, subsamples and batches of tokens."""
 
 import hashlib
+import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.csv
 import pyarrow.parquet as pq
+import torch
 
-from lm_validity.cells.trials.source import Columns, source_columns
+from lm_validity.cells.models.prefetch import hub_errors
 from lm_validity.config.bias_sheets import Task as TaskRow
 from lm_validity.errors import CellError, InputError, nearest
 from lm_validity.files import check_encodable, replace_file
 from lm_validity.run.trial_plan import TaskData
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Columns of a text classification data set: a local file, parquet files of a hub repository, or what the `datasets`
+# library makes of a hub id. No remote code.
+
+Columns: TypeAlias = dict[str, list[Any]]  # values by name, one a row
+
+LOCAL_FORMATS = (".jsonl", ".json", ".csv", ".tsv", ".parquet")
+
+
+def source_columns(source: TaskRow) -> tuple[Columns, str | None]:
+    """The text and label columns of a task's source, and the commit they are of (null: a local file).
+
+    Raises InputError where it cannot be read, naming the line, or where a column is missing.
+    """
+    path = Path(source.path).expanduser()
+    if path.suffix in LOCAL_FORMATS or path.is_file():
+        columns, revision = _local_columns(source, path), None
+    else:
+        columns, revision = _hub_columns(source)
+    for name in (*source.text, source.label):
+        if name not in columns:
+            close = nearest(name, columns)
+            raise InputError(
+                f"task {source.task!r}: no column {name!r} in {source.path}.",
+                f"did you mean {close!r}?" if close else f"it has {', '.join(columns)}.",
+            )
+    return columns, revision
+
+
+def _local_columns(source: TaskRow, path: Path) -> Columns:
+    where = f"task {source.task!r}: {path}"
+    if not path.is_file():
+        raise InputError(f"{where}: no such file.", "correct `path` in the tasks sheet.")
+    try:
+        if path.suffix in (".jsonl", ".json"):
+            return _json_lines(source, path)
+        if path.suffix == ".parquet":
+            return pq.read_table(path).to_pydict()
+        if path.suffix in (".csv", ".tsv"):
+            return _separated(path)
+    except (pa.ArrowInvalid, UnicodeDecodeError) as error:
+        raise InputError(f"{where}: cannot be read ({error}).", "check the file.") from error
+    raise InputError(f"{where}: unknown format.", f"use one of {', '.join(LOCAL_FORMATS)}.")
+
+
+def _json_lines(source: TaskRow, path: Path) -> Columns:
+    needed = (*source.text, source.label)
+    columns: Columns = {}
+    with open(path, encoding="utf-8") as handle:
+        for number, line in enumerate(handle, start=1):
+            try:
+                row = json.loads(line)
+            except ValueError as error:
+                raise InputError(f"{path}: line {number} is not JSON ({error}).", "one object per line.") from None
+            if not isinstance(row, dict):
+                raise InputError(f"{path}: line {number} is not a JSON object.", "one object per line.")
+            if number == 1:
+                columns = {name: [] for name in row}
+            missing = [name for name in needed if name in columns and name not in row]
+            if missing:
+                raise InputError(f"{path}: line {number} has no {missing[0]!r}.", "every line needs it.")
+            for name, values in columns.items():
+                values.append(row.get(name))
+    return columns
+
+
+def _separated(path: Path) -> Columns:
+    """All columns as text, so that a text `NA` stays one."""
+    parse = pyarrow.csv.ParseOptions(delimiter="\t" if path.suffix == ".tsv" else ",", newlines_in_values=True)
+    header = pyarrow.csv.open_csv(path, parse_options=parse).schema.names
+    convert = pyarrow.csv.ConvertOptions(column_types={name: pa.string() for name in header}, strings_can_be_null=False)
+    return pyarrow.csv.read_csv(path, parse_options=parse, convert_options=convert).to_pydict()
+
+
+def _hub_columns(source: TaskRow) -> tuple[Columns, str]:
+    from huggingface_hub import HfApi
+    from huggingface_hub.constants import HF_HUB_OFFLINE
+    from huggingface_hub.errors import GatedRepoError, HFValidationError, RepositoryNotFoundError
+
+    where = f"task {source.task!r} ({source.path})"
+    try:
+        revision = source.revision
+        if not HF_HUB_OFFLINE:
+            revision = HfApi().dataset_info(source.path, revision=source.revision).sha
+        read = _hub_parquet if source.files else _hub_library
+        return read(source, revision)
+    except GatedRepoError:
+        raise InputError(
+            f"{where}: gated, and this account has no access.",
+            "accept its terms on the hub and log in with `hf auth login`.",
+        ) from None
+    except RepositoryNotFoundError:
+        raise InputError(f"{where}: no such data set on the hub.", "check `path` in the tasks sheet.") from None
+    except (*hub_errors(), HFValidationError, ValueError) as error:
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise InputError(
+            f"{where}: cannot be fetched ({reason}).",
+            "check configuration, split and files; without network it must be in the local cache already.",
+        ) from error
+
+
+def _hub_parquet(source: TaskRow, revision: str | None) -> tuple[Columns, str]:
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.constants import HF_HUB_OFFLINE
+
+    folder = Path(
+        snapshot_download(
+            source.path,
+            repo_type="dataset",
+            revision=revision,
+            allow_patterns=list(source.files),
+            local_files_only=HF_HUB_OFFLINE,
+        )
+    )
+    files = sorted({found for pattern in source.files for found in folder.glob(pattern)})
+    if not files:
+        raise InputError(
+            f"task {source.task!r} ({source.path}): no file matches {', '.join(source.files)}.",
+            "correct `files` in the tasks sheet.",
+        )
+    needed = [*source.text, source.label]
+    tables = [pq.read_table(file) for file in files]
+    names = [name for name in tables[0].column_names if name in needed] or tables[0].column_names
+    return pa.concat_tables([table.select(names) for table in tables]).to_pydict(), folder.name
+
+
+def _hub_library(source: TaskRow, revision: str | None) -> tuple[Columns, str]:
+    import datasets
+
+    datasets.disable_progress_bars()
+    found = datasets.load_dataset(source.path, source.configuration, split=source.split, revision=revision)
+    needed = {*source.text, source.label}
+    names = [name for name in found.column_names if name in needed] or found.column_names
+    return {name: list(found[name]) for name in names}, revision or ""
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Texts and labels of the bias study's tasks: read once on the login node, checked against the sheet, written as one
+# parquet file that jobs read without network; and the random draws of train, extra and test rows.
+#
+# Prepared files have the columns `row` (place in the source, from 0), `text` and `label` (class number).
 
 SPLIT_SEED = 42  # as in the authors' code: subsample i is drawn with random state 42 + i
 SHARE_TOLERANCE = 0.001  # between the sheet's share of the largest class and the one found
@@ -257,3 +398,134 @@ def _check_size(name: str, counts: list[int], m: int, n: int, error: type[InputE
             f"task {name!r}: {total} rows, m = {m} and n = {n} need {needed}.",
             "use a smaller n, or leave the task out.",
         )
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Batches of texts of very different lengths without the padding: short texts share a row.
+#
+# A text in a shared row sees itself alone (a block-diagonal attention mask) and counts its positions from zero, so its
+# vectors are those of a row of its own up to rounding. Architectures whose code is not known to take such masks and
+# positions get one padded row a text.
+
+IGNORED = -100  # cross_entropy's label of what is not predicted
+SHARED_ROWS = frozenset(("bert", "gpt2", "llama", "mistral", "qwen2"))  # model types
+
+
+@dataclass(frozen=True)
+class Batch:
+    """input_ids: (rows, tokens). attention_mask: (rows, tokens), or of shared rows additive (rows, 1, tokens, tokens)
+    with position_ids (rows, tokens). labels: (rows, tokens) of token ids, or one class per text; IGNORED where nothing
+    is predicted. places: (texts, 3), row, first and last token of each text. tokens: without padding. predicted: labels
+    that are not IGNORED, counted before the batch goes to its device, which the host would wait for. host_labels: the
+    labels where they were before that."""
+
+    input_ids: torch.Tensor
+    attention_mask: torch.Tensor
+    labels: torch.Tensor
+    tokens: int
+    position_ids: torch.Tensor | None = None
+    places: torch.Tensor | None = None
+    predicted: int = 0
+    host_labels: torch.Tensor | None = None
+
+    def inputs(self) -> dict[str, torch.Tensor]:
+        """What a model's forward pass is called with."""
+        found = {"input_ids": self.input_ids, "attention_mask": self.attention_mask}
+        return found if self.position_ids is None else found | {"position_ids": self.position_ids}
+
+    def rows(self, start: int, stop: int) -> "Batch":
+        """Some of the rows; of labelled tokens only, since classes are not by row."""
+        positions = None if self.position_ids is None else self.position_ids[start:stop]
+        return replace(
+            self,
+            input_ids=self.input_ids[start:stop],
+            attention_mask=self.attention_mask[start:stop],
+            labels=self.labels[start:stop],
+            position_ids=positions,
+            places=None,
+            host_labels=None if self.host_labels is None else self.host_labels[start:stop],
+        )
+
+    def to(self, device: torch.device) -> "Batch":
+        """The batch on a device; the labels are also kept on the host, for `predicted_places`."""
+        names = ("input_ids", "attention_mask", "labels", "position_ids", "places")
+        present = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+        moved = {name: tensor.to(device, non_blocking=True) for name, tensor in present.items()}
+        return replace(self, **moved, predicted=int((self.labels != IGNORED).sum()), host_labels=self.labels)
+
+    def predicted_places(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Row and position of each labelled token, on the device: found on the host, which would wait for a device to
+        count them."""
+        assert self.host_labels is not None, "`to` keeps them"
+        found = np.nonzero(self.host_labels.numpy() != IGNORED)
+        row, position = (torch.from_numpy(each).to(self.labels.device, non_blocking=True) for each in found)
+        return row, position
+
+
+def padded(sequences: Sequence[Sequence[int]], padding: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Token ids and attention mask (texts, longest), padded on the right."""
+    width = max(map(len, sequences))
+    ids = np.full((len(sequences), width), padding, dtype=np.int64)
+    mask = np.zeros_like(ids)
+    for row, tokens in enumerate(sequences):
+        ids[row, : len(tokens)] = tokens
+        mask[row, : len(tokens)] = 1
+    return torch.from_numpy(ids), torch.from_numpy(mask)
+
+
+def next_tokens(ids: torch.Tensor, attention: torch.Tensor) -> torch.Tensor:
+    """At each position the token to predict from it; IGNORED at the end and in the padding."""
+    labels = torch.full_like(ids, IGNORED)
+    labels[:, :-1] = torch.where(attention[:, 1:] == 1, ids[:, 1:], IGNORED)
+    return labels
+
+
+def share_rows(
+    ids: torch.Tensor, attention: torch.Tensor, labels: torch.Tensor, *, causal: bool, dtype: torch.dtype
+) -> Batch:
+    """The texts of a padded batch (texts, tokens) in as few rows as first fit finds, longest first.
+
+    labels: token labels of the shape of `ids`, which move with their tokens, or (texts,), which stay. causal: a token
+    sees none after it. dtype: the model's, of the additive mask.
+    """
+    lengths = attention.sum(dim=1).tolist()
+    places, width = _first_fit(lengths), max(lengths)
+    shape = (1 + max(row for row, _ in places), width)
+    # numpy's slices: many small copies, for which a tensor's are ten times as slow
+    shared, positions = np.full(shape, int(ids[0, 0])), np.zeros(shape, dtype=np.int64)
+    owner = np.full(shape, -1)  # padding sees padding: a row without any key would be NaN
+    moved = np.full(shape, IGNORED)
+    own_ids, own_labels, counting = ids.numpy(), labels.numpy(), np.arange(width)
+    for text, ((row, first), length) in enumerate(zip(places, lengths, strict=True)):
+        last = first + length
+        shared[row, first:last] = own_ids[text, :length]
+        positions[row, first:last] = counting[:length]
+        owner[row, first:last] = text
+        if labels.ndim > 1:
+            moved[row, first:last] = own_labels[text, :length]
+    unseen = owner[:, :, None] != owner[:, None, :]
+    if causal:
+        unseen |= counting[:, None] < counting
+    mask = torch.zeros(unseen.shape, dtype=dtype).masked_fill_(torch.from_numpy(unseen), torch.finfo(dtype).min)
+    spans = [(row, first, first + length - 1) for (row, first), length in zip(places, lengths, strict=True)]
+    return Batch(
+        torch.from_numpy(shared),
+        mask[:, None],
+        torch.from_numpy(moved) if labels.ndim > 1 else labels,
+        sum(lengths),
+        torch.from_numpy(positions),
+        torch.tensor(spans),
+    )
+
+
+def _first_fit(lengths: Sequence[int]) -> list[tuple[int, int]]:
+    """(row, first token) of each text; rows hold as many tokens as the longest text."""
+    width, used = max(lengths), list[int]()
+    found: list[tuple[int, int]] = [(0, 0)] * len(lengths)
+    for text in sorted(range(len(lengths)), key=lambda each: -lengths[each]):
+        row = next((row for row, taken in enumerate(used) if taken + lengths[text] <= width), len(used))
+        if row == len(used):
+            used.append(0)
+        found[text] = (row, used[row])
+        used[row] += lengths[text]
+    return found

@@ -6,11 +6,9 @@ import numpy as np
 import torch
 import transformers
 
-from lm_validity.cells.models.memory import in_batches
-from lm_validity.cells.trials.batches import SHARED_ROWS, Batch, next_tokens, padded, share_rows
-from lm_validity.cells.trials.data import Task
-from lm_validity.cells.trials.resident import Arm, ResidentModel, TrialCounters
-from lm_validity.cells.trials.training import Schedule, train
+from lm_validity.cells.models.scorer import in_batches
+from lm_validity.cells.trials.data import SHARED_ROWS, Batch, Task, next_tokens, padded, share_rows
+from lm_validity.cells.trials.training import Arm, ResidentModel, Schedule, TrialCounters, train
 from lm_validity.errors import CellError
 from lm_validity.run.trial_plan import TrialPlan
 

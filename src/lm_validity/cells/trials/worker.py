@@ -1,12 +1,8 @@
-"""The bias study's resident worker: one process computes a batch of trials and appends each as it finishes.
-
-A finished trial is one parquet file, `trial-00007.parquet`: per arm and test observation the class probabilities, and
-in its metadata the recipe, the pretraining losses and the hash of the test set. It is written beside its place and
-renamed, so that a kill at any moment leaves whole trials only, and the next process goes on with the first missing one.
-"""
+"""Trials of a job: arms, the files of finished ones, and the batch that is committed."""
 
 import json
 import logging
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,21 +12,121 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from lm_validity.cells.models.memory import MORE_MEMORY, must_fit
+from lm_validity.cells.models.prefetch import check_unchanged, prefetch_model
+from lm_validity.cells.models.scorer import MORE_MEMORY, must_fit
 from lm_validity.cells.trials.data import Draw, Task, draw_hash, draw_trial, read_task, without_duplicates
+from lm_validity.config.load import Run
+from lm_validity.config.sheets import Model
 from lm_validity.errors import CellError
 from lm_validity.files import replace_file
+from lm_validity.run.cell import Job
 from lm_validity.run.recipe import derive_seed, recipe_hash
+from lm_validity.run.rules.pretrain_on_test import PRETRAIN_ON_TEST
+from lm_validity.run.store import Place
 from lm_validity.run.trial_plan import ARMS, TrialPlan
+from lm_validity.run.trial_plans import make_plan
+from lm_validity.run.trial_settings import TrialCell
+from lm_validity.run.workspace import Workspace
 from lm_validity.tables.schema import PROBABILITIES, TRIALS, write_table
+
+if TYPE_CHECKING:
+    from lm_validity.cells.trials.head import HeadTrials
+    from lm_validity.cells.trials.training import Arm, ResidentModel, TrialCounters
+    from lm_validity.cells.trials.zero_shot import ZeroShotTrials
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# The bias study's jobs: what the login node records of language models and tasks, and batches of trials into the
+# store.
+
+log = logging.getLogger(__name__)
+
+
+def prefetch_language_model(run: Run, language_model: str) -> dict[str, Any]:
+    """Fetch a language model at a pinned revision, or take a local folder; the record of `prefetch.prefetch_model`."""
+    row = run.language_models[language_model]
+    model = Model(model=language_model, path=row.path, revision=row.revision, dtype=row.dtype)
+    return prefetch_model(model, causal=row.architecture == "causal")
+
+
+def prefetch_trial_task(run: Run, task: str) -> dict[str, Any]:
+    """Read a task's texts and labels, check them against the sheet and the experiments' sizes; the record of it."""
+    from lm_validity.cells.trials.data import prefetch_task
+
+    experiments = run.bias.experiments.values()
+    wanted = [one for one in experiments if task in (one.tasks or run.tasks)]
+    sizes = sorted({(m, n) for one in wanted for m in one.m for n in one.n})
+    unique = run.bias.drop_duplicate_texts
+    output = run.results / "prefetch" / "tasks" / f"{task}.parquet"
+    record = prefetch_task(run.tasks[task], output, sizes, unique=unique)
+    if record["duplicate_rows"]:
+        log.warning(
+            "task %r: %d of %d rows have a text that occurs more than once; %s.",
+            task,
+            record["duplicate_rows"],
+            record["rows"],
+            f"{record['unique_texts']} are drawn from" if unique else "a test text can also be in extra or train",
+        )
+    return record
+
+
+def trial_device(wanted: str, size_class: str, gpus: int) -> str:
+    """The device of a trial for `evaluation.device`, as `worker.resolve_device` but never more than one GPU."""
+    from lm_validity.cells.runner import resolve_device
+
+    single = wanted == "all" or (wanted == "auto" and gpus)
+    return resolve_device("cuda" if single else wanted, size_class, gpus)
+
+
+class TrialWorker:
+    """Computes batches of trials of one language model, which stays loaded. torch is imported when the first batch
+    really has to be computed."""
+
+    def __init__(self, workspace: Workspace, job: Job[TrialCell]):
+        self.workspace, self.row = workspace, workspace.run.language_models[job.model]
+        self._resident: ResidentWorker | None = None
+
+    def compute(self, place: Place[TrialCell]) -> None:
+        """Compute one batch and commit it to the store. Raises CellError for a failure that the cell causes.
+
+        The work directory is named after the recipe and outlives a kill; the finished trials in it are kept.
+        """
+        import torch
+
+        from lm_validity.cells.models.provenance import Stopwatch
+
+        stopwatch, workspace = Stopwatch(), self.workspace
+        configuration, row = workspace.run.configuration, self.row
+        gpus = configuration.size_classes[row.size_class].gpu
+        device = trial_device(configuration.evaluation.device, row.size_class, gpus)
+        plan = make_plan(workspace, place.cell, device)
+        record = workspace.language_model_record(place.cell.model)
+        check_unchanged(place.cell.model, record["checkpoints"]["final"])
+        work = workspace.work / place.folder
+        self._resident = self._resident or ResidentWorker()
+        self._resident.run(plan, work, shared=PRETRAIN_ON_TEST.base_arms(workspace.work))
+        result: dict[str, Any] = {}
+
+        def write(folder: Path) -> None:
+            result.update(write_tables(plan, work, folder))
+
+        sidecar = stopwatch.costs(torch.device(device)) | {"counters": self._resident.take_counters()}
+        workspace.store.commit(place, result, sidecar, write)
+        # only now: a job killed before the commit resumes from it
+        shutil.rmtree(work, ignore_errors=True)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# The bias study's resident worker: one process computes a batch of trials and appends each as it finishes.
+#
+# A finished trial is one parquet file, `trial-00007.parquet`: per arm and test observation the class probabilities,
+# and in its metadata the recipe, the pretraining losses and the hash of the test set. It is written beside its place
+# and renamed, so that a kill at any moment leaves whole trials only, and the next process goes on with the first
+# missing one.
 
 log = logging.getLogger(__name__)
 
 TRIAL_MEMORY = f"lower micro_batch (of bias.pretraining or bias.zero_shot) if it trains, or {MORE_MEMORY}."
-if TYPE_CHECKING:
-    from lm_validity.cells.trials.head import HeadTrials
-    from lm_validity.cells.trials.resident import Arm, ResidentModel, TrialCounters
-    from lm_validity.cells.trials.zero_shot import ZeroShotTrials
 
 FIXED_SEED = 42  # of every training in the authors' code
 _TRIAL_COLUMNS = pa.schema([PROBABILITIES.field(name) for name in ("arm", "row", "label", "probabilities")])
@@ -40,7 +136,7 @@ class ResidentWorker:
     """Keeps one loaded model and one task; the next plan that needs the same ones finds them."""
 
     def __init__(self) -> None:
-        from lm_validity.cells.trials.resident import TrialCounters
+        from lm_validity.cells.trials.training import TrialCounters
 
         self.counters = TrialCounters()
         self._task: Task | None = None
@@ -91,7 +187,7 @@ class ResidentWorker:
 
     def _trials(self, plan: TrialPlan, task: Task) -> "HeadTrials | ZeroShotTrials":
         from lm_validity.cells.trials.head import HeadTrials
-        from lm_validity.cells.trials.resident import ResidentModel
+        from lm_validity.cells.trials.training import ResidentModel
 
         options = plan.classification
         head = (options.pooler, len(plan.data.class_names)) if options.method == "head" else None

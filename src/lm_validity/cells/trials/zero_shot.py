@@ -1,8 +1,4 @@
-"""Zero-shot trials: pretrain a causal LM (LoRA, or all weights) on prompts without answers, then prompt it.
-
-A class's score is the mean log-probability of its name's tokens after the prompt; the probabilities are the scores'
-softmax. What all prompts of a task begin with is computed once an arm, each prompt once for all classes.
-"""
+"""Trials that classify by prompting."""
 
 import copy
 from collections.abc import Iterator, Sequence
@@ -15,14 +11,57 @@ import numpy as np
 import torch
 import transformers
 
-from lm_validity.cells.models.memory import in_batches
-from lm_validity.cells.trials.batches import SHARED_ROWS, Batch, next_tokens, padded
-from lm_validity.cells.trials.data import Task
-from lm_validity.cells.trials.prompts import CUE, QUERY, PromptFormat
-from lm_validity.cells.trials.resident import Arm, ResidentModel, TrialCounters
-from lm_validity.cells.trials.training import Schedule, train
+from lm_validity.cells.models.scorer import in_batches
+from lm_validity.cells.trials.data import SHARED_ROWS, Batch, Task, next_tokens, padded
+from lm_validity.cells.trials.training import Arm, ResidentModel, Schedule, TrialCounters, train
 from lm_validity.errors import CellError
 from lm_validity.run.trial_plan import TrialPlan
+
+# ----------------------------------------------------------------------------------------------------------------------
+# The zero-shot prompt of arXiv 2410.00179: an instruction with the class names, the text, a cue for the answer.
+#
+# Note the blank before the cue, which the paper's figure hides.
+
+QUERY = "### Text:"
+CUE = " ### Answer:"
+
+
+@dataclass(frozen=True)
+class PromptFormat:
+    """A task's prompts. characters: how much of a text is quoted."""
+
+    class_names: tuple[str, ...]
+    description: str
+    characters: int
+
+    @property
+    def instruction(self) -> str:
+        """What all prompts of the task begin with."""
+        names = "\n".join(self.class_names)
+        return f"Your task is to classify a given text as one of these categories:\n{names}\n\n{self.description}\n\n"
+
+    def query(self, text: str) -> str:
+        """One text as a prompt quotes it, cut to `characters`."""
+        return f"{QUERY} {text[: self.characters]}\n"
+
+    def prompt(self, text: str) -> str:
+        """What is scored, and what is pretrained on: it ends before the answer."""
+        return f"{self.instruction}{self.query(text)}{CUE}"
+
+    def answer(self, name: str) -> str:
+        """What follows a prompt whose class is `name`."""
+        return f" {name}"
+
+    def packed(self, texts: Sequence[str]) -> str:
+        """Several texts under one instruction, without a cue."""
+        return self.instruction + "\n\n".join(self.query(text) for text in texts)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Zero-shot trials: pretrain a causal LM (LoRA, or all weights) on prompts without answers, then prompt it.
+#
+# A class's score is the mean log-probability of its name's tokens after the prompt; the probabilities are the scores'
+# softmax. What all prompts of a task begin with is computed once an arm, each prompt once for all classes.
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ class PretrainOnTest(Rule[TrialCell, LanguageModel]):
     summary = "Run trials of the bias study: no pretraining, pretraining on other texts, and on the test texts."
     recipe_version = 1
     cell_type = TrialCell
-    worker = "lm_validity.cells.trials.jobs:TrialWorker"
+    worker = "lm_validity.cells.trials.worker:TrialWorker"
     sheet = "language_models"
     tables = ("trials", "probabilities")
 

@@ -7,14 +7,14 @@ import torch
 from accelerate.hooks import AlignDevicesHook, add_hook_to_module
 from toy_world import toy_model
 
-from lm_validity.cells.models import scorer_forward
+from lm_validity.cells.models import scorer
 from lm_validity.cells.models.language_model import load_language_model
 from lm_validity.cells.rehearsal import rehearse
 from lm_validity.cells.rehearsal.device import KIND, pretended_gpus
-from lm_validity.cells.training import loop, low_rank
-from lm_validity.cells.training.finetuning import FinetuneSettings, TrainingStopped, finetune
+from lm_validity.cells.training import loop, lora
 from lm_validity.cells.training.lora import use_adapter
 from lm_validity.cells.training.text import Example
+from lm_validity.cells.training.worker import FinetuneSettings, TrainingStopped, finetune
 
 EXAMPLES = [Example(tuple(range(5, 15 + number)), 1) for number in range(8)]
 SETTINGS = FinetuneSettings(learning_rate=1e-3, epochs=2)  # a step of one pass each
@@ -92,17 +92,17 @@ def elsewhere(function, place: int = -1):
 
 
 BUGS = {
-    "attention mask": (scorer_forward, "_additive", elsewhere(scorer_forward._additive), "score"),
-    "token ids": (scorer_forward, "_padded", elsewhere(scorer_forward._padded), "score"),
+    "attention mask": (scorer, "_additive", elsewhere(scorer._additive), "score"),
+    "token ids": (scorer, "_padded", elsewhere(scorer._padded), "score"),
     "mask of another type": (
-        scorer_forward,
+        scorer,
         "_additive",
-        lambda seen, dtype, device, real=scorer_forward._additive: real(seen, torch.float64, device),
+        lambda seen, dtype, device, real=scorer._additive: real(seen, torch.float64, device),
         "score",
     ),
-    "dropout mask": (low_rank.BatchDropout, "_draw", elsewhere(low_rank.BatchDropout._draw), "train"),
+    "dropout mask": (lora.BatchDropout, "_draw", elsewhere(lora.BatchDropout._draw), "train"),
     "generator": (
-        low_rank.BatchPosition,
+        lora.BatchPosition,
         "generator",
         lambda self, device, layer: torch.Generator("cpu"),
         "train",

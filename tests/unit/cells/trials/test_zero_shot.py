@@ -9,10 +9,9 @@ from toy_texts import CLASSES, toy_model, toy_plan, toy_rows, toy_task
 from transformers import AutoModelForCausalLM
 
 from lm_validity.cells.trials.data import draw_trial, read_task
-from lm_validity.cells.trials.prompts import PromptFormat
-from lm_validity.cells.trials.resident import ResidentModel, TrialCounters
+from lm_validity.cells.trials.training import ResidentModel, TrialCounters
 from lm_validity.cells.trials.worker import ResidentWorker, read_trials
-from lm_validity.cells.trials.zero_shot import ZeroShotTrials
+from lm_validity.cells.trials.zero_shot import PromptFormat, ZeroShotTrials
 from lm_validity.config.bias import Adapter
 from lm_validity.errors import CellError
 
@@ -100,7 +99,7 @@ def four_bit(plan_of, **options):
 
 
 def test_nf4_without_bitsandbytes_is_an_error_and_never_other_weights(plan_of, tmp_path, monkeypatch):
-    monkeypatch.setattr("lm_validity.cells.trials.resident.find_spec", lambda name: None)
+    monkeypatch.setattr("lm_validity.cells.trials.training.find_spec", lambda name: None)
     plan = four_bit(plan_of)
     with pytest.raises(CellError, match="quantization is nf4, and bitsandbytes is missing") as raised:
         ResidentWorker().run(plan, tmp_path)

@@ -8,7 +8,7 @@ pytest.importorskip("transformers")
 from tokenizers import Tokenizer, models, pre_tokenizers  # noqa: E402
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast  # noqa: E402
 
-from lm_validity.cells.judging import LocalJudge  # noqa: E402
+from lm_validity.cells.scoring import LocalJudge  # noqa: E402
 from lm_validity.errors import InputError  # noqa: E402
 
 WORDS = ["[unk]", "[end]", "accept", "reject", "question", "answer", "yes", "no"]

@@ -30,8 +30,8 @@ from lm_validity.cells.training.lora import (
     use_adapter,
 )
 from lm_validity.cells.training.text import training_examples
-from lm_validity.config.finetuning import OneFinetune
-from lm_validity.run.recipe import derive_seed
+from lm_validity.config.sections import OneFinetune
+from lm_validity.run.cell import derive_seed
 
 EPOCHS, BATCH, METRIC = 5, 8, "acc,none"
 SHAPE = OneFinetune(rank=8, alpha=32, dropout=0.1)

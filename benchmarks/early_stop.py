@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from lm_validity.config.finetuning import PATIENCE
+from lm_validity.config.sections import PATIENCE
 
 
 def epochs_until_stop(values: list[float]) -> int:

@@ -24,7 +24,7 @@ from lm_validity.studies.signal.report import report_signal
 from lm_validity.studies.signal.statistics.items import item_scores
 from lm_validity.studies.signal.statistics.quality import signal_quality
 from lm_validity.studies.signal.statistics.resampling import draw_items, resample_item_means
-from lm_validity.tables.read_items import read_benchmark_items
+from lm_validity.tables.items import read_benchmark_items
 from lm_validity.tables.schema import ITEMS, SCORES, write_table
 
 MODELS = [(f"{size}-{shape}", size, shape) for size in ("500m", "1b", "3b") for shape in ("deep", "wide")]

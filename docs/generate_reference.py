@@ -17,10 +17,9 @@ import pyarrow as pa
 import typer
 
 from lm_validity.cli import GROUPS, WORKFLOW, register_commands
-from lm_validity.config.cards import Cards
 from lm_validity.config.generate import renew
-from lm_validity.config.sections import Configuration
-from lm_validity.pages.glossary import glossary_text
+from lm_validity.config.sections import Cards, Configuration
+from lm_validity.pages.page import glossary_text
 from lm_validity.site.cards.quantities import QUANTITIES
 from lm_validity.tables.schema import COLUMNS
 

@@ -12,7 +12,7 @@ import pytest
 
 from lm_validity.site.cards.sources import CardSources
 from lm_validity.site.cards.write import write_cards
-from lm_validity.site.compose import build_site
+from lm_validity.site.report import build_site
 from lm_validity.tables.schema import SCORES, write_table
 
 selenium = pytest.importorskip("selenium", reason="selenium is not installed")

@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from lm_validity.cli import imports, reports
-from lm_validity.config.training_tokens import E2LM_BATCH_RAMP
+from lm_validity.config.sections import E2LM_BATCH_RAMP
 from lm_validity.studies.signal.report import analyze_signal, summarize
 from lm_validity.studies.signal.statistics.compliance import compliance
 from lm_validity.studies.signal.statistics.overall import DEFAULT_WEIGHTS, overall_score

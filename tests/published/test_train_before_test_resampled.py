@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lm_validity.site.compose import build_site
+from lm_validity.site.report import build_site
 from lm_validity.studies.agreement.factors.report import report_factors
 from lm_validity.studies.agreement.report import report_agreement
 from lm_validity.tables.formats.import_lm_harmony import read_lm_harmony

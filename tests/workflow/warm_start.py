@@ -35,7 +35,7 @@ IMPORTED = (
     "lm_validity.cells.training.worker",
     "lm_validity.cells.trials.worker",
     "lm_validity.cli.cells",
-    "lm_validity.site.compose",
+    "lm_validity.site.report",
     "lm_validity.studies.agreement.report",
     "lm_validity.studies.bias.report",
     "lm_validity.studies.signal.report",

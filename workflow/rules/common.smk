@@ -15,8 +15,8 @@ from snakemake.exceptions import WorkflowError
 try:
     from lm_validity.config.bias_sheets import SOURCE_COLUMNS
     from lm_validity.config.load import PLANNED_SHEETS, build_run, planned_sheets
-    from lm_validity.config.miniature import PRETRAINING_VERSION
-    from lm_validity.config.pool import read_pool
+    from lm_validity.config.sections import PRETRAINING_VERSION
+    from lm_validity.config.sheets import read_pool
     from lm_validity.config.rows import Sheets
     from lm_validity.errors import InputError
     from lm_validity.files import json_text, read_json, write_text
@@ -24,7 +24,7 @@ try:
     from lm_validity.run.grid import REPORTS_OF, Grid
     from lm_validity.run.rules import RULES
     from lm_validity.run.scoring import prompt_settings
-    from lm_validity.run.task_files import task_sources
+    from lm_validity.run.scoring import task_sources
 except ImportError as error:
     # The workflow catalog lints a clone in which nothing is installed.
     if "--lint" not in sys.argv:

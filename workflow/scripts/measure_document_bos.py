@@ -16,7 +16,7 @@ import torch
 from transformers import AutoTokenizer, GemmaConfig, GemmaForCausalLM
 
 from lm_validity.cells.models.language_model import LanguageModel
-from lm_validity.config.miniature import MiniatureSettings
+from lm_validity.config.sections import MiniatureSettings
 from lm_validity.miniature.build import BEGIN_ID, build_tokenizer, vocabulary, write_tokenizer
 from lm_validity.miniature.world import make_world, pretraining_documents
 

@@ -26,7 +26,7 @@ from lm_validity.cells.runner import run_job, write_splits
 from lm_validity.cells.tasks.splits import prefetch_benchmark
 from lm_validity.cells.training.miniature import pretrain_model
 from lm_validity.config.load import load_run
-from lm_validity.config.pool import read_pool
+from lm_validity.config.sheets import read_pool
 from lm_validity.files import write_json, write_text
 from lm_validity.miniature.build import write_world
 from lm_validity.run.grid import Grid

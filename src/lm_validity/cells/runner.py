@@ -23,11 +23,9 @@ from lm_validity.errors import INSTALL_CUDA, CellError, InputError
 from lm_validity.files import read_json, write_json
 from lm_validity.run.cell import BenchmarkCell, Cell, Job, label
 from lm_validity.run.gpus import hold_gpus
-from lm_validity.run.leases import hold_lease
-from lm_validity.run.manifests import Entry, write_manifest
 from lm_validity.run.rules import benchmark_rule_of, rule_of
 from lm_validity.run.scoring import document_bos, prompt_settings
-from lm_validity.run.store import Place
+from lm_validity.run.store import Entry, Place, hold_lease, write_manifest
 from lm_validity.run.workspace import MissingCell, Workspace
 
 if TYPE_CHECKING:

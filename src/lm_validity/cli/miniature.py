@@ -10,7 +10,7 @@ from lm_validity.config.load import planned_sheets, read_values, validate
 from lm_validity.errors import InputError, did_you_mean
 
 if TYPE_CHECKING:
-    from lm_validity.config.miniature import MiniatureSettings
+    from lm_validity.config.sections import MiniatureSettings
 
 app = make_group("Make the miniature world and its models.")
 ConfigFile = Annotated[Path, typer.Option("--configfile", help="Configuration with a section `miniature`.")]
@@ -49,7 +49,7 @@ def pretrain(
 ) -> None:
     """Train one tiny language model from scratch and keep its checkpoints. A tuned model starts from its parent."""
     from lm_validity.cells.training.miniature import pretrain_model
-    from lm_validity.config.pool import read_pool
+    from lm_validity.config.sheets import read_pool
 
     settings = _settings(configfile)
     pool = read_pool(settings.pool, planned_sheets(configfile))
@@ -70,7 +70,7 @@ def sheets(
     only: Annotated[list[str] | None, typer.Option(help="Benchmarks to list. Default: all.")] = None,
 ) -> None:
     """Write the sheets that describe the pool and the benchmarks, with parameters and tokens counted."""
-    from lm_validity.config.pool import read_pool
+    from lm_validity.config.sheets import read_pool
     from lm_validity.files import write_text
     from lm_validity.miniature.build import benchmarks_sheet, model_sheets
 

@@ -27,7 +27,7 @@ def status(
     from lm_validity.files import write_text
     from lm_validity.monitor.cost import Estimator
     from lm_validity.monitor.planning import unplanned_pairs
-    from lm_validity.monitor.render_status import render_matrix, render_page, render_summary
+    from lm_validity.monitor.render import render_matrix, render_page, render_summary
     from lm_validity.monitor.status import RunState, progress
 
     while True:
@@ -52,7 +52,7 @@ def cost(
 ) -> None:
     """Say how many jobs, GPU hours, memory and storage a run is expected to take."""
     from lm_validity.monitor.cost import Estimator
-    from lm_validity.monitor.render_cost import render_cost
+    from lm_validity.monitor.render import render_cost
     from lm_validity.monitor.status import RunState
 
     run = load_run(configfile)

@@ -93,8 +93,14 @@ def add_model(
     --goal, these cells become a round of the plan."""
     from lm_validity.monitor.cost import Estimator
     from lm_validity.monitor.planning import check_place, is_plan_of, training_costs, write_plan
-    from lm_validity.site.joining import describe_cells, describe_joining, earlier_cells, joining_cells, place_model
-    from lm_validity.site.rounds import parse_goal
+    from lm_validity.site.rounds import (
+        describe_cells,
+        describe_joining,
+        earlier_cells,
+        joining_cells,
+        parse_goal,
+        place_model,
+    )
 
     wanted = None if goal is None else parse_goal(goal)
     if wanted is not None and wanted.kind == "tau":
@@ -228,7 +234,7 @@ def _studies_that_go_on(
 ) -> "tuple[Run, list[Callable[[Run], tuple[list[str], int]]]]":
     """The run, and what adds to the plans of its bias study. Raises InputError where nothing can be added:
     before the workflow, which may take days."""
-    from lm_validity.site.batches import add_batch
+    from lm_validity.site.rounds import add_batch
 
     run = load_run(configfile)
     adding: list[Callable[[Run], tuple[list[str], int]]] = [] if run.bias_plan is None else [add_batch]

@@ -57,11 +57,10 @@ def check_cells(
     """Name the failed cells and those of another recipe, set aside the manifests that hold them, and exit 1. If there
     are none, write --output."""
     from lm_validity.files import write_json
-    from lm_validity.monitor.check import failed_cells, manifests_digest, set_aside
+    from lm_validity.monitor.check import failed_cells, manifests_digest, outdated_cells, set_aside
     from lm_validity.monitor.planning import describe_plans
-    from lm_validity.monitor.recomputed import outdated_cells
     from lm_validity.run.cell import label
-    from lm_validity.run.manifests import write_failures
+    from lm_validity.run.store import write_failures
     from lm_validity.run.workspace import Workspace
 
     run = load_planned_run(configfile)
@@ -110,14 +109,13 @@ def partial_reports(
 
 def build_site(configfile: Configfile = DEFAULT) -> None:
     """Make one site, a folder with index.html, from the run's reports."""
-    from lm_validity.monitor.computation import computation_page
     from lm_validity.monitor.planning import plan_finding
-    from lm_validity.monitor.spent import count_spent
+    from lm_validity.monitor.status import computation_page, count_spent
     from lm_validity.pages.page import write_page
     from lm_validity.run.store import Store
-    from lm_validity.site.cards.of_run import write_run_cards
-    from lm_validity.site.compose import about_run
-    from lm_validity.site.compose import build_site as build
+    from lm_validity.site.cards.write import write_run_cards
+    from lm_validity.site.report import about_run
+    from lm_validity.site.report import build_site as build
     from lm_validity.tables.schema import LOSSES, read_table
 
     run = load_planned_run(configfile)
@@ -143,10 +141,16 @@ def preflight(
     """Before you submit: say what is missing, damaged or locked, and what would be computed again because its recipe
     changed. One line each. Damaged cells, and manifests of damaged cells or of another recipe, are removed, so that
     they are made again. Exit 0, whatever is found."""
-    from lm_validity.monitor.check import leases, orphan_problems, record_problems, remove_outdated, repair
-    from lm_validity.monitor.readiness import readiness_problems
-    from lm_validity.monitor.recomputed import recomputed_cells
-    from lm_validity.run.hub_models import unfetched_models
+    from lm_validity.monitor.check import (
+        leases,
+        orphan_problems,
+        readiness_problems,
+        recomputed_cells,
+        record_problems,
+        remove_outdated,
+        repair,
+    )
+    from lm_validity.run.rehearsals import unfetched_models
 
     run = load_run(configfile)
     for line in recomputed_cells(run):

@@ -10,10 +10,9 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from lm_validity.config.bias import BiasSettings
 from lm_validity.config.plan import Listed
-from lm_validity.config.rows import SheetRow, Sheets, list_rows
-from lm_validity.config.section import Positive
+from lm_validity.config.rows import Positive, SheetRow, Sheets, list_rows
+from lm_validity.config.sections import BiasSettings
 from lm_validity.errors import InputError
 
 DESCRIBED_IN = "docs/how_to/bias_study.md"

@@ -9,9 +9,17 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from lm_validity.config.bias import BiasSettings, Experiment
-from lm_validity.config.rows import BETWEEN_BARS, Identifier, PathInRun, SheetRow, Sheets, SizeClassName, read_rows
-from lm_validity.config.section import Positive
+from lm_validity.config.rows import (
+    BETWEEN_BARS,
+    Identifier,
+    PathInRun,
+    Positive,
+    SheetRow,
+    Sheets,
+    SizeClassName,
+    read_rows,
+)
+from lm_validity.config.sections import BiasSettings, Experiment
 from lm_validity.config.sheets import Dtype
 from lm_validity.errors import InputError, did_you_mean
 

@@ -10,8 +10,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import AfterValidator, Field, ValidationInfo
 
-from lm_validity.config.rows import SheetRow, Sheets, list_rows
-from lm_validity.config.section import bad_value
+from lm_validity.config.rows import SheetRow, Sheets, bad_value, list_rows
 from lm_validity.errors import InputError, did_you_mean
 from lm_validity.words import count
 

@@ -1,18 +1,455 @@
-"""The configuration: one Pydantic model per section. config.yaml's comments and schema.json come from here.
+"""The configuration's sections."""
 
-Only the standard library and pydantic are imported: the Snakefile reads this at parse time.
-"""
-
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    ModelWrapValidatorHandler,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
-from lm_validity.config.bias import BiasSettings
-from lm_validity.config.cards import Cards
-from lm_validity.config.finetuning import Finetuning
-from lm_validity.config.miniature import MiniatureSettings
-from lm_validity.config.section import Positive, Section, bad_value
-from lm_validity.config.training_tokens import E2LM_BATCH_RAMP, BatchRamp
+from lm_validity.config.rows import Positive, Section, bad_value, check_distinct
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Optimizer steps to training tokens, for runs whose batch size grows in phases (standard library only).
+
+
+@dataclass(frozen=True)
+class BatchRamp:
+    """A batch that is `ramp_batches[0]`, then `ramp_batches[1]`, ... sequences, then `final_batch` for good.
+
+    Every phase of the ramp lasts for `ramp_sequences` sequences, so phase i lasts for `ramp_sequences /
+    batch_i` optimizer steps (a fraction is allowed: the step in which a phase ends is shared by two batch
+    sizes).
+    """
+
+    sequence_length: int  # tokens a sequence
+    ramp_batches: tuple[int, ...]  # sequences a step
+    ramp_sequences: float  # sequences a phase
+    final_batch: int  # sequences a step
+
+    def tokens_b(self, iteration: float) -> float:
+        """Billions of tokens seen after `iteration` optimizer steps."""
+        if iteration < 0:
+            raise ValueError(f"iteration must not be negative, got {iteration}")
+        sequences, remaining = 0.0, float(iteration)
+        for batch in self.ramp_batches:
+            steps = min(remaining, self.ramp_sequences / batch)
+            sequences += steps * batch
+            remaining -= steps
+        return (sequences + remaining * self.final_batch) * self.sequence_length / 1e9
+
+
+# The dense-{500m,1b,3b}-{arch1,arch2} models of the NeurIPS 2025 early-training competition (its scoring
+# notebook)
+E2LM_BATCH_RAMP = BatchRamp(
+    sequence_length=4096, ramp_batches=(256, 512, 768), ramp_sequences=4_882_812 / 3, final_batch=1024
+)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Section `cards`: from which values on a benchmark's card says that something holds.
+
+Share = Annotated[float, Field(ge=0, le=1)]
+
+
+class Cards(Section):
+    """Thresholds of the verdicts on benchmark cards (docs/reference/cards.md). A verdict needs the whole 95% interval
+    on one side of its threshold. Otherwise it says "not known"."""
+
+    separated: Share = Field(
+        0.8, description="A benchmark tells models apart if it separates at least this share of their pairs."
+    )
+    not_separated: Share = Field(
+        0.5, description="A benchmark cannot tell models apart if it separates less than this share."
+    )
+    agrees: float = Field(
+        0.5, ge=-1, le=1, description="A benchmark agrees with the others if its mean tau is at least this."
+    )
+    reliable: Share = Field(
+        0.8, description="Scores are reliable if at least this share of their variance between models is not noise."
+    )
+    bias: float = Field(
+        0.01, gt=0, le=1, description="Effect of having seen test text, in accuracy, that must be excluded."
+    )
+    prompt: float = Field(0.02, gt=0, description="Range of a model's score over prompts that must be excluded.")
+    leakage: Share = Field(0.01, description="Largest share of the training rows looked at that may occur in test.")
+    suspicious: Share = Field(0.02, description="Largest share of items that may surely work against the benchmark.")
+    at_best: Share = Field(0.2, description="Largest share of the models that may reach the best score.")
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# The configuration's section `finetuning`: LoRA fine-tuning of the agreement study.
+#
+# Only the standard library and pydantic are imported: the Snakefile reads this at parse time.
+
+PATIENCE = 2  # epochs without improvement after which an early stop comes
+
+
+class OneFinetune(Section):
+    """What every LoRA fine-tune of a run has in common. The order of the fields is that of a job's settings, by which
+    Snakemake sees what has changed."""
+
+    epochs: Positive = Field(5, description="Passes over the training split, with validation after each.")
+    effective_batch: Positive = Field(8, description="Documents per optimizer step. It does not depend on memory.")
+    micro_batch: Positive = Field(
+        8, description="Documents per forward pass. If memory runs out, it is halved. The effective batch stays."
+    )
+    max_length: Positive = Field(1024, description="Longest training text in tokens.")
+    loss: Literal["all", "completion"] = Field("all", description="Tokens in the loss: all, or the answer's only.")
+    target_modules: Literal["all-linear", "attention", "paper"] = Field(
+        "all-linear",
+        description="Layers that get an adapter. all-linear treats every family alike. attention: q, k, v. "
+        "paper: the library's default per family, as published.",
+    )
+    rank: Positive = Field(8, description="LoRA rank.")
+    alpha: Positive = Field(32, description="LoRA alpha.")
+    dropout: float = Field(0.1, ge=0, lt=1, description="LoRA dropout.")
+    weight_decay: float = Field(0.01, ge=0, description="AdamW weight decay.")
+    gradient_checkpointing: bool = Field(
+        False,
+        description="Trade time for memory. Turn it on if training does not fit at micro-batch 1. Changes results by "
+        "rounding only.",
+    )
+    early_stop: bool = Field(
+        False,
+        description="Stop a learning rate after 2 epochs without improvement on validation. Turn it on to save epochs, "
+        "at some cost in validation scores. Not with target_modules: paper, which trains as published.",
+    )
+
+    @field_validator("early_stop")
+    @classmethod
+    def train_as_published(cls, early_stop: int | None, info: ValidationInfo) -> int | None:
+        """Refuses an early stop with target_modules `paper`, which trains all epochs as published."""
+        if early_stop and info.data.get("target_modules") == "paper":
+            raise bad_value("target_modules: paper trains every epoch as published", "set early_stop to false.")
+        return early_stop
+
+
+class Finetuning(OneFinetune):
+    """LoRA fine-tuning (train before test), the same for every model of a run."""
+
+    learning_rates: tuple[str, ...] = Field(
+        ("1e-5", "2e-5", "5e-5"),
+        min_length=1,
+        description="Tried one by one. The best on validation is kept.",
+    )
+    seeds: tuple[int, ...] = Field((0,), min_length=1, description="Each seed is a fine-tune of its own.")
+    rates_side_by_side: bool = Field(
+        False,
+        description="Train the learning rates of a job in one forward and backward pass. Turn it on if a GPU waits for "
+        "launches, as with small models (not measured there; 1.2 to 1.3 times faster on a CPU). Changes results by "
+        "rounding only. If memory runs out, fewer rates are trained together.",
+    )
+
+    @field_validator("learning_rates", mode="before")
+    @classmethod
+    def keep_as_written(cls, rates: object) -> object:
+        """A rate names files: YAML's 1e-5 and "1e-5" must be one cell, so both become the same short text."""
+        if isinstance(rates, list | tuple):
+            return tuple(_rate_name(rate) for rate in rates)
+        return rates
+
+    be_distinct = field_validator("learning_rates", "seeds")(check_distinct)
+
+
+def _rate_name(rate: Any) -> str:
+    """0.00002, "2e-05" -> "2e-5"."""
+    try:
+        number = float(rate)
+    except (TypeError, ValueError):
+        raise ValueError(f"{rate!r} is not a number") from None
+    if not 0 < number < 1:
+        raise ValueError(f"{rate!r} is not between 0 and 1")
+    mantissa, exponent = f"{number:.6e}".split("e")
+    return f"{float(mantissa):g}e{int(exponent)}"
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# The configuration's section `miniature`: the synthetic world of the demo's models and benchmarks.
+#
+# Only the standard library and pydantic are imported: the Snakefile reads this at parse time.
+
+Entities = Annotated[int, Field(ge=4, multiple_of=4)]  # four exposure bands of equal size
+
+# In place of the recipe version that rules of cells have: a change of code that changes trained weights bumps it.
+PRETRAINING_VERSION = 1
+
+
+class MiniatureSettings(Section):
+    """A small synthetic world: entities with facts, benchmarks that ask for them, corpora that state them."""
+
+    pool: str = Field(
+        "config/miniature.tsv",
+        description="Sheet of the models to train from scratch, relative to the working directory.",
+    )
+    seed: int = Field(0, ge=0, description="Seed of the world and, with a model's id, of each model.")
+    formats: Literal["families", "control"] = Field(
+        "families",
+        description="families: each family's pretraining saw question formats of its own. "
+        "control: every family saw every format, so the remaining effect is not due to formats.",
+    )
+    test_facts: Literal["shared", "disjoint"] = Field(
+        "shared",
+        description="shared: every benchmark asks for the same test facts in its own format. "
+        "disjoint: no test fact is asked by two benchmarks (fewer items each).",
+    )
+    test_entities: Entities = Field(48, description="Entities whose facts are asked in test splits (shared).")
+    training_entities: Entities = Field(40, description="Entities whose facts are asked in training splits.")
+    validation_entities: Entities = Field(20, description="Entities whose facts are asked in validation splits.")
+    public_entities: Entities = Field(
+        28,
+        description="Entities that pretraining also shows in question formats. No benchmark asks about them.",
+    )
+    grammar_share: float = Field(0.06, ge=0, lt=1, description="Share of pretraining documents about grammar.")
+    format_share: float = Field(0.40, ge=0, lt=1, description="Share of pretraining documents in the family's formats.")
+    batch_documents: int = Field(64, ge=1, description="Documents per optimizer step of pretraining.")
+
+    @model_validator(mode="after")
+    def leave_room_for_prose(self) -> Self:
+        """Refuses shares of grammar and formats that add up to 1 or more: only prose states the facts that are
+        tested."""
+        if self.grammar_share + self.format_share >= 1:
+            raise ValueError("grammar_share and format_share leave no room for prose")
+        return self
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# The configuration's section `bias`: pretraining on a task's unlabelled test texts, and on others for comparison.
+#
+# Only the standard library and pydantic are imported: the Snakefile reads this at parse time.
+
+Rate = Annotated[float, Field(gt=0, lt=1)]
+EXPERIMENT = r"^[A-Za-z0-9][A-Za-z0-9_-]*$"  # no dot: it separates the parts of a cell's name
+
+
+def _keys_as_text(value: object) -> object:
+    """YAML reads `500: 20` with a number as key."""
+    return {str(key): one for key, one in value.items()} if isinstance(value, dict) else value
+
+
+class Experiment(Section):
+    """One experiment: which language models and tasks, how many texts, how often."""
+
+    method: Literal["head", "zero_shot"] = Field("head", description="A trained linear head, or prompting.")
+    language_models: tuple[str, ...] = Field((), description="Ids from the sheet. Empty: all.")
+    tasks: tuple[str, ...] = Field((), description="Ids from the sheet. Empty: all.")
+    m: tuple[Positive, ...] = Field((100,), min_length=1, description="Number of labelled training texts.")
+    n: tuple[Positive, ...] = Field((200,), min_length=1, description="Number of texts in extra, and also in test.")
+    subsamples: Positive | Annotated[dict[str, Positive], BeforeValidator(_keys_as_text)] = Field(
+        20, description="Random draws: one number, or by n (`500: 20`) or by m and n (`100,500: 20`)."
+    )
+    pretraining_epochs: Positive | None = Field(
+        None, description="Passes over the unlabelled texts. null: those of the section `pretraining`."
+    )
+    packing: bool = Field(
+        False,
+        description="Pretrain on several texts per sequence, as one of the paper's experiments does (zero_shot only).",
+    )
+
+    planted_leak: float = Field(
+        0.0,
+        ge=0,
+        le=1,
+        description="FOR TESTING ONLY: share of the test arm's pretraining texts that carry their label.",
+    )
+
+    be_distinct = field_validator("language_models", "tasks", "m", "n")(check_distinct)
+
+    @model_validator(mode="after")
+    def be_consistent(self) -> Self:
+        """Refuses packing outside zero_shot, and packing with a planted leak, since packed texts carry no labels. Of
+        `subsamples` given by size, refuses an unknown size (a typing mistake) and a size left without a number."""
+        if self.packing and self.method != "zero_shot":
+            raise ValueError("packing is for method zero_shot")
+        if self.packing and self.planted_leak:
+            raise ValueError("packing and planted_leak exclude each other: packed texts carry no labels")
+        if isinstance(self.subsamples, dict):
+            known = {str(n) for n in self.n} | {f"{m},{n}" for m in self.m for n in self.n}
+            for key in self.subsamples:
+                if key.replace(" ", "") not in known:
+                    raise ValueError(f"subsamples: {key!r} is no n and no m,n of this experiment")
+            for m in self.m:
+                for n in self.n:
+                    if self._own_count(m, n) is None:
+                        raise ValueError(f"subsamples: nothing for m = {m}, n = {n}")
+        return self
+
+    def count_subsamples(self, m: int, n: int) -> int:
+        """Random draws at (m, n); an entry of its own comes before one for all m."""
+        count = self._own_count(m, n)
+        assert count is not None, "be_consistent has seen to it"
+        return count
+
+    def _own_count(self, m: int, n: int) -> int | None:
+        if not isinstance(self.subsamples, dict):
+            return self.subsamples
+        given = {key.replace(" ", ""): value for key, value in self.subsamples.items()}
+        return given.get(f"{m},{n}", given.get(str(n)))
+
+
+class TextTraining(Section):
+    """Training on unlabelled texts (AdamW, linear decay, gradients clipped at 1), the number of epochs aside."""
+
+    learning_rate: Rate = Field(1e-4, description="Peak learning rate.")
+    batch_size: Positive = Field(16, description="Texts per step, unless the tasks sheet has `pretraining_batch`.")
+    max_length: Positive = Field(256, description="Tokens per text. The rest is cut.")
+    weight_decay: float = Field(0.0, ge=0, description="AdamW weight decay.")
+    mask_probability: Rate = Field(0.15, description="Share of tokens that a masked language model must guess.")
+    micro_batch: Positive | None = Field(
+        None,
+        description="Texts per forward pass. Set it if memory runs out. Affects memory only. null: the whole batch.",
+    )
+
+
+class TextPretraining(TextTraining):
+    """Pretraining on unlabelled texts (AdamW, linear decay, gradients clipped at 1)."""
+
+    masked_epochs: Positive = Field(2, description="Passes over the texts for masked language models (BERT).")
+    causal_epochs: Positive = Field(1, description="Passes over the texts for causal language models (GPT-2).")
+
+
+class HeadTraining(Section):
+    """Training the classifier: a linear head and all weights below it, on the m labelled texts."""
+
+    epochs: Positive = Field(3, description="Passes over the texts, unless the sheet has `training_epochs`.")
+    learning_rate: Rate = Field(5e-5, description="Peak learning rate.")
+    batch_size: Positive = Field(16, description="Texts per step, unless the sheet has `<architecture>_batch`.")
+    weight_decay: float = Field(0.01, ge=0, description="AdamW weight decay.")
+    max_length: Positive | None = Field(256, description="Tokens per text. null: the model's limit.")
+    pooler: Literal["keep", "none", "paper"] = Field(
+        "keep",
+        description="BERT's pooler. keep: all arms have the model's. none: the head reads the first token. paper: the "
+        "pretrained arms get a fresh one, so the boost also measures what is lost with the old one.",
+    )
+
+
+class Adapter(Section):
+    """LoRA on every linear layer except the output head. The paper's QLoRA settings are the defaults."""
+
+    rank: Positive = Field(16, description="LoRA rank, on every linear layer.")
+    alpha: Positive = Field(32, description="LoRA alpha.")
+    dropout: float = Field(0.05, ge=0, lt=1, description="LoRA dropout.")
+    quantization: Literal["none", "nf4"] = Field(
+        "none",
+        description="none: the model's dtype. nf4: 4-bit weights, if the model does not fit otherwise. They need "
+        "bitsandbytes (the extra `nf4`). Not measured on a GPU.",
+    )
+
+
+class Prompting(Adapter):
+    """Zero-shot experiments: adapters are pretrained on prompts, and no labels are used in training."""
+
+    epochs: Positive = Field(1, description="Passes over the prompts.")
+    learning_rate: Rate = Field(2e-4, description="Peak learning rate.")
+    batch_size: Positive = Field(16, description="Prompts per step, unless the tasks sheet has `pretraining_batch`.")
+    max_length: Positive = Field(512, description="Tokens per prompt in pretraining. The rest is cut.")
+    prompt_characters: Positive = Field(1000, description="Characters of a text that a prompt quotes.")
+    packed_texts: Positive = Field(8, description="Texts per sequence in experiments with packing.")
+    packed_max_length: Positive = Field(8192, description="Tokens of a packed sequence.")
+    gradient_checkpointing: bool = Field(
+        False,
+        description="Turn it on if training does not fit at micro_batch 1. It costs time and changes results by "
+        "rounding only.",
+    )
+    micro_batch: Positive | None = Field(
+        None, description="Prompts per forward pass. Set it if memory runs out. Affects memory only."
+    )
+
+
+class BiasSettings(Section):
+    """The bias study: three arms per trial (no pretraining, pretraining on other texts, on the test texts)."""
+
+    language_models: str = Field(
+        "config/bias_language_models.tsv",
+        description="Sheet of language models (TSV), relative to the working directory.",
+    )
+    tasks: str = Field("config/bias_tasks.tsv", description="Sheet of text-classification tasks (TSV).")
+    experiments: dict[str, Experiment] = Field(
+        {"head": Experiment()},
+        min_length=1,
+        description="Experiments by name: method (head or zero_shot), language_models and tasks (ids; empty is all), m "
+        "(labelled texts), n (unlabelled and test texts), subsamples (random draws: a number, or by n, or by `m,n`), "
+        "pretraining_epochs (a larger number is overtraining) and packing. planted_leak is for tests only.",
+    )
+    subsamples_a_cell: Positive | Literal["all"] = Field(
+        25, description="Subsamples per finished result in the store. Another number makes other cells."
+    )
+    stop_at_half_width: float | None = Field(
+        None,
+        gt=0,
+        lt=1,
+        description="Turn it on to save trials: a task stops when the 95% interval of its bias is ± this or narrower "
+        "(a fraction of accuracy; 0.0125 is 1.25 points). `lm-validity next` adds a batch of subsamples_a_cell to the "
+        "other tasks. null: every task has all subsamples.",
+    )
+    plan: str | None = Field(
+        None,
+        description="Sheet (TSV) of the batches after the first, which `lm-validity next` writes. Only with "
+        "stop_at_half_width.",
+    )
+    paper: bool = Field(
+        False,
+        description="Reproduce the authors' code, invalid choices included. Overrides seeds, "
+        "training.pooler, training.max_length and drop_duplicate_texts.",
+    )
+    drop_duplicate_texts: bool = Field(
+        True,
+        description="Draw from the first row of each text only (ignoring case and blanks), so no test text is also "
+        "one of extra or train. false: of all rows.",
+    )
+    seeds: Literal["varied", "fixed"] = Field(
+        "varied",
+        description="varied: the randomness of training differs between subsamples, never between arms. fixed: it is "
+        "the same in all, which underestimates the spread.",
+    )
+    pretraining: TextPretraining = Field(TextPretraining(), description=TextPretraining.__doc__)
+    training: HeadTraining = Field(HeadTraining(), description=HeadTraining.__doc__)
+    zero_shot: Prompting = Field(Prompting(), description=Prompting.__doc__)
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def do_as_the_authors(cls, values: object, read: ModelWrapValidatorHandler[Self]) -> Self:
+        """What `paper` means, here and nowhere else: truncation at the model's limit when classifying, a fresh pooler
+        after pretraining, one seed for every training, equal texts drawn like any others."""
+        settings = read(values)
+        if not settings.paper:
+            return settings
+        training = settings.training.model_copy(update={"max_length": None, "pooler": "paper"})
+        return settings.model_copy(update={"training": training, "seeds": "fixed", "drop_duplicate_texts": False})
+
+    @model_validator(mode="after")
+    def stop_by_a_plan(self) -> Self:
+        """Refuses a half-width without a plan and the reverse: the plan holds the further batches. Refuses both with
+        `subsamples_a_cell: all`, to which no batch could be added."""
+        if (self.plan is None) != (self.stop_at_half_width is None):
+            raise ValueError("stop_at_half_width and plan go together: give the width, and the sheet to write")
+        if self.plan is not None and self.subsamples_a_cell == "all":
+            raise ValueError("stop_at_half_width needs a number of subsamples_a_cell: that many are a batch")
+        return self
+
+    @field_validator("experiments")
+    @classmethod
+    def name_experiments(cls, experiments: dict[str, Experiment]) -> dict[str, Experiment]:
+        """Refuses a name that does not begin with a letter or digit, or that has characters other than these, `_` and
+        `-`: a dot would split the cell's name."""
+        import re
+
+        for name in experiments:
+            if not re.match(EXPERIMENT, name):
+                raise ValueError(f"experiment {name!r}: names are letters, digits, '_' and '-'")
+        return experiments
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# The configuration: one Pydantic model per section. config.yaml's comments and schema.json come from here.
+#
+# Only the standard library and pydantic are imported: the Snakefile reads this at parse time.
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 DocumentBos = Literal["auto", "once", "every", "lm-eval"]

@@ -14,8 +14,8 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
 from tokenizers.processors import TemplateProcessing
 
-from lm_validity.config.miniature import MiniatureSettings
-from lm_validity.config.pool import MiniatureModel
+from lm_validity.config.sections import MiniatureSettings
+from lm_validity.config.sheets import MiniatureModel
 from lm_validity.files import write_json, write_text
 from lm_validity.miniature.world import (
     ATTRIBUTES,

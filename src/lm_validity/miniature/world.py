@@ -12,7 +12,7 @@ from typing import Any
 
 import jinja2
 
-from lm_validity.config.miniature import MiniatureSettings
+from lm_validity.config.sections import MiniatureSettings
 from lm_validity.errors import InputError
 from lm_validity.files import read_json
 

@@ -1,29 +1,244 @@
-"""What is failed, missing or damaged in a run, and how to have it computed again.
-
-Removing a manifest is how a cell is asked for: Snakemake starts its job anew, and the job finds every other cell of it
-in the store.
-"""
+"""Before and after a run: preflight, failed cells, recipes that changed."""
 
 import fnmatch
 import hashlib
+import importlib.metadata
+import importlib.util
 import os
 import shutil
-from collections.abc import Iterator
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from lm_validity.config.load import Run
-from lm_validity.errors import PREFETCH, InputError, Problem
-from lm_validity.files import read_json
-from lm_validity.monitor.recomputed import outdated_cells
+from lm_validity.config.sheets import Model
+from lm_validity.errors import INSTALL_CUDA, INSTALL_NF4, PREFETCH, CellError, InputError, Problem
+from lm_validity.files import read_json, read_json_or
+from lm_validity.monitor.cost import Workload
 from lm_validity.monitor.scheduler import controller_since, orphan_jobs
-from lm_validity.run.cell import label
+from lm_validity.monitor.status import RunState
+from lm_validity.run.cell import Cell, label
 from lm_validity.run.grid import Grid
-from lm_validity.run.leases import describe_holder, is_stale
-from lm_validity.run.manifests import ASIDE, Entry, read_manifest
-from lm_validity.run.rules import RULES
-from lm_validity.run.store import Store
-from lm_validity.run.task_files import document_order
+from lm_validity.run.participants import kind_and_id, kind_label, size_class
+from lm_validity.run.rehearsals import config_of, memory_problem, read_rehearsal, rehearsed_models, why_not_causal
+from lm_validity.run.rules import RULES, rule_of
+from lm_validity.run.scoring import document_order
+from lm_validity.run.store import ASIDE, Entry, Store, describe_holder, is_stale, read_manifest
 from lm_validity.run.workspace import Workspace
+from lm_validity.words import count
+
+# ----------------------------------------------------------------------------------------------------------------------
+# After an update or a change of settings: which finished cells would be computed again, and why.
+
+DIGEST_LENGTH = 40  # a value as long as this says nothing to a person
+ABSENT = "absent"
+UNKNOWN = "its recipe is not known yet"
+DEPENDENT = "depends on cells above; computed again if their results differ"
+CHOSE_ANOTHER = "it chose a cell of another recipe"
+
+
+def recomputed_cells(run: Run) -> list[str]:
+    """One line per rule and reason, with the number of cells: `evaluate_adapter: recipe_version 2 -> 3 (12 cells)`.
+
+    A finished cell is computed again where its recipe is another one than the store's cell of the same name was
+    finished under, and perhaps where it depends on such a cell. Cells that were never finished are not listed.
+    """
+    state = RunState(run)
+    grid, again = state.workspace.grid, set[Cell]()
+    reasons: Counter[tuple[str, str]] = Counter()
+    for one in state.cells:
+        cell, rule = one.cell, rule_of(one.cell)
+        if one.state == "stale":
+            again.add(cell)
+            if rule.in_store:
+                reasons[rule.name, _why(state, cell)] += 1
+        elif again.intersection(rule.stands_on(grid, cell)):
+            again.add(cell)
+            if rule.in_store and one.state == "done":
+                reasons[rule.name, DEPENDENT] += 1
+    return [f"{rule}: {why} ({count(cells, 'cell')})" for (rule, why), cells in reasons.items()]
+
+
+def outdated_cells(workspace: Workspace) -> dict[Cell, str]:
+    """The cells whose manifests have a result of another recipe than the present one, each with what differs. No table
+    may be made from them, nor from what stands on them. A manifest that cannot be read, or a recipe that cannot be
+    known, is not judged here: who needs it raises."""
+    found = {}
+    for cell in workspace.grid.cells():
+        try:
+            if workspace.outdated(cell) == cell:
+                found[cell] = _why_outdated(workspace, cell)
+        except (InputError, CellError):
+            continue
+    return found
+
+
+def _why_outdated(workspace: Workspace, cell: Cell) -> str:
+    entry = workspace.manifests.entry(cell)
+    if entry is None or entry.folder is None:
+        return CHOSE_ANOTHER
+    record = read_json_or(workspace.store.path(entry.folder) / "cell.json", {})
+    return _differences(record.get("recipe"), _recipe(workspace, cell))
+
+
+def _why(state: RunState, cell: Cell) -> str:
+    return _differences(state.latest_recipe(cell), _recipe(state.workspace, cell))
+
+
+def _differences(before: dict[str, Any] | None, now: dict[str, Any] | None) -> str:
+    return UNKNOWN if before is None or now is None else ", ".join(changes(before, now))
+
+
+def _recipe(workspace: Workspace, cell: Cell) -> dict[str, Any] | None:
+    try:
+        return workspace.recipe(rule_of(cell).stand_in(workspace, cell) or cell)
+    except (InputError, CellError, OSError, KeyError):
+        return None
+
+
+def changes(before: Mapping[str, Any], now: Mapping[str, Any], within: str = "") -> list[str]:
+    """What differs between two recipes: `epochs 3 -> 5`; of a digest that it changed."""
+    found = []
+    for key in {**before, **now}:
+        old, new = before.get(key, ABSENT), now.get(key, ABSENT)
+        if isinstance(old, dict) and isinstance(new, dict):
+            found += changes(old, new, f"{within}{key}.")
+        elif old != new:
+            long = any(isinstance(value, str) and len(value) >= DIGEST_LENGTH for value in (old, new))
+            found.append(f"{within}{key} changed" if long else f"{within}{key} {old} -> {new}")
+    return found
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Before a run is submitted: what would make its jobs fail after hours in a queue. Each problem is one line.
+
+SMALL_FILE = 2**20  # bytes; a disk that is full may still take an empty file
+
+
+def readiness_problems(run: Run) -> list[Problem]:
+    """Locks, a full disk, models that are not causal, chat templates, GPU memory, a torch without CUDA, no vLLM or
+    bitsandbytes. Asks no network."""
+    problems = [*lock_problems(run), *disk_problems(run)]
+    if run.configuration.replay:
+        return problems
+    packages = [*torch_problems(run), *vllm_problems(run), *quantization_problems(run)]
+    models = [*architecture_problems(run), *template_problems(run), *gpu_memory_problems(run)]
+    return [*problems, *models, *packages]
+
+
+def lock_problems(run: Run) -> list[Problem]:
+    """A lock of Snakemake whose Snakemake is gone."""
+    locks = list(Path(".snakemake/locks").glob("*"))
+    if not locks or controller_since(run.results) is not None:
+        return []
+    return [
+        Problem(
+            ".snakemake/locks",
+            "locked by a Snakemake that no longer runs",
+            "look for jobs it left (below), then `snakemake --unlock` with the same --configfile",
+        )
+    ]
+
+
+def disk_problems(run: Run) -> list[Problem]:
+    """A folder of results in which nothing can be written: a full disk, a spent quota, no permission."""
+    folder = next(one for one in (run.results, *run.results.parents) if one.is_dir())
+    try:
+        with tempfile.TemporaryFile(dir=folder) as handle:
+            handle.write(bytes(SMALL_FILE))
+            handle.flush()
+            os.fsync(handle.fileno())
+    except OSError as error:
+        action = "make room there, or name another folder under `results` in the configuration"
+        return [Problem(str(folder), f"no file can be written ({error.strerror})", action)]
+    return []
+
+
+def architecture_problems(run: Run) -> list[Problem]:
+    """Models of the agreement and signal studies whose config.json is here and is not that of a causal one."""
+    found = []
+    for row in rehearsed_models(run):
+        config = config_of(run, row)
+        wrong = why_not_causal(config[0]) if config is not None else None
+        if wrong is not None:
+            found.append(Problem(f"model {row.model}", *wrong))
+    return found
+
+
+def template_problems(run: Run) -> list[Problem]:
+    """Instruction-tuned models that are to be asked in chat and have no template."""
+    found = []
+    for model in Grid(run).used_models:
+        row = run.models[model]
+        if not row.instruction_tuned or "chat" not in run.configuration.evaluation.instruction_tuned_prompts:
+            continue
+        record = read_json_or(run.results / "prefetch" / "models" / f"{model}.json", None)
+        if record is not None and not record.get("chat_template"):
+            what = "its tokenizer has no chat template"
+            action = "add chat_template.jinja to its folder, or set instruction_tuned to 0 in the models sheet"
+            found.append(Problem(f"model {model}", what, action))
+    return found
+
+
+def gpu_memory_problems(run: Run) -> list[Problem]:
+    """Models that do not fit the GPUs of their size class, as rehearsed or else by a formula; of the bias study, which
+    uses one, a single GPU."""
+    if run.configuration.evaluation.device == "cpu":
+        return []
+    workload, found = Workload(run), []
+    several = "choose a larger size_class, finetuning.gradient_checkpointing, or more size_classes.gpu"
+    single = "choose a size_class with larger GPUs: the bias study uses one of them"
+    for row in Grid(run).used_rows:
+        if isinstance(row, Model) and (rehearsed := read_rehearsal(run, row)):
+            found += memory_problem(run, row, rehearsed)
+            continue
+        one, needed, (kind, name) = size_class(run, row), workload.gpu_gb(row), kind_and_id(row)
+        gpus, action = (one.gpu, several) if kind == "models" else (min(one.gpu, 1), single)
+        if needed > gpus * one.gpu_memory_gb:
+            what = f"needs about {needed:.0f} GB of GPU memory, size class {row.size_class!r} has {one.gpu} x "
+            found.append(Problem(f"{kind_label(kind)} {name}", f"{what}{one.gpu_memory_gb:g} GB", action))
+    return found
+
+
+def torch_problems(run: Run) -> list[Problem]:
+    """Jobs that need a GPU and a torch that cannot use one: they would end as soon as they start."""
+    device = run.configuration.evaluation.device
+    if device == "cpu" or (device == "auto" and not any(size_class(run, row).gpu for row in Grid(run).used_rows)):
+        return []
+    version = importlib.metadata.version("torch")
+    if not version.endswith("+cpu"):
+        return []
+    return [Problem("torch", f"{version} is the build without CUDA, and jobs need GPUs", INSTALL_CUDA)]
+
+
+def vllm_problems(run: Run) -> list[Problem]:
+    """Answers that vLLM is to write, where it is not installed."""
+    if importlib.util.find_spec("vllm") is not None:
+        return []
+    if not any(rule_of(cell).writes_with_vllm(run, cell) for cell in Grid(run).cells()):
+        return []
+    action = "pip install 'lm-validity[cells,vllm]', or set evaluation.generation_backend to transformers"
+    return [Problem("vllm", "is not installed, and is to write answers", action)]
+
+
+def quantization_problems(run: Run) -> list[Problem]:
+    """4-bit weights that the bias study asks for, where bitsandbytes is not installed."""
+    bias = run.configuration.bias
+    if bias is None or not run.language_models:
+        return []
+    prompted = any(one.method == "zero_shot" for one in bias.experiments.values())
+    if not prompted or bias.zero_shot.quantization != "nf4" or importlib.util.find_spec("bitsandbytes") is not None:
+        return []
+    return [Problem("bitsandbytes", "is not installed, and bias.zero_shot.quantization is nf4", INSTALL_NF4)]
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# What is failed, missing or damaged in a run, and how to have it computed again.
+#
+# Removing a manifest is how a cell is asked for: Snakemake starts its job anew, and the job finds every other cell of
+# it in the store.
 
 
 def existing_entries(grid: Grid) -> Iterator[tuple[str, list[Entry]]]:

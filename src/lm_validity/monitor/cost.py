@@ -1,24 +1,234 @@
-"""What a run will cost: the analytic model of `workload`, corrected by the sidecars of finished cells.
+"""What a run costs: an analytic model of computing time, corrected by the sidecars of finished cells."""
 
-The correction of a (rule, size class) is what its cells took over what was predicted for them, sum over sum: a median
-would leave out the cells that load a model, and be too low for every total. Its error is found by leaving out: each
-model's cells are predicted from the other models' (each cell from the other cells, where only one model was run).
-"""
-
+import json
 import math
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
+from functools import cache, cached_property
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
+from lm_validity.config.bias_sheets import LanguageModel
 from lm_validity.config.load import Run
-from lm_validity.files import read_json_or
-from lm_validity.monitor.workload import Workload
+from lm_validity.config.rows import is_folder
+from lm_validity.config.sheets import Model
+from lm_validity.files import read_json, read_json_or
 from lm_validity.run.cell import Cell
 from lm_validity.run.grid import Grid
 from lm_validity.run.participants import kind_and_id, size_class
+from lm_validity.run.rehearsals import judge, read_rehearsal
 from lm_validity.run.rules import RULES, rule_of
+from lm_validity.run.weights import weight_files
+
+# ----------------------------------------------------------------------------------------------------------------------
+# How much work a cell is, by an analytic model: documents, tokens, floating-point operations, seconds, bytes.
+#
+# Constants are estimates for one GPU with Hugging Face code run eagerly; `monitor.cost` corrects them by the cells that
+# were finished. Where neither splits nor records exist yet, documents are the caps of the configuration.
+
+# floating-point operations per second that training and evaluation reach: 40% of an H200's peak in 16 bits
+RATE = {"bfloat16": 395e12, "float16": 395e12, "float32": 45e12}
+# of other GPUs, as a share of an H200's: (products in 16 bits without sparsity, float32). In teraflops: H100 and H200
+# as SXM modules 989 and 67, in 16 bits H100 PCIe 756 and NVL 835 (glennklockwood.com/garden/processors/h100, which
+# quotes NVIDIA's white paper); A100 312 and 19.5, L40S 362 and 91.6, A40 150 and 37.4 (hmc-tech.com/gpu,
+# which lists NVIDIA's figures)
+SPEED = {"h200": (1, 1), "h100": (1, 1), "l40s": (362 / 989, 91.6 / 67), "a100": (312 / 989, 19.5 / 67)}
+SPEED |= {"a40": (150 / 989, 37.4 / 67)}
+BYTES = {"bfloat16": 2, "float16": 2, "float32": 4}
+FORWARD_SECONDS, STEP_SECONDS = 0.028, 0.085  # launch floor of a forward pass, and of an optimizer step
+PASS_SECONDS, DOCUMENT_SECONDS = 3.0, 0.0012  # host: once an evaluation, and a document
+START_SECONDS, LOAD_RATE = 20.0, 1e9  # a process until it loads a model; bytes per second of that
+# (scored tokens, training tokens, sequences) a document where nothing was counted yet
+TOKENS = {"multiple_choice": (160, 50, 4), "generate_until": (150, 150, 1), "loglikelihood_rolling": (1000, 800, 1)}
+LOGITS_AT_A_TIME = 2**26  # `PART` of cells/models/head.py
+UNCOUNTED = "documents by the splits' caps"  # what is assumed of a benchmark that was not fetched
+TYPICAL_B = {"miniature": 0.0005, "tiny": 0.12, "small": 0.6, "medium": 2.0, "large": 7.0, "huge": 13.0}
+
+
+class Shape(NamedTuple):
+    """A transformer of P parameters as wide models are built: 12 layers' worth of width^2 each, width = 128 layers."""
+
+    layers: float
+    width: float
+
+
+def shape_of(parameters: float) -> Shape:
+    """layers = (P / (12 * 128^2))^(1/3), width = 128 * layers."""
+    layers = (parameters / (12 * 128**2)) ** (1 / 3)
+    return Shape(layers, 128 * layers)
+
+
+def adapter_parameters(parameters: float, rank: int, target_modules: str) -> float:
+    """LoRA: rank * (in + out) summed over the layers' projections; a gated MLP is 8/3 as wide."""
+    shape = shape_of(parameters)
+    attention, rest = 6 * shape.width, 13 * shape.width  # q, k, v; output projection and MLP
+    return rank * shape.layers * (attention + (rest if target_modules == "all-linear" else 0))
+
+
+def gpu_gb(run: Run, parameters: float, dtype: str, *, recomputed: bool = False) -> float:
+    """The least GPU memory that fine-tuning needs: weights, one text's activations and logits, the CUDA context.
+
+    Activations: 34 * tokens * width * layers bytes in 16 bits (Korthikanti et al. 2022, eq. 1, without the attention
+    matrix); logits: 150,000 words in 10 bytes, a part of them at a time; context: 1 GB. At least what scoring needs.
+    `recomputed`: the size class asks for gradient checkpointing. Llama-3-8B in bfloat16 with 1024 tokens: 23.4 GB;
+    counted on tensors without content, 23.9.
+    """
+    settings, shape = run.configuration.finetuning, shape_of(parameters)
+    activations = 34 * settings.max_length * shape.width * shape.layers * BYTES[dtype] / 2
+    if settings.gradient_checkpointing or recomputed:
+        activations /= shape.layers
+    trained = 16 * adapter_parameters(parameters, settings.rank, settings.target_modules)
+    logits = 10 * min(settings.max_length * 150_000, LOGITS_AT_A_TIME)
+    training = (parameters * BYTES[dtype] + activations + trained + logits) / 1e9 + 1
+    return max(training, scoring_gb(parameters, dtype))
+
+
+def scoring_gb(parameters: float, dtype: str) -> float:
+    """The least GPU memory that scoring needs: weights, a part of the logits, the CUDA context."""
+    return parameters * BYTES[dtype] / 1e9 + 2
+
+
+def _count_parameters(record: Path) -> float:
+    """Parameters of a fetched model, from the headers of its weights' files; 0 where that cannot be read."""
+    try:
+        point = read_json(record)["checkpoints"]["final"]
+        total = 0
+        for path in weight_files(Path(point["path"]) / (point["subfolder"] or "")):
+            with open(path, "rb") as handle:
+                header = json.loads(handle.read(int.from_bytes(handle.read(8), "little")))
+            total += sum(math.prod(entry["shape"]) for name, entry in header.items() if name != "__metadata__")
+        return float(total)
+    except (OSError, ValueError, KeyError, TypeError):
+        return 0.0
+
+
+class Workload:
+    """What each cell of one run has to do. `assumed` says in words what was not known."""
+
+    def __init__(self, run: Run):
+        self.run = run
+        self.assumed: dict[str, set[str]] = {}
+        self.counted_tokens: dict[tuple[str, str], float] = {}  # (kind, benchmark) -> tokens per document
+        self._parameters, self.documents = cache(self._find_parameters), cache(self._documents)
+
+    def _assume(self, what: str, name: str) -> None:
+        self.assumed.setdefault(what, set()).add(name)
+
+    def parameters(self, row: Model | LanguageModel) -> float:
+        """Parameters from the sheet, else from the fetched weights, else of a typical model of the size class."""
+        return self._parameters(*kind_and_id(row))
+
+    def _find_parameters(self, kind: str, model: str) -> float:
+        row = getattr(self.run, kind)[model]
+        if getattr(row, "parameters_b", None):
+            return row.parameters_b * 1e9
+        counted = _count_parameters(self.run.results / "prefetch" / kind / f"{model}.json")
+        if counted:
+            return counted
+        self._assume("parameters by size class", model)
+        return TYPICAL_B.get(row.size_class, 1.0) * 1e9
+
+    def _documents(self, benchmark: str, split: str) -> int:
+        """Documents of a split: as divided, as fetched, or the cap."""
+        cap = getattr(self.run.configuration.splits, split)
+        results = self.run.results
+        try:
+            found = read_json(results / "splits" / benchmark / f"{split}.json")["documents"]
+            if found:
+                return found
+        except (OSError, ValueError, KeyError):
+            pass
+        try:
+            found = read_json(results / "prefetch" / "benchmarks" / f"{benchmark}.json")["documents"].get(split)
+            if found:
+                return min(found, cap)
+        except (OSError, ValueError, KeyError):
+            pass
+        self._assume(UNCOUNTED, benchmark)
+        return cap
+
+    def tokens(self, kind: str, benchmark: str) -> float:
+        """Tokens a document: `scored` (all choices) or `trained`."""
+        if (kind, benchmark) in self.counted_tokens:
+            return self.counted_tokens[kind, benchmark]
+        self._assume("tokens per document by output type", benchmark)
+        return TOKENS[self.run.benchmarks[benchmark].output_type][0 if kind == "scored" else 1]
+
+    # ---- seconds ------------------------------------------------------------------------------------------------
+
+    def seconds(self, cell: Cell) -> float:
+        """Expected seconds of one cell by the analytic model alone; 0 for selections."""
+        return rule_of(cell).seconds(self, cell)
+
+    def computing_seconds(self, row: Model | LanguageModel, operations: float, passes: float, steps: float) -> float:
+        """Seconds of so many floating-point operations: at the device's rate, or what it takes to launch so many
+        forward passes and optimizer steps, whichever is longer."""
+        of_type = SPEED[size_class(self.run, row).gpu_type][row.dtype == "float32"]
+        return max(operations / (RATE[row.dtype] * of_type), passes * FORWARD_SECONDS + steps * STEP_SECONDS)
+
+    def scoring_operations(self, row: Model, benchmark: str, split: str) -> float:
+        """2P a token."""
+        return 2 * self.parameters(row) * self.documents(benchmark, split) * self.tokens("scored", benchmark)
+
+    def scoring_seconds(self, row: Model, benchmark: str, split: str) -> float:
+        """Seconds to score the documents of a split."""
+        output_type, settings = self.run.benchmarks[benchmark].output_type, self.run.configuration.evaluation
+        documents = self.documents(benchmark, split)
+        passes = -(-documents * TOKENS[output_type][2] // settings.batch_size)
+        if output_type == "generate_until":
+            passes *= settings.max_generated_tokens
+        computing = self.computing_seconds(row, self.scoring_operations(row, benchmark, split), passes, steps=0)
+        return PASS_SECONDS + documents * DOCUMENT_SECONDS + computing
+
+    def start_seconds(self, row: Model | LanguageModel) -> float:
+        """A process until its model is loaded."""
+        return START_SECONDS + self.parameters(row) * BYTES[row.dtype] / LOAD_RATE
+
+    # ---- bytes --------------------------------------------------------------------------------------------------
+
+    def stored_bytes(self, cell: Cell) -> float:
+        """What a finished cell takes in the store."""
+        return rule_of(cell).stored_bytes(self, cell)
+
+    def adapter_bytes(self, row: Model) -> float:
+        """Size of a trained adapter: 32 bits per parameter."""
+        settings = self.run.configuration.finetuning
+        return 4 * adapter_parameters(self.parameters(row), settings.rank, settings.target_modules)
+
+    @cached_property
+    def model_bytes(self) -> float:
+        """Weights in the hub's cache, 16 bits per parameter. Each revision that is a checkpoint is its own copy."""
+        total = 0.0
+        for row in self.run.models.values():
+            copies = len({point.revision for point in row.checkpoints})
+            total += 0 if row.is_local else 2 * self.parameters(row) * copies
+        return total + sum(
+            2 * self.parameters(row) for row in self.run.language_models.values() if not is_folder(row.path)
+        )
+
+    def gpu_gb(self, row: Model | LanguageModel) -> float:
+        """The least GPU memory that the model's jobs need: as rehearsed, else by the formula; 0 where its size class
+        has no GPU."""
+        if not size_class(self.run, row).gpu:
+            return 0.0
+        if isinstance(row, Model):
+            found = read_rehearsal(self.run, row)
+            if found is not None:
+                return judge(self.run, row, found).needed
+        self._assume("GPU memory by a formula; `lm-validity rehearse` counts it", kind_and_id(row)[1])
+        if isinstance(row, Model) and "agreement" not in {*row.studies} & {*self.run.configuration.studies}:
+            return scoring_gb(self.parameters(row), row.dtype)
+        recomputed = size_class(self.run, row).gradient_checkpointing
+        return gpu_gb(self.run, self.parameters(row), row.dtype, recomputed=recomputed)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# What a run will cost: the analytic model of `workload`, corrected by the sidecars of finished cells.
+#
+# The correction of a (rule, size class) is what its cells took over what was predicted for them, sum over sum: a median
+# would leave out the cells that load a model, and be too low for every total. Its error is found by leaving out: each
+# model's cells are predicted from the other models' (each cell from the other cells, where only one model was run).
 
 NO_GPU = "a processor without GPU"
 SIDECARS = 30  # read a (rule, model): enough for a median

@@ -14,15 +14,14 @@ from lm_validity.config.plan import AUDIT, BLOCK, COLUMNS, RULED_OUT, PlannedCel
 from lm_validity.config.rows import SheetRow
 from lm_validity.errors import PREFETCH, InputError
 from lm_validity.files import make_writable, replace_file
-from lm_validity.monitor.cost import Estimator
-from lm_validity.monitor.workload import UNCOUNTED
+from lm_validity.monitor.cost import UNCOUNTED, Estimator
 from lm_validity.pages.page import Finding
 from lm_validity.run.cell import BenchmarkCell
 from lm_validity.run.grid import Grid
-from lm_validity.run.leases import hold_lease
 from lm_validity.run.rules import rule_of
 from lm_validity.run.rules.evaluate_adapter import EVALUATE_ADAPTER
 from lm_validity.run.rules.finetune_adapter import FINETUNE_ADAPTER
+from lm_validity.run.store import hold_lease
 from lm_validity.words import count, listing
 
 # ----------------------------------------------------------------------------------------------------------------------

@@ -1,43 +1,274 @@
-"""Chart builders: one grammar (Vega-Lite through Altair) for every figure of every report.
+"""The grammar of figures."""
 
-A builder takes a tidy frame and column names and returns an Altair chart whose width is that of its
-container. Missing values are drawn as missing (grey cells, an × on the axis), never left out silently.
-Colours are legible on light and dark; text and lines of axes get their colour from the page's style sheet.
-Every chart with a column `family` listens to the parameter `family_focus`, through which the page links the
-selection of a family.
-
-`save_figure` writes one chart as Vega-Lite, SVG and PDF.
-"""
-
+import itertools
 import json
+import math
 import resource
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any, TypeAlias
 
 import altair as alt
+import numpy as np
 import pandas as pd
 import vl_convert
+from altair.utils.schemapi import debug_mode
 
 from lm_validity.errors import InputError
 from lm_validity.files import replace_file, write_text
-from lm_validity.pages.figure_content import PROTOCOL, Spec, fits_in_one_line, marked_if_empty, names_axis, with_values
-from lm_validity.pages.figure_style import (
-    CATEGORY_COLORS,
-    CONFIG,
-    MISSING_COLOR,
-    PROTOCOL_LABELS,
-    chart_data,
-    cycled_colors,
-    dashed_lines,
-    discrete,
-    family_color,
-    family_opacity,
-    listed_color,
-    matrix_frame,
-    protocol_color,
-    tooltips,
-    with_family_focus,
-)
+
+# ----------------------------------------------------------------------------------------------------------------------
+# What all figures share: colours, fonts, data, tooltips, and the parameter that links the choice of a family.
+
+PROTOCOL_LABELS = {"direct": "Direct", "train_before_test": "Train before test"}
+PROTOCOL_COLORS = {"Direct": "#d98b2b", "Train before test": "#2f7ec0"}
+# Okabe and Ito's palette, legible for colour-blind readers, its black and yellow replaced for both backgrounds
+CATEGORY_COLORS = (
+    "#2f7ec0", "#d55e00", "#009e73", "#cc79a7", "#b8860b", "#56b4e9", "#8c6bb1", "#7f7f7f", "#a6761d", "#66a61e",
+)  # fmt: skip
+UNKNOWN_COLOR = "#8a8a8a"
+MISSING_COLOR = "#9a9a9a"
+FAMILY_FOCUS = "family_focus"
+
+CONFIG = {
+    "aria": False,  # a figure is one image with a label; its values are in the tables
+    "background": None,
+    "font": "system-ui, -apple-system, 'Segoe UI', Helvetica, Arial, sans-serif",
+    "view": {"stroke": None},
+    "axis": {
+        "labelFontSize": 11,
+        "titleFontSize": 11.5,
+        "titleFontWeight": "normal",
+        "labelLimit": 220,
+        "labelSeparation": 6,
+        "gridOpacity": 0.35,
+        "domainOpacity": 0.5,
+        "tickOpacity": 0.5,
+    },
+    "legend": {
+        "labelFontSize": 11,
+        "titleFontSize": 11,
+        "titleFontWeight": "normal",
+        "titleLimit": 400,
+        "orient": "top",
+        "symbolOpacity": 1,
+    },
+    "header": {"labelFontSize": 12, "titleFontSize": 12},
+}
+
+
+def chart_data(frame: pd.DataFrame) -> alt.InlineData:
+    """The rows of `frame` as inline data; NaN and infinities become null. Give each encoding its type explicitly."""
+    rows = [{k: _plain(v) for k, v in row.items()} for row in frame.to_dict("records")]
+    with debug_mode(False):  # Altair would check every value against Vega-Lite's schema, which takes seconds
+        return alt.InlineData(values=rows)
+
+
+def matrix_frame(
+    values: np.ndarray, rows: Sequence[str], columns: Sequence[str], name: str, *, without_diagonal: bool = False
+) -> pd.DataFrame:
+    """A matrix in long form for `figures.heatmap`: columns `row`, `column` and `name`.
+
+    `without_diagonal` leaves out what would compare a name with itself.
+    """
+    frame = pd.DataFrame(
+        {
+            "row": np.repeat(list(rows), len(columns)),
+            "column": np.tile(list(columns), len(rows)),
+            name: np.ravel(values),
+        }
+    )
+    return frame[frame["row"] != frame["column"]] if without_diagonal else frame
+
+
+def family_color(families: Iterable[str | None]) -> alt.Color:
+    """The colour of a family, the same in every figure given the same `families` (in the order of the alphabet)."""
+    names = sorted({name for name in families if isinstance(name, str)})
+    colors = cycled_colors(names) | {"unknown": UNKNOWN_COLOR}
+    return listed_color("family", colors, "Family", values=names or ["unknown"], columns=4)
+
+
+def family_opacity() -> alt.Opacity:
+    """Fades the marks of other families while the page focuses one."""
+    return alt.condition(f"{FAMILY_FOCUS} == null || datum.family == {FAMILY_FOCUS}", alt.value(0.9), alt.value(0.12))
+
+
+def with_family_focus(chart: alt.Chart | alt.LayerChart) -> alt.Chart | alt.LayerChart:
+    """Declare the page's family parameter: needed once for a chart whose opacity is `family_opacity`."""
+    return chart.add_params(alt.param(name=FAMILY_FOCUS, value=None))
+
+
+def protocol_color() -> alt.Color:
+    """The colours of the two protocols, for a column `protocol` that holds `PROTOCOL_LABELS`."""
+    return listed_color("protocol", PROTOCOL_COLORS)
+
+
+def listed_color(field: str, colors: dict[str, str], title: str | None = None, **legend: Any) -> alt.Color:
+    """A colour for each value of a column; `legend` is what Vega-Lite's legend takes."""
+    scale = alt.Scale(domain=list(colors), range=list(colors.values()))
+    return alt.Color(f"{field}:N", scale=scale, legend=alt.Legend(title=title, **legend))
+
+
+def cycled_colors(names: Iterable[str]) -> dict[str, str]:
+    """A colour for each name, the first name the first colour; they repeat where there are more names."""
+    return dict(zip(names, itertools.cycle(CATEGORY_COLORS)))
+
+
+def dashed_lines(field: str, *at: float, channel: str = "x") -> alt.Chart:
+    """Dashed reference lines at these values."""
+    base = alt.Chart(chart_data(pd.DataFrame({field: [*at]})))
+    return base.mark_rule(color=MISSING_COLOR, strokeDash=[4, 4]).encode(**{channel: f"{field}:Q"})
+
+
+def tooltips(**fields: str) -> list[alt.Tooltip]:
+    """Tooltip entries, column="Title|format": the title and an optional d3 number format."""
+    entries = []
+    for field, text in fields.items():
+        title, _, number_format = text.partition("|")
+        if number_format:
+            entries.append(alt.Tooltip(f"{field}:Q", title=title, format=number_format))
+        else:
+            entries.append(alt.Tooltip(f"{field}:N", title=title))
+    return entries
+
+
+def discrete(order: Iterable[str]) -> alt.Scale:
+    """A fixed order, in which names without data keep their place."""
+    return alt.Scale(domain=list(order))
+
+
+def _plain(value: object) -> object:
+    """A JSON value; numbers keep 6 significant digits, which is more than a figure shows."""
+    if isinstance(value, np.generic):
+        value = value.item()
+    if value is pd.NA:
+        return None
+    if isinstance(value, float):
+        return float(f"{value:.6g}") if math.isfinite(value) else None
+    return value
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Whether a figure has anything to show, and the room that its names need.
+
+Spec: TypeAlias = dict[str, Any]  # a Vega-Lite specification
+
+_LABEL_LIMIT = 220  # pixels, as in CONFIG
+_MANY = 24  # names on a horizontal axis that stand upright
+_LETTER = 6.5  # pixels of its width
+_TITLE_LETTER = 7.0  # the same in the title of an axis, in the widest of the page's fonts
+_LEGEND = 220  # pixels of the two protocols' names above a figure
+_NUMBER = 30.0  # pixels of a cell that a number is written into
+PROTOCOL = "protocol"
+
+
+def is_empty(spec: Spec) -> bool:
+    """Whether a specification, or a layer of it, is of a builder here that had no value to draw."""
+    own = spec.get("usermeta", {}).get("empty", False)
+    return own or any(is_empty(layer) for layer in spec.get("layer", []) if isinstance(layer, dict))
+
+
+def label_room(spec: Spec) -> int:
+    """Pixels of width that a specification needs so that names on its axes do not overlap, and neither a legend nor the
+    title of the horizontal axis is cut; 0: it has none of them."""
+    across, down = (_names(spec, channel) for channel in ("x", "y"))
+    step = max(_label_step(across), _NUMBER if _has_numbers(spec) else 0.0)
+    legend = max(_LEGEND if down else 0.0, _legend(spec))
+    plot = max(step * len(across), legend, _TITLE_LETTER * len(_title(spec)))
+    if not plot:
+        return 0
+    beside = min(_LABEL_LIMIT, max((_LETTER * len(name) for name in down), default=60))
+    return math.ceil(plot + beside + 20)
+
+
+def _has_numbers(spec: Spec) -> bool:
+    """Whether a layer writes numbers."""
+    text = spec.get("encoding", {}).get("text") or {}
+    return "format" in text or any(_has_numbers(layer) for layer in spec.get("layer", []) if isinstance(layer, dict))
+
+
+def _legend(spec: Spec) -> float:
+    """Pixels of the widest legend of names above a specification or its layers, in four columns as families have."""
+    color = spec.get("encoding", {}).get("color") or {}
+    names = (color.get("legend") or {}).get("values") or (color.get("scale") or {}).get("domain") or []
+    names = [name for name in names if isinstance(name, str)]
+    columns = [max(min(160.0, _LETTER * len(name)) for name in names[at::4]) for at in range(min(4, len(names)))]
+    inner = [_legend(layer) for layer in spec.get("layer", []) if isinstance(layer, dict)]
+    return max([sum(columns) + 30 * len(columns), *inner])
+
+
+def _title(spec: Spec) -> str:
+    """The longest title of the horizontal axis in a specification or its layers."""
+    own = spec.get("encoding", {}).get("x", {}).get("title")
+    inner = [_title(layer) for layer in spec.get("layer", []) if isinstance(layer, dict)]
+    return max([own if isinstance(own, str) else "", *inner], key=len)
+
+
+def fits_in_one_line(names: Sequence[str]) -> bool:
+    """Whether upright names have room beside each other on the narrowest figure: 460 pixels, 6.5 a letter."""
+    return len(names) * max(map(len, names), default=0) <= 70
+
+
+def names_axis(names: Sequence[str]) -> alt.Axis:
+    """A horizontal axis of names, none of which is left out."""
+    return alt.Axis(labelAngle=-90 if len(names) > _MANY else -50, labelOverlap=False)
+
+
+def _label_step(names: Sequence[str]) -> float:
+    """Pixels from a name to the next: the height of a letter, more where names lean."""
+    return 13.0 if len(names) > _MANY else 16.0
+
+
+def _names(spec: Spec, channel: str) -> list[str]:
+    """The names of a discrete axis, where its scale lists them."""
+    for part in (spec, *spec.get("layer", [])):
+        scale = part.get("encoding", {}).get(channel, {}).get("scale") or {}
+        if isinstance(scale.get("domain"), list) and all(isinstance(name, str) for name in scale["domain"]):
+            return scale["domain"]
+        if part is not spec and "layer" in part and (found := _names(part, channel)):
+            return found
+    return []
+
+
+def marked_if_empty(chart: alt.TopLevelMixin, values: pd.Series) -> alt.TopLevelMixin:
+    """The chart, marked for `is_empty` where no value is a finite number."""
+    finite = np.isfinite(pd.to_numeric(values, errors="coerce").to_numpy(dtype=float))
+    return chart if finite.any() else chart.properties(usermeta={"empty": True})
+
+
+def with_values(
+    frame: pd.DataFrame, value: str, group: str | None, color: alt.Color | dict[str, Any]
+) -> tuple[pd.DataFrame, alt.Color | dict[str, Any]]:
+    """The rows of groups that have a value at all, and the colours of those; everything where no group has one.
+
+    Without a `group`, it is the protocol where the colours tell protocols apart.
+    """
+    ink = color.to_dict() if isinstance(color, alt.Color) else {}
+    group = group or (PROTOCOL if ink.get("field") == PROTOCOL else None)
+    if group is None:
+        return frame, color
+    known = frame[value].notna().groupby(frame[group]).transform("any").to_numpy(dtype=bool)
+    if not known.any():
+        return frame, color
+    frame, here = frame[known], set(frame.loc[known, group])
+    scale = ink.get("scale", {}) if ink.get("field") == group else {}
+    if isinstance(color, alt.Color) and "domain" in scale and "range" in scale and not here.issuperset(scale["domain"]):
+        pairs = [(name, shade) for name, shade in zip(scale["domain"], scale["range"], strict=False) if name in here]
+        color = color.copy()
+        color.scale = alt.Scale(domain=[name for name, _ in pairs], range=[shade for _, shade in pairs])
+    return frame, color
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Chart builders: one grammar (Vega-Lite through Altair) for every figure of every report.
+#
+# A builder takes a tidy frame and column names and returns an Altair chart whose width is that of its
+# container. Missing values are drawn as missing (grey cells, an × on the axis), never left out silently.
+# Colours are legible on light and dark; text and lines of axes get their colour from the page's style sheet.
+# Every chart with a column `family` listens to the parameter `family_focus`, through which the page links the
+# selection of a family.
+#
+# `save_figure` writes one chart as Vega-Lite, SVG and PDF.
 
 __all__ = [
     "CATEGORY_COLORS",
@@ -341,3 +572,68 @@ def static_spec(spec: Spec) -> Spec:
     """A copy of fixed width on a white background."""
     static = {**spec, "config": {**spec.get("config", {}), "background": "white"}}
     return static | {"width": STATIC_WIDTH} if static.get("width") == "container" else static
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# The bump figure: two orders of the same models side by side.
+
+LONGEST = 150  # pixels of a model's name; longer ones are cut
+LETTER = 5.4  # pixels of its width
+
+
+def bump(frame: pd.DataFrame, families: Iterable[str | None]) -> alt.LayerChart:
+    """Two orders of the same models side by side, lines between a model's places.
+
+    Columns of `frame`: model, family, benchmark, side (0 left, 1 right), place, rank, best, worst (its rank
+    band), score, error. One row per model and side.
+    """
+    color = family_color(families)
+    names = frame.drop_duplicates("side").sort_values("side")["benchmark"].tolist()
+    places = int(frame["place"].max())
+    tooltip = tooltips(
+        model="Model", family="Family", benchmark="Benchmark", score="Score|.4f", error="±|.4f", rank="Rank|~g",
+        place="Aligned place", best="Band from", worst="to",
+    )  # fmt: skip
+    titles = " · ".join(names)
+    room = _room(frame["model"])
+    # both names on one line, each from its edge of the figure to at most the middle
+    axis = alt.Axis(
+        values=[0, 1],
+        labelAlign={"expr": "datum.value == 0 ? 'left' : 'right'"},
+        labelOffset={"expr": f"datum.value == 0 ? {-room} : {room}"},
+        labelLimit={"expr": "width / 2 - 6"},
+        labelExpr=f"datum.value == 0 ? {json.dumps(names[0])} : {json.dumps(names[1])}",
+        ticks=False,
+    )
+    y_axis = alt.Axis(values=[1, *range(10, places + 1, 10)], grid=False)
+    base = alt.Chart(chart_data(frame)).encode(
+        x=alt.X(
+            "side:Q", scale=alt.Scale(domain=[0, 1], range=[room, {"expr": f"width - {room}"}]), axis=axis, title=None
+        ),
+        color=color,
+        tooltip=tooltip,
+        opacity=family_opacity(),
+    )
+    y = alt.Y("place:Q", scale=alt.Scale(domain=[0.5, places + 0.5], reverse=True), axis=y_axis, title="Place")
+    # bands overlap: they are shown for the family that is focused
+    shown = alt.condition(f"datum.family == {FAMILY_FOCUS}", alt.value(0.3), alt.value(0.0))
+    band = base.mark_rule(strokeWidth=7).encode(y=alt.Y("best:Q", title="Place"), y2="worst:Q", opacity=shown)
+    line = base.mark_line(strokeWidth=1.4).encode(y=y, detail="model:N")
+    dot = base.mark_point(filled=True, size=26).encode(y=y)
+    left = base.transform_filter("datum.side == 0").mark_text(align="right", dx=-6, fontSize=9, limit=LONGEST)
+    right = base.transform_filter("datum.side == 1").mark_text(align="left", dx=6, fontSize=9, limit=LONGEST)
+    labels = [text.encode(y=y, text="model:N") for text in (left, right)]
+    chart = alt.layer(band, line, dot, *labels).properties(
+        width="container", height=max(160, 11 * places), description=titles
+    )
+    return with_family_focus(chart)
+
+
+def bump_width(models: Iterable[str]) -> int:
+    """The least width in pixels of a `bump` figure: names on either side, lines between them."""
+    return 2 * _room(models) + 140
+
+
+def _room(models: Iterable[str]) -> int:
+    """Pixels on either side for the models' names."""
+    return 12 + math.ceil(min(LONGEST, LETTER * max(map(len, models))))

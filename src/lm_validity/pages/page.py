@@ -1,31 +1,8 @@
-"""A report as a page: findings first, then figures, then tables. Shared by all reports and by the site.
-
-    page = Page(
-        name="agreement", title="Ranking agreement", findings=[Finding("Train before test raises the mean tau from
-        0.52 to 0.76.", "61 models × 24 benchmarks.")], sections=[
-            Section(
-                "Pairs of benchmarks", finding="274 of 276 pairs agree more.", figures=[Figure("tau_direct",
-                "Direct evaluation", chart, caption="Kendall's tau-b.")], tables=[Table("tau_by_pair", "All
-                pairs", frame, formats={"tau": ".3f"}, labels={"tau": "τ"})], notes=["Pairs with fewer than
-                two common models are left out."],
-            )
-        ],
-        notes=["Notes on the data."],
-    )
-    write_page(page, output)
-
-`write_page` writes `page.json` (all that is needed to compose the page into a site), `index.html`
-(self-contained, no network), `tables/<name>.csv` with unrounded numbers, and
-`figures/<name>.{vl.json,svg,pdf}`. All text is plain text: it is escaped on the page, so names from a
-user's files may hold anything. Figures without any value and sections without content are left out.
-
-In the HTML, figures and rows of tables are compressed and read when they are shown. Of a page's findings five are
-shown, at least two of each report, and the others folded. The first mention of a word of the glossary leads to its
-explanation at the page's end.
-"""
+"""Pages: sections, tables, findings, and how they become HTML, JSON and CSV."""
 
 import base64
 import json
+import math
 import re
 import zlib
 from collections.abc import Mapping, Sequence
@@ -33,26 +10,275 @@ from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NotRequired, TypedDict
 
+import numpy as np
 import pandas as pd
+from markupsafe import Markup, escape
 
 from lm_validity.files import replace_file, write_json, write_text
-from lm_validity.pages.documents import (
-    FigureDocument,
-    PageDocument,
-    SectionDocument,
-    TableDocument,
-    Value,
-)
-from lm_validity.pages.figure_content import is_empty, label_room
-from lm_validity.pages.figures import check_address_space, save_figure, vega_lite
-from lm_validity.pages.glossary import Words
-from lm_validity.pages.table_content import for_spreadsheets, table_document, without_missing
-from lm_validity.summaries import summary_values
+from lm_validity.pages.figures import Spec, check_address_space, is_empty, label_room, save_figure, vega_lite
+from lm_validity.summaries import Missing, summary_values
+from lm_validity.words import UNDER, no_scores
 
 if TYPE_CHECKING:
     from jinja2 import Environment
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# The words that need an explanation: one text, for the pages of the reports and for the documentation.
+
+_ENTRY = re.compile(r"^## ([^\n]+)\n\n(.+?)(?=\n\n|\Z)", re.MULTILINE | re.DOTALL)
+_OTHER_NAME = re.compile(r"also called an? \*(.+?)\*")
+
+
+def glossary_text() -> str:
+    """The glossary as Markdown: a title, a sentence, then a heading and a paragraph per entry."""
+    return (resources.files("lm_validity.pages") / "assets" / "glossary.md").read_text(encoding="utf-8")
+
+
+@cache
+def entries() -> dict[str, str]:
+    """The explanation of each entry, as plain text."""
+    return {name: " ".join(text.replace("*", "").split()) for name, text in _ENTRY.findall(glossary_text())}
+
+
+@cache
+def _pattern() -> tuple[re.Pattern[str], dict[str, str]]:
+    """What finds a name, in any case and in the plural, and the entry of each name in small letters."""
+    entry_of = {name.lower(): name for name in entries()}
+    entry_of |= {other: name for name, text in _ENTRY.findall(glossary_text()) for other in _OTHER_NAME.findall(text)}
+    longest_first = sorted(entry_of, key=len, reverse=True)
+    forms = "|".join(rf"{re.escape(name[:-1])}(?:y|ies)" if name.endswith("y") else re.escape(name) + "s?"
+                     for name in longest_first)  # fmt: skip
+    return re.compile(rf"(?<![\w-])(?:{forms})(?![\w-])", re.IGNORECASE), entry_of
+
+
+def _entry(found: str) -> str:
+    """The entry of a name as it was found in a text."""
+    name, entry_of = found.lower(), _pattern()[1]
+    singular = next(one for one in (name, name.removesuffix("s"), name.removesuffix("ies") + "y") if one in entry_of)
+    return entry_of[singular]
+
+
+class Words:
+    """Marks the first mention of each entry on one page; `used` has the entries that the page mentions."""
+
+    def __init__(self) -> None:
+        self.used: dict[str, str] = {}
+
+    def mark(self, text: str) -> Markup:
+        """The text, escaped, with a link to the explanation of each word where it first appears on the page."""
+        parts, end = [], 0
+        for match in _pattern()[0].finditer(text):
+            name = _entry(match.group())
+            if name not in self.used:
+                self.used[name] = entries()[name]
+                link = Markup('<a class="term" href="#word-{}" title="{}">{}</a>')
+                parts += [escape(text[end : match.start()]), link.format(len(self.used), self.used[name], match[0])]
+                end = match.end()
+        return Markup("").join([*parts, escape(text[end:])])
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# A page as JSON: what `page.json` holds and the HTML is made of.
+
+Value = bool | int | float | str | None  # of a cell: what sorting and the CSV download use; null where missing
+
+
+class FindingDocument(TypedDict):
+    """`basis`: what the sentence rests on and what is missing. `alarm`: the page shows it in red."""
+
+    sentence: str
+    basis: str
+    alarm: bool
+
+
+class FigureDocument(TypedDict):
+    """`spec`: Vega-Lite. `wide`: it takes a row of its own. `min_width`: in pixels; narrower screens scroll it."""
+
+    name: str
+    title: str
+    caption: str
+    wide: bool
+    min_width: int
+    spec: Spec
+
+
+class ColumnDocument(TypedDict):
+    """`format`: Python's format spec of its numbers, or "p"; `scale`: what they are multiplied by when shown."""
+
+    name: str
+    label: str
+    numeric: bool
+    format: str | None
+    scale: NotRequired[float]
+
+
+class TableDocument(TypedDict):
+    """`reasons`: by `row,column`, why a value is missing. `links`: by row, where the first column leads."""
+
+    name: str
+    title: str
+    caption: str
+    folded: bool
+    columns: list[ColumnDocument]
+    rows: list[list[Value]]
+    reasons: NotRequired[dict[str, str]]
+    links: NotRequired[list[str]]
+
+
+class SectionDocument(TypedDict):
+    """`finding`: the sentence that its figures show, or "". Figures that would show no value are left out."""
+
+    title: str
+    finding: str
+    explanation: str
+    figures: list[FigureDocument]
+    tables: list[TableDocument]
+    notes: list[str]
+    folded: NotRequired[bool]
+
+
+class PageDocument(TypedDict):
+    """`format`: version of the layout. `reasons`: of the dashes in its tables."""
+
+    format: Literal[1]
+    name: str
+    title: str
+    question: str
+    before_findings: bool
+    findings: list[FindingDocument]
+    sections: list[SectionDocument]
+    notes: list[str]
+    reasons: list[str]
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# A table's frame as a page shows it: missing values with their reasons, without what no protocol has.
+
+_UNSCORED = set(map(no_scores, UNDER))
+
+
+def table_document(table: "Table") -> TableDocument:
+    """The table as JSON: what a page shows of its frame."""
+    filled = _filled(table.frame)
+    frame = without_missing(filled)
+    columns: list[ColumnDocument] = [
+        {
+            "name": str(name),
+            "label": table.labels.get(str(name), str(name).replace("_", " ")),
+            "numeric": _is_numeric(values),
+            "format": table.formats.get(str(name)),
+            "scale": table.scales.get(str(name), 1.0),
+        }
+        for name, values in frame.items()
+    ]
+    document: TableDocument = {
+        "name": table.name,
+        "title": table.title,
+        "caption": table.caption,
+        "folded": table.folded,
+        "columns": columns,
+        "rows": [[plain_value(value) for value in row] for row in frame.itertuples(index=False, name=None)],
+    }
+    reasons = {
+        f"{row},{column}": value.reason
+        for row, values in enumerate(filled.itertuples(index=False, name=None))
+        for column, value in enumerate(values)
+        if isinstance(value, Missing)
+    }
+    if reasons:
+        document["reasons"] = reasons
+    if table.links:
+        document["links"] = list(table.links)
+    return document
+
+
+def _filled(frame: pd.DataFrame) -> pd.DataFrame:
+    """The frame without the rows and columns of a protocol under which nothing is known."""
+    columns = list(frame.columns)
+    if "protocol" in columns[:-1]:
+        right, protocol = columns[columns.index("protocol") + 1 :], frame["protocol"]
+        known = without_missing(frame)[right].notna().any(axis=1).groupby(protocol).transform("any")
+        unscored = frame[right].map(_is_unscored).any(axis=1).groupby(protocol).transform("any")
+        frame = frame[known | ~unscored]
+    return frame.drop(
+        columns=[name for name, values in frame.items() if len(frame) and all(map(_says_nothing, values))]
+    )
+
+
+def _is_unscored(value: object) -> bool:
+    return isinstance(value, Missing) and value.reason in _UNSCORED
+
+
+def _says_nothing(value: object) -> bool:
+    return _is_unscored(value) or (not isinstance(value, Missing) and plain_value(value) is None)
+
+
+def without_missing(frame: pd.DataFrame) -> pd.DataFrame:
+    """The frame with `Missing` values as nulls; a column of numbers is one of numbers again."""
+    concerned = [str(name) for name, values in frame.items() if any(isinstance(value, Missing) for value in values)]
+    known = {name: [None if isinstance(value, Missing) else value for value in frame[name]] for name in concerned}
+    return frame.assign(**{name: pd.Series(values, index=frame.index) for name, values in known.items()})
+
+
+def for_spreadsheets(frame: pd.DataFrame) -> pd.DataFrame:
+    """The frame for a CSV file: texts that a spreadsheet would compute (`=1+1`, `@x`) get an apostrophe before them.
+
+    Numbers are none of these, negative ones too, whether they are numbers in the frame or texts.
+    """
+    return frame.map(_uncomputed).rename(columns=_uncomputed)
+
+
+def _uncomputed(value: object) -> object:
+    if not isinstance(value, str) or len(value) < 2 or value[0] not in "=+-@":
+        return value
+    try:
+        float(value)
+    except ValueError:
+        return f"'{value}"
+    return value
+
+
+def _is_numeric(values: pd.Series) -> bool:
+    return pd.api.types.is_numeric_dtype(values) and not pd.api.types.is_bool_dtype(values)
+
+
+def plain_value(value: object) -> Value:
+    """What sorting and the CSV download use; null where missing."""
+    if isinstance(value, np.generic):
+        value = value.item()
+    if value is None or value is pd.NA or (isinstance(value, float) and not math.isfinite(value)):
+        return None
+    return value if isinstance(value, bool | int | float) else str(value)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# A report as a page: findings first, then figures, then tables. Shared by all reports and by the site.
+#
+#     page = Page(
+#         name="agreement", title="Ranking agreement", findings=[Finding("Train before test raises the mean tau from
+#         0.52 to 0.76.", "61 models × 24 benchmarks.")], sections=[
+#             Section(
+#                 "Pairs of benchmarks", finding="274 of 276 pairs agree more.", figures=[Figure("tau_direct",
+#                 "Direct evaluation", chart, caption="Kendall's tau-b.")], tables=[Table("tau_by_pair", "All
+#                 pairs", frame, formats={"tau": ".3f"}, labels={"tau": "τ"})], notes=["Pairs with fewer than
+#                 two common models are left out."],
+#             )
+#         ],
+#         notes=["Notes on the data."],
+#     )
+#     write_page(page, output)
+#
+# `write_page` writes `page.json` (all that is needed to compose the page into a site), `index.html`
+# (self-contained, no network), `tables/<name>.csv` with unrounded numbers, and
+# `figures/<name>.{vl.json,svg,pdf}`. All text is plain text: it is escaped on the page, so names from a
+# user's files may hold anything. Figures without any value and sections without content are left out.
+#
+# In the HTML, figures and rows of tables are compressed and read when they are shown. Of a page's findings five are
+# shown, at least two of each report, and the others folded. The first mention of a word of the glossary leads to its
+# explanation at the page's end.
 
 _NAME = re.compile(r"[a-z0-9_]+")
 FINDINGS_SHOWN = 5  # on a page, over all its reports, and of each report two; alarms always

@@ -1,11 +1,43 @@
-"""Cells and jobs. A *cell* is one unit of GPU work and of resume; a *job* is one process that Snakemake starts, for one
-model or for several adapters of one, with one or several cells.
+"""Cells, jobs and the batches that cells are divided into."""
 
-Rules have cells of different kinds; what all have in common is `Cell`. Standard library only: the Snakefile builds them
-at parse time.
-"""
-
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeVar
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Recipes: everything that determines a cell's numbers, and nothing else, hashed into the name of its folder.
+#
+# Batch sizes, devices, library versions and file paths are not in a recipe: they are recorded beside the result.
+# A rule's `recipe_version` is one, bumped by hand when a change of code changes numbers.
+
+
+def recipe_hash(recipe: Mapping[str, object]) -> str:
+    """Twelve hex digits of the SHA-256 of the recipe's canonical JSON."""
+    text = json.dumps(recipe, sort_keys=True, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def scale_settings(dtype: str) -> dict[str, str]:
+    """What a recipe says of the loss that an adapter is trained with: only under float16 it has a scale. Before, it had
+    none there either."""
+    return {"loss_scale": "predicted tokens"} if dtype == "float16" else {}
+
+
+def derive_seed(*parts: object) -> int:
+    """A seed in [0, 2^63) from the parts of a cell's key; the same on every machine."""
+    text = json.dumps([str(part) for part in parts])
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Cells and jobs. A *cell* is one unit of GPU work and of resume; a *job* is one process that Snakemake starts, for one
+# model or for several adapters of one, with one or several cells.
+#
+# Rules have cells of different kinds; what all have in common is `Cell`. Standard library only: the Snakefile builds
+# them at parse time.
 
 T = TypeVar("T")
 Prompt = Literal["plain", "chat"]
@@ -89,3 +121,58 @@ def given(part: T | None) -> T:
 def label(cell: Cell) -> str:
     """What a person calls a cell: rule/model/name."""
     return f"{cell.rule}/{cell.model}/{cell.name}"
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Which members of a list share a job: so many, all, or (auto) as many as the longest job may take.
+#
+# Standard library only: the Snakefile builds jobs at parse time.
+
+
+@dataclass(frozen=True)
+class Group:
+    """Neighbours in a list that share a job."""
+
+    name: str
+    members: tuple[str, ...]
+
+
+def make_groups(
+    members: tuple[str, ...],
+    size: int | Literal["all", "auto"],
+    everything: str,
+    prefix: str = "",
+    *,
+    minutes: Mapping[str, float] = MappingProxyType({}),
+    longest: float = 0.0,
+) -> list[Group]:
+    """Cut `members` into runs of at most `size` ("all": one run; "auto": as long as the sum of their `minutes` is at
+    most `longest`), each named for its files.
+
+    A run of one is named by its member; the whole list is `all-<everything>`; others `group-<i>-of-<n>-<everything>`.
+    """
+    if not members:
+        return []
+    if size == "auto":
+        cuts = list(_by_minutes(members, minutes, longest))
+    else:
+        most = len(members) if isinstance(size, str) else size
+        cuts = [members[start : start + most] for start in range(0, len(members), most)]
+    if len(cuts) == 1 and len(members) > 1:
+        return [Group(f"all-{everything}", members)]
+    if len(cuts) == len(members):
+        return [Group(f"{prefix}{cut[0]}", cut) for cut in cuts]
+    return [Group(f"group-{i}-of-{len(cuts)}-{everything}", cut) for i, cut in enumerate(cuts, 1)]
+
+
+def _by_minutes(members: tuple[str, ...], minutes: Mapping[str, float], longest: float) -> Iterator[tuple[str, ...]]:
+    """Runs of neighbours whose minutes add up to at most `longest`; one that takes longer is alone."""
+    run: list[str] = []
+    total = 0.0
+    for member in members:
+        if run and total + minutes[member] > longest:
+            yield tuple(run)
+            run, total = [], 0.0
+        run.append(member)
+        total += minutes[member]
+    yield tuple(run)

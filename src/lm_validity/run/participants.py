@@ -10,8 +10,7 @@ from lm_validity.config.bias_sheets import LanguageModel
 from lm_validity.config.load import Run
 from lm_validity.config.sections import Batching, SizeClass
 from lm_validity.config.sheets import Benchmark, Model
-from lm_validity.run.batches import Group, make_groups
-from lm_validity.run.cell import Prompt
+from lm_validity.run.cell import Group, Prompt, make_groups
 
 
 class Participants:

@@ -1,23 +1,153 @@
-"""What `lm-validity rehearse` found out about each model, as files that anybody may read: no torch is imported here.
+"""What a rehearsal says of a model, and the shapes of models that no file tells."""
 
-A rehearsal is of a question: a model's config.json, the settings that its memory depends on, and the versions of the
-libraries. Its file is named by a hash of the question, so that models of one shape share it and nothing stale is read.
-"""
-
+import ast
 import hashlib
 import importlib.metadata
+import importlib.util
 import json
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from lm_validity.config.load import Run
+from lm_validity.config.rows import is_folder, split_revision
 from lm_validity.config.sections import SizeClass
 from lm_validity.config.sheets import Model
 from lm_validity.errors import Problem
 from lm_validity.files import read_json, read_json_or
 from lm_validity.run.participants import Participants, size_class
+
+# ----------------------------------------------------------------------------------------------------------------------
+# The models of a run that have yet to be fetched from the hub.
+
+
+class HubModel(NamedTuple):
+    """A model on the hub; `folders` of it, as prefixes of file names, that are fetched."""
+
+    path: str
+    revision: str | None = None
+    folders: tuple[str, ...] = ("",)
+
+
+def unfetched_models(run: Run) -> dict[str, HubModel]:
+    """Hub models without a record yet, by what they are called: `model` or `language model`, and the id."""
+    results, found = run.results / "prefetch", dict[str, HubModel]()
+    for model in Participants(run).used_models:
+        row = run.models[model]
+        if not row.is_local and not (results / "models" / f"{model}.json").is_file():
+            found[f"model {model}"] = HubModel(row.path, row.revision, row.folders)
+        for adapter in row.adapters:
+            if not is_folder(adapter) and not (results / "models" / f"{model}.json").is_file():
+                found[f"model {model}, adapter {adapter}"] = HubModel(*split_revision(adapter))
+    for model, other in run.language_models.items():
+        if not is_folder(other.path) and not (results / "language_models" / f"{model}.json").is_file():
+            found[f"language model {model}"] = HubModel(other.path, other.revision)
+    return found
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Whether a config.json is that of a causal language model, by what transformers lists of architectures.
+#
+# The lists are read from its source: importing it takes seconds a model, and a login node may have no torch.
+
+Lists: TypeAlias = dict[str, dict[str, str | tuple[str, ...]]]  # name -> {model_type: class or classes}
+
+_CAUSAL, _MASKED = "MODEL_FOR_CAUSAL_LM_MAPPING_NAMES", "MODEL_FOR_MASKED_LM_MAPPING_NAMES"
+_SEQ_TO_SEQ = "MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES"
+# of models for other work; some of them load as causal ones, with weights drawn at random or with eyes for the answer
+_OTHER_WORK: tuple[str, ...] = (
+    _MASKED,
+    _SEQ_TO_SEQ,
+    "MODEL_FOR_MULTIPLE_CHOICE_MAPPING_NAMES",
+)
+_OTHER_WORK += ("MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES", "MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES")
+_OTHER_WORK += ("MODEL_FOR_QUESTION_ANSWERING_MAPPING_NAMES",)
+SEE_AHEAD = ("xlnet", "cpmant")  # listed as causal; each position sees those behind it
+
+UNKNOWN = "models are loaded without remote code: choose a model of a known architecture, or update transformers"
+TAKE_OUT = (
+    "take the model out of the sheet, or choose one with a language modelling head; a masked language model can take "
+    "part in the bias study (`language_models`)"
+)
+
+
+def why_not_causal(config: object) -> tuple[str, str] | None:
+    """(what is wrong with a config.json, what to do), or None for a causal language model. None also where transformers
+    is not installed, or keeps its lists elsewhere: loading the model will say it then."""
+    if not isinstance(config, dict):
+        return "config.json is not an object", "a model folder is what save_pretrained writes"
+    lists = _lists()
+    if lists is None:
+        return None
+    kind, named = config.get("model_type"), config.get("architectures") or []
+    if not isinstance(kind, str | None) or not isinstance(named, list) or not all(isinstance(n, str) for n in named):
+        return (
+            "model_type or architectures of its config.json is not text",
+            "a model folder is what save_pretrained writes",
+        )
+    if kind not in lists["CONFIG_MAPPING_NAMES"] and kind not in lists[_CAUSAL]:
+        return f"transformers does not know model_type {kind!r} of its config.json", UNKNOWN
+    what = f"config.json is not that of a causal language model ({', '.join(named) or f'model_type {kind}'})"
+    if kind not in lists[_CAUSAL] or kind in SEE_AHEAD or (kind == "xlm" and not config.get("causal")):
+        return what, TAKE_OUT
+    if kind in _encoders(lists) and not config.get("is_decoder"):
+        return what, TAKE_OUT
+    others = {one for name in _OTHER_WORK for one in _classes(lists[name].values())} - _classes(lists[_CAUSAL].values())
+    if named and (named[0] in others or _has_no_head(config, named[0], lists)):
+        return what, TAKE_OUT
+    return None
+
+
+def _encoders(lists: Lists) -> set[str]:
+    """Architectures such as BERT, whose causal class still sees all tokens unless `is_decoder` is set."""
+    return set(lists[_MASKED]) & set(lists[_CAUSAL]) - set(lists[_SEQ_TO_SEQ]) - {"xlm"}
+
+
+def _has_no_head(config: Mapping[str, Any], name: str, lists: Lists) -> bool:
+    """A model's body alone: without tied embeddings nothing stands for its head."""
+    body = name in _classes([lists["MODEL_MAPPING_NAMES"].get(config["model_type"], ())])
+    return body and (config["model_type"] in lists[_MASKED] or config.get("tie_word_embeddings") is False)
+
+
+def _classes(entries: Iterable[str | tuple[str, ...]]) -> set[str]:
+    return {one for entry in entries for one in ((entry,) if isinstance(entry, str) else entry)}
+
+
+@cache
+def _lists() -> Lists | None:
+    """What the source of transformers lists; None where that has not all of them."""
+    found: Lists = {}
+    try:
+        spec = importlib.util.find_spec("transformers")
+        if spec is None or spec.submodule_search_locations is None:
+            return None
+        (folder,) = spec.submodule_search_locations
+        for file in ("modeling_auto.py", "auto_mappings.py"):
+            text = (Path(folder) / "models" / "auto" / file).read_text(encoding="utf-8")
+            found |= {name: dict(ast.literal_eval(pairs)) for name, pairs in _ordered(ast.parse(text))}
+    except (AttributeError, ValueError, OSError, SyntaxError):
+        return None
+    wanted = {"CONFIG_MAPPING_NAMES", "MODEL_MAPPING_NAMES", _CAUSAL, *_OTHER_WORK}
+    return found if wanted <= set(found) else None
+
+
+def _ordered(module: ast.Module) -> Iterator[tuple[str, ast.List]]:
+    """(name, list of pairs) of each `NAME = OrderedDict([...])` that is written out."""
+    for node in module.body:
+        match node:
+            case ast.Assign(targets=[ast.Name(id=name)], value=ast.Call(args=[ast.List(elts=pairs) as listed])):
+                if all(isinstance(one, ast.Tuple) for one in pairs):
+                    yield name, listed
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# What `lm-validity rehearse` found out about each model, as files that anybody may read: no torch is imported here.
+#
+# A rehearsal is of a question: a model's config.json, the settings that its memory depends on, and the versions of the
+# libraries. Its file is named by a hash of the question, so that models of one shape share it and nothing stale is
+# read.
 
 VERSION = 3  # of what a rehearsal measures; another one asks every question again
 LIBRARIES = ("torch", "transformers", "peft", "lm_eval")

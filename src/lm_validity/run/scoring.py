@@ -1,12 +1,142 @@
-"""What the configuration and the sheets say that can change a benchmark's score, whatever rule computes it.
+"""Which settings and files enter the recipe of every score."""
 
-Batch sizes and devices are not in it. Standard library and pydantic only: the Snakefile asks at parse time.
-"""
-
+import os
+import re
+from collections.abc import Iterable, Mapping
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 from lm_validity.config.load import Run
 from lm_validity.config.sections import DocumentBos
+
+# ----------------------------------------------------------------------------------------------------------------------
+# The files that determine what lm-eval tasks compute, and whether their code draws at random, found by a text scan.
+#
+# Standard library only: the Snakefile lists them at parse time.
+
+# `include: one.yaml`, `include: [one.yaml, two.yaml]`, or a list of lines below
+_INCLUDE = re.compile(r"^[\"']?include[\"']?:([^\n]*(?:\n[ \t]*-[^\n]*)*)", re.MULTILINE)
+LM_EVALS_SEEDS = "lm-eval's seeds"
+MOST_FILES = 1000  # of a folder below which all files are sources; scanning more would hold up every start
+_FUNCTION = re.compile(r"!function[ \t]+[\"']?([^\s\"'#,\]}]+)")
+# a draw from a generator of the whole process; one of its own is `random.Random(7)` or `np.random.default_rng(7)`
+_DRAWS = re.compile(
+    r"^[^#\n]*\b(?:random\.(?!seed|default_rng|getstate|get_state)[a-z]\w*\("
+    r"|from[ ]+(?:numpy\.)?random[ ]+import[ (]+(?!default_rng)[a-z]|import[ ]+(?:numpy\.)?random[ ]+as)",
+    re.MULTILINE,
+)
+_SEEDS = re.compile(r"^[^#\n]*\brandom\.seed\(", re.MULTILINE)
+_SCORES = re.compile(r"\b(?:process_results|metric|aggregation|function)[\"']?:")  # what is not about documents
+_IMPORTS = re.compile(r"^[ \t]*(?:from|import)[ \t][^\n]*", re.MULTILINE)
+
+
+def code_file(folder: Path, function: str) -> Path:
+    """Where lm-eval looks for `!function <function>` of a YAML file in `folder`: `lib.scoring.exact` is `exact` of
+    lib/scoring.py."""
+    return folder / f"{function.rpartition('.')[0].replace('.', '/')}.py"
+
+
+def python_files(folder: Path) -> list[Path]:
+    """Every Python file under a folder, in the order of their paths within it; hidden folders are left out."""
+    return _files(folder, ".py")
+
+
+@cache
+def task_sources(folder: str) -> list[str]:
+    """The files of a folder of tasks: those directly in it, all YAML and Python files below, and the YAML files
+    elsewhere that they include, with the code that those name. A folder that is not there has none.
+
+    Of a folder with more than MOST_FILES below it, a copy of lm-eval's own tasks say, only those directly in it: a job
+    whose task changed after it was recorded stops and says so.
+    """
+    root = Path(folder)
+    if not root.is_dir():
+        return []
+    found = {path for path in root.iterdir() if path.is_file() and not path.name.startswith(".")}
+    below = [*_files(root, ".yaml"), *python_files(root)]
+    if len(below) > MOST_FILES:
+        return sorted(map(str, found))
+    found |= {*below}
+    found |= named_files(path for path in found if path.suffix == ".yaml")
+    return sorted(map(str, found))
+
+
+def named_files(paths: Iterable[Path]) -> set[Path]:
+    """The YAML files that YAML files include, and that those include, with the code that all of them name."""
+    queue, found, seen = [*paths], set(), set()
+    while queue:
+        path = queue.pop()
+        if path in seen:
+            continue
+        seen.add(path)
+        text = path.read_text(encoding="utf-8", errors="replace")
+        names = (name for block in _INCLUDE.findall(text) for name in _names(block))
+        included = {other for name in names if (other := Path(os.path.normpath(path.parent / name))).is_file()}
+        code = {code_file(path.parent, function) for function in _FUNCTION.findall(text)}
+        found |= included | {other for other in code if other.is_file()}
+        queue += included
+    return found
+
+
+def draws_at_random(path: Path) -> bool:
+    """Whether the code that makes a task's documents, or a module beside it that this imports, draws from Python's or
+    NumPy's generator of the process and does not seed it. Then their order or their choices' depends on the process."""
+    lines = (
+        (file, line)
+        for file in {path, *named_files([path])}
+        if file.suffix != ".py"
+        for line in file.read_text(encoding="utf-8", errors="replace").splitlines()
+        if not _SCORES.search(line)
+    )
+    queue = [code_file(file.parent, function) for file, line in lines for function in _FUNCTION.findall(line)]
+    seen = set[Path]()
+    while queue:
+        code = queue.pop()
+        if code in seen or not code.is_file():
+            continue
+        seen.add(code)
+        text = code.read_text(encoding="utf-8", errors="replace")
+        if _DRAWS.search(text) and not _SEEDS.search(text):
+            return True
+        imports = "\n".join(_IMPORTS.findall(text))
+        queue += [one for one in code.parent.glob("*.py") if re.search(rf"\b{re.escape(one.stem)}\b", imports)]
+    return False
+
+
+def document_order(record: Mapping[str, Any]) -> str | None:
+    """What the recipe says of a task that draws at random: its order is that of lm-eval. Before, each process had
+    another. None for all other tasks. `record`: what `prefetch-benchmark` wrote, of this version or of one before."""
+    if "document_order" in record:
+        order: str | None = record["document_order"]
+        return order
+    package = find_spec("lm_eval")
+    shipped = Path(package.origin).parent if package is not None and package.origin else Path()
+    tasks = record["record"].get("members") or [record["record"]]
+    paths = [Path(one["include_path"] or shipped) / one["file"] for one in tasks if "file" in one]
+    return LM_EVALS_SEEDS if any(path.is_file() and draws_at_random(path) for path in paths) else None
+
+
+def _names(block: str) -> list[str]:
+    """The file names in the value of an `include` key."""
+    value = re.sub(r"(^|\s)#.*", "", block)
+    return [word for word in re.findall(r"[^\s\"',\[\]]+", value) if word != "-"]
+
+
+def _files(folder: Path, suffix: str) -> list[Path]:
+    found = []
+    for place, folders, names in os.walk(folder):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        wanted = (Path(place, name) for name in names if name.endswith(suffix) and not name.startswith("."))
+        found += [path for path in wanted if path.is_file()]  # no link to a file that is gone
+    return sorted(found, key=lambda path: path.relative_to(folder).as_posix())
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# What the configuration and the sheets say that can change a benchmark's score, whatever rule computes it.
+#
+# Batch sizes and devices are not in it. Standard library and pydantic only: the Snakefile asks at parse time.
 
 CORRELATIONS = ("pearson", "spearman", "kendall")
 

@@ -1,28 +1,214 @@
-"""The store: one folder a finished cell, written under a temporary name and renamed, never changed afterwards.
+"""Finished cells: store, manifests and leases."""
 
-    results/<run>/store/<rule>/<model>/<cell name>--<hash>/
-        cell.json      key, recipe, result
-        items.parquet  per document, where the cell scored documents
-        adapter/       PEFT format, where the cell trained one
-        losses.parquet of every training step, beside the adapter
-        sha256.json    of all of the above
-        sidecar.json   cost, machine and versions: what may differ from run to run, and enters no table
-
-Snakemake does not know these files, so it neither deletes nor reruns them: whatever it starts again finds them here.
-"""
-
+import contextlib
 import hashlib
+import json
 import os
 import shutil
+import socket
+import subprocess
 import tempfile
+import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Generic, NamedTuple
 
+from lm_validity.config.load import Run
 from lm_validity.errors import InputError
 from lm_validity.files import read_json, read_json_or, write_json
-from lm_validity.run.cell import Cell, CellT, CellT_co, label
-from lm_validity.run.recipe import recipe_hash
+from lm_validity.run.cell import Cell, CellT, CellT_co, label, recipe_hash
+from lm_validity.run.grid import Grid
+from lm_validity.run.rules import read_cell
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Leases: two jobs never compute one cell. A second job waits until the first is done, or is gone.
+#
+# A lease is a file that names its holder (host, pid, Slurm job) and is touched every HEARTBEAT seconds. It is stale
+# when its process on this host no longer exists; when, on another host, it was not touched for STALE seconds, or its
+# Slurm job no longer exists. After a controller was killed its jobs may live on: they still hold their leases, so a
+# second run waits for them and takes over what they finish.
+
+HEARTBEAT = 30.0
+STALE = 300.0
+POLL = 2.0
+
+
+@contextlib.contextmanager
+def hold_lease(
+    path: Path, finished: Callable[[], bool], *, poll: float = POLL, say: Callable[[str], None] | None = None
+) -> Iterator[bool]:
+    """Yield True with the lease held, or False when `finished()` became true while another job held it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    told = False
+    while not _take(path):
+        if is_stale(path):
+            _break(path)
+            continue
+        if finished():
+            yield False
+            return
+        if say and not told:
+            say(f"waiting for {describe_holder(path)}")
+            told = True
+        time.sleep(poll)
+    stop, mine = threading.Event(), path.read_text(encoding="utf-8")
+    beat = threading.Thread(target=_beat, args=(path, mine, stop), daemon=True)
+    beat.start()
+    try:
+        # the other job may have finished between our look into the store and the lease
+        yield not finished()
+    finally:
+        stop.set()
+        beat.join()
+        if _is_mine(path, mine):
+            path.unlink(missing_ok=True)
+
+
+def is_stale(path: Path) -> bool:
+    """Whether the holder is gone: no heartbeat for STALE seconds, or its process or Slurm job does not exist."""
+    try:
+        age = _now(path.parent) - path.stat().st_mtime
+        holder = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return False  # released meanwhile: try to take it
+    except ValueError:
+        return age > 2 * POLL  # killed while writing it
+    if holder.get("host") == socket.gethostname():
+        # a process that was stopped for a while is still the holder
+        return not is_alive(holder.get("pid"), holder.get("started"))
+    if age > STALE:
+        return True
+    if holder.get("slurm_job") and age > 2 * HEARTBEAT:  # a living holder touches it: ask the scheduler rarely
+        return _slurm_job_is_gone(holder["slurm_job"])
+    return False
+
+
+def _now(folder: Path) -> float:
+    """The time by the clock of the file system, which also dates the heartbeats; this machine's clock may be wrong."""
+    try:
+        with tempfile.TemporaryFile(dir=folder) as file:
+            return os.fstat(file.fileno()).st_mtime
+    except OSError:  # only looking on, in a folder of somebody else
+        return time.time()
+
+
+def describe_holder(path: Path) -> str:
+    """Who holds a lease, for a message."""
+    holder = read_json_or(path, None)
+    if holder is None:
+        return f"another job ({path.name})"
+    job = f", Slurm job {holder['slurm_job']}" if holder.get("slurm_job") else ""
+    return f"another job ({path.stem}; host {holder['host']}, pid {holder['pid']}{job})"
+
+
+def _take(path: Path) -> bool:
+    # written whole under another name and linked: whoever sees the lease can read it
+    holder = {
+        "host": socket.gethostname(),
+        "pid": os.getpid(),
+        "started": process_start(os.getpid()),
+        "slurm_job": os.environ.get("SLURM_JOB_ID"),
+        "taken": time.time(),
+    }
+    mine = path.with_name(f".taking.{_me()}")
+    mine.write_text(json.dumps(holder), encoding="utf-8")
+    try:
+        os.link(mine, path)
+    except FileExistsError:
+        return mine.stat().st_nlink == 2  # over NFS the reply to a link that succeeded may be lost, and asked for again
+    finally:
+        mine.unlink()
+    return True
+
+
+def _me() -> str:
+    return f"{socket.gethostname()}.{os.getpid()}.{threading.get_ident()}"
+
+
+def _break(path: Path) -> None:
+    """Remove a stale lease. Renamed first: of two jobs that try, one wins."""
+    gone = path.with_name(f".stale.{_me()}")
+    with contextlib.suppress(FileNotFoundError):
+        os.rename(path, gone)
+        if is_stale(gone):
+            gone.unlink(missing_ok=True)
+        else:  # between our look and the rename someone else broke it and took it: give it back
+            with contextlib.suppress(FileExistsError):
+                os.link(gone, path)
+            gone.unlink(missing_ok=True)
+
+
+def _beat(path: Path, mine: str, stop: threading.Event) -> None:
+    while not stop.wait(HEARTBEAT):
+        with contextlib.suppress(OSError):
+            if _is_mine(path, mine):
+                os.utime(path)
+
+
+def _is_mine(path: Path, mine: str) -> bool:
+    """Whether the lease is still the one that was taken: a process that slept too long may have lost it."""
+    try:
+        return path.read_text(encoding="utf-8") == mine
+    except OSError:
+        return False
+
+
+def process_start(pid: int) -> str | None:
+    """The start time of a process in clock ticks since boot (Linux), so that a reused pid is not mistaken for it."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[19]
+    except (OSError, IndexError):
+        return None
+
+
+def is_alive(pid: int | None, started: str | None) -> bool:
+    """Whether a process of this host still is the one that started then."""
+    if pid is None:
+        return False
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    try:
+        if Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z":
+            return False  # a zombie computes nothing
+    except (OSError, IndexError):
+        pass
+    return started is None or process_start(pid) in (None, started)
+
+
+def _slurm_job_is_gone(job: str) -> bool:
+    if shutil.which("squeue") is None:
+        return False
+    try:
+        answer = subprocess.run(
+            ["squeue", "--noheader", "--jobs", job, "--format", "%T"],
+            capture_output=True,
+            text=True,
+            timeout=20,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    if answer.returncode != 0:
+        return "Invalid job id" in answer.stderr
+    return answer.stdout.strip() not in ("RUNNING", "SUSPENDED", "COMPLETING", "STOPPED")
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# The store: one folder a finished cell, written under a temporary name and renamed, never changed afterwards.
+#
+#     results/<run>/store/<rule>/<model>/<cell name>--<hash>/
+#         cell.json      key, recipe, result
+#         items.parquet  per document, where the cell scored documents
+#         adapter/       PEFT format, where the cell trained one
+#         losses.parquet of every training step, beside the adapter
+#         sha256.json    of all of the above
+#         sidecar.json   cost, machine and versions: what may differ from run to run, and enters no table
+#
+# Snakemake does not know these files, so it neither deletes nor reruns them: whatever it starts again finds them here.
 
 
 class Place(NamedTuple, Generic[CellT_co]):
@@ -170,3 +356,88 @@ def _share(folder: Path) -> None:
     umask = os.umask(0)
     os.umask(umask)
     folder.chmod(0o777 & ~umask)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Manifests: what a job declares to Snakemake. A small list of its cells, each done, failed or missing.
+#
+# *done* names the cell's folder in the store; *failed* is a cell that itself caused its failure, with the error;
+# *missing* is a cell that could not be computed because one that it depends on failed.
+
+ASIDE = ".failed"  # suffix of a manifest that holds a failed cell, set aside so that its job runs again
+
+
+class Entry(NamedTuple):
+    """One cell of a manifest. `content` is for results too small for the store (selections)."""
+
+    cell: Cell
+    status: str  # done | failed | missing
+    folder: str | None = None
+    sha256: str | None = None  # of the cell's files: a recomputed cell with other bytes is another manifest
+    error: str | None = None
+    hint: str | None = None
+    content: dict[str, Any] | None = None
+
+    @property
+    def in_store(self) -> str:
+        """The folder of a finished cell whose result lies in the store."""
+        assert self.folder is not None, self
+        return self.folder
+
+    @property
+    def chosen(self) -> dict[str, Any]:
+        """The content of a finished cell whose result is kept here."""
+        assert self.content is not None, self
+        return self.content
+
+
+def write_manifest(path: str | Path, entries: list[Entry]) -> None:
+    """Write a job's manifest, atomically; nulls are left out."""
+    rows = []
+    for entry in entries:
+        row = {"cell": {key: value for key, value in entry.cell._asdict().items() if value is not None}}
+        row |= {key: value for key, value in entry._asdict().items() if key != "cell" and value is not None}
+        rows.append(row)
+    write_json(path, {"cells": rows})
+    Path(f"{path}{ASIDE}").unlink(missing_ok=True)
+
+
+def read_manifest(path: str | Path) -> list[Entry]:
+    """The entries of a manifest. Raises InputError where it cannot be read."""
+    try:
+        rows = read_json(path)["cells"]
+        return [Entry(**{**row, "cell": read_cell(row["cell"])}) for row in rows]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InputError(
+            f"{path}: not a readable manifest ({error}).",
+            "run `lm-validity preflight`, then the workflow again.",
+        ) from error
+
+
+def write_failures(run: Run, failed: list[Entry]) -> None:
+    """Keep what failed, since the manifests that say so are removed: for status and partial reports."""
+    rows = [{"cell": entry.cell._asdict(), "error": entry.error, "hint": entry.hint} for entry in failed]
+    write_json(run.results / "cells" / "failed.json", rows)
+
+
+def read_failures(run: Run) -> dict[Cell, str]:
+    """Cell -> error, of the cells that failed when they were last checked."""
+    rows = read_json_or(run.results / "cells" / "failed.json", [])
+    return {read_cell(row["cell"]): f"failed: {row['error']}" for row in rows}
+
+
+class Manifests:
+    """Reads manifests once each and finds the entry of a cell; those set aside only where asked for."""
+
+    def __init__(self, grid: Grid, *, also_aside: bool = False):
+        self.grid, self.also_aside = grid, also_aside
+        self._read: dict[str, dict[Cell, Entry]] = {}
+
+    def entry(self, cell: Cell) -> Entry | None:
+        """The entry of a cell, or None where its manifest does not exist (yet)."""
+        path = self.grid.manifest_of(cell)
+        if path not in self._read:
+            places = [path, f"{path}{ASIDE}"] if self.also_aside else [path]
+            found = next((place for place in places if Path(place).is_file()), None)
+            self._read[path] = {entry.cell: entry for entry in read_manifest(found)} if found else {}
+        return self._read[path].get(cell)

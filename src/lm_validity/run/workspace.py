@@ -12,10 +12,9 @@ from lm_validity.errors import CellError, InputError
 from lm_validity.files import read_json
 from lm_validity.run.cell import BenchmarkCell, Cell, CellT
 from lm_validity.run.grid import Grid
-from lm_validity.run.manifests import Manifests
 from lm_validity.run.rules import rule_of
 from lm_validity.run.rules.select_adapter import SELECT_ADAPTER
-from lm_validity.run.store import Place, Store, file_sha256
+from lm_validity.run.store import Manifests, Place, Store, file_sha256
 
 
 class Workspace:

@@ -24,16 +24,15 @@ from pydantic import ValidationError
 from lm_validity.cells.tasks.tasks import find_own_task, read_task_name
 from lm_validity.config.load import Run, load_run
 from lm_validity.config.plan import COLUMNS, PlannedCell
-from lm_validity.config.rows import LAYOUT
+from lm_validity.config.rows import LAYOUT, read_text_rows
 from lm_validity.config.sheets import Benchmark
-from lm_validity.config.text_rows import read_text_rows
 from lm_validity.errors import InputError
 from lm_validity.files import read_json, replace_file, write_json, write_text
-from lm_validity.run.task_files import named_files
+from lm_validity.run.scoring import named_files
 from lm_validity.site.cards.write import FOLDER as CARDS
 from lm_validity.site.cards.write import folder_name
+from lm_validity.site.guess import PREFERRED, metric_direction
 from lm_validity.site.report import Given, report_site
-from lm_validity.site.tasks import PREFERRED, metric_direction
 from lm_validity.tables.merge import Merger
 from lm_validity.tables.schema import ITEMS, SCORES, SELECTIONS
 from lm_validity.words import count

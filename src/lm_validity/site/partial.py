@@ -8,9 +8,8 @@ import pyarrow.parquet as pq
 from lm_validity.config.load import Run
 from lm_validity.files import read_json, write_json, write_text
 from lm_validity.pages.page import render
-from lm_validity.site.cards.of_run import write_run_cards
-from lm_validity.site.choose import Job, run_reports
-from lm_validity.site.compose import about_run, build_site
+from lm_validity.site.cards.write import write_run_cards
+from lm_validity.site.report import Job, about_run, build_site, run_reports
 from lm_validity.studies.signal.options import make_options
 from lm_validity.tables.merge import Merger
 

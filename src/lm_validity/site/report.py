@@ -1,32 +1,520 @@
-"""One command from result files to a site: import, guess the two sheets, write every report that the data allow."""
+"""lm-validity report: everything that it was given, every report that the data allow, one site."""
 
 import shutil
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
+from multiprocessing import get_context
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pandas as pd
+import pyarrow.parquet as pq
 
-from lm_validity.config.cards import Cards
+from lm_validity.config.load import Run
 from lm_validity.config.plan import read_cells
-from lm_validity.config.sections import Reports
+from lm_validity.config.sections import Cards, Reports
 from lm_validity.errors import InputError, nearest
-from lm_validity.files import made_folder, read_json, write_text
-from lm_validity.pages.page import write_page
-from lm_validity.site.beside import Beside, add_beside, beside_page
+from lm_validity.files import made_folder, read_json, read_json_or, write_text
+from lm_validity.pages import figures
+from lm_validity.pages.page import Figure, Finding, Page, Section, Table, render, write_page
 from lm_validity.site.cards.sources import CardSources
 from lm_validity.site.cards.write import FOLDER as CARDS
 from lm_validity.site.cards.write import write_cards
-from lm_validity.site.choose import Job, choose_reports, run_reports
-from lm_validity.site.compose import build_site
-from lm_validity.site.data_page import data_page
-from lm_validity.site.gather import Gathered, gather
 from lm_validity.site.guess import guess_benchmarks, guess_lines, guess_models, leave_sparse_out, shared_categories
-from lm_validity.tables.formats.score_files import ImportOptions, with_item_errors
-from lm_validity.tables.schema import SCORES, write_table
-from lm_validity.tables.sheets import as_in_scores, read_benchmarks, read_models
+from lm_validity.studies.agreement.score_matrix import PERPLEXITY, STUDY, ScoreMatrix, read_score_matrix
+from lm_validity.tables.formats.import_files import import_files
+from lm_validity.tables.formats.score_files import KEY, ImportOptions, with_item_errors
+from lm_validity.tables.schema import PROTOCOLS, SCORES, read_scores, readable, write_table
+from lm_validity.tables.sheets import as_in_scores, of_study, read_benchmarks, read_models
 from lm_validity.words import count
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Everything that `lm-validity report` was given, in one place: result files imported, tables read.
+
+# A table of ours by the columns that only it has
+_MARKS = {
+    "scores": {"benchmark", "protocol", "value"},
+    "items": {"benchmark", "doc_id", "correct"},
+    "trials": {"experiment", "arm", "correct"},
+    "selections": {"learning_rate", "direct_validation_value"},
+    "losses": {"learning_rate", "step", "loss"},  # which no report reads
+}
+
+
+@dataclass
+class Gathered:
+    """Tables by kind. `facts`: columns of the models sheet that result files say, by model. `groups`: of each benchmark
+    that is a group of tasks, one of these."""
+
+    scores: pd.DataFrame | None = None
+    items: Path | None = None
+    trials: Path | None = None
+    selections: Path | None = None
+    facts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    groups: Mapping[str, str] = field(default_factory=dict)
+    lines: list[str] = field(default_factory=list)
+
+
+def gather(paths: Iterable[str | Path], folder: Path, options: ImportOptions) -> Gathered:
+    """Import what is to be imported into `folder`, read the tables among the paths, and join the scores.
+
+    A folder that holds scores.parquet or trials.parquet (itself or in `tables/`) counts as those tables; any other is
+    searched for files of the known formats. Raises InputError for a path that is not there, two tables of items, trials
+    or selections, different scores of one thing in two tables, and as `import_files` does.
+    """
+    tables, results = _sorted_out(paths)
+    found = Gathered()
+    own = tables.get("scores", [])
+    for path in own:
+        if any(place in (path.resolve(), *path.resolve().parents) for place in options.protocols):
+            raise InputError(f"{path}: a table of ours says the protocol of each score.", "leave out PROTOCOL=.")
+    frames = [_own_scores(path, found.lines) for path in own]
+    for path in own:
+        found.facts = {**found.facts, **_facts_beside(path)}
+    for kind in ("items", "trials", "selections"):
+        if kind in tables:
+            setattr(found, kind, _only(kind, tables[kind]))
+    if results:
+        scores, log = import_files(results, folder, options)
+        frames.append(scores)
+        found.lines += log.lines(scores)
+        found.facts, found.groups = {**found.facts, **log.facts}, log.groups
+        if log.items:
+            found.items = _only("items", [*([found.items] if found.items else []), folder / "items.parquet"])
+    if any(map(len, frames)):
+        found.scores = _joined(frames, [*map(str, own), "the files"], found.lines)
+        write_table(found.scores, SCORES, folder / "scores.parquet")
+    elif frames and not (found.items or found.trials):
+        raise InputError(f"{own[0]}: no rows.", "give a table with scores.")
+    return found
+
+
+def _facts_beside(path: Path) -> dict[str, dict[str, Any]]:
+    """What an import wrote of the models beside its table of scores, for the models sheet."""
+    log = read_json_or(path.with_name("import.json"), {})
+    facts = log.get("facts") if isinstance(log, dict) else None
+    return facts if isinstance(facts, dict) else {}
+
+
+def _own_scores(path: Path, lines: list[str]) -> pd.DataFrame:
+    rows = read_scores(path)
+    if rows.empty:
+        lines.append(f"{path}: no rows.")
+    return rows
+
+
+def _table_kind(path: Path) -> str | None:
+    """Which of our tables a parquet file is: scores, items, trials or selections; None for one of others."""
+    with readable(path):
+        columns = set(pq.read_schema(path).names)
+    return next((kind for kind, marks in _MARKS.items() if marks <= columns), None)
+
+
+def _sorted_out(paths: Iterable[str | Path]) -> tuple[dict[str, list[Path]], list[Path]]:
+    """Our tables by kind, and the rest, which is imported; a table of ours is told by its columns."""
+    tables: dict[str, list[Path]] = {}
+    results = []
+    for path in map(Path, paths):
+        own = _tables_in(path) if path.is_dir() else [path] if path.is_file() and path.suffix == ".parquet" else []
+        kinds = {one: kind for one in own if (kind := _table_kind(one))}
+        for one, kind in kinds.items():
+            tables.setdefault(kind, []).append(one)
+        if not kinds:
+            results.append(path)
+    return tables, results
+
+
+def _tables_in(folder: Path) -> list[Path]:
+    for place in (folder, folder / "tables"):
+        own = [path for kind in _MARKS if (path := place / f"{kind}.parquet").is_file()]
+        if any(path.stem in ("scores", "trials") for path in own):
+            return own
+    return []
+
+
+def _only(kind: str, paths: list[Path]) -> Path:
+    if len(paths) > 1:
+        raise InputError(f"{paths[1]}: a second table of {kind}, beside {paths[0]}.", f"give one table of {kind}.")
+    return paths[0]
+
+
+def _joined(frames: list[pd.DataFrame], names: list[str], lines: list[str]) -> pd.DataFrame:
+    """The scores of all tables, each once. Raises InputError, with the `names` of two tables, for different ones."""
+    if len(frames) == 1:
+        return frames[0]
+    parts = [frame.dropna(axis=1, how="all").assign(table=name) for frame, name in zip(frames, names, strict=True)]
+    frame = pd.concat(parts, ignore_index=True).reindex(columns=[*SCORES.names, "table"])
+    key = list(KEY)
+    again = frame.duplicated(key)
+    first = frame.groupby(key, dropna=False, sort=False)[["value", "table"]].transform("first")
+    other = again & ~np.isclose(frame["value"].astype(float), first["value"].astype(float), rtol=1e-9, equal_nan=True)
+    if other.any():
+        row = frame[other].iloc[0]
+        raise InputError(
+            f"{count(int(other.sum()), 'score')} with different values in {first.at[row.name, 'table']} and "
+            f"{row['table']}, such as {row['model']} on {row['benchmark']}.",
+            "give one of the two tables, or name the models of one otherwise.",
+        )
+    if again.any():
+        lines.append(f"Scores that an earlier table has too are left out: {int(again.sum())}.")
+    return frame[~again].drop(columns="table").reset_index(drop=True)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Which reports the data allow, and their writing: two at a time, each in a process of its own.
+
+LEAST_MODELS = 3  # of two models' order there are only two
+LEAST_BENCHMARKS = 2
+LEAST_CHECKPOINTS = 3  # of one model on one benchmark
+
+
+@dataclass(frozen=True)
+class Job:
+    """A report to write: its function's name and arguments."""
+
+    name: str
+    output: Path
+    arguments: tuple[Path, ...]
+    options: Mapping[str, object] = field(default_factory=dict)
+
+
+def choose_reports(
+    found: Gathered,
+    sheets: tuple[pd.DataFrame, pd.DataFrame] | None,
+    folder: Path,
+    resamples: int,
+    plan: Path | None = None,
+) -> tuple[list[Job], dict[str, str]]:
+    """The reports to write under `folder`, and why the others cannot be written, by name.
+
+    Agreement and factors need 3 models and 2 benchmarks in common use, signal 3 checkpoints of a model, items
+    their table, bias trials. `plan`: the sheet of what was to be fine-tuned.
+    """
+    jobs: list[Job] = []
+    absent: dict[str, str] = {}
+    scores, models, benchmarks = (folder / name for name in ("scores.parquet", "models.tsv", "benchmarks.tsv"))
+    if found.scores is None or sheets is None:
+        absent |= dict.fromkeys(("agreement", "factors", "signal"), "there are no scores of models.")
+    else:
+        reason = _too_few(pd.read_parquet(scores), *sheets)
+        options = {"resamples": resamples}
+        if reason:
+            absent |= {"agreement": reason, "factors": reason}
+        else:
+            planned = options | {"plan": plan}
+            more = planned | {"items": found.items, "selections": found.selections}
+            jobs.append(Job("agreement", folder / "agreement", (scores, models, benchmarks), more))
+            jobs.append(Job("factors", folder / "factors", (scores, models, benchmarks), planned))
+        if _most_checkpoints(found.scores) >= LEAST_CHECKPOINTS:
+            more = options | {"benchmarks": benchmarks, "items": found.items}
+            jobs.append(Job("signal", folder / "signal", (scores, models), more))
+        else:
+            absent["signal"] = f"no model has scores at {LEAST_CHECKPOINTS} points of its training."
+        if found.items is not None:
+            more = {"benchmarks": benchmarks, "models": models}
+            jobs.append(Job("items", folder / "items", (scores, found.items), more))
+    if found.items is None:
+        absent["items"] = "there is no table of answers item by item (items.parquet, samples_*.jsonl)."
+    if found.trials is not None:
+        jobs.append(Job("bias", folder / "bias", (found.trials,)))
+    else:
+        absent["bias"] = "there is no table of trials (trials.parquet)."
+    return jobs, absent
+
+
+def run_reports(jobs: list[Job], processes: int) -> tuple[set[str], dict[str, str]]:
+    """Write the reports; the names of those written, and why others were not, by name."""
+    if processes > 1 and len(jobs) > 1:
+        with ProcessPoolExecutor(min(processes, len(jobs)), mp_context=get_context("spawn")) as pool:
+            problems = list(pool.map(_write, jobs))
+    else:
+        problems = [_write(job) for job in jobs]
+    failed = {job.name: problem for job, problem in zip(jobs, problems, strict=True) if problem is not None}
+    return {job.name for job in jobs} - set(failed), failed
+
+
+def _write(job: Job) -> str | None:
+    """None, or what is wrong with the data."""
+    try:
+        _function(job.name)(*job.arguments, job.output, **job.options)
+    except InputError as error:
+        return error.problem
+    return None
+
+
+def _function(name: str) -> Callable[..., None]:
+    from lm_validity.studies.agreement.factors.report import report_factors
+    from lm_validity.studies.agreement.report import report_agreement
+    from lm_validity.studies.bias.report import report_bias
+    from lm_validity.studies.items.item_page import report_items
+    from lm_validity.studies.signal.report import report_signal
+
+    functions: dict[str, Callable[..., None]] = {
+        "agreement": report_agreement,
+        "factors": report_factors,
+        "signal": report_signal,
+        "items": report_items,
+        "bias": report_bias,
+    }
+    return functions[name]
+
+
+def _too_few(scores: pd.DataFrame, models: pd.DataFrame, benchmarks: pd.DataFrame) -> str | None:
+    """Why models cannot be compared, if they cannot."""
+    usable = benchmarks[of_study(benchmarks, STUDY) & (benchmarks["output_type"] != PERPLEXITY)]
+    out = models.loc[~of_study(models, STUDY), "model"]
+    known = scores[scores["benchmark"].isin(usable["benchmark"]) & ~scores["model"].isin(out)]
+    number_of_models, number = known["model"].nunique(), known["benchmark"].nunique()
+    if number_of_models < LEAST_MODELS or number < LEAST_BENCHMARKS:
+        return (
+            f"a comparison needs {LEAST_MODELS} models and {LEAST_BENCHMARKS} benchmarks, "
+            f"there are {number_of_models} and {number}."
+        )
+    return None
+
+
+def _most_checkpoints(scores: pd.DataFrame) -> int:
+    direct = scores[scores["protocol"] == "direct"]
+    return int(direct.groupby(["model", "benchmark"])["checkpoint"].nunique().max()) if len(direct) else 0
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# One folder with one `index.html` out of the reports that exist: findings first, then each report.
+
+ORDER = ("cards", "beside", "agreement", "factors", "signal", "items", "bias", "data")
+SYNTHETIC = "The models of this run are synthetic. They live in a miniature world, made for trying out the workflow."
+
+
+def build_site(
+    report_folders: Sequence[str | Path],
+    output: str | Path,
+    *,
+    missing: Sequence[str] = (),
+    title: str = "How far can these benchmarks be trusted?",
+    about: str = "",
+) -> Path:
+    """Compose the `page.json` of each report folder into `output`/index.html and return its path.
+
+    Figures and tables are copied to `output`/<report>/{figures,tables}, unless they are there. `missing` lists what an
+    unfinished run lacks (cells, reports): a banner on the page. `about`: a sentence under the title. Raises InputError
+    where a folder holds no report.
+    """
+    output = Path(output)
+    documents = {}
+    for folder in map(Path, report_folders):
+        path = folder / "page.json"
+        if not path.is_file():
+            raise InputError(f"{path}: no such file.", "run `lm-validity report ...` into that folder first.")
+        document = read_json(path)
+        documents[document["name"]] = document
+        for kind in ("figures", "tables"):
+            if (folder / kind).is_dir() and folder != output / document["name"]:
+                shutil.copytree(folder / kind, output / document["name"] / kind, dirs_exist_ok=True)
+    if not documents:
+        raise InputError("no report to build a site from.", "name at least one report folder.")
+    names = sorted(documents, key=lambda name: (ORDER.index(name) if name in ORDER else len(ORDER), name))
+    html = render(
+        [documents[name] for name in names],
+        title=title,
+        folders={name: f"{name}/" for name in names},
+        missing=missing,
+        about=about,
+    )
+    write_text(output / "index.html", html)
+    return output / "index.html"
+
+
+def about_run(run: Run) -> str:
+    """What the site of a run says under its title: that its models are synthetic, where all are the miniature's."""
+    paths = [*(row.path for row in run.models.values()), *(row.path for row in run.language_models.values())]
+    return SYNTHETIC if paths and all(map(run.is_miniature, paths)) else ""
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# A reader's own models beside published ones, on the benchmarks that both have.
+
+OWN, OTHERS = "yours", "others"
+_COLORS = {OWN: "#d55e00", OTHERS: "#7f7f7f"}
+
+
+@dataclass(frozen=True)
+class Beside:
+    """The reader's own models, and on how many benchmarks scores of others were added."""
+
+    own: tuple[str, ...]
+    benchmarks: int
+    path: Path
+
+
+def add_beside(scores: pd.DataFrame, path: Path | None) -> tuple[pd.DataFrame, Beside | None]:
+    """The scores with those of other models in the table at `path`, on the benchmarks of the scores.
+
+    A model of both tables is the reader's own. Raises InputError where the tables have no benchmark in common.
+    """
+    if path is None:
+        return scores, None
+    others = read_scores(path)
+    own = tuple(sorted(scores["model"].unique()))
+    here = others["benchmark"].isin(scores["benchmark"])
+    if not here.any():
+        raise InputError(
+            f"--beside {path}: none of its benchmarks ({', '.join(sorted(others['benchmark'].unique())[:3])}, ...) is "
+            "among yours.",
+            "benchmarks are matched by their names.",
+        )
+    added = others[here & ~others["model"].isin(own)]
+    joined = pd.concat([frame.dropna(axis=1, how="all") for frame in (scores, added)], ignore_index=True)
+    return joined.reindex(columns=SCORES.names), Beside(own, added["benchmark"].nunique(), path)
+
+
+def beside_page(beside: Beside, scores: Path, models: pd.DataFrame, benchmarks: pd.DataFrame) -> Page:
+    """Where the reader's models stand among the others, by benchmark."""
+    matrix = read_score_matrix(scores, scores.with_name("models.tsv"), scores.with_name("benchmarks.tsv"))
+    protocol = PROTOCOLS[0]
+    places = places_table(matrix, beside.own, protocol)
+    frame = _scores_frame(matrix, beside.own, protocol)
+    chart = figures.strip(
+        frame,
+        y="benchmark",
+        value="score",
+        title="Score",
+        y_order=list(matrix.benchmarks),
+        color=figures.listed_color("whose", _COLORS),
+        tooltip=figures.tooltips(model="Model", benchmark="Benchmark", score="Score|.4f"),
+    )
+    models_with = places["model"].nunique()
+    against = Finding(
+        f"{count(models_with, 'model')} of yours and {len(matrix.models) - models_with} others on "
+        f"{count(len(matrix.benchmarks), 'benchmark')}.",
+        basis=f"Others: {beside.path.name}. Benchmarks with the same name count as the same. Scores under another "
+        "prompt or with another number of solved examples can differ.",
+    )
+    return Page(
+        "beside",
+        "Your models beside the others",
+        findings=[*_place_findings(places), against],
+        sections=[
+            Section(
+                "Scores by benchmark",
+                figures=[Figure("beside_scores", "Every model's score", chart, wide=True)],
+                tables=[
+                    Table(
+                        "places",
+                        "Places of your models",
+                        places,
+                        formats={"score": ".4f", "next_better_score": ".4f"},
+                        labels={"of": "of models"},
+                        caption="Place 1 is the best. Models with equal scores share the better place.",
+                    )
+                ],
+            )
+        ],
+    )
+
+
+def _place_findings(places: pd.DataFrame) -> list[Finding]:
+    """A sentence for each own model: where it stands highest and where lowest."""
+    findings = []
+    for model, own in places.groupby("model", sort=False):
+        highest, lowest = (own.loc[found(own["place"] / own["of"])] for found in (pd.Series.idxmin, pd.Series.idxmax))
+        ends = [f"{one['place']} of {one['of']} models on {one['benchmark']}" for one in (highest, lowest)]
+        others = f" at best and {ends[1]} at worst" if len(own) > 1 else ""
+        basis = (
+            f"Places on {count(len(own), 'benchmark')}, as scored: noise is not taken into account." if others else ""
+        )
+        findings.append(Finding(f"{model} has place {ends[0]}{others}.", basis))
+    return findings
+
+
+def places_table(matrix: ScoreMatrix, own: tuple[str, ...], protocol: str) -> pd.DataFrame:
+    """A row for each own model and benchmark with a score: its place among all models, and the next better one."""
+    oriented, values = matrix.oriented(protocol), matrix.value[protocol]
+    rows = []
+    for j, benchmark in enumerate(matrix.benchmarks):
+        column = oriented[:, j]
+        for i in np.flatnonzero(np.isin(matrix.models, own) & np.isfinite(column)):
+            better = np.flatnonzero(column > column[i])
+            next_better = better[np.argmin(column[better])] if len(better) else None
+            rows.append(
+                {
+                    "model": matrix.labels[i],
+                    "benchmark": benchmark,
+                    "score": values[i, j],
+                    "place": 1 + len(better),
+                    "of": int(np.isfinite(column).sum()),
+                    "next_better": None if next_better is None else matrix.labels[next_better],
+                    "next_better_score": np.nan if next_better is None else values[next_better, j],
+                }
+            )
+    columns = ["model", "benchmark", "score", "place", "of", "next_better", "next_better_score"]
+    return pd.DataFrame(rows, columns=columns)
+
+
+def _scores_frame(matrix: ScoreMatrix, own: tuple[str, ...], protocol: str) -> pd.DataFrame:
+    values = matrix.value[protocol]
+    rows = [
+        {
+            "model": matrix.labels[i],
+            "benchmark": benchmark,
+            "score": values[i, j],
+            "whose": OWN if matrix.models[i] in own else OTHERS,
+        }
+        for j, benchmark in enumerate(matrix.benchmarks)
+        for i in np.flatnonzero(np.isfinite(values[:, j]))
+    ]
+    return pd.DataFrame(rows, columns=["model", "benchmark", "score", "whose"]).sort_values("whose")
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# The page on the data themselves: what came in, what was guessed, what could not be written.
+
+
+def data_page(
+    scores: pd.DataFrame, models: pd.DataFrame, benchmarks: pd.DataFrame, lines: list[str], absent: dict[str, str]
+) -> Page:
+    """The two sheets with what was guessed of each row, the import's summary, and the reports that are not there."""
+    per_benchmark = scores.groupby("benchmark")["model"].nunique()
+    per_model = scores.groupby("model").agg(benchmarks=("benchmark", "nunique"), checkpoints=("checkpoint", "nunique"))
+    shown_benchmarks = benchmarks.assign(models=benchmarks["benchmark"].map(per_benchmark))
+    shown_models = models.join(per_model, on="model")
+    unlisted = ~scores["benchmark"].isin(benchmarks["benchmark"])
+    labels = {"benchmarks": "benchmarks with scores, listed or not"} if unlisted.any() else {}
+    guessed = (
+        "The column `guessed` names values that nobody gave. They come from names and from a table of lm-eval's tasks. "
+        "To correct them, edit models.tsv and benchmarks.tsv beside this page and pass them back with --models and "
+        "--benchmarks."
+    )
+    every = "An empty cell in `studies` means all studies."
+    shown = {column for sheet in (models, benchmarks) for column in sheet.dropna(axis=1, how="all")}
+    explanation = " ".join(text for column, text in {"guessed": guessed, "studies": every}.items() if column in shown)
+    return Page(
+        "data",
+        "The data",
+        findings=[],
+        sections=[
+            Section(
+                "What the reports were told",
+                explanation=explanation,
+                tables=[_table("benchmarks", shown_benchmarks), _table("models", shown_models, labels)],
+            ),
+            Section("What came in", notes=[line.strip() for line in lines]),
+            Section("Reports that were not written", notes=[f"{name}: {reason}" for name, reason in absent.items()]),
+        ],
+    )
+
+
+def _table(name: str, sheet: pd.DataFrame, labels: Mapping[str, str] | None = None) -> Table:
+    """The columns in which anything is known, under `labels` or their names in the sheet; numbers as numbers."""
+    known = sheet.dropna(axis=1, how="all").convert_dtypes()
+    names = {str(column): str(column) for column in known} | dict(labels or {})
+    return Table(name, name.capitalize(), known, labels=names, folded=True)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# One command from result files to a site: import, guess the two sheets, write every report that the data allow.
 
 MODELS, BENCHMARKS = "models.tsv", "benchmarks.tsv"
 

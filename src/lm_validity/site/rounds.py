@@ -1,25 +1,36 @@
-"""The next round of a plan: which unmeasured cells bring the ranks nearer to a goal for the fewest hours.
-
-Scores decide which cells these are, so they enter ranks and predictions only (`PlannedCell.by_scores`). Whether the
-goal is reached is asked of widths and of expected agreement, never of a tau or a p.
-"""
+"""The next round of a plan: cells, models that join, batches of the bias study."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
+import pandas as pd
 
+from lm_validity.config.bias_plan import COLUMNS, BiasPlan, PlannedBatch, read_batches
 from lm_validity.config.load import Run
-from lm_validity.config.plan import BY_SCORES, RULED_OUT, PlannedCell
-from lm_validity.errors import InputError
-from lm_validity.monitor.planning import Cost, Pair, hours_in_words, next_round, total
+from lm_validity.config.plan import BY_SCORES, JOINS, RULED_OUT, Plan, PlannedCell
+from lm_validity.errors import InputError, did_you_mean
+from lm_validity.monitor.planning import Cost, Pair, hours_in_words, next_round, total, write_sheet
+from lm_validity.run.rules.pretrain_on_test import PRETRAIN_ON_TEST
 from lm_validity.studies.agreement.incomplete.estimates import NO_PROCESS, SEED, Fitted, drawn_tables, fit_cells
 from lm_validity.studies.agreement.score_matrix import PERPLEXITY, TRAINED, ScoreMatrix, read_score_matrix
+from lm_validity.studies.agreement.statistics.ranking import average_ranks
 from lm_validity.studies.agreement.statistics.sparse.choice import DRAWS, Choice, Outlook, Step
 from lm_validity.studies.agreement.statistics.sparse.process import MOST_CELLS, MOST_MODELS
+from lm_validity.studies.agreement.statistics.sparse.standing import mean_standing, rank_draws
+from lm_validity.studies.bias.stops import OPEN, stop_words, task_stops
+from lm_validity.studies.bias.summary import TaskStop
+from lm_validity.studies.bias.table import read_trials
+from lm_validity.summaries import is_known
 from lm_validity.words import count, decimal, listing
+
+# ----------------------------------------------------------------------------------------------------------------------
+# The next round of a plan: which unmeasured cells bring the ranks nearer to a goal for the fewest hours.
+#
+# Scores decide which cells these are, so they enter ranks and predictions only (`PlannedCell.by_scores`). Whether the
+# goal is reached is asked of widths and of expected agreement, never of a tau or a p.
 
 # of all cells, that a round takes: a round is a run of the workflow, and what is expected of late cells is less exact
 LEAST_SHARE, MOST_SHARE = 0.02, 0.1
@@ -240,3 +251,224 @@ def plan_place(run: Run, configfile: Path) -> Path:
     if run.plan is None:
         raise InputError(f"{configfile}: it has no plan.", "write one with `lm-validity plan`, and name it under plan.")
     return run.plan_file
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# A model that joins a finished study: which few cells place it among the others, at what cost, with what interval.
+#
+# The cells are chosen by what the other models' scores and its own direct ones say of its rank, so they enter ranks and
+# predictions only (`PlannedCell.by_scores`).
+
+COMPLETE = "complete"
+
+
+@dataclass(frozen=True)
+class Place:
+    """A cell of the joining model, hours of it and those before it, and its rank's expected half-width after them."""
+
+    benchmark: str
+    hours: float
+    half_width: float
+
+
+@dataclass(frozen=True)
+class Joining:
+    """`rank` and `interval`: the model's as predicted without a train-before-test score. `places`: its cells in the
+    order of choice; `whole_hours`: of all of them."""
+
+    model: str
+    models: int
+    rank: float
+    interval: tuple[float, float]
+    half_width: float
+    places: list[Place]
+    whole_hours: float
+
+    def reaches(self, goal: Goal) -> bool:
+        """Whether its cells are expected to make the interval as narrow as asked, or a budget pays for one of them."""
+        if goal.kind == "budget":
+            return bool(self.until(goal))
+        return min([self.half_width, *(one.half_width for one in self.places)]) <= goal.value
+
+    def until(self, goal: Goal) -> list[Place]:
+        """The places needed for a goal of width, or those that a budget of hours pays for."""
+        if goal.kind == "budget":
+            return [one for one in self.places if one.hours <= goal.value]
+        if self.half_width <= goal.value:
+            return []
+        enough = next((i for i, one in enumerate(self.places, 1) if one.half_width <= goal.value), len(self.places))
+        return self.places[:enough]
+
+
+def earlier_cells(run: Run, model: str) -> Plan:
+    """The cells of the study that the model joins: those of its plan, or all of the other models.
+
+    Raises InputError for a model that is not in the sheet, or is planned already.
+    """
+    models, benchmarks = run.agreement_names
+    if model not in models:
+        hint = did_you_mean(model, models, f"add its row to {run.configuration.models} first.")
+        raise InputError(f"{run.configuration.models}: no model {model!r} of the agreement study.", hint)
+    if run.plan is None:
+        cell: dict[str, Any] = {"round": 1, "reason": COMPLETE, "probability": None, "seed": None}
+        return {
+            (name, benchmark): PlannedCell.model_construct(model=name, benchmark=benchmark, **cell)
+            for name in models
+            if name != model
+            for benchmark in benchmarks
+        }
+    own = [benchmark for name, benchmark in run.plan if name == model]
+    if own:
+        raise InputError(
+            f"{run.configuration.plan}: {model!r} is planned on {count(len(own), 'benchmark')} already.",
+            "add further cells with `lm-validity next`.",
+        )
+    return run.plan
+
+
+def place_model(run: Run, model: str, costs: Mapping[Pair, Cost]) -> Joining:
+    """What a model's cells would say of its rank, the one that says most an hour first.
+
+    Raises InputError where cells of the study are not measured, or the model has a train-before-test score.
+    """
+    standing, earlier = standing_of(run, (model,)), earlier_cells(run, model)
+    check_finished(standing, earlier)
+    models, benchmarks = standing.names
+    row = models.index(model)
+    if standing.fitted.process.measured[row].any():
+        raise InputError(
+            f"{model!r} has train-before-test scores already.", "add further cells with `lm-validity next`."
+        )
+    tables = standing.tables()
+    own, places = _own_hours(standing, costs, row), list[Place]()
+    for step in Choice(tables).steps(own, np.arange(len(models)) == row):
+        spent = own[row, step.benchmark] + (places[-1].hours if places else 0.0)
+        places.append(Place(benchmarks[step.benchmark], float(spent), float(step.outlook.half_width[row])))
+    low, high = np.quantile(rank_draws(tables)[:, row], [0.025, 0.975])
+    return Joining(
+        model,
+        len(models),
+        float(average_ranks(mean_standing(tables).mean(axis=0))[row]),
+        (float(low), float(high)),
+        float(high - low) / 2,
+        places,
+        total(costs, ((model, name) for name in benchmarks)).hours,
+    )
+
+
+def _own_hours(standing: Standing, costs: Mapping[Pair, Cost], row: int) -> np.ndarray:
+    """(models, benchmarks) hours of the model's cells, inf elsewhere."""
+    hours = standing.hours(costs, {})
+    return np.where((np.arange(len(hours)) == row)[:, None], hours, np.inf)
+
+
+def joining_cells(found: Joining, goal: Goal, earlier: Plan) -> list[PlannedCell]:
+    """The planned cells of the model, as the next round."""
+    number = next_round(earlier)
+    return [
+        PlannedCell.model_construct(
+            model=found.model, benchmark=one.benchmark, round=number, reason=JOINS, probability=None, seed=None
+        )
+        for one in found.until(goal)
+    ]
+
+
+def describe_cells(found: Joining, goal: Goal) -> str:
+    """One line on whether the goal is reached, and with how many cells."""
+    number, reached = len(found.until(goal)), found.reaches(goal)
+    if goal.kind == "budget":
+        return f"{number} cells fit into {goal}" if reached else f"no cell fits into {goal}"
+    if not reached:
+        return f"{goal} is NOT expected to be reached, not even with all {number} cells"
+    return f"{goal} is expected to be reached with {number} cells" if number else f"{goal} is reached without a cell"
+
+
+def describe_joining(found: Joining) -> list[str]:
+    """Where the model is expected, and what each further cell costs and brings; a line each."""
+    lines = [
+        f"{found.model} among {found.models} models, without a fine-tune: rank {found.rank:.0f}, 95% interval "
+        f"{found.interval[0]:.0f} to {found.interval[1]:.0f} (±{found.half_width:.1f})",
+        f"{'cells':>5} {'hours':>9} {'of all':>7} {'rank ±':>7}  with",
+    ]
+    for number, one in enumerate(found.places, 1):
+        share = f"{one.hours / found.whole_hours:.1%}" if found.whole_hours else ""
+        lines.append(f"{number:>5} {hours_in_words(one.hours):>9} {share:>7} {one.half_width:>7.1f}  {one.benchmark}")
+    return lines
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# The next batch of the bias study: more subsamples for the tasks whose interval is still too wide.
+#
+# Whether a task goes on is asked of the width of its interval, never of where it lies.
+
+NAMED = 6  # batches listed where some are missing
+
+
+def add_batch(run: Run) -> tuple[list[str], int]:
+    """Write the next batch of the tasks that are too wide, if any, into the plan: lines on every task, and how many get
+    one.
+
+    Raises InputError where planned subsamples are not in the run's table.
+    """
+    plan = run.bias_plan
+    assert plan is not None and run.bias.plan is not None, "`next` asks runs that have one"
+    path = run.results / "tables" / "trials.parquet"
+    if not path.is_file():
+        raise InputError(
+            f"{path}: no such file.", "run the workflow first. Batches are added by the widths it measures."
+        )
+    trials = read_trials(path)
+    _check_finished(run, trials)
+    stops = task_stops(trials, plan)
+    number = 1 + max((row.round for row in plan.rows.values()), default=1)
+    added = [_next_batch(stop, plan, number) for stop in stops if stop.state == OPEN]
+    lines = [f"  {prefix(run, stop)}{stop_words(stop)}" for stop in stops]
+    if not added:
+        last = f"no task of the bias study gets another batch: each is ±{plan.half_width:g} or narrower, has all, or "
+        last += "would stay too wide"
+        return [*lines, last], 0
+    place = Path(run.bias.plan)
+    experiments, tasks = run.bias.experiments, run.tasks
+    write_sheet(
+        place,
+        COLUMNS,
+        [*plan.rows.values(), *added],
+        unchanged=lambda: read_batches(place, experiments, tasks) == plan.rows,
+        read_back=lambda temporary: read_batches(temporary, experiments, tasks),
+    )
+    left = {min(plan.batch, plan.most[row.experiment] - plan.planned(row.experiment, row.task)) for row in added}
+    more = " to ".join(str(size) for size in sorted({min(left), max(left)}))
+    return [*lines, f"{place}: {more} more subsamples for {len(added)} of {len(stops)} tasks"], len(added)
+
+
+def prefix(run: Run, stop: TaskStop) -> str:
+    """The experiment before a task, where there are several."""
+    return f"{stop.experiment}, " if len(run.bias.experiments) > 1 else ""
+
+
+def _next_batch(stop: TaskStop, plan: BiasPlan, number: int) -> PlannedBatch:
+    return PlannedBatch.model_construct(
+        experiment=stop.experiment,
+        task=stop.task,
+        round=number,
+        subsamples=plan.planned(stop.experiment, stop.task) + plan.batch,
+        half_width=stop.half_width if is_known(stop.half_width) else None,
+    )
+
+
+def _check_finished(run: Run, trials: pd.DataFrame) -> None:
+    """Raises InputError where planned subsamples have no trial yet: what they say would come too late."""
+    keys = ["experiment", "language_model", "task", "m", "n"]
+    found = {(*key[0:2], *map(str, key[2:])): set(own) for key, own in trials.groupby(keys)["subsample"]}
+    missing = [
+        f"{cell.model} {cell.name}"
+        for model in run.language_models
+        for _, cell in PRETRAIN_ON_TEST.cells_by_round(run, model)
+        if not set(range(cell.first, cell.last + 1))
+        <= found.get((cell.experiment, cell.model, cell.task, str(cell.m), str(cell.n)), set())
+    ]
+    if missing:
+        raise InputError(
+            f"{len(missing)} planned batches are not in {run.results}/tables yet ({listing(missing, NAMED)}).",
+            "run the workflow first.",
+        )

@@ -17,9 +17,8 @@ from lm_validity.cells.tasks.splits import documents, make_splits
 from lm_validity.cells.tasks.tasks import find_task, gold_choice, load_task
 from lm_validity.cells.training.miniature import build_model
 from lm_validity.cells.training.text import training_examples
-from lm_validity.config.miniature import MiniatureSettings
-from lm_validity.config.pool import MiniatureModel
-from lm_validity.config.sheets import Checkpoint, Model
+from lm_validity.config.sections import MiniatureSettings
+from lm_validity.config.sheets import Checkpoint, MiniatureModel, Model
 from lm_validity.errors import InputError
 from lm_validity.miniature.build import BENCHMARKS, vocabulary, write_world
 from lm_validity.miniature.world import read_world

@@ -16,8 +16,8 @@ from lm_validity.cells.tasks.splits import prefetch_benchmark
 from lm_validity.cells.tasks.tasks import PACKAGE, TaskRecord, build_task, find_task, load_task
 from lm_validity.config.sheets import Benchmark
 from lm_validity.errors import InputError
-from lm_validity.run import task_files
-from lm_validity.run.task_files import draws_at_random, task_sources
+from lm_validity.run import scoring
+from lm_validity.run.scoring import draws_at_random, task_sources
 
 
 def test_shipped_tasks_are_found_without_data():
@@ -265,10 +265,10 @@ def test_the_files_of_a_folder_of_tasks(tmp_path):
 def test_of_a_huge_folder_the_files_directly_in_it_are_watched(tmp_path, monkeypatch):
     write_with_code(tmp_path)
     (tmp_path / "gone.yaml").symlink_to(tmp_path / "absent.yaml")
-    monkeypatch.setattr(task_files, "MOST_FILES", 3)
+    monkeypatch.setattr(scoring, "MOST_FILES", 3)
     task_sources.cache_clear()
     assert task_sources(str(tmp_path)) == [str(tmp_path / name) for name in ("common.yaml", "words.py")]
-    monkeypatch.setattr(task_files, "MOST_FILES", 1000)
+    monkeypatch.setattr(scoring, "MOST_FILES", 1000)
     task_sources.cache_clear()
     assert str(tmp_path / "tasks" / "lib" / "words.py") in task_sources(str(tmp_path))
 

@@ -19,7 +19,7 @@ from lm_validity.cells.models import vllm_answers
 from lm_validity.cells.models.provenance import errors_only
 from lm_validity.config.load import build_run
 from lm_validity.errors import InputError
-from lm_validity.monitor.readiness import vllm_problems
+from lm_validity.monitor.check import vllm_problems
 
 RULES = ("evaluate_model", "finetune_adapter", "select_adapter", "evaluate_adapter")
 GENERATION = {

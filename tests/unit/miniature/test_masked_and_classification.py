@@ -8,8 +8,8 @@ import torch
 from transformers import AutoModelForMaskedLM, AutoModelForSequenceClassification, AutoTokenizer
 
 from lm_validity.cells.training.miniature import pretrain_model
-from lm_validity.config.miniature import MiniatureSettings
-from lm_validity.config.pool import MiniatureModel
+from lm_validity.config.sections import MiniatureSettings
+from lm_validity.config.sheets import MiniatureModel
 from lm_validity.miniature.build import TASKS, TEXTS, write_world
 from lm_validity.miniature.world import make_world
 

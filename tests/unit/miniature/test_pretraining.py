@@ -14,8 +14,8 @@ from lm_eval.tasks import TaskManager
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from lm_validity.cells.training.miniature import build_model, learning_rate, pretrain_model
-from lm_validity.config.miniature import MiniatureSettings
-from lm_validity.config.pool import MiniatureModel
+from lm_validity.config.sections import MiniatureSettings
+from lm_validity.config.sheets import MiniatureModel
 from lm_validity.errors import CellError, InputError
 from lm_validity.miniature.build import count_parameters, tokens_at, vocabulary, write_world
 from lm_validity.miniature.world import dialogues, read_world, render_dialogue

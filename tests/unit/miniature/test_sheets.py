@@ -6,8 +6,8 @@ import pytest
 import yaml
 
 from lm_validity.config.load import build_run
-from lm_validity.config.miniature import MiniatureSettings
-from lm_validity.config.pool import read_pool
+from lm_validity.config.sections import MiniatureSettings
+from lm_validity.config.sheets import read_pool
 from lm_validity.errors import InputError
 from lm_validity.miniature.build import BENCHMARKS, benchmarks_sheet, model_sheets
 

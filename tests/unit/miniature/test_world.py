@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from lm_validity.config.miniature import MiniatureSettings
+from lm_validity.config.sections import MiniatureSettings
 from lm_validity.errors import InputError
 from lm_validity.miniature.build import BEGIN_ID, CONTEXT_LENGTH, build_tokenizer, vocabulary, write_world
 from lm_validity.miniature.world import (

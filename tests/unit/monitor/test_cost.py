@@ -10,12 +10,21 @@ import pytest
 
 from lm_validity.config.load import load_run
 from lm_validity.files import write_json
-from lm_validity.monitor import workload
-from lm_validity.monitor.cost import Estimator, correction, corrections, needs
+from lm_validity.monitor import cost as workload
+from lm_validity.monitor.cost import (
+    STEP_SECONDS,
+    Estimator,
+    Workload,
+    adapter_parameters,
+    correction,
+    corrections,
+    gpu_gb,
+    needs,
+    shape_of,
+)
 from lm_validity.monitor.planning import describe_hours_of_a_gpu
-from lm_validity.monitor.render_cost import render_cost
+from lm_validity.monitor.render import render_cost
 from lm_validity.monitor.status import RunState
-from lm_validity.monitor.workload import STEP_SECONDS, Workload, adapter_parameters, gpu_gb, shape_of
 from lm_validity.run.participants import size_class
 from lm_validity.run.workspace import Workspace
 

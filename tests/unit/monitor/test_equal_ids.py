@@ -6,14 +6,12 @@ import pytest
 
 from lm_validity.config.load import build_run
 from lm_validity.files import write_json
-from lm_validity.monitor.check import record_problems
-from lm_validity.monitor.cost import Estimator, memory_by_class, needs
-from lm_validity.monitor.readiness import gpu_memory_problems, quantization_problems, torch_problems
-from lm_validity.monitor.render_status import matrix, render_matrix
+from lm_validity.monitor.check import gpu_memory_problems, quantization_problems, record_problems, torch_problems
+from lm_validity.monitor.cost import Estimator, Workload, memory_by_class, needs
+from lm_validity.monitor.render import matrix, render_matrix
 from lm_validity.monitor.status import CellState, RunState
-from lm_validity.monitor.workload import Workload
 from lm_validity.run.grid import Grid
-from lm_validity.run.hub_models import HubModel, unfetched_models
+from lm_validity.run.rehearsals import HubModel, unfetched_models
 from lm_validity.run.rules import rule_of
 from lm_validity.run.workspace import Workspace
 

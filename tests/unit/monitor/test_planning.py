@@ -19,7 +19,6 @@ from lm_validity.config.load import load_run
 from lm_validity.config.plan import read_plan
 from lm_validity.errors import InputError
 from lm_validity.monitor import planning
-from lm_validity.monitor.computation import computation_page
 from lm_validity.monitor.cost import Estimator
 from lm_validity.monitor.planning import (
     Cost,
@@ -32,11 +31,9 @@ from lm_validity.monitor.planning import (
     unplanned_pairs,
     write_plan,
 )
-from lm_validity.monitor.render_cost import render_cost
-from lm_validity.monitor.render_status import render_matrix, render_page, render_summary
-from lm_validity.monitor.spent import Spent
-from lm_validity.monitor.status import RunState, progress
-from lm_validity.run.leases import hold_lease
+from lm_validity.monitor.render import render_cost, render_matrix, render_page, render_summary
+from lm_validity.monitor.status import RunState, Spent, computation_page, progress
+from lm_validity.run.store import hold_lease
 from lm_validity.tables.merge import Merger
 
 MODELS = [f"m{i:02}" for i in range(24)]

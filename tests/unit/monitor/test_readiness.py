@@ -11,11 +11,10 @@ import pytest
 from lm_validity.config.load import build_run, load_run
 from lm_validity.config.sheets import FINAL, Checkpoint
 from lm_validity.files import write_json
-from lm_validity.monitor.check import leases, record_problems
-from lm_validity.monitor.readiness import readiness_problems
-from lm_validity.monitor.workload import Workload
-from lm_validity.run.hub_models import HubModel, unfetched_models
-from lm_validity.run.leases import hold_lease, process_start
+from lm_validity.monitor.check import leases, readiness_problems, record_problems
+from lm_validity.monitor.cost import Workload
+from lm_validity.run.rehearsals import HubModel, unfetched_models
+from lm_validity.run.store import hold_lease, process_start
 
 
 @pytest.fixture

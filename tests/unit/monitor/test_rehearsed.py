@@ -11,8 +11,8 @@ import pytest
 from lm_validity.config.load import load_run
 from lm_validity.errors import InputError
 from lm_validity.files import write_json
-from lm_validity.monitor.readiness import gpu_memory_problems
-from lm_validity.monitor.workload import Workload
+from lm_validity.monitor.check import gpu_memory_problems
+from lm_validity.monitor.cost import Workload
 from lm_validity.run.rehearsals import (
     Rehearsal,
     first_micro_batch,

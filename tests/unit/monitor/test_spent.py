@@ -2,12 +2,11 @@
 
 import re
 
-from lm_validity.monitor.computation import computation_page
-from lm_validity.monitor.spent import count_spent
+from lm_validity.monitor.status import computation_page, count_spent
 from lm_validity.pages.page import write_page
 from lm_validity.run.cell import BenchmarkCell
 from lm_validity.run.store import Store
-from lm_validity.site.compose import build_site
+from lm_validity.site.report import build_site
 
 numbers = re.compile(r"\d+(?:\.\d+)?").findall
 

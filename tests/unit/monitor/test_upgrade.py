@@ -12,8 +12,7 @@ import pytest
 from lm_validity.cli import run as commands
 from lm_validity.config.load import Run, build_run, load_run
 from lm_validity.files import read_json, write_json
-from lm_validity.monitor.check import record_problems
-from lm_validity.monitor.recomputed import DEPENDENT, changes, recomputed_cells
+from lm_validity.monitor.check import DEPENDENT, changes, recomputed_cells, record_problems
 from lm_validity.monitor.status import RunState
 from lm_validity.run.rules import RULES
 from lm_validity.studies.agreement.report import report_agreement

@@ -2,8 +2,7 @@
 
 import re
 
-from lm_validity.pages.glossary import Words, entries, glossary_text
-from lm_validity.pages.page import Finding, Page, Section, page_document, render
+from lm_validity.pages.page import Finding, Page, Section, Words, entries, glossary_text, page_document, render
 
 
 def test_every_paragraph_is_an_entry():

@@ -8,8 +8,7 @@ import pandas as pd
 import pytest
 
 from lm_validity.pages import figures
-from lm_validity.pages.bump import bump_width
-from lm_validity.pages.figure_content import label_room
+from lm_validity.pages.figures import bump_width, label_room
 from lm_validity.pages.page import Figure, Finding, Page, Section, Table, _shown, page_document, render, write_page
 from lm_validity.summaries import Missing
 

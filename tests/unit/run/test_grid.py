@@ -8,8 +8,7 @@ import pytest
 
 from lm_validity.config.load import build_run
 from lm_validity.errors import InputError
-from lm_validity.run.batches import make_groups
-from lm_validity.run.cell import BenchmarkCell
+from lm_validity.run.cell import BenchmarkCell, make_groups
 from lm_validity.run.grid import Grid
 from lm_validity.run.rules import rule_of
 

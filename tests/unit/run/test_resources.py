@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from lm_validity.config.load import Run, build_run, load_run
-from lm_validity.monitor.readiness import gpu_memory_problems
-from lm_validity.monitor.workload import Workload
+from lm_validity.monitor.check import gpu_memory_problems
+from lm_validity.monitor.cost import Workload
 from lm_validity.run.grid import Grid
 from lm_validity.run.rules import rule_of
 

@@ -19,7 +19,7 @@ from lm_validity.errors import InputError
 from lm_validity.files import write_json
 from lm_validity.monitor.planning import describe_plans
 from lm_validity.run.grid import Grid
-from lm_validity.site.batches import add_batch
+from lm_validity.site.rounds import add_batch
 from lm_validity.studies.bias.by_task import effects_by_task, least_half_width
 from lm_validity.studies.bias.effects import missing_trials
 from lm_validity.studies.bias.stops import HOPELESS, PLANNED, stop_section, stop_words, task_stops

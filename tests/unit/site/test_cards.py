@@ -11,18 +11,16 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from lm_validity.config.cards import Cards
+from lm_validity.config.sections import Cards
 from lm_validity.files import read_json, write_json
 from lm_validity.pages.page import Finding, Page, Section, write_page
 from lm_validity.site.cards.card import NO, NOT_KNOWN, NOT_MEASURED, PARTLY, YES, Card, Verdict
-from lm_validity.site.cards.overview import overview_page
 from lm_validity.site.cards.quantities import QUANTITIES
-from lm_validity.site.cards.render import card_html, card_markdown
 from lm_validity.site.cards.rules import make_verdict
 from lm_validity.site.cards.sources import CardSources, absent, measured
 from lm_validity.site.cards.words import basis_words, shown, tokens_words
-from lm_validity.site.cards.write import folder_name, make_card, write_cards
-from lm_validity.site.compose import build_site
+from lm_validity.site.cards.write import card_html, card_markdown, folder_name, make_card, overview_page, write_cards
+from lm_validity.site.report import build_site
 from lm_validity.studies.agreement.analysis import analyze_agreement
 from lm_validity.studies.agreement.by_benchmark.prompts import prompt_ranges
 from lm_validity.studies.agreement.score_matrix import read_score_matrix

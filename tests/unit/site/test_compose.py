@@ -6,7 +6,7 @@ import pytest
 
 from lm_validity.config.load import load_run
 from lm_validity.pages.page import Finding, Page, write_page
-from lm_validity.site.compose import SYNTHETIC, about_run, build_site
+from lm_validity.site.report import SYNTHETIC, about_run, build_site
 
 ROOT = Path(__file__).parents[3]
 

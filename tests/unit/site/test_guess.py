@@ -4,15 +4,16 @@ import pandas as pd
 import pytest
 
 from lm_validity.site.guess import (
+    find_task_facts,
     guess_benchmarks,
     guess_family,
     guess_lines,
     guess_models,
     guess_size,
     leave_sparse_out,
+    metric_direction,
     shared_categories,
 )
-from lm_validity.site.tasks import find_task_facts, metric_direction
 
 
 def scores(rows: list[tuple], **columns) -> pd.DataFrame:

@@ -13,8 +13,7 @@ from lm_validity.errors import InputError
 from lm_validity.monitor.cost import Estimator
 from lm_validity.monitor.planning import training_costs
 from lm_validity.run.grid import Grid
-from lm_validity.site.joining import COMPLETE, Joining, Place, describe_cells, place_model
-from lm_validity.site.rounds import parse_goal
+from lm_validity.site.rounds import COMPLETE, Joining, Place, describe_cells, parse_goal, place_model
 from lm_validity.tables.merge import Merger
 from lm_validity.tables.schema import SCORES, write_table
 

@@ -10,7 +10,7 @@ import pytest
 from lm_validity.config.load import load_run
 from lm_validity.errors import InputError
 from lm_validity.run.grid import Grid
-from lm_validity.run.task_files import task_sources
+from lm_validity.run.scoring import task_sources
 from lm_validity.tables.schema import ITEMS, SCORES, SELECTIONS, write_table
 
 pytest.importorskip("lm_eval")

@@ -11,8 +11,7 @@ from typer.testing import CliRunner
 from lm_validity.cli.reports import app
 from lm_validity.config.plan import BY_SCORES
 from lm_validity.errors import InputError
-from lm_validity.site.gather import gather
-from lm_validity.site.report import Given, report_site
+from lm_validity.site.report import Given, gather, report_site
 from lm_validity.tables.formats.score_files import CsvOptions, ImportOptions
 from lm_validity.tables.schema import SCORES, TRIALS, read_scores, write_table
 from lm_validity.tables.sheets import read_benchmarks, read_models

@@ -13,9 +13,9 @@ from lm_validity.tables.formats.import_files import read_files
 from lm_validity.tables.formats.import_log import ImportLog
 from lm_validity.tables.formats.model_arguments import Point, parse_arguments, training_point
 from lm_validity.tables.formats.score_files import ImportOptions
-from lm_validity.tables.read_items import read_benchmark_items
-from lm_validity.tables.report_rows import report_rows
+from lm_validity.tables.items import read_benchmark_items
 from lm_validity.tables.schema import ITEMS, SCORES, read_scores, write_table
+from lm_validity.tables.sheets import report_rows
 
 
 def read_lm_eval(paths):

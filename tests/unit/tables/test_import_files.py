@@ -15,8 +15,8 @@ from lm_validity.tables.formats.import_files import import_files, read_files
 from lm_validity.tables.formats.import_log import ImportLog
 from lm_validity.tables.formats.model_arguments import PathPattern, model_place
 from lm_validity.tables.formats.score_files import ImportOptions
-from lm_validity.tables.report_rows import report_rows
 from lm_validity.tables.schema import SCORES, read_scores, write_table
+from lm_validity.tables.sheets import report_rows
 
 
 def put(path, document) -> None:
@@ -293,7 +293,7 @@ def test_a_value_that_its_column_cannot_have_is_refused_in_tables_and_in_files(t
 
 
 def test_a_small_gzip_file_of_a_large_text_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr("lm_validity.config.text_rows._LARGEST", 1000)
+    monkeypatch.setattr("lm_validity.config.rows._LARGEST", 1000)
     (tmp_path / "b.csv.gz").write_bytes(gzip.compress(b"model,b\na," + b"0" * 2000))
     with pytest.raises(InputError, match="more than"):
         read(tmp_path / "b.csv.gz")

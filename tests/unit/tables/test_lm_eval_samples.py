@@ -18,7 +18,7 @@ from lm_validity.tables.formats import import_samples
 from lm_validity.tables.formats.import_files import import_files
 from lm_validity.tables.formats.sample_lines import read_sample
 from lm_validity.tables.formats.score_files import ImportOptions
-from lm_validity.tables.read_items import read_benchmark_items
+from lm_validity.tables.items import read_benchmark_items
 
 DATE = "2024-11-26T10-47-32.305387"
 

@@ -24,8 +24,7 @@ from lm_validity.cells.training.loop import FinetuneSettings, Training, less_mem
 from lm_validity.cells.training.lora import BatchPosition, add_adapter, find_targets
 from lm_validity.cells.training.text import Example
 from lm_validity.errors import CellError, InputError, first_line
-from lm_validity.run.architectures import why_not_causal
-from lm_validity.run.rehearsals import Question, Rehearsal
+from lm_validity.run.rehearsals import Question, Rehearsal, why_not_causal
 
 # ----------------------------------------------------------------------------------------------------------------------
 # A model from its configuration alone: every width as it is, few layers or all of them, on a pretended GPU.

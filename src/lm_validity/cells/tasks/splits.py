@@ -34,7 +34,7 @@ from lm_validity.cells.tasks.tasks import (
 from lm_validity.config.sheets import Benchmark
 from lm_validity.errors import CellError, InputError, nearest
 from lm_validity.files import check_encodable, replace_file, write_text
-from lm_validity.run.task_files import document_order
+from lm_validity.run.scoring import document_order
 from lm_validity.tables.schema import DOCUMENTS, write_table
 
 # ----------------------------------------------------------------------------------------------------------------------

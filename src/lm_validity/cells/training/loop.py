@@ -36,7 +36,7 @@ from lm_validity.cells.training.lora import (
     add_adapter,
 )
 from lm_validity.cells.training.text import Example
-from lm_validity.config.finetuning import PATIENCE, OneFinetune
+from lm_validity.config.sections import PATIENCE, OneFinetune
 from lm_validity.errors import CellError
 from lm_validity.files import replace_file
 

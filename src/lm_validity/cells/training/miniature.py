@@ -30,8 +30,8 @@ from transformers import (
 from transformers.utils import logging as transformers_logging
 
 from lm_validity.cells.training.miniature_masked import MaskedSteps, build_masked_model
-from lm_validity.config.miniature import MiniatureSettings
-from lm_validity.config.pool import MiniatureModel
+from lm_validity.config.sections import MiniatureSettings
+from lm_validity.config.sheets import MiniatureModel
 from lm_validity.errors import CellError, InputError
 from lm_validity.files import write_json
 from lm_validity.miniature.build import BEGIN_ID, CONTEXT_LENGTH, masked_vocabulary, training_batches, vocabulary

@@ -3,7 +3,7 @@
 import torch
 from transformers import BertConfig, BertForPreTraining, PreTrainedModel
 
-from lm_validity.config.pool import MiniatureModel
+from lm_validity.config.sheets import MiniatureModel
 from lm_validity.miniature.build import (
     BEGIN_ID,
     CLASS_ID,

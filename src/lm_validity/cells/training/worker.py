@@ -21,8 +21,7 @@ from lm_validity.cells.training.loop import (
 )
 from lm_validity.cells.training.lora import BatchPosition, add_adapter, find_targets, save_adapter
 from lm_validity.cells.training.text import Example
-from lm_validity.run.cell import BenchmarkCell, Prompt, given
-from lm_validity.run.recipe import derive_seed
+from lm_validity.run.cell import BenchmarkCell, Prompt, derive_seed, given
 from lm_validity.run.rehearsals import first_micro_batch
 from lm_validity.run.store import Place
 

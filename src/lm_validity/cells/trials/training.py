@@ -17,7 +17,7 @@ from lm_validity.cells.training.loop import loss_scale, unscale
 from lm_validity.cells.training.lora import BatchPosition
 from lm_validity.cells.trials.data import IGNORED, Batch
 from lm_validity.errors import INSTALL_NF4, CellError
-from lm_validity.run.recipe import derive_seed
+from lm_validity.run.cell import derive_seed
 from lm_validity.run.trial_plan import TrialPlan
 
 # ----------------------------------------------------------------------------------------------------------------------

@@ -19,13 +19,10 @@ from lm_validity.config.load import Run
 from lm_validity.config.sheets import Model
 from lm_validity.errors import CellError
 from lm_validity.files import replace_file
-from lm_validity.run.cell import Job
-from lm_validity.run.recipe import derive_seed, recipe_hash
+from lm_validity.run.cell import Job, derive_seed, recipe_hash
 from lm_validity.run.rules.pretrain_on_test import PRETRAIN_ON_TEST
 from lm_validity.run.store import Place
-from lm_validity.run.trial_plan import ARMS, TrialPlan
-from lm_validity.run.trial_plans import make_plan
-from lm_validity.run.trial_settings import TrialCell
+from lm_validity.run.trial_plan import ARMS, TrialCell, TrialPlan, make_plan
 from lm_validity.run.workspace import Workspace
 from lm_validity.tables.schema import PROBABILITIES, TRIALS, write_table
 

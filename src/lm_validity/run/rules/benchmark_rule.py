@@ -11,8 +11,7 @@ from lm_validity.config.sheets import Model
 from lm_validity.run.cell import BenchmarkCell, Job, Prompt, models_of
 from lm_validity.run.participants import Participants
 from lm_validity.run.rules.base import LEAST_MINUTES, Rule, Work
-from lm_validity.run.scoring import document_bos, scoring_settings
-from lm_validity.run.task_files import document_order
+from lm_validity.run.scoring import document_bos, document_order, scoring_settings
 
 if TYPE_CHECKING:
     from lm_validity.run.workspace import Workspace

@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Any
 from lm_validity.config.load import Run
 from lm_validity.config.sections import SizeClass
 from lm_validity.config.sheets import Model
-from lm_validity.run.cell import BenchmarkCell, Job, Prompt, given
+from lm_validity.run.cell import BenchmarkCell, Job, Prompt, given, scale_settings
 from lm_validity.run.participants import Participants
-from lm_validity.run.recipe import scale_settings
 from lm_validity.run.rules.base import Work
 from lm_validity.run.rules.benchmark_rule import RECORD_BYTES, BenchmarkRule
 

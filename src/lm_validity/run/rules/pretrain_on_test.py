@@ -10,7 +10,7 @@ from lm_validity.config.load import Run
 from lm_validity.run.cell import Job
 from lm_validity.run.participants import Participants, end_of_round
 from lm_validity.run.rules.base import LEAST_MINUTES, Rule, Work
-from lm_validity.run.trial_settings import COST_ONLY, TrialCell, plan_values
+from lm_validity.run.trial_plan import COST_ONLY, TrialCell, plan_values
 
 if TYPE_CHECKING:
     from lm_validity.run.workspace import Workspace
@@ -92,7 +92,7 @@ class PretrainOnTest(Rule[TrialCell, LanguageModel]):
     def recipe(self, workspace: "Workspace", cell: TrialCell) -> dict[str, Any]:
         """The plan of the cell's trials, its range of subsamples, and how dropout masks are drawn where an adapter is
         trained."""
-        from lm_validity.run.trial_plans import make_plan
+        from lm_validity.run.trial_plan import make_plan
 
         settings = {"subsamples": [cell.first, cell.last]}
         plan, run = make_plan(workspace, cell), workspace.run

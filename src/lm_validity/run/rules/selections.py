@@ -3,8 +3,7 @@
 from collections.abc import Iterator
 
 from lm_validity.config.sheets import Model
-from lm_validity.run.batches import Group
-from lm_validity.run.cell import BenchmarkCell, Job
+from lm_validity.run.cell import BenchmarkCell, Group, Job
 from lm_validity.run.participants import Participants
 from lm_validity.run.rules.benchmark_rule import BenchmarkRule
 

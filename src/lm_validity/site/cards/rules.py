@@ -6,7 +6,7 @@ there is no value. docs/reference/cards.md lists the rules; the thresholds are t
 
 from collections.abc import Iterator, Mapping
 
-from lm_validity.config.cards import Cards
+from lm_validity.config.sections import Cards
 from lm_validity.site.cards.card import (
     NO,
     NOT_KNOWN,

@@ -9,15 +9,14 @@ from typing import Any
 
 import pandas as pd
 
-from lm_validity.config.cards import Cards
+from lm_validity.config.sections import Cards
 from lm_validity.config.sheets import metric_key
 from lm_validity.files import read_json
 from lm_validity.site.cards.card import Value
 from lm_validity.site.cards.quantities import QUANTITIES
 from lm_validity.summaries import reason_of
-from lm_validity.tables.report_rows import report_rows
 from lm_validity.tables.schema import PROTOCOLS, read_scores, trained_here
-from lm_validity.tables.sheets import completed, read_benchmarks
+from lm_validity.tables.sheets import completed, read_benchmarks, report_rows
 from lm_validity.words import listing
 
 CONFIGURED = "--configfile CONFIGURATION.yaml"

@@ -12,8 +12,7 @@ from lm_validity.studies.agreement.score_matrix import SELECTED, ScoreMatrix
 from lm_validity.studies.agreement.statistics.missing import finite_mean
 from lm_validity.studies.agreement.statistics.paired import cluster_codes, paired_signs, replace_column
 from lm_validity.studies.agreement.statistics.ranking import PairSigns
-from lm_validity.tables.item_rows import items_of_scores, open_items
-from lm_validity.tables.read_items import item_values
+from lm_validity.tables.items import item_values, items_of_scores, open_items
 from lm_validity.words import UNDER, with_names
 
 _KEY = [name for name in SELECTED if name != "benchmark"]

@@ -12,10 +12,19 @@ from lm_validity.errors import InputError
 from lm_validity.studies.agreement.score_checks import direction_notes, unit_notes
 from lm_validity.studies.agreement.statistics.factors import pretraining_compute
 from lm_validity.studies.agreement.statistics.missing import finite_mean
-from lm_validity.tables.report_rows import benchmark_metric, check_directions, report_rows
 from lm_validity.tables.reruns import TrainingNoise, reruns_of, training_noise
 from lm_validity.tables.schema import PROTOCOLS, read_scores, replay_notes, trained_here
-from lm_validity.tables.sheets import NO_STUDY, as_in_scores, of_study, read_benchmarks, read_models, unique_labels
+from lm_validity.tables.sheets import (
+    NO_STUDY,
+    as_in_scores,
+    benchmark_metric,
+    check_directions,
+    of_study,
+    read_benchmarks,
+    read_models,
+    report_rows,
+    unique_labels,
+)
 from lm_validity.tables.standard_errors import ErrorCheck, checked_errors, error_notes
 from lm_validity.words import listing, with_names
 

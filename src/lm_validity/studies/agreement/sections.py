@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from lm_validity.pages import figures
-from lm_validity.pages.bump import bump, bump_width
+from lm_validity.pages.figures import bump, bump_width
 from lm_validity.pages.page import Figure, Section, Table
 from lm_validity.studies.agreement.analysis import DIRECT, NO_FAMILIES, TRAINED
 from lm_validity.studies.agreement.shown import over_both, plotted, shown_mean, value_in_words

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from lm_validity.config.text_rows import read_text_rows
+from lm_validity.config.rows import read_text_rows
 from lm_validity.errors import InputError, did_you_mean
 from lm_validity.studies.bias.table import ARMS, TRIAL
 from lm_validity.tables.schema import TRIALS

@@ -5,8 +5,7 @@ from pathlib import Path
 import altair as alt
 import pandas as pd
 
-from lm_validity.pages.figure_style import PROTOCOL_LABELS
-from lm_validity.pages.figures import CATEGORY_COLORS, interval_dots, tooltips
+from lm_validity.pages.figures import CATEGORY_COLORS, PROTOCOL_LABELS, interval_dots, tooltips
 from lm_validity.pages.page import Figure, Finding, Page, Section, Table, write_report
 from lm_validity.studies.items.compare import CompareSummary, Comparison
 from lm_validity.summaries import Missing, as_columns, is_known, number

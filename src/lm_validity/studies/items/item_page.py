@@ -6,8 +6,7 @@ import altair as alt
 import numpy as np
 import pandas as pd
 
-from lm_validity.pages.figure_style import PROTOCOL_LABELS
-from lm_validity.pages.figures import CATEGORY_COLORS, lines, tooltips
+from lm_validity.pages.figures import CATEGORY_COLORS, PROTOCOL_LABELS, lines, tooltips
 from lm_validity.pages.page import Figure, Finding, Page, Section, Table, write_report
 from lm_validity.studies.items.item_report import LISTED, Item, ItemsOfBenchmark, ItemsSummary, analyze_items
 from lm_validity.summaries import Missing, is_known

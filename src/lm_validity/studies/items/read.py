@@ -7,10 +7,9 @@ import pandas as pd
 import pyarrow.compute as pc
 
 from lm_validity.errors import InputError, did_you_mean
-from lm_validity.tables.item_rows import items_of_scores, open_items
-from lm_validity.tables.report_rows import report_rows
+from lm_validity.tables.items import items_of_scores, open_items
 from lm_validity.tables.schema import read_scores
-from lm_validity.tables.sheets import completed, read_benchmarks
+from lm_validity.tables.sheets import completed, read_benchmarks, report_rows
 from lm_validity.tables.standard_errors import checked_errors, error_notes
 
 CELL = ["model", "benchmark", "protocol"]

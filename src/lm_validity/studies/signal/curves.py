@@ -9,11 +9,19 @@ import numpy as np
 import pandas as pd
 
 from lm_validity.errors import InputError
-from lm_validity.tables.item_arrays import training_order
-from lm_validity.tables.report_rows import benchmark_metric, check_directions, report_rows
+from lm_validity.tables.items import training_order
 from lm_validity.tables.reruns import NOT_MEASURED, TrainingNoise, reruns_of, training_noise
 from lm_validity.tables.schema import read_scores, replay_notes
-from lm_validity.tables.sheets import as_in_scores, of_study, read_benchmarks, read_models, unique_labels
+from lm_validity.tables.sheets import (
+    as_in_scores,
+    benchmark_metric,
+    check_directions,
+    of_study,
+    read_benchmarks,
+    read_models,
+    report_rows,
+    unique_labels,
+)
 from lm_validity.tables.standard_errors import ErrorCheck, checked_errors, error_notes
 from lm_validity.words import count, listing, with_names
 

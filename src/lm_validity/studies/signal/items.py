@@ -41,7 +41,7 @@ from lm_validity.studies.signal.statistics.resampling import (
 from lm_validity.studies.signal.statistics.splits import FilterTrial
 from lm_validity.studies.signal.summary import SKIPPED, Bounds, Draws, MetricQuality, Subgroup, Trial, Value, bounds
 from lm_validity.summaries import Missing, is_known, known
-from lm_validity.tables.item_arrays import BenchmarkItems
+from lm_validity.tables.items import BenchmarkItems
 from lm_validity.words import listing
 
 CONTROLS = 200  # random choices of the same size beside every filter

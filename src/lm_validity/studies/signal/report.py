@@ -17,7 +17,7 @@ from lm_validity.studies.signal.statistics.ranking import E2LM_WINDOWS
 from lm_validity.studies.signal.summarize import summarize_results
 from lm_validity.studies.signal.summary import SignalSummary, Value
 from lm_validity.summaries import Missing
-from lm_validity.tables.read_items import item_benchmarks, read_benchmark_items
+from lm_validity.tables.items import item_benchmarks, read_benchmark_items
 
 # Where every training is shorter than this, the ranking windows are scaled to the length of each pair's
 SHORT_TRAINING_B = 100.0

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
+from lm_validity.config.rows import read_text_rows
 from lm_validity.config.sheets import metric_key
-from lm_validity.config.text_rows import read_text_rows
 from lm_validity.errors import InputError, did_you_mean
 from lm_validity.tables.formats.found_files import date_in
 from lm_validity.tables.formats.json_values import LARGEST_SCORE, NO_STDERR

@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from lm_validity.config.text_rows import read_text_rows
-from lm_validity.config.training_tokens import E2LM_BATCH_RAMP
+from lm_validity.config.rows import read_text_rows
+from lm_validity.config.sections import E2LM_BATCH_RAMP
 from lm_validity.errors import InputError
 from lm_validity.tables.formats.json_values import read_json_file
 from lm_validity.tables.formats.score_files import labelled, typed_scores

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from lm_validity.cells.trials.worker import ResidentWorker, write_tables
-from lm_validity.config.bias import Adapter
+from lm_validity.config.sections import Adapter
 
 SCRIPT = Path(__file__).parent / "kill_worker.py"
 

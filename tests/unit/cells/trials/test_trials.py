@@ -19,7 +19,7 @@ from lm_validity.cells.trials.worker import (
     trial_device,
     write_tables,
 )
-from lm_validity.config.bias import BiasSettings
+from lm_validity.config.sections import BiasSettings
 from lm_validity.errors import CellError, InputError
 from lm_validity.run.trial_plan import ARMS, TrialPlan
 from lm_validity.studies.bias.table import pair_arms

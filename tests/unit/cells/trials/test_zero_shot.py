@@ -12,7 +12,7 @@ from lm_validity.cells.trials.data import draw_trial, read_task
 from lm_validity.cells.trials.training import ResidentModel, TrialCounters
 from lm_validity.cells.trials.worker import ResidentWorker, read_trials
 from lm_validity.cells.trials.zero_shot import PromptFormat, ZeroShotTrials
-from lm_validity.config.bias import Adapter
+from lm_validity.config.sections import Adapter
 from lm_validity.errors import CellError
 
 PROMPTED = {"method": "zero_shot"}

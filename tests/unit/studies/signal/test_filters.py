@@ -29,7 +29,7 @@ from lm_validity.studies.signal.filters.kinds import (
     readability,
     top_of_groups,
 )
-from lm_validity.tables.item_arrays import BenchmarkItems, ModelItems
+from lm_validity.tables.items import BenchmarkItems, ModelItems
 
 
 def answers(gold_loglikelihoods: dict[str, np.ndarray], tokens=None) -> BenchmarkItems:

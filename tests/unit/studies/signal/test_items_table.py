@@ -6,7 +6,7 @@ import pytest
 from signal_world import World, item_rows, write_world
 
 from lm_validity.errors import InputError
-from lm_validity.tables.read_items import item_benchmarks, read_benchmark_items
+from lm_validity.tables.items import item_benchmarks, read_benchmark_items
 
 SMALL = World(models=("small-deep", "large-wide"), checkpoints=3, items=12)
 

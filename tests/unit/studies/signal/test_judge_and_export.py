@@ -26,7 +26,7 @@ from lm_validity.studies.signal.filters.recipe import (
     write_files,
 )
 from lm_validity.tables.documents import read_documents
-from lm_validity.tables.read_items import read_benchmark_items
+from lm_validity.tables.items import read_benchmark_items
 from lm_validity.tables.sheets import read_models
 
 DOCUMENTS = [

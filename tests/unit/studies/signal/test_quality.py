@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.stats import kstest, pearsonr, spearmanr
 
-from lm_validity.config.training_tokens import E2LM_BATCH_RAMP, BatchRamp
+from lm_validity.config.sections import E2LM_BATCH_RAMP, BatchRamp
 from lm_validity.studies.signal.statistics.quality import autocorrelation, net_rise, rank_correlation, signal_quality
 from lm_validity.studies.signal.statistics.resampling import (
     block_length,

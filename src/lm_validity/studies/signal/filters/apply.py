@@ -30,8 +30,7 @@ from lm_validity.studies.signal.statistics.splits import (
     leave_one_group_out,
 )
 from lm_validity.tables.documents import match_documents, read_documents
-from lm_validity.tables.item_arrays import BenchmarkItems
-from lm_validity.tables.read_items import read_benchmark_items
+from lm_validity.tables.items import BenchmarkItems, read_benchmark_items
 from lm_validity.tables.sheets import as_in_scores, read_models
 
 # ----------------------------------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from lm_validity.errors import InputError, did_you_mean
 from lm_validity.studies.signal.statistics.items import METRICS, item_scores
 from lm_validity.studies.signal.statistics.splits import Rows
 from lm_validity.tables.documents import questions
-from lm_validity.tables.item_arrays import BenchmarkItems, ModelItems
+from lm_validity.tables.items import BenchmarkItems, ModelItems
 
 # ----------------------------------------------------------------------------------------------------------------------
 # What a filter is: it sees items (answers, texts, or both) and says which of them stay.

@@ -1,23 +1,153 @@
-"""Read one benchmark's items into arrays, checking them on the way.
+"""Items: the documents of benchmarks, rows of answers, and arrays of them."""
 
-Six models with sixty checkpoints of 15,000 items are 5.4 million rows; as pandas objects their lists would
-not fit into the memory of a laptop. Columns are therefore read one at a time with pyarrow and go straight
-into numpy.
-"""
-
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 from lm_validity.errors import InputError
-from lm_validity.tables.item_arrays import BenchmarkItems, ModelItems, training_order
-from lm_validity.tables.report_rows import fewshot_count
 from lm_validity.tables.schema import ITEMS, readable
+from lm_validity.tables.sheets import fewshot_count
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Rows of a table of items that belong to scores: opened as a data set, since it may be larger than memory.
+
+
+def open_items(path: str | Path) -> ds.Dataset:
+    """The items table. Raises InputError for a file that is none."""
+    path = Path(path)
+    if not path.is_file():
+        raise InputError(f"{path}: no such file.", "check the path of the items table.")
+    with readable(path):
+        table = ds.dataset(path, format="parquet")
+    for name in ("model", "benchmark", "protocol", "doc_id", "correct"):
+        if name not in table.schema.names:
+            raise InputError(f"{path}: no column {name!r}.", "see docs/reference/tables.md for the columns of items.")
+    return table
+
+
+def items_of_scores(items: pd.DataFrame, scores: pd.DataFrame, key: Sequence[str]) -> pd.DataFrame:
+    """The items of the test split with a value whose `key` some score has; an unknown subject is "".
+
+    What is unknown on both sides (null) is the same: a prompt is plain, a checkpoint final.
+    """
+    items = items.assign(subject=items["subject"].fillna(""))
+    items = items[(items["split"].isna() | (items["split"] == "test")) & items["correct"].notna()]
+    return _comparable(items).merge(_comparable(scores[[*key]].drop_duplicates()), on=[*key])
+
+
+def _comparable(frame: pd.DataFrame) -> pd.DataFrame:
+    """The same value for what is unknown on both sides of a join."""
+    numbers = {name: frame[name].astype("Float64").fillna(-1) for name in ("seed", "num_fewshot")}
+    texts = {"prompt": "plain", "prompt_variant": "", "checkpoint": "final"}
+    filled = {n: frame[n].astype(object).where(frame[n].notna(), other) for n, other in texts.items()}
+    return frame.assign(**numbers, **filled)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# items.parquet as arrays of one benchmark: models, checkpoints, items, choices (read by `read_items`).
+
+
+def training_order(iterations: np.ndarray, tokens_b: np.ndarray) -> np.ndarray:
+    """Indices that put checkpoints (n,) in order of training, by tokens, else by iteration (NaN: unknown).
+
+    Where neither is known of all, those without an iteration come last: that is where a final checkpoint stands.
+    """
+    progress = iterations if np.isnan(tokens_b).any() else tokens_b
+    return np.argsort(progress, kind="stable")
+
+
+@dataclass(frozen=True)
+class ModelItems:
+    """One model's answers at its checkpoints, in order of training. Unknown numbers are NaN."""
+
+    model: str
+    checkpoints: tuple[str, ...]
+    iterations: np.ndarray  # (checkpoints,)
+    tokens_b: np.ndarray  # (checkpoints,)
+    correct: np.ndarray  # (checkpoints, items): the item's value of the benchmark's metric
+    loglikelihoods: np.ndarray | None  # (checkpoints, items, choices) nats; NaN beyond an item's choices
+    unconditional: np.ndarray | None  # the same without the question, where it was computed
+    tokens: np.ndarray | None  # (items, choices) length in this model's tokens
+    scores: dict[str, np.ndarray] = field(default_factory=dict)  # (checkpoints, items) where already computed
+
+
+@dataclass(frozen=True)
+class BenchmarkItems:
+    """All answers to one benchmark's items."""
+
+    benchmark: str
+    doc_ids: np.ndarray  # (items,) text
+    subjects: np.ndarray  # (items,) text, "" where unknown
+    gold: np.ndarray | None  # (items,) index of the right choice; None for generation and rolling tasks
+    characters: np.ndarray | None  # (items, choices)
+    bytes: np.ndarray | None  # (items, choices)
+    models: tuple[ModelItems, ...]
+    notes: tuple[str, ...] = field(default=())
+
+    @property
+    def choices(self) -> np.ndarray | None:
+        """Number of choices of each item (items,)."""
+        if self.models[0].loglikelihoods is None:
+            return None
+        return np.count_nonzero(~np.isnan(self.models[0].loglikelihoods[0]), axis=-1)
+
+    def rows(self, rows: Iterable[tuple[int, Sequence[int] | np.ndarray]]) -> "BenchmarkItems":
+        """Only the given checkpoints of the given models: pairs of a model's index and checkpoint indices."""
+        return replace(self, models=tuple(_at(self.models[model], np.asarray(at)) for model, at in rows))
+
+    def take(self, kept: np.ndarray) -> "BenchmarkItems":
+        """Only the kept items: boolean (items,) or indices."""
+        return replace(
+            self,
+            doc_ids=self.doc_ids[kept],
+            subjects=self.subjects[kept],
+            gold=_index(self.gold, kept),
+            characters=_index(self.characters, kept),
+            bytes=_index(self.bytes, kept),
+            models=tuple(
+                replace(
+                    model,
+                    correct=model.correct[:, kept],
+                    loglikelihoods=_index(model.loglikelihoods, (slice(None), kept)),
+                    unconditional=_index(model.unconditional, (slice(None), kept)),
+                    tokens=_index(model.tokens, kept),
+                    scores={name: scores[:, kept] for name, scores in model.scores.items()},
+                )
+                for model in self.models
+            ),
+        )
+
+
+def _index(array: np.ndarray | None, kept: np.ndarray | tuple[slice, np.ndarray]) -> np.ndarray | None:
+    return None if array is None else array[kept]
+
+
+def _at(model: ModelItems, checkpoints: np.ndarray) -> ModelItems:
+    return replace(
+        model,
+        checkpoints=tuple(model.checkpoints[index] for index in checkpoints),
+        iterations=model.iterations[checkpoints],
+        tokens_b=model.tokens_b[checkpoints],
+        correct=model.correct[checkpoints],
+        loglikelihoods=_index(model.loglikelihoods, checkpoints),
+        unconditional=_index(model.unconditional, checkpoints),
+        scores={name: scores[checkpoints] for name, scores in model.scores.items()},
+    )
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Read one benchmark's items into arrays, checking them on the way.
+#
+# Six models with sixty checkpoints of 15,000 items are 5.4 million rows; as pandas objects their lists would
+# not fit into the memory of a laptop. Columns are therefore read one at a time with pyarrow and go straight
+# into numpy.
 
 _KEYS = (
     "model",

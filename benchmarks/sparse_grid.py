@@ -21,11 +21,23 @@ from lm_validity.config.load import load_run
 from lm_validity.config.plan import PlannedCell
 from lm_validity.monitor.cost import Estimator
 from lm_validity.monitor.planning import Cost, Pair, audit, balanced, cheap_and_block, total, training_costs
-from lm_validity.studies.agreement.statistics.agreement import mean_over_pairs
-from lm_validity.studies.agreement.statistics.ranking import kendall_tau, kendall_tau_matrix, pair_signs
-from lm_validity.studies.agreement.statistics.sparse.pooled import assisted_tau, pooled_tau
-from lm_validity.studies.agreement.statistics.sparse.process import NORMAL_95, CellProcess, fit_process, widening_of
-from lm_validity.studies.agreement.statistics.sparse.standing import expected_signs, mean_standing, rank_draws
+from lm_validity.studies.agreement.statistics.ranking import (
+    kendall_tau,
+    kendall_tau_matrix,
+    mean_over_pairs,
+    pair_signs,
+)
+from lm_validity.studies.agreement.statistics.sparse import (
+    NORMAL_95,
+    CellProcess,
+    assisted_tau,
+    expected_signs,
+    fit_process,
+    mean_standing,
+    pooled_tau,
+    rank_draws,
+    widening_of,
+)
 
 PUBLISHED = Path(__file__).parents[2] / "shared" / "published" / "train_before_test"
 DRAWS = 200

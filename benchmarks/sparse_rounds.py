@@ -18,10 +18,16 @@ from sparse_grid import Published
 from lm_validity.monitor.planning import cheap_and_block, total
 from lm_validity.site.rounds import Goal, parse_goal, round_is_full
 from lm_validity.studies.agreement.statistics.ranking import kendall_tau, pair_signs
-from lm_validity.studies.agreement.statistics.sparse.choice import DRAWS, Choice
-from lm_validity.studies.agreement.statistics.sparse.pooled import pooled_tau
-from lm_validity.studies.agreement.statistics.sparse.process import CellProcess, fit_process, widening_of
-from lm_validity.studies.agreement.statistics.sparse.standing import mean_standing, rank_draws
+from lm_validity.studies.agreement.statistics.sparse import (
+    DRAWS,
+    CellProcess,
+    Choice,
+    fit_process,
+    mean_standing,
+    pooled_tau,
+    rank_draws,
+    widening_of,
+)
 
 MOST_ROUNDS = 20
 

@@ -10,18 +10,21 @@ from benchmarks.coverage.truth import Population, Truth, normal_truth, typed_tru
 from benchmarks.coverage.worlds import Size, Table, World
 
 from lm_validity.studies.agreement.similar_models import no_correction
-from lm_validity.studies.agreement.statistics.ceiling import noise_ceiling
-from lm_validity.studies.agreement.statistics.corrected import (
+from lm_validity.studies.agreement.statistics.factors import noise_ceiling, principal_components, share_intervals
+from lm_validity.studies.agreement.statistics.noise import (
     corrected_interval,
     mean_tau_left_out,
     means_without_clusters,
     noise_corrected_tau,
     transformed_interval,
 )
-from lm_validity.studies.agreement.statistics.factors import principal_components
-from lm_validity.studies.agreement.statistics.many_components import share_intervals
-from lm_validity.studies.agreement.statistics.missing import finite_mean, known_in_all
-from lm_validity.studies.agreement.statistics.ranking import kendall_tau_matrix, pair_signs, resampled_kendall_tau
+from lm_validity.studies.agreement.statistics.ranking import (
+    finite_mean,
+    kendall_tau_matrix,
+    known_in_all,
+    pair_signs,
+    resampled_kendall_tau,
+)
 from lm_validity.studies.agreement.statistics.resampling import (
     Interval,
     mean_over_pairs_by_resample,

@@ -4,14 +4,19 @@ import numpy as np
 from benchmarks.coverage.held import Result, many, one
 from benchmarks.coverage.worlds import LOADINGS, Table, World
 
-from lm_validity.studies.agreement.statistics.potential import (
+from lm_validity.studies.agreement.statistics.factors import (
     RankDraws,
     component_ranks,
     ranks_over_benchmarks,
     ranks_over_noise,
 )
-from lm_validity.studies.agreement.statistics.resampling import Interval, hull, multiplicities
-from lm_validity.studies.agreement.statistics.simultaneous import cluster_multiplicities, simultaneous_ranks
+from lm_validity.studies.agreement.statistics.resampling import (
+    Interval,
+    cluster_multiplicities,
+    hull,
+    multiplicities,
+    simultaneous_ranks,
+)
 from lm_validity.tables.schema import PROTOCOLS
 
 RANK_RESAMPLES = 200

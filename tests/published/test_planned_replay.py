@@ -15,7 +15,7 @@ from tests.workflow.conftest import Project
 
 from lm_validity.config.load import load_run
 from lm_validity.studies.agreement.statistics.ranking import kendall_tau
-from lm_validity.studies.agreement.statistics.sparse.standing import mean_standing, rank_draws
+from lm_validity.studies.agreement.statistics.sparse import mean_standing, rank_draws
 from lm_validity.tables.merge import Merger
 
 ROOT = Path(__file__).parents[2]

@@ -14,11 +14,16 @@ from typer.testing import CliRunner
 from lm_validity.cli import imports, reports
 from lm_validity.config.sections import E2LM_BATCH_RAMP
 from lm_validity.studies.signal.report import analyze_signal, summarize
-from lm_validity.studies.signal.statistics.compliance import compliance
-from lm_validity.studies.signal.statistics.overall import DEFAULT_WEIGHTS, overall_score
-from lm_validity.studies.signal.statistics.quality import autocorrelation, rank_correlation, signal_quality
+from lm_validity.studies.signal.statistics.quality import (
+    DEFAULT_WEIGHTS,
+    autocorrelation,
+    overall_score,
+    rank_correlation,
+    signal_quality,
+)
+from lm_validity.studies.signal.statistics.ranking import compliance
 from lm_validity.summaries import summary_values
-from lm_validity.tables.formats.import_e2lm import read_e2lm
+from lm_validity.tables.formats.published import read_e2lm
 from lm_validity.tables.schema import SCORES, write_table
 
 PUBLISHED = Path(__file__).resolve().parents[3] / "shared" / "published" / "early_training"

@@ -26,16 +26,20 @@ from lm_validity.site.rounds import parse_goal  # noqa: E402
 from lm_validity.studies.agreement.incomplete.estimates import incomplete_protocols  # noqa: E402
 from lm_validity.studies.agreement.report import report_agreement  # noqa: E402
 from lm_validity.studies.agreement.score_matrix import read_score_matrix  # noqa: E402
-from lm_validity.studies.agreement.statistics.agreement import mean_over_pairs  # noqa: E402
-from lm_validity.studies.agreement.statistics.ranking import PairSigns, kendall_tau_matrix, pair_signs  # noqa: E402
-from lm_validity.studies.agreement.statistics.sparse.pooled import (  # noqa: E402
+from lm_validity.studies.agreement.statistics.ranking import (  # noqa: E402
+    PairSigns,
+    kendall_tau_matrix,
+    mean_over_pairs,
+    pair_signs,
+)
+from lm_validity.studies.agreement.statistics.sparse import (  # noqa: E402
     assisted_tau,
+    expected_signs,
+    fit_process,
     pooled_left_out,
     pooled_tau,
 )
-from lm_validity.studies.agreement.statistics.sparse.process import fit_process  # noqa: E402
-from lm_validity.studies.agreement.statistics.sparse.standing import expected_signs  # noqa: E402
-from lm_validity.tables.formats.import_lm_harmony import read_lm_harmony  # noqa: E402
+from lm_validity.tables.formats.published import read_lm_harmony  # noqa: E402
 from lm_validity.tables.schema import SCORES, write_table  # noqa: E402
 
 DIRECT, TRAINED = "direct", "train_before_test"

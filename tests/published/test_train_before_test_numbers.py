@@ -204,8 +204,12 @@ def test_the_page_says_that_prepared_scores_are_a_maximum_over_test_scores(repor
 def test_other_conventions_do_not_give_the_papers_numbers(reports):
     """tau-a improves 273 pairs, centring without scaling gives 71% and 89%: named options, not the default."""
     from lm_validity.studies.agreement.score_matrix import read_score_matrix
-    from lm_validity.studies.agreement.statistics.agreement import improved_pairs, mean_over_pairs
-    from lm_validity.studies.agreement.statistics.ranking import kendall_tau_matrix, pair_signs
+    from lm_validity.studies.agreement.statistics.ranking import (
+        improved_pairs,
+        kendall_tau_matrix,
+        mean_over_pairs,
+        pair_signs,
+    )
 
     matrix = read_score_matrix(
         reports["folder"] / "scores.parquet", PUBLISHED / "models.csv", PUBLISHED / "benchmarks.csv"

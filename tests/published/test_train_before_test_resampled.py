@@ -9,7 +9,7 @@ import pytest
 from lm_validity.site.report import build_site
 from lm_validity.studies.agreement.factors.report import report_factors
 from lm_validity.studies.agreement.report import report_agreement
-from lm_validity.tables.formats.import_lm_harmony import read_lm_harmony
+from lm_validity.tables.formats.published import read_lm_harmony
 from lm_validity.tables.schema import SCORES, write_table
 
 PUBLISHED = Path(__file__).parents[3] / "shared" / "published" / "train_before_test"

@@ -9,7 +9,7 @@ import pytest
 from scipy.stats import kendalltau
 from tests.workflow.conftest import Project
 
-from lm_validity.studies.agreement.statistics.sparse.standing import mean_standing
+from lm_validity.studies.agreement.statistics.sparse import mean_standing
 
 pytestmark = pytest.mark.slow
 CONFIG = Path("config/sparse.yaml")

@@ -31,9 +31,13 @@ from lm_validity.files import write_json, write_text
 from lm_validity.miniature.build import write_world
 from lm_validity.run.grid import Grid
 from lm_validity.run.workspace import Workspace
-from lm_validity.studies.agreement.statistics.agreement import improved_pairs, mean_over_pairs
 from lm_validity.studies.agreement.statistics.factors import principal_components
-from lm_validity.studies.agreement.statistics.ranking import kendall_tau_matrix, pair_signs
+from lm_validity.studies.agreement.statistics.ranking import (
+    improved_pairs,
+    kendall_tau_matrix,
+    mean_over_pairs,
+    pair_signs,
+)
 from lm_validity.tables.merge import Merger
 
 KINDS = {

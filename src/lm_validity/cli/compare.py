@@ -20,8 +20,7 @@ def compare(
     output: Annotated[Path | None, typer.Option(help="Folder for a page, its tables and summary.json.")] = None,
 ) -> None:
     """Compare two models on every benchmark that both have."""
-    from lm_validity.studies.items.compare import compare_models
-    from lm_validity.studies.items.compare_page import comparison_lines, write_comparison
+    from lm_validity.studies.items.compare import compare_models, comparison_lines, write_comparison
 
     summary = compare_models(model_a, model_b, scores, items, benchmarks)
     print("\n".join(comparison_lines(summary)))

@@ -50,8 +50,8 @@ def every_eval_ever(
     ] = None,
 ) -> None:
     """Turn scores.parquet into files of every_eval_ever, one per evaluation of a model."""
-    from lm_validity.tables.formats.every_eval_ever import find_schema
     from lm_validity.tables.formats.export_every_eval_ever import with_directions, write_every_eval_ever
+    from lm_validity.tables.formats.import_every_eval_ever import find_schema
 
     rules = find_schema(schema)
     known, unknown = with_directions(_scores(scores, benchmarks))

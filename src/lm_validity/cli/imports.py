@@ -157,7 +157,7 @@ def every_eval_ever(
 @app.command("lm-harmony")
 def lm_harmony(scores: Annotated[Path, typer.Argument(help="The authors' all_results.json.")], output: Output) -> None:
     """Turn the train-before-test authors' all_results.json into scores.parquet."""
-    from lm_validity.tables.formats.import_lm_harmony import read_lm_harmony
+    from lm_validity.tables.formats.published import read_lm_harmony
     from lm_validity.tables.schema import SCORES, write_table
 
     write_table(read_lm_harmony(scores), SCORES, output / "scores.parquet")
@@ -175,7 +175,7 @@ def e2lm(
     output: Output,
 ) -> None:
     """Turn learning curves of the early-training competition into scores.parquet."""
-    from lm_validity.tables.formats.import_e2lm import read_e2lm
+    from lm_validity.tables.formats.published import read_e2lm
     from lm_validity.tables.schema import SCORES, write_table
 
     write_table(read_e2lm(curves), SCORES, output / "scores.parquet")
@@ -221,7 +221,7 @@ def import_options(
     **others: Any,
 ) -> "tuple[list[Path], ImportOptions]":
     """The paths without PROTOCOL=, and what was said of the files. Raises InputError for values that are not known."""
-    from lm_validity.tables.formats.every_eval_ever import find_schema
+    from lm_validity.tables.formats.import_every_eval_ever import find_schema
     from lm_validity.tables.formats.score_files import CsvOptions, ImportOptions
     from lm_validity.tables.schema import PROTOCOLS
 

@@ -86,7 +86,7 @@ def screening(
 ) -> None:
     """Which candidate benchmarks are usable, and why the others are not."""
     from lm_validity.studies.agreement.screening_report import report_screening
-    from lm_validity.studies.agreement.statistics.screening import Thresholds
+    from lm_validity.studies.agreement.statistics.ranking import Thresholds
 
     thresholds = Thresholds(training_examples, unimproved_share, negative_share)
     report_screening(scores, models, benchmarks, output, thresholds, results=results, plan=plan)
@@ -163,6 +163,6 @@ def items(
     models: Annotated[Path | None, typer.Option(help="Models sheet (CSV or TSV): its reruns take no part.")] = None,
 ) -> None:
     """How finely do the benchmarks tell models apart, and which items work against them?"""
-    from lm_validity.studies.items.item_page import report_items
+    from lm_validity.studies.items.item_report import report_items
 
     report_items(scores, items, output, tuple(documents or ()), benchmarks, models)

@@ -249,7 +249,7 @@ def _function(name: str) -> Callable[..., None]:
     from lm_validity.studies.agreement.factors.report import report_factors
     from lm_validity.studies.agreement.report import report_agreement
     from lm_validity.studies.bias.report import report_bias
-    from lm_validity.studies.items.item_page import report_items
+    from lm_validity.studies.items.item_report import report_items
     from lm_validity.studies.signal.report import report_signal
 
     functions: dict[str, Callable[..., None]] = {

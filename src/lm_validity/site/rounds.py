@@ -17,9 +17,16 @@ from lm_validity.run.rules.pretrain_on_test import PRETRAIN_ON_TEST
 from lm_validity.studies.agreement.incomplete.estimates import NO_PROCESS, SEED, Fitted, drawn_tables, fit_cells
 from lm_validity.studies.agreement.score_matrix import PERPLEXITY, TRAINED, ScoreMatrix, read_score_matrix
 from lm_validity.studies.agreement.statistics.ranking import average_ranks
-from lm_validity.studies.agreement.statistics.sparse.choice import DRAWS, Choice, Outlook, Step
-from lm_validity.studies.agreement.statistics.sparse.process import MOST_CELLS, MOST_MODELS
-from lm_validity.studies.agreement.statistics.sparse.standing import mean_standing, rank_draws
+from lm_validity.studies.agreement.statistics.sparse import (
+    DRAWS,
+    MOST_CELLS,
+    MOST_MODELS,
+    Choice,
+    Outlook,
+    Step,
+    mean_standing,
+    rank_draws,
+)
 from lm_validity.studies.bias.stops import OPEN, stop_words, task_stops
 from lm_validity.studies.bias.summary import TaskStop
 from lm_validity.studies.bias.table import read_trials

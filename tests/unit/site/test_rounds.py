@@ -19,7 +19,7 @@ from lm_validity.errors import InputError
 from lm_validity.monitor.cost import Estimator
 from lm_validity.monitor.planning import hours_in_words, total, training_costs
 from lm_validity.site.rounds import Standing, check_finished, choose_round, parse_goal, standing_of
-from lm_validity.studies.agreement.statistics.sparse.choice import Outlook
+from lm_validity.studies.agreement.statistics.sparse import Outlook
 from lm_validity.tables.merge import Merger
 from lm_validity.tables.schema import SCORES, write_table
 

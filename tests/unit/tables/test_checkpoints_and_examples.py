@@ -10,9 +10,8 @@ from lm_validity.studies.agreement.score_matrix import read_score_matrix
 from lm_validity.studies.signal.curves import read_learning_curves
 from lm_validity.tables.formats.export_lm_eval import write_lm_eval
 from lm_validity.tables.formats.import_files import read_files
-from lm_validity.tables.formats.import_log import ImportLog
-from lm_validity.tables.formats.model_arguments import Point, parse_arguments, training_point
-from lm_validity.tables.formats.score_files import ImportOptions
+from lm_validity.tables.formats.lm_eval_results import Point, parse_arguments, training_point
+from lm_validity.tables.formats.score_files import ImportLog, ImportOptions
 from lm_validity.tables.items import read_benchmark_items
 from lm_validity.tables.schema import ITEMS, SCORES, read_scores, write_table
 from lm_validity.tables.sheets import report_rows

@@ -10,8 +10,7 @@ from lm_validity.cli import exports, imports
 from lm_validity.errors import InputError
 from lm_validity.tables.formats.export_every_eval_ever import with_directions, write_every_eval_ever
 from lm_validity.tables.formats.import_files import import_files, read_files
-from lm_validity.tables.formats.import_log import ImportLog
-from lm_validity.tables.formats.score_files import ImportOptions
+from lm_validity.tables.formats.score_files import ImportLog, ImportOptions
 from lm_validity.tables.schema import ITEMS, SCORES, read_scores, read_table, write_table
 
 # A part of the format's rules in this project's own words: enough to tell a good file from a bad one

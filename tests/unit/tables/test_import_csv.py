@@ -7,8 +7,7 @@ from typer.testing import CliRunner
 from lm_validity.cli import imports
 from lm_validity.errors import InputError
 from lm_validity.tables.formats.import_files import import_files, read_files
-from lm_validity.tables.formats.import_log import ImportLog
-from lm_validity.tables.formats.score_files import CsvOptions, ImportOptions
+from lm_validity.tables.formats.score_files import CsvOptions, ImportLog, ImportOptions
 from lm_validity.tables.schema import ITEMS, SCORES, read_scores, read_table
 
 

@@ -12,9 +12,8 @@ from typer.testing import CliRunner
 from lm_validity.cli import imports, reports
 from lm_validity.errors import InputError
 from lm_validity.tables.formats.import_files import import_files, read_files
-from lm_validity.tables.formats.import_log import ImportLog
-from lm_validity.tables.formats.model_arguments import PathPattern, model_place
-from lm_validity.tables.formats.score_files import ImportOptions
+from lm_validity.tables.formats.lm_eval_results import PathPattern, model_place
+from lm_validity.tables.formats.score_files import ImportLog, ImportOptions
 from lm_validity.tables.schema import SCORES, read_scores, write_table
 from lm_validity.tables.sheets import report_rows
 

@@ -6,8 +6,7 @@ import pytest
 
 from lm_validity.errors import InputError
 from lm_validity.tables.formats.import_files import read_files
-from lm_validity.tables.formats.import_log import ImportLog
-from lm_validity.tables.formats.score_files import CsvOptions, ImportOptions
+from lm_validity.tables.formats.score_files import CsvOptions, ImportLog, ImportOptions
 
 
 @pytest.fixture

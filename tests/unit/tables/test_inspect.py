@@ -7,8 +7,7 @@ import pytest
 
 from lm_validity.errors import InputError
 from lm_validity.tables.formats.import_files import import_files, read_files
-from lm_validity.tables.formats.import_log import ImportLog
-from lm_validity.tables.formats.score_files import ImportOptions
+from lm_validity.tables.formats.score_files import ImportLog, ImportOptions
 from lm_validity.tables.schema import ITEMS, read_table
 
 LOGS = Path(__file__).parents[2] / "fixtures"

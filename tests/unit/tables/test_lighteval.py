@@ -7,8 +7,7 @@ import pytest
 
 from lm_validity.errors import InputError
 from lm_validity.tables.formats.import_files import read_files
-from lm_validity.tables.formats.import_log import ImportLog
-from lm_validity.tables.formats.score_files import ImportOptions
+from lm_validity.tables.formats.score_files import ImportLog, ImportOptions
 
 SUBJECTS = {
     f"mmlu:{name}|5": {"acc": value, "acc_stderr": 0.03} for name, value in (("a", 0.2), ("b", 0.3), ("c", 0.4))

@@ -9,9 +9,8 @@ from typer.testing import CliRunner
 
 from lm_validity.cli import imports
 from lm_validity.errors import InputError
-from lm_validity.tables.formats.found_files import date_in
 from lm_validity.tables.formats.import_files import import_files
-from lm_validity.tables.formats.score_files import ImportOptions
+from lm_validity.tables.formats.score_files import ImportOptions, date_in
 from lm_validity.tables.schema import read_scores
 
 

@@ -10,8 +10,7 @@ from lm_validity.cli.exports import app
 from lm_validity.errors import InputError
 from lm_validity.tables.formats.export_lm_eval import write_lm_eval
 from lm_validity.tables.formats.import_files import read_files
-from lm_validity.tables.formats.import_log import ImportLog
-from lm_validity.tables.formats.score_files import ImportOptions
+from lm_validity.tables.formats.score_files import ImportLog, ImportOptions
 from lm_validity.tables.schema import SCORES, read_scores, read_table, write_table
 
 

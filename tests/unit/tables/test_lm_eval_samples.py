@@ -12,11 +12,11 @@ import pytest
 from lm_validity.errors import InputError
 from lm_validity.studies.agreement.item_significance import use_paired_tests
 from lm_validity.studies.agreement.score_matrix import read_score_matrix
-from lm_validity.studies.agreement.statistics.significance import significant_signs
+from lm_validity.studies.agreement.statistics.ranking import significant_signs
 from lm_validity.studies.signal.report import analyze_signal
 from lm_validity.tables.formats import import_samples
 from lm_validity.tables.formats.import_files import import_files
-from lm_validity.tables.formats.sample_lines import read_sample
+from lm_validity.tables.formats.import_samples import read_sample
 from lm_validity.tables.formats.score_files import ImportOptions
 from lm_validity.tables.items import read_benchmark_items
 

@@ -13,9 +13,8 @@ import pytest
 
 from lm_validity.errors import InputError
 from lm_validity.tables.formats.import_files import read_files
-from lm_validity.tables.formats.import_lm_harmony import read_lm_harmony
-from lm_validity.tables.formats.import_log import ImportLog
-from lm_validity.tables.formats.score_files import ImportOptions
+from lm_validity.tables.formats.published import read_lm_harmony
+from lm_validity.tables.formats.score_files import ImportLog, ImportOptions
 from lm_validity.tables.schema import SCORES
 from lm_validity.tables.sheets import completed, read_benchmarks, read_models
 

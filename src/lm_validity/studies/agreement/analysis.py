@@ -8,20 +8,22 @@ import numpy as np
 from lm_validity.studies.agreement.comparison import ProtocolComparison, compare_protocols
 from lm_validity.studies.agreement.item_significance import use_paired_tests
 from lm_validity.studies.agreement.score_matrix import ScoreMatrix
-from lm_validity.studies.agreement.statistics.agreement import (
+from lm_validity.studies.agreement.statistics.factors import Ceiling, noise_ceiling
+from lm_validity.studies.agreement.statistics.noise import VarianceComponents, variance_components
+from lm_validity.studies.agreement.statistics.ranking import (
     Agreement,
+    PairSigns,
     PerplexityAgreement,
+    TauVariant,
+    finite_mean,
+    kendall_tau_matrix,
     mean_over_pairs,
+    pair_signs,
     perplexity_agreement,
+    significant_signs,
     summarize_agreement,
 )
-from lm_validity.studies.agreement.statistics.ceiling import Ceiling, noise_ceiling
-from lm_validity.studies.agreement.statistics.influence import LeftOut, leave_one_out
-from lm_validity.studies.agreement.statistics.missing import finite_mean
-from lm_validity.studies.agreement.statistics.ranking import PairSigns, TauVariant, kendall_tau_matrix, pair_signs
-from lm_validity.studies.agreement.statistics.significance import significant_signs
-from lm_validity.studies.agreement.statistics.subsets import SubsetAgreement, subset_agreement
-from lm_validity.studies.agreement.statistics.variance import VarianceComponents, variance_components
+from lm_validity.studies.agreement.statistics.subsets import LeftOut, SubsetAgreement, leave_one_out, subset_agreement
 from lm_validity.studies.agreement.summary import SelectionOnTest
 from lm_validity.summaries import known, number
 from lm_validity.tables.reruns import NOT_MEASURED

@@ -4,16 +4,19 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from lm_validity.studies.agreement.statistics.agreement import (
+from lm_validity.studies.agreement.statistics.ranking import (
     Agreement,
+    PairSigns,
     PerplexityAgreement,
+    TauVariant,
     improved_pairs,
+    kendall_tau_matrix,
+    known_in_all,
     mean_over_pairs,
+    pair_signs,
     perplexity_agreement,
     summarize_agreement,
 )
-from lm_validity.studies.agreement.statistics.missing import known_in_all
-from lm_validity.studies.agreement.statistics.ranking import PairSigns, TauVariant, kendall_tau_matrix, pair_signs
 
 
 @dataclass(frozen=True)

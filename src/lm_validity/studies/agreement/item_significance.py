@@ -9,9 +9,13 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
 from lm_validity.studies.agreement.score_matrix import SELECTED, ScoreMatrix
-from lm_validity.studies.agreement.statistics.missing import finite_mean
-from lm_validity.studies.agreement.statistics.paired import cluster_codes, paired_signs, replace_column
-from lm_validity.studies.agreement.statistics.ranking import PairSigns
+from lm_validity.studies.agreement.statistics.ranking import (
+    PairSigns,
+    cluster_codes,
+    finite_mean,
+    paired_signs,
+    replace_column,
+)
 from lm_validity.tables.items import item_values, items_of_scores, open_items
 from lm_validity.words import UNDER, with_names
 

@@ -10,10 +10,13 @@ from lm_validity.studies.agreement.incomplete.summary import MaskedTau, MissingC
 from lm_validity.studies.agreement.pooled_comparison import FEW_MODELS
 from lm_validity.studies.agreement.shown import assumed, plotted, value_in_words
 from lm_validity.studies.agreement.similar_sections import both_intervals
-from lm_validity.studies.agreement.statistics.agreement import mean_over_pairs
-from lm_validity.studies.agreement.statistics.missing import fewest_in_common
-from lm_validity.studies.agreement.statistics.ranking import kendall_tau_matrix, pair_signs
-from lm_validity.studies.agreement.statistics.sensitivity import SHIFTS, shifted_means, tipping_points
+from lm_validity.studies.agreement.statistics.ranking import (
+    fewest_in_common,
+    kendall_tau_matrix,
+    mean_over_pairs,
+    pair_signs,
+)
+from lm_validity.studies.agreement.statistics.subsets import SHIFTS, shifted_means, tipping_points
 from lm_validity.studies.agreement.summary import AgreementSummary, TauSummary
 from lm_validity.summaries import Missing, is_known, known, number
 from lm_validity.tables.schema import PROTOCOLS

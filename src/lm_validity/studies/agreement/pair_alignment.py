@@ -4,9 +4,16 @@ import numpy as np
 import pandas as pd
 
 from lm_validity.studies.agreement.analysis import DIRECT, AgreementAnalysis
-from lm_validity.studies.agreement.statistics.alignment import align_rankings, crossings, violations
-from lm_validity.studies.agreement.statistics.ranking import average_ranks, kendall_tau
-from lm_validity.studies.agreement.statistics.significance import better_than, opposite_significant_pairs, rank_bands
+from lm_validity.studies.agreement.statistics.ranking import (
+    align_rankings,
+    average_ranks,
+    better_than,
+    crossings,
+    kendall_tau,
+    opposite_significant_pairs,
+    rank_bands,
+    violations,
+)
 from lm_validity.studies.agreement.summary import PairAlignment
 from lm_validity.summaries import Missing, known
 from lm_validity.tables.schema import PROTOCOLS

@@ -15,9 +15,9 @@ from lm_validity.studies.agreement.similar_models import (
     over_families,
     size_ratios,
 )
-from lm_validity.studies.agreement.statistics.corrected import cluster_numbers, transformed_interval
+from lm_validity.studies.agreement.statistics.noise import cluster_numbers, transformed_interval
 from lm_validity.studies.agreement.statistics.ranking import PairSigns, pair_signs
-from lm_validity.studies.agreement.statistics.sparse.pooled import pooled_left_out
+from lm_validity.studies.agreement.statistics.sparse import pooled_left_out
 from lm_validity.summaries import Missing, known
 from lm_validity.tables.schema import PROTOCOLS
 

@@ -11,7 +11,7 @@ from lm_validity.config.plan import Plan, read_cells
 from lm_validity.errors import InputError
 from lm_validity.studies.agreement.score_checks import direction_notes, unit_notes
 from lm_validity.studies.agreement.statistics.factors import pretraining_compute
-from lm_validity.studies.agreement.statistics.missing import finite_mean
+from lm_validity.studies.agreement.statistics.ranking import finite_mean
 from lm_validity.tables.reruns import TrainingNoise, reruns_of, training_noise
 from lm_validity.tables.schema import PROTOCOLS, read_scores, replay_notes, trained_here
 from lm_validity.tables.sheets import (

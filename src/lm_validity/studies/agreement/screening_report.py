@@ -11,7 +11,7 @@ from lm_validity.files import read_json
 from lm_validity.pages.page import Finding, Page, Section, Table, write_report
 from lm_validity.studies.agreement.analysis import DIRECT, TRAINED
 from lm_validity.studies.agreement.score_matrix import ScoreMatrix, read_score_matrix
-from lm_validity.studies.agreement.statistics.screening import Screening, Thresholds, screen_benchmarks
+from lm_validity.studies.agreement.statistics.ranking import Screening, Thresholds, screen_benchmarks
 from lm_validity.summaries import Missing, known, page_only
 from lm_validity.words import count, explain_protocols
 

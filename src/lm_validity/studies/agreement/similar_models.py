@@ -9,8 +9,8 @@ from lm_validity.studies.agreement.analysis import (
     measurement_error,
     no_ceiling,
 )
-from lm_validity.studies.agreement.statistics.ceiling import LEAST_MODELS, Ceiling, noise_ceiling
-from lm_validity.studies.agreement.statistics.corrected import (
+from lm_validity.studies.agreement.statistics.factors import LEAST_MODELS, Ceiling, noise_ceiling
+from lm_validity.studies.agreement.statistics.noise import (
     LEAST_CLUSTERS,
     MOST_IN_ONE,
     cluster_numbers,

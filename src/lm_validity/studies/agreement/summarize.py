@@ -28,14 +28,17 @@ from lm_validity.studies.agreement.similar_models import (
     ratios,
     ratios_in_both,
 )
-from lm_validity.studies.agreement.statistics.agreement import Agreement, PerplexityAgreement, mean_over_pairs
-from lm_validity.studies.agreement.statistics.corrected import transformed_interval
-from lm_validity.studies.agreement.statistics.influence import LeftOut
-from lm_validity.studies.agreement.statistics.missing import finite_mean
-from lm_validity.studies.agreement.statistics.ranking import kendall_tau_matrix, pair_signs
+from lm_validity.studies.agreement.statistics.noise import reliability_of, transformed_interval
+from lm_validity.studies.agreement.statistics.ranking import (
+    Agreement,
+    PerplexityAgreement,
+    finite_mean,
+    kendall_tau_matrix,
+    mean_over_pairs,
+    pair_signs,
+)
 from lm_validity.studies.agreement.statistics.resampling import Interval
-from lm_validity.studies.agreement.statistics.subsets import SubsetAgreement, one_with_others
-from lm_validity.studies.agreement.statistics.variance import reliability_of
+from lm_validity.studies.agreement.statistics.subsets import LeftOut, SubsetAgreement, one_with_others
 from lm_validity.studies.agreement.summary import (
     AboveChance,
     AgreementSummary,

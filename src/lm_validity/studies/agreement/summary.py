@@ -8,10 +8,8 @@ import pandas as pd
 
 from lm_validity.studies.agreement.incomplete.summary import Incomplete, MissingCells, PooledRow, Range, Value
 from lm_validity.studies.agreement.score_matrix import ScoreMatrix
-from lm_validity.studies.agreement.statistics.agreement import PerplexityAgreement
-from lm_validity.studies.agreement.statistics.alignment import Alignment
+from lm_validity.studies.agreement.statistics.ranking import Alignment, PerplexityAgreement, RankBands
 from lm_validity.studies.agreement.statistics.resampling import Interval
-from lm_validity.studies.agreement.statistics.significance import RankBands
 from lm_validity.summaries import Missing, known, page_only
 from lm_validity.tables.standard_errors import ErrorCheck
 

@@ -13,8 +13,13 @@ from lm_validity.studies.agreement.analysis import (
     large_families,
     tuned_members,
 )
-from lm_validity.studies.agreement.statistics.missing import finite_mean, known_in_all
-from lm_validity.studies.agreement.statistics.ranking import kendall_tau_matrix, pair_signs, resampled_kendall_tau
+from lm_validity.studies.agreement.statistics.ranking import (
+    finite_mean,
+    kendall_tau_matrix,
+    known_in_all,
+    pair_signs,
+    resampled_kendall_tau,
+)
 from lm_validity.studies.agreement.statistics.resampling import (
     Interval,
     PairedTest,

@@ -1,21 +1,115 @@
-"""The items report: what the items of each benchmark are worth, under direct evaluation and train before test."""
+"""The items report: how finely benchmarks tell models apart, and which items work against them."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import altair as alt
 import numpy as np
 import pandas as pd
+import pyarrow.compute as pc
 
-from lm_validity.errors import InputError
-from lm_validity.studies.items.read import model_items, model_scores
-from lm_validity.studies.items.statistics.item_response import ItemParameters, fit_2pl
-from lm_validity.studies.items.statistics.resolution import resolution
-from lm_validity.summaries import Missing, page_only
+from lm_validity.errors import InputError, did_you_mean
+from lm_validity.pages.figures import CATEGORY_COLORS, PROTOCOL_LABELS, lines, tooltips
+from lm_validity.pages.page import Figure, Finding, Page, Section, Table, write_report
+from lm_validity.studies.items.statistics import ItemParameters, fit_2pl, resolution
+from lm_validity.summaries import Missing, is_known, page_only
 from lm_validity.tables.documents import read_documents
+from lm_validity.tables.items import items_of_scores, open_items
 from lm_validity.tables.reruns import reruns_of
-from lm_validity.tables.schema import trained_here
-from lm_validity.tables.sheets import as_in_scores, read_models
+from lm_validity.tables.schema import read_scores, trained_here
+from lm_validity.tables.sheets import as_in_scores, completed, read_benchmarks, read_models, report_rows
+from lm_validity.tables.standard_errors import checked_errors, error_notes
+from lm_validity.words import UNDER, count, explain_protocols, percent
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Scores and items of some models, as the statistics of this study take them.
+
+CELL = ["model", "benchmark", "protocol"]
+_KEYS = [*CELL, "checkpoint", "prompt", "prompt_variant", "num_fewshot", "seed"]
+_ITEM_COLUMNS = [*_KEYS, "split", "doc_id", "subject", "correct"]
+
+
+def model_scores(
+    path: str | Path, models: list[str] | None = None, benchmarks: str | Path | None = None
+) -> tuple[pd.DataFrame, tuple[str, ...]]:
+    """The selected test scores of `models` (all by default), one metric for each benchmark, and notes.
+
+    Of several checkpoints a model's final one counts, else its last. Raises InputError for a model without scores and
+    for a benchmark with several metrics of which neither the sheet nor a known direction names one.
+    """
+    notes: list[str] = []
+    rows = read_scores(path)
+    for model in models or []:
+        if model not in set(rows["model"]):
+            hint = did_you_mean(model, rows["model"].unique(), "see the table's column `model` for the names.")
+            raise InputError(f"{path}: no score of the model {model!r}.", hint)
+    rows = rows[rows["model"].isin(models)] if models else rows
+    sheet = None if benchmarks is None else read_benchmarks(benchmarks)
+    if sheet is not None:
+        known = sheet.dropna(subset=["metric"]).set_index("benchmark")["metric"]
+        wanted = rows["benchmark"].map(known)
+        rows = completed(rows[rows["metric"].isna() | wanted.isna() | (rows["metric"] == wanted)], sheet)
+    rows, checks = checked_errors(_one_metric(report_rows(rows, sheet, notes), path), sheet)
+    notes += error_notes(checks)
+    rows = _final(rows)
+    if rows.empty:
+        raise InputError(f"{path}: no selected test score.", "are the rows `selected`, and of the split test?")
+    return rows[np.isfinite(rows["value"].astype(float))], tuple(notes)
+
+
+def _one_metric(rows: pd.DataFrame, path: str | Path) -> pd.DataFrame:
+    """Of several metrics of a benchmark the one whose direction is known: a run's own tables mark theirs so."""
+    several = rows.groupby("benchmark")["metric"].transform("nunique") > 1
+    rows = rows[~several | rows["higher_is_better"].notna()]
+    counts = rows.groupby("benchmark")["metric"].nunique()
+    if (counts > 1).any():
+        name = counts.index[counts > 1][0]
+        metrics = ", ".join(sorted(rows.loc[rows["benchmark"] == name, "metric"].dropna().unique()))
+        raise InputError(
+            f"{path}: {name} has several metrics ({metrics}).",
+            "name one in a sheet: --benchmarks (the one that lm-validity report writes will do).",
+        )
+    return rows
+
+
+def _final(rows: pd.DataFrame) -> pd.DataFrame:
+    final = rows["checkpoint"].fillna("final") == "final"
+    has_final = final.groupby([rows[key] for key in CELL]).transform("any")
+    rows = rows[final | ~has_final]
+    order = rows["iteration"].astype("Float64").fillna(rows["tokens_b"].astype("Float64")).fillna(0)
+    last = order.groupby([rows[key] for key in CELL]).transform("max")
+    return rows[order == last]
+
+
+def cell_scores(rows: pd.DataFrame) -> pd.DataFrame:
+    """One row for each model, benchmark and protocol: `value`, `stderr`, `metric`, `better` (1, -1); over seeds."""
+    cells = rows.assign(variance=rows["stderr"].astype(float) ** 2, up=rows["higher_is_better"].astype("boolean"))
+    cells = cells.groupby(CELL).agg(
+        value=("value", "mean"), variance=("variance", "mean"), up=("up", "first"), metric=("metric", "first")
+    )
+    cells["stderr"] = np.sqrt(cells.pop("variance"))  # seeds share their items: averaging does not shrink this error
+    cells["metric"] = cells["metric"].astype(object).where(cells["metric"].notna(), None)
+    cells["better"] = np.where(cells.pop("up").fillna(value=True).astype(bool), 1.0, -1.0)
+    return cells.reset_index()
+
+
+def model_items(path: str | Path, scores: pd.DataFrame) -> pd.DataFrame:
+    """The items behind `scores` (rows of `model_scores`): `model, benchmark, protocol, doc_id, subject, correct`.
+
+    Averaged over seeds. Raises InputError for a file that is no table of items.
+    """
+    table = open_items(path)
+    wanted = pc.field("model").isin(scores["model"].unique().tolist())
+    wanted &= pc.field("benchmark").isin(scores["benchmark"].unique().tolist())
+    columns = [name for name in _ITEM_COLUMNS if name in table.schema.names]
+    items = table.to_table(columns=columns, filter=wanted).to_pandas().reindex(columns=_ITEM_COLUMNS)
+    items = items_of_scores(items, scores, _KEYS)
+    return items.groupby([*CELL, "doc_id", "subject"], as_index=False)["correct"].mean()
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# The items report: what the items of each benchmark are worth, under direct evaluation and train before test.
 
 FEWEST = 3  # models and items of a fit
 LISTED = 50  # items with negative discrimination, of a benchmark and protocol
@@ -168,3 +262,161 @@ def _negative(row: ItemsOfBenchmark, fit: ItemParameters, table: pd.DataFrame, t
             bool(certain[index]),
             texts.get(name),
         )
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# The page of the items report.
+
+SHOWN_ABILITIES = np.linspace(-3, 3, 25)
+PROTOCOLS = ("direct", "train_before_test")
+FEW_MODELS = 20  # below it, discriminations of single items say little
+_LABELS = {
+    "doc_id": "item",
+    "all_equal": "all models alike",
+    "neighbours": "pairs of neighbours",
+    "resolved": "neighbours told apart",
+    "share_resolved": "neighbours told apart (share)",
+    "discrimination_median": "median discrimination",
+    "discrimination_se": "standard error",
+    "negative": "negative discrimination",
+    "negative_certain": "negative discrimination, certain",
+    "share_right": "share of models that are right",
+}
+
+
+def report_items(
+    scores: str | Path,
+    items: str | Path,
+    output: str | Path,
+    documents: tuple[Path, ...] = (),
+    benchmarks: str | Path | None = None,
+    models: str | Path | None = None,
+) -> None:
+    """Write summary.json, tables, figures and the page of the items report under `output`."""
+    summary = analyze_items(scores, items, documents, benchmarks, models)
+    write_report(items_page(summary), summary, output)
+
+
+def items_page(summary: ItemsSummary) -> Page:
+    """The page of the report."""
+    return Page(
+        name="items",
+        title="What the items are worth",
+        question="How finely do these benchmarks tell models apart, and which items work against them? "
+        + explain_protocols(_protocols(summary), own=summary.trained_here),
+        findings=[Finding(_finding(summary, protocol)) for protocol in _protocols(summary)],
+        sections=[_benchmark_section(summary), _negative_section(summary)],
+        notes=summary.notes,
+    )
+
+
+def _protocols(summary: ItemsSummary) -> list[str]:
+    return [name for name in PROTOCOLS if any(row.protocol == name for row in summary.benchmarks)]
+
+
+def _finding(summary: ItemsSummary, protocol: str) -> str:
+    rows = [row for row in summary.benchmarks if row.protocol == protocol]
+    pairs, resolved = sum(row.neighbours for row in rows), sum(row.resolved for row in rows)
+    words = f"{UNDER[protocol].capitalize()}, no two models have answered the same items."
+    if pairs:
+        words = (
+            f"{UNDER[protocol].capitalize()}, {resolved} of {count(pairs, 'pair')} of neighbours in a benchmark's "
+            f"ranking ({percent(resolved / pairs)}) differ by more than chance (p < .05, each by itself)."
+        )
+    known = [row for row in rows if is_known(row.negative)]
+    if known:
+        certain, negative = (sum(getattr(row, name) for row in known) for name in ("negative_certain", "negative"))
+        words += (
+            f" {negative} of {count(sum(row.items for row in known), 'item')} have a negative discrimination, "
+            f"which is certain for {certain} of them."
+        )
+        fewest = min(row.models for row in known)
+        if fewest < FEW_MODELS:
+            words += f" With {fewest} models, the discrimination of a single item says little."
+    return words
+
+
+def _benchmark_section(summary: ItemsSummary) -> Section:
+    names = [name for name in ItemsOfBenchmark.__dataclass_fields__ if name != "fit"]
+    frame = pd.DataFrame([[getattr(row, name) for name in names] for row in summary.benchmarks], columns=names)
+    return Section(
+        "Benchmark by benchmark",
+        explanation=(
+            "Neighbours told apart: pairs of neighbouring ranks whose models differ by more than chance on their "
+            "common items. Minimal detectable difference: what such a test finds four times out of five, median over "
+            "neighbours. The other figures are from item response theory (2PL). Each item has a difficulty and a "
+            "discrimination, which says how much more likely a better model is to answer it correctly. Test "
+            "information adds up over items. One over its square root is the error of a model's ability, in standard "
+            "deviations of these models. Reliability is the share of the variance of abilities that is not error. "
+            "Each protocol has its own scale."
+        ),
+        figures=[
+            Figure(f"information_{index}", f"Test information, {PROTOCOL_LABELS[protocol].lower()}", _information(rows))
+            for index, protocol in enumerate(_protocols(summary), 1)
+            if (rows := [r for r in summary.benchmarks if r.protocol == protocol and is_known(r.fit)])
+        ],
+        tables=[
+            Table(
+                "benchmarks",
+                "Benchmarks",
+                frame.replace({"protocol": PROTOCOL_LABELS}),
+                labels=_LABELS,
+                formats=dict.fromkeys(["share_resolved", "discrimination_median", "reliability"], ".2f")
+                | {"minimal_detectable_difference": ".3f", "information": ".1f"}
+                | dict.fromkeys(["negative", "negative_certain"], ".0f"),
+            )
+        ],
+    )
+
+
+def _information(rows: list[ItemsOfBenchmark]) -> alt.LayerChart:
+    found = []
+    for row in rows:
+        if not isinstance(row.fit, Missing):
+            values = row.fit.information(SHOWN_ABILITIES)
+            points = zip(SHOWN_ABILITIES, values, strict=True)
+            found += [{"benchmark": row.benchmark, "ability": a, "information": v} for a, v in points]
+    frame = pd.DataFrame(found)
+    names = frame["benchmark"].drop_duplicates().tolist()
+    colors = [CATEGORY_COLORS[index % len(CATEGORY_COLORS)] for index in range(len(names))]
+    return lines(
+        frame,
+        x="ability",
+        y="information",
+        color=alt.Color("benchmark:N", scale=alt.Scale(domain=names, range=colors), title=None),
+        x_title="Ability",
+        y_title="Information",
+        tooltip=tooltips(benchmark="Benchmark", ability="Ability|.2f", information="Information|.1f"),
+        points=False,
+    )
+
+
+def _negative_section(summary: ItemsSummary) -> Section:
+    rows = summary.negative_items
+    frame = pd.DataFrame([vars(row) for row in rows], columns=list(Item.__dataclass_fields__))
+    if frame["text"].isna().all():
+        frame = frame.drop(columns="text")
+    alone = bool(rows) and len(summary.benchmarks) == 1
+    worst = f" The most certain is {rows[0].doc_id} of {rows[0].benchmark}." if alone else ""
+    return Section(
+        "Items on which better models do worse",
+        finding=f"{count(len(rows), 'item')} listed.{worst}" if rows else "No item has a negative discrimination.",
+        explanation=(
+            "A negative discrimination means that models that do well elsewhere get this item wrong. Wrong gold "
+            "answers and ambiguous questions can cause this. So can chance if there are few models. Certain: below "
+            f"zero after correction for the number of items (Benjamini and Hochberg). At most {LISTED} for each "
+            "benchmark and protocol."
+        ),
+        tables=[
+            Table(
+                "negative_items",
+                "Items with negative discrimination",
+                frame.replace({"protocol": PROTOCOL_LABELS}),
+                labels=_LABELS,
+                formats={"share_right": ".2f", "discrimination": "+.2f", "discrimination_se": ".2f"},
+                folded=len(rows) > LISTED,
+            )
+        ]
+        if rows
+        else [],
+    )

@@ -7,7 +7,7 @@ from lm_validity.studies.signal.alignment import align
 from lm_validity.studies.signal.analysis import BenchmarkResult
 from lm_validity.studies.signal.curves import Curve
 from lm_validity.studies.signal.scores import Design, mean_of_known, parameters, point_values, ranked_curves
-from lm_validity.studies.signal.statistics.criteria import (
+from lm_validity.studies.signal.statistics.quality import (
     FINETASKS_MONOTONICITY,
     FINETASKS_NON_RANDOMNESS,
     FINETASKS_SIGNAL_TO_NOISE,

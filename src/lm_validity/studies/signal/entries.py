@@ -22,11 +22,15 @@ from lm_validity.studies.signal.scores import (
     ranked_curves,
 )
 from lm_validity.studies.signal.settling import separable_at_end
-from lm_validity.studies.signal.statistics.chance import above_chance_from
-from lm_validity.studies.signal.statistics.compliance import NORMALISATIONS
-from lm_validity.studies.signal.statistics.noise_free import MINIMUM_RELIABILITY, quality_by_errors
-from lm_validity.studies.signal.statistics.quality import fewest_checkpoints, net_rise
+from lm_validity.studies.signal.statistics.quality import (
+    MINIMUM_RELIABILITY,
+    above_chance_from,
+    fewest_checkpoints,
+    net_rise,
+    quality_by_errors,
+)
 from lm_validity.studies.signal.statistics.ranking import (
+    NORMALISATIONS,
     PairConsistency,
     RankingWindows,
 )

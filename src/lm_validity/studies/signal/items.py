@@ -22,23 +22,23 @@ from lm_validity.studies.signal.filters.kinds import (
     with_scores_only,
 )
 from lm_validity.studies.signal.scores import Design, Options, Values, mean_of_known
-from lm_validity.studies.signal.statistics.compliance import compliance, exchanged_curves
-from lm_validity.studies.signal.statistics.items import METRICS
-from lm_validity.studies.signal.statistics.noise_free import (
+from lm_validity.studies.signal.statistics.items import METRICS, FilterTrial
+from lm_validity.studies.signal.statistics.quality import (
     NoiseFree,
+    fewest_checkpoints,
     noise_free_interval,
     noise_free_quality,
+    per_item_score_ratio,
     quality_by_items,
+    signal_quality,
 )
-from lm_validity.studies.signal.statistics.overall import per_item_score_ratio
-from lm_validity.studies.signal.statistics.quality import fewest_checkpoints, signal_quality
+from lm_validity.studies.signal.statistics.ranking import compliance, exchanged_curves
 from lm_validity.studies.signal.statistics.resampling import (
     draw_items,
     error_covariance,
     resample_item_means,
     standard_errors,
 )
-from lm_validity.studies.signal.statistics.splits import FilterTrial
 from lm_validity.studies.signal.summary import SKIPPED, Bounds, Draws, MetricQuality, Subgroup, Trial, Value, bounds
 from lm_validity.summaries import Missing, is_known, known
 from lm_validity.tables.items import BenchmarkItems

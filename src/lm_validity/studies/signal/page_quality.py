@@ -6,7 +6,7 @@ from scipy.stats import false_discovery_control
 from lm_validity.pages.page import Figure, Finding, Section, Table
 from lm_validity.studies.signal import figures as signal_figures
 from lm_validity.studies.signal.page_tables import as_numbers
-from lm_validity.studies.signal.statistics.criteria import FINETASKS_MONOTONICITY
+from lm_validity.studies.signal.statistics.quality import FINETASKS_MONOTONICITY
 from lm_validity.studies.signal.summary import BenchmarkQuality, SignalSummary, Value
 from lm_validity.summaries import Missing, as_columns, is_known, number
 from lm_validity.words import count, decimal, listing, with_interval

@@ -16,13 +16,20 @@ from lm_validity.studies.signal.curves import (
     select_for_compliance,
     select_for_ranking,
 )
-from lm_validity.studies.signal.statistics.compliance import Normalisation, compliance
-from lm_validity.studies.signal.statistics.overall import Weights, overall_score
-from lm_validity.studies.signal.statistics.quality import Convention, SignalQuality, Ties, signal_quality
+from lm_validity.studies.signal.statistics.quality import (
+    Convention,
+    SignalQuality,
+    Ties,
+    Weights,
+    overall_score,
+    signal_quality,
+)
 from lm_validity.studies.signal.statistics.ranking import (
     E2LM_WINDOWS,
+    Normalisation,
     PairConsistency,
     RankingWindows,
+    compliance,
     pair_consistency,
 )
 from lm_validity.summaries import Missing

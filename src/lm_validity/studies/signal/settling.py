@@ -4,7 +4,7 @@ import numpy as np
 
 from lm_validity.studies.signal.analysis import BenchmarkResult
 from lm_validity.studies.signal.scores import Design, point_values, ranked_curves
-from lm_validity.studies.signal.statistics.chance import QUANTILE
+from lm_validity.studies.signal.statistics.quality import QUANTILE
 from lm_validity.studies.signal.statistics.ranking import (
     agreement_with_last,
     difference_errors,

@@ -18,8 +18,7 @@ from lm_validity.studies.signal.entries import (
 from lm_validity.studies.signal.items import ItemAnalysis, too_few_checkpoints
 from lm_validity.studies.signal.scores import Options
 from lm_validity.studies.signal.settling import ranking_of
-from lm_validity.studies.signal.statistics.overall import weight_sensitivity
-from lm_validity.studies.signal.statistics.quality import fewest_checkpoints
+from lm_validity.studies.signal.statistics.quality import fewest_checkpoints, weight_sensitivity
 from lm_validity.studies.signal.statistics.ranking import E2LM_WINDOWS, RankingWindows
 from lm_validity.studies.signal.statistics.resampling import noise_levels
 from lm_validity.studies.signal.summary import (

@@ -13,8 +13,8 @@ import pandas as pd
 from lm_validity import __version__
 from lm_validity.errors import InputError
 from lm_validity.files import write_json
-from lm_validity.tables.formats.every_eval_ever import METRICS, OWN, VERSION, check_schema
 from lm_validity.tables.formats.export_rows import OWN_COLUMNS, OfFile, file_groups, plain
+from lm_validity.tables.formats.import_every_eval_ever import METRICS, OWN, VERSION, check_schema
 
 RELATIONSHIPS = ("first_party", "third_party", "collaborative", "other")
 

@@ -18,15 +18,16 @@ import pandas as pd
 from lm_validity.config.rows import read_text_rows
 from lm_validity.config.sheets import metric_key
 from lm_validity.errors import InputError, did_you_mean
-from lm_validity.tables.formats.found_files import date_in
-from lm_validity.tables.formats.json_values import LARGEST_SCORE, NO_STDERR
 from lm_validity.tables.formats.score_files import (
     KEY,
+    LARGEST_SCORE,
+    NO_STDERR,
     CsvOptions,
     Format,
     ImportOptions,
     Opened,
     ScoreFile,
+    date_in,
 )
 from lm_validity.tables.schema import PROTOCOLS, readable
 from lm_validity.words import count, listing

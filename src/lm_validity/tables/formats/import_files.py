@@ -24,8 +24,6 @@ from lm_validity.tables.formats import (
     import_lighteval,
     lm_eval_results,
 )
-from lm_validity.tables.formats.found_files import Found, date_in, find_files
-from lm_validity.tables.formats.import_log import ImportLog, with_progress
 from lm_validity.tables.formats.import_samples import (
     Part,
     SampleFile,
@@ -34,19 +32,23 @@ from lm_validity.tables.formats.import_samples import (
     read_all_samples,
     write_items,
 )
-from lm_validity.tables.formats.json_values import read_json_file
-from lm_validity.tables.formats.lm_eval_results import PARAMETERS
-from lm_validity.tables.formats.model_arguments import PathPattern, PlacesRead
+from lm_validity.tables.formats.lm_eval_results import PARAMETERS, PathPattern, PlacesRead
 from lm_validity.tables.formats.score_files import (
     DEFAULTS,
     Format,
+    Found,
+    ImportLog,
     ImportOptions,
     Opened,
     ScoreFile,
     check_identities,
+    date_in,
+    find_files,
     labelled,
+    read_json_file,
     score_table,
     with_item_errors,
+    with_progress,
     with_tokens,
 )
 from lm_validity.tables.schema import check_values

@@ -8,10 +8,17 @@ from pathlib import Path
 from typing import Any
 
 from lm_validity.errors import InputError, first_line
-from lm_validity.tables.formats.found_files import date_in
-from lm_validity.tables.formats.json_values import finite, score, standard_error
-from lm_validity.tables.formats.model_arguments import training_point
-from lm_validity.tables.formats.score_files import Format, ImportOptions, Opened, ScoreFile
+from lm_validity.tables.formats.lm_eval_results import training_point
+from lm_validity.tables.formats.score_files import (
+    Format,
+    ImportOptions,
+    Opened,
+    ScoreFile,
+    date_in,
+    finite,
+    score,
+    standard_error,
+)
 
 _HINT = "Inspect writes such a log into ./logs: <date>_<task>_<id>.eval."
 _ERRORS = frozenset(("stderr", "bootstrap_stderr"))

@@ -9,10 +9,16 @@ from collections.abc import Iterator
 from typing import Any
 
 from lm_validity.errors import InputError
-from lm_validity.tables.formats.found_files import date_in
 from lm_validity.tables.formats.import_csv import fact_column, in_billions
-from lm_validity.tables.formats.json_values import finite, required_text
-from lm_validity.tables.formats.score_files import Format, ImportOptions, Opened, ScoreFile
+from lm_validity.tables.formats.score_files import (
+    Format,
+    ImportOptions,
+    Opened,
+    ScoreFile,
+    date_in,
+    finite,
+    required_text,
+)
 
 _NAMES = ("model_name", "name", "model")
 _FEWEST = 2  # scores of an object of scores

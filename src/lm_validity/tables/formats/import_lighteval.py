@@ -10,10 +10,19 @@ from typing import Any, NamedTuple
 
 from lm_validity.config.sheets import metric_key
 from lm_validity.errors import InputError
-from lm_validity.tables.formats.found_files import date_in
-from lm_validity.tables.formats.json_values import finite, score, standard_error, text, whole
-from lm_validity.tables.formats.model_arguments import training_point
-from lm_validity.tables.formats.score_files import Format, ImportOptions, Opened, ScoreFile
+from lm_validity.tables.formats.lm_eval_results import training_point
+from lm_validity.tables.formats.score_files import (
+    Format,
+    ImportOptions,
+    Opened,
+    ScoreFile,
+    date_in,
+    finite,
+    score,
+    standard_error,
+    text,
+    whole,
+)
 
 _HINT = "lighteval writes such a file below its --output-dir: results/<model>/results_<date>.json."
 _AVERAGE = ":_average"

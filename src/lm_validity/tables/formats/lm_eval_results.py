@@ -1,21 +1,21 @@
-"""Result files of lm-eval -> their scores.
-
-Read are the layouts of lm-eval 0.3 (metrics without a filter, `acc` and `acc_stderr`), of 0.4.0 to 0.4.2 (the model in
-`config.model_args` only), of later versions (`model_name`, `n-samples`, `higher_is_better`), what `export lm-eval`
-writes, and those of BigScience's fork: a list of results with the name of the prompt, results by date, and curves
-(`checkpoints`, `tokens` and one value per checkpoint).
-"""
+"""lm-eval's result files, and what their model arguments say."""
 
 import math
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from lm_validity.errors import InputError
-from lm_validity.tables.formats.found_files import date_in
-from lm_validity.tables.formats.json_values import (
+from lm_validity.tables.formats.score_files import (
+    Format,
+    ImportOptions,
+    Opened,
+    ScoreFile,
     date,
+    date_in,
     finite,
     flag,
     number,
@@ -24,8 +24,188 @@ from lm_validity.tables.formats.json_values import (
     text,
     whole,
 )
-from lm_validity.tables.formats.model_arguments import model_name, model_place, parse_arguments, training_point
-from lm_validity.tables.formats.score_files import Format, ImportOptions, Opened, ScoreFile
+from lm_validity.tables.schema import PROTOCOLS
+from lm_validity.words import count, listing
+
+# ----------------------------------------------------------------------------------------------------------------------
+# What arguments, paths and file names say of a model: its name, and the point of its training that was evaluated.
+
+# Optimizer steps in the name of a revision or folder: step1000, global_step-1000, iter_0001000; "step10k" is left alone
+_STEPS = re.compile(r"(?<![a-z])(?:global_?)?(?:steps?|iter(?:ation)?s?)[-_]?(\d{1,15})(?![\da-z])", re.IGNORECASE)
+_TOKENS = re.compile(r"(?<![a-z])tokens[-_]?(\d{1,9}(?:\.\d+)?)B(?![a-z])", re.IGNORECASE)
+_LATER_STAGE = re.compile(r"(?<![a-z])stage[-_]?([2-9]|\d\d+)(?!\d)", re.IGNORECASE)
+_NAMES = ("peft", "delta", "pretrained", "model", "path", "engine")
+# A folder that holds a checkpoint: step_30, checkpoint-500, iter_0001000, global_step1000
+_FOLDER = re.compile(r"(?:checkpoint|ckpt|(?:global_?)?steps?|iter(?:ation)?s?)[-_]?(\d{1,15})", re.IGNORECASE)
+_CACHE = re.compile(r"models--([^/]+?)--([^/]+)")  # of a hub id, in its cache
+_COLUMNS = {"task": "benchmark", "step": "iteration"}  # other names of a pattern's fields
+_NUMBERS = ("iteration", "seed", "num_fewshot")
+_KINDS = {"protocol": "|".join(PROTOCOLS), **dict.fromkeys(_NUMBERS, "[0-9]{1,15}")}
+_FIELDS = ("model", "benchmark", "task", "checkpoint", "iteration", "step", "protocol", "seed", "num_fewshot")
+_FINISHED = frozenset(("", "main", "master", "none", "null", "final"))
+
+
+class Point(NamedTuple):
+    """A point of training: `checkpoint` is `final` for the finished model."""
+
+    checkpoint: str = "final"
+    iteration: int | None = None
+    tokens_b: float | None = None
+
+
+def parse_arguments(arguments: object) -> dict[str, str]:
+    """`model_args` as lm-eval records them: a text `a=b,c=d`, or an object. Values are texts; {} for anything else."""
+    if isinstance(arguments, str):
+        pairs = (part.split("=", 1) for part in arguments.split(",") if "=" in part)
+        return {name.strip(): value.strip() for name, value in pairs}
+    if isinstance(arguments, dict):
+        return {str(name): "" if value is None else str(value) for name, value in arguments.items()}
+    return {}
+
+
+def model_name(arguments: dict[str, str]) -> str | None:
+    """The model's name as lm-eval takes it from the arguments: that of an adapter before that of its base."""
+    return next((arguments[name] for name in _NAMES if arguments.get(name)), None)
+
+
+def training_point(arguments: dict[str, str], *, only_steps: bool = False) -> Point:
+    """The point of training that `revision`, `subfolder` and `step` name; `final` for none of them and for `main`.
+
+    The checkpoint has the revision's own name, so that two revisions of one model stay apart. Its iteration and its
+    tokens are what that name says: `step1000`, `iter_1000`, `stage1-step1000-tokens4B`. Steps of a later stage of
+    training are counted from that stage's beginning and give no iteration. `only_steps`: what names no step is `final`,
+    and a step is the checkpoint's name.
+    """
+    names = [arguments.get(name, "") for name in ("revision", "subfolder")]
+    names = [name for name in names if name.lower() not in _FINISHED]
+    step = arguments.get("step", "")
+    if step.isascii() and step.isdigit() and len(step) < 16:
+        return Point("/".join([*names, f"step{int(step)}"]), int(step))
+    names += [step] if step else []
+    if not names:
+        return Point()
+    name = "/".join(names)
+    later = _LATER_STAGE.search(name)
+    steps, tokens = _STEPS.findall(name), _TOKENS.findall(name)
+    iteration = int(steps[-1]) if steps and not later else None
+    if only_steps:
+        return Point() if iteration is None else Point(f"step{iteration}", iteration)
+    return Point(name, iteration, float(tokens[-1]) if tokens and not later else None)
+
+
+class ModelPlace(NamedTuple):
+    """A model's name as its path gives it, the path without what does not tell models apart, and a checkpoint."""
+
+    name: str
+    path: str
+    point: Point
+
+
+def model_place(raw: str) -> ModelPlace:
+    """The model that a name or path in a file means.
+
+    A hub id stays as it is. Of a path, slashes at the end, the folders `snapshots/<hash>` and `model` and a folder of a
+    checkpoint (`step_30`, `checkpoint-500`, `iter_0001000`, `global_step1000`) are taken off; the name is its last
+    folder, or the hub id of a folder in the hub's cache.
+    """
+    parts = [part for part in raw.split("/") if part not in ("", ".")]
+    point = Point()
+    found = _FOLDER.fullmatch(parts[-1]) if len(parts) > 1 else None
+    if found is not None:
+        point = Point(parts.pop(), int(found[1]))
+    local = raw.startswith(("/", "./", "../", "~")) or len(parts) > 2 or (found is not None and len(parts) > 1)
+    if not local:
+        return ModelPlace("/".join(parts) or raw, "/".join(parts), point)
+    if "snapshots" in parts[1:]:
+        parts = parts[: parts.index("snapshots", 1)]
+    elif parts[-1] == "model" and len(parts) > 1:
+        parts.pop()
+    path = "/" * raw.startswith("/") + "/".join(parts)
+    cached = _CACHE.fullmatch(parts[-1]) if parts else None
+    return ModelPlace("/".join(cached.groups()) if cached else parts[-1] if parts else raw, path, point)
+
+
+@dataclass
+class PlacesRead:
+    """What was read from the paths of models, to be said."""
+
+    paths: dict[str, set[str]] = field(default_factory=dict)
+    checkpoints: Counter[str] = field(default_factory=Counter)
+
+    def read(self, raw: str) -> ModelPlace:
+        """`model_place`, remembered."""
+        place = model_place(raw)
+        if place.path != place.name:
+            self.paths.setdefault(place.name, set()).add(place.path)
+        if place.point.iteration is not None:
+            self.checkpoints[place.point.checkpoint] += 1
+        return place
+
+    def lines(self) -> list[str]:
+        """A line for each kind of reading, and for each name that several paths have."""
+        lines = []
+        if self.paths:
+            name, paths = min(self.paths.items())
+            lines.append(
+                f"Named by the last folder of their paths: {count(len(self.paths), 'model')} ({name} is {min(paths)})."
+            )
+        several = {name: sorted(paths) for name, paths in sorted(self.paths.items()) if len(paths) > 1}
+        if several:
+            name, found = next(iter(several.items()))
+            lines.append(
+                f"Of several paths, each taken as one model: {listing(list(several), 5)} (such as {listing(found, 2)})."
+            )
+        if self.checkpoints:
+            names = listing(list(self.checkpoints), 3)
+            lines.append(f"Checkpoints read from folders ({names}): {count(self.checkpoints.total(), 'file')}.")
+        return lines
+
+
+class PathPattern:
+    """`--path '{model}-{task}.json'`: columns from the end of a file's path, or of the path of a model in a file.
+
+    A field takes no slash, and as much as it can from left to right; `*` stands for anything without a slash. Raises
+    InputError for a pattern without fields and for a field that is not known.
+    """
+
+    def __init__(self, text: str):
+        self.text, self.used = text, False
+        pieces = re.split(r"(\{[^{}]*\}|\*)", re.sub("/+", "/", text))
+        expression = ""
+        for piece in pieces:
+            name = piece[1:-1] if piece.startswith("{") else None
+            if name is not None and (name not in _FIELDS or f"<{name}>" in expression):
+                raise InputError(
+                    f"--path '{text}': {piece} is not a field, or is there twice.", f"fields: {', '.join(_FIELDS)}."
+                )
+            if name is not None:
+                expression += f"(?P<{name}>{_KINDS.get(_COLUMNS.get(name, name), '[^/]+')})"
+            else:
+                expression += "[^/]*" if piece == "*" else re.escape(piece)
+        if "(?P<" not in expression:
+            raise InputError(f"--path '{text}': no field in it.", "write {model}, as in '{model}-{task}.json'.")
+        self.expression = re.compile(rf"(?:^|/){expression}/?$")
+
+    def of(self, path: Path | str) -> dict[str, Any]:
+        """The columns that a path gives; {} where it does not fit the pattern."""
+        found = self.expression.search(re.sub("/+", "/", str(path)))
+        if found is None:
+            return {}
+        self.used = True
+        columns: dict[str, Any] = {_COLUMNS.get(name, name): value for name, value in found.groupdict().items()}
+        columns |= {name: int(columns[name]) for name in _NUMBERS if name in columns}
+        if "iteration" in columns:
+            columns.setdefault("checkpoint", f"step{columns['iteration']}")
+        return columns
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Result files of lm-eval -> their scores.
+#
+# Read are the layouts of lm-eval 0.3 (metrics without a filter, `acc` and `acc_stderr`), of 0.4.0 to 0.4.2 (the model
+# in `config.model_args` only), of later versions (`model_name`, `n-samples`, `higher_is_better`), what `export lm-
+# eval` writes, and those of BigScience's fork: a list of results with the name of the prompt, results by date, and
+# curves (`checkpoints`, `tokens` and one value per checkpoint).
 
 PARAMETERS = "number of parameters"  # in `ScoreFile.identity`
 HINT = "lm-eval writes such a file with --output_path: results_<date>.json."

@@ -1,21 +1,333 @@
-"""Scores from many files in one table: the types that formats share, and what counts where files differ."""
+"""Files of scores: found, read, logged, and joined to one table in which each score is once."""
 
+import json
+import math
+import os
 import re
+import sys
+import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 import pandas as pd
 
 from lm_validity.errors import InputError
-from lm_validity.tables.formats.found_files import date_text
-from lm_validity.tables.formats.import_log import ImportLog
-from lm_validity.tables.schema import SCORES
+from lm_validity.files import check_encodable, write_json
+from lm_validity.tables.schema import LARGEST_SCORE, SCORES, write_table
 from lm_validity.tables.standard_errors import SHARES_OF_ITEMS
 from lm_validity.words import count
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Values of others' JSON files, checked before they become a column of a table.
+
+NO_STDERR = "write the standard error itself, or leave it out where it is unknown."
+_LARGEST = 2**63 - 1  # of a table's integers
+_LAST_DATE = 253402300799.0  # the end of the year 9999, in seconds since 1970
+_LARGEST_FILE = 2**29  # bytes of a file that is read as a whole
+
+
+def read_json_file(path: Path, hint: str) -> Any:
+    """The JSON value of others' file. Raises InputError, with the hint, for what no importer could read."""
+    try:
+        size = path.stat().st_size
+        if size > _LARGEST_FILE:
+            raise InputError(f"{path}: {size / 2**20:.0f} MiB, too large for a file of scores.", hint)
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: not UTF-8 text ({error.reason} at byte {error.start}).", hint) from error
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror}).", hint) from error
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{path}: not JSON ({error}).", hint) from error
+    if "\\ud" in text.lower():  # perhaps half of a pair of surrogates, which no table can hold
+        check_encodable(json.dumps(document, ensure_ascii=False), str(path))
+    return document
+
+
+def finite(value: object) -> float | None:
+    """A finite number as a float; None for anything else: texts, booleans, NaN, numbers that no float holds."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        found = float(value)
+    except OverflowError:
+        return None
+    return found if math.isfinite(found) else None
+
+
+def score(value: object, where: str, hint: str) -> float:
+    """A finite number; InputError otherwise, and for one beyond all scores."""
+    found = finite(value)
+    if found is None or abs(found) > LARGEST_SCORE:
+        raise InputError(f"{where}: {_shown(value)} is not a finite number.", hint)
+    return found
+
+
+def standard_error(value: object, where: str) -> float | None:
+    """A finite number, None for anything else; InputError for a negative one and for one beyond all scores."""
+    found = finite(value)
+    if found is not None and found < 0:
+        raise InputError(f"{where}: the standard error {_shown(value)} is negative.", NO_STDERR)
+    return None if found is None else score(value, f"{where}, standard error", NO_STDERR)
+
+
+def number(value: object, where: str) -> float | None:
+    """A finite number, or null; InputError otherwise."""
+    return None if value is None else score(value, where, "write a number, or null for unknown.")
+
+
+def whole(value: object, where: str, least: int = -_LARGEST) -> int | None:
+    """A whole number (9.0 is one) from `least`, or null; InputError otherwise."""
+    found = number(value, where)
+    if found is None:
+        return None
+    if found != math.floor(found) or abs(found) > _LARGEST:
+        raise InputError(f"{where}: {_shown(value)} is not a whole number.", "write one, or null for unknown.")
+    if found < least:
+        raise InputError(f"{where}: {_shown(value)} is less than {least}.", "write null for unknown.")
+    assert isinstance(value, int | float)  # `found` is it, as a float
+    return int(value)
+
+
+def date(value: object) -> float | None:
+    """Seconds since 1970, also as a text; None for what is none, and for one that no calendar has."""
+    if isinstance(value, str):
+        try:
+            value = float(value)
+        except ValueError:
+            return None
+    found = finite(value)
+    return found if found is not None and 0 <= found <= _LAST_DATE else None
+
+
+def flag(value: object, where: str) -> bool | None:
+    """True, false or null; InputError otherwise."""
+    if not isinstance(value, bool | None):
+        raise InputError(f"{where}: {_shown(value)} is not a boolean.", "write true, false, or null for unknown.")
+    return value
+
+
+def text(value: object, where: str) -> str | None:
+    """A text or null; InputError otherwise."""
+    if not isinstance(value, str | None):
+        raise InputError(f"{where}: {_shown(value)} is not text.", "write a text, or null for unknown.")
+    return value
+
+
+def _shown(value: object) -> str:
+    return repr(value)[:60]
+
+
+def required_text(value: object, where: str, hint: str) -> str:
+    """A text that is not blank; InputError otherwise."""
+    if not isinstance(value, str) or not value.strip():
+        raise InputError(f"{where}: {_shown(value)} is no name.", hint)
+    return value
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# The files that an importer is given: named themselves, or found in folders.
+
+# 2024-11-26T10-47-32.305387 (lm-eval 0.4), 2022-07-13-11-29-13, 2024-11-26
+_DATE = re.compile(r"(?<!\d)(\d{4})-(\d\d)-(\d\d)(?:[T_ -](\d\d)[-:](\d\d)(?:[-:](\d\d)(\.\d+)?)?)?(?!\d)")
+
+
+class Found(NamedTuple):
+    """A file, and whether it was named itself or found in a folder that was."""
+
+    path: Path
+    named: bool
+
+
+def find_files(paths: Iterable[str | Path], suffixes: tuple[str, ...]) -> tuple[list[Found], Counter[str]]:
+    """The named files, and those with one of `suffixes` in the named folders and below, each once, in order of path.
+
+    An empty suffix stands for names without one, of which those are taken that begin like a JSON object. Hidden files
+    and folders are left out; links to folders are not followed. Also: how many files with other suffixes the folders
+    hold, by suffix. Raises InputError for a path that is not there.
+    """
+    found: dict[Path, Found] = {}
+    others: Counter[str] = Counter()
+    for path in map(Path, paths):
+        if path.is_file():
+            found[path.resolve()] = Found(path, named=True)
+        elif not path.is_dir():
+            raise InputError(f"{path}: no such file or folder.", "check the path.")
+        for each in _below(path):
+            ends = {each.suffix, "".join(each.suffixes[-2:])}
+            if not ends & set(suffixes) or (not each.suffix and not _begins_like_json(each)):
+                others[each.suffix or each.name] += 1
+            else:
+                found.setdefault(each.resolve(), Found(each, named=False))
+    return list(found.values()), others
+
+
+def _begins_like_json(path: Path) -> bool:
+    """Whether a file without a suffix may be JSON: LICENSE and Makefile are not to be listed as broken."""
+    try:
+        with open(path, "rb") as handle:
+            return handle.read(64).lstrip()[:1] == b"{"
+    except OSError:
+        return False
+
+
+def date_in(name: str) -> float | None:
+    """The last date in a file's name, in seconds since 1970, its time of day taken as UTC; None where there is none."""
+    for year, month, day, hour, minute, second, fraction in reversed(_DATE.findall(name)):
+        try:
+            moment = datetime(
+                int(year), int(month), int(day), int(hour or 0), int(minute or 0), int(second or 0), tzinfo=UTC
+            )
+        except ValueError:  # 2024-13-45 is no date
+            continue
+        return moment.timestamp() + float(fraction or 0)
+    return None
+
+
+def date_text(date: float | None) -> str:
+    """A date as a reader knows it."""
+    return "no date" if date is None else f"{datetime.fromtimestamp(date, UTC):%Y-%m-%d %H:%M:%S}"
+
+
+def _below(folder: Path) -> Iterable[Path]:
+    if not folder.is_dir():
+        return
+    for place, folders, names in os.walk(folder):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        for name in sorted(names):
+            path = Path(place) / name
+            if not name.startswith(".") and path.is_file():
+                yield path
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# What an import read, what it left out and why: collected on the way, printed at the end, kept beside the tables.
+
+Thing = TypeVar("Thing")
+_LINES_SHOWN = 10  # lines of one kind that are printed; all are in import.json
+
+
+@dataclass
+class ImportLog:
+    """What became of the files of an import. With `strict` what would be left out raises InputError instead."""
+
+    strict: bool = False
+    files: int = 0
+    skipped: list[tuple[str, str]] = field(default_factory=list)  # file and reason
+    repeated: list[str] = field(default_factory=list)  # scores that a newer or larger file has too
+    notes: list[str] = field(default_factory=list)
+    others: Counter[str] = field(default_factory=Counter)  # files of other kinds in the folders, by suffix
+    items: int = 0
+    paths: dict[str, set[str]] = field(default_factory=dict)  # of models that are named by them, by model
+    formats: Counter[str] = field(default_factory=Counter)  # files that were read, by format
+    groups: dict[str, str] = field(default_factory=dict)  # of benchmarks that are groups, one of their tasks
+    facts: dict[str, dict[str, Any]] = field(default_factory=dict)  # what files say for the models sheet, by model
+
+    def skip(self, path: Path, reason: str, hint: str, *, named: bool = False) -> None:
+        """Leave a file out; one that was named itself, or any with `strict`, raises InputError."""
+        if named or self.strict:
+            raise InputError(reason, hint)
+        self.skipped.append((str(path), reason.removeprefix(f"{path}: ")))
+
+    def repeat(self, sentence: str) -> None:
+        """Leave scores out that another file has too; with `strict` that raises InputError."""
+        if self.strict:
+            raise InputError(sentence, "remove one of the files, or leave out --strict.")
+        self.repeated.append(sentence)
+
+    def lines(self, scores: pd.DataFrame) -> list[str]:
+        """The summary of an import as lines for a terminal."""
+        models, points = scores["model"].nunique(), len(scores.drop_duplicates(["model", "checkpoint"]))
+        checkpoints = "" if points == models else f"{points} checkpoints of them, "
+        found = [
+            f"{count(len(scores), 'score')} from {count(self.files, 'file')}: "
+            f"{count(models, 'model')}, {checkpoints}{count(scores['benchmark'].nunique(), 'benchmark')}."
+        ]
+        if len(self.formats) > 1 or set(self.formats) - {"lm-eval"}:
+            kinds = ", ".join(f"{count(number, 'file')} of {name}" for name, number in sorted(self.formats.items()))
+            found.append(f"Read: {kinds}.")
+        found.append(f"Solved examples before each question (few-shot): {_fewshot(scores)}.")
+        if self.items:
+            found.append(f"{self.items} items.")
+        found += self.notes
+        found += _block("Left out, since another file has the score too", self.repeated)
+        found += _block("Skipped", [f"{path}: {reason}" for path, reason in self.skipped])
+        if self.others:
+            kinds = ", ".join(f"{count} {suffix}" for suffix, count in sorted(self.others.items()))
+            found.append(f"Not looked at, by the ends of their names: {kinds}.")
+        return found
+
+    def write(self, scores: pd.DataFrame, output: Path) -> None:
+        """Write the scores as scores.parquet and all of this as import.json under `output`."""
+        write_table(scores, SCORES, output / "scores.parquet")
+        write_json(
+            output / "import.json",
+            {
+                "files": self.files,
+                "formats": dict(sorted(self.formats.items())),
+                "scores": len(scores),
+                "items": self.items,
+                "models": sorted(scores["model"].unique()),
+                "benchmarks": sorted(scores["benchmark"].unique()),
+                "checkpoints": {
+                    model: sorted(rows["checkpoint"].dropna().unique()) for model, rows in scores.groupby("model")
+                },
+                "num_fewshot": sorted(int(count) for count in scores["num_fewshot"].dropna().unique()),
+                "model_paths": {model: sorted(paths) for model, paths in sorted(self.paths.items())},
+                "facts": self.facts,
+                "notes": self.notes,
+                "repeated": self.repeated,
+                "skipped": [{"path": path, "reason": reason} for path, reason in self.skipped],
+                "other_files": dict(sorted(self.others.items())),
+            },
+        )
+
+
+class Ticker:
+    """Lines to stderr on a long import: one every few seconds."""
+
+    def __init__(self, every: float = 5.0):
+        self.every, self.last = every, time.monotonic()
+
+    def say(self, line: str) -> None:
+        """Print the line if the last one is long enough ago."""
+        if time.monotonic() - self.last >= self.every:
+            self.last = time.monotonic()
+            print(line, file=sys.stderr, flush=True)
+
+
+def with_progress(things: Sequence[Thing], what: str) -> Iterator[Thing]:
+    """The things one after the other; on a long import stderr says how many are done."""
+    ticker = Ticker()
+    for done, thing in enumerate(things):
+        ticker.say(f"{done} of {len(things)} {what}")
+        yield thing
+
+
+def _fewshot(scores: pd.DataFrame) -> str:
+    counts = scores["num_fewshot"].astype("Int64").value_counts(dropna=False).sort_index()
+    parts = [f"{'unknown' if pd.isna(shots) else shots} for {count(times, 'score')}" for shots, times in counts.items()]
+    return ", ".join(parts)
+
+
+def _block(title: str, lines: Iterable[str]) -> list[str]:
+    lines = list(lines)
+    if not lines:
+        return []
+    shown = [f"  {line}" for line in lines[:_LINES_SHOWN]]
+    shown += [f"  and {len(lines) - _LINES_SHOWN} more (all in import.json)"] if len(lines) > _LINES_SHOWN else []
+    return [f"{title} ({len(lines)}):", *shown]
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Scores from many files in one table: the types that formats share, and what counts where files differ.
 
 KEY = (
     "model",

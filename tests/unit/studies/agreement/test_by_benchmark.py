@@ -17,7 +17,7 @@ from lm_validity.studies.agreement.by_benchmark.separation import (
     typical_difference,
 )
 from lm_validity.studies.agreement.score_matrix import read_score_matrix
-from lm_validity.studies.agreement.statistics.ceiling import noise_ceiling
+from lm_validity.studies.agreement.statistics.factors import noise_ceiling
 from lm_validity.studies.agreement.statistics.ranking import pair_signs
 from lm_validity.summaries import Missing
 from lm_validity.tables.schema import SCORES, write_table

@@ -16,7 +16,7 @@ from lm_validity.studies.agreement.incomplete.summary import Trust
 from lm_validity.studies.agreement.report import report_agreement
 from lm_validity.studies.agreement.score_matrix import read_score_matrix
 from lm_validity.studies.agreement.statistics.ranking import pair_signs
-from lm_validity.studies.agreement.statistics.sparse.pooled import pooled_tau
+from lm_validity.studies.agreement.statistics.sparse import pooled_tau
 from lm_validity.summaries import Missing
 from lm_validity.words import UNDER
 

@@ -13,9 +13,8 @@ from lm_validity.studies.agreement.page import agreement_page
 from lm_validity.studies.agreement.prompt_section import prompt_error
 from lm_validity.studies.agreement.similar_models import ABOVE_CEILING, NARROWER
 from lm_validity.studies.agreement.similar_sections import size_finding, size_section, variance_section
-from lm_validity.studies.agreement.statistics.agreement import mean_over_pairs
-from lm_validity.studies.agreement.statistics.corrected import mean_tau_left_out, transformed_interval
-from lm_validity.studies.agreement.statistics.ranking import kendall_tau_matrix, pair_signs
+from lm_validity.studies.agreement.statistics.noise import mean_tau_left_out, transformed_interval
+from lm_validity.studies.agreement.statistics.ranking import kendall_tau_matrix, mean_over_pairs, pair_signs
 from lm_validity.summaries import Missing, is_known
 
 NAMES = [f"m{i}" for i in range(14)]

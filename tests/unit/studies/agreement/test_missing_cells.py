@@ -11,7 +11,7 @@ from lm_validity.studies.agreement.factors.page import factors_page
 from lm_validity.studies.agreement.incomplete.summary import Tipping
 from lm_validity.studies.agreement.missing_cells import missing_finding, missing_section
 from lm_validity.studies.agreement.page import agreement_page
-from lm_validity.studies.agreement.statistics.sensitivity import shifted_means, tipping_points
+from lm_validity.studies.agreement.statistics.subsets import shifted_means, tipping_points
 from lm_validity.summaries import Missing, is_known, summary_values
 
 SHIFTS = np.array([-2.0, -1.0, 0.0, 1.0, 2.0])

@@ -27,8 +27,8 @@ from lm_validity.studies.agreement.item_significance import use_paired_tests
 from lm_validity.studies.agreement.prompt_section import unequal_training
 from lm_validity.studies.agreement.report import report_agreement
 from lm_validity.studies.agreement.robustness import subset_sentence
+from lm_validity.studies.agreement.statistics.ranking import significant_signs
 from lm_validity.studies.agreement.statistics.resampling import Interval
-from lm_validity.studies.agreement.statistics.significance import significant_signs
 from lm_validity.studies.agreement.summary import SubsetSummary
 from lm_validity.studies.signal.report import report_signal
 from lm_validity.summaries import Missing, is_known

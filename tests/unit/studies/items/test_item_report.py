@@ -11,8 +11,7 @@ from typer.testing import CliRunner
 from lm_validity.cli import reports
 from lm_validity.errors import InputError
 from lm_validity.studies.items.item_report import NOT_GRADED, TOO_FEW, analyze_items
-from lm_validity.studies.items.statistics.item_response import fit_2pl
-from lm_validity.studies.items.statistics.resolution import resolution
+from lm_validity.studies.items.statistics import fit_2pl, resolution
 from lm_validity.summaries import Missing
 from lm_validity.tables.schema import DOCUMENTS, write_table
 

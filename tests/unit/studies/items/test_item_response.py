@@ -5,7 +5,7 @@ import pytest
 from scipy import optimize, stats
 from scipy.special import expit, logsumexp
 
-from lm_validity.studies.items.statistics.item_response import fit_2pl
+from lm_validity.studies.items.statistics import fit_2pl
 
 
 def simulate(models, items, seed=0, reversed_share=0.0):

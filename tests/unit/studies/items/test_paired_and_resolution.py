@@ -5,13 +5,13 @@ import pytest
 from scipy import stats
 
 from lm_validity.statistics import holm
-from lm_validity.studies.items.statistics.paired import (
+from lm_validity.studies.items.statistics import (
     items_needed,
     mcnemar_p,
     paired_difference,
+    resolution,
     unpaired_difference,
 )
-from lm_validity.studies.items.statistics.resolution import resolution
 from lm_validity.summaries import Missing
 
 

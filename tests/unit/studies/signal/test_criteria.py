@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from lm_validity.studies.signal.statistics.criteria import (
+from lm_validity.studies.signal.statistics.quality import (
     mean_rank_correlation,
     ordering_consistency,
     seed_criteria,

@@ -10,8 +10,7 @@ from signal_world import MODELS, models_sheet
 from lm_validity.errors import InputError
 from lm_validity.statistics import holm, models_above_chance, p_above_chance
 from lm_validity.studies.signal.report import analyze_signal, report_signal, summarize
-from lm_validity.studies.signal.statistics.chance import above_chance_from
-from lm_validity.studies.signal.statistics.quality import signal_quality
+from lm_validity.studies.signal.statistics.quality import above_chance_from, signal_quality
 from lm_validity.studies.signal.statistics.ranking import separable_pairs, settled_from, settling_interval
 from lm_validity.studies.signal.statistics.resampling import (
     drawn_around,

@@ -5,18 +5,16 @@ import pytest
 from signal_world import World, write_world
 
 from lm_validity.studies.signal.report import analyze_signal, summarize
-from lm_validity.studies.signal.statistics.criteria import (
+from lm_validity.studies.signal.statistics.quality import (
+    noise_free_interval,
+    noise_free_quality,
     pair_share_interval,
+    quality_by_errors,
+    quality_by_items,
+    signal_quality,
     signal_to_noise,
     signal_to_noise_interval,
 )
-from lm_validity.studies.signal.statistics.noise_free import (
-    noise_free_interval,
-    noise_free_quality,
-    quality_by_errors,
-    quality_by_items,
-)
-from lm_validity.studies.signal.statistics.quality import signal_quality
 from lm_validity.studies.signal.statistics.resampling import standard_errors
 from lm_validity.summaries import Missing, is_known
 from lm_validity.tables.schema import SCORES, read_scores, write_table

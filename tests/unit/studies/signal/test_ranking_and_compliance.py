@@ -5,8 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from lm_validity.studies.signal.statistics.compliance import compliance, exchanged_curves
-from lm_validity.studies.signal.statistics.overall import (
+from lm_validity.studies.signal.statistics.quality import (
     overall_score,
     per_item_score_ratio,
     weight_sensitivity,
@@ -16,7 +15,9 @@ from lm_validity.studies.signal.statistics.ranking import (
     agreement_with_last,
     bootstrap_pair_consistency,
     coin_flip_consistency,
+    compliance,
     decision_accuracy,
+    exchanged_curves,
     from_then_on,
     pair_consistency,
     persistence,

@@ -15,8 +15,7 @@ from lm_validity.studies.agreement.by_benchmark.separation import (
     typical_difference,
 )
 from lm_validity.studies.agreement.score_checks import FRACTIONS
-from lm_validity.studies.agreement.statistics.ranking import PairSigns, pair_signs
-from lm_validity.studies.agreement.statistics.significance import Z_95
+from lm_validity.studies.agreement.statistics.ranking import Z_95, PairSigns, pair_signs
 from lm_validity.studies.agreement.summary import BenchmarkFigures, DistanceRow, ends
 from lm_validity.summaries import Missing, known
 from lm_validity.tables.reruns import NOT_MEASURED

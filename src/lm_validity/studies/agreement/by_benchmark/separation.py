@@ -5,14 +5,13 @@ from typing import NamedTuple
 import numpy as np
 from scipy import stats
 
-from lm_validity.studies.agreement.statistics.corrected import (
+from lm_validity.studies.agreement.statistics.noise import (
     ExpectedSigns,
     jackknife_interval,
     taus_left_out,
     transformed_interval,
 )
-from lm_validity.studies.agreement.statistics.missing import finite_mean
-from lm_validity.studies.agreement.statistics.ranking import PairSigns
+from lm_validity.studies.agreement.statistics.ranking import PairSigns, finite_mean
 from lm_validity.studies.agreement.statistics.resampling import Interval
 
 LEAST_MODELS = 3

@@ -17,40 +17,38 @@ from lm_validity.studies.agreement.analysis import (
     selection_notes,
 )
 from lm_validity.studies.agreement.score_matrix import ScoreMatrix
-from lm_validity.studies.agreement.statistics.ceiling import Ceiling, noise_ceiling
-from lm_validity.studies.agreement.statistics.completion import (
+from lm_validity.studies.agreement.statistics.factors import (
+    LEAST_UNITS,
+    Ceiling,
+    Components,
+    ComputeRelation,
     HeldOutCheck,
     OneFactorModel,
+    ParallelAnalysis,
+    RankDraws,
     ability_ranks,
     check_held_out,
     fit_one_factor,
-    second_factor,
-)
-from lm_validity.studies.agreement.statistics.corrected import cluster_numbers
-from lm_validity.studies.agreement.statistics.factors import (
-    Components,
-    ComputeRelation,
-    principal_components,
-    relate_to_compute,
-    without_size,
-)
-from lm_validity.studies.agreement.statistics.influence import LeftOut, leave_one_out
-from lm_validity.studies.agreement.statistics.many_components import share_intervals
-from lm_validity.studies.agreement.statistics.missing import known_in_all
-from lm_validity.studies.agreement.statistics.parallel_analysis import (
-    ParallelAnalysis,
+    noise_ceiling,
     parallel_analysis,
-    without_group_means,
-)
-from lm_validity.studies.agreement.statistics.potential import (
-    LEAST_UNITS,
-    RankDraws,
+    principal_components,
     ranks_over_benchmarks,
     ranks_over_noise,
+    relate_to_compute,
+    second_factor,
+    share_intervals,
+    without_group_means,
+    without_size,
 )
-from lm_validity.studies.agreement.statistics.ranking import pair_signs, resampled_kendall_tau
-from lm_validity.studies.agreement.statistics.resampling import Interval, multiplicities, percentile_interval
-from lm_validity.studies.agreement.statistics.simultaneous import cluster_multiplicities
+from lm_validity.studies.agreement.statistics.noise import cluster_numbers
+from lm_validity.studies.agreement.statistics.ranking import known_in_all, pair_signs, resampled_kendall_tau
+from lm_validity.studies.agreement.statistics.resampling import (
+    Interval,
+    cluster_multiplicities,
+    multiplicities,
+    percentile_interval,
+)
+from lm_validity.studies.agreement.statistics.subsets import LeftOut, leave_one_out
 from lm_validity.studies.agreement.uncertainty import no_intervals
 from lm_validity.tables.schema import PROTOCOLS
 from lm_validity.words import UNDER, listing

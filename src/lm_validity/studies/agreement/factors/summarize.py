@@ -25,12 +25,15 @@ from lm_validity.studies.agreement.factors.summary import (
 )
 from lm_validity.studies.agreement.incomplete.estimates import JACKKNIFED
 from lm_validity.studies.agreement.similar_models import LOST_CLUSTER, no_clusters, over_families
-from lm_validity.studies.agreement.statistics.corrected import cluster_numbers
-from lm_validity.studies.agreement.statistics.factors import Components, ComputeRelation
-from lm_validity.studies.agreement.statistics.many_components import share_intervals
-from lm_validity.studies.agreement.statistics.potential import LEAST_UNITS, best_by_budget
-from lm_validity.studies.agreement.statistics.resampling import Interval, hull
-from lm_validity.studies.agreement.statistics.simultaneous import share_in_top, simultaneous_ranks
+from lm_validity.studies.agreement.statistics.factors import (
+    LEAST_UNITS,
+    Components,
+    ComputeRelation,
+    best_by_budget,
+    share_intervals,
+)
+from lm_validity.studies.agreement.statistics.noise import cluster_numbers
+from lm_validity.studies.agreement.statistics.resampling import Interval, hull, share_in_top, simultaneous_ranks
 from lm_validity.studies.agreement.summarize import SMALL_FAMILY, influence_row
 from lm_validity.studies.agreement.summary import Range, Value, each, ends
 from lm_validity.summaries import Missing, known

@@ -18,18 +18,21 @@ from lm_validity.studies.agreement.score_checks import ERROR_RATES
 from lm_validity.studies.agreement.score_matrix import ScoreMatrix
 from lm_validity.studies.agreement.statistics.ranking import average_ranks, pair_signs
 from lm_validity.studies.agreement.statistics.resampling import Interval
-from lm_validity.studies.agreement.statistics.sparse.pooled import assisted_tau, pooled_tau
-from lm_validity.studies.agreement.statistics.sparse.process import (
+from lm_validity.studies.agreement.statistics.sparse import (
     LEAST_CELLS,
     MOST_CELLS,
     MOST_MODELS,
     NORMAL_95,
     CellProcess,
     Losses,
+    assisted_tau,
+    expected_signs,
     fit_process,
+    mean_standing,
+    pooled_tau,
+    rank_draws,
     widening_of,
 )
-from lm_validity.studies.agreement.statistics.sparse.standing import expected_signs, mean_standing, rank_draws
 from lm_validity.summaries import Missing, known
 from lm_validity.tables.schema import PROTOCOLS
 

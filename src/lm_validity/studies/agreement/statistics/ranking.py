@@ -1,8 +1,48 @@
-"""Rank correlation of many score columns at once, with ties, missing values and resampling weights."""
+"""Kendall's tau between rankings, over all pairs of models and over significant differences."""
 
-from typing import Literal, NamedTuple
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, overload
 
 import numpy as np
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Means that leave missing values out, without numpy's warnings where nothing is left.
+
+
+@overload
+def finite_mean(values: np.ndarray, axis: None = None) -> float: ...
+@overload
+def finite_mean(values: np.ndarray, axis: int) -> np.ndarray: ...
+def finite_mean(values: np.ndarray, axis: int | None = None) -> np.ndarray | float:
+    """Mean of the finite values along `axis` (all by default), NaN where there is none."""
+    finite = np.isfinite(values)
+    count = finite.sum(axis=axis)
+    total = np.where(finite, values, 0.0).sum(axis=axis)
+    mean = np.divide(total, count, out=np.full(np.shape(total), np.nan), where=np.asarray(count) > 0)
+    return mean if mean.ndim else float(mean)
+
+
+def finite_quantile(values: np.ndarray, levels: list[float]) -> np.ndarray:
+    """(levels, ...) quantiles of the finite values along the first axis, NaN where there is none."""
+    known = np.isfinite(values).any(axis=0)
+    quantiles = np.nanquantile(np.where(known, values, 0.0), levels, axis=0)
+    return np.where(known, quantiles, np.nan)
+
+
+def known_in_all(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The arrays, all of one shape, with NaN wherever one of them is not finite."""
+    known = np.logical_and.reduce([np.isfinite(values) for values in arrays.values()])
+    return {name: np.where(known, values, np.nan) for name, values in arrays.items()}
+
+
+def fewest_in_common(scores: np.ndarray) -> float:
+    """The smallest share of the models, in [0, 1], that two benchmarks of `scores` (models, benchmarks) share."""
+    known = np.isfinite(scores).astype(float)
+    return float((known.T @ known).min() / len(scores)) if known.size else 0.0
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Rank correlation of many score columns at once, with ties, missing values and resampling weights.
 
 TauVariant = Literal["a", "b", "c"]
 
@@ -153,3 +193,364 @@ def leave_out_kendall_tau(signs: PairSigns, clusters: np.ndarray) -> np.ndarray:
             np.divide(product, scale, out=tau[:, a, b], where=scale > 0)
             tau[:, b, a] = tau[:, a, b]
     return tau
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Ranking agreement between benchmarks: means of a matrix of taus over all pairs and over sets of pairs.
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """Summary of a (k, k) matrix of rank correlations between k benchmarks.
+
+    `mean`: over the unordered pairs with a defined tau, in [-1, 1]; `pairs`: their number; `by_benchmark`:
+    (k,) mean of each benchmark with the others; `by_category`: (c, c) means within (diagonal) and between
+    categories, in the order of `categories`; `within`, `between`: means over all pairs of benchmarks of one
+    category, of two. NaN where there is no pair.
+    """
+
+    mean: float
+    pairs: int
+    within: float
+    between: float
+    by_benchmark: np.ndarray
+    by_category: np.ndarray
+    categories: tuple[str, ...]
+
+
+def summarize_agreement(tau: np.ndarray, categories: list[str | None]) -> Agreement:
+    """Means of `tau` (k, k), whose diagonal is ignored; pairs with NaN are left out.
+
+    `categories`: (k,) names, None where unknown (then only left out of `by_category`).
+    """
+    names = tuple(dict.fromkeys(name for name in categories if name is not None))
+    grid = np.full((len(names), len(names)), np.nan)
+    members = [[i for i, category in enumerate(categories) if category == name] for name in names]
+    for i, rows in enumerate(members):
+        for j, columns in enumerate(members):
+            grid[i, j] = mean_over_pairs(tau[np.ix_(rows, rows)]) if i == j else finite_mean(tau[np.ix_(rows, columns)])
+    first, second = np.triu_indices(len(tau), 1)
+    upper = tau[first, second]
+    named = np.array([name is not None for name in categories], dtype=bool)
+    both = named[first] & named[second]
+    same = np.array([categories[a] == categories[b] for a, b in zip(first, second, strict=True)], dtype=bool)
+    return Agreement(
+        mean=mean_over_pairs(tau),
+        pairs=int(np.isfinite(upper).sum()),
+        within=finite_mean(upper[both & same]),
+        between=finite_mean(upper[both & ~same]),
+        by_benchmark=mean_with_others(tau),
+        by_category=grid,
+        categories=names,
+    )
+
+
+def mean_over_pairs(tau: np.ndarray) -> float:
+    """Mean over the unordered pairs a < b of `tau` (k, k), NaN left out; NaN without any pair."""
+    return finite_mean(tau[np.triu_indices(len(tau), 1)])
+
+
+def mean_with_others(tau: np.ndarray) -> np.ndarray:
+    """(k,) mean of each row of `tau` (k, k) without its diagonal, NaN left out."""
+    return finite_mean(np.where(np.eye(len(tau), dtype=bool), np.nan, tau), axis=1)
+
+
+def improved_pairs(before: np.ndarray, after: np.ndarray) -> tuple[int, int]:
+    """(pairs a < b whose tau is strictly greater in `after`, pairs defined in both), of two (k, k) matrices."""
+    upper = np.triu_indices(len(before), 1)
+    difference = after[upper] - before[upper]
+    return int((difference > 0).sum()), int(np.isfinite(difference).sum())
+
+
+@dataclass(frozen=True)
+class PerplexityAgreement:
+    """Rank agreement of perplexity corpora with benchmarks; all taus in [-1, 1], NaN where undefined.
+
+    `corpus_benchmark`: (corpora, benchmarks) taus; `corpus_corpus`: (corpora, corpora) taus;
+    `average_average`: tau of the mean score over corpora with the mean score over benchmarks, over
+    `complete_models` models that have all of them; `models`: number with a score on at least one corpus.
+    """
+
+    corpus_benchmark: np.ndarray
+    corpus_corpus: np.ndarray
+    average_average: float
+    models: int
+    complete_models: int
+
+
+def perplexity_agreement(corpora: np.ndarray, benchmarks: np.ndarray) -> PerplexityAgreement:
+    """Agreement of `corpora` (models, corpora) with `benchmarks` (models, benchmarks), both oriented: more is better.
+
+    The averages are of raw scores (bits per byte; accuracies): the only one of the obvious conventions that
+    gives the paper's 0.55 and 0.84.
+    """
+    corpus_signs, benchmark_signs = pair_signs(corpora), pair_signs(benchmarks)
+    complete = np.isfinite(corpora).all(axis=1) & np.isfinite(benchmarks).all(axis=1)
+    average = float("nan")
+    if complete.sum() >= 3 and corpora.shape[1] and benchmarks.shape[1]:
+        average = kendall_tau(corpora[complete].mean(axis=1), benchmarks[complete].mean(axis=1))
+    return PerplexityAgreement(
+        corpus_benchmark=kendall_tau_matrix(corpus_signs, others=benchmark_signs),
+        corpus_corpus=kendall_tau_matrix(corpus_signs),
+        average_average=average,
+        models=int(np.isfinite(corpora).any(axis=1).sum()),
+        complete_models=int(complete.sum()),
+    )
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Differences that the standard errors can tell apart, and rank agreement that counts no others.
+
+Z_95 = 1.96  # the paper's two-sided 95% threshold of a normal difference
+
+
+class RankBands(NamedTuple):
+    """Ranks (models,) that significance allows: best = 1 + #significantly better, worst = n - #significantly worse."""
+
+    best: np.ndarray
+    worst: np.ndarray
+
+
+def significant_signs(scores: np.ndarray, stderr: np.ndarray, z: float = Z_95) -> PairSigns:
+    """Signs of the significant differences of each column: 0 where |s_i - s_j| <= z sqrt(se_i² + se_j²).
+
+    `scores`, `stderr`: (models, columns). A pair with both standard errors 0 is never significant (they
+    come from degenerate predictions, not from certainty). Pairs where a score or standard error is missing
+    are not known. Note that "not significantly different" is not transitive, so these are not the ties of a
+    ranking; tau-b of the pairs (`kendall_tau_matrix`) is still sum ab / sqrt(sum a² sum b²).
+    """
+    signs = pair_signs(scores)
+    variance = stderr[signs.first] ** 2 + stderr[signs.second] ** 2
+    known = np.isfinite(variance) & (signs.known > 0)
+    difference = np.where(known, scores[signs.first] - scores[signs.second], 0.0)
+    threshold = z * np.sqrt(np.where(known, variance, 0.0))
+    significant = known & (variance > 0) & (np.abs(difference) > threshold)
+    return PairSigns(np.where(significant, signs.sign, 0.0), known.astype(float), signs.first, signs.second)
+
+
+def opposite_significant_pairs(signs: PairSigns) -> np.ndarray:
+    """(columns, columns) number of model pairs significant in both columns with opposite order."""
+    positive, negative = (signs.sign > 0).astype(float), (signs.sign < 0).astype(float)
+    return (positive.T @ negative + negative.T @ positive).astype(int)
+
+
+def better_than(signs: PairSigns, column: int, models: int) -> np.ndarray:
+    """(models, models) True where the row's model is significantly better than the column's model."""
+    order = np.zeros((models, models), dtype=bool)
+    up, down = signs.sign[:, column] > 0, signs.sign[:, column] < 0
+    order[signs.first[up], signs.second[up]] = True
+    order[signs.second[down], signs.first[down]] = True
+    return order
+
+
+def rank_bands(better: np.ndarray) -> RankBands:
+    """Bands of a partial order `better` (models, models), True where the row's model beats the column's."""
+    return RankBands(better.sum(axis=0) + 1, len(better) - better.sum(axis=1))
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Significance of the difference of two models on the same test items.
+
+FEWEST_CLUSTERS = 10  # with fewer, sums over clusters are too few to tell their spread
+
+
+def paired_signs(correct: np.ndarray, z: float = Z_95, clusters: np.ndarray | None = None) -> PairSigns:
+    """Signs of the significant differences of one benchmark, paired over its items: a single column.
+
+    `correct`: (models, items) each item's value of the metric, NaN where a model has no such item. With d
+    the differences of two models on the items that both have, the pair is significant where
+
+        |sum d| / sqrt(sum d²) > z
+
+    which for right-or-wrong items is McNemar's test without continuity correction, (b - c) / sqrt(b + c), b
+    and c the numbers of items that only one of the two gets right (McNemar 1947), and for graded items its
+    score-test form. Models that answer all common items alike are never significant. Pairs without a common
+    item are not known.
+
+    `clusters`: (items,) labels, such as the subjects of a benchmark. With at least 10 of them, fewer than items, d is a
+    cluster's sum: McNemar's test for clustered items (Durkalski et al. 2003, Statistics in Medicine 22:2417, with
+    clusters weighted by their items). It speaks for new clusters too, and takes clusters as independent.
+    """
+    codes = cluster_codes(clusters)
+    if codes is not None:
+        return _clustered_signs(correct, z, codes)
+    known = np.isfinite(correct)
+    values = np.where(known, correct, 0.0)
+    known = known.astype(float)
+    total = values @ known.T  # [i, j]: sum of i's values over the items that j has too
+    square = (values**2) @ known.T
+    first, second = np.triu_indices(len(correct), 1)
+    difference = (total - total.T)[first, second]
+    spread = (square + square.T - 2 * values @ values.T)[first, second]
+    return PairSigns(*_decided(difference, spread, (known @ known.T)[first, second] > 0, z), first, second)
+
+
+def cluster_codes(labels: np.ndarray | None) -> np.ndarray | None:
+    """(items,) numbers of at least 10 clusters that are fewer than the items and all named, else None."""
+    if labels is None or (labels == "").any():
+        return None
+    names, codes = np.unique(labels, return_inverse=True)
+    return codes if FEWEST_CLUSTERS <= len(names) < len(codes) else None
+
+
+def _clustered_signs(correct: np.ndarray, z: float, codes: np.ndarray) -> PairSigns:
+    """As `paired_signs`, with the sums of d over the items of each cluster in the place of d."""
+    first, second = np.triu_indices(len(correct), 1)
+    difference, spread, common = np.zeros((3, len(first)))
+    for cluster in range(int(codes.max()) + 1):
+        part = correct[:, codes == cluster]
+        known = np.isfinite(part).astype(float)
+        total = np.where(known > 0, part, 0.0) @ known.T
+        own = (total - total.T)[first, second]
+        difference += own
+        spread += own**2
+        common += (known @ known.T)[first, second]
+    return PairSigns(*_decided(difference, spread, common > 0, z), first, second)
+
+
+def _decided(difference: np.ndarray, spread: np.ndarray, common: np.ndarray, z: float) -> tuple[np.ndarray, np.ndarray]:
+    """Signs and known pairs (pairs, 1), significant where |difference| > z √spread; all sums by pair of models."""
+    significant = common & (spread > 1e-12) & (np.abs(difference) > z * np.sqrt(np.maximum(spread, 0.0)))
+    return np.where(significant, np.sign(difference), 0.0)[:, None], common.astype(float)[:, None]
+
+
+def replace_column(signs: PairSigns, column: int, replacement: PairSigns) -> PairSigns:
+    """`signs` with one column taken from a single-column `replacement` where that knows the pair."""
+    known = replacement.known[:, 0] > 0
+    sign, known_matrix = signs.sign.copy(), signs.known.copy()
+    sign[known, column] = replacement.sign[known, 0]
+    known_matrix[known, column] = 1.0
+    return PairSigns(sign, known_matrix, signs.first, signs.second)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Greedy alignment of two rankings: as alike as significance allows (Train-before-Test, appendix C, algorithm 3).
+
+
+class Alignment(NamedTuple):
+    """Two orders of the same models (indices, best first) that keep every significant difference of their benchmark.
+
+    `crossings`: model pairs ordered oppositely; `tau`: Kendall's tau of the two orders.
+    """
+
+    first: np.ndarray
+    second: np.ndarray
+    crossings: int
+    tau: float
+
+
+def align_rankings(
+    better_first: np.ndarray, better_second: np.ndarray, ranks_first: np.ndarray, ranks_second: np.ndarray
+) -> Alignment:
+    """Order the models of two benchmarks best first, changing places only among models not significantly different.
+
+    `better_*`: (n, n) True where the row's model is significantly better than the column's; `ranks_*`: (n,)
+    plain ranks of the raw scores, 1 = best, ties averaged. Both orders grow from the top. At each step
+    every model whose significantly better ones are all placed may come next; of all pairs (a for the first
+    order, b for the second) the one that is smallest in
+
+        (place of a in the second order + place of b in the first, n + 1 if not yet placed; a is not b;
+         plain rank of a in the second + of b in the first; a; b)
+
+    is placed.
+    """
+    n = len(ranks_first)
+    place_first, place_second = np.full(n, n + 1), np.full(n, n + 1)
+    waiting_first, waiting_second = better_first.sum(axis=0), better_second.sum(axis=0)
+    order_first, order_second = [], []
+    for step in range(1, n + 1):
+        a = np.flatnonzero((place_first > n) & (waiting_first == 0))
+        b = np.flatnonzero((place_second > n) & (waiting_second == 0))
+        # one number for the first three keys: ranks are whole or half; the first smallest has the smallest a, then b
+        key = 2 * (place_second[a][:, None] + place_first[b]) + (a[:, None] != b)
+        key = key * (4 * n + 1) + 2 * (ranks_second[a][:, None] + ranks_first[b])
+        best = int(np.argmin(key))
+        chosen_a, chosen_b = int(a[best // b.size]), int(b[best % b.size])
+        place_first[chosen_a], place_second[chosen_b] = step, step
+        waiting_first = waiting_first - better_first[chosen_a]
+        waiting_second = waiting_second - better_second[chosen_b]
+        order_first.append(chosen_a)
+        order_second.append(chosen_b)
+    tau = kendall_tau(-place_first.astype(float), -place_second.astype(float))
+    return Alignment(np.array(order_first), np.array(order_second), crossings(place_first, place_second), tau)
+
+
+def crossings(first: np.ndarray, second: np.ndarray) -> int:
+    """Model pairs that two score or place vectors (n,) order oppositely; ties cross nothing."""
+    i, j = np.triu_indices(len(first), 1)
+    return int((np.sign(first[i] - first[j]) * np.sign(second[i] - second[j]) < 0).sum())
+
+
+def violations(order: np.ndarray, better: np.ndarray) -> int:
+    """Pairs of an order (indices, best first) in which a model stands before one that is significantly better."""
+    placed = better[np.ix_(order, order)]
+    return int(np.tril(placed, -1).sum())
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Which candidate benchmarks can serve in a train-before-test study: three rules, one after the other.
+#
+# The rules are those by which the 24 benchmarks of the published study were chosen from 37 (Train-before-Test, appendix
+# A.1): enough training examples; fine-tuning helps most models; the direct ranking is not the reverse of all others'.
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """A candidate leaves with fewer training examples than `training_examples`, with a larger share of models that do
+    not improve than `unimproved_share`, or with negative taus to a larger share of the others than `negative_share`."""
+
+    training_examples: int
+    unimproved_share: float
+    negative_share: float
+
+
+@dataclass(frozen=True)
+class Screening:
+    """Arrays over the k candidates; NaN where unknown.
+
+    models: with both scores. unimproved: of these, with a train-before-test score not above the direct one.
+    others, negative: benchmarks that pass the first two rules, and those of them with a negative tau to the candidate.
+    mean_tau: over these others, of direct rankings. reasons: why it leaves, by the first rule it fails, or "".
+    """
+
+    models: np.ndarray
+    unimproved: np.ndarray
+    others: np.ndarray
+    negative: np.ndarray
+    mean_tau: np.ndarray
+    reasons: tuple[str, ...]
+
+
+def screen_benchmarks(
+    direct: np.ndarray, trained: np.ndarray, training_examples: np.ndarray, thresholds: Thresholds
+) -> Screening:
+    """Apply the rules to (models, candidates) arrays of scores of which more is better, NaN where missing.
+
+    `training_examples`: (candidates,), NaN where unknown. What is unknown excludes nothing. Agreement is Kendall's
+    tau-b of direct scores with each other candidate that passes the first two rules.
+    """
+    both = np.isfinite(direct) & np.isfinite(trained)
+    models, unimproved = both.sum(axis=0), (both & ~(trained > direct)).sum(axis=0)
+    few = training_examples < thresholds.training_examples
+    unmoved = unimproved > thresholds.unimproved_share * models
+    tau = kendall_tau_matrix(pair_signs(direct))
+    others, negative, mean_tau = _agreement(tau, passed=~few & ~unmoved)
+    reasons = []
+    for column in range(direct.shape[1]):
+        if few[column]:
+            reason = f"{training_examples[column]:.0f} training examples, fewer than {thresholds.training_examples}"
+        elif unmoved[column]:
+            reason = f"no improvement in {unimproved[column]} of {models[column]} models"
+        elif negative[column] > thresholds.negative_share * others[column]:
+            reason = f"negative agreement with {negative[column]} of {others[column]} other benchmarks"
+        else:
+            reason = ""
+        reasons.append(reason)
+    return Screening(models, unimproved, others, negative, mean_tau, tuple(reasons))
+
+
+def _agreement(tau: np.ndarray, passed: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """By column: others among `passed` with a defined tau, those of them below zero, and the mean; NaN for none."""
+    counted = np.isfinite(tau) & passed[:, None] & ~np.eye(len(tau), dtype=bool)
+    mean = finite_mean(np.where(counted, tau, np.nan), axis=0)
+    return counted.sum(axis=0), (counted & (tau < 0)).sum(axis=0), mean

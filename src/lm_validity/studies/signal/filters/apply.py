@@ -20,8 +20,7 @@ from lm_validity.studies.signal.filters.kinds import (
     with_references,
 )
 from lm_validity.studies.signal.filters.recipe import Recipe, selection_files, task_files, write_files
-from lm_validity.studies.signal.statistics.quality import MINIMUM_CHECKPOINTS, Convention
-from lm_validity.studies.signal.statistics.splits import (
+from lm_validity.studies.signal.statistics.items import (
     FilterTrial,
     Fold,
     Rows,
@@ -29,6 +28,7 @@ from lm_validity.studies.signal.statistics.splits import (
     judge_filter,
     leave_one_group_out,
 )
+from lm_validity.studies.signal.statistics.quality import MINIMUM_CHECKPOINTS, Convention
 from lm_validity.tables.documents import match_documents, read_documents
 from lm_validity.tables.items import BenchmarkItems, read_benchmark_items
 from lm_validity.tables.sheets import as_in_scores, read_models

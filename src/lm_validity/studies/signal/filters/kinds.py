@@ -13,8 +13,7 @@ import pandas as pd
 from scipy.stats import spearmanr
 
 from lm_validity.errors import InputError, did_you_mean
-from lm_validity.studies.signal.statistics.items import METRICS, item_scores
-from lm_validity.studies.signal.statistics.splits import Rows
+from lm_validity.studies.signal.statistics.items import METRICS, Rows, item_scores
 from lm_validity.tables.documents import questions
 from lm_validity.tables.items import BenchmarkItems, ModelItems
 

@@ -1,22 +1,48 @@
-"""Monotonicity, autocorrelation and signal quality of learning curves.
-
-Source: "NeurIPS 2025 E2LMC: Early-stage Evaluation for LLM Training Competition" (2026). Its scoring
-notebook and its text differ; both conventions are here:
-
-    what                     "code" (default: the notebook)            "paper" (the text, square root
-    restored) lags                     1 .. floor(n/4) - 1                       1 .. floor(n/4)
-    centring of a segment    on the segment's own mean (Pearson r)     on the mean of the whole curve
-
-The text's printed formula lacks the square root in the denominator; taken literally it gives values far
-above 1.
-"""
+"""Signal quality of learning curves, its criteria beside those of others, and the overall score."""
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
+from scipy import stats
 from scipy.stats import rankdata
 
-from lm_validity.config.sections import Convention, Ties
+from lm_validity.config.sections import E2LM, Convention, Ties
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Is a score above that of guessing, and from when on?
+#
+# A score x with standard error se is above chance c where (x - c) / se exceeds a normal quantile (one-sided). The
+# normal approximation is poor below about ten right answers, and a standard error says nothing of another training
+# seed. Chance is that of a guess among the choices: a model that always gives one letter can beat it where right
+# answers are unevenly spread over the letters.
+
+QUANTILE = 1.959964  # one-sided 2.5%
+
+
+def above_chance_from(values: np.ndarray, errors: np.ndarray, chance: float) -> int | None:
+    """Index of the first checkpoint from which every score (n,) is above chance by 1.96 standard errors, to the end.
+
+    None where the last one is not. `values` are oriented: higher is better. Since every later checkpoint has to be
+    above chance too, a lucky early one does not count; the point found is rather late than early.
+    """
+    above = np.asarray(values, dtype=float) - QUANTILE * np.asarray(errors, dtype=float) > chance
+    for_good = np.flip(np.logical_and.accumulate(np.flip(above)))
+    return int(np.argmax(for_good)) if for_good.any() else None
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Monotonicity, autocorrelation and signal quality of learning curves.
+#
+# Source: "NeurIPS 2025 E2LMC: Early-stage Evaluation for LLM Training Competition" (2026). Its scoring
+# notebook and its text differ; both conventions are here:
+#
+#     what                     "code" (default: the notebook)            "paper" (the text, square root
+#     restored) lags                     1 .. floor(n/4) - 1                       1 .. floor(n/4)
+#     centring of a segment    on the segment's own mean (Pearson r)     on the mean of the whole curve
+#
+# The text's printed formula lacks the square root in the denominator; taken literally it gives values far
+# above 1.
 
 MINIMUM_CHECKPOINTS = 8  # by `code`: below it floor(n/4) - 1 = 0, there is no lag to correlate over
 
@@ -145,3 +171,429 @@ def _pearson(first: np.ndarray, second: np.ndarray, level: np.ndarray, *, centre
     rounding = first.shape[-1] * (_CONSTANT * level) ** 2
     defined = (squares[0] > rounding) & (squares[1] > rounding)
     return np.divide(covariance, np.sqrt(squares[0] * squares[1]), out=np.zeros_like(covariance), where=defined)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Signal quality and the number of items: of fewer items, and without the noise of items.
+#
+# Noise lowers signal quality, so that of two benchmarks on which models learn alike the one with more items scores
+# higher: the same rise of 6 points has about 0.54 with 300 items and 0.89 with 3,000. To compare benchmarks, take both
+# at the same number of items, or take the noise out.
+
+MINIMUM_RELIABILITY = 0.5
+GROUPS = 20  # of items, left out in turn
+
+
+class NoiseFree(NamedTuple):
+    """Signal quality of a curve of endlessly many items, and the share of the curve's variance that is no noise."""
+
+    value: float
+    reliability: float
+
+
+def quality_by_items(
+    curves: list[np.ndarray],
+    sizes: tuple[int, ...],
+    draws: int,
+    generator: np.random.Generator,
+    convention: Convention = "code",
+    ties: Ties = "stable",
+) -> dict[int, float]:
+    """Mean signal quality over models of item scores [(n, items)] if the benchmark had each of the `sizes`.
+
+    Mean over `draws` choices of so many items without replacement, the same items for all models and checkpoints. No
+    entry for sizes above the number of items. The choices are of one set of items, so that near its own size they are
+    nearly the same choice: that value is as uncertain as the benchmark's own.
+    """
+    items = curves[0].shape[1]
+    found = {}
+    for size in (size for size in sizes if size <= items):
+        chosen = np.zeros((draws, items))
+        for row in chosen:
+            row[generator.choice(items, size=size, replace=False)] = 1.0
+        # sums of right answers are exact, so that ties between checkpoints stay ties
+        quality = [signal_quality(chosen @ scores.T / size, convention, ties).signal_quality for scores in curves]
+        found[size] = float(np.mean(quality))
+    return found
+
+
+def noise_free_quality(scores: np.ndarray, ties: Ties = "stable", clusters: np.ndarray | None = None) -> NoiseFree:
+    """Signal quality (convention `code`) of item scores (n, items), corrected for the noise of items.
+
+    K = covariance of the n checkpoints over items / items is the noise's covariance in the mean curve x; what items
+    have in common at all checkpoints is in it and cancels. With C centring and A, B the segments x[l:] and x[:n-l]:
+
+        reliability     R = 1 - tr(C K) / (x' C x)
+        monotonicity    = min(1, max(0, rank correlation) / sqrt(R))
+        s_AB            = A'C B - tr(C K_AB), likewise s_AA and s_BB
+        autocorrelation = mean over lags of min(1, |s_AB| / sqrt(s_AA s_BB))
+
+    Spearman's (1904) correction for attenuation, with noise known from the items instead of from a repetition. Taken
+    to be equal: a rank correlation and a linear one under noise. In simulated benchmarks (14 checkpoints, a rise of
+    1.5 or 6 points, random wiggles and random walks; 300 to 3,000 items) it was within 0.15 of the truth on average
+    where R was above 0.3 and the rise 6 points or the curve wiggled; it remains too low for a rise of 1.5 points (by
+    0.19 with 3,000 items). Value NaN where R is below 0.5, which says that half of the curve is noise, or where a
+    segment is nothing but noise. Both NaN for fewer than eight checkpoints, two items, or a constant curve.
+    `clusters`: (items,) whole numbers from 0 of subjects that were drawn whole; K is then that of their sums.
+    """
+    scores = np.asarray(scores, dtype=float)
+    n, items = scores.shape
+    lags = range(1, n // 4)
+    mean = scores.mean(axis=1)
+    spread = _centred(mean, mean)
+    if not lags or items < 2 or spread <= 0:
+        return NoiseFree(np.nan, np.nan)
+    noise = np.cov(scores) / items if clusters is None else _clustered_noise(scores - mean[:, None], clusters)
+    reliability = 1.0 - _centred_trace(noise) / spread
+    if reliability < MINIMUM_RELIABILITY:
+        return NoiseFree(np.nan, reliability)
+    monotonicity = min(1.0, max(0.0, float(rank_correlation(mean, ties))) / np.sqrt(reliability))
+    correlations = []
+    for lag in lags:
+        late, early = slice(lag, None), slice(None, n - lag)
+        covariance = _centred(mean[late], mean[early]) - _centred_trace(noise[late, early])
+        parts = [_centred(mean[at], mean[at]) - _centred_trace(noise[at, at]) for at in (late, early)]
+        correlations.append(min(1.0, abs(covariance) / np.sqrt(parts[0] * parts[1])) if min(parts) > 0 else np.nan)
+    return NoiseFree(0.5 * monotonicity + 0.5 * float(np.mean(correlations)), reliability)
+
+
+def noise_free_interval(
+    curves: list[np.ndarray],
+    generator: np.random.Generator,
+    ties: Ties = "stable",
+    clusters: np.ndarray | None = None,
+    level: float = 0.95,
+) -> tuple[float, float]:
+    """Interval of the mean noise-free quality of models' item scores [(n, items)], over items.
+
+    Items (or whole `clusters` of them) are dealt into 20 groups, and each group is left out in turn, for all models at
+    once: mean ± t √((G - 1) / G · Σ (θ₍g₎ - mean θ₍g₎)²), t with G - 1 degrees of freedom, cut to [0, 1] (the delete-a-
+    group jackknife, Shao and Tu 1995, section 2.3). A bootstrap would count the noise of the items twice where this
+    figure takes it out once. NaN with fewer than 40 items or 20 clusters, or where a group leaves none.
+    """
+    units = curves[0].shape[1] if clusters is None else int(clusters.max()) + 1
+    if units < (2 * GROUPS if clusters is None else GROUPS):
+        return np.nan, np.nan
+    group = generator.permutation(np.arange(units) % GROUPS)
+    group = group if clusters is None else group[clusters]
+
+    def mean_of(kept: np.ndarray) -> float:
+        numbers = None if clusters is None else np.unique(clusters[kept], return_inverse=True)[1]
+        return float(np.mean([noise_free_quality(scores[:, kept], ties, numbers).value for scores in curves]))
+
+    value = mean_of(np.ones(len(group), dtype=bool))
+    left_out = np.array([mean_of(group != place) for place in range(GROUPS)])
+    if not np.isfinite([value, *left_out]).all():
+        return np.nan, np.nan
+    error = np.sqrt((GROUPS - 1) / GROUPS * ((left_out - left_out.mean()) ** 2).sum())
+    reach = stats.t.ppf(0.5 + level / 2, GROUPS - 1) * error
+    return float(max(0.0, value - reach)), float(min(1.0, value + reach))
+
+
+def quality_by_errors(
+    curves: list[tuple[np.ndarray, np.ndarray]],
+    numbers: list[float],
+    sizes: tuple[int, ...],
+    draws: int,
+    generator: np.random.Generator,
+    convention: Convention = "code",
+    ties: Ties = "stable",
+) -> dict[int, float]:
+    """As `quality_by_items`, from standard errors: `curves` [(values (n,), errors (n,))] of `numbers` of items each.
+
+    A score of m of N items has the variance se² (N / m - 1) on top of its own, drawn from a normal distribution,
+    independently at each checkpoint. Checkpoints share their items, so that true noise moves together and disturbs a
+    curve less: the result is too low. No entry for sizes above the smallest number.
+    """
+    found = {}
+    for size in (size for size in sizes if size <= min(numbers)):
+        quality = []
+        for (values, errors), items in zip(curves, numbers, strict=True):
+            noise = errors * np.sqrt(items / size - 1) * generator.standard_normal((draws, len(values)))
+            quality.append(signal_quality(values + noise, convention, ties).signal_quality)
+        found[size] = float(np.mean(quality))
+    return found
+
+
+def _clustered_noise(residual: np.ndarray, clusters: np.ndarray) -> np.ndarray:
+    """Covariance (n, n) of the mean curve if whole clusters are drawn, from residuals (n, items)."""
+    number = int(clusters.max()) + 1
+    sums = np.array([np.bincount(clusters, row, number) for row in residual])
+    return number / (number - 1) * (sums @ sums.T) / residual.shape[1] ** 2
+
+
+def _centred(first: np.ndarray, second: np.ndarray) -> float:
+    return float((first - first.mean()) @ (second - second.mean()))
+
+
+def _centred_trace(covariance: np.ndarray) -> float:
+    """tr(C K) of a square block: what noise adds to a centred sum of products on average."""
+    return float(np.trace(covariance) - covariance.sum() / len(covariance))
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Criteria of others for early-training benchmarks, side by side with signal quality.
+#
+# FineTasks (FineWeb2, app. A.5): monotonicity, signal-to-noise over seeds, non-randomness, ordering
+# consistency. Signal and Noise (arXiv 2508.13144): signal, noise and their ratio over the last checkpoints,
+# direction of steps, total variation. Curves are oriented (higher is better); accuracies are fractions. Ratios to
+# a mean take its size: bits per byte, a positive score of which less is better, is negative here.
+
+FINETASKS_MONOTONICITY = 0.5
+FINETASKS_SIGNAL_TO_NOISE = 20.0
+FINETASKS_NON_RANDOMNESS = 3.0
+LAST_CHECKPOINTS = 5  # both sources average over the final five
+ROUNDING = 1e-12  # residuals of a line through equal scores, relative to these, are below it
+
+
+@dataclass(frozen=True)
+class SeedCriteria:
+    """FineTasks' two criteria that need repeated trainings; NaN where there are none."""
+
+    signal_to_noise: float
+    non_randomness: float
+
+
+def mean_rank_correlation(curves: list[np.ndarray]) -> float:
+    """FineTasks' monotonicity: mean over models of Spearman(step, score), not clipped; passes at 0.5."""
+    return float(np.mean([rank_correlation(curve) for curve in curves]))
+
+
+def ordering_consistency(curves: np.ndarray) -> float:
+    """Mean tau-a (C - D) / pairs between rankings at consecutive checkpoints, second half of training.
+
+    `curves` (models, n). FineTasks observes it without a threshold. NaN for fewer than two models, or fewer
+    than two checkpoints in the second half.
+    """
+    curves = np.asarray(curves, dtype=float)
+    models, n = curves.shape
+    late = curves[:, n // 2 :]
+    if models < 2 or late.shape[1] < 2:
+        return float("nan")
+    first, second = np.triu_indices(models, k=1)
+    signs = np.sign(late[first] - late[second])
+    return float(np.mean(signs[:, 1:] * signs[:, :-1]))
+
+
+def seed_criteria(groups: list[np.ndarray], chance: float | None, best_final: float) -> SeedCriteria:
+    """FineTasks' signal-to-noise and non-randomness from groups of `runs` (seeds, n), one group a model.
+
+        signal-to-noise = mean over groups and checkpoints of |mu| / sigma
+        non-randomness  = (best final score of any model - chance) / sigma of the last five checkpoints
+        sigma^2         = sum over groups and checkpoints of the squared deviations from mu / sum of (seeds - 1)
+
+    mu is the mean over the seeds of a group at a checkpoint. FineTasks averages mu / sigma over checkpoints, each with
+    a sigma of its own seeds. With two seeds that mean has no finite expectation: one checkpoint at which they nearly
+    agree decides it. So sigma is pooled. NaN without any noise.
+    """
+    groups = [np.asarray(runs, dtype=float) for runs in groups]
+    means = np.concatenate([runs.mean(axis=0) for runs in groups])
+    noise = ROUNDING * np.abs(means).max()
+    sigma = pooled_deviation(groups)
+    late = pooled_deviation([runs[:, -LAST_CHECKPOINTS:] for runs in groups])
+    return SeedCriteria(
+        float(np.abs(means).mean() / sigma) if sigma > noise else float("nan"),
+        float((best_final - chance) / late) if chance is not None and late > noise else float("nan"),
+    )
+
+
+def pooled_deviation(groups: list[np.ndarray]) -> float:
+    """Standard deviation between repeated trainings, pooled over groups of `runs` (seeds, n) and their checkpoints."""
+    squares = sum(float(((runs - runs.mean(axis=0)) ** 2).sum()) for runs in groups)
+    freedom = sum((len(runs) - 1) * runs.shape[1] for runs in groups)
+    return float(np.sqrt(squares / freedom)) if freedom else float("nan")
+
+
+@dataclass(frozen=True)
+class SignalToNoise:
+    """Signal and Noise's ratio, with its two parts relative to the mean score."""
+
+    signal: float
+    noise: float
+    ratio: float
+
+
+def signal_to_noise(
+    curves: list[np.ndarray],
+    last: int = LAST_CHECKPOINTS,
+    *,
+    detrend: bool = True,
+    training: tuple[float, int] | None = None,
+) -> SignalToNoise:
+    """Spread between models over scatter within, from the `last` checkpoints of each model's curve (n_m,).
+
+        signal = max_{j,k} |m_j - m_k| / |mean(m)|,  m_j = mean of model j's last checkpoints
+        noise  = mean over models of sd of its last checkpoints / |mean(m)|
+
+    The source's script pools all models before taking the deviation, so that its noise holds part of the
+    signal; this is the deviation within models, of the residuals from a straight line with `detrend`
+    (progress is no noise; last - 2 degrees of freedom) and plain population sd without. Checkpoints of one training are
+    more alike than trainings of one model: where these are known, `training` is (their standard deviation, its degrees
+    of freedom), and takes the place of the scatter. NaN for fewer than
+    two models, a model with fewer than `last` (or three) checkpoints, or last scores of either sign, which
+    have no relative spread (margins; all zero); the ratio alone is NaN without any noise.
+    """
+    usable = [np.asarray(curve, dtype=float)[-last:] for curve in curves if len(curve) >= max(last, 3)]
+    if len(usable) < 2 or len(usable) < len(curves):
+        return SignalToNoise(float("nan"), float("nan"), float("nan"))
+    tails = np.array(usable)
+    level = abs(tails.mean())
+    if level == 0 or tails.min() < 0 < tails.max():
+        return SignalToNoise(float("nan"), float("nan"), float("nan"))
+    if training is not None:
+        scatter = np.full(len(tails), training[0])
+    elif detrend:
+        scatter = _residual_deviation(tails)
+    else:
+        scatter = tails.std(axis=1)
+    signal = float(np.ptp(tails.mean(axis=1)) / level)
+    noise = float(scatter.mean() / level)
+    return SignalToNoise(signal, noise, signal / noise if noise > ROUNDING else float("nan"))
+
+
+def signal_to_noise_interval(
+    curves: list[np.ndarray],
+    draws: int,
+    generator: np.random.Generator,
+    last: int = LAST_CHECKPOINTS,
+    training: tuple[float, int] | None = None,
+) -> tuple[float, float]:
+    """95% interval of the ratio for other checkpoints near the end of these trainings; NaN where the ratio is.
+
+        m*_j = m_j + s_j z / sqrt(last),   s*_j = s_j sqrt(chi2(last - 2) / (last - 2))
+        draw = ratio^2 / ratio*,           ratio* = range(m*) / mean(s*)
+
+    with m_j the mean and s_j the residual standard deviation of model j's last checkpoints (see `signal_to_noise`): a
+    basic bootstrap on the log scale with independent normal residuals about a line. Five checkpoints leave three
+    degrees of freedom per model, so that the noise is poorly known, and estimated too low on average; ratio / ratio*
+    undoes that. The range of equal models is not 0 but grows with their number: where the ratio is below twice the
+    95th percentile of that of equal models, the lower end is 0. Coverage in simulations (400 a row, 2 to 16 models):
+    see docs/reference/statistics.md. Fails for residuals that are not independent, and does not speak for other models.
+
+    With `training` (see `signal_to_noise`) the interval is for other trainings of these models: s_j is its standard
+    deviation with its degrees of freedom, and since another training moves all of a model's last checkpoints together,
+    z is not divided by sqrt(last).
+    """
+    ratio = signal_to_noise(curves, last, training=training).ratio
+    if not np.isfinite(ratio) or not draws:
+        return float("nan"), float("nan")
+    tails = np.array([np.asarray(curve, dtype=float)[-last:] for curve in curves])
+    if training is None:
+        scatter, freedom, size, shape = _residual_deviation(tails), last - 2, last, (draws, len(tails))
+    else:
+        scatter, freedom, size, shape = np.full(len(tails), training[0]), training[1], 1, (draws, 1)
+    disturbance = generator.standard_normal((draws, len(tails))) / np.sqrt(size)
+    chi = np.sqrt(generator.chisquare(freedom, shape) / freedom)
+    drawn = np.ptp(tails.mean(axis=1) + scatter * disturbance, axis=1) / (scatter * chi).mean(axis=1)
+    equal = np.quantile(np.ptp(disturbance, axis=1) / chi.mean(axis=1), 0.95)
+    low, high = np.quantile(ratio**2 / drawn, [0.025, 0.975])
+    return float(0.0 if ratio < 2 * equal else min(low, ratio)), float(max(high, ratio))
+
+
+def pair_share_interval(share: float, models: int) -> tuple[float, float]:
+    """95% interval of a share of pairs of models for other models like these: Wilson (1927), with models // 2 pairs.
+
+    The m (m - 1) / 2 pairs of m models share their models. A mean over all pairs is at least as precise as one over
+    m // 2 pairs without a model in common (Hoeffding 1963, on U-statistics), hence never too narrow by counting pairs
+    twice, and often too wide. It holds the share itself. Fails where the models are not drawn alike: sizes of one
+    family. NaN for fewer than two models.
+    """
+    pairs = models // 2
+    if pairs < 1 or not np.isfinite(share):
+        return float("nan"), float("nan")
+    z = 1.959964
+    centre = (share + z**2 / (2 * pairs)) / (1 + z**2 / pairs)
+    half = z / (1 + z**2 / pairs) * np.sqrt(share * (1 - share) / pairs + z**2 / (4 * pairs**2))
+    # up to rounding, the share lies inside
+    return float(np.clip(centre - half, 0.0, share)), float(np.clip(centre + half, share, 1.0))
+
+
+def _residual_deviation(tails: np.ndarray) -> np.ndarray:
+    """Standard deviation (models,) of `tails` (models, n) about a line of its own each, n - 2 degrees of freedom."""
+    steps = np.arange(tails.shape[1]) - (tails.shape[1] - 1) / 2
+    slopes = tails @ steps / (steps @ steps)
+    residuals = tails - tails.mean(axis=1, keepdims=True) - slopes[:, None] * steps
+    return np.sqrt((residuals**2).sum(axis=1) / (tails.shape[1] - 2))
+
+
+def step_direction(curves: np.ndarray) -> np.ndarray:
+    """(rising - falling) / (rising + falling) steps of each curve (..., n): in [-1, 1]; 0 without any."""
+    steps = np.diff(np.asarray(curves, dtype=float), axis=-1)
+    rising, falling = (steps > 0).sum(axis=-1), (steps < 0).sum(axis=-1)
+    moved = rising + falling
+    return np.divide(rising - falling, moved, out=np.zeros(moved.shape), where=moved > 0)
+
+
+def total_variation(curves: np.ndarray) -> np.ndarray:
+    """Mean |step| of each curve (..., n) over its range, less the net rise's part: 0 for a straight climb.
+
+        (sum |x_i+1 - x_i| - |x_n - x_1|) / ((n - 1) range)
+
+    NaN for constant curves.
+    """
+    curves = np.asarray(curves, dtype=float)
+    wander = np.abs(np.diff(curves, axis=-1)).sum(axis=-1) - np.abs(curves[..., -1] - curves[..., 0])
+    spread = np.ptp(curves, axis=-1) * (curves.shape[-1] - 1)
+    return np.divide(wander, spread, out=np.full(np.shape(wander), np.nan), where=spread > 0)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# The weighted overall score, and what its weights decide.
+
+
+@dataclass(frozen=True)
+class Weights:
+    """Weights of signal quality, ranking consistency and compliance (NeurIPS 2025 E2LMC)."""
+
+    signal_quality: float
+    ranking_consistency: float
+    compliance: float
+
+    def as_array(self) -> np.ndarray:
+        """(3,): signal quality, ranking consistency and compliance, in the order of `overall_score`'s components."""
+        return np.array([self.signal_quality, self.ranking_consistency, self.compliance])
+
+
+DEFAULT_WEIGHTS = Weights(*E2LM.weights)
+
+
+def overall_score(components: np.ndarray, weights: Weights = DEFAULT_WEIGHTS) -> np.ndarray:
+    """0.5 SQ + 0.1 RC + 0.4 CS for `components` (..., 3) in this order. A missing component makes it NaN."""
+    return np.asarray(components, dtype=float) @ weights.as_array()
+
+
+@dataclass(frozen=True)
+class WeightSensitivity:
+    """How much the ranking of benchmarks (rows) depends on the weights."""
+
+    share_first: np.ndarray  # share of the weight simplex for which each row has the highest overall; sums to 1
+    rank_low: np.ndarray  # 2.5% and 97.5% quantiles of each row's rank, 1 = best
+    rank_high: np.ndarray
+
+
+def weight_sensitivity(components: np.ndarray, draws: int, generator: np.random.Generator) -> WeightSensitivity:
+    """Ranks of the rows of `components` (benchmarks, 3) over weights drawn uniformly from the simplex.
+
+    Rows must be finite. Rows that tie for the first place share it.
+    """
+    components = np.asarray(components, dtype=float)
+    if not np.isfinite(components).all():
+        raise ValueError("weight sensitivity needs all three components of every row")
+    weights = generator.dirichlet(np.ones(components.shape[1]), size=draws)
+    overall = weights @ components.T
+    first = overall >= overall.max(axis=1, keepdims=True) - 1e-12
+    share = (first / first.sum(axis=1, keepdims=True)).mean(axis=0)
+    ranks = 1 + (overall[:, None, :] > overall[:, :, None]).sum(axis=2)
+    low, high = np.quantile(ranks, [0.025, 0.975], axis=0)
+    return WeightSensitivity(share, low, high)
+
+
+def per_item_score_ratio(
+    filtered_score: float, filtered_items: int, original_score: float, original_items: int
+) -> float:
+    """(filtered score / filtered items) / (original score / original items): team Shaikespear's ratio.
+
+    It rises whenever the set shrinks faster than its score, so above 1 it is no evidence that a filter kept
+    better items: a random half of a benchmark has a ratio near 2.
+    """
+    return filtered_score * original_items / (filtered_items * original_score)

@@ -3,19 +3,17 @@
 import numpy as np
 import pytest
 
-from lm_validity.studies.agreement.statistics.agreement import (
-    improved_pairs,
-    perplexity_agreement,
-    summarize_agreement,
-)
-from lm_validity.studies.agreement.statistics.ranking import kendall_tau_matrix
-from lm_validity.studies.agreement.statistics.resampling import mean_over_pairs_by_resample
-from lm_validity.studies.agreement.statistics.significance import (
+from lm_validity.studies.agreement.statistics.ranking import (
     better_than,
+    improved_pairs,
+    kendall_tau_matrix,
     opposite_significant_pairs,
+    perplexity_agreement,
     rank_bands,
     significant_signs,
+    summarize_agreement,
 )
+from lm_validity.studies.agreement.statistics.resampling import mean_over_pairs_by_resample
 
 TAU = np.array([[1, 0.2, 0.4, 0.6], [0.2, 1, 0.0, -0.2], [0.4, 0.0, 1, np.nan], [0.6, -0.2, np.nan, 1]])
 

@@ -3,10 +3,18 @@
 import numpy as np
 import pytest
 
-from lm_validity.studies.agreement.statistics.alignment import align_rankings, crossings, violations
-from lm_validity.studies.agreement.statistics.paired import cluster_codes, paired_signs, replace_column
-from lm_validity.studies.agreement.statistics.ranking import average_ranks, kendall_tau
-from lm_validity.studies.agreement.statistics.significance import better_than, significant_signs
+from lm_validity.studies.agreement.statistics.ranking import (
+    align_rankings,
+    average_ranks,
+    better_than,
+    cluster_codes,
+    crossings,
+    kendall_tau,
+    paired_signs,
+    replace_column,
+    significant_signs,
+    violations,
+)
 
 
 def order_of(pairs, n: int) -> np.ndarray:

@@ -3,10 +3,8 @@
 import numpy as np
 import pytest
 
-from lm_validity.studies.agreement.statistics.agreement import mean_over_pairs
-from lm_validity.studies.agreement.statistics.ceiling import latent_order_table, noise_ceiling
-from lm_validity.studies.agreement.statistics.parallel_analysis import parallel_analysis
-from lm_validity.studies.agreement.statistics.ranking import kendall_tau_matrix, pair_signs
+from lm_validity.studies.agreement.statistics.factors import latent_order_table, noise_ceiling, parallel_analysis
+from lm_validity.studies.agreement.statistics.ranking import kendall_tau_matrix, mean_over_pairs, pair_signs
 
 
 def test_without_noise_the_ceiling_is_one():

@@ -7,8 +7,7 @@ import pytest
 from scipy.stats import kendalltau
 
 from lm_validity.studies.agreement.statistics.ranking import average_ranks
-from lm_validity.studies.agreement.statistics.sparse.choice import Choice
-from lm_validity.studies.agreement.statistics.sparse.standing import mean_standing, rank_draws
+from lm_validity.studies.agreement.statistics.sparse import Choice, mean_standing, rank_draws
 
 EVERYONE = np.ones(5, dtype=bool)
 

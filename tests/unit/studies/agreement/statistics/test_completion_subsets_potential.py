@@ -4,20 +4,26 @@ import numpy as np
 import pytest
 from scipy.stats import kendalltau
 
-from lm_validity.studies.agreement.statistics.completion import ability_ranks, check_held_out, fit_one_factor
-from lm_validity.studies.agreement.statistics.influence import leave_one_out
-from lm_validity.studies.agreement.statistics.potential import (
+from lm_validity.studies.agreement.statistics.factors import (
     RankDraws,
+    ability_ranks,
     best_by_budget,
+    check_held_out,
     component_ranks,
+    fit_one_factor,
     ranks_over_benchmarks,
     ranks_over_noise,
 )
-from lm_validity.studies.agreement.statistics.resampling import expanded_level, multiplicities
-from lm_validity.studies.agreement.statistics.simultaneous import share_in_top, simultaneous_ranks
+from lm_validity.studies.agreement.statistics.resampling import (
+    expanded_level,
+    multiplicities,
+    share_in_top,
+    simultaneous_ranks,
+)
 from lm_validity.studies.agreement.statistics.subsets import (
     agreement_with_others,
     greedy_subsets,
+    leave_one_out,
     nested_agreement,
     one_with_others,
     standardize,

@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from lm_validity.studies.agreement.statistics.agreement import mean_over_pairs
-from lm_validity.studies.agreement.statistics.ceiling import noise_ceiling
-from lm_validity.studies.agreement.statistics.corrected import (
+from lm_validity.studies.agreement.statistics.factors import noise_ceiling
+from lm_validity.studies.agreement.statistics.noise import (
     cluster_numbers,
     corrected_interval,
     effective_clusters,
@@ -14,10 +13,11 @@ from lm_validity.studies.agreement.statistics.corrected import (
     mean_tau_left_out,
     means_without_clusters,
     noise_corrected_tau,
+    reliability_of,
     transformed_interval,
+    variance_components,
 )
-from lm_validity.studies.agreement.statistics.ranking import PairSigns, kendall_tau_matrix, pair_signs
-from lm_validity.studies.agreement.statistics.variance import reliability_of, variance_components
+from lm_validity.studies.agreement.statistics.ranking import PairSigns, kendall_tau_matrix, mean_over_pairs, pair_signs
 
 
 def world(rng, models=60, benchmarks=10, correlation=0.8, noise=0.5):

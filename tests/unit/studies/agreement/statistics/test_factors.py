@@ -10,9 +10,9 @@ from lm_validity.studies.agreement.statistics.factors import (
     pretraining_compute,
     principal_components,
     relate_to_compute,
+    share_intervals,
     without_size,
 )
-from lm_validity.studies.agreement.statistics.many_components import share_intervals
 
 
 def test_equals_scikit_learn_where_complete():

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from lm_validity.studies.agreement.statistics.factors import principal_components
-from lm_validity.studies.agreement.statistics.many_components import (
+from lm_validity.studies.agreement.statistics.factors import (
     first_components,
     first_components_of_resamples,
     first_shares,
+    principal_components,
     shares_left_out,
 )
 

@@ -6,8 +6,12 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from lm_validity.studies.agreement.statistics.agreement import mean_over_pairs
-from lm_validity.studies.agreement.statistics.ranking import kendall_tau_matrix, pair_signs, resampled_kendall_tau
+from lm_validity.studies.agreement.statistics.ranking import (
+    kendall_tau_matrix,
+    mean_over_pairs,
+    pair_signs,
+    resampled_kendall_tau,
+)
 from lm_validity.studies.agreement.statistics.resampling import (
     Interval,
     agreement_contributions,

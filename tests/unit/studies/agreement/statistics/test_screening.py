@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from lm_validity.config.sections import Screening
-from lm_validity.studies.agreement.statistics.screening import Thresholds, screen_benchmarks
+from lm_validity.studies.agreement.statistics.ranking import Thresholds, screen_benchmarks
 
 PUBLISHED = Thresholds(**Screening().model_dump())
 

@@ -3,12 +3,11 @@
 import numpy as np
 import pytest
 
-from lm_validity.studies.agreement.statistics.completion import second_factor
-from lm_validity.studies.agreement.statistics.parallel_analysis import parallel_analysis, without_group_means
-from lm_validity.studies.agreement.statistics.resampling import shortest_interval
-from lm_validity.studies.agreement.statistics.simultaneous import (
+from lm_validity.studies.agreement.statistics.factors import parallel_analysis, second_factor, without_group_means
+from lm_validity.studies.agreement.statistics.resampling import (
     cluster_multiplicities,
     share_in_top,
+    shortest_interval,
     simultaneous_ranks,
 )
 

@@ -6,12 +6,23 @@ import numpy as np
 import pytest
 from scipy.stats import kendalltau
 
-from lm_validity.studies.agreement.statistics.completion import ability_ranks, fit_one_factor
+from lm_validity.studies.agreement.statistics.factors import ability_ranks, fit_one_factor
 from lm_validity.studies.agreement.statistics.ranking import kendall_tau_matrix, pair_signs
-from lm_validity.studies.agreement.statistics.sparse.covariance import Cells, make_kernels, standardized
-from lm_validity.studies.agreement.statistics.sparse.pooled import assisted_tau, pooled_left_out, pooled_tau
-from lm_validity.studies.agreement.statistics.sparse.process import Losses, fit_process, link_for, widening_of
-from lm_validity.studies.agreement.statistics.sparse.standing import expected_signs, mean_standing, rank_draws
+from lm_validity.studies.agreement.statistics.sparse import (
+    Cells,
+    Losses,
+    assisted_tau,
+    expected_signs,
+    fit_process,
+    link_for,
+    make_kernels,
+    mean_standing,
+    pooled_left_out,
+    pooled_tau,
+    rank_draws,
+    standardized,
+    widening_of,
+)
 
 
 def table(seed=0, models=24, benchmarks=8, share=0.5):

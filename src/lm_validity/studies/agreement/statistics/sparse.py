@@ -1,0 +1,716 @@
+"""Tables with planned gaps: a Gaussian process over models, pooled agreement, and which cells to add."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from scipy.linalg import cholesky, solve_triangular
+from scipy.optimize import minimize
+from scipy.special import expit, logit, ndtr
+
+from lm_validity.studies.agreement.statistics.ranking import PairSigns, average_ranks
+
+# ----------------------------------------------------------------------------------------------------------------------
+# What two cells of a score table are expected to have in common: the kernels of the Gaussian process.
+
+LENGTH = 1.5  # of the radial kernel, in standard deviations of its inputs
+COMPONENTS = 3  # principal components of the direct scores
+WEIGHT, BASE_WEIGHT, NOISE = 0.05, 0.3, 0.1  # medians of the priors; what all tables have gets more
+PRIOR_SPREAD = 2.0  # standard deviation of the logarithm of a weight
+
+
+@dataclass(frozen=True)
+class Cells:
+    """Cells of the table: `model` and `benchmark` numbers, and their standardised direct score (0 where unknown)."""
+
+    model: np.ndarray
+    benchmark: np.ndarray
+    direct: np.ndarray
+
+    def __getitem__(self, chosen: np.ndarray | slice) -> "Cells":
+        return Cells(self.model[chosen], self.benchmark[chosen], self.direct[chosen])
+
+    def __len__(self) -> int:
+        return len(self.model)
+
+
+@dataclass(frozen=True)
+class Kernels:
+    """Kernels over models: `shared` by all benchmarks, and each benchmark's `own`; (parts, models, models) both. The
+    first of each is a model's level and a benchmark's level. The last two weights are of the cell's direct score."""
+
+    shared: np.ndarray
+    own: np.ndarray
+
+    @property
+    def prior(self) -> np.ndarray:
+        """Medians of the log weights: of `shared`, of `own`, of the direct score (shared, own), of the noise."""
+        median = [np.full(len(kernels), WEIGHT) for kernels in (self.shared, self.own)]
+        for weights in median:
+            weights[0] = BASE_WEIGHT
+        return np.log(np.concatenate([*median, [WEIGHT, WEIGHT, NOISE]]))
+
+    def parts(self, cells: Cells) -> np.ndarray:
+        """(weights, cells, cells) covariance of the cells by weight, the noise left out."""
+        among = np.ix_(cells.model, cells.model)
+        same = cells.benchmark[:, None] == cells.benchmark
+        product = np.outer(cells.direct, cells.direct)
+        own = [kernel[among] * same for kernel in self.own]
+        return np.array([*(kernel[among] for kernel in self.shared), *own, product, product * same])
+
+    def weighted(self, weights: np.ndarray) -> "Covariance":
+        """The covariance under some weights (without the noise's)."""
+        shared, own = weights[: len(self.shared)], weights[len(self.shared) : -2]
+        return Covariance(np.tensordot(shared, self.shared, 1), np.tensordot(own, self.own, 1), *weights[-2:])
+
+
+@dataclass(frozen=True)
+class Covariance:
+    """c = S[i, i'] + x x' s + [same benchmark] (O[i, i'] + x x' o), of cells with direct scores x and x'."""
+
+    shared: np.ndarray
+    own: np.ndarray
+    direct_shared: float
+    direct_own: float
+
+    def between(self, left: Cells, right: Cells) -> np.ndarray:
+        """(left, right) covariance of two sets of cells."""
+        among = np.ix_(left.model, right.model)
+        same = left.benchmark[:, None] == right.benchmark
+        product = np.outer(left.direct, right.direct)
+        return self.shared[among] + self.direct_shared * product + same * (self.own[among] + self.direct_own * product)
+
+    def variance(self, cells: Cells) -> np.ndarray:
+        """(cells,) variance of each."""
+        one = np.diag(self.shared)[cells.model] + np.diag(self.own)[cells.model]
+        return one + (self.direct_shared + self.direct_own) * cells.direct**2
+
+    def sample(self, cells: Cells, benchmarks: int, draws: int, rng: np.random.Generator) -> np.ndarray:
+        """(cells, draws) of the process at the cells, from factors of matrices that are only as large as the models."""
+        models = len(self.shared)
+        shared = _root(self.shared) @ rng.standard_normal((models, draws))
+        own = np.einsum("ij,jbr->ibr", _root(self.own), rng.standard_normal((models, benchmarks, draws)))
+        slope = np.sqrt(self.direct_shared) * rng.standard_normal(draws)
+        slopes = np.sqrt(self.direct_own) * rng.standard_normal((benchmarks, draws))
+        whole = shared[cells.model] + own[cells.model, cells.benchmark]
+        return whole + cells.direct[:, None] * (slope + slopes[cells.benchmark])
+
+
+def _root(matrix: np.ndarray) -> np.ndarray:
+    """A factor R with R R' = `matrix`, which may be singular."""
+    values, vectors = np.linalg.eigh(matrix)
+    return vectors * np.sqrt(np.maximum(values, 0.0))
+
+
+def make_kernels(direct: np.ndarray, size: np.ndarray, families: np.ndarray) -> Kernels:
+    """Levels, and lines in size and in direct scores, a smooth function of both, and family.
+
+    `direct`: (models, benchmarks) standardised, 0 where unknown; `size`: (models, columns) such as logarithms of
+    parameters and tokens, NaN where unknown; `families`: (models,) names, None where unknown. What the table does not
+    tell apart is left out.
+    """
+    models = len(direct)
+    size = standardized(size)[0]
+    left, values, _ = np.linalg.svd(direct, full_matrices=False)
+    components = left[:, : min(COMPONENTS, int((values > 1e-9).sum()))] * np.sqrt(models)
+    inputs = [columns for columns in (size, components) if columns.any()]
+    found = [columns @ columns.T / columns.shape[1] for columns in inputs]
+    if inputs:
+        place = np.column_stack([size, components[:, :2]])
+        distance = ((place[:, None] - place) ** 2).sum(axis=-1)
+        found.append(np.exp(-distance / 2 / LENGTH**2))
+    named = np.array([name if isinstance(name, str) else f"\0{row}" for row, name in enumerate(families)])
+    if 1 < len(set(named)) < models:
+        found.append(np.equal.outer(named, named).astype(float))
+    return Kernels(np.array([np.eye(models), *found]), np.array([np.ones((models, models)), *found]))
+
+
+def standardized(values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(values in standard deviations of their column, 0 where unknown; means; standard deviations, 1 for none)."""
+    known = np.isfinite(values)
+    number = np.maximum(known.sum(axis=0), 1)
+    mean = np.where(known, values, 0.0).sum(axis=0) / number
+    centred = np.where(known, values - mean, 0.0)
+    spread = np.sqrt((centred**2).sum(axis=0) / number)
+    spread = np.where(spread > 1e-12, spread, 1.0)
+    return centred / spread, mean, spread
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# A Gaussian process on the logits of train-before-test scores: what the measured cells say about the others.
+
+LEAST_CELLS, MOST_CELLS = 12, 4000  # known cells: fewer say too little, more take too long
+MOST_MODELS = 500  # with more, the kernels take too much memory
+FITTED_CELLS, ITERATIONS = 300, 25  # of the search for weights
+ROBUST_STEPS, FREEDOM = 3, 5.0  # the noise is Student's t with so many degrees of freedom
+SHRINKAGE, NOISE_SHRINKAGE = 2.0, 5.0  # cells that the common spread, and the common noise, are worth
+CLIP = 0.004  # nearest that a fraction comes to 0 or 1
+UNKNOWN_ERROR = 0.02  # standard error of a score where none is known
+NORMAL_95 = 1.959964
+JITTER = 1e-8
+
+
+@dataclass(frozen=True)
+class Link:
+    """From scores to an unbounded scale, by benchmark: the logit of (x - low) / width, where scores lie between `low`
+    and `low` + `width`; with a width of 0 they stay as they are."""
+
+    low: np.ndarray
+    width: np.ndarray
+
+    @property
+    def bounded(self) -> np.ndarray:
+        """(benchmarks,) True where scores have a range."""
+        return self.width > 0
+
+    def to(self, scores: np.ndarray) -> np.ndarray:
+        """(..., benchmarks) scores on the unbounded scale."""
+        return np.where(self.bounded, logit(self._inside(scores)), scores)
+
+    def back(self, values: np.ndarray) -> np.ndarray:
+        """(..., benchmarks) the scores of values on the unbounded scale."""
+        return np.where(self.bounded, self.low + self.width * expit(values), values)
+
+    def slope(self, scores: np.ndarray) -> np.ndarray:
+        """(..., benchmarks) derivative of the unbounded scale with respect to the score."""
+        inside = self._inside(scores)
+        return np.where(self.bounded, 1 / (inside * (1 - inside) * np.where(self.bounded, self.width, 1.0)), 1.0)
+
+    def _inside(self, scores: np.ndarray) -> np.ndarray:
+        """Places in the range, in (0, 1)."""
+        return np.clip((scores - self.low) / np.where(self.bounded, self.width, 1.0), CLIP, 1 - CLIP)
+
+
+class Losses(NamedTuple):
+    """(benchmarks,) masks: `lower` is better; of these, `errors` are known to be shares of wrong answers."""
+
+    lower: np.ndarray
+    errors: np.ndarray
+
+
+def link_for(*tables: np.ndarray, losses: Losses | None = None) -> Link:
+    """By the range of each benchmark's scores in all `tables` (models, benchmarks), NaN where unknown; more is better.
+
+    Fractions lie between 0 and 1, correlations between -1 and 1, and error rates (negative here, since more is better)
+    between -1 and 0. What exceeds these has no range, nor has any other loss: it may well exceed 1.
+    """
+    values = np.concatenate(tables)
+    least, most = (edge(np.where(np.isfinite(values), values, 0.0), axis=0) for edge in (np.min, np.max))
+    lower, errors = losses or np.zeros((2, len(least)), dtype=bool)
+    fraction, error = ~lower & (least >= 0) & (most <= 1), errors & (least >= -1) & (most <= 0)
+    signed = ~lower & (least >= -1) & (most <= 1)
+    return Link(low=np.where(fraction, 0.0, -1.0), width=np.select([fraction | error, signed], [1.0, 2.0], 0.0))
+
+
+@dataclass(frozen=True)
+class CellProcess:
+    """The posterior over all cells, (models, benchmarks) throughout, on the scale of `link` in standard deviations.
+
+    `mean`, `variance`: of the latent value; `noise`: variance of a new score around it. `without`, `without_variance`:
+    of a measured cell's score, predicted by the others; of others, mean and variance + noise. `measured`: their scores.
+    """
+
+    scores: np.ndarray
+    link: Link
+    center: np.ndarray
+    scale: np.ndarray
+    mean: np.ndarray
+    variance: np.ndarray
+    noise: np.ndarray
+    without: np.ndarray
+    without_variance: np.ndarray
+    _solver: "_Solver"
+
+    @property
+    def measured(self) -> np.ndarray:
+        """(models, benchmarks) True where there is a score."""
+        return np.isfinite(self.scores)
+
+    def predict(self, widening: float = 1.0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """(score, low, high): a new score of each cell and its 95% interval, in the scores' own units."""
+        reach = NORMAL_95 * widening * np.sqrt(self.variance + self.noise)
+        places = (self.mean, self.mean - reach, self.mean + reach)
+        score, low, high = (self.link.back(self.center + self.scale * place) for place in places)
+        return score, low, high
+
+    def residuals(self) -> np.ndarray:
+        """(models, benchmarks) each measured score against its prediction from the others, in predicted standard
+        deviations; NaN where there is no score."""
+        standard = (self.link.to(self.scores) - self.center) / self.scale
+        return (standard - self.without) / np.sqrt(self.without_variance)
+
+    def draws(self, number: int, rng: np.random.Generator, widening: float = 1.0) -> np.ndarray:
+        """(number, models, benchmarks) tables: measured scores as they are, the others drawn together.
+
+        A draw of the process and of the data it would have given is moved by what was measured instead (Matheron's
+        rule; Wilson et al. 2020).
+        """
+        solver, shape = self._solver, self.scores.shape
+        prior = solver.covariance.sample(solver.cells, shape[1], number, rng)
+        seen = prior[solver.known] + np.sqrt(solver.observed)[:, None] * rng.standard_normal(
+            (len(solver.known), number)
+        )
+        latent = prior + solver.spread_out(solver.values[:, None] - seen)
+        heavy = rng.standard_t(FREEDOM, latent.shape) * np.sqrt((FREEDOM - 2) / FREEDOM)
+        drawn = latent + np.sqrt(self.noise.ravel())[:, None] * heavy
+        drawn = self.mean.ravel()[:, None] + widening * (drawn - self.mean.ravel()[:, None])
+        tables = self.link.back(self.center + self.scale * drawn.T.reshape(number, *shape))
+        return np.where(self.measured, self.scores, tables)
+
+
+@dataclass(frozen=True)
+class _Solver:
+    """What posterior and draws need: all cells, which are known, their standardised values and noise, the covariance,
+    and the inverse of a Cholesky factor of the known cells'."""
+
+    cells: Cells
+    known: np.ndarray
+    values: np.ndarray
+    observed: np.ndarray
+    covariance: Covariance
+    inverse_root: np.ndarray
+
+    def spread_out(self, values: np.ndarray) -> np.ndarray:
+        """(cells, ...) posterior mean of all cells for `values` (known, ...) of the known ones."""
+        weights = self.inverse_root.T @ (self.inverse_root @ values)
+        return np.concatenate(
+            [self.covariance.between(part, self.cells[self.known]) @ weights for part in self.blocks()]
+        )
+
+    def variance(self) -> np.ndarray:
+        """(cells,) posterior variance."""
+        explained = [
+            ((self.covariance.between(part, self.cells[self.known]) @ self.inverse_root.T) ** 2).sum(axis=1)
+            for part in self.blocks()
+        ]
+        return np.maximum(self.covariance.variance(self.cells) - np.concatenate(explained), 1e-9)
+
+    def blocks(self) -> list[Cells]:
+        """All cells, in parts small enough for a matrix with the known ones."""
+        return [self.cells[start : start + 2000] for start in range(0, len(self.cells), 2000)]
+
+
+def fit_process(
+    scores: np.ndarray,
+    stderr: np.ndarray,
+    direct: np.ndarray,
+    size: np.ndarray,
+    families: np.ndarray,
+    seed: int = 0,
+    losses: Losses | None = None,
+) -> CellProcess | None:
+    """The process given the known `scores` (models, benchmarks), NaN where not measured; more is better.
+
+    `stderr`: of the same shape, NaN where unknown; `direct`: direct scores of the same cells, NaN where
+    unknown; `size`: (models, columns) logarithms; `families`: (models,); `losses`: None where higher is better on all
+    benchmarks. The weights of the kernels are the most likely ones under log-normal priors, on at most 300 cells; the
+    noise is Student's t, estimated by benchmark. None for fewer than 12 known cells, more than 4,000, or more than 500
+    models.
+    """
+    known = np.flatnonzero(np.isfinite(scores))
+    if not LEAST_CELLS <= len(known) <= MOST_CELLS or len(scores) > MOST_MODELS:
+        return None
+    link = link_for(scores, direct, losses=losses)
+    values = np.where(np.isfinite(scores), link.to(scores), np.nan)
+    center, scale = _moments(values, link.bounded)
+    before = standardized(np.where(np.isfinite(direct), link.to(direct), np.nan))[0]
+    model, benchmark = (place.ravel() for place in np.indices(scores.shape))
+    cells = Cells(model, benchmark, before.ravel())
+    kernels = make_kernels(before, size, families)
+    standard = ((values - center) / scale).ravel()
+    items = _item_noise(scores, stderr, link, scale)
+    chosen = known
+    if len(known) > FITTED_CELLS:
+        chosen = np.random.default_rng(seed).choice(known, FITTED_CELLS, replace=False)
+    weights = np.exp(_most_likely(kernels, cells[chosen], standard[chosen], items.ravel()[chosen]))
+    solver, own_noise = _robust(
+        kernels.weighted(weights[:-1]), cells, known, standard[known], items.ravel(), weights[-1]
+    )
+    return _posterior(scores, link, center, scale, solver, items + own_noise * FREEDOM / (FREEDOM - 2))
+
+
+def _posterior(
+    scores: np.ndarray, link: Link, center: np.ndarray, scale: np.ndarray, solver: _Solver, noise: np.ndarray
+) -> CellProcess:
+    shape, known = scores.shape, solver.known
+    mean, variance = solver.spread_out(solver.values), solver.variance()
+    inverse_diagonal = (solver.inverse_root**2).sum(axis=0)
+    weights = solver.inverse_root.T @ (solver.inverse_root @ solver.values)
+    without, without_variance = mean.copy(), variance + noise.ravel()
+    without[known] = solver.values - weights / inverse_diagonal
+    # the noise of a robust fit is the cell's own; of a new score it is the benchmark's
+    latent = np.maximum(1 / inverse_diagonal - solver.observed, 1e-9)
+    without_variance[known] = latent + noise.ravel()[known]
+    return CellProcess(
+        scores,
+        link,
+        center,
+        scale,
+        mean.reshape(shape),
+        variance.reshape(shape),
+        noise.reshape(shape),
+        without.reshape(shape),
+        without_variance.reshape(shape),
+        solver,
+    )
+
+
+def _moments(values: np.ndarray, linked: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(benchmarks,) means and standard deviations of the known values, few of them drawn to those of all benchmarks in
+    the mask `linked`; scores on other scales have nothing in common."""
+    known = np.isfinite(values)
+    number, total = known.sum(axis=0), np.where(known, values, 0.0).sum(axis=0)
+    typical = total[linked].sum() / max(number[linked].sum(), 1)
+    mean = np.where(number > 0, total / np.maximum(number, 1), typical)
+    squares = (np.where(known, values - mean, 0.0) ** 2).sum(axis=0)
+    freedom = (number - 1).clip(0)
+    common = squares[linked].sum() / max(freedom[linked].sum(), 1)
+    worth = np.where(linked, SHRINKAGE, 0.0)
+    spread = np.sqrt((squares + worth * common) / np.maximum(freedom + worth, 1))
+    return mean, np.where(spread > 1e-9, spread, 1.0)
+
+
+def _item_noise(scores: np.ndarray, stderr: np.ndarray, link: Link, scale: np.ndarray) -> np.ndarray:
+    """(models, benchmarks) variance of a standardised score by its items alone; its benchmark's mean elsewhere."""
+    known = np.isfinite(scores)
+    error = np.where(np.isfinite(stderr), stderr, UNKNOWN_ERROR)
+    noise = (error * link.slope(np.where(known, scores, 0.5)) / scale) ** 2
+    number = known.sum(axis=0)
+    mean = np.divide(
+        np.where(known, noise, 0.0).sum(axis=0), number, out=np.full(len(number), np.nan), where=number > 0
+    )
+    mean = np.where(np.isfinite(mean), mean, np.nanmean(mean))
+    return np.where(known, noise, mean)
+
+
+def _most_likely(kernels: Kernels, cells: Cells, values: np.ndarray, items: np.ndarray) -> np.ndarray:
+    """Log weights of greatest posterior density, by gradient."""
+    parts, prior, eye = kernels.parts(cells), kernels.prior, np.eye(len(values))
+
+    def loss(theta: np.ndarray) -> tuple[float, np.ndarray]:
+        weights = np.exp(theta)
+        covariance = np.tensordot(weights[:-1], parts, 1) + np.diag(items + weights[-1] + JITTER)
+        try:
+            root = cholesky(covariance, lower=True, check_finite=False)
+        except np.linalg.LinAlgError:
+            return 1e10, np.zeros_like(theta)
+        inverse_root = solve_triangular(root, eye, lower=True, check_finite=False)
+        inverse = inverse_root.T @ inverse_root
+        solved = inverse @ values
+        slope = np.outer(solved, solved) - inverse
+        gradient = -0.5 * weights * np.append(np.tensordot(parts, slope, 2), np.trace(slope))
+        away = theta - prior
+        fit = 0.5 * values @ solved + np.log(np.diag(root)).sum()
+        return fit + away @ away / 2 / PRIOR_SPREAD**2, gradient + away / PRIOR_SPREAD**2
+
+    found = minimize(loss, prior, jac=True, method="L-BFGS-B", bounds=[(-9, 3)] * len(prior),
+                     options={"maxiter": ITERATIONS})  # fmt: skip
+    return found.x
+
+
+def _robust(
+    covariance: Covariance, cells: Cells, known: np.ndarray, values: np.ndarray, items: np.ndarray, common: float
+) -> tuple[_Solver, np.ndarray]:
+    """The solver with each known cell's noise, and the (benchmarks,) noise beside the items', both reweighted.
+
+    A cell far from what the others say gets more noise (Student's t as a mixture of normals); a benchmark's noise is
+    what is left beside its items', shrunk to the common one.
+    """
+    column = cells.benchmark[known]
+    benchmarks = int(cells.benchmark.max()) + 1
+    own, outlying = np.full(benchmarks, common), np.ones(len(known))
+    prior = covariance.between(cells[known], cells[known])
+    for step in range(ROBUST_STEPS + 1):
+        observed = items[known] + own[column] * outlying
+        root = cholesky(prior + np.diag(observed + JITTER), lower=True, check_finite=False)
+        inverse_root = solve_triangular(root, np.eye(len(known)), lower=True, check_finite=False)
+        if step == ROBUST_STEPS:
+            break
+        solved, diagonal = inverse_root.T @ (inverse_root @ values), (inverse_root**2).sum(axis=0)
+        # mean and variance of the latent value of each known cell, given all of them
+        squares = (observed * solved) ** 2 + np.maximum(observed - observed**2 * diagonal, 0.0)
+        outlying = (FREEDOM + squares / np.maximum(items[known] + own[column], 1e-4)) / (FREEDOM + 1)
+        left = np.maximum(squares / outlying - items[known], 0.02 * common)
+        number, total = np.bincount(column, minlength=benchmarks), np.bincount(column, left, benchmarks)
+        own = (total + NOISE_SHRINKAGE * total.sum() / number.sum()) / (number + NOISE_SHRINKAGE)
+    return _Solver(cells, known, values, observed, covariance, inverse_root), own
+
+
+def widening_of(residuals: np.ndarray, level: float = 0.95) -> float:
+    """By how much intervals must be wider so that the share `level` of these standardised residuals lies inside.
+
+    At least 1. The conformal quantile of the largest of n + 1 (Vovk 2015). NaN for fewer residuals than that takes.
+    """
+    found = np.sort(np.abs(residuals[np.isfinite(residuals)]))
+    place = int(np.ceil(level * (len(found) + 1)))
+    return max(1.0, float(found[place - 1] / NORMAL_95)) if 0 < place <= len(found) else float("nan")
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Agreement where many cells are missing: pooled over pairs of models, alone and assisted by a model's predictions.
+
+
+@dataclass(frozen=True)
+class PooledTau:
+    """Agreement over all pairs of benchmarks together, in [-1, 1].
+
+    `mean`: concordant less discordant comparisons over their number; `standard_error`: over models, by the jackknife;
+    `comparisons`: (pair of models, pair of benchmarks) with all four cells known; `by_benchmark`: (k,) each benchmark
+    with the others. NaN where there is no comparison.
+    """
+
+    mean: float
+    standard_error: float
+    comparisons: int
+    by_benchmark: np.ndarray
+
+
+@dataclass(frozen=True)
+class AssistedTau:
+    """`pooled` corrected by predictions of every cell; `difference_error`: standard error of their difference."""
+
+    mean: float
+    standard_error: float
+    difference_error: float
+    by_benchmark: np.ndarray
+
+
+def pooled_tau(signs: PairSigns) -> PooledTau:
+    """sum s_pa s_pb / sum k_pa k_pb over pairs of models p and pairs of benchmarks a < b; s the signs, k known.
+
+    Every comparison counts once, so a pair of benchmarks with few models in common weighs as little as it knows. With
+    every cell known it is the mean of tau-a over pairs of benchmarks.
+    """
+    agreeing, number = _products(signs.sign), _products(signs.known)
+    return PooledTau(
+        mean=float(_ratio(agreeing.sum(), number.sum())),
+        standard_error=_jackknife(signs, lambda keep: _ratio(keep(agreeing), keep(number))),
+        comparisons=round(number.sum()),
+        by_benchmark=_ratio(_with_others(signs.sign).sum(axis=0), _with_others(signs.known).sum(axis=0)),
+    )
+
+
+def assisted_tau(signs: PairSigns, expected: np.ndarray) -> AssistedTau:
+    """The pooled tau of `expected` signs over all cells, plus how much the measured comparisons differ from theirs.
+
+    `expected`: (pairs of models, benchmarks) in [-1, 1], P(first better) - P(second better) by a model that did not see
+    the two cells themselves. A wrong model costs precision only: what it gets wrong where cells are measured is put
+    right (Angelopoulos et al. 2023, prediction-powered inference, pooled). That takes the measured cells to be like the
+    others, which random cells are and cheap benchmarks may not be. With every cell known it is `pooled_tau`.
+    """
+    measured = expected * signs.known
+    everywhere, whole = _products(expected), _products(np.ones_like(expected))
+    rest, number = _products(signs.sign) - _products(measured), _products(signs.known)
+
+    def assisted(keep: Keep) -> np.ndarray:
+        return _ratio(keep(everywhere), keep(whole)) + _ratio(keep(rest), keep(number))
+
+    def difference(keep: Keep) -> np.ndarray:
+        return assisted(keep) - _ratio(keep(_products(signs.sign)), keep(number))
+
+    by_model = _ratio(_with_others(expected).sum(axis=0), _with_others(np.ones_like(expected)).sum(axis=0))
+    corrected = (_with_others(signs.sign) - _with_others(measured)).sum(axis=0)
+    return AssistedTau(
+        mean=float(assisted(np.sum)),
+        standard_error=_jackknife(signs, assisted),
+        difference_error=_jackknife(signs, difference),
+        by_benchmark=by_model + _ratio(corrected, _with_others(signs.known).sum(axis=0)),
+    )
+
+
+def pooled_left_out(signs: PairSigns, clusters: np.ndarray) -> np.ndarray:
+    """(1 + clusters,) pooled taus: over everything, then without each cluster of models; NaN without a comparison.
+
+    `clusters`: (models,) whole numbers, such as families or, to leave out one model at a time, the models themselves.
+    """
+    agreeing, number = _products(signs.sign), _products(signs.known)
+    without_each = _without_each(signs, clusters)
+    whole = _ratio(agreeing.sum(), number.sum())
+    return np.concatenate([[whole], _ratio(without_each(agreeing), without_each(number))])
+
+
+Keep = Callable[[np.ndarray], np.ndarray]  # takes sums of what pairs of models have
+
+
+def _products(values: np.ndarray) -> np.ndarray:
+    """(pairs,) sum over a < b of v_a v_b, from the square of the sum."""
+    return (values.sum(axis=1) ** 2 - (values**2).sum(axis=1)) / 2
+
+
+def _with_others(values: np.ndarray) -> np.ndarray:
+    """(pairs, benchmarks) v_a times the sum of the other benchmarks' v."""
+    return values * (values.sum(axis=1, keepdims=True) - values)
+
+
+def _jackknife(signs: PairSigns, estimate: Callable[[Keep], np.ndarray]) -> float:
+    """Standard error of an estimate over models, each left out in turn: sqrt((n - 1) / n sum (t_i - mean)²).
+
+    `estimate` makes numbers of sums over pairs of models, and gets the function that takes those sums. Here it takes
+    (models,) of them at once: the whole sum less what belongs to pairs with the model.
+    """
+    models = int(signs.second.max()) + 1 if len(signs.second) else 0
+    if models < 3:
+        return float("nan")
+    values = estimate(_without_each(signs, np.arange(models)))
+    return float(np.sqrt((models - 1) / models * ((values - values.mean()) ** 2).sum()))
+
+
+def _without_each(signs: PairSigns, clusters: np.ndarray) -> Keep:
+    """(pairs,) -> (clusters,): the sum without the pairs that have a model of the cluster."""
+    first, second, number = clusters[signs.first], clusters[signs.second], int(clusters.max()) + 1
+
+    def without_each(part: np.ndarray) -> np.ndarray:
+        twice = np.where(first == second, part, 0.0)
+        gone = np.bincount(first, part, number) + np.bincount(second, part, number) - np.bincount(first, twice, number)
+        return part.sum() - gone
+
+    return without_each
+
+
+def _ratio(part: np.ndarray, whole: np.ndarray) -> np.ndarray:
+    """part / whole, NaN where there is nothing; counts are whole numbers but for rounding."""
+    part, whole = np.asarray(part, dtype=float), np.asarray(whole, dtype=float)
+    return np.divide(part, whole, out=np.full(part.shape, np.nan), where=whole > 0.5)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# What a process of the cells says of orders: expected signs of differences, and ranks over all benchmarks.
+
+
+def expected_signs(process: CellProcess) -> np.ndarray:
+    """(pairs of models, benchmarks) P(first better) - P(second better), each cell predicted by the others alone.
+
+    Pairs in the order of `pair_signs`. 2 Phi((m - m') / sqrt(v + v')) - 1 of normal predictions.
+    """
+    first, second = np.triu_indices(len(process.scores), 1)
+    mean, variance = process.without, process.without_variance
+    return 2 * ndtr((mean[first] - mean[second]) / np.sqrt(variance[first] + variance[second])) - 1
+
+
+def mean_standing(tables: np.ndarray) -> np.ndarray:
+    """(..., models) mean over benchmarks of `tables` (..., models, benchmarks), each in its standard deviations.
+
+    No value may be missing; a benchmark on which all models are equal counts as 0.
+    """
+    centred = tables - tables.mean(axis=-2, keepdims=True)
+    spread = np.sqrt((centred**2).mean(axis=-2, keepdims=True))
+    return np.divide(centred, spread, out=np.zeros_like(centred), where=spread > 1e-12).mean(axis=-1)
+
+
+def rank_draws(tables: np.ndarray) -> np.ndarray:
+    """(draws, models) ranks by `mean_standing` of the tables (draws, models, benchmarks), 1 = best, ties averaged."""
+    return average_ranks(mean_standing(tables).T).T
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Which unmeasured cells would say most about the ranks for what they cost, from draws of the whole table.
+
+LEAST_VARIANCE = 1e-12
+DRAWS = 4000  # that a choice takes, where they fit into memory; half of them to learn from
+DRAWS_A_CELL = 4  # to learn from, for each chosen cell: with fewer, lines through them are mostly chance
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """How sure the ranks are. `tau`: expected agreement of the estimated ranking with the one that all cells would
+    give; `half_width`: (models,) half of the central 95% of each true rank less the estimated one."""
+
+    tau: float
+    half_width: np.ndarray
+
+
+@dataclass(frozen=True)
+class Step:
+    """A chosen cell (`model` and `benchmark` numbers), and what is expected once it and those before it are measured.
+
+    `reduction`: of the sum of the rank variances it was chosen for, at least 0.
+    """
+
+    model: int
+    benchmark: int
+    reduction: float
+    outlook: Outlook
+
+
+class Choice:
+    """Cells chosen one after the other from `tables` (draws, models, benchmarks), in which measured cells are the same
+    in every draw.
+
+    What a cell would say of the ranks is taken to be linear: measuring y leaves of a rank r what a straight line in y
+    does not explain, so that the variance falls by cov(r, y)² / var(y). After a choice, ranks, standings and all cells
+    are replaced by what the line leaves, which makes the next choice one that knows the first.
+
+    Lines and choices are learnt from the first half of the draws. What is expected of them is read off the second half,
+    which had no part in them: on its own draws a line also explains what only chance has in common with the cell.
+    """
+
+    def __init__(self, tables: np.ndarray):
+        self._half, self._open = len(tables) // 2, np.ptp(tables, axis=0) > 0
+        self._standing = mean_standing(tables)
+        self._standing_left, self._ranks_left, self._cells_left = (
+            values - values[: self._half].mean(axis=0)
+            for values in (self._standing, rank_draws(tables), tables[:, self._open])
+        )
+
+    def outlook(self) -> Outlook:
+        """As it is now, or is expected to be once the chosen cells are measured.
+
+        A draw is a table that may be the true one. Its standings less what is left unexplained are those that would be
+        estimated then. The mean of tau between the two over draws is the agreement to expect, and the central 95% of
+        the true rank less the estimated one is how wide a rank's interval must be, wherever the model turns out to be.
+        """
+        truth, left = self._standing[self._half :], self._standing_left[self._half :]
+        estimated = truth - left
+        low, high = np.quantile(average_ranks(truth.T) - average_ranks(estimated.T), [0.025, 0.975], axis=1)
+        first, second = np.triu_indices(truth.shape[1], 1)
+        signs = [np.sign(values[:, first] - values[:, second]) for values in (estimated, truth)]
+        return Outlook(float((signs[0] * signs[1]).mean()), (high - low) / 2)
+
+    def reductions(self, models: np.ndarray) -> np.ndarray:
+        """(models, benchmarks) by how much the sum of the rank variances of `models` (a mask) is expected to fall.
+
+        Chance correlations of n draws, var(r) / n for each rank, are taken off.
+        """
+        ranks, cells = self._ranks_left[: self._half, models], self._cells_left[: self._half]
+        variance = (cells**2).mean(axis=0)
+        shared = np.tensordot(ranks, cells, (0, 0)) / len(cells)
+        explained = (shared**2).sum(axis=0) - variance * (ranks**2).mean(axis=0).sum() / len(cells)
+        found = np.zeros(self._open.shape)
+        told = np.divide(explained, variance, out=np.zeros_like(variance), where=variance > LEAST_VARIANCE)
+        found[self._open] = told.clip(0)
+        return found
+
+    def measure(self, model: int, benchmark: int) -> None:
+        """Go on as if the cell were measured."""
+        place = np.count_nonzero(self._open.ravel()[: model * self._open.shape[1] + benchmark])
+        value = self._cells_left[:, place].copy()
+        learnt = value[: self._half]
+        for values in (self._standing_left, self._ranks_left, self._cells_left):
+            line = np.tensordot(learnt, values[: self._half], 1) / (learnt @ learnt)
+            values -= np.multiply.outer(value, line)
+
+    def steps(self, hours: np.ndarray, models: np.ndarray, most_hours: float = np.inf) -> Iterator[Step]:
+        """The cell with the greatest expected reduction an hour, then the next, while there is one that helps, and at
+        most an eighth as many as there are draws.
+
+        `hours`: (models, benchmarks) what a cell costs, inf for those that cannot be chosen. `models`: (models,) the
+        mask of those whose ranks matter. `most_hours`: of all chosen cells together.
+        """
+        free, left, before = np.isfinite(hours), most_hours, self._unsure(models)
+        for _ in range(self._half // DRAWS_A_CELL):
+            found = self.reductions(models) * (free & (hours <= left))
+            rate = np.divide(found, hours, out=np.zeros_like(found), where=(found > 0) & (hours > 0))
+            model, benchmark = np.unravel_index(rate.argmax(), rate.shape)
+            if rate[model, benchmark] <= 0:
+                return
+            free[model, benchmark] = False
+            left -= float(hours[model, benchmark])
+            self.measure(model, benchmark)
+            now = self._unsure(models)
+            yield Step(int(model), int(benchmark), max(0.0, before - now), self.outlook())
+            before = now
+
+    def _unsure(self, models: np.ndarray) -> float:
+        """The sum of the rank variances that are left, of draws that nothing was learnt from."""
+        return float((self._ranks_left[self._half :, models] ** 2).mean(axis=0).sum())

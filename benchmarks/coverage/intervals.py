@@ -175,7 +175,7 @@ def corrected_results(
     for p in PROTOCOLS:
         signs = pair_signs(table.scores[p])
         ceiling = noise_ceiling(table.scores[p], table.stderr[p], np.random.default_rng(3), CEILING_TABLES)
-        expected = None if no_correction(ceiling, table.scores[p]) else ceiling.expected
+        expected = None if no_correction(ceiling, table.scores[p], p) else ceiling.expected
         for name, clusters, truth in (
             ("models|these families", np.arange(len(table.ability)), these),
             ("families|families like these", table.families, like_these),

@@ -1,7 +1,7 @@
 """Prints the unit tests nearest to the paths given (`make test-near`).
 
-They are in the folder of tests/unit/ that mirrors the path's own in src/lm_validity/, or the nearest above it; a study's
-tests go together. Where there is no such folder, they are the files of tests/unit/ itself.
+They are in the folder of tests/unit/ that mirrors the path's own in src/lm_validity/, or in the nearest one above it. A
+study's tests go together. Where there is no such folder, they are the files of tests/unit/ itself.
 """
 
 import sys

@@ -2,7 +2,7 @@
 
 Tasks: the mean over tasks, its t interval and its equivalence margin. Stops: tasks that stop on the width of their
 interval; bias (test - extra) and boost (extra - base) share an arm, and in every world their correlation over
-subsamples is -1/2, as where the three arms are equally noisy. Curves: signal quality of a learning curve of items, over items.
+subsamples is -1/2, as where the three arms are equally noisy. Curves: signal quality of a learning curve, over items.
 """
 
 from collections.abc import Callable

@@ -19,6 +19,7 @@ MKDOCS = NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict && ! grep -r
 UP_AND_DOWN := tests/slurm/test_up_and_down.py
 # They wait more than they compute.
 ON_SLURM := $(BIN)/pytest -n 3 --dist load --durations 15 --ignore $(UP_AND_DOWN)
+AT ?= $(shell git diff --name-only HEAD; git ls-files --others --exclude-standard)
 # Files are given out in this order: the long ones first, so that no process is left alone with them at the end.
 GATED := $(wildcard tests/workflow tests/published tests/browser tests/unit)
 
@@ -32,7 +33,7 @@ define gate
 @printf '\n== %s\n' '$(1)' && start=$$SECONDS && $(2) && echo "   passed in $$((SECONDS - start)) s"
 endef
 
-.PHONY: help demo test test-slow test-real slurm-test slurm-test-slow slurm-up-and-down lint gate-types gates format docs benchmark clean FORCE
+.PHONY: help demo test test-near test-slow test-real slurm-test slurm-test-slow slurm-up-and-down lint gate-types gates format docs benchmark clean FORCE
 
 help: ## list the targets
 	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -45,6 +46,9 @@ demo: .venv/installed ## run the embedded example through the workflow and write
 test: lint ## formatters, linters, unit, workflow and published-number tests
 	@printf '\n== tests\n'
 	@$(PYTEST) $(GATED)
+
+test-near: .venv/installed ## the unit tests beside AT=path, or beside what has changed since HEAD: under a minute
+	@tests=$$($(BIN)/python tests/near.py $(AT)) && $(PYTEST) $$tests
 
 test-slow: test .venv/installed-bayes ## also the long simulations and kill runs
 	@printf '\n== slow tests\n'

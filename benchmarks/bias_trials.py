@@ -21,11 +21,7 @@ import json
 import math
 import os
 import shutil
-import statistics
-import sys
 import tempfile
-import time
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -34,7 +30,7 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 import numpy as np
 import torch
 import transformers
-from _measure import write_records
+from _measure import compare, interleave, write_records
 from _toys import describe_model
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import DataCollatorForLanguageModeling, PrinterCallback, Trainer, TrainingArguments
@@ -253,13 +249,6 @@ class AuthorsLoop:
 # ---- the comparison -----------------------------------------------------------------------------------------------
 
 
-def timed(work: Callable[[], object]) -> tuple[float, object]:
-    """CPU seconds of this process, and the result."""
-    started = time.process_time()
-    result = work()
-    return time.process_time() - started, result
-
-
 def resident(plans: list[TrialPlan], folder: Path) -> list[dict[tuple[int, str], np.ndarray]]:
     """Batches of trials by a worker of their own, in a new folder."""
     worker, found = ResidentWorker(), []
@@ -270,59 +259,54 @@ def resident(plans: list[TrialPlan], folder: Path) -> list[dict[tuple[int, str],
     return found
 
 
-def compare(plan: TrialPlan, task: Task, theirs: dict, ours: dict) -> tuple[int, float]:
-    """(trials and arms whose accuracy differs, largest difference of a class probability)."""
-    differing, largest = 0, 0.0
+def largest_difference(plan: TrialPlan, task: Task, theirs: dict, ours: dict) -> float:
+    """Of a class probability. Raises SystemExit where an accuracy differs."""
+    largest = 0.0
     for subsample in plan.subsamples:
         labels = task.labels[draw_trial(task, plan.m, plan.n, subsample).test]
         for arm in ARMS:
             one, other = theirs[subsample][arm], ours[subsample, arm]
-            differing += int((one.argmax(axis=1) == labels).sum() != (other.argmax(axis=1) == labels).sum())
             largest = max(largest, float(np.abs(one - other).max()))
-    return differing, largest
+            if (one.argmax(axis=1) == labels).sum() != (other.argmax(axis=1) == labels).sum():
+                raise SystemExit(
+                    f"Error: {plan.language_model}: accuracies differ between the two sides (subsample {subsample} "
+                    f"{arm}, probabilities up to {largest:.2g}); no ratio is given. Hint: both must do the same work."
+                )
+    return largest
 
 
 def measure(architecture: str, folder: Path, arguments: argparse.Namespace) -> dict:
     """One record. Raises SystemExit where accuracies differ."""
-    record = write_task(folder, arguments.vocabulary)
+    data = write_task(folder, arguments.vocabulary)
     model = write_model(architecture, folder / "model", arguments)
-    plans = make_plans(architecture, model, record, arguments.subsamples)
+    plans = make_plans(architecture, model, data, arguments.subsamples)
     task, trials = read_task(plans[0].data), arguments.subsamples * len(plans)
     loops = [AuthorsLoop(plan, task, folder) for plan in plans]
     loops[0].run(1)  # untimed: first calls of the libraries
-    resident(make_plans(architecture, model, record, 1)[:1], folder / "warm")
-    slow, fast, differing, largest = [], [], 0, 0.0
-    for number in range(arguments.rounds):
-        seconds, theirs = timed(lambda: [{each: loop.run(each) for each in loop.plan.subsamples} for loop in loops])
-        slow.append(seconds / trials)
-        seconds, ours = timed(lambda place=folder / f"round{number}": resident(plans, place))
-        fast.append(seconds / trials)
-        for found in map(compare, plans, [task] * len(plans), theirs, ours):
-            differing, largest = differing + found[0], max(largest, found[1])
-    if differing:
-        raise SystemExit(
-            f"Error: {architecture}: {differing} accuracies differ between the two sides (probabilities by up to "
-            f"{largest:.2g}), so no ratio is given. Hint: both must do the same work."
-        )
-    ratios = [one / other for one, other in zip(slow, fast, strict=True)]
-    parameters = sum(weight.numel() for weight in loops[0].pristine.parameters())
-    sizes = f"{arguments.layers} layers of width {arguments.width}, {parameters} parameters, m = {plans[0].m}, n = "
-    return {
-        "name": f"bias study: trials with a tiny {'BERT' if architecture == 'masked' else 'GPT-2'}",
-        "baseline": "the authors' loop (five trainings, three loads, two saves a subsample)",
-        "ratio": statistics.median(ratios),
-        "ratio_low": min(ratios),
-        "ratio_high": max(ratios),
-        "target": TARGET,
-        "unit": "CPU seconds per trial",
-        "agreement": largest,
-        "device": "cpu",
-        "model": describe_model(loops[0].pristine),
-        "detail": f"{sizes}{' and '.join(map(str, TEST_TEXTS))}: {statistics.median(slow):.3f} s against "
-        f"{statistics.median(fast):.3f} s a trial ({3600 / statistics.median(slow):.0f} against "
-        f"{3600 / statistics.median(fast):.0f} trials an hour); {arguments.rounds} rounds of {trials} trials each, "
-        "all accuracies equal",
+    resident(make_plans(architecture, model, data, 1)[:1], folder / "warm")
+    sides = {
+        "the authors' loop": lambda: [{each: loop.run(each) for each in loop.plan.subsamples} for loop in loops],
+        "the worker": lambda: resident(plans, Path(tempfile.mkdtemp(dir=folder))),
     }
+    differences: list[float] = []
+    costs, _ = interleave(
+        sides,
+        arguments.rounds,
+        lambda _, found: differences.extend(map(largest_difference, plans, [task] * len(plans), *found.values())),
+    )
+    description = describe_model(loops[0].pristine)
+    return compare(
+        f"bias study: trials with a tiny {'BERT' if architecture == 'masked' else 'GPT-2'}",
+        "the authors' loop (five trainings, three loads, two saves a subsample)",
+        *costs.values(),
+        target=TARGET,
+        agreement=max(differences),
+        tolerance=1e-4,
+        detail=f"{trials} trials a round; {arguments.layers} layers of width {arguments.width}, "
+        f"{description['parameters']} parameters, m = {plans[0].m}, n = {' and '.join(map(str, TEST_TEXTS))}; "
+        "all accuracies equal",
+        model=description,
+    )
 
 
 def main() -> None:
@@ -342,9 +326,8 @@ def main() -> None:
     for architecture in arguments.architectures:
         with tempfile.TemporaryDirectory() as name:
             records.append(measure(architecture, Path(name), arguments))
-        print(f"{records[-1]['name']}: {records[-1]['ratio']:.1f} x ({records[-1]['detail']})", flush=True)
     write_records(arguments.output, records)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -2,7 +2,7 @@
 
     python benchmarks/run.py [--keep] [NAME ...]        all of them, or those named
 
-Each other script here is one measurement (names that begin with `_` are helpers), called as
+Each other script here is one measurement (but for `NO_MEASUREMENTS`; names that begin with `_` are helpers), called as
 `python benchmarks/NAME.py --output FILE` in a process of its own (so that none warms another's caches), one after the
 other (so that none takes another's processor). It writes a JSON list of records with the keys of `KEYS`. A measurement
 that cannot run here (no GPU, say) writes an empty list and prints why.
@@ -25,6 +25,7 @@ FOLDER = Path(__file__).resolve().parent
 RESULTS = Path("results/benchmark")
 PAGE = Path("docs/explanation/lab_record.md")  # where it exists, what is between the marks is what was measured last
 MARKS = ("<!-- measured: begin -->\n", "<!-- measured: end -->\n")
+NO_MEASUREMENTS = ("run", "sparse_grid")  # the second writes a table of its own
 KEYS = (
     "name",
     "baseline",
@@ -41,7 +42,7 @@ KEYS = (
 
 def measurements(names: list[str]) -> list[Path]:
     """The scripts to run, by name. Raises SystemExit for a name that is none of them."""
-    scripts = {path.stem: path for path in sorted(FOLDER.glob("*.py")) if path.stem != "run" and path.stem[0] != "_"}
+    scripts = {path.stem: path for path in sorted(FOLDER.glob("[!_]*.py")) if path.stem not in NO_MEASUREMENTS}
     for name in names:
         if name not in scripts:
             raise SystemExit(f"Error: no measurement {name!r}. Hint: there are {', '.join(scripts) or 'none'}.")

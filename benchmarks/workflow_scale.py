@@ -11,7 +11,6 @@ the first N models only, to try the script.
 """
 
 import argparse
-import json
 import os
 import random
 import re
@@ -28,16 +27,6 @@ from lm_validity.files import write_json
 
 ROOT = Path(__file__).resolve().parents[1]
 PARSES = 5
-# what a child used: wall seconds, processor seconds, largest process in MB
-MEASURED = """
-import json, resource, subprocess, sys, time
-started = time.perf_counter()
-code = subprocess.run(sys.argv[2:], stdout=open(sys.argv[1] + ".log", "w"), stderr=subprocess.STDOUT).returncode
-used = resource.getrusage(resource.RUSAGE_CHILDREN)
-record = [time.perf_counter() - started, used.ru_utime + used.ru_stime, used.ru_maxrss / 1024]
-print(json.dumps(record), file=open(sys.argv[1] + ".json", "w"))
-sys.exit(code)
-"""
 # seconds from the first line of the Snakefile to the last, Snakemake's own start left out
 PARSE = """
 import sys, time
@@ -129,12 +118,15 @@ class Place:
         """Wall seconds, processor seconds and MB of a command; its output is in <name>.log."""
         environment = os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
         environment["PATH"] = f"{Path(sys.executable).parent}:{environment['PATH']}"
-        measured = [sys.executable, "-c", MEASURED, name, *command]
-        if subprocess.run(measured, cwd=self.folder, env=environment).returncode:
+        started = time.perf_counter()
+        with open(self.folder / f"{name}.log", "w") as log:
+            child = subprocess.Popen(command, cwd=self.folder, env=environment, stdout=log, stderr=subprocess.STDOUT)
+            _, child.returncode, used = os.wait4(child.pid, 0)
+        if child.returncode:
             raise SystemExit(f"Error: {name} failed. Hint: {self.folder / name}.log has its output.")
-        found = json.loads((self.folder / f"{name}.json").read_text(encoding="utf-8"))
+        found = time.perf_counter() - started, used.ru_utime + used.ru_stime, used.ru_maxrss / 1024
         print(f"{name}: {found[0]:.1f} s, {found[1]:.1f} CPU s, {found[2]:.0f} MB", flush=True)
-        return tuple(found)
+        return found
 
     def snakemake(self, name: str, *arguments: str, configfile: str = "scale.yaml") -> tuple[float, float, float]:
         """The same for Snakemake on this project, with the profile a user has."""

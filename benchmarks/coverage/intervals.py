@@ -1,16 +1,24 @@
-"""The intervals of taus and of shares of variance on one simulated table, by the package's own functions.
+"""The intervals of taus, of shares of variance and of ranks on one simulated table, by the package's own functions.
 
-Fewer draws than a page takes: 400 resamples instead of 2,000, and 30 simulated tables for a noise ceiling instead of
-200. Fewer draws make the ends of intervals noisier, which costs coverage rather than adds to it.
+Fewer draws than a page takes: 400 resamples (200 for ranks) instead of 2,000, and 30 simulated tables for a noise
+ceiling instead of 200. Fewer draws make the ends of intervals noisier, which costs coverage rather than adds to it.
 """
 
 import numpy as np
-from benchmarks.coverage.held import NOTHING, Result, many, one
+from benchmarks.coverage.results import NOTHING, Result, many, one
 from benchmarks.coverage.truth import Population, Truth, normal_truth, typed_truth
-from benchmarks.coverage.worlds import Size, Table, World
+from benchmarks.coverage.worlds import LOADINGS, Size, Table, World
 
 from lm_validity.studies.agreement.similar_models import no_correction
-from lm_validity.studies.agreement.statistics.factors import noise_ceiling, principal_components, share_intervals
+from lm_validity.studies.agreement.statistics.factors import (
+    RankDraws,
+    component_ranks,
+    noise_ceiling,
+    principal_components,
+    ranks_over_benchmarks,
+    ranks_over_noise,
+    share_intervals,
+)
 from lm_validity.studies.agreement.statistics.noise import (
     corrected_interval,
     mean_tau_left_out,
@@ -27,14 +35,17 @@ from lm_validity.studies.agreement.statistics.ranking import (
 )
 from lm_validity.studies.agreement.statistics.resampling import (
     Interval,
+    cluster_multiplicities,
+    hull,
     mean_over_pairs_by_resample,
     multiplicities,
     percentile_interval,
+    simultaneous_ranks,
     two_way_interval,
 )
 from lm_validity.tables.schema import PROTOCOLS
 
-RESAMPLES, CEILING_TABLES = 400, 30
+RESAMPLES, RANK_RESAMPLES, CEILING_TABLES = 400, 200, 30
 
 
 def agreement_results(
@@ -178,7 +189,7 @@ def corrected_results(
     for p in PROTOCOLS:
         signs = pair_signs(table.scores[p])
         ceiling = noise_ceiling(table.scores[p], table.stderr[p], np.random.default_rng(3), CEILING_TABLES)
-        expected = None if no_correction(ceiling, table.scores[p]) else ceiling.expected
+        expected = None if no_correction(ceiling, table.scores[p], p) else ceiling.expected
         for name, clusters, truth in (
             ("models|these families", np.arange(len(table.ability)), these),
             ("families|families like these", table.families, like_these),
@@ -208,3 +219,52 @@ def _shares(table: Table, these: dict[str, Truth], like_these: dict[str, Truth])
             else:
                 found[f"first component, {p}|{name}"] = Result(*NOTHING)
     return found
+
+
+def rank_results(world: World, table: Table, rng: np.random.Generator) -> dict[str, Result]:
+    """Ranks on the first component of the prepared scores: over items, over benchmarks, over categories."""
+    prepared = PROTOCOLS[1]
+    scores, benchmarks = table.scores[prepared], len(table.types)
+    over_benchmarks = ranks_over_benchmarks(scores, multiplicities(benchmarks, RANK_RESAMPLES, rng))
+    weights = cluster_multiplicities(table.categories, RANK_RESAMPLES, rng)
+    over_categories = ranks_over_benchmarks(scores, weights, int(table.categories.max()) + 1)
+    over_items = ranks_over_noise(scores, table.stderr[prepared], RANK_RESAMPLES, rng)
+    latent = component_ranks(table.noise_free[prepared])
+    able = (-table.ability).argsort().argsort() + 1.0
+    found = {}
+    by_benchmark = over_benchmarks.interval()
+    for name, draws, interval, truth in (
+        ("items|these benchmarks", over_items, over_items.interval(), latent),
+        ("benchmarks|benchmarks like these", over_benchmarks, by_benchmark, able),
+        ("categories|categories like these", over_categories, hull(over_categories.interval(), by_benchmark), able),
+    ):
+        found |= _rank_results(name, draws, interval, truth)
+    if world.category:
+        truth = _rank_in_categories(world, table)
+        found |= _rank_results("benchmarks|these categories", over_benchmarks, by_benchmark, truth)
+    return found
+
+
+def _rank_results(name: str, draws: RankDraws, interval: Interval, truth: np.ndarray) -> dict[str, Result]:
+    """All models' intervals, that of the model ranked first, and the sets that should hold all ranks at once.
+
+    The page gives no such sets over categories.
+    """
+    best = int(np.nanargmin(draws.rank))
+    found = {
+        f"rank|{name}": many(interval, truth),
+        f"rank of the first|{name}": one(draws.rank[best], Interval(*(end[best] for end in interval)), truth[best]),
+    }
+    if not name.startswith("categories"):
+        joint = many(simultaneous_ranks(draws.score, draws.score_draws, draws.units), truth)
+        everything = float(joint.covered == 1.0) if np.isfinite(joint.covered) else float("nan")
+        found[f"all ranks at once|{name}"] = Result(everything, joint.width)
+    return found
+
+
+def _rank_in_categories(world: World, table: Table) -> np.ndarray:
+    """Ranks over endlessly many benchmarks of these categories: their own parts average out."""
+    loading = LOADINGS[PROTOCOLS[1]]
+    common = np.sqrt((1 - loading**2) * world.category)
+    parts = [loading * table.ability[:, None] + common * part[:, None] for part in table.by_category.T]
+    return component_ranks(np.concatenate(parts, axis=1))

@@ -4,10 +4,19 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
-from benchmarks.coverage import curves, stops, tasks
-from benchmarks.coverage.held import Result
-from benchmarks.coverage.intervals import agreement_results, corrected_results, population_results
-from benchmarks.coverage.ranks import rank_results
+from benchmarks.coverage.effects import (
+    CURVE_SIZES,
+    CURVE_WORLDS,
+    STOP_SIZES,
+    STOP_WORLDS,
+    TASK_SIZES,
+    TASK_WORLDS,
+    prepare_curve,
+    stop_results,
+    task_results,
+)
+from benchmarks.coverage.intervals import agreement_results, corrected_results, population_results, rank_results
+from benchmarks.coverage.results import Result
 from benchmarks.coverage.truth import populations
 from benchmarks.coverage.worlds import SIZES, WORLDS, draw_table
 
@@ -45,12 +54,8 @@ def _ranks(world: str, size: str, seed: list[int]) -> Simulate:
     return simulate
 
 
-def _tasks(world: str, size: str, seed: list[int]) -> Simulate:
-    return lambda rng: tasks.task_results(world, int(size), rng)
-
-
-def _stops(world: str, size: str, seed: list[int]) -> Simulate:
-    return lambda rng: stops.stop_results(world, int(size), rng)
+def _of_effects(results: Callable) -> Callable[[str, str, list[int]], Simulate]:
+    return lambda world, size, seed: lambda rng: results(world, int(size), rng)
 
 
 SAYS = {name: world.says for name, world in WORLDS.items()}
@@ -60,7 +65,7 @@ STUDIES = (
     Study("population", "Agreement on other benchmarks too", SAYS, MODELS_BY_BENCHMARKS, _of_table(population_results)),
     Study("corrected", "Agreement without noise", SAYS, MODELS_BY_BENCHMARKS, _of_table(corrected_results)),
     Study("ranks", "Ranks on the first component", SAYS, MODELS_BY_BENCHMARKS, _ranks),
-    Study("bias", "Bias: mean effect over tasks", tasks.WORLDS, tasks.SIZES, _tasks),
-    Study("stops", "Bias: tasks that stop on a width", stops.WORLDS, stops.SIZES, _stops),
-    Study("signal", "Signal quality of one model", curves.WORLDS, curves.SIZES, curves.prepare),
+    Study("bias", "Bias: mean effect over tasks", TASK_WORLDS, TASK_SIZES, _of_effects(task_results)),
+    Study("stops", "Bias: tasks that stop on a width", STOP_WORLDS, STOP_SIZES, _of_effects(stop_results)),
+    Study("signal", "Signal quality of one model", CURVE_WORLDS, CURVE_SIZES, prepare_curve),
 )

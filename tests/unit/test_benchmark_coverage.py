@@ -12,8 +12,8 @@ ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))  # the folder of measurements is no package of the installation
 
 from benchmarks.coverage import __main__ as program  # noqa: E402
-from benchmarks.coverage import page, results, stops, truth, worlds  # noqa: E402
-from benchmarks.coverage.held import Result  # noqa: E402
+from benchmarks.coverage import effects, page, results, truth, worlds  # noqa: E402
+from benchmarks.coverage.results import Result  # noqa: E402
 from benchmarks.coverage.studies import STUDIES  # noqa: E402
 
 from lm_validity.tables.schema import PROTOCOLS  # noqa: E402
@@ -127,13 +127,13 @@ def test_intervals_hold_in_the_normal_world(study, tmp_path):
         assert row.coverage > 0.95 - 3.5 * np.sqrt(0.95 * 0.05 / 60), row
 
 
-@pytest.mark.parametrize("world", list(stops.WORLDS))
+@pytest.mark.parametrize("world", list(effects.STOP_WORLDS))
 def test_worlds_of_subsamples_have_the_effects_that_they_say(world):
-    both = stops.differences(world, 400, np.random.default_rng(0))
-    for values, effects in both:
-        error = values.std(axis=1, ddof=1) / np.sqrt(stops.MOST)
-        assert abs(((values.mean(axis=1) - effects) / error).mean()) < 4 / np.sqrt(400)
-        assert np.sqrt((values.std(axis=1) ** 2).mean()) == pytest.approx(stops.NOISE, rel=0.9)
+    both = effects.differences(world, 400, np.random.default_rng(0))
+    for values, true in both:
+        error = values.std(axis=1, ddof=1) / np.sqrt(effects.MOST)
+        assert abs(((values.mean(axis=1) - true) / error).mean()) < 4 / np.sqrt(400)
+        assert np.sqrt((values.std(axis=1) ** 2).mean()) == pytest.approx(effects.NOISE, rel=0.9)
     (biases, _), (boosts, _) = both
     shared = [np.corrcoef(*own)[0, 1] for own in zip(biases, boosts, strict=True)]
     assert np.mean(shared) == pytest.approx(-0.5, abs=0.03)
@@ -142,8 +142,8 @@ def test_worlds_of_subsamples_have_the_effects_that_they_say(world):
 def test_a_boost_is_read_at_the_subsample_where_its_bias_stopped(monkeypatch):
     calm, wild = (0.01 + spread * np.random.default_rng(0).normal(size=100) for spread in (0.005, 0.2))
     drawn = (np.stack([calm, wild]), np.full(2, 0.01)), (np.stack([wild, calm]), np.full(2, 0.01))
-    monkeypatch.setattr(stops, "differences", lambda *_: drawn)
-    found = stops.stop_results("normal", 2, np.random.default_rng(0))["boost of a task|subsamples|this task"]
+    monkeypatch.setattr(effects, "differences", lambda *_: drawn)
+    found = effects.stop_results("normal", 2, np.random.default_rng(0))["boost of a task|subsamples|this task"]
     bounds = [stats.ttest_1samp(own, 0).confidence_interval() for own in (wild[:10], calm)]
     assert found.width == pytest.approx(np.mean([high - low for low, high in bounds]))
     assert found.covered == np.mean([low <= 0.01 <= high for low, high in bounds])
@@ -152,9 +152,9 @@ def test_a_boost_is_read_at_the_subsample_where_its_bias_stopped(monkeypatch):
 def test_a_stopped_task_is_shown_no_narrower_than_the_width():
     rng = np.random.default_rng(0)
     calm, wild = 0.01 + 0.005 * rng.normal(size=100), 0.01 + 0.2 * rng.normal(size=100)
-    number, mean, (low, high), shown = stops.stopped(calm)
-    assert number == 10 and high - low < 2 * stops.WIDTH and mean == pytest.approx(calm[:10].mean())
-    assert shown == pytest.approx((mean - stops.WIDTH, mean + stops.WIDTH))
-    number, mean, interval, shown = stops.stopped(wild)
-    assert number == stops.MOST and shown == interval and interval[1] - interval[0] > 2 * stops.WIDTH
+    number, mean, (low, high), shown = effects.stopped(calm)
+    assert number == 10 and high - low < 2 * effects.WIDTH and mean == pytest.approx(calm[:10].mean())
+    assert shown == pytest.approx((mean - effects.WIDTH, mean + effects.WIDTH))
+    number, mean, interval, shown = effects.stopped(wild)
+    assert number == effects.MOST and shown == interval and interval[1] - interval[0] > 2 * effects.WIDTH
     assert interval == pytest.approx(tuple(stats.ttest_1samp(wild, 0).confidence_interval()))

@@ -85,6 +85,12 @@ def test_the_page_holds_what_was_measured_last(run, tmp_path):
     assert process.returncode == 0 and page.read_text() == text, "one measurement does not replace the page"
 
 
+def test_what_writes_no_records_is_no_measurement():
+    process = subprocess.run([sys.executable, str(RUN), "goood"], capture_output=True, text=True)
+    named = process.stderr.partition("there are ")[2].strip(" .\n").split(", ")
+    assert [name for name in named if "write_records" not in RUN.with_name(f"{name}.py").read_text()] == []
+
+
 DIFFERENT = """
 import sys
 from pathlib import Path

@@ -26,5 +26,5 @@ class Absent:
 
 
 InputError = ValueError
-build_run = Grid = RULES = REPORTS_OF = prompt_settings = Sheets = Absent()
+build_run = Grid = RULES = REPORTS_OF = prompt_settings = Sheets = keep_polled_jobs = Absent()
 SOURCE_COLUMNS = PRETRAINING_VERSION = None

@@ -106,7 +106,7 @@ def _own_scores(path: Path, lines: list[str]) -> pd.DataFrame:
     return rows
 
 
-def _table_kind(path: Path) -> str | None:
+def table_kind(path: Path) -> str | None:
     """Which of our tables a parquet file is: scores, items, trials or selections; None for one of others."""
     with readable(path):
         columns = set(pq.read_schema(path).names)
@@ -119,7 +119,7 @@ def _sorted_out(paths: Iterable[str | Path]) -> tuple[dict[str, list[Path]], lis
     results = []
     for path in map(Path, paths):
         own = _tables_in(path) if path.is_dir() else [path] if path.is_file() and path.suffix == ".parquet" else []
-        kinds = {one: kind for one in own if (kind := _table_kind(one))}
+        kinds = {one: kind for one in own if (kind := table_kind(one))}
         for one, kind in kinds.items():
             tables.setdefault(kind, []).append(one)
         if not kinds:

@@ -377,10 +377,10 @@ def test_every_figure_has_a_caption_in_the_workflows_report(tmp_path, report, na
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda rows: rows.assign(protocol="both"), "is not a protocol"),
+        (lambda rows: rows.assign(protocol="both"), "row 0, column 'protocol'"),
         (lambda rows: pd.concat([rows, rows.iloc[:1]]), "two selected test scores of m0 on a"),
         (lambda rows: rows.assign(metric="f1"), "no selected test score"),
-        (lambda rows: rows.assign(stderr=-0.1), "is negative"),
+        (lambda rows: rows.assign(stderr=-0.1), "row 0, column 'stderr'"),
         (lambda rows: rows.assign(model=rows["model"].where(rows.index != 3)), "row 3, column 'model': empty"),
         (lambda rows: rows.assign(benchmark=rows["benchmark"].mask(rows.index > 1)), "row 2, column 'benchmark'"),
     ],

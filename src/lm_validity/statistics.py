@@ -1,9 +1,16 @@
 """Statistics that several studies share, so that each is defined once."""
 
+import zlib
+
 import numpy as np
 from scipy.stats import norm
 
 LEVEL = 0.05  # family-wise, of the tests against chance
+
+
+def section_generator(section: str, seed: int = 0) -> np.random.Generator:
+    """The random numbers of one section of a report, by its name: what another section draws changes none of them."""
+    return np.random.default_rng([seed, zlib.crc32(section.encode())])
 
 
 def p_above_chance(values: np.ndarray, errors: np.ndarray, chance: float) -> np.ndarray:

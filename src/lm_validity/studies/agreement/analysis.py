@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
+from lm_validity.statistics import section_generator
 from lm_validity.studies.agreement.comparison import ProtocolComparison, compare_protocols
 from lm_validity.studies.agreement.item_significance import use_paired_tests
 from lm_validity.studies.agreement.score_matrix import ScoreMatrix
@@ -110,8 +111,8 @@ def analyze_agreement(
     comparison = compare_protocols(
         scores, corpora, tau, significant, categories, large_families(matrix.families), variant
     )
-    rng = np.random.default_rng(seed)
-    ceiling = {p: noise_ceiling(scores[p], measurement_error(matrix, p), rng) for p in PROTOCOLS}
+    of_ceiling, of_subsets = section_generator("noise ceiling", seed), section_generator("subsets", seed)
+    ceiling = {p: noise_ceiling(scores[p], measurement_error(matrix, p), of_ceiling) for p in PROTOCOLS}
     maximum = selected_on_test(matrix, scores)
     return AgreementAnalysis(
         matrix=matrix,
@@ -135,7 +136,7 @@ def analyze_agreement(
             p: variance_components(scores[p], stderr[p], seed_error[p], (prompt_error or {}).get(p), training_error[p])
             for p in PROTOCOLS
         },
-        subsets={p: subset_agreement(scores[p], rng) for p in PROTOCOLS if matrix.has(p)},
+        subsets={p: subset_agreement(scores[p], of_subsets) for p in PROTOCOLS if matrix.has(p)},
         influence={
             p: leave_one_out(scores[p], list(matrix.models), tasks, matrix.families) for p in PROTOCOLS if matrix.has(p)
         },

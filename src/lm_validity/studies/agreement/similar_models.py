@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from lm_validity.statistics import section_generator
 from lm_validity.studies.agreement.analysis import (
     AgreementAnalysis,
     measurement_error,
@@ -258,7 +259,7 @@ def compared_scores(analysis: AgreementAnalysis) -> dict[str, np.ndarray]:
 def over_both(analysis: AgreementAnalysis, seed: int = 6) -> AgreementAnalysis:
     """The analysis with the scores that compare the protocols, and noise ceilings of these, for `ratio_rows`."""
     scores = compared_scores(analysis)
-    rng = np.random.default_rng(seed)
+    rng = section_generator("noise ceiling of models of similar size", seed)
     ceiling = {p: noise_ceiling(scores[p], measurement_error(analysis.matrix, p), rng) for p in PROTOCOLS}
     return replace(analysis, scores=scores, ceiling=ceiling)
 

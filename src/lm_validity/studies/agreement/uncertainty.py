@@ -1,10 +1,12 @@
 """Intervals of the agreement report by resampling models, and models with benchmarks."""
 
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TypedDict
 
 import numpy as np
 
+from lm_validity.statistics import section_generator
 from lm_validity.studies.agreement.analysis import (
     DIRECT,
     MINIMUM_FAMILY,
@@ -91,14 +93,14 @@ class AgreementUncertainty:
 
 def agreement_uncertainty(analysis: AgreementAnalysis, resamples: int, seed: int = 1) -> AgreementUncertainty:
     """Resample `resamples` times; 0 gives the paired test alone, which needs no resampling of models."""
-    rng = np.random.default_rng(seed)
-    test = _paired_test(analysis, rng)
+    draws = partial(section_generator, seed=seed)
+    test = _paired_test(analysis, draws("paired test"))
     models = len(analysis.matrix.models)
     reason = no_intervals(resamples, models)
     if reason:
         return AgreementUncertainty(reason, test=test)
-    weights = multiplicities(models, resamples, rng)
-    benchmark_weights = multiplicities(len(analysis.tasks), resamples, rng)
+    weights = multiplicities(models, resamples, draws("models"))
+    benchmark_weights = multiplicities(len(analysis.tasks), resamples, draws("benchmarks"))
     tau = {p: resampled_kendall_tau(pair_signs(analysis.scores[p]), weights) for p in PROTOCOLS}
     mean = {p: mean_over_pairs_by_resample(tau[p]) for p in PROTOCOLS}
     population = {p: mean_over_pairs_by_resample(tau[p], benchmark_weights) for p in PROTOCOLS}
@@ -117,9 +119,9 @@ def agreement_uncertainty(analysis: AgreementAnalysis, resamples: int, seed: int
         by_benchmark={p: percentile_interval(finite_mean(tau[p] * others, axis=2), models) for p in PROTOCOLS},
         by_category={p: percentile_interval(_category_means(tau[p], analysis, p), models) for p in PROTOCOLS},
         significance={p: percentile_interval(significance[p], models) for p in PROTOCOLS},
-        families=_families(analysis, resamples, rng),
-        **_perplexity(analysis, weights, resamples, rng),
-        **_changes(analysis, tau, benchmark_weights, rng),
+        families=_families(analysis, resamples, draws("families")),
+        **_perplexity(analysis, weights, resamples, draws("perplexity")),
+        **_changes(analysis, tau, benchmark_weights, draws("changes")),
         test=test,
     )
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from lm_validity.statistics import section_generator
 from lm_validity.studies.signal.alignment import own_ends
 from lm_validity.studies.signal.items import ItemAnalysis
 from lm_validity.studies.signal.scores import (
@@ -74,18 +75,19 @@ def analyze_benchmark(
     chance: Value,
     options: Options,
     resamples: int,
-    generator: np.random.Generator,
 ) -> BenchmarkResult:
     """Scores, resampled scores and nulls of one benchmark."""
     level = design.direction * chance if is_known(chance) else None
     values = point_values(design)
     selected = {model: curve.at(design.selected[model]) for model, curve in design.curves.items()}
     curves = [curve.values for curve in selected.values()]
-    shuffled = shuffled_quality(curves, resamples, generator, options.convention, options.ties)
-    consistency = _consistency_draws(design.ranking_pairs, values, resamples, generator)
-    # generators of their own: the draws above stay those of earlier versions
+    of_shuffles, of_order, of_walks, of_fits = (
+        section_generator(f"{section} {design.benchmark}") for section in ("shuffles", "order", "walks", "fits")
+    )
+    shuffled = shuffled_quality(curves, resamples, of_shuffles, options.convention, options.ties)
+    consistency = _consistency_draws(design.ranking_pairs, values, resamples, of_order)
     names = [curve.checkpoints for curve in selected.values()]
-    walked = walked_quality(curves, names, resamples, np.random.default_rng(0), options.convention, options.ties)
+    walked = walked_quality(curves, names, resamples, of_walks, options.convention, options.ties)
     errors = {model: _errors(curve.errors, items, model) for model, curve in design.curves.items()}
     noise, end_noise = _noise(design, errors, items)
     resampled, source = _resampled(values, errors, items, resamples)
@@ -105,7 +107,7 @@ def analyze_benchmark(
         quality_null={model: shuffled[:, index] for index, model in enumerate(selected)},
         quality_walk={model: walked[:, index] for index, model in enumerate(selected)},
         consistency=consistency,
-        fitted=_consistency_draws(design.fitted_pairs, values, resamples, np.random.default_rng(0)),
+        fitted=_consistency_draws(design.fitted_pairs, values, resamples, of_fits),
     )
 
 

@@ -66,7 +66,6 @@ def analyze_signal(
     if options.windows == E2LM_WINDOWS:
         options = replace(options, windows=replace(E2LM_WINDOWS, relative=_is_short(learning)))
     with_items = item_benchmarks(items) if items is not None else []
-    generator = np.random.default_rng(SEED)
     results = {}
     for benchmark in learning.curves:
         design = make_design(learning, benchmark, options)
@@ -74,7 +73,7 @@ def analyze_signal(
         if items is not None and benchmark in with_items:
             found = _items(items, design, learning, options, resamples)
         chance = _chance(learning.chance.get(benchmark), found)
-        results[benchmark] = analyze_benchmark(design, found, chance, options, resamples, generator)
+        results[benchmark] = analyze_benchmark(design, found, chance, options, resamples)
     return SignalAnalysis(learning, options, results, resamples)
 
 

@@ -1,9 +1,11 @@
 """What the factors report computes before it writes: arrays by protocol, NaN where undefined."""
 
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 
+from lm_validity.statistics import section_generator
 from lm_validity.studies.agreement.analysis import (
     MINIMUM_FAMILY,
     ceiling_notes,
@@ -121,7 +123,7 @@ class FactorsUncertainty:
 
 def analyze_factors(matrix: ScoreMatrix, seed: int = 2) -> FactorsAnalysis:
     """Everything that needs no bootstrap; simulations start from `seed`."""
-    rng = np.random.default_rng(seed)
+    draws = partial(section_generator, seed=seed)
     tasks, is_task = matrix.task_names(), ~matrix.is_corpus
     scores = {p: matrix.oriented(p)[:, is_task] for p in PROTOCOLS}
     stderr = {p: matrix.stderr[p][:, is_task] for p in PROTOCOLS}
@@ -131,9 +133,10 @@ def analyze_factors(matrix: ScoreMatrix, seed: int = 2) -> FactorsAnalysis:
     known = [p for p in PROTOCOLS if matrix.has(p)]
     _, compute = matrix.sizes()
     relation = {p: relate_to_compute(components[p].scores, compute) for p in PROTOCOLS}
-    parallel = {p: parallel_analysis(scores[p], rng) for p in known}
-    ceiling = {p: noise_ceiling(scores[p], measurement_error(matrix, p), rng) for p in known}
-    completion = {p: _complete(scores[p], rng) for p in known}
+    of_parallel, of_ceiling, of_completion = map(draws, ("parallel analysis", "noise ceiling", "completion"))
+    parallel = {p: parallel_analysis(scores[p], of_parallel) for p in known}
+    ceiling = {p: noise_ceiling(scores[p], measurement_error(matrix, p), of_ceiling) for p in known}
+    completion = {p: _complete(scores[p], of_completion) for p in known}
     return FactorsAnalysis(
         matrix=matrix,
         tasks=tasks,
@@ -145,7 +148,7 @@ def analyze_factors(matrix: ScoreMatrix, seed: int = 2) -> FactorsAnalysis:
         whole=whole,
         parallel=parallel,
         parallel_within={
-            p: parallel_analysis(without_group_means(scores[p], matrix.families), np.random.default_rng(seed), 200)
+            p: parallel_analysis(without_group_means(scores[p], matrix.families), draws(f"within families {p}"), 200)
             for p in known
         },
         without_size={p: principal_components(without_size(scores[p], matrix.sizes()[0])) for p in known},
@@ -174,9 +177,9 @@ def factors_uncertainty(analysis: FactorsAnalysis, resamples: int, seed: int = 3
     reason = no_intervals(resamples, models)
     if reason:
         return FactorsUncertainty(reason)
-    rng = np.random.default_rng(seed)
+    draws = partial(section_generator, seed=seed)
     # the same benchmarks for both protocols, so that the gap of a model's two ranks has an interval
-    benchmark_weights = multiplicities(len(analysis.tasks), resamples, rng)
+    benchmark_weights = multiplicities(len(analysis.tasks), resamples, draws("benchmarks"))
     known = list(analysis.parallel)
     is_task = ~analysis.matrix.is_corpus
     shares = {p: share_intervals(analysis.scores[p], np.arange(models)) for p in known}
@@ -187,11 +190,13 @@ def factors_uncertainty(analysis: FactorsAnalysis, resamples: int, seed: int = 3
         common_shares=shares if analysis.whole else _common_shares(analysis),
         common_ranks=ranks if analysis.whole else _common_ranks(analysis, benchmark_weights),
         families=_family_intervals(analysis),
-        compute={p: _compute_interval(analysis, p, resamples, rng) for p in known},
+        compute={p: _compute_interval(analysis, p, resamples, draws(f"compute {p}")) for p in known},
         population_ranks=ranks,
         category_ranks=_category_ranks(analysis, resamples, known),
         noise_ranks={
-            p: ranks_over_noise(analysis.scores[p], analysis.matrix.stderr[p][:, is_task], resamples, rng)
+            p: ranks_over_noise(
+                analysis.scores[p], analysis.matrix.stderr[p][:, is_task], resamples, draws(f"ranks over noise {p}")
+            )
             for p in known
         },
     )

@@ -111,7 +111,7 @@ def test_two_of_many_cells_change_no_headline_and_take_no_interval(tmp_path, rep
     ability, rng = np.linspace(-1, 1, 40), np.random.default_rng(0)
     whole = {
         p: {name: (0.5 + 0.1 * (ability + noise * rng.normal(size=40))).tolist() for name in "abc"}
-        for p, noise in ((DIRECT, 0.8), (TRAINED, 0.1))
+        for p, noise in ((DIRECT, 0.8), (TRAINED, 0.3))
     }
     sheet = "model,family,parameters_b\n" + "".join(f"{name},F{i % 8},1\n" for i, name in enumerate(names))
     page = agreement_page if report is agreement_of else factors_page

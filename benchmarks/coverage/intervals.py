@@ -16,7 +16,6 @@ from lm_validity.studies.agreement.statistics.factors import (
     noise_ceiling,
     principal_components,
     ranks_over_benchmarks,
-    ranks_over_noise,
     share_intervals,
 )
 from lm_validity.studies.agreement.statistics.noise import (
@@ -40,7 +39,6 @@ from lm_validity.studies.agreement.statistics.resampling import (
     mean_over_pairs_by_resample,
     multiplicities,
     percentile_interval,
-    simultaneous_ranks,
     two_way_interval,
 )
 from lm_validity.tables.schema import PROTOCOLS
@@ -222,19 +220,16 @@ def _shares(table: Table, these: dict[str, Truth], like_these: dict[str, Truth])
 
 
 def rank_results(world: World, table: Table, rng: np.random.Generator) -> dict[str, Result]:
-    """Ranks on the first component of the prepared scores: over items, over benchmarks, over categories."""
+    """Ranks on the first component of the prepared scores: over benchmarks, over categories."""
     prepared = PROTOCOLS[1]
     scores, benchmarks = table.scores[prepared], len(table.types)
     over_benchmarks = ranks_over_benchmarks(scores, multiplicities(benchmarks, RANK_RESAMPLES, rng))
     weights = cluster_multiplicities(table.categories, RANK_RESAMPLES, rng)
     over_categories = ranks_over_benchmarks(scores, weights, int(table.categories.max()) + 1)
-    over_items = ranks_over_noise(scores, table.stderr[prepared], RANK_RESAMPLES, rng)
-    latent = component_ranks(table.noise_free[prepared])
     able = (-table.ability).argsort().argsort() + 1.0
     found = {}
     by_benchmark = over_benchmarks.interval()
     for name, draws, interval, truth in (
-        ("items|these benchmarks", over_items, over_items.interval(), latent),
         ("benchmarks|benchmarks like these", over_benchmarks, by_benchmark, able),
         ("categories|categories like these", over_categories, hull(over_categories.interval(), by_benchmark), able),
     ):
@@ -246,20 +241,12 @@ def rank_results(world: World, table: Table, rng: np.random.Generator) -> dict[s
 
 
 def _rank_results(name: str, draws: RankDraws, interval: Interval, truth: np.ndarray) -> dict[str, Result]:
-    """All models' intervals, that of the model ranked first, and the sets that should hold all ranks at once.
-
-    The page gives no such sets over categories.
-    """
+    """All models' intervals, and that of the model ranked first."""
     best = int(np.nanargmin(draws.rank))
-    found = {
+    return {
         f"rank|{name}": many(interval, truth),
         f"rank of the first|{name}": one(draws.rank[best], Interval(*(end[best] for end in interval)), truth[best]),
     }
-    if not name.startswith("categories"):
-        joint = many(simultaneous_ranks(draws.score, draws.score_draws, draws.units), truth)
-        everything = float(joint.covered == 1.0) if np.isfinite(joint.covered) else float("nan")
-        found[f"all ranks at once|{name}"] = Result(everything, joint.width)
-    return found
 
 
 def _rank_in_categories(world: World, table: Table) -> np.ndarray:

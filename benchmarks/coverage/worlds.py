@@ -66,7 +66,7 @@ SIZES = {
 
 @dataclass(frozen=True)
 class Table:
-    """One simulated study. By protocol: `scores`, `stderr`, `noise_free` (models, benchmarks), NaN where missing.
+    """One simulated study. By protocol: `scores`, `stderr` (models, benchmarks), NaN where missing.
 
     `ability`: (models,); `by_category`: (models, categories) what a category adds; `families`, `categories`: numbers
     from 0 of models and of benchmarks; `types`: (benchmarks,); `family_means`: (families, benchmarks) of the latent
@@ -75,7 +75,6 @@ class Table:
 
     scores: dict[str, np.ndarray]
     stderr: dict[str, np.ndarray]
-    noise_free: dict[str, np.ndarray]
     ability: np.ndarray
     by_category: np.ndarray
     families: np.ndarray
@@ -91,7 +90,7 @@ def draw_table(world: World, size: Size, rng: np.random.Generator) -> Table:
     of_family = rng.normal(size=len(size.families))
     ability = _mixed(_standard(world, models, rng), of_family[families], world.family)
     by_category = rng.normal(size=(models, len(size.categories)))
-    scores, stderr, noise_free, means = {}, {}, {}, {}
+    scores, stderr, means = {}, {}, {}
     for protocol in PROTOCOLS:
         loading = LOADINGS[protocol][types]
         own = _standard(world, (models, len(types)), rng)
@@ -99,10 +98,10 @@ def draw_table(world: World, size: Size, rng: np.random.Generator) -> Table:
         specific = _mixed(own, by_category[:, categories], world.category)
         specific = _mixed(specific, shared[families], world.family)
         latent = loading * ability[:, None] + np.sqrt(1 - loading**2) * specific
-        parts = scored(world, latent, types, rng)
-        noise_free[protocol], stderr[protocol], scores[protocol] = _without_cells(world, parts, ability, rng)
+        _, *parts = scored(world, latent, types, rng)
+        stderr[protocol], scores[protocol] = _without_cells(world, parts, ability, rng)
         means[protocol] = np.sqrt(world.family) * (loading * of_family[:, None] + np.sqrt(1 - loading**2) * shared)
-    return Table(scores, stderr, noise_free, ability, by_category, families, categories, types, means)
+    return Table(scores, stderr, ability, by_category, families, categories, types, means)
 
 
 def scored(world: World, latent: np.ndarray, types: np.ndarray, rng: np.random.Generator) -> tuple:
@@ -132,7 +131,9 @@ def _mixed(own: np.ndarray, common: np.ndarray, share: float) -> np.ndarray:
     return np.sqrt(1 - share) * own + np.sqrt(share) * common
 
 
-def _without_cells(world: World, parts: tuple, ability: np.ndarray, rng: np.random.Generator) -> list[np.ndarray]:
+def _without_cells(
+    world: World, parts: list[np.ndarray], ability: np.ndarray, rng: np.random.Generator
+) -> list[np.ndarray]:
     """`parts` with NaN where cells are missing."""
     shape = parts[0].shape
     gone = np.zeros(shape, dtype=bool)

@@ -12,7 +12,6 @@ from lm_validity.pages.page import Figure, Finding, Page, Section, Table
 from lm_validity.studies.agreement.analysis import DIRECT, TRAINED
 from lm_validity.studies.agreement.incomplete.estimates import JACKKNIFED
 from lm_validity.studies.agreement.incomplete.section import incomplete_findings, incomplete_section
-from lm_validity.studies.agreement.missing_cells import missing_finding, missing_section, pooled_change_finding
 from lm_validity.studies.agreement.prompt_section import equal_training_section, prompt_section
 from lm_validity.studies.agreement.robustness import (
     influence_section,
@@ -75,7 +74,6 @@ def agreement_page(summary: AgreementSummary) -> Page:
             prefix="influence",
             name="mean tau",
         ),
-        missing_section(summary),
         incomplete_section(summary.incomplete, summary.matrix),
         reliability_section(summary),
         equal_training_section(summary.adapted_shares, summary.matrix),
@@ -96,8 +94,8 @@ def agreement_page(summary: AgreementSummary) -> Page:
 def _findings(summary: AgreementSummary) -> list[Finding]:
     findings = [size_finding(summary), _improvement_finding(summary), corrected_finding(summary)]
     findings += incomplete_findings(summary.incomplete) if summary.lacks_many else []
-    findings += [_agreement_finding(summary), missing_finding(summary)]
-    findings += [_subset_finding(summary), _perplexity_finding(summary), _selection_finding(summary)]
+    findings += [_agreement_finding(summary), _subset_finding(summary)]
+    findings += [_perplexity_finding(summary), _selection_finding(summary)]
     return [finding for finding in findings if finding is not None]
 
 
@@ -115,9 +113,9 @@ def _agreement_finding(summary: AgreementSummary) -> Finding:
         return Finding("No two benchmarks can be compared.", _size(summary))
     parts = [f"{both_intervals(tau[p].mean, tau[p].interval, tau[p].interval_clustered)} {UNDER[p]}" for p in scored]
     own = ", each protocol over all cells it has" if len(scored) > 1 and not summary.improvement.whole else ""
-    if summary.missing_cells is not None and not summary.lacks_many:
-        missing = count(sum(summary.missing_cells.cells.values()), "cell is", "cells are")
-        own += f". {missing} missing, by chance as the intervals assume"
+    if summary.incomplete and not summary.lacks_many:
+        missing = sum(one.missing + one.by_scores for one in summary.incomplete.values())
+        own += f". {count(missing, 'cell is', 'cells are')} missing, by chance as the intervals assume"
     elif set(scored) & set(summary.incomplete):
         own += (
             ". A pair of benchmarks with few models in common counts like any other here. The pooled tau gives it "
@@ -164,7 +162,7 @@ def _improvement_finding(summary: AgreementSummary) -> Finding | None:
         return None
     improvement, test = summary.improvement, summary.improvement.test
     if summary.lacks_many and "all" in summary.pooled:
-        return pooled_change_finding(summary, summary.pooled["all"])
+        return _pooled_change_finding(summary)
     if not is_known(improvement.interval) and not is_known(improvement.interval_clustered):
         return None
     change = both_intervals(improvement.mean, improvement.interval, improvement.interval_clustered, signed=True)
@@ -192,9 +190,26 @@ def _improvement_finding(summary: AgreementSummary) -> Finding | None:
     return Finding(sentence, basis)
 
 
+def _pooled_change_finding(summary: AgreementSummary) -> Finding | None:
+    """The change where cells are missing; none where too few models have a cell under both protocols."""
+    pooled = summary.pooled["all"]
+    if not is_known(pooled.change_interval):
+        return None
+    change = both_intervals(pooled.change, pooled.change_interval, pooled.change_interval_clustered, signed=True)
+    before, after = (value_in_words(pooled.mean[p]) for p in PROTOCOLS)
+    return Finding(
+        f"Train before test changes the pooled tau{assumed(summary)} from {before} to {after}, by {change}.",
+        f"Over the {count(summary.cells_in_both, 'cell')} of {count(pooled.models, 'model')} known under both "
+        f"protocols: {pooled.comparisons:,} comparisons of two models on two benchmarks, each counted once. The mean "
+        "over pairs of benchmarks gives a pair with few models in common the weight of any other. It changes by "
+        f"{value_in_words(summary.improvement.mean, signed=True)}, and {summary.improved_pairs} of "
+        f"{summary.compared_pairs} pairs agree more.",
+    )
+
+
 def _few_in_both(summary: AgreementSummary) -> bool:
     """Whether so few models have a cell under both protocols that comparing these says nothing about the others."""
-    return summary.missing_cells is not None and summary.models_in_both < JACKKNIFED
+    return bool(summary.incomplete) and summary.models_in_both < JACKKNIFED
 
 
 def _subset_finding(summary: AgreementSummary) -> Finding | None:

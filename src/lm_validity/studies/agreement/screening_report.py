@@ -9,11 +9,14 @@ import pandas as pd
 from lm_validity.errors import InputError
 from lm_validity.files import read_json
 from lm_validity.pages.page import Finding, Page, Section, Table, write_report
-from lm_validity.studies.agreement.analysis import DIRECT, TRAINED
-from lm_validity.studies.agreement.score_matrix import ScoreMatrix, read_score_matrix
-from lm_validity.studies.agreement.statistics.ranking import Screening, Thresholds, screen_benchmarks
+from lm_validity.studies.agreement.score_matrix import read_score_matrix
+from lm_validity.studies.agreement.statistics.ranking import Thresholds, screen_benchmarks
 from lm_validity.summaries import Missing, known, page_only
+from lm_validity.tables.schema import PROTOCOLS
 from lm_validity.words import count, explain_protocols
+
+NO_EXAMPLES = "The number of training examples is unknown. This excludes no benchmark."
+NO_OTHER = "No other benchmark that passes both rules has a tau with this one."
 
 
 @dataclass(frozen=True)
@@ -59,26 +62,35 @@ def report_screening(
     cells that earlier scores chose are left out.
     """
     matrix = read_score_matrix(scores, models, benchmarks, plan)
-    tasks = ~matrix.is_corpus
-    for protocol in (DIRECT, TRAINED):
+    for protocol in PROTOCOLS:
         if not matrix.has(protocol):
             raise InputError(f"{scores}: no {protocol} scores.", "screening compares both protocols.")
-    examples = _training_examples(matrix, Path(results) if results else None)[tasks]
-    found = screen_benchmarks(
-        matrix.oriented(DIRECT)[:, tasks], matrix.oriented(TRAINED)[:, tasks], examples, thresholds
-    )
-    candidates = _candidates(matrix, tasks, examples, found)
+    tasks = ~matrix.is_corpus
+    facts = matrix.benchmark_facts[tasks]
+    examples = facts["training_examples"].to_numpy(dtype=float)
+    if results:
+        recorded = [_recorded(Path(results), benchmark) for benchmark in facts["benchmark"]]
+        examples = np.where(np.isnan(examples), recorded, examples)
+    direct, trained = (matrix.oriented(protocol)[:, tasks] for protocol in PROTOCOLS)
+    found = screen_benchmarks(direct, trained, examples, thresholds)
+    candidates = [
+        Candidate(
+            benchmark=fact.benchmark,
+            kept=not found.reasons[i],
+            reason=found.reasons[i],
+            training_examples=known(examples[i], NO_EXAMPLES),
+            models=found.models[i],
+            not_improved=found.unimproved[i],
+            others=found.others[i],
+            negative_agreement=found.negative[i],
+            mean_tau=known(found.mean_tau[i], NO_OTHER),
+            category=None if pd.isna(fact.category) else fact.category,
+            output_type=None if pd.isna(fact.output_type) else fact.output_type,
+        )
+        for i, fact in enumerate(facts.itertuples())
+    ]
     summary = ScreeningSummary(thresholds, candidates, matrix.notes, matrix.trained_here)
     write_report(_page(summary), summary, output)
-
-
-def _training_examples(matrix: ScoreMatrix, results: Path | None) -> np.ndarray:
-    """(benchmarks,) documents to train on, before the run's own caps; NaN where unknown."""
-    known = matrix.benchmark_facts["training_examples"].to_numpy(dtype=float)
-    if results is not None:
-        recorded = [_recorded(results, benchmark) for benchmark in matrix.benchmarks]
-        known = np.where(np.isnan(known), recorded, known)
-    return known
 
 
 def _recorded(results: Path, benchmark: str) -> float:
@@ -87,38 +99,6 @@ def _recorded(results: Path, benchmark: str) -> float:
         return float(read_json(results / "prefetch" / "benchmarks" / f"{benchmark}.json")["documents"]["train"])
     except (OSError, ValueError, KeyError):
         return float("nan")
-
-
-def _candidates(matrix: ScoreMatrix, tasks: np.ndarray, examples: np.ndarray, found: Screening) -> list[Candidate]:
-    facts = matrix.benchmark_facts[tasks]
-    return [
-        Candidate(
-            benchmark=benchmark,
-            kept=not reason,
-            reason=reason,
-            training_examples=known(number, "The number of training examples is unknown. This excludes no benchmark."),
-            models=models,
-            not_improved=unimproved,
-            others=others,
-            negative_agreement=negative,
-            mean_tau=known(tau, "No other benchmark that passes both rules has a tau with this one."),
-            category=None if pd.isna(category) else category,
-            output_type=None if pd.isna(output_type) else output_type,
-        )
-        for benchmark, category, output_type, number, reason, models, unimproved, others, negative, tau in zip(
-            facts["benchmark"],
-            facts["category"],
-            facts["output_type"],
-            examples,
-            found.reasons,
-            found.models,
-            found.unimproved,
-            found.others,
-            found.negative,
-            found.mean_tau,
-            strict=True,
-        )
-    ]
 
 
 def _page(summary: ScreeningSummary) -> Page:
@@ -150,7 +130,7 @@ def _page(summary: ScreeningSummary) -> Page:
         explanation=explanation,
         tables=[Table("screening", "Candidates", table, formats=formats, labels=labels)],
     )
-    explained = explain_protocols((DIRECT, TRAINED), own=summary.trained_here)
+    explained = explain_protocols(PROTOCOLS, own=summary.trained_here)
     question = f"Which candidate benchmarks are usable in the study? {explained}"
     return Page(
         name="screening", title="Screening of benchmarks", question=question, findings=[finding], sections=[section],

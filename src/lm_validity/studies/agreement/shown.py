@@ -43,4 +43,4 @@ def shown_mean(compared: Value, own: Value, interval: Range | None) -> str:
 
 def assumed(summary: AgreementSummary) -> str:
     """What intervals of a table that lacks many cells take for granted, said before them."""
-    return BY_CHANCE if summary.missing_cells is not None and summary.missing_cells.are_many else ""
+    return BY_CHANCE if summary.lacks_many else ""

@@ -13,7 +13,7 @@ from lm_validity.studies.agreement.analysis import (
 )
 from lm_validity.studies.agreement.by_benchmark.figures import benchmark_figures
 from lm_validity.studies.agreement.incomplete.estimates import JACKKNIFED, incomplete_protocols
-from lm_validity.studies.agreement.missing_cells import missing_cells
+from lm_validity.studies.agreement.incomplete.summary import NEARLY_WHOLE
 from lm_validity.studies.agreement.pair_alignment import align_pairs, contradictions, method_notes
 from lm_validity.studies.agreement.pooled_comparison import compare_pooled
 from lm_validity.studies.agreement.prompt_section import unequal_training
@@ -32,6 +32,7 @@ from lm_validity.studies.agreement.statistics.noise import reliability_of, trans
 from lm_validity.studies.agreement.statistics.ranking import (
     Agreement,
     PerplexityAgreement,
+    fewest_in_common,
     finite_mean,
     kendall_tau_matrix,
     mean_over_pairs,
@@ -91,7 +92,7 @@ def summarize_agreement_report(
     improved, compared = comparison.improved
     by_benchmark = benchmark_figures(analysis)
     tau = {p: _tau(analysis, uncertainty, p, by_benchmark[p]) for p in PROTOCOLS}
-    improvement, pooled = _improvement(analysis, uncertainty, tau), compare_pooled(analysis)
+    incomplete = incomplete_protocols(analysis.matrix)
     return AgreementSummary(
         models=len(analysis.matrix.models),
         benchmarks=len(analysis.tasks),
@@ -101,7 +102,7 @@ def summarize_agreement_report(
         improved_pairs=improved if compared else Missing(_nothing_compared(analysis, "tau")),
         compared_pairs=compared,
         kendall_tau=tau,
-        improvement=improvement,
+        improvement=_improvement(analysis, uncertainty, tau),
         significance_tau=_significance(analysis, uncertainty),
         variance_components={p: _variance(analysis, p) for p in PROTOCOLS},
         perplexity=_perplexity(analysis, uncertainty),
@@ -117,9 +118,8 @@ def summarize_agreement_report(
         },
         subsets={p: _subsets(subset, analysis.scores[p]) for p, subset in analysis.subsets.items()},
         influence={p: [influence_row(left) for left in rows] for p, rows in analysis.influence.items()},
-        missing_cells=missing_cells(analysis, tau, pooled),
-        incomplete=incomplete_protocols(analysis.matrix),
-        pooled=pooled,
+        incomplete=incomplete,
+        pooled=compare_pooled(analysis),
         alignment=align_pairs(analysis, align, every=resamples > 0),
         selected_on_test=analysis.maximum,
         by_benchmark=by_benchmark,
@@ -132,6 +132,7 @@ def summarize_agreement_report(
         categories=analysis.categories,
         choices=choices,
         adapted_shares=shares,
+        lacks_many=any(fewest_in_common(analysis.scores[p]) < NEARLY_WHOLE for p in incomplete),
     )
 
 

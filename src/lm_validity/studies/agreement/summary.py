@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from lm_validity.studies.agreement.incomplete.summary import Incomplete, MissingCells, PooledRow, Range, Value
+from lm_validity.studies.agreement.incomplete.summary import Incomplete, PooledRow, Range, Value
 from lm_validity.studies.agreement.score_matrix import ScoreMatrix
 from lm_validity.studies.agreement.statistics.ranking import Alignment, PerplexityAgreement, RankBands
 from lm_validity.studies.agreement.statistics.resampling import Interval
@@ -365,8 +365,8 @@ class PromptRange:
 @dataclass(frozen=True)
 class AgreementSummary:
     """The agreement report. `categories`: of each benchmark, None where unknown; `choices`: prompts chosen;
-    `missing_cells`: None where no cell is missing; `incomplete`: by protocol that lacks cells; `pooled`: rows `all` and
-    `like_size` where cells are missing.
+    `incomplete`: by protocol that lacks cells; `pooled`: rows `all` and `like_size` where cells are missing;
+    `lacks_many`: so many that headlines are pooled, and say what intervals assume.
     `adapted_shares`: of each model's weights, those with an adapter; `standard_errors`: those that are not used."""
 
     models: int
@@ -387,7 +387,6 @@ class AgreementSummary:
     reliability: dict[str, Value]
     subsets: dict[str, SubsetSummary]
     influence: dict[str, list[InfluenceSummary]]
-    missing_cells: MissingCells | None
     incomplete: dict[str, Incomplete]
     pooled: dict[str, PooledRow]
     alignment: list[PairAlignment]
@@ -402,8 +401,4 @@ class AgreementSummary:
     categories: list[str | None] = page_only()
     choices: pd.DataFrame = page_only()
     adapted_shares: pd.DataFrame = page_only()
-
-    @property
-    def lacks_many(self) -> bool:
-        """Whether so many cells are missing that the headlines are pooled, and say what intervals assume."""
-        return self.missing_cells is not None and self.missing_cells.are_many
+    lacks_many: bool = page_only()

@@ -255,7 +255,7 @@ def test_few_models_of_many_say_nothing_about_the_others(tables, tmp_path, monke
         for name in ("summary", "page")
     )
     assert (summary["incomplete"][TRAINED]["kendall_tau"]["interval"] is not None) == known
-    assert (summary["missing_cells"]["change"] is not None) == known
+    assert (summary["pooled"]["all"]["change_interval"] is not None) == known
     assert any("changes the" in finding["sentence"] for finding in page["findings"]) == known
     assert (factors["explained_variance"][TRAINED] is not None) == known
     ranked = [finding["sentence"] for finding in factors_page["findings"] if "potential" in finding["sentence"]]

@@ -461,7 +461,7 @@ def subsets_of(others: list, one=0.5) -> SimpleNamespace:
     curve, sizes = [0.8] * len(others), list(range(1, len(others) + 1))
     interval = Interval(0.41, 0.61) if is_known(one) else one
     subset = SubsetSummary(sizes, curve, curve, curve, curve, sizes, others, one, interval)
-    return SimpleNamespace(subsets={DIRECT: subset}, missing_cells=None)
+    return SimpleNamespace(subsets={DIRECT: subset}, lacks_many=False)
 
 
 @pytest.mark.parametrize(("shares", "said"), [([0.14, 1.0], True), ([0.9, 1.0], False), ([0.2], False), ([], False)])

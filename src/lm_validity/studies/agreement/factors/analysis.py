@@ -35,7 +35,6 @@ from lm_validity.studies.agreement.statistics.factors import (
     parallel_analysis,
     principal_components,
     ranks_over_benchmarks,
-    ranks_over_noise,
     relate_to_compute,
     second_factor,
     share_intervals,
@@ -105,8 +104,8 @@ class FactorsAnalysis:
 class FactorsUncertainty:
     """95% intervals by protocol. `shares`: of the first components over models, arrays (5,); `families`: of
     the first share; `compute`: of Kendall's tau with compute; `population_ranks`: over benchmarks;
-    `category_ranks`: over whole categories of benchmarks, where the sheet names at least 3;
-    `noise_ranks`: over items. `common_*`: over the cells known under both protocols. `reason`: why there are none.
+    `category_ranks`: over whole categories of benchmarks, where the sheet names enough. `common_*`: over the cells
+    known under both protocols. `reason`: why there are none.
     """
 
     reason: str
@@ -118,7 +117,6 @@ class FactorsUncertainty:
     compute: dict[str, Interval[float]] = field(default_factory=dict)
     population_ranks: dict[str, RankDraws] = field(default_factory=dict)
     category_ranks: dict[str, RankDraws] = field(default_factory=dict)
-    noise_ranks: dict[str, RankDraws] = field(default_factory=dict)
 
 
 def analyze_factors(matrix: ScoreMatrix, seed: int = 2) -> FactorsAnalysis:
@@ -181,7 +179,6 @@ def factors_uncertainty(analysis: FactorsAnalysis, resamples: int, seed: int = 3
     # the same benchmarks for both protocols, so that the gap of a model's two ranks has an interval
     benchmark_weights = multiplicities(len(analysis.tasks), resamples, draws("benchmarks"))
     known = list(analysis.parallel)
-    is_task = ~analysis.matrix.is_corpus
     shares = {p: share_intervals(analysis.scores[p], np.arange(models)) for p in known}
     ranks = {p: ranks_over_benchmarks(analysis.scores[p], benchmark_weights) for p in known}
     return FactorsUncertainty(
@@ -193,12 +190,6 @@ def factors_uncertainty(analysis: FactorsAnalysis, resamples: int, seed: int = 3
         compute={p: _compute_interval(analysis, p, resamples, draws(f"compute {p}")) for p in known},
         population_ranks=ranks,
         category_ranks=_category_ranks(analysis, resamples, known),
-        noise_ranks={
-            p: ranks_over_noise(
-                analysis.scores[p], analysis.matrix.stderr[p][:, is_task], resamples, draws(f"ranks over noise {p}")
-            )
-            for p in known
-        },
     )
 
 

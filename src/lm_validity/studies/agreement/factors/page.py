@@ -155,17 +155,12 @@ def _pick_finding(summary: FactorsSummary) -> Finding | None:
     bounds = potential.interval_population_of_categories if by_category else bounds
     interval = "" if isinstance(bounds, Missing) else f", 95% interval {bounds.low:.0f} to {bounds.high:.0f}"
     resampled = "categories" if by_category else "benchmarks"
-    together = potential.simultaneous_these_benchmarks
     basis = f"Interval over {resampled}." if interval else "These benchmarks give no interval for others like them."
     if is_known(potential.share_in_top["1"]):
         basis += (
             f" It is first in {percent(number(potential.share_in_top['1']))} of the resamples of {resampled}. That is "
             "not the probability that it truly is first."
         )
-    if not isinstance(together, Missing):
-        low, high = f"{together.low:.0f}", f"{together.high:.0f}"
-        both = low if low == high else f"{low} to {high}"
-        basis += f" On exactly these benchmarks, and for all models at once, its rank is {both}."
     potential_words = " (its potential)" if protocol == TRAINED else ""
     first = f"ranks first on the first factor {UNDER[protocol]}{potential_words}: rank"
     ranked = f"{len(ranks)}" if len(ranks) == summary.models else f"the {count(len(ranks), 'model')} with enough scores"

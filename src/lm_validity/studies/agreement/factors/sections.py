@@ -40,11 +40,9 @@ def potential_section(summary: FactorsSummary) -> Section | None:
         "Which model to pick",
         finding=finding,
         explanation=f"Potential is the rank on the first factor under train before test.{which} The interval is for "
-        "other benchmarks like these: benchmarks are resampled. The table has further intervals. These benchmarks: "
-        "only the noise of the scores varies. Categories: whole categories are resampled. Quote this one where "
-        "categories are known. All at once: holds for all models together. For other benchmarks it resamples single "
-        "ones, so it is too narrow where benchmarks of a category are alike. A share of resamples is not the "
-        "probability that a model truly is among the first.",
+        "other benchmarks like these: benchmarks are resampled. It is too narrow where benchmarks of a category are "
+        "alike. Where categories are known, quote the table's interval over categories: whole categories are "
+        "resampled. A share of resamples is not the probability that a model truly is among the first.",
         figures=[figure],
         tables=tables,
     )
@@ -89,14 +87,8 @@ def _rank_table(frame: pd.DataFrame) -> Table:
             "parameters_b": "parameters (billions)",
             "low": "from",
             "high": "to",
-            "low_these": "from, these benchmarks",
-            "high_these": "to, these benchmarks",
             "low_categories": "from, categories",
             "high_categories": "to, categories",
-            "low_together": "from, all at once",
-            "high_together": "to, all at once",
-            "low_these_together": "from, these benchmarks, all at once",
-            "high_these_together": "to, these benchmarks, all at once",
             "top_1": "first, share of resamples",
             "top_3": "in the first 3",
             "top_10": "in the first 10",
@@ -128,10 +120,7 @@ def _rank_frame(summary: FactorsSummary, protocol: str) -> pd.DataFrame:
             "parameters_b": size,
             "rank": found.rank,
             **as_columns(found.interval_population_of_benchmarks),
-            **as_columns(found.interval_these_benchmarks, "low_these", "high_these"),
             **as_columns(found.interval_population_of_categories, "low_categories", "high_categories"),
-            **as_columns(found.simultaneous_population_of_benchmarks, "low_together", "high_together"),
-            **as_columns(found.simultaneous_these_benchmarks, "low_these_together", "high_these_together"),
             **{f"top_{first}": share for first, share in found.share_in_top.items()},
             "direct_rank": direct[model].rank if model in direct else np.nan,
         }

@@ -33,7 +33,7 @@ from lm_validity.studies.agreement.statistics.factors import (
     share_intervals,
 )
 from lm_validity.studies.agreement.statistics.noise import cluster_numbers
-from lm_validity.studies.agreement.statistics.resampling import Interval, hull, share_in_top, simultaneous_ranks
+from lm_validity.studies.agreement.statistics.resampling import Interval, hull, share_in_top
 from lm_validity.studies.agreement.summarize import SMALL_FAMILY, influence_row
 from lm_validity.studies.agreement.summary import Range, Value, each, ends
 from lm_validity.summaries import Missing, known
@@ -52,11 +52,7 @@ NO_RANK_INTERVAL = (
     f"There are fewer than {LEAST_UNITS} benchmarks, or the model has one of them, or most resamples give the "
     "model no rank: they contain none of its benchmarks, or fewer than two on which models differ."
 )
-NO_ERRORS = "A standard error of the model is missing."
 NO_CATEGORIES = f"The benchmarks sheet names fewer than {LEAST_UNITS} categories, or no category with two benchmarks."
-NO_SIMULTANEOUS = (
-    f"There are fewer than {LEAST_UNITS} benchmarks, or in some resamples of the benchmarks the model has no score."
-)
 SECOND_FACTOR = "These ranks take one factor for granted, and residuals show a second one."
 NO_CHECK = "There are too few scores to hold any out."
 
@@ -236,15 +232,12 @@ def _compute(analysis: FactorsAnalysis, uncertainty: FactorsUncertainty, protoco
 
 
 def _ranks(analysis: FactorsAnalysis, uncertainty: FactorsUncertainty, protocol: str) -> dict[str, RankSummary]:
-    """Rank on the first component with intervals over benchmarks and over items, by model."""
-    population, noise = uncertainty.population_ranks[protocol], uncertainty.noise_ranks[protocol]
-    over_benchmarks, over_items = population.interval(), noise.interval()
+    """Rank on the first component with intervals over benchmarks and over their categories, by model."""
+    population = uncertainty.population_ranks[protocol]
+    over_benchmarks = population.interval()
     categories = uncertainty.category_ranks.get(protocol)
     # few categories vary less in resamples than in truth: never shorter than over benchmarks one by one
     over_categories = over_benchmarks if categories is None else hull(categories.interval(), over_benchmarks)
-    all_benchmarks, all_items = (
-        simultaneous_ranks(one.score, one.score_draws, one.units) for one in (population, noise)
-    )
     tops = {first: share_in_top((categories or population).draws, first) for first in (1, 3, 10)}
     scores = _by_model(analysis, protocol)
     found = {}
@@ -254,11 +247,8 @@ def _ranks(analysis: FactorsAnalysis, uncertainty: FactorsUncertainty, protocol:
         found[model] = RankSummary(
             rank=unranked or float(population.rank[i]),
             interval_population_of_benchmarks=unranked or _rank_range(over_benchmarks, i, NO_RANK_INTERVAL),
-            interval_these_benchmarks=unranked or _rank_range(over_items, i, NO_ERRORS),
             interval_population_of_categories=unranked
             or (Missing(NO_CATEGORIES) if categories is None else _rank_range(over_categories, i, NO_RANK_INTERVAL)),
-            simultaneous_population_of_benchmarks=unranked or _rank_range(all_benchmarks, i, NO_SIMULTANEOUS),
-            simultaneous_these_benchmarks=unranked or _rank_range(all_items, i, NO_ERRORS),
             share_in_top={
                 str(first): known(float(share[i]), NO_RANK_INTERVAL) if unranked is None else unranked
                 for first, share in tops.items()

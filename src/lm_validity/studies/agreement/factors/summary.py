@@ -53,18 +53,15 @@ class ComputeSummary(RelationSummary):
 
 @dataclass(frozen=True)
 class RankSummary:
-    """A model's rank on the first component, 1 = best, with intervals over benchmarks, their categories and items.
+    """A model's rank on the first component, 1 = best, with intervals over benchmarks and over their categories.
 
-    `simultaneous_*`: ranks that hold for all models at once; `share_in_top`: share of resamples in which the model is
-    among the first 1, 3 or 10, over categories where there are some, else over benchmarks.
+    `share_in_top`: share of resamples in which the model is among the first 1, 3 or 10, over categories where there are
+    some, else over benchmarks.
     """
 
     rank: Value
     interval_population_of_benchmarks: Range
-    interval_these_benchmarks: Range
     interval_population_of_categories: Range
-    simultaneous_population_of_benchmarks: Range
-    simultaneous_these_benchmarks: Range
     share_in_top: dict[str, Value]
 
 
@@ -106,8 +103,8 @@ class CompletionSummary:
 
 @dataclass(frozen=True)
 class FactorsSummary:
-    """The factors report. `compute`: (models,); `ranks`, `noise_ranks`, `common_ranks`: draws by protocol, empty
-    without resampling; `tasks`: benchmarks that are no perplexity corpora; `standard_errors`: those that are not used.
+    """The factors report. `compute`: (models,); `common_ranks`: draws by protocol, empty without resampling; `tasks`:
+    benchmarks that are no perplexity corpora; `standard_errors`: those that are not used.
     """
 
     models: int

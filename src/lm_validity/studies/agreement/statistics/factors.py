@@ -193,30 +193,19 @@ COMPONENTS_AT_ONCE = 2**21  # numbers in tables without some of the models
 NEARLY_CONSTANT = 1e-12  # of the largest square of a benchmark's scores
 
 
-def first_components(tables: np.ndarray) -> np.ndarray:
-    """(tables, models) scores on the first component of each of `tables` (tables, models, benchmarks).
-
-    NaN where missing, which must be the same cells in all tables. Takes several times the tables' memory.
-    """
-    found = np.full(tables.shape[:2], np.nan)
-    if not tables.size:
-        return found
-    values, known, correlation, plain = _correlated(tables)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        z = values / np.sqrt((values**2).sum(axis=1) / known.sum(axis=0))[:, None]
-    loadings = _leading(correlation[plain])
-    found[plain] = _scores(np.einsum("tmb,tb->tm", z[plain], loadings), loadings, known)
-    for place in np.flatnonzero(~plain):
-        found[place] = principal_components(tables[place]).scores
-    return found
-
-
 def first_shares(tables: np.ndarray) -> np.ndarray:
-    """(tables,) shares of variance of the first components of `tables`, as in `first_components`; NaN without one."""
+    """(tables,) shares of variance of the first components of `tables` (tables, models, benchmarks); NaN without one.
+
+    What is missing must be the same cells in all tables. Takes several times the tables' memory.
+    """
     found = np.full(len(tables), np.nan)
     if not tables.size:
         return found
-    _, _, correlation, plain = _correlated(tables)
+    known = np.isfinite(tables[0]).astype(float)
+    filled = np.where(known > 0, tables, 0.0)
+    values = known * (filled - filled.sum(axis=1, keepdims=True) / np.maximum(known.sum(axis=0), 1))
+    covariance, square = pairwise_moments(values, known, np.ones(len(known)))
+    correlation, plain = _correlation(covariance, square, (filled**2).max(axis=1))
     found[plain] = _shares(correlation[plain])[:, 0]
     for place in np.flatnonzero(~plain):
         found[place] = np.append(principal_components(tables[place]).explained_variance, np.nan)[0]
@@ -282,15 +271,6 @@ def shares_left_out(scores: np.ndarray, clusters: np.ndarray, components: int) -
             part = principal_components(scores[clusters != place]).explained_variance[:components]
             found[place, : len(part)] = part
     return found
-
-
-def _correlated(tables: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """(centred values, 0 where missing; known cells; correlations (tables, k, k); whether all benchmarks take part)."""
-    known = np.isfinite(tables[0]).astype(float)
-    filled = np.where(known > 0, tables, 0.0)
-    values = known * (filled - filled.sum(axis=1, keepdims=True) / np.maximum(known.sum(axis=0), 1))
-    covariance, square = pairwise_moments(values, known, np.ones(len(known)))
-    return values, known, *_correlation(covariance, square, (filled**2).max(axis=1))
 
 
 def _correlation(covariance: np.ndarray, square: np.ndarray, largest: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -713,7 +693,6 @@ def ability_ranks(
 # ----------------------------------------------------------------------------------------------------------------------
 # Which model to pick: ranks on the first component, with intervals, and how far direct ranks mislead.
 
-AT_ONCE = 2**21  # numbers in the redrawn tables that are kept
 # benchmarks or categories that are resampled; with 3, intervals of ranks held in .85 to .91 of simulated tables
 LEAST_UNITS = 4
 
@@ -722,14 +701,11 @@ LEAST_UNITS = 4
 class RankDraws:
     """Ranks on the first component, 1 = best: `rank` (models,) as observed, `draws` (resamples, models);
     NaN where a model has no score. `lone`: (models,) True where the draws are of one benchmark again and again.
-    `score`, `score_draws`: the first component behind them, of the same shapes. `units`: number of benchmarks or of
-    categories that were resampled, None where none were.
+    `units`: number of benchmarks or of categories that were resampled, None where none were.
     """
 
     rank: np.ndarray
     draws: np.ndarray
-    score: np.ndarray
-    score_draws: np.ndarray
     lone: np.ndarray | None = None
     units: int | None = None
 
@@ -748,8 +724,6 @@ class RankDraws:
         return RankDraws(
             self.rank - other.rank,
             self.draws - other.draws,
-            self.score - other.score,
-            self.score_draws - other.score_draws,
             None if self.lone is None or other.lone is None else self.lone | other.lone,
             self.units,
         )
@@ -758,13 +732,6 @@ class RankDraws:
 def component_ranks(scores: np.ndarray) -> np.ndarray:
     """(models,) ranks on the first component of `scores` (models, benchmarks), 1 = best, ties averaged."""
     return average_ranks(principal_components(scores).scores[:, None])[:, 0]
-
-
-def _rank_draws(
-    scores: np.ndarray, component_draws: np.ndarray, lone: np.ndarray | None = None, units: int | None = None
-) -> RankDraws:
-    draws = average_ranks(component_draws.T).T
-    return RankDraws(component_ranks(scores), draws, principal_components(scores).scores, component_draws, lone, units)
 
 
 def ranks_over_benchmarks(scores: np.ndarray, weights: np.ndarray, units: int | None = None) -> RankDraws:
@@ -777,26 +744,7 @@ def ranks_over_benchmarks(scores: np.ndarray, weights: np.ndarray, units: int | 
     units = units or scores.shape[1]
     few = units < LEAST_UNITS
     draws = np.full((len(weights), len(scores)), np.nan) if few else first_components_of_resamples(scores, weights)
-    return _rank_draws(scores, draws, np.isfinite(scores).sum(axis=1) < 2, units)
-
-
-def ranks_over_noise(scores: np.ndarray, stderr: np.ndarray, resamples: int, rng: np.random.Generator) -> RankDraws:
-    """Ranks when each score is drawn again from N(score, stderr²): these benchmarks, other items.
-
-    A parametric bootstrap. Where a standard error is missing the draws are NaN for that model.
-    """
-    unknown = (np.isfinite(scores) & ~np.isfinite(stderr)).any(axis=1)
-    noise = np.where(np.isfinite(stderr), stderr, 0.0)
-    step = max(1, AT_ONCE // max(1, scores.size))
-    parts = [np.empty((0, len(scores)))]
-    for start in range(0, resamples, step):
-        size = min(step, resamples - start)
-        parts.append(first_components(scores + noise * rng.standard_normal((size, *scores.shape))))
-    found = _rank_draws(scores, np.concatenate(parts))
-    # the other models are ranked among all, those of unknown error included
-    found.draws[:, unknown] = np.nan
-    found.score_draws[:, unknown] = np.nan
-    return found
+    return RankDraws(component_ranks(scores), average_ranks(draws.T).T, np.isfinite(scores).sum(axis=1) < 2, units)
 
 
 @dataclass(frozen=True)

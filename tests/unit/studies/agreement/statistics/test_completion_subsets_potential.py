@@ -12,13 +12,11 @@ from lm_validity.studies.agreement.statistics.factors import (
     component_ranks,
     fit_one_factor,
     ranks_over_benchmarks,
-    ranks_over_noise,
 )
 from lm_validity.studies.agreement.statistics.resampling import (
     expanded_level,
     multiplicities,
     share_in_top,
-    simultaneous_ranks,
 )
 from lm_validity.studies.agreement.statistics.subsets import (
     agreement_with_others,
@@ -132,19 +130,12 @@ def test_greedy_choice_is_judged_on_other_models():
     assert np.mean(here) > np.mean(elsewhere) + 0.08
 
 
-def test_ranks_over_benchmarks_and_noise():
+def test_ranks_over_benchmarks():
     scores = np.outer(np.arange(6.0), np.ones(4)) + 0.01 * np.arange(4)
     assert component_ranks(scores).tolist() == [6, 5, 4, 3, 2, 1]
     rng = np.random.default_rng(6)
     population = ranks_over_benchmarks(scores, multiplicities(4, 30, rng))
     assert (population.draws[np.isfinite(population.draws).all(axis=1)] == population.rank).all()
-    quiet = ranks_over_noise(scores, np.zeros_like(scores), 10, rng)
-    assert (quiet.draws == quiet.rank).all()
-    stderr = np.full_like(scores, 3.0)
-    stderr[2, 1] = np.nan
-    loud = ranks_over_noise(scores, stderr, 200, rng)
-    assert np.isnan(loud.draws[:, 2]).all()
-    assert loud.draws[:, 0].std() > 0.3
 
 
 def test_rank_intervals_of_few_units_hold_more_of_the_draws():
@@ -169,25 +160,11 @@ def test_three_benchmarks_give_ranks_and_no_interval_for_others():
     assert sorted(ranks.rank) == list(range(1, 16)) and np.isnan(ranks.interval().low).all()
     (first, *_), shares = best_by_budget(ranks, np.ones(15)), share_in_top(ranks.draws, 1)
     assert first.model == ranks.rank.argmin() and np.isnan(first.probability_best) and np.isnan(shares).all()
-    population = simultaneous_ranks(ranks.score, ranks.score_draws, ranks.units)
-    assert np.isnan(population.low).all()
-
-
-def test_noise_rank_intervals_cover_the_true_rank():
-    rng = np.random.default_rng(7)
-    truth = np.sort(rng.normal(size=15))[::-1]
-    stderr = np.full((15, 5), 0.3)
-    covered = []
-    for _ in range(30):
-        scores = truth[:, None] + stderr * rng.normal(size=(15, 5))
-        low, high = np.quantile(ranks_over_noise(scores, stderr, 100, rng).draws, [0.025, 0.975], axis=0)
-        covered.append((low <= np.arange(1, 16)) & (np.arange(1, 16) <= high))
-    assert 0.9 <= np.mean(covered) <= 1.0
 
 
 def test_best_model_by_budget():
     draws = np.array([[1, 2, 3, 4.0], [2, 1, 3, 4], [1, 2, 3, 4], [1, 2, 4, 3]])
-    ranks = RankDraws(np.array([1.0, 2, 3, 4]), draws, -np.array([1.0, 2, 3, 4]), -draws)
+    ranks = RankDraws(np.array([1.0, 2, 3, 4]), draws)
     choices = best_by_budget(ranks, np.array([7.0, 3.0, 1.0, np.nan]))
     assert [(c.parameters_b, c.model) for c in choices] == [(1.0, 2), (3.0, 1), (7.0, 0)]
     assert choices[-1].probability_best == 0.75 and choices[-1].rivals == (1,)
@@ -195,7 +172,7 @@ def test_best_model_by_budget():
 
 def test_resamples_without_ranks_choose_no_model():
     draws = np.array([[1, 2.0], [np.nan, np.nan], [np.nan, 1], [np.nan, np.nan]])
-    (choice,) = best_by_budget(RankDraws(np.array([1.0, 2]), draws, np.zeros(2), draws), np.array([1.0, 1.0]))
+    (choice,) = best_by_budget(RankDraws(np.array([1.0, 2]), draws), np.array([1.0, 1.0]))
     assert (choice.model, choice.probability_best, choice.rivals) == (0, 0.5, (1,))
 
 

@@ -1,5 +1,5 @@
-"""Writes the reference pages that are made from the code: configuration keys, table columns, commands, glossary, and
-the two tables of the page on cards.
+"""Writes the reference pages that are made from the code: configuration keys, table columns, results, commands,
+glossary, and the two tables of the page on cards.
 
     python docs/generate_reference.py          # rewrite those that are not up to date
     python docs/generate_reference.py --check  # exit 1 where one is not (in the tests)
@@ -20,8 +20,11 @@ from lm_validity.cli import GROUPS, WORKFLOW, register_commands
 from lm_validity.config.generate import renew
 from lm_validity.config.sections import Cards, Configuration
 from lm_validity.pages.page import glossary_text
+from lm_validity.results import CARDS, INTERVALS, KEYS, UNIQUE, lines_of
+from lm_validity.results import COLUMNS as RESULTS
 from lm_validity.site.cards.quantities import QUANTITIES
 from lm_validity.tables.schema import COLUMNS
+from lm_validity.words import ReasonCode
 
 FOLDER = Path(__file__).parent / "reference"
 MADE = "<!-- Made by docs/generate_reference.py: edit what it reads, not this page. -->\n"
@@ -109,6 +112,36 @@ def columns_page() -> str:
     return "\n".join(lines)
 
 
+def results_page() -> str:
+    """The rows of results.parquet: columns, codes, intervals, and which key of summary.json becomes which quantity."""
+    lines = ["# Results as rows", "", MADE, "Every report writes its numbers as rows: `results.parquet`, and",
+             "`results.csv` with the same rows, beside `summary.json`. One row is a number. A number with several",
+             "intervals has a row for each, in which the value is repeated. The layout is provisional.", "",
+             f"Rows are unique by {', '.join(f'`{name}`' for name in UNIQUE)}.", "",
+             "| column | meaning |", "|---|---|"]  # fmt: skip
+    lines += [f"| `{name}` | {_cell(meaning)} |" for name, meaning in RESULTS.items()]
+    lines += ["", "## `reason_code`", "", "| code | meaning |", "|---|---|"]
+    lines += [f"| `{code}` | {_cell(code.meaning)} |" for code in ReasonCode]
+    lines += ["", "## `interval_for`", "", "| interval over | what is drawn, left out or varied |", "|---|---|"]
+    lines += [f"| `{name}` | {_cell(meaning)} |" for name, meaning in INTERVALS.items()]
+    lines += ["", "## Keys of summary.json", "", "`{name}` in a key stands for any text. `subject`, `other` and",
+              "`protocol` are columns, and other names are in `conditions`. `[a,b=subject]` is a list of records that",
+              "are told apart by their fields `a` and `b`. `[#place]` is a list by place, from 1.", ""]  # fmt: skip
+    for study in KEYS:
+        lines += [f"### {study}", "", "| key | quantity | unit | `n` counts | interval over |", "|---|---|---|---|---|"]
+        for line in lines_of(study):
+            words = (line.path, line.quantity, line.unit, line.counted, line.over)
+            lines.append(f"| {' | '.join(f'`{word}`' if word else '' for word in words)} |")
+        lines.append("")
+    lines += ["## Quantities of cards", "", "Those of a [benchmark card](cards.md) that are rows of a report, of the",
+              "card's benchmark. The others come from the tables, the benchmarks sheet or the splits.", "",
+              "| quantity of the card | report | quantity | conditions |", "|---|---|---|---|"]  # fmt: skip
+    for name, (study, quantity, conditions) in CARDS.items():
+        words = _cell(", ".join(f"`{key}`: {json.dumps(value)}" for key, value in conditions.items()))
+        lines.append(f"| `{name}` | {study} | `{quantity}` | {words} |")
+    return "\n".join([*lines, ""])
+
+
 def _type(kind: pa.DataType) -> str:
     if pa.types.is_list(kind):
         return f"list of {_type(kind.value_type)}s"
@@ -187,6 +220,7 @@ PAGES = {
     "columns.md": columns_page,
     "commands.md": commands_page,
     "glossary.md": glossary_page,
+    "results.md": results_page,
 }
 
 

@@ -23,6 +23,7 @@ from typing import Any, TypeGuard, TypeVar
 import numpy as np
 
 from lm_validity.files import write_json
+from lm_validity.words import Reason, ReasonCode
 
 T = TypeVar("T")
 KEYS_NAMED = 3  # of the places that share a reason
@@ -30,9 +31,14 @@ KEYS_NAMED = 3  # of the places that share a reason
 
 @dataclass(frozen=True)
 class Missing:
-    """A value that cannot be computed, and why: one sentence."""
+    """A value that cannot be computed, and why: one sentence, which may be a `Reason` with its code."""
 
     reason: str
+
+    @property
+    def code(self) -> ReasonCode:
+        """The code of the reason."""
+        return self.reason.code if isinstance(self.reason, Reason) else ReasonCode.NOT_COMPUTED
 
 
 def known(value: T | None, reason: str) -> T | Missing:
@@ -92,7 +98,7 @@ def _note(reason: str, keys: list[str]) -> str:
     return f"{shown}{more}: {reason}"
 
 
-def _items(value: Any) -> Iterator[tuple[str, object]]:
+def entries_of(value: Any) -> Iterator[tuple[str, object]]:
     """(key, value) of a dataclass's fields that summary.json holds, or of a mapping."""
     if isinstance(value, dict):
         yield from ((str(key), item) for key, item in value.items())
@@ -110,7 +116,7 @@ def _plain(value: object, where: str, reasons: dict[str, list[str]]) -> Any:
         return None
     if isinstance(value, dict) or (is_dataclass(value) and not isinstance(value, type)):
         inner = f"{where}." if where else ""
-        return {key: _plain(item, f"{inner}{key}", reasons) for key, item in _items(value)}
+        return {key: _plain(item, f"{inner}{key}", reasons) for key, item in entries_of(value)}
     if isinstance(value, np.ndarray | np.generic) and value.ndim == 0:
         return _plain(value.item(), where, reasons)
     if isinstance(value, list | tuple | np.ndarray):

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from enum import StrEnum
 
 # the two protocols in a sentence, and what they mean; of fine-tunes that others made only what their name says
 UNDER = {"direct": "under direct evaluation", "train_before_test": "under train before test"}
@@ -22,9 +23,47 @@ def explain_protocols(protocols: Collection[str], *, own: bool = False) -> str:
     return " ".join(sentence for protocol, sentence in explained.items() if protocol in protocols)
 
 
-def no_scores(protocol: str) -> str:
+class ReasonCode(StrEnum):
+    """Why a value is missing, for programs: the codes of `results.parquet`, each with what it means."""
+
+    meaning: str
+
+    def __new__(cls, code: str, meaning: str) -> "ReasonCode":
+        """A code, with its meaning beside it."""
+        member = str.__new__(cls, code)
+        member._value_, member.meaning = code, meaning
+        return member
+
+    NOT_COMPUTED = "not_computed", "The reason has no code of its own: its sentence says why."
+    NO_SCORES = "no_scores", "There are no scores under the protocol."
+    NO_ITEMS = "no_items", "It needs results item by item."
+    NO_ERRORS = "no_errors", "It needs standard errors."
+    NO_CHANCE = "no_chance", "It needs the benchmark's chance level."
+    NO_RERUNS = "no_reruns", "It needs a model that was trained more than once."
+    NO_PROMPTS = "no_prompts", "It needs scores under several prompts."
+    NO_MODEL_PAIR = "no_model_pair", "It needs models that differ in their training data alone."
+    TOO_FEW = "too_few", "There are too few models, benchmarks, tasks, items or checkpoints."
+    SKIPPED = "skipped", "Nothing was resampled (`--resamples 0`)."
+    NO_INTERVAL = "no_interval", "The resamples give no interval that could be trusted."
+    RANGE = "range", "A range, of which only the ends have a meaning."
+    NONE = "none", "There is no such thing in these data."
+
+
+class Reason(str):
+    """The sentence that says why a value is missing, with its code. Text that is made from it has the code no more."""
+
+    code: ReasonCode
+
+    def __new__(cls, sentence: str, code: ReasonCode = ReasonCode.NOT_COMPUTED) -> "Reason":
+        """The sentence, with its code beside it."""
+        reason = super().__new__(cls, sentence)
+        reason.code = code
+        return reason
+
+
+def no_scores(protocol: str) -> Reason:
     """The reason why everything under a protocol without scores is missing."""
-    return f"There are no scores {UNDER[protocol]}."
+    return Reason(f"There are no scores {UNDER[protocol]}.", ReasonCode.NO_SCORES)
 
 
 def decimal(value: float | None, digits: int = 2, *, signed: bool = False) -> str:

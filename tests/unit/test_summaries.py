@@ -18,6 +18,7 @@ from lm_validity.summaries import (
     summary_values,
     write_summary,
 )
+from lm_validity.words import ReasonCode, no_scores
 
 REASON = "Fewer than two models have scores."
 
@@ -54,6 +55,12 @@ def test_the_reason_of_a_null_is_found_again():
     assert reason_of(values, ["whole", "part"]) == other.reason and reason_of(values, ["mean"], ["mean"]) is None
     two = summary_values({"t": {n: Missing(REASON if n < "e" else other.reason) for n in "abcdefghi"}})
     assert reason_of(two, ["t", "a"], ["a"]) == REASON and reason_of(two, ["t", "i"], ["i"]) is None  # either of two
+
+
+def test_a_missing_value_has_the_code_of_its_reason():
+    assert known(math.nan, no_scores("direct")) == Missing("There are no scores under direct evaluation.")
+    assert known(math.nan, no_scores("direct")).code is ReasonCode.NO_SCORES
+    assert Missing(REASON).code is ReasonCode.NOT_COMPUTED
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, np.float64("nan"), np.array([1.0, np.nan])])

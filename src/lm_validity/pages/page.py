@@ -18,6 +18,7 @@ from markupsafe import Markup, escape
 
 from lm_validity.files import replace_file, write_json, write_text
 from lm_validity.pages.figures import Spec, check_address_space, is_empty, label_room, save_figure, vega_lite
+from lm_validity.results import Row, rows_of
 from lm_validity.summaries import Missing, summary_values
 from lm_validity.words import UNDER, no_scores
 
@@ -378,10 +379,29 @@ def write_page(page: Page, output: str | Path) -> None:
 
 
 def write_report(page: Page, summary: object, output: str | Path) -> None:
-    """Write a report under `output`: the page, then summary.json. Raises ValueError as `summary_values`."""
-    values = summary_values(summary)  # before anything is written
+    """Write a report under `output`: the page, the results as rows, then summary.json.
+
+    Raises ValueError as `summary_values` and `rows_of`, before anything is written.
+    """
+    values, rows = summary_values(summary), rows_of(page.name, summary)
     write_page(page, output)
+    _write_results(rows, Path(output))
     write_json(Path(output) / "summary.json", values)
+
+
+def _write_results(rows: Sequence[Row], folder: Path) -> None:
+    """Write results.parquet and results.csv. The same rows give the same bytes: no pandas metadata, no time stamps."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    kinds = {"n": pa.int64()} | dict.fromkeys(("value", "low", "high", "level"), pa.float64())
+    columns = [pa.array([row[place] for row in rows], kinds.get(name, pa.string()))
+               for place, name in enumerate(Row._fields)]  # fmt: skip
+    with replace_file(folder / "results.parquet") as temporary:
+        pq.write_table(pa.table(columns, names=list(Row._fields)), temporary, compression="zstd")
+    frame = pd.DataFrame(rows, columns=list(Row._fields)).astype({"n": "Int64"})
+    with replace_file(folder / "results.csv") as temporary:
+        for_spreadsheets(frame).to_csv(temporary, index=False, lineterminator="\n")
 
 
 def page_document(page: Page) -> PageDocument:

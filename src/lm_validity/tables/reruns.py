@@ -6,9 +6,12 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
+from lm_validity.words import Reason, ReasonCode
+
 LAST_CHECKPOINTS = 5  # of which the noise is the mean: those of one training hardly differ, so one would do
-NOT_MEASURED = (
-    "The noise of training was not measured: the models sheet names no second training of a model (column rerun_of)."
+NOT_MEASURED = Reason(
+    "The noise of training was not measured: the models sheet names no second training of a model (column rerun_of).",
+    ReasonCode.NO_RERUNS,
 )
 
 

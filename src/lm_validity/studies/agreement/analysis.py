@@ -29,7 +29,7 @@ from lm_validity.studies.agreement.summary import SelectionOnTest
 from lm_validity.summaries import known, number
 from lm_validity.tables.reruns import NOT_MEASURED
 from lm_validity.tables.schema import OWN, PROTOCOLS
-from lm_validity.words import UNDER, count, decimal, listing, no_scores
+from lm_validity.words import UNDER, Reason, ReasonCode, count, decimal, listing, no_scores
 
 MINIMUM_FAMILY = 3  # models of a family: with two a tau can only be -1, 0 or 1
 NO_FAMILIES = f"The models sheet names no family of at least {MINIMUM_FAMILY} models with scores."
@@ -294,10 +294,18 @@ def no_ceiling(ceiling: Ceiling, scores: np.ndarray, protocol: str) -> str:
     if not np.isfinite(scores).any():
         return no_scores(protocol)
     if (np.isfinite(scores).sum(axis=0) >= 2).sum() < 2:
-        return "Fewer than two benchmarks have scores of two models, so there is no noise ceiling."
+        return Reason(
+            "Fewer than two benchmarks have scores of two models, so there is no noise ceiling.", ReasonCode.TOO_FEW
+        )
     if ceiling.used.sum() < 2:
-        return "Fewer than two benchmarks on which models differ have standard errors, so there is no noise ceiling."
-    return "No two benchmarks with standard errors have models in common that differ, so there is no noise ceiling."
+        return Reason(
+            "Fewer than two benchmarks on which models differ have standard errors, so there is no noise ceiling.",
+            ReasonCode.TOO_FEW,
+        )
+    return Reason(
+        "No two benchmarks with standard errors have models in common that differ, so there is no noise ceiling.",
+        ReasonCode.TOO_FEW,
+    )
 
 
 def _perplexity_notes(matrix: ScoreMatrix, corpora: dict[str, np.ndarray]) -> list[str]:

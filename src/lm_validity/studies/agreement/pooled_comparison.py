@@ -20,8 +20,9 @@ from lm_validity.studies.agreement.statistics.ranking import PairSigns, pair_sig
 from lm_validity.studies.agreement.statistics.sparse import pooled_left_out
 from lm_validity.summaries import Missing, known
 from lm_validity.tables.schema import PROTOCOLS
+from lm_validity.words import Reason, ReasonCode
 
-FEW_MODELS = f"Fewer than {JACKKNIFED} models have comparisons whose cells are all known."
+FEW_MODELS = Reason(f"Fewer than {JACKKNIFED} models have comparisons whose cells are all known.", ReasonCode.TOO_FEW)
 
 
 def compare_pooled(analysis: AgreementAnalysis) -> dict[str, PooledRow]:

@@ -27,7 +27,7 @@ from lm_validity.studies.agreement.statistics.resampling import Interval
 from lm_validity.studies.agreement.summary import ByRatio, CorrectedTau, Range, RatioRow, TauSummary, Value, ends
 from lm_validity.summaries import Missing, is_known, known
 from lm_validity.tables.schema import PROTOCOLS
-from lm_validity.words import count, decimal, no_scores
+from lm_validity.words import Reason, ReasonCode, count, decimal, no_scores
 
 # model sizes within these ratios, and beyond the last one
 RATIOS = ((1.0, 1.25), (1.0, 2.0), (1.0, 4.0), (4.0, None))
@@ -190,7 +190,10 @@ def _sizes(scores: np.ndarray, clusters: np.ndarray) -> np.ndarray:
 
 
 TOO_LARGE = "The table has too many models and benchmarks to take the noise ceiling apart."
-LOST_MODEL = "Without one of the models no tau is left, or a tau is 1 or -1, where this interval does not exist."
+LOST_MODEL = Reason(
+    "Without one of the models no tau is left, or a tau is 1 or -1, where this interval does not exist.",
+    ReasonCode.NO_INTERVAL,
+)
 LOST_CLUSTER = (
     f"There are fewer than {LEAST_CLUSTERS} families, or one holds more than half of the models. Or leaving one of "
     "them out leaves no tau, or a tau of 1 or -1."
@@ -214,7 +217,11 @@ def no_categories(categories: list[str | None]) -> str:
     if len(named) == len(set(named)):
         return "No category has two benchmarks: the interval over benchmarks is that over categories."
     clusters = len(set(named)) + len(categories) - len(named)
-    return f"There are fewer than {LEAST_CLUSTERS} categories." if clusters < LEAST_CLUSTERS else ""
+    return (
+        Reason(f"There are fewer than {LEAST_CLUSTERS} categories.", ReasonCode.TOO_FEW)
+        if clusters < LEAST_CLUSTERS
+        else ""
+    )
 
 
 def no_clusters(families: np.ndarray) -> str:
@@ -226,7 +233,7 @@ def no_clusters(families: np.ndarray) -> str:
         return "No family has two models: the interval over models is that over families."
     clusters = int(cluster_numbers(families).max()) + 1
     if clusters < LEAST_CLUSTERS:
-        return f"There are fewer than {LEAST_CLUSTERS} families."
+        return Reason(f"There are fewer than {LEAST_CLUSTERS} families.", ReasonCode.TOO_FEW)
     largest = max(set(named), key=named.count)
     most = named.count(largest)
     return f"{most} of {len(families)} models are of one family." if most > MOST_IN_ONE * len(families) else ""
@@ -289,7 +296,7 @@ def ratios(analysis: AgreementAnalysis, protocol: str, size: np.ndarray, what: s
         return Missing(no_scores(protocol))
     scored = np.isfinite(analysis.scores[protocol]).any(axis=1)
     if np.isfinite(size[scored]).sum() < 2:
-        return Missing(f"Fewer than two of the models compared here have known {what}.")
+        return Missing(Reason(f"Fewer than two of the models compared here have known {what}.", ReasonCode.TOO_FEW))
     return ratio_rows(analysis, protocol, size)
 
 
@@ -314,7 +321,10 @@ def _among_pairs(
     """Mean tau over the pairs of models in a mask, its ceiling, and both corrected for noise."""
     ratio = (at_most, at_least, int(pairs.sum()))
     if pairs.sum() < LEAST_PAIRS:
-        return RatioRow(*ratio, *[Missing(f"There are fewer than {LEAST_PAIRS} such pairs of models.")] * 7)
+        return RatioRow(
+            *ratio,
+            *[Missing(Reason(f"There are fewer than {LEAST_PAIRS} such pairs of models.", ReasonCode.TOO_FEW))] * 7,
+        )
     ceiling = analysis.ceiling[protocol]
     signs = pair_signs(analysis.scores[protocol])
     models = _among(signs, pairs, np.arange(len(analysis.matrix.models)))

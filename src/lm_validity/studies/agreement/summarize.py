@@ -66,14 +66,19 @@ from lm_validity.studies.agreement.uncertainty import AgreementUncertainty
 from lm_validity.summaries import Missing, is_known, known, number
 from lm_validity.tables.reruns import NOT_MEASURED
 from lm_validity.tables.schema import PROTOCOLS
-from lm_validity.words import UNDER, count, no_scores
+from lm_validity.words import UNDER, Reason, ReasonCode, count, no_scores
 
-NO_TAU = "The two benchmarks have fewer than two models in common, or all of those are tied on one of the two."
-NO_PAIR = "The benchmark has fewer than two models in common with each other one, or they are tied."
+NO_TAU = Reason(
+    "The two benchmarks have fewer than two models in common, or all of those are tied on one of the two.",
+    ReasonCode.TOO_FEW,
+)
+NO_PAIR = Reason(
+    "The benchmark has fewer than two models in common with each other one, or they are tied.", ReasonCode.TOO_FEW
+)
 NO_SIGNIFICANT = "On one of the two benchmarks no difference of the models in common is known to be significant."
 NO_INFLUENCE = "Without this part, too little of the table would be left."
-FEW_SUBSET_MODELS = "There are fewer than 8 models, or too few of their scores."
-SMALL_FAMILY = f"The family has fewer than {MINIMUM_FAMILY} models."
+FEW_SUBSET_MODELS = Reason("There are fewer than 8 models, or too few of their scores.", ReasonCode.TOO_FEW)
+SMALL_FAMILY = Reason(f"The family has fewer than {MINIMUM_FAMILY} models.", ReasonCode.TOO_FEW)
 
 
 def summarize_agreement_report(
@@ -113,7 +118,9 @@ def summarize_agreement_report(
             for name in comparison.families
         },
         reliability={
-            name: known(tau, "The seeds have fewer than two models in common, or they are tied.")
+            name: known(
+                tau, Reason("The seeds have fewer than two models in common, or they are tied.", ReasonCode.TOO_FEW)
+            )
             for name, tau in analysis.reliability.items()
         },
         subsets={p: _subsets(subset, analysis.scores[p]) for p, subset in analysis.subsets.items()},
@@ -180,7 +187,7 @@ def _by_pair(names: list[str], tau: np.ndarray, reason: str) -> list[tuple[str, 
 
 
 def _by_category(agreement: Agreement, categories: list[str | None], reason: str) -> dict[str, dict[str, Value]]:
-    single = Missing("A category of one benchmark has no tau within itself.")
+    single = Missing(Reason("A category of one benchmark has no tau within itself.", ReasonCode.TOO_FEW))
     return {
         a: {
             b: single if a == b and categories.count(a) == 1 else known(float(agreement.by_category[i, j]), reason)
@@ -205,7 +212,9 @@ def _above_chance(
     square, ceiling = np.ix_(above, above), analysis.ceiling[protocol].by_pair
     mean = mean_over_pairs(analysis.tau[protocol][square]) if above else float("nan")
     limit = mean_over_pairs(ceiling[square]) if above else float("nan")
-    few = "Fewer than two benchmarks on which a model is above chance have a tau or a noise ceiling."
+    few = Reason(
+        "Fewer than two benchmarks on which a model is above chance have a tau or a noise ceiling.", ReasonCode.TOO_FEW
+    )
     return AboveChance(len(above), len(counts), known(mean, few), known(limit, few))
 
 
@@ -263,15 +272,21 @@ def _tau(
 def _variance(analysis: AgreementAnalysis, protocol: str) -> VarianceSummary:
     """Components of variance, and what more benchmarks, items or seeds would buy."""
     found = analysis.variance[protocol]
-    reason = "Fewer than 3 models have every benchmark, or fewer than two benchmarks differ between them."
+    reason = Reason(
+        "Fewer than 3 models have every benchmark, or fewer than two benchmarks differ between them.",
+        ReasonCode.TOO_FEW,
+    )
     reason = reason if analysis.matrix.has(protocol) else no_scores(protocol)
-    no_item = "There are no standard errors. The noise of items is part of model × benchmark."
+    no_item = Reason(
+        "There are no standard errors. The noise of items is part of model × benchmark.", ReasonCode.NO_ERRORS
+    )
     no_seed = "No benchmark was fine-tuned with several seeds. The noise of seeds is part of model × benchmark."
     no_seed = "Nothing is fine-tuned under direct evaluation." if protocol == DIRECT else no_seed
     no_prompt = (
         "The effect of prompts was not measured: no benchmark has 3 models with scores under two prompts or wordings. "
         "It is part of model × benchmark."
     )
+    no_training = Reason(f"{NOT_MEASURED} It is part of model × benchmark.", NOT_MEASURED.code)
     undefined = np.isnan(found.model)
     plans = [] if undefined else [(n, 1.0, 1.0, 1.0) for n in (1, 2, 4, 8, 16, 32, 64)]
     plans += [] if undefined else [(found.benchmarks, more, 1.0, 1.0) for more in (0.25, 1.0, 4.0)]
@@ -283,12 +298,12 @@ def _variance(analysis: AgreementAnalysis, protocol: str) -> VarianceSummary:
         item=known(found.item, reason if undefined else no_item),
         seed=known(found.seed, reason if undefined else no_seed),
         prompt=known(found.prompt, reason if undefined else no_prompt),
-        training=known(found.training, reason if undefined else f"{NOT_MEASURED} It is part of model × benchmark."),
+        training=known(found.training, reason if undefined else no_training),
         reliability=known(found.reliability, reason),
         raw_model=known(found.raw_model, reason),
         raw_model_benchmark=known(found.raw_model_benchmark, reason),
         benchmarks=found.benchmarks,
-        decision_study=[Decision(*plan, reliability_of(found, *plan)) for plan in plans],
+        decision_study=[Decision(*plan, reliability_of(found, *plan)) for plan in dict.fromkeys(plans)],
     )
 
 
@@ -393,7 +408,9 @@ def _perplexity(analysis: AgreementAnalysis, uncertainty: AgreementUncertainty) 
     corpora = [name for name, corpus in zip(matrix.benchmarks, matrix.is_corpus, strict=True) if corpus]
     twice = (np.column_stack([analysis.corpora[p][:, place] for p in PROTOCOLS]) for place in range(len(corpora)))
     same = [float(kendall_tau_matrix(pair_signs(columns))[0, 1]) for columns in twice]
-    few = "Fewer than two models have its perplexity under both protocols, or they are tied."
+    few = Reason(
+        "Fewer than two models have its perplexity under both protocols, or they are tied.", ReasonCode.TOO_FEW
+    )
 
     def interval(name: str) -> dict[str, Range]:
         found: dict[str, Interval[float]] = getattr(uncertainty, name)

@@ -12,11 +12,17 @@ from lm_validity.studies.agreement.statistics.ranking import Alignment, Perplexi
 from lm_validity.studies.agreement.statistics.resampling import Interval
 from lm_validity.summaries import Missing, known, page_only
 from lm_validity.tables.standard_errors import ErrorCheck
+from lm_validity.words import Reason, ReasonCode
 
 ByProtocol = dict[str, Value]
-OUTSIDE = "The estimate lies outside what its resamples give, so there is no interval to trust."
-NO_SPREAD = "Every resample gives the same value, which says nothing about other models: there is no interval."
-UNDEFINED_RESAMPLES = "Too few of the resamples give a value, so there is no interval."
+OUTSIDE = Reason(
+    "The estimate lies outside what its resamples give, so there is no interval to trust.", ReasonCode.NO_INTERVAL
+)
+NO_SPREAD = Reason(
+    "Every resample gives the same value, which says nothing about other models: there is no interval.",
+    ReasonCode.NO_INTERVAL,
+)
+UNDEFINED_RESAMPLES = Reason("Too few of the resamples give a value, so there is no interval.", ReasonCode.NO_INTERVAL)
 
 
 def ends(value: Value | None, interval: Interval[float] | None, reason: str) -> Range:

@@ -33,6 +33,7 @@ from lm_validity.studies.agreement.statistics.resampling import (
     two_way_interval,
 )
 from lm_validity.tables.schema import PROTOCOLS
+from lm_validity.words import Reason, ReasonCode
 
 
 class _PerplexityIntervals(TypedDict, total=False):
@@ -83,12 +84,20 @@ class AgreementUncertainty:
     @property
     def improvement_reason(self) -> str:
         """Why there is no interval of what train before test changes."""
-        return "Fewer than 3 models have scores under both protocols." if self.mean else self.reason
+        return (
+            Reason("Fewer than 3 models have scores under both protocols.", ReasonCode.TOO_FEW)
+            if self.mean
+            else self.reason
+        )
 
     @property
     def before_after_reason(self) -> str:
         """Why there is no interval among base or among instruction-tuned models."""
-        return f"There are fewer than {MINIMUM_FAMILY} such models." if self.mean else self.reason
+        return (
+            Reason(f"There are fewer than {MINIMUM_FAMILY} such models.", ReasonCode.TOO_FEW)
+            if self.mean
+            else self.reason
+        )
 
 
 def agreement_uncertainty(analysis: AgreementAnalysis, resamples: int, seed: int = 1) -> AgreementUncertainty:
@@ -129,8 +138,12 @@ def agreement_uncertainty(analysis: AgreementAnalysis, resamples: int, seed: int
 def no_intervals(resamples: int, models: int) -> str:
     """Why there are no intervals over models, empty where there are."""
     if resamples == 0:
-        return "No resampling was asked for (--resamples 0)."
-    return f"There are too few models to resample ({models})." if models < MINIMUM_FAMILY else ""
+        return Reason("No resampling was asked for (--resamples 0).", ReasonCode.SKIPPED)
+    return (
+        Reason(f"There are too few models to resample ({models}).", ReasonCode.TOO_FEW)
+        if models < MINIMUM_FAMILY
+        else ""
+    )
 
 
 def _changes(

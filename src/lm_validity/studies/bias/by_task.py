@@ -10,9 +10,14 @@ from lm_validity.studies.bias.statistics.model import EFFECTS
 from lm_validity.studies.bias.summary import TaskEffect
 from lm_validity.studies.bias.table import CELL
 from lm_validity.summaries import Missing
+from lm_validity.words import Reason, ReasonCode
 
-ONE_SUBSAMPLE = Missing("One subsample has the two arms: the interval of a task is over subsamples.")
-NO_SPREAD = Missing("All subsamples have the same difference: without a spread there is no interval.")
+ONE_SUBSAMPLE = Missing(
+    Reason("One subsample has the two arms: the interval of a task is over subsamples.", ReasonCode.TOO_FEW)
+)
+NO_SPREAD = Missing(
+    Reason("All subsamples have the same difference: without a spread there is no interval.", ReasonCode.NO_INTERVAL)
+)
 
 
 def effects_by_task(trials: pd.DataFrame, plan: BiasPlan | None = None) -> tuple[TaskEffect, ...]:

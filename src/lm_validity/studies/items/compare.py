@@ -16,7 +16,7 @@ from lm_validity.studies.items.item_report import CELL, cell_scores, model_items
 from lm_validity.studies.items.statistics import LEVEL, paired_difference, unpaired_difference
 from lm_validity.summaries import Missing, as_columns, is_known, number, page_only
 from lm_validity.tables.schema import trained_here
-from lm_validity.words import count, decimal, explain_protocols, listing
+from lm_validity.words import Reason, ReasonCode, count, decimal, explain_protocols, listing
 
 # ----------------------------------------------------------------------------------------------------------------------
 # Two models compared on every benchmark that both have: on their common items, else by their standard errors.
@@ -109,7 +109,9 @@ def _comparison(
 ) -> Comparison:
     sign = one["better"]
     difference = float(sign * (one["value"] - other["value"]))
-    unknown = Missing("Neither common items nor the standard errors of both scores are known.")
+    unknown = Missing(
+        Reason("Neither common items nor the standard errors of both scores are known.", ReasonCode.NO_ERRORS)
+    )
     row = Comparison(
         benchmark=benchmark,
         protocol=protocol,
@@ -119,7 +121,7 @@ def _comparison(
         difference=difference,
         interval=unknown,
         test="none",
-        items=Missing("The score is not known item by item for both models."),
+        items=Missing(Reason("The score is not known item by item for both models.", ReasonCode.NO_ITEMS)),
         subjects=None,
         first_only=None,
         second_only=None,
@@ -141,7 +143,7 @@ def _comparison(
         test="standard errors",
         p=p,
         smallest_detectable=smallest,
-        items_needed=Missing("Items needed are known from common items only."),
+        items_needed=Missing(Reason("Items needed are known from common items only.", ReasonCode.NO_ITEMS)),
     )
 
 

@@ -20,7 +20,7 @@ from lm_validity.tables.reruns import reruns_of
 from lm_validity.tables.schema import read_scores, trained_here
 from lm_validity.tables.sheets import as_in_scores, completed, read_benchmarks, read_models, report_rows
 from lm_validity.tables.standard_errors import checked_errors, error_notes
-from lm_validity.words import UNDER, count, explain_protocols, percent
+from lm_validity.words import UNDER, Reason, ReasonCode, count, explain_protocols, percent
 
 # ----------------------------------------------------------------------------------------------------------------------
 # Scores and items of some models, as the statistics of this study take them.
@@ -113,7 +113,7 @@ def model_items(path: str | Path, scores: pd.DataFrame) -> pd.DataFrame:
 
 FEWEST = 3  # models and items of a fit
 LISTED = 50  # items with negative discrimination, of a benchmark and protocol
-TOO_FEW = "The 2PL model needs at least 3 models and 3 items."
+TOO_FEW = Reason("The 2PL model needs at least 3 models and 3 items.", ReasonCode.TOO_FEW)
 NOT_GRADED = "The items are not scored between 0 (wrong) and 1 (right)."
 
 

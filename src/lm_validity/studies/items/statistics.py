@@ -8,6 +8,7 @@ from scipy import optimize, stats
 from scipy.special import expit, logit
 
 from lm_validity.summaries import Missing, is_known, number
+from lm_validity.words import Reason, ReasonCode
 
 # ----------------------------------------------------------------------------------------------------------------------
 # Item response theory: how hard each item is, and how well it tells able models from others (2PL).
@@ -302,7 +303,7 @@ def resolution(correct: np.ndarray, clusters: np.ndarray | None = None) -> Resol
             labels = None if clusters is None else clusters[both]
             found.append(paired_difference(correct[first, both], correct[second, both], labels))
     if not found:
-        none = Missing("Fewer than two models have answered the same items.")
+        none = Missing(Reason("Fewer than two models have answered the same items.", ReasonCode.TOO_FEW))
         return Resolution(0, 0, none, none)
     p = np.array([pair.p for pair in found])
     sizes = [number(pair.smallest_detectable) for pair in found if is_known(pair.smallest_detectable)]

@@ -28,8 +28,9 @@ from lm_validity.studies.signal.statistics.ranking import (
 from lm_validity.studies.signal.statistics.resampling import drawn_around, shuffled_quality, walked_quality
 from lm_validity.studies.signal.summary import SKIPPED, Draws, Value
 from lm_validity.summaries import Missing, is_known
+from lm_validity.words import Reason, ReasonCode
 
-NO_NOISE = Missing("It needs a standard error of every model's scores, or items.")
+NO_NOISE = Missing(Reason("It needs a standard error of every model's scores, or items.", ReasonCode.NO_ERRORS))
 
 
 @dataclass(frozen=True)
@@ -145,7 +146,9 @@ def _resampled(
     if isinstance(items, ItemAnalysis):
         return items.resampled, "items"
     if any(np.isnan(found).any() for found in errors.values()):
-        none = Missing(f"{items.reason} Not all of its scores have a standard error either.")
+        none = Missing(
+            Reason(f"{items.reason} Not all of its scores have a standard error either.", ReasonCode.NO_ERRORS)
+        )
         return none, none
     generator = np.random.default_rng(0)
     drawn = {model: drawn_around(values[model], errors[model], resamples, generator) for model in values}
@@ -176,7 +179,12 @@ def _consistency_draws(
     ]
     coins = [_coins(pair, values, resamples, generator) for pair in counted]
     if any(pair.windows[1].sum() < MINIMUM_FOR_BLOCKS for pair in counted):
-        few = Missing(f"One of its pairs has fewer than {MINIMUM_FOR_BLOCKS} later checkpoints to draw blocks from.")
+        few = Missing(
+            Reason(
+                f"One of its pairs has fewer than {MINIMUM_FOR_BLOCKS} later checkpoints to draw blocks from.",
+                ReasonCode.TOO_FEW,
+            )
+        )
         return ConsistencyDraws(few, mean_over_sizes(counted, coins))
     return ConsistencyDraws(mean_over_sizes(counted, blocks), mean_over_sizes(counted, coins))
 

@@ -34,6 +34,7 @@ from lm_validity.studies.signal.summary import (
     known_bounds,
 )
 from lm_validity.summaries import Missing, known
+from lm_validity.words import Reason, ReasonCode
 
 _NO_CURVE = "No model has two selected checkpoints."
 
@@ -114,7 +115,12 @@ def _seed_criteria(result: BenchmarkResult, facts: pd.DataFrame) -> tuple[Value,
         if len(group) > 1 and len(places[0].share):
             runs.append(np.array([one.read(curve.values) for one, curve in zip(places, group.values(), strict=True)]))
     if not runs:
-        none = Missing("Signal to noise over seeds and non-randomness need repeated trainings of one model.")
+        none = Missing(
+            Reason(
+                "Signal to noise over seeds and non-randomness need repeated trainings of one model.",
+                ReasonCode.NO_RERUNS,
+            )
+        )
         return none, none
     best = max(float(design.curves[model].values[-1]) for model in design.scored)
     found = seed_criteria(runs, result.chance_level, best)

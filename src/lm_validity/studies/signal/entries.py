@@ -50,6 +50,7 @@ from lm_validity.studies.signal.summary import (
     p_value,
 )
 from lm_validity.summaries import Missing, known, number
+from lm_validity.words import Reason, ReasonCode
 
 _NO_POINT = "A curve needs two selected checkpoints."
 
@@ -188,11 +189,13 @@ def _quality_by_errors(result: BenchmarkResult, options: Options) -> dict[int, f
         return Missing(too_few_checkpoints(options))
     numbers = [curve.items for curve in curves]
     if np.isnan(numbers).any() or any(np.isnan(curve.errors).any() for curve in curves):
-        return Missing("It needs the items, or their number and the standard error of every score.")
+        return Missing(
+            Reason("It needs the items, or their number and the standard error of every score.", ReasonCode.NO_ITEMS)
+        )
     pairs = [(curve.values, curve.errors) for curve in curves]
     generator = np.random.default_rng(0)
     found = quality_by_errors(pairs, numbers, SIZES, CONTROLS, generator, options.convention, options.ties)
-    return found or Missing(f"The benchmark has fewer than {SIZES[0]} items.")
+    return found or Missing(Reason(f"The benchmark has fewer than {SIZES[0]} items.", ReasonCode.TOO_FEW))
 
 
 def _above_chance_from(result: BenchmarkResult, tokens: np.ndarray, model: str) -> Value:
@@ -226,7 +229,7 @@ def _tokens_above(result: BenchmarkResult, values: np.ndarray, errors: np.ndarra
 
 
 _AT_CHANCE = Missing("The score is not above chance by 1.96 standard errors at the last point.")
-_NO_ERRORS = Missing("Whether a score is above chance needs its standard error.")
+_NO_ERRORS = Missing(Reason("Whether a score is above chance needs its standard error.", ReasonCode.NO_ERRORS))
 
 
 def _models_above_chance(result: BenchmarkResult) -> int | Missing:
@@ -343,7 +346,10 @@ def _no_compliance(result: BenchmarkResult, normalisation: str) -> str:
     """Why compliance is missing, where it is."""
     pairs = result.design.compliance_pairs
     if not pairs:
-        return "There is no pair of a science and a web model of one size (column training_data of the models sheet)."
+        return Reason(
+            "There is no pair of a science and a web model of one size (column training_data of the models sheet).",
+            ReasonCode.NO_MODEL_PAIR,
+        )
     if not any(len(pair.alignment.progress) for pair in pairs):
         return pairs[0].alignment.reason
     if normalisation == "above_chance" and isinstance(result.chance, Missing):

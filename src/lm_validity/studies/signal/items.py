@@ -42,7 +42,7 @@ from lm_validity.studies.signal.statistics.resampling import (
 from lm_validity.studies.signal.summary import SKIPPED, Bounds, Draws, MetricQuality, Subgroup, Trial, Value, bounds
 from lm_validity.summaries import Missing, is_known, known
 from lm_validity.tables.items import BenchmarkItems
-from lm_validity.words import listing
+from lm_validity.words import Reason, ReasonCode, listing
 
 CONTROLS = 200  # random choices of the same size beside every filter
 SIZES = (100, 300, 1000, 3000, 10_000)  # items at which benchmarks are compared
@@ -140,7 +140,7 @@ def _by_items(answers: BenchmarkItems, options: Options, seed: int) -> dict[int,
         return Missing(too_few_checkpoints(options))
     generator = np.random.default_rng(seed)
     found = quality_by_items(curves, SIZES, CONTROLS, generator, options.convention, options.ties)
-    return found or Missing(f"The benchmark has fewer than {SIZES[0]} items.")
+    return found or Missing(Reason(f"The benchmark has fewer than {SIZES[0]} items.", ReasonCode.TOO_FEW))
 
 
 def _noise(design: Design, places: Sequence[Places], correct: Values, clusters: np.ndarray | None) -> np.ndarray:
@@ -182,12 +182,19 @@ def _aligned(design: Design, answers: BenchmarkItems, direction: float) -> tuple
     by_name = {model.model: (index, model) for index, model in enumerate(answers.models)}
     for name, curve in design.curves.items():
         if name not in by_name:
-            return Missing(f"The items table has no items of {name} on {design.benchmark}.")
+            return Missing(
+                Reason(f"The items table has no items of {name} on {design.benchmark}.", ReasonCode.NO_ITEMS)
+            )
         index, model = by_name[name]
         places = {checkpoint: at for at, checkpoint in enumerate(model.checkpoints)}
         missing = [checkpoint for checkpoint in curve.checkpoints if checkpoint not in places]
         if missing:
-            return Missing(f"The items table has no items of {name} on {design.benchmark} at {listing(missing, 4)}.")
+            return Missing(
+                Reason(
+                    f"The items table has no items of {name} on {design.benchmark} at {listing(missing, 4)}.",
+                    ReasonCode.NO_ITEMS,
+                )
+            )
         at = np.array([places[checkpoint] for checkpoint in curve.checkpoints])
         rows.append((index, at))
         correct[name] = direction * model.correct[at]
@@ -404,7 +411,7 @@ def _compliance_null(
     if not exchanges:
         return SKIPPED
     if not design.compliance_pairs:
-        return Missing("There is no pair of a science and a web model.")
+        return Missing(Reason("There is no pair of a science and a web model.", ReasonCode.NO_MODEL_PAIR))
     if options.normalisation == "above_chance" and isinstance(chance, Missing):
         return chance
     draws = []

@@ -18,6 +18,7 @@ from lm_validity.studies.signal.summarize import summarize_results
 from lm_validity.studies.signal.summary import SignalSummary, Value
 from lm_validity.summaries import Missing
 from lm_validity.tables.items import item_benchmarks, read_benchmark_items
+from lm_validity.words import Reason, ReasonCode
 
 # Where every training is shorter than this, the ranking windows are scaled to the length of each pair's
 SHORT_TRAINING_B = 100.0
@@ -69,7 +70,9 @@ def analyze_signal(
     results = {}
     for benchmark in learning.curves:
         design = make_design(learning, benchmark, options)
-        found: ItemAnalysis | Missing = Missing("This needs the benchmark's items, and no items table has them.")
+        found: ItemAnalysis | Missing = Missing(
+            Reason("This needs the benchmark's items, and no items table has them.", ReasonCode.NO_ITEMS)
+        )
         if items is not None and benchmark in with_items:
             found = _items(items, design, learning, options, resamples)
         chance = _chance(learning.chance.get(benchmark), found)
@@ -97,7 +100,11 @@ def _chance(in_sheet: float | None, items: ItemAnalysis | Missing) -> Value:
     if in_sheet is not None:
         return in_sheet
     if isinstance(items, Missing):
-        return Missing("The benchmarks sheet has no chance level, and there are no items that tell it.")
+        return Missing(
+            Reason(
+                "The benchmarks sheet has no chance level, and there are no items that tell it.", ReasonCode.NO_CHANCE
+            )
+        )
     return items.chance
 
 

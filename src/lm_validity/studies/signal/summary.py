@@ -12,13 +12,13 @@ import pandas as pd
 from lm_validity.studies.signal.statistics.resampling import exceedance_p, resampling_interval
 from lm_validity.summaries import Missing, is_known, known, page_only
 from lm_validity.tables.standard_errors import ErrorCheck
-from lm_validity.words import with_interval
+from lm_validity.words import Reason, ReasonCode, with_interval
 
 Value = float | Missing
 Bounds = tuple[float, float] | Missing
 Draws = np.ndarray | Missing  # (resamples,) or (resamples, ...), or why there are none
 
-SKIPPED = Missing("Intervals and p-values were skipped (resamples = 0).")
+SKIPPED = Missing(Reason("Intervals and p-values were skipped (resamples = 0).", ReasonCode.SKIPPED))
 
 
 def bounds(value: Value, draws: Draws, minimum: float = -np.inf, maximum: float = np.inf) -> Bounds:
@@ -30,7 +30,9 @@ def bounds(value: Value, draws: Draws, minimum: float = -np.inf, maximum: float 
     if draws.size == 0:
         return SKIPPED
     interval = resampling_interval(value, draws, minimum, maximum)
-    return known_bounds(interval.low, interval.high, "None of the resamples has a value.")
+    return known_bounds(
+        interval.low, interval.high, Reason("None of the resamples has a value.", ReasonCode.NO_INTERVAL)
+    )
 
 
 def known_bounds(low: float, high: float, reason: str) -> Bounds:

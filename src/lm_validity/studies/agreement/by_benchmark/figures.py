@@ -20,14 +20,16 @@ from lm_validity.studies.agreement.summary import BenchmarkFigures, DistanceRow,
 from lm_validity.summaries import Missing, known
 from lm_validity.tables.reruns import NOT_MEASURED
 from lm_validity.tables.schema import PROTOCOLS
-from lm_validity.words import UNDER
+from lm_validity.words import UNDER, Reason, ReasonCode
 
 # ratios of two models' sizes, and all pairs whatever their sizes
 DISTANCES = ((1.0, 1.25), (1.0, 2.0), (1.0, 4.0), (2.0, None), (4.0, None), (1.0, None))
 LIKE_SIZE = 2.0
-NO_ERRORS = "Fewer than 2 models have a standard error there."
-FEW = "Fewer than 3 models have the scores and standard errors, or their scores are all equal."
-NO_INTERVAL = "Without one of the models there is no value, so there is no interval."
+NO_ERRORS = Reason("Fewer than 2 models have a standard error there.", ReasonCode.NO_ERRORS)
+FEW = Reason(
+    "Fewer than 3 models have the scores and standard errors, or their scores are all equal.", ReasonCode.TOO_FEW
+)
+NO_INTERVAL = Reason("Without one of the models there is no value, so there is no interval.", ReasonCode.NO_INTERVAL)
 NO_CEILING = "There is no noise ceiling over such pairs of models."
 
 
@@ -52,7 +54,9 @@ def _of_protocol(analysis: AgreementAnalysis, protocol: str) -> dict[str, Benchm
         rows = []
         for (at_least, at_most), mask, tau, ceiling in zip(DISTANCES, masks, taus, ceilings, strict=True):
             share = separated_share(significant, tested, mask)
-            why = "Fewer than 3 models have such pairs with standard errors or items in common."
+            why = Reason(
+                "Fewer than 3 models have such pairs with standard errors or items in common.", ReasonCode.TOO_FEW
+            )
             separated = known(share.value, why)
             mean = known(tau[place].value, "No other benchmark has a tau with it over such pairs of models.")
             rows.append(
@@ -111,7 +115,9 @@ def _figures(
     near = _within(sizes, 1.0, LIKE_SIZE)
     difference, _ = typical_difference(oriented, noise, near)
     of_items = typical_difference(oriented, errors, near)[1]
-    typical = known(difference, "No two models at most 2× apart in size have standard errors there.")
+    typical = known(
+        difference, Reason("No two models at most 2× apart in size have standard errors there.", ReasonCode.NO_ERRORS)
+    )
     return BenchmarkFigures(
         models=int(scored.sum()),
         items=items,
@@ -136,9 +142,9 @@ def _whole(number: float | None) -> int | None:
 
 def _above_chance(scores: np.ndarray, errors: np.ndarray, chance: float) -> int | Missing:
     if not np.isfinite(chance):
-        return Missing("The benchmarks sheet names no chance level (column chance).")
+        return Missing(Reason("The benchmarks sheet names no chance level (column chance).", ReasonCode.NO_CHANCE))
     if not np.isfinite(scores + errors).any():
-        return Missing("There are no standard errors.")
+        return Missing(Reason("There are no standard errors.", ReasonCode.NO_ERRORS))
     return models_above_chance(scores, errors, chance)
 
 

@@ -14,8 +14,11 @@ from lm_validity.studies.agreement.statistics.resampling import Interval
 from lm_validity.studies.agreement.summary import PromptRange
 from lm_validity.summaries import Missing
 from lm_validity.tables.schema import SCORES, read_table
+from lm_validity.words import Reason, ReasonCode
 
-ONE_PROMPT = Missing("No model has scores of it under two prompts, all else being equal.")
+ONE_PROMPT = Missing(
+    Reason("No model has scores of it under two prompts, all else being equal.", ReasonCode.NO_PROMPTS)
+)
 ONE_MODEL = Missing("One model was scored under several prompts.")
 _SAME = ["model", "checkpoint", "benchmark", "protocol", "seed", "split", "metric", "num_fewshot"]
 

@@ -38,7 +38,7 @@ from lm_validity.studies.agreement.summarize import SMALL_FAMILY, influence_row
 from lm_validity.studies.agreement.summary import Range, Value, each, ends
 from lm_validity.summaries import Missing, known
 from lm_validity.tables.schema import PROTOCOLS
-from lm_validity.words import UNDER, count, listing, no_scores
+from lm_validity.words import UNDER, Reason, ReasonCode, count, listing, no_scores
 
 SECOND_FACTOR_LEVEL = 0.05
 FEW_IN_COMMON = (
@@ -46,15 +46,17 @@ FEW_IN_COMMON = (
     "most have none. Correlations over so few models make the first share "
     "too large, and so would a table with predicted cells."
 )
-NO_COMPONENTS = "Fewer than two benchmarks can take part, so there are no components."
-NO_SHARE_INTERVAL = "Without one of the models there is no such component, or its share is 1."
+NO_COMPONENTS = Reason("Fewer than two benchmarks can take part, so there are no components.", ReasonCode.TOO_FEW)
+NO_SHARE_INTERVAL = Reason(
+    "Without one of the models there is no such component, or its share is 1.", ReasonCode.NO_INTERVAL
+)
 NO_RANK_INTERVAL = (
     f"There are fewer than {LEAST_UNITS} benchmarks, or the model has one of them, or most resamples give the "
     "model no rank: they contain none of its benchmarks, or fewer than two on which models differ."
 )
 NO_CATEGORIES = f"The benchmarks sheet names fewer than {LEAST_UNITS} categories, or no category with two benchmarks."
 SECOND_FACTOR = "These ranks take one factor for granted, and residuals show a second one."
-NO_CHECK = "There are too few scores to hold any out."
+NO_CHECK = Reason("There are too few scores to hold any out.", ReasonCode.TOO_FEW)
 
 
 def summarize_factors_report(
@@ -140,7 +142,7 @@ def _share_ranges(shares: Shares, interval: Interval[np.ndarray] | None, reason:
     if isinstance(shares, Missing):
         return shares
     if interval is None:
-        return Missing(reason or "Fewer than 3 models have scores under both protocols.")
+        return Missing(reason or Reason("Fewer than 3 models have scores under both protocols.", ReasonCode.TOO_FEW))
     if not np.isfinite(interval.low).any():
         return Missing(NO_SHARE_INTERVAL)
     ranges = zip(interval.low[: len(shares)], interval.high[: len(shares)], strict=True)
@@ -190,7 +192,7 @@ def _family(analysis: FactorsAnalysis, uncertainty: FactorsUncertainty, family: 
     shares = {p: _family_shares(analysis, p, family, reason) for p in PROTOCOLS}
     intervals = uncertainty.families.get(family)
     if intervals is None:
-        few = f"The family has fewer than {MINIMUM_RESAMPLED_FAMILY} models."
+        few = Reason(f"The family has fewer than {MINIMUM_RESAMPLED_FAMILY} models.", ReasonCode.TOO_FEW)
         return FamilySummary(shares, Missing(uncertainty.reason or few))
     first = {p: found if isinstance(found, Missing) else found[0] for p, found in shares.items()}
     return FamilySummary(shares, {p: ends(first[p], intervals.get(p), no_scores(p)) for p in PROTOCOLS})

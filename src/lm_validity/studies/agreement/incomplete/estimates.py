@@ -35,6 +35,7 @@ from lm_validity.studies.agreement.statistics.sparse import (
 )
 from lm_validity.summaries import Missing, known
 from lm_validity.tables.schema import PROTOCOLS
+from lm_validity.words import Reason, ReasonCode
 
 DRAWS = 400
 SEED = 5  # of the draws, and of the cells that weights are fitted on
@@ -47,9 +48,12 @@ NO_PROCESS = (
     f"There are fewer than {LEAST_CELLS} known cells or more than {MOST_CELLS:,}, or fewer than {MINIMUM_MODELS} "
     f"models or more than {MOST_MODELS}."
 )
-NO_ERROR = f"Fewer than {JACKKNIFED} models, or too few comparisons without one of them, or all of them agree."
+NO_ERROR = Reason(
+    f"Fewer than {JACKKNIFED} models, or too few comparisons without one of them, or all of them agree.",
+    ReasonCode.TOO_FEW,
+)
 LEAST_CHECKED = 19  # cells that a 95% quantile takes
-FEW_RESIDUALS = f"Fewer than {LEAST_CHECKED} cells can be checked."
+FEW_RESIDUALS = Reason(f"Fewer than {LEAST_CHECKED} cells can be checked.", ReasonCode.TOO_FEW)
 
 
 def incomplete_protocols(matrix: ScoreMatrix, seed: int = SEED) -> dict[str, Incomplete]:

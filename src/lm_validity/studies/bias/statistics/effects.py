@@ -20,6 +20,7 @@ from lm_validity.studies.bias.statistics.model import (
     zero_start,
 )
 from lm_validity.summaries import Missing
+from lm_validity.words import Reason, ReasonCode
 
 # ----------------------------------------------------------------------------------------------------------------------
 # How many subsamples and tasks an experiment needs to detect an effect of a given size.
@@ -29,7 +30,9 @@ from lm_validity.summaries import Missing
 # degrees of freedom, with noncentrality effect / sqrt((tau^2 + sigma^2 / K) / T).
 
 LEAST_SPREAD = 1e-12  # of the largest difference: a standard deviation below it is the rounding of equal numbers
-TOO_FEW = "Fewer than two tasks have two subsamples: variances within and between tasks are unknown."
+TOO_FEW = Reason(
+    "Fewer than two tasks have two subsamples: variances within and between tasks are unknown.", ReasonCode.TOO_FEW
+)
 LARGEST_SHIFT = 1e6  # standard errors, which no t test misses; scipy's noncentral t is NaN for some larger shifts
 
 
@@ -129,8 +132,11 @@ def _fewest(enough: Callable[[int], bool], least: int, most: int) -> int:
 # ----------------------------------------------------------------------------------------------------------------------
 # Averages over tasks, the sampling unit of the bias study: how large an effect is, and how large it is not.
 
-ONE_TASK = "Only one task has both arms. Standard errors and intervals need several."
-NO_SPREAD = "All tasks have the same difference: without a spread between them there is no interval and no test."
+ONE_TASK = Reason("Only one task has both arms. Standard errors and intervals need several.", ReasonCode.TOO_FEW)
+NO_SPREAD = Reason(
+    "All tasks have the same difference: without a spread between them there is no interval and no test.",
+    ReasonCode.NO_INTERVAL,
+)
 ROUNDING = 1e-12  # accuracy; a spread below it is the rounding of equal numbers
 LEVEL = 0.05
 MARGINS = (0.005, 0.0025, 0.0015)  # accuracy; sizes that an effect is tested to be smaller than
@@ -291,7 +297,9 @@ def smallest_detectable_shift(differences: np.ndarray, level: float, power: floa
     """
     number = len(differences)
     if 2.0**-number > level:
-        return Missing("Too few subsamples: even if all of them went up, q would not be below .05.")
+        return Missing(
+            Reason("Too few subsamples: even if all of them went up, q would not be below .05.", ReasonCode.TOO_FEW)
+        )
     spread = float(np.std(differences, ddof=1))
     if spread < 1e-12:
         return Missing("The subsamples of the task do not differ: what a test could find is unknown.")
@@ -316,7 +324,7 @@ SLICES = 500
 MODEL_FREE_SLICES = 10_000  # these cost no fit
 THRESHOLD = 0.04  # log-odds; neighbours on the RAFT leaderboard differ by an odds ratio of 1.03
 ONE_SUBSAMPLE = "Every task has one subsample: a slice would be the whole data."
-META_OF_ONE_TASK = "There is one task, and the interval is over tasks."
+META_OF_ONE_TASK = Reason("There is one task, and the interval is over tasks.", ReasonCode.TOO_FEW)
 SLICE_FORMULA = Formula("slice", groups=(), pair_within_model=False)
 GRID = np.geomspace(0.1, 4.0, 7)  # standard deviations of the pairs, in log-odds
 

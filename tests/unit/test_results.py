@@ -1,0 +1,179 @@
+"""Every number of every summary is in one row of its results, and every null has its reason."""
+
+import dataclasses
+import itertools
+import json
+import types
+import typing
+from collections import Counter
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from lm_validity.pages.page import Page, write_report
+from lm_validity.results import CARDS, COLUMNS, INTERVALS, KEYS, UNIQUE, Row, lines_of, rows_of
+from lm_validity.site.cards.quantities import QUANTITIES
+from lm_validity.studies.agreement.factors.summary import FactorsSummary
+from lm_validity.studies.agreement.screening_report import ScreeningSummary
+from lm_validity.studies.agreement.summary import AgreementSummary
+from lm_validity.studies.bias.summary import BiasSummary
+from lm_validity.studies.items.compare import CompareSummary, Comparison
+from lm_validity.studies.items.item_report import ItemsSummary
+from lm_validity.studies.signal.summary import SignalSummary
+from lm_validity.summaries import Missing, summary_values
+from lm_validity.words import Reason, ReasonCode
+
+SUMMARIES = {
+    "agreement": AgreementSummary,
+    "factors": FactorsSummary,
+    "signal": SignalSummary,
+    "bias": BiasSummary,
+    "items": ItemsSummary,
+    "compare": CompareSummary,
+    "screening": ScreeningSummary,
+}
+WHY = Missing(Reason("It was not measured.", ReasonCode.NO_ITEMS))
+
+
+class Filled:
+    """Makes a value of any type of a summary: each number another one, or what is `lacking` where a type allows it."""
+
+    def __init__(self, lacking=()):
+        self.numbers, self.lacking = itertools.count(1000), lacking
+
+    def of(self, kind):
+        origin, inner = typing.get_origin(kind), typing.get_args(kind)
+        if origin in (typing.Union, types.UnionType):
+            if type(self.lacking) in inner:
+                return self.lacking
+            return self.of(next(one for one in inner if one not in (Missing, type(None))))
+        if origin is dict:
+            return {key: self.of(inner[1]) for key in (("10", 20) if inner[0] is int else ("direct", "some other"))}
+        if origin is list or (origin is tuple and inner[1:] == (...,)):
+            return [self.of(inner[0]), self.of(inner[0])]
+        if kind is np.ndarray:
+            return np.array([self.of(float), self.of(float)])
+        if isinstance(origin, type) and issubclass(origin, tuple):
+            return tuple(map(self.of, inner)) if origin is tuple else origin(self.of(float), self.of(float))
+        if dataclasses.is_dataclass(kind):
+            return self.record(kind)
+        number = next(self.numbers)
+        return kind(number % 2) if kind is bool else f"text {number}" if kind is str else kind(number)
+
+    def record(self, kind):
+        made, hints = object.__new__(kind), typing.get_type_hints(kind)
+        for field in dataclasses.fields(kind):
+            if not field.metadata.get("page_only"):
+                object.__setattr__(made, field.name, self.of(hints[field.name]))
+        return made
+
+
+def leaves(value, where=""):
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield from leaves(item, f"{where}.{key}")
+    elif isinstance(value, list):
+        for place, item in enumerate(value):
+            yield from leaves(item, f"{where}.{place}")
+    elif not isinstance(value, bool):
+        yield where, value
+
+
+def told(rows: list[Row]) -> Counter:
+    """How often the rows tell each number or text: a value once with all its intervals, and each end of these."""
+    values = {row[:6]: row.value if row.text is None else row.text for row in rows if row.unit != "yes_or_no"}
+    ends = [end for row in rows for end in (row.low, row.high)]
+    return Counter(one for one in [*values.values(), *ends] if one is not None)
+
+
+@pytest.mark.parametrize("study", SUMMARIES)
+def test_every_number_of_a_summary_is_in_one_row(study):
+    summary = Filled().of(SUMMARIES[study])
+    rows = rows_of(study, summary)
+    assert len({tuple(getattr(row, name) for name in UNIQUE) for row in rows}) == len(rows)
+    found = told(rows)
+    assert set(found.values()) == {1}
+    places = [[row.subject, row.other, row.protocol, *json.loads(row.conditions).values()] for row in rows]
+    said = {value for place in places for value in place}
+    for where, value in leaves({**summary_values(summary), "notes": []}):
+        assert (value in found) != (value in said), where
+    assert {row.quantity for row in rows} == {line.quantity for line in lines_of(study)}
+
+
+@pytest.mark.parametrize("study", SUMMARIES)
+@pytest.mark.parametrize(("lacking", "code"), [(WHY, "no_items"), (None, "none")])
+def test_every_null_has_its_reason(study, lacking, code):
+    rows = rows_of(study, Filled(lacking).of(SUMMARIES[study]))
+    assert {row.quantity for row in rows} == {line.quantity for line in lines_of(study)}
+    for row in rows:
+        whole = (row.value is not None or row.text is not None) and (row.interval_for is None or row.low is not None)
+        assert (row.reason_code is None) == (row.reason is None) == whole, row
+        assert row.reason_code in (None, "range", code)
+        assert row.reason_code != "no_items" or row.reason == WHY.reason
+
+
+COMPARISON = Comparison(
+    benchmark="facts", protocol="direct", metric=None, first_score=0.75, second_score=0.5, difference=0.25,
+    interval=(0.125, 0.375), test="exact", items=40, subjects=None, first_only=20, second_only=10, p=WHY,
+    p_adjusted=WHY, smallest_detectable=0.2, items_needed=30,
+)  # fmt: skip
+
+
+def test_a_report_writes_its_results_as_rows(tmp_path):
+    summary = CompareSummary("=a", "b", (COMPARISON,), ())
+    for folder in ("one", "two"):
+        write_report(Page("compare", "A comparison", [], []), summary, tmp_path / folder)
+    assert (tmp_path / "one" / "results.parquet").read_bytes() == (tmp_path / "two" / "results.parquet").read_bytes()
+    rows = pd.read_parquet(tmp_path / "one" / "results.parquet")
+    columns = "study, quantity, subject, other, protocol, conditions, value, low, high, level, interval_for, n, unit, "
+    assert list(rows) == (columns + "text, reason, reason_code, basis").split(", ")
+    difference = rows.set_index("quantity").loc["difference"]
+    assert difference[["study", "subject", "protocol", "conditions", "unit", "interval_for", "basis"]].tolist() == [
+        "compare", "facts", "direct", "{}", "score", "items", "items"
+    ]  # fmt: skip
+    assert difference[["value", "low", "high", "level", "n"]].tolist() == [0.25, 0.125, 0.375, 0.95, 40]
+    assert rows.set_index("quantity").loc["difference_p", "reason_code"] == "no_items"
+    sheet = pd.read_csv(tmp_path / "one" / "results.csv")
+    assert sheet["text"][0] == "'=a" and rows["text"][0] == "=a"
+    assert sheet["value"].equals(rows["value"]) and sheet["n"].equals(rows["n"])
+
+
+def test_an_interval_at_another_level_is_a_row_of_its_value():
+    rows = rows_of("bias", Filled().of(BiasSummary))
+    beta = next(row for row in rows if row.quantity == "beta")
+    assert (beta.level, beta.interval_for) == (0.89, "posterior") and beta.low < beta.high
+    assert set(json.loads(beta.conditions)) == {"experiment", "m", "n", "effect", "formula", "sampler"}
+
+
+def test_intervals_over_several_populations_are_rows_of_one_value():
+    rows = [row for row in rows_of("agreement", Filled().of(AgreementSummary)) if row.quantity == "tau_mean"]
+    direct = [row for row in rows if row.protocol == "direct"]
+    assert [row.interval_for for row in direct] == ["models", "benchmarks", "families", "categories"]
+    assert len({row.value for row in direct}) == 1 and len({row.low for row in direct}) == 4
+
+
+def test_a_missing_group_of_intervals_says_so_for_each_value():
+    of_protocol = {"mean": 0.5, "by_benchmark": {"facts": 0.25}, "by_benchmark_interval": WHY}
+    row = next(row for row in rows_of("agreement", {"kendall_tau": {"direct": of_protocol}}) if row.subject == "facts")
+    assert (row.value, row.low, row.interval_for, row.reason_code) == (0.25, None, "models", "no_items")
+
+
+def test_cards_name_rows_of_reports():
+    elsewhere = {"category", "metric", "output_type", "items", "models", "chance"}  # the tables, the sheet, the splits
+    elsewhere |= {"train_leakage", "validation_leakage", "test_duplicates"}
+    assert set(CARDS) | elsewhere == set(QUANTITIES) and not set(CARDS) & elsewhere
+    for study, quantity, conditions in CARDS.values():
+        found = [row for row in rows_of(study, Filled().of(SUMMARIES[study])) if row.quantity == quantity]
+        assert found and all(row.subject and set(conditions) <= set(json.loads(row.conditions)) for row in found)
+
+
+def test_every_column_and_interval_is_explained():
+    assert tuple(COLUMNS) == Row._fields
+    rows = [row for study in KEYS for row in rows_of(study, Filled().of(SUMMARIES[study]))]
+    assert {row.interval_for for row in rows} - {None} == set(INTERVALS)
+
+
+def test_a_key_without_a_line_is_refused():
+    with pytest.raises(ValueError, match="models_in_neither"):
+        rows_of("agreement", {"models": 3, "models_in_neither": 2})

@@ -14,7 +14,6 @@ ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
 import sparse_grid  # noqa: E402
-from sparse_rounds import Measuring  # noqa: E402
 
 from lm_validity.config.plan import AUDIT, BY_SCORES  # noqa: E402
 from lm_validity.monitor.planning import (  # noqa: E402
@@ -22,7 +21,7 @@ from lm_validity.monitor.planning import (  # noqa: E402
     balanced,
     cheap_and_block,
 )
-from lm_validity.site.rounds import parse_goal  # noqa: E402
+from lm_validity.site.rounds import Goal, parse_goal, round_is_full  # noqa: E402
 from lm_validity.studies.agreement.incomplete.estimates import incomplete_protocols  # noqa: E402
 from lm_validity.studies.agreement.report import report_agreement  # noqa: E402
 from lm_validity.studies.agreement.score_matrix import read_score_matrix  # noqa: E402
@@ -33,11 +32,14 @@ from lm_validity.studies.agreement.statistics.ranking import (  # noqa: E402
     pair_signs,
 )
 from lm_validity.studies.agreement.statistics.sparse import (  # noqa: E402
+    DRAWS,
+    Choice,
     assisted_tau,
     expected_signs,
     fit_process,
     pooled_left_out,
     pooled_tau,
+    widening_of,
 )
 from lm_validity.tables.formats.published import read_lm_harmony  # noqa: E402
 from lm_validity.tables.schema import SCORES, write_table  # noqa: E402
@@ -232,6 +234,20 @@ def test_the_page_warns_where_an_audit_of_a_family_finds_too_few_inside(table, r
 # ---- cells that scores chose -----------------------------------------------------------------------------------------
 
 
+def with_round(table: sparse_grid.Published, known: np.ndarray, goal: Goal) -> np.ndarray:
+    """The measured cells (models, benchmarks) and those of a round as `next` chooses it."""
+    scores, measured = np.where(known, table.scores, np.nan), known.copy()
+    process = fit_process(scores, table.stderr, table.direct, table.size, table.families)
+    choice = Choice(process.draws(DRAWS, np.random.default_rng(0), widening_of(process.residuals())))
+    hours = np.array([[table.costs[model, name].hours for name in table.benchmarks] for model in table.models])
+    steps = choice.steps(np.where(known | ~np.isfinite(table.scores), np.inf, hours), goal.models(choice.outlook()))
+    for number, step in enumerate(steps, 1):
+        measured[step.model, step.benchmark] = True
+        if round_is_full(goal, step.outlook, number, known.size):
+            break
+    return measured
+
+
 @pytest.mark.slow
 def test_the_planned_tau_is_right_where_that_of_all_measured_cells_is_not(table, rows, tmp_path):
     """A fifth of the cells at random, then a round as `next` chooses it: models that are close, as many cells again."""
@@ -239,9 +255,8 @@ def test_the_planned_tau_is_right_where_that_of_all_measured_cells_is_not(table,
         (one.model, one.benchmark): one.reason for one in balanced(dict.fromkeys(table.costs, UNIT), 0, 0.2 * 1464)
     }
     known = np.array([[(model, name) in planned for name in table.benchmarks] for model in table.models])
-    active = Measuring(table, known)
-    assert active.add_round(parse_goal("rank=0.6"), 0)
-    chosen = [(table.models[i], table.benchmarks[j]) for i, j in zip(*np.nonzero(active.known), strict=True)]
+    measured = with_round(table, known, parse_goal("rank=0.6"))
+    chosen = [(table.models[i], table.benchmarks[j]) for i, j in zip(*np.nonzero(measured), strict=True)]
     reasons = {pair: planned.get(pair, BY_SCORES) for pair in chosen}
     assert sum(reason == BY_SCORES for reason in reasons.values()) == 147
     files = files_of(tmp_path, rows, TRAINED, reasons)

@@ -5,7 +5,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -13,13 +12,21 @@ import pandas as pd
 import pytest
 from tests.workflow.conftest import BIN, Project
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
-
-from early_stop import epochs_until_stop
+from lm_validity.config.sections import PATIENCE
 
 CONFIG = ("--configfile", "config/test.yaml")
 RESULTS = Path("results/test")
 EPOCHS = 5
+
+
+def epochs_until_stop(values: list[float]) -> int:
+    """How many epochs of these validation values (more is better) an early stop trains."""
+    best = 0
+    for number in range(1, len(values)):
+        best = number if values[number] > values[best] else best
+        if number - best >= PATIENCE:
+            return number + 1
+    return len(values)
 
 
 def switch_on(project: Project) -> None:

@@ -582,7 +582,7 @@ def _settle(frame: pd.DataFrame, files: list[ScoreFile], log: ImportLog) -> None
 def _conflict(
     frame: pd.DataFrame, files: list[ScoreFile], conflicts: dict[tuple[int, int], list[tuple[int, float]]]
 ) -> InputError:
-    """Every pair of files with different scores of one thing, and what would separate them."""
+    """The first pairs of files with different scores of one thing, how many more there are, and what separates them."""
     told, ways = list[str](), dict[str, None]()
     for (winner, lost), rows in conflicts.items():
         ways.setdefault(_way_apart(files[winner], files[lost]))

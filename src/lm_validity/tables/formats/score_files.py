@@ -350,7 +350,6 @@ _TYPES = {
 DEFAULTS = {"checkpoint": "final", "protocol": "direct", "prompt": "plain", "split": "test", "selected": True}
 # Scores that differ by less are equal: files round differently, and another batch size changes the last digits
 _SAME, _SAME_ERRORS = 1e-9, 0.01  # relative, and in standard errors
-_SHOWN = 3  # conflicts and ways out that an error names
 
 Across = Literal["benchmarks", "models"]
 Unit = Literal["fractions", "percentages", "neither"]
@@ -582,23 +581,21 @@ def _settle(frame: pd.DataFrame, files: list[ScoreFile], log: ImportLog) -> None
 def _conflict(
     frame: pd.DataFrame, files: list[ScoreFile], conflicts: dict[tuple[int, int], list[tuple[int, float]]]
 ) -> InputError:
-    """The first pairs of files with different scores of one thing, how many more there are, and what separates them."""
+    """Every pair of files with different scores of one thing, and what would separate them."""
     told, ways = list[str](), dict[str, None]()
     for (winner, lost), rows in conflicts.items():
         ways.setdefault(_way_apart(files[winner], files[lost]))
-        if len(told) < _SHOWN:
-            place, value = rows[0]
-            row = frame.loc[place]
-            told.append(
-                f"{files[winner].path} and {files[lost].path}: {count(len(rows), 'score')}, such as {row['metric']} of "
-                f"{row['model']} on {row['benchmark']} ({value:.4g} and {row['value']:.4g})"
-            )
-    more = f"; and {len(conflicts) - len(told)} more pairs of files" if len(conflicts) > len(told) else ""
+        place, value = rows[0]
+        row = frame.loc[place]
+        told.append(
+            f"{files[winner].path} and {files[lost].path}: {count(len(rows), 'score')}, such as {row['metric']} of "
+            f"{row['model']} on {row['benchmark']} ({value:.4g} and {row['value']:.4g})"
+        )
     number = sum(map(len, conflicts.values()))
     return InputError(
         f"{count(number, 'score')} with different values under one name, and no newer run of the same weights and "
-        f"settings decides: {'; '.join(told)}{more}.",
-        " Or ".join(list(ways)[:_SHOWN]),
+        f"settings decides: {'; '.join(told)}.",
+        " Or ".join(ways),
     )
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NotRequired, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NotRequired, TypedDict
 
 import numpy as np
 import pandas as pd
@@ -345,9 +345,65 @@ class Section:
 
 
 @dataclass(frozen=True)
+class Picture:
+    """A static SVG of `pages/svg.py`, and a line under it that says how to read it."""
+
+    svg: Markup
+    note: str = ""
+
+
+Outcome = Literal["yes", "in part", "no", "not known", "not measured"]
+
+
+@dataclass(frozen=True)
+class Panel:
+    """A small picture that answers one question. `text`: **what it counts** in asterisks, with at most one interval.
+    `outcome`: its mark; `word`: what stands beside the mark, the outcome itself by default."""
+
+    question: str
+    text: str
+    svg: Markup
+    outcome: Outcome | None = None
+    word: str = ""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """An answer of a site's first page. `sentence`: at most 18 words with one pair of numbers. `interval`: its one
+    interval in words, "95%: +0.15 to +0.33", or "". `basis`: on which models and benchmarks. `link`: to the page."""
+
+    question: str
+    sentence: str
+    svg: Markup
+    interval: str = ""
+    basis: str = ""
+    link: str = "More"
+
+
+@dataclass(frozen=True)
+class Lede:
+    """What a page says above its first picture. `heading`: the finding. `sentence` and `interval`: as an answer's."""
+
+    heading: str
+    sentence: str = ""
+    interval: str = ""
+
+
+class Part(NamedTuple):
+    """What a section adds to its report: keys of summary.json, its fold on the page, findings, notes, a panel."""
+
+    summary: Mapping[str, Any]
+    section: "Section | None" = None
+    findings: Sequence["Finding | None"] = ()
+    notes: Sequence[str] = ()
+    panel: Panel | None = None
+
+
+@dataclass(frozen=True)
 class Page:
     """A report. `name` is its folder name: agreement, factors, signal, bias. `notes`: on the data. `before_findings`:
-    on a site it comes before the findings of all reports.
+    on a site it comes before the findings of all reports. Above the folds stand the `lede`, the `picture` and up to
+    three `panels`; `answers` are for the first page of a site.
     """
 
     name: str
@@ -357,6 +413,10 @@ class Page:
     notes: Sequence[str] = ()
     question: str = ""
     before_findings: bool = False
+    lede: Lede | None = None
+    picture: Picture | None = None
+    panels: Sequence[Panel] = ()
+    answers: Sequence[Answer] = ()
 
 
 def write_page(page: Page, output: str | Path) -> None:

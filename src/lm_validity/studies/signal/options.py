@@ -2,7 +2,7 @@
 
 from lm_validity.config.load import validate
 from lm_validity.config.sections import SignalConventions
-from lm_validity.studies.signal.scores import Options
+from lm_validity.studies.signal.benchmark import Options
 from lm_validity.studies.signal.statistics.quality import Weights
 from lm_validity.studies.signal.statistics.ranking import RankingWindows
 

@@ -1,40 +1,45 @@
 """The signal report: does a benchmark say something early in training?"""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import altair as alt
 import numpy as np
+import pandas as pd
 
 from lm_validity.config.sections import Reports
-from lm_validity.pages.page import write_report
-from lm_validity.studies.signal.analysis import BenchmarkResult, analyze_benchmark
-from lm_validity.studies.signal.curves import LearningCurves, read_learning_curves
-from lm_validity.studies.signal.items import ItemAnalysis, analyze_items
+from lm_validity.pages import figures
+from lm_validity.pages.page import Figure, Page, Part, Section, Table, write_report
+from lm_validity.studies.signal.benchmark import (
+    Design,
+    ItemAnalysis,
+    Options,
+    SignalData,
+    Value,
+    analyze_benchmark,
+)
+from lm_validity.studies.signal.criteria import criteria_of_others, science_against_web
+from lm_validity.studies.signal.curves import read_learning_curves
+from lm_validity.studies.signal.items import analyze_items, filters_on_trial, item_metrics, subgroups
 from lm_validity.studies.signal.options import make_options
-from lm_validity.studies.signal.page import signal_page
-from lm_validity.studies.signal.scores import Design, Options, make_design
+from lm_validity.studies.signal.order import order_of_models
+from lm_validity.studies.signal.quality import rise_of_scores
 from lm_validity.studies.signal.statistics.ranking import E2LM_WINDOWS
-from lm_validity.studies.signal.summarize import summarize_results
-from lm_validity.studies.signal.summary import SignalSummary, Value
-from lm_validity.summaries import Missing
+from lm_validity.summaries import Missing, number
 from lm_validity.tables.items import item_benchmarks, read_benchmark_items
-from lm_validity.words import Reason, ReasonCode
+from lm_validity.words import Reason, ReasonCode, explain_protocols
 
 # Where every training is shorter than this, the ranking windows are scaled to the length of each pair's
 SHORT_TRAINING_B = 100.0
-SEED = 0
 RESAMPLES = Reports().resamples
 DEFAULT_OPTIONS = make_options()
 
-
-@dataclass(frozen=True)
-class SignalAnalysis:
-    """All results of the report."""
-
-    learning: LearningCurves
-    options: Options
-    results: dict[str, BenchmarkResult]
-    resamples: int
+# Keys of summary.json in their order, but for the first and the last
+KEYS = (
+    "models", "benchmarks", "ranking_consistency", "compliance", "overall", "overall_interval", "overall_null_p",
+    "weight_sensitivity", "ranking", "criteria", "item_metrics", "filters", "subgroups",
+)  # fmt: skip
 
 
 def report_signal(
@@ -48,9 +53,8 @@ def report_signal(
     options: Options = DEFAULT_OPTIONS,
 ) -> None:
     """Write summary.json, tables, figures and the page of the signal report under `output`."""
-    analysis = analyze_signal(scores, models, benchmarks, items, selection, resamples, options)
-    summary = summarize(analysis)
-    write_report(signal_page(summary), summary, output)
+    page, summary = signal(analyze_signal(scores, models, benchmarks, items, selection, resamples, options))
+    write_report(page, summary, output)
 
 
 def analyze_signal(
@@ -61,54 +65,150 @@ def analyze_signal(
     selection: str = "all",
     resamples: int = RESAMPLES,
     options: Options = DEFAULT_OPTIONS,
-) -> SignalAnalysis:
-    """All results, from tables only. Raises InputError for bad input."""
+) -> SignalData:
+    """Every benchmark with its scores and nulls, from tables only. Raises InputError for bad input.
+
+    One benchmark's items are in memory at a time.
+    """
     learning = read_learning_curves(scores, models, benchmarks, selection)
     if options.windows == E2LM_WINDOWS:
-        options = replace(options, windows=replace(E2LM_WINDOWS, relative=_is_short(learning)))
+        # every training is over before the competition's first window, or tokens are unknown
+        ends = [curve.tokens_b[-1] for by_model in learning.curves.values() for curve in by_model.values()]
+        short = not np.nanmax([*ends, 0.0]) >= SHORT_TRAINING_B
+        options = replace(options, windows=replace(E2LM_WINDOWS, relative=short))
     with_items = item_benchmarks(items) if items is not None else []
-    results = {}
-    for benchmark in learning.curves:
-        design = make_design(learning, benchmark, options)
-        found: ItemAnalysis | Missing = Missing(
+    analyzed = {}
+    for name in learning.curves:
+        design = Design.of(learning, name, options)
+        of_items: ItemAnalysis | Missing = Missing(
             Reason("This needs the benchmark's items, and no items table has them.", ReasonCode.NO_ITEMS)
         )
-        if items is not None and benchmark in with_items:
-            found = _items(items, design, learning, options, resamples)
-        chance = _chance(learning.chance.get(benchmark), found)
-        results[benchmark] = analyze_benchmark(design, found, chance, options, resamples)
-    return SignalAnalysis(learning, options, results, resamples)
-
-
-def summarize(analysis: SignalAnalysis) -> SignalSummary:
-    """All that summary.json and the page say."""
-    return summarize_results(analysis.learning, analysis.results, analysis.options, analysis.resamples)
-
-
-def _items(
-    path: str | Path, design: Design, learning: LearningCurves, options: Options, resamples: int
-) -> ItemAnalysis | Missing:
-    """One benchmark's items are in memory at a time."""
-    name = design.benchmark
-    answers = read_benchmark_items(path, name, learning.num_fewshot.get(name), learning.metrics.get(name))
-    direction = learning.direction[design.benchmark]
-    return analyze_items(design, answers, learning.facts, direction, options, resamples, SEED)
-
-
-def _chance(in_sheet: float | None, items: ItemAnalysis | Missing) -> Value:
-    """The score of guessing: the benchmarks sheet's, else that of the items."""
-    if in_sheet is not None:
-        return in_sheet
-    if isinstance(items, Missing):
-        return Missing(
+        if items is not None and name in with_items:
+            answers = read_benchmark_items(items, name, learning.num_fewshot.get(name), learning.metrics.get(name))
+            of_items = analyze_items(design, answers, learning.facts, options, resamples)
+        # the score of guessing: the benchmarks sheet's, else that of the items
+        chance: Value = Missing(
             Reason(
                 "The benchmarks sheet has no chance level, and there are no items that tell it.", ReasonCode.NO_CHANCE
             )
         )
-    return items.chance
+        if name in learning.chance:
+            chance = learning.chance[name]
+        elif isinstance(of_items, ItemAnalysis):
+            chance = of_items.chance
+        analyzed[name] = analyze_benchmark(design, of_items, chance, options, resamples)
+    return SignalData(learning, options, resamples, analyzed)
 
 
-def _is_short(learning: LearningCurves) -> bool:
-    """Whether every training is over before the competition's first window, or tokens are unknown."""
-    ends = [curve.tokens_b[-1] for by_model in learning.curves.values() for curve in by_model.values()]
-    return not np.nanmax([*ends, 0.0]) >= SHORT_TRAINING_B
+def signal(data: SignalData) -> tuple[Page, dict[str, Any]]:
+    """The page and the summary."""
+    parts = [
+        _curves(data),
+        rise_of_scores(data),
+        order_of_models(data),
+        science_against_web(data),
+        filters_on_trial(data),
+        item_metrics(data),
+        subgroups(data),
+        criteria_of_others(data),
+    ]
+    analyses = [benchmark.items for benchmark in data.benchmarks.values()]
+    notes = [
+        *data.learning.notes,
+        *(note for items in analyses if isinstance(items, ItemAnalysis) for note in items.notes),
+        *(note for part in parts for note in part.notes),
+    ]
+    page = Page(
+        name="signal",
+        title="Early signal",
+        question="Does a benchmark tell you anything early in training? Each model is scored at checkpoints along "
+        f"its pretraining, under direct evaluation. {explain_protocols(['direct'])} Signal quality is high if scores "
+        "rise steadily. The order of the models has settled when it stays as it is at the end, and nearly settled "
+        "when 9 of 10 pairs do.",
+        findings=[finding for part in parts for finding in part.findings if finding is not None],
+        sections=[part.section for part in parts if part.section is not None],
+        notes=notes,
+    )
+    options, windows = data.options, data.options.windows
+    named = ("signal_quality", "ranking_consistency", "compliance")
+    conventions = {
+        "convention": options.convention,
+        "ties": options.ties,
+        "normalisation": options.normalisation,
+        "weights": dict(zip(named, options.weights.as_array(), strict=True)),
+        "windows_b": {"base": windows.base, "later": windows.later, "relative": windows.relative},
+        "resamples": data.resamples,
+    }
+    results = {key: value for part in parts for key, value in part.summary.items()}
+    summary = {"selection": data.learning.selection, "conventions": conventions} | {key: results[key] for key in KEYS}
+    return page, summary | {"standard_errors": data.learning.error_checks, "notes": notes}
+
+
+def _curves(data: SignalData) -> Part:
+    """Every score along training, in the metric's own direction."""
+    frames = []
+    for name, benchmark in data.benchmarks.items():
+        sign, curves, resampled = benchmark.direction, benchmark.curves, benchmark.resampled
+        bands = [
+            np.full((2, len(curve.values)), np.nan)
+            if isinstance(resampled, Missing)
+            else np.sort(sign * np.quantile(resampled[model], [0.025, 0.975], axis=0), axis=0)
+            for model, curve in curves.items()
+        ]
+        low, high = np.concatenate(bands, axis=1)
+        columns = {
+            "benchmark": name,
+            "model": [data.labels[model] for model, curve in curves.items() for _ in curve.values],
+            "checkpoint": [checkpoint for curve in curves.values() for checkpoint in curve.checkpoints],
+            "progress": np.concatenate([curve.progress for curve in curves.values()]) * data.progress.scale,
+            "score": sign * np.concatenate([curve.values for curve in curves.values()]),
+            "low": low,
+            "high": high,
+            "selected": np.concatenate([benchmark.selected[model] for model in curves]),
+            "chance": number(benchmark.chance),
+        }
+        frames.append(pd.DataFrame(columns))
+    frame = pd.concat(frames, ignore_index=True)
+    table = Table(
+        "learning_curves",
+        "All scores",
+        frame.drop(columns="chance"),
+        formats={"score": ".4f"},
+        labels={"progress": data.progress.title, "selected": "used for signal quality"},
+        folded=True,
+    )
+    return Part({}, Section("Learning curves", figures=[_old_figure(data, frame)], tables=[table]))
+
+
+def _old_figure(data: SignalData, frame: pd.DataFrame) -> Figure:
+    models = list(dict.fromkeys(frame["model"]))
+    x_title = data.progress.title
+    stroke = {"symbolOpacity": 1, "symbolType": "stroke", "symbolStrokeWidth": 3}
+    color = figures.listed_color(
+        "model", figures.cycled_colors(models), "Model", columns=4, symbolLimit=60, labelLimit=160, **stroke
+    )
+    base = alt.Chart().encode(
+        x=alt.X("progress:Q", title=x_title, axis=alt.Axis(format=".4~g", tickCount=5)), color=color
+    )
+    y = alt.Y("score:Q", title=None, scale=alt.Scale(zero=False))
+    band = base.transform_filter("isValid(datum.low)").mark_area(opacity=0.15)
+    line = base.mark_line(strokeWidth=1.6).encode(
+        y=y,
+        tooltip=figures.tooltips(model="Model", checkpoint="Checkpoint", progress=f"{x_title}|.4~g", score="Score|.4f"),
+    )
+    chance = alt.Chart().mark_rule(strokeDash=[4, 4], color=figures.MISSING_COLOR).encode(y="mean(chance):Q")
+    layers = [line]
+    if frame["low"].notna().any():
+        layers.insert(0, band.encode(y=alt.Y("low:Q", title=None), y2="high:Q"))
+    if frame["chance"].notna().any():
+        layers.append(chance.transform_filter("isValid(datum.chance)"))
+    panel = alt.layer(*layers, data=figures.chart_data(frame)).properties(width=210, height=130)
+    chart = panel.facet(facet=alt.Facet("benchmark:N", title=None), columns=3).resolve_scale(y="independent")
+    bands = (
+        "Bands: 95% of item resamples or, without items, of draws from the standard errors."
+        if frame.low.notna().any()
+        else ""
+    )
+    dashed = "Dashed: chance." if frame.chance.notna().any() else ""
+    caption = " ".join(part for part in (bands, dashed) if part)
+    return Figure("learning_curves", "Scores along training", chart, caption=caption, wide=True, min_width=3 * 265)

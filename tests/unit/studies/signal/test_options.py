@@ -9,7 +9,7 @@ from signal_world import World, write_world
 from lm_validity.config.load import validate
 from lm_validity.errors import InputError
 from lm_validity.studies.signal.options import make_options
-from lm_validity.studies.signal.report import analyze_signal, summarize
+from lm_validity.studies.signal.report import analyze_signal, signal
 from lm_validity.studies.signal.statistics.quality import autocorrelation
 from lm_validity.summaries import summary_values
 from lm_validity.tables.schema import SCORES, read_table
@@ -25,7 +25,7 @@ def files(tmp_path_factory):
 
 
 def summary_of(files, **options):
-    return summary_values(summarize(analyze_signal(files.scores, files.models, resamples=0, **options)))
+    return summary_values(signal(analyze_signal(files.scores, files.models, resamples=0, **options))[1])
 
 
 def test_conventions_change_the_numbers_they_name(files):
@@ -78,7 +78,7 @@ def test_the_configuration_gives_the_same_options():
 
 
 def test_score_per_item_of_every_trial(files):
-    found = summary_values(summarize(analyze_signal(files.scores, files.models, items=files.items, resamples=0)))
+    found = summary_values(signal(analyze_signal(files.scores, files.models, items=files.items, resamples=0))[1])
     trials = [trial for entries in found["filters"].values() for trial in entries if trial["held_out"] is not None]
     assert trials
     for trial in trials:

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 from signal_world import MODELS, World, item_rows, models_sheet, score_rows, write_world
 
-from lm_validity.studies.signal.report import DEFAULT_OPTIONS, analyze_signal, report_signal, summarize
+from lm_validity.studies.signal.report import DEFAULT_OPTIONS, analyze_signal, report_signal, signal
 from lm_validity.studies.signal.statistics.ranking import RankingWindows
 from lm_validity.summaries import summary_values
 from lm_validity.tables.schema import SCORES, write_table
@@ -26,7 +26,7 @@ def write(folder, rows, scores):
 
 def summary_of(files, **options):
     return summary_values(
-        summarize(analyze_signal(files.scores, files.models, items=files.items, resamples=5, **options))
+        signal(analyze_signal(files.scores, files.models, items=files.items, resamples=5, **options))[1]
     )
 
 

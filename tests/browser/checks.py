@@ -4,11 +4,12 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from tests.browser.conftest import open_page
+from tests.browser.conftest import open_page, wait_for
 
 SCRIPT = (Path(__file__).parent / "checks.js").read_text(encoding="utf-8")
 WIDTHS = (1280, 390)
 MOST_STOPS = 2000
+SORTED = "return document.activeElement.closest('th').ariaSort"
 
 
 def ask(driver, check: str):
@@ -40,7 +41,7 @@ def assert_operable(driver, page: Path) -> None:
             opened += 1
         elif kind == "header":
             press(driver, "Enter", 13)
-            assert driver.execute_script("return document.activeElement.closest('th').ariaSort") != "none"
+            wait_for(lambda: driver.execute_script(SORTED) != "none", 60)  # its rows may still be unpacked
             sorted_by += 1
     assert stops == ask(driver, "controls")
     assert sorted_by == driver.execute_script("return document.querySelectorAll('th button').length") > 0

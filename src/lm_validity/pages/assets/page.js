@@ -87,10 +87,17 @@ for (const button of document.querySelectorAll(".families button")) {
 const ROWS_AT_ONCE = 500;
 const tables = new Map();
 
-async function openTable(table) {
-  if (tables.has(table)) return;
-  const state = { order: null, kept: null, limit: ROWS_AT_ONCE };
-  tables.set(table, state);
+// Whoever needs the rows waits for the same unpacking: a key that is pressed meanwhile is not lost
+function openTable(table) {
+  if (!tables.has(table)) {
+    const state = { order: null, kept: null, limit: ROWS_AT_ONCE };
+    tables.set(table, state);
+    state.ready = fillTable(table, state);
+  }
+  return tables.get(table).ready;
+}
+
+async function fillTable(table, state) {
   const rows = table.closest("details").querySelector(".rows");
   const { values, shown, reasons, links } = JSON.parse(await unpack(rows));
   rows.remove();
@@ -144,9 +151,9 @@ function showRows(table) {
   table.closest("details").querySelector(".more-rows").hidden = state.kept.length <= state.limit;
 }
 
-function sortBy(table, index) {
+async function sortBy(table, index) {
+  await openTable(table);
   const state = tables.get(table);
-  if (!state?.columns) return;
   const header = table.tHead.rows[0].cells[index];
   const first = state.columns[index].number ? "descending" : "ascending";
   const second = first === "ascending" ? "descending" : "ascending";

@@ -133,6 +133,15 @@ def test_sorting_by_mouse_and_keyboard(driver, site):
     assert values == sorted(values)
 
 
+def test_a_table_whose_rows_are_still_unpacked_is_sorted(driver, site):
+    open_page(driver, site, 1280)
+    header = driver.execute_script(
+        "const d = document.querySelector('details.table:not([open])'); d.open = true;"
+        "const th = d.querySelectorAll('th')[1]; th.querySelector('button').click(); return th"
+    )
+    wait_for(lambda: header.get_attribute("aria-sort") != "none")
+
+
 def test_searching_and_downloading_what_is_shown(driver, site):
     open_page(driver, site, 1280)
     table = pair_table(driver)

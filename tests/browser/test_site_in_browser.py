@@ -12,6 +12,7 @@ import pytest
 from tests.browser.checks import WIDTHS, assert_accessible, assert_operable, assert_readable
 from tests.browser.conftest import open_page, wait_for
 
+from lm_validity.config.sections import Reports
 from lm_validity.pages.page import Finding, Page, Section, Table, write_page
 from lm_validity.site.report import build_site
 from lm_validity.studies.agreement.factors.report import report_factors
@@ -49,8 +50,8 @@ def site(tmp_path_factory) -> Path:
         folder / "benchmarks.csv", index=False
     )
     paths = [folder / name for name in ("scores.parquet", "models.csv", "benchmarks.csv")]
-    report_agreement(*paths, folder / "agreement", resamples=60)
-    report_factors(*paths, folder / "factors", resamples=60)
+    report_agreement(*paths, folder / "agreement", section=Reports(resamples=60))
+    report_factors(*paths, folder / "factors", section=Reports(resamples=60))
     build_site([folder / "agreement", folder / "factors"], folder / "report", missing=[HOSTILE])
     return folder / "report" / "agreement" / "index.html"
 

@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 from scipy.stats import false_discovery_control
 
+from lm_validity.config.sections import Normalisation, Reports, SignalConventions
 from lm_validity.statistics import models_above_chance, section_generator
 from lm_validity.studies.signal.curves import (
     Alignment,
@@ -26,11 +27,8 @@ from lm_validity.studies.signal.curves import (
 )
 from lm_validity.studies.signal.statistics.quality import (
     FINETASKS_MONOTONICITY,
-    Convention,
     NoiseFree,
     SignalQuality,
-    Ties,
-    Weights,
     fewest_checkpoints,
     overall_score,
     signal_quality,
@@ -38,7 +36,6 @@ from lm_validity.studies.signal.statistics.quality import (
 from lm_validity.studies.signal.statistics.ranking import (
     E2LM_WINDOWS,
     MINIMUM_FOR_BLOCKS,
-    Normalisation,
     PairConsistency,
     RankingWindows,
     bootstrap_pair_consistency,
@@ -134,21 +131,20 @@ def as_numbers(frame: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
 # What belongs together: pairs of architectures, science and web models, common points of training.
 
 
-@dataclass(frozen=True)
-class Options:
-    """The conventions that are named in the page and in summary.json."""
+def too_few_checkpoints(options: SignalConventions) -> str:
+    """Why a model has no signal quality."""
+    fewest = fewest_checkpoints(options.convention)
+    return f"Signal quality needs {fewest} selected checkpoints of a model for its autocorrelation."
 
-    convention: Convention
-    ties: Ties
-    normalisation: Normalisation
-    windows: RankingWindows
-    weights: Weights
 
-    @property
-    def too_few_checkpoints(self) -> str:
-        """Why a model has no signal quality."""
-        fewest = fewest_checkpoints(self.convention)
-        return f"Signal quality needs {fewest} selected checkpoints of a model for its autocorrelation."
+def windows_of(learning: LearningCurves, options: SignalConventions) -> RankingWindows:
+    """The windows of ranking consistency. The competition's are scaled to the length of each pair's training where
+    every training is over before the first of them, or tokens are unknown."""
+    windows = RankingWindows(options.base_window, options.later_window)
+    if windows != E2LM_WINDOWS:
+        return windows
+    ends = [curve.tokens_b[-1] for by_model in learning.curves.values() for curve in by_model.values()]
+    return replace(windows, relative=bool(not np.nanmax([*ends, 0.0]) >= windows.base[0]))
 
 
 @dataclass(frozen=True)
@@ -200,7 +196,7 @@ class Design:
     larger_pairs: list[tuple[int, int]]  # (smaller, larger) among `scored`, alike but for size
 
     @classmethod
-    def of(cls, learning: LearningCurves, benchmark: str, options: Options) -> "Design":
+    def of(cls, learning: LearningCurves, benchmark: str, options: SignalConventions) -> "Design":
         """Decide once what belongs together."""
         by_model, facts, selection = learning.curves[benchmark], learning.facts, learning.selection
         curves = {model: by_model[model] for model in learning.models if model in by_model}
@@ -219,7 +215,7 @@ class Design:
             selected={model: select(curve, selection) for model, curve in curves.items()},
             scored=scored,
             sizes=sizes,
-            ranking_pairs=_ranking_pairs(curves, facts, sizes, selection, options.windows),
+            ranking_pairs=_ranking_pairs(curves, facts, sizes, selection, windows_of(learning, options)),
             fitted_pairs=_ranking_pairs(curves, facts, sizes, selection, FITTED_WINDOWS),
             compliance_pairs=_compliance_pairs(curves, facts, selection),
             alignment=align({model: curves[model] for model in scored}),
@@ -337,7 +333,7 @@ class Scores:
     overall: np.ndarray
 
 
-def compute_scores(design: Design, values: Values, options: Options, chance: float | None = None) -> Scores:
+def compute_scores(design: Design, values: Values, options: SignalConventions, chance: float | None = None) -> Scores:
     """All scores of a benchmark from `values`, e.g. bootstrap means (resamples, n) of every model."""
     quality = {
         model: signal_quality(values[model][..., design.selected[model]], options.convention, options.ties)
@@ -460,6 +456,16 @@ class Benchmark(Design):
         return float(mean_of_known([self.scores.quality[model].rank_correlation for model in self.scored]))
 
     @cached_property
+    def quality_interval(self) -> Bounds:
+        """Of `quality`, over items."""
+        return bounds(self.quality, self.draws(lambda resampled: resampled.mean_quality), 0.0, 1.0)
+
+    @cached_property
+    def mean_curve(self) -> np.ndarray:
+        """(points,) mean of the scored models at their common points, in the metric's own direction."""
+        return self.direction * self.at_common_points(self.values).mean(axis=0)
+
+    @cached_property
     def walk_p(self) -> Value:
         """p of the signal quality against curves that drift: random signs of the steps."""
         return p_value(self.quality, self.mean_over_models(self.quality_walk))
@@ -488,7 +494,7 @@ class Benchmark(Design):
 
 
 def analyze_benchmark(
-    design: Design, items: ItemAnalysis | Missing, chance: Value, options: Options, resamples: int
+    design: Design, items: ItemAnalysis | Missing, chance: Value, options: SignalConventions, resamples: int
 ) -> Benchmark:
     """Scores, resampled scores and nulls of one benchmark."""
     level = design.direction * chance if is_known(chance) else None
@@ -523,7 +529,7 @@ def analyze_benchmark(
         quality_walk={model: walked[:, index] for index, model in enumerate(selected)},
         consistency=_consistency_draws(design.ranking_pairs, values, resamples, of_order),
         fitted=_consistency_draws(design.fitted_pairs, values, resamples, of_fits),
-        quality=known(float(scores.mean_quality), options.too_few_checkpoints),
+        quality=known(float(scores.mean_quality), too_few_checkpoints(options)),
     )
 
 
@@ -612,9 +618,18 @@ class SignalData:
     """What every section of the report reads."""
 
     learning: LearningCurves
-    options: Options
-    resamples: int
+    section: Reports
     benchmarks: dict[str, Benchmark]
+
+    @property
+    def options(self) -> SignalConventions:
+        """The conventions that the page and summary.json name."""
+        return self.section.signal
+
+    @cached_property
+    def windows(self) -> RankingWindows:
+        """Of ranking consistency."""
+        return windows_of(self.learning, self.options)
 
     @property
     def labels(self) -> dict[str, str]:

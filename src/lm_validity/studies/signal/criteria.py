@@ -186,7 +186,7 @@ def _overall_p(data: SignalData, name: str, overall: Value) -> Value:
     if isinstance(coin, Missing):
         return coin
     draws = np.stack([benchmark.mean_over_models(benchmark.quality_null), coin, null], axis=-1)
-    return p_value(overall, draws @ data.options.weights.as_array())
+    return p_value(overall, draws @ np.array(data.options.weights))
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -276,7 +276,7 @@ def _criteria(data: SignalData, benchmark: Benchmark) -> dict[str, dict[str, Any
     elif np.isnan(noise.signal):
         why = "Signal to noise is relative to the mean score, and needs scores of one sign."
     noise_ratio = known(noise.ratio, why)
-    ends = signal_to_noise_interval(curves, data.resamples, np.random.default_rng(0), training=training)
+    ends = signal_to_noise_interval(curves, data.section.resamples, np.random.default_rng(0), training=training)
     constant = "All curves are constant, or have fewer than two selected checkpoints."
     ordering, half_way = _in_the_middle(benchmark)
     across, recipes = _across_sizes(benchmark, data.learning.facts)

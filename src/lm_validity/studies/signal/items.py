@@ -11,6 +11,7 @@ import altair as alt
 import numpy as np
 import pandas as pd
 
+from lm_validity.config.sections import SignalConventions
 from lm_validity.pages import figures
 from lm_validity.pages.page import Figure, Finding, Part, Section, Table
 from lm_validity.studies.signal.benchmark import (
@@ -19,13 +20,13 @@ from lm_validity.studies.signal.benchmark import (
     Design,
     Draws,
     ItemAnalysis,
-    Options,
     SignalData,
     Value,
     Values,
     as_numbers,
     bounds,
     mean_of_known,
+    too_few_checkpoints,
 )
 from lm_validity.studies.signal.curves import Places, own_ends
 from lm_validity.studies.signal.filters.apply import DESIGNS, folds_by_design, judge
@@ -80,7 +81,7 @@ FILTERS: tuple[tuple[str, ItemFilter, str], ...] = (
 
 
 def analyze_items(
-    design: Design, answers: BenchmarkItems, facts: pd.DataFrame, options: Options, resamples: int
+    design: Design, answers: BenchmarkItems, facts: pd.DataFrame, options: SignalConventions, resamples: int
 ) -> ItemAnalysis | Missing:
     """Everything that needs items, or why they cannot be used.
 
@@ -179,11 +180,11 @@ def _chance(answers: BenchmarkItems, direction: float) -> Value:
     return float(np.mean(1.0 / answers.choices))
 
 
-def _by_items(curves: list[np.ndarray], options: Options) -> dict[int, float] | Missing:
+def _by_items(curves: list[np.ndarray], options: SignalConventions) -> dict[int, float] | Missing:
     """Signal quality at the numbers of items in `SIZES` that the benchmark reaches."""
     curves = [curve for curve in curves if len(curve) >= fewest_checkpoints(options.convention)]
     if not curves:
-        return Missing(options.too_few_checkpoints)
+        return Missing(too_few_checkpoints(options))
     generator = np.random.default_rng(SEED)
     quality = quality_by_items(curves, SIZES, CONTROLS, generator, options.convention, options.ties)
     return quality or Missing(Reason(f"The benchmark has fewer than {SIZES[0]} items.", ReasonCode.TOO_FEW))
@@ -201,7 +202,9 @@ def _noise(design: Design, places: Sequence[Places], correct: Values, clusters: 
     return covariance
 
 
-def _compliance_null(design: Design, correct: Values, options: Options, chance: Value, exchanges: int) -> Draws:
+def _compliance_null(
+    design: Design, correct: Values, options: SignalConventions, chance: Value, exchanges: int
+) -> Draws:
     """Compliance (exchanges,) when the labels of science and web model are exchanged item by item."""
     if not exchanges:
         return SKIPPED
@@ -223,7 +226,7 @@ def _means(curves: list[np.ndarray], counts: np.ndarray) -> list[np.ndarray]:
     return np.split(means, np.cumsum([len(curve) for curve in curves])[:-1], axis=1)
 
 
-def _quality_of(curves: list[np.ndarray], options: Options, counts: np.ndarray) -> tuple[float, np.ndarray]:
+def _quality_of(curves: list[np.ndarray], options: SignalConventions, counts: np.ndarray) -> tuple[float, np.ndarray]:
     """Mean signal quality over models of item scores [(n, items)], and of its bootstrap (resamples,)."""
 
     def mean_quality(means: list[np.ndarray]) -> np.ndarray:
@@ -254,7 +257,7 @@ SHORT_DESIGNS = {
 
 
 def _trials(
-    answers: BenchmarkItems, facts: pd.DataFrame, options: Options
+    answers: BenchmarkItems, facts: pd.DataFrame, options: SignalConventions
 ) -> tuple[list[dict[str, Any]] | Missing, list[str]]:
     """The competition's filters under every split that the models allow, and notes on those that cannot be tried."""
     if any(missing_for(answers, model, "confidence_margin") for model in answers.models):
@@ -414,7 +417,9 @@ def _filter_finding(frame: pd.DataFrame) -> Finding | None:
 # The same items under other scores.
 
 
-def _metrics(answers: BenchmarkItems, options: Options, counts: np.ndarray) -> dict[str, dict[str, Any]] | Missing:
+def _metrics(
+    answers: BenchmarkItems, options: SignalConventions, counts: np.ndarray
+) -> dict[str, dict[str, Any]] | Missing:
     """Signal quality under every item metric that the table has what it needs for, accuracy first."""
     results: dict[str, dict[str, Any]] = {}
     accuracy: tuple[float, np.ndarray] | None = None
@@ -425,7 +430,7 @@ def _metrics(answers: BenchmarkItems, options: Options, counts: np.ndarray) -> d
         if any(np.isnan(scores).any() for scores in curves):
             continue
         value, draws = _quality_of(curves, options, counts)
-        quality = known(value, options.too_few_checkpoints)
+        quality = known(value, too_few_checkpoints(options))
         unknown = Missing("Accuracy is unknown for some items.")
         less: Value | None = unknown
         less_interval: Bounds | None = unknown
@@ -433,7 +438,7 @@ def _metrics(answers: BenchmarkItems, options: Options, counts: np.ndarray) -> d
             accuracy = value, draws
             less = less_interval = None
         elif accuracy is not None:
-            less = difference = known(value - accuracy[0], options.too_few_checkpoints)
+            less = difference = known(value - accuracy[0], too_few_checkpoints(options))
             less_interval = bounds(difference, draws - accuracy[1], -1.0, 1.0)
         results[metric] = {
             "signal_quality": quality,
@@ -504,7 +509,7 @@ def item_metrics(data: SignalData) -> Part:
 
 
 def _subgroups(
-    answers: BenchmarkItems, direction: float, options: Options, resamples: int
+    answers: BenchmarkItems, direction: float, options: SignalConventions, resamples: int
 ) -> list[dict[str, Any]] | Missing:
     """Views by subject and by length of the gold answer, where there are at least two groups."""
     subgroups = []
@@ -517,7 +522,7 @@ def _subgroups(
         clusters = _clusters(answers.subjects[inside])
         counts = draw_items(int(inside.sum()), resamples, np.random.default_rng(SEED), clusters)
         value, draws = _quality_of(curves, options, counts)
-        quality = known(value, options.too_few_checkpoints)
+        quality = known(value, too_few_checkpoints(options))
         likelihood: Value = Missing(f"The items table lacks {lacks}.")
         if not lacks:
             # The last checkpoints first: copying all of them for every subgroup would take longer than all the rest

@@ -22,6 +22,7 @@ from lm_validity.studies.signal.benchmark import (
     SignalData,
     Value,
     bounds,
+    discoveries,
     known_bounds,
     p_value,
 )
@@ -204,7 +205,7 @@ def _separated_from(benchmark: Benchmark, gap: np.ndarray) -> Value:
 
 def order_of_models(data: SignalData) -> Part:
     """Whether an early order lasts (ranking consistency), and when the final one is reached."""
-    windows = data.options.windows
+    windows = data.windows
     consistency = {}
     for name, benchmark in data.benchmarks.items():
         chosen = _consistency(
@@ -214,6 +215,10 @@ def order_of_models(data: SignalData) -> Part:
             benchmark, benchmark.fitted_pairs, FITTED_WINDOWS, lambda scores: scores.fitted, benchmark.fitted
         )
         consistency[name] = chosen | {"fitted": fitted}
+    for entries in (consistency, {name: entry["fitted"] for name, entry in consistency.items()}):
+        # whether the order lasts longer than coin tosses would, on which benchmarks
+        for name, lasts in discoveries({name: entry["coin_flip_p"] for name, entry in entries.items()}).items():
+            entries[name]["lasts"] = lasts
     ranking = {name: _settling(benchmark) for name, benchmark in data.benchmarks.items()}
     charts = [
         chart for chart in (_consistency_figure(consistency), _settling_figure(data, ranking)) if chart is not None
@@ -382,7 +387,7 @@ def _table(
 
 
 def _windows_in_words(data: SignalData) -> str:
-    windows = data.options.windows
+    windows = data.windows
     if windows.relative:
         reason = "No training reaches 100 billion tokens" if data.progress.in_tokens else "Tokens are unknown"
         return (

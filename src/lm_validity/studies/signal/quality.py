@@ -21,6 +21,7 @@ from lm_validity.studies.signal.benchmark import (
     bounds,
     known_bounds,
     p_value,
+    too_few_checkpoints,
 )
 from lm_validity.studies.signal.items import CONTROLS, SIZES
 from lm_validity.studies.signal.statistics.quality import (
@@ -48,7 +49,7 @@ TIES = {"stable": "count as an increase", "average": "share their ranks"}
 
 def _of_model(data: SignalData, benchmark: Benchmark, model: str) -> dict[str, Any]:
     """Scores of one model's learning curve, over the selected checkpoints."""
-    few, scores = data.options.too_few_checkpoints, benchmark.scores.quality[model]
+    few, scores = too_few_checkpoints(data.options), benchmark.scores.quality[model]
     curve, null = benchmark.curves[model].at(benchmark.selected[model]), benchmark.quality_null[model]
     monotonicity = known(float(scores.monotonicity), NO_POINT)
     autocorrelation = known(float(scores.autocorrelation), few)
@@ -86,7 +87,8 @@ def _of_benchmark(data: SignalData, benchmark: Benchmark) -> dict[str, Any]:
     """Means over a benchmark's models."""
     options, items, alignment = data.options, benchmark.items, benchmark.alignment
     by_size = {
-        size: known(float(mean), options.too_few_checkpoints) for size, mean in benchmark.scores.quality_by_size.items()
+        size: known(float(mean), too_few_checkpoints(options))
+        for size, mean in benchmark.scores.quality_by_size.items()
     }
     by_model = [_noise_free(benchmark, model, "value") for model in benchmark.scored]
     noise_free: Value = next((value for value in by_model if isinstance(value, Missing)), None) or float(
@@ -117,11 +119,10 @@ def _of_benchmark(data: SignalData, benchmark: Benchmark) -> dict[str, Any]:
     again = benchmark.training_noise
     return {
         "signal_quality": benchmark.quality,
-        "signal_quality_interval": bounds(
-            benchmark.quality, benchmark.draws(lambda resampled: resampled.mean_quality), 0.0, 1.0
-        ),
+        "signal_quality_interval": benchmark.quality_interval,
         "signal_quality_null_p": p_value(benchmark.quality, benchmark.mean_over_models(benchmark.quality_null)),
         "signal_quality_walk_p": benchmark.walk_p,
+        "steady": data.steady[benchmark.benchmark],
         "rank_correlation": known(benchmark.rank_correlation, NO_POINT),
         "direction_assumed": benchmark.direction_assumed,  # neither the sheet nor the scores say it
         "signal_quality_by_size": by_size,
@@ -184,7 +185,7 @@ def _quality_by_errors(data: SignalData, benchmark: Benchmark) -> dict[int, floa
     curves = [selected[model] for model in benchmark.scored]
     curves = [curve for curve in curves if len(curve.values) >= fewest_checkpoints(options.convention)]
     if not curves:
-        return Missing(options.too_few_checkpoints)
+        return Missing(too_few_checkpoints(options))
     numbers = [curve.items for curve in curves]
     if np.isnan(numbers).any() or any(np.isnan(curve.errors).any() for curve in curves):
         return Missing(

@@ -1,39 +1,29 @@
 """The signal report: does a benchmark say something early in training?"""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import altair as alt
 import numpy as np
 import pandas as pd
 
-from lm_validity.config.sections import Reports
-from lm_validity.pages import figures
-from lm_validity.pages.page import Figure, Page, Part, Section, Table, write_report
+from lm_validity.config.sections import REPORTS, Reports
+from lm_validity.pages.page import Page, Part, Section, Table, write_report
 from lm_validity.studies.signal.benchmark import (
     Design,
     ItemAnalysis,
-    Options,
     SignalData,
     Value,
     analyze_benchmark,
 )
 from lm_validity.studies.signal.criteria import criteria_of_others, science_against_web
 from lm_validity.studies.signal.curves import read_learning_curves
+from lm_validity.studies.signal.glance import at_a_glance
 from lm_validity.studies.signal.items import analyze_items, filters_on_trial, item_metrics, subgroups
-from lm_validity.studies.signal.options import make_options
 from lm_validity.studies.signal.order import order_of_models
 from lm_validity.studies.signal.quality import rise_of_scores
-from lm_validity.studies.signal.statistics.ranking import E2LM_WINDOWS
 from lm_validity.summaries import Missing, number
 from lm_validity.tables.items import item_benchmarks, read_benchmark_items
 from lm_validity.words import Reason, ReasonCode, explain_protocols
-
-# Where every training is shorter than this, the ranking windows are scaled to the length of each pair's
-SHORT_TRAINING_B = 100.0
-RESAMPLES = Reports().resamples
-DEFAULT_OPTIONS = make_options()
 
 # Keys of summary.json in their order, but for the first and the last
 KEYS = (
@@ -48,12 +38,10 @@ def report_signal(
     output: str | Path,
     benchmarks: str | Path | None = None,
     items: str | Path | None = None,
-    selection: str = "all",
-    resamples: int = RESAMPLES,
-    options: Options = DEFAULT_OPTIONS,
+    section: Reports = REPORTS,
 ) -> None:
     """Write summary.json, tables, figures and the page of the signal report under `output`."""
-    page, summary = signal(analyze_signal(scores, models, benchmarks, items, selection, resamples, options))
+    page, summary = signal(analyze_signal(scores, models, benchmarks, items, section))
     write_report(page, summary, output)
 
 
@@ -62,20 +50,14 @@ def analyze_signal(
     models: str | Path,
     benchmarks: str | Path | None = None,
     items: str | Path | None = None,
-    selection: str = "all",
-    resamples: int = RESAMPLES,
-    options: Options = DEFAULT_OPTIONS,
+    section: Reports = REPORTS,
 ) -> SignalData:
     """Every benchmark with its scores and nulls, from tables only. Raises InputError for bad input.
 
     One benchmark's items are in memory at a time.
     """
-    learning = read_learning_curves(scores, models, benchmarks, selection)
-    if options.windows == E2LM_WINDOWS:
-        # every training is over before the competition's first window, or tokens are unknown
-        ends = [curve.tokens_b[-1] for by_model in learning.curves.values() for curve in by_model.values()]
-        short = not np.nanmax([*ends, 0.0]) >= SHORT_TRAINING_B
-        options = replace(options, windows=replace(E2LM_WINDOWS, relative=short))
+    learning = read_learning_curves(scores, models, benchmarks, section.checkpoints)
+    options, resamples = section.signal, section.resamples
     with_items = item_benchmarks(items) if items is not None else []
     analyzed = {}
     for name in learning.curves:
@@ -97,13 +79,12 @@ def analyze_signal(
         elif isinstance(of_items, ItemAnalysis):
             chance = of_items.chance
         analyzed[name] = analyze_benchmark(design, of_items, chance, options, resamples)
-    return SignalData(learning, options, resamples, analyzed)
+    return SignalData(learning, section, analyzed)
 
 
 def signal(data: SignalData) -> tuple[Page, dict[str, Any]]:
     """The page and the summary."""
     parts = [
-        _curves(data),
         rise_of_scores(data),
         order_of_models(data),
         science_against_web(data),
@@ -111,6 +92,7 @@ def signal(data: SignalData) -> tuple[Page, dict[str, Any]]:
         item_metrics(data),
         subgroups(data),
         criteria_of_others(data),
+        _all_scores(data),
     ]
     analyses = [benchmark.items for benchmark in data.benchmarks.values()]
     notes = [
@@ -118,6 +100,8 @@ def signal(data: SignalData) -> tuple[Page, dict[str, Any]]:
         *(note for items in analyses if isinstance(items, ItemAnalysis) for note in items.notes),
         *(note for part in parts for note in part.notes),
     ]
+    results = {key: value for part in parts for key, value in part.summary.items()}
+    glance = at_a_glance(data, results)
     page = Page(
         name="signal",
         title="Early signal",
@@ -128,23 +112,26 @@ def signal(data: SignalData) -> tuple[Page, dict[str, Any]]:
         findings=[finding for part in parts for finding in part.findings if finding is not None],
         sections=[part.section for part in parts if part.section is not None],
         notes=notes,
+        lede=glance.lede,
+        picture=glance.picture,
+        panels=glance.panels,
+        answers=glance.answers,
     )
-    options, windows = data.options, data.options.windows
+    options, windows = data.options, data.windows
     named = ("signal_quality", "ranking_consistency", "compliance")
     conventions = {
         "convention": options.convention,
         "ties": options.ties,
         "normalisation": options.normalisation,
-        "weights": dict(zip(named, options.weights.as_array(), strict=True)),
+        "weights": dict(zip(named, options.weights, strict=True)),
         "windows_b": {"base": windows.base, "later": windows.later, "relative": windows.relative},
-        "resamples": data.resamples,
+        "resamples": data.section.resamples,
     }
-    results = {key: value for part in parts for key, value in part.summary.items()}
     summary = {"selection": data.learning.selection, "conventions": conventions} | {key: results[key] for key in KEYS}
     return page, summary | {"standard_errors": data.learning.error_checks, "notes": notes}
 
 
-def _curves(data: SignalData) -> Part:
+def _all_scores(data: SignalData) -> Part:
     """Every score along training, in the metric's own direction."""
     frames = []
     for name, benchmark in data.benchmarks.items():
@@ -177,38 +164,4 @@ def _curves(data: SignalData) -> Part:
         labels={"progress": data.progress.title, "selected": "used for signal quality"},
         folded=True,
     )
-    return Part({}, Section("Learning curves", figures=[_old_figure(data, frame)], tables=[table]))
-
-
-def _old_figure(data: SignalData, frame: pd.DataFrame) -> Figure:
-    models = list(dict.fromkeys(frame["model"]))
-    x_title = data.progress.title
-    stroke = {"symbolOpacity": 1, "symbolType": "stroke", "symbolStrokeWidth": 3}
-    color = figures.listed_color(
-        "model", figures.cycled_colors(models), "Model", columns=4, symbolLimit=60, labelLimit=160, **stroke
-    )
-    base = alt.Chart().encode(
-        x=alt.X("progress:Q", title=x_title, axis=alt.Axis(format=".4~g", tickCount=5)), color=color
-    )
-    y = alt.Y("score:Q", title=None, scale=alt.Scale(zero=False))
-    band = base.transform_filter("isValid(datum.low)").mark_area(opacity=0.15)
-    line = base.mark_line(strokeWidth=1.6).encode(
-        y=y,
-        tooltip=figures.tooltips(model="Model", checkpoint="Checkpoint", progress=f"{x_title}|.4~g", score="Score|.4f"),
-    )
-    chance = alt.Chart().mark_rule(strokeDash=[4, 4], color=figures.MISSING_COLOR).encode(y="mean(chance):Q")
-    layers = [line]
-    if frame["low"].notna().any():
-        layers.insert(0, band.encode(y=alt.Y("low:Q", title=None), y2="high:Q"))
-    if frame["chance"].notna().any():
-        layers.append(chance.transform_filter("isValid(datum.chance)"))
-    panel = alt.layer(*layers, data=figures.chart_data(frame)).properties(width=210, height=130)
-    chart = panel.facet(facet=alt.Facet("benchmark:N", title=None), columns=3).resolve_scale(y="independent")
-    bands = (
-        "Bands: 95% of item resamples or, without items, of draws from the standard errors."
-        if frame.low.notna().any()
-        else ""
-    )
-    dashed = "Dashed: chance." if frame.chance.notna().any() else ""
-    caption = " ".join(part for part in (bands, dashed) if part)
-    return Figure("learning_curves", "Scores along training", chart, caption=caption, wide=True, min_width=3 * 265)
+    return Part({}, Section("All scores", hint="each model at each checkpoint", tables=[table]))

@@ -135,6 +135,7 @@ def science_against_web(data: SignalData) -> Part:
     positive = [row["benchmark"] for row in rows if number(row["gap_low"]) > 0]
     section = Section(
         "Compliance and overall score",
+        hint="models of science texts against models of web texts",
         finding=f"The science model is ahead by more than item noise on {listing(positive)}." if positive else "",
         explanation="Compliance is the science model's mean lead over the web model, and 0 if it is behind. Here the "
         f"lead is {NORMALISED[options.normalisation]}. The other normalisations and the raw gap are "
@@ -238,6 +239,7 @@ def criteria_of_others(data: SignalData) -> Part:
     }
     section = Section(
         "Criteria of others",
+        hint="FineTasks, Signal and Noise, DataDecide",
         explanation="FineTasks asks for a monotonicity of 0.5, a signal-to-noise ratio over seeds of 20 and a "
         "non-randomness of 3. Its monotonicity is the mean rank correlation of score and checkpoint. Its signal to "
         "noise is the mean score over the spread between seeds. Its non-randomness is the best final score above "

@@ -15,13 +15,13 @@ from lm_validity.pages.svg import (
     curve,
     decimal,
     dot,
-    estimate,
     line,
     points,
     shortened,
     svg,
     text,
     ticks,
+    whisker,
 )
 from lm_validity.studies.signal.benchmark import WHICH_DIRECTION, Benchmark, SignalData
 from lm_validity.summaries import Missing, is_known, number
@@ -80,7 +80,7 @@ def _lede(data: SignalData) -> Lede:
         heading = "No benchmark is shown to rise steadily during training"
         return Lede(heading, "More steadily than a random walk, that is. Noisy curves may hide a rise.")
     heading = f"{steady} of {count(tested, 'benchmark')} {'rises' if steady == 1 else 'rise'} steadily during training"
-    rest = " For the others this is not shown." if steady < tested else ""
+    rest = "" if steady == tested else f" For the other{'s' * (tested - steady > 1)} this is not shown."
     return Lede(heading, f"More steadily than a random walk, that is.{rest}")
 
 
@@ -119,6 +119,9 @@ def _curves(data: SignalData, best_first: Sequence[Benchmark]) -> Picture:
         "score; dashed where it is not shown to rise steadily. Dotted: chance. Signal quality runs from 0 to 1; at 1 "
     )
     note += "scores rise without a dip."
+    others = len(data.benchmarks) - _tested(data)[1]
+    if others and _tested(data)[1]:
+        note += f" {count(others, 'benchmark is', 'benchmarks are')} not tested, and not counted."
     if len(best_first) > len(shown):
         note += f" The {len(shown)} of {len(best_first)} benchmarks with the highest signal quality are drawn."
     return Picture(panel_grid(panels), note)
@@ -225,6 +228,11 @@ def _rows(names: Sequence[str]) -> tuple[list[float], float, float, list[Markup]
     return heights, 8 + step * len(names), 104, words
 
 
+def _radius(heights: Sequence[float]) -> float:
+    """Of dots that do not touch those of the next row."""
+    return min(4.2, 0.42 * (heights[1] - heights[0])) if len(heights) > 1 else 4.2
+
+
 def _outcome(yes: int, of: int) -> Outcome:
     return "not known" if not yes else "yes" if yes == of else "in part"
 
@@ -235,12 +243,12 @@ def _first_rows(names: Sequence[object]) -> str:
 
 def _settling(data: SignalData, ranking: Mapping[str, Any]) -> Panel | None:
     """From when on 9 of 10 pairs of models keep their final order; None where no benchmark says."""
-    entries = {name: entry for name, entry in ranking.items() if is_known(entry) and is_known(entry["tokens_b"])}
-    told = any(is_known(entry["settled_from_b"]) for entry in entries.values())
-    key = "settled_from" if told else "nearly_stable_from"
+    ranked = {name: entry for name, entry in ranking.items() if is_known(entry) and is_known(entry["tokens_b"])}
+    told = {name: entry for name, entry in ranked.items() if is_known(entry["separable_pairs"])}
+    key, entries = ("settled_from", told) if told else ("nearly_stable_from", ranked)
     scale, settled, shown = data.progress.scale, 0, []
     for name, entry in entries.items():
-        if not is_known(entry[f"{key}_b"]):
+        if not is_known(entry[f"{key}_b"]) or data.benchmarks[name].models_above_chance == 0:
             continue
         at, ends, last = entry[f"{key}_b"] * scale, entry[f"{key}_interval_b"], entry["tokens_b"][-1] * scale
         interval = (ends[0] * scale, ends[1] * scale) if is_known(ends) else None
@@ -252,23 +260,26 @@ def _settling(data: SignalData, ranking: Mapping[str, Any]) -> Panel | None:
     drawn = shown[:MOST_ROWS]
     heights, bottom, left, marks = _rows([name for name, *_ in drawn])
     end = max(last for *_, last in drawn)
-    axis = Axis(0, end, left, WIDTH - 8)
+    axis, radius = Axis(0, end, left, WIDTH - 8), _radius(heights)
     values = (0, end / 2, end)
     marks = [ticks(axis, values, 4, bottom, [f"{value:.3g}" for value in values]), *marks]
     words = []
     for (name, at, interval, last), y in zip(drawn, heights, strict=True):
-        marks.append(estimate(axis, at, interval, y, "k" if at < last else "s"))
+        kind = "k" if at < last else "s"
+        marks += [whisker(axis, interval, y, kind), dot(axis(at), y, kind, radius)]
         ends_words = f", 95%: {interval[0]:.3g} to {interval[1]:.3g}" if interval else ", no interval"
         words.append(f"{name} {at:.3g}{ends_words}")
     marks.append(text(WIDTH - 8, bottom + 27, f"{data.progress.words}; grey: not before the last point", "", "end"))
     label = f"From when on nine of ten pairs of models have their final order, in {data.progress.words}: "
     label += f"{'; '.join(words)}."
-    where = f"**{settled} of {len(shown)}** benchmarks: nearly settled before the last common point, noise allowed for."
+    where = (
+        f"**{settled} of {len(entries)}** benchmarks: nearly settled before the last common point, noise allowed for."
+    )
     if not told:
-        where = "**Noise unknown:** equal models may seem to settle late. " + f"{count(len(shown), 'benchmark')}."
-    outcome: Outcome = _outcome(settled, len(shown)) if told else "not measured"
+        where = "**Noise unknown:** equal models may seem to settle late."
+    outcome: Outcome = _outcome(settled, len(entries)) if told else "not measured"
     return Panel(
-        "When does the order of the models settle?",
+        "When does the models’ order settle?",
         where + _first_rows(shown),
         svg(WIDTH, bottom + 32, label, *marks),
         outcome,
@@ -288,7 +299,7 @@ def _lasting(data: SignalData, consistency: Mapping[str, Any]) -> tuple[Panel | 
     drawn = names[:MOST_ROWS]
     heights, bottom, left, labels = _rows(drawn)
     axis = Axis(0, 1, left, WIDTH - 12)
-    half = (heights[1] - heights[0]) * 0.36 if len(heights) > 1 else 5
+    radius, half = _radius(heights), _radius(heights) * 1.2
     marks, words = [ticks(axis, (0, 0.5, 1), 4, bottom, ("0%", "50%", "100%"))], []
     for name, y in zip(drawn, heights, strict=True):
         coin, value = known[name]["coin_flip_interval"], known[name]["value"]
@@ -297,12 +308,15 @@ def _lasting(data: SignalData, consistency: Mapping[str, Any]) -> tuple[Panel | 
         words.append(
             f"{name} {percent(value)}" + (f", coins {percent(coin[0])} to {percent(coin[1])}" if is_known(coin) else "")
         )
-    marks += [*labels, *(dot(axis(known[name]["value"]), y, "k", 3.4) for name, y in zip(drawn, heights, strict=True))]
+    marks += [
+        *labels,
+        *(dot(axis(known[name]["value"]), y, "k", radius) for name, y in zip(drawn, heights, strict=True)),
+    ]
     marks.append(text(WIDTH - 8, bottom + 27, "later checkpoints with the early order; shaded: coin tosses", "", "end"))
     label = f"Share of later checkpoints with the early order, and where 95% of coin tosses fall: {'; '.join(words)}."
     picture = svg(WIDTH, bottom + 32, label, *marks)
     pairs = max(len(entry["pairs"]) for entry in known.values())
-    question = "Does an early order of the models last?"
+    question = "Does an early order last?"
     basis = f"{count(pairs, 'pair')} of equally large models. " + (
         "Windows: 10% to 20% of training, and from 22%." if fitted else _windows(data)
     )
@@ -349,12 +363,12 @@ def _above_chance(data: SignalData) -> tuple[Panel | None, Answer | None]:
     )
     values = [step * place for place in range(int(np.ceil(low / step)), int(high / step) + 1)]
     written = ["chance" if not value else points(value, sign=True) for value in values]
-    marks = [ticks(axis, values, 4, bottom, written), *labels]
+    marks, radius = [ticks(axis, values, 4, bottom, written), *labels], _radius(heights)
     for (_, first, last), y in zip(drawn, heights, strict=True):
         marks += [
             line(axis(first), y, axis(last), y, "join"),
-            dot(axis(first), y, "hollow", 2.6),
-            dot(axis(last), y, "k", 3.2),
+            dot(axis(first), y, "hollow", 0.75 * radius),
+            dot(axis(last), y, "k", radius),
         ]
     marks.append(text(WIDTH - 8, bottom + 27, "points above chance, mean of the models: first → last", "", "end"))
     words = "; ".join(f"{name} {points(first, sign=True)} to {points(last, sign=True)}" for name, first, last in drawn)

@@ -364,6 +364,7 @@ def filters_on_trial(data: SignalData) -> Part:
     )
     section = Section(
         "Filters on data they were not fitted on",
+        hint="whether fewer items give more signal",
         explanation=f"Ignore the per item score ratio: it is near 2 for any half of the items, good or bad. {designs}",
         figures=charts,
         tables=[
@@ -487,6 +488,7 @@ def item_metrics(data: SignalData) -> Part:
     minus = {"less_accuracy": "", "less_accuracy_low": ", from", "less_accuracy_high": ", to"}
     section = Section(
         "Item scores",
+        hint="the same items scored otherwise",
         explanation="Scores of different tokenizers are not comparable, and log-probability scores depend on the "
         "length of answers. Compare within a row, and look at the views by length.",
         figures=[Figure("item_metrics", "Signal quality by item score", chart, wide=True)],
@@ -591,4 +593,7 @@ def subgroups(data: SignalData) -> Part:
         name, title = ("subjects", "By subject") if by_subject else ("answer_lengths", "By length of the gold answer")
         charts.append(Figure(name, title, chart, caption=caption))
     table = Table("subgroups", "All groups", frame, formats=dict.fromkeys(numbers, ".3f"), folded=True)
-    return Part({"subgroups": summary}, Section("Subjects and answer lengths", figures=charts, tables=[table]))
+    return Part(
+        {"subgroups": summary},
+        Section("Subjects and answer lengths", hint="groups of items", figures=charts, tables=[table]),
+    )

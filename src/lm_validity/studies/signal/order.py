@@ -227,6 +227,7 @@ def order_of_models(data: SignalData) -> Part:
     if charts:
         section = Section(
             "Order of the models",
+            hint="whether an early order lasts, and when it settles",
             explanation=_windows_in_words(data),
             figures=charts,
             tables=[_table(data, consistency, ranking)],

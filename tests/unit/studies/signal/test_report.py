@@ -137,9 +137,9 @@ def test_item_metrics_and_subgroups(reported):
 def test_page_and_files(reported, folder):
     _, page = reported
     titles = [section["title"] for section in page["sections"]]
-    assert titles[:3] == ["Learning curves", "Signal quality", "Order of the models"] and len(titles) == 8
+    assert titles[:2] == ["Signal quality", "Order of the models"] and len(titles) == 8
     assert "12 checkpoints" in page["findings"][0]["sentence"]
-    for name in ("learning_curves", "signal_quality", "filters_0", "item_metrics"):
+    for name in ("signal_quality", "settling", "filters_0", "item_metrics"):
         assert (folder / "figures" / f"{name}.svg").stat().st_size > 1000
     table = pd.read_csv(folder / "tables" / "filters.csv")
     assert {"in_sample", "held_out", "control_high"} <= set(table.columns)

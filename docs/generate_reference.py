@@ -16,7 +16,7 @@ from pathlib import Path
 import pyarrow as pa
 import typer
 
-from lm_validity.cli import GROUPS, WORKFLOW, register_commands
+from lm_validity.cli import EXIT_CODES, EXIT_CODES_OF, FURTHER, GROUPS, OLD_NAMES, register_commands
 from lm_validity.config.generate import renew
 from lm_validity.config.sections import Cards, Configuration
 from lm_validity.pages.page import glossary_text
@@ -157,9 +157,18 @@ def _type(kind: pa.DataType) -> str:
 def commands_page() -> str:
     """Every command with its arguments and options."""
     root = typer.main.get_command(register_commands())
-    grouped = {name for names in GROUPS.values() for name in names}
-    lines = ["# Commands", "", MADE, "`lm-validity COMMAND --help` prints the same.", ""]
-    for title, names in {**GROUPS, WORKFLOW: sorted(set(root.commands) - grouped)}.items():
+    groups = {**GROUPS, "Further commands": FURTHER}
+    grouped = {name for names in groups.values() for name in names}
+    groups["Commands that the workflow runs"] = tuple(sorted(set(root.commands) - grouped - set(OLD_NAMES)))
+    lines = ["# Commands", "", MADE, "`lm-validity COMMAND --help` prints the same.", "", "## Exit codes", "",
+             "| command | code | meaning |", "|---|---|---|"]  # fmt: skip
+    lines += [f"| every command | {code} | {meaning} |" for code, meaning in EXIT_CODES.items()]
+    lines += [
+        f"| `{name}` | {code} | {meaning} |" for name, codes in EXIT_CODES_OF.items() for code, meaning in codes.items()
+    ]
+    old = "; ".join(f"`{name}` is `plan {new}`" for name, new in OLD_NAMES.items())
+    lines += ["", f"Old names that are still taken, until 0.4: {old}.", ""]
+    for title, names in groups.items():
         lines += [f"## {title}", ""]
         for name in names:
             lines += _command(root.commands[name], f"lm-validity {name}", 3)

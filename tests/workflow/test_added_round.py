@@ -68,7 +68,7 @@ def test_a_setting_of_round_1_that_changes_is_seen(planned, tmp_path):
 
 
 def rounds(project: Project) -> str:
-    """What `lm-validity rounds` says, with Snakemake's own words; the goal takes every cell."""
+    """What `lm-validity plan run` says, with Snakemake's own words; the goal takes every cell."""
     snakemake = ("scores", "--snakefile", str(ROOT / "Snakefile"), "--cores", "2")
     done = project.lm_validity("rounds", "--goal", "tau=.9999999", *CONFIG, "--", *snakemake)
     assert "goal tau=0.9999999 is reached" in done.stdout

@@ -235,16 +235,17 @@ def filter_lines(names) -> list[dict]:
     ]
 
 
-def test_filters_that_lines_name(tmp_path):
-    write_lines(tmp_path / "in" / "a" / f"samples_sums_{DATE}.jsonl", filter_lines(("strict", "flexible")))
+@pytest.mark.parametrize("second", ["flexible", "#2", "#a"])
+def test_filters_that_lines_name(tmp_path, second):
+    write_lines(tmp_path / "in" / "a" / f"samples_sums_{DATE}.jsonl", filter_lines(("strict", second)))
     scores, _ = import_files([tmp_path / "in"], tmp_path / "out")
     assert scores.set_index("metric")["value"].to_dict() == {
-        "exact_match,flexible": 1.0,
+        f"exact_match,{second}": 1.0,
         "exact_match,strict": pytest.approx(1 / 3),
     }
     items = pd.read_parquet(tmp_path / "out" / "items.parquet")
     assert items["correct"].tolist() == [1, 0, 0] and items["response"].tolist() == [" 0", " 1", " 2"]
-    assert dict(items["metric_values"][2]) == {"exact_match,strict": 0.0, "exact_match,flexible": 1.0}
+    assert dict(items["metric_values"][2]) == {"exact_match,strict": 0.0, f"exact_match,{second}": 1.0}
 
 
 @pytest.mark.parametrize("with_results", [True, False])

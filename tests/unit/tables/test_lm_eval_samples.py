@@ -298,7 +298,16 @@ def test_right_choices_are_known_of_all_documents_or_of_none(tmp_path):
     assert any("Right choices unknown" in note and "quiz" in note for note in log.notes)
 
 
-@pytest.mark.parametrize("wrong", ['{"doc_id": 1}', "[1]", "{", '{"doc_id": 1, "resps": [], "arguments": []}'])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        '{"doc_id": 1}',
+        "[1]",
+        "{",
+        '{"doc_id": 1, "resps": [], "arguments": []}',
+        '{"doc_id": 9, "resps": ["a"], "filter": ["none"], "metrics": ["acc"], "acc": 1}',
+    ],
+)
 def test_a_broken_line_skips_the_file_with_its_place(wrong, tmp_path):
     place = tmp_path / "in" / "a"
     write_lines(place / f"samples_quiz_{DATE}.jsonl", quiz_lines((1, 0)))

@@ -59,6 +59,8 @@ class Sample(NamedTuple):
 
 def read_sample(line: dict[str, Any]) -> Sample:
     """Raises KeyError, TypeError or ValueError for what is no sample."""
+    if not isinstance(line.get("filter"), str | None):
+        raise TypeError(f"its filter is {line['filter']!r}, not a name")
     names = line.get("metrics")
     if not isinstance(names, list):
         names = [name for name in line if name not in _NO_METRICS]

@@ -37,5 +37,8 @@ def render_table(head: Sequence[str], rows: Iterable[Sequence[str]], text: Colle
     for row in rows:
         table.add_row(*map(Text, row))
     written = StringIO()
-    Console(file=written, width=terminal_width(), color_system=None).print(table)
+    console = Console(file=written, width=terminal_width(), color_system=None)
+    if console.measure(table).maximum > console.width:
+        table.padding = (0, 1, 0, 0)
+    console.print(table)
     return "\n".join(line.rstrip() for line in written.getvalue().splitlines())

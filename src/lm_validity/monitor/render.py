@@ -286,11 +286,11 @@ class Rehearsed(NamedTuple):
 def render_rehearsals(run: Run, found: list[Rehearsed]) -> str:
     """A row a model; then what the columns mean, and what cannot be run."""
     batches = sorted({rows for one in found if one.answer for rows in one.answer.training})
-    head = ("model", "size", *(f"{rows}" for rows in batches), "score", "class", "has", "fits", "smallest")
+    head = ("model", "size", *(f"{rows}" for rows in batches), "score", "class", "has", "fits", "least")
     lines = [
         render_table(head, [_rehearsed(run, one, batches) for one in found], text=(0, len(batches) + 3)),
-        f"GB of GPU memory to train {listing(batches)} rows per pass, and to score a full batch; those that the size "
-        "class has; the micro-batch that fits; the smallest size class that holds the model",
+        "numbers: GB of GPU memory to train so many rows per pass; score: to score a full batch; has: GB of the size "
+        "class; fits: the micro-batch; least: the smallest size class that holds the model",
     ]
     for row, answer, unforeseen in found:
         if unforeseen:

@@ -8,6 +8,7 @@ import typer
 
 from lm_validity.cli.options import make_group, paths_or_command
 from lm_validity.errors import InputError
+from lm_validity.terminal import say
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -214,8 +215,8 @@ def _import(results: list[Path], output: Path, **given: Any) -> None:
 
     paths, options = import_options(results, **given)
     scores, log = import_files(paths, output, options)
-    print("\n".join([*log.lines(scores), f"Written: {output / 'scores.parquet'}"]))
-    print(f"Pages of these scores: lm-validity report {quote(str(output))} --output report")
+    say(*log.lines(scores), f"Written: {output / 'scores.parquet'}")
+    say(f"Pages of these scores: lm-validity report {quote(str(output))} --output report")
 
 
 def import_options(
@@ -333,7 +334,7 @@ def export_lm_eval(
     from lm_validity.tables.formats.export_lm_eval import write_lm_eval
 
     written = write_lm_eval(_scores(scores, benchmarks), output)
-    print(f"{output}: {len(written)} result files")
+    say(f"{output}: {len(written)} result files")
 
 
 @exports.command("every-eval-ever")
@@ -361,8 +362,8 @@ def export_every_eval_ever(
     known, unknown = with_directions(_scores(scores, benchmarks))
     written = write_every_eval_ever(known, output, organization, relationship, collection, rules)
     if unknown:
-        print(f"Left out, since it is not known whether higher is better: {', '.join(unknown)}.")
-    print(f"{output}: {len(written)} files, {'' if rules else 'not '}checked against the schema of every_eval_ever")
+        say(f"Left out, since it is not known whether higher is better: {', '.join(unknown)}.")
+    say(f"{output}: {len(written)} files, {'' if rules else 'not '}checked against the schema of every_eval_ever")
 
 
 def _scores(path: Path, benchmarks: Path | None) -> "pd.DataFrame":

@@ -18,6 +18,7 @@ from lm_validity.files import write_json
 from lm_validity.run.participants import kind_label
 from lm_validity.run.rules import RULES
 from lm_validity.run.rules.base import Rule
+from lm_validity.terminal import say
 from lm_validity.words import count
 
 if TYPE_CHECKING:
@@ -198,14 +199,14 @@ def merge(
     if only == "scores" or (only is None and scored):
         merger.write_scores(folder)
         if len(merger.versions) > 1:
-            print(f"note: cells of {len(merger.versions)} sets of library versions; see {folder / 'versions.json'}")
+            say(f"note: cells of {len(merger.versions)} sets of library versions; see {folder / 'versions.json'}")
     if only == "items" or (only is None and scored):
         merger.write_items(folder)
     if only == "trials" or (only is None and "bias" in studies):
         merger.write_trials(folder)
     for missing in merger.missing:
         print(f"missing: {missing.describe()}", file=sys.stderr)
-    print(f"{folder}: {count(len(merger.missing), 'cell')} missing" if partial else folder)
+    say(f"{folder}: {count(len(merger.missing), 'cell')} missing" if partial else folder)
 
 
 def check_cells(
@@ -231,23 +232,23 @@ def check_cells(
     if not after_error or failed:
         write_failures(run, failed)
     for entry in failed:
-        print(f"failed cell: {label(entry.cell)}: {entry.error} Hint: {entry.hint}")
+        say(f"failed cell: {label(entry.cell)}: {entry.error} Hint: {entry.hint}")
     outdated = outdated_cells(workspace)
     for cell, why in outdated.items():
-        print(f"cell of another recipe: {label(cell)}: {why}. Hint: run the workflow again, which computes it anew.")
+        say(f"cell of another recipe: {label(cell)}: {why}. Hint: run the workflow again, which computes it anew.")
     manifests |= {grid.manifest_of(cell) for cell in outdated}
     set_aside(manifests)
     if failed or manifests:
-        print(
+        say(
             f"{count(len(failed), 'cell')} failed, {len(outdated)} of another recipe. "
             f"{count(len(manifests), 'manifest')} of them, or of cells that depend on them, set aside. Remove the "
             "cause and run again: only these cells are computed."
         )
         sys.exit(0 if after_error else 1)
     for line in describe_plans(run):
-        print(line)
+        say(line)
     for path in planned_sheets(configfile).edited():
-        print(f"note: {path} was edited after this run was planned. Run the workflow again to have it count.")
+        say(f"note: {path} was edited after this run was planned. Run the workflow again to have it count.")
     if output is not None:
         cells = sum(len(job.cells) for job in grid.jobs.values())
         write_json(output, {"cells": cells, "failed": 0, "manifests": manifests_digest(grid)})
@@ -264,8 +265,8 @@ def partial_reports(
 
     run = load_planned_run(configfile)
     missing, page = write_partial_reports(run, with_items=not without_items)
-    print(f"The tables lack {count(missing, 'cell')}. Cells that only lead to these are not counted.")
-    print(f"partial report: {page}" if page else "No report is possible yet.")
+    say(f"The tables lack {count(missing, 'cell')}. Cells that only lead to these are not counted.")
+    say(f"partial report: {page}" if page else "No report is possible yet.")
 
 
 def build_site(configfile: Configfile = DEFAULT) -> None:
@@ -317,7 +318,7 @@ def world(
     from lm_validity.miniature.world import read_world
 
     write_world(_settings(configfile), output)
-    print(f"{output}: {describe(read_world(output))}")
+    say(f"{output}: {describe(read_world(output))}")
 
 
 @miniature.command("pretrain")
@@ -364,4 +365,4 @@ def sheets(
 
 
 def _print_progress(step: int, steps: int, loss: float) -> None:
-    print(f"step {step} of {steps}, loss {loss:.3f} nats per token", flush=True)
+    say(f"step {step} of {steps}, loss {loss:.3f} nats per token")

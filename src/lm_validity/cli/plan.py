@@ -13,6 +13,7 @@ import typer
 from lm_validity.cli.options import DEFAULT, Calibration, Configfile, WholeHelp
 from lm_validity.config.load import Run, build_run, load_run, read_values
 from lm_validity.errors import InputError
+from lm_validity.terminal import say
 from lm_validity.words import count, listing
 
 if TYPE_CHECKING:
@@ -105,15 +106,15 @@ def plan(
         added = planning.first_plan(estimator, costs, design, seed, budget)
     planned = [*before.values(), *added]
     write_plan(place, planned, run)
-    print(f"{place}: {len(planned):,} of {len(costs):,} pairs of model and benchmark, {len(added):,} of them new")
+    say(f"{place}: {len(planned):,} of {len(costs):,} pairs of model and benchmark, {len(added):,} of them new")
     for reason in dict.fromkeys(one.reason for one in added):
-        print(f"  {reason}: {sum(one.reason == reason for one in added):,}")
-    print(describe_savings(estimator, [(one.model, one.benchmark) for one in planned]))
+        say(f"  {reason}: {sum(one.reason == reason for one in added):,}")
+    say(describe_savings(estimator, [(one.model, one.benchmark) for one in planned]))
     warnings = (describe_hours_of_a_gpu(estimator), describe_uncounted(estimator))
     for line in filter(None, (planning.describe_whole(costs, planned), *warnings)):
-        print(line)
+        say(line)
     if not is_plan_of(run, place):
-        print(f"Set `plan: {place}` in {configfile}.")
+        say(f"Set `plan: {place}` in {configfile}.")
 
 
 def next_round(goal: GoalOption = None, configfile: Configfile = DEFAULT, calibration: Calibration = None) -> None:
@@ -189,17 +190,17 @@ def add_model(
     place = None if wanted is None else check_place(run, configfile, output, adds_a_round=True)
     found = place_model(run, model, training_costs(Estimator(run, map(load_run, calibration or ()))))
     for line in describe_joining(found):
-        print(line)
+        say(line)
     if place is None or wanted is None:
         return
-    print(describe_cells(found, wanted))
+    say(describe_cells(found, wanted))
     cells = joining_cells(found, wanted, earlier)
     if not cells:
         return
     write_plan(place, [*earlier.values(), *cells], run)
-    print(f"{place}: {count(len(cells), 'cell')} of {model} added as round {cells[0].round}")
+    say(f"{place}: {count(len(cells), 'cell')} of {model} added as round {cells[0].round}")
     if not is_plan_of(run, place):
-        print(f"Set `plan: {place}` in {configfile}.")
+        say(f"Set `plan: {place}` in {configfile}.")
 
 
 SUBCOMMANDS: dict[str, Callable[..., int | None]] = {"next": next_round, "run": run_rounds, "add-model": add_model}
@@ -247,7 +248,7 @@ def _plan_first(
     if goal.kind == "budget" and total(costs, ((one.model, one.benchmark) for one in cells)).hours > goal.value:
         cells = first_plan(estimator, costs, "cheap-and-block", seed, goal.value)
     write_plan(Path(place), cells, run)
-    print(f"{place}: round 1, {len(cells):,} of {len(costs):,} pairs of model and benchmark", flush=True)
+    say(f"{place}: round 1, {len(cells):,} of {len(costs):,} pairs of model and benchmark")
 
 
 def _check_counted(run: Run) -> None:
@@ -307,7 +308,7 @@ def _add_rounds(
         lines, rows = add(run)
         added += rows
         for line in lines:
-            print(line, flush=True)
+            say(line)
     return found, added
 
 
@@ -343,5 +344,5 @@ def _add_round(configfile: Path, goal: "Goal", calibration: Iterable[Path] | Non
     if found.cells:
         write_plan(place, [*run.plan.values(), *found.cells], run)
     for line in describe_round(found):
-        print(line, flush=True)
+        say(line)
     return found

@@ -11,6 +11,7 @@ from lm_validity.cli import imports
 from lm_validity.cli.options import make_group, paths_or_command, takes_section
 from lm_validity.config.load import load_run
 from lm_validity.config.sections import REPORTS, Reports, Screening, SignalConventions
+from lm_validity.terminal import say
 
 NAME = "DIR_OR_FILES..."  # of the command without a name, as the help lists it
 app = make_group(
@@ -91,7 +92,7 @@ def report_site(
         csv=imports.csv_options(columns, scores, across, repeats, percent=percent, as_is=as_is),
     )
     given = Given(models, benchmarks, beside, options, Reports(resamples=resamples), processes, plan=plan)
-    print("\n".join(write(paths, output, given)))
+    say(*write(paths, output, given))
 
 
 @app.command("agreement")
@@ -216,10 +217,10 @@ def compare(
     from lm_validity.studies.items.compare import compare_models, comparison_lines, write_comparison
 
     summary = compare_models(model_a, model_b, scores, items, benchmarks)
-    print("\n".join(comparison_lines(summary)))
+    say(*comparison_lines(summary))
     if output is not None:
         write_comparison(summary, output)
-        print(f"Page: {output / 'index.html'}")
+        say(f"Page: {output / 'index.html'}")
 
 
 # ----------------------------------------------------------------------------------------------------------------------

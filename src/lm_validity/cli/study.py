@@ -6,7 +6,7 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Iterator
+from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,12 +14,12 @@ import typer
 
 from lm_validity.cli.options import DEFAULT, Calibration, Configfile, report_folders
 from lm_validity.config.load import Run, load_run
-from lm_validity.errors import PREFETCH, InputError, did_you_mean, first_line
+from lm_validity.errors import InputError, did_you_mean, first_line
+from lm_validity.terminal import say
 from lm_validity.words import count
 
 if TYPE_CHECKING:
-    from lm_validity.config.sheets import Model
-    from lm_validity.run.rehearsals import Rehearsal
+    from lm_validity.monitor.render import Rehearsed
 
 
 def register(app: typer.Typer) -> None:
@@ -38,7 +38,7 @@ def init(
     """Write a new study's folder: Snakefile of the installed workflow, configuration, sheets, profiles and a README."""
     from lm_validity.template.folder import make_study
 
-    print("\n".join(make_study(folder, scores or ())))
+    say(*make_study(folder, scores or ()))
 
 
 def status(
@@ -58,12 +58,12 @@ def status(
         run = load_run(configfile)
         state = RunState(run)
         so_far = progress(state.cells, Estimator(run).seconds)
-        print(render_summary(state, so_far))
+        say(render_summary(state, so_far))
         if matrix:
-            print(render_matrix(state.cells, unplanned_pairs(run)))
+            say(render_matrix(state.cells, unplanned_pairs(run)))
         if html is not None:
             write_text(html, render_page(run.name, state, so_far, refresh=watch))
-            print(html)
+            say(html)
         if watch is None or so_far.done == so_far.cells:
             return
         sys.stdout.flush()
@@ -90,7 +90,7 @@ def cost(
     from lm_validity.monitor.status import RunState
 
     run = load_run(configfile)
-    print(render_cost(Estimator(run, map(load_run, calibration or ())), RunState(run)))
+    say(render_cost(Estimator(run, map(load_run, calibration or ())), RunState(run)))
 
 
 def rehearse(
@@ -98,78 +98,45 @@ def rehearse(
     model: Annotated[list[str] | None, typer.Option(help="Only these models.")] = None,
 ) -> int:
     """Run every model's work at full size on a fake GPU: say which micro-batch fits, or what to change."""
-    from lm_validity.run.rehearsals import memory_problem, question_of, read_rehearsal, rehearsed_models
+    from lm_validity.run.rehearsals import memory_problem, rehearsed_models
 
     run = load_run(configfile)
     known = [row.model for row in rehearsed_models(run)]
     unknown = [name for name in model or () if name not in known]
     if unknown:
         raise InputError(f"--model {unknown[0]}: not a model of this run.", f"choose one of {', '.join(known)}.")
-    for line in rehearse_run(run, model):
-        print(line, flush=True)
-    rows = [row for row in rehearsed_models(run) if not model or row.model in model]
-    found = [(row, read_rehearsal(run, row)) for row in rows]
-    failed = [row.model for row, known in found if known is None and question_of(run, row) is not None]
-    problems = [one for row, known in found if known is not None for one in memory_problem(run, row, known)]
-    if failed:
-        print(f"{', '.join(failed)}: not rehearsed, see above; correct the model's row, or leave it out")
-    for one in problems:
-        print(one)
+    found = _rehearse(run, model or known)
+    failed = any(one.unforeseen for one in found)
+    problems = [one for each in found if each.answer for one in memory_problem(run, each.row, each.answer)]
+    say(*problems)
     return 1 if failed or problems else 0
 
 
-def rehearse_run(run: Run, only: list[str] | None = None) -> Iterator[str]:
-    """A line for each model; what nobody has asked yet is rehearsed first, and kept. A model that cannot be run has its
-    line too."""
+def _rehearse(run: Run, models: Collection[str]) -> "list[Rehearsed]":
+    """Print the table of these models; what nobody has asked yet is rehearsed first, and kept."""
     from dataclasses import asdict
 
     from lm_validity.files import write_json
+    from lm_validity.monitor.render import Rehearsed, render_rehearsals
     from lm_validity.run.rehearsals import question_of, read_rehearsal, rehearsal_path, rehearsed_models
 
-    for row in rehearsed_models(run):
-        if only and row.model not in only:
-            continue
-        question = question_of(run, row)
-        if question is None:
-            yield f"{row.model}: not rehearsed, its config.json is not here; run {PREFETCH} first"
-            continue
-        found = read_rehearsal(run, row)
-        if found is None:
+    found = []
+    for row in (row for row in rehearsed_models(run) if row.model in models):
+        question, answer, unforeseen = question_of(run, row), read_rehearsal(run, row), ""
+        if question is not None and answer is None:
             from lm_validity.cells.rehearsal.rehearse import rehearse as ask
 
+            if sys.stderr.isatty():
+                print(f"rehearsing {row.model}", file=sys.stderr)
             try:
-                found = ask(f"model {row.model!r}", question)
+                answer = ask(f"model {row.model!r}", question)
+                write_json(rehearsal_path(run, question), asdict(answer))
             except Exception as error:  # no causal model, a bug on GPUs, or an operation that cannot be faked
-                unforeseen = f"{type(error).__name__}: {first_line(error)[:200]}"
-                what = error.problem if isinstance(error, InputError) else unforeseen
-                yield f"{row.model}: FAILS on the fake GPU ({what})"
-                continue
-            write_json(rehearsal_path(run, question), asdict(found))
-        yield _line(run, row, found)
-
-
-def _line(run: Run, row: "Model", found: "Rehearsal") -> str:
-    from lm_validity.run.rehearsals import checkpoints_activations, judge, needed_gb
-
-    verdict, details = judge(run, row, found), found.details
-    words = [f"{row.model}: {found.parameters / 1e9:.2f}B parameters"]
-    if found.refused:
-        words.append(f"CANNOT BE FINE-TUNED: {found.refused}")
-    if found.training:
-        peaks = found.checkpointed if checkpoints_activations(run, row) else found.training
-        listed = ", ".join(f"{needed_gb(peak):.1f} at {rows}" for rows, peak in sorted(peaks.items()))
-        words.append(f"training takes {listed} rows per pass (GB)")
-    words.append(f"scoring a full batch {needed_gb(found.scoring):.1f} GB")
-    if verdict.available and verdict.fits:
-        at = f" at micro-batch {verdict.micro_batch}" if verdict.micro_batch else ""
-        words.append(f"fits{at} on {row.size_class!r} ({verdict.available:g} GB); smallest: {verdict.smallest_class}")
-    elif verdict.available:
-        words.append(f"DOES NOT FIT {row.size_class!r} ({verdict.available:g} GB): {verdict.advice}")
-    else:
-        words.append(f"size class {row.size_class!r} has no GPU")
-    if details["config"] != "config.json":
-        words.append(f"unverified: {details['config']}")
-    return "; ".join(words)
+                line = f"{type(error).__name__}: {first_line(error)[:200]}"
+                unforeseen = error.problem if isinstance(error, InputError) else line
+        found.append(Rehearsed(row, answer, unforeseen))
+    say(render_rehearsals(run, found))
+    return found
 
 
 def preflight(
@@ -195,11 +162,12 @@ def preflight(
 
     run = load_run(configfile)
     for line in recomputed_cells(run):
-        print(f"will be computed again: {line}")
+        say(f"will be computed again: {line}")
     remove_outdated(run)
     if memory and not run.configuration.replay:
-        for line in rehearse_run(run):
-            print(f"rehearsed: {line}", flush=True)
+        from lm_validity.run.rehearsals import rehearsed_models
+
+        _rehearse(run, [row.model for row in rehearsed_models(run)])
     problems = [*record_problems(run), *readiness_problems(run)]
     if unfetched_models(run) and not run.configuration.replay:
         from lm_validity.cells.models.prefetch import access_problems
@@ -208,9 +176,9 @@ def preflight(
     stale, held = leases(run)
     problems += [*repair(run, verify=not fast), *stale, *orphan_problems(run)]
     for one in [*held, *problems]:
-        print(one)
+        say(one)
     found = count(len(problems), "problem") if problems else "nothing missing, damaged or locked"
-    print(f"{run.name}: {found}")
+    say(f"{run.name}: {found}")
     return 1 if problems else 0
 
 
@@ -222,7 +190,7 @@ def forget(
     from lm_validity.monitor.check import forget as drop
 
     for folder in drop(load_run(configfile), patterns):
-        print(f"forgot {folder}")
+        say(f"forgot {folder}")
 
 
 def findings(configfile: Configfile = DEFAULT) -> None:
@@ -234,7 +202,7 @@ def findings(configfile: Configfile = DEFAULT) -> None:
     if not page.is_file():
         hint = "run the workflow to its end; `lm-validity status` says how far it is, with the same --configfile."
         raise InputError(f"{page}: it does not exist yet.", hint)
-    print(f"Report: {page}")
+    say(f"Report: {page}")
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize
     for folder in report_folders(run):
         for finding in read_json(folder / "page.json")["findings"]:
@@ -268,12 +236,12 @@ def card(
         raise InputError(f"{' '.join(benchmarks)}: more than one task file.", "give one task file at a time.")
     own = read_own_task(Path(benchmarks[0]), configfile)
     write_run(own)
-    print("\n".join(own.lines()), flush=True)
+    say(*own.lines())
     code = _snakemake(own.configfile, profile, dry_run=dry_run)
     if code:
         raise typer.Exit(code)
     if not dry_run:
-        print("\n".join(write_own_report(own)))
+        say(*write_own_report(own))
 
 
 def _cards(benchmarks: list[str], configfile: Path) -> list[str]:

@@ -8,6 +8,7 @@ import typer
 
 from lm_validity.cli.options import make_group
 from lm_validity.errors import InputError
+from lm_validity.terminal import render_table, say
 
 if TYPE_CHECKING:
     from lm_validity.studies.signal.filters.recipe import UnanimousJudge
@@ -33,10 +34,10 @@ def gpu_check(
     from lm_validity.cells.gpu_check import check_gpu, verdict
 
     found = check_gpu(device)
-    width = max(len(one.check) for one in found)
-    for one in found:
-        print(f"{one.check:<{width}}  {one.outcome:<7}  {one.detail}")
-    print(verdict(found))
+    say(
+        render_table(("check", "outcome", "detail"), [(one.check, one.outcome, one.detail) for one in found], (0, 1, 2))
+    )
+    say(verdict(found))
     return 1 if any(one.outcome == "failed" for one in found) else 0
 
 
@@ -81,7 +82,7 @@ def apply(
         read_recipe(recipe, _make_judge), output, items=items, documents=documents, models=models,
         controls=controls, seed=seed,
     ):  # fmt: skip
-        print(line)
+        say(line)
 
 
 @filters.command("leakage")
@@ -91,9 +92,9 @@ def leakage(documents: Documents) -> None:
     from lm_validity.tables.documents import read_documents
 
     rates = leakage_rates(read_documents(documents))
-    print(f"gold answers in the prompt: {rates.gold:.4f}; distractors: {rates.distractors:.4f}; {rates.items} items")
+    say(f"gold answers in the prompt: {rates.gold:.4f}; distractors: {rates.distractors:.4f}; {rates.items} items")
     if rates.examples == rates.examples:  # NaN without whole prompts
-        print(f"gold answers in the examples before it: {rates.examples:.4f}")
+        say(f"gold answers in the examples before it: {rates.examples:.4f}")
 
 
 @filters.command("align")
@@ -127,7 +128,7 @@ def align(
         },
     )
     low, high = result.interval
-    print(f"accepted: {result.accepted:.3f} [{low:.3f}, {high:.3f}] of {result.items} items")
+    say(f"accepted: {result.accepted:.3f} [{low:.3f}, {high:.3f}] of {result.items} items")
 
 
 def _make_judge(settings: dict[str, Any]) -> "UnanimousJudge":

@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shutil
+import sys
 from collections import Counter
 from pathlib import Path
 
@@ -104,6 +105,17 @@ def test_the_page_shows_each_square_and_escapes(made_up):
 def test_the_matrix_has_a_sign_a_square(built):
     lines = render_matrix(RunState(built).cells).splitlines()
     assert lines[1].split() == ["oak-s", "#", "#", "#"] and lines[-1] == "1: riddles, 2: proverbs, 3: sums"
+
+
+def test_nothing_is_wider_than_the_terminal(monkeypatch):
+    """A model with a long name on 30 benchmarks, whose columns are numbered downwards, in two blocks."""
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "60")
+    names = [f"benchmark-{number}" for number in range(30)]
+    cells = [BenchmarkCell("evaluate_model", "m" * 80, name, "final", "plain", split="test") for name in names]
+    lines = render_matrix([CellState(cell, "done") for cell in cells]).splitlines()[:-2]
+    assert max(map(len, lines)) <= 60 and [line.count("#") for line in lines] == [0, 0, 15, 0, 0, 15]
+    assert lines[1].split() == [*"123456789", *"012345"] and lines[2].startswith("m" * 29 + "…")
 
 
 def states(*finished, missing=0):

@@ -45,13 +45,16 @@ def command(tmp_path, monkeypatch, capsys):
 
 def test_a_model_is_asked_about_once(command, monkeypatch):
     code, out, _ = first = command(CONFIG)
-    assert code == 0 and out.startswith("mine: ") and "fits at micro-batch 2 on 'one'" in out
+    head, row = (line.split() for line in out.splitlines()[:2])
+    assert code == 0 and head == ["model", "size", "1", "2", "score", "class", "has", "fits", "least"]
+    assert [row[0], *row[-4:]] == ["mine", "one", "40", "2", "one"]
     (path,) = Path("results/run/rehearsal").glob("*.json")
     answer = json.loads(path.read_text())
     assert set(answer["training"]) == {"1", "2"} and answer["details"]["config"] == "config.json"
     monkeypatch.setattr(rehearsing, "_measure", None)
     assert command(CONFIG) == first
     code, out, _ = command(CONFIG, gpu_memory_gb=0.5)  # the same answer, another verdict
+    assert out.splitlines()[1].split()[-4:] == ["one", "0.5", "no", "-"]
     assert code == 1 and "micro-batch 1" in out and "GPUs of 0.5 GB" in out
 
 
@@ -64,7 +67,8 @@ def test_a_model_is_asked_about_once(command, monkeypatch):
 )
 def test_a_model_that_cannot_be_run_is_exit_code_1(config, command):
     code, out, error = command(config)
-    assert code == 1 and error == "" and out.startswith("mine: FAILS")
+    assert code == 1 and error == "" and out.splitlines()[1].split() == ["mine", "-", "-", "one", "-", "FAILS", "-"]
+    assert "\nmine: FAILS on the fake GPU (" in out
     assert not Path("results/run/rehearsal").exists()
 
 

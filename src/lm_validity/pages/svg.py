@@ -1,0 +1,180 @@
+"""Static pictures: SVG made of a few marks, coloured by the page's style sheet, readable without script.
+
+A picture is `svg(width, height, label, *marks)`; the label says its numbers, with their interval, to who cannot see it.
+Classes: `d` direct, `t` train before test, `k` ink, `s` grey; `g` grid line, `ax` axis. Lengths are in pixels of the
+picture; a page scales it to the width that there is.
+"""
+
+import base64
+import json
+import struct
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from markupsafe import Markup
+
+MINUS: Final = "−"
+RAMP: Final = (
+    "#0b2a4a",
+    "#14507d",
+    "#2c7fa8",
+    "#5fa9bd",
+    "#9ccbc6",
+    "#cfe0cf",
+    "#ece9d6",
+)  # first to last of a ranking
+UNKNOWN: Final = (128, 128, 128)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Numbers as a picture and the sentence beside it write them.
+
+
+def decimal(value: float, digits: int = 2, *, sign: bool = False) -> str:
+    """A number with a real minus sign, and with `sign` a plus; what rounds to zero has no minus."""
+    text = f"{abs(value):.{digits}f}"
+    if value < 0 and float(text):
+        return MINUS + text
+    return f"+{text}" if sign else text
+
+
+def points(value: float, digits: int = 0, *, sign: bool = False) -> str:
+    """Hundredths of an accuracy."""
+    return decimal(100 * value, digits, sign=sign)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Marks.
+
+
+@dataclass(frozen=True)
+class Axis:
+    """From values to pixels. Values outside are drawn at the end."""
+
+    low: float
+    high: float
+    start: float
+    end: float
+
+    def __call__(self, value: float) -> float:
+        part = (min(max(value, self.low), self.high) - self.low) / ((self.high - self.low) or 1.0)
+        return round(self.start + part * (self.end - self.start), 1)
+
+
+def svg(width: float, height: float, label: str, *marks: Markup, kind: str = "") -> Markup:
+    """The picture; `label` is what a screen reader says. `kind`: n640 is for narrow screens, w640 for others."""
+    return Markup(
+        '<svg class="{}" viewBox="0 0 {:g} {:g}" width="{:g}" height="{:g}" role="img" aria-label="{}">{}</svg>'
+    ).format(kind, width, height, width, height, label, Markup("").join(marks))
+
+
+def carpet_svg(width: float, height: float, label: str, *marks: Markup, ranks: Mapping[str, object]) -> Markup:
+    """A picture around one `carpet` whose ranks are read out under the pointer and by the arrow keys.
+
+    `ranks`: rows and columns (names), ranks (a list of ranks a row, None where not known) and label (of the protocol).
+    """
+    return Markup(
+        '<svg class="carpet" viewBox="0 0 {:g} {:g}" width="{:g}" height="{:g}" role="img" tabindex="0" '
+        'aria-label="{}" data-ranks="{}">{}</svg>'
+    ).format(width, height, width, height, label, json.dumps(ranks, ensure_ascii=False), Markup("").join(marks))
+
+
+def line(x1: float, y1: float, x2: float, y2: float, kind: str) -> Markup:
+    return Markup('<line x1="{:g}" y1="{:g}" x2="{:g}" y2="{:g}" class="{}"/>').format(x1, y1, x2, y2, kind)
+
+
+def text(x: float, y: float, words: str, kind: str = "", anchor: str = "start") -> Markup:
+    """`anchor`: start, middle or end."""
+    return Markup('<text x="{:g}" y="{:g}" class="{}" text-anchor="{}">{}</text>').format(x, y, kind, anchor, words)
+
+
+def dot(x: float, y: float, kind: str, radius: float = 4.2) -> Markup:
+    """A value: hollow for direct (`d`), filled otherwise."""
+    return Markup('<circle cx="{:g}" cy="{:g}" r="{:g}" class="{}"/>').format(x, y, radius, kind)
+
+
+def box(x: float, y: float, width: float, height: float, kind: str) -> Markup:
+    return Markup('<rect x="{:g}" y="{:g}" width="{:g}" height="{:g}" class="{}"/>').format(x, y, width, height, kind)
+
+
+def curve(xs: Sequence[float], ys: Sequence[float], kind: str) -> Markup:
+    """A line through points, in pixels; those that are not finite are left out."""
+    places = " ".join(f"{x:.1f},{y:.1f}" for x, y in zip(xs, ys, strict=True) if np.isfinite(x) and np.isfinite(y))
+    return Markup('<polyline points="{}" class="{}"/>').format(places, kind)
+
+
+def whisker(axis: Axis, ends: Sequence[float] | None, y: float, kind: str) -> Markup:
+    """A horizontal interval; nothing where there is none."""
+    if ends is None or not np.isfinite(ends).all():
+        return Markup("")
+    return line(axis(ends[0]), y, axis(ends[1]), y, f"{kind} w")
+
+
+def estimate(axis: Axis, value: float | None, ends: Sequence[float] | None, y: float, kind: str) -> Markup:
+    """A dot on its interval; nothing where the value is not known."""
+    if value is None or not np.isfinite(value):
+        return Markup("")
+    return whisker(axis, ends, y, kind) + dot(axis(value), y, kind)
+
+
+def ticks(
+    axis: Axis, values: Sequence[float], top: float, bottom: float, written: Sequence[str] | None = None
+) -> Markup:
+    """Vertical grid lines, an axis at 0 where the axis crosses it, and what is `written` under each line."""
+    marks = [line(axis(one), top, axis(one), bottom, "ax" if one == 0 and axis.low < 0 else "g") for one in values]
+    if written is not None:
+        marks += [text(axis(one), bottom + 14, words, "", "middle") for one, words in zip(values, written, strict=True)]
+    return Markup("").join(marks)
+
+
+def rug(axis: Axis, values: Sequence[float], top: float, bottom: float, kind: str) -> Markup:
+    """A tick for each value; above 100 values their density, as a strip of 60 shades."""
+    known = np.asarray([one for one in values if np.isfinite(one)], dtype=float)
+    if len(known) <= 100:
+        return Markup("").join(line(axis(one), top, axis(one), bottom, f"{kind} rug") for one in known)
+    edges = np.linspace(axis.low, axis.high, 61)
+    counts = np.histogram(np.clip(known, axis.low, axis.high), edges)[0]
+    shade = Markup(
+        '<rect x="{:.1f}" y="{:g}" width="{:.1f}" height="{:g}" class="{}" style="opacity:{:.2f};stroke:none"/>'
+    )
+    width = (axis.end - axis.start) / 60
+    return Markup("").join(
+        shade.format(axis(edges[place]), top, width, bottom - top, kind, 0.15 + 0.85 * count / counts.max())
+        for place, count in enumerate(counts)
+        if count
+    )
+
+
+def carpet(ranks: np.ndarray, x: float, y: float, width: float, height: float) -> Markup:
+    """Ranks (models, benchmarks) as shades, 1 = dark; NaN is grey. A cell is a pixel of an image that is stretched."""
+    image = Markup(
+        '<image x="{:g}" y="{:g}" width="{:g}" height="{:g}" preserveAspectRatio="none" '
+        'style="image-rendering:pixelated" href="data:image/png;base64,{}"/>'
+    )
+    last = max(np.nanmax(ranks) if np.isfinite(ranks).any() else 1, 2)
+    stops = np.array([[int(shade[place : place + 2], 16) for place in (1, 3, 5)] for shade in RAMP], dtype=float)
+    place = (np.nan_to_num(ranks, nan=1.0) - 1) / (last - 1) * (len(RAMP) - 1)
+    colours = np.stack([np.interp(place, np.arange(len(RAMP)), stops[:, part]) for part in range(3)], axis=-1)
+    colours[~np.isfinite(ranks)] = UNKNOWN
+    return image.format(x, y, width, height, _png(colours.round().astype(np.uint8)))
+
+
+def _png(colours: np.ndarray) -> str:
+    """An image (rows, columns, 3) as a PNG in base64."""
+    rows, columns, _ = colours.shape
+    raw = b"".join(b"\0" + row.tobytes() for row in colours)
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    header = struct.pack(">IIBBBBB", columns, rows, 8, 2, 0, 0, 0)
+    parts = (chunk(b"IHDR", header), chunk(b"IDAT", zlib.compress(raw, 9)), chunk(b"IEND", b""))
+    return base64.b64encode(b"\x89PNG\r\n\x1a\n" + b"".join(parts)).decode("ascii")
+
+
+def shortened(words: str, most: int) -> str:
+    """At most `most` characters of a name, the rest as an ellipsis."""
+    return words if len(words) <= most else words[: most - 1] + "…"

@@ -319,6 +319,32 @@ completion.{protocol}
 """
     + _INFLUENCE
     + _CHECKS,
+    "readiness": """
+models                                        models                            models       -            -
+groups[group]
+  .models.{side}                              models_compared                   models       -            -
+  .families.{side}                            families_compared                 families     -            -
+  .alone.{side}                               models_beyond_overlap             models       -            -
+  .unknown                                    models_of_unknown_side            models       -            -
+  .knots[#place]                              knot                              flop         -            -
+groups[group].benchmarks[benchmark=subject]
+  .models                                     models                            models       -            -
+  .lead.{protocol}.value                      lead                              score        models       -
+  .lead.{protocol}.interval                   lead                              score        -            families
+  .lead.{protocol}.standard_error             lead_error                        score        models       -
+  .lead.{protocol}.p                          lead_p                            probability  models       -
+  .change.value                               readiness_change                  score        models       -
+  .change.interval                            readiness_change                  score        -            families
+  .change.standard_error                      readiness_change_error            score        models       -
+  .change.p                                   readiness_change_p                probability  models       -
+  .p_adjusted                                 readiness_change_p_adjusted       probability  models       -
+  .without_family.{other}                     readiness_change_without          score        -            -
+  .placebo_rank                               readiness_placebo_rank            rank         placebo_families -
+  .placebo_families                           readiness_placebo_families        families     -            -
+groups[group].benchmarks[benchmark=subject].checks[check]
+  .lead.{protocol}                            lead_check                        score        models       -
+  .change                                     readiness_change_check            score        models       -
+""",
     "signal": """
 selection                                     selection                         text         -            -
 conventions

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 import typer
 
 from lm_validity.cli.help import make_group, paths_or_command
-from lm_validity.cli.report_site import NAME, report_site
+from lm_validity.cli.report_site import NAME, GroupsOfModels, Knots, agreement_section, report_site
 from lm_validity.config.load import load_run
 from lm_validity.config.sections import E2LM, Checkpoints, Convention, Normalisation, Reports, Screening, Ties
 
@@ -62,6 +62,22 @@ def factors(
     from lm_validity.studies.agreement.factors.report import report_factors
 
     report_factors(scores, models, benchmarks, output, resamples=resamples, plan=plan)
+
+
+@app.command("readiness")
+def readiness(
+    scores: Scores,
+    models: Models,
+    benchmarks: Benchmarks,
+    output: Output,
+    group: GroupsOfModels,
+    knots: Knots = "1e22,1e23",
+    plan: Plan = None,
+) -> None:
+    """Does a group of models lead at equal compute, and does preparation for the test take the lead away?"""
+    from lm_validity.studies.agreement.readiness import report_readiness
+
+    report_readiness(scores, models, benchmarks, output, agreement_section(group, knots), plan)
 
 
 @app.command("screening")

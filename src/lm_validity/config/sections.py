@@ -1,5 +1,6 @@
 """The configuration's sections."""
 
+import shlex
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Self
 
@@ -13,6 +14,7 @@ from pydantic import (
     model_validator,
 )
 
+from lm_validity.config.groups import KNOTS
 from lm_validity.config.rows import Positive, Section, bad_value, check_distinct
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -675,6 +677,27 @@ class Reports(Section):
     signal: SignalConventions = Field(E2LM, description=SignalConventions.__doc__)
 
 
+class Agreement(Section):
+    """The agreement study: groups of models whose lead its report asks about, at equal pretraining compute."""
+
+    groups: tuple[str, ...] = Field(
+        (),
+        description="Groups of models: `released>=2023-11`, `family=NAME`, or a column of 0 and 1 of the models sheet.",
+    )
+    knots: tuple[Annotated[float, Field(gt=0)], ...] = Field(
+        KNOTS,
+        description="Compute (FLOP) at which the line of scores against compute may bend, as in the paper. Empty: a "
+        "straight line.",
+    )
+
+    be_distinct = field_validator("groups", "knots")(check_distinct)
+
+    def as_arguments(self) -> str:
+        """Options of `lm-validity report readiness`."""
+        words = [word for group in self.groups for word in ("--group", group)]
+        return shlex.join([*words, "--knots", ",".join(f"{knot:g}" for knot in self.knots)])
+
+
 class Screening(Section):
     """Which candidate benchmarks are kept (`snakemake screening`). The thresholds are the train-before-test study's."""
 
@@ -784,6 +807,7 @@ class Configuration(Section):
         "checkpoints have no tokens_b.",
     )
     bias: BiasSettings | None = Field(None, description="The bias study, with sheets of its own.")
+    agreement: Agreement = Field(Agreement(), description=Agreement.__doc__)
     reports: Reports = Field(Reports(), description=Reports.__doc__)
     cards: Cards = Field(Cards(), description=Cards.__doc__)
     screening: Screening = Field(Screening(), description=Screening.__doc__)

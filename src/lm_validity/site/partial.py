@@ -65,6 +65,9 @@ def _jobs(run: Run, folder: Path, *, with_items: bool) -> list[Job]:
         more = planned | {"items": items, "selections": tables / "selections.parquet"}
         jobs.append(Job("agreement", reports / "agreement", (scores, models, benchmarks), more))
         jobs.append(Job("factors", reports / "factors", (scores, models, benchmarks), planned))
+        if run.configuration.agreement.groups:
+            asked = {"section": run.configuration.agreement, "plan": run.configuration.plan}
+            jobs.append(Job("readiness", reports / "readiness", (scores, models, benchmarks), asked))
     if "signal" in run.configuration.studies:
         options = make_options(**settings.signal.model_dump())
         given: dict[str, object] = {"benchmarks": benchmarks, "items": items, "options": options}

@@ -20,7 +20,6 @@ from lm_validity.statistics import LEVEL
 
 LEAST_FAMILIES = 6  # with members in the group or outside; 6 have 32 distinct sets of signs
 LEAST_FAMILIES_A_SIDE = 3  # with members in the group, and with members outside
-KNOTS = (1e22, 1e23)  # FLOP
 LEAST_BEYOND = 3  # models on either side of a knot: of fewer, the segment's slope is noise
 _ENUMERATED = 13  # families up to which all sets of signs are used
 _DRAWS = 9999
@@ -48,12 +47,12 @@ class Excess(NamedTuple):
     high: np.ndarray
 
 
-def knots_within(compute: np.ndarray, knots: Sequence[float] = KNOTS) -> tuple[float, ...]:
+def knots_within(compute: np.ndarray, knots: Sequence[float]) -> tuple[float, ...]:
     """The knots with at least `LEAST_BEYOND` models of known compute (models,) on either side, in rising order."""
     return tuple(knot for knot in sorted(knots) if min((compute < knot).sum(), (compute > knot).sum()) >= LEAST_BEYOND)
 
 
-def compute_terms(compute: np.ndarray, knots: Sequence[float] = KNOTS) -> np.ndarray:
+def compute_terms(compute: np.ndarray, knots: Sequence[float]) -> np.ndarray:
     """(models, 2 + knots) a constant, and log10 of compute as one column a segment: a line that bends at each knot.
 
     The knots are those of `knots_within`; without any the line is straight. NaN where compute is unknown.
@@ -78,7 +77,7 @@ def group_effect(
     """
     part = _partial_out(scores, group, terms, families)
     if part is None:
-        return Effect(*[np.nan] * 5, 0)
+        return Effect(np.nan, np.nan, np.nan, np.nan, np.nan, 0)
     y, d, within, clusters, models = part
     bread = float(d @ d)
     value = float(d @ y) / bread
@@ -86,11 +85,11 @@ def group_effect(
     rank = within.shape[1] + 1
     number = len(clusters)
     if number < 2 or len(y) <= rank:
-        return Effect(value, *[np.nan] * 4, models)
+        return Effect(value, np.nan, np.nan, np.nan, np.nan, models)
     correction = number / (number - 1) * (len(y) - 1) / (len(y) - rank)
     error = float(np.sqrt(correction * sums @ sums)) / bread
     if rng is None or error == 0 or not enough_families(group, families, scores, terms):
-        return Effect(value, error, *[np.nan] * 3, models)
+        return Effect(value, error, np.nan, np.nan, np.nan, models)
     bootstrap = _WildBootstrap(y, d, within, clusters, rng)
     low, high = (bootstrap.end(value, side * error) for side in (-1, 1))
     bounded = np.isfinite(low) and np.isfinite(high)
@@ -123,7 +122,7 @@ def _partial_out(
         rows = benchmark == j
         within[rows, j * width : (j + 1) * width] = terms[model[rows]]
     basis = np.linalg.svd(within, full_matrices=False)
-    basis_columns = basis.U[:, basis.S > 1e-10 * (basis.S.max(initial=0) or 1)]
+    basis_columns = basis.U[:, 1e-10 * (basis.S.max(initial=0) or 1) < basis.S]
     y, d = columns[model, benchmark], group[model].astype(float)
     y, rest = (values - basis_columns @ (basis_columns.T @ values) for values in (y, d))
     if rest @ rest <= 1e-10 * max(d @ d, 1):
@@ -222,7 +221,7 @@ def excess_over_prediction(scores: np.ndarray, prepared: np.ndarray, terms: np.n
     found = Excess(empty, empty.copy(), empty.copy())
     design = np.column_stack([terms[known], prepared[known] - np.mean(prepared[known])]) if known.any() else terms[:0]
     basis = np.linalg.svd(design, full_matrices=False)
-    columns = basis.U[:, basis.S > 1e-10 * basis.S.max(initial=0)]
+    columns = basis.U[:, 1e-10 * basis.S.max(initial=0) < basis.S]
     freedom = len(design) - columns.shape[1] - 1
     if freedom < 2:
         return found

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from lm_validity.config.groups import KNOTS
 from lm_validity.studies.agreement.statistics.readiness import (
     compute_terms,
     excess_over_prediction,
@@ -28,7 +29,7 @@ PREPARED = np.array(
 )  # fmt: skip
 FAMILIES = np.arange(20) % 7
 GROUP = (FAMILIES < 3).astype(int)
-TERMS = compute_terms(10**LOG)
+TERMS = compute_terms(10**LOG, KNOTS)
 
 
 def effect(scores=SCORES, group=GROUP, terms=TERMS, families=FAMILIES, seed: int | None = 0):
@@ -92,9 +93,9 @@ def test_a_group_that_cannot_be_told_from_compute_has_no_lead():
 
 
 def test_knots_without_models_on_both_sides_leave_the_line_straight():
-    assert knots_within(10.0 ** np.array([21, 21.2, 21.4, 22.1, 22.2])) == ()
-    assert knots_within(10**LOG) == (1e22, 1e23)
-    assert compute_terms(10.0 ** np.arange(15, 20)).shape == (5, 2)
+    assert knots_within(10.0 ** np.array([21, 21.2, 21.4, 22.1, 22.2]), KNOTS) == ()
+    assert knots_within(10**LOG, KNOTS) == (1e22, 1e23)
+    assert compute_terms(10.0 ** np.arange(15, 20), KNOTS).shape == (5, 2)
 
 
 def test_families_in_turn():
@@ -134,7 +135,7 @@ def world(rng, models, families, inside, *, gap=0.0, ability=0.0):
     after = 0.25 + 0.12 * np.maximum(log - 21.5, 0) + ability * group
     after += rng.normal(0, 0.04, families)[of] + rng.normal(0, 0.03, models)
     seen = gap * group + rng.normal(0, 0.03, families)[of] + rng.normal(0, 0.03, models)
-    return compute_terms(10**log), group, of, after + seen, after
+    return compute_terms(10**log, KNOTS), group, of, after + seen, after
 
 
 SIZES = [(12, 6, 3), (20, 6, 3), (53, 6, 3), (20, 20, 8), (53, 20, 8)]

@@ -32,7 +32,7 @@ from lm_validity.summaries import Missing, entries_of
 from lm_validity.words import Reason, ReasonCode
 
 COLUMNS = {
-    "study": "the report: agreement, factors, signal, bias, items, compare or screening",
+    "study": "the report: agreement, factors, readiness, signal, bias, items, compare or screening",
     "quantity": "what the number is",
     "subject": "what it is of: a benchmark, a model, a family, a category or a task; null: of all together",
     "other": "the other one, where it is of two",

@@ -6,30 +6,16 @@ from typing import Annotated
 import typer
 
 from lm_validity.cli import imports
-from lm_validity.config.sections import Agreement, Reports
-from lm_validity.errors import InputError
+from lm_validity.config.sections import REPORTS, Agreement, Reports
 
 NAME = "DIR_OR_FILES..."  # of the command without a name, as the help lists it
 GroupsOfModels = Annotated[
-    list[str],
+    list[str] | None,
     typer.Option(
         help="A group of models: 'released>=2023-11', family=NAME, or a column of 0 and 1 of the models sheet. May be "
         "given several times."
     ),
 ]
-Knots = Annotated[str, typer.Option(help="FLOP at which the line of scores against compute may bend; '' for none.")]
-
-
-def agreement_section(groups: list[str], knots: str) -> Agreement:
-    """The configuration's section, from the two options. Raises InputError."""
-    try:
-        bends = tuple(float(knot) for knot in knots.split(",") if knot.strip())
-        return Agreement(groups=tuple(groups), knots=bends)
-    except ValueError:  # pydantic's is one too
-        raise InputError(
-            f"--group {' '.join(groups)}, --knots {knots}: a group twice, or knots that are no numbers above 0.",
-            "write each group once, and knots such as 1e22,1e23.",
-        ) from None
 
 
 def report_site(
@@ -64,12 +50,11 @@ def report_site(
     percent: imports.Percent = False,
     as_is: imports.AsIs = False,
     repeats: imports.RepeatsOf = "refuse",
-    group: GroupsOfModels = [],  # noqa: B006 typer copies it
-    knots: Knots = "1e22,1e23",
+    group: GroupsOfModels = None,
     plan: Annotated[Path | None, typer.Option(help="Plan sheet: cells outside it do not count as missing.")] = None,
     resamples: Annotated[
         int, typer.Option(min=0, help="Resamples for intervals. 0 skips the intervals that need them.")
-    ] = Reports().resamples,
+    ] = REPORTS.resamples,
     processes: Annotated[int, typer.Option(min=1, help="Reports written at the same time.")] = 2,
 ) -> None:
     """Import results, guess the sheets, and write every report that the data allow as one site."""
@@ -89,7 +74,7 @@ def report_site(
         strict=strict,
         csv=imports.csv_options(columns, scores, across, repeats, percent=percent, as_is=as_is),
     )
-    given = Given(
-        models, benchmarks, beside, options, resamples, processes, plan=plan, agreement=agreement_section(group, knots)
-    )
+    agreement = Agreement(groups=tuple(dict.fromkeys(group or ())))
+    section = Reports(resamples=resamples)
+    given = Given(models, benchmarks, beside, options, section, processes, plan=plan, agreement=agreement)
     print("\n".join(write(paths, output, given)))

@@ -1,6 +1,5 @@
 """The configuration's sections."""
 
-import shlex
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Self
 
@@ -606,7 +605,7 @@ class Replay(Section):
 
 def _split_numbers(value: object) -> object:
     """`100,200` as the command line has it."""
-    return value.split(",") if isinstance(value, str) else value
+    return (value.split(",") if value.strip() else []) if isinstance(value, str) else value
 
 
 def _check_window(window: tuple[float, float]) -> tuple[float, float]:
@@ -653,15 +652,6 @@ class SignalConventions(Section):
         description="Weights of signal quality, ranking consistency and compliance in the overall score.",
     )
 
-    def as_words(self) -> dict[str, str]:
-        """Each value as the command line has it."""
-        values = self.model_dump()
-        return {key: ",".join(f"{one:g}" for one in v) if isinstance(v, tuple) else v for key, v in values.items()}
-
-    def as_arguments(self) -> str:
-        """Options of `lm-validity report signal`."""
-        return " ".join(f"--{key.replace('_', '-')} {word}" for key, word in self.as_words().items())
-
 
 E2LM = SignalConventions()  # the competition's
 
@@ -677,6 +667,12 @@ class Reports(Section):
     signal: SignalConventions = Field(E2LM, description=SignalConventions.__doc__)
 
 
+REPORTS = Reports()
+
+
+Knots = Annotated[tuple[Annotated[float, Field(gt=0)], ...], BeforeValidator(_split_numbers)]
+
+
 class Agreement(Section):
     """The agreement study: groups of models whose lead its report asks about, at equal pretraining compute."""
 
@@ -684,18 +680,13 @@ class Agreement(Section):
         (),
         description="Groups of models: `released>=2023-11`, `family=NAME`, or a column of 0 and 1 of the models sheet.",
     )
-    knots: tuple[Annotated[float, Field(gt=0)], ...] = Field(
+    knots: Knots = Field(
         KNOTS,
         description="Compute (FLOP) at which the line of scores against compute may bend, as in the paper. Empty: a "
         "straight line.",
     )
 
     be_distinct = field_validator("groups", "knots")(check_distinct)
-
-    def as_arguments(self) -> str:
-        """Options of `lm-validity report readiness`."""
-        words = [word for group in self.groups for word in ("--group", group)]
-        return shlex.join([*words, "--knots", ",".join(f"{knot:g}" for knot in self.knots)])
 
 
 class Screening(Section):

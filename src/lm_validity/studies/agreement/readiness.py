@@ -152,9 +152,11 @@ def report_readiness(
 ) -> None:
     """Write summary.json, results, tables and the page of the readiness report under `output`.
 
-    `section`: names at least one group. Raises InputError as `read_score_matrix` and `members`, and where no benchmark
+    Raises InputError where the section names no group, as `read_score_matrix` and `members`, and where no benchmark
     has scores under both protocols.
     """
+    if not section.groups:
+        raise InputError("report readiness: no group.", "name one with --group, or in agreement.groups.")
     parsed = [parse_group(text) for text in section.groups]
     matrix = read_score_matrix(scores, models, benchmarks, plan, groups=parsed)
     parts = [

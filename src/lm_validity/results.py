@@ -84,6 +84,24 @@ influence.{protocol}[kind,name=subject]
   .first_component                            first_component_without           share        -            -
 """
 
+_GAP = """
+  .models                                     models                            models       -            -
+  .lead.{protocol}.value                      lead                              score        models       -
+  .lead.{protocol}.interval                   lead                              score        -            families
+  .lead.{protocol}.standard_error             lead_error                        score        models       -
+  .lead.{protocol}.p                          lead_p                            probability  models       -
+  .change.value                               readiness_change                  score        models       -
+  .change.interval                            readiness_change                  score        -            families
+  .change.standard_error                      readiness_change_error            score        models       -
+  .change.p                                   readiness_change_p                probability  models       -
+  .p_adjusted                                 readiness_change_p_adjusted       probability  models       -
+  .without_family.{other}                     readiness_change_without          score        -            -
+  .placebo_rank                               readiness_placebo_rank            rank         placebo_families -
+  .placebo_families                           readiness_placebo_families        families     -            -
+  .checks.{check}.lead.{protocol}             lead_check                        score        models       -
+  .checks.{check}.change                      readiness_change_check            score        models       -
+"""
+
 KEYS: Mapping[str, str] = {
     "agreement": """
 resamples                                     resamples                         resamples    -            -
@@ -326,25 +344,11 @@ groups[group]
   .families.{side}                            families_compared                 families     -            -
   .alone.{side}                               models_beyond_overlap             models       -            -
   .unknown                                    models_of_unknown_side            models       -            -
-  .knots[#place]                              knot                              flop         -            -
-groups[group].benchmarks[benchmark=subject]
-  .models                                     models                            models       -            -
-  .lead.{protocol}.value                      lead                              score        models       -
-  .lead.{protocol}.interval                   lead                              score        -            families
-  .lead.{protocol}.standard_error             lead_error                        score        models       -
-  .lead.{protocol}.p                          lead_p                            probability  models       -
-  .change.value                               readiness_change                  score        models       -
-  .change.interval                            readiness_change                  score        -            families
-  .change.standard_error                      readiness_change_error            score        models       -
-  .change.p                                   readiness_change_p                probability  models       -
-  .p_adjusted                                 readiness_change_p_adjusted       probability  models       -
-  .without_family.{other}                     readiness_change_without          score        -            -
-  .placebo_rank                               readiness_placebo_rank            rank         placebo_families -
-  .placebo_families                           readiness_placebo_families        families     -            -
-groups[group].benchmarks[benchmark=subject].checks[check]
-  .lead.{protocol}                            lead_check                        score        models       -
-  .change                                     readiness_change_check            score        models       -
-""",
+  .knots[#place]                              knot                              operations   -            -
+groups[group].together"""
+    + _GAP
+    + "groups[group].benchmarks.{subject}"
+    + _GAP,
     "signal": """
 selection                                     selection                         text         -            -
 conventions

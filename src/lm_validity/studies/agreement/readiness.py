@@ -37,7 +37,7 @@ from lm_validity.words import Reason, ReasonCode, count, explain_protocols, list
 Value = float | Missing
 Range = tuple[float, float] | Missing
 DIRECT, TRAINED = PROTOCOLS
-MOST_DRAWN = 12  # benchmarks of the slopes, and half as many of the scatters
+MOST_DRAWN = 12  # benchmarks of the slopes
 NO_LEAD = Reason("The group cannot be told from compute here, or no score is known.", ReasonCode.TOO_FEW)
 NO_ERROR = Reason("There are too few models or families for a standard error.", ReasonCode.TOO_FEW)
 FEW_FAMILIES = Reason(
@@ -45,6 +45,7 @@ FEW_FAMILIES = Reason(
     f"group and {LEAST_FAMILIES_A_SIDE} with members outside.",
     ReasonCode.TOO_FEW,
 )
+ONE_BENCHMARK = Reason("There is one benchmark only.", ReasonCode.NONE)
 ALL_TOGETHER = Reason("It is of all benchmarks together.", ReasonCode.NONE)
 UNBOUNDED = Reason("The bootstrap over families refuses no value on one side.", ReasonCode.NO_INTERVAL)
 NOT_ONE_FAMILY = Reason("The group is not one family.", ReasonCode.NONE)
@@ -66,25 +67,23 @@ class Check:
     """The leads, and the change, under another choice: a straight line, or the larger of both scores as the prepared
     one."""
 
-    check: str
     lead: dict[str, Value]
     change: Value
 
 
 @dataclass(frozen=True)
 class Gap:
-    """One benchmark, or (`benchmark` None) what all have in common. `change`: after minus direct.
+    """On one benchmark, or what all have in common. `change`: after minus direct.
 
     p_adjusted: of the change, Holm's over the benchmarks. without_family: the change. placebo_rank: of the change of a
     group that is one family, 1 = falls most, among `placebo_families` as groups of their own.
     """
 
-    benchmark: str | None
     models: int
     lead: dict[str, Fit]
     change: Fit
     p_adjusted: Value
-    checks: list[Check]
+    checks: dict[str, Check]
     without_family: dict[str, Value]
     placebo_rank: Value
     placebo_families: int | Missing
@@ -101,9 +100,16 @@ class GroupSummary:
     alone: dict[str, int]
     unknown: int
     knots: list[float]
-    benchmarks: list[Gap]
+    together: Gap | Missing
+    benchmarks: dict[str, Gap]
     words: str = page_only()
     prepared: str = page_only()
+
+    @property
+    def shown(self) -> list[tuple[str, Gap]]:
+        """What the page shows by name, the benchmarks together first; there is at least one."""
+        together = [] if isinstance(self.together, Missing) else [("all together", self.together)]
+        return [*together, *self.benchmarks.items()]
 
 
 @dataclass(frozen=True)
@@ -226,11 +232,11 @@ def readiness(
     )
 
     # each benchmark, with Holm's adjustment over them, and what all have in common
-    gaps = [_gap(matrix.benchmarks[j], direct[:, k], after[:, k], data) for k, j in enumerate(used)]
-    tested = [row for row, one in enumerate(gaps) if is_known(one.change.p)]
-    for row, p in zip(tested, holm(np.array([number(gaps[row].change.p) for row in tested])), strict=True):
-        gaps[row] = replace(gaps[row], p_adjusted=float(p))
-    together = [_gap(None, direct, after, data)] if len(gaps) > 1 else []
+    gaps = {matrix.benchmarks[j]: _gap(direct[:, k], after[:, k], data) for k, j in enumerate(used)}
+    tested = {name: number(gap.change.p) for name, gap in gaps.items() if is_known(gap.change.p)}
+    for name, p in zip(tested, holm(np.array(list(tested.values()))), strict=True):
+        gaps[name] = replace(gaps[name], p_adjusted=float(p))
+    together = _gap(direct, after, data) if len(gaps) > 1 else Missing(ONE_BENCHMARK)
 
     inside, outside = outside_overlap(compute, side)
     summary = GroupSummary(
@@ -240,7 +246,8 @@ def readiness(
         alone={"inside": inside, "outside": outside},
         unknown=int((~compared).sum()),
         knots=list(knots_within(compute, knots)),
-        benchmarks=together + gaps,
+        together=together,
+        benchmarks=gaps,
         words=group.words,
         prepared=_convention(matrix),
     )
@@ -281,7 +288,7 @@ def readiness(
     )
 
 
-def _gap(name: str | None, direct: np.ndarray, after: np.ndarray, data: _Compared) -> Gap:
+def _gap(direct: np.ndarray, after: np.ndarray, data: _Compared) -> Gap:
     change = after - direct
     larger = np.where(np.isfinite(change), np.fmax(direct, after), np.nan)
     fits = {DIRECT: data.fit(direct), TRAINED: data.fit(after)}
@@ -289,22 +296,19 @@ def _gap(name: str | None, direct: np.ndarray, after: np.ndarray, data: _Compare
     placebos = leads_of_families(change, data.terms, data.families) if one_family else np.empty(0)
     moved = data.fit(change)
     return Gap(
-        benchmark=name,
         models=int(np.isfinite(change.reshape(len(change), -1)).any(axis=1).sum()),
         lead=fits,
         change=moved,
         p_adjusted=moved.p if isinstance(moved.p, Missing) else Missing(ALL_TOGETHER),
-        checks=[
-            Check(
-                title,
-                {DIRECT: data.lead(direct, terms), TRAINED: data.lead(last, terms)},
-                data.lead(last - direct, terms),
+        checks={
+            title: Check(
+                {DIRECT: data.lead(direct, terms), TRAINED: data.lead(last, terms)}, data.lead(last - direct, terms)
             )
             for title, terms, last in (
                 ("straight_line", data.straight, after),
                 ("larger_of_both", data.terms, larger),
             )
-        ],
+        },
         without_family={
             family: known(value, NO_LEAD)
             for family, value in zip(
@@ -338,9 +342,9 @@ def _sentence(summary: GroupSummary) -> tuple[str, str]:
     """The finding with the interval of the change, and what it rests on."""
     lede = _lede(summary)
     models, families, alone = summary.models, summary.families, summary.alone
-    together = len(summary.benchmarks) - 1
+    together = is_known(summary.together)
     basis = (
-        (f"Mean over {together} benchmarks. " if together else "")
+        (f"Mean over {len(summary.benchmarks)} benchmarks. " if together else "")
         + f"{count(models['inside'], 'model')} of {count(families['inside'], 'family', 'families')} in the group, "
         f"{models['outside']} of {families['outside']} outside"
         + (f", {summary.unknown} of unknown compute or side left out" if summary.unknown else "")
@@ -353,44 +357,47 @@ def _sentence(summary: GroupSummary) -> tuple[str, str]:
 
 
 def _lede(summary: GroupSummary) -> Lede:
-    """Heading, and the sentence of the first page. That a lead shrinks, or grows, is said where the interval of the
-    change excludes zero; that there is no lead never."""
-    gap = summary.benchmarks[0]
-    leads, change = (number(gap.lead[p].value) for p in PROTOCOLS), gap.change
-    direct, after = leads
+    """Heading, and the sentence of the first page. That a lead shrinks, falls or rises is said where the interval of
+    the change excludes zero; that there is no lead never."""
+    name, gap = summary.shown[0]
+    direct, after = (number(gap.lead[protocol].value) for protocol in PROTOCOLS)
+    if np.isnan(direct - after):
+        return Lede("No lead can be estimated", f"Compute and being among {summary.words} cannot be told apart")
+    where = f"At equal compute, the lead of {summary.words}" + ("" if gap is summary.together else f" on {name}")
     pair = f"{svg.points(direct)} → {svg.points(after)} points"
-    where = f"the lead of {summary.words}" + (f" on {gap.benchmark}" if gap.benchmark else "")
-    ends = change.interval
-    if isinstance(ends, Missing):
-        return Lede("An estimate without an interval", f"At equal compute, {where} is {pair}")
-    interval = f"95% of the change: {svg.points(ends[0], sign=True)} to {svg.points(ends[1], sign=True)}"
-    if ends[1] < 0 < direct:
-        return Lede(
-            "The lead shrinks once every model is prepared", f"At equal compute, {where} shrinks: {pair}", interval
-        )
-    if ends[0] > 0:
-        return Lede("The lead grows once every model is prepared", f"At equal compute, {where} grows: {pair}", interval)
-    if ends[1] < 0:
-        return Lede(
-            "The group falls back once every model is prepared", f"At equal compute, {where} falls: {pair}", interval
-        )
-    return Lede("No change of the lead was found", f"At equal compute, {where} is {pair}", interval)
+    if isinstance(gap.change.interval, Missing):
+        return Lede("An estimate without an interval", f"{where} is {pair}")
+    low, high = gap.change.interval
+    heading, verb = "No change of the lead was found", "is"
+    if low > 0:
+        heading, verb = "The group gains once every model is prepared", "rises:"
+    elif high < 0:
+        heading, verb = "The group falls back once every model is prepared", "falls:"
+        if abs(after) < direct:
+            heading, verb = "The lead shrinks once every model is prepared", "shrinks:"
+    return Lede(heading, f"{where} {verb} {pair}", _of_the_change(gap))
+
+
+def _of_the_change(gap: Gap) -> str:
+    if isinstance(gap.change.interval, Missing):
+        return "no interval"
+    low, high = (svg.points(end, sign=True) for end in gap.change.interval)
+    return f"95% of the change: {low} to {high}"
 
 
 def _slopes(summary: GroupSummary) -> Markup:
     """The leads of each benchmark, direct and after, as a row of slopes with whiskers."""
-    shown = summary.benchmarks[:MOST_DRAWN]
+    shown = summary.shown[:MOST_DRAWN]
     width, top, bottom = 640 / max(len(shown), 4), 34, 190
     ends = [0.0]
-    for gap in shown:
-        for fit in gap.lead.values():
-            ends += [number(fit.value), *(fit.interval if not isinstance(fit.interval, Missing) else ())]
+    for fit in (fit for _, gap in shown for fit in gap.lead.values()):
+        ends += [number(fit.value), *(fit.interval if not isinstance(fit.interval, Missing) else ())]
     low, high = np.nanmin(ends), np.nanmax(ends)
     axis = svg.Axis(low - 0.01, high + 0.01, bottom, top)
     marks, said = [svg.line(0, axis(0.0), 640, axis(0.0), "ax")], []
-    for place, gap in enumerate(shown):
+    for place, (name, gap) in enumerate(shown):
         left, right = width * (place + 0.3), width * (place + 0.7)
-        marks.append(svg.text(width * (place + 0.5), 14, svg.shortened(gap.benchmark or "all", 14), "lab", "middle"))
+        marks.append(svg.text(width * (place + 0.5), 14, svg.shortened(name, 14), "lab", "middle"))
         points = {x: gap.lead[protocol] for x, protocol in ((left, DIRECT), (right, TRAINED))}
         values = [number(fit.value) for fit in points.values()]
         if np.isfinite(values).all():
@@ -402,15 +409,8 @@ def _slopes(summary: GroupSummary) -> Markup:
                 marks.append(svg.dot(x, axis(fit.value), kind))
         words = " → ".join(svg.points(value) for value in values)
         marks.append(svg.text(width * (place + 0.5), bottom + 18, words, "num", "middle"))
-        said.append(f"{gap.benchmark or 'all benchmarks'} {words}{_change_words(gap)}")
+        said.append(f"{name} {words}, {_of_the_change(gap)}")
     return svg.svg(640, bottom + 28, f"Lead in points, direct and after: {'; '.join(said)}.", *marks)
-
-
-def _change_words(gap: Gap) -> str:
-    ends = gap.change.interval
-    if isinstance(ends, Missing):
-        return ", no interval"
-    return f", 95% of the change {svg.points(ends[0], sign=True)} to {svg.points(ends[1], sign=True)}"
 
 
 def _scatter(compute: np.ndarray, direct: np.ndarray, after: np.ndarray, side: np.ndarray) -> Markup:
@@ -433,8 +433,8 @@ def _scatter(compute: np.ndarray, direct: np.ndarray, after: np.ndarray, side: n
 def _tables(summary: GroupSummary, scores: pd.DataFrame, place: int) -> list[Table]:
     """Leads, checks, families in turn and scores; `place`: of the group, for the names of files."""
     rows, checks, without = list[dict[str, object]](), list[dict[str, object]](), list[dict[str, object]]()
-    for gap in summary.benchmarks:
-        name: dict[str, object] = {"benchmark": gap.benchmark or "all together"}
+    for benchmark, gap in summary.shown:
+        name: dict[str, object] = {"benchmark": benchmark}
         rank = gap.placebo_rank
         leads = [{p: fit.value} | as_columns(fit.interval, f"{p}_low", f"{p}_high") for p, fit in gap.lead.items()]
         change = {"change": gap.change.value} | as_columns(gap.change.interval)
@@ -442,7 +442,8 @@ def _tables(summary: GroupSummary, scores: pd.DataFrame, place: int) -> list[Tab
         placebo = {} if isinstance(rank, Missing) else {"placebo_rank": f"{rank:.0f} of {gap.placebo_families}"}
         rows.append(name | {"models": gap.models} | leads[0] | leads[1] | change | tests | placebo)
         checks += [
-            name | {"check": one.check.replace("_", " ")} | one.lead | {"change": one.change} for one in gap.checks
+            name | {"check": check.replace("_", " ")} | one.lead | {"change": one.change}
+            for check, one in gap.checks.items()
         ]
         without += [name | {"family": family, "change": value} for family, value in gap.without_family.items()]
     in_points = [

@@ -676,6 +676,7 @@ CARDS: Mapping[str, tuple[str, str, Mapping[str, Any]]] = {
     "signal_at_end": ("signal", "above_chance", {}),
     "signal_from": ("signal", "above_chance_from_mean", {}),
     "signal_quality": ("signal", "signal_quality_mean", {}),
+    "steady": ("signal", "steady", {}),
     "settled_from": ("signal", "settled_from", {}),
     "bias": ("bias", "task_effect", {"effect": "bias"}),  # of the experiment with most trials
     "bias_excluded": ("bias", "task_effect_excluded_beyond", {"effect": "bias"}),

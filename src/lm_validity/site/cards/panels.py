@@ -64,14 +64,19 @@ def in_brackets(words: str) -> str:
     return f" ({words})" if words else ""
 
 
-def is_share(values: Values) -> bool:
-    """Whether scores are from 0 to 1, so that gaps are written in points."""
-    ends = [value.number for key, value in values.items() if key.startswith(("lowest.", "highest.")) and value.is_measured]
-    return all(0 <= end <= 1 for end in ends)
+def in_points(values: Values) -> bool:
+    """Whether scores are from -1 to 1, so that gaps are written in points."""
+    ends = [
+        value.number for key, value in values.items() if key.startswith(("lowest.", "highest.")) and value.is_measured
+    ]
+    return all(-1 <= end <= 1 for end in ends)
 
 
-def gap_words(values: Values, gap: float) -> str:
-    return f"{points(gap, 1)} points" if is_share(values) else decimal(gap, 3)
+def gap_words(values: Values, gap: Value) -> tuple[str, str]:
+    """A gap in words, in points where scores are from -1 to 1, and its interval in brackets."""
+    if in_points(values):
+        return f"{points(gap.number, 1)} points", in_brackets(between(gap, lambda end: points(end, 1)))
+    return decimal(gap.number, 3), in_brackets(between(gap, lambda end: decimal(end, 3)))
 
 
 def lowest_tau(cards: Sequence[Values], keys: Sequence[str]) -> float:
@@ -140,7 +145,9 @@ def _ranks_panel(sources: CardSources, benchmark: str, values: Values, verdict: 
     if any(size == "tau_within_2" for _, size, _ in rows):
         marks += [text(0, 76, "at most 2×", "lab"), text(0, 90, "apart in size", "lab")]
     if len(overall) > 1:
-        words = f"**{decimal(overall['direct'].number)} → {decimal(overall['train_before_test'].number)}** trained first"
+        words = (
+            f"**{decimal(overall['direct'].number)} → {decimal(overall['train_before_test'].number)}** trained first"
+        )
     else:
         ((protocol, value),) = overall.items()
         words = f"**{decimal(value.number)}** {NAMES[protocol]}{in_brackets(between(value))}"
@@ -167,9 +174,13 @@ def _apart_panel(values: Values, verdict: Verdict) -> Panel | None:
     label = "; ".join(f"sizes {names[name]} apart: {said(value, percent)}" for name, value in rows.items())
     main = rows.get("within_2", rows.get("all"))
     mark = verdict.marks["apart"]
-    words = f"{NAMES[protocol]}" if main is None else (
-        f"**{percent(main.number)}** of {'similar ' if 'within_2' in rows else ''}pairs"
-        f"{in_brackets(between(main, percent))}, {NAMES[protocol]}"
+    words = (
+        f"{NAMES[protocol]}"
+        if main is None
+        else (
+            f"**{percent(main.number)}** of {'similar ' if 'within_2' in rows else ''}pairs"
+            f"{in_brackets(between(main, percent))}, {NAMES[protocol]}"
+        )
     )
     picture = svg(WIDTH, HEIGHT, f"Share of pairs of models told apart, {NAMES[protocol]}: {label}.", *marks)
     question = "Does it tell similar models apart?" if "within_2" in rows else "Does it tell models apart?"
@@ -202,11 +213,17 @@ def _scores_panel(sources: CardSources, benchmark: str, values: Values) -> Panel
     if sizes.nunique() < 2:
         picture = _score_rugs(scores, least, most, label)
         return Panel("What do scores look like?", f"{words}; {number} models", picture)
-    low, high = (0.0, math.ceil(4 * most) / 4) if 0 <= least and most <= 1 else (least, most)
-    up, across = Axis(low, high, 108, 8), Axis(math.log10(sizes.min()) - 0.05, math.log10(sizes.max()) + 0.05, 34, WIDTH - 6)
+    low, high = (0.0, math.ceil(4 * most) / 4) if least >= 0 and most <= 1 else (least, most)
+    up, across = (
+        Axis(low, high, 108, 8),
+        Axis(math.log10(sizes.min()) - 0.05, math.log10(sizes.max()) + 0.05, 34, WIDTH - 6),
+    )
     marks = []
     for level in (low, (low + high) / 2, high):
-        marks += [line(34, up(level), WIDTH - 6, up(level), "g"), text(30, up(level) + 4, plain(float(f"{level:.3g}")), "", "end")]
+        marks += [
+            line(34, up(level), WIDTH - 6, up(level), "g"),
+            text(30, up(level) + 4, plain(float(f"{level:.3g}")), "", "end"),
+        ]
     if chance is not None and low <= chance.number <= high:
         marks += [line(34, up(chance.number), WIDTH - 6, up(chance.number), "chance")]
         marks += [text(WIDTH - 6, up(chance.number) - 4, "chance", "", "end")]
@@ -234,7 +251,7 @@ def _size_ticks(across: Axis, least: float, most: float) -> list[Markup]:
 
 
 def _score_rugs(scores: Mapping[str, np.ndarray], least: float, most: float, label: str) -> Markup:
-    low, high = (0.0, 1.0) if 0 <= least and most <= 1 else (float(least), float(most))
+    low, high = (0.0, 1.0) if least >= 0 and most <= 1 else (float(least), float(most))
     axis = Axis(low, high, 8, WIDTH - 8)
     marks = [ticks(axis, (low, (low + high) / 2, high), 10, 92, ["", plain(float(f"{(low + high) / 2:.3g}")), ""])]
     marks += [text(8, 106, plain(float(f"{low:.3g}"))), text(WIDTH - 8, 106, plain(float(f"{high:.3g}")), "", "end")]
@@ -250,7 +267,7 @@ def _gap_panel(sources: CardSources, benchmark: str, values: Values) -> Panel | 
     frame = sources.scores_of(benchmark)
     scores = frame.loc[frame["protocol"] == protocol, "value"].to_numpy()
     gap = values[f"smallest_difference.{protocol}"]
-    words = gap_words(values, gap.number)
+    words, interval = gap_words(values, gap)
     low, high = scores.min(), scores.max()
     room = max(0.04 * (high - low), 0.52 * gap.number - (high - low) / 2, 1e-9)
     axis = Axis(low - room, high + room, 8, WIDTH - 8)
@@ -259,12 +276,18 @@ def _gap_panel(sources: CardSources, benchmark: str, values: Values) -> Panel | 
     marks = [line(8, 88, WIDTH - 8, 88, "ax"), rug(axis, scores.tolist(), 66, 88, KINDS[protocol])]
     marks += [box(left, 52, max(right - left, 1), 36, "s bar"), line(left, 44, right, 44, "k w")]
     marks += [line(x, 39, x, 49, "k w") for x in (left, right)]
-    anchor, x = ("start", 8) if left < 40 else ("end", WIDTH - 8) if right > WIDTH - 40 else ("middle", (left + right) / 2)
-    marks += [text(x, 31, words, "num", anchor), text(8, 106, decimal(low)), text(WIDTH - 8, 106, decimal(high), "", "end")]
+    anchor, x = (
+        ("start", 8) if left < 40 else ("end", WIDTH - 8) if right > WIDTH - 40 else ("middle", (left + right) / 2)
+    )
+    marks += [
+        text(x, 31, words, "num", anchor),
+        text(8, 106, decimal(low)),
+        text(WIDTH - 8, 106, decimal(high), "", "end"),
+    ]
     marks.append(text(WIDTH / 2, 106, f"scores of the models, {NAMES[protocol]}", "", "middle"))
     label = f"Scores of {len(scores)} models, {NAMES[protocol]}, from {decimal(low)} to {decimal(high)}. "
-    label += f"A gap of {words} is found four times out of five{in_brackets(between(gap, lambda end: gap_words(values, end)))}."
-    told = f"**{words}**: found 4 times in 5{in_brackets(between(gap, lambda end: gap_words(values, end)))}"
+    label += f"A gap of {words}{interval} is found four times out of five."
+    told = f"**{words}**: found 4 times in 5{interval}"
     return Panel("How small a gap does it see?", told, svg(WIDTH, HEIGHT, label, *marks))
 
 
@@ -286,7 +309,11 @@ def _training_panel(sources: CardSources, benchmark: str, values: Values, verdic
     drawn = [*frame["value"], *([chance.number] if chance else [])]
     low, high, last = min(drawn), max(drawn), float(frame["at"].max())
     across, up = Axis(0, last, 34, WIDTH - 8), Axis(low, high, 104, 10)
-    marks = [line(34, 104, WIDTH - 8, 104, "ax"), text(30, 108, decimal(low), "", "end"), text(30, 16, decimal(high), "", "end")]
+    marks = [
+        line(34, 104, WIDTH - 8, 104, "ax"),
+        text(30, 108, decimal(low), "", "end"),
+        text(30, 16, decimal(high), "", "end"),
+    ]
     in_tokens = bool(sources.rows["tokens_b"].notna().any())
     settled, starts = known(values, "settled_from"), known(values, "signal_from")
     if in_tokens and settled is not None and settled.interval is not None:
@@ -304,7 +331,9 @@ def _training_panel(sources: CardSources, benchmark: str, values: Values, verdic
     marks.append(curve([across(each) for each in at], [up(value) for value in mean], kind))
     if in_tokens and starts is not None:
         marks.append(line(across(starts.number), 84, across(starts.number), 104, "k w"))
-        anchor, x = ("start", across(starts.number) + 4) if across(starts.number) < 250 else ("end", across(starts.number) - 4)
+        anchor, x = (
+            ("start", across(starts.number) + 4) if across(starts.number) < 250 else ("end", across(starts.number) - 4)
+        )
         marks.append(text(x, 98, "above chance", "num", anchor))
     end = tokens_words(last) if in_tokens else f"{last:,.0f} steps"
     marks += [text(34, 121, "0"), text(WIDTH - 8, 121, end, "", "end")]
@@ -334,14 +363,14 @@ HIGH = 28  # of a cell's picture
 
 
 def scores_cell(sources: CardSources, benchmark: str, values: Values, width: int = 118) -> Cell:
-    """A tick for each model, on an axis from 0 to 1; scores of other metrics in words."""
+    """A tick for each model, on an axis from 0 to 1; scores of metrics that go beyond 1 or below -1 in words."""
     frame = sources.scores_of(benchmark)
     if frame.empty:
         return EMPTY
     scores = {protocol: frame.loc[frame["protocol"] == protocol, "value"].to_numpy() for protocol in KINDS}
     scores = {protocol: found for protocol, found in scores.items() if len(found)}
     words = _range_words(values, scores).replace("**", "")
-    if not frame["value"].between(0, 1).all():
+    if not frame["value"].between(-1, 1).all():
         return Cell(float(frame["value"].max()), words=words.partition(",")[0].rpartition(" ")[0])
     axis = Axis(0, 1, 1, width - 1)
     marks = [ticks(axis, (0, 0.5, 1), 3, 25)]
@@ -391,9 +420,9 @@ def gap_cell(values: Values, most: float, width: int = 62) -> Cell:
     value = known(values, "smallest_difference.direct") or known(values, "smallest_difference.train_before_test")
     if value is None:
         return EMPTY
-    words = gap_words(values, value.number)
-    label = f"The smallest gap that is found four times out of five: {words}{in_brackets(between(value, lambda end: gap_words(values, end)))}"
-    if not is_share(values):
+    words, interval = gap_words(values, value)
+    label = f"The smallest gap that is found four times out of five: {words}{interval}"
+    if not in_points(values):
         return Cell(value.number, words=words)
     axis = Axis(0, most, 1, width - 1)
     marks = [line(1, 4, 1, 24, "ax"), box(1, 9.5, axis(value.number) - 1, 9, "s bar")]
@@ -412,9 +441,17 @@ def steady_cell(sources: CardSources, benchmark: str, values: Values, mark: Mark
     chance = known(values, "chance")
     drawn = [*mean, *([chance.number] if chance else [])]
     across, up = Axis(at[0], at[-1], 2, width - 2), Axis(min(drawn), max(drawn), 26, 3)
-    base = line(2, up(chance.number), width - 2, up(chance.number), "chance") if chance else line(2, 26, width - 2, 26, "ax")
-    path = curve([across(each) for each in at], [up(value) for value in mean], "ln m" if mark.outcome == YES else "ln m no")
-    label = f"Mean score of {frame['model'].nunique()} models in training, from {decimal(mean[0])} to {decimal(mean[-1])}; "
+    base = (
+        line(2, up(chance.number), width - 2, up(chance.number), "chance")
+        if chance
+        else line(2, 26, width - 2, 26, "ax")
+    )
+    path = curve(
+        [across(each) for each in at], [up(value) for value in mean], "ln m" if mark.outcome == YES else "ln m no"
+    )
+    label = (
+        f"Mean score of {frame['model'].nunique()} models in training, from {decimal(mean[0])} to {decimal(mean[-1])}; "
+    )
     label += f"signal quality {said(quality)}"
     return Cell(quality.number, svg(width, HIGH, label, base, path), mark)
 

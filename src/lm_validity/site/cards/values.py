@@ -422,9 +422,9 @@ class CardSources:
     def results(self) -> dict[str, Results]:
         """The rows of results.parquet by report, of those that are there. Raises InputError for a report without."""
         found = {}
-        for folder in map(Path, self.reports):
+        for folder in filter(lambda folder: folder.name in USED, map(Path, self.reports)):
             if (folder / "results.parquet").is_file():
-                found[folder.name] = Results(folder / "results.parquet", USED.get(folder.name, ()))
+                found[folder.name] = Results(folder / "results.parquet", USED[folder.name])
             elif (folder / "summary.json").is_file():
                 raise InputError(
                     f"{folder}: a report of an earlier version, without results.parquet.",
@@ -708,7 +708,7 @@ def _signal(sources: CardSources, benchmark: str) -> Iterator[Value]:
         yield from (absent(name, None, reason, command) for name in names)
         return
     points = sources.results["signal"].all("point_tokens", benchmark)
-    basis = {
+    basis: dict[str, float | None] = {
         "models": sources.count("signal", "models", benchmark),
         "items": sources.count("signal", "items", benchmark),
         "common points": sources.count("signal", "common_points", benchmark),

@@ -190,7 +190,7 @@ def _clauses(values: Values, statements: tuple[Statement, ...], marks: Mapping[s
             words = CLAUSES[question, answer][0]
             if "{share}" not in words:
                 yield words
-            elif (share := _share_of_training(values["signal_from" if question == "signal" else "settled_from"])):
+            elif share := _share_of_training(values["signal_from" if question == "signal" else "settled_from"]):
                 yield words.format(share=share)
 
 

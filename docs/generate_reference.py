@@ -22,7 +22,7 @@ from lm_validity.config.sections import Cards, Configuration
 from lm_validity.pages.page import glossary_text
 from lm_validity.results import CARDS, INTERVALS, KEYS, UNIQUE, lines_of
 from lm_validity.results import COLUMNS as RESULTS
-from lm_validity.site.cards.quantities import QUANTITIES
+from lm_validity.site.cards.values import QUANTITIES
 from lm_validity.tables.schema import COLUMNS
 from lm_validity.words import ReasonCode
 

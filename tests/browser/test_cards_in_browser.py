@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-
 from lm_validity.site.cards.sources import CardSources
+
 from lm_validity.site.cards.write import write_cards
 from lm_validity.site.report import build_site
 from lm_validity.tables.schema import SCORES, write_table

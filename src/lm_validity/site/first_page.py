@@ -16,6 +16,7 @@ from lm_validity.pages.page import Link, PageDocument, Words, asset, from_templa
 from lm_validity.pages.svg import Axis, shortened, svg, text
 from lm_validity.site.cards.panels import (
     EMPTY,
+    NAMES,
     Cell,
     apart_cell,
     bias_cell,

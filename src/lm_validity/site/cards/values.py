@@ -471,7 +471,8 @@ class CardSources:
         """benchmark, protocol, model, value: of each model as it is finished, mean over seeds."""
         rows = self.rows[self.rows["value"].notna()]
         final = rows["checkpoint"].isna() | (rows["checkpoint"] == "final")
-        reached = rows["tokens_b"].fillna(rows["iteration"]).fillna(0).astype("float64").mask(final, float("inf"))
+        reached = rows["tokens_b"].astype("float64").fillna(rows["iteration"].astype("float64")).fillna(0)
+        reached = reached.mask(final, float("inf"))
         by = ["benchmark", "protocol", "model"]
         last = reached == reached.groupby([rows[name] for name in by]).transform("max")
         return rows[last].groupby(by)["value"].mean().reset_index()

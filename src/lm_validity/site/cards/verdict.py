@@ -5,7 +5,7 @@ the threshold or where there is no interval, and "not measured" where there is n
 the rules and the clauses; the thresholds are those of `config.sections.Cards`.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -44,7 +44,10 @@ class Statement:
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# The closed list of clauses: a verdict is the first two that hold, in this order, or one, or a sentence of its own.
+# The closed list of clauses: a verdict is the first that holds, in this order, and the next that holds with which it
+# keeps to 12 words; or that one alone; or a sentence of its own where none holds.
+
+MOST_WORDS = 12
 
 # (question, answer) -> clause, when it is said
 CLAUSES: Mapping[tuple[str, str], tuple[str, str]] = {
@@ -134,13 +137,17 @@ def make_verdict(values: Values, settings: Cards) -> Verdict:
         _ceiling(values, settings),
     )
     marks = _marks(statements)
-    clauses = list(_clauses(values, statements, marks))[:2]
-    text = "; ".join(clauses)
-    if not text:
-        kind = values.get("output_type")
-        is_corpus = kind is not None and kind.estimate == "loglikelihood_rolling"
-        return Verdict(statements, CORPUS if is_corpus else UNDECIDED, marks)
-    return Verdict(statements, f"{text[0].upper()}{text[1:]}.", marks)
+    clauses = list(_clauses(values, statements, marks))
+    kind = values.get("output_type")
+    nothing = CORPUS if kind is not None and kind.estimate == "loglikelihood_rolling" else UNDECIDED
+    return Verdict(statements, sentence_of(clauses) if clauses else nothing, marks)
+
+
+def sentence_of(clauses: Sequence[str]) -> str:
+    """The first clause and the next one with which the sentence keeps to 12 words."""
+    texts = (f"{clauses[0]}; {second}" for second in clauses[1:])
+    text = next((text for text in texts if len(text.split()) <= MOST_WORDS), clauses[0])
+    return f"{text[0].upper()}{text[1:]}."
 
 
 def _marks(statements: tuple[Statement, ...]) -> dict[str, Mark]:
@@ -339,14 +346,13 @@ def _ready(values: Values, settings: Cards) -> Statement:
     if at_end is not None and at_end.number == 0:
         return Statement("ready", subject, NO, "not above chance", thresholds, keys)
     known = settled or starts
-    if known is None:
-        return Statement("ready", subject, NOT_MEASURED, "", thresholds, keys)
-    last = known.basis.get("last checkpoint")
-    if last is None:
-        return Statement("ready", subject, NOT_KNOWN, "", thresholds, keys)
-    rises = 0.0 if starts is None else starts.number / float(last)
-    low, high = (rises, 1.0) if settled is None or settled.interval is None else (
-        max(rises, end / float(last)) for end in settled.interval)  # fmt: skip
+    last = None if known is None else known.basis.get("last checkpoint")
+    if known is None or last is None:
+        return Statement("ready", subject, NOT_MEASURED if known is None else NOT_KNOWN, "", thresholds, keys)
+    # where chance is known and the models' mean never stays above it, no share of training is surely enough
+    rises = (0.0, 0.0 if at_end is None else 1.0) if starts is None else (starts.number / float(last),) * 2
+    ends = (0.0, float(last)) if settled is None or settled.interval is None else settled.interval
+    low, high = (max(rise, end / float(last)) for rise, end in zip(rises, ends, strict=True))
     if high <= settings.early and high < 1:
         return Statement("ready", subject, YES, f"by {100 * high:.0f}% of training", thresholds, keys)
     if low > settings.early:

@@ -303,7 +303,7 @@ def mean_curve(frame: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
 def _training_panel(sources: CardSources, benchmark: str, values: Values, verdict: Verdict) -> Panel | None:
     frame = sources.curves[sources.curves["benchmark"] == benchmark]
     quality = known(values, "signal_quality")
-    if frame.empty or quality is None:
+    if frame.empty:
         return None
     chance = known(values, "chance")
     drawn = [*frame["value"], *([chance.number] if chance else [])]
@@ -339,8 +339,9 @@ def _training_panel(sources: CardSources, benchmark: str, values: Values, verdic
     marks += [text(34, 121, "0"), text(WIDTH - 8, 121, end, "", "end")]
     number = frame["model"].nunique()
     label = f"Scores of {number} models in training; their mean goes from {decimal(mean[0])} to {decimal(mean[-1])}. "
-    label += f"Signal quality {said(quality)}." if len(mean) else ""
-    words = f"**Signal quality {decimal(quality.number)}**{in_brackets(between(quality))}; {number} models"
+    label += f"Signal quality {said(quality)}." if quality else ""
+    words = f"**Signal quality {decimal(quality.number)}**{in_brackets(between(quality))}; " if quality else ""
+    words += f"{number} models"
     question = "Do scores rise steadily in training?"
     return Panel(question, words, svg(WIDTH, HEIGHT, label, *marks), outcome(mark), mark.word)
 
@@ -433,11 +434,12 @@ def steady_cell(sources: CardSources, benchmark: str, values: Values, mark: Mark
     """The mean score of the models in training; dashed where it is not shown to rise steadily."""
     frame = sources.curves[sources.curves["benchmark"] == benchmark]
     quality = known(values, "signal_quality")
-    if frame.empty or quality is None:
+    if frame.empty:
         return EMPTY
+    sort = quality.number if quality else None
     at, mean = mean_curve(frame)
     if len(at) < 2:
-        return Cell(quality.number, mark=mark)
+        return Cell(sort, words="no common points")
     chance = known(values, "chance")
     drawn = [*mean, *([chance.number] if chance else [])]
     across, up = Axis(at[0], at[-1], 2, width - 2), Axis(min(drawn), max(drawn), 26, 3)
@@ -452,8 +454,8 @@ def steady_cell(sources: CardSources, benchmark: str, values: Values, mark: Mark
     label = (
         f"Mean score of {frame['model'].nunique()} models in training, from {decimal(mean[0])} to {decimal(mean[-1])}; "
     )
-    label += f"signal quality {said(quality)}"
-    return Cell(quality.number, svg(width, HIGH, label, base, path), mark)
+    label += f"signal quality {said(quality)}" if quality else "too few checkpoints for more"
+    return Cell(sort, svg(width, HIGH, label, base, path), mark)
 
 
 def bias_cell(values: Values, mark: Mark, width: int = 112) -> Cell:

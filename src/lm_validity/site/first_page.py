@@ -20,6 +20,7 @@ from lm_validity.site.cards.panels import (
     Cell,
     apart_cell,
     bias_cell,
+    drawn_taus,
     gap_cell,
     in_points,
     lowest_tau,
@@ -240,7 +241,7 @@ def benchmark_table(sources: CardSources, cards: Sequence[Card], folders: Mappin
 
 def _columns(sources: CardSources, cards: Sequence[Card]) -> list[Column]:
     values = [card.values for card in cards]
-    trained = any(card.value("tau.train_before_test") for card in cards)
+    trained = any("train_before_test" in drawn_taus(card.values, "tau") for card in cards)
     low = lowest_tau(values, ("tau.direct", "tau.train_before_test"))
     low_similar = lowest_tau(values, ("tau_within_2.direct",))
     wide = 200 if trained else 150
@@ -356,7 +357,16 @@ def _invitation(sources: CardSources | None, cards: Sequence[Card]) -> str:
     """The one line on what was not measured; "" where every study took part."""
     if sources is None or not cards:
         return ""
-    if "agreement" in sources.results and not any(card.value("models.train_before_test") for card in cards):
+    numbers = {
+        protocol: max((value.number for card in cards if (value := card.value(f"models.{protocol}"))), default=0)
+        for protocol in PROTOCOLS
+    }
+    first, then = numbers.values()
+    if 0 < then < first and not any("train_before_test" in drawn_taus(card.values, "tau") for card in cards):
+        return (
+            f"{then:.0f} of {first:.0f} models are trained first so far. Their dots come once an interval can be given."
+        )
+    if "agreement" in sources.results and not then:
         return "Is the first model better, or only better prepared for these tests? Direct scores cannot say."
     if "agreement" not in sources.results:
         return "Do the benchmarks agree on which model is better? That needs scores of three models on two benchmarks."

@@ -88,6 +88,18 @@ def lowest_tau(cards: Sequence[Values], keys: Sequence[str]) -> float:
     return math.floor(2 * min(lows)) / 2
 
 
+def drawn_taus(values: Values, quantity: str) -> dict[str, Value]:
+    """A tau by protocol; without an interval only where none has one: of few models it would mislead."""
+    found = {protocol: value for protocol in KINDS if (value := known(values, f"{quantity}.{protocol}")) is not None}
+    certain = {protocol: value for protocol, value in found.items() if value.interval is not None}
+    return certain or found
+
+
+def same_models(taus: Mapping[str, Value]) -> bool:
+    """Whether the taus of both protocols are over equally many models, so that they may be compared."""
+    return len({value.basis.get("models", value.basis.get("pairs")) for value in taus.values()}) == 1
+
+
 def halves(low: float) -> list[float]:
     return [each / 2 for each in range(int(2 * low), 3)]
 
@@ -115,11 +127,11 @@ def card_panels(sources: CardSources, benchmark: str, values: Values, verdict: V
 
 def _ranks_panel(sources: CardSources, benchmark: str, values: Values, verdict: Verdict) -> Panel | None:
     """Agreement over all models with a tick for each other benchmark, then among models of similar size."""
-    rows = [(protocol, size, value) for size in ("tau", "tau_within_2") for protocol in KINDS
-            if (value := known(values, f"{size}.{protocol}")) is not None]  # fmt: skip
-    overall = {protocol: value for protocol, size, value in rows if size == "tau"}
+    overall = drawn_taus(values, "tau")
     if not overall:
         return None
+    rows = [(protocol, size, value) for size in ("tau", "tau_within_2")
+            for protocol, value in drawn_taus(values, size).items() if protocol in overall]  # fmt: skip
     others = sources.pair_taus.get(benchmark, {})
     low = min(lowest_tau([values], [f"{size}.{protocol}" for protocol, size, _ in rows]),
               math.floor(2 * min([0.0, *(tau for taus in others.values() for tau in taus)])) / 2)  # fmt: skip
@@ -144,10 +156,13 @@ def _ranks_panel(sources: CardSources, benchmark: str, values: Values, verdict: 
     marks.append(text(0, 28, "all models", "lab"))
     if any(size == "tau_within_2" for _, size, _ in rows):
         marks += [text(0, 76, "at most 2×", "lab"), text(0, 90, "apart in size", "lab")]
-    if len(overall) > 1:
+    if len(overall) > 1 and same_models(overall):
         words = (
             f"**{decimal(overall['direct'].number)} → {decimal(overall['train_before_test'].number)}** trained first"
         )
+    elif len(overall) > 1:
+        words = ", ".join(f"**{decimal(value.number)}** {NAMES[protocol]} ({value.basis['models']} models)"
+                          for protocol, value in overall.items())  # fmt: skip
     else:
         ((protocol, value),) = overall.items()
         words = f"**{decimal(value.number)}** {NAMES[protocol]}{in_brackets(between(value))}"
@@ -384,12 +399,12 @@ def scores_cell(sources: CardSources, benchmark: str, values: Values, width: int
 
 def tau_cell(values: Values, quantity: str, mark: Mark, low: float, width: int) -> Cell:
     """Agreement with the other benchmarks, a dot for each protocol, and the noise ceiling."""
-    found = {protocol: value for protocol in KINDS if (value := known(values, f"{quantity}.{protocol}")) is not None}
+    found = drawn_taus(values, quantity)
     if not found:
         return EMPTY
     axis, label = Axis(low, 1, 5, width - 5), []
     marks = [ticks(axis, halves(low), 2, 26)]
-    if len(found) == 2:
+    if len(found) == 2 and same_models(found):
         first, second = found.values()
         marks.append(line(axis(first.number), 9, axis(second.number), 19, "join"))
     for place, (protocol, value) in enumerate(found.items()):

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from lm_validity.config.sections import Cards
+from lm_validity.config.sections import Cards, Reports
 from lm_validity.errors import InputError
 from lm_validity.files import read_json, write_json
 from lm_validity.results import Row, rows_of
@@ -312,7 +312,14 @@ def finished(tmp_path_factory) -> Path:
     tables, reports = folder / "results/test/tables", folder / "results/test/reports"
     sheet = folder / "config/test_benchmarks.tsv"
     scores, items = tables / "scores.parquet", tables / "items.parquet"
-    report_agreement(scores, folder / "config/test_models.tsv", sheet, reports / "agreement", items=items, resamples=0)
+    report_agreement(
+        scores,
+        folder / "config/test_models.tsv",
+        sheet,
+        reports / "agreement",
+        items=items,
+        section=Reports(resamples=0),
+    )
     report_items(scores, items, reports / "items", benchmarks=sheet)
     of = [reports / "agreement", reports / "items"]
     splits = folder / "results/test/splits"
@@ -454,7 +461,7 @@ def test_what_a_known_world_says(tmp_path):
         tmp_path / "b.csv", index=False
     )
     paths = [tmp_path / name for name in ("scores.parquet", "m.csv", "b.csv")]
-    report_agreement(*paths, tmp_path / "agreement", resamples=0)
+    report_agreement(*paths, tmp_path / "agreement", section=Reports(resamples=0))
     card = make_card(CardSources(paths[0], paths[2], [tmp_path / "agreement"]), "a").to_json()
     found = {one["values"][0]: one["outcome"] for one in card["verdict"]["statements"]}
     assert found["separated_beyond_2.direct"] == YES

@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from lm_validity.config.sections import Reports
 from lm_validity.pages.page import Answer, Page, page_document, write_page
 from lm_validity.pages.svg import decimal, svg
 from lm_validity.site.cards.values import CardSources
@@ -73,8 +74,8 @@ def made(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("lm_validity.pages.figures.vl_convert.vegalite_to_svg", lambda spec: "<svg/>")
         patch.setattr("lm_validity.pages.figures.vl_convert.svg_to_pdf", lambda svg: b"%PDF")
-        report_agreement(*paths, folder / "agreement", resamples=30)
-        report_signal(*paths[:2], folder / "signal", benchmarks=paths[2], resamples=30)
+        report_agreement(*paths, folder / "agreement", section=Reports(resamples=30))
+        report_signal(*paths[:2], folder / "signal", benchmarks=paths[2], section=Reports(resamples=30))
     answer = Answer("Is it true?", "Yes: **1**", svg(380, 132, "1, 95%: 0 to 2"))
     write_page(Page("bias", "Bias", [], [], answers=[answer]), folder / "bias")
     reports = [folder / "agreement", folder / "signal", folder / "bias"]

@@ -1,11 +1,14 @@
 """A site: its first page (three answers, the table of all benchmarks, folds), the cards, and each report's own page."""
 
+import re
 import shutil
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 from markupsafe import Markup
 
 from lm_validity.config.load import Run
@@ -13,7 +16,7 @@ from lm_validity.config.sections import Cards
 from lm_validity.errors import InputError
 from lm_validity.files import read_json, write_text
 from lm_validity.pages.page import Link, PageDocument, Words, asset, from_template, legend_of, vega_script, write_html
-from lm_validity.pages.svg import Axis, shortened, svg, text
+from lm_validity.pages.svg import Axis, decimal, dot, rug, shortened, svg, text, ticks
 from lm_validity.site.cards.panels import (
     EMPTY,
     NAMES,
@@ -43,6 +46,8 @@ SYNTHETIC = "The models of this run are synthetic. They live in a miniature worl
 ANSWERS = 3  # on the first page
 # reports whose first answers come before any second answer; of the others in the order of ORDER
 FIRST = ("beside", "agreement", "signal", "bias")
+LONG = 40  # benchmarks, above which they stand in groups
+LEAST_IN_GROUP = 5  # whose names begin alike
 LONGEST = 34  # letters of a benchmark's name in the table
 
 
@@ -129,7 +134,7 @@ def first_page(
         "table": table,
         "legend": legend_of(pictures),
         "rules": _rules(sources.settings, columns) if sources else [],
-        "unmeasured": _unmeasured(cards, table),
+        "unmeasured": _unmeasured(cards),
         "limits": [(document["title"], document["notes"]) for document in documents if document["notes"]],
         "documents": documents,
         "outcome": outcome,
@@ -177,41 +182,78 @@ def _population(sources: CardSources, cards: Sequence[Card]) -> str:
 
 @dataclass(frozen=True)
 class Column:
-    """`question` is its heading, `hint` a line below it, `short` its tab on a telephone, `axis` what stands under the
-    hint. `cell`: of a card."""
+    """`question` is its heading, `hint` a line below it, `short` its tab on a telephone. `cell`: of a card. `scale`,
+    `ticks` (value, what is written) and `kind` of its marks: of the axis under its heading and of the strips of groups.
+    """
 
     key: str
     question: str
     hint: str
     short: str
     cell: Callable[[Card], Cell]
-    axis: Markup = field(default_factory=Markup)
+    width: int = 0
+    scale: Axis | None = None
+    ticks: Sequence[tuple[float, str]] = ()
+    kind: str = "k"
+
+    @property
+    def axis(self) -> Markup:
+        """The numbers under the heading."""
+        if self.scale is None:
+            return Markup()
+        marks = [
+            text(self.scale(at), 11, words, "", _anchor(self.scale(at), self.width))
+            for at, words in self.ticks
+            if words
+        ]
+        return svg(self.width, 13, "", *marks).replace('role="img" aria-label=""', 'aria-hidden="true"')
+
+
+def _anchor(x: float, width: float) -> str:
+    return "start" if x < 8 else "end" if x > width - 12 else "middle"
 
 
 class Row(NamedTuple):
-    """A benchmark: its name, how it is written, its category, where its card lies, and its cells."""
+    """A benchmark, or a group of them: its name, how it is written, its category, where its card lies ("": a group),
+    its cells, the group that it belongs to or is, how many are in it, and its answers for the filters."""
 
     name: str
     written: str
     category: str
     href: str
     cells: list[Cell]
+    group: str = ""
+    members: int = 0
+    answers: str = ""
 
 
 @dataclass(frozen=True)
 class BenchmarkTable:
-    """`sorted_by`: the key of a column. `absent`: questions that nobody measured."""
+    """`sorted_by`: the key of a column. `absent`: questions that nobody measured. `groups`: how many there are.
+    `filters`: (question and answer, what it is called) of those that some benchmarks have."""
 
     columns: Sequence[Column]
     rows: Sequence[Row]
     sorted_by: str
     absent: Sequence[str]
+    groups: int
+    filters: Sequence[tuple[str, str]]
+
+
+_FILTERS = {
+    ("ranks", "no"): "ranks unlike the others",
+    ("apart", "yes"): "tells similar models apart",
+    ("apart", "no"): "tells few apart",
+    ("ranks", "not known"): "not known whether it ranks like the others",
+}
 
 
 def benchmark_table(sources: CardSources, cards: Sequence[Card], folders: Mapping[str, str]) -> BenchmarkTable:
-    """The table, sorted by agreement, else by how steadily scores rise; columns that nobody measured are left out."""
+    """The table, sorted by agreement, else by how steadily scores rise; columns that nobody measured are left out. Of
+    more than 40 benchmarks those of a group stand below its row, and scores are left to the cards."""
     columns, rows, absent = [], {card.benchmark: list[Cell]() for card in cards}, []
-    for column in _columns(sources, cards):
+    is_long = len(cards) > LONG
+    for column in _columns(sources, cards)[int(is_long) :]:
         cells = {card.benchmark: column.cell(card) for card in cards}
         if all(cell == EMPTY for cell in cells.values()):
             absent.append(column.question)
@@ -221,11 +263,7 @@ def benchmark_table(sources: CardSources, cards: Sequence[Card], folders: Mappin
             rows[benchmark].append(cell)
     keys = [column.key for column in columns]
     sorted_by = next((key for key in ("ranks", "steady", "apart", "scores") if key in keys), "")
-
-    def place(card: Card) -> tuple[bool, float]:
-        sort = rows[card.benchmark][keys.index(sorted_by)].sort if sorted_by else None
-        return (sort is None, -(sort or 0.0))
-
+    groups = groups_of(cards) if is_long else {}
     listed = [
         Row(
             card.benchmark,
@@ -233,10 +271,63 @@ def benchmark_table(sources: CardSources, cards: Sequence[Card], folders: Mappin
             shown(value) if (value := card.value("category")) is not None else "",
             f"{FOLDER}/{folders[card.benchmark]}/index.html",
             rows[card.benchmark],
+            groups.get(card.benchmark, ""),
+            answers=" ".join(f"{key}:{card.verdict.marks[key].outcome}" for key in ("ranks", "apart")),
         )
-        for card in sorted(cards, key=place)
+        for card in cards
     ]
-    return BenchmarkTable(columns, listed, sorted_by, absent)
+
+    def place(row: Row) -> tuple[bool, float]:
+        sort = row.cells[keys.index(sorted_by)].sort if sorted_by else None
+        return (sort is None, -(sort or 0.0))
+
+    inside: dict[str, list[Row]] = {}
+    for row in sorted(listed, key=place):
+        inside.setdefault(row.group, []).append(row)
+    alone = inside.pop("", [])
+    above = [
+        Row(name, shortened(name, LONGEST), "", "", _group_cells(columns, members), name, len(members))
+        for name, members in inside.items()
+    ]
+    ordered = [each for row in sorted([*alone, *above], key=place) for each in (row, *inside.get(row.group, ()))]
+    filters = [(f"{key}:{answer}", words) for (key, answer), words in _FILTERS.items()
+               if is_long and any(f"{key}:{answer}" in row.answers for row in listed)]  # fmt: skip
+    return BenchmarkTable(columns, ordered, sorted_by, absent, len(above), filters)
+
+
+def groups_of(cards: Sequence[Card]) -> dict[str, str]:
+    """The group of each benchmark that has one: how the names of at least five begin, else a category of several."""
+    begins = {card.benchmark: re.split(r"[_:/|-]", card.benchmark)[0] for card in cards}
+    many = {begin for begin, number in Counter(begins.values()).items() if number >= LEAST_IN_GROUP}
+    found = {benchmark: begin for benchmark, begin in begins.items() if begin in many}
+    categories = {card.benchmark: shown(value) for card in cards
+                  if card.benchmark not in found and (value := card.value("category")) is not None}  # fmt: skip
+    several = {name for name, number in Counter(categories.values()).items() if 1 < number < len(cards)}
+    return found | {benchmark: name for benchmark, name in categories.items() if name in several}
+
+
+def _group_cells(columns: Sequence[Column], members: Sequence[Row]) -> list[Cell]:
+    """Of a group: a tick for each benchmark, a dot for their median, and how many have each answer."""
+    cells = []
+    for place, column in enumerate(columns):
+        found = [row.cells[place] for row in members]
+        values = [cell.sort for cell in found if cell.sort is not None]
+        answers = Counter(cell.mark.outcome for cell in found if cell.mark is not None)
+        middle = float(np.median(values)) if values else None
+        picture, words = Markup(), ""
+        if column.scale is not None and values:
+            assert middle is not None
+            marks = [ticks(column.scale, [at for at, _ in column.ticks], 2, 22)]
+            marks += [rug(column.scale, values, 6, 18, column.kind), dot(column.scale(middle), 12, column.kind, 3.8)]
+            label = (
+                f"{len(values)} benchmarks: median {decimal(middle)}, {decimal(min(values))} to {decimal(max(values))}"
+            )
+            picture = svg(column.width, 24, label, *marks)
+        elif column.key == "gap" and values:
+            ends = [cell.words for cell in found if cell.sort in (min(values), max(values))]
+            words = " to ".join(sorted({ends[0], ends[-1]}, key=lambda end: float(end.split()[0])))
+        cells.append(Cell(middle, picture, None, words, tuple(sorted(answers.items()))))
+    return cells
 
 
 def _columns(sources: CardSources, cards: Sequence[Card]) -> list[Column]:
@@ -255,22 +346,23 @@ def _columns(sources: CardSources, cards: Sequence[Card]) -> list[Column]:
     def mark(card: Card, question: str) -> Mark:
         return card.verdict.marks[question]
 
-    ticks = [(low, ""), *((each, plain(each)) for each in (-0.5, 0.0, 0.5, 1.0) if each >= low)]
-    similar_ticks = [(low_similar, ""), *((each, plain(each)) for each in (-0.5, 0.0, 0.5, 1.0) if each >= low_similar)]
+    def tau_ticks(lowest: float) -> list[tuple[float, str]]:
+        return [(lowest, ""), *((each, plain(each)) for each in (-0.5, 0.0, 0.5, 1.0) if each >= lowest)]
+
+    kind = "t" if trained and not any("direct" in drawn_taus(card.values, "tau") for card in cards) else "d"
     columns = [
         Column("scores", "What do scores look like?", "one tick for each model", "Scores",
-               lambda card: scores_cell(sources, card.benchmark, card.values),
-               _axis(118, Axis(0, 1, 1, 117), [(0, "0"), (0.5, "0.5"), (1, "1")])),
+               lambda card: scores_cell(sources, card.benchmark, card.values), 118, Axis(0, 1, 1, 117),
+               [(0, "0"), (0.5, "0.5"), (1, "1")]),
         Column("ranks", "Does it rank models like the others?", "agreement (tau), all models", "Ranks like others?",
-               lambda card: tau_cell(card.values, "tau", mark(card, "ranks"), low, wide),
-               _axis(wide, Axis(low, 1, 5, wide - 5), ticks)),
+               lambda card: tau_cell(card.values, "tau", mark(card, "ranks"), low, wide), wide,
+               Axis(low, 1, 5, wide - 5), tau_ticks(low), kind),
         Column("similar", "And models of similar size?", "agreement, at most 2× apart", "…of similar size?",
-               lambda card: EMPTY if trained else tau_cell(
-                   card.values, "tau_within_2", mark(card, "ranks similar"), low_similar, 150),
-               _axis(150, Axis(low_similar, 1, 5, 145), similar_ticks)),
+               lambda card: tau_cell(card.values, "tau_within_2", mark(card, "ranks similar"), low_similar, 150), 150,
+               Axis(low_similar, 1, 5, 145), tau_ticks(low_similar), kind),
         Column("apart", "Does it tell similar models apart?" if sizes else "Does it tell models apart?", pairs,
-               "Tells apart?", lambda card: apart_cell(card.values, mark(card, "apart")),
-               _axis(112, Axis(0, 1, 5, 107), [(0, "0%"), (0.5, "50%"), (0.8, "80%")])),
+               "Tells apart?", lambda card: apart_cell(card.values, mark(card, "apart")), 112, Axis(0, 1, 5, 107),
+               [(0, "0%"), (0.5, "50%"), (0.8, "80%"), (1, "")]),
         Column("gap", "How small a gap does it see?", "points, found 4 times in 5", "Smallest gap",
                lambda card: gap_cell(card.values, gap)),
         Column("steady", "Do scores rise steadily in training?", "mean score of the models", "Rises steadily?",
@@ -288,13 +380,6 @@ def _ready_cell(card: Card) -> Cell:
         return EMPTY
     settled = card.value("settled_from") or card.value("signal_from")
     return Cell(None if settled is None else settled.number, mark=mark)
-
-
-def _axis(width: int, axis: Axis, written: Sequence[tuple[float, str]]) -> Markup:
-    """The numbers under a column's heading."""
-    anchors = ["start" if axis(at) < 8 else "end" if axis(at) > width - 12 else "middle" for at, _ in written]
-    marks = [text(axis(at), 11, words, "", anchor) for (at, words), anchor in zip(written, anchors, strict=True)]
-    return svg(width, 13, "", *marks).replace('role="img" aria-label=""', 'aria-hidden="true"')
 
 
 def _tabs_style(keys: Sequence[str]) -> str:
@@ -334,23 +419,30 @@ def _rules(limits: Cards, columns: Sequence[str]) -> list[tuple[str, str]]:
 
 
 class Lacking(NamedTuple):
-    """Values that are not measured for one reason, and of how many benchmarks."""
+    """Values that are not measured for one reason, and of how many benchmarks, in words."""
 
     labels: list[str]
-    benchmarks: int
+    of: str
     reason: str
     command: str
 
 
-def _unmeasured(cards: Sequence[Card], table: BenchmarkTable | None) -> list[Lacking]:
+def _unmeasured(cards: Sequence[Card]) -> list[Lacking]:
     """What the cards do not have, by reason, with the labels of each once; the commonest reasons first."""
-    found: dict[tuple[str, str], Lacking] = {}
+    labels: dict[tuple[str, str], list[str]] = {}
+    numbers: Counter[tuple[str, str]] = Counter()
     for card in cards:
         for gap in gaps(list(card.values.values())):
-            known = found.get((gap.reason, gap.command), Lacking([], 0, gap.reason, gap.command))
-            labels = list(dict.fromkeys([*known.labels, *gap.labels]))
-            found[gap.reason, gap.command] = known._replace(labels=labels, benchmarks=known.benchmarks + 1)
-    return sorted(found.values(), key=lambda lacking: -lacking.benchmarks)
+            numbers[gap.reason, gap.command] += 1
+            labels.setdefault((gap.reason, gap.command), []).extend(gap.labels)
+    return [
+        Lacking(
+            list(dict.fromkeys(labels[why])),
+            "each benchmark" if number == len(cards) else f"{number} of {len(cards)} benchmarks",
+            *why,
+        )
+        for why, number in numbers.most_common()
+    ]
 
 
 def _invitation(sources: CardSources | None, cards: Sequence[Card]) -> str:

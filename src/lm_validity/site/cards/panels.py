@@ -35,9 +35,9 @@ SHARES = (0.0, 0.5, 0.8, 1.0)
 Values = Mapping[str, Value]
 
 
-def outcome(mark: Mark) -> Outcome:
-    """The outcome of a mark as a panel names it."""
-    return cast(Outcome, "in part" if mark.outcome == PARTLY else mark.outcome)
+def outcome(answer: str) -> Outcome:
+    """A rule's answer as a mark names it."""
+    return cast(Outcome, "in part" if answer == PARTLY else answer)
 
 
 def percent(share: float) -> str:
@@ -169,7 +169,7 @@ def _ranks_panel(sources: CardSources, benchmark: str, values: Values, verdict: 
     words += "; ticks: each other benchmark" if others else ""
     mark = verdict.marks["ranks"]
     question = "Does it rank models like the others?"
-    return Panel(question, words, svg(WIDTH, HEIGHT, " ".join(label), *marks), outcome(mark), mark.word)
+    return Panel(question, words, svg(WIDTH, HEIGHT, " ".join(label), *marks), outcome(mark.outcome), mark.word)
 
 
 def _apart_panel(values: Values, verdict: Verdict) -> Panel | None:
@@ -199,7 +199,7 @@ def _apart_panel(values: Values, verdict: Verdict) -> Panel | None:
     )
     picture = svg(WIDTH, HEIGHT, f"Share of pairs of models told apart, {NAMES[protocol]}: {label}.", *marks)
     question = "Does it tell similar models apart?" if "within_2" in rows else "Does it tell models apart?"
-    return Panel(question, words, picture, outcome(mark), mark.word)
+    return Panel(question, words, picture, outcome(mark.outcome), mark.word)
 
 
 def _range_words(values: Values, scores: Mapping[str, np.ndarray]) -> str:
@@ -358,7 +358,7 @@ def _training_panel(sources: CardSources, benchmark: str, values: Values, verdic
     words = f"**Signal quality {decimal(quality.number)}**{in_brackets(between(quality))}; " if quality else ""
     words += f"{number} models"
     question = "Do scores rise steadily in training?"
-    return Panel(question, words, svg(WIDTH, HEIGHT, label, *marks), outcome(mark), mark.word)
+    return Panel(question, words, svg(WIDTH, HEIGHT, label, *marks), outcome(mark.outcome), mark.word)
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -366,12 +366,14 @@ def _training_panel(sources: CardSources, benchmark: str, values: Values, verdic
 
 
 class Cell(NamedTuple):
-    """`sort`: what the column is sorted by, None last. `words`: beside the picture, where there is no mark."""
+    """`sort`: what the column is sorted by, None last. `words`: beside the picture, where there is no mark. `counts`:
+    of a group, how many benchmarks have each answer."""
 
     sort: float | None
     picture: Markup = Markup("")
     mark: Mark | None = None
     words: str = ""
+    counts: tuple[tuple[str, int], ...] = ()
 
 
 EMPTY = Cell(None)

@@ -17,7 +17,6 @@ from lm_validity.site.cards.values import CardSources, Value, basis_words, card_
 from lm_validity.site.cards.verdict import (
     NOT_KNOWN,
     NOT_MEASURED,
-    Mark,
     Statement,
     Verdict,
     make_verdict,
@@ -125,13 +124,13 @@ def card_html(card: Card, navigation: Sequence[Link] = (), missing: Sequence[str
         card=card,
         about=_about(card),
         legend=legend_of([panel.svg for panel in card.panels]),
-        checks=[(name, outcome(marks[rule]), marks[rule].word) for rule, name in CHECKED.items()
+        checks=[(name, outcome(marks[rule].outcome), marks[rule].word) for rule, name in CHECKED.items()
                 if marks[rule].outcome != NOT_MEASURED],
         lacked=list(dict.fromkeys(name for rule, name in _LACKED.items() if rule in lacked)),
         scope=_scope(card),
         sections={title: found for title, values in card.sections().items() if (found := rows(values))},
         gaps=gaps(list(card.values.values())),
-        rules=[(statement, outcome(Mark(statement.outcome, "")), threshold_words(statement))
+        rules=[(statement, outcome(statement.outcome), threshold_words(statement))
                for statement in card.verdict.statements],
     )  # fmt: skip
 

@@ -76,6 +76,11 @@ class Cards(Section):
     reliable: Share = Field(
         0.8, description="Scores are reliable if at least this share of their variance between models is not noise."
     )
+    early: Share = Field(
+        0.5,
+        description="A benchmark is ready early if it is above chance, and its order settled, by this share of "
+        "training.",
+    )
     bias: float = Field(
         0.01, gt=0, le=1, description="Effect of having seen test text, in accuracy, that must be excluded."
     )

@@ -21,11 +21,10 @@ from lm_validity.site.cards.sources import CardSources, absent, measured
 from lm_validity.site.cards.words import basis_words, shown, tokens_words
 from lm_validity.site.cards.write import card_html, card_markdown, folder_name, make_card, overview_page, write_cards
 from lm_validity.site.report import build_site
-from lm_validity.studies.agreement.analysis import analyze_agreement
-from lm_validity.studies.agreement.by_benchmark.prompts import prompt_ranges
+from lm_validity.studies.agreement.benchmarks import prompt_ranges
+from lm_validity.studies.agreement.data import Data
+from lm_validity.studies.agreement.report import agreement
 from lm_validity.studies.agreement.score_matrix import read_score_matrix
-from lm_validity.studies.agreement.summarize import summarize_agreement_report
-from lm_validity.studies.agreement.uncertainty import agreement_uncertainty
 from lm_validity.studies.bias.summary import TaskEffect
 from lm_validity.studies.items.item_report import analyze_items
 from lm_validity.studies.signal.summary import BenchmarkQuality, Ranking
@@ -39,9 +38,7 @@ LIMITS = Cards()
 def write_agreement(scores: Path, models: Path, benchmarks: Path, folder: Path, items: Path | None = None) -> None:
     """The agreement report's summary, without its page and figures."""
     matrix = read_score_matrix(scores, models, benchmarks)
-    analysis = analyze_agreement(matrix, items=items)
-    prompts = prompt_ranges(scores, matrix)
-    summary = summarize_agreement_report(analysis, agreement_uncertainty(analysis, 0), None, None, 0, prompts)
+    _, summary = agreement(Data.of(matrix, items=items), prompt_range=prompt_ranges(scores, matrix))
     write_summary(summary, folder / "summary.json")
 
 

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from lm_validity.cli import imports
-from lm_validity.config.sections import Reports
+from lm_validity.config.sections import REPORTS, Reports
 
 NAME = "DIR_OR_FILES..."  # of the command without a name, as the help lists it
 
@@ -46,7 +46,7 @@ def report_site(
     plan: Annotated[Path | None, typer.Option(help="Plan sheet: cells outside it do not count as missing.")] = None,
     resamples: Annotated[
         int, typer.Option(min=0, help="Resamples for intervals. 0 skips the intervals that need them.")
-    ] = Reports().resamples,
+    ] = REPORTS.resamples,
     processes: Annotated[int, typer.Option(min=1, help="Reports written at the same time.")] = 2,
 ) -> None:
     """Import results, guess the sheets, and write every report that the data allow as one site."""
@@ -66,5 +66,5 @@ def report_site(
         strict=strict,
         csv=imports.csv_options(columns, scores, across, repeats, percent=percent, as_is=as_is),
     )
-    given = Given(models, benchmarks, beside, options, resamples, processes, plan=plan)
+    given = Given(models, benchmarks, beside, options, Reports(resamples=resamples), processes, plan=plan)
     print("\n".join(write(paths, output, given)))

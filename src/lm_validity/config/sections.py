@@ -651,15 +651,6 @@ class SignalConventions(Section):
         description="Weights of signal quality, ranking consistency and compliance in the overall score.",
     )
 
-    def as_words(self) -> dict[str, str]:
-        """Each value as the command line has it."""
-        values = self.model_dump()
-        return {key: ",".join(f"{one:g}" for one in v) if isinstance(v, tuple) else v for key, v in values.items()}
-
-    def as_arguments(self) -> str:
-        """Options of `lm-validity report signal`."""
-        return " ".join(f"--{key.replace('_', '-')} {word}" for key, word in self.as_words().items())
-
 
 E2LM = SignalConventions()  # the competition's
 
@@ -673,6 +664,9 @@ class Reports(Section):
         description="Checkpoints of the signal report. e2lm: iterations divisible by 4000, at most 206 billion tokens.",
     )
     signal: SignalConventions = Field(E2LM, description=SignalConventions.__doc__)
+
+
+REPORTS = Reports()
 
 
 class Screening(Section):

@@ -29,7 +29,7 @@ def end(monkeypatch, capsys, *words: str) -> tuple[int, str, str]:
         (("report", "signal", *FILES, "--convention", "papre"), ("--convention", "'papre'")),
         (("report", "signal", *FILES, "--selection", "some"), ("--selection", "'some'", "'e2lm'")),
         (("report", "signal", *FILES, "--base-window", "200,100"), ("base_window", "'200,100'")),
-        (("report", "signal", *FILES, "--resamples", "-1"), ("--resamples",)),
+        (("report", "signal", *FILES, "--resamples", "-1"), ("resamples", "value -1")),
         (("report", "bias", "--trials", "t", "--output", "out", "--sampler", "gibbs"), ("--sampler", "'gibbs'")),
         (("report", "bias", "--trials", "t", "--output", "out", "--formula", "equation"), ("--formula", "'equation'")),
         (("report", "bias", "--output", "out"), ("--trials",)),
@@ -97,7 +97,7 @@ def test_the_defaults_are_the_configurations(monkeypatch, capsys):
     _, out, _ = end(monkeypatch, capsys, "report", "signal", "--help")
     shown = " ".join(out.split())
     assert f"default: {Reports().resamples}" in shown
-    assert all(f"default: {word}" in shown for word in Reports().signal.as_words().values())
+    assert all(f"default: {word}" in shown for word in ("code", "stable", "100,200", "220,1000", "0.5,0.1,0.4"))
     _, out, _ = end(monkeypatch, capsys, "report", "DIR_OR_FILES...", "--help")
     assert f"default: {Reports().resamples}" in " ".join(out.split())
 

@@ -9,6 +9,7 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 
+from lm_validity.config.sections import Reports
 from lm_validity.errors import InputError
 from lm_validity.studies.agreement.item_significance import use_paired_tests
 from lm_validity.studies.agreement.score_matrix import read_score_matrix
@@ -195,7 +196,7 @@ def test_the_signal_report_reads_items_under_the_metric_of_the_sheet(metric, tmp
     (tmp_path / "m.csv").write_text("model\na\n")
     (tmp_path / "b.csv").write_text(f"benchmark,metric\nquiz,{metric}\n")
     scores, items = (tmp_path / "out" / f"{name}.parquet" for name in ("scores", "items"))
-    found = analyze_signal(scores, tmp_path / "m.csv", tmp_path / "b.csv", items, resamples=0)
+    found = analyze_signal(scores, tmp_path / "m.csv", tmp_path / "b.csv", items, section=Reports(resamples=0))
     assert found.results["quiz"].items.items == 60 and found.results["quiz"].items.chance == pytest.approx(1 / 3)
 
 

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from lm_validity.config.sections import REPORTS, Reports
 from lm_validity.errors import InputError, did_you_mean
 from lm_validity.pages.page import Finding, Page, Part, write_report
 from lm_validity.studies.agreement.benchmarks import (
@@ -59,7 +60,7 @@ def report_agreement(
     benchmarks: str | Path,
     output: str | Path,
     items: str | Path | None = None,
-    resamples: int = 2000,
+    section: Reports = REPORTS,
     tau: TauVariant = "b",
     align: str | None = None,
     selections: str | Path | None = None,
@@ -69,7 +70,7 @@ def report_agreement(
 
     `items`: makes significance paired. `selections`: shows which prompts were chosen after fine-tuning, and how much
     of each model it trained.
-    `resamples`: 0 skips intervals and the alignment of all pairs. `tau`: the variant of Kendall's tau without
+    Without resamples, intervals and the alignment of all pairs are skipped. `tau`: the variant of Kendall's tau without
     resampling. `align`: the two benchmarks of the bump plot; by default the pair within one category whose
     direct rankings contradict each other most. `plan`: the sheet of what was to be fine-tuned; other cells are not
     missing.
@@ -79,7 +80,7 @@ def report_agreement(
     choices, shares = prompt_choices(scores, selections, matrix), adapted_shares(selections, matrix)
     of_prompts = prompt_error(choices, matrix)
     of_prompts[DIRECT] = np.where(np.isnan(of_prompts[DIRECT]), wording_error(scores, matrix), of_prompts[DIRECT])
-    data = Data.of(matrix, resamples, tau, items)
+    data = Data.of(matrix, section.resamples, tau, items)
     write_report(*agreement(data, pair, choices, shares, of_prompts, prompt_ranges(scores, matrix)), output)
 
 

@@ -162,8 +162,8 @@ def test_pairs_that_agree_more_on_significant_differences_are_of_those_compared_
     assert "1 of 1 pairs agree more" in findings(tmp_path)
 
 
-def paired_test(scores, models, benchmarks, output, resamples, variant) -> None:
-    _, summary = agreement(Data.of(read_score_matrix(scores, models, benchmarks), resamples, variant))
+def paired_test(scores, models, benchmarks, output, section, variant) -> None:
+    _, summary = agreement(Data.of(read_score_matrix(scores, models, benchmarks), section.resamples, variant))
     write_json(output / "summary.json", summary["improvement"]["test"])
 
 

@@ -26,7 +26,7 @@ from lm_validity.studies.agreement.by_benchmark.prompts import prompt_ranges
 from lm_validity.studies.agreement.score_matrix import read_score_matrix
 from lm_validity.studies.agreement.summarize import summarize_agreement_report
 from lm_validity.studies.agreement.uncertainty import agreement_uncertainty
-from lm_validity.studies.bias.summary import TaskEffect
+from lm_validity.studies.bias.effects import TaskEffect
 from lm_validity.studies.items.item_report import analyze_items
 from lm_validity.studies.signal.summary import BenchmarkQuality, Ranking
 from lm_validity.summaries import write_summary

@@ -4,7 +4,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from tests.browser.conftest import open_page
+from tests.browser.conftest import open_page, wait_for
 
 SCRIPT = (Path(__file__).parent / "checks.js").read_text(encoding="utf-8")
 WIDTHS = (1280, 390)
@@ -27,7 +27,7 @@ def assert_readable(driver, page: Path, width: int) -> None:
 
 def assert_operable(driver, page: Path) -> None:
     """The tabulator key reaches every control; Enter opens tables and sorts them."""
-    open_page(driver, page, 1280)
+    open_page(driver, page, 1280, folds=False)
     opened = sorted_by = stops = 0
     for _ in range(MOST_STOPS):
         press(driver, "Tab", 9)
@@ -40,7 +40,7 @@ def assert_operable(driver, page: Path) -> None:
             opened += 1
         elif kind == "header":
             press(driver, "Enter", 13)
-            assert driver.execute_script("return document.activeElement.closest('th').ariaSort") != "none"
+            wait_for(lambda: driver.execute_script("return document.activeElement.closest('th').ariaSort") != "none")
             sorted_by += 1
     assert stops == ask(driver, "controls")
     assert sorted_by == driver.execute_script("return document.querySelectorAll('th button').length") > 0

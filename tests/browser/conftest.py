@@ -30,14 +30,24 @@ def driver(tmp_path_factory):
     browser.quit()
 
 
-def open_page(driver, site: Path, width: int) -> None:
-    """Open a page at a width in pixels and wait until every figure is drawn."""
+def open_page(driver, site: Path, width: int, folds: bool = True) -> None:
+    """Open a page at a width in pixels, with all its `folds`, and wait until every figure is drawn and table filled."""
     driver.execute_cdp_cmd(
         "Emulation.setDeviceMetricsOverride",
         {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False},
     )
     driver.get(site.as_uri())
-    wait_for(lambda: driver.execute_script("return document.documentElement.dataset.drawn"), 60)
+    if folds:
+        driver.execute_script("for (const fold of document.querySelectorAll('details.fold')) fold.open = true")
+    wait_for(lambda: driver.execute_script(SETTLED), 60)
+
+
+SETTLED = """
+const all = [...document.querySelectorAll('.chart, details.table table')];
+const open = all.filter((e) => !e.closest('details:not([open])'));
+return document.documentElement.dataset.drawn !== undefined
+  && open.every((e) => e.matches('.chart') ? e.dataset.drawn === 'yes' : e.tBodies[0].rows.length);
+"""
 
 
 def wait_for(condition, seconds: float = 10):

@@ -334,7 +334,7 @@ def _training(losses: pd.DataFrame) -> Section:
     rest = fine_tunes.ngroups - len(figures)
     more = f" The other {rest:,} are in tables/losses.parquet of the run." if rest else ""
     note = f"Loss in nats per predicted token of the training texts, dropout on, a line for each learning rate.{more}"
-    return Section("Training", figures=figures, tables=[table], notes=[note], folded=True)
+    return Section("Training", figures=figures, tables=[table], notes=[note])
 
 
 def _early_stops(spent: Spent) -> Finding | None:

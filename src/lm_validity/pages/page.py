@@ -6,7 +6,7 @@ import math
 import re
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import cache
 from importlib import resources
 from pathlib import Path
@@ -133,22 +133,26 @@ class SectionDocument(TypedDict):
     """`finding`: the sentence that its figures show, or "". Figures that would show no value are left out."""
 
     title: str
+    hint: str
     finding: str
     explanation: str
     figures: list[FigureDocument]
     tables: list[TableDocument]
     notes: list[str]
-    folded: NotRequired[bool]
 
 
 class PageDocument(TypedDict):
-    """`format`: version of the layout. `reasons`: of the dashes in its tables."""
+    """`format`: version of the layout. `reasons`: of the dashes in its tables. `lede`, `picture`, `panels`, `answers`:
+    the fields of `Lede`, `Picture`, `Panel` and `Answer`."""
 
-    format: Literal[1]
+    format: Literal[2]
     name: str
     title: str
     question: str
-    before_findings: bool
+    lede: dict[str, Any] | None
+    picture: dict[str, Any] | None
+    panels: list[dict[str, Any]]
+    answers: list[dict[str, Any]]
     findings: list[FindingDocument]
     sections: list[SectionDocument]
     notes: list[str]
@@ -256,11 +260,12 @@ def plain_value(value: object) -> Value:
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# A report as a page: findings first, then figures, then tables. Shared by all reports and by the site.
+# A report as a page: the finding as its heading, a picture, panels, and everything else in folds.
 #
 #     page = Page(
-#         name="agreement", title="Ranking agreement", findings=[Finding("Train before test raises the mean tau from
-#         0.52 to 0.76.", "61 models × 24 benchmarks.")], sections=[
+#         name="agreement", title="Agreement", lede=Lede("Rankings agree better", "Agreement: 0.52 → 0.76", "95% of the
+#         change: +0.15 to +0.33"), picture=Picture(svg(...)), findings=[Finding("Train before test raises the mean tau
+#         from 0.52 to 0.76.", "61 models × 24 benchmarks.")], sections=[
 #             Section(
 #                 "Pairs of benchmarks", finding="274 of 276 pairs agree more.", figures=[Figure("tau_direct",
 #                 "Direct evaluation", chart, caption="Kendall's tau-b.")], tables=[Table("tau_by_pair", "All
@@ -272,17 +277,14 @@ def plain_value(value: object) -> Value:
 #     )
 #     write_page(page, output)
 #
-# `write_page` writes `page.json` (all that is needed to compose the page into a site), `index.html`
-# (self-contained, no network), `tables/<name>.csv` with unrounded numbers, and
-# `figures/<name>.{vl.json,svg,pdf}`. All text is plain text: it is escaped on the page, so names from a
-# user's files may hold anything. Figures without any value and sections without content are left out.
-#
-# In the HTML, figures and rows of tables are compressed and read when they are shown. Of a page's findings five are
-# shown, at least two of each report, and the others folded. The first mention of a word of the glossary leads to its
-# explanation at the page's end.
+# `write_page` writes `page.json` (all that is needed to compose the page into a site), `index.html`,
+# `tables/<name>.csv` with unrounded numbers, `figures/<name>.{vl.json,svg,pdf}`, and `assets/`: what the folds hold
+# and the library that draws their figures, both read when a fold is opened. All text is plain text: it is escaped on
+# the page, so names from a user's files may hold anything. Figures without any value and sections without content are
+# left out. The first mention of a word of the glossary leads to its explanation at the page's end.
 
 _NAME = re.compile(r"[a-z0-9_]+")
-FINDINGS_SHOWN = 5  # on a page, over all its reports, and of each report two; alarms always
+FINDINGS_SHOWN = 3  # on a page without a lede; alarms always
 WIDE = 560  # pixels of a figure that takes a row of its own
 
 
@@ -333,7 +335,8 @@ class Table:
 
 @dataclass(frozen=True)
 class Section:
-    """A heading, the sentence that its figures show, the figures, the tables, and remarks. `folded`: its figures."""
+    """A fold of the page: its title with a `hint` beside it, the sentence that its figures show, the figures, the
+    tables, and remarks. On a page without a lede it is open."""
 
     title: str
     finding: str = ""
@@ -341,7 +344,7 @@ class Section:
     tables: Sequence[Table] = ()
     notes: Sequence[str] = ()
     explanation: str = ""
-    folded: bool = False
+    hint: str = ""
 
 
 @dataclass(frozen=True)
@@ -401,9 +404,8 @@ class Part(NamedTuple):
 
 @dataclass(frozen=True)
 class Page:
-    """A report. `name` is its folder name: agreement, factors, signal, bias. `notes`: on the data. `before_findings`:
-    on a site it comes before the findings of all reports. Above the folds stand the `lede`, the `picture` and up to
-    three `panels`; `answers` are for the first page of a site.
+    """A report. `name` is its folder name: agreement, factors, signal, bias. `notes`: on the data. Above the folds
+    stand the `lede`, the `picture` and up to three `panels`; `answers` are for the first page of a site.
     """
 
     name: str
@@ -412,7 +414,6 @@ class Page:
     sections: Sequence[Section]
     notes: Sequence[str] = ()
     question: str = ""
-    before_findings: bool = False
     lede: Lede | None = None
     picture: Picture | None = None
     panels: Sequence[Panel] = ()
@@ -435,7 +436,7 @@ def write_page(page: Page, output: str | Path) -> None:
         for figure in shown["figures"]:
             save_figure(figure["spec"], output / "figures" / figure["name"])
     write_text(output / "page.json", json.dumps(document, ensure_ascii=False, allow_nan=False))
-    write_text(output / "index.html", render([document], title=page.title))
+    write_html(document, output)
 
 
 def write_report(page: Page, summary: object, output: str | Path) -> None:
@@ -465,15 +466,18 @@ def _write_results(rows: Sequence[Row], folder: Path) -> None:
 
 
 def page_document(page: Page) -> PageDocument:
-    """The page as JSON: texts, Vega-Lite specifications, table cells with what is shown and what is sorted by."""
+    """The page as JSON: texts, pictures, Vega-Lite specifications, table cells with what is shown and sorted by."""
     sections = [_section_document(section) for section in page.sections]
     tables = [table for section in sections for table in section["tables"]]
     return {
-        "format": 1,
+        "format": 2,
         "name": page.name,
         "title": page.title,
         "question": page.question,
-        "before_findings": page.before_findings,
+        "lede": asdict(page.lede) if page.lede else None,
+        "picture": asdict(page.picture) if page.picture else None,
+        "panels": [asdict(panel) for panel in page.panels],
+        "answers": [asdict(answer) for answer in page.answers],
         "findings": [{"sentence": f.sentence, "basis": f.basis, "alarm": f.alarm} for f in page.findings],
         "sections": [section for section in sections if any(section[part] for part in _CONTENT)],
         "notes": list(page.notes),
@@ -487,48 +491,118 @@ _CONTENT: tuple[Literal["finding", "figures", "tables", "notes"], ...] = ("findi
 def _section_document(section: Section) -> SectionDocument:
     return {
         "title": section.title,
+        "hint": section.hint,
         "finding": section.finding,
         "explanation": section.explanation,
         "figures": [found for figure in section.figures if (found := _figure_document(figure)) is not None],
         "tables": [table_document(table) for table in section.tables],
         "notes": list(section.notes),
-        "folded": section.folded,
     }
 
 
-def render(
-    documents: Sequence[PageDocument],
-    title: str,
+# ----------------------------------------------------------------------------------------------------------------------
+# The HTML. A page is read without script; a script draws what a fold holds when it opens.
+
+
+class Link(NamedTuple):
+    """Of a site's navigation."""
+
+    label: str
+    href: str
+
+
+def write_html(
+    document: PageDocument,
+    output: Path,
     *,
-    folders: Mapping[str, str] | None = None,
+    navigation: Sequence[Link] = (),
     missing: Sequence[str] = (),
     about: str = "",
-) -> str:
-    """The HTML of one or several page documents: one file, style, scripts and data inlined.
+    vega: str = "",
+    single_file: bool = False,
+) -> None:
+    """Write `index.html` of a page document under `output`, and what its folds hold under `assets/`.
 
-    `folders`: where each page's `figures/` and `tables/` lie relative to the HTML file, by page name ("" =
-    beside it). `missing`: what an unfinished run lacks, shown in a banner on top. `about`: a sentence under the title.
+    `missing`: what an unfinished run lacks, named on top. `about`: a sentence under a title without finding. `vega`:
+    where the drawing library lies relative to the page; by default it is written beside it. `single_file`: all in
+    `index.html`.
     """
-    figures = [figure for document in documents for section in document["sections"] for figure in section["figures"]]
-    return (
-        environment()
-        .get_template("page.html.j2")
-        .render(
-            title=title,
-            documents=documents,
-            folders=folders or {document["name"]: "" for document in documents},
-            missing=list(missing),
-            about=about,
-            style=asset("page.css"),
-            script=asset("page.js"),
-            vega=_vega_bundle() if figures else "",
-            packed=packed,
-            packed_rows=_packed_rows,
-            families=_families(figures),
-            findings_shown=_findings_shown(documents),
-            words=Words(),
-        )
+    held = {f"figure {figure['name']}": packed(figure["spec"]) for figure in _figures(document)}
+    held |= {f"table {table['name']}": _packed_rows(table) for part in document["sections"] for table in part["tables"]}
+    library = bool(_figures(document)) and (single_file or not vega)
+    scripts = {f"{document['name']}.js": _held("data", held)} if held else {}
+    scripts |= {"vega.js": vega_script()} if library else {}
+    if not single_file:
+        for name, script in scripts.items():
+            write_text(output / "assets" / name, script)
+    html = render(
+        document,
+        navigation=navigation,
+        missing=missing,
+        about=about,
+        vega=vega or "assets/vega.js",
+        inlined="".join(scripts.values()) if single_file else None,
     )
+    write_text(output / "index.html", html)
+
+
+def render(
+    document: PageDocument,
+    *,
+    navigation: Sequence[Link] = (),
+    missing: Sequence[str] = (),
+    about: str = "",
+    vega: str = "assets/vega.js",
+    inlined: str | None = None,
+) -> str:
+    """The HTML of a page document; `inlined`: what its folds hold, where that is not beside the page."""
+    findings = document["findings"]
+    alarms = [finding for finding in findings if finding["alarm"]]
+    others = [finding for finding in findings if not finding["alarm"]]
+    shown = 0 if document["lede"] else FINDINGS_SHOWN
+    pictures = [document["picture"]["svg"]] if document["picture"] else []
+    return from_template(
+        "page.html.j2",
+        title=document["lede"]["heading"] if document["lede"] else document["title"],
+        document=document,
+        navigation=navigation,
+        current=document["title"],
+        missing=list(missing),
+        about=about,
+        vega=vega,
+        inlined=inlined,
+        families=_families(_figures(document)),
+        alarms=alarms,
+        shown_findings=others[:shown],
+        folded_findings=others[shown:],
+        legend=legend_of([*pictures, *(panel["svg"] for panel in document["panels"])]),
+        words=Words(),
+    )
+
+
+def from_template(template: str, **values: object) -> str:
+    """The HTML of a template beside this module, which extends `base.html.j2`: `navigation`, `missing`, `title`."""
+    inserted = {"style": asset("page.css"), "script": asset("page.js"), "current": ""}
+    return environment().get_template(template).render(**inserted | values)
+
+
+def legend_of(pictures: Sequence[str]) -> list[str]:
+    """Which marks of `svg.py` need a line of the legend: d direct, t train before test, w interval, cl ceiling."""
+    shown = {kind for picture in pictures for marks in _CLASSES.findall(picture) for kind in marks.split()}
+    return [kind for kind in ("d", "t", "w", "cl") if kind in shown]
+
+
+_CLASSES = re.compile(r'class="([^"]*)"')
+
+
+def _figures(document: PageDocument) -> list[FigureDocument]:
+    return [figure for section in document["sections"] for figure in section["figures"]]
+
+
+def _held(name: str, value: object) -> str:
+    """A script that keeps a value for the page, which is text in quotation marks or an object of such."""
+    text = json.dumps(value, separators=(",", ":"))
+    return f"(window.lmValidity ??= {{}})[{json.dumps(name)}] = {text};\n"
 
 
 def packed(value: object) -> str:
@@ -556,18 +630,6 @@ def _packed_rows(table: TableDocument) -> str:
 
 def _is_formatted(values: Sequence[object]) -> bool:
     return any(value is not None and not isinstance(value, str) for value in values)
-
-
-def _findings_shown(documents: Sequence[PageDocument]) -> dict[str, int]:
-    """How many of its first findings each report shows: in turns, until `FINDINGS_SHOWN` are, and two of each."""
-    shown = dict.fromkeys((document["name"] for document in documents), 0)
-    places = [
-        (place, document["name"]) for place in range(FINDINGS_SHOWN) for document in documents
-        if place < len(document["findings"])
-    ]  # fmt: skip
-    for _, name in places[: max(FINDINGS_SHOWN, 2 * len(documents))]:
-        shown[name] += 1
-    return shown
 
 
 def _figure_document(figure: Figure) -> FigureDocument | None:
@@ -633,13 +695,20 @@ def environment() -> "Environment":
     """Jinja's environment of the templates beside this module, each compiled once: everything is escaped."""
     from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 
-    return Environment(
+    templates = Environment(
         loader=PackageLoader("lm_validity.pages", "assets"),
         autoescape=select_autoescape(default=True, default_for_string=True),
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    templates.filters["emphasised"] = emphasised
+    return templates
+
+
+def emphasised(text: str) -> Markup:
+    """The text, escaped, with **this** in bold."""
+    return Markup(re.sub(r"\*\*(.+?)\*\*", r"<b>\1</b>", str(escape(text))))
 
 
 def asset(name: str) -> str:
@@ -648,8 +717,8 @@ def asset(name: str) -> str:
 
 
 @cache
-def _vega_bundle() -> str:
-    """Vega, Vega-Lite and Vega-Embed as one compressed script, which sets `window.vegaEmbed`."""
+def vega_script() -> str:
+    """A script that keeps Vega, Vega-Lite and Vega-Embed, compressed, for the page: they set `window.vegaEmbed`."""
     import vl_convert
 
-    return _deflated(vl_convert.javascript_bundle())  # type: ignore[call-arg] # the stub lacks the default
+    return _held("vega", _deflated(vl_convert.javascript_bundle()))  # type: ignore[call-arg] # the stub lacks the default

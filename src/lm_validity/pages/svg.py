@@ -6,9 +6,10 @@ picture; a page scales it to the width that there is.
 """
 
 import base64
+import json
 import struct
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -64,10 +65,21 @@ class Axis:
 
 
 def svg(width: float, height: float, label: str, *marks: Markup, kind: str = "") -> Markup:
-    """The picture; `label` is what a screen reader says."""
+    """The picture; `label` is what a screen reader says. `kind`: n640 is for narrow screens, w640 for others."""
     return Markup(
         '<svg class="{}" viewBox="0 0 {:g} {:g}" width="{:g}" height="{:g}" role="img" aria-label="{}">{}</svg>'
     ).format(kind, width, height, width, height, label, Markup("").join(marks))
+
+
+def carpet_svg(width: float, height: float, label: str, *marks: Markup, ranks: Mapping[str, object]) -> Markup:
+    """A picture around one `carpet` whose ranks are read out under the pointer and by the arrow keys.
+
+    `ranks`: rows and columns (names), ranks (a list of ranks a row, None where not known) and label (of the protocol).
+    """
+    return Markup(
+        '<svg class="carpet" viewBox="0 0 {:g} {:g}" width="{:g}" height="{:g}" role="img" tabindex="0" '
+        'aria-label="{}" data-ranks="{}">{}</svg>'
+    ).format(width, height, width, height, label, json.dumps(ranks, ensure_ascii=False), Markup("").join(marks))
 
 
 def line(x1: float, y1: float, x2: float, y2: float, kind: str) -> Markup:

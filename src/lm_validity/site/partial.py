@@ -6,8 +6,8 @@ from pathlib import Path
 import pyarrow.parquet as pq
 
 from lm_validity.config.load import Run
-from lm_validity.files import read_json, write_json, write_text
-from lm_validity.pages.page import render
+from lm_validity.files import read_json, write_json
+from lm_validity.pages.page import write_html
 from lm_validity.site.cards.write import write_run_cards
 from lm_validity.site.report import Job, about_run, build_site, run_reports
 from lm_validity.studies.signal.options import make_options
@@ -50,7 +50,7 @@ def write_partial_reports(run: Run, *, with_items: bool = True) -> tuple[int, Pa
 def mark_unfinished(folder: Path, missing: list[str]) -> None:
     """Say on a report's own page, and under `missing` of its summary.json, which cells it does without."""
     document = read_json(folder / "page.json")
-    write_text(folder / "index.html", render([document], title=document["title"], missing=missing))
+    write_html(document, folder, missing=missing)
     write_json(folder / "summary.json", read_json(folder / "summary.json") | {"missing": missing})
 
 

@@ -19,7 +19,19 @@ from lm_validity.config.sections import Cards, Reports
 from lm_validity.errors import InputError, nearest
 from lm_validity.files import made_folder, read_json, read_json_or, write_text
 from lm_validity.pages import figures
-from lm_validity.pages.page import Figure, Finding, Page, Section, Table, render, write_page
+from lm_validity.pages.page import (
+    Figure,
+    Finding,
+    Link,
+    Page,
+    Section,
+    Table,
+    Words,
+    from_template,
+    vega_script,
+    write_html,
+    write_page,
+)
 from lm_validity.site.cards.sources import CardSources
 from lm_validity.site.cards.write import FOLDER as CARDS
 from lm_validity.site.cards.write import write_cards
@@ -296,10 +308,10 @@ def build_site(
     title: str = "How far can these benchmarks be trusted?",
     about: str = "",
 ) -> Path:
-    """Compose the `page.json` of each report folder into `output`/index.html and return its path.
+    """Write the first page, `output`/index.html, and each report's own page beside it; the first page's path.
 
     Figures and tables are copied to `output`/<report>/{figures,tables}, unless they are there. `missing` lists what an
-    unfinished run lacks (cells, reports): a banner on the page. `about`: a sentence under the title. Raises InputError
+    unfinished run lacks (cells, reports): named on every page. `about`: a sentence under the title. Raises InputError
     where a folder holds no report.
     """
     output = Path(output)
@@ -316,12 +328,23 @@ def build_site(
     if not documents:
         raise InputError("no report to build a site from.", "name at least one report folder.")
     names = sorted(documents, key=lambda name: (ORDER.index(name) if name in ORDER else len(ORDER), name))
-    html = render(
-        [documents[name] for name in names],
+    links = [Link(documents[name]["title"], f"{name}/index.html") for name in names]
+    above = [Link("Benchmarks", "../index.html"), *(link._replace(href=f"../{link.href}") for link in links)]
+    for name in names:
+        write_html(documents[name], output / name, navigation=above, missing=missing, vega="../assets/vega.js")
+        (output / name / "assets" / "vega.js").unlink(missing_ok=True)
+    if any(section["figures"] for document in documents.values() for section in document["sections"]):
+        write_text(output / "assets" / "vega.js", vega_script())
+    answers = [answer | {"href": f"{name}/index.html"} for name in names for answer in documents[name]["answers"]]
+    html = from_template(
+        "index.html.j2",
         title=title,
-        folders={name: f"{name}/" for name in names},
-        missing=missing,
         about=about,
+        missing=list(missing),
+        navigation=[Link("Benchmarks", "index.html"), *links],
+        answers=answers,
+        documents=[documents[name] for name in names],
+        words=Words(),
     )
     write_text(output / "index.html", html)
     return output / "index.html"

@@ -30,7 +30,7 @@ def test_a_page_lists_the_words_it_mentions():
     page = Page(
         "a", "A", [Finding("Kendall's tau is 1.", "2 cells.")], [Section("S", finding="The Kendall's tau of S.")]
     )
-    html = render([page_document(page)], "A")
+    html = render(page_document(page))
     assert re.findall(r'href="#word-(\d)"', html) == ["1", "2"]
     assert re.findall(r'<div id="word-\d"><dt>([^<]+)', html) == ["Kendall&#39;s tau", "Cell"]
-    assert 'id="words"' not in render([page_document(Page("a", "A", [Finding("None.")], []))], "A")
+    assert 'id="words"' not in render(page_document(Page("a", "A", [Finding("None.")], [])))

@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -9,7 +10,22 @@ import pytest
 
 from lm_validity.pages import figures
 from lm_validity.pages.figures import bump_width, label_room
-from lm_validity.pages.page import Figure, Finding, Page, Section, Table, _shown, page_document, render, write_page
+from lm_validity.pages.page import (
+    Figure,
+    Finding,
+    Lede,
+    Page,
+    Panel,
+    Picture,
+    Section,
+    Table,
+    _shown,
+    page_document,
+    render,
+    write_html,
+    write_page,
+)
+from lm_validity.pages.svg import dot, line, svg
 from lm_validity.summaries import Missing
 
 NAMES = [f"a benchmark of number {number}" for number in range(65)]
@@ -63,22 +79,24 @@ def test_a_section_without_content_is_left_out():
     assert [section["title"] for section in page_document(page(sections))["sections"]] == ["Something"]
 
 
-def headings(*pages: Page) -> list[tuple[str, str]]:
-    """Level and text of each heading of the pages as one."""
-    html = render([page_document(one) for one in pages], title="Title")
-    return re.findall(r"<h([1-6])[^>]*>(?:<a[^>]*>)?([^<]+)", html)
+def test_sections_are_folds_below_a_lede_and_open_without():
+    sections = [Section("Part", notes=["-"])]
+    plain = render(page_document(page(sections)))
+    assert re.findall(r"<h([1-6])[^>]*>([^<]+)", plain) == [("1", "agreement"), ("2", "Part")]
+    found = render(page_document(replace(page(sections), lede=Lede("Rankings agree better", "0.5 → 0.7", "95%: +1"))))
+    assert re.findall(r"<h([1-6])[^>]*>([^<]+)", found) == [("1", "Rankings agree better")]
+    assert "<summary>Part</summary>" in found and '0.5 → 0.7 <span class="ci">(95%: +1)</span>' in found
 
 
-def test_titles_of_sections_are_headings_one_level_below_their_page():
-    one, two = (page([Section(f"Part {n}", notes=["-"])], name=n) for n in ("agreement", "signal"))
-    assert headings(one) == [("1", "Title"), ("2", "Part agreement")]
-    assert headings(one, two) == [
-        ("1", "Title"),
-        ("2", "agreement"),
-        ("3", "Part agreement"),
-        ("2", "signal"),
-        ("3", "Part signal"),
-    ]
+def test_above_the_folds_stand_the_picture_the_panels_and_the_legend_of_their_marks():
+    drawn = svg(20, 20, "0.5 & more, 95% 0.4 to 0.6", dot(10, 10, "d"), line(1, 2, 3, 4, "d w"))
+    panels = [Panel("How <many>?", "**3** of 4", drawn, "in part", "some")]
+    one = replace(page(), lede=Lede("Found"), picture=Picture(drawn, "A note."), panels=panels)
+    html = render(json.loads(json.dumps(page_document(one))))
+    above = html[: html.index('class="folds"')]
+    assert above.count('aria-label="0.5 &amp; more, 95% 0.4 to 0.6"') == 2 and "<b>3</b> of 4" in above
+    assert "How &lt;many&gt;?" in above and re.search(r'class="mk p">.*some', above)
+    assert "direct: each model" in above and "95% interval" in above and "noise ceiling" not in above
 
 
 def test_a_protocol_without_a_value_has_no_row_and_no_colour():
@@ -143,32 +161,20 @@ def test_titles_legends_and_models_names_have_room():
     assert bump_width(["x" * 500]) == bump_width(["x" * 50])
 
 
-def test_five_findings_are_shown_and_alarms_always():
+@pytest.mark.parametrize(("lede", "shown"), [(None, 3), (Lede("Found"), 0)])
+def test_without_a_lede_three_findings_are_shown_and_alarms_always(lede, shown):
     findings = [Finding(f"finding {number}") for number in range(8)] + [Finding("an alarm", alarm=True)]
-    html = render([page_document(page(findings=findings))], title="t")
-    shown, folded = html.split('<details class="more">')
-    assert re.findall(r"<p>(finding \d|an alarm)</p>", shown) == [*[f"finding {n}" for n in range(5)], "an alarm"]
-    assert re.findall(r"<p>(finding \d)</p>", folded) == ["finding 5", "finding 6", "finding 7"]
-    assert "3 more findings" in folded
-
-
-def test_of_several_reports_two_findings_each_are_shown():
-    documents = [
-        page_document(page(findings=[Finding(f"{name} {number}") for number in range(4)], name=name))
-        for name in ("agreement", "factors", "signal")
-    ]
-    visible = re.sub(
-        r'<details class="more">.*?</details>|</?a\b[^>]*>', "", render(documents, title="t"), flags=re.DOTALL
-    )
-    found = re.findall(r"<p>(\w+ \d)</p>", visible)
-    assert found == [f"{name} {n}" for name in ("agreement", "factors", "signal") for n in range(2)]
+    above, folded = render(page_document(replace(page(findings=findings), lede=lede))).split('id="findings"')
+    listed = re.compile(r"<li[^>]*>(finding \d|an alarm)")
+    assert listed.findall(above) == ["an alarm", *[f"finding {n}" for n in range(shown)]]
+    assert listed.findall(folded) == [f"finding {n}" for n in range(shown, 8)]
 
 
 def test_few_findings_are_not_folded():
-    assert 'class="more"' not in render([page_document(page(findings=[Finding("only")]))], title="t")
+    assert 'id="findings"' not in render(page_document(page(findings=[Finding("only")])))
 
 
-def test_a_page_of_real_size_stays_small():
+def test_a_page_of_real_size_stays_small(tmp_path):
     """65 × 65 pairs, and a table of 40,000 scores with all their digits."""
     rng = np.random.default_rng(0)
     scores = pd.DataFrame({"benchmark": np.resize(NAMES, 40_000), "score": rng.random(40_000)})
@@ -177,13 +183,19 @@ def test_a_page_of_real_size_stays_small():
         figures=[Figure("pairs", "Pairs", heatmap(rng.random((65, 65)), NAMES))],
         tables=[Table("scores", "All scores", scores, formats={"score": ".4f"}, folded=True)],
     )
-    assert len(render([page_document(page([section]))], title="t")) < 1_200_000
+    write_page(page([section]), tmp_path / "apart")
+    assert (tmp_path / "apart" / "index.html").stat().st_size < 50_000
+    assert (tmp_path / "apart" / "assets" / "agreement.js").stat().st_size < 1_000_000
+    write_html(page_document(page([section])), tmp_path / "whole", single_file=True)
+    assert [path.name for path in (tmp_path / "whole").iterdir()] == ["index.html"]
+    whole = (tmp_path / "whole" / "index.html").read_text(encoding="utf-8")
+    assert (tmp_path / "apart" / "assets" / "vega.js").read_text(encoding="utf-8") in whole and len(whole) < 1_500_000
 
 
 def test_hostile_names_cannot_leave_their_place():
     hostile = '</script><script>alert(1)</script>"'
     frame = pd.DataFrame({"family": [hostile], "score": [0.5]})
-    html = render([page_document(page([Section(hostile, tables=[Table("t", hostile, frame)])]))], title=hostile)
+    html = render(page_document(page([Section(hostile, tables=[Table("t", hostile, frame)])], name=hostile)))
     assert "<script>alert" not in html
 
 

@@ -1,18 +1,38 @@
-// What is large on the page is compressed: each figure, each table's rows, and Vega.
-async function unpack(element) {
-  const bytes = Uint8Array.from(atob(element.textContent), (letter) => letter.charCodeAt(0));
+// What a fold holds is in a script beside the page, read when the first fold opens: window.lmValidity[name] = packed.
+// Pages of `--single-file` have set it already.
+const at = document.getElementById("data");
+const parts = {};
+
+function load(name, source) {
+  parts[name] ??= (window.lmValidity?.[name] !== undefined || !source
+    ? Promise.resolve()
+    : new Promise((resolve, reject) => {
+        const script = document.createElement("script");
+        script.src = source;
+        script.onload = resolve;
+        script.onerror = () => reject(new Error(`${source} is not beside this page`));
+        document.head.append(script);
+      })
+  ).then(() => window.lmValidity[name]);
+  return parts[name];
+}
+
+async function unpack(text) {
+  const bytes = Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
   const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
   return new Response(stream).text();
 }
 
-// Figures: one Vega view each, all listening to the family that the page focuses. Those in sight are drawn first.
+const content = async (name) => JSON.parse(await unpack((await load("data", at.dataset.source))[name]));
+
+// Figures: one Vega view each, all listening to the family that the page focuses.
 const views = [];
 const FOCUS = "family_focus";
 let focused = null;
 let vega = null;
 
 function loadVega() {
-  vega ??= unpack(document.getElementById("vega")).then((source) => {
+  vega ??= load("vega", at.dataset.vega).then(unpack).then((source) => {
     const script = document.createElement("script");
     script.textContent = source;
     document.head.append(script);
@@ -21,9 +41,11 @@ function loadVega() {
 }
 
 async function draw(element) {
+  if (element.dataset.drawn) return;
+  element.dataset.drawn = "begun";
   try {
     await loadVega();
-    const spec = JSON.parse(await unpack(element.closest("figure").querySelector(".spec")));
+    const spec = await content(`figure ${element.dataset.name}`);
     const { view } = await vegaEmbed(element, spec, { actions: false, renderer: "svg", ast: false });
     const svg = element.querySelector("svg");
     svg.setAttribute("role", "img");
@@ -36,27 +58,11 @@ async function draw(element) {
       });
       if (focused !== null) view.signal(FOCUS, focused).runAsync();
     }
+    element.dataset.drawn = "yes";
   } catch (error) {
     element.textContent = "This figure could not be drawn: " + error.message;
     console.error(error);
   }
-}
-
-async function drawAll() {
-  const waiting = new Set(document.querySelectorAll(".chart"));
-  const inSight = new Set();
-  const observer = new IntersectionObserver((entries) => {
-    for (const entry of entries) inSight[entry.isIntersecting ? "add" : "delete"](entry.target);
-  }, { rootMargin: "400px" });
-  waiting.forEach((element) => observer.observe(element));
-  while (waiting.size) {
-    await new Promise((resolve) => setTimeout(resolve));  // lets the reader scroll and click between two figures
-    const next = [...waiting].find((element) => inSight.has(element)) ?? waiting.values().next().value;
-    waiting.delete(next);
-    await draw(next);
-  }
-  observer.disconnect();
-  document.documentElement.dataset.drawn = String(views.length);
 }
 
 function listens(view) {
@@ -83,26 +89,27 @@ for (const button of document.querySelectorAll(".families button")) {
   button.addEventListener("click", () => focusFamily(button.dataset.family || null));
 }
 
-// Tables: search, sort by a column, download what is shown. Rows are unpacked when a table is opened.
+// Tables: search, sort by a column, download what is shown. Rows are read when a table is first seen.
 const ROWS_AT_ONCE = 500;
 const tables = new Map();
 
-async function openTable(table) {
-  if (tables.has(table)) return;
-  const state = { order: null, kept: null, limit: ROWS_AT_ONCE };
-  tables.set(table, state);
-  const rows = table.closest("details").querySelector(".rows");
-  const { values, shown, reasons, links } = JSON.parse(await unpack(rows));
-  rows.remove();
+function openTable(table) {
+  if (!tables.has(table)) tables.set(table, { ready: fill(table) });
+  return tables.get(table).ready;
+}
+
+async function fill(table) {
+  await null;
+  const state = tables.get(table);
+  const { values, shown, reasons, links } = await content(`table ${table.dataset.name}`);
   const names = JSON.parse(table.dataset.columns);
+  Object.assign(state, { links, kept: null, limit: ROWS_AT_ONCE, family: names.indexOf("family") });
   state.columns = values.map((column, index) => ({
     values: column,
     shown: (row) => (column[row] === null ? "—" : shown[index] ? shown[index][row] : column[row]),
     reason: (row) => reasons[`${row},${index}`],
     number: table.tHead.rows[0].cells[index].classList.contains("number"),
   }));
-  state.links = links;
-  state.family = names.indexOf("family");
   state.order = [...(values[0] ?? []).keys()];
   state.text = state.order.map((row) => state.columns.map((column) => column.shown(row)).join(" ").toLowerCase());
   filterRows(table);
@@ -132,7 +139,7 @@ function showRows(table) {
       const cell = line.insertCell();
       const link = column === state.columns[0] && state.links[row];
       const text = link ? cell.appendChild(document.createElement("a")) : cell;
-      if (link) text.href = table.dataset.folder + link;
+      if (link) text.href = link;
       text.textContent = column.shown(row);
       if (column.number) cell.className = "number";
       if (column.values[row] === null) cell.dataset.missing = "";
@@ -144,9 +151,9 @@ function showRows(table) {
   table.closest("details").querySelector(".more-rows").hidden = state.kept.length <= state.limit;
 }
 
-function sortBy(table, index) {
+async function sortBy(table, index) {
+  await openTable(table);
   const state = tables.get(table);
-  if (!state?.columns) return;
   const header = table.tHead.rows[0].cells[index];
   const first = state.columns[index].number ? "descending" : "ascending";
   const second = first === "ascending" ? "descending" : "ascending";
@@ -186,8 +193,6 @@ async function download(table, name) {
 
 for (const details of document.querySelectorAll("details.table")) {
   const table = details.querySelector("table");
-  if (details.open) openTable(table);
-  details.addEventListener("toggle", () => details.open && openTable(table));
   details.querySelector("input").addEventListener("input", () => filterRows(table));
   details.querySelector(".more-rows button").addEventListener("click", () => {
     tables.get(table).limit = Infinity;
@@ -200,13 +205,107 @@ for (const details of document.querySelectorAll("details.table")) {
   });
 }
 
-// Light and dark: the system's choice until the reader makes one.
+// Whatever no closed fold hides is drawn and filled; so is what a fold hides when it opens.
+async function reveal() {
+  const open = (element) => !element.closest("details:not([open])");
+  await Promise.all([...document.querySelectorAll("details.table table")].filter(open).map(openTable));
+  for (const chart of [...document.querySelectorAll(".chart")].filter(open)) await draw(chart);
+  document.documentElement.dataset.drawn = String(views.length);
+}
+
+for (const details of document.querySelectorAll("details")) details.addEventListener("toggle", reveal);
+
+// A link to what a fold hides opens it.
+function openTarget() {
+  const target = location.hash && document.getElementById(decodeURIComponent(location.hash.slice(1)));
+  for (let fold = target && target.closest("details"); fold; fold = fold.parentElement.closest("details")) fold.open = true;
+  if (target) target.scrollIntoView();
+}
+addEventListener("hashchange", openTarget);
+openTarget();
+
+// The matrix of benchmarks: rows sorted by a column, what was not measured last.
+for (const table of document.querySelectorAll("table.m")) {
+  const heads = [...table.tHead.rows[0].cells];
+  heads.forEach((head, index) => {
+    head.querySelector("button")?.addEventListener("click", () => {
+      const up = head.getAttribute("aria-sort") === "descending";
+      for (const other of heads) other.removeAttribute("aria-sort");
+      head.setAttribute("aria-sort", up ? "ascending" : "descending");
+      const value = (row) => row.cells[index].dataset.v;
+      const rows = [...table.tBodies[0].rows].sort((a, b) => {
+        const [x, y] = [value(a), value(b)];
+        if (x === "" || y === "") return (x === "") - (y === "");
+        const order = isNaN(x) ? x.localeCompare(y) : x - y;
+        return up ? order : -order;
+      });
+      table.tBodies[0].append(...rows);
+    });
+  });
+}
+
+// A carpet of ranks reads out the cell under the pointer, or the one that the arrow keys reach.
+for (const svg of document.querySelectorAll("svg.carpet[data-ranks]")) {
+  const { rows, columns, ranks, label } = JSON.parse(svg.dataset.ranks);
+  const image = svg.querySelector("image");
+  const [left, top, width, height] = ["x", "y", "width", "height"].map((name) => Number(image.getAttribute(name)));
+  const cursor = svg.appendChild(document.createElementNS("http://www.w3.org/2000/svg", "rect"));
+  cursor.setAttribute("class", "cursor");
+  const picture = svg.closest(".picture");
+  const said = picture.querySelector(".read") ?? picture.appendChild(document.createElement("p"));
+  said.className = "read";
+  said.setAttribute("aria-live", "polite");
+  said.textContent = "Point at a cell, or use the arrow keys, to read a rank.";
+  let row = 0;
+  let column = 0;
+  const hide = () => (cursor.style.display = "none");
+  const say = () => {
+    const place = { x: left, width, y: top + (row * height) / rows.length, height: height / rows.length };
+    for (const [name, value] of Object.entries(place)) cursor.setAttribute(name, value);
+    cursor.style.display = "";
+    const all = ranks[row].filter((rank) => rank !== null);
+    said.textContent =
+      `${rows[row]} on ${columns[column]}, ${label}: rank ${ranks[row][column] ?? "not known"} of ${rows.length}. ` +
+      `All ${all.length} ranks of this model: ${Math.min(...all)} to ${Math.max(...all)}.`;
+  };
+  const point = (event) => {
+    const { x, y } = new DOMPoint(event.clientX, event.clientY).matrixTransform(svg.getScreenCTM().inverse());
+    const [across, down] = [(x - left) / width, (y - top) / height];
+    if (across < 0 || down < 0 || across >= 1 || down >= 1) return;
+    [row, column] = [Math.floor(down * rows.length), Math.floor(across * columns.length)];
+    say();
+  };
+  hide();
+  svg.addEventListener("pointermove", point);
+  svg.addEventListener("pointerdown", point);
+  svg.addEventListener("pointerleave", hide);
+  svg.addEventListener("focus", say);
+  svg.addEventListener("blur", hide);
+  svg.addEventListener("keydown", (event) => {
+    const step = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] }[event.key];
+    if (!step) return;
+    event.preventDefault();
+    row = Math.min(rows.length - 1, Math.max(0, row + step[0]));
+    column = Math.min(columns.length - 1, Math.max(0, column + step[1]));
+    say();
+  });
+}
+
+// Light and dark: the system's choice until the reader makes one, then theirs on every page.
 const root = document.documentElement;
+try {
+  const kept = localStorage.getItem("lm-validity-theme");
+  if (kept) root.dataset.theme = kept;
+} catch {} // a browser that keeps nothing for files
 document.getElementById("theme").addEventListener("click", () => {
   const dark = root.dataset.theme
     ? root.dataset.theme === "dark"
     : window.matchMedia("(prefers-color-scheme: dark)").matches;
   root.dataset.theme = dark ? "light" : "dark";
+  try {
+    localStorage.setItem("lm-validity-theme", root.dataset.theme);
+  } catch {}
 });
 
-drawAll();
+if (at) reveal();
+else root.dataset.drawn = "0";

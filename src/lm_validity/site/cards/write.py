@@ -186,7 +186,7 @@ def overview_page(cards: Sequence[Card], folders: Mapping[str, str]) -> Page:
         links=[f"{folders[card.benchmark]}/index.html" for card in cards],
     )
     section = Section("All benchmarks", explanation=EXPLANATION, tables=[table])
-    return Page("cards", "Benchmark by benchmark", [], [section], before_findings=True)
+    return Page("cards", "Benchmark by benchmark", [], [section])
 
 
 def _is_left_out(card: Card) -> bool:

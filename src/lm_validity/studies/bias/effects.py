@@ -143,7 +143,9 @@ def cell_section(study: Study) -> Part:
         "bias is accuracy under test minus accuracy under extra. m labelled examples train the classifier, n texts are "
         "pretrained on, and n test items are scored."
     )
-    section = Section("By language model, m and n", finding, tables=[table], explanation=explanation)
+    section = Section(
+        "By language model, m and n", finding, tables=[table], explanation=explanation, hint="the cells of the study"
+    )
     return Part({"cells": frame.to_dict("records")}, section)
 
 
@@ -276,6 +278,7 @@ def task_section(study: Study, by_task: list[TaskEffect]) -> Part:
 
     section = Section(
         "Task by task",
+        hint="distributions over draws of the texts",
         finding=study.sentences(frame, sentence),
         explanation=(
             "Each violin is the distribution over subsamples: the boost above the line, the bias below it. "
@@ -454,6 +457,7 @@ def stop_section(study: Study) -> Part:
     frame, stop_at = pd.DataFrame(map(vars, every)), f"{every[0].stop_at:g}"
     section = Section(
         "Tasks that stopped",
+        hint="subsamples of each",
         finding=study.sentences(frame, sentence),
         explanation=(
             f"A task gets further subsamples until the 95% interval of its bias is ±{stop_at} or narrower. Only the "
@@ -507,6 +511,7 @@ def test_section(study: Study) -> Part:
     of_bias = frame[frame["effect"] == "bias"]
     section = Section(
         "Tests by task",
+        hint="exact, corrected",
         finding=study.sentences(frame, _tests_sentence),
         explanation=(
             "Each task of a cell has an exact one-sided sign-flip test. It asks: if the two arms were exchangeable, "
@@ -648,6 +653,7 @@ def shared_section(study: Study) -> Part:
     )
     section = Section(
         "Behind the means",
+        hint="draws that models share, accuracies",
         finding=(
             f"{(tested < 0.05).sum()} of {count(len(tested), 'correlation')} of an effect between two language models "
             "over subsamples have p < .05, each by itself (5% of them would, if nothing were shared)."
@@ -741,6 +747,7 @@ def power_section(study: Study) -> Part:
     caption = f"To find a bias{of_size} with as many tasks as the cell has."
     section = Section(
         "What could have been found",
+        hint="by subsamples and tasks",
         finding=study.sentences(able, sentence),
         explanation=(
             "A two-sided t test over task means at the 5% level. The variance between tasks and within a task "

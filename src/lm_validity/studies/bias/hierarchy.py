@@ -11,8 +11,8 @@ import numpy as np
 import pandas as pd
 from threadpoolctl import threadpool_limits
 
-from lm_validity.pages import figures
-from lm_validity.pages.page import Figure, Finding, Part, Section, Table
+from lm_validity.pages import figures, svg
+from lm_validity.pages.page import Figure, Finding, Panel, Part, Section, Table
 from lm_validity.studies.bias.effects import EFFECT_COLORS, half_violin, row_axis, task_means
 from lm_validity.studies.bias.statistics.effects import (
     MARGINS,
@@ -26,6 +26,7 @@ from lm_validity.studies.bias.statistics.effects import (
 from lm_validity.studies.bias.statistics.model import (
     EFFECTS,
     FORMULAS,
+    INTERVAL,
     Design,
     PairedCounts,
     build_design,
@@ -270,6 +271,7 @@ def setting_section(study: Study, fits: Fits) -> Part:
 
     section = Section(
         "The answer by setting",
+        hint="with and without a model",
         finding=study.sentences(frame[frame["effect"] == "bias"], sentence),
         explanation=(
             "Boost and bias share the arm extra: chance that raises one lowers the other. A boost from text of the "
@@ -304,7 +306,39 @@ def setting_section(study: Study, fits: Fits) -> Part:
             )
         ],
     )
-    return Part({"settings": frame.to_dict("records")}, section)
+    return Part({"settings": frame.to_dict("records")}, section, panel=_setting_panel(study, frame))
+
+
+def _setting_panel(study: Study, settings: pd.DataFrame) -> Panel | None:
+    """The bias of each setting with its interval over tasks; none where no setting has one."""
+    rows = [
+        (study.label(row.experiment, row.m, row.n), row.over_tasks)
+        for row in settings[settings["effect"] == "bias"].itertuples()
+        if is_known(row.over_tasks.interval)
+    ]
+    if not rows:
+        return None
+    outside = sum(mean.interval[0] > 0 or mean.interval[1] < 0 for _, mean in rows)
+    ends = [end for _, mean in rows for end in mean.interval]
+    axis, step = svg.Axis(min(-0.005, *ends), max(0.005, *ends), 108, 348), max(100 / len(rows), 12)
+    values, bottom = svg.round_values(axis.low, axis.high, 6), 8 + step * len(rows)
+    marks = [svg.ticks(axis, values, 4, bottom, svg.written_points(values))]
+    for place, (label, mean) in enumerate(rows):
+        y = 6 + step * (place + 0.5)
+        marks += [
+            svg.text(0, y + 4, svg.shortened(label, 17), "lab"),
+            svg.estimate(axis, mean.mean, mean.interval, y, "k"),
+        ]
+    said = "; ".join(
+        f"{label} {svg.points(mean.mean, 2, sign=True)} (95%: {svg.points(mean.interval[0], 2, sign=True)} to "
+        f"{svg.points(mean.interval[1], 2, sign=True)})"
+        for label, mean in rows
+    )
+    return Panel(
+        "In which settings?",
+        f"**{outside} of {len(rows)}** settings have an interval without zero (by chance: 1 in 20)",
+        svg.svg(360, bottom + 22, f"Change by the test's own texts, in points, by setting: {said}.", *marks),
+    )
 
 
 def _both_answers(study: Study, fits: Fits, settings: pd.DataFrame, effect: str) -> alt.LayerChart:
@@ -385,6 +419,7 @@ def formula_section(study: Study, fits: Fits) -> Part:
     ] if sentences else []  # fmt: skip
     section = Section(
         "How the conclusion depends on the formula",
+        hint="as in the paper",
         finding=" ".join(sentences),
         explanation=" ".join([explanation, *conclusions, *ratios]),
         figures=charts,
@@ -659,6 +694,7 @@ def slice_section(study: Study, fits: Fits) -> Part:
 
     section = Section(
         "With one subsample per task",
+        hint="why replication matters",
         finding=study.sentences(frame, sentence),
         explanation=(
             "Each slice keeps one random subsample per language model and task, as most benchmarks do. A binomial "
@@ -689,8 +725,27 @@ def slice_section(study: Study, fits: Fits) -> Part:
             )
         ],
     )
+    labels = [study.label(row.experiment, row.m, row.n) for row in frame.itertuples()]
+    found = frame["share_excluding_zero"].tolist()
+    axis, step = svg.Axis(0, 1, 108, 348), max(100 / len(frame), 12)
+    bottom = 8 + step * len(frame)
+    marks = [svg.ticks(axis, (0, 0.25, 0.5, 0.75, 1), 4, bottom, ("0%", "25%", "50%", "75%", "100%"))]
+    marks.append(svg.line(axis(1 - INTERVAL), 4, axis(1 - INTERVAL), bottom, "chance"))
+    for place, (label, share) in enumerate(zip(labels, found, strict=True)):
+        y = 6 + step * (place + 0.5)
+        marks += [svg.text(0, y + 4, svg.shortened(label, 17), "lab"), svg.dot(axis(share), y, "k")]
+    said = "; ".join(f"{label} {percent(share)}" for label, share in zip(labels, found, strict=True))
+    span = " to ".join(dict.fromkeys(percent(share) for share in (min(found), max(found))))
+    panel = Panel(
+        "What would one draw of the texts show?",
+        f"**{span}** of studies with one draw find an effect; {percent(1 - INTERVAL)} (dashed) if there is none",
+        svg.svg(
+            360, bottom + 22, f"Studies with one draw that find an effect, by setting: {said}. No interval.", *marks
+        ),
+    )
     largest = frame.sort_values(SETTING).groupby("experiment").tail(1).itertuples()
-    return Part(summary, section, [_slice_finding(study.prefix(row.experiment), row) for row in largest])
+    findings = [_slice_finding(study.prefix(row.experiment), row) for row in largest]
+    return Part(summary, section, findings, panel=panel)
 
 
 def _slice_finding(begin: str, row: Any) -> Finding:

@@ -42,6 +42,11 @@ class Study:
         """In the order of the tables."""
         return list(map(str, self.trials["experiment"].unique()))
 
+    @property
+    def main(self) -> str:
+        """The experiment with most trials, the first of several."""
+        return str(self.trials["experiment"].value_counts(sort=False).idxmax())
+
     def prefix(self, experiment: str) -> str:
         """`clean: ` before a sentence on one of several experiments; nothing where there is only one."""
         return f"{experiment}: " if len(self.experiments) > 1 else ""
@@ -385,6 +390,7 @@ def belonging(study: Study) -> Part:
     frames = {"base_drift": drift, "pretraining_loss": losses, "test_set_mismatches": mismatches}
     section = Section(
         "Do the rows belong together?",
+        hint="base accuracy, test sets, losses",
         finding="".join(f"{sentence}. " for sentence in said).strip(),
         explanation=" ".join(explanation),
         figures=figures,

@@ -11,9 +11,10 @@ import pytest
 from typer.testing import CliRunner
 
 from lm_validity.errors import InputError
+from lm_validity.pages.svg import points
 from lm_validity.studies.bias.effects import without_arms
 from lm_validity.studies.bias.hierarchy import SHORT, fit_all, formula_section, processes
-from lm_validity.studies.bias.report import READING_NOTES, bias, report_bias
+from lm_validity.studies.bias.report import MOST_ROWS, READING_NOTES, bias, report_bias
 from lm_validity.studies.bias.statistics import effects
 from lm_validity.studies.bias.trials import NO_SPREAD, Study, pair_arms
 from lm_validity.tables.schema import TRIALS, write_table
@@ -102,6 +103,62 @@ def test_a_planted_bias_is_the_headline(report):
     assert f"{bias['mean']:+.4f}" in page
     fit = next(row for row in summary["posterior"] if row["effect"] == "bias")
     assert fit["interval89"][0] > 0.3
+
+
+DECIDED = {  # what the page's heading and the answer on a site's first page begin with
+    "yes": ("Having read the test's texts changes scores", "Yes:"),
+    "lower": ("Having read the test's texts changes scores", "It lowers scores:"),
+    "none": ("No effect found", "No effect found:"),
+    "one task": ("Not known:", "Not known:"),
+    "not measured": ("Not measured:", None),
+}
+
+
+@pytest.mark.parametrize(
+    ("decided", "layout"),
+    [
+        ("yes", {"tasks": 6, "shift": {"test": 0.8}}),
+        ("lower", {"tasks": 6, "shift": {"test": -0.8}}),
+        ("none", {"seed": 2}),
+        ("one task", {"tasks": 1}),
+        ("not measured", {"arms": ("base", "extra")}),
+    ],
+)
+def test_the_page_begins_with_what_the_interval_over_tasks_decides(report, tmp_path, decided, layout):
+    summary, _ = report(sizes=(40,), formula="equations", **layout)
+    page, bias = json.loads((tmp_path / "bias" / "page.json").read_text()), summary["headline"]["demo"]["bias"]
+    heading, answer = DECIDED[decided]
+    assert page["lede"]["heading"].startswith(heading) and 'role="img"' in page["picture"]["svg"]
+    assert len(page["answers"]) == (answer is not None)
+    if bias is None:
+        return
+    (shown,) = page["answers"]
+    ends = [] if bias["interval"] is None else bias["interval"]
+    printed = [points(value, 2, sign=True) for value in (bias["mean"], *ends)]
+    assert shown["sentence"].startswith(answer) and shown["interval"] == page["lede"]["interval"]
+    assert re.findall(r"[+−]\d+\.\d+", page["lede"]["sentence"] + page["lede"]["interval"]) == printed
+    for picture in (shown["svg"], page["picture"]["svg"]):
+        label = re.search('aria-label="([^"]*)"', picture)[1]
+        assert all(number in label for number in printed)
+    for said in (page["lede"]["sentence"], shown["sentence"]):
+        assert len(said.split()) <= 18
+
+
+def test_a_heading_over_several_experiments_counts_them(rows):
+    clean = rows(models=1, tasks=5, sizes=(80,)).assign(experiment="clean")
+    planted = rows(models=1, tasks=4, sizes=(40,), shift={"test": 2.5}, seed=1).assign(experiment="planted")
+    page, summary = bias(Study(pair_arms(pd.concat([clean, planted], ignore_index=True))), formula="equations")
+    assert page.lede.heading.endswith(" in 1 of 2 experiments")
+    assert points(summary["headline"]["clean"]["bias"].mean, 2, sign=True) in page.lede.sentence
+
+
+def test_a_picture_of_many_tasks_has_those_that_change_most(rows):
+    table = rows(models=1, tasks=MOST_ROWS + 5, subsamples=2, sizes=(20,), arms=("extra", "test"))
+    page, summary = bias(Study(pair_arms(table)), formula="equations")
+    sizes = {row["task"]: abs(row["bias"]) for row in summary["tasks"]}
+    shown = set(re.findall(">(task[0-9]+)<", page.picture.svg))
+    assert len(shown) == MOST_ROWS
+    assert min(sizes[task] for task in shown) >= max(sizes[task] for task in set(sizes) - shown)
 
 
 FINDINGS_OF_TWO_EXPERIMENTS = [
@@ -318,11 +375,11 @@ def test_processes_are_counted_where_a_system_cannot_tell_which_cores_are_ours(m
     assert processes() == 2
 
 
-def test_unreliable_fits_raise_an_alarm(report, monkeypatch):
+def test_unreliable_fits_raise_an_alarm(report, monkeypatch, tmp_path):
     monkeypatch.setattr("lm_validity.studies.bias.statistics.model.MINIMUM_EFFECTIVE_NODES", 1e9)
-    summary, page = report(sizes=(40,))
+    summary, _ = report(sizes=(40,))
     assert not any(row["reliable"] for row in summary["posterior"])
-    assert "card alarm" in page
+    assert json.loads((tmp_path / "bias" / "page.json").read_text())["findings"][0]["alarm"]
     assert any(note.startswith("UNRELIABLE FIT") for note in summary["notes"])
 
 

@@ -27,9 +27,8 @@ from lm_validity.studies.agreement.statistics.sparse import (
     mean_standing,
     rank_draws,
 )
-from lm_validity.studies.bias.stops import OPEN, stop_words, task_stops
-from lm_validity.studies.bias.summary import TaskStop
-from lm_validity.studies.bias.table import read_trials
+from lm_validity.studies.bias.effects import OPEN, TaskStop, stop_words, task_stops
+from lm_validity.studies.bias.trials import read_trials
 from lm_validity.summaries import is_known
 from lm_validity.words import count, decimal, listing
 

@@ -28,7 +28,7 @@ from lm_validity.summaries import Missing, is_known, number
 from lm_validity.words import count, percent
 
 WIDTH = 380
-MOST_ROWS, MOST_BENCHMARKS, MOST_MODELS, MOST_POINTS = 48, 60, 60, 30_000  # that are drawn
+MOST_ROWS, MOST_BENCHMARKS, MOST_MODELS, MOST_POINTS = 48, 24, 60, 30_000  # that are drawn
 STEADY = "Do scores rise steadily in training?"
 
 
@@ -116,8 +116,9 @@ def _curves(data: SignalData, best_first: Sequence[Benchmark]) -> Picture:
     numbers = sorted({len(benchmark.scored) for benchmark in shown})
     models = count(numbers[-1], "model") if len(numbers) == 1 else f"{numbers[0]} to {numbers[-1]} models"
     each = f"{MOST_MODELS} of the models" if numbers[-1] > MOST_MODELS else "each model"
-    note = f"Scores of {models} against {data.progress.words} of training. Thin: {each}. Thick: their mean where all "
-    note += "have a score; dashed where it is not shown to rise steadily. "
+    note = f"Scores of {models} against {data.progress.words} of training. Thin: {each}. "
+    if any(len(benchmark.mean_curve) > 1 for benchmark in shown):
+        note += "Thick: their mean where all have a score; dashed where it is not shown to rise steadily. "
     note += "Dotted: chance. " if any(is_known(benchmark.chance) for benchmark in shown) else ""
     note += "Signal quality runs from 0 to 1; at 1 scores rise without a dip."
     others = len(data.benchmarks) - _tested(data)[1]
@@ -188,7 +189,7 @@ def _steady_answer(data: SignalData, best_first: Sequence[Benchmark]) -> Answer:
     sentence = f"On {steady} of {count(tested, 'benchmark')}, scores rise more steadily than a random walk."
     if not tested:
         sentence = f"{'Not known' if data.falling else 'Not measured'}: {heading[0].lower()}{heading[1:]}."
-    shown = best_first[:24]
+    shown = best_first[:MOST_BENCHMARKS]
     columns = min(len(shown), 6)
     rows = -(-len(shown) // columns)
     wide, high = WIDTH / columns, 132 / rows

@@ -387,6 +387,7 @@ benchmarks.{subject}
   .signal_quality_interval                    signal_quality_mean               index        -            items
   .signal_quality_null_p                      signal_quality_mean_null_p        probability  models       -
   .signal_quality_walk_p                      signal_quality_mean_walk_p        probability  models       -
+  .steady                                     steady                            yes_or_no    models       -
   .rank_correlation                           rank_correlation_mean             correlation  models       -
   .direction_assumed                          direction_assumed                 yes_or_no    -            -
   .signal_quality_by_size.{size}              signal_quality_of_size            index        -            -
@@ -415,6 +416,7 @@ ranking_consistency.{subject}
   .item_interval                              consistency                       share        -            items
   .coin_flip_interval                         consistency_coin_flips            share        -            coin_flips
   .coin_flip_p                                consistency_coin_flip_p           probability  -            -
+  .lasts                                      consistency_lasts                 yes_or_no    -            -
   .with_last                                  consistency_with_last             share        -            -
   .by_size.{size}                             consistency_of_size               share        -            -
 ranking_consistency.{subject}.pairs[size,first,second]
@@ -429,6 +431,7 @@ ranking_consistency.{subject}
   .fitted.item_interval                       fitted_consistency                share        -            items
   .fitted.coin_flip_interval                  fitted_consistency_coin_flips     share        -            coin_flips
   .fitted.coin_flip_p                         fitted_consistency_coin_flip_p    probability  -            -
+  .fitted.lasts                               fitted_consistency_lasts          yes_or_no    -            -
   .fitted.with_last                           fitted_consistency_with_last      share        -            -
   .fitted.by_size.{size}                      fitted_consistency_of_size        share        -            -
 ranking_consistency.{subject}.fitted.pairs[size,first,second]

@@ -131,7 +131,6 @@ rule report_signal:
     params:
         resamples=RUN.configuration.reports.resamples,
         selection=RUN.configuration.reports.checkpoints,
-        conventions=RUN.configuration.reports.signal.model_dump(),
         configfile=CONFIGFILE,
         folder=subpath(output[0], parent=True),
     message:

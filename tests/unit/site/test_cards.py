@@ -14,6 +14,7 @@ import pytest
 from lm_validity.config.sections import Cards
 from lm_validity.files import read_json, write_json
 from lm_validity.pages.page import Finding, Page, Section, write_page
+from lm_validity.results import lines_of
 from lm_validity.site.cards.card import NO, NOT_KNOWN, NOT_MEASURED, PARTLY, YES, Card, Verdict
 from lm_validity.site.cards.quantities import QUANTITIES
 from lm_validity.site.cards.rules import make_verdict
@@ -28,7 +29,6 @@ from lm_validity.studies.agreement.summarize import summarize_agreement_report
 from lm_validity.studies.agreement.uncertainty import agreement_uncertainty
 from lm_validity.studies.bias.summary import TaskEffect
 from lm_validity.studies.items.item_report import analyze_items
-from lm_validity.studies.signal.summary import BenchmarkQuality, Ranking
 from lm_validity.summaries import write_summary
 from lm_validity.tables.schema import SCORES, write_table
 
@@ -308,8 +308,9 @@ def test_signal_and_bias_come_from_their_summaries(tmp_path):
     quality |= {"common": {"points": 3, "at_end": True}}
     row = {"experiment": "x", "task": "a", "effect": "bias", "mean": 0.001, "interval": [-0.004, 0.006]}
     row |= {"excluded_beyond": 0.005, "cells": 2, "subsamples": 5, "trials": 10}
-    assert set(quality) <= {one.name for one in fields(BenchmarkQuality)}
-    assert set(ranking) <= {one.name for one in fields(Ranking)}
+    paths = [line.path for line in lines_of("signal")]
+    for report_key, entry in (("benchmarks", quality), ("ranking", ranking)):
+        assert all(any(path.startswith(f"{report_key}.{{subject}}.{key}") for path in paths) for key in entry)
     assert set(row) == {one.name for one in fields(TaskEffect)}
     notes = ["Scores of a are odd.", "Scores of aa too.", "ranking.a.settled_from_interval_b: It wavers."]
     signal = {"benchmarks": {"a": quality}, "ranking": {"a": ranking}, "notes": notes}

@@ -88,8 +88,8 @@ def fill(record, parts, line, made):
         key = re.sub(r"\{\w+\}", text, part)
         if not rest:
             record[key] = made.of(kind)
-        elif len(rest) == 1 and rest[0][0] == "[":
-            record[key] = [made.of(kind), made.of(kind)]
+        elif all(part[0] == "[" for part in rest):
+            record[key] = made.of(functools.reduce(lambda inner, _: list[inner], rest, kind))
         elif rest[0][0] == "[":
             paths = [name.partition("=")[0].split(".") for name in rest[0][1:-1].split(",") if name[0] != "#"]
             items = record.setdefault(key, [{}, {}])

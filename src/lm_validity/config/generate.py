@@ -32,8 +32,8 @@ def render_yaml(configuration: Configuration) -> str:
 
 def render_defaults() -> str:
     """Every key with its default as YAML, those too of the sections that not every configuration has."""
-    sections = {"bias": BiasSettings(), "miniature": MiniatureSettings()}
-    return render_yaml(Configuration.model_construct(name="my-run", **sections))
+    whole = Configuration.model_construct(name="my-run", bias=BiasSettings(), miniature=MiniatureSettings())
+    return render_yaml(whole)
 
 
 def key_schema() -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 import pandas as pd
 
-from lm_validity.config.bias_plan import BiasPlan
+from lm_validity.config.plan import BiasPlan
 from lm_validity.studies.bias.by_task import effects_by_task
 from lm_validity.studies.bias.distributions import model_correlations
 from lm_validity.studies.bias.effects import (

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from lm_validity.config.bias_plan import BiasPlan
+from lm_validity.config.plan import BiasPlan
 from lm_validity.studies.bias.statistics.effects import LEVEL, ROUNDING, excluded_beyond
 from lm_validity.studies.bias.statistics.model import EFFECTS
 from lm_validity.studies.bias.summary import TaskEffect

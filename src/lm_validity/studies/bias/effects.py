@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from lm_validity.config.bias_plan import BiasPlan
+from lm_validity.config.plan import BiasPlan
 from lm_validity.studies.bias.statistics.effects import (
     ONE_TASK,
     MeanOverTasks,

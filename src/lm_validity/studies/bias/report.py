@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from lm_validity.config.bias_plan import BiasPlan
+from lm_validity.config.plan import BiasPlan
 from lm_validity.pages.page import write_report
 from lm_validity.studies.bias.analysis import analyze_bias
 from lm_validity.studies.bias.page import bias_page

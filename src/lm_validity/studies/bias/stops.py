@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pandas as pd
 
-from lm_validity.config.bias_plan import BiasPlan
+from lm_validity.config.plan import BiasPlan
 from lm_validity.errors import InputError
 from lm_validity.pages.page import Section, Table
 from lm_validity.studies.bias.by_task import NO_SPREAD, effects_by_task, least_half_width, subsamples_there

@@ -32,7 +32,7 @@ from lm_validity.summaries import Missing, entries_of
 from lm_validity.words import Reason, ReasonCode
 
 COLUMNS = {
-    "study": "the report: agreement, factors, signal, bias, items, compare or screening",
+    "study": "the report: agreement, factors, readiness, signal, bias, items, compare or screening",
     "quantity": "what the number is",
     "subject": "what it is of: a benchmark, a model, a family, a category or a task; null: of all together",
     "other": "the other one, where it is of two",
@@ -82,6 +82,24 @@ _INFLUENCE = """
 influence.{protocol}[kind,name=subject]
   .mean_tau                                   tau_mean_without                  tau          -            -
   .first_component                            first_component_without           share        -            -
+"""
+
+_GAP = """
+  .models                                     models                            models       -            -
+  .lead.{protocol}.value                      lead                              score        models       -
+  .lead.{protocol}.interval                   lead                              score        -            families
+  .lead.{protocol}.standard_error             lead_error                        score        models       -
+  .lead.{protocol}.p                          lead_p                            probability  models       -
+  .change.value                               readiness_change                  score        models       -
+  .change.interval                            readiness_change                  score        -            families
+  .change.standard_error                      readiness_change_error            score        models       -
+  .change.p                                   readiness_change_p                probability  models       -
+  .p_adjusted                                 readiness_change_p_adjusted       probability  models       -
+  .without_family.{other}                     readiness_change_without          score        -            -
+  .placebo_rank                               readiness_placebo_rank            rank         placebo_families -
+  .placebo_families                           readiness_placebo_families        families     -            -
+  .checks.{check}.lead.{protocol}             lead_check                        score        models       -
+  .checks.{check}.change                      readiness_change_check            score        models       -
 """
 
 KEYS: Mapping[str, str] = {
@@ -319,6 +337,18 @@ completion.{protocol}
 """
     + _INFLUENCE
     + _CHECKS,
+    "readiness": """
+models                                        models                            models       -            -
+groups[group]
+  .models.{side}                              models_compared                   models       -            -
+  .families.{side}                            families_compared                 families     -            -
+  .alone.{side}                               models_beyond_overlap             models       -            -
+  .unknown                                    models_of_unknown_side            models       -            -
+  .knots[#place]                              knot                              operations   -            -
+groups[group].together"""
+    + _GAP
+    + "groups[group].benchmarks.{subject}"
+    + _GAP,
     "signal": """
 selection                                     selection                         text         -            -
 conventions

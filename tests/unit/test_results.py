@@ -15,6 +15,7 @@ from lm_validity.pages.page import Page, write_report
 from lm_validity.results import CARDS, COLUMNS, INTERVALS, KEYS, UNIQUE, Row, lines_of, rows_of
 from lm_validity.site.cards.quantities import QUANTITIES
 from lm_validity.studies.agreement.factors.summary import FactorsSummary
+from lm_validity.studies.agreement.readiness import ReadinessSummary
 from lm_validity.studies.agreement.screening_report import ScreeningSummary
 from lm_validity.studies.agreement.summary import AgreementSummary
 from lm_validity.studies.bias.summary import BiasSummary
@@ -27,6 +28,7 @@ from lm_validity.words import Reason, ReasonCode
 SUMMARIES = {
     "agreement": AgreementSummary,
     "factors": FactorsSummary,
+    "readiness": ReadinessSummary,
     "signal": SignalSummary,
     "bias": BiasSummary,
     "items": ItemsSummary,

@@ -197,7 +197,7 @@ def test_comments_unrelated_keys_and_batch_sizes_compute_nothing(project):
     config.write_text(
         "# a comment\n"
         + text.replace("batch_size: 64", "batch_size: 16")
-        .replace("epochs: 3", "epochs: 3, micro_batch: 2")
+        .replace("epochs: 3", "epochs: 3, gradient_checkpointing: true")
         .replace("resamples: 200", "resamples: 150")
     )
     project.snakemake("scores", *CONFIG)

@@ -27,7 +27,7 @@ UsageError: type[typer.BadParameter] = typer.BadParameter.__base__  # type: igno
 # What `lm-validity --help` lists, in its order. Reference pages list the others too.
 GROUPS = {
     "Results that you have": ("report", "compare", "card", "import", "export", "filter"),
-    "A study of your own": ("init", "cost", "rehearse", "preflight", "status", "findings", "forget", "plan"),
+    "A study of your own": ("init", "config", "cost", "rehearse", "preflight", "status", "findings", "forget", "plan"),
     "Tools": ("gpu-check",),
 }
 FURTHER = ("lm-eval", "simulate")

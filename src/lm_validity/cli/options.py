@@ -93,9 +93,9 @@ def _keyword(name: str, annotation: Any) -> inspect.Parameter:
 
 def report_folders(run: Run) -> list[Path]:
     """The reports of the studies that the configuration asks for; older ones of others may lie beside them."""
-    from lm_validity.run.grid import REPORTS_OF
+    from lm_validity.run.grid import reports_of
 
-    names = [name for study in run.configuration.studies for name in REPORTS_OF[study]]
+    names = [name for study in run.configuration.studies for name in reports_of(study, run.configuration)]
     folders = [run.results / "reports" / name for name in names]
     return [folder for folder in folders if (folder / "page.json").is_file()]
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 def register(app: typer.Typer) -> None:
     """Add this module's subcommands."""
-    for command in (init, cost, rehearse, preflight, status, findings, forget, card):
+    for command in (init, config, cost, rehearse, preflight, status, findings, forget, card):
         app.command()(command)
 
 
@@ -67,6 +67,16 @@ def status(
             return
         sys.stdout.flush()
         time.sleep(watch)
+
+
+def config(
+    configfile: Configfile = DEFAULT,
+    defaults: Annotated[bool, typer.Option("--defaults", help="With the defaults instead, without a run.")] = False,
+) -> None:
+    """Print every key of a run's configuration with its meaning and value."""
+    from lm_validity.config.generate import render_defaults, render_yaml
+
+    print(render_defaults() if defaults else render_yaml(load_run(configfile).configuration), end="")
 
 
 def cost(

@@ -56,7 +56,7 @@ def test_a_removed_cell_is_missing_with_what_stands_on_it(built):
 
 def test_a_cell_of_another_recipe_is_stale(built):
     text = Path("replay/replay.yaml").read_text()
-    Path("other.yaml").write_text(text.replace("finetuning: {", "finetuning: { rank: 4,"))
+    Path("other.yaml").write_text(text.replace("finetuning: {", "finetuning: { max_length: 500,"))
     counts = RunState(load_run("other.yaml")).counts
     assert counts["finetune_adapter"]["stale"] == 42 and counts["evaluate_model"]["done"] == 42
     # oak-s on sums kept the untouched model, which did not change

@@ -31,7 +31,7 @@ def command(tmp_path, monkeypatch, capsys):
             "name": "run",
             "models": "models.tsv",
             "benchmarks": "benchmarks.tsv",
-            "finetuning": {"micro_batch": 2, "effective_batch": 2, "max_length": 32},
+            "finetuning": {"max_length": 32},
             "evaluation": {"batch_size": 2},
             "size_classes": {"one": {"gpu_memory_gb": 40} | size_class},
         }

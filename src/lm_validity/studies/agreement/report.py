@@ -21,6 +21,7 @@ from lm_validity.studies.agreement.benchmarks import (
     wording_error,
 )
 from lm_validity.studies.agreement.data import Data, selected_on_test
+from lm_validity.studies.agreement.front import above_the_folds
 from lm_validity.studies.agreement.incomplete import compare_pooled, despite_missing_cells
 from lm_validity.studies.agreement.robustness import (
     influence,
@@ -138,6 +139,7 @@ def agreement(
         findings=[finding for part in parts for finding in part.findings if finding is not None],
         sections=[part.section for part in parts if part.section is not None],
         notes=notes,
+        **above_the_folds(data, tau, change, pooled, by_benchmark),
     )
     return page, {key: summary[key] for key in KEYS}
 

@@ -149,8 +149,10 @@ def rug(axis: Axis, values: Sequence[float], top: float, bottom: float, kind: st
 
 
 def carpet(ranks: np.ndarray, x: float, y: float, width: float, height: float, last: float | None = None) -> Markup:
-    """Ranks (models, benchmarks) as shades, 1 = dark, `last` = light; NaN is grey. A cell is a pixel of an image that is
-    stretched."""
+    """Ranks (models, benchmarks) as shades, 1 = dark to `last` = light; NaN is grey.
+
+    A cell is a pixel of an image that is stretched.
+    """
     image = Markup(
         '<image x="{:g}" y="{:g}" width="{:g}" height="{:g}" preserveAspectRatio="none" '
         'style="image-rendering:pixelated" href="data:image/png;base64,{}"/>'

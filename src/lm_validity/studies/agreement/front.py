@@ -82,7 +82,11 @@ def above_the_folds(
         shown = {p: (data.common[p][data.models_in_both], mean) for p, mean in zip(
             (DIRECT, TRAINED), (change.before, change.after), strict=True
         )}  # fmt: skip
-        panels = [_for_whom(change), _by_size(improvement["by_size_ratio"], HEAD_TWO), _every_pair(data, columns)]
+        panels = [
+            _for_whom(change),
+            _by_size(improvement["by_size_ratio"], HEAD_TWO),
+            _every_pair(data, columns, protocols),
+        ]
         return {
             "lede": _change_lede(change),
             "picture": _carpets(data, shown, columns, data.models_in_both),
@@ -91,9 +95,9 @@ def above_the_folds(
         }
     shown = {protocol: (data.scores[protocol], tau[protocol]["mean"])}
     rows = {protocol: tau[protocol]["by_size_ratio"]}
-    panels = [_against_noise(tau[protocol], protocol), _by_size(rows, HEAD_ONE), _every_pair(data, columns)]
+    panels = [_against_noise(tau[protocol], protocol), _by_size(rows, HEAD_ONE), _every_pair(data, columns, [protocol])]
     lede, answer = _noise_lede(tau[protocol]), _noise_answer(data, tau[protocol], protocol, columns)
-    if len(protocols) == 2:
+    if few and len(protocols) == 2:
         lede, answer = _not_yet(data, change), _not_yet_answer(data, change, tau)
         panels[0] = Panel(CHANGE_QUESTION, _trained_so_far(data), _progress(data, change), "not known", "not known yet")
     return {
@@ -124,7 +128,7 @@ def _tau(value: Value) -> str:
 def _change_lede(change: Change) -> Lede:
     interval, heading = change.quoted, "Do benchmarks agree on which model is better?"
     if interval is not None:
-        heading = "No change found in how well benchmarks agree, however models were trained"
+        heading = "No change found in how well benchmarks agree"
         if interval[0] > 0:
             heading = "Benchmarks agree better once every model has trained for the test"
         if interval[1] < 0:
@@ -217,26 +221,23 @@ def _noise_answer(data: Data, entry: Entry, protocol: str, columns: list[int]) -
 
 
 def _not_yet(data: Data, change: Change) -> Lede:
-    trained = f"{len(data.models_in_both)} of {count(len(data.matrix.models), 'model')} have both scores"
-    sentence = f"Change in agreement so far: {svg.decimal(number(change.change), sign=True)}" if is_known(
-        change.change
-    ) else ""  # fmt: skip
-    interval = _with("95%", change.quoted, sign=True)
-    return Lede(f"Not known yet whether training makes benchmarks agree: {trained}", sentence, interval)
+    trained, interval = f"{len(data.models_in_both)} of {count(len(data.matrix.models), 'model')}", change.quoted
+    sentence = f"Change in agreement so far: {svg.decimal(number(change.change), sign=True)}"
+    heading = f"Not known yet: {trained} have both scores"
+    return Lede(heading, sentence, _with("95%", interval, sign=True)) if interval is not None else Lede(heading)
 
 
 def _not_yet_answer(data: Data, change: Change, tau: Entry) -> Answer:
-    known, trained = is_known(change.change), _trained_so_far(data).replace("**", "")
-    more = f". Change: {svg.decimal(number(change.change), sign=True)}" if known else ""
-    direct = (
-        f" Direct, on all of them, agreement is {_tau(tau[DIRECT]['mean'])}." if is_known(tau[DIRECT]["mean"]) else ""
-    )
+    interval, trained = change.quoted, _trained_so_far(data).replace("**", "")
+    more = f". Change: {svg.decimal(number(change.change), sign=True)}" if interval is not None else ""
+    mean = tau[DIRECT]["mean"]
     return Answer(
         CHANGE_QUESTION,
         f"Not known yet: {trained}{more}",
         _progress(data, change),
-        _with("95%", change.quoted, sign=True) if known else "",
-        f"On the {count(len(data.models_in_both), 'model')} with both scores.{direct}",
+        _with("95%", interval, sign=True),
+        f"On the {count(len(data.models_in_both), 'model')} with both scores."
+        + (f" Direct, on all of them, agreement is {_tau(mean)}." if is_known(mean) else ""),
         "The rankings",
     )
 
@@ -281,7 +282,8 @@ def _carpet(
     ranks, order = _ordered(scores[:, columns])
     names = [svg.shortened(data.tasks[column], 18) for column in columns]
     labels = [data.matrix.labels[models[row]] for row in order]
-    height = min(340, max(60, 26 * len(ranks))) if width > 400 else min(260, max(60, 20 * len(ranks)))
+    tallest = {342: 260, 560: 340}.get(width, 250)
+    height = min(tallest, max(60, 24 * len(ranks)))
     cell, slope = (width - 8) / max(len(names), 1), 0.707 * 6.1
     written = cell >= 12.5
     left = 4.0
@@ -346,7 +348,11 @@ def _for_whom(change: Change) -> Panel:
         "families": "other families, too",
         "benchmarks": "other benchmarks, too",
     }
-    drawn = {name: change.intervals[key] for key, name in names.items() if is_known(change.intervals.get(key))}
+    drawn = {
+        name: ends
+        for key, name in names.items()
+        if not isinstance(ends := change.intervals.get(key, Missing("")), Missing)
+    }
     value, intervals = number(change.change), list(drawn.values())
     low = min(0.0, value, *(ends[0] for ends in intervals)) if intervals else min(0.0, value)
     high = max(0.0, value, *(ends[1] for ends in intervals)) if intervals else max(0.0, value)
@@ -400,13 +406,11 @@ def _by_size(by_protocol: dict[str, Any], words: str) -> Panel | None:
     return Panel("Does size make them agree?", text, svg.svg(360, 132, label, *marks))
 
 
-def _every_pair(data: Data, columns: list[int]) -> Panel | None:
-    """The tau of every pair of benchmarks: direct below the diagonal, train before test above it."""
-    improved, compared = data.improved
-    taus = {p: (data.common_tau if compared else data.tau)[p][np.ix_(columns, columns)] for p in data.matrix.protocols}
-    first, last = (taus[p] for p in (data.matrix.protocols[0], data.matrix.protocols[-1]))
-    size = len(columns)
-    square = np.where(np.tri(size, k=-1, dtype=bool), first, last)
+def _every_pair(data: Data, columns: list[int], protocols: list[str]) -> Panel | None:
+    """The tau of every pair of benchmarks; of two protocols that of the second above the diagonal."""
+    both, size = len(protocols) == 2, len(columns)
+    below, *_, above = ((data.common_tau if both else data.tau)[p][np.ix_(columns, columns)] for p in protocols * 2)
+    square = np.where(np.tri(size, k=-1, dtype=bool), below, above)
     square[np.eye(size, dtype=bool)] = np.nan
     finite = square[np.isfinite(square)]
     if not len(finite):
@@ -415,8 +419,8 @@ def _every_pair(data: Data, columns: list[int]) -> Panel | None:
     # a carpet is dark at rank 1 and light at the last one
     shades = 1 + 99 * (1 - square) / (1 - lowest)
     marks = [svg.carpet(shades, 92, 2, 114, 114, last=100)]
-    both = compared and len(taus) == 2
     if both:
+        improved, compared = data.improved
         text = f"**{improved} of {compared}** pairs of benchmarks agree better after training"
         marks += [svg.text(84, 110, NAME[DIRECT], "d", "end"), svg.text(214, 14, NAME[TRAINED], "t")]
     else:
@@ -517,8 +521,8 @@ def _progress(data: Data, change: Change) -> Markup:
     marks += [svg.text(0, bottom + 13, words, "t"), svg.text(378, bottom + 13, unit, "", "end")]
     interval, value = change.quoted, number(change.change)
     label = f"{words}. Change in agreement not known."
-    if is_known(change.change):
-        reach = max(1.0, math.ceil(2 * max(abs(value), *(abs(end) for end in interval or [0.0]))) / 2)
+    if interval is not None:
+        reach = max(1.0, math.ceil(2 * max(abs(value), *(abs(end) for end in interval))) / 2)
         axis = svg.Axis(-reach, reach, 12, 368)
         grid = _grid(-reach, reach, 5)
         y = bottom + 44
@@ -527,7 +531,7 @@ def _progress(data: Data, change: Change) -> Markup:
             svg.estimate(axis, value, interval, y, "k"),
             svg.text(12, y + 43, "change in agreement, direct → train before test"),
         ]
-        said = _with("95%", interval, sign=True) or "no interval"
+        said = _with("95%", interval, sign=True)
         label = f"{words}. Change in agreement {svg.decimal(value, sign=True)}, {said}."
     return svg.svg(380, 132 if bottom < 30 else 150, label, *marks)
 

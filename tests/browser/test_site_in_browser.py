@@ -12,6 +12,7 @@ import pytest
 from tests.browser.checks import WIDTHS, assert_accessible, assert_operable, assert_readable
 from tests.browser.conftest import open_page, wait_for
 
+from lm_validity.config.sections import Reports
 from lm_validity.pages.page import Finding, Page, Section, Table, write_page
 from lm_validity.site.report import build_site
 from lm_validity.studies.agreement.factors.report import report_factors
@@ -49,8 +50,8 @@ def site(tmp_path_factory) -> Path:
         folder / "benchmarks.csv", index=False
     )
     paths = [folder / name for name in ("scores.parquet", "models.csv", "benchmarks.csv")]
-    report_agreement(*paths, folder / "agreement", resamples=60)
-    report_factors(*paths, folder / "factors", resamples=60)
+    report_agreement(*paths, folder / "agreement", section=Reports(resamples=60))
+    report_factors(*paths, folder / "factors", section=Reports(resamples=60))
     build_site([folder / "agreement", folder / "factors"], folder / "report", missing=[HOSTILE])
     return folder / "report" / "agreement" / "index.html"
 
@@ -131,6 +132,15 @@ def test_sorting_by_mouse_and_keyboard(driver, site):
     button.send_keys(Keys.ENTER)
     values = [float(text) for text in column(driver, table, 2)]
     assert values == sorted(values)
+
+
+def test_a_table_whose_rows_are_still_unpacked_is_sorted(driver, site):
+    open_page(driver, site, 1280)
+    header = driver.execute_script(
+        "const d = document.querySelector('details.table:not([open])'); d.open = true;"
+        "const th = d.querySelectorAll('th')[1]; th.querySelector('button').click(); return th"
+    )
+    wait_for(lambda: header.get_attribute("aria-sort") != "none")
 
 
 def test_searching_and_downloading_what_is_shown(driver, site):

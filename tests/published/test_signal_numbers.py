@@ -12,10 +12,9 @@ import pytest
 from typer.testing import CliRunner
 
 from lm_validity.cli import imports, reports
-from lm_validity.config.sections import E2LM_BATCH_RAMP
+from lm_validity.config.sections import E2LM, E2LM_BATCH_RAMP, Reports
 from lm_validity.studies.signal.report import analyze_signal, summarize
 from lm_validity.studies.signal.statistics.quality import (
-    DEFAULT_WEIGHTS,
     autocorrelation,
     overall_score,
     rank_correlation,
@@ -139,7 +138,7 @@ def test_ranking_consistency_of_the_27_released_checkpoints_is_null_with_the_rea
     rows = read_e2lm(PUBLISHED / "curves.csv")
     write_table(rows[rows["iteration"] <= 54_000], SCORES, tmp_path / "scores.parquet")
     found = summary_values(
-        summarize(analyze_signal(tmp_path / "scores.parquet", PUBLISHED / "models.csv", resamples=0))
+        summarize(analyze_signal(tmp_path / "scores.parquet", PUBLISHED / "models.csv", section=Reports(resamples=0)))
     )
     assert {entry["value"] for entry in found["ranking_consistency"].values()} == {None}
     assert any("ranking_consistency.anli_r1.value" in note and "220" in note for note in found["notes"])
@@ -170,9 +169,9 @@ def test_overall_scores_of_the_printed_tables():
     for _, table in tables.groupby("table"):
         decimals = table[[*parts, "global_printed"]].map(lambda text: len(text.partition(".")[2])).max()
         rounding = 0.5 * 10.0**-decimals
-        recomputed = overall_score(table[parts].astype(float).to_numpy(), DEFAULT_WEIGHTS)
+        recomputed = overall_score(table[parts].astype(float).to_numpy())
         assert recomputed == pytest.approx(table["global_recomputed"].astype(float).to_numpy(), abs=1e-9)
-        allowance = DEFAULT_WEIGHTS.as_array() @ rounding[parts] + rounding["global_printed"]
+        allowance = np.array(E2LM.weights) @ rounding[parts] + rounding["global_printed"]
         difference = np.abs(recomputed - table["global_printed"].astype(float))
         odd += list(table["dataset"][difference > allowance + 1e-12])
     # tele_qna is printed in two tables

@@ -16,6 +16,7 @@ sys.path.insert(0, str(ROOT / "benchmarks"))
 import sparse_grid  # noqa: E402
 
 from lm_validity.config.plan import AUDIT, BY_SCORES  # noqa: E402
+from lm_validity.config.sections import Reports  # noqa: E402
 from lm_validity.monitor.planning import (  # noqa: E402
     Cost,
     balanced,
@@ -218,7 +219,7 @@ def test_the_page_warns_where_an_audit_of_a_family_finds_too_few_inside(table, r
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("lm_validity.pages.page.save_figure", lambda spec, stem: None)
         *files, plan = audited_family(table, rows, tmp_path, family)
-        report_agreement(*files, tmp_path / "report", resamples=0, plan=plan)
+        report_agreement(*files, tmp_path / "report", section=Reports(resamples=0), plan=plan)
     summary, page = (json.loads((tmp_path / "report" / name).read_text()) for name in ("summary.json", "page.json"))
     trust = summary["incomplete"][TRAINED]["trust"]
     assert (trust["source"], trust["cells"]) == ("audit", 40) and trust["widening"] > 1

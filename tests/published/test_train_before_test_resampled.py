@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from lm_validity.config.sections import Reports
 from lm_validity.site.report import build_site
 from lm_validity.studies.agreement.factors.report import report_factors
 from lm_validity.studies.agreement.report import report_agreement
@@ -27,8 +28,8 @@ def run(tmp_path_factory) -> dict:
     started = time.process_time()
     write_table(read_lm_harmony(PUBLISHED / "scores.json"), SCORES, folder / "scores.parquet")
     paths = [folder / "scores.parquet", PUBLISHED / "models.csv", PUBLISHED / "benchmarks.csv"]
-    report_agreement(*paths, folder / "agreement", resamples=2000)
-    report_factors(*paths, folder / "factors", resamples=2000)
+    report_agreement(*paths, folder / "agreement", section=Reports(resamples=2000))
+    report_factors(*paths, folder / "factors", section=Reports(resamples=2000))
     build_site([folder / "agreement", folder / "factors"], folder / "site")
     seconds = time.process_time() - started
     summaries = {

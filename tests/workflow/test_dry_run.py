@@ -173,6 +173,14 @@ def test_a_mistake_in_the_configuration_is_named(project):
     assert done.stderr.count("\n") == 1 and done.stderr.startswith("Error: config/test.yaml: unknown key")
 
 
+def test_a_run_whose_plan_cannot_be_written_does_not_start(project):
+    place = project.folder / "results" / "test"
+    (place / "configuration.json").mkdir(parents=True)  # stops root too, as a full disk does
+    done = project.snakemake("--configfile", "config/test.yaml", code=1)
+    assert re.search(r"^results/test: [^\n]+ Hint: [^\n]+$", done.stderr, re.MULTILINE)
+    assert "Traceback" not in done.stderr and not list(place.glob(".*"))
+
+
 def test_the_slurm_profile_is_found_by_name_and_submits(tmp_path):
     """`--profile slurm` from the root resolves to the slurm executor, whatever else is installed."""
     environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin"}

@@ -187,11 +187,20 @@ def start_run():
     """Write down what the jobs read, the merged configuration and the sheets, and which Snakemake drives the run."""
     values = RUN.configuration.model_dump(mode="json")
     values["results"] = str(Path(PLACE).parent)
-    for name, value in ((PLANNED_SHEETS, SHEETS.texts), ("configuration.json", values)):
-        path, text = Path(PLACE, name), json_text(value)
-        if not path.is_file() or path.read_text(encoding="utf-8") != text:
-            write_text(path, text)
-    record_controller(Path(PLACE))
+    try:
+        for name, value in (
+            (PLANNED_SHEETS, SHEETS.texts),
+            ("configuration.json", values),
+        ):
+            path, text = Path(PLACE, name), json_text(value)
+            if not path.is_file() or path.read_text(encoding="utf-8") != text:
+                write_text(path, text)
+        record_controller(Path(PLACE))
+    except OSError as error:
+        raise WorkflowError(
+            f"{PLACE}: the run cannot start, since what it was planned with cannot be written ({error.strerror}). "
+            "Hint: free space there, or choose another folder with `results`."
+        )
 
 
 def is_locked():

@@ -32,13 +32,14 @@ rule report_agreement:
         runtime=60,
     params:
         resamples=RUN.configuration.reports.resamples,
+        configfile=CONFIGFILE,
         plan=PLAN_OPTION,
         folder=subpath(output[0], parent=True),
     message:
         "report agreement"
     shell:
         "lm-validity report agreement --scores {input.scores:q} --items {input.documents:q}"
-        " --selections {input.selections:q} --models {input.models:q} --benchmarks {input.benchmarks:q} --resamples {params.resamples} {params.plan} --output {params.folder:q} > {log:q} 2>&1"
+        " --selections {input.selections:q} --models {input.models:q} --benchmarks {input.benchmarks:q} --configfile {params.configfile:q} {params.plan} --output {params.folder:q} > {log:q} 2>&1"
 
 
 rule report_factors:
@@ -66,13 +67,14 @@ rule report_factors:
         runtime=60,
     params:
         resamples=RUN.configuration.reports.resamples,
+        configfile=CONFIGFILE,
         plan=PLAN_OPTION,
         folder=subpath(output[0], parent=True),
     message:
         "report factors"
     shell:
         "lm-validity report factors --scores {input.scores:q} --models {input.models:q}"
-        " --benchmarks {input.benchmarks:q} --resamples {params.resamples} {params.plan} --output {params.folder:q} > {log:q} 2>&1"
+        " --benchmarks {input.benchmarks:q} --configfile {params.configfile:q} {params.plan} --output {params.folder:q} > {log:q} 2>&1"
 
 
 rule report_signal:
@@ -101,14 +103,14 @@ rule report_signal:
     params:
         resamples=RUN.configuration.reports.resamples,
         selection=RUN.configuration.reports.checkpoints,
-        conventions=RUN.configuration.reports.signal.as_arguments(),
+        configfile=CONFIGFILE,
         folder=subpath(output[0], parent=True),
     message:
         "report signal"
     shell:
         "lm-validity report signal --scores {input.scores:q} --items {input.documents:q} --models {input.models:q}"
-        " --benchmarks {input.benchmarks:q} --selection {params.selection} --resamples {params.resamples}"
-        " {params.conventions} --output {params.folder:q} > {log:q} 2>&1"
+        " --benchmarks {input.benchmarks:q} --configfile {params.configfile:q}"
+        " --output {params.folder:q} > {log:q} 2>&1"
 
 
 rule build_site:

@@ -23,9 +23,8 @@ rule report_screening:
         runtime=30,
     params:
         results=subpath(input.scores, ancestor=2),
-        training_examples=RUN.configuration.screening.training_examples,
-        unimproved_share=RUN.configuration.screening.unimproved_share,
-        negative_share=RUN.configuration.screening.negative_share,
+        thresholds=RUN.configuration.screening.model_dump(),
+        configfile=CONFIGFILE,
         plan=PLAN_OPTION,
         folder=subpath(output[0], parent=True),
     message:
@@ -33,8 +32,7 @@ rule report_screening:
     shell:
         "lm-validity report screening --scores {input.scores:q} --models {input.models:q}"
         " --benchmarks {input.benchmarks:q} --results {params.results:q}"
-        " --training-examples {params.training_examples} --unimproved-share {params.unimproved_share}"
-        " --negative-share {params.negative_share} {params.plan} --output {params.folder:q} > {log:q} 2>&1"
+        " --configfile {params.configfile:q} {params.plan} --output {params.folder:q} > {log:q} 2>&1"
 
 
 rule screening:

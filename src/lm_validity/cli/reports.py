@@ -1,39 +1,109 @@
-"""`lm-validity report …`: from tables only, so they also run on published or imported scores."""
+"""`lm-validity report …`, and what else is made from results that are there: `compare` and `simulate`.
+
+Reports read tables only, so they also run on published or imported scores."""
 
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
-from lm_validity.cli.help import make_group, paths_or_command
-from lm_validity.cli.report_site import NAME, report_site
+from lm_validity.cli import imports
+from lm_validity.cli.options import make_group, paths_or_command, takes_section
 from lm_validity.config.load import load_run
-from lm_validity.config.sections import E2LM, Checkpoints, Convention, Normalisation, Reports, Screening, Ties
+from lm_validity.config.sections import REPORTS, Reports, Screening, SignalConventions
+from lm_validity.terminal import say
 
+NAME = "DIR_OR_FILES..."  # of the command without a name, as the help lists it
 app = make_group(
     "Write one report from tables, or all that the data allow from result files. "
     "If a folder has a subcommand's name, write ./signal.",
     paths_or_command(NAME),
 )
-app.command(NAME)(report_site)
 Scores = Annotated[Path, typer.Option(help="scores.parquet")]
 Models = Annotated[Path, typer.Option(help="Models sheet (CSV or TSV).")]
 Benchmarks = Annotated[Path, typer.Option(help="Benchmarks sheet (CSV or TSV).")]
 Output = Annotated[Path, typer.Option(help="Folder for summary.json, tables, figures and the page.")]
-Resamples = Annotated[int, typer.Option(min=0, help="Resamples for intervals. 0 skips intervals.")]
 Plan = Annotated[Path | None, typer.Option(help="Plan sheet: cells outside it do not count as missing.")]
 PlannedBy = Annotated[Path | None, typer.Option(help="The run's configuration, which says what was planned.")]
-REPORTS, SCREENING, WORDS = Reports(), Screening(), E2LM.as_words()
+CONVENTIONS = (f"signal.{key}" for key in SignalConventions.model_fields)
+
+
+def register(root: typer.Typer) -> None:
+    """Add this module's subcommands."""
+    root.add_typer(app, name="report")
+    root.command()(compare)
+    root.add_typer(simulations, name="simulate")
+
+
+@app.command(NAME)
+def report_site(
+    results: Annotated[
+        list[Path],
+        typer.Argument(
+            help="Result files of any known format, folders to search for them, or tables (scores, items, trials). "
+            "PROTOCOL=FOLDER (direct, train_before_test) for the results of one protocol."
+        ),
+    ],
+    output: Annotated[Path, typer.Option(help="Folder for the site.")],
+    models: Annotated[Path | None, typer.Option(help="Models sheet, such as an edited OUTPUT/models.tsv.")] = None,
+    benchmarks: Annotated[
+        Path | None, typer.Option(help="Benchmarks sheet, such as an edited OUTPUT/benchmarks.tsv.")
+    ] = None,
+    beside: Annotated[
+        Path | None,
+        typer.Option(help="scores.parquet of other models, which are shown on the benchmarks that both have."),
+    ] = None,
+    model: imports.ModelNames = None,
+    path: imports.PathPattern = None,
+    protocol: imports.Protocol = None,
+    prepared_on: imports.PreparedOn = None,
+    groups: imports.Groups = "keep",
+    errors_from_items: imports.ErrorsFromItems = False,
+    tokens_per_step: imports.TokensPerStep = None,
+    format_name: imports.FormatName = None,
+    strict: imports.Strict = False,
+    columns: imports.Columns = "",
+    scores: imports.ScoreColumns = "",
+    across: imports.Across = None,
+    percent: imports.Percent = False,
+    as_is: imports.AsIs = False,
+    repeats: imports.RepeatsOf = "refuse",
+    plan: Annotated[Path | None, typer.Option(help="Plan sheet: cells outside it do not count as missing.")] = None,
+    resamples: Annotated[
+        int, typer.Option(min=0, help="Resamples for intervals. 0 skips the intervals that need them.")
+    ] = REPORTS.resamples,
+    processes: Annotated[int, typer.Option(min=1, help="Reports written at the same time.")] = 2,
+) -> None:
+    """Import results, guess the sheets, and write every report that the data allow as one site."""
+    from lm_validity.site.report import Given
+    from lm_validity.site.report import report_site as write
+
+    paths, options = imports.import_options(
+        results,
+        model=model,
+        path=path,
+        protocol=protocol,
+        prepared_on=prepared_on,
+        groups=groups,
+        errors_from_items=errors_from_items,
+        tokens_per_step=tokens_per_step,
+        format_name=format_name,
+        strict=strict,
+        csv=imports.csv_options(columns, scores, across, repeats, percent=percent, as_is=as_is),
+    )
+    given = Given(models, benchmarks, beside, options, Reports(resamples=resamples), processes, plan=plan)
+    say(*write(paths, output, given))
 
 
 @app.command("agreement")
+@takes_section("reports", "resamples")
 def agreement(
     scores: Scores,
     models: Models,
     benchmarks: Benchmarks,
     output: Output,
+    section: Reports,
     items: Annotated[Path | None, typer.Option(help="items.parquet, for paired significance.")] = None,
-    resamples: Resamples = REPORTS.resamples,
     tau: Annotated[Literal["a", "b", "c"], typer.Option(help="Variant of Kendall's tau. b is the paper's.")] = "b",
     align: Annotated[
         str | None, typer.Option(help="Two benchmarks for the plot of two rankings: BENCHMARK,BENCHMARK.")
@@ -46,91 +116,58 @@ def agreement(
     """Do the benchmarks agree on which model is better, under direct evaluation and train before test?"""
     from lm_validity.studies.agreement.report import report_agreement
 
-    report_agreement(scores, models, benchmarks, output, items, resamples, tau, align, selections, plan)
+    report_agreement(scores, models, benchmarks, output, items, section, tau, align, selections, plan)
 
 
 @app.command("factors")
+@takes_section("reports", "resamples")
 def factors(
     scores: Scores,
     models: Models,
     benchmarks: Benchmarks,
     output: Output,
-    resamples: Resamples = REPORTS.resamples,
+    section: Reports,
     plan: Plan = None,
 ) -> None:
     """How many factors does the score matrix have, and what is the first?"""
     from lm_validity.studies.agreement.factors.report import report_factors
 
-    report_factors(scores, models, benchmarks, output, resamples=resamples, plan=plan)
+    report_factors(scores, models, benchmarks, output, section, plan)
 
 
 @app.command("screening")
+@takes_section("screening", *Screening.model_fields)
 def screening(
     scores: Scores,
     models: Models,
     benchmarks: Benchmarks,
     output: Output,
+    section: Screening,
     results: Annotated[
         Path | None, typer.Option(help="results/<run>, whose records have the numbers of training examples.")
     ] = None,
-    training_examples: Annotated[
-        int, typer.Option(min=0, help="Smallest number of training examples.")
-    ] = SCREENING.training_examples,
-    unimproved_share: Annotated[
-        float, typer.Option(min=0, max=1, help="Largest share of models that do not improve.")
-    ] = SCREENING.unimproved_share,
-    negative_share: Annotated[
-        float, typer.Option(min=0, max=1, help="Largest share of the other benchmarks with negative agreement.")
-    ] = SCREENING.negative_share,
     plan: Plan = None,
 ) -> None:
     """Which candidate benchmarks are usable, and why the others are not."""
     from lm_validity.studies.agreement.screening_report import report_screening
-    from lm_validity.studies.agreement.statistics.ranking import Thresholds
 
-    thresholds = Thresholds(training_examples, unimproved_share, negative_share)
-    report_screening(scores, models, benchmarks, output, thresholds, results=results, plan=plan)
+    report_screening(scores, models, benchmarks, output, section, results=results, plan=plan)
 
 
 @app.command("signal")
+@takes_section("reports", "resamples", "checkpoints", *CONVENTIONS, checkpoints="selection")
 def signal(
     scores: Scores,
     models: Models,
     output: Output,
+    section: Reports,
     benchmarks: Annotated[Path | None, typer.Option(help="Benchmarks sheet (CSV or TSV).")] = None,
     items: Annotated[Path | None, typer.Option(help="items.parquet, for intervals and filters.")] = None,
-    selection: Annotated[Checkpoints, typer.Option(help="Checkpoints to use.")] = REPORTS.checkpoints,
-    resamples: Resamples = REPORTS.resamples,
-    convention: Annotated[
-        Convention, typer.Option(help="Autocorrelation as in the competition's scoring code, or as in its paper.")
-    ] = E2LM.convention,
-    ties: Annotated[
-        Ties, typer.Option(help="Equal scores: stable (they count as an increase) or average (they share ranks).")
-    ] = E2LM.ties,
-    normalisation: Annotated[
-        Normalisation, typer.Option(help="What compliance divides the science model's lead by.")
-    ] = E2LM.normalisation,
-    base_window: Annotated[
-        str, typer.Option(help="FROM,TO in billion tokens: the window that sets the order.")
-    ] = WORDS["base_window"],
-    later_window: Annotated[
-        str, typer.Option(help="FROM,TO in billion tokens: the window in which it should hold.")
-    ] = WORDS["later_window"],
-    weights: Annotated[str, typer.Option(help="Weights of quality, consistency and compliance.")] = WORDS["weights"],
 ) -> None:
     """Does a benchmark tell you anything early in training?"""
-    from lm_validity.studies.signal.options import make_options
     from lm_validity.studies.signal.report import report_signal
 
-    options = make_options(
-        convention=convention,
-        ties=ties,
-        normalisation=normalisation,
-        base_window=base_window,
-        later_window=later_window,
-        weights=weights,
-    )
-    report_signal(scores, models, output, benchmarks, items, selection, resamples, options)
+    report_signal(scores, models, output, benchmarks, items, section)
 
 
 @app.command("bias")
@@ -166,3 +203,49 @@ def items(
     from lm_validity.studies.items.item_report import report_items
 
     report_items(scores, items, output, tuple(documents or ()), benchmarks, models)
+
+
+def compare(
+    model_a: Annotated[str, typer.Argument(help="The first model, as the scores table names it.")],
+    model_b: Annotated[str, typer.Argument(help="The model to compare it with.")],
+    scores: Annotated[Path, typer.Option(help="scores.parquet")],
+    items: Annotated[Path | None, typer.Option(help="items.parquet, to compare item by item.")] = None,
+    benchmarks: Annotated[Path | None, typer.Option(help="Benchmarks sheet (CSV or TSV), for metrics.")] = None,
+    output: Annotated[Path | None, typer.Option(help="Folder for a page, its tables and summary.json.")] = None,
+) -> None:
+    """Compare two models on every benchmark that both have."""
+    from lm_validity.studies.items.compare import compare_models, comparison_lines, write_comparison
+
+    summary = compare_models(model_a, model_b, scores, items, benchmarks)
+    say(*comparison_lines(summary))
+    if output is not None:
+        write_comparison(summary, output)
+        say(f"Page: {output / 'index.html'}")
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# `lm-validity simulate …`: simulations that explain a study's statistics.
+
+simulations = make_group("Run a simulation and write its page.")
+Pages = Annotated[Path, typer.Option(help="Folder for the page, its figures and tables.")]
+
+
+@simulations.command("pca")
+def pca(output: Pages, splits: Annotated[int, typer.Option(min=2, help="Splits for each rank and n.")] = 100) -> None:
+    """Simulate principal components fitted on test rows: a case in which unlabelled test data inflate a score."""
+    from lm_validity.studies.bias.simulations import write_pca_simulation
+
+    write_pca_simulation(output, splits)
+
+
+@simulations.command("prior")
+def prior(
+    trials: Annotated[Path, typer.Option(help="trials.parquet, for the layout of the simulated data.")],
+    output: Pages,
+    formula: Annotated[str, typer.Option(help="equations, notebooks or overdispersed.")] = "overdispersed",
+    draws: Annotated[int, typer.Option(min=10, help="Simulated data sets.")] = 300,
+) -> None:
+    """Show what the priors of the bias study's model imply before any data."""
+    from lm_validity.studies.bias.simulations import write_prior_simulation
+
+    write_prior_simulation(trials, output, formula, draws)

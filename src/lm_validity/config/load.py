@@ -18,6 +18,8 @@ from lm_validity.files import read_json_or, unprintable
 
 PLANNED_SHEETS = "sheets.json"  # beside the configuration that a run wrote down: the texts of its sheets by path
 
+EXPLAINED = "`lm-validity config --defaults` explains every key."
+
 Settings = TypeVar("Settings", bound=BaseModel)
 _MOST_VALUES = 100_000  # of a configuration file
 
@@ -153,9 +155,8 @@ def build_run(values: object, source: str, sheets: Sheets | None = None) -> Run:
     bias_plan = None
     results = configuration.results
     if configuration.models is not None:
-        ramps = {name: ramp.as_ramp() for name, ramp in configuration.batch_ramps.items()}
         classes = configuration.size_classes
-        models = read_models(configuration.models, configuration.name, classes, ramps, results, sheets)
+        models = read_models(configuration.models, configuration.name, classes, results, sheets)
     if configuration.benchmarks is not None:
         benchmarks = read_benchmarks(configuration.benchmarks, configuration.name, results, sheets)
     if "bias" in configuration.studies and configuration.bias is not None:
@@ -282,7 +283,7 @@ def validate(values: object, source: str, kind: type[Settings]) -> Settings: ...
 def validate(values: object, source: str, kind: type[BaseModel] = Configuration) -> BaseModel:
     """A `Configuration` (or a section, `kind`), or one InputError for the first thing that is wrong with it."""
     if not isinstance(values, dict):
-        raise InputError(f"{source}: a mapping of keys was expected.", "see config/config.yaml.")
+        raise InputError(f"{source}: a mapping of keys was expected.", "write `key: value`.")
     _check_printable(values, source, set())
     try:
         return kind.model_validate(values)
@@ -306,17 +307,18 @@ def _input_error(error: ValidationError, source: str, kind: type[BaseModel]) -> 
     message = first["msg"].removeprefix("Value error, ")
     if not first["loc"]:  # about the configuration as a whole
         return InputError(
-            f"{source}: {message}.", first.get("ctx", {}).get("hint", "config/config.yaml shows every key.")
+            f"{source}: {message}.",
+            first.get("ctx", {}).get("hint", EXPLAINED),
         )
     if first["type"] == "extra_forbidden":
         known = _known_keys(kind, first["loc"][:-1])
         hint = did_you_mean(first["loc"][-1], known, f"known keys here: {', '.join(known)}.")
         return InputError(f"{source}: unknown key {place!r}.", hint)
     if first["type"] == "missing":
-        return InputError(f"{source}: key {place!r} is missing.", "config/config.yaml shows every key.")
+        return InputError(f"{source}: key {place!r} is missing.", EXPLAINED)
     return InputError(
         f"{source}: key {place!r}, value {first['input']!r}: {message}.",
-        first.get("ctx", {}).get("hint", "config/config.yaml explains every key."),
+        first.get("ctx", {}).get("hint", EXPLAINED),
     )
 
 
@@ -324,18 +326,19 @@ def _known_keys(section: type[BaseModel], location: tuple[int | str, ...]) -> li
     """The keys of the section at `location` in another, walking the models' annotations."""
     for part in location:
         field = section.model_fields.get(str(part))
-        inner = _section_of(field.annotation) if field else None
+        inner = section_of(field.annotation) if field else None
         if inner is None:
             continue  # a step through a dict's key or a union's tag
         section = inner
-    return list(section.model_fields)
+    return [name for name, field in section.model_fields.items() if field.description]
 
 
-def _section_of(annotation: object) -> type[BaseModel] | None:
+def section_of(annotation: object) -> type[BaseModel] | None:
+    """The section that a field of this type holds, itself or in a mapping; None for a value."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
     for argument in getattr(annotation, "__args__", ()):
-        inner = _section_of(argument)
+        inner = section_of(argument)
         if inner is not None:
             return inner
     return None

@@ -25,7 +25,7 @@ from lm_validity.config.rows import (
     is_folder,
     read_rows,
 )
-from lm_validity.config.sections import BatchRamp, Study
+from lm_validity.config.sections import E2LM_BATCH_RAMP, Study
 from lm_validity.errors import InputError, did_you_mean
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -145,7 +145,7 @@ class Model(ModelFacts):
     dtype: Dtype = "float32"
     checkpoints: Annotated[tuple[Checkpoint, ...], BeforeValidator(_read_checkpoints)] = (FINAL,)
     document_bos: Literal["once", "every", "lm-eval"] | None = None
-    batch_ramp: str | None = None
+    batch_ramp: Literal["e2lm"] | None = None
 
     @property
     def is_local(self) -> bool:
@@ -167,28 +167,14 @@ class Model(ModelFacts):
         """Folders of its files as prefixes of their names: the root, and each checkpoint's subfolder."""
         return ("", *sorted({f"{point.subfolder}/" for point in self.checkpoints if point.subfolder}))
 
-    @field_validator("batch_ramp")
-    @classmethod
-    def know_the_ramp(cls, name: str, info: ValidationInfo) -> str:
-        """Refuses a ramp that is not in the configuration's `batch_ramps`: its iterations could not become tokens.
-        Where no ramps are given to compare with, any name passes."""
-        ramps = (info.context or {}).get("batch_ramps")
-        if ramps is not None and name not in ramps:
-            raise bad_value(
-                "no such ramp in the configuration's batch_ramps",
-                f"use one of {', '.join(ramps)}, or add it to batch_ramps." if ramps else "add it to batch_ramps.",
-            )
-        return name
-
-    def with_tokens_of(self, ramps: Mapping[str, BatchRamp]) -> "Model":
+    def with_tokens_of_ramp(self) -> "Model":
         """With the tokens of checkpoints that have an iteration only, by the ramp that the row names."""
         if self.batch_ramp is None:
             return self
-        ramp = ramps[self.batch_ramp]
         points = tuple(
             point
             if point.tokens_b is not None or point.iteration is None
-            else point.model_copy(update={"tokens_b": ramp.tokens_b(point.iteration)})
+            else point.model_copy(update={"tokens_b": E2LM_BATCH_RAMP.tokens_b(point.iteration)})
             for point in self.checkpoints
         )
         final = next(point for point in points if point.checkpoint == "final")
@@ -308,12 +294,10 @@ def read_models(
     path: str | Path,
     run: str,
     size_classes: Collection[str] = (),
-    batch_ramps: Mapping[str, BatchRamp] | None = None,
     results: str = "results",
     sheets: Sheets | None = None,
 ) -> dict[str, Model]:
     """The models sheet by id, in the sheet's order. `results/{run}` at the start of a path becomes the run's folder."""
-    ramps = batch_ramps or {}
     found = read_rows(
         path,
         Model,
@@ -321,11 +305,10 @@ def read_models(
         run=run,
         results=results,
         size_classes=size_classes,
-        batch_ramps=ramps,
         sheets=sheets,
     )
     check_reruns(path, found)
-    return {name: model.with_tokens_of(ramps) for name, model in found.items()}
+    return {name: model.with_tokens_of_ramp() for name, model in found.items()}
 
 
 def read_benchmarks(

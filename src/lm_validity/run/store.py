@@ -112,13 +112,13 @@ def _take(path: Path) -> bool:
         "taken": time.time(),
     }
     mine = path.with_name(f".taking.{_me()}")
-    mine.write_text(json.dumps(holder), encoding="utf-8")
     try:
+        mine.write_text(json.dumps(holder), encoding="utf-8")
         os.link(mine, path)
     except FileExistsError:
         return mine.stat().st_nlink == 2  # over NFS the reply to a link that succeeded may be lost, and asked for again
     finally:
-        mine.unlink()
+        mine.unlink(missing_ok=True)
     return True
 
 

@@ -161,7 +161,7 @@ def write_own_report(own: OwnTask) -> list[str]:
     given = Given(
         models=_sheet_path(settings.models),
         benchmarks=sheet,
-        resamples=settings.reports.resamples,
+        section=settings.reports,
         processes=PROCESSES,
         cards=settings.cards,
         splits=_all_splits(own),

@@ -10,7 +10,6 @@ from lm_validity.files import read_json, write_json
 from lm_validity.pages.page import write_html
 from lm_validity.site.cards.write import write_run_cards
 from lm_validity.site.report import Job, about_run, build_site, run_reports
-from lm_validity.studies.signal.options import make_options
 from lm_validity.tables.merge import Merger
 
 
@@ -59,16 +58,14 @@ def _jobs(run: Run, folder: Path, *, with_items: bool) -> list[Job]:
     tables, reports, settings = folder / "tables", folder / "reports", run.configuration.reports
     scores, items = tables / "scores.parquet", tables / "items.parquet" if with_items else None
     models, benchmarks = Path(run.configuration.models or ""), Path(run.configuration.benchmarks or "")
-    planned = {"resamples": settings.resamples, "plan": run.configuration.plan}
+    planned = {"section": settings, "plan": run.configuration.plan}
     jobs = []
     if "agreement" in run.configuration.studies:
         more = planned | {"items": items, "selections": tables / "selections.parquet"}
         jobs.append(Job("agreement", reports / "agreement", (scores, models, benchmarks), more))
         jobs.append(Job("factors", reports / "factors", (scores, models, benchmarks), planned))
     if "signal" in run.configuration.studies:
-        options = make_options(**settings.signal.model_dump())
-        given: dict[str, object] = {"benchmarks": benchmarks, "items": items, "options": options}
-        given |= {"selection": settings.checkpoints, "resamples": settings.resamples}
+        given = {"benchmarks": benchmarks, "items": items, "section": settings}
         jobs.append(Job("signal", reports / "signal", (scores, models), given))
     if "bias" in run.configuration.studies:
         jobs.append(Job("bias", reports / "bias", (tables / "trials.parquet",), {"plan": run.bias_plan}))

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 
 from lm_validity.config.load import Run
 from lm_validity.config.plan import read_cells
-from lm_validity.config.sections import Cards, Reports
+from lm_validity.config.sections import REPORTS, Cards, Reports
 from lm_validity.errors import InputError, nearest
 from lm_validity.files import made_folder, read_json, read_json_or, write_text
 from lm_validity.pages import figures
@@ -197,7 +197,7 @@ def choose_reports(
     found: Gathered,
     sheets: tuple[pd.DataFrame, pd.DataFrame] | None,
     folder: Path,
-    resamples: int,
+    section: Reports,
     plan: Path | None = None,
 ) -> tuple[list[Job], dict[str, str]]:
     """The reports to write under `folder`, and why the others cannot be written, by name.
@@ -212,7 +212,7 @@ def choose_reports(
         absent |= dict.fromkeys(("agreement", "factors", "signal"), "there are no scores of models.")
     else:
         reason = _too_few(pd.read_parquet(scores), *sheets)
-        options = {"resamples": resamples}
+        options = {"section": section}
         if reason:
             absent |= {"agreement": reason, "factors": reason}
         else:
@@ -551,7 +551,7 @@ class Given:
     benchmarks: Path | None = None
     beside: Path | None = None
     options: ImportOptions = field(default_factory=ImportOptions)
-    resamples: int = Reports().resamples
+    section: Reports = REPORTS
     processes: int = 2
     cards: Cards = field(default_factory=Cards)
     splits: Path | None = None
@@ -601,7 +601,7 @@ def _write_reports(
     found: Gathered, beside: Beside | None, sheets: tuple[pd.DataFrame, pd.DataFrame] | None, given: Given, folder: Path
 ) -> list[str]:
     """Every report that the data allow and the site of them; a line for each that they do not allow."""
-    jobs, absent = choose_reports(found, sheets, folder, given.resamples, given.plan)
+    jobs, absent = choose_reports(found, sheets, folder, given.section, given.plan)
     written, failed = run_reports(jobs, given.processes)
     absent |= failed
     if not written:

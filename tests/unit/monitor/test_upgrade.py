@@ -9,8 +9,9 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from lm_validity.cli import run as commands
+from lm_validity.cli import study as commands
 from lm_validity.config.load import Run, build_run, load_run
+from lm_validity.config.sections import Reports
 from lm_validity.files import read_json, write_json
 from lm_validity.monitor.check import DEPENDENT, changes, recomputed_cells, record_problems
 from lm_validity.monitor.status import RunState
@@ -138,6 +139,11 @@ def test_old_cells_and_tables_are_read(old, tmp_path):
     sheets = Path("config/test_models.tsv"), Path("config/test_benchmarks.tsv")
     items, selections = TABLES / "items.parquet", TABLES / "selections.parquet"
     report_agreement(
-        TABLES / "scores.parquet", *sheets, tmp_path / "report", items=items, selections=selections, resamples=0
+        TABLES / "scores.parquet",
+        *sheets,
+        tmp_path / "report",
+        items=items,
+        selections=selections,
+        section=Reports(resamples=0),
     )
     assert read_json(tmp_path / "report" / "summary.json")["models"] == 2

@@ -1,5 +1,6 @@
 """Leases: one holder at a time; what a dead holder leaves is taken over."""
 
+import errno
 import json
 import multiprocessing
 import os
@@ -82,6 +83,17 @@ def test_a_link_whose_reply_is_lost_is_held(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "link", link_twice)
     with hold_lease(tmp_path / "cell.json", lambda: bool(waits), poll=0, say=waits.append) as ours:
         assert ours and not waits
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_full_disk_leaves_nothing_of_a_lease(tmp_path, monkeypatch):
+    def full(path, text, encoding):
+        path.touch()
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(store.Path, "write_text", full)
+    with pytest.raises(OSError, match="No space left"), hold_lease(tmp_path / "cell.json", lambda: False):
+        pass
     assert not list(tmp_path.iterdir())
 
 

@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 
 from lm_validity.cli.reports import app
 from lm_validity.config.plan import BY_SCORES
+from lm_validity.config.sections import Reports
 from lm_validity.errors import InputError
 from lm_validity.site.report import Given, gather, report_site
 from lm_validity.tables.formats.score_files import CsvOptions, ImportOptions
@@ -44,7 +45,7 @@ def put_results(folder, models: int = 4, steps: tuple[int, ...] = (), tasks=TASK
 
 
 def write(paths, output, **options) -> list[str]:
-    return report_site(paths, output, Given(**{"resamples": 0, "processes": 1} | options))
+    return report_site(paths, output, Given(**{"section": Reports(resamples=0), "processes": 1} | options))
 
 
 def refused(paths, output, words: str, **options) -> None:

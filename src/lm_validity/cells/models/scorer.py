@@ -592,8 +592,8 @@ _IN_PARTS = "rows in parts"
 _PROBE_SEED, _PROBE_CONTEXTS, _PROBE_CHOICES = 20250729, (3, 11, 7), 4
 
 # What attention costs a multiplication, in units of the linear layers: under a dense mask, and causal without one.
-# A second pass costs as much as PASS_COST tokens per question. CPU: fitted to `benchmarks/scoring.py --ways` (docs/
-# explanation/lab_record.md); CUDA: not measured, set so that short contexts are packed.
+# A second pass costs as much as PASS_COST tokens per question. CPU: fitted to the table of packed, cached and rows in
+# docs/explanation/lab_record.md; CUDA: not measured, set so that short contexts are packed.
 DENSE_COST = {"cpu": 0.7, "cuda": 0.7}
 CAUSAL_COST = {"cpu": 0.3, "cuda": 0.15}
 PASS_COST = {"cpu": 48, "cuda": 256}

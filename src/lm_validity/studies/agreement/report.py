@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
+from lm_validity.config.sections import REPORTS, Reports
 from lm_validity.errors import InputError, did_you_mean
 from lm_validity.pages.page import write_report
 from lm_validity.studies.agreement.analysis import analyze_agreement
@@ -23,7 +24,7 @@ def report_agreement(
     benchmarks: str | Path,
     output: str | Path,
     items: str | Path | None = None,
-    resamples: int = 2000,
+    section: Reports = REPORTS,
     tau: TauVariant = "b",
     align: str | None = None,
     selections: str | Path | None = None,
@@ -33,7 +34,7 @@ def report_agreement(
 
     `items`: makes significance paired. `selections`: shows which prompts were chosen after fine-tuning, and how much
     of each model it trained.
-    `resamples`: 0 skips intervals and the alignment of all pairs. `tau`: the variant of Kendall's tau without
+    Without resamples, intervals and the alignment of all pairs are skipped. `tau`: the variant of Kendall's tau without
     resampling. `align`: the two benchmarks of the bump plot; by default the pair within one category whose
     direct rankings contradict each other most. `plan`: the sheet of what was to be fine-tuned; other cells are not
     missing.
@@ -47,8 +48,8 @@ def report_agreement(
     direct, wording = over_prompts["direct"], wording_error(scores, matrix)
     over_prompts["direct"] = np.where(np.isnan(direct), wording, direct)
     analysis = analyze_agreement(matrix, items=items, variant=tau, prompt_error=over_prompts)
-    uncertainty = agreement_uncertainty(analysis, resamples)
-    summary = summarize_agreement_report(analysis, uncertainty, pair, choices, resamples, prompts, shares)
+    uncertainty = agreement_uncertainty(analysis, section.resamples)
+    summary = summarize_agreement_report(analysis, uncertainty, pair, choices, section.resamples, prompts, shares)
     write_report(agreement_page(summary), summary, output)
 
 

@@ -6,11 +6,12 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from lm_validity.config.sections import Screening
 from lm_validity.errors import InputError
 from lm_validity.files import read_json
 from lm_validity.pages.page import Finding, Page, Section, Table, write_report
 from lm_validity.studies.agreement.score_matrix import read_score_matrix
-from lm_validity.studies.agreement.statistics.ranking import Thresholds, screen_benchmarks
+from lm_validity.studies.agreement.statistics.ranking import screen_benchmarks
 from lm_validity.summaries import Missing, known, page_only
 from lm_validity.tables.schema import PROTOCOLS
 from lm_validity.words import count, explain_protocols
@@ -40,7 +41,7 @@ class Candidate:
 class ScreeningSummary:
     """The screening of all candidates."""
 
-    thresholds: Thresholds
+    thresholds: dict[str, float]
     benchmarks: list[Candidate]
     notes: tuple[str, ...]
     trained_here: bool = page_only(default=False)
@@ -51,7 +52,7 @@ def report_screening(
     models: str | Path,
     benchmarks: str | Path,
     output: str | Path,
-    thresholds: Thresholds,
+    section: Screening,
     results: str | Path | None = None,
     plan: str | Path | None = None,
 ) -> None:
@@ -72,7 +73,7 @@ def report_screening(
         recorded = [_recorded(Path(results), benchmark) for benchmark in facts["benchmark"]]
         examples = np.where(np.isnan(examples), recorded, examples)
     direct, trained = (matrix.oriented(protocol)[:, tasks] for protocol in PROTOCOLS)
-    found = screen_benchmarks(direct, trained, examples, thresholds)
+    found = screen_benchmarks(direct, trained, examples, section)
     candidates = [
         Candidate(
             benchmark=fact.benchmark,
@@ -89,7 +90,7 @@ def report_screening(
         )
         for i, fact in enumerate(facts.itertuples())
     ]
-    summary = ScreeningSummary(thresholds, candidates, matrix.notes, matrix.trained_here)
+    summary = ScreeningSummary(section.model_dump(), candidates, matrix.notes, matrix.trained_here)
     write_report(_page(summary), summary, output)
 
 
@@ -112,11 +113,11 @@ def _page(summary: ScreeningSummary) -> Page:
     )
     explanation = (
         "There are three rules. A benchmark is dropped if it has fewer than "
-        f"{thresholds.training_examples} training examples. It is dropped if more than "
-        f"{thresholds.unimproved_share:.0%} of the models do not score higher under train before test. (A model at its "
-        "ceiling before fine-tuning counts too, so look at the scores of benchmarks dropped by this rule.) It is "
+        f"{thresholds['training_examples']} training examples. It is dropped if more than "
+        f"{thresholds['unimproved_share']:.0%} of the models do not score higher under train before test. (A model at "
+        "its ceiling before fine-tuning counts too, so look at the scores of benchmarks dropped by this rule.) It is "
         "dropped if its direct ranking has a negative Kendall's tau with more than "
-        f"{thresholds.negative_share:.0%} of the benchmarks that pass the first two rules."
+        f"{thresholds['negative_share']:.0%} of the benchmarks that pass the first two rules."
     )
     formats = {"training_examples": ".0f", "mean_tau": ".3f"}
     labels = {

@@ -447,7 +447,7 @@ def stop_section(study: Study) -> Part:
             f"subsamples. The mean number is {own['subsamples'].mean():.1f}."
         )
         waiting = {
-            "Still too wide: {}. `lm-validity next` adds a batch.": OPEN,
+            "Still too wide: {}. `lm-validity plan next` adds a batch.": OPEN,
             "Cells that have all their subsamples keep these too wide, so they get no more: {}.": HOPELESS,
             "Planned batches are not finished: {}.": PLANNED,
         }

@@ -5,12 +5,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from lm_validity.config.sections import SignalConventions
 from lm_validity.statistics import section_generator
 from lm_validity.studies.signal.alignment import own_ends
 from lm_validity.studies.signal.items import ItemAnalysis
 from lm_validity.studies.signal.scores import (
     Design,
-    Options,
     Pair,
     Scores,
     Values,
@@ -74,7 +74,7 @@ def analyze_benchmark(
     design: Design,
     items: ItemAnalysis | Missing,
     chance: Value,
-    options: Options,
+    options: SignalConventions,
     resamples: int,
 ) -> BenchmarkResult:
     """Scores, resampled scores and nulls of one benchmark."""

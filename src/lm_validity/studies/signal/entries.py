@@ -5,6 +5,7 @@ from functools import partial
 
 import numpy as np
 
+from lm_validity.config.sections import SignalConventions
 from lm_validity.statistics import models_above_chance
 from lm_validity.studies.signal.alignment import Alignment
 from lm_validity.studies.signal.analysis import BenchmarkResult, quality_null, quality_walk
@@ -12,7 +13,6 @@ from lm_validity.studies.signal.items import CONTROLS, SIZES, too_few_checkpoint
 from lm_validity.studies.signal.scores import (
     FITTED_WINDOWS,
     Design,
-    Options,
     OrderScores,
     Pair,
     Scores,
@@ -55,7 +55,7 @@ from lm_validity.words import Reason, ReasonCode
 _NO_POINT = "A curve needs two selected checkpoints."
 
 
-def model_quality(result: BenchmarkResult, model: str, options: Options) -> ModelQuality:
+def model_quality(result: BenchmarkResult, model: str, options: SignalConventions) -> ModelQuality:
     """Scores of one model's curve."""
     quality = result.scores.quality[model]
     curve = result.design.curves[model].at(result.design.selected[model])
@@ -95,7 +95,7 @@ def model_quality(result: BenchmarkResult, model: str, options: Options) -> Mode
     )
 
 
-def benchmark_quality(result: BenchmarkResult, options: Options) -> BenchmarkQuality:
+def benchmark_quality(result: BenchmarkResult, options: SignalConventions) -> BenchmarkQuality:
     """Means over the benchmark's models."""
     few = too_few_checkpoints(options)
     value = known(float(result.scores.mean_quality), few)
@@ -165,7 +165,7 @@ def _mean_noise_free(result: BenchmarkResult) -> Value:
     return missing[0] if missing else float(np.mean([number(value) for value in values]))
 
 
-def _noise_free_interval(result: BenchmarkResult, options: Options) -> Bounds:
+def _noise_free_interval(result: BenchmarkResult, options: SignalConventions) -> Bounds:
     mean = _mean_noise_free(result)
     if isinstance(mean, Missing):
         return mean
@@ -179,7 +179,7 @@ def _noise_free_interval(result: BenchmarkResult, options: Options) -> Bounds:
     return known_bounds(low, high, why)
 
 
-def _quality_by_errors(result: BenchmarkResult, options: Options) -> dict[int, float] | Missing | None:
+def _quality_by_errors(result: BenchmarkResult, options: SignalConventions) -> dict[int, float] | Missing | None:
     """Signal quality at fewer items from their number and the standard errors; None where the items are known."""
     if not isinstance(result.items, Missing):
         return None
@@ -242,10 +242,10 @@ def _models_above_chance(result: BenchmarkResult) -> int | Missing:
     return _NO_ERRORS if np.isnan(errors).any() else models_above_chance(last, errors, result.chance_level)
 
 
-def consistency_of(result: BenchmarkResult, options: Options) -> Consistency:
+def consistency_of(result: BenchmarkResult) -> Consistency:
     """Ranking consistency under the chosen windows and under fitted ones."""
     design = result.design
-    chosen = _consistency(result, design.ranking_pairs, options.windows, lambda scores: scores.consistency)
+    chosen = _consistency(result, design.ranking_pairs, design.windows, lambda scores: scores.consistency)
     fitted = _consistency(result, design.fitted_pairs, FITTED_WINDOWS, lambda scores: scores.fitted)
     return Consistency(**vars(chosen), fitted=fitted)
 
@@ -317,7 +317,7 @@ def _no_consistency(pairs: list[Pair], design: Design, windows: RankingWindows) 
     return f"No checkpoint lies in the {empty[0]} window ({low:g} to {high:g}{unit})."
 
 
-def compliance_score(result: BenchmarkResult, options: Options) -> ComplianceScore:
+def compliance_score(result: BenchmarkResult, options: SignalConventions) -> ComplianceScore:
     """Compliance under the chosen normalisation, under the others, and the raw gap."""
     design, scores = result.design, result.scores
     value = known(float(scores.compliance), _no_compliance(result, options.normalisation))
@@ -357,7 +357,7 @@ def _no_compliance(result: BenchmarkResult, normalisation: str) -> str:
     return "What the gap is divided by is not above 0: a constant curve, or a science curve at chance."
 
 
-def overall_p(result: BenchmarkResult, overall: Value, options: Options) -> Value:
+def overall_p(result: BenchmarkResult, overall: Value, options: SignalConventions) -> Value:
     """p of the overall score when all three parts follow their own nulls, drawn independently."""
     null = result.items if isinstance(result.items, Missing) else result.items.compliance_null
     coin = result.consistency.coin
@@ -367,5 +367,5 @@ def overall_p(result: BenchmarkResult, overall: Value, options: Options) -> Valu
         return null
     if isinstance(coin, Missing):
         return coin
-    draws = np.stack([quality_null(result), coin, null], axis=-1) @ options.weights.as_array()
+    draws = np.stack([quality_null(result), coin, null], axis=-1) @ np.array(options.weights)
     return p_value(overall, draws)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pandas as pd
 
+from lm_validity.config.sections import SignalConventions
 from lm_validity.studies.signal.alignment import Places, own_ends
 from lm_validity.studies.signal.filters.apply import folds_by_design, judge
 from lm_validity.studies.signal.filters.kinds import (
@@ -21,7 +22,7 @@ from lm_validity.studies.signal.filters.kinds import (
     model_scores,
     with_scores_only,
 )
-from lm_validity.studies.signal.scores import Design, Options, Values, mean_of_known
+from lm_validity.studies.signal.scores import Design, Values, mean_of_known
 from lm_validity.studies.signal.statistics.items import METRICS, FilterTrial
 from lm_validity.studies.signal.statistics.quality import (
     NoiseFree,
@@ -84,7 +85,7 @@ def analyze_items(
     answers: BenchmarkItems,
     facts: pd.DataFrame,
     direction: float,
-    options: Options,
+    options: SignalConventions,
     resamples: int,
     seed: int,
 ) -> ItemAnalysis | Missing:
@@ -133,7 +134,7 @@ def _clustered_note(benchmark: str, clusters: np.ndarray) -> str:
     )
 
 
-def _by_items(answers: BenchmarkItems, options: Options, seed: int) -> dict[int, float] | Missing:
+def _by_items(answers: BenchmarkItems, options: SignalConventions, seed: int) -> dict[int, float] | Missing:
     """Signal quality at the numbers of items in `SIZES` that the benchmark reaches."""
     curves = [model.correct for model in answers.models if len(model.correct) >= fewest_checkpoints(options.convention)]
     if not curves:
@@ -156,7 +157,7 @@ def _noise(design: Design, places: Sequence[Places], correct: Values, clusters: 
 
 
 def _noise_free(
-    answers: BenchmarkItems, options: Options, clusters: np.ndarray | None
+    answers: BenchmarkItems, options: SignalConventions, clusters: np.ndarray | None
 ) -> dict[str, NoiseFree] | Missing:
     if options.convention != "code":
         return Missing("Noise-free signal quality is defined for the convention `code`.")
@@ -164,7 +165,7 @@ def _noise_free(
 
 
 def _noise_free_interval(
-    answers: BenchmarkItems, options: Options, clusters: np.ndarray | None, seed: int
+    answers: BenchmarkItems, options: SignalConventions, clusters: np.ndarray | None, seed: int
 ) -> tuple[float, float]:
     curves = [model.correct for model in answers.models]
     if options.convention != "code" or not curves:
@@ -230,7 +231,7 @@ def _resample(correct: Values, counts: np.ndarray) -> Values:
     return dict(zip(correct, np.split(means, ends, axis=1), strict=True))
 
 
-def _quality_of(curves: list[np.ndarray], options: Options, counts: np.ndarray) -> tuple[float, np.ndarray]:
+def _quality_of(curves: list[np.ndarray], options: SignalConventions, counts: np.ndarray) -> tuple[float, np.ndarray]:
     """Mean signal quality over models of item scores [(n, items)], and of its bootstrap (resamples,)."""
 
     def mean_quality(means: list[np.ndarray]) -> np.ndarray:
@@ -244,7 +245,9 @@ def _quality_of(curves: list[np.ndarray], options: Options, counts: np.ndarray) 
     return value, mean_quality(np.split(means, ends, axis=1))
 
 
-def _metrics(answers: BenchmarkItems, options: Options, counts: np.ndarray) -> dict[str, MetricQuality] | Missing:
+def _metrics(
+    answers: BenchmarkItems, options: SignalConventions, counts: np.ndarray
+) -> dict[str, MetricQuality] | Missing:
     """Signal quality under every item metric that the table has what it needs for, accuracy first."""
     results: dict[str, MetricQuality] = {}
     accuracy: tuple[float, np.ndarray] | None = None
@@ -270,7 +273,7 @@ def _metrics(answers: BenchmarkItems, options: Options, counts: np.ndarray) -> d
     return results or Missing("Other item scores need the log-likelihoods of the choices and the right choice.")
 
 
-def too_few_checkpoints(options: Options) -> str:
+def too_few_checkpoints(options: SignalConventions) -> str:
     """Why a model has no signal quality."""
     return (
         f"Signal quality needs {fewest_checkpoints(options.convention)} selected checkpoints of a model for its "
@@ -279,7 +282,7 @@ def too_few_checkpoints(options: Options) -> str:
 
 
 def _trials(
-    answers: BenchmarkItems, facts: pd.DataFrame, options: Options, seed: int
+    answers: BenchmarkItems, facts: pd.DataFrame, options: SignalConventions, seed: int
 ) -> tuple[list[Trial] | Missing, tuple[str, ...]]:
     """The competition's filters under every split that the models allow, and notes on those that cannot be tried."""
     if any(missing_for(answers, model, "confidence_margin") for model in answers.models):
@@ -350,7 +353,7 @@ def _missing_lengths(item_filter: ItemFilter, answers: BenchmarkItems) -> str | 
 
 
 def _subgroups(
-    answers: BenchmarkItems, direction: float, options: Options, resamples: int, seed: int
+    answers: BenchmarkItems, direction: float, options: SignalConventions, resamples: int, seed: int
 ) -> list[Subgroup] | Missing:
     """Views by subject and by length of the gold answer, where there are at least two groups."""
     subgroups = []
@@ -405,7 +408,7 @@ def _last_log_likelihood(answers: BenchmarkItems, inside: np.ndarray) -> Value:
 
 
 def _compliance_null(
-    design: Design, correct: Values, options: Options, chance: Value, exchanges: int, seed: int
+    design: Design, correct: Values, options: SignalConventions, chance: Value, exchanges: int, seed: int
 ) -> Draws:
     """Compliance (exchanges,) when the labels of science and web model are exchanged item by item."""
     if not exchanges:

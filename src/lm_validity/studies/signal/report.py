@@ -1,30 +1,22 @@
 """The signal report: does a benchmark say something early in training?"""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-
-from lm_validity.config.sections import Reports
+from lm_validity.config.sections import REPORTS, Reports, SignalConventions
 from lm_validity.pages.page import write_report
 from lm_validity.studies.signal.analysis import BenchmarkResult, analyze_benchmark
 from lm_validity.studies.signal.curves import LearningCurves, read_learning_curves
 from lm_validity.studies.signal.items import ItemAnalysis, analyze_items
-from lm_validity.studies.signal.options import make_options
 from lm_validity.studies.signal.page import signal_page
-from lm_validity.studies.signal.scores import Design, Options, make_design
-from lm_validity.studies.signal.statistics.ranking import E2LM_WINDOWS
+from lm_validity.studies.signal.scores import Design, make_design
 from lm_validity.studies.signal.summarize import summarize_results
 from lm_validity.studies.signal.summary import SignalSummary, Value
 from lm_validity.summaries import Missing
 from lm_validity.tables.items import item_benchmarks, read_benchmark_items
 from lm_validity.words import Reason, ReasonCode
 
-# Where every training is shorter than this, the ranking windows are scaled to the length of each pair's
-SHORT_TRAINING_B = 100.0
 SEED = 0
-RESAMPLES = Reports().resamples
-DEFAULT_OPTIONS = make_options()
 
 
 @dataclass(frozen=True)
@@ -32,9 +24,8 @@ class SignalAnalysis:
     """All results of the report."""
 
     learning: LearningCurves
-    options: Options
+    section: Reports
     results: dict[str, BenchmarkResult]
-    resamples: int
 
 
 def report_signal(
@@ -43,12 +34,10 @@ def report_signal(
     output: str | Path,
     benchmarks: str | Path | None = None,
     items: str | Path | None = None,
-    selection: str = "all",
-    resamples: int = RESAMPLES,
-    options: Options = DEFAULT_OPTIONS,
+    section: Reports = REPORTS,
 ) -> None:
     """Write summary.json, tables, figures and the page of the signal report under `output`."""
-    analysis = analyze_signal(scores, models, benchmarks, items, selection, resamples, options)
+    analysis = analyze_signal(scores, models, benchmarks, items, section)
     summary = summarize(analysis)
     write_report(signal_page(summary), summary, output)
 
@@ -58,14 +47,11 @@ def analyze_signal(
     models: str | Path,
     benchmarks: str | Path | None = None,
     items: str | Path | None = None,
-    selection: str = "all",
-    resamples: int = RESAMPLES,
-    options: Options = DEFAULT_OPTIONS,
+    section: Reports = REPORTS,
 ) -> SignalAnalysis:
     """All results, from tables only. Raises InputError for bad input."""
-    learning = read_learning_curves(scores, models, benchmarks, selection)
-    if options.windows == E2LM_WINDOWS:
-        options = replace(options, windows=replace(E2LM_WINDOWS, relative=_is_short(learning)))
+    learning = read_learning_curves(scores, models, benchmarks, section.checkpoints)
+    options, resamples = section.signal, section.resamples
     with_items = item_benchmarks(items) if items is not None else []
     results = {}
     for benchmark in learning.curves:
@@ -77,16 +63,16 @@ def analyze_signal(
             found = _items(items, design, learning, options, resamples)
         chance = _chance(learning.chance.get(benchmark), found)
         results[benchmark] = analyze_benchmark(design, found, chance, options, resamples)
-    return SignalAnalysis(learning, options, results, resamples)
+    return SignalAnalysis(learning, section, results)
 
 
 def summarize(analysis: SignalAnalysis) -> SignalSummary:
     """All that summary.json and the page say."""
-    return summarize_results(analysis.learning, analysis.results, analysis.options, analysis.resamples)
+    return summarize_results(analysis.learning, analysis.results, analysis.section.signal, analysis.section.resamples)
 
 
 def _items(
-    path: str | Path, design: Design, learning: LearningCurves, options: Options, resamples: int
+    path: str | Path, design: Design, learning: LearningCurves, options: SignalConventions, resamples: int
 ) -> ItemAnalysis | Missing:
     """One benchmark's items are in memory at a time."""
     name = design.benchmark
@@ -106,9 +92,3 @@ def _chance(in_sheet: float | None, items: ItemAnalysis | Missing) -> Value:
             )
         )
     return items.chance
-
-
-def _is_short(learning: LearningCurves) -> bool:
-    """Whether every training is over before the competition's first window, or tokens are unknown."""
-    ends = [curve.tokens_b[-1] for by_model in learning.curves.values() for curve in by_model.values()]
-    return not np.nanmax([*ends, 0.0]) >= SHORT_TRAINING_B

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from lm_validity.config.sections import SignalConventions
 from lm_validity.studies.signal.alignment import Alignment, align
 from lm_validity.studies.signal.curves import (
     Curve,
@@ -17,10 +18,7 @@ from lm_validity.studies.signal.curves import (
     select_for_ranking,
 )
 from lm_validity.studies.signal.statistics.quality import (
-    Convention,
     SignalQuality,
-    Ties,
-    Weights,
     overall_score,
     signal_quality,
 )
@@ -39,17 +37,6 @@ FITTED_WINDOWS = replace(E2LM_WINDOWS, relative=True)
 
 # Scores of each model, (..., n): leading axes are resamples, the last one the checkpoints of the model's curve
 Values = dict[str, np.ndarray]
-
-
-@dataclass(frozen=True)
-class Options:
-    """The conventions that are named in the page and in summary.json."""
-
-    convention: Convention
-    ties: Ties
-    normalisation: Normalisation
-    windows: RankingWindows
-    weights: Weights
 
 
 @dataclass(frozen=True)
@@ -88,6 +75,7 @@ class Design:
     benchmark: str
     direction_assumed: bool  # nothing says it
     direction: float  # -1 where the metric is better when lower: curves are the metric times this
+    windows: RankingWindows
     curves: dict[str, Curve]
     reruns: dict[str, list[Curve]]  # other trainings of models in `curves`
     training_noise: TrainingNoise | Missing
@@ -125,7 +113,7 @@ class Scores:
     overall: np.ndarray
 
 
-def make_design(learning: LearningCurves, benchmark: str, options: Options) -> Design:
+def make_design(learning: LearningCurves, benchmark: str, options: SignalConventions) -> Design:
     """Decide once what belongs together: pairs of architectures, science and web models, common points of training."""
     curves = {
         model: learning.curves[benchmark][model] for model in learning.models if model in learning.curves[benchmark]
@@ -136,17 +124,19 @@ def make_design(learning: LearningCurves, benchmark: str, options: Options) -> D
     for model in scored:
         if pd.notna(facts.at[model, "size"]):
             sizes.setdefault(str(facts.at[model, "size"]), []).append(model)
+    windows = windows_of(learning, options)
     return Design(
         benchmark=benchmark,
         direction_assumed=benchmark in learning.assumed,
         direction=learning.direction[benchmark],
+        windows=windows,
         curves=curves,
         reruns=learning.reruns.get(benchmark, {}),
         training_noise=learning.training_noise.get(benchmark, Missing(NOT_MEASURED)),
         selected={model: select(curve, selection) for model, curve in curves.items()},
         scored=scored,
         sizes=sizes,
-        ranking_pairs=_ranking_pairs(curves, facts, sizes, selection, options.windows),
+        ranking_pairs=_ranking_pairs(curves, facts, sizes, selection, windows),
         fitted_pairs=_ranking_pairs(curves, facts, sizes, selection, FITTED_WINDOWS),
         compliance_pairs=_compliance_pairs(curves, facts, selection),
         alignment=align({model: curves[model] for model in scored}),
@@ -154,12 +144,22 @@ def make_design(learning: LearningCurves, benchmark: str, options: Options) -> D
     )
 
 
+def windows_of(learning: LearningCurves, conventions: SignalConventions) -> RankingWindows:
+    """The windows of ranking consistency. The competition's are scaled to the length of each pair's training where
+    every training is over before the first of them, or tokens are unknown."""
+    windows = RankingWindows(conventions.base_window, conventions.later_window)
+    if windows != E2LM_WINDOWS:
+        return windows
+    ends = [curve.tokens_b[-1] for by_model in learning.curves.values() for curve in by_model.values()]
+    return replace(windows, relative=bool(not np.nanmax([*ends, 0.0]) >= windows.base[0]))
+
+
 def point_values(design: Design) -> Values:
     """The curves themselves."""
     return {model: curve.values for model, curve in design.curves.items()}
 
 
-def compute_scores(design: Design, values: Values, options: Options, chance: float | None = None) -> Scores:
+def compute_scores(design: Design, values: Values, options: SignalConventions, chance: float | None = None) -> Scores:
     """All scores of a benchmark from `values`, e.g. bootstrap means (resamples, n) of every model."""
     quality = {
         model: signal_quality(values[model][..., design.selected[model]], options.convention, options.ties)

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from lm_validity.config.sections import SignalConventions
 from lm_validity.studies.signal.analysis import BenchmarkResult
 from lm_validity.studies.signal.anchors import criteria_of
 from lm_validity.studies.signal.curves import LearningCurves
@@ -16,7 +17,7 @@ from lm_validity.studies.signal.entries import (
     overall_p,
 )
 from lm_validity.studies.signal.items import ItemAnalysis, too_few_checkpoints
-from lm_validity.studies.signal.scores import Options
+from lm_validity.studies.signal.scores import windows_of
 from lm_validity.studies.signal.settling import ranking_of
 from lm_validity.studies.signal.statistics.quality import fewest_checkpoints, weight_sensitivity
 from lm_validity.studies.signal.statistics.ranking import E2LM_WINDOWS, RankingWindows
@@ -41,17 +42,17 @@ E2LM_LATER_CHECKPOINTS = 47  # of the competition's ranking consistency, 222.8 t
 def summarize_results(
     learning: LearningCurves,
     results: dict[str, BenchmarkResult],
-    options: Options,
+    options: SignalConventions,
     resamples: int,
 ) -> SignalSummary:
     """The summary of all benchmarks."""
     incomplete = "The overall score needs signal quality, ranking consistency and compliance."
     overall = {name: known(float(result.scores.overall), incomplete) for name, result in results.items()}
     found = [result.items for result in results.values() if isinstance(result.items, ItemAnalysis)]
-    progress = _progress(results)
+    progress, windows = _progress(results), windows_of(learning, options)
     return SignalSummary(
         selection=learning.selection,
-        conventions=_conventions(options, resamples),
+        conventions=_conventions(options, windows, resamples),
         models={
             model: {
                 name: model_quality(result, model, options)
@@ -61,7 +62,7 @@ def summarize_results(
             for model in learning.models
         },
         benchmarks={name: benchmark_quality(result, options) for name, result in results.items()},
-        ranking_consistency={name: consistency_of(result, options) for name, result in results.items()},
+        ranking_consistency={name: consistency_of(result) for name, result in results.items()},
         compliance={name: compliance_score(result, options) for name, result in results.items()},
         overall=overall,
         overall_interval={
@@ -78,7 +79,7 @@ def summarize_results(
         notes=(
             *learning.notes,
             *(note for items in found for note in items.notes),
-            *_later_checkpoints(results, options.windows),
+            *_later_checkpoints(results, windows),
             *_constant_curves(results),
         ),
         labels=learning.facts["label"].to_dict(),
@@ -88,14 +89,13 @@ def summarize_results(
     )
 
 
-def _conventions(options: Options, resamples: int) -> Conventions:
+def _conventions(options: SignalConventions, windows: RankingWindows, resamples: int) -> Conventions:
     parts = ("signal_quality", "ranking_consistency", "compliance")
-    windows = options.windows
     return Conventions(
         convention=options.convention,
         ties=options.ties,
         normalisation=options.normalisation,
-        weights=dict(zip(parts, options.weights.as_array(), strict=True)),
+        weights=dict(zip(parts, options.weights, strict=True)),
         windows_b=Windows(windows.base, windows.later, windows.relative),
         resamples=resamples,
     )
@@ -189,7 +189,7 @@ def _drawn(learning: LearningCurves, result: BenchmarkResult, progress: Progress
     return pd.DataFrame(columns)
 
 
-def _noise_level(results: dict[str, BenchmarkResult], options: Options) -> NoiseLevel | Missing:
+def _noise_level(results: dict[str, BenchmarkResult], options: SignalConventions) -> NoiseLevel | Missing:
     """White noise and random walks of the commonest number of selected checkpoints."""
     counts = [int(at.sum()) for result in results.values() for at in result.design.selected.values()]
     counts = [number for number in counts if number >= fewest_checkpoints(options.convention)]

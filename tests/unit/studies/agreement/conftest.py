@@ -5,6 +5,7 @@ import json
 import pandas as pd
 import pytest
 
+from lm_validity.config.sections import Reports
 from lm_validity.studies.agreement.analysis import analyze_agreement
 from lm_validity.studies.agreement.factors.analysis import analyze_factors, factors_uncertainty
 from lm_validity.studies.agreement.factors.summarize import summarize_factors_report
@@ -79,7 +80,7 @@ def written(tmp_path, rows, models=MODELS, benchmarks=BENCHMARKS) -> list:
 
 def run(tmp_path, rows, models=MODELS, benchmarks=BENCHMARKS, report=report_agreement, resamples=0) -> dict:
     """summary.json of a report."""
-    report(*written(tmp_path, rows, models, benchmarks), tmp_path / "report", resamples=resamples)
+    report(*written(tmp_path, rows, models, benchmarks), tmp_path / "report", section=Reports(resamples=resamples))
     return json.loads((tmp_path / "report" / "summary.json").read_text(encoding="utf-8"))
 
 

@@ -161,9 +161,9 @@ def test_pairs_that_agree_more_on_significant_differences_are_of_those_compared_
     assert "1 of 1 pairs agree more" in findings(tmp_path)
 
 
-def paired_test(scores, models, benchmarks, output, resamples, variant) -> None:
+def paired_test(scores, models, benchmarks, output, section, variant) -> None:
     analysis = analyze_agreement(read_score_matrix(scores, models, benchmarks), variant=variant)
-    write_json(output / "summary.json", agreement_uncertainty(analysis, resamples).test._asdict())
+    write_json(output / "summary.json", agreement_uncertainty(analysis, section.resamples).test._asdict())
 
 
 @pytest.mark.parametrize("variant", ["a", "b", "c"])

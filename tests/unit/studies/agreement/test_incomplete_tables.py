@@ -8,6 +8,7 @@ import pytest
 from tests.unit.studies.agreement.conftest import DIRECT, TRAINED, score_rows, written
 
 from lm_validity.config.plan import BY_SCORES
+from lm_validity.config.sections import Reports
 from lm_validity.studies.agreement.analysis import coverage_notes
 from lm_validity.studies.agreement.factors.report import report_factors
 from lm_validity.studies.agreement.incomplete.estimates import fit_cells, incomplete_protocols
@@ -60,7 +61,7 @@ def planned(tables, tmp_path_factory) -> tuple:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("lm_validity.pages.page.save_figure", lambda spec, stem: None)
         *files, plan = files_of(folder, tables)
-        report_agreement(*files, folder / "report", resamples=0, plan=plan)
+        report_agreement(*files, folder / "report", section=Reports(resamples=0), plan=plan)
     return folder, json.loads((folder / "report" / "summary.json").read_text())
 
 
@@ -173,7 +174,7 @@ def test_without_a_plan_every_absent_cell_is_missing(tables, tmp_path):
 
 def test_the_first_components_share_is_not_given_for_few_models_in_common(tables, tmp_path):
     *files, plan = files_of(tmp_path, tables)
-    report_factors(*files, tmp_path / "report", resamples=0, plan=plan)
+    report_factors(*files, tmp_path / "report", section=Reports(resamples=0), plan=plan)
     summary = json.loads((tmp_path / "report" / "summary.json").read_text())
     assert summary["explained_variance"][TRAINED] is None and summary["parallel_analysis"][TRAINED] is None
     assert len(summary["explained_variance"][DIRECT]) == 5
@@ -247,8 +248,8 @@ def test_few_models_of_many_say_nothing_about_the_others(tables, tmp_path, monke
     rows = score_rows(tables, NAMES)
     rows = rows[(rows.protocol == DIRECT) | rows.model.isin(NAMES[:trained])]
     files = written(tmp_path, rows, MODELS, BENCHMARKS)
-    report_agreement(*files, tmp_path / "agreement", resamples=20)
-    report_factors(*files, tmp_path / "factors", resamples=20)
+    report_agreement(*files, tmp_path / "agreement", section=Reports(resamples=20))
+    report_factors(*files, tmp_path / "factors", section=Reports(resamples=20))
     summary, page, factors, factors_page = (
         json.loads((tmp_path / report / f"{name}.json").read_text())
         for report in ("agreement", "factors")

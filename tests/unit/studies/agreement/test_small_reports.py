@@ -21,6 +21,7 @@ from tests.unit.studies.agreement.conftest import (
     score_rows,
 )
 
+from lm_validity.config.sections import Reports
 from lm_validity.errors import InputError
 from lm_validity.studies.agreement.factors.report import report_factors
 from lm_validity.studies.agreement.item_significance import use_paired_tests
@@ -120,7 +121,7 @@ def test_items_make_significance_paired(tmp_path):
     assert pairs["a", "b"] == pytest.approx(1.0)  # m0 and m3 alone: 0.8 > 1.96 · 0.283
     report_agreement(
         *(tmp_path / name for name in ("scores.parquet", "models.csv", "benchmarks.csv")),
-        tmp_path / "paired", items=tmp_path / "items.parquet", resamples=0,
+        tmp_path / "paired", items=tmp_path / "items.parquet", section=Reports(resamples=0),
     )  # fmt: skip
     summary = json.loads((tmp_path / "paired" / "summary.json").read_text(encoding="utf-8"))
     table = pd.read_csv(tmp_path / "paired" / "tables" / "alignment.csv")
@@ -141,7 +142,7 @@ def test_paired_significance_of_a_benchmark_where_lower_is_better_counts_the_low
     run(tmp_path, rows, benchmarks=BENCHMARKS.replace("b,x,acc,multiple_choice,1", "b,x,acc,multiple_choice,0"))
     report_agreement(
         *(tmp_path / name for name in ("scores.parquet", "models.csv", "benchmarks.csv")),
-        tmp_path / "paired", items=tmp_path / "items.parquet", resamples=0,
+        tmp_path / "paired", items=tmp_path / "items.parquet", section=Reports(resamples=0),
     )  # fmt: skip
     summary = json.loads((tmp_path / "paired" / "summary.json").read_text(encoding="utf-8"))
     assert any("McNemar" in note and "a, b" in note for note in summary["notes"])
@@ -203,7 +204,7 @@ def test_items_that_do_not_make_up_the_score_are_not_used(tmp_path):
     run(tmp_path, rows)
     report_agreement(
         *(tmp_path / name for name in ("scores.parquet", "models.csv", "benchmarks.csv")),
-        tmp_path / "report", items=tmp_path / "items.parquet", resamples=0,
+        tmp_path / "report", items=tmp_path / "items.parquet", section=Reports(resamples=0),
     )  # fmt: skip
     summary = json.loads((tmp_path / "report" / "summary.json").read_text(encoding="utf-8"))
     assert any("not the mean of its items" in note for note in summary["notes"])
@@ -406,7 +407,7 @@ def test_a_scores_table_without_a_required_column_is_refused(tmp_path, report, l
     (tmp_path / "benchmarks.csv").write_text(BENCHMARKS, encoding="utf-8")
     sheets = {name: tmp_path / f"{name}.csv" for name in ("models", "benchmarks")}
     with pytest.raises(InputError) as error:
-        report(tmp_path / "scores.parquet", output=tmp_path / "report", resamples=0, **sheets)
+        report(tmp_path / "scores.parquet", output=tmp_path / "report", section=Reports(resamples=0), **sheets)
     assert all(word in str(error.value) for word in ["scores.parquet", *words])
 
 
@@ -440,7 +441,7 @@ def test_the_prompts_of_instruction_tuned_models_are_shown_with_their_validation
     run(tmp_path, pd.concat([rows, *validation]))
     report_agreement(
         *(tmp_path / name for name in ("scores.parquet", "models.csv", "benchmarks.csv")),
-        tmp_path / "report", selections=tmp_path / "selections.parquet", resamples=0,
+        tmp_path / "report", selections=tmp_path / "selections.parquet", section=Reports(resamples=0),
     )  # fmt: skip
     table = pd.read_csv(tmp_path / "report" / "tables" / "prompts.csv")
     assert list(table["benchmark"]) == ["a", "b", "c", "a"] and set(table["model"]) == {"m3"}

@@ -5,8 +5,8 @@ import pandas as pd
 import pytest
 from signal_world import World, item_rows, models_sheet, score_rows, write_world
 
+from lm_validity.config.sections import Reports, SignalConventions
 from lm_validity.errors import InputError
-from lm_validity.studies.signal.options import make_options
 from lm_validity.studies.signal.report import analyze_signal, summarize
 from lm_validity.summaries import summary_values
 from lm_validity.tables.schema import SCORES, write_table
@@ -21,7 +21,7 @@ def rows():
 def summary_of(tmp_path, rows):
     """The summary of these items (and scores, and a benchmarks sheet's text), without resamples."""
 
-    def make(items=rows, scores=None, models=None, benchmarks=None, with_items=True, **options):
+    def make(items=rows, scores=None, models=None, benchmarks=None, with_items=True, **conventions):
         files = write_world(tmp_path, items=items)
         write_table(score_rows(items) if scores is None else scores, SCORES, files.scores)
         if models is not None:
@@ -30,10 +30,9 @@ def summary_of(tmp_path, rows):
         if benchmarks is not None:
             sheet = tmp_path / "benchmarks.csv"
             sheet.write_text(benchmarks)
+        section = Reports(resamples=0, signal=SignalConventions(**conventions))
         found = files.items if with_items else None
-        return summary_values(
-            summarize(analyze_signal(files.scores, files.models, sheet, found, resamples=0, **options))
-        )
+        return summary_values(summarize(analyze_signal(files.scores, files.models, sheet, found, section)))
 
     return make
 
@@ -57,7 +56,7 @@ def test_scores_may_name_models_by_their_path(rows, summary_of):
 def test_labels_that_several_models_have_become_their_ids(tmp_path, rows):
     files = write_world(tmp_path, items=rows)
     models_sheet().assign(label=["X", "X", "Y", "Z", ""]).to_csv(files.models, index=False)
-    facts = analyze_signal(files.scores, files.models, resamples=0).learning.facts
+    facts = analyze_signal(files.scores, files.models, section=Reports(resamples=0)).learning.facts
     assert facts["label"].to_dict() == {
         "small-deep": "small-deep",
         "small-wide": "small-wide",
@@ -107,7 +106,7 @@ def test_lower_is_better_has_no_chance_level(rows, summary_of):
 
 
 def test_compliance_above_chance_without_items_is_null_with_its_reason(summary_of):
-    summary = summary_of(with_items=False, options=make_options(normalisation="above_chance"))
+    summary = summary_of(with_items=False, normalisation="above_chance")
     assert summary["compliance"]["facts"]["value"] is None and summary["overall"]["facts"] is None
     assert noted(summary, "overall.facts")
     summary = summary_of(with_items=False)
@@ -131,9 +130,9 @@ def test_a_pair_without_checkpoints_in_a_window_is_named_beside_others(rows, sum
 
 
 def test_a_later_window_of_ones_own_is_named_as_given(summary_of):
-    options = make_options(base_window="20,60", later_window="300,400")
-    assert noted(summary_of(options=options), "consistency.facts.value", "later window (300 to 400 billion tokens)")
-    rests = summary_of(options=make_options(base_window="20,60", later_window="100,160"))
+    empty = summary_of(base_window=(20, 60), later_window=(300, 400))
+    assert noted(empty, "consistency.facts.value", "later window (300 to 400 billion tokens)")
+    rests = summary_of(base_window=(20, 60), later_window=(100, 160))
     assert noted(rests, "rests on 4 later checkpoints")
     assert not noted(rests, "competition")
 
@@ -156,8 +155,6 @@ def test_models_without_a_common_checkpoint_have_no_compliance(rows, summary_of)
 def test_a_science_curve_at_chance_has_no_compliance_above_it(rows, summary_of):
     web = rows["model"].str.endswith("web").to_numpy()
     first = rows["doc_id"].isin([f"test:{i}" for i in range(5)]).to_numpy()  # 5 of 20: 1/4, as guessing among four
-    summary = summary_of(
-        rows.assign(correct=np.where(web, 0.0, first.astype(float))), options=make_options(normalisation="above_chance")
-    )
+    summary = summary_of(rows.assign(correct=np.where(web, 0.0, first.astype(float))), normalisation="above_chance")
     assert summary["benchmarks"]["facts"]["chance"] == 0.25 and summary["compliance"]["facts"]["value"] is None
     assert noted(summary, "compliance.facts.value", "not above 0")

@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 from signal_world import MODELS, models_sheet
 
+from lm_validity.config.sections import Reports
 from lm_validity.errors import InputError
 from lm_validity.statistics import holm, models_above_chance, p_above_chance
 from lm_validity.studies.signal.report import analyze_signal, report_signal, summarize
@@ -129,7 +130,7 @@ def test_benchmarks_at_chance_are_not_among_those_that_rise(tmp_path):
     # with 470 items the error is 0.02; without their number it would be 14 times the scatter of a drift
     sheet = "benchmark,metric,chance,n_items\n" + "".join(f"{name},acc,0.25,470\n" for name in ("facts", *drifts))
     paths = write_scores(tmp_path, {"facts": climbing(0.6), **drifts}, 0.02, sheet)
-    report_signal(paths[0], paths[1], tmp_path / "r", paths[2], resamples=400)
+    report_signal(paths[0], paths[1], tmp_path / "r", paths[2], section=Reports(resamples=400))
     found = json.loads((tmp_path / "r" / "summary.json").read_text())["benchmarks"]
     assert found["facts"]["signal_quality_walk_p"] < 0.05 and found["facts"]["models_above_chance"] == 4
     assert {found[name]["models_above_chance"] for name in drifts} == {0}
@@ -146,12 +147,14 @@ def test_benchmarks_at_chance_are_not_among_those_that_rise(tmp_path):
 
 def test_standard_errors_give_intervals_where_there_are_no_items(tmp_path):
     paths = write_scores(tmp_path, {"facts": climbing(0.6)}, 0.02)
-    found = summarize(analyze_signal(*paths, resamples=100))
+    found = summarize(analyze_signal(*paths, section=Reports(resamples=100)))
     entry = found.benchmarks["facts"]
     assert entry.interval_source == "standard errors"
     assert entry.signal_quality_interval[0] < entry.signal_quality <= entry.signal_quality_interval[1]
     assert is_known(found.ranking["facts"].nearly_stable_from_interval_b)
-    without = summarize(analyze_signal(*write_scores(tmp_path, {"facts": climbing(0.6)}), resamples=100))
+    without = summarize(
+        analyze_signal(*write_scores(tmp_path, {"facts": climbing(0.6)}), section=Reports(resamples=100))
+    )
     assert isinstance(without.benchmarks["facts"].signal_quality_interval, Missing)
     assert isinstance(without.benchmarks["facts"].models_above_chance, Missing)
     assert without.benchmarks["facts"].chance == 0.25
@@ -160,7 +163,9 @@ def test_standard_errors_give_intervals_where_there_are_no_items(tmp_path):
 
 def test_standard_errors_far_beyond_the_scatter_of_the_curves_are_not_used(tmp_path):
     """As of a mean over subjects whose error is that of one subject."""
-    found = summarize(analyze_signal(*write_scores(tmp_path, {"facts": drifting(0)}, 0.02), resamples=100))
+    found = summarize(
+        analyze_signal(*write_scores(tmp_path, {"facts": drifting(0)}, 0.02), section=Reports(resamples=100))
+    )
     assert [(one.benchmark, one.code, one.scores) for one in found.standard_errors] == [("facts", "beyond_scatter", 80)]
     entry, ranking = found.benchmarks["facts"], found.ranking["facts"]
     assert isinstance(entry.interval_source, Missing) and isinstance(entry.models_above_chance, Missing)
@@ -170,12 +175,14 @@ def test_standard_errors_far_beyond_the_scatter_of_the_curves_are_not_used(tmp_p
 def test_chance_of_a_metric_that_is_better_when_lower(tmp_path):
     sheet = "benchmark,metric,higher_is_better,chance\nfacts,acc,0,0.75\n"
     errors = {model: 1 - values for model, values in climbing(0.6).items()}
-    found = summarize(analyze_signal(*write_scores(tmp_path, {"facts": errors}, 0.02, sheet), resamples=0))
+    found = summarize(
+        analyze_signal(*write_scores(tmp_path, {"facts": errors}, 0.02, sheet), section=Reports(resamples=0))
+    )
     assert found.benchmarks["facts"].models_above_chance == 4 and found.benchmarks["facts"].chance == 0.75
 
 
 def quality_sentences(paths, folder):
-    report_signal(paths[0], paths[1], folder, paths[2], resamples=20)
+    report_signal(paths[0], paths[1], folder, paths[2], section=Reports(resamples=20))
     return [finding["sentence"] for finding in json.loads((folder / "page.json").read_text())["findings"]]
 
 
@@ -187,7 +194,7 @@ def test_a_score_that_falls_steadily_is_asked_for_its_direction(tmp_path):
         (tmp_path / name).mkdir()
         sheet = f"benchmark,metric,higher_is_better,chance\nfacts,acc,1,0.25\nbits,acc,{known},\n"
         paths = write_scores(tmp_path / name, curves, 0.02, sheet)
-        entry = summarize(analyze_signal(*paths, resamples=0)).benchmarks["bits"]
+        entry = summarize(analyze_signal(*paths, section=Reports(resamples=0))).benchmarks["bits"]
         assert entry.direction_assumed == (not known) and abs(entry.rank_correlation) == 1
         first, *others = quality_sentences(paths, tmp_path / name / "r")
         assert ("?" in first and "bits" in first) == (not known)
@@ -206,7 +213,7 @@ def test_a_chance_level_that_some_model_passes_everywhere_is_said_so(tmp_path):
 def test_a_chance_that_is_no_fraction_is_named(tmp_path, value):
     paths = write_scores(tmp_path, {"facts": climbing(0.6)}, 0.02, f"benchmark,chance\nfacts,{value}\n")
     with pytest.raises(InputError, match="row 2, column 'chance'"):
-        analyze_signal(*paths, resamples=0)
+        analyze_signal(*paths, section=Reports(resamples=0))
 
 
 def test_the_order_of_equal_models_is_not_called_late(tmp_path):
@@ -217,7 +224,7 @@ def test_the_order_of_equal_models_is_not_called_late(tmp_path):
     equal = {model: 0.5 + 0.005 * rng.standard_normal(16) for model in MODELS}
     sheet = "benchmark,metric\nfacts,acc\nequal,acc\n"
     paths = write_scores(tmp_path, {"facts": apart, "equal": equal}, 0.01, sheet)
-    report_signal(paths[0], paths[1], tmp_path / "r", paths[2], resamples=200)
+    report_signal(paths[0], paths[1], tmp_path / "r", paths[2], section=Reports(resamples=200))
     found = json.loads((tmp_path / "r" / "summary.json").read_text())["ranking"]
     assert (found["facts"]["pairs"], found["facts"]["separable_pairs"]) == (6, 5)
     assert found["facts"]["settled_from_b"] == 10.0 < found["facts"]["stable_from_b"]
@@ -229,7 +236,7 @@ def test_the_order_of_equal_models_is_not_called_late(tmp_path):
 def test_windows_fit_a_training_that_ends_before_the_later_window(tmp_path):
     """Up to 160 billion tokens: the base window has checkpoints, the later one has none."""
     paths = write_scores(tmp_path, {"facts": climbing(0.6)}, 0.02)
-    entry = summarize(analyze_signal(*paths, resamples=50)).ranking_consistency["facts"]
+    entry = summarize(analyze_signal(*paths, section=Reports(resamples=50))).ranking_consistency["facts"]
     assert isinstance(entry.value, Missing) and entry.fitted.value == 1.0
     # 16 to 32 billion tokens, and from 35.2
     assert {(pair.base_checkpoints, pair.later_checkpoints) for pair in entry.fitted.pairs} == {(2, 13)}

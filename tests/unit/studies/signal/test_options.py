@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 from signal_world import World, write_world
 
+from lm_validity.cli import main
 from lm_validity.config.load import validate
+from lm_validity.config.sections import Reports, SignalConventions
 from lm_validity.errors import InputError
-from lm_validity.studies.signal.options import make_options
+from lm_validity.files import read_json
 from lm_validity.studies.signal.report import analyze_signal, summarize
 from lm_validity.studies.signal.statistics.quality import autocorrelation
 from lm_validity.summaries import summary_values
@@ -24,13 +26,14 @@ def files(tmp_path_factory):
     return write_world(tmp_path_factory.mktemp("options"), World(items=40))
 
 
-def summary_of(files, **options):
-    return summary_values(summarize(analyze_signal(files.scores, files.models, resamples=0, **options)))
+def summary_of(files, **conventions):
+    section = Reports(resamples=0, signal=SignalConventions(**conventions))
+    return summary_values(summarize(analyze_signal(files.scores, files.models, section=section)))
 
 
 def test_conventions_change_the_numbers_they_name(files):
     default = summary_of(files)
-    other = summary_of(files, options=make_options(**OTHERS))
+    other = summary_of(files, **OTHERS)
     named = other["conventions"]
     assert (named["convention"], named["ties"], named["normalisation"]) == ("paper", "average", "none")
     assert named["windows_b"] == {"base": [0, 100], "later": [120, 240], "relative": False}
@@ -66,19 +69,27 @@ def _tokens(files):
 )
 def test_bad_options_are_named(given, problem):
     with pytest.raises(InputError, match=re.escape(problem)):
-        make_options(**given)
+        validate(given, "report signal", SignalConventions)
 
 
-def test_the_configuration_gives_the_same_options():
-    values = {"name": "run", "models": "m", "benchmarks": "b", "reports": {"signal": {"ties": "average"}}}
-    settings = validate(values, "f").reports.signal
-    words = settings.as_arguments().split()
-    given = {words[i][2:].replace("-", "_"): words[i + 1] for i in range(0, len(words), 2)}
-    assert make_options(**given) == make_options(**settings.model_dump()) == make_options(ties="average")
+def test_options_go_before_the_configuration_and_this_before_the_defaults(files, tmp_path, monkeypatch):
+    """Each by one key: the first is given nowhere else, the second in the file too."""
+    text = "{name: run, models: m, benchmarks: b, reports: {resamples: 7, signal: {ties: average, weights: [1, 0, 0]}}}"
+    (tmp_path / "run.yaml").write_text(text)
+    words = ["report", "signal", "--scores", files.scores, "--models", files.models, "--output", tmp_path / "r"]
+    words += ["--configfile", tmp_path / "run.yaml", "--convention", "paper", "--weights", "0,1,0"]
+    monkeypatch.setattr("sys.argv", ["lm-validity", *map(str, words)])
+    with pytest.raises(SystemExit) as end:
+        main()
+    found = read_json(tmp_path / "r" / "summary.json")["conventions"]
+    assert end.value.code == 0 and (found["resamples"], found["ties"], found["convention"]) == (7, "average", "paper")
+    assert list(found["weights"].values()) == [0, 1, 0] and found["normalisation"] == "joint_minmax"
 
 
 def test_score_per_item_of_every_trial(files):
-    found = summary_values(summarize(analyze_signal(files.scores, files.models, items=files.items, resamples=0)))
+    found = summary_values(
+        summarize(analyze_signal(files.scores, files.models, items=files.items, section=Reports(resamples=0)))
+    )
     trials = [trial for entries in found["filters"].values() for trial in entries if trial["held_out"] is not None]
     assert trials
     for trial in trials:

@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 from signal_world import MODELS, World, item_rows, models_sheet, score_rows, write_world
 
+from lm_validity.config.sections import Reports
 from lm_validity.errors import InputError
 from lm_validity.studies.signal.page_items import filter_findings
 from lm_validity.studies.signal.report import analyze_signal, report_signal, summarize
@@ -18,17 +19,17 @@ from lm_validity.tables.schema import SCORES, read_table, write_table
 from lm_validity.words import decimal
 
 
-def report(files, output, **options):
+def report(files, output, resamples=60):
     """summary.json and page.json of a whole report."""
-    options = {"resamples": 60, "items": files.items, **options}
-    report_signal(files.scores, files.models, output, **options)
+    report_signal(files.scores, files.models, output, section=Reports(resamples=resamples), items=files.items)
     return json.loads((output / "summary.json").read_text()), json.loads((output / "page.json").read_text())
 
 
-def summary_of(files, **options):
+def summary_of(files, with_items=True, **section):
     """The summary alone: figures take most of a report's time."""
-    options = {"resamples": 5, "items": files.items, **options}
-    return summary_values(summarize(analyze_signal(files.scores, files.models, **options)))
+    section = Reports(**{"resamples": 5, **section})
+    items = files.items if with_items else None
+    return summary_values(summarize(analyze_signal(files.scores, files.models, section=section, items=items)))
 
 
 @pytest.fixture(scope="module")
@@ -153,7 +154,7 @@ def test_without_resamples_or_items(rising):
     entry = summary["models"]["small-deep"]["facts"]
     assert entry["signal_quality_interval"] is None and entry["signal_quality_null_p"] is None
     assert any("skipped" in note for note in summary["notes"])
-    bare = summary_of(rising, items=None)
+    bare = summary_of(rising, with_items=False)
     assert bare["models"]["small-deep"]["facts"]["signal_quality"] == entry["signal_quality"]
     assert bare["models"]["small-deep"]["facts"]["signal_quality_null_p"] is not None
     assert bare["filters"] == {"facts": None, "noise": None}
@@ -245,7 +246,7 @@ def test_selection_of_the_competition(tmp_path):
     scores = read_table(files.scores, SCORES)
     scores["iteration"] *= 2  # 2000 to 32000
     write_table(scores, SCORES, files.scores)
-    summary = summary_of(files, resamples=0, selection="e2lm", items=None)
+    summary = summary_of(files, resamples=0, checkpoints="e2lm", with_items=False)
     # every 4000 iterations and 20 billion tokens a 2000: 40, 80, ..., 200
     assert {entry["facts"]["checkpoints"] for entry in summary["models"].values()} == {5}
 
@@ -326,7 +327,7 @@ def test_a_filter_that_keeps_nothing_over_all_models_has_no_optimism(tmp_path):
     (basis,) = (f["basis"] for f in page["findings"] if "random choices" in f["basis"])
     gained = re.compile(r"they gain ([+-][.\d]+) more")
     assert known and gained.search(basis)[1] == decimal(np.mean(known), signed=True)
-    typed = summarize(analyze_signal(files.scores, files.models, items=files.items, resamples=0))
+    typed = summarize(analyze_signal(files.scores, files.models, items=files.items, section=Reports(resamples=0)))
     typed = replace(typed, filters={"facts": [t for t in typed.filters["facts"] if t.filter.startswith("slope")]})
     only_slopes = filter_findings(typed)
     assert not gained.search(only_slopes[0].basis)
@@ -365,7 +366,7 @@ def analyzed(folder, models, resamples=0, tokens_b=20.0):
     write_table(pd.DataFrame(rows), SCORES, folder / "scores.parquet")
     sheet = [{"model": name, "size": model.size, "architecture": model.architecture} for name, model in models.items()]
     pd.DataFrame(sheet).to_csv(folder / "models.csv", index=False)
-    return analyze_signal(folder / "scores.parquet", folder / "models.csv", resamples=resamples)
+    return analyze_signal(folder / "scores.parquet", folder / "models.csv", section=Reports(resamples=resamples))
 
 
 def unequal_pairs(turning=24):

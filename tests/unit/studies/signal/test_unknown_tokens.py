@@ -1,14 +1,12 @@
 """The signal report where the tokens of checkpoints are unknown: nothing else is called billions of tokens."""
 
-from dataclasses import replace
-
 import numpy as np
 import pandas as pd
 import pytest
 from signal_world import MODELS, World, item_rows, models_sheet, score_rows, write_world
 
-from lm_validity.studies.signal.report import DEFAULT_OPTIONS, analyze_signal, report_signal, summarize
-from lm_validity.studies.signal.statistics.ranking import RankingWindows
+from lm_validity.config.sections import Reports, SignalConventions
+from lm_validity.studies.signal.report import analyze_signal, report_signal, summarize
 from lm_validity.summaries import summary_values
 from lm_validity.tables.schema import SCORES, write_table
 
@@ -24,10 +22,9 @@ def write(folder, rows, scores):
     return files
 
 
-def summary_of(files, **options):
-    return summary_values(
-        summarize(analyze_signal(files.scores, files.models, items=files.items, resamples=5, **options))
-    )
+def summary_of(files, **conventions):
+    section = Reports(resamples=5, signal=SignalConventions(**conventions))
+    return summary_values(summarize(analyze_signal(files.scores, files.models, items=files.items, section=section)))
 
 
 def in_billions(summary):
@@ -50,7 +47,7 @@ def test_iterations_are_never_called_tokens(tmp_path, rows):
     scores = score_rows(rows).assign(tokens_b=np.nan)
     files = write(tmp_path, rows, scores)
     known = summary_of(write(tmp_path / "known", rows, score_rows(rows)))
-    report_signal(files.scores, files.models, tmp_path / "r", items=files.items, resamples=5)
+    report_signal(files.scores, files.models, tmp_path / "r", items=files.items, section=Reports(resamples=5))
     summary = summary_of(files)
     assert in_billions(summary) == [None] * 6 and None not in in_billions(known)[:2]
     assert any(note.startswith("Tokens are unknown") for note in summary["notes"])
@@ -62,8 +59,7 @@ def test_iterations_are_never_called_tokens(tmp_path, rows):
     settling = (tmp_path / "r" / "index.html").read_text()
     assert "No training reaches" not in settling and "Tokens are unknown: the competition" in settling
     # windows in billions of tokens: 1000 to 9000 iterations are none
-    windows = RankingWindows((1000.0, 3000.0), (3000.0, 9000.0))
-    fixed = summary_of(files, options=replace(DEFAULT_OPTIONS, windows=windows))
+    fixed = summary_of(files, base_window=(1000, 3000), later_window=(3000, 9000))
     assert fixed["ranking_consistency"]["facts"]["value"] is None
     assert any("consistency.facts.value" in note and "tokens are unknown" in note for note in fixed["notes"])
 

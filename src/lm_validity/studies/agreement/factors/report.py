@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from lm_validity.config.sections import REPORTS, Reports
 from lm_validity.pages.page import write_report
 from lm_validity.studies.agreement.factors.analysis import analyze_factors, factors_uncertainty
 from lm_validity.studies.agreement.factors.page import factors_page
@@ -14,15 +15,16 @@ def report_factors(
     models: str | Path,
     benchmarks: str | Path,
     output: str | Path,
-    resamples: int = 2000,
+    section: Reports = REPORTS,
     plan: str | Path | None = None,
 ) -> None:
     """Write summary.json, tables, figures and the page of the factors report under `output`.
 
-    `resamples`: 0 skips intervals, and with them the choice of a model by budget. `plan`: what was to be fine-tuned.
+    Without resamples, intervals are skipped, and with them the choice of a model by budget. `plan`: what was to be
+    fine-tuned.
     """
     matrix = read_score_matrix(scores, models, benchmarks, plan)
     analysis = analyze_factors(matrix)
-    uncertainty = factors_uncertainty(analysis, resamples)
-    summary = summarize_factors_report(analysis, uncertainty, resamples)
+    uncertainty = factors_uncertainty(analysis, section.resamples)
+    summary = summarize_factors_report(analysis, uncertainty, section.resamples)
     write_report(factors_page(summary), summary, output)

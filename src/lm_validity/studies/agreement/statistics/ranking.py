@@ -5,6 +5,8 @@ from typing import Literal, NamedTuple, overload
 
 import numpy as np
 
+from lm_validity.config.sections import Screening
+
 # ----------------------------------------------------------------------------------------------------------------------
 # Means that leave missing values out, without numpy's warnings where nothing is left.
 
@@ -495,17 +497,7 @@ def violations(order: np.ndarray, better: np.ndarray) -> int:
 
 
 @dataclass(frozen=True)
-class Thresholds:
-    """A candidate leaves with fewer training examples than `training_examples`, with a larger share of models that do
-    not improve than `unimproved_share`, or with negative taus to a larger share of the others than `negative_share`."""
-
-    training_examples: int
-    unimproved_share: float
-    negative_share: float
-
-
-@dataclass(frozen=True)
-class Screening:
+class Screened:
     """Arrays over the k candidates; NaN where unknown.
 
     models: with both scores. unimproved: of these, with a train-before-test score not above the direct one.
@@ -522,8 +514,8 @@ class Screening:
 
 
 def screen_benchmarks(
-    direct: np.ndarray, trained: np.ndarray, training_examples: np.ndarray, thresholds: Thresholds
-) -> Screening:
+    direct: np.ndarray, trained: np.ndarray, training_examples: np.ndarray, thresholds: Screening
+) -> Screened:
     """Apply the rules to (models, candidates) arrays of scores of which more is better, NaN where missing.
 
     `training_examples`: (candidates,), NaN where unknown. What is unknown excludes nothing. Agreement is Kendall's
@@ -546,7 +538,7 @@ def screen_benchmarks(
         else:
             reason = ""
         reasons.append(reason)
-    return Screening(models, unimproved, others, negative, mean_tau, tuple(reasons))
+    return Screened(models, unimproved, others, negative, mean_tau, tuple(reasons))
 
 
 def _agreement(tau: np.ndarray, passed: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

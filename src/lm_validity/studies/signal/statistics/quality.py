@@ -541,25 +541,9 @@ def total_variation(curves: np.ndarray) -> np.ndarray:
 # The weighted overall score, and what its weights decide.
 
 
-@dataclass(frozen=True)
-class Weights:
-    """Weights of signal quality, ranking consistency and compliance (NeurIPS 2025 E2LMC)."""
-
-    signal_quality: float
-    ranking_consistency: float
-    compliance: float
-
-    def as_array(self) -> np.ndarray:
-        """(3,): signal quality, ranking consistency and compliance, in the order of `overall_score`'s components."""
-        return np.array([self.signal_quality, self.ranking_consistency, self.compliance])
-
-
-DEFAULT_WEIGHTS = Weights(*E2LM.weights)
-
-
-def overall_score(components: np.ndarray, weights: Weights = DEFAULT_WEIGHTS) -> np.ndarray:
+def overall_score(components: np.ndarray, weights: tuple[float, float, float] = E2LM.weights) -> np.ndarray:
     """0.5 SQ + 0.1 RC + 0.4 CS for `components` (..., 3) in this order. A missing component makes it NaN."""
-    return np.asarray(components, dtype=float) @ weights.as_array()
+    return np.asarray(components, dtype=float) @ np.array(weights)
 
 
 @dataclass(frozen=True)

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from lm_validity.config.sections import Screening
-from lm_validity.studies.agreement.statistics.ranking import Thresholds, screen_benchmarks
+from lm_validity.studies.agreement.statistics.ranking import screen_benchmarks
 
-PUBLISHED = Thresholds(**Screening().model_dump())
+PUBLISHED = Screening()
 
 MODELS = np.arange(10.0)
 
@@ -48,9 +48,11 @@ def test_thresholds_are_the_callers():
     direct = table(MODELS, MODELS)
     trained = direct.copy()
     trained[0] += 1
-    strict = screen_benchmarks(direct, trained, np.array([150.0, 50.0]), Thresholds(100, 0.2, 0.5))
+    strict = screen_benchmarks(direct, trained, np.array([150.0, 50.0]), Screening(training_examples=100))
     assert strict.reasons == ("no improvement in 9 of 10 models", "50 training examples, fewer than 100")
-    loose = screen_benchmarks(direct, trained, np.array([150.0, 50.0]), Thresholds(0, 0.9, 0.5))
+    loose = screen_benchmarks(
+        direct, trained, np.array([150.0, 50.0]), Screening(training_examples=0, unimproved_share=0.9)
+    )
     assert loose.reasons == ("", "")
 
 

@@ -1,6 +1,7 @@
 """Every number of every summary is in one row of its results, and every null has its reason."""
 
 import dataclasses
+import functools
 import itertools
 import json
 import re
@@ -14,20 +15,18 @@ import pytest
 
 from lm_validity.pages.page import Page, write_report
 from lm_validity.results import CARDS, COLUMNS, INTERVALS, KEYS, UNIQUE, Row, lines_of, rows_of
-from lm_validity.site.cards.quantities import QUANTITIES
+from lm_validity.site.cards.values import QUANTITIES
 from lm_validity.studies.agreement.factors.summary import FactorsSummary
+from lm_validity.studies.agreement.readiness import ReadinessSummary
 from lm_validity.studies.agreement.screening_report import ScreeningSummary
-from lm_validity.studies.agreement.summary import AgreementSummary
 from lm_validity.studies.items.compare import CompareSummary, Comparison
 from lm_validity.studies.items.item_report import ItemsSummary
-from lm_validity.studies.signal.summary import SignalSummary
 from lm_validity.summaries import Missing, summary_values
 from lm_validity.words import Reason, ReasonCode
 
 SUMMARIES = {
-    "agreement": AgreementSummary,
     "factors": FactorsSummary,
-    "signal": SignalSummary,
+    "readiness": ReadinessSummary,
     "items": ItemsSummary,
     "compare": CompareSummary,
     "screening": ScreeningSummary,
@@ -82,17 +81,21 @@ def filled(study, lacking=()):
 def fill(record, parts, line, made):
     """Put a value under the parts of a path: two keys for `{name}`, two records for `[fields]`."""
     part, *rest = parts
-    if part[0] == "[":
-        raise ValueError(f"{line.path}: a list in a list")
-    for text in ("direct", "some other") if "{" in part else ("",):
+    over = ("benchmarks", "categories") if "{over}" in part else ("direct", "some other")
+    kind = tuple[float, float] if line.over else {"text": str, "yes_or_no": bool}.get(line.unit, float)
+    kind = kind if made.lacking == () else kind | type(made.lacking)
+    for text in over if "{" in part else ("",):
         key = re.sub(r"\{\w+\}", text, part)
         if not rest:
-            kind = {"text": str, "yes_or_no": bool}.get(line.unit, float)
-            value = tuple[float, float] if line.over else kind
-            record[key] = made.of(value if made.lacking == () else value | type(made.lacking))
+            record[key] = made.of(kind)
+        elif len(rest) == 1 and rest[0][0] == "[":
+            record[key] = [made.of(kind), made.of(kind)]
         elif rest[0][0] == "[":
-            names = [name.partition("=")[0] for name in rest[0][1:-1].split(",")]
-            for item in record.setdefault(key, [{name: made.of(str) for name in names} for _ in range(2)]):
+            paths = [name.partition("=")[0].split(".") for name in rest[0][1:-1].split(",") if name[0] != "#"]
+            items = record.setdefault(key, [{}, {}])
+            for item in items:
+                for *outer, last in paths if not item else ():
+                    functools.reduce(lambda inner, name: inner.setdefault(name, {}), outer, item)[last] = made.of(str)
                 fill(item, rest[1:], line, made)
         else:
             fill(record.setdefault(key, {}), rest, line, made)
@@ -176,9 +179,9 @@ def test_an_interval_at_another_level_is_a_row_of_its_value():
 
 
 def test_intervals_over_several_populations_are_rows_of_one_value():
-    rows = [row for row in rows_of("agreement", Filled().of(AgreementSummary)) if row.quantity == "tau_mean"]
+    rows = [row for row in rows_of("agreement", filled("agreement")) if row.quantity == "tau_mean"]
     direct = [row for row in rows if row.protocol == "direct"]
-    assert [row.interval_for for row in direct] == ["models", "benchmarks", "families", "categories"]
+    assert {row.interval_for for row in direct} == {"models", "benchmarks", "families", "categories"}
     assert len({row.value for row in direct}) == 1 and len({row.low for row in direct}) == 4
 
 

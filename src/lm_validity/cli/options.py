@@ -92,9 +92,9 @@ def _keyword(name: str, annotation: Any) -> inspect.Parameter:
 
 def report_folders(run: Run) -> list[Path]:
     """The reports of the studies that the configuration asks for; older ones of others may lie beside them."""
-    from lm_validity.run.grid import REPORTS_OF
+    from lm_validity.run.grid import reports_of
 
-    names = [name for study in run.configuration.studies for name in REPORTS_OF[study]]
+    names = [name for study in run.configuration.studies for name in reports_of(study, run.configuration)]
     folders = [run.results / "reports" / name for name in names]
     return [folder for folder in folders if (folder / "page.json").is_file()]
 
@@ -132,55 +132,3 @@ def paths_or_command(name: str) -> type[WholeHelp]:
 def make_group(text: str, cls: type[WholeHelp] = WholeHelp) -> typer.Typer:
     """A command with subcommands. Without arguments it shows its help."""
     return typer.Typer(cls=cls, help=text, no_args_is_help=True, rich_markup_mode=None)
-
-
-def takes_section(name: str, *keys: str, **renamed: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Call a command with the `section` of this name: the defaults, or the section of `--configfile`, changed by the
-    options that the command gets for these keys of it (`signal.ties`: `--ties`). `renamed`: key -> option's name."""
-    default: Section = Configuration.model_fields[name].default
-    options = {renamed.get(key, key.rpartition(".")[2]): key for key in keys}
-
-    def decorate(command: Callable[..., None]) -> Callable[..., None]:
-        def called(configfile: Path | None, **given: Any) -> None:
-            section = default
-            if configfile is not None:
-                section = getattr(validate(read_values(configfile), str(configfile)), name)
-            values = section.model_dump()
-            for option, key in options.items():
-                if (word := given.pop(option)) is not None:
-                    _below(values, key)[key.rpartition(".")[2]] = word
-            command(section=validate(values, f"report {command.__name__}", type(default)), **given)
-
-        own = inspect.signature(command)
-        parameters = [one for one in own.parameters.values() if one.name != "section"]
-        parameters += [_parameter(option, default, key) for option, key in options.items()]
-        file = Annotated[Path | None, typer.Option(help="The run's configuration, for all that no option says.")]
-        parameters.append(_keyword("configfile", file))
-        called.__name__, called.__doc__ = command.__name__, command.__doc__
-        called.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
-        called.__annotations__ = {one.name: one.annotation for one in parameters}
-        return called
-
-    return decorate
-
-
-def _below(values: Any, key: str) -> Any:
-    """What holds the last part of `key`, such as the values of `signal` for signal.ties."""
-    for part in key.split(".")[:-1]:
-        values = values[part] if isinstance(values, dict) else getattr(values, part)
-    return values
-
-
-def _parameter(option: str, section: Section, key: str) -> inspect.Parameter:
-    """An option with the key's type, meaning and default."""
-    holder, last = _below(section, key), key.rpartition(".")[2]
-    field, value = type(holder).model_fields[last], getattr(holder, last)
-    several = get_origin(field.annotation) is tuple
-    word = ",".join(f"{part:g}" for part in value) if several else value
-    kind: Any = str if several else field.annotation
-    help_ = f"{field.description} [default: {word}]"
-    return _keyword(option, Annotated[kind | None, typer.Option(f"--{option.replace('_', '-')}", help=help_)])
-
-
-def _keyword(name: str, annotation: Any) -> inspect.Parameter:
-    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)

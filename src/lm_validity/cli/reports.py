@@ -10,7 +10,7 @@ import typer
 from lm_validity.cli import imports
 from lm_validity.cli.options import make_group, paths_or_command, takes_section
 from lm_validity.config.load import load_run
-from lm_validity.config.sections import REPORTS, Reports, Screening, SignalConventions
+from lm_validity.config.sections import REPORTS, Agreement, Reports, Screening, SignalConventions
 from lm_validity.terminal import say
 
 NAME = "DIR_OR_FILES..."  # of the command without a name, as the help lists it
@@ -23,6 +23,13 @@ Scores = Annotated[Path, typer.Option(help="scores.parquet")]
 Models = Annotated[Path, typer.Option(help="Models sheet (CSV or TSV).")]
 Benchmarks = Annotated[Path, typer.Option(help="Benchmarks sheet (CSV or TSV).")]
 Output = Annotated[Path, typer.Option(help="Folder for summary.json, tables, figures and the page.")]
+GroupsOfModels = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="A group of models: 'released>=2023-11', family=NAME, or a column of 0 and 1 of the models sheet. May be "
+        "given several times."
+    ),
+]
 Plan = Annotated[Path | None, typer.Option(help="Plan sheet: cells outside it do not count as missing.")]
 PlannedBy = Annotated[Path | None, typer.Option(help="The run's configuration, which says what was planned.")]
 CONVENTIONS = (f"signal.{key}" for key in SignalConventions.model_fields)
@@ -73,6 +80,7 @@ def report_site(
         int, typer.Option(min=0, help="Resamples for intervals. 0 skips the intervals that need them.")
     ] = REPORTS.resamples,
     processes: Annotated[int, typer.Option(min=1, help="Reports written at the same time.")] = 2,
+    group: GroupsOfModels = None,
 ) -> None:
     """Import results, guess the sheets, and write every report that the data allow as one site."""
     from lm_validity.site.report import Given
@@ -91,7 +99,9 @@ def report_site(
         strict=strict,
         csv=imports.csv_options(columns, scores, across, repeats, percent=percent, as_is=as_is),
     )
-    given = Given(models, benchmarks, beside, options, Reports(resamples=resamples), processes, plan=plan)
+    agreement = Agreement(groups=tuple(dict.fromkeys(group or ())))
+    section = Reports(resamples=resamples)
+    given = Given(models, benchmarks, beside, options, section, processes, plan=plan, agreement=agreement)
     say(*write(paths, output, given))
 
 
@@ -133,6 +143,24 @@ def factors(
     from lm_validity.studies.agreement.factors.report import report_factors
 
     report_factors(scores, models, benchmarks, output, section, plan)
+
+
+@app.command("readiness")
+@takes_section("agreement", "knots")
+def readiness(
+    scores: Scores,
+    models: Models,
+    benchmarks: Benchmarks,
+    output: Output,
+    section: Agreement,
+    group: GroupsOfModels = None,
+    plan: Plan = None,
+) -> None:
+    """Does a group of models lead at equal compute, and is it ahead once all are prepared for the test?"""
+    from lm_validity.studies.agreement.readiness import report_readiness
+
+    named = section.model_copy(update={"groups": tuple(dict.fromkeys(group))}) if group else section
+    report_readiness(scores, models, benchmarks, output, named, plan)
 
 
 @app.command("screening")

@@ -9,6 +9,7 @@ from pydantic import BaseModel, ValidationError
 
 from lm_validity.config.bias_plan import BiasPlan, read_bias_plan
 from lm_validity.config.bias_sheets import LanguageModel, Task, read_bias_sheets
+from lm_validity.config.groups import members, parse_group
 from lm_validity.config.plan import Plan, read_plan, read_sheet
 from lm_validity.config.rows import Sheets
 from lm_validity.config.sections import BiasSettings, Configuration
@@ -156,7 +157,8 @@ def build_run(values: object, source: str, sheets: Sheets | None = None) -> Run:
     results = configuration.results
     if configuration.models is not None:
         classes = configuration.size_classes
-        models = read_models(configuration.models, configuration.name, classes, results, sheets)
+        groups = [parse_group(text) for text in configuration.agreement.groups]
+        models = read_models(configuration.models, configuration.name, classes, results, sheets, groups)
     if configuration.benchmarks is not None:
         benchmarks = read_benchmarks(configuration.benchmarks, configuration.name, results, sheets)
     if "bias" in configuration.studies and configuration.bias is not None:
@@ -170,6 +172,7 @@ def build_run(values: object, source: str, sheets: Sheets | None = None) -> Run:
     _check_variants(run)
     _check_one_prompting(run)
     _check_generation_backend(run)
+    _check_groups(run)
     return run
 
 
@@ -182,6 +185,14 @@ def _read_plan(
     names = Run(configuration, models, benchmarks).agreement_names
     plan, rows = read_plan(configuration.plan, *names, sheets), read_sheet(configuration.plan, *names, sheets)
     return plan, {pair: row for pair, row in rows.items() if row.ruled_out}
+
+
+def _check_groups(run: Run) -> None:
+    """A group needs models of known compute inside and outside; `members` refuses others."""
+    rows = [run.models[name] for name in run.agreement_names[0]]
+    known = [bool(row.parameters_b and row.tokens_b and row.in_compute_analysis is not False) for row in rows]
+    for group in map(parse_group, run.configuration.agreement.groups):
+        members(group, [getattr(row, group.column) for row in rows], known, run.configuration.models or "")
 
 
 def _check_generation_backend(run: Run) -> None:

@@ -14,6 +14,7 @@ from pydantic import (
 )
 
 from lm_validity.config.gone import without_gone
+from lm_validity.config.groups import KNOTS
 from lm_validity.config.rows import Positive, Section, bad_value, check_distinct
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -74,6 +75,11 @@ class Cards(Section):
     )
     reliable: Share = Field(
         0.8, description="Scores are reliable if at least this share of their variance between models is not noise."
+    )
+    early: Share = Field(
+        0.5,
+        description="A benchmark is ready early if it is above chance, and its order settled, by this share of "
+        "training.",
     )
     bias: float = Field(
         0.01, gt=0, le=1, description="Effect of having seen test text, in accuracy, that must be excluded."
@@ -373,12 +379,12 @@ class BiasSettings(Section):
         gt=0,
         lt=1,
         description="Turn it on to save trials: a task stops when the 95% interval of its bias is ± this or narrower "
-        "(a fraction of accuracy; 0.0125 is 1.25 points). `lm-validity next` adds a batch of subsamples_a_cell to the "
-        "other tasks. null: every task has all subsamples.",
+        "(a fraction of accuracy; 0.0125 is 1.25 points). `lm-validity plan next` adds a batch of subsamples_a_cell to "
+        "the other tasks. null: every task has all subsamples.",
     )
     plan: str | None = Field(
         None,
-        description="Sheet (TSV) of the batches after the first, which `lm-validity next` writes. Only with "
+        description="Sheet (TSV) of the batches after the first, which `lm-validity plan next` writes. Only with "
         "stop_at_half_width.",
     )
     paper: bool = Field(
@@ -560,7 +566,7 @@ class Replay(Section):
 
 def _split_numbers(value: object) -> object:
     """`100,200` as the command line has it."""
-    return value.split(",") if isinstance(value, str) else value
+    return (value.split(",") if value.strip() else []) if isinstance(value, str) else value
 
 
 def _check_window(window: tuple[float, float]) -> tuple[float, float]:
@@ -623,6 +629,25 @@ class Reports(Section):
 
 
 REPORTS = Reports()
+
+
+Knots = Annotated[tuple[Annotated[float, Field(gt=0)], ...], BeforeValidator(_split_numbers)]
+
+
+class Agreement(Section):
+    """The agreement study: groups of models whose lead its report asks about, at equal pretraining compute."""
+
+    groups: tuple[str, ...] = Field(
+        (),
+        description="Groups of models: `released>=2023-11`, `family=NAME`, or a column of 0 and 1 of the models sheet.",
+    )
+    knots: Knots = Field(
+        KNOTS,
+        description="Compute (FLOP) at which the line of scores against compute may bend, as in the paper. Empty: a "
+        "straight line.",
+    )
+
+    be_distinct = field_validator("groups", "knots")(check_distinct)
 
 
 class Screening(Section):
@@ -706,6 +731,7 @@ class Configuration(Section):
         DEFAULT_SIZE_CLASSES, description="Resources of a job, by the model's size class."
     )
     bias: BiasSettings | None = Field(None, description="The bias study, with sheets of its own.")
+    agreement: Agreement = Field(Agreement(), description=Agreement.__doc__)
     reports: Reports = Field(Reports(), description=Reports.__doc__)
     cards: Cards = Field(Cards(), description=Cards.__doc__)
     screening: Screening = Field(Screening(), description=Screening.__doc__)

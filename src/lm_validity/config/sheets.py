@@ -1,6 +1,6 @@
 """The sheets of models, benchmarks, checkpoints and the miniature's models."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self, get_args
 
@@ -14,6 +14,7 @@ from pydantic import (
     model_validator,
 )
 
+from lm_validity.config.groups import Group, Released, with_columns
 from lm_validity.config.rows import (
     BETWEEN_COMMAS,
     Identifier,
@@ -98,6 +99,7 @@ class ModelFacts(SheetRow):
     0 where parameters or tokens are not reliable enough for the compute figure, or rolling log-likelihoods are not
     comparable. tokens_per_step: training tokens of an optimizer step, for checkpoints whose iteration alone is known.
     rerun_of: the model of which this is another training, from the same recipe; it is noise, and no model of its own.
+    released: the month or the day, for groups of models (`config/groups.py`).
     """
 
     model_config = ConfigDict(extra="ignore")
@@ -121,6 +123,7 @@ class ModelFacts(SheetRow):
     size: str | None = None
     architecture: str | None = None
     training_data: str | None = None
+    released: Released | None = None
     rerun_of: str | None = None
     in_compute_analysis: bool | None = None
     in_perplexity_analysis: bool | None = None
@@ -296,11 +299,13 @@ def read_models(
     size_classes: Collection[str] = (),
     results: str = "results",
     sheets: Sheets | None = None,
+    groups: Sequence[Group] = (),
 ) -> dict[str, Model]:
-    """The models sheet by id, in the sheet's order. `results/{run}` at the start of a path becomes the run's folder."""
+    """The models sheet by id, in the sheet's order. `results/{run}` at the start of a path becomes the run's folder.
+    `groups`: their columns are columns of the sheet."""
     found = read_rows(
         path,
-        Model,
+        with_columns(Model, groups),
         setting="models",
         run=run,
         results=results,

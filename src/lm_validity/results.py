@@ -33,7 +33,7 @@ from lm_validity.summaries import Missing, entries_of
 from lm_validity.words import Reason, ReasonCode
 
 COLUMNS = {
-    "study": "the report: agreement, factors, signal, bias, items, compare or screening",
+    "study": "the report: agreement, factors, readiness, signal, bias, items, compare or screening",
     "quantity": "what the number is",
     "subject": "what it is of: a benchmark, a model, a family, a category or a task; null: of all together",
     "other": "the other one, where it is of two",
@@ -83,6 +83,24 @@ _INFLUENCE = """
 influence.{protocol}[kind,name=subject]
   .mean_tau                                   tau_mean_without                  tau          -            -
   .first_component                            first_component_without           share        -            -
+"""
+
+_GAP = """
+  .models                                     models                            models       -            -
+  .lead.{protocol}.value                      lead                              score        models       -
+  .lead.{protocol}.interval                   lead                              score        -            families
+  .lead.{protocol}.standard_error             lead_error                        score        models       -
+  .lead.{protocol}.p                          lead_p                            probability  models       -
+  .change.value                               readiness_change                  score        models       -
+  .change.interval                            readiness_change                  score        -            families
+  .change.standard_error                      readiness_change_error            score        models       -
+  .change.p                                   readiness_change_p                probability  models       -
+  .p_adjusted                                 readiness_change_p_adjusted       probability  models       -
+  .without_family.{other}                     readiness_change_without          score        -            -
+  .placebo_rank                               readiness_placebo_rank            rank         placebo_families -
+  .placebo_families                           readiness_placebo_families        families     -            -
+  .checks.{check}.lead.{protocol}             lead_check                        score        models       -
+  .checks.{check}.change                      readiness_change_check            score        models       -
 """
 
 KEYS: Mapping[str, str] = {
@@ -320,6 +338,18 @@ completion.{protocol}
 """
     + _INFLUENCE
     + _CHECKS,
+    "readiness": """
+models                                        models                            models       -            -
+groups[group]
+  .models.{side}                              models_compared                   models       -            -
+  .families.{side}                            families_compared                 families     -            -
+  .alone.{side}                               models_beyond_overlap             models       -            -
+  .unknown                                    models_of_unknown_side            models       -            -
+  .knots[#place]                              knot                              operations   -            -
+groups[group].together"""
+    + _GAP
+    + "groups[group].benchmarks.{subject}"
+    + _GAP,
     "signal": """
 selection                                     selection                         text         -            -
 conventions
@@ -354,6 +384,7 @@ benchmarks.{subject}
   .signal_quality_interval                    signal_quality_mean               index        -            items
   .signal_quality_null_p                      signal_quality_mean_null_p        probability  models       -
   .signal_quality_walk_p                      signal_quality_mean_walk_p        probability  models       -
+  .steady                                     steady                            yes_or_no    models       -
   .rank_correlation                           rank_correlation_mean             correlation  models       -
   .direction_assumed                          direction_assumed                 yes_or_no    -            -
   .signal_quality_by_size.{size}              signal_quality_of_size            index        -            -
@@ -382,6 +413,7 @@ ranking_consistency.{subject}
   .item_interval                              consistency                       share        -            items
   .coin_flip_interval                         consistency_coin_flips            share        -            coin_flips
   .coin_flip_p                                consistency_coin_flip_p           probability  -            -
+  .lasts                                      consistency_lasts                 yes_or_no    -            -
   .with_last                                  consistency_with_last             share        -            -
   .by_size.{size}                             consistency_of_size               share        -            -
 ranking_consistency.{subject}.pairs[size,first,second]
@@ -396,6 +428,7 @@ ranking_consistency.{subject}
   .fitted.item_interval                       fitted_consistency                share        -            items
   .fitted.coin_flip_interval                  fitted_consistency_coin_flips     share        -            coin_flips
   .fitted.coin_flip_p                         fitted_consistency_coin_flip_p    probability  -            -
+  .fitted.lasts                               fitted_consistency_lasts          yes_or_no    -            -
   .fitted.with_last                           fitted_consistency_with_last      share        -            -
   .fitted.by_size.{size}                      fitted_consistency_of_size        share        -            -
 ranking_consistency.{subject}.fitted.pairs[size,first,second]

@@ -15,19 +15,19 @@ from lm_validity.pages.page import Page, write_report
 from lm_validity.results import CARDS, COLUMNS, INTERVALS, KEYS, UNIQUE, Row, lines_of, rows_of
 from lm_validity.site.cards.values import QUANTITIES
 from lm_validity.studies.agreement.factors.summary import FactorsSummary
+from lm_validity.studies.agreement.readiness import ReadinessSummary
 from lm_validity.studies.agreement.screening_report import ScreeningSummary
 from lm_validity.studies.agreement.summary import AgreementSummary
 from lm_validity.studies.bias.summary import BiasSummary
 from lm_validity.studies.items.compare import CompareSummary, Comparison
 from lm_validity.studies.items.item_report import ItemsSummary
-from lm_validity.studies.signal.summary import SignalSummary
 from lm_validity.summaries import Missing, summary_values
 from lm_validity.words import Reason, ReasonCode
 
 SUMMARIES = {
     "agreement": AgreementSummary,
     "factors": FactorsSummary,
-    "signal": SignalSummary,
+    "readiness": ReadinessSummary,
     "bias": BiasSummary,
     "items": ItemsSummary,
     "compare": CompareSummary,
@@ -164,14 +164,14 @@ def test_cards_name_rows_of_reports():
     elsewhere |= {"train_leakage", "validation_leakage", "test_duplicates"}
     assert set(CARDS) | elsewhere == set(QUANTITIES) and not set(CARDS) & elsewhere
     for study, quantity, conditions in CARDS.values():
-        found = [row for row in rows_of(study, Filled().of(SUMMARIES[study])) if row.quantity == quantity]
-        assert found and all(row.subject and set(conditions) <= set(json.loads(row.conditions)) for row in found)
+        paths = [line.path for line in lines_of(study) if line.quantity == quantity]
+        assert paths and all(name in path for path in paths for name in ("subject", *conditions))
 
 
 def test_every_column_and_interval_is_explained():
     assert tuple(COLUMNS) == Row._fields
-    rows = [row for study in KEYS for row in rows_of(study, Filled().of(SUMMARIES[study]))]
-    assert {row.interval_for for row in rows} - {None} == set(INTERVALS)
+    over = {line.over for study in KEYS for line in lines_of(study)}
+    assert over - {"", "{over}"} | {"benchmarks", "categories"} == set(INTERVALS)
 
 
 def test_a_key_without_a_line_is_refused():

@@ -446,8 +446,8 @@ def describe_bias_plan(run: Run) -> str | None:
         parts.append(f"{name}: {low} to {high}" if low < high else f"{name}: {low}")
         parts[-1] += f" of {plan.most[name]} subsamples of {count(len(numbers), 'task')}"
     return (
-        f"plan {run.bias.plan}: {'; '.join(parts)}. Tasks whose interval is ±{plan.half_width:g} or "
-        "narrower stop. `lm-validity next` continues with the others. What is not planned does not count as missing."
+        f"plan {run.bias.plan}: {'; '.join(parts)}. Tasks whose interval is ±{plan.half_width:g} or narrower stop. "
+        "`lm-validity plan next` continues with the others. What is not planned does not count as missing."
     )
 
 

@@ -106,6 +106,13 @@ def curve(xs: Sequence[float], ys: Sequence[float], kind: str) -> Markup:
     return Markup('<polyline points="{}" class="{}"/>').format(places, kind)
 
 
+def band(xs: Sequence[float], lows: Sequence[float], highs: Sequence[float], kind: str) -> Markup:
+    """What lies between two lines, in pixels."""
+    around = [*zip(xs, lows, strict=True), *reversed([*zip(xs, highs, strict=True)])]
+    places = " ".join(f"{x:.1f},{y:.1f}" for x, y in around)
+    return Markup('<polygon points="{}" class="{}"/>').format(places, kind)
+
+
 def whisker(axis: Axis, ends: Sequence[float] | None, y: float, kind: str) -> Markup:
     """A horizontal interval; nothing where there is none."""
     if ends is None or not np.isfinite(ends).all():

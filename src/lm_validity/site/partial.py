@@ -65,6 +65,9 @@ def _jobs(run: Run, folder: Path, *, with_items: bool) -> list[Job]:
         more = planned | {"items": items, "selections": tables / "selections.parquet"}
         jobs.append(Job("agreement", reports / "agreement", (scores, models, benchmarks), more))
         jobs.append(Job("factors", reports / "factors", (scores, models, benchmarks), planned))
+        if run.configuration.agreement.groups:
+            asked = {"section": run.configuration.agreement, "plan": run.configuration.plan}
+            jobs.append(Job("readiness", reports / "readiness", (scores, models, benchmarks), asked))
     if "signal" in run.configuration.studies:
         given = {"benchmarks": benchmarks, "items": items, "section": settings}
         jobs.append(Job("signal", reports / "signal", (scores, models), given))

@@ -13,8 +13,9 @@ import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
 
+from lm_validity.config.groups import parse_group
 from lm_validity.config.plan import read_cells
-from lm_validity.config.sections import REPORTS, Cards, Reports
+from lm_validity.config.sections import REPORTS, Agreement, Cards, Reports
 from lm_validity.errors import InputError, nearest
 from lm_validity.files import made_folder, read_json, read_json_or, write_text
 from lm_validity.pages import figures
@@ -27,7 +28,7 @@ from lm_validity.studies.agreement.score_matrix import PERPLEXITY, STUDY, ScoreM
 from lm_validity.tables.formats.import_files import import_files
 from lm_validity.tables.formats.score_files import KEY, ImportOptions, with_item_errors
 from lm_validity.tables.schema import PROTOCOLS, SCORES, read_scores, readable, write_table
-from lm_validity.tables.sheets import as_in_scores, of_study, read_benchmarks, read_models
+from lm_validity.tables.sheets import as_in_scores, group_members, of_study, read_benchmarks, read_models
 from lm_validity.words import count
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -186,11 +187,12 @@ def choose_reports(
     folder: Path,
     section: Reports,
     plan: Path | None = None,
+    agreement: Agreement | None = None,
 ) -> tuple[list[Job], dict[str, str]]:
     """The reports to write under `folder`, and why the others cannot be written, by name.
 
     Agreement and factors need 3 models and 2 benchmarks in common use, signal 3 checkpoints of a model, items
-    their table, bias trials. `plan`: the sheet of what was to be fine-tuned.
+    their table, bias trials; readiness groups that `agreement` names. `plan`: the sheet of what was to be fine-tuned.
     """
     jobs: list[Job] = []
     absent: dict[str, str] = {}
@@ -207,6 +209,9 @@ def choose_reports(
             more = planned | {"items": found.items, "selections": found.selections}
             jobs.append(Job("agreement", folder / "agreement", (scores, models, benchmarks), more))
             jobs.append(Job("factors", folder / "factors", (scores, models, benchmarks), planned))
+            if agreement is not None and agreement.groups:
+                asked = {"section": agreement, "plan": plan}
+                jobs.append(Job("readiness", folder / "readiness", (scores, models, benchmarks), asked))
         if _most_checkpoints(found.scores) >= LEAST_CHECKPOINTS:
             more = options | {"benchmarks": benchmarks, "items": found.items}
             jobs.append(Job("signal", folder / "signal", (scores, models), more))
@@ -246,6 +251,7 @@ def _write(job: Job) -> str | None:
 
 def _function(name: str) -> Callable[..., None]:
     from lm_validity.studies.agreement.factors.report import report_factors
+    from lm_validity.studies.agreement.readiness import report_readiness
     from lm_validity.studies.agreement.report import report_agreement
     from lm_validity.studies.bias.report import report_bias
     from lm_validity.studies.items.item_report import report_items
@@ -254,6 +260,7 @@ def _function(name: str) -> Callable[..., None]:
     functions: dict[str, Callable[..., None]] = {
         "agreement": report_agreement,
         "factors": report_factors,
+        "readiness": report_readiness,
         "signal": report_signal,
         "items": report_items,
         "bias": report_bias,
@@ -481,6 +488,7 @@ class Given:
     splits: Path | None = None
     source: str = ""
     plan: Path | None = None
+    agreement: Agreement = field(default_factory=Agreement)
 
 
 def report_site(paths: Iterable[str | Path], output: str | Path, given: Given) -> list[str]:
@@ -525,7 +533,7 @@ def _write_reports(
     found: Gathered, beside: Beside | None, sheets: tuple[pd.DataFrame, pd.DataFrame] | None, given: Given, folder: Path
 ) -> list[str]:
     """Every report that the data allow and the site of them; a line for each that they do not allow."""
-    jobs, absent = choose_reports(found, sheets, folder, given.section, given.plan)
+    jobs, absent = choose_reports(found, sheets, folder, given.section, given.plan, given.agreement)
     written, failed = run_reports(jobs, given.processes)
     absent |= failed
     if not written:
@@ -557,9 +565,10 @@ def _sheets(
 ) -> tuple[tuple[pd.DataFrame, pd.DataFrame], list[str]]:
     """The sheets given, guesses where none is; written into `folder`. Models that a given sheet lacks are guessed."""
     models, benchmarks = guess_models(scores, found.facts), guess_benchmarks(scores, found.groups)
+    groups = [parse_group(text) for text in given.agreement.groups]
     decided, notes = list[str](), list[str]()
     if given.models is not None:
-        own = as_in_scores(read_models(given.models), set(scores["model"]))
+        own = as_in_scores(read_models(given.models, groups), set(scores["model"]))
         notes += _check_names(own["model"], scores["model"], given.models, "models")
         models = pd.concat([own, models[~models["model"].isin(own["model"])]], ignore_index=True)
         decided += own["model"].tolist()
@@ -570,6 +579,8 @@ def _sheets(
     notes += leave_sparse_out(models, benchmarks, scores, decided)
     if given.benchmarks is None:
         benchmarks = shared_categories(benchmarks)
+    for group in groups:
+        group_members(models[models["model"].isin(scores["model"])], group, given.models or MODELS)
     for sheet, name in ((models, MODELS), (benchmarks, BENCHMARKS)):
         write_text(folder / name, _as_tsv(sheet))
     return (models, benchmarks), notes

@@ -328,7 +328,7 @@ def earlier_cells(run: Run, model: str) -> Plan:
     if own:
         raise InputError(
             f"{run.configuration.plan}: {model!r} is planned on {count(len(own), 'benchmark')} already.",
-            "add further cells with `lm-validity next`.",
+            "add further cells with `lm-validity plan next`.",
         )
     return run.plan
 
@@ -344,7 +344,7 @@ def place_model(run: Run, model: str, costs: Mapping[Pair, Cost]) -> Joining:
     row = models.index(model)
     if standing.fitted.process.measured[row].any():
         raise InputError(
-            f"{model!r} has train-before-test scores already.", "add further cells with `lm-validity next`."
+            f"{model!r} has train-before-test scores already.", "add further cells with `lm-validity plan next`."
         )
     tables = standing.tables()
     own, places = _own_hours(standing, costs, row), list[Place]()

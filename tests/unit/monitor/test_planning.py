@@ -7,6 +7,7 @@ import threading
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -198,8 +199,9 @@ def poison(text: str, run) -> str:
 
 
 def call(**options):
-    given = {"configfile": Path("replay/replay.yaml"), "design": "cheap-and-block", "cells": None, "audit": None,
-             "budget": None, "seed": 0, "output": None, "calibration": None}  # fmt: skip
+    alone = SimpleNamespace(invoked_subcommand=None)
+    given = {"context": alone, "configfile": Path("replay/replay.yaml"), "design": "cheap-and-block", "cells": None,
+             "audit": None, "budget": None, "seed": 0, "output": None, "calibration": None}  # fmt: skip
     command.plan(**given | options)
 
 

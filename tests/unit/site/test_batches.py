@@ -12,7 +12,7 @@ import pytest
 from tests.unit.config.test_bias_configuration import make_run  # noqa: F401 (a fixture)
 from tests.unit.run.test_planned_grid import description
 
-from lm_validity.cli import rounds as command
+from lm_validity.cli import plan as command
 from lm_validity.cli.reports import bias as report_command
 from lm_validity.config.load import load_run
 from lm_validity.errors import InputError
@@ -322,7 +322,7 @@ def test_next_and_rounds_need_something_to_add(start, monkeypatch):
         measure(load_run(configfile), {"news": 0.005, "mail": 0.045})
 
     monkeypatch.setattr(command, "_run_workflow", run_workflow)
-    command.rounds(None, ["--cores", "1"], CONFIG)
+    command.run_rounds(None, ["--cores", "1"], CONFIG)
     assert 1 < len(runs) < 5 and set(runs) == {("--cores", "1")}
     widths = _half_widths(load_run(CONFIG), None)
     assert max(widths.values()) <= 0.02 and subsamples(load_run(CONFIG))["news", 30] == 10

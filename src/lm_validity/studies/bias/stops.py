@@ -110,7 +110,7 @@ def _sentence(own: list[TaskStop]) -> str:
         f"{sum(stop.subsamples for stop in own) / len(own):.1f}."
     )
     waiting = {
-        OPEN: "Still too wide: {}. `lm-validity next` adds a batch.",
+        OPEN: "Still too wide: {}. `lm-validity plan next` adds a batch.",
         HOPELESS: "Cells that have all their subsamples keep these too wide, so they get no more: {}.",
         PLANNED: "Planned batches are not finished: {}.",
     }

@@ -326,7 +326,7 @@ def test_unreliable_fits_raise_an_alarm(report, monkeypatch):
     monkeypatch.setattr("lm_validity.studies.bias.statistics.model.MINIMUM_EFFECTIVE_NODES", 1e9)
     summary, page = report(sizes=(40,))
     assert not any(row["reliable"] for row in summary["posterior"])
-    assert "card alarm" in page
+    assert "class=alarm" in page
     assert any(note.startswith("UNRELIABLE FIT") for note in summary["notes"])
 
 

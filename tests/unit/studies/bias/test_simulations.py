@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
-from lm_validity.cli import simulate
+from lm_validity.cli import reports
 from lm_validity.errors import InputError
 from lm_validity.studies.bias.report import report_bias
 from lm_validity.studies.bias.simulations import PCA_RANKS, PCA_SIZES, write_prior_simulation
@@ -21,7 +21,7 @@ def quick(monkeypatch):
 
 
 def run(*arguments):
-    return CliRunner().invoke(simulate.app, [str(argument) for argument in arguments], catch_exceptions=False)
+    return CliRunner().invoke(reports.simulations, [str(argument) for argument in arguments], catch_exceptions=False)
 
 
 def test_the_command_writes_the_values_of_the_simulation(tmp_path):

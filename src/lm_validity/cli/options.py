@@ -1,16 +1,22 @@
-"""Which configuration a command reads, and options in place of its keys."""
+"""What several commands share: which configuration they read, options in place of its keys, and the help of commands
+that have subcommands."""
 
 import inspect
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Annotated, Any, get_origin
 
 import typer
+from typer.core import TyperGroup
 
-from lm_validity.config.load import read_values, validate
+from lm_validity.config.load import Run, read_values, validate
 from lm_validity.config.rows import Section
 from lm_validity.config.sections import Configuration
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Which configuration a command reads where none is named: the one that `snakemake` reads in the same folder. Options
+# in place of its keys.
 
 DEMO = Path("config/config.yaml")
 
@@ -82,3 +88,47 @@ def _parameter(option: str, section: Section, key: str) -> inspect.Parameter:
 
 def _keyword(name: str, annotation: Any) -> inspect.Parameter:
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+
+
+def report_folders(run: Run) -> list[Path]:
+    """The reports of the studies that the configuration asks for; older ones of others may lie beside them."""
+    from lm_validity.run.grid import reports_of
+
+    names = [name for study in run.configuration.studies for name in reports_of(study, run.configuration)]
+    folders = [run.results / "reports" / name for name in names]
+    return [folder for folder in folders if (folder / "page.json").is_file()]
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Help. Typer's own cuts a subcommand's sentence to fit one line.
+
+
+class WholeHelp(TyperGroup):
+    """A command with subcommands, each listed with the whole first sentence of its help."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:  # typer's copy of click is private
+        """Write all subcommands as one group."""
+        self.write_group(formatter, "Commands", self.list_commands(ctx))
+
+    def write_group(self, formatter: Any, title: str, names: Iterable[str]) -> None:
+        """Write the subcommands of these names under a title."""
+        with formatter.section(title):
+            formatter.write_dl([(name, self.commands[name].get_short_help_str(limit=200)) for name in names])
+
+
+def paths_or_command(name: str) -> type[WholeHelp]:
+    """A group whose first argument is a subcommand's name, or else a path for the command `name`."""
+
+    class PathsOrCommand(WholeHelp):
+        def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # typer's copy of click is private
+            """Put `name` before a first argument that is neither a subcommand nor a call for help."""
+            if args and args[0] not in self.commands and args[0] not in ("--help", "-h"):
+                args = [name, *args]
+            return super().parse_args(ctx, args)
+
+    return PathsOrCommand
+
+
+def make_group(text: str, cls: type[WholeHelp] = WholeHelp) -> typer.Typer:
+    """A command with subcommands. Without arguments it shows its help."""
+    return typer.Typer(cls=cls, help=text, no_args_is_help=True, rich_markup_mode=None)

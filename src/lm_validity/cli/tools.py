@@ -1,23 +1,66 @@
-"""`lm-validity filter …`: choose items of a benchmark, and judge the choice where it was not made."""
+"""Tools beside the studies: item filters, the check of a GPU, lm-eval's own command line."""
 
+import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from lm_validity.cli.help import make_group
+from lm_validity.cli.options import make_group
 from lm_validity.errors import InputError
+from lm_validity.terminal import render_table, say
 
 if TYPE_CHECKING:
     from lm_validity.studies.signal.filters.recipe import UnanimousJudge
 
-app = make_group("Filter a benchmark's items, and judge the filter on models it did not see.")
+
+def register(app: typer.Typer) -> None:
+    """Add this module's subcommands."""
+    app.command()(gpu_check)
+    app.command(
+        "lm-eval",
+        context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []},
+        help="Run lm-eval's own command line. `run --model lm-validity` scores with shared contexts.",
+    )(lm_eval)
+    app.add_typer(filters, name="filter")
+
+
+def gpu_check(
+    device: Annotated[
+        Literal["cuda", "cpu"], typer.Option(help="cpu: run the same checks on the CPU instead of the GPU.")
+    ] = "cuda",
+) -> int:
+    """Test this machine's GPU, and print a table and a verdict. Exit code 0: ready, 1: a check failed, 2: no GPU."""
+    from lm_validity.cells.gpu_check import check_gpu, verdict
+
+    found = check_gpu(device)
+    say(
+        render_table(("check", "outcome", "detail"), [(one.check, one.outcome, one.detail) for one in found], (0, 1, 2))
+    )
+    say(verdict(found))
+    return 1 if any(one.outcome == "failed" for one in found) else 0
+
+
+def lm_eval(context: typer.Context) -> None:
+    """Hand the arguments to lm-eval's own command line, after registering the model `lm-validity`."""
+    from lm_eval.__main__ import cli_evaluate
+
+    import lm_validity.cells.models.scorer  # noqa: F401 (registers the model)
+
+    sys.argv = ["lm-eval", *context.args]
+    cli_evaluate()
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# `lm-validity filter …`: choose items of a benchmark, and judge the choice where it was not made.
+
+filters = make_group("Filter a benchmark's items, and judge the filter on models it did not see.")
 TEXTS = "The documents' texts (JSON lines or parquet)."
 Documents = Annotated[Path, typer.Argument(help=TEXTS)]
 Output = Annotated[Path, typer.Option(help="Folder for the kept ids, the judgement and the task.")]
 
 
-@app.command("apply")
+@filters.command("apply")
 def apply(
     recipe: Annotated[Path, typer.Argument(help="The filters and their settings (YAML).")],
     output: Output,
@@ -39,22 +82,22 @@ def apply(
         read_recipe(recipe, _make_judge), output, items=items, documents=documents, models=models,
         controls=controls, seed=seed,
     ):  # fmt: skip
-        print(line)
+        say(line)
 
 
-@app.command("leakage")
+@filters.command("leakage")
 def leakage(documents: Documents) -> None:
     """Say how often the gold answer, or a distractor, appears in its question's prompt or examples."""
     from lm_validity.studies.signal.filters.kinds import leakage_rates
     from lm_validity.tables.documents import read_documents
 
     rates = leakage_rates(read_documents(documents))
-    print(f"gold answers in the prompt: {rates.gold:.4f}; distractors: {rates.distractors:.4f}; {rates.items} items")
+    say(f"gold answers in the prompt: {rates.gold:.4f}; distractors: {rates.distractors:.4f}; {rates.items} items")
     if rates.examples == rates.examples:  # NaN without whole prompts
-        print(f"gold answers in the examples before it: {rates.examples:.4f}")
+        say(f"gold answers in the examples before it: {rates.examples:.4f}")
 
 
-@app.command("align")
+@filters.command("align")
 def align(
     documents: Documents,
     output: Output,
@@ -85,7 +128,7 @@ def align(
         },
     )
     low, high = result.interval
-    print(f"accepted: {result.accepted:.3f} [{low:.3f}, {high:.3f}] of {result.items} items")
+    say(f"accepted: {result.accepted:.3f} [{low:.3f}, {high:.3f}] of {result.items} items")
 
 
 def _make_judge(settings: dict[str, Any]) -> "UnanimousJudge":

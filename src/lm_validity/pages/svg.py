@@ -172,13 +172,16 @@ def rug(axis: Axis, values: Sequence[float], top: float, bottom: float, kind: st
     )
 
 
-def carpet(ranks: np.ndarray, x: float, y: float, width: float, height: float) -> Markup:
-    """Ranks (models, benchmarks) as shades, 1 = dark; NaN is grey. A cell is a pixel of an image that is stretched."""
+def carpet(ranks: np.ndarray, x: float, y: float, width: float, height: float, last: float | None = None) -> Markup:
+    """Ranks (models, benchmarks) as shades, 1 = dark to `last` = light; NaN is grey.
+
+    A cell is a pixel of an image that is stretched.
+    """
     image = Markup(
         '<image x="{:g}" y="{:g}" width="{:g}" height="{:g}" preserveAspectRatio="none" '
         'style="image-rendering:pixelated" href="data:image/png;base64,{}"/>'
     )
-    last = max(np.nanmax(ranks) if np.isfinite(ranks).any() else 1, 2)
+    last = last or max(np.nanmax(ranks) if np.isfinite(ranks).any() else 1, 2)
     stops = np.array([[int(shade[place : place + 2], 16) for place in (1, 3, 5)] for shade in RAMP], dtype=float)
     place = (np.nan_to_num(ranks, nan=1.0) - 1) / (last - 1) * (len(RAMP) - 1)
     colours = np.stack([np.interp(place, np.arange(len(RAMP)), stops[:, part]) for part in range(3)], axis=-1)

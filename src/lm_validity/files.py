@@ -16,6 +16,11 @@ from lm_validity.errors import InputError
 _UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff\ufdd0-\ufdef\ufffe\uffff]")
 
 
+def as_written(path: str | Path) -> Path:
+    """The absolute path without `..`. A link keeps its own name: a hub's cache is made of links."""
+    return Path(os.path.abspath(path))
+
+
 @contextlib.contextmanager
 def made_folder(path: str | Path) -> Iterator[Path]:
     """Make a folder and those above it, where they are not there; an error inside removes those that it made, if

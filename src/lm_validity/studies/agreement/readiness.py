@@ -14,7 +14,7 @@ from lm_validity.errors import InputError
 from lm_validity.pages import svg
 from lm_validity.pages.page import Answer, Finding, Lede, Page, Panel, Part, Picture, Section, Table, write_report
 from lm_validity.statistics import holm, section_generator
-from lm_validity.studies.agreement.analysis import selected_on_test
+from lm_validity.studies.agreement.data import selected_on_test
 from lm_validity.studies.agreement.score_matrix import ScoreMatrix, read_score_matrix
 from lm_validity.studies.agreement.statistics.noise import cluster_numbers
 from lm_validity.studies.agreement.statistics.ranking import finite_mean

@@ -7,7 +7,7 @@ import pandas as pd
 from lm_validity.pages import figures
 from lm_validity.pages.page import Figure, Section, Table
 from lm_validity.studies.agreement.factors.summary import FactorsSummary
-from lm_validity.studies.agreement.shown import MOST_DRAWN, plotted
+from lm_validity.studies.agreement.values import MOST_DRAWN, plotted
 from lm_validity.summaries import Missing, as_columns, is_known, number
 from lm_validity.tables.schema import PROTOCOLS
 from lm_validity.words import count, percent

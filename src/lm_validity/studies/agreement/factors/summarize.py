@@ -3,7 +3,7 @@
 import numpy as np
 
 from lm_validity.config.groups import KNOTS
-from lm_validity.studies.agreement.analysis import MINIMUM_FAMILY, no_ceiling
+from lm_validity.studies.agreement.data import no_ceiling
 from lm_validity.studies.agreement.factors.analysis import (
     MINIMUM_RESAMPLED_FAMILY,
     SHOWN_COMPONENTS,
@@ -25,9 +25,7 @@ from lm_validity.studies.agreement.factors.summary import (
     RelationSummary,
     Shares,
 )
-from lm_validity.studies.agreement.incomplete.estimates import JACKKNIFED
 from lm_validity.studies.agreement.score_matrix import ScoreMatrix
-from lm_validity.studies.agreement.similar_models import LOST_CLUSTER, no_clusters, over_families
 from lm_validity.studies.agreement.statistics.factors import (
     LEAST_UNITS,
     Components,
@@ -38,8 +36,19 @@ from lm_validity.studies.agreement.statistics.factors import (
 from lm_validity.studies.agreement.statistics.noise import cluster_numbers
 from lm_validity.studies.agreement.statistics.readiness import compute_terms, excess_over_prediction
 from lm_validity.studies.agreement.statistics.resampling import Interval, hull, share_in_top
-from lm_validity.studies.agreement.summarize import SMALL_FAMILY, influence_row
-from lm_validity.studies.agreement.summary import Range, Value, each, ends
+from lm_validity.studies.agreement.values import (
+    JACKKNIFED,
+    LOST_CLUSTER,
+    MINIMUM_FAMILY,
+    SMALL_FAMILY,
+    InfluenceSummary,
+    Range,
+    Value,
+    each,
+    ends,
+    no_clusters,
+    over_families,
+)
 from lm_validity.summaries import Missing, known
 from lm_validity.tables.schema import PROTOCOLS
 from lm_validity.words import UNDER, Reason, ReasonCode, count, listing, no_scores
@@ -118,7 +127,7 @@ def summarize_factors_report(
         best_by_budget={p: _choices(analysis, uncertainty, p) for p in uncertainty.population_ranks},
         direct_excess=_direct_excess(matrix),
         completion={p: _completion(analysis, p) for p in analysis.completion},
-        influence={p: [influence_row(left) for left in rows] for p, rows in analysis.influence.items()},
+        influence={p: [InfluenceSummary.of(left) for left in rows] for p, rows in analysis.influence.items()},
         resamples=resamples,
         standard_errors=analysis.matrix.error_checks,
         notes=(*analysis.notes, *_notes(analysis, uncertainty)),

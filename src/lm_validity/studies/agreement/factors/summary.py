@@ -7,7 +7,7 @@ import numpy as np
 from lm_validity.studies.agreement.factors.analysis import Completion
 from lm_validity.studies.agreement.score_matrix import ScoreMatrix
 from lm_validity.studies.agreement.statistics.factors import RankDraws
-from lm_validity.studies.agreement.summary import ByProtocol, InfluenceSummary, Range, Value
+from lm_validity.studies.agreement.values import ByProtocol, InfluenceSummary, Range, Value
 from lm_validity.summaries import Missing, page_only
 from lm_validity.tables.standard_errors import ErrorCheck
 

@@ -190,7 +190,8 @@ def report_readiness(
             "Vertical lines: 95% intervals over families.",
         ),
         panels=[part.panel for part in parts if part.panel],
-        answers=[_answer(summary) for summary in summaries],
+        # an estimate without an interval is no answer
+        answers=[answer for summary in summaries if (answer := _answer(summary)).interval],
         findings=[finding for part in parts for finding in part.findings if finding],
         sections=[part.section for part in parts if part.section],
         notes=notes,

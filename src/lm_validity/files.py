@@ -1,6 +1,7 @@
 """Writing that leaves either the old file or the new one, never half of one."""
 
 import contextlib
+import hashlib
 import json
 import os
 import re
@@ -117,3 +118,9 @@ def read_json(path: str | Path) -> Any:
     """The JSON value of a file written by this program (errors are the caller's)."""
     with open(path, encoding="utf-8") as handle:
         return json.load(handle)
+
+
+def file_sha256(path: Path) -> str:
+    """Hex SHA-256 of a file's bytes."""
+    with open(path, "rb") as handle:
+        return hashlib.file_digest(handle, "sha256").hexdigest()

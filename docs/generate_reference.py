@@ -1,5 +1,5 @@
 """Writes the reference pages that are made from the code: configuration keys, table columns, results, commands,
-glossary, and the two tables of the page on cards.
+glossary, and the three tables of the page on cards.
 
     python docs/generate_reference.py          # rewrite those that are not up to date
     python docs/generate_reference.py --check  # exit 1 where one is not (in the tests)
@@ -23,7 +23,8 @@ from lm_validity.config.sections import Cards
 from lm_validity.pages.page import glossary_text
 from lm_validity.results import CARDS, INTERVALS, KEYS, UNIQUE, lines_of
 from lm_validity.results import COLUMNS as RESULTS
-from lm_validity.site.cards.quantities import QUANTITIES
+from lm_validity.site.cards.values import QUANTITIES
+from lm_validity.site.cards.verdict import CLAUSES
 from lm_validity.tables.schema import COLUMNS
 from lm_validity.words import ReasonCode
 
@@ -211,11 +212,13 @@ def glossary_page() -> str:
 
 
 def cards_page() -> str:
-    """The page on cards, written by hand, with its two tables as the code has them."""
+    """The page on cards, written by hand, with its three tables as the code has them."""
     text = (FOLDER / "cards.md").read_text(encoding="utf-8")
     keys = [(f"`{name}`", str(key.default), _cell(key.description or "")) for name, key in Cards.model_fields.items()]
     text = _with_table(text, "| key | default | meaning |", keys)
     lines = [(f"`{one.name}`", one.label, one.section, one.unit, _cell(one.explanation)) for one in QUANTITIES.values()]
+    clauses = [(f"{words[0].upper()}{words[1:]}".format(share="*N*%"), when) for words, when in CLAUSES.values()]
+    text = _with_table(text, "| clause | when |", clauses)
     return _with_table(text, "| quantity | line of the card | section | unit | what it is |", lines)
 
 

@@ -9,7 +9,7 @@ from benchmarks.coverage.results import NOTHING, Result, many, one
 from benchmarks.coverage.truth import Population, Truth, normal_truth, typed_truth
 from benchmarks.coverage.worlds import LOADINGS, Size, Table, World
 
-from lm_validity.studies.agreement.similar_models import no_correction
+from lm_validity.studies.agreement.similar import no_correction
 from lm_validity.studies.agreement.statistics.factors import (
     RankDraws,
     component_ranks,

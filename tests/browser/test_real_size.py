@@ -10,11 +10,9 @@ from tests.browser.conftest import open_page
 
 from lm_validity.files import write_text
 from lm_validity.pages.page import page_document, render
-from lm_validity.studies.agreement.analysis import analyze_agreement
-from lm_validity.studies.agreement.page import agreement_page
+from lm_validity.studies.agreement.data import Data
+from lm_validity.studies.agreement.report import agreement
 from lm_validity.studies.agreement.score_matrix import read_score_matrix
-from lm_validity.studies.agreement.summarize import summarize_agreement_report
-from lm_validity.studies.agreement.uncertainty import agreement_uncertainty
 from lm_validity.tables.schema import SCORES, write_table
 
 pytestmark = pytest.mark.slow  # the analysis of 65 benchmarks takes half a minute
@@ -49,9 +47,7 @@ def page(driver, tmp_path_factory) -> Path:
         folder / "benchmarks.csv", index=False
     )
     matrix = read_score_matrix(*(folder / name for name in ("scores.parquet", "models.csv", "benchmarks.csv")))
-    analysis = analyze_agreement(matrix)
-    summary = summarize_agreement_report(analysis, agreement_uncertainty(analysis, 20), None, None, 20)
-    document = page_document(agreement_page(summary))
+    document = page_document(agreement(Data.of(matrix, resamples=20))[0])
     write_text(folder / "index.html", render([document], title=document["title"]))
     return folder / "index.html"
 

@@ -23,7 +23,7 @@ from lm_validity.monitor.planning import (  # noqa: E402
     cheap_and_block,
 )
 from lm_validity.site.rounds import Goal, parse_goal, round_is_full  # noqa: E402
-from lm_validity.studies.agreement.incomplete.estimates import incomplete_protocols  # noqa: E402
+from lm_validity.studies.agreement.incomplete import incomplete_protocols  # noqa: E402
 from lm_validity.studies.agreement.report import report_agreement  # noqa: E402
 from lm_validity.studies.agreement.score_matrix import read_score_matrix  # noqa: E402
 from lm_validity.studies.agreement.statistics.ranking import (  # noqa: E402

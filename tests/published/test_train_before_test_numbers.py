@@ -260,10 +260,10 @@ def test_missing_cells_compare_the_protocols_as_if_their_models_were_absent(repo
     """Without the trained cells of the 12 models below 1B: not the direct mean of 61 models against that of 49."""
     import pandas as pd
 
-    from lm_validity.studies.agreement.analysis import analyze_agreement
+    from lm_validity.studies.agreement.data import Data
     from lm_validity.studies.agreement.factors.analysis import analyze_factors
+    from lm_validity.studies.agreement.report import agreement
     from lm_validity.studies.agreement.score_matrix import read_score_matrix
-    from lm_validity.studies.agreement.uncertainty import agreement_uncertainty
     from lm_validity.tables.schema import SCORES, read_table, write_table
 
     rows = read_table(reports["folder"] / "scores.parquet", SCORES)
@@ -279,14 +279,13 @@ def test_missing_cells_compare_the_protocols_as_if_their_models_were_absent(repo
         write_table(table, SCORES, tmp_path / "scores.parquet")
         sheets = (PUBLISHED / "models.csv", PUBLISHED / "benchmarks.csv")
         matrix = read_score_matrix(tmp_path / "scores.parquet", *sheets)
-        analysis = analyze_agreement(matrix)
-        uncertainty = agreement_uncertainty(analysis, resamples=200)
-        low, high = uncertainty.improvement
+        _, summary = agreement(Data.of(matrix, resamples=200))
+        change, significance = summary["improvement"], summary["significance_tau"]
+        low, high = change["interval"]
         assert (low, high) == (pytest.approx(0.187, abs=0.02), pytest.approx(0.306, abs=0.02))
-        comparison = analysis.comparison
-        means = [comparison.agreement[p].mean for p in (DIRECT, TRAINED)]
-        found[name] = [int(comparison.known.sum()), len(comparison.models), *means, uncertainty.test.effect]
-        found[name] += [*comparison.improved, *comparison.significance_improved]
+        found[name] = [summary["cells_in_both"], summary["models_in_both"]]
+        found[name] += [*change["means"].values(), change["test"]["effect"]]
+        found[name] += [of[key] for of in (summary, significance) for key in ("improved_pairs", "compared_pairs")]
         shares[name] = [analyze_factors(matrix).common_components[p].explained_variance[0] for p in (DIRECT, TRAINED)]
     assert found["absent"][:2] == [49 * 24, 49]
     assert found["absent"][2:5] == [near(0.435323), near(0.675534), near(0.240211)]

@@ -1,8 +1,10 @@
 """Every number of every summary is in one row of its results, and every null has its reason."""
 
 import dataclasses
+import functools
 import itertools
 import json
+import re
 import types
 import typing
 from collections import Counter
@@ -13,24 +15,18 @@ import pytest
 
 from lm_validity.pages.page import Page, write_report
 from lm_validity.results import CARDS, COLUMNS, INTERVALS, KEYS, UNIQUE, Row, lines_of, rows_of
-from lm_validity.site.cards.quantities import QUANTITIES
+from lm_validity.site.cards.values import QUANTITIES
 from lm_validity.studies.agreement.factors.summary import FactorsSummary
 from lm_validity.studies.agreement.readiness import ReadinessSummary
 from lm_validity.studies.agreement.screening_report import ScreeningSummary
-from lm_validity.studies.agreement.summary import AgreementSummary
-from lm_validity.studies.bias.summary import BiasSummary
 from lm_validity.studies.items.compare import CompareSummary, Comparison
 from lm_validity.studies.items.item_report import ItemsSummary
-from lm_validity.studies.signal.summary import SignalSummary
 from lm_validity.summaries import Missing, summary_values
 from lm_validity.words import Reason, ReasonCode
 
 SUMMARIES = {
-    "agreement": AgreementSummary,
     "factors": FactorsSummary,
     "readiness": ReadinessSummary,
-    "signal": SignalSummary,
-    "bias": BiasSummary,
     "items": ItemsSummary,
     "compare": CompareSummary,
     "screening": ScreeningSummary,
@@ -71,6 +67,40 @@ class Filled:
         return made
 
 
+def filled(study, lacking=()):
+    """A summary of the study: of its type, or where that is a mapping with a value at each line of `KEYS`."""
+    made = Filled(lacking)
+    if study in SUMMARIES:
+        return made.of(SUMMARIES[study])
+    summary: dict = {}
+    for line in lines_of(study):
+        fill(summary, re.findall(r"\[[^\]]*\]|[^.\[\]]+", line.path), line, made)
+    return summary
+
+
+def fill(record, parts, line, made):
+    """Put a value under the parts of a path: two keys for `{name}`, two records for `[fields]`."""
+    part, *rest = parts
+    over = ("benchmarks", "categories") if "{over}" in part else ("direct", "some other")
+    kind = tuple[float, float] if line.over else {"text": str, "yes_or_no": bool}.get(line.unit, float)
+    kind = kind if made.lacking == () else kind | type(made.lacking)
+    for text in over if "{" in part else ("",):
+        key = re.sub(r"\{\w+\}", text, part)
+        if not rest:
+            record[key] = made.of(kind)
+        elif len(rest) == 1 and rest[0][0] == "[":
+            record[key] = [made.of(kind), made.of(kind)]
+        elif rest[0][0] == "[":
+            paths = [name.partition("=")[0].split(".") for name in rest[0][1:-1].split(",") if name[0] != "#"]
+            items = record.setdefault(key, [{}, {}])
+            for item in items:
+                for *outer, last in paths if not item else ():
+                    functools.reduce(lambda inner, name: inner.setdefault(name, {}), outer, item)[last] = made.of(str)
+                fill(item, rest[1:], line, made)
+        else:
+            fill(record.setdefault(key, {}), rest, line, made)
+
+
 def leaves(value, where=""):
     if isinstance(value, dict):
         for key, item in value.items():
@@ -89,9 +119,9 @@ def told(rows: list[Row]) -> Counter:
     return Counter(one for one in [*values.values(), *ends] if one is not None)
 
 
-@pytest.mark.parametrize("study", SUMMARIES)
+@pytest.mark.parametrize("study", KEYS)
 def test_every_number_of_a_summary_is_in_one_row(study):
-    summary = Filled().of(SUMMARIES[study])
+    summary = filled(study)
     rows = rows_of(study, summary)
     assert len({tuple(getattr(row, name) for name in UNIQUE) for row in rows}) == len(rows)
     found = told(rows)
@@ -103,10 +133,10 @@ def test_every_number_of_a_summary_is_in_one_row(study):
     assert {row.quantity for row in rows} == {line.quantity for line in lines_of(study)}
 
 
-@pytest.mark.parametrize("study", SUMMARIES)
+@pytest.mark.parametrize("study", KEYS)
 @pytest.mark.parametrize(("lacking", "code"), [(WHY, "no_items"), (None, "none")])
 def test_every_null_has_its_reason(study, lacking, code):
-    rows = rows_of(study, Filled(lacking).of(SUMMARIES[study]))
+    rows = rows_of(study, filled(study, lacking))
     assert {row.quantity for row in rows} == {line.quantity for line in lines_of(study)}
     for row in rows:
         whole = (row.value is not None or row.text is not None) and (row.interval_for is None or row.low is not None)
@@ -142,16 +172,16 @@ def test_a_report_writes_its_results_as_rows(tmp_path):
 
 
 def test_an_interval_at_another_level_is_a_row_of_its_value():
-    rows = rows_of("bias", Filled().of(BiasSummary))
+    rows = rows_of("bias", filled("bias"))
     beta = next(row for row in rows if row.quantity == "beta")
     assert (beta.level, beta.interval_for) == (0.89, "posterior") and beta.low < beta.high
     assert set(json.loads(beta.conditions)) == {"experiment", "m", "n", "effect", "formula", "sampler"}
 
 
 def test_intervals_over_several_populations_are_rows_of_one_value():
-    rows = [row for row in rows_of("agreement", Filled().of(AgreementSummary)) if row.quantity == "tau_mean"]
+    rows = [row for row in rows_of("agreement", filled("agreement")) if row.quantity == "tau_mean"]
     direct = [row for row in rows if row.protocol == "direct"]
-    assert [row.interval_for for row in direct] == ["models", "benchmarks", "families", "categories"]
+    assert {row.interval_for for row in direct} == {"models", "benchmarks", "families", "categories"}
     assert len({row.value for row in direct}) == 1 and len({row.low for row in direct}) == 4
 
 
@@ -166,13 +196,13 @@ def test_cards_name_rows_of_reports():
     elsewhere |= {"train_leakage", "validation_leakage", "test_duplicates"}
     assert set(CARDS) | elsewhere == set(QUANTITIES) and not set(CARDS) & elsewhere
     for study, quantity, conditions in CARDS.values():
-        found = [row for row in rows_of(study, Filled().of(SUMMARIES[study])) if row.quantity == quantity]
+        found = [row for row in rows_of(study, filled(study)) if row.quantity == quantity]
         assert found and all(row.subject and set(conditions) <= set(json.loads(row.conditions)) for row in found)
 
 
 def test_every_column_and_interval_is_explained():
     assert tuple(COLUMNS) == Row._fields
-    rows = [row for study in KEYS for row in rows_of(study, Filled().of(SUMMARIES[study]))]
+    rows = [row for study in KEYS for row in rows_of(study, filled(study))]
     assert {row.interval_for for row in rows} - {None} == set(INTERVALS)
 
 

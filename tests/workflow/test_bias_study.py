@@ -51,7 +51,7 @@ def test_a_run_gives_trials_probabilities_and_a_page(finished):
     counted = right.groupby([probabilities[key] for key in keys]).sum()
     assert counted.sort_index().equals(trials.set_index(keys).correct.sort_index().rename(None))
     assert not (finished.folder / RESULTS / "tables" / "scores.parquet").exists()
-    assert "Pretraining on test text" in (finished.folder / RESULTS / "report" / "index.html").read_text()
+    assert "Test text seen" in (finished.folder / RESULTS / "report" / "index.html").read_text()
 
 
 def test_a_planted_bias_is_found_and_none_where_none_was_planted(finished):

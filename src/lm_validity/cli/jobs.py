@@ -275,13 +275,13 @@ def build_site(configfile: Configfile = DEFAULT) -> None:
     from lm_validity.monitor.status import computation_page, count_spent
     from lm_validity.pages.page import write_page
     from lm_validity.run.store import Store
-    from lm_validity.site.cards.write import write_run_cards
-    from lm_validity.site.report import about_run
-    from lm_validity.site.report import build_site as build
+    from lm_validity.site.cards.write import run_sources
+    from lm_validity.site.first_page import about_run
+    from lm_validity.site.first_page import build_site as build
     from lm_validity.tables.schema import LOSSES, read_table
 
     run = load_planned_run(configfile)
-    title = f"{run.name} (replayed scores: no model was run)" if run.configuration.replay else run.name
+    name = f"{run.name} (replayed scores: no model was run)" if run.configuration.replay else run.name
     folders = report_folders(run)
     table = run.results / "tables" / "losses.parquet"  # not of runs that an earlier version finished
     losses = read_table(table, LOSSES) if table.is_file() else None
@@ -289,8 +289,8 @@ def build_site(configfile: Configfile = DEFAULT) -> None:
     if computation:
         folders = [*folders, run.results / "reports" / computation.name]
         write_page(computation, folders[-1])
-    cards = write_run_cards(run, folders, run.results / "tables", run.results / "report")
-    build([*folders, *cards], run.results / "report", title=title, about=about_run(run))
+    cards = run_sources(run, folders, run.results / "tables")
+    build(folders, run.results / "report", cards=cards, name=name, about=about_run(run))
 
 
 # ----------------------------------------------------------------------------------------------------------------------

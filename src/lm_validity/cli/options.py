@@ -116,7 +116,7 @@ def snakemake_command(*arguments: str) -> tuple[str, ...]:
 
 def site_reports(site: Path) -> list[Path]:
     """The studies' reports in a site that `lm-validity report` wrote."""
-    from lm_validity.site.report import ORDER
+    from lm_validity.site.first_page import ORDER
 
     studies = [site / name for name in ORDER if name not in ("cards", "beside", "data")]
     return [folder for folder in studies if (folder / "page.json").is_file()]

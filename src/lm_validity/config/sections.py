@@ -76,6 +76,11 @@ class Cards(Section):
     reliable: Share = Field(
         0.8, description="Scores are reliable if at least this share of their variance between models is not noise."
     )
+    early: Share = Field(
+        0.5,
+        description="A benchmark is ready early if it is above chance, and its order settled, by this share of "
+        "training.",
+    )
     bias: float = Field(
         0.01, gt=0, le=1, description="Effect of having seen test text, in accuracy, that must be excluded."
     )
@@ -374,12 +379,12 @@ class BiasSettings(Section):
         gt=0,
         lt=1,
         description="Turn it on to save trials: a task stops when the 95% interval of its bias is ± this or narrower "
-        "(a fraction of accuracy; 0.0125 is 1.25 points). `lm-validity next` adds a batch of subsamples_a_cell to the "
-        "other tasks. null: every task has all subsamples.",
+        "(a fraction of accuracy; 0.0125 is 1.25 points). `lm-validity plan next` adds a batch of subsamples_a_cell to "
+        "the other tasks. null: every task has all subsamples.",
     )
     plan: str | None = Field(
         None,
-        description="Sheet (TSV) of the batches after the first, which `lm-validity next` writes. Only with "
+        description="Sheet (TSV) of the batches after the first, which `lm-validity plan next` writes. Only with "
         "stop_at_half_width.",
     )
     paper: bool = Field(

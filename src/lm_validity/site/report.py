@@ -2,7 +2,7 @@
 
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from multiprocessing import get_context
@@ -14,28 +14,15 @@ import pandas as pd
 import pyarrow.parquet as pq
 
 from lm_validity.config.groups import parse_group
-from lm_validity.config.load import Run
 from lm_validity.config.plan import read_cells
 from lm_validity.config.sections import REPORTS, Agreement, Cards, Reports
 from lm_validity.errors import InputError, nearest
 from lm_validity.files import made_folder, read_json, read_json_or, write_text
 from lm_validity.pages import figures
-from lm_validity.pages.page import (
-    Figure,
-    Finding,
-    Link,
-    Page,
-    Section,
-    Table,
-    Words,
-    from_template,
-    vega_script,
-    write_html,
-    write_page,
-)
-from lm_validity.site.cards.sources import CardSources
+from lm_validity.pages.page import Figure, Finding, Page, Section, Table, write_page
+from lm_validity.site.cards.values import CardSources
 from lm_validity.site.cards.write import FOLDER as CARDS
-from lm_validity.site.cards.write import write_cards
+from lm_validity.site.first_page import build_site
 from lm_validity.site.guess import guess_benchmarks, guess_lines, guess_models, leave_sparse_out, shared_categories
 from lm_validity.studies.agreement.score_matrix import PERPLEXITY, STUDY, ScoreMatrix, read_score_matrix
 from lm_validity.tables.formats.import_files import import_files
@@ -301,69 +288,6 @@ def _most_checkpoints(scores: pd.DataFrame) -> int:
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# One folder with one `index.html` out of the reports that exist: findings first, then each report.
-
-ORDER = ("cards", "beside", "agreement", "factors", "readiness", "signal", "items", "bias", "data")
-SYNTHETIC = "The models of this run are synthetic. They live in a miniature world, made for trying out the workflow."
-
-
-def build_site(
-    report_folders: Sequence[str | Path],
-    output: str | Path,
-    *,
-    missing: Sequence[str] = (),
-    title: str = "How far can these benchmarks be trusted?",
-    about: str = "",
-) -> Path:
-    """Write the first page, `output`/index.html, and each report's own page beside it; the first page's path.
-
-    Figures and tables are copied to `output`/<report>/{figures,tables}, unless they are there. `missing` lists what an
-    unfinished run lacks (cells, reports): named on every page. `about`: a sentence under the title. Raises InputError
-    where a folder holds no report.
-    """
-    output = Path(output)
-    documents = {}
-    for folder in map(Path, report_folders):
-        path = folder / "page.json"
-        if not path.is_file():
-            raise InputError(f"{path}: no such file.", "run `lm-validity report ...` into that folder first.")
-        document = read_json(path)
-        documents[document["name"]] = document
-        for kind in ("figures", "tables"):
-            if (folder / kind).is_dir() and folder != output / document["name"]:
-                shutil.copytree(folder / kind, output / document["name"] / kind, dirs_exist_ok=True)
-    if not documents:
-        raise InputError("no report to build a site from.", "name at least one report folder.")
-    names = sorted(documents, key=lambda name: (ORDER.index(name) if name in ORDER else len(ORDER), name))
-    links = [Link(documents[name]["title"], f"{name}/index.html") for name in names]
-    above = [Link("Benchmarks", "../index.html"), *(link._replace(href=f"../{link.href}") for link in links)]
-    for name in names:
-        write_html(documents[name], output / name, navigation=above, missing=missing, vega="../assets/vega.js")
-        (output / name / "assets" / "vega.js").unlink(missing_ok=True)
-    if any(section["figures"] for document in documents.values() for section in document["sections"]):
-        write_text(output / "assets" / "vega.js", vega_script())
-    answers = [answer | {"href": f"{name}/index.html"} for name in names for answer in documents[name]["answers"]]
-    html = from_template(
-        "index.html.j2",
-        title=title,
-        about=about,
-        missing=list(missing),
-        navigation=[Link("Benchmarks", "index.html"), *links],
-        answers=answers,
-        documents=[documents[name] for name in names],
-        words=Words(),
-    )
-    write_text(output / "index.html", html)
-    return output / "index.html"
-
-
-def about_run(run: Run) -> str:
-    """What the site of a run says under its title: that its models are synthetic, where all are the miniature's."""
-    paths = [*(row.path for row in run.models.values()), *(row.path for row in run.language_models.values())]
-    return SYNTHETIC if paths and all(map(run.is_miniature, paths)) else ""
-
-
-# ----------------------------------------------------------------------------------------------------------------------
 # A reader's own models beside published ones, on the benchmarks that both have.
 
 OWN, OTHERS = "yours", "others"
@@ -622,18 +546,12 @@ def _write_reports(
     if sheets is not None:
         write_page(data_page(pd.read_parquet(folder / "scores.parquet"), *sheets, found.lines, absent), folder / "data")
         pages.append(folder / "data")
-    pages += _cards(found, given, pages, folder)
-    build_site(pages, folder)
+    cards = None
+    if found.scores is not None:
+        tables = (folder / "scores.parquet", folder / BENCHMARKS, pages, folder / MODELS, found.items)
+        cards = CardSources(*tables, given.splits, given.cards, given.source)
+    build_site(pages, folder, cards=cards)
     return [f"No {name} report: {reason}" for name, reason in absent.items()]
-
-
-def _cards(found: Gathered, given: Given, pages: list[Path], folder: Path) -> list[Path]:
-    """The folder of the cards' table, where there are scores."""
-    if found.scores is None:
-        return []
-    tables = (folder / "scores.parquet", folder / BENCHMARKS, pages, found.items)
-    sources = CardSources(*tables, given.splits, given.cards, given.source)
-    return [folder / CARDS] if write_cards(sources, folder) else []
 
 
 def _hint(jobs: list[Job], given: Given) -> str:
@@ -697,10 +615,11 @@ def _move(folder: Path, output: Path) -> None:
     """Put what is in `folder` into `output` in the place of what is called the same there; reports that an earlier call
     wrote and this one did not are removed."""
     output.mkdir(exist_ok=True)
-    for page in output.glob("*/page.json"):
-        name = page.parent.name
-        if not (folder / name).exists() and read_json(page).get("name") == name:
-            shutil.rmtree(page.parent)
+    pages = [page.parent for page in output.glob("*/page.json") if read_json(page).get("name") == page.parent.name]
+    pages += [output / CARDS] if any(output.glob(f"{CARDS}/*/card.json")) else []
+    for place in pages:
+        if not (folder / place.name).exists():
+            shutil.rmtree(place)
     for path in folder.iterdir():
         target = output / path.name
         if target.is_dir() and not target.is_symlink():

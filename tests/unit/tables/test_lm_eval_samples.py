@@ -197,7 +197,7 @@ def test_the_signal_report_reads_items_under_the_metric_of_the_sheet(metric, tmp
     (tmp_path / "b.csv").write_text(f"benchmark,metric\nquiz,{metric}\n")
     scores, items = (tmp_path / "out" / f"{name}.parquet" for name in ("scores", "items"))
     found = analyze_signal(scores, tmp_path / "m.csv", tmp_path / "b.csv", items, section=Reports(resamples=0))
-    assert found.results["quiz"].items.items == 60 and found.results["quiz"].items.chance == pytest.approx(1 / 3)
+    assert found.benchmarks["quiz"].items.items == 60 and found.benchmarks["quiz"].items.chance == pytest.approx(1 / 3)
 
 
 def test_samples_belong_to_the_result_file_of_their_date(tmp_path):

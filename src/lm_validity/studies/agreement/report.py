@@ -1,21 +1,58 @@
 """The agreement report: do benchmarks agree on which model is better, under direct evaluation and train before test?"""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from lm_validity.config.sections import REPORTS, Reports
 from lm_validity.errors import InputError, did_you_mean
-from lm_validity.pages.page import write_report
-from lm_validity.studies.agreement.analysis import analyze_agreement
-from lm_validity.studies.agreement.by_benchmark.prompts import prompt_ranges, wording_error
-from lm_validity.studies.agreement.page import agreement_page
-from lm_validity.studies.agreement.prompt_section import adapted_shares, prompt_choices, prompt_error
+from lm_validity.pages.page import Finding, Page, Part, write_report
+from lm_validity.studies.agreement.benchmarks import (
+    adapted_shares,
+    agreement_between_seeds,
+    benchmark_figures,
+    fine_tuned_shares,
+    prompt_choices,
+    prompt_error,
+    prompt_ranges,
+    prompts_chosen,
+    wording_error,
+)
+from lm_validity.studies.agreement.data import Data, selected_on_test
+from lm_validity.studies.agreement.front import above_the_folds
+from lm_validity.studies.agreement.incomplete import compare_pooled, despite_missing_cells
+from lm_validity.studies.agreement.robustness import (
+    all_scores,
+    influence,
+    sources_of_variance,
+    subsets_of_benchmarks,
+)
 from lm_validity.studies.agreement.score_matrix import ScoreMatrix, read_score_matrix
+from lm_validity.studies.agreement.significance import aligned_rankings, significance_tau, significant_differences
+from lm_validity.studies.agreement.similar import similar_sizes, without_noise
 from lm_validity.studies.agreement.statistics.ranking import TauVariant
-from lm_validity.studies.agreement.summarize import summarize_agreement_report
-from lm_validity.studies.agreement.uncertainty import agreement_uncertainty
-from lm_validity.words import listing
+from lm_validity.studies.agreement.tau import (
+    categories_of_benchmarks,
+    each_benchmark,
+    families_of_models,
+    improvement,
+    kendall_tau,
+    pairs_of_benchmarks,
+    perplexity,
+)
+from lm_validity.studies.agreement.values import DIRECT, Entry, value_in_words
+from lm_validity.summaries import Missing
+from lm_validity.words import explain_protocols, listing
+
+# what summary.json holds, in this order
+KEYS = (
+    "models", "benchmarks", "pairs", "cells_in_both", "models_in_both", "improved_pairs", "compared_pairs",
+    "kendall_tau", "improvement", "significance_tau", "variance_components", "perplexity", "families",
+    "families_in_both", "families_interval", "reliability", "subsets", "influence", "incomplete", "pooled",
+    "alignment", "selected_on_test", "by_benchmark", "prompt_range", "standard_errors", "resamples", "notes",
+)  # fmt: skip
 
 
 def report_agreement(
@@ -41,27 +78,94 @@ def report_agreement(
     """
     matrix = read_score_matrix(scores, models, benchmarks, plan)
     pair = _alignment_pair(align, matrix)
-    choices = prompt_choices(scores, selections, matrix)
-    shares = adapted_shares(selections, matrix)
-    prompts = prompt_ranges(scores, matrix)
-    over_prompts = prompt_error(choices, matrix)
-    direct, wording = over_prompts["direct"], wording_error(scores, matrix)
-    over_prompts["direct"] = np.where(np.isnan(direct), wording, direct)
-    analysis = analyze_agreement(matrix, items=items, variant=tau, prompt_error=over_prompts)
-    uncertainty = agreement_uncertainty(analysis, section.resamples)
-    summary = summarize_agreement_report(analysis, uncertainty, pair, choices, section.resamples, prompts, shares)
-    write_report(agreement_page(summary), summary, output)
+    choices, shares = prompt_choices(scores, selections, matrix), adapted_shares(selections, matrix)
+    of_prompts = prompt_error(choices, matrix)
+    of_prompts[DIRECT] = np.where(np.isnan(of_prompts[DIRECT]), wording_error(scores, matrix), of_prompts[DIRECT])
+    data = Data.of(matrix, section.resamples, tau, items)
+    write_report(*agreement(data, pair, choices, shares, of_prompts, prompt_ranges(scores, matrix)), output)
+
+
+def agreement(
+    data: Data,
+    align: tuple[str, str] | None = None,
+    choices: pd.DataFrame | None = None,
+    shares: pd.DataFrame | None = None,
+    of_prompts: dict[str, np.ndarray] | None = None,
+    prompt_range: dict[str, Entry | Missing] | None = None,
+) -> tuple[Page, dict[str, Any]]:
+    """The page and the summary. `align`: the pair of benchmarks to draw; `choices`: prompts chosen; `shares`: of each
+    model's weights, those with an adapter; `of_prompts`: by protocol (benchmarks,) how far the prompt moves a score;
+    `prompt_range`: of the scores over prompts, by benchmark."""
+    by_benchmark = benchmark_figures(data)
+    tau, significance, pooled = kendall_tau(data, by_benchmark), significance_tau(data), compare_pooled(data)
+    change, by_pair = improvement(data, tau)
+    parts = [
+        similar_sizes(data, tau, change, pooled),
+        pairs_of_benchmarks(data, tau, change, by_pair, pooled),
+        without_noise(data, tau),
+        despite_missing_cells(data, pooled),
+        each_benchmark(data, tau, significance),
+        subsets_of_benchmarks(data),
+        perplexity(data),
+        chosen_on_test(data),
+        categories_of_benchmarks(data, tau),
+        families_of_models(data),
+        sources_of_variance(data, of_prompts or {}),
+        significant_differences(data, significance),
+        influence(data, tau),
+        agreement_between_seeds(data),
+        fine_tuned_shares(shares, data.matrix),
+        aligned_rankings(data, align),
+        prompts_chosen(choices, data.matrix),
+        all_scores(data),
+    ]
+    notes = (*data.notes, *(note for part in parts for note in part.notes))
+    summary: dict[str, Any] = {
+        "models": len(data.matrix.models),
+        "benchmarks": len(data.tasks),
+        "by_benchmark": by_benchmark,
+        "prompt_range": prompt_range or {},
+        "standard_errors": data.matrix.error_checks,
+        "resamples": data.resamples,
+        "notes": notes,
+    }
+    for part in parts:
+        summary |= part.summary
+    page = Page(
+        name="agreement",
+        title="Ranking agreement",
+        question="Do the benchmarks agree on which model is better? "
+        + explain_protocols(data.matrix.protocols, own=data.matrix.trained_here),
+        findings=[finding for part in parts for finding in part.findings if finding is not None],
+        sections=[part.section for part in parts if part.section is not None],
+        notes=notes,
+        **above_the_folds(data, tau, change, pooled, by_benchmark),
+    )
+    return page, {key: summary[key] for key in KEYS}
+
+
+def chosen_on_test(data: Data) -> Part:
+    """Whether train-before-test scores look like the larger of both test scores."""
+    found = selected_on_test(data.matrix, data.scores)
+    if found is None:
+        return Part({"selected_on_test": None})
+    finding = Finding(
+        "Caution: the train-before-test scores of this table are the better of both protocols on the test split.",
+        f"{found['equal']} of {found['cells']} cells equal the direct score and none is below it. Without the equal "
+        f"cells the mean tau under train before test is {value_in_words(found['mean_tau_without'], digits=3)}.",
+    )
+    return Part({"selected_on_test": found}, findings=[finding])
 
 
 def _alignment_pair(align: str | None, matrix: ScoreMatrix) -> tuple[str, str] | None:
     if align is None:
         return None
     names = matrix.task_names()
-    pair = tuple(name.strip() for name in align.split(","))
-    if len(pair) != 2 or pair[0] == pair[1]:
+    first, *others = (name.strip() for name in align.split(","))
+    if len(others) != 1 or others[0] == first:
         raise InputError(f"--align {align}: not two benchmarks.", "write two names with a comma between them.")
-    for name in pair:
+    for name in (first, others[0]):
         if name not in names:
             hint = did_you_mean(name, names, f"the benchmarks are {listing(names)}.")
             raise InputError(f"--align {align}: no benchmark {name!r}.", hint)
-    return pair
+    return first, others[0]

@@ -1,76 +1,81 @@
-"""Sections on what a report rests on: subsets of benchmarks, seeds, the scores, and each family or benchmark alone."""
+"""What the agreement rests on: subsets of benchmarks, each family or benchmark alone, sources of variance, scores."""
 
 import altair as alt
 import numpy as np
 import pandas as pd
 
 from lm_validity.pages import figures
-from lm_validity.pages.page import Figure, Section, Table
-from lm_validity.studies.agreement.analysis import DIRECT, TRAINED
-from lm_validity.studies.agreement.score_matrix import ScoreMatrix
-from lm_validity.studies.agreement.shown import MOST_DRAWN, assumed, plotted, value_in_words
-from lm_validity.studies.agreement.statistics.ranking import average_ranks
-from lm_validity.studies.agreement.summary import AgreementSummary, InfluenceSummary, Value
-from lm_validity.summaries import is_known, number
-from lm_validity.words import UNDER, count, decimal
+from lm_validity.pages.page import Figure, Finding, Part, Section, Table
+from lm_validity.statistics import section_generator
+from lm_validity.studies.agreement.data import Data
+from lm_validity.studies.agreement.statistics.noise import reliability_of, transformed_interval, variance_components
+from lm_validity.studies.agreement.statistics.subsets import leave_one_out, one_with_others, subset_agreement
+from lm_validity.studies.agreement.values import (
+    DIRECT,
+    LOST_MODEL,
+    MOST_DRAWN,
+    TRAINED,
+    Entry,
+    InfluenceSummary,
+    Value,
+    ends,
+    plotted,
+    value_in_words,
+)
+from lm_validity.summaries import Missing, is_known, known, number
+from lm_validity.tables.reruns import NOT_MEASURED
+from lm_validity.tables.schema import PROTOCOLS
+from lm_validity.words import UNDER, Reason, ReasonCode, decimal, no_scores, percent
 
+LABELS = figures.PROTOCOL_LABELS
 NEARLY_ALL = 0.9  # tau
 SUBSETS = ["random", "greedy", "random, with the others"]
+FEW_SUBSET_MODELS = Reason("There are fewer than 8 models, or too few of their scores.", ReasonCode.TOO_FEW)
 
 
-def subset_section(summary: AgreementSummary) -> Section | None:
-    """How many benchmarks are enough."""
-    frame = _subset_frame(summary)
-    if frame.empty or not plotted(frame)["tau"].notna().any():
-        return None
-    orders = pd.DataFrame(
-        [
-            {"place": i + 1, "benchmark": summary.tasks[j], "protocol": figures.PROTOCOL_LABELS[p]}
-            for p, subset in summary.subsets.items()
-            for i, j in enumerate(subset.greedy_order)
+# ----------------------------------------------------------------------------------------------------------------------
+# How many benchmarks are enough.
+
+
+def subsets_of_benchmarks(data: Data) -> Part:
+    """How well subsets of the benchmarks rank the models, by size, and one benchmark with all others together."""
+    rng, entry, rows, orders = section_generator("subsets", 0), {}, [], []
+    for p in data.matrix.protocols:
+        found, taus = subset_agreement(data.scores[p], rng), one_with_others(data.scores[p])
+        curves: dict[str, list[Value]] = {
+            name: [known(float(tau), FEW_SUBSET_MODELS) for tau in getattr(found, name)]
+            for name in ("random_mean", "random_low", "random_high", "greedy_mean", "others_mean")
+        }
+        curves["others_mean"][-1] = Missing("There is no other benchmark left.")
+        one = known(float(taus[0]), "No benchmark has a tau with the others.")
+        entry[p] = {
+            "sizes": found.sizes.tolist(),
+            **{name: curves[name] for name in ("random_mean", "random_low", "random_high", "greedy_mean")},
+            "greedy_order": found.greedy_order.tolist(),
+            "others_mean": curves["others_mean"],
+            "one_with_others": one,
+            "one_with_others_interval": ends(one, transformed_interval(taus[0], taus[1:], "tau"), LOST_MODEL),
+        }
+        for i, size in enumerate(entry[p]["sizes"]):
+            of_random = curves["random_mean"][i], curves["random_low"][i], curves["random_high"][i]
+            of_greedy = curves["greedy_mean"][i], np.nan, np.nan
+            of_others = curves["others_mean"][i], np.nan, np.nan
+            rows += [
+                {"benchmarks": size, "protocol": LABELS[p], "choice": choice, "tau": tau, "low": low, "high": high}
+                for choice, (tau, low, high) in zip(SUBSETS, (of_random, of_greedy, of_others), strict=True)
+            ]
+        orders += [
+            {"place": place, "benchmark": data.tasks[column], "protocol": LABELS[p]}
+            for place, column in enumerate(entry[p]["greedy_order"], start=1)
         ]
-    )
-    figure = Figure(
-        "subsets",
-        "Subsets against the whole set",
-        _subset_chart(plotted(frame)),
-        caption="Band: 5 to 95% of subsets.",
-        wide=True,
-    )
-    formats = {"tau": ".3f", "low": ".3f", "high": ".3f"}
-    labels = {"low": "5% of subsets below", "high": "95% of subsets below"}
-    return Section(
-        "How many benchmarks are enough",
-        finding=subset_sentence(summary),
-        explanation="Models are ranked by their mean standardised score over a subset of the benchmarks and over all. "
-        "Greedy subsets are chosen on four fifths of the models. All taus are on models that took no part in the "
-        "choice. The whole set contains the subset, so the curve with all benchmarks shows how many could have been "
-        "left out. The curve with the other benchmarks, which the subset does not contain, shows how a ranking carries "
-        "over.",
-        figures=[figure],
-        tables=[
-            Table("subsets", "Agreement by size of the subset", frame, formats=formats, labels=labels, folded=True),
-            Table("subset_order", "Greedy order of benchmarks, chosen on all models", orders, folded=True),
-        ],
-    )
-
-
-def _subset_frame(summary: AgreementSummary) -> pd.DataFrame:
-    rows = []
-    for protocol, subset in summary.subsets.items():
-        for i, size in enumerate(subset.sizes):
-            shared = {"benchmarks": int(size), "protocol": figures.PROTOCOL_LABELS[protocol]}
-            low, high = subset.random_low[i], subset.random_high[i]
-            rows.append(shared | {"choice": "random", "tau": subset.random_mean[i], "low": low, "high": high})
-            rows.append(shared | {"choice": "greedy", "tau": subset.greedy_mean[i], "low": np.nan, "high": np.nan})
-            others = subset.others_mean[i]
-            rows.append(shared | {"choice": "random, with the others", "tau": others, "low": np.nan, "high": np.nan})
-    return pd.DataFrame(rows)
-
-
-def _subset_chart(frame: pd.DataFrame) -> alt.LayerChart:
-    return figures.lines(
-        frame,
+    sentence, interval = subset_sentence(entry, data.assumed)
+    over = " The interval is over models." if interval else ""
+    finding = Finding(sentence, f"No benchmark is on both sides.{over}") if sentence else None
+    frame = pd.DataFrame(rows)
+    if frame.empty or not plotted(frame)["tau"].notna().any():
+        return Part({"subsets": entry}, findings=[finding])
+    chart = figures.lines(
+        plotted(frame),
         x="benchmarks",
         y="tau",
         detail="choice",
@@ -87,110 +92,65 @@ def _subset_chart(frame: pd.DataFrame) -> alt.LayerChart:
         ),
         points=False,
     )  # fmt: skip
+    formats = {"tau": ".3f", "low": ".3f", "high": ".3f"}
+    labels = {"low": "5% of subsets below", "high": "95% of subsets below"}
+    section = Section(
+        "How many benchmarks are enough",
+        hint="rankings by some of them against the others",
+        finding=sentence,
+        explanation="Models are ranked by their mean standardised score over a subset of the benchmarks and over all. "
+        "Greedy subsets are chosen on four fifths of the models. All taus are on models that took no part in the "
+        "choice. The whole set contains the subset, so the curve with all benchmarks shows how many could have been "
+        "left out. The curve with the other benchmarks, which the subset does not contain, shows how a ranking carries "
+        "over.",
+        figures=[Figure("subsets", "Subsets against the whole set", chart, "Band: 5 to 95% of subsets.", wide=True)],
+        tables=[
+            Table("subsets", "Agreement by size of the subset", frame, formats=formats, labels=labels, folded=True),
+            Table(
+                "subset_order", "Greedy order of benchmarks, chosen on all models", pd.DataFrame(orders), folded=True
+            ),
+        ],
+    )
+    return Part({"subsets": entry}, section, [finding])
 
 
-def subset_sentence(summary: AgreementSummary) -> str:
-    """What one benchmark alone tells and, where any number does, how many tell nearly all.
+def subset_sentence(subsets: Entry, assumed: str = "") -> tuple[str, bool]:
+    """What one benchmark alone tells and, where any number does, how many tell nearly all; whether it has an interval.
 
     Towards half of the benchmarks few others are left to hold a subset against, and tau falls for that reason: a number
     of benchmarks is named only where it reaches `NEARLY_ALL`.
     """
-    protocol = TRAINED if TRAINED in summary.subsets else DIRECT
-    subset = summary.subsets.get(protocol)
-    if subset is None or not is_known(subset.random_mean[0]) or not is_known(subset.one_with_others):
-        return ""
-    one = value_in_words(subset.one_with_others, subset.one_with_others_interval)
-    others = [number(tau) for tau in subset.others_mean[: len(subset.sizes) // 2]]
+    protocol = TRAINED if TRAINED in subsets else DIRECT
+    found = subsets.get(protocol)
+    if found is None or not is_known(found["random_mean"][0]) or not is_known(found["one_with_others"]):
+        return "", False
+    others = [number(tau) for tau in found["others_mean"][: len(found["sizes"]) // 2]]
     enough = next((place for place, tau in enumerate(others) if place and tau >= NEARLY_ALL), 0)
     more = f". For {enough + 1} benchmarks and the remaining ones it is {decimal(others[enough])}" if enough else ""
-    return (
+    interval = found["one_with_others_interval"]
+    sentence = (
         "Between the ranking by one benchmark picked at random and the ranking by all others together"
-        f"{assumed(summary)}, tau is {one} {UNDER[protocol]}{more}."
+        f"{assumed}, tau is {value_in_words(found['one_with_others'], interval)} {UNDER[protocol]}{more}."
     )
+    return sentence, is_known(interval)
 
 
-def reliability_section(summary: AgreementSummary) -> Section | None:
-    """Agreement of a benchmark with itself when models are fine-tuned again with another seed."""
-    if not summary.reliability:
-        return None
-    frame = pd.DataFrame({"benchmark": list(summary.reliability), "tau": list(summary.reliability.values())})
-    mean = plotted(frame)["tau"].mean()
-    return Section(
-        "Agreement between seeds",
-        finding="Between rankings of one benchmark after fine-tuning with different seeds, tau is "
-        f"{decimal(mean)} on average ({count(len(summary.matrix.by_seed), 'seed')}).",
-        tables=[Table("reliability", "tau between seeds, by benchmark", frame, formats={"tau": ".3f"})],
-    )
+# ----------------------------------------------------------------------------------------------------------------------
+# Without one family, benchmark or model.
 
 
-def score_section(matrix: ScoreMatrix) -> Section:
-    """All scores, with ranks: what every other figure is made of."""
-    frame = everything = _score_frame(matrix)
-    main = figures.PROTOCOL_LABELS[TRAINED if matrix.has(TRAINED) else DIRECT]
-    models = frame[frame["protocol"] == main].groupby("model")["rank"].mean().sort_values().index.tolist()[:MOST_DRAWN]
-    shown = f"The {len(models)} models of best mean rank." if len(matrix.models) > len(models) else ""
-    frame = frame[frame["model"].isin(models)] if shown else frame
-    charts = [
-        Figure(
-            f"scores_{p}",
-            label,
-            _score_chart(frame[frame["protocol"] == label], matrix, models),
-            caption=shown,
-            min_width=480,
-        )
-        for p, label in figures.PROTOCOL_LABELS.items()
-    ]
-    labels = list(figures.PROTOCOL_LABELS.values())
-    table = everything.pivot(index=["model", "family", "benchmark"], columns="protocol", values="score").reset_index()
-    table = table.reindex(columns=["model", "family", "benchmark", *labels])
-    return Section(
-        "Scores and ranks",
-        explanation=f"Models from best to worst mean rank{f' {UNDER[TRAINED]}' if matrix.has(TRAINED) else ''}. "
-        f"Grey cells "
-        "with × are "
-        "missing.",
-        figures=charts,
-        tables=[Table("scores", "All scores", table, formats={label: ".4f" for label in labels}, folded=True)],
-    )
-
-
-def _score_frame(matrix: ScoreMatrix) -> pd.DataFrame:
-    rows = []
-    for protocol, label in figures.PROTOCOL_LABELS.items():
-        ranks = average_ranks(matrix.oriented(protocol))
-        for i, j in np.ndindex(len(matrix.models), len(matrix.benchmarks)):
-            rows.append(
-                {
-                    "model": matrix.labels[i],
-                    "family": matrix.families[i] or "unknown",
-                    "benchmark": matrix.benchmarks[j],
-                    "protocol": label,
-                    "score": matrix.value[protocol][i, j],
-                    "standard_error": matrix.stderr[protocol][i, j],
-                    "rank": ranks[i, j],
-                }
-            )
-    return pd.DataFrame(rows)
-
-
-def _score_chart(frame: pd.DataFrame, matrix: ScoreMatrix, models: list[str]) -> alt.LayerChart:
-    return figures.heatmap(
-        frame.drop(columns="protocol"),
-        x="benchmark",
-        y="model",
-        value="rank",
-        title="Rank on the benchmark (1 = best)",
-        x_order=list(matrix.benchmarks),
-        y_order=models,
-        tooltip=figures.tooltips(
-            model="Model", family="Family", benchmark="Benchmark", score="Score|.4f", standard_error="±|.4f",
-            rank="Rank|~g",
-        ),
-        domain=(1, len(matrix.models)),
-        reverse=True,
-        row_height=12,
-        focus=True,
-    )  # fmt: skip
+def influence(data: Data, tau: Entry) -> Part:
+    """The mean tau without one of them."""
+    entry = {
+        p: [
+            InfluenceSummary.of(left)
+            for left in leave_one_out(data.scores[p], list(data.matrix.models), data.tasks, data.matrix.families)
+        ]
+        for p in data.matrix.protocols
+    }
+    whole = {p: tau[p]["mean"] for p in PROTOCOLS}
+    section = influence_section(entry, whole, measure="mean_tau", prefix="influence", name="mean tau")
+    return Part({"influence": entry}, section)
 
 
 def influence_section(
@@ -209,7 +169,7 @@ def influence_section(
         {
             "left_out": left.name,
             "kind": left.kind,
-            "protocol": figures.PROTOCOL_LABELS[protocol],
+            "protocol": LABELS[protocol],
             "value": getattr(left, measure),
             "change": number(getattr(left, measure)) - number(whole.get(protocol)),
         }
@@ -231,6 +191,7 @@ def influence_section(
     )
     return Section(
         f"What the {name} rests on",
+        hint="one family, benchmark or model left out",
         finding=f"The largest change comes from leaving out the {largest['kind']} {largest['left_out']}: "
         f"{largest['change']:+.3f} ({largest['protocol'].lower()}).",
         figures=[_influence_chart(plotted(frame[frame["kind"] == kind]), kind, prefix, name) for kind in kinds],
@@ -253,3 +214,157 @@ def _influence_chart(frame: pd.DataFrame, kind: str, prefix: str, name: str) -> 
         zero=True,
     )
     return Figure(f"{prefix}_{kind}", f"One {kind} left out", chart)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Where variance comes from.
+
+COMPONENTS = {
+    "model": "is shared by all benchmarks",
+    "model_benchmark": "is specific to that benchmark, with any noise that was not measured",
+    "item": "is noise of the items",
+    "seed": "is noise of the seeds",
+    "prompt": "is due to the prompt",
+    "training": "is noise of training the models again",
+}
+
+
+def sources_of_variance(data: Data, prompt_error: dict[str, np.ndarray]) -> Part:
+    """Components of variance, and what more benchmarks, items or seeds would buy.
+
+    `prompt_error`: by protocol (benchmarks,) how far the prompt moves a score, where it was measured.
+    """
+    entry = {p: _components(data, p, prompt_error.get(p)) for p in PROTOCOLS}
+    summary = {"variance_components": entry}
+    shown = {p: found for p, found in entry.items() if is_known(found["model"])}
+    if not shown:
+        return Part(summary)
+    components = pd.DataFrame(
+        {"protocol": LABELS[p]} | {name: found[name] for name in (*COMPONENTS, "reliability")}
+        for p, found in shown.items()
+    )
+    plans = pd.DataFrame(
+        {"protocol": LABELS[p], **plan} for p, found in shown.items() for plan in found["decision_study"]
+    )
+    as_it_is = plans[(plans[["items", "seeds", "prompts"]] == 1).all(axis=1)]
+    chart = figures.lines(
+        as_it_is.drop_duplicates(["protocol", "benchmarks"]).sort_values(["protocol", "benchmarks"]),
+        x="benchmarks",
+        y="reliability",
+        x_title="Benchmarks in the mean",
+        y_title="Reliability of the mean score",
+        tooltip=figures.tooltips(protocol="Protocol", benchmarks="Benchmarks", reliability="Reliability|.3f"),
+        points=True,
+    )
+    explanation = (
+        "This is a generalisability study. It divides the variance of standardised scores into models, "
+        "models × benchmarks, and the noise of items, seeds and prompts where these were measured. "
+        "In the table, the parts add up to n / (n - 1) for n models, unless one was set to 0. The reliability of a "
+        "mean score is the share of its variance that would remain with other benchmarks, items and seeds of the same "
+        "kind. It is computed over all models of the table. Among models of similar size it is lower."
+    )
+    below = [
+        f"{name} {UNDER[p]} ({value_in_words(value)})"
+        for p, found in shown.items()
+        for name, value in (("model", found["raw_model"]), ("model × benchmark", found["raw_model_benchmark"]))
+        if is_known(value) and value < 0
+    ]
+    if below:
+        explanation += (
+            f" Estimated below zero and set to zero: {', '.join(below)}. Such a component is too small to detect in "
+            "this table, or the standard errors are too large."
+        )
+    unknown = [UNDER[p] for p, found in shown.items() if not is_known(found["prompt"])]
+    if unknown:
+        explanation += f" The effect of other prompts was not measured {' or '.join(unknown)}."
+    section = Section(
+        "Where differences between scores come from",
+        hint="models, benchmarks, items, seeds, prompts",
+        finding=" ".join(_shares_sentence(p, found) for p, found in shown.items()),
+        explanation=explanation,
+        figures=[Figure("reliability", "What more benchmarks would buy", chart, wide=True)],
+        tables=[
+            Table(
+                "variance_components",
+                "Components of variance",
+                components,
+                formats=dict.fromkeys(components.columns[1:], ".3f"),
+                labels={"model_benchmark": "model × benchmark"},
+            ),
+            Table(
+                "decision_study",
+                "What more benchmarks, items or seeds would buy",
+                plans,
+                formats=dict.fromkeys(("items", "seeds", "prompts"), ".2g") | {"reliability": ".4f"},
+                labels={name: f"times the {name}" for name in ("items", "seeds", "prompts")},
+                folded=True,
+            ),
+        ],
+    )
+    return Part(summary, section)
+
+
+def _components(data: Data, protocol: str, prompt_error: np.ndarray | None) -> Entry:
+    seed_error = data.matrix.seed_error(protocol)[:, ~data.matrix.is_corpus]
+    found = variance_components(
+        data.scores[protocol], data.stderr[protocol], seed_error, prompt_error, data.training_error[protocol]
+    )
+    undefined = np.isnan(found.model)
+    few = Reason(
+        "Fewer than 3 models have every benchmark, or fewer than two benchmarks differ between them.",
+        ReasonCode.TOO_FEW,
+    )
+    reason = few if data.matrix.has(protocol) else no_scores(protocol)
+    part_of = "is part of model × benchmark."
+    no_seed = f"No benchmark was fine-tuned with several seeds. The noise of seeds {part_of}"
+    why = {
+        "item": Reason(f"There are no standard errors. The noise of items {part_of}", ReasonCode.NO_ERRORS),
+        "seed": "Nothing is fine-tuned under direct evaluation." if protocol == DIRECT else no_seed,
+        "prompt": "The effect of prompts was not measured: no benchmark has 3 models with scores under two prompts or "
+        f"wordings. It {part_of}",
+        "training": Reason(f"{NOT_MEASURED} It {part_of}", NOT_MEASURED.code),
+    }
+    names = (*COMPONENTS, "reliability", "raw_model", "raw_model_benchmark")
+    parts = {name: known(getattr(found, name), reason if undefined else why.get(name, reason)) for name in names}
+    plans = [] if undefined else [(n, 1.0, 1.0, 1.0) for n in (1, 2, 4, 8, 16, 32, 64)]
+    plans += [] if undefined else [(found.benchmarks, more, 1.0, 1.0) for more in (0.25, 1.0, 4.0)]
+    plans += [(found.benchmarks, 1.0, more, 1.0) for more in (2.0, 4.0)] if np.isfinite(found.seed) else []
+    plans += [(found.benchmarks, 1.0, 1.0, 2.0)] if np.isfinite(found.prompt) else []
+    keys = ("benchmarks", "items", "seeds", "prompts", "reliability")
+    study = [dict(zip(keys, (*plan, reliability_of(found, *plan)), strict=True)) for plan in dict.fromkeys(plans)]
+    return parts | {"benchmarks": found.benchmarks, "decision_study": study}
+
+
+def _shares_sentence(protocol: str, found: Entry) -> str:
+    """The shares of all components that were measured; none where one was estimated below zero: they do not add up."""
+    if min(number(found["raw_model"]), number(found["raw_model_benchmark"])) < 0:
+        return (
+            f"{UNDER[protocol].capitalize()}, the parts of a benchmark's variance over these models do not add up: one "
+            "is estimated below zero."
+        )
+    parts = {name: number(found[name]) for name in COMPONENTS if is_known(found[name])}
+    shares = [f"{percent(part / sum(parts.values()))} {COMPONENTS[name]}" for name, part in parts.items()]
+    return f"Of a benchmark's variance over these models {UNDER[protocol]}, {', '.join(shares[:-1])}, and {shares[-1]}."
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# The scores.
+
+
+def all_scores(data: Data) -> Part:
+    """All scores: what every other figure is made of."""
+    matrix, labels = data.matrix, list(LABELS.values())
+    rows = [
+        (matrix.labels[i], matrix.families[i] or "unknown", matrix.benchmarks[j], label, matrix.value[p][i, j])
+        for p, label in LABELS.items()
+        for i, j in np.ndindex(len(matrix.models), len(matrix.benchmarks))
+    ]
+    frame = pd.DataFrame(rows, columns=["model", "family", "benchmark", "protocol", "score"])
+    table = frame.pivot(index=["model", "family", "benchmark"], columns="protocol", values="score").reset_index()
+    table = table.reindex(columns=["model", "family", "benchmark", *labels])
+    section = Section(
+        "Scores",
+        hint="the data behind the picture",
+        tables=[Table("scores", "All scores", table, formats={label: ".4f" for label in labels}, folded=True)],
+    )
+    return Part({}, section)

@@ -22,7 +22,7 @@ from lm_validity.cells.trials.worker import (
 from lm_validity.config.sections import BiasSettings
 from lm_validity.errors import CellError, InputError
 from lm_validity.run.trial_plan import ARMS, TrialPlan
-from lm_validity.studies.bias.table import pair_arms
+from lm_validity.studies.bias.trials import pair_arms
 
 
 def table_bytes(plan: TrialPlan, folder, output) -> dict[str, bytes]:

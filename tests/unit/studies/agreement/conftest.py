@@ -6,15 +6,13 @@ import pandas as pd
 import pytest
 
 from lm_validity.config.sections import Reports
-from lm_validity.studies.agreement.analysis import analyze_agreement
+from lm_validity.pages.page import Page
+from lm_validity.studies.agreement.data import Data
 from lm_validity.studies.agreement.factors.analysis import analyze_factors, factors_uncertainty
 from lm_validity.studies.agreement.factors.summarize import summarize_factors_report
 from lm_validity.studies.agreement.factors.summary import FactorsSummary
-from lm_validity.studies.agreement.report import report_agreement
+from lm_validity.studies.agreement.report import agreement, report_agreement
 from lm_validity.studies.agreement.score_matrix import ScoreMatrix, read_score_matrix
-from lm_validity.studies.agreement.summarize import summarize_agreement_report
-from lm_validity.studies.agreement.summary import AgreementSummary
-from lm_validity.studies.agreement.uncertainty import agreement_uncertainty
 from lm_validity.tables.schema import SCORES, write_table
 
 DIRECT, TRAINED = "direct", "train_before_test"
@@ -88,10 +86,20 @@ def matrix_of(tmp_path, rows, **sheets) -> ScoreMatrix:
     return read_score_matrix(*written(tmp_path, rows, **sheets))
 
 
-def agreement_of(tmp_path, rows, resamples=0, **sheets) -> AgreementSummary:
-    """The typed summary of the agreement report."""
-    analysis = analyze_agreement(matrix_of(tmp_path, rows, **sheets))
-    return summarize_agreement_report(analysis, agreement_uncertainty(analysis, resamples), None, None, resamples)
+def agreement_page(tmp_path, rows, resamples=0, **sheets) -> tuple[Page, dict]:
+    """The page and the summary of the agreement report, with what is missing and why."""
+    return agreement(Data.of(matrix_of(tmp_path, rows, **sheets), resamples))
+
+
+def agreement_of(tmp_path, rows, resamples=0, **sheets) -> dict:
+    """The summary of the agreement report, with what is missing and why."""
+    return agreement_page(tmp_path, rows, resamples, **sheets)[1]
+
+
+def section_of(page: Page, title: str):
+    """The page's only section that begins so."""
+    (section,) = [section for section in page.sections if section.title.startswith(title)]
+    return section
 
 
 def factors_of(tmp_path, rows, resamples=0, **sheets) -> FactorsSummary:

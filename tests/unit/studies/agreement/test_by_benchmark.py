@@ -6,8 +6,11 @@ import pytest
 from scipy import stats
 from tests.unit.studies.agreement.conftest import DIRECT, agreement_of, score_rows
 
-from lm_validity.studies.agreement.by_benchmark.prompts import prompt_ranges, wording_error
-from lm_validity.studies.agreement.by_benchmark.separation import (
+from lm_validity.studies.agreement.benchmarks import prompt_ranges, wording_error
+from lm_validity.studies.agreement.score_matrix import read_score_matrix
+from lm_validity.studies.agreement.statistics.factors import noise_ceiling
+from lm_validity.studies.agreement.statistics.ranking import pair_signs
+from lm_validity.studies.agreement.statistics.separation import (
     ceiling_with_others,
     items_needed,
     reliability,
@@ -16,9 +19,6 @@ from lm_validity.studies.agreement.by_benchmark.separation import (
     tau_with_others,
     typical_difference,
 )
-from lm_validity.studies.agreement.score_matrix import read_score_matrix
-from lm_validity.studies.agreement.statistics.factors import noise_ceiling
-from lm_validity.studies.agreement.statistics.ranking import pair_signs
 from lm_validity.summaries import Missing
 from lm_validity.tables.schema import SCORES, write_table
 
@@ -125,10 +125,10 @@ def test_models_above_chance_are_those_of_the_signal_study(tmp_path, better):
     table = {DIRECT: {"a": values if better else [1 - x for x in values], "b": [0.1, 0.2, 0.3, 0.4]}}
     chance = 0.25 if better else 0.75
     benchmarks = f"benchmark,metric,higher_is_better,chance\na,acc,{better},{chance}\nb,acc,1,\n"
-    found = agreement_of(tmp_path, score_rows(table, stderr=0.025), benchmarks=benchmarks).by_benchmark[DIRECT]["a"]
-    assert found.models_above_chance == 0
-    found = agreement_of(tmp_path, score_rows(table, stderr=0.02), benchmarks=benchmarks).by_benchmark[DIRECT]["a"]
-    assert found.models_above_chance == 2
+    found = agreement_of(tmp_path, score_rows(table, stderr=0.025), benchmarks=benchmarks)["by_benchmark"][DIRECT]["a"]
+    assert found["models_above_chance"] == 0
+    found = agreement_of(tmp_path, score_rows(table, stderr=0.02), benchmarks=benchmarks)["by_benchmark"][DIRECT]["a"]
+    assert found["models_above_chance"] == 2
 
 
 def scores_under_wordings(tmp_path, gains: tuple[float, ...]):
@@ -165,5 +165,5 @@ def test_error_of_wordings(tmp_path):
 def test_range_over_prompts(tmp_path):
     matrix = scores_under_wordings(tmp_path, (0.1, 0.1, 0.1))
     found = prompt_ranges(tmp_path / "scores.parquet", matrix)
-    assert (found["a"].mean, found["a"].models, found["a"].prompts) == (pytest.approx(0.1), 3, 3)
+    assert [found["a"][key] for key in ("mean", "models", "prompts")] == [pytest.approx(0.1), 3, 3]
     assert isinstance(found["b"], Missing)

@@ -71,13 +71,13 @@ def test_intervals_of_the_change_are_over_the_models_known_under_both(tmp_path):
         scores[2:] = [None] * 10
     rows = score_rows(table, names=[f"m{i}" for i in range(12)])
     summary = agreement_of(tmp_path, rows, models=models, resamples=20)
-    assert summary.improvement.mean == pytest.approx(0)
-    assert summary.improvement.interval == Missing("Fewer than 3 models have scores under both protocols.")
+    assert summary["improvement"]["mean"] == pytest.approx(0)
+    assert summary["improvement"]["interval"] == Missing("Fewer than 3 models have scores under both protocols.")
     # a mean of two models is not put beside that of twelve; over the common cells both are there
-    scored = {p: (tau.models, is_known(tau.mean)) for p, tau in summary.kendall_tau.items()}
+    scored = {p: (tau["models"], is_known(tau["mean"])) for p, tau in summary["kendall_tau"].items()}
     assert scored == {DIRECT: (12, True), TRAINED: (2, False)}
-    assert not is_known(summary.significance_tau.by_protocol[TRAINED].mean)
-    assert all(is_known(mean) for mean in summary.improvement.means.values())
+    assert not is_known(summary["significance_tau"][TRAINED]["mean"])
+    assert all(is_known(mean) for mean in summary["improvement"]["means"].values())
 
 
 def test_one_factor_is_compared_over_the_same_models(tmp_path):

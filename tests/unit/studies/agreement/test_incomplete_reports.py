@@ -23,11 +23,11 @@ from tests.unit.studies.agreement.conftest import (
 from lm_validity.errors import InputError
 from lm_validity.files import write_json
 from lm_validity.site.partial import mark_unfinished
-from lm_validity.studies.agreement.analysis import analyze_agreement
+from lm_validity.studies.agreement.data import Data
 from lm_validity.studies.agreement.factors.report import report_factors
+from lm_validity.studies.agreement.report import agreement
 from lm_validity.studies.agreement.score_matrix import read_score_matrix
-from lm_validity.studies.agreement.summary import NO_SPREAD
-from lm_validity.studies.agreement.uncertainty import agreement_uncertainty
+from lm_validity.studies.agreement.values import NO_SPREAD
 from lm_validity.summaries import Missing, is_known
 from lm_validity.tables.reruns import NOT_MEASURED
 
@@ -75,9 +75,10 @@ def test_the_model_that_ranks_highest_is_named_though_its_size_is_unknown(tmp_pa
 
 
 def test_resamples_that_all_agree_give_no_interval(tmp_path):
-    tau = agreement_of(tmp_path, score_rows({DIRECT: four_benchmarks()}), 100, benchmarks=FOUR_BENCHMARKS).kendall_tau
-    assert tau[DIRECT].mean == 1 and tau[DIRECT].interval == Missing(NO_SPREAD)
-    assert tau[DIRECT].by_benchmark_interval["a"] == Missing(NO_SPREAD)
+    summary = agreement_of(tmp_path, score_rows({DIRECT: four_benchmarks()}), 100, benchmarks=FOUR_BENCHMARKS)
+    tau = summary["kendall_tau"][DIRECT]
+    assert tau["mean"] == 1 and tau["interval"] == Missing(NO_SPREAD)
+    assert tau["by_benchmark_interval"]["a"] == Missing(NO_SPREAD)
 
 
 def test_prompts_are_shown_at_the_checkpoint_whose_test_score_counts(tmp_path):
@@ -148,8 +149,8 @@ def test_no_correction_by_a_ceiling_near_zero_or_of_few_models(tmp_path):
     }
     for reason, table in tables.items():
         models = [f"m{i}" for i in range(len(table[DIRECT]["a"]))]
-        for tau in agreement_of(tmp_path, score_rows(table, names=models, stderr=0.05)).kendall_tau.values():
-            assert is_known(tau.ceiling) and reason in tau.corrected.mean.reason
+        for tau in agreement_of(tmp_path, score_rows(table, names=models, stderr=0.05))["kendall_tau"].values():
+            assert is_known(tau["ceiling"]) and reason in tau["corrected"]["mean"].reason
 
 
 def test_pairs_that_agree_more_on_significant_differences_are_of_those_compared_on_them(tmp_path):
@@ -162,8 +163,8 @@ def test_pairs_that_agree_more_on_significant_differences_are_of_those_compared_
 
 
 def paired_test(scores, models, benchmarks, output, section, variant) -> None:
-    analysis = analyze_agreement(read_score_matrix(scores, models, benchmarks), variant=variant)
-    write_json(output / "summary.json", agreement_uncertainty(analysis, section.resamples).test._asdict())
+    _, summary = agreement(Data.of(read_score_matrix(scores, models, benchmarks), section.resamples, variant))
+    write_json(output / "summary.json", summary["improvement"]["test"])
 
 
 @pytest.mark.parametrize("variant", ["a", "b", "c"])
@@ -179,16 +180,16 @@ def test_the_paired_test_counts_the_exchanges_of_rankings_whatever_the_variant_o
 
 
 def test_one_model_has_no_taus_for_want_of_another(tmp_path):
-    tau = agreement_of(tmp_path, score_rows().query("model == 'm0'")).kendall_tau[DIRECT]
-    assert tau.mean == Missing("One model has scores, so there is no ranking to compare.")
-    assert all(isinstance(value, Missing) for *_, value in tau.by_pair)
-    assert isinstance(tau.ceiling, Missing) and "standard errors" not in tau.ceiling.reason
+    tau = agreement_of(tmp_path, score_rows().query("model == 'm0'"))["kendall_tau"][DIRECT]
+    assert tau["mean"] == Missing("One model has scores, so there is no ranking to compare.")
+    assert all(isinstance(value, Missing) for *_, value in tau["by_pair"])
+    assert isinstance(tau["ceiling"], Missing) and "standard errors" not in tau["ceiling"].reason
 
 
 def test_one_benchmark_has_no_mean_tau_for_want_of_another(tmp_path):
     rows = score_rows().query("benchmark == 'a'")
-    tau = agreement_of(tmp_path, rows).kendall_tau[DIRECT]
-    assert tau.mean == Missing("One benchmark has scores, so there are no two rankings to compare.")
+    tau = agreement_of(tmp_path, rows)["kendall_tau"][DIRECT]
+    assert tau["mean"] == Missing("One benchmark has scores, so there are no two rankings to compare.")
     factors = factors_of(tmp_path, rows, resamples=20)
     assert isinstance(factors.explained_variance[DIRECT], Missing)
     assert factors.potential[DIRECT]["m0"].rank == factors.explained_variance[DIRECT]
@@ -199,26 +200,30 @@ def test_pairs_of_benchmarks_without_a_tau_are_missing(tmp_path):
     apart = ((rows["benchmark"] == "a") & (rows["model"] > "m1")) | (
         (rows["benchmark"] == "b") & (rows["model"] < "m2")
     )
-    tau = agreement_of(tmp_path, rows[~apart]).kendall_tau[DIRECT]
-    assert is_known(tau.mean) and [isinstance(value, Missing) for *_, value in tau.by_pair] == [True, False, False]
+    tau = agreement_of(tmp_path, rows[~apart])["kendall_tau"][DIRECT]
+    assert is_known(tau["mean"]) and [isinstance(value, Missing) for *_, value in tau["by_pair"]] == [
+        True,
+        False,
+        False,
+    ]
 
 
 def test_large_standard_errors_leave_no_significance_tau(tmp_path):
-    found = agreement_of(tmp_path, score_rows(stderr=0.5)).significance_tau
-    assert isinstance(found.direct.mean, Missing) and isinstance(found.improved_pairs, Missing)
+    found = agreement_of(tmp_path, score_rows(stderr=0.5))["significance_tau"]
+    assert isinstance(found[DIRECT]["mean"], Missing) and isinstance(found["improved_pairs"], Missing)
 
 
 def test_perplexity_without_a_second_corpus_or_a_kind_of_model_says_so(tmp_path):
     summary = agreement_of(tmp_path, score_rows())  # one corpus; m3 alone is instruction-tuned
-    assert summary.perplexity.corpus_corpus[DIRECT] == Missing("There is one perplexity corpus.")
-    assert is_known(summary.perplexity.before_after["base"])
-    assert "(1)" in summary.perplexity.before_after["instruction_tuned"].reason
-    assert isinstance(summary.kendall_tau[DIRECT].by_category["y"]["y"], Missing)
+    assert summary["perplexity"]["corpus_corpus"][DIRECT] == Missing("There is one perplexity corpus.")
+    assert is_known(summary["perplexity"]["before_after"]["base"])
+    assert "(1)" in summary["perplexity"]["before_after"]["instruction_tuned"].reason
+    assert isinstance(summary["kendall_tau"][DIRECT]["by_category"]["y"]["y"], Missing)
     before = score_rows()
     before = before[(before["benchmark"] != "wiki") | (before["protocol"] == DIRECT)]
-    perplexity = agreement_of(tmp_path, before).perplexity
-    assert perplexity.corpus_benchmark[TRAINED] == Missing("No perplexity is known.")
-    without = agreement_of(tmp_path, before[before["benchmark"] != "wiki"]).perplexity
+    perplexity = agreement_of(tmp_path, before)["perplexity"]
+    assert perplexity["corpus_benchmark"][TRAINED] == Missing("No perplexity is known.")
+    without = agreement_of(tmp_path, before[before["benchmark"] != "wiki"])["perplexity"]
     assert isinstance(without, Missing)
 
 

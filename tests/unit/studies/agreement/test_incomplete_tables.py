@@ -9,11 +9,9 @@ from tests.unit.studies.agreement.conftest import DIRECT, TRAINED, score_rows, w
 
 from lm_validity.config.plan import BY_SCORES
 from lm_validity.config.sections import Reports
-from lm_validity.studies.agreement.analysis import coverage_notes
+from lm_validity.studies.agreement.data import coverage_notes
 from lm_validity.studies.agreement.factors.report import report_factors
-from lm_validity.studies.agreement.incomplete.estimates import fit_cells, incomplete_protocols
-from lm_validity.studies.agreement.incomplete.section import trust_notes
-from lm_validity.studies.agreement.incomplete.summary import Trust
+from lm_validity.studies.agreement.incomplete import Trust, fit_cells, incomplete_protocols, trust_notes
 from lm_validity.studies.agreement.report import report_agreement
 from lm_validity.studies.agreement.score_matrix import read_score_matrix
 from lm_validity.studies.agreement.statistics.ranking import pair_signs

@@ -5,17 +5,25 @@ import re
 import numpy as np
 import pandas as pd
 import pytest
-from tests.unit.studies.agreement.conftest import DIRECT, TRAINED, agreement_of, factors_of, score_rows
+from tests.unit.studies.agreement.conftest import (
+    DIRECT,
+    TRAINED,
+    agreement_of,
+    agreement_page,
+    factors_of,
+    matrix_of,
+    score_rows,
+    section_of,
+)
 
-from lm_validity.studies.agreement.analysis import no_scores
+from lm_validity.studies.agreement.benchmarks import prompt_error
 from lm_validity.studies.agreement.factors.component_sections import variance_section as components_section
-from lm_validity.studies.agreement.page import agreement_page
-from lm_validity.studies.agreement.prompt_section import prompt_error
-from lm_validity.studies.agreement.similar_models import ABOVE_CEILING, NARROWER
-from lm_validity.studies.agreement.similar_sections import size_finding, size_section, variance_section
+from lm_validity.studies.agreement.similar import ABOVE_CEILING
 from lm_validity.studies.agreement.statistics.noise import mean_tau_left_out, transformed_interval
 from lm_validity.studies.agreement.statistics.ranking import kendall_tau_matrix, mean_over_pairs, pair_signs
+from lm_validity.studies.agreement.values import NARROWER
 from lm_validity.summaries import Missing, is_known
+from lm_validity.words import no_scores
 
 NAMES = [f"m{i}" for i in range(14)]
 MODELS = "model,family,parameters_b\n" + "".join(f"{name},F{i // 3},{1 + i // 2}\n" for i, name in enumerate(NAMES))
@@ -24,6 +32,13 @@ BENCHMARKS = "benchmark,category,metric,output_type,higher_is_better\n" + "".joi
     f"{name},{category},acc,multiple_choice,1\n" for name, category in zip(TASKS, "xxyyz", strict=True)
 )
 SHEETS = {"models": MODELS, "benchmarks": BENCHMARKS}
+SIMILAR, VARIANCE = "Models of similar size", "Where differences between scores come from"
+
+
+def size_finding(page):
+    """The finding on models of similar size."""
+    (finding,) = [finding for finding in page.findings if finding.sentence.startswith("Among models at most 2×")]
+    return finding
 
 
 def table(seed=0, noise=(0.6, 0.3)) -> dict:
@@ -39,50 +54,51 @@ def test_models_of_like_size_are_compared_on_the_cells_known_under_both(tmp_path
     scores = table()
     for name in TASKS:
         scores[TRAINED][name][:4] = [None] * 4
-    summary = agreement_of(tmp_path, score_rows(scores, NAMES), **SHEETS)
-    own = next(row for row in summary.kendall_tau[DIRECT].by_size_ratio if row.at_most == 2)
-    both = next(row for row in summary.improvement.by_size_ratio[DIRECT] if row.at_most == 2)
+    page, summary = agreement_page(tmp_path, score_rows(scores, NAMES), **SHEETS)
+    own = next(row for row in summary["kendall_tau"][DIRECT]["by_size_ratio"] if row.at_most == 2)
+    both = next(row for row in summary["improvement"]["by_size_ratio"][DIRECT] if row.at_most == 2)
     common = np.array([scores[DIRECT][name][4:] for name in TASKS]).T
     signs, size = pair_signs(common), np.array([1 + i // 2 for i in range(4, 14)])
     ratio = np.exp(np.abs(np.log(size[signs.first]) - np.log(size[signs.second]))) <= 2
     kept = signs._replace(sign=signs.sign * ratio[:, None], known=signs.known * ratio[:, None])
     assert both.mean == pytest.approx(mean_over_pairs(kendall_tau_matrix(kept)))
     assert both.pairs_of_models == ratio.sum() < own.pairs_of_models and own.mean != pytest.approx(both.mean)
-    pooled = summary.pooled["like_size"]  # all 50 common cells: the pooled tau is the mean over pairs
-    assert (pooled.pairs_of_models, pooled.models, pooled.comparisons) == (ratio.sum(), 10, 10 * ratio.sum())
-    assert pooled.mean[DIRECT] == pytest.approx(both.mean, abs=0.02)
-    assert f"{pooled.mean[DIRECT]:.2f}" in size_finding(summary).sentence
-    assert set(size_section(summary).tables[0].frame["cells"]) == {"all of the protocol", "known under both"}
+    pooled = summary["pooled"]["like_size"]  # all 50 common cells: the pooled tau is the mean over pairs
+    assert [pooled[key] for key in ("pairs_of_models", "models", "comparisons")] == [ratio.sum(), 10, 10 * ratio.sum()]
+    assert pooled["mean"][DIRECT] == pytest.approx(both.mean, abs=0.02)
+    assert f"{pooled['mean'][DIRECT]:.2f}" in size_finding(page).sentence
+    assert set(section_of(page, SIMILAR).tables[0].frame["cells"]) == {"all of the protocol", "known under both"}
 
 
 def test_with_every_cell_like_sizes_are_those_of_each_protocol(tmp_path):
-    summary = agreement_of(tmp_path, score_rows(table(), NAMES), **SHEETS)
+    page, summary = agreement_page(tmp_path, score_rows(table(), NAMES), **SHEETS)
     for p in (DIRECT, TRAINED):
-        assert summary.improvement.by_size_ratio[p] == summary.kendall_tau[p].by_size_ratio
-    assert "cells" not in size_section(summary).tables[0].frame and "both protocols" not in size_finding(summary).basis
+        assert summary["improvement"]["by_size_ratio"][p] == summary["kendall_tau"][p]["by_size_ratio"]
+    assert "cells" not in section_of(page, SIMILAR).tables[0].frame
+    assert "both protocols" not in size_finding(page).basis
 
 
 @pytest.mark.parametrize("protocol", [DIRECT, TRAINED])
 def test_the_change_by_sizes_of_one_protocol_alone_lacks_the_other_protocol(tmp_path, protocol):
     other = TRAINED if protocol == DIRECT else DIRECT
     found = agreement_of(tmp_path, score_rows({protocol: table()[protocol]}, NAMES), **SHEETS)
-    assert not isinstance(found.kendall_tau[protocol].by_size_ratio, Missing)
-    for ratios in (found.improvement.by_size_ratio, found.improvement.by_compute_ratio):
-        assert ratios == dict.fromkeys((DIRECT, TRAINED), Missing(no_scores(other)))
+    assert not isinstance(found["kendall_tau"][protocol]["by_size_ratio"], Missing)
+    for distance in ("by_size_ratio", "by_compute_ratio"):
+        assert found["improvement"][distance] == dict.fromkeys((DIRECT, TRAINED), Missing(no_scores(other)))
 
 
 def test_categories_as_clusters_give_an_interval_for_other_benchmarks(tmp_path):
-    summary = agreement_of(tmp_path, score_rows(table(), NAMES), resamples=50, **SHEETS)
+    page, summary = agreement_page(tmp_path, score_rows(table(), NAMES), resamples=50, **SHEETS)
     for p in (DIRECT, TRAINED):
-        tau = summary.kendall_tau[p]
-        low, high = tau.interval_population_of_categories
-        assert low < tau.mean < high and (low, high) != tuple(tau.interval_clustered)
-    assert is_known(summary.improvement.interval_population_of_categories)
-    bases = " ".join(finding.basis for finding in agreement_page(summary).findings)
+        tau = summary["kendall_tau"][p]
+        low, high = tau["interval_population_of_categories"]
+        assert low < tau["mean"] < high and (low, high) != tuple(tau["interval_clustered"])
+    assert is_known(summary["improvement"]["interval_population_of_categories"])
+    bases = " ".join(finding.basis for finding in page.findings)
     assert bases.count("categories of benchmarks as clusters: ") == 2
     for sheet in (BENCHMARKS.replace(",y,", ",x,"), BENCHMARKS.replace("b,x", "b,v").replace("d,y", "d,w")):
         other = agreement_of(tmp_path, score_rows(table(), NAMES), models=MODELS, benchmarks=sheet)
-        assert isinstance(other.kendall_tau[DIRECT].interval_population_of_categories, Missing)
+        assert isinstance(other["kendall_tau"][DIRECT]["interval_population_of_categories"], Missing)
 
 
 @pytest.mark.parametrize("benchmarks", [4, 5])
@@ -90,9 +106,10 @@ def test_the_smallest_p_of_few_benchmarks_is_said(benchmarks, tmp_path):
     scores = {
         p: {name: values for name, values in of.items() if name in TASKS[:benchmarks]} for p, of in table().items()
     }
-    summary = agreement_of(tmp_path, score_rows(scores, NAMES), **SHEETS)
-    assert summary.improvement.test.units == benchmarks and summary.improvement.test.p >= 0.5**benchmarks
-    bases = " ".join(finding.basis for finding in agreement_page(summary).findings)
+    page, summary = agreement_page(tmp_path, score_rows(scores, NAMES), **SHEETS)
+    test = summary["improvement"]["test"]
+    assert test["units"] == benchmarks and test["p"] >= 0.5**benchmarks
+    bases = " ".join(finding.basis for finding in page.findings)
     assert ("0.0625" in bases) == (benchmarks == 4) and "0.0312" not in bases
 
 
@@ -109,23 +126,27 @@ def test_intervals_over_families_count_models_of_each_family(tmp_path):
     signs = pair_signs(rows)
     for row, close, sizes in (
         (None, np.ones(len(signs.first), bool), [6, 4, 2, 1]),
-        (summary.kendall_tau[DIRECT].by_size_ratio[0], (signs.second + 1) / (signs.first + 1) <= 1.25, [3, 4, 2, 1]),
+        (
+            summary["kendall_tau"][DIRECT]["by_size_ratio"][0],
+            (signs.second + 1) / (signs.first + 1) <= 1.25,
+            [3, 4, 2, 1],
+        ),
     ):
         close &= (signs.first != 12) & (signs.second != 12)
         tau, _ = mean_tau_left_out(signs, None, close, families)
-        found = summary.kendall_tau[DIRECT].interval_clustered if row is None else row.interval_clustered
+        found = summary["kendall_tau"][DIRECT]["interval_clustered"] if row is None else row.interval_clustered
         assert tuple(found) == pytest.approx(transformed_interval(tau[0], tau[1:], "tau", sizes))
     one = models.replace("F1", "F0").replace("F2", "F0")
     few = agreement_of(tmp_path, score_rows(scores, NAMES), models=one, benchmarks=BENCHMARKS)
-    assert isinstance(few.kendall_tau[DIRECT].interval_clustered, Missing)
+    assert isinstance(few["kendall_tau"][DIRECT]["interval_clustered"], Missing)
 
 
 def test_there_is_no_interval_over_families_where_one_holds_most_models_or_that_is_narrower_than_over_models(tmp_path):
     def found(families):
         rows = "".join(f"{name},F{family},1\n" for name, family in zip(NAMES, families, strict=True))
         sheets = {"models": "model,family,parameters_b\n" + rows, "benchmarks": BENCHMARKS}
-        summary = agreement_of(tmp_path, score_rows(table(noise=(0.9, 0.6)), NAMES), **sheets)
-        return summary.kendall_tau[DIRECT].by_size_ratio[0], size_finding(summary).basis
+        page, summary = agreement_page(tmp_path, score_rows(table(noise=(0.9, 0.6)), NAMES), **sheets)
+        return summary["kendall_tau"][DIRECT]["by_size_ratio"][0], size_finding(page).basis
 
     largest, basis = found([0] * 8 + [1, 2, 3, 4, 5, 6])  # as many as 2.8 of equal size
     assert largest.interval_clustered == Missing("8 of 14 models are of one family.") and is_known(largest.interval)
@@ -137,19 +158,21 @@ def test_there_is_no_interval_over_families_where_one_holds_most_models_or_that_
 
 def test_corrected_taus_have_intervals_by_benchmark_and_by_pair(tmp_path):
     summary = agreement_of(tmp_path, score_rows(table(noise=(1.0, 0.7)), NAMES, stderr=0.02), **SHEETS)
-    corrected, plain = summary.kendall_tau[DIRECT].corrected, summary.kendall_tau[DIRECT]
-    assert len(corrected.by_pair_interval) == 10 and list(corrected.by_benchmark_interval) == TASKS
+    plain = summary["kendall_tau"][DIRECT]
+    corrected = plain["corrected"]
+    assert len(corrected["by_pair_interval"]) == 10 and list(corrected["by_benchmark_interval"]) == TASKS
     known = 0
-    for (*pair, tau), (*same, interval) in zip(corrected.by_pair, corrected.by_pair_interval, strict=True):
+    for (*pair, tau), (*same, interval) in zip(corrected["by_pair"], corrected["by_pair_interval"], strict=True):
         assert pair == same and isinstance(tau, Missing) <= isinstance(interval, Missing)
         if is_known(interval):
             known += 1
             assert -1 <= interval.low < tau < interval.high <= 1
     assert known
-    low, high = corrected.by_benchmark_interval["a"]
-    assert low < corrected.by_benchmark["a"] < high and corrected.by_benchmark["a"] > plain.by_benchmark["a"]
-    without = agreement_of(tmp_path, score_rows(table(), NAMES, stderr=None), **SHEETS).kendall_tau[DIRECT].corrected
-    assert isinstance(without.by_benchmark_interval["a"], Missing)
+    low, high = corrected["by_benchmark_interval"]["a"]
+    assert low < corrected["by_benchmark"]["a"] < high
+    assert corrected["by_benchmark"]["a"] > plain["by_benchmark"]["a"]
+    without = agreement_of(tmp_path, score_rows(table(), NAMES, stderr=None), **SHEETS)["kendall_tau"][DIRECT]
+    assert isinstance(without["corrected"]["by_benchmark_interval"]["a"], Missing)
 
 
 def test_seeds_lower_the_ceiling_of_the_first_component(tmp_path):
@@ -165,15 +188,16 @@ def test_seeds_lower_the_ceiling_of_the_first_component(tmp_path):
 
 
 def test_what_prompts_change_is_a_component_where_it_was_measured(tmp_path):
-    summary = agreement_of(tmp_path, score_rows(table(), NAMES), **SHEETS)
-    assert isinstance(summary.variance_components[DIRECT].prompt, Missing)
-    assert "was not measured under direct evaluation" in variance_section(summary).explanation
+    rows = score_rows(table(), NAMES)
+    page, summary = agreement_page(tmp_path, rows, **SHEETS)
+    assert isinstance(summary["variance_components"][DIRECT]["prompt"], Missing)
+    assert "was not measured under direct evaluation" in section_of(page, VARIANCE).explanation
     rng = np.random.default_rng(0)
     shift = 0.02 + 0.01 * rng.normal(size=14)
     choices = pd.DataFrame(
         {"model": NAMES, "benchmark": "a", "protocol": DIRECT, "seed": None, "plain": 0.5, "chat": 0.5 + shift}
     )
-    found = prompt_error(choices, summary.matrix)
+    found = prompt_error(choices, matrix_of(tmp_path, rows, **SHEETS))
     assert found[DIRECT][0] == pytest.approx(np.sqrt(shift.var(ddof=1) / 2))
     assert np.isnan(found[DIRECT][1:]).all() and np.isnan(found[TRAINED]).all()
 
@@ -184,37 +208,43 @@ def test_benchmarks_at_chance_are_set_apart_beside_the_noise_ceiling(tmp_path):
     for name in "de":
         scores[DIRECT][name] = (0.25 + 0.001 * np.arange(14) * (-1) ** np.arange(14)).tolist()
     sheet = BENCHMARKS.replace("is_better\n", "is_better,chance\n").replace(",1\n", ",1,0.25\n")
-    summary = agreement_of(tmp_path, score_rows({DIRECT: scores[DIRECT]}, NAMES, 0.02), models=MODELS, benchmarks=sheet)
-    tau = summary.kendall_tau[DIRECT]
-    assert (tau.above_chance.above, tau.above_chance.known) == (3, 5)
-    assert tau.above_chance.mean == pytest.approx(np.mean([tau.matrix[a, b] for a, b in ((0, 1), (0, 2), (1, 2))]))
-    assert tau.above_chance.mean > tau.mean and tau.above_chance.ceiling > tau.ceiling
-    (sentence,) = [one.sentence for one in agreement_page(summary).findings if f"{tau.mean:.2f}" in one.sentence]
-    for value in (tau.ceiling, tau.above_chance.mean, tau.above_chance.ceiling):
+    rows = score_rows({DIRECT: scores[DIRECT]}, NAMES, 0.02)
+    page, summary = agreement_page(tmp_path, rows, models=MODELS, benchmarks=sheet)
+    tau = summary["kendall_tau"][DIRECT]
+    above = tau["above_chance"]
+    assert (above["above"], above["known"]) == (3, 5)
+    assert above["mean"] == pytest.approx(
+        np.mean([value for *pair, value in tau["by_pair"] if set(pair) <= set("abc")])
+    )
+    assert above["mean"] > tau["mean"] and above["ceiling"] > tau["ceiling"]
+    (sentence,) = [finding.sentence for finding in page.findings if f"{tau['mean']:.2f}" in finding.sentence]
+    for value in (tau["ceiling"], above["mean"], above["ceiling"]):
         assert f"{value:.2f}" in sentence
 
 
 def test_why_there_is_no_correction_is_said_where_tau_is_above_its_ceiling(tmp_path):
     rows = score_rows({DIRECT: table(noise=(0.05, 0.05))[DIRECT]}, NAMES, stderr=0.03)
-    summary = agreement_of(tmp_path, rows, **SHEETS)
-    tau = summary.kendall_tau[DIRECT]
-    assert tau.mean > tau.ceiling and tau.corrected.mean == Missing(ABOVE_CEILING)
-    assert ABOVE_CEILING in " ".join(finding.basis for finding in agreement_page(summary).findings)
+    page, summary = agreement_page(tmp_path, rows, **SHEETS)
+    tau = summary["kendall_tau"][DIRECT]
+    assert tau["mean"] > tau["ceiling"] and tau["corrected"]["mean"] == Missing(ABOVE_CEILING)
+    assert ABOVE_CEILING in " ".join(finding.basis for finding in page.findings)
 
 
 @pytest.mark.parametrize(("resamples", "shown"), [(0, False), (50, True)])
 def test_a_change_is_a_headline_with_its_interval_only(tmp_path, resamples, shown):
-    summary = agreement_of(tmp_path, score_rows(table(), NAMES), resamples, models="model\nm0\n", benchmarks=BENCHMARKS)
-    change = f"{summary.improvement.mean:+.2f}"
-    assert any(change in finding.sentence for finding in agreement_page(summary).findings) == shown
+    sheets = {"models": "model\nm0\n", "benchmarks": BENCHMARKS}
+    page, summary = agreement_page(tmp_path, score_rows(table(), NAMES), resamples, **sheets)
+    change = f"{summary['improvement']['mean']:+.2f}"
+    assert any(change in finding.sentence for finding in page.findings) == shown
 
 
 def test_shares_of_variance_are_given_whole_or_not_at_all(tmp_path):
-    summary = agreement_of(tmp_path, score_rows(table(), NAMES, stderr=0.02), **SHEETS)
-    shares = [int(one) for one in re.findall(r"(\d+)%", variance_section(summary).finding)]
+    page, _ = agreement_page(tmp_path, score_rows(table(), NAMES, stderr=0.02), **SHEETS)
+    shares = [int(share) for share in re.findall(r"(\d+)%", section_of(page, VARIANCE).finding)]
     assert len(shares) == 6 and abs(sum(shares) - 200) <= 3  # model, model × benchmark and items, of two protocols
-    below = agreement_of(tmp_path, score_rows(table(), NAMES, stderr=0.2), **SHEETS)
-    assert below.variance_components[DIRECT].raw_model_benchmark < 0 and "%" not in variance_section(below).finding
+    page, below = agreement_page(tmp_path, score_rows(table(), NAMES, stderr=0.2), **SHEETS)
+    assert below["variance_components"][DIRECT]["raw_model_benchmark"] < 0
+    assert "%" not in section_of(page, VARIANCE).finding
 
 
 @pytest.mark.parametrize("benchmarks", [6, 10])

@@ -4,10 +4,9 @@ import re
 
 import numpy as np
 import pytest
-from tests.unit.studies.agreement.conftest import DIRECT, TRAINED, agreement_of, factors_of, score_rows
+from tests.unit.studies.agreement.conftest import DIRECT, TRAINED, agreement_page, factors_of, score_rows
 
 from lm_validity.studies.agreement.factors.page import factors_page
-from lm_validity.studies.agreement.page import agreement_page
 
 NAMES = [f"m{i}" for i in range(12)]
 SHEET = "model,family\n" + "".join(f"{name},F{i // 3}\n" for i, name in enumerate(NAMES))
@@ -24,22 +23,22 @@ def table(direct_noise=0.8, prepared_noise=0.1, seed=0):
 
 
 def test_nothing_is_assumed_where_no_cell_is_missing(tmp_path):
-    summary = agreement_of(tmp_path, score_rows(table(), NAMES), models=SHEET, resamples=20)
-    assert not summary.incomplete and not summary.lacks_many
-    assert not any("by chance)" in finding.sentence for finding in agreement_page(summary).findings)
+    page, summary = agreement_page(tmp_path, score_rows(table(), NAMES), models=SHEET, resamples=20)
+    assert not summary["incomplete"] and not summary["pooled"]
+    assert not any("by chance)" in finding.sentence for finding in page.findings)
 
 
 def test_every_headline_of_a_table_that_lacks_many_cells_says_what_its_interval_assumes(tmp_path):
     scores = table()
     scores[TRAINED]["a"][0] = scores[DIRECT]["b"][3] = None
-    summary = agreement_of(tmp_path, score_rows(scores, NAMES), models=SHEET, resamples=50)
-    sentences = [one.sentence for one in agreement_page(summary).findings if "95% interval" in one.sentence]
+    page, summary = agreement_page(tmp_path, score_rows(scores, NAMES), models=SHEET, resamples=50)
+    sentences = [one.sentence for one in page.findings if "95% interval" in one.sentence]
     assert len(sentences) == 6 and all("by chance)" in one.partition("95% interval")[0] for one in sentences)
     known = [np.array([scores[p][name] for name in "abc"], dtype=float).T for p in (DIRECT, TRAINED)]
-    assert summary.cells_in_both == np.isfinite(np.sum(known, axis=0)).sum()
+    assert summary["cells_in_both"] == np.isfinite(np.sum(known, axis=0)).sum()
 
 
-@pytest.mark.parametrize("report", [agreement_of, factors_of])
+@pytest.mark.parametrize("report", [agreement_page, factors_of])
 def test_two_of_many_cells_change_no_headline_and_take_no_interval(tmp_path, report):
     """The same sentences as of the whole table, but for their numbers."""
     names = [f"m{i}" for i in range(40)]
@@ -49,12 +48,14 @@ def test_two_of_many_cells_change_no_headline_and_take_no_interval(tmp_path, rep
         for p, noise in ((DIRECT, 0.8), (TRAINED, 0.3))
     }
     sheet = "model,family,parameters_b\n" + "".join(f"{name},F{i % 8},1\n" for i, name in enumerate(names))
-    page = agreement_page if report is agreement_of else factors_page
 
     def shapes():
-        summary = report(tmp_path, score_rows(whole, names), models=sheet, resamples=50)
-        return {re.sub(r"[-+]?\d+(\.\d+)?", "#", one.sentence) for one in page(summary).findings[:4]}
+        found = report(tmp_path, score_rows(whole, names), models=sheet, resamples=50)
+        page = found[0] if report is agreement_page else factors_page(found)
+        return {re.sub(r"[-+]?\d+(\.\d+)?", "#", one.sentence) for one in page.findings[:4]}
 
     before = shapes()
     whole[TRAINED]["a"][0] = whole[TRAINED]["b"][3] = None
-    assert shapes() == before and sum("over families)" in one for one in before) >= (1 if page is factors_page else 4)
+    assert shapes() == before and sum("over families)" in one for one in before) >= (
+        4 if report is agreement_page else 1
+    )

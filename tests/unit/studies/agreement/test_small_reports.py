@@ -23,14 +23,13 @@ from tests.unit.studies.agreement.conftest import (
 
 from lm_validity.config.sections import Reports
 from lm_validity.errors import InputError
+from lm_validity.studies.agreement.benchmarks import unequal_training
 from lm_validity.studies.agreement.factors.report import report_factors
 from lm_validity.studies.agreement.item_significance import use_paired_tests
-from lm_validity.studies.agreement.prompt_section import unequal_training
 from lm_validity.studies.agreement.report import report_agreement
 from lm_validity.studies.agreement.robustness import subset_sentence
 from lm_validity.studies.agreement.statistics.ranking import significant_signs
 from lm_validity.studies.agreement.statistics.resampling import Interval
-from lm_validity.studies.agreement.summary import SubsetSummary
 from lm_validity.studies.signal.report import report_signal
 from lm_validity.summaries import Missing, is_known
 from lm_validity.tables.schema import ITEMS, SELECTIONS, write_table
@@ -457,12 +456,12 @@ def test_the_prompts_of_instruction_tuned_models_are_shown_with_their_validation
     ).read_text(encoding="utf-8")
 
 
-def subsets_of(others: list, one=0.5) -> SimpleNamespace:
-    """A summary whose random subsets have these taus with the other benchmarks."""
-    curve, sizes = [0.8] * len(others), list(range(1, len(others) + 1))
+def sentence_on_subsets(others: list, one=0.5) -> str:
+    """What is said where random subsets have these taus with the other benchmarks."""
     interval = Interval(0.41, 0.61) if is_known(one) else one
-    subset = SubsetSummary(sizes, curve, curve, curve, curve, sizes, others, one, interval)
-    return SimpleNamespace(subsets={DIRECT: subset}, lacks_many=False)
+    sizes = list(range(1, len(others) + 1))
+    subset = {"sizes": sizes, "random_mean": [0.8] * len(others), "others_mean": others, "one_with_others": one}
+    return subset_sentence({DIRECT: subset | {"one_with_others_interval": interval}})[0]
 
 
 @pytest.mark.parametrize(("shares", "said"), [([0.14, 1.0], True), ([0.9, 1.0], False), ([0.2], False), ([], False)])
@@ -473,12 +472,12 @@ def test_unequal_shares_of_adapted_weights_are_a_caution(shares, said):
 
 def test_one_benchmark_is_not_held_against_itself():
     alone = Missing("No benchmark has a tau with the others.")
-    assert subset_sentence(subsets_of([alone], alone)) == ""
-    assert "0.50 (95% interval 0.41 to 0.61)" in subset_sentence(subsets_of([0.5, Missing("none left")]))
+    assert sentence_on_subsets([alone], alone) == ""
+    assert "0.50 (95% interval 0.41 to 0.61)" in sentence_on_subsets([0.5, Missing("none left")])
 
 
 def test_a_number_of_benchmarks_is_named_only_where_it_tells_nearly_all():
     """With eight benchmarks few others are left beside four, so that their tau may be lower."""
-    assert "remaining" not in subset_sentence(subsets_of([0.73, 0.72, 0.67, 0.66, 0.6, 0.5, 0.4, 0.3]))
-    found = subset_sentence(subsets_of([0.73, 0.85, 0.91, 0.93, 0.9, 0.9, 0.9, 0.9]))
+    assert "remaining" not in sentence_on_subsets([0.73, 0.72, 0.67, 0.66, 0.6, 0.5, 0.4, 0.3])
+    found = sentence_on_subsets([0.73, 0.85, 0.91, 0.93, 0.9, 0.9, 0.9, 0.9])
     assert found.endswith("For 3 benchmarks and the remaining ones it is 0.91.")

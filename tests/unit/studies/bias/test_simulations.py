@@ -17,7 +17,7 @@ from lm_validity.tables.schema import TRIALS, write_table
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
     monkeypatch.setattr("lm_validity.pages.page.save_figure", lambda spec, stem: None)
-    monkeypatch.setattr("lm_validity.studies.bias.fits.SLICES", 5)
+    monkeypatch.setattr("lm_validity.studies.bias.hierarchy.SLICES", 5)
 
 
 def run(*arguments):

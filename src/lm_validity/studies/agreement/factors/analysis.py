@@ -6,8 +6,7 @@ from functools import partial
 import numpy as np
 
 from lm_validity.statistics import section_generator
-from lm_validity.studies.agreement.analysis import (
-    MINIMUM_FAMILY,
+from lm_validity.studies.agreement.data import (
     ceiling_notes,
     comparison_notes,
     coverage_notes,
@@ -50,7 +49,7 @@ from lm_validity.studies.agreement.statistics.resampling import (
     percentile_interval,
 )
 from lm_validity.studies.agreement.statistics.subsets import LeftOut, leave_one_out
-from lm_validity.studies.agreement.uncertainty import no_intervals
+from lm_validity.studies.agreement.values import MINIMUM_FAMILY, no_intervals
 from lm_validity.tables.schema import PROTOCOLS
 from lm_validity.words import UNDER, listing
 

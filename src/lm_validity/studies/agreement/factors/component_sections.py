@@ -9,13 +9,11 @@ import pandas as pd
 
 from lm_validity.pages import figures
 from lm_validity.pages.page import Figure, Section, Table
-from lm_validity.studies.agreement.analysis import NO_FAMILIES
 from lm_validity.studies.agreement.factors.analysis import SHOWN_COMPONENTS
 from lm_validity.studies.agreement.factors.sections import first_shown
 from lm_validity.studies.agreement.factors.summary import FactorsSummary
-from lm_validity.studies.agreement.shown import MOST_DRAWN, plotted
 from lm_validity.studies.agreement.statistics.resampling import Interval
-from lm_validity.studies.agreement.summary import Range
+from lm_validity.studies.agreement.values import MOST_DRAWN, NO_FAMILIES, Range, plotted
 from lm_validity.summaries import Missing, as_columns, is_known
 from lm_validity.tables.schema import PROTOCOLS
 from lm_validity.words import percent

@@ -14,12 +14,9 @@ from lm_validity.studies.agreement.factors.sections import (
     potential_section,
 )
 from lm_validity.studies.agreement.factors.summary import FactorsSummary
-from lm_validity.studies.agreement.incomplete.estimates import JACKKNIFED
-from lm_validity.studies.agreement.incomplete.summary import NEARLY_WHOLE
 from lm_validity.studies.agreement.robustness import influence_section
-from lm_validity.studies.agreement.shown import shown_mean, value_in_words
-from lm_validity.studies.agreement.similar_sections import both_intervals
 from lm_validity.studies.agreement.statistics.ranking import fewest_in_common
+from lm_validity.studies.agreement.values import JACKKNIFED, NEARLY_WHOLE, both_intervals, shown_mean, value_in_words
 from lm_validity.summaries import Missing, is_known, number
 from lm_validity.tables.schema import PROTOCOLS
 from lm_validity.words import UNDER, count, explain_protocols, percent

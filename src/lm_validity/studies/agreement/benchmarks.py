@@ -1,0 +1,455 @@
+"""What each benchmark alone can tell, for its card, and how its models were prompted and fine-tuned."""
+
+from itertools import combinations
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from scipy import stats
+
+from lm_validity.config.sheets import metric_key
+from lm_validity.pages import figures
+from lm_validity.pages.page import Part, Section, Table
+from lm_validity.statistics import models_above_chance
+from lm_validity.studies.agreement.data import Data
+from lm_validity.studies.agreement.score_checks import FRACTIONS
+from lm_validity.studies.agreement.score_matrix import ScoreMatrix
+from lm_validity.studies.agreement.statistics.ranking import (
+    Z_95,
+    finite_mean,
+    kendall_tau_matrix,
+    pair_signs,
+)
+from lm_validity.studies.agreement.statistics.resampling import Interval
+from lm_validity.studies.agreement.statistics.separation import (
+    ceiling_with_others,
+    items_needed,
+    reliability,
+    separated_share,
+    smallest_difference,
+    tau_with_others,
+    typical_difference,
+)
+from lm_validity.studies.agreement.values import DIRECT, TRAINED, Entry, Value, ends, plotted
+from lm_validity.summaries import Missing, known
+from lm_validity.tables.reruns import NOT_MEASURED
+from lm_validity.tables.schema import PROTOCOLS, SCORES, SELECTIONS, read_table
+from lm_validity.words import UNDER, Reason, ReasonCode, count, decimal
+
+# ratios of two models' sizes, and all pairs whatever their sizes
+DISTANCES = ((1.0, 1.25), (1.0, 2.0), (1.0, 4.0), (2.0, None), (4.0, None), (1.0, None))
+LIKE_SIZE = 2.0
+LEAST_MODELS = 3  # with two prompts, for the variance between them
+UNEQUAL = 1.5  # times as large a share of the weights adapted: said as a caution
+UNTOUCHED = "none (direct)"  # no adapter was better on validation
+PROMPTS = ("plain", "chat")
+COLUMNS = ("model", "benchmark", "protocol", "seed", *PROMPTS, "chosen", "learning_rate", "epoch", "test")
+NO_ERRORS = Reason("Fewer than 2 models have a standard error there.", ReasonCode.NO_ERRORS)
+FEW = Reason(
+    "Fewer than 3 models have the scores and standard errors, or their scores are all equal.", ReasonCode.TOO_FEW
+)
+FEW_PAIRS = Reason("Fewer than 3 models have such pairs with standard errors or items in common.", ReasonCode.TOO_FEW)
+NO_SIMILAR = Reason("No two models at most 2× apart in size have standard errors there.", ReasonCode.NO_ERRORS)
+NO_INTERVAL = Reason("Without one of the models there is no value, so there is no interval.", ReasonCode.NO_INTERVAL)
+NO_CHANCE = Reason("The benchmarks sheet names no chance level (column chance).", ReasonCode.NO_CHANCE)
+ONE_PROMPT = Missing(
+    Reason("No model has scores of it under two prompts, all else being equal.", ReasonCode.NO_PROMPTS)
+)
+SAME = ["model", "checkpoint", "benchmark", "protocol", "seed", "split", "metric", "num_fewshot"]
+ONE_MODEL = Missing("One model was scored under several prompts.")
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Numbers of one benchmark.
+
+
+def benchmark_figures(data: Data) -> dict[str, dict[str, Entry | Missing]]:
+    """By protocol and benchmark, in the metric's own unit and direction; missing where it has no score.
+
+    models_above_chance: as `statistics.models_above_chance` counts them. models_at_best: models less than 1.96 standard
+    errors below 1, the best score of a metric that is a fraction. reliability: share of the variance between models
+    that is no noise of items. smallest_difference: of two scores, found four times out of five. typical_difference:
+    between models within a factor 2 of each other's size, without noise. items_needed: to find that.
+
+    by_distance: among pairs of models whose sizes differ by a factor from at_least to at_most (null: any), separated:
+    the share whose scores differ significantly; tau: mean tau with the other benchmarks; tau_ceiling: what it would be
+    if all ordered the models identically.
+    """
+    return {p: _of_protocol(data, p) for p in PROTOCOLS}
+
+
+def _of_protocol(data: Data, protocol: str) -> dict[str, Entry | Missing]:
+    scores, signs, sizes = data.scores[protocol], data.significant[protocol], data.matrix.sizes()[0]
+    masks = [_within(sizes, *distance) for distance in DISTANCES]
+    taus = [tau_with_others(scores, mask) for mask in masks]
+    everyone, expected = pair_signs(scores), data.ceiling[protocol].expected
+    ceilings = [ceiling_with_others(everyone, expected, mask) for mask in masks]
+    by_name: dict[str, Entry | Missing] = {}
+    for place, name in enumerate(data.tasks):
+        if not np.isfinite(scores[:, place]).any():
+            by_name[name] = Missing(f"The benchmark has no score {UNDER[protocol]}.")
+            continue
+        significant, tested = np.zeros((2, len(scores), len(scores)), dtype=bool)
+        for square, values in ((significant, signs.sign), (tested, signs.known)):
+            square[signs.first, signs.second] = square[signs.second, signs.first] = values[:, place] != 0
+        rows = []
+        for (at_least, at_most), mask, tau, ceiling in zip(DISTANCES, masks, taus, ceilings, strict=True):
+            share = separated_share(significant, tested, mask)
+            separated = known(share.value, FEW_PAIRS)
+            mean = known(tau[place].value, "No other benchmark has a tau with it over such pairs of models.")
+            limit = known(float(ceiling[place]), "There is no noise ceiling over such pairs of models.")
+            rows.append(
+                {
+                    "at_least": at_least,
+                    "at_most": at_most,
+                    "pairs_of_models": int(np.triu(tested & mask, 1).sum()),
+                    "separated": separated,
+                    "separated_interval": ends(separated, share.interval, FEW_PAIRS),
+                    "tau": mean,
+                    "tau_interval": ends(mean, tau[place].interval, NO_INTERVAL),
+                    "tau_ceiling": mean if isinstance(mean, Missing) else limit,
+                }
+            )
+        by_name[name] = _figures(data, protocol, place) | {"by_distance": rows}
+    return by_name
+
+
+def _within(sizes: np.ndarray, at_least: float, at_most: float | None) -> np.ndarray:
+    """(models, models) pairs whose sizes differ by such a factor; all pairs for 1 to any."""
+    if at_least <= 1 and at_most is None:
+        return ~np.eye(len(sizes), dtype=bool)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        logarithm = np.log(np.where(sizes > 0, sizes, np.nan))
+        ratio = np.exp(np.abs(logarithm[:, None] - logarithm[None, :]))
+    within = ratio > at_least if at_most is None else ratio <= at_most * (1 + 1e-9)
+    return within & ~np.eye(len(sizes), dtype=bool)
+
+
+def _figures(data: Data, protocol: str, place: int) -> Entry:
+    """The figures that need no other benchmark."""
+    matrix, name = data.matrix, data.tasks[place]
+    column = matrix.benchmarks.index(name)
+    facts = matrix.benchmark_facts.iloc[column]
+    values, errors, noise = matrix.value[protocol][:, column], data.stderr[protocol][:, place], data.noise[protocol]
+    oriented, scored, training = (
+        data.scores[protocol][:, place], np.isfinite(values), matrix.training.get(protocol, {}).get(name)
+    )  # fmt: skip
+    counts = matrix.n_items[protocol][scored, column]
+    counts = counts[np.isfinite(counts)]
+    of_sheet = None if pd.isna(facts["n_items"]) else int(facts["n_items"])
+    items = int(np.median(counts)) if len(counts) else known(of_sheet, "The number of items is unknown.")
+    share = reliability(oriented, noise[:, place])
+    reliable = known(share.value, FEW)
+    near = _within(matrix.sizes()[0], 1.0, LIKE_SIZE)
+    typical = known(typical_difference(oriented, noise[:, place], near)[0], NO_SIMILAR)
+    above: int | Missing = Missing(NO_CHANCE)
+    if np.isfinite(facts["chance"]):
+        above = Missing(Reason("There are no standard errors.", ReasonCode.NO_ERRORS))
+        if np.isfinite(oriented + errors).any():
+            above = models_above_chance(oriented, errors, facts["chance"] * matrix.direction[column])
+    fraction = isinstance(facts["metric"], str) and facts["metric"].split(",")[0] in FRACTIONS
+    at_best: int | Missing = Missing("The metric is not known to have 1 as its best score.")
+    if fraction and not (values[scored] > 1 + 1e-9).any():
+        at_best = int((values[scored] + Z_95 * np.nan_to_num(errors[scored]) >= 1).sum())
+    return {
+        "models": int(scored.sum()),
+        "items": items,
+        "lowest": float(values[scored].min()),
+        "highest": float(values[scored].max()),
+        "models_above_chance": above,
+        "models_at_best": at_best,
+        "reliability": reliable,
+        "reliability_interval": ends(reliable, share.interval, NO_INTERVAL),
+        "training_noise": Missing(NOT_MEASURED) if training is None else training.sd,
+        "reruns": 0 if training is None else training.reruns,
+        "smallest_difference": known(smallest_difference(noise[:, place]), NO_ERRORS),
+        "typical_difference": typical,
+        "items_needed": _items_needed(
+            items,
+            typical,
+            typical_difference(oriented, errors, near)[1],
+            0.0 if training is None else 2 * training.sd**2,
+        ),
+    }
+
+
+def _items_needed(items: int | Missing, difference: Value, noise: float, training: float) -> int | Missing:
+    if isinstance(items, Missing):
+        return items
+    if isinstance(difference, Missing):
+        return difference
+    if difference == 0:
+        return Missing("Models of similar size differ by no more than noise, so the number of items needed is unknown.")
+    needed = items_needed(items, difference, noise, training)
+    if not np.isfinite(needed):
+        return Missing("No number of items is enough: training the models again moves their scores more than that.")
+    return int(np.ceil(needed))
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# How far the prompt moves a score.
+
+
+def prompt_ranges(scores: str | Path, matrix: ScoreMatrix) -> dict[str, Entry | Missing]:
+    """By benchmark (no perplexity corpora): best less worst score of a model over prompts and wordings, mean over
+    `models` with a t interval; `prompts`: the most that one has.
+
+    Over direct scores that differ in `prompt` or `prompt_variant` alone, on either split; of a model with several such
+    groups the mean. Scores under two prompts share their items, and part of their range is chance: it is an upper
+    bound of what the prompt does.
+    """
+    rows = _direct_rows(scores, matrix)
+    prompt = rows["prompt"].fillna("plain").astype(str) + "\n" + rows["prompt_variant"].fillna("").astype(str)
+    groups = rows.assign(prompt=prompt).groupby(SAME, dropna=False)
+    spans = groups.agg(low=("value", "min"), high=("value", "max"), prompts=("prompt", "nunique")).reset_index()
+    spans = spans[(spans["prompts"] > 1) & np.isfinite(spans["high"] - spans["low"])]
+    ranges: dict[str, Entry | Missing] = {}
+    for name in matrix.task_names():
+        of_one = spans[spans["benchmark"] == name]
+        if of_one.empty:
+            ranges[name] = ONE_PROMPT
+            continue
+        by_model = (of_one["high"] - of_one["low"]).groupby(of_one["model"]).mean().to_numpy(dtype=float)
+        mean, interval = float(by_model.mean()), None
+        if len(by_model) > 1:
+            reach = stats.t.ppf(0.975, len(by_model) - 1) * by_model.std(ddof=1) / np.sqrt(len(by_model))
+            interval = Interval(float(max(0.0, mean - reach)), float(mean + reach))
+        ranges[name] = {
+            "mean": mean,
+            "interval": interval or ONE_MODEL,
+            "models": len(by_model),
+            "prompts": int(of_one["prompts"].max()),
+        }
+    return ranges
+
+
+def wording_error(scores: str | Path, matrix: ScoreMatrix) -> np.ndarray:
+    """(benchmarks,) how far the wording moves a model's direct score, as a standard deviation; no corpora.
+
+    Half the variance over models of the difference of two wordings (`prompt_variant`), all else being equal, mean over
+    pairs of wordings. As with plain and chat (`prompt_error`), what a wording does to all models alike is not in it,
+    and what the noise of the two scores' items does not share is. NaN for fewer than 3 models under both.
+    """
+    rows = _direct_rows(scores, matrix)
+    rows = rows.assign(wording=rows["prompt_variant"].fillna(""), prompt=rows["prompt"].fillna("plain"))
+    key = ["benchmark", "prompt", "split", "metric", "checkpoint", "num_fewshot", "model"]
+    rows = rows.fillna({"split": "", "metric": "", "checkpoint": "final", "num_fewshot": -1})
+    values = rows.pivot_table(index=key, columns="wording", values="value", aggfunc="first")
+    found = np.full(len(matrix.task_names()), np.nan)
+    for place, name in enumerate(matrix.task_names()):
+        of_one = values[values.index.get_level_values("benchmark") == name]
+        variances = [
+            (of_one[first] - of_one[second]).groupby("model").mean().dropna()
+            for first, second in combinations(values.columns, 2)
+        ]
+        variances = [differences.var(ddof=1) / 2 for differences in variances if len(differences) >= LEAST_MODELS]
+        if variances:
+            found[place] = np.sqrt(np.mean(variances))
+    return found
+
+
+def _direct_rows(scores: str | Path, matrix: ScoreMatrix) -> pd.DataFrame:
+    """Direct scores of each benchmark's metric, selected or not."""
+    rows = read_table(scores, SCORES)
+    metric = matrix.benchmark_facts.set_index("benchmark")["metric"]
+    wanted, given = rows["benchmark"].map(metric), rows["metric"].map(metric_key, na_action="ignore")
+    return rows[(rows["protocol"] == "direct") & (wanted.isna() | given.isna() | (given == wanted))]
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# The prompts that were chosen, and what fine-tuning trains.
+
+
+def prompt_choices(scores: str | Path, selections: str | Path | None, matrix: ScoreMatrix) -> pd.DataFrame:
+    """One row per (model, benchmark, protocol, seed) that had two prompts to choose from, with COLUMNS.
+
+    `plain` and `chat`: validation scores under each prompt, of its best fine-tune where there are some (NaN where none
+    counts); `test`: the score that the other figures use. Without `selections` the direct protocol only.
+    """
+    tables = [_direct_choices(read_table(scores, SCORES), matrix)]
+    if selections is not None and len(tables[0]):
+        asked = set(zip(tables[0]["model"], tables[0]["benchmark"], strict=True))
+        tables.append(_prepared_choices(read_table(selections, SELECTIONS), asked, matrix))
+    frame = pd.concat(tables, ignore_index=True).reindex(columns=list(COLUMNS))
+    places = {name: i for i, name in enumerate(matrix.models)}, {name: j for j, name in enumerate(matrix.benchmarks)}
+    known = frame["model"].isin(places[0]) & frame["benchmark"].isin(places[1])
+    frame = frame[known].reset_index(drop=True)
+    frame["test"] = [
+        matrix.value[row.protocol][places[0][row.model], places[1][row.benchmark]] for row in frame.itertuples()
+    ]
+    return frame
+
+
+def _direct_choices(rows: pd.DataFrame, matrix: ScoreMatrix) -> pd.DataFrame:
+    """Validation scores of the untouched models that were scored under both prompts, at the checkpoint that counts.
+
+    `chosen`: the prompt of the selected row; where none is selected or several are, that of the score on test.
+    """
+    key = ["model", "benchmark"]
+    scored = matrix.selected[matrix.selected["protocol"] == DIRECT].drop_duplicates(key).set_index(key)
+    rows = rows[(rows["protocol"] == DIRECT) & (rows["split"] == "validation")]
+    rows = rows[_of_the_metric(rows, matrix)].set_index(key)
+    checkpoint = scored["checkpoint"].fillna("final").reindex(rows.index)
+    rows = rows[(rows["checkpoint"].fillna("final") == checkpoint).to_numpy(dtype=bool)]
+    values = rows.pivot_table(index=key, columns="prompt", values="value", aggfunc="first")
+    values = values.reindex(columns=list(PROMPTS)).dropna()
+    chosen = rows.loc[rows["selected"].fillna(value=False).to_numpy(dtype=bool), "prompt"]
+    chosen = chosen[~chosen.index.duplicated(keep=False)].reindex(values.index)
+    frame = values.assign(chosen=chosen.fillna(scored["prompt"].reindex(values.index))).reset_index()
+    return frame.assign(protocol=DIRECT, learning_rate="", epoch=np.nan)
+
+
+def _of_the_metric(rows: pd.DataFrame, matrix: ScoreMatrix) -> np.ndarray:
+    """(rows,) True for each benchmark's metric, as the test scores are read: a null one counts as that metric."""
+    wanted = rows["benchmark"].map(matrix.benchmark_facts.set_index("benchmark")["metric"])
+    given = rows["metric"].map(metric_key, na_action="ignore")
+    return (wanted.isna() | given.isna() | (given == wanted)).to_numpy(dtype=bool)
+
+
+def _prepared_choices(selections: pd.DataFrame, asked: set[tuple[str, str]], matrix: ScoreMatrix) -> pd.DataFrame:
+    """The best fine-tune under each prompt, and what was selected."""
+    better = dict(zip(matrix.benchmarks, matrix.direction, strict=True))
+    rows = []
+    for (model, benchmark, seed), group in selections.groupby(["model", "benchmark", "seed"], sort=False):
+        if (model, benchmark) not in asked or benchmark not in better:
+            continue
+        tuned = group[group["learning_rate"].notna() & ~group["diverged"].fillna(value=False)]
+        row = {"model": model, "benchmark": benchmark, "protocol": TRAINED, "seed": seed}
+        for prompt in PROMPTS:
+            values = tuned.loc[tuned["prompt"] == prompt, "validation_value"] * better[benchmark]
+            row[prompt] = values.max() * better[benchmark] if len(values) else np.nan
+        selected = group[group["selected"].fillna(value=False)]
+        if len(selected):
+            chosen = selected.iloc[0]
+            untouched = pd.isna(chosen["learning_rate"])
+            row |= {"chosen": chosen["prompt"], "learning_rate": UNTOUCHED if untouched else chosen["learning_rate"]}
+            row["epoch"] = np.nan if untouched else float(chosen["epoch"])
+        rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def prompt_error(choices: pd.DataFrame | None, matrix: ScoreMatrix) -> dict[str, np.ndarray]:
+    """By protocol (benchmarks,) how far the prompt moves a model's score, as a standard deviation; no corpora.
+
+    Half the variance over models of plain less chat: what a prompt does to all models of a benchmark alike leaves their
+    order as it is and is not in it. Validation scores, averaged over seeds; what the two prompts' item noise does not
+    share is in it. NaN for fewer than 3 models with both.
+    """
+    tasks = matrix.task_names()
+    found = {p: np.full(len(tasks), np.nan) for p in (DIRECT, TRAINED)}
+    if choices is None or choices.empty:
+        return found
+    difference = (choices["plain"] - choices["chat"]).groupby([choices[k] for k in ("protocol", "benchmark", "model")])
+    of_models = difference.mean().dropna()
+    for (protocol, benchmark), values in of_models.groupby(level=["protocol", "benchmark"]):
+        if benchmark in tasks and len(values) >= LEAST_MODELS:
+            found[protocol][tasks.index(benchmark)] = np.sqrt(values.var(ddof=1) / 2)
+    return found
+
+
+def adapted_shares(selections: str | Path | None, matrix: ScoreMatrix) -> pd.DataFrame:
+    """One row per model that was fine-tuned, in the matrix's order: model, family, adapted_share (of the weights that a
+    text goes through, those with an adapter). Models of which that is not known are left out."""
+    found = pd.Series(dtype=float)
+    if selections is not None:
+        rows = read_table(selections, SELECTIONS).dropna(subset="adapted_share")
+        found = rows.groupby("model")["adapted_share"].min()
+    families = zip(matrix.models, matrix.model_facts["family"], strict=True)
+    rows = [(model, family, found[model]) for model, family in families if model in found.index]
+    return pd.DataFrame(rows, columns=["model", "family", "adapted_share"])
+
+
+def unequal_training(shares: pd.DataFrame | None) -> list[str]:
+    """A note where the most adapted model has more than UNEQUAL times the least adapted one's share."""
+    if shares is None or len(shares) < 2:
+        return []
+    ordered = shares.sort_values("adapted_share", kind="stable")
+    least, most = ordered.iloc[0], ordered.iloc[-1]
+    if most["adapted_share"] <= UNEQUAL * least["adapted_share"]:
+        return []
+    return [
+        f"The same recipe reaches the models unequally: adapters cover {least['adapted_share']:.0%} of the weights of "
+        f"{least['model']} and {most['adapted_share']:.0%} of those of {most['model']}. If less of a model "
+        "is adapted, it may gain less."
+    ]
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Sections.
+
+
+def fine_tuned_shares(shares: pd.DataFrame | None, matrix: ScoreMatrix) -> Part:
+    """The share of each model's weights that fine-tuning trains; nothing where it is not known."""
+    if shares is None or shares.empty:
+        return Part({})
+    least, most = shares["adapted_share"].min(), shares["adapted_share"].max()
+    spread = f"{least:.0%}" if f"{least:.0%}" == f"{most:.0%}" else f"{least:.0%} to {most:.0%}"
+    labels = dict(zip(matrix.models, matrix.labels, strict=True))
+    section = Section(
+        "What fine-tuning trains",
+        hint="share of each model’s weights",
+        finding=f"Fine-tuning has adapters on {spread} of the weights of {count(len(shares), 'model')}.",
+        explanation="An adapter is a pair of small trained matrices beside a weight matrix of the model. The model's "
+        "own weights stay as they are. The share counts the weight matrices that a text goes through, without the "
+        "embeddings and the output layer. Routers of mixtures of experts get no adapter.",
+        tables=[
+            Table(
+                "adapted_shares",
+                "Share of the weights with an adapter",
+                shares.assign(model=shares["model"].map(labels)),
+                formats={"adapted_share": ".1%"},
+            )
+        ],
+    )
+    return Part({}, section, notes=unequal_training(shares))
+
+
+def prompts_chosen(choices: pd.DataFrame | None, matrix: ScoreMatrix) -> Part:
+    """The choices as a table; nothing where no model had two prompts."""
+    if choices is None or choices.empty:
+        return Part({})
+    labels = dict(zip(matrix.models, matrix.labels, strict=True))
+    parts = []
+    for protocol in PROTOCOLS:
+        part = choices[choices["protocol"] == protocol]
+        if len(part):
+            parts.append(f"for {int((part['chosen'] == 'chat').sum())} of {len(part)} choices {UNDER[protocol]}")
+    frame = choices.assign(
+        model=choices["model"].map(labels), protocol=choices["protocol"].map(figures.PROTOCOL_LABELS)
+    )
+    if frame["seed"].dropna().nunique() < 2:
+        frame = frame.drop(columns="seed")
+    formats = {"plain": ".4f", "chat": ".4f", "test": ".4f", "epoch": ".0f"}
+    section = Section(
+        "Plain or chat prompt",
+        hint="chosen on validation",
+        finding=f"{count(choices['model'].nunique(), 'instruction-tuned model')} had both prompts. The chat prompt was "
+        f"better on validation {' and '.join(parts)}.",
+        explanation="The columns plain and chat are scores on the validation split: of the untouched model, or of the "
+        "best fine-tune under that prompt. The better one was chosen, and plain where both are equal. A fine-tune "
+        "counts only if it is strictly better than the untouched model. The test split was scored under the chosen "
+        "prompt.",
+        tables=[Table("prompts", "Prompts chosen on validation", frame, formats=formats)],
+    )
+    return Part({}, section)
+
+
+def agreement_between_seeds(data: Data) -> Part:
+    """Agreement of a benchmark with itself when models are fine-tuned again with another seed."""
+    seeds = [scores[:, ~data.matrix.is_corpus] for scores in data.matrix.by_seed.values()]
+    if len(seeds) < 2:
+        return Part({"reliability": {}})
+    few = Reason("The seeds have fewer than two models in common, or they are tied.", ReasonCode.TOO_FEW)
+    taus: dict[str, Value] = {}
+    for place, name in enumerate(data.tasks):
+        tau = kendall_tau_matrix(pair_signs(np.column_stack([scores[:, place] for scores in seeds])))
+        taus[name] = known(finite_mean(tau[np.triu_indices(len(seeds), 1)]), few)
+    frame = pd.DataFrame({"benchmark": list(taus), "tau": list(taus.values())})
+    section = Section(
+        "Agreement between seeds",
+        hint="the same benchmark, fine-tuned again",
+        finding="Between rankings of one benchmark after fine-tuning with different seeds, tau is "
+        f"{decimal(plotted(frame)['tau'].mean())} on average ({count(len(seeds), 'seed')}).",
+        tables=[Table("reliability", "tau between seeds, by benchmark", frame, formats={"tau": ".3f"})],
+    )
+    return Part({"reliability": taus}, section)

@@ -1,0 +1,452 @@
+"""What the sections of the agreement report start from: scores, taus and ceilings by protocol, and notes on these."""
+
+from dataclasses import dataclass
+from functools import cached_property, partial
+from pathlib import Path
+
+import numpy as np
+
+from lm_validity.statistics import section_generator
+from lm_validity.studies.agreement.item_significance import use_paired_tests
+from lm_validity.studies.agreement.score_matrix import ScoreMatrix
+from lm_validity.studies.agreement.statistics.factors import Ceiling, noise_ceiling
+from lm_validity.studies.agreement.statistics.ranking import (
+    Agreement,
+    PairSigns,
+    TauVariant,
+    fewest_in_common,
+    improved_pairs,
+    kendall_tau_matrix,
+    known_in_all,
+    mean_over_pairs,
+    pair_signs,
+    resampled_kendall_tau,
+    significant_signs,
+    summarize_agreement,
+)
+from lm_validity.studies.agreement.statistics.resampling import multiplicities
+from lm_validity.studies.agreement.values import (
+    BY_CHANCE,
+    DIRECT,
+    JACKKNIFED,
+    MINIMUM_FAMILY,
+    NEARLY_WHOLE,
+    TRAINED,
+    Entry,
+    Value,
+    no_intervals,
+)
+from lm_validity.summaries import Missing, known, number
+from lm_validity.tables.reruns import NOT_MEASURED
+from lm_validity.tables.schema import OWN, PROTOCOLS
+from lm_validity.words import UNDER, Reason, ReasonCode, count, decimal, listing, no_scores
+
+draws = partial(section_generator, seed=1)  # of resamples, by what they are for
+
+
+@dataclass(frozen=True, eq=False)
+class Data:
+    """Scores with what several sections compute from them; by protocol, NaN where undefined.
+
+    Arrays over benchmarks are in the order of `tasks`, without perplexity corpora. What is named `common` is over the
+    cells known under both protocols, and NaN in the same places under both. `significant`: signs of the differences of
+    two models that are significant. `paired_notes`: how these were tested, where items were given.
+    """
+
+    matrix: ScoreMatrix
+    significant: dict[str, PairSigns]
+    resamples: int = 0
+    variant: TauVariant = "b"
+    paired_notes: tuple[str, ...] = ()
+
+    @classmethod
+    def of(
+        cls, matrix: ScoreMatrix, resamples: int = 0, variant: TauVariant = "b", items: str | Path | None = None
+    ) -> "Data":
+        """`items`: makes significance paired; without, it is from the noise of items and of training again."""
+        alone = cls(matrix, {}, resamples, variant)
+        signs = {p: significant_signs(alone.scores[p], alone.noise[p]) for p in PROTOCOLS}
+        notes: list[str] = []
+        if items is not None:
+            signs, notes = use_paired_tests(signs, items, matrix, alone.tasks)
+        return cls(matrix, signs, resamples, variant, tuple(notes))
+
+    @cached_property
+    def tasks(self) -> list[str]:
+        """Names of the benchmarks."""
+        return self.matrix.task_names()
+
+    @cached_property
+    def categories(self) -> list[str | None]:
+        """Of each benchmark, None where unknown."""
+        of_tasks = self.matrix.benchmark_facts["category"][~self.matrix.is_corpus]
+        return [name if isinstance(name, str) else None for name in of_tasks]
+
+    @cached_property
+    def scores(self) -> dict[str, np.ndarray]:
+        """(models, benchmarks) of which more is better."""
+        return {p: self.matrix.oriented(p)[:, ~self.matrix.is_corpus] for p in PROTOCOLS}
+
+    @cached_property
+    def stderr(self) -> dict[str, np.ndarray]:
+        """(models, benchmarks) standard errors from items."""
+        return {p: self.matrix.stderr[p][:, ~self.matrix.is_corpus] for p in PROTOCOLS}
+
+    @cached_property
+    def training_error(self) -> dict[str, np.ndarray]:
+        """(models, benchmarks) standard deviations between trainings of one model."""
+        return {p: self.matrix.training_error(p)[:, ~self.matrix.is_corpus] for p in PROTOCOLS}
+
+    @cached_property
+    def noise(self) -> dict[str, np.ndarray]:
+        """(models, benchmarks) standard errors from items and, where it was measured, from training the model again."""
+        return {p: np.sqrt(self.stderr[p] ** 2 + np.nan_to_num(self.training_error[p]) ** 2) for p in PROTOCOLS}
+
+    @cached_property
+    def corpora(self) -> dict[str, np.ndarray]:
+        """(models, corpora) oriented scores on the perplexity corpora, NaN for models kept out of that analysis."""
+        excluded = (~self.matrix.model_facts["in_perplexity_analysis"].fillna(value=True)).to_numpy(dtype=bool)
+        return {
+            p: np.where(excluded[:, None], np.nan, self.matrix.oriented(p)[:, self.matrix.is_corpus]) for p in PROTOCOLS
+        }
+
+    @cached_property
+    def tau(self) -> dict[str, np.ndarray]:
+        """(benchmarks, benchmarks) over all scores of each protocol."""
+        return {p: kendall_tau_matrix(pair_signs(self.scores[p]), variant=self.variant) for p in PROTOCOLS}
+
+    @cached_property
+    def agreement(self) -> dict[str, Agreement]:
+        """Means of `tau`."""
+        return {p: summarize_agreement(self.tau[p], self.categories) for p in PROTOCOLS}
+
+    @cached_property
+    def ceiling(self) -> dict[str, Ceiling]:
+        """Of all scores of each protocol."""
+        rng = section_generator("noise ceiling", 0)
+        return {p: noise_ceiling(self.scores[p], measurement_error(self.matrix, p), rng) for p in PROTOCOLS}
+
+    @cached_property
+    def common(self) -> dict[str, np.ndarray]:
+        """(models, benchmarks) scores of the cells known under both protocols."""
+        return known_in_all(self.scores)
+
+    @cached_property
+    def in_both(self) -> np.ndarray:
+        """(models, benchmarks) True for the cells known under both protocols."""
+        return np.isfinite(self.common[DIRECT])
+
+    @cached_property
+    def models_in_both(self) -> np.ndarray:
+        """Indices of the models with such a cell."""
+        return np.flatnonzero(self.in_both.any(axis=1))
+
+    @cached_property
+    def common_tau(self) -> dict[str, np.ndarray]:
+        """(benchmarks, benchmarks) taus that are defined under both."""
+        return known_in_all(
+            {p: kendall_tau_matrix(pair_signs(self.common[p]), variant=self.variant) for p in PROTOCOLS}
+        )
+
+    @cached_property
+    def common_agreement(self) -> dict[str, Agreement]:
+        """Means of `common_tau`."""
+        return {p: summarize_agreement(self.common_tau[p], self.categories) for p in PROTOCOLS}
+
+    @cached_property
+    def improved(self) -> tuple[int, int]:
+        """(pairs of benchmarks whose tau is greater under train before test, pairs compared)."""
+        return improved_pairs(self.common_tau[DIRECT], self.common_tau[TRAINED])
+
+    @cached_property
+    def common_significant(self) -> dict[str, PairSigns]:
+        """The significant differences over the cells known under both."""
+        both = pair_signs(self.common[DIRECT]).known
+        return {
+            p: PairSigns(signs.sign * both, signs.known * both, signs.first, signs.second)
+            for p, signs in self.significant.items()
+        }
+
+    @cached_property
+    def whole(self) -> bool:
+        """Whether a comparison of the protocols leaves out no cell and no tau."""
+        return all(
+            np.array_equal(self.common[p], self.scores[p], equal_nan=True)
+            and np.array_equal(self.common_tau[p], self.tau[p], equal_nan=True)
+            for p in PROTOCOLS
+        )
+
+    @cached_property
+    def compared_scores(self) -> dict[str, np.ndarray]:
+        """`common` without benchmarks that rank no two models under one of the protocols."""
+        ranked = np.logical_and.reduce([np.isfinite(np.diag(tau)) for tau in self.common_tau.values()])
+        return {p: np.where(ranked, values, np.nan) for p, values in self.common.items()}
+
+    @property
+    def side_by_side(self) -> dict[str, Agreement]:
+        """What sentences on both protocols read: means over common cells, or each protocol's own without any."""
+        return self.common_agreement if self.improved[1] else self.agreement
+
+    @property
+    def significant_side_by_side(self) -> dict[str, PairSigns]:
+        """The significant differences that pictures of both protocols show, likewise."""
+        return self.common_significant if len(self.models_in_both) else self.significant
+
+    @property
+    def no_intervals(self) -> str:
+        """Why there are no intervals from resampling, empty where there are."""
+        return no_intervals(self.resamples, len(self.matrix.models))
+
+    @cached_property
+    def weights(self) -> np.ndarray:
+        """(resamples, models) how often each model is in a resample."""
+        return multiplicities(len(self.matrix.models), self.resamples, draws("models"))
+
+    @cached_property
+    def benchmark_weights(self) -> np.ndarray:
+        """(resamples, benchmarks) how often each benchmark is in a resample."""
+        return multiplicities(len(self.tasks), self.resamples, draws("benchmarks"))
+
+    @cached_property
+    def resampled_tau(self) -> dict[str, np.ndarray]:
+        """(resamples, benchmarks, benchmarks) over models."""
+        return {p: resampled_kendall_tau(pair_signs(self.scores[p]), self.weights) for p in PROTOCOLS}
+
+    @property
+    def incomplete(self) -> list[str]:
+        """The protocols that have scores and lack some."""
+        return [p for p in self.matrix.protocols if not np.isfinite(self.scores[p]).all()]
+
+    @cached_property
+    def lacks_many(self) -> bool:
+        """Whether so many cells are missing that headlines are pooled, and say what intervals assume."""
+        return any(fewest_in_common(self.scores[p]) < NEARLY_WHOLE for p in self.incomplete)
+
+    @property
+    def assumed(self) -> str:
+        """What intervals of a table that lacks many cells take for granted, said before them."""
+        return BY_CHANCE if self.lacks_many else ""
+
+    def models(self, protocol: str) -> int:
+        """How many models have a score under a protocol."""
+        return int(np.isfinite(self.scores[protocol]).any(axis=1).sum())
+
+    def no_tau(self, protocol: str, otherwise: str) -> str:
+        """Why a protocol has no tau at all, else `otherwise`."""
+        if not self.matrix.has(protocol):
+            return no_scores(protocol)
+        scored = np.isfinite(self.scores[protocol])
+        if scored.any(axis=1).sum() < 2:
+            return "One model has scores, so there is no ranking to compare."
+        if scored.any(axis=0).sum() < 2:
+            return "One benchmark has scores, so there are no two rankings to compare."
+        return otherwise
+
+    def mean_tau(self, protocol: str, mean: float, otherwise: str) -> Value:
+        """A mean tau, missing where so few models have scores that beside the other protocol's it says nothing."""
+        scored, models = self.models(protocol), len(self.matrix.models)
+        if np.isfinite(mean) and scored < min(JACKKNIFED, models / 2):
+            return Missing(
+                f"{scored} of {models} models have scores {UNDER[protocol]}: too few to speak for the others."
+            )
+        return known(mean, self.no_tau(protocol, otherwise))
+
+    def nothing_compared(self, kind: str) -> str:
+        """Why nothing compares the two protocols."""
+        absent = [p for p in PROTOCOLS if not self.matrix.has(p)]
+        return no_scores(absent[0]) if absent else f"No pair of benchmarks has a {kind} under both protocols."
+
+    @property
+    def notes(self) -> list[str]:
+        """On the data, and on what is left out of which comparison."""
+        absent = self.matrix.models_without(self.corpora) if self.matrix.is_corpus.any() else []
+        return [
+            *self.matrix.notes,
+            *coverage_notes(self.matrix, self.scores, self.stderr, self.tasks),
+            *self.paired_notes,
+            *comparison_notes(self.matrix, self.in_both, whole=self.whole),
+            *family_notes(self.matrix.families),
+            *([f"No perplexity of {listing(absent)}: left out of the comparisons with perplexity."] if absent else []),
+            *(note for p in PROTOCOLS for note in ceiling_notes(p, self.ceiling[p], self.tasks)),
+            *selection_notes(selected_on_test(self.matrix, self.scores)),
+            *([] if any(self.matrix.training.values()) else [NOT_MEASURED]),
+        ]
+
+
+def measurement_error(matrix: ScoreMatrix, protocol: str) -> np.ndarray:
+    """(models, benchmarks) standard errors of the scores from items and, where several were trained, from seeds of the
+    fine-tune and from trainings of the model.
+
+    A benchmark without repeated trainings has the noise of its items alone. NaN where standard errors are.
+    """
+    errors = matrix.stderr[protocol], matrix.seed_error(protocol), matrix.training_error(protocol)
+    stderr, seed_error, training_error = (error[:, ~matrix.is_corpus] for error in errors)
+    return np.sqrt(stderr**2 + np.nan_to_num(seed_error) ** 2 + np.nan_to_num(training_error) ** 2)
+
+
+def family_members(families: np.ndarray) -> dict[str, np.ndarray]:
+    """Indices of the models of each family, in order of first appearance."""
+    return {name: np.flatnonzero(families == name) for name in dict.fromkeys(families) if name is not None}
+
+
+def large_families(families: np.ndarray) -> dict[str, np.ndarray]:
+    """`family_members` of the families of at least `MINIMUM_FAMILY` models."""
+    return {name: rows for name, rows in family_members(families).items() if len(rows) >= MINIMUM_FAMILY}
+
+
+def tuned_members(matrix: ScoreMatrix) -> dict[str, np.ndarray]:
+    """Indices of base and of instruction-tuned models; models of unknown kind are in neither."""
+    tuned = matrix.model_facts["instruction_tuned"]
+    return {
+        "base": np.flatnonzero(tuned.eq(other=False).fillna(value=False)),
+        "instruction_tuned": np.flatnonzero(tuned.eq(other=True).fillna(value=False)),
+    }
+
+
+def coverage_notes(
+    matrix: ScoreMatrix, scores: dict[str, np.ndarray], stderr: dict[str, np.ndarray], tasks: list[str]
+) -> list[str]:
+    """What is missing, constant or without a standard error, in sentences."""
+    notes = []
+    for protocol in PROTOCOLS:
+        known_cells = np.isfinite(scores[protocol])
+        if not known_cells.any():
+            continue
+        planned, under = matrix.planned(protocol)[:, ~matrix.is_corpus], UNDER[protocol].capitalize()
+        aside = np.isfinite(matrix.measured(protocol)[:, ~matrix.is_corpus]) & ~known_cells
+        notes += _missing_notes(under, known_cells, matrix.models, tasks, planned, aside)
+        columns = list(zip(tasks, scores[protocol].T, stderr[protocol].T, known_cells.T, strict=True))
+        constant = [name for name, column, _, ok in columns if ok.sum() > 1 and np.ptp(column[ok]) == 0]
+        if constant:
+            notes.append(f"{under}, all models have the same score on {listing(constant)}, so there is no tau.")
+        twins = _same_rows(scores[protocol], matrix.models)
+        if twins:
+            notes.append(
+                f"{under}, {listing(twins)} have exactly the same scores on all benchmarks. Perhaps it is one "
+                "model twice."
+            )
+        without = [name for name, _, error, ok in columns if ok.any() and not np.isfinite(error[ok]).any()]
+        if without:
+            notes.append(
+                f"{under}, there are no standard errors on {listing(without)}. Without them no difference is "
+                "significant there, and the benchmark is not in the noise ceiling."
+            )
+    return notes
+
+
+def _same_rows(scores: np.ndarray, models: tuple[str, ...]) -> list[str]:
+    """Sets of models with equal scores on at least two benchmarks, and on all that they have."""
+    rows: dict[bytes, list[str]] = {}
+    for name, row in zip(models, scores, strict=True):
+        if np.isfinite(row).sum() >= 2 and np.ptp(row[np.isfinite(row)]) > 0:
+            rows.setdefault(np.nan_to_num(row, nan=np.inf).tobytes(), []).append(name)
+    return [" and ".join(names) for names in rows.values() if len(names) > 1]
+
+
+def comparison_notes(matrix: ScoreMatrix, known: np.ndarray, *, whole: bool) -> list[str]:
+    """Which cells a comparison is over if it leaves some out; `known`: (models, benchmarks) under both protocols."""
+    if whole or not all(matrix.has(p) for p in PROTOCOLS):
+        return []
+    models, benchmarks = known.any(axis=1).sum(), known.any(axis=0).sum()
+    return [
+        f"{known.sum()} of {known.size} cells ({count(models, 'model')}, {count(benchmarks, 'benchmark')}) are known "
+        "under both protocols. Everything that compares the two uses these cells, and only values that are defined "
+        "under both. Figures of one protocol use all of its cells."
+    ]
+
+
+def _missing_notes(
+    under: str, known: np.ndarray, models: tuple[str, ...], tasks: list[str], planned: np.ndarray, aside: np.ndarray
+) -> list[str]:
+    if known.all():
+        return []
+    cells = [f"{models[i]} on {tasks[j]}" for i, j in zip(*np.nonzero(~known & planned & ~aside), strict=True)]
+    each = "each tau is over the models known on both benchmarks"
+    notes = []
+    if not planned.all():
+        left_out = int((~known & ~planned).sum())
+        notes.append(f"{under}, {left_out} of {known.size} cells are not planned and not missing; {each}.")
+    if aside.any():
+        notes.append(
+            f"{under}, {aside.sum()} of {known.size} cells were chosen by earlier scores. They are used for the "
+            "ranks despite missing cells and for the predictions, but for no agreement."
+        )
+    if cells:
+        notes.append(f"{under}, {len(cells)} of {known.size} cells are missing ({listing(cells, 6)}); {each}.")
+    nowhere = [name for name, row in zip(models, known, strict=True) if not row.any()]
+    if nowhere:
+        notes.append(f"{under}, there is no score at all for {listing(nowhere)}.")
+    return notes
+
+
+def family_notes(families: np.ndarray) -> list[str]:
+    """Which families are too small for figures of their own."""
+    large = large_families(families)
+    small = [name for name in family_members(families) if name not in large]
+    return (
+        [f"Families of fewer than {MINIMUM_FAMILY} models get no figures of their own: {listing(small)}."]
+        if small
+        else []
+    )
+
+
+def ceiling_notes(protocol: str, ceiling: Ceiling, tasks: list[str]) -> list[str]:
+    """Which benchmarks the noise ceiling leaves out, where there is one."""
+    out = [task for task, used in zip(tasks, ceiling.used, strict=True) if not used]
+    if not out or not np.isfinite(ceiling.mean_tau):
+        return []
+    return [f"{UNDER[protocol].capitalize()}, the noise ceiling is over the benchmarks other than {listing(out)}."]
+
+
+def no_ceiling(ceiling: Ceiling, scores: np.ndarray, protocol: str) -> str:
+    """Why a noise ceiling of `scores` (models, benchmarks) under `protocol` is not defined."""
+    if not np.isfinite(scores).any():
+        return no_scores(protocol)
+    if (np.isfinite(scores).sum(axis=0) >= 2).sum() < 2:
+        return Reason(
+            "Fewer than two benchmarks have scores of two models, so there is no noise ceiling.", ReasonCode.TOO_FEW
+        )
+    if ceiling.used.sum() < 2:
+        return Reason(
+            "Fewer than two benchmarks on which models differ have standard errors, so there is no noise ceiling.",
+            ReasonCode.TOO_FEW,
+        )
+    return Reason(
+        "No two benchmarks with standard errors have models in common that differ, so there is no noise ceiling.",
+        ReasonCode.TOO_FEW,
+    )
+
+
+def selected_on_test(matrix: ScoreMatrix, scores: dict[str, np.ndarray]) -> Entry | None:
+    """Train-before-test scores that look like the larger of both test scores: `equal` cells, `below` (none), and the
+    mean tau of these rankings without the equal cells. None where the scores do not look so."""
+    if set(matrix.sources) <= {OWN}:
+        return None  # selected on validation; equal cells are those that fell back to the untouched model
+    both = np.isfinite(scores[DIRECT]) & np.isfinite(scores[TRAINED])
+    equal = both & (scores[TRAINED] == scores[DIRECT])
+    below = both & (scores[TRAINED] < scores[DIRECT])
+    # many equal cells mean that a protocol was copied or that scores are constant, which is something else
+    if below.any() or not 5 <= equal.sum() <= both.sum() / 5:
+        return None
+    without = np.where(equal, np.nan, scores[TRAINED])
+    return {
+        "equal": int(equal.sum()),
+        "below": 0,
+        "cells": int(both.sum()),
+        "mean_tau_without": known(
+            mean_over_pairs(kendall_tau_matrix(pair_signs(without))), "Without the equal cells no tau is defined."
+        ),
+    }
+
+
+def selection_notes(found: Entry | None) -> list[str]:
+    """What scores chosen on the test split mean."""
+    if found is None:
+        return []
+    return [
+        f"No train-before-test score is below its direct score, and {found['equal']} of {found['cells']} are exactly "
+        "equal. So the train-before-test scores of this table are the better of both protocols on the test split, "
+        "not a choice made on validation. Where fine-tuning does not help, the score is then too high by chance, and "
+        "the model keeps its direct score there. Without the equal cells the mean tau under train before test is "
+        f"{decimal(number(found['mean_tau_without']), 4)}."
+    ]

@@ -1,0 +1,583 @@
+"""A table with missing cells: what can be said despite them, and what both protocols say over the same comparisons.
+
+Taus are never those of a filled table.
+"""
+
+from dataclasses import dataclass, replace
+
+import altair as alt
+import numpy as np
+import pandas as pd
+from scipy import stats
+
+from lm_validity.config.plan import AUDIT
+from lm_validity.pages import figures
+from lm_validity.pages.page import Figure, Finding, Part, Section, Table
+from lm_validity.studies.agreement.data import Data
+from lm_validity.studies.agreement.score_checks import ERROR_RATES
+from lm_validity.studies.agreement.score_matrix import ScoreMatrix
+from lm_validity.studies.agreement.similar import HEADLINE_RATIO, LEAST_PAIRS, size_ratios
+from lm_validity.studies.agreement.statistics.noise import cluster_numbers, transformed_interval
+from lm_validity.studies.agreement.statistics.ranking import PairSigns, average_ranks, pair_signs
+from lm_validity.studies.agreement.statistics.resampling import Interval
+from lm_validity.studies.agreement.statistics.sparse import (
+    LEAST_CELLS,
+    MOST_CELLS,
+    MOST_MODELS,
+    NORMAL_95,
+    CellProcess,
+    Losses,
+    assisted_tau,
+    expected_signs,
+    fit_process,
+    mean_standing,
+    pooled_left_out,
+    pooled_tau,
+    rank_draws,
+    widening_of,
+)
+from lm_validity.studies.agreement.values import (
+    BY_CHANCE,
+    DIRECT,
+    JACKKNIFED,
+    LOST_CLUSTER,
+    LOST_MODEL,
+    TRAINED,
+    Entry,
+    Range,
+    Value,
+    no_clusters,
+    over_families,
+    value_in_words,
+)
+from lm_validity.summaries import Missing, as_columns, is_known, known, number, page_only
+from lm_validity.tables.schema import PROTOCOLS
+from lm_validity.words import UNDER, Reason, ReasonCode, count, decimal, listing, percent
+
+DRAWS = 400
+SEED = 5  # of the draws, and of the cells that weights are fitted on
+DRAWN_CELLS = 20_000  # that are drawn so often; of larger tables fewer draws are kept in memory
+MINIMUM_MODELS = 3  # with a score; fewer leave nothing to predict from
+HARDLY = 3  # measured cells per model of a family: with fewer, its predictions are those of other families
+NO_COMPARISON = "No two models are known on two benchmarks."
+NO_PROCESS = (
+    f"There are fewer than {LEAST_CELLS} known cells or more than {MOST_CELLS:,}, or fewer than {MINIMUM_MODELS} "
+    f"models or more than {MOST_MODELS}."
+)
+NO_ERROR = Reason(
+    f"Fewer than {JACKKNIFED} models, or too few comparisons without one of them, or all of them agree.",
+    ReasonCode.TOO_FEW,
+)
+LEAST_CHECKED = 19  # cells that a 95% quantile takes
+FEW_RESIDUALS = Reason(f"Fewer than {LEAST_CHECKED} cells can be checked.", ReasonCode.TOO_FEW)
+
+
+@dataclass(frozen=True)
+class Pooled:
+    """Agreement pooled over pairs of models, and the same assisted by predictions; intervals over models.
+
+    `comparisons`: (pair of models, pair of benchmarks) with all four cells known; `differ`: the two are more than two
+    standard errors of their difference apart.
+    """
+
+    mean: Value
+    interval: Range
+    comparisons: int
+    by_benchmark: dict[str, Value]
+    assisted: Value
+    assisted_interval: Range
+    assisted_by_benchmark: dict[str, Value]
+    differ: bool | Missing
+
+
+@dataclass(frozen=True)
+class Standing:
+    """A model's rank by its mean standardised score over all benchmarks, and the 95% interval for its missing cells."""
+
+    rank: Value
+    interval: Range
+
+
+@dataclass(frozen=True)
+class Trust:
+    """How far predictions can be trusted. `source`: `audit` of random unmeasured cells, or `left out` measured ones.
+
+    `coverage`: share of `cells` inside their 95% interval before it is widened; `widening`: factor of all intervals;
+    `hardly_measured`: families with fewer than 3 measured cells per model.
+    """
+
+    source: str
+    cells: int
+    coverage: Value
+    widening: Value
+    hardly_measured: list[str]
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """A cell that was not measured: its score as the others suggest it, in the metric's own units and direction."""
+
+    model: str
+    benchmark: str
+    planned: bool
+    value: float
+    interval: Interval[float]
+
+
+@dataclass(frozen=True)
+class Incomplete:
+    """A protocol some of whose cells are missing. `unplanned` of the `missing` are so by plan. `by_scores` of the
+    `cells` were chosen by earlier scores: they are in ranks and predictions, and in no agreement.
+
+    `measured`: (models, benchmarks) True where there is a score.
+    """
+
+    cells: int
+    missing: int
+    unplanned: int
+    by_scores: int
+    kendall_tau: Pooled
+    ranks: dict[str, Standing] | Missing
+    trust: Trust | Missing
+    predictions: list[Prediction] = page_only()
+    measured: np.ndarray = page_only()
+
+
+def incomplete_protocols(matrix: ScoreMatrix, seed: int = SEED) -> dict[str, Incomplete]:
+    """What is known of each protocol that has scores and lacks some; nothing for a complete table."""
+    is_task = ~matrix.is_corpus
+    return {
+        protocol: _incomplete(matrix, protocol, seed)
+        for protocol in PROTOCOLS
+        if matrix.has(protocol) and not np.isfinite(matrix.oriented(protocol)[:, is_task]).all()
+    }
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """A protocol's process with how far it can be trusted, and the factor by which its intervals are widened for it."""
+
+    process: CellProcess
+    trust: Trust
+    widening: float
+
+
+def fit_cells(matrix: ScoreMatrix, protocol: str, seed: int = SEED) -> Fitted | None:
+    """The process of a protocol's measured cells; None where there are too few or too many."""
+    scores = matrix.measured(protocol)[:, ~matrix.is_corpus]
+    process = _fit(matrix, protocol, scores, seed)
+    return None if process is None else Fitted(process, *_trust(matrix, protocol, scores, process, seed))
+
+
+def _incomplete(matrix: ScoreMatrix, protocol: str, seed: int) -> Incomplete:
+    is_task = ~matrix.is_corpus
+    measured, planned = np.isfinite(matrix.measured(protocol)[:, is_task]), matrix.planned(protocol)[:, is_task]
+    fitted, scores = fit_cells(matrix, protocol, seed), matrix.oriented(protocol)[:, is_task]
+    by_scores = int((measured & ~np.isfinite(scores)).sum())
+    # agreement must not learn of cells that scores chose, not even through a prediction
+    process = None if fitted is None else fitted.process
+    unchosen = _fit(matrix, protocol, scores, seed) if by_scores else process
+    return Incomplete(
+        cells=int(measured.sum()),
+        missing=int((~measured).sum()),
+        unplanned=int((~measured & ~planned).sum()),
+        by_scores=by_scores,
+        kendall_tau=_pooled(matrix, scores, unchosen),
+        ranks=Missing(NO_PROCESS) if fitted is None else _standings(matrix, fitted, seed),
+        trust=Missing(NO_PROCESS) if fitted is None else fitted.trust,
+        predictions=[] if fitted is None else _predictions(matrix, fitted, planned),
+        measured=measured,
+    )
+
+
+def _fit(matrix: ScoreMatrix, protocol: str, scores: np.ndarray, seed: int) -> CellProcess | None:
+    """The process of a protocol's scores; for train before test, the direct scores are known beside them.
+
+    None where there are too few or too many.
+    """
+    if np.isfinite(scores).any(axis=1).sum() < MINIMUM_MODELS:
+        return None
+    is_task, other = ~matrix.is_corpus, PROTOCOLS[0]
+    direct = matrix.oriented(other)[:, is_task]
+    if protocol == other:
+        direct = np.full_like(direct, np.nan)
+    facts = matrix.model_facts[["parameters_b", "tokens_b"]].to_numpy(float)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        size = np.log(np.where(facts > 0, facts, np.nan))
+    stderr, lower = matrix.measured(protocol, "stderr")[:, is_task], matrix.direction[is_task] < 0
+    metrics = matrix.selected.drop_duplicates("benchmark").set_index("benchmark")["metric"]
+    names = metrics.reindex(matrix.task_names()).str.split(",").str[0]
+    losses = Losses(lower, lower & names.isin(ERROR_RATES).to_numpy(dtype=bool))
+    return fit_process(scores, stderr, direct, size, matrix.families, seed, losses)
+
+
+def _pooled(matrix: ScoreMatrix, scores: np.ndarray, process: CellProcess | None) -> Pooled:
+    names, signs = matrix.task_names(), pair_signs(scores)
+    own = pooled_tau(signs)
+    by_benchmark = {name: known(float(tau), NO_COMPARISON) for name, tau in zip(names, own.by_benchmark, strict=True)}
+    models = int(np.isfinite(scores).any(axis=1).sum())
+    mean, interval = known(own.mean, NO_COMPARISON), _jackknifed(own.mean, own.standard_error, models)
+    if process is None or isinstance(mean, Missing):
+        reason = mean if isinstance(mean, Missing) else Missing(NO_PROCESS)
+        nothing: dict[str, float | Missing] = {name: reason for name in names}
+        return Pooled(mean, interval, own.comparisons, by_benchmark, reason, reason, nothing, reason)
+    helped = assisted_tau(signs, expected_signs(process))
+    return Pooled(
+        mean=mean,
+        interval=interval,
+        comparisons=own.comparisons,
+        by_benchmark=by_benchmark,
+        assisted=known(helped.mean, NO_COMPARISON),
+        assisted_interval=_jackknifed(helped.mean, helped.standard_error, models),
+        assisted_by_benchmark={
+            name: known(float(tau), NO_COMPARISON) for name, tau in zip(names, helped.by_benchmark, strict=True)
+        },
+        differ=bool(abs(helped.mean - own.mean) > 2 * helped.difference_error)
+        if np.isfinite(helped.difference_error)
+        else Missing(NO_ERROR),
+    )
+
+
+def _jackknifed(mean: float, error: float, models: int) -> Range:
+    """mean ± t standard errors within [-1, 1], with one degree of freedom less than models: a jackknife over models."""
+    if models < JACKKNIFED or not np.isfinite(mean) or not error > 0:
+        return Missing(NO_ERROR)
+    reach = stats.t.ppf(0.975, models - 1) * error
+    return Interval(float(max(-1.0, mean - reach)), float(min(1.0, mean + reach)))
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# How far predictions can be trusted.
+
+
+def _trust(
+    matrix: ScoreMatrix, protocol: str, scores: np.ndarray, process: CellProcess, seed: int
+) -> tuple[Trust, float]:
+    """How well known cells were predicted, and the factor by which intervals are widened for it.
+
+    By the audit's cells, predicted without any of them, where there are at least 19; else each known cell is predicted
+    from the others, which cannot show what only the cells that were left out have in common.
+    """
+    audited = _audited(matrix, protocol) & np.isfinite(scores)
+    source, residuals = "left out", process.residuals()
+    if audited.sum() >= LEAST_CHECKED:
+        without = _fit(matrix, protocol, np.where(audited, np.nan, scores), seed)
+        if without is not None:
+            hidden = replace(without, scores=np.where(audited, scores, np.nan))
+            source, residuals = AUDIT, hidden.residuals()
+    residuals = residuals[np.isfinite(residuals)]
+    widening = widening_of(residuals)
+    hardly = _hardly_measured(matrix, np.isfinite(scores))
+    coverage = float(np.mean(np.abs(residuals) <= NORMAL_95)) if len(residuals) else float("nan")
+    factor = known(widening, FEW_RESIDUALS)
+    found = Trust(source, len(residuals), known(coverage, FEW_RESIDUALS), factor, hardly)
+    return found, widening if np.isfinite(widening) else 1.0
+
+
+def _audited(matrix: ScoreMatrix, protocol: str) -> np.ndarray:
+    """(models, benchmarks) cells that the plan drew to check predictions."""
+    names = matrix.task_names()
+    if matrix.plan is None or protocol == PROTOCOLS[0]:
+        return np.zeros((len(matrix.models), len(names)), dtype=bool)
+    drawn = {pair for pair, cell in matrix.plan.items() if cell.reason == AUDIT}
+    return np.array([[(model, name) in drawn for name in names] for model in matrix.models])
+
+
+def _hardly_measured(matrix: ScoreMatrix, measured: np.ndarray) -> list[str]:
+    """Families with fewer than 3 measured cells per model, in order of first appearance."""
+    families, number = matrix.families, measured.sum(axis=1)
+    limit = min(HARDLY, measured.shape[1])
+    names = dict.fromkeys(name for name in families if isinstance(name, str))
+    return [name for name in names if number[families == name].mean() < limit]
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Ranks and predictions.
+
+
+def drawn_tables(fitted: Fitted, seed: int = SEED, draws: int = DRAWS) -> np.ndarray:
+    """(draws, models, benchmarks) tables with the missing scores drawn, their intervals widened."""
+    process = fitted.process
+    fewer = max(100, min(draws, DRAWS * DRAWN_CELLS // process.scores.size))
+    return process.draws(fewer, np.random.default_rng(seed), fitted.widening)
+
+
+def _standings(matrix: ScoreMatrix, fitted: Fitted, seed: int) -> dict[str, Standing]:
+    """Ranks over all benchmarks, missing scores drawn from the process; a model without any score has none."""
+    scored = np.flatnonzero(fitted.process.measured.any(axis=1))
+    tables = drawn_tables(fitted, seed)[:, scored]
+    rank = average_ranks(mean_standing(tables).mean(axis=0))
+    low, high = np.quantile(rank_draws(tables), [0.025, 0.975], axis=0)
+    nowhere = Missing("The model has no score.")
+    found = dict.fromkeys(matrix.models, Standing(nowhere, nowhere))
+    for place, row in enumerate(scored):
+        bounds = Interval(float(low[place]), float(high[place]))
+        found[matrix.models[row]] = Standing(float(rank[place]), bounds)
+    return found
+
+
+def _predictions(matrix: ScoreMatrix, fitted: Fitted, planned: np.ndarray) -> list[Prediction]:
+    """Every cell that was not measured, of models and benchmarks with a score; in the metric's own direction."""
+    direction, names, process = matrix.direction[~matrix.is_corpus], matrix.task_names(), fitted.process
+    value, low, high = (part * direction for part in process.predict(fitted.widening))
+    hidden = ~process.measured & process.measured.any(axis=1, keepdims=True) & process.measured.any(axis=0)
+    return [
+        Prediction(
+            matrix.models[i],
+            names[j],
+            bool(planned[i, j]),
+            float(value[i, j]),
+            Interval(float(min(low[i, j], high[i, j])), float(max(low[i, j], high[i, j]))),
+        )
+        for i, j in zip(*np.nonzero(hidden), strict=True)
+    ]
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# The headlines of a table with missing cells: taus pooled over the same comparisons for both protocols.
+
+FEW_MODELS = Reason(f"Fewer than {JACKKNIFED} models have comparisons whose cells are all known.", ReasonCode.TOO_FEW)
+
+
+def compare_pooled(data: Data) -> Entry:
+    """Pooled taus of `all` models and of those of `like_size`, over comparisons whose cells are known under every
+    protocol that has scores; nothing for a complete table, or without common cells.
+
+    A mean over pairs of benchmarks gives a pair with few models in common the weight of any other. With half of the
+    published cells, that mean is off by .1 for models of like size (root mean square over 20 plans), the pooled tau by
+    .012.
+    """
+    if not data.incomplete:
+        return {}
+    present = data.matrix.protocols
+    scores = data.compared_scores if len(present) > 1 else data.scores
+    signs = {p: pair_signs(scores[p]) for p in present}
+    either = signs[present[0]]
+    compared = either.known.sum(axis=1) >= 2  # two benchmarks, or the pair of models says nothing on agreement
+    like = size_ratios(data.matrix.sizes()[0], either) <= HEADLINE_RATIO
+    return {
+        name: _pooled_row(
+            {p: PairSigns(*(part[pairs] for part in of)) for p, of in signs.items()}, data.matrix.families
+        )
+        for name, pairs, least in (("all", compared, 1), ("like_size", compared & like, LEAST_PAIRS))
+        if pairs.sum() >= least
+    }
+
+
+def _pooled_row(signs: dict[str, PairSigns], all_families: np.ndarray) -> Entry:
+    """`signs`: by protocol, of the pairs of models that are compared, with the same cells known."""
+    either = next(iter(signs.values()))
+    models = np.unique([either.first, either.second])
+    place, cluster = np.zeros((2, len(all_families)), dtype=int)
+    families = all_families[models]
+    place[models], cluster[models] = np.arange(len(models)), cluster_numbers(families)
+    sizes = np.bincount(cluster[models])
+    few = FEW_MODELS if len(models) < JACKKNIFED else ""
+    no_families = few or no_clusters(families)
+    mean: dict[str, Value] = {}
+    interval: dict[str, Range] = {}
+    clustered: dict[str, Range] = {}
+    by_model = {p: pooled_left_out(of, place) for p, of in signs.items()}
+    by_family = {p: pooled_left_out(of, cluster) for p, of in signs.items()}
+    if len(signs) == len(PROTOCOLS):
+        for by_key in (by_model, by_family):
+            by_key["change"] = by_key[TRAINED] - by_key[DIRECT]
+    for key, taus in by_model.items():
+        scale = "change" if key == "change" else "tau"
+        mean[key] = known(float(taus[0]), NO_COMPARISON)
+        interval[key] = Missing(few) if few else _left_out_interval(taus, scale, None, LOST_MODEL)
+        over = Missing(no_families) if no_families else _left_out_interval(by_family[key], scale, sizes, LOST_CLUSTER)
+        clustered[key] = over_families(over, interval[key], families)
+    one_protocol = Missing("One protocol has scores.")
+    change = [values.pop("change", one_protocol) for values in (mean, interval, clustered)]
+    benchmarks = either.known.sum(axis=1)
+    return {
+        "pairs_of_models": len(either.first),
+        "models": len(models),
+        "comparisons": round(float((benchmarks * (benchmarks - 1)).sum() / 2)),
+        "mean": mean,
+        "interval": interval,
+        "interval_clustered": clustered,
+        **dict(zip(("change", "change_interval", "change_interval_clustered"), change, strict=True)),
+    }
+
+
+def _left_out_interval(left_out: np.ndarray, scale: str, sizes: np.ndarray | None, reason: str) -> Range:
+    """Missing also where no model changes the figure: that is no certainty about other models."""
+    interval = transformed_interval(left_out[0], left_out[1:], scale, sizes)
+    return interval if interval.low < interval.high else Missing(reason)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# The section.
+
+LEAST_COVERAGE = 0.9
+MOST_PREDICTED = 60  # predicted cells in the figure, the most uncertain ones first
+
+
+def despite_missing_cells(data: Data, pooled: Entry) -> Part:
+    """Pooled agreement by benchmark, ranks with intervals, and predictions in a table of their own.
+
+    Findings only where so many cells are missing that headlines are pooled.
+    """
+    by_protocol = incomplete_protocols(data.matrix)
+    summary = {"incomplete": by_protocol, "pooled": pooled}
+    if not by_protocol:
+        return Part(summary)
+    labels = dict(zip(data.matrix.models, data.matrix.labels, strict=True))
+    frame = pd.DataFrame(
+        {
+            "benchmark": name,
+            "protocol": figures.PROTOCOL_LABELS[p],
+            "pooled": value,
+            "assisted": found.kendall_tau.assisted_by_benchmark[name],
+        }
+        for p, found in by_protocol.items()
+        for name, value in found.kendall_tau.by_benchmark.items()
+    )
+    formats = {"pooled": ".3f", "assisted": ".3f"}
+    tables = [
+        Table("pooled_tau", "Pooled agreement of each benchmark with the others", frame, formats=formats, folded=True)
+    ]
+    charts, notes = [], []
+    for p, found in by_protocol.items():
+        title = figures.PROTOCOL_LABELS[p]
+        if not isinstance(found.ranks, Missing):
+            ranks = [
+                {"model": labels[model], "measured": int(measured), "rank": of.rank, **as_columns(of.interval)}
+                for (model, of), measured in zip(found.ranks.items(), found.measured.sum(axis=1), strict=True)
+            ]
+            ranks.sort(key=lambda row: number(row["rank"]) if is_known(row["rank"]) else np.inf)
+            tables.append(
+                Table(
+                    f"ranks_{p}",
+                    f"{title}: ranks despite missing cells",
+                    pd.DataFrame(ranks),
+                    formats={"rank": ".1f", "low": ".1f", "high": ".1f"},
+                    labels={"measured": "cells measured", "low": "from", "high": "to"},
+                    caption="95% intervals over the values that missing cells may have had, for these benchmarks and "
+                    "items.",
+                    folded=True,
+                )
+            )
+        if found.predictions:
+            predicted = pd.DataFrame(
+                {
+                    "model": labels[cell.model],
+                    "benchmark": cell.benchmark,
+                    "planned": "yes" if cell.planned else "no",
+                    "predicted": cell.value,
+                    **as_columns(cell.interval),
+                }
+                for cell in found.predictions
+            )
+            tables.append(
+                Table(
+                    f"predictions_{p}",
+                    f"{title}: predicted scores of cells that were not measured",
+                    predicted,
+                    formats={"predicted": ".3f", "low": ".3f", "high": ".3f"},
+                    labels={"low": "from", "high": "to"},
+                    caption="Predictions, not results. Only the assisted estimates and the ranks above use the same "
+                    "model.",
+                    folded=True,
+                )
+            )
+            charts.append(_prediction_figure(p, predicted))
+        notes += trust_notes(p, found.trust)
+    section = Section(
+        "Despite missing cells",
+        hint="pooled agreement, ranks and predictions",
+        explanation="Pooled agreement counts every comparison of two models on two benchmarks once. It is the share of "
+        "comparisons that agree minus the share that disagree, so a pair of benchmarks with few models in common gets "
+        "little weight. The assisted estimate adds a statistical model's predictions for comparisons that were not "
+        "measured. It is then corrected by the model's errors on measured comparisons. Neither estimate fills missing "
+        "cells. Models are ranked by their mean standardised score over all benchmarks, averaged over many draws of "
+        "the missing scores.",
+        figures=charts,
+        tables=tables,
+        notes=notes,
+    )
+    findings = [_finding(p, found) for p, found in by_protocol.items() if is_known(found.kendall_tau.mean)]
+    return Part(summary, section, findings if data.lacks_many else [])
+
+
+def _finding(protocol: str, found: Incomplete) -> Finding:
+    tau = found.kendall_tau
+    models = int(found.measured.any(axis=1).sum())
+    on = "" if models == len(found.measured) else f" ({models} of {count(len(found.measured), 'model')})"
+    sentence = (
+        f"{UNDER[protocol].capitalize()}, {found.cells:,} of {found.cells + found.missing:,} cells were measured{on}. "
+        f"Pooled over pairs of models{BY_CHANCE if found.missing > found.unplanned else ''}, tau is "
+        f"{value_in_words(tau.mean, tau.interval)}"
+    )
+    if is_known(tau.assisted):
+        sentence += f". Assisted by predictions it is {value_in_words(tau.assisted, tau.assisted_interval)}"
+    planned = f"{found.unplanned:,} cells are not planned. " if found.unplanned else ""
+    if found.by_scores:
+        planned += f"{count(found.by_scores, 'measured cell')} chosen by earlier scores are left out. "
+    basis = f"{planned}{tau.comparisons:,} comparisons."
+    if not isinstance(tau.interval, Missing):
+        basis += " Intervals are for other models on these benchmarks."
+    else:
+        basis += f" There is no interval for other models. {tau.interval.reason}"
+    if is_known(tau.differ) and tau.differ:
+        basis += (
+            " The two estimates differ by more than twice the standard error of their difference. Either the measured "
+            "cells are not typical of the others, or the model predicts them badly."
+        )
+    return Finding(f"{sentence}.", basis)
+
+
+def trust_notes(protocol: str, trust: Trust | Missing) -> list[str]:
+    """How often known cells lie inside their intervals, and warnings where that is too seldom."""
+    if isinstance(trust, Missing):
+        return [f"{figures.PROTOCOL_LABELS[protocol]}: no predictions. {trust.reason}"]
+    checked = (
+        f"{figures.PROTOCOL_LABELS[protocol]}: of {count(trust.cells, 'random cell')} of the audit"
+        if trust.source == AUDIT
+        else f"{figures.PROTOCOL_LABELS[protocol]}: of {count(trust.cells, 'measured cell')}, each predicted from the "
+        "others"
+    )
+    notes = [f"{checked}, {percent(number(trust.coverage))} lie inside their 95% interval."]
+    if is_known(trust.widening) and trust.widening > 1:
+        notes[0] += f" All intervals were made {decimal(number(trust.widening))} times as wide for this reason."
+    if trust.source != AUDIT:
+        notes[0] += (
+            " The cells that are hard to predict may all be unmeasured. Only an audit of random unmeasured cells can "
+            "show this (`lm-validity plan --audit 40`)."
+        )
+    if is_known(trust.coverage) and trust.coverage < LEAST_COVERAGE:
+        notes.append(
+            f"{figures.PROTOCOL_LABELS[protocol]}: fewer than 90% lie inside. The predictions are less certain than "
+            "their intervals say."
+        )
+    if trust.hardly_measured:
+        notes.append(
+            f"{figures.PROTOCOL_LABELS[protocol]}: fewer than 3 measured cells per model in "
+            f"{listing(trust.hardly_measured)}. Predictions for these families are based on other families, so "
+            "their intervals may be too narrow."
+        )
+    return notes
+
+
+def _prediction_figure(protocol: str, frame: pd.DataFrame) -> Figure:
+    frame = frame.assign(cell=frame["model"] + ", " + frame["benchmark"], width=frame["high"] - frame["low"])
+    drawn = frame.sort_values("width", ascending=False).head(MOST_PREDICTED)
+    base = alt.Chart(figures.chart_data(drawn)).encode(
+        y=alt.Y("cell:N", title=None, scale=figures.discrete(drawn["cell"]), axis=alt.Axis(labelOverlap=False)),
+        tooltip=figures.tooltips(
+            cell="Not measured", predicted="Predicted|.3f", low="from|.3f", high="to|.3f", planned="Planned"
+        ),
+    )
+    line = base.mark_rule(strokeDash=[4, 3]).encode(x=alt.X("low:Q", title="Predicted score"), x2="high:Q")
+    dot = base.mark_point(filled=False, size=44, strokeDash=[2, 2]).encode(x="predicted:Q")
+    chart = alt.layer(line, dot).properties(width="container", height=16 * len(drawn))
+    more = f" The {MOST_PREDICTED} most uncertain of {len(frame)} are drawn." if len(frame) > MOST_PREDICTED else ""
+    return Figure(
+        f"predictions_{protocol}",
+        f"{figures.PROTOCOL_LABELS[protocol]}: predicted, not measured",
+        chart,
+        caption=f"Hollow dot: the predicted score. Dashed line: its 95% interval.{more}",
+        wide=True,
+    )

@@ -1,0 +1,322 @@
+"""Which differences between models are significant: agreement on these alone, contradictions, aligned rankings."""
+
+from typing import Any
+
+import altair as alt
+import numpy as np
+import pandas as pd
+
+from lm_validity.pages import figures
+from lm_validity.pages.figures import bump, bump_width
+from lm_validity.pages.page import Figure, Part, Section, Table
+from lm_validity.studies.agreement.data import Data
+from lm_validity.studies.agreement.statistics.ranking import (
+    align_rankings,
+    average_ranks,
+    better_than,
+    crossings,
+    improved_pairs,
+    kendall_tau,
+    kendall_tau_matrix,
+    known_in_all,
+    mean_over_pairs,
+    opposite_significant_pairs,
+    rank_bands,
+    resampled_kendall_tau,
+    summarize_agreement,
+    violations,
+)
+from lm_validity.studies.agreement.statistics.resampling import mean_over_pairs_by_resample, percentile_interval
+from lm_validity.studies.agreement.tau import by_category, by_pair, by_protocol, category_grid, tau_heatmaps
+from lm_validity.studies.agreement.values import (
+    DIRECT,
+    Entry,
+    each,
+    ends,
+    over_both,
+    plotted,
+    shown_mean,
+    value_in_words,
+)
+from lm_validity.summaries import Missing, is_known, known
+from lm_validity.tables.schema import PROTOCOLS
+from lm_validity.words import UNDER, count, no_scores
+
+LABELS = figures.PROTOCOL_LABELS
+MOST_MODELS = 300  # that rankings are aligned of
+NO_SIGNIFICANT = "On one of the two benchmarks no difference of the models in common is known to be significant."
+
+
+def significance_tau(data: Data) -> Entry:
+    """The summary's entry: agreement by protocol, counting significant differences only, and pairs that agree more."""
+    entry: Entry = {}
+    for p in PROTOCOLS:
+        tau = kendall_tau_matrix(data.significant[p])
+        agreement = summarize_agreement(tau, data.categories)
+        reason = data.no_tau(p, NO_SIGNIFICANT)
+        mean, interval = data.mean_tau(p, agreement.mean, NO_SIGNIFICANT), None
+        if not data.no_intervals:
+            resampled = mean_over_pairs_by_resample(resampled_kendall_tau(data.significant[p], data.weights))
+            interval = percentile_interval(resampled, len(data.matrix.models))
+        pairs = np.abs(data.significant[p].sign).sum(axis=0).astype(int)
+        entry[p] = {
+            "mean": mean,
+            "interval": ends(mean, interval, data.no_intervals),
+            "significant_pairs": dict(zip(data.tasks, pairs, strict=True)),
+            "by_benchmark": each(data.tasks, agreement.by_benchmark, reason),
+            "by_pair": by_pair(data.tasks, tau, reason),
+            "by_category": by_category(agreement, data.categories, reason),
+        }
+    common = _common_tau(data)
+    improved, compared = improved_pairs(common[PROTOCOLS[0]], common[PROTOCOLS[1]])
+    pairs_improved = improved if compared else Missing(data.nothing_compared("significance tau"))
+    return entry | {"improved_pairs": pairs_improved, "compared_pairs": compared}
+
+
+def _common_tau(data: Data) -> dict[str, np.ndarray]:
+    """(benchmarks, benchmarks) over the cells known under both protocols."""
+    return known_in_all({p: kendall_tau_matrix(signs) for p, signs in data.common_significant.items()})
+
+
+def significant_differences(data: Data, entry: Entry) -> Part:
+    """Agreement where only significant differences count: bars, grid, heatmaps, contradictions."""
+    summary, names = {"significance_tau": entry}, data.tasks
+    if not any(is_known(entry[p]["mean"]) for p in PROTOCOLS):
+        return Part(summary)
+    frame = plotted(
+        pd.DataFrame(
+            {"benchmark": name, "protocol": label, "tau": entry[p]["by_benchmark"][name]}
+            for name in names
+            for p, label in LABELS.items()
+        )
+    )
+    direct = frame[frame["protocol"] == LABELS[DIRECT]].sort_values("tau", ascending=False)
+    chart = figures.grouped_bars(
+        frame,
+        x="benchmark",
+        value="tau",
+        title="Mean tau, significant differences only",
+        x_order=direct["benchmark"].tolist(),
+        tooltip=figures.tooltips(benchmark="Benchmark", protocol="Protocol", tau="tau|.3f"),
+    )
+    charts = [Figure("significance_by_benchmark", "Mean tau by benchmark", chart, wide=True, min_width=460)]
+    grids = {p: kendall_tau_matrix(data.significant[p]) for p in PROTOCOLS}
+    of_pairs = by_protocol("significance_by_pair", grids, "{}, all pairs")
+    charts += tau_heatmaps(of_pairs, names, names, without_diagonal=True, row_height=16)
+    categories = list(entry[DIRECT]["by_category"])
+    if categories:
+        grids = {p: category_grid(entry[p]["by_category"]) for p in PROTOCOLS}
+        of_categories = by_protocol("significance_by_category", grids, "{}, categories")
+        charts += tau_heatmaps(of_categories, categories, categories, number_format=".2f", row_height=34)
+    means = own = {p: entry[p]["mean"] for p in PROTOCOLS}
+    if data.lacks_many and entry["compared_pairs"]:
+        common = _common_tau(data)
+        means = {p: known(mean_over_pairs(common[p]), data.no_tau(p, NO_SIGNIFICANT)) for p in PROTOCOLS}
+    parts = [
+        f"{shown_mean(means[p], own[p], entry[p]['interval'])} {UNDER[p]}" for p in PROTOCOLS if is_known(means[p])
+    ]
+    more = (
+        f". {entry['improved_pairs']} of {entry['compared_pairs']} pairs agree more under train before test"
+        if is_known(entry["improved_pairs"])
+        else ""
+    )
+    section = Section(
+        "Counting significant differences only",
+        hint="and pairs of models that two benchmarks contradict each other on",
+        finding="When models that do not differ significantly count as tied, the mean tau is "
+        f"{' and '.join(parts)}{over_both(partly=means != own)}{more}.",
+        explanation="Two models differ significantly if their scores are more than 1.96 standard errors of the "
+        "difference apart. If item results are known, McNemar's test decides. Tau is computed over pairs of "
+        "models, since a tie of A with B and of B with C does not mean that A ties with C.",
+        figures=charts,
+        tables=[
+            Table(
+                "contradictions",
+                "Contradictions: pairs of models that the two benchmarks order significantly in opposite ways",
+                _contradictions(data),
+                folded=True,
+            )
+        ],
+    )
+    return Part(summary, section)
+
+
+def _contradictions(data: Data) -> pd.DataFrame:
+    """One row per pair of benchmarks: the model pairs that both order significantly, but oppositely, by protocol."""
+    names, (first, second) = np.array(data.tasks, dtype=object), np.triu_indices(len(data.tasks), 1)
+    frame = pd.DataFrame({"benchmark": names[first], "with": names[second]})
+    for p, signs in data.significant_side_by_side.items():
+        opposite = opposite_significant_pairs(signs)[first, second].astype(int)
+        frame[LABELS[p]] = opposite if data.matrix.has(p) else [Missing(no_scores(p))] * len(frame)
+    return frame
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Two rankings side by side, rearranged to agree as far as the significant differences allow.
+
+
+def aligned_rankings(data: Data, align: tuple[str, str] | None) -> Part:
+    """Bump plots of the pair that `align` names, else of that of one category (or any) with most significant direct
+    contradictions; and, with intervals asked for, the figures of all pairs of benchmarks.
+
+    Nothing for many models: the time is cubic in them, and nobody can read the figure. Nothing without a significant
+    difference either: then any two rankings can be aligned.
+    """
+    signs, size = data.significant_side_by_side, len(data.tasks)
+    notes = _method_notes(data)
+    pairs = [(i, j) for i in range(size) for j in range(i + 1, size)]
+    if not pairs or len(data.matrix.models) > MOST_MODELS or not any(of.sign.any() for of in signs.values()):
+        return Part({"alignment": []}, notes=notes)
+    if align is not None:
+        shown = data.tasks.index(align[0]), data.tasks.index(align[1])
+    else:
+        opposite = opposite_significant_pairs(signs[DIRECT if data.matrix.has(DIRECT) else PROTOCOLS[1]])
+        categories = data.categories
+        same = [(i, j) for i, j in pairs if categories[i] is not None and categories[i] == categories[j]]
+        shown = max(same or pairs, key=lambda pair: opposite[pair])
+    pairs = pairs if data.resamples > 0 else [shown]
+    rows, charts, sentences = [], [], []
+    for p in PROTOCOLS:
+        better = [better_than(signs[p], column, len(data.matrix.models)) for column in range(size)]
+        for pair in pairs if shown in pairs else [*pairs, shown]:
+            found = _align(data, p, pair, better[pair[0]], better[pair[1]], shown=pair == shown)
+            if found is None:
+                continue
+            row, places = found
+            rows.append(row)
+            if pair == shown:
+                charts.append(
+                    Figure(
+                        f"bump_{p}",
+                        LABELS[p],
+                        _bump_chart(data, p, pair, places),
+                        caption=f"{row['aligned_crossings']} of {row['crossings']} crossings remain. Select a family "
+                        "to see its rank bands.",
+                        min_width=bump_width(data.matrix.labels),
+                    )
+                )
+                sentences.append(
+                    f"{LABELS[p]}: {count(row['opposite_significant_pairs'], 'pair')} of models in significant "
+                    f"contradiction, tau {value_in_words(row['tau'])} as scored and "
+                    f"{value_in_words(row['aligned_tau'])} aligned."
+                )
+    if not charts:
+        return Part({"alignment": rows}, notes=notes)
+    table = pd.DataFrame(
+        {
+            "benchmark": row["benchmarks"][0],
+            "with": row["benchmarks"][1],
+            "protocol": LABELS[row["protocol"]],
+            **{name: value for name, value in row.items() if name not in ("benchmarks", "protocol")},
+        }
+        for row in rows
+    )
+    section = Section(
+        f"Two benchmarks side by side: {data.tasks[shown[0]]} and {data.tasks[shown[1]]}",
+        hint="rearranged to agree as far as significant differences allow",
+        finding=" ".join(sentences),
+        explanation="Two models are in significant contradiction if each benchmark orders them significantly, and in "
+        "opposite ways. Unless `--align` names two benchmarks, the page shows the two with the most contradictions, "
+        "of one category if categories are known. To align them, both rankings are rearranged step by step to agree "
+        "while every significant difference keeps its order. The crossings that remain could not be removed "
+        "in this way. A rank band holds every rank that a model can have if all significant differences are kept.",
+        figures=charts,
+        tables=[
+            Table(
+                "alignment",
+                "Aligned pairs of benchmarks",
+                table,
+                formats={"tau": ".3f", "aligned_tau": ".3f"},
+                labels={
+                    "crossings": "crossings as scored",
+                    "aligned_tau": "tau after alignment",
+                    "aligned_crossings": "crossings after alignment",
+                    "opposite_significant_pairs": "pairs in significant contradiction",
+                    "violations": "significant differences broken (should be 0)",
+                },
+                folded=True,
+            )
+        ],
+    )
+    return Part({"alignment": rows}, section, notes=notes)
+
+
+def _align(
+    data: Data,
+    protocol: str,
+    pair: tuple[int, int],
+    better_first: np.ndarray,
+    better_second: np.ndarray,
+    *,
+    shown: bool,
+) -> tuple[Entry, list[dict[str, Any]]] | None:
+    """The summary's row of two benchmarks under one protocol, over the models known on both (under both protocols where
+    both have scores), and where each model stands if it is `shown`; None for fewer than two models known on both."""
+    scores = (data.common if len(data.models_in_both) else data.scores)[protocol][:, pair]
+    models = np.flatnonzero(np.isfinite(scores).all(axis=1))
+    if len(models) < 2:
+        return None
+    first, second = (better[np.ix_(models, models)] for better in (better_first, better_second))
+    scores = scores[models]
+    ranks = average_ranks(scores)
+    aligned = align_rankings(first, second, ranks[:, 0], ranks[:, 1])
+    tied = "The models known on both benchmarks are tied on one of them."
+    row = {
+        "protocol": protocol,
+        "benchmarks": (data.tasks[pair[0]], data.tasks[pair[1]]),
+        "models": len(models),
+        "tau": known(kendall_tau(scores[:, 0], scores[:, 1]), tied),
+        "crossings": crossings(scores[:, 0], scores[:, 1]),
+        "aligned_tau": known(aligned.tau, tied),
+        "aligned_crossings": aligned.crossings,
+        "opposite_significant_pairs": int((first & second.T).sum()),
+        "violations": violations(aligned.first, first) + violations(aligned.second, second),
+    }
+    if not shown:
+        return row, []
+    places = [
+        {"side": side, "place": place, "of": models[position], "rank": ranks[position, side],
+         "best": int(band.best[position]), "worst": int(band.worst[position])}
+        for side, (order, band) in enumerate(
+            ((aligned.first, rank_bands(first)), (aligned.second, rank_bands(second)))
+        )
+        for place, position in enumerate(order, start=1)
+    ]  # fmt: skip
+    return row, places
+
+
+def _bump_chart(data: Data, protocol: str, pair: tuple[int, int], places: list[dict[str, Any]]) -> alt.LayerChart:
+    matrix = data.matrix
+    scores, errors = matrix.oriented(protocol), matrix.stderr[protocol]
+    columns = [matrix.benchmarks.index(data.tasks[task]) for task in pair]
+    frame = pd.DataFrame(
+        {
+            "model": matrix.labels[place["of"]],
+            "family": matrix.families[place["of"]] or "unknown",
+            "benchmark": data.tasks[pair[place["side"]]],
+            **{name: place[name] for name in ("side", "place", "rank", "best", "worst")},
+            "score": scores[place["of"], columns[place["side"]]],
+            "error": errors[place["of"], columns[place["side"]]],
+        }
+        for place in places
+    )
+    return bump(frame, matrix.families)
+
+
+def _method_notes(data: Data) -> list[str]:
+    """Which rankings are not aligned, which tau is used, and how significance differs from a published one."""
+    notes = []
+    if len(data.matrix.models) > MOST_MODELS:
+        notes.append(f"Rankings of more than {MOST_MODELS} models are not aligned.")
+    if data.variant != "b":
+        notes.append(
+            f"Kendall's tau-{data.variant} instead of tau-b; intervals, families, perplexity and the noise ceiling "
+            f"use tau-b, the test tau-{data.variant}."
+        )
+    if any(source.endswith("lm-harmony") for source in data.matrix.sources):
+        notes.append(
+            "Significance: two models are tied where they differ by at most 1.96 standard errors of their difference, "
+            "and tau-b is taken over pairs of models. The paper prints 0.58 and 0.77 for its own, unpublished "
+            "definition, which does not follow from its published scores; the figures here are this definition's."
+        )
+    return notes

@@ -1,5 +1,5 @@
 """Writes the reference pages that are made from the code: configuration keys, table columns, results, commands,
-glossary, and the two tables of the page on cards.
+glossary, and the three tables of the page on cards.
 
     python docs/generate_reference.py          # rewrite those that are not up to date
     python docs/generate_reference.py --check  # exit 1 where one is not (in the tests)
@@ -16,13 +16,15 @@ from pathlib import Path
 import pyarrow as pa
 import typer
 
-from lm_validity.cli import GROUPS, WORKFLOW, register_commands
-from lm_validity.config.generate import renew
-from lm_validity.config.sections import Cards, Configuration
+from lm_validity.cli import EXIT_CODES, EXIT_CODES_OF, FURTHER, GROUPS, OLD_NAMES, register_commands
+from lm_validity.config.generate import key_schema, renew
+from lm_validity.config.gone import GONE
+from lm_validity.config.sections import Cards
 from lm_validity.pages.page import glossary_text
 from lm_validity.results import CARDS, INTERVALS, KEYS, UNIQUE, lines_of
 from lm_validity.results import COLUMNS as RESULTS
-from lm_validity.site.cards.quantities import QUANTITIES
+from lm_validity.site.cards.values import QUANTITIES
+from lm_validity.site.cards.verdict import CLAUSES
 from lm_validity.tables.schema import COLUMNS
 from lm_validity.words import ReasonCode
 
@@ -32,13 +34,13 @@ MADE = "<!-- Made by docs/generate_reference.py: edit what it reads, not this pa
 
 def configuration_page() -> str:
     """Every key, section by section."""
-    model = Configuration.model_json_schema()
+    model = key_schema()
     lines = [
         "# Configuration keys",
         "",
         MADE,
-        "A configuration is a YAML file. Keys without a default are marked *required*. `config/config.yaml` is the",
-        "demo's, with each key and its meaning in place.",
+        "A configuration is a YAML file. Keys without a default are marked *required*. `lm-validity config --defaults`",
+        "prints all keys as YAML, and `lm-validity config` those of a run. `config/schema.json` is for editors.",
         "",
     ]
     for path, section in _sections(model, model, ""):
@@ -51,7 +53,12 @@ def configuration_page() -> str:
             meaning = _cell(key.get("description", ""))
             lines.append(f"| {word} | {_values(model, key)} | {_default(section, name, key)} | {meaning} |")
         lines.append("")
-    return "\n".join(lines)
+    lines += ["## Keys that are gone", "", "Version 0.3 has one value of each of these keys. A configuration that",
+              "gives this value loads; another value is refused.", "",
+              "| key | value | if you had another one |", "|---|---|---|"]  # fmt: skip
+    for name, (only, instead) in GONE.items():
+        lines.append(f"| `{name}` | `{json.dumps(only)}` | {_cell(instead)} |")
+    return "\n".join([*lines, ""])
 
 
 def _sections(model: dict, section: dict, path: str) -> Iterator[tuple[str, dict]]:
@@ -157,9 +164,18 @@ def _type(kind: pa.DataType) -> str:
 def commands_page() -> str:
     """Every command with its arguments and options."""
     root = typer.main.get_command(register_commands())
-    grouped = {name for names in GROUPS.values() for name in names}
-    lines = ["# Commands", "", MADE, "`lm-validity COMMAND --help` prints the same.", ""]
-    for title, names in {**GROUPS, WORKFLOW: sorted(set(root.commands) - grouped)}.items():
+    groups = {**GROUPS, "Further commands": FURTHER}
+    grouped = {name for names in groups.values() for name in names}
+    groups["Commands that the workflow runs"] = tuple(sorted(set(root.commands) - grouped - set(OLD_NAMES)))
+    lines = ["# Commands", "", MADE, "`lm-validity COMMAND --help` prints the same.", "", "## Exit codes", "",
+             "| command | code | meaning |", "|---|---|---|"]  # fmt: skip
+    lines += [f"| every command | {code} | {meaning} |" for code, meaning in EXIT_CODES.items()]
+    lines += [
+        f"| `{name}` | {code} | {meaning} |" for name, codes in EXIT_CODES_OF.items() for code, meaning in codes.items()
+    ]
+    old = "; ".join(f"`{name}` is `plan {new}`" for name, new in OLD_NAMES.items())
+    lines += ["", f"Old names that are still taken, until 0.4: {old}.", ""]
+    for title, names in groups.items():
         lines += [f"## {title}", ""]
         for name in names:
             lines += _command(root.commands[name], f"lm-validity {name}", 3)
@@ -196,11 +212,13 @@ def glossary_page() -> str:
 
 
 def cards_page() -> str:
-    """The page on cards, written by hand, with its two tables as the code has them."""
+    """The page on cards, written by hand, with its three tables as the code has them."""
     text = (FOLDER / "cards.md").read_text(encoding="utf-8")
     keys = [(f"`{name}`", str(key.default), _cell(key.description or "")) for name, key in Cards.model_fields.items()]
     text = _with_table(text, "| key | default | meaning |", keys)
     lines = [(f"`{one.name}`", one.label, one.section, one.unit, _cell(one.explanation)) for one in QUANTITIES.values()]
+    clauses = [(f"{words[0].upper()}{words[1:]}".format(share="*N*%"), when) for words, when in CLAUSES.values()]
+    text = _with_table(text, "| clause | when |", clauses)
     return _with_table(text, "| quantity | line of the card | section | unit | what it is |", lines)
 
 

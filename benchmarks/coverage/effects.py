@@ -12,7 +12,7 @@ from benchmarks.coverage.results import NOTHING, Result, one
 
 from lm_validity.config.bias_plan import LEAST
 from lm_validity.studies.agreement.statistics.resampling import Interval
-from lm_validity.studies.bias.by_task import interval_over_subsamples
+from lm_validity.studies.bias.effects import interval_over_subsamples
 from lm_validity.studies.bias.statistics.effects import mean_over_tasks
 from lm_validity.studies.signal.statistics.quality import signal_quality
 from lm_validity.studies.signal.statistics.resampling import draw_items, resample_item_means, resampling_interval

@@ -21,9 +21,10 @@ Rows are unique by `UNIQUE`. Those that differ in `interval_for` alone are inter
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, is_dataclass
 from functools import cache
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -32,7 +33,7 @@ from lm_validity.summaries import Missing, entries_of
 from lm_validity.words import Reason, ReasonCode
 
 COLUMNS = {
-    "study": "the report: agreement, factors, signal, bias, items, compare or screening",
+    "study": "the report: agreement, factors, readiness, signal, bias, items, compare or screening",
     "quantity": "what the number is",
     "subject": "what it is of: a benchmark, a model, a family, a category or a task; null: of all together",
     "other": "the other one, where it is of two",
@@ -57,6 +58,7 @@ INTERVALS = {
     "categories": "categories of benchmarks, as a sample of a population of categories",
     "items": "test items, or scores by their standard errors",
     "missing_cells": "the scores that are missing",
+    "prediction": "a prediction: where 95% of the values of models like the others lie",
     "checkpoints": "checkpoints, or other trainings where there are any",
     "differences": "the differences between models, within their noise",
     "coin_flips": "the order of the models, as though coins decided it",
@@ -82,6 +84,24 @@ _INFLUENCE = """
 influence.{protocol}[kind,name=subject]
   .mean_tau                                   tau_mean_without                  tau          -            -
   .first_component                            first_component_without           share        -            -
+"""
+
+_GAP = """
+  .models                                     models                            models       -            -
+  .lead.{protocol}.value                      lead                              score        models       -
+  .lead.{protocol}.interval                   lead                              score        -            families
+  .lead.{protocol}.standard_error             lead_error                        score        models       -
+  .lead.{protocol}.p                          lead_p                            probability  models       -
+  .change.value                               readiness_change                  score        models       -
+  .change.interval                            readiness_change                  score        -            families
+  .change.standard_error                      readiness_change_error            score        models       -
+  .change.p                                   readiness_change_p                probability  models       -
+  .p_adjusted                                 readiness_change_p_adjusted       probability  models       -
+  .without_family.{other}                     readiness_change_without          score        -            -
+  .placebo_rank                               readiness_placebo_rank            rank         placebo_families -
+  .placebo_families                           readiness_placebo_families        families     -            -
+  .checks.{check}.lead.{protocol}             lead_check                        score        models       -
+  .checks.{check}.change                      readiness_change_check            score        models       -
 """
 
 KEYS: Mapping[str, str] = {
@@ -304,6 +324,9 @@ best_by_budget.{protocol}[parameters_b]
   .model                                      best_model                        text         -            -
   .probability_best                           best_model_probability            share        -            -
   .rivals[#place]                             best_model_rival                  text         -            -
+direct_excess.{subject}
+  .value                                      direct_excess                     score        -            -
+  .interval                                   direct_excess                     score        -            prediction
 completion.{protocol}
   .missing_cells                              cells_predicted                   cells        -            -
   .held_out.mean_absolute_error               prediction_error                  score        cells        -
@@ -319,6 +342,18 @@ completion.{protocol}
 """
     + _INFLUENCE
     + _CHECKS,
+    "readiness": """
+models                                        models                            models       -            -
+groups[group]
+  .models.{side}                              models_compared                   models       -            -
+  .families.{side}                            families_compared                 families     -            -
+  .alone.{side}                               models_beyond_overlap             models       -            -
+  .unknown                                    models_of_unknown_side            models       -            -
+  .knots[#place]                              knot                              operations   -            -
+groups[group].together"""
+    + _GAP
+    + "groups[group].benchmarks.{subject}"
+    + _GAP,
     "signal": """
 selection                                     selection                         text         -            -
 conventions
@@ -353,6 +388,7 @@ benchmarks.{subject}
   .signal_quality_interval                    signal_quality_mean               index        -            items
   .signal_quality_null_p                      signal_quality_mean_null_p        probability  models       -
   .signal_quality_walk_p                      signal_quality_mean_walk_p        probability  models       -
+  .steady                                     steady                            yes_or_no    models       -
   .rank_correlation                           rank_correlation_mean             correlation  models       -
   .direction_assumed                          direction_assumed                 yes_or_no    -            -
   .signal_quality_by_size.{size}              signal_quality_of_size            index        -            -
@@ -381,6 +417,7 @@ ranking_consistency.{subject}
   .item_interval                              consistency                       share        -            items
   .coin_flip_interval                         consistency_coin_flips            share        -            coin_flips
   .coin_flip_p                                consistency_coin_flip_p           probability  -            -
+  .lasts                                      consistency_lasts                 yes_or_no    -            -
   .with_last                                  consistency_with_last             share        -            -
   .by_size.{size}                             consistency_of_size               share        -            -
 ranking_consistency.{subject}.pairs[size,first,second]
@@ -395,6 +432,7 @@ ranking_consistency.{subject}
   .fitted.item_interval                       fitted_consistency                share        -            items
   .fitted.coin_flip_interval                  fitted_consistency_coin_flips     share        -            coin_flips
   .fitted.coin_flip_p                         fitted_consistency_coin_flip_p    probability  -            -
+  .fitted.lasts                               fitted_consistency_lasts          yes_or_no    -            -
   .fitted.with_last                           fitted_consistency_with_last      share        -            -
   .fitted.by_size.{size}                      fitted_consistency_of_size        share        -            -
 ranking_consistency.{subject}.fitted.pairs[size,first,second]
@@ -675,6 +713,7 @@ CARDS: Mapping[str, tuple[str, str, Mapping[str, Any]]] = {
     "signal_at_end": ("signal", "above_chance", {}),
     "signal_from": ("signal", "above_chance_from_mean", {}),
     "signal_quality": ("signal", "signal_quality_mean", {}),
+    "steady": ("signal", "steady", {}),
     "settled_from": ("signal", "settled_from", {}),
     "bias": ("bias", "task_effect", {"effect": "bias"}),  # of the experiment with most trials
     "bias_excluded": ("bias", "task_effect_excluded_beyond", {"effect": "bias"}),
@@ -701,6 +740,11 @@ class Row(NamedTuple):
     reason: str | None
     reason_code: str | None
     basis: str | None
+
+    @property
+    def said(self) -> dict[str, Any]:
+        """What `conditions` says."""
+        return dict(json.loads(self.conditions))
 
 
 @dataclass(frozen=True)
@@ -933,3 +977,40 @@ def _rows(study: str, place: _Place, number: _Number) -> Iterator[Row]:
             reason_code=None if lacks is None else lacks.code.value,
             basis=number.counted if number.n is not None else None,
         )
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Reading results.parquet.
+
+
+class Results:
+    """The rows of some quantities of a results.parquet, by what they are of. Of several intervals of a number its first
+    row counts."""
+
+    def __init__(self, path: Path, quantities: Collection[str]) -> None:
+        import pyarrow.parquet as pq
+
+        table = pq.read_table(path, filters=[("quantity", "in", sorted(quantities))])
+        self._rows: dict[_Place, Row] = {}
+        self._of: dict[tuple[str, str | None], list[Row]] = {}
+        for values in zip(*(table.column(name).to_pylist() for name in Row._fields), strict=True):
+            row = Row._make(values)
+            place = (row.quantity, row.subject, row.other, row.protocol, row.conditions)
+            if place not in self._rows:
+                self._rows[place] = row
+                self._of.setdefault((row.quantity, row.subject), []).append(row)
+
+    def one(
+        self, quantity: str, subject: str | None = None, protocol: str | None = None, **conditions: Any
+    ) -> Row | None:
+        """The row of a number that is of one thing; None where there is none."""
+        return self._rows.get(_place(quantity, {"subject": subject, "protocol": protocol, **conditions}))
+
+    def all(self, quantity: str, subject: str | None = None, **conditions: Any) -> list[Row]:
+        """The rows of a subject, in the order of the file, under these conditions among others."""
+        rows = self._of.get((quantity, subject), [])
+        return [row for row in rows if conditions.items() <= row.said.items()] if conditions else list(rows)
+
+    def rows(self, quantity: str) -> list[Row]:
+        """Every number of a quantity, in the order of the file."""
+        return [row for row in self._rows.values() if row.quantity == quantity]

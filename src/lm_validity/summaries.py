@@ -14,8 +14,7 @@ its reason is a note; on a page it is a dash that shows the reason.
 """
 
 import math
-import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import Any, TypeGuard, TypeVar
@@ -124,22 +123,3 @@ def _plain(value: object, where: str, reasons: dict[str, list[str]]) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         raise ValueError(f"{where}: {value} in a summary without a reason")
     return value
-
-
-def reason_of(summary: Mapping[str, Any], keys: Sequence[str], free: Collection[str] = ()) -> str | None:
-    """Why the value under `keys` of a written summary.json is null: the note that names it, or what holds it.
-
-    A note names three places and counts the others. Where none names this one, it is that of the places that differ in
-    the parts in `free` alone, such as the benchmark, if those have one reason. Else None.
-    """
-    place, alike = ".".join(keys), set()
-    like = re.compile(r"\.".join(r"[^.]+" if key in free else re.escape(key) for key in keys))
-    for note in summary.get("notes", ()):
-        places, colon, reason = note.partition(": ")
-        listed = re.sub(r" and \d+ more$", "", places)
-        names = listed.split(", ")
-        if colon and any(place == name or place.startswith(f"{name}.") for name in names):
-            return reason
-        if listed != places and any(like.fullmatch(name) for name in names):
-            alike.add(reason)
-    return alike.pop() if len(alike) == 1 else None

@@ -3,16 +3,15 @@
 Needs selenium (extra `test`) and Debian's packages chromium and chromium-driver; skipped where they are absent.
 """
 
-import json
 import shutil
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
-from lm_validity.site.cards.sources import CardSources
-from lm_validity.site.cards.write import write_cards
-from lm_validity.site.report import build_site
+from lm_validity.pages.page import Page, write_page
+from lm_validity.site.cards.values import CardSources
+from lm_validity.site.first_page import build_site
 from lm_validity.tables.schema import SCORES, write_table
 
 selenium = pytest.importorskip("selenium", reason="selenium is not installed")
@@ -33,8 +32,9 @@ def site(tmp_path_factory) -> Path:
     write_table(frame, SCORES, folder / "scores.parquet")
     sheet = pd.DataFrame({"benchmark": NAMES, "metric": "acc", "output_type": "multiple_choice", "chance": 0.25})
     sheet.to_csv(folder / "benchmarks.csv", index=False)
-    write_cards(CardSources(folder / "scores.parquet", folder / "benchmarks.csv", []), folder / "site")
-    return build_site([folder / "site" / "cards"], folder / "site")
+    write_page(Page("data", "The data", [], []), folder / "data")
+    cards = CardSources(folder / "scores.parquet", folder / "benchmarks.csv", [])
+    return build_site([folder / "data"], folder / "site", cards=cards)
 
 
 @pytest.fixture(scope="module")
@@ -60,23 +60,22 @@ def test_the_table_sorts_by_keyboard_and_leads_to_cards(browser, site, width):
     screen = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", screen)
     browser.get(site.as_uri())
-    WebDriverWait(browser, 30).until(lambda page: len(page.find_elements("css selector", "#cards tbody tr")) == 31)
     fits = "return document.documentElement.scrollWidth <= window.innerWidth"
     assert browser.execute_script(fits)
     assert browser.execute_script("return document.getElementById('x')") is None  # a name is text
-    table = browser.find_element("css selector", "#cards table")
-    items = json.loads(table.get_attribute("data-columns")).index("items")
-    button = table.find_elements("css selector", "th button")[items]
+    table = browser.find_element("css selector", "table.m")
+    assert len(table.find_elements("css selector", "tbody tr")) == 31
+    button = table.find_elements("css selector", "th button")[0]
     button.send_keys(Keys.ENTER)
-    cells = "return [...arguments[0].tBodies[0].rows].map((row) => row.cells[arguments[1]].textContent)"
-    numbers = [int(text) for text in browser.execute_script(cells, table, items)]
-    assert numbers == sorted(numbers, reverse=True) and numbers[0] == 130
-    link = table.find_element("css selector", "tbody a")
-    assert link.text == NAMES[-1]  # the most items
+    names = "return [...arguments[0].tBodies[0].rows].map((row) => row.cells[0].textContent.trim())"
+    shown = browser.execute_script(names, table)
+    assert shown[:30] == [f"bench{i:02}" for i in reversed(range(30))] and NAMES[-1] in shown[30]
+    link = table.find_elements("css selector", "tbody a")[-1]
+    assert link.text == NAMES[-1]
     link.send_keys(Keys.ENTER)
-    WebDriverWait(browser, 30).until(lambda page: page.find_elements("css selector", ".benchmark-card h1"))
-    assert NAMES[-1] in browser.find_element("css selector", "h1").text
+    WebDriverWait(browser, 30).until(lambda page: page.find_elements("css selector", ".verdict"))
+    assert browser.find_element("css selector", ".bench").text == NAMES[-1]
     assert browser.execute_script(fits)
     browser.find_element("css selector", "a.brand").click()
-    WebDriverWait(browser, 30).until(lambda page: page.find_elements("id", "cards"))
+    WebDriverWait(browser, 30).until(lambda page: page.find_elements("css selector", "table.m"))
     assert [entry for entry in browser.get_log("browser") if entry["level"] in ("SEVERE", "WARNING")] == []

@@ -14,7 +14,7 @@ from tests.browser.conftest import open_page, wait_for
 
 from lm_validity.config.sections import Reports
 from lm_validity.pages.page import Finding, Page, Section, Table, write_page
-from lm_validity.site.report import build_site
+from lm_validity.site.first_page import build_site
 from lm_validity.studies.agreement.factors.report import report_factors
 from lm_validity.studies.agreement.report import report_agreement
 from lm_validity.tables.schema import SCORES, write_table

@@ -12,14 +12,13 @@ import pytest
 from scipy import stats
 
 from lm_validity.studies.bias.effects import cell_effects, headline, task_effects, task_tests
-from lm_validity.studies.bias.fits import _fit_laplace
+from lm_validity.studies.bias.hierarchy import SHORT, fit_setting
 from lm_validity.studies.bias.import_published import read_pretrain_on_test
-from lm_validity.studies.bias.provenance import base_drift, mismatched_test_sets
+from lm_validity.studies.bias.report import report_bias
 from lm_validity.studies.bias.statistics.effects import meta_analysis, simulate_pca
 from lm_validity.studies.bias.statistics.model import FORMULAS, build_design, fit_laplace, posterior_predictive
 from lm_validity.studies.bias.statistics.nuts import fit_nuts
-from lm_validity.studies.bias.summary import Cell, Drift, Mismatch, Task, TaskTest, rows_frame
-from lm_validity.studies.bias.table import pair_arms, paired_counts
+from lm_validity.studies.bias.trials import base_drift, mismatched_test_sets, pair_arms, paired_counts
 from lm_validity.tables.schema import TRIALS, write_table
 
 ACCURACIES = Path(__file__).parents[3] / "shared" / "published" / "pretrain_on_test" / "accuracies.csv.gz"
@@ -68,7 +67,7 @@ def test_every_trial_is_there_and_counts_are_rounded(table, trials):
 
 
 def test_table_1(trials):
-    cells = rows_frame(Cell, cell_effects(trials)).set_index(["m", "n", "language_model"])
+    cells = cell_effects(trials).set_index(["m", "n", "language_model"])
     assert len(cells) == 16
     for (m, n), expected in TABLE_1.items():
         found = [cells.loc[(m, n, model), f"{e}_mean"] for model in ("bert", "gpt2") for e in ("boost", "bias")]
@@ -82,7 +81,7 @@ def test_table_1(trials):
 
 def test_tasks(trials):
     rows = task_effects(trials)
-    tasks = rows_frame(Task, rows).set_index("task")
+    tasks = rows.set_index("task")
     assert (tasks["bias"] > 0).sum() == 12
     assert tasks["bias"].abs().idxmax() == "amazon_counterfactual_en"
     assert tasks["bias"].abs().max() == pytest.approx(0.00930625, abs=1e-12)
@@ -101,7 +100,7 @@ def test_tasks(trials):
 
 @pytest.mark.parametrize("effect, excludes", [("bias", 0), ("boost", 1)])
 def test_marginal_effects_agree_with_beta(largest, effect, excludes):
-    fit = _fit_laplace(("main", 100, 500, effect), largest[effect], "overdispersed")
+    fit = fit_setting(("main", 100, 500, effect), largest[effect], "overdispersed")
     assert fit.marginal_excludes_zero == excludes
     low, high = fit.marginal_interval
     assert low < fit.marginal_mean < high
@@ -111,7 +110,7 @@ def test_marginal_effects_agree_with_beta(largest, effect, excludes):
 
 
 def test_no_task_has_a_significant_bias(trials):
-    table = rows_frame(TaskTest, task_tests(trials))
+    table = task_tests(trials)
     bias = table[table["effect"] == "bias"]
     assert len(bias) == 400
     assert (bias["p_adjusted"] >= 0.05).all()
@@ -163,14 +162,14 @@ def test_posterior_predictive_difference(largest):
 
 
 def test_mixed_provenance_is_found(trials):
-    drift = rows_frame(Drift, base_drift(trials))
+    drift = base_drift(trials)
     mixed = drift.loc[drift["mixed"], ["language_model", "m", "n"]]
     assert mixed.values.tolist() == [["bert", 100, 200], ["gpt2", 100, 200], ["gpt2", 100, 500]]
     assert drift.loc[~drift["mixed"], "difference"].abs().max() < 0.006
 
 
 def test_misaligned_rows_are_found(trials):
-    found = rows_frame(Mismatch, mismatched_test_sets(trials))
+    found = mismatched_test_sets(trials)
     at_500 = found[(found["m"] == 100) & (found["n"] == 500)]
     assert at_500["mismatched"].sum() / 500 == pytest.approx(0.214)
     assert len(at_500) == 6
@@ -209,9 +208,6 @@ def test_nuts_agrees_with_laplace(largest):
 @pytest.mark.slow
 def test_the_whole_report(table, tmp_path):
     """48 fits by Laplace; the conclusion under each formula; the time on an idle machine with two cores."""
-    from lm_validity.studies.bias.formulas import SHORT
-    from lm_validity.studies.bias.report import report_bias
-
     write_table(table, TRIALS, tmp_path / "trials.parquet")
     start = time.perf_counter()
     report_bias(tmp_path / "trials.parquet", tmp_path / "bias")

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from lm_validity.cli import imports, reports
 from lm_validity.config.sections import E2LM, E2LM_BATCH_RAMP, Reports
-from lm_validity.studies.signal.report import analyze_signal, summarize
+from lm_validity.studies.signal.report import analyze_signal, signal
 from lm_validity.studies.signal.statistics.quality import (
     autocorrelation,
     overall_score,
@@ -138,7 +138,7 @@ def test_ranking_consistency_of_the_27_released_checkpoints_is_null_with_the_rea
     rows = read_e2lm(PUBLISHED / "curves.csv")
     write_table(rows[rows["iteration"] <= 54_000], SCORES, tmp_path / "scores.parquet")
     found = summary_values(
-        summarize(analyze_signal(tmp_path / "scores.parquet", PUBLISHED / "models.csv", section=Reports(resamples=0)))
+        signal(analyze_signal(tmp_path / "scores.parquet", PUBLISHED / "models.csv", section=Reports(resamples=0)))[1]
     )
     assert {entry["value"] for entry in found["ranking_consistency"].values()} == {None}
     assert any("ranking_consistency.anli_r1.value" in note and "220" in note for note in found["notes"])

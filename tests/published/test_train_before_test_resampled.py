@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from lm_validity.config.sections import Reports
-from lm_validity.site.report import build_site
+from lm_validity.site.first_page import build_site
 from lm_validity.studies.agreement.factors.report import report_factors
 from lm_validity.studies.agreement.report import report_agreement
 from lm_validity.tables.formats.published import read_lm_harmony

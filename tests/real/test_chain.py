@@ -83,7 +83,7 @@ def end(snakemake: subprocess.Popen) -> None:
 
 
 def configuration(name: str, sizes: dict, **more) -> dict:
-    finetuning = {"epochs": 1, "learning_rates": ["1e-4"], "effective_batch": 8}
+    finetuning = {"epochs": 1, "learning_rates": ["1e-4"]}
     evaluation = {"device": "cpu", "max_length": 1024, "max_generated_tokens": 160}
     sheets = {"models": "models.tsv", "benchmarks": "benchmarks.tsv"}
     common = {"name": name, "studies": ["agreement"], "splits": sizes, **sheets}
@@ -131,8 +131,7 @@ def test_the_bias_study_with_both_as_language_models(tasks, seen):
             "language_models": "language_models.tsv",
             "tasks": "tasks.tsv",
             "experiments": {"head": {"m": [20], "n": [20], "subsamples": 2}},
-            "training": {"epochs": 1, "max_length": 64},
-            "pretraining": {"max_length": 64},
+            "training": {"epochs": 1},
         },
     })  # fmt: skip
     lines = [f"{name}\t{model_folder(name)}\tcausal\tsmall\n" for name in MODELS]

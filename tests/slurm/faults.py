@@ -33,7 +33,7 @@ studies: [agreement]
 models: config/fault_models.tsv
 benchmarks: config/fault_benchmarks.tsv
 evaluation: {device: cpu, batch_size: 64}
-finetuning: {learning_rates: [1e-3, 3e-3], epochs: 8, micro_batch: 2}
+finetuning: {learning_rates: [1e-3, 3e-3], epochs: 8, gradient_checkpointing: true}
 batching: {finetune_adapter: {benchmarks: 1, learning_rates: all}}
 size_classes: {miniature: {gpu: 1, cpus: 1, mem_mb: 1000, evaluate_minutes: 2, finetune_minutes: 2}}
 miniature: {pool: config/fault_miniature.tsv}

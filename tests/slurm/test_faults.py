@@ -67,7 +67,7 @@ def test_snakemake_is_killed_and_its_jobs_live_on(project, undisturbed):
     process.kill()
     process.wait()
     orphan = project.finetune_job()
-    said = project.run("lm-validity", "preflight", *CONFIG)
+    said = project.run("lm-validity", "preflight", *CONFIG, code=1)
     assert f"Slurm job {orphan} (rule_finetune_adapter_wildcards_{MODEL}_" in said
     assert "left by a Snakemake" in said and "let it finish" in said
     assert "being computed by another job" in said
@@ -90,7 +90,7 @@ def test_a_damaged_file_in_the_store(shared, undisturbed, tmp_path, show, how, w
     victim = max((project.store / cell).rglob("*"), key=lambda path: path.is_file() and path.stat().st_size)
     content = victim.read_bytes()
     victim.write_bytes(content[: len(content) // 2] if how == "truncated" else content[:-1] + b"?")
-    said = project.run("lm-validity", "preflight", *CONFIG)
+    said = project.run("lm-validity", "preflight", *CONFIG, code=1)
     assert f"{cell}: " in said and "does not have the recorded sha256; will be computed again" in said
     # as the collection targets do: Snakemake does not restore a missing manifest whose descendants exist
     cells = undisturbed.folder / RESULTS / "cells"

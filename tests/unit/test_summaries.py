@@ -14,7 +14,6 @@ from lm_validity.summaries import (
     named,
     number,
     page_only,
-    reason_of,
     summary_values,
     write_summary,
 )
@@ -45,16 +44,6 @@ def test_missing_values_are_null_and_their_reason_is_a_note():
 def test_many_places_of_one_reason_are_counted():
     values = summary_values({"tau": {name: Missing(REASON) for name in "abcde"}})
     assert values["notes"] == [f"tau.a, tau.b, tau.c and 2 more: {REASON}"]
-
-
-def test_the_reason_of_a_null_is_found_again():
-    other = Missing("Another reason.")
-    values = summary_values({"tau": {name: Missing(REASON) for name in "abcde"}, "whole": other})
-    assert reason_of(values, ["tau", "a"]) == REASON
-    assert reason_of(values, ["tau", "e"], ["e"]) == REASON and reason_of(values, ["tau", "e"]) is None  # counted
-    assert reason_of(values, ["whole", "part"]) == other.reason and reason_of(values, ["mean"], ["mean"]) is None
-    two = summary_values({"t": {n: Missing(REASON if n < "e" else other.reason) for n in "abcdefghi"}})
-    assert reason_of(two, ["t", "a"], ["a"]) == REASON and reason_of(two, ["t", "i"], ["i"]) is None  # either of two
 
 
 def test_a_missing_value_has_the_code_of_its_reason():

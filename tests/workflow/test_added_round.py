@@ -62,13 +62,13 @@ def test_a_setting_of_round_1_that_changes_is_seen(planned, tmp_path):
     """The dry run above would show it."""
     project = planned.copy_to(tmp_path / "copy")
     config = project.folder / CONFIG[1]
-    config.write_text(config.read_text().replace("plan:", "finetuning: { rank: 4 }\nplan:"))
+    config.write_text(config.read_text().replace("plan:", "finetuning: { max_length: 500 }\nplan:"))
     batches = [batch for command, _, batch in jobs_of(project) if command == "finetune-adapter"]
     assert batches and not any(".round2" in batch for batch in batches)
 
 
 def rounds(project: Project) -> str:
-    """What `lm-validity rounds` says, with Snakemake's own words; the goal takes every cell."""
+    """What `lm-validity plan run` says, with Snakemake's own words; the goal takes every cell."""
     snakemake = ("scores", "--snakefile", str(ROOT / "Snakefile"), "--cores", "2")
     done = project.lm_validity("rounds", "--goal", "tau=.9999999", *CONFIG, "--", *snakemake)
     assert "goal tau=0.9999999 is reached" in done.stdout

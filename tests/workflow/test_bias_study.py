@@ -51,7 +51,7 @@ def test_a_run_gives_trials_probabilities_and_a_page(finished):
     counted = right.groupby([probabilities[key] for key in keys]).sum()
     assert counted.sort_index().equals(trials.set_index(keys).correct.sort_index().rename(None))
     assert not (finished.folder / RESULTS / "tables" / "scores.parquet").exists()
-    assert "Pretraining on test text" in (finished.folder / RESULTS / "report" / "index.html").read_text()
+    assert "Test text seen" in (finished.folder / RESULTS / "report" / "index.html").read_text()
 
 
 def test_a_planted_bias_is_found_and_none_where_none_was_planted(finished):
@@ -83,7 +83,7 @@ def test_a_lost_batch_is_computed_again_and_nothing_else(finished, tmp_path):
     before, expected = sidecars(project), (project.folder / TRIALS).read_bytes()
     lost = next(cell for cell in sorted(before) if "clean.first_number.m20.n30.subsamples3-4" in cell)
     shutil.rmtree(project.folder / RESULTS / "store" / lost)
-    said = project.lm_validity("preflight", *CONFIG).stdout
+    said = project.lm_validity("preflight", *CONFIG, code=1).stdout
     assert lost in said and "will be computed again" in said
     # the manifest by name: Snakemake does not restore a missing file whose descendants exist (`bias` lists them all)
     project.snakemake(f"{RESULTS}/cells/pretrain_on_test/{lost.split('/')[1]}/all-cells.json", TRIALS, *CONFIG)

@@ -34,7 +34,7 @@ IMPORTED = (
     "lm_validity.cells.runner",
     "lm_validity.cells.training.worker",
     "lm_validity.cells.trials.worker",
-    "lm_validity.cli.cells",
+    "lm_validity.cli.jobs",
     "lm_validity.site.report",
     "lm_validity.studies.agreement.report",
     "lm_validity.studies.bias.report",

@@ -21,7 +21,7 @@ try:
     from lm_validity.errors import InputError
     from lm_validity.files import json_text, read_json, write_text
     from lm_validity.monitor.scheduler import keep_polled_jobs, record_controller
-    from lm_validity.run.grid import REPORTS_OF, Grid
+    from lm_validity.run.grid import Grid, reports_of
     from lm_validity.run.rules import RULES
     from lm_validity.run.scoring import prompt_settings
     from lm_validity.run.scoring import task_sources
@@ -162,7 +162,7 @@ def study_reports(*studies):
         f"{RESULTS}/reports/{name}/summary.json"
         for study in studies
         if study in RUN.configuration.studies
-        for name in REPORTS_OF[study]
+        for name in reports_of(study, RUN.configuration)
     ]
 
 

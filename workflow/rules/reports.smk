@@ -77,6 +77,34 @@ rule report_factors:
         " --benchmarks {input.benchmarks:q} --configfile {params.configfile:q} {params.plan} --output {params.folder:q} > {log:q} 2>&1"
 
 
+rule report_readiness:
+    """Do the groups of models that the configuration names lead at equal compute, and what does preparation change?"""
+    input:
+        scores=f"{RESULTS}/tables/scores.parquet",
+        models=from_user(RUN.configuration.models),
+        benchmarks=from_user(RUN.configuration.benchmarks),
+        plan=from_user(RUN.configuration.plan),
+    output:
+        f"{RESULTS}/reports/readiness/summary.json",
+    log:
+        f"{LOGS}/report_readiness.log",
+    conda:
+        "../../envs/report.yaml"
+    resources:
+        mem_mb=4000,
+        runtime=60,
+    params:
+        agreement=RUN.configuration.agreement.model_dump(),
+        configfile=CONFIGFILE,
+        plan=PLAN_OPTION,
+        folder=subpath(output[0], parent=True),
+    message:
+        "report readiness"
+    shell:
+        "lm-validity report readiness --scores {input.scores:q} --models {input.models:q}"
+        " --benchmarks {input.benchmarks:q} --configfile {params.configfile:q} {params.plan} --output {params.folder:q} > {log:q} 2>&1"
+
+
 rule report_signal:
     """Does a benchmark say something early in training?"""
     input:
@@ -103,7 +131,6 @@ rule report_signal:
     params:
         resamples=RUN.configuration.reports.resamples,
         selection=RUN.configuration.reports.checkpoints,
-        conventions=RUN.configuration.reports.signal.model_dump(),
         configfile=CONFIGFILE,
         folder=subpath(output[0], parent=True),
     message:

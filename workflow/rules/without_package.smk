@@ -26,7 +26,7 @@ class Absent:
 
 
 InputError = ValueError
-build_run = Grid = RULES = REPORTS_OF = prompt_settings = Sheets = keep_polled_jobs = (
+build_run = Grid = RULES = reports_of = prompt_settings = Sheets = keep_polled_jobs = (
     Absent()
 )
 SOURCE_COLUMNS = PRETRAINING_VERSION = None

@@ -152,9 +152,7 @@ class Worker(ABC):
             max_length=evaluation.max_length,
             max_generated_tokens=evaluation.max_generated_tokens,
             window_prefix=document_bos(self.run, self.model.model),
-            answer_start=evaluation.chat_answer_start,
             scorer=evaluation.scorer,
-            generation_cache=evaluation.generation_cache,
             model_id=self.model.model,
             adapter=(point.get("adapter") or {}).get("path"),
             # a copy of what the adapter changes, where the job needs another one of the same base

@@ -1,12 +1,15 @@
 """The command line. Every rule's shell line is one of these subcommands; heavy imports wait until one is called."""
 
 import errno
+import functools
+import signal
 import sys
+from collections.abc import Callable
 from typing import Annotated, Any, NoReturn
 
 import typer
 
-from lm_validity.cli.help import WholeHelp
+from lm_validity.cli.options import WholeHelp
 from lm_validity.errors import CellError, InputError
 
 # what no second attempt mends: a file where a folder should be, no permission, a read-only disk, too long a name
@@ -21,14 +24,33 @@ CELLS = ("torch", "transformers", "tokenizers", "safetensors", "peft", "accelera
 # what typer raises for a wrong command line; its own module of exceptions is private
 UsageError: type[typer.BadParameter] = typer.BadParameter.__base__  # type: ignore[assignment] # it has all that is asked
 
-# Commands in the order of `lm-validity --help`; those in no group are the workflow's own.
+# What `lm-validity --help` lists, in its order. Reference pages list the others too.
 GROUPS = {
     "Results that you have": ("report", "compare", "card", "import", "export", "filter"),
-    "A study of your own": ("init", "cost", "rehearse", "preflight", "status", "findings", "forget"),
-    "A study that fine-tunes some cells only": ("plan", "next", "rounds", "add-model"),
-    "Tools": ("gpu-check", "lm-eval", "simulate"),
+    "A study of your own": ("init", "config", "cost", "rehearse", "preflight", "status", "findings", "forget", "plan"),
+    "Tools": ("gpu-check",),
 }
-WORKFLOW = "Commands that the workflow runs"
+FURTHER = ("lm-eval", "simulate")
+OLD_NAMES = {"next": "next", "rounds": "run", "add-model": "add-model"}  # until 0.4 -> subcommand of `plan`
+
+# What a script learns from the exit code of any command, and of some. Every other command ends with 0 or 2.
+EXIT_CODES = {
+    "0": "Done.",
+    "1": "Something is not as wanted, see below. Or an error of the program itself, with a traceback.",
+    "2": "Bad input, or something is missing here: one line with a hint on standard error. Nothing half-written.",
+    "128 + n": "Ended by signal n: 130 by Ctrl-C, 143 by a time limit or `scancel`.",
+}
+EXIT_CODES_OF = {
+    "preflight": {"1": "There are problems."},
+    "rehearse": {"1": "A model does not fit its GPUs, or cannot be run as configured."},
+    "gpu-check": {"1": "A check failed.", "2": "torch can use no GPU here."},
+    "plan run": {
+        "1": "The goal is not reached, and no remaining cell would help.",
+        "other": "Snakemake failed: its exit code.",
+    },
+    "card": {"other": "Snakemake failed: its exit code."},
+    "check-cells": {"1": "Cells failed, or are of another recipe."},
+}
 
 
 class GroupedHelp(WholeHelp):
@@ -36,9 +58,10 @@ class GroupedHelp(WholeHelp):
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # typer's copy of click is private
         """Write the groups."""
-        others = sorted(set(self.commands) - {name for names in GROUPS.values() for name in names})
-        for title, names in {**GROUPS, WORKFLOW: others}.items():
+        for title, names in GROUPS.items():
             self.write_group(formatter, title, names)
+        formatter.write_paragraph()
+        formatter.write_text("Further commands, those of the workflow among them: docs/reference/commands.md")
 
 
 app = typer.Typer(
@@ -71,42 +94,30 @@ def _options(
 
 def register_commands() -> typer.Typer:
     """The whole command line; its modules are imported only now."""
-    from lm_validity.cli import (
-        card,
-        cells,
-        compare,
-        exports,
-        filters,
-        gpu,
-        imports,
-        init,
-        lm_eval,
-        miniature,
-        overview,
-        plan,
-        rehearse,
-        reports,
-        rounds,
-        run,
-        simulate,
-    )
+    from lm_validity.cli import imports, jobs, plan, reports, study, tools
 
-    for module in (cells, gpu, run, overview, card, plan, rounds, rehearse, compare, init, lm_eval):
+    for module in (reports, imports, study, plan, tools, jobs):
         module.register(app)
-    for name, module in {
-        "import": imports,
-        "export": exports,
-        "report": reports,
-        "miniature": miniature,
-        "filter": filters,
-        "simulate": simulate,
-    }.items():
-        app.add_typer(module.app, name=name)
+    for old, new in OLD_NAMES.items():
+        app.command(old, help=f"Old name of `plan {new}`, until 0.4.")(_renamed(plan.SUBCOMMANDS[new], old, new))
     return app
 
 
+def _renamed(command: Callable[..., int | None], old: str, new: str) -> Callable[..., int | None]:
+    """The command, which says first what it is called now."""
+
+    @functools.wraps(command)
+    def call(**given: object) -> int | None:
+        print(
+            f"note: `lm-validity {old}` is now `lm-validity plan {new}`. The old name goes with 0.4.", file=sys.stderr
+        )
+        return command(**given)
+
+    return call
+
+
 def main() -> None:
-    """Run the command line: exit 0 on success, 2 with one line on bad input."""
+    """Run the command line. Exit codes: EXIT_CODES."""
     register_commands()
     try:
         code = app(standalone_mode=False)
@@ -118,7 +129,7 @@ def main() -> None:
         command = error.ctx.command_path if error.ctx else "lm-validity"
         _refuse(error.format_message().replace("Value error, ", ""), f"`{command} --help` lists what it takes.")
     except typer.Abort:
-        sys.exit(1)
+        sys.exit(128 + signal.SIGINT)
     except (InputError, CellError) as error:
         _refuse(error.problem, error.hint)
     except ModuleNotFoundError as error:

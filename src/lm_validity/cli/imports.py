@@ -1,4 +1,4 @@
-"""`lm-validity import …`: score files of others into our tables."""
+"""`lm-validity import …` and `export …`: result files of other programs into our tables, and back."""
 
 from pathlib import Path
 from shlex import quote
@@ -6,10 +6,13 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from lm_validity.cli.help import make_group, paths_or_command
+from lm_validity.cli.options import make_group, paths_or_command
 from lm_validity.errors import InputError
+from lm_validity.terminal import say
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from lm_validity.tables.formats.score_files import CsvOptions, ImportOptions
 
 Choice = TypeVar("Choice", bound=str | None)
@@ -17,6 +20,13 @@ NAME = "FILES..."  # of the command without a name, as the help lists it
 app = make_group(
     "Turn result files from elsewhere into tables. The format is recognised by content.", paths_or_command(NAME)
 )
+
+
+def register(root: typer.Typer) -> None:
+    """Add this module's subcommands."""
+    root.add_typer(app, name="import")
+    root.add_typer(exports, name="export")
+
 
 # Options of `import` and of `report`
 Output = Annotated[Path, typer.Option(help="Folder for the tables.")]
@@ -205,8 +215,8 @@ def _import(results: list[Path], output: Path, **given: Any) -> None:
 
     paths, options = import_options(results, **given)
     scores, log = import_files(paths, output, options)
-    print("\n".join([*log.lines(scores), f"Written: {output / 'scores.parquet'}"]))
-    print(f"Pages of these scores: lm-validity report {quote(str(output))} --output report")
+    say(*log.lines(scores), f"Written: {output / 'scores.parquet'}")
+    say(f"Pages of these scores: lm-validity report {quote(str(output))} --output report")
 
 
 def import_options(
@@ -300,3 +310,66 @@ def _one_of(option: str, value: str | None, known: tuple[Choice, ...]) -> Choice
         if one == value:
             return one
     raise InputError(f"{option} {value}: not known.", f"choose one of {', '.join(filter(None, known))}.")
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Exports
+
+Benchmarks = Annotated[
+    Path | None,
+    typer.Option(
+        help="Benchmarks sheet (CSV or TSV): fills in metrics, directions and num_fewshot that the table lacks."
+    ),
+]
+exports = make_group("Write tables in the formats of other programs.")
+
+
+@exports.command("lm-eval")
+def export_lm_eval(
+    scores: Annotated[Path, typer.Argument(help="scores.parquet")],
+    output: Annotated[Path, typer.Option(help="Folder for the result files, one folder per model.")],
+    benchmarks: Benchmarks = None,
+) -> None:
+    """Turn scores.parquet into result files in lm-eval's layout, which `import lm-eval` reads back."""
+    from lm_validity.tables.formats.export_lm_eval import write_lm_eval
+
+    written = write_lm_eval(_scores(scores, benchmarks), output)
+    say(f"{output}: {len(written)} result files")
+
+
+@exports.command("every-eval-ever")
+def export_every_eval_ever(
+    scores: Annotated[Path, typer.Argument(help="scores.parquet")],
+    output: Annotated[
+        Path, typer.Option(help="Folder for the files, which are in data/<collection>/<developer>/<model>/ below it.")
+    ],
+    organization: Annotated[str, typer.Option(help="Who publishes the scores.")],
+    relationship: Annotated[
+        str,
+        typer.Option(help="Relationship to the models' developers: first_party, third_party, collaborative or other."),
+    ] = "other",
+    collection: Annotated[str, typer.Option(help="Name of the collection of files.")] = "lm-validity",
+    benchmarks: Benchmarks = None,
+    schema: Annotated[
+        Path | None, typer.Option(help="eval.schema.json to check the files against. Default: the installed package's.")
+    ] = None,
+) -> None:
+    """Turn scores.parquet into files of every_eval_ever, one per evaluation of a model."""
+    from lm_validity.tables.formats.export_every_eval_ever import with_directions, write_every_eval_ever
+    from lm_validity.tables.formats.import_every_eval_ever import find_schema
+
+    rules = find_schema(schema)
+    known, unknown = with_directions(_scores(scores, benchmarks))
+    written = write_every_eval_ever(known, output, organization, relationship, collection, rules)
+    if unknown:
+        say(f"Left out, since it is not known whether higher is better: {', '.join(unknown)}.")
+    say(f"{output}: {len(written)} files, {'' if rules else 'not '}checked against the schema of every_eval_ever")
+
+
+def _scores(path: Path, benchmarks: Path | None) -> "pd.DataFrame":
+    """The table, with what it leaves open from the sheet."""
+    from lm_validity.tables.schema import read_scores
+    from lm_validity.tables.sheets import completed, read_benchmarks
+
+    scores = read_scores(path)
+    return scores if benchmarks is None else completed(scores, read_benchmarks(benchmarks))

@@ -1,21 +1,48 @@
-"""`lm-validity plan`: which models are fine-tuned on which benchmarks, from expected cost and before any score."""
+"""`lm-validity plan`: which models are fine-tuned on which benchmarks, first from expected cost and before any score,
+then in rounds by what was measured."""
 
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from lm_validity.cli.configfile import DEFAULT, Calibration, Configfile
-from lm_validity.config.load import load_run
+from lm_validity.cli.options import DEFAULT, Calibration, Configfile, WholeHelp
+from lm_validity.config.load import Run, build_run, load_run, read_values
 from lm_validity.errors import InputError
+from lm_validity.terminal import say
+from lm_validity.words import count, listing
+
+if TYPE_CHECKING:
+    from lm_validity.site.rounds import Goal, Round
+
+NAMED = 6  # benchmarks listed where some were not counted
+GoalOption = Annotated[
+    str | None,
+    typer.Option(
+        help="Goal of the agreement study. tau=.95: the expected agreement with the full grid's ranking. rank=2: no "
+        "rank interval reaches more than 2 places up or down. budget=500: the hours that the whole plan takes."
+    ),
+]
+Seed = Annotated[int, typer.Option(min=0, help="Seed of the first round.")]
 
 
 def register(app: typer.Typer) -> None:
-    """Add this module's subcommand."""
-    app.command()(plan)
+    """Add `plan` with its subcommands."""
+    group = typer.Typer(
+        cls=WholeHelp, invoke_without_command=True, subcommand_metavar="[COMMAND [ARGS]...]", rich_markup_mode=None
+    )
+    group.callback()(plan)
+    for name, command in SUBCOMMANDS.items():
+        group.command(name)(command)
+    app.add_typer(group, name="plan")
 
 
 def plan(
+    context: typer.Context,
     configfile: Configfile = DEFAULT,
     design: Annotated[
         Literal["cheap-and-block", "balanced"],
@@ -39,6 +66,13 @@ def plan(
 ) -> None:
     """Write the sheet of cells to fine-tune, and say what it costs and saves. If the configuration already has a plan,
     --cells and --audit add a round to it."""
+    if context.invoked_subcommand is not None:
+        sources = {name: context.get_parameter_source(name) for name in context.params}
+        given = [f"--{name}" for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"]
+        if given:
+            later = f"plan {context.invoked_subcommand}"
+            raise InputError(f"{given[0]} stands before the subcommand of `{later}`.", f"write {later} {given[0]} ...")
+        return
     from lm_validity.config.plan import read_cells
     from lm_validity.monitor import planning
     from lm_validity.monitor.cost import Estimator
@@ -72,12 +106,243 @@ def plan(
         added = planning.first_plan(estimator, costs, design, seed, budget)
     planned = [*before.values(), *added]
     write_plan(place, planned, run)
-    print(f"{place}: {len(planned):,} of {len(costs):,} pairs of model and benchmark, {len(added):,} of them new")
+    say(f"{place}: {len(planned):,} of {len(costs):,} pairs of model and benchmark, {len(added):,} of them new")
     for reason in dict.fromkeys(one.reason for one in added):
-        print(f"  {reason}: {sum(one.reason == reason for one in added):,}")
-    print(describe_savings(estimator, [(one.model, one.benchmark) for one in planned]))
+        say(f"  {reason}: {sum(one.reason == reason for one in added):,}")
+    say(describe_savings(estimator, [(one.model, one.benchmark) for one in planned]))
     warnings = (describe_hours_of_a_gpu(estimator), describe_uncounted(estimator))
     for line in filter(None, (planning.describe_whole(costs, planned), *warnings)):
-        print(line)
+        say(line)
     if not is_plan_of(run, place):
-        print(f"Set `plan: {place}` in {configfile}.")
+        say(f"Set `plan: {place}` in {configfile}.")
+
+
+def next_round(goal: GoalOption = None, configfile: Configfile = DEFAULT, calibration: Calibration = None) -> None:
+    """Add a round, and say why. Agreement study, with --goal: the unmeasured cells that make the ranks most certain for
+    the fewest hours. They count towards ranks, not towards agreement. Bias study, if tasks stop on the width of their
+    interval: a batch of subsamples for the tasks whose interval is too wide."""
+    from lm_validity.site.rounds import parse_goal
+
+    _add_rounds(configfile, None if goal is None else parse_goal(goal), calibration)
+
+
+def run_rounds(
+    goal: GoalOption = None,
+    arguments: Annotated[list[str] | None, typer.Argument(help="Arguments for snakemake, after a --.")] = None,
+    configfile: Configfile = DEFAULT,
+    seed: Seed = 0,
+    calibration: Calibration = None,
+) -> None:
+    """Run the workflow, add a round as `plan next` does, and repeat until there is nothing to add. If the
+    configuration's `plan` names a file that does not exist yet, write the first plan to it. A second call continues."""
+    from lm_validity.site.rounds import parse_goal
+
+    wanted, options = None if goal is None else parse_goal(goal), tuple(arguments or ())
+    _check_that_it_runs(options)
+    if wanted is None:
+        _studies_that_go_on(configfile, wanted)
+    else:
+        _plan_first(configfile, wanted, seed, calibration, options)
+    while True:
+        _run_workflow(configfile, *options)
+        found, added = _add_rounds(configfile, wanted, calibration)
+        if added:
+            continue
+        if found is not None and not found.reached:
+            sys.exit(1)
+        return
+
+
+def add_model(
+    model: Annotated[str, typer.Argument(help="Id of the model. Its row must already be in the models sheet.")],
+    goal: Annotated[
+        str | None,
+        typer.Option(
+            help="rank=2: its rank interval reaches at most 2 places up or down. budget=5: hours of its cells. Without "
+            "a goal, nothing is planned."
+        ),
+    ] = None,
+    configfile: Configfile = DEFAULT,
+    output: Annotated[
+        Path | None,
+        typer.Option(help="File of the plan, if there is none yet. Default: plan.tsv beside the configuration."),
+    ] = None,
+    calibration: Calibration = None,
+) -> None:
+    """Say which few cells place a new model among those of a finished study, at what cost, and with what interval. With
+    --goal, these cells become a round of the plan."""
+    from lm_validity.monitor.cost import Estimator
+    from lm_validity.monitor.planning import check_place, is_plan_of, training_costs, write_plan
+    from lm_validity.site.rounds import (
+        describe_cells,
+        describe_joining,
+        earlier_cells,
+        joining_cells,
+        parse_goal,
+        place_model,
+    )
+
+    wanted = None if goal is None else parse_goal(goal)
+    if wanted is not None and wanted.kind == "tau":
+        raise InputError(f"--goal {goal}: one model cannot be ranked.", "write rank=2 or budget=5.")
+    run = load_run(configfile)
+    earlier = earlier_cells(run, model)
+    place = None if wanted is None else check_place(run, configfile, output, adds_a_round=True)
+    found = place_model(run, model, training_costs(Estimator(run, map(load_run, calibration or ()))))
+    for line in describe_joining(found):
+        say(line)
+    if place is None or wanted is None:
+        return
+    say(describe_cells(found, wanted))
+    cells = joining_cells(found, wanted, earlier)
+    if not cells:
+        return
+    write_plan(place, [*earlier.values(), *cells], run)
+    say(f"{place}: {count(len(cells), 'cell')} of {model} added as round {cells[0].round}")
+    if not is_plan_of(run, place):
+        say(f"Set `plan: {place}` in {configfile}.")
+
+
+SUBCOMMANDS: dict[str, Callable[..., int | None]] = {"next": next_round, "run": run_rounds, "add-model": add_model}
+
+
+def _check_that_it_runs(options: Iterable[str]) -> None:
+    """Raises InputError for the usual options of Snakemake with which it ends well and has computed nothing, before
+    anything is written. Of all others, `_check_counted` and the tables say whether the work was done."""
+    for one in options:
+        if one == "--unlock" or one.startswith(("-n", "--dry")):
+            raise InputError(
+                f"{one}: with it, Snakemake does not run the workflow, but the next round depends on its results.",
+                f"run `snakemake {one}` itself with --configfile. If the plan is not written yet, use "
+                "results/<run>/unplanned.yaml.",
+            )
+
+
+def _plan_first(
+    configfile: Path, goal: "Goal", seed: int, calibration: Iterable[Path] | None, options: tuple[str, ...]
+) -> None:
+    """Write the first round, unless it is there. Documents are counted before, so that cheap benchmarks are known."""
+    import yaml
+
+    from lm_validity.files import write_text
+    from lm_validity.monitor.cost import Estimator
+    from lm_validity.monitor.planning import first_plan, total, training_costs, write_plan
+
+    values = read_values(configfile)
+    place = values.get("plan") if isinstance(values, dict) else None
+    if not isinstance(values, dict) or not isinstance(place, str) or not place:
+        raise InputError(
+            f"{configfile}: key 'plan' names no file.", "set `plan: plan.tsv`. The plan will be written there."
+        )
+    if Path(place).is_file():
+        return
+    unplanned = values | {"plan": None}
+    run = build_run(unplanned, str(configfile))
+    copy = run.results / "unplanned.yaml"
+    write_text(copy, yaml.safe_dump(unplanned))
+    _run_workflow(copy, "prefetch", *options)
+    _check_counted(run)
+    estimator = Estimator(run, map(load_run, calibration or ()))
+    costs = training_costs(estimator)
+    cells = first_plan(estimator, costs, "cheap-and-block", seed, None)
+    if goal.kind == "budget" and total(costs, ((one.model, one.benchmark) for one in cells)).hours > goal.value:
+        cells = first_plan(estimator, costs, "cheap-and-block", seed, goal.value)
+    write_plan(Path(place), cells, run)
+    say(f"{place}: round 1, {len(cells):,} of {len(costs):,} pairs of model and benchmark")
+
+
+def _check_counted(run: Run) -> None:
+    """Raises InputError where Snakemake ended well and benchmarks have no record: it was asked for something else than
+    to run the workflow (--summary, --lint, --touch, --dag), and cheap benchmarks cannot be told from costly ones."""
+    from lm_validity.run.participants import Participants
+
+    folder = run.results / "prefetch" / "benchmarks"
+    missing = [name for name in Participants(run).used_benchmarks if not (folder / f"{name}.json").is_file()]
+    if missing:
+        raise InputError(
+            f"{folder}: Snakemake ended well, but documents of {count(len(missing), 'benchmark')} are not counted "
+            f"({listing(missing, NAMED)}), so no plan was written.",
+            "leave out options with which Snakemake does not run the workflow.",
+        )
+
+
+def _run_workflow(configfile: Path, *options: str) -> None:
+    code = run_to_its_end((sys.executable, "-m", "snakemake", *options, "--configfile", str(configfile)))
+    if code:
+        sys.exit(code)
+
+
+def run_to_its_end(command: Sequence[str]) -> int:
+    """Run a command; its exit code, 128 + number where a signal ended it, or came here and it ended with 0.
+
+    Ctrl-C reaches the command too, which may take a while to stop its jobs: it is waited for. (`subprocess.run` would
+    kill it after a quarter of a second.) SIGTERM is passed on to it.
+    """
+    received: list[int] = []
+    with subprocess.Popen(command) as process:
+
+        def pass_on(number: int, frame: object) -> None:
+            received.append(number)
+            if number == signal.SIGTERM:
+                process.send_signal(number)
+
+        before = {number: signal.signal(number, pass_on) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            code = process.wait()
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+    if code == 0 and received:
+        return 128 + received[0]
+    return 128 - code if code < 0 else code
+
+
+def _add_rounds(
+    configfile: Path, goal: "Goal | None", calibration: Iterable[Path] | None
+) -> "tuple[Round | None, int]":
+    """(the agreement study's round, if a goal is given; how many rows the plans of all studies got)."""
+    run, adding = _studies_that_go_on(configfile, goal)
+    found = None if goal is None else _add_round(configfile, goal, calibration)
+    added = 0 if found is None else len(found.cells)
+    for add in adding:
+        lines, rows = add(run)
+        added += rows
+        for line in lines:
+            say(line)
+    return found, added
+
+
+def _studies_that_go_on(
+    configfile: Path, goal: "Goal | None"
+) -> "tuple[Run, list[Callable[[Run], tuple[list[str], int]]]]":
+    """The run, and what adds to the plans of its bias study. Raises InputError where nothing can be added:
+    before the workflow, which may take days."""
+    from lm_validity.site.rounds import add_batch
+
+    run = load_run(configfile)
+    adding: list[Callable[[Run], tuple[list[str], int]]] = [] if run.bias_plan is None else [add_batch]
+    if goal is None and not adding:
+        raise InputError(
+            f"{configfile}: no study in it continues without a goal.",
+            "give --goal for a plan of the agreement study, or set bias.stop_at_half_width.",
+        )
+    return run, adding
+
+
+def _add_round(configfile: Path, goal: "Goal", calibration: Iterable[Path] | None) -> "Round":
+    """The round (`site.rounds.Round`), in the plan now if it has cells."""
+    from lm_validity.monitor.cost import Estimator
+    from lm_validity.monitor.planning import training_costs, write_plan
+    from lm_validity.site.rounds import check_finished, choose_round, describe_round, plan_place, standing_of
+
+    run = load_run(configfile)
+    place = plan_place(run, configfile)
+    standing = standing_of(run)
+    assert run.plan is not None, "plan_place has seen to it"
+    check_finished(standing, run.plan)
+    found = choose_round(standing, goal, training_costs(Estimator(run, map(load_run, calibration or ()))))
+    if found.cells:
+        write_plan(place, [*run.plan.values(), *found.cells], run)
+    for line in describe_round(found):
+        say(line)
+    return found

@@ -1,29 +1,110 @@
-"""`lm-validity report …`: from tables only, so they also run on published or imported scores."""
+"""`lm-validity report …`, and what else is made from results that are there: `compare` and `simulate`.
+
+Reports read tables only, so they also run on published or imported scores."""
 
 from pathlib import Path
+from shlex import quote
 from typing import Annotated, Literal
 
 import typer
 
-from lm_validity.cli.configfile import takes_section
-from lm_validity.cli.help import make_group, paths_or_command
-from lm_validity.cli.report_site import NAME, report_site
+from lm_validity.cli import imports
+from lm_validity.cli.options import make_group, paths_or_command, say_findings, site_reports, takes_section
 from lm_validity.config.load import load_run
-from lm_validity.config.sections import Reports, Screening, SignalConventions
+from lm_validity.config.sections import REPORTS, Agreement, Reports, Screening, SignalConventions
+from lm_validity.terminal import say
 
+NAME = "DIR_OR_FILES..."  # of the command without a name, as the help lists it
 app = make_group(
     "Write one report from tables, or all that the data allow from result files. "
     "If a folder has a subcommand's name, write ./signal.",
     paths_or_command(NAME),
 )
-app.command(NAME)(report_site)
 Scores = Annotated[Path, typer.Option(help="scores.parquet")]
 Models = Annotated[Path, typer.Option(help="Models sheet (CSV or TSV).")]
 Benchmarks = Annotated[Path, typer.Option(help="Benchmarks sheet (CSV or TSV).")]
 Output = Annotated[Path, typer.Option(help="Folder for summary.json, tables, figures and the page.")]
+GroupsOfModels = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="A group of models: 'released>=2023-11', family=NAME, or a column of 0 and 1 of the models sheet. May be "
+        "given several times."
+    ),
+]
 Plan = Annotated[Path | None, typer.Option(help="Plan sheet: cells outside it do not count as missing.")]
 PlannedBy = Annotated[Path | None, typer.Option(help="The run's configuration, which says what was planned.")]
 CONVENTIONS = (f"signal.{key}" for key in SignalConventions.model_fields)
+
+
+def register(root: typer.Typer) -> None:
+    """Add this module's subcommands."""
+    root.add_typer(app, name="report")
+    root.command()(compare)
+    root.add_typer(simulations, name="simulate")
+
+
+@app.command(NAME)
+def report_site(
+    results: Annotated[
+        list[Path],
+        typer.Argument(
+            help="Result files of any known format, folders to search for them, or tables (scores, items, trials). "
+            "PROTOCOL=FOLDER (direct, train_before_test) for the results of one protocol."
+        ),
+    ],
+    output: Annotated[Path, typer.Option(help="Folder for the site.")],
+    models: Annotated[Path | None, typer.Option(help="Models sheet, such as an edited OUTPUT/models.tsv.")] = None,
+    benchmarks: Annotated[
+        Path | None, typer.Option(help="Benchmarks sheet, such as an edited OUTPUT/benchmarks.tsv.")
+    ] = None,
+    beside: Annotated[
+        Path | None,
+        typer.Option(help="scores.parquet of other models, which are shown on the benchmarks that both have."),
+    ] = None,
+    model: imports.ModelNames = None,
+    path: imports.PathPattern = None,
+    protocol: imports.Protocol = None,
+    prepared_on: imports.PreparedOn = None,
+    groups: imports.Groups = "keep",
+    errors_from_items: imports.ErrorsFromItems = False,
+    tokens_per_step: imports.TokensPerStep = None,
+    format_name: imports.FormatName = None,
+    strict: imports.Strict = False,
+    columns: imports.Columns = "",
+    scores: imports.ScoreColumns = "",
+    across: imports.Across = None,
+    percent: imports.Percent = False,
+    as_is: imports.AsIs = False,
+    repeats: imports.RepeatsOf = "refuse",
+    plan: Annotated[Path | None, typer.Option(help="Plan sheet: cells outside it do not count as missing.")] = None,
+    resamples: Annotated[
+        int, typer.Option(min=0, help="Resamples for intervals. 0 skips the intervals that need them.")
+    ] = REPORTS.resamples,
+    processes: Annotated[int, typer.Option(min=1, help="Reports written at the same time.")] = 2,
+    group: GroupsOfModels = None,
+) -> None:
+    """Import results, guess the sheets, and write every report that the data allow as one site."""
+    from lm_validity.site.report import Given
+    from lm_validity.site.report import report_site as write
+
+    paths, options = imports.import_options(
+        results,
+        model=model,
+        path=path,
+        protocol=protocol,
+        prepared_on=prepared_on,
+        groups=groups,
+        errors_from_items=errors_from_items,
+        tokens_per_step=tokens_per_step,
+        format_name=format_name,
+        strict=strict,
+        csv=imports.csv_options(columns, scores, across, repeats, percent=percent, as_is=as_is),
+    )
+    agreement = Agreement(groups=tuple(dict.fromkeys(group or ())))
+    section = Reports(resamples=resamples)
+    given = Given(models, benchmarks, beside, options, section, processes, plan=plan, agreement=agreement)
+    say(*write(paths, output, given))
+    say_findings(output, site_reports(output), quote(str(output)))
 
 
 @app.command("agreement")
@@ -64,6 +145,24 @@ def factors(
     from lm_validity.studies.agreement.factors.report import report_factors
 
     report_factors(scores, models, benchmarks, output, section, plan)
+
+
+@app.command("readiness")
+@takes_section("agreement", "knots")
+def readiness(
+    scores: Scores,
+    models: Models,
+    benchmarks: Benchmarks,
+    output: Output,
+    section: Agreement,
+    group: GroupsOfModels = None,
+    plan: Plan = None,
+) -> None:
+    """Does a group of models lead at equal compute, and is it ahead once all are prepared for the test?"""
+    from lm_validity.studies.agreement.readiness import report_readiness
+
+    named = section.model_copy(update={"groups": tuple(dict.fromkeys(group))}) if group else section
+    report_readiness(scores, models, benchmarks, output, named, plan)
 
 
 @app.command("screening")
@@ -134,3 +233,49 @@ def items(
     from lm_validity.studies.items.item_report import report_items
 
     report_items(scores, items, output, tuple(documents or ()), benchmarks, models)
+
+
+def compare(
+    model_a: Annotated[str, typer.Argument(help="The first model, as the scores table names it.")],
+    model_b: Annotated[str, typer.Argument(help="The model to compare it with.")],
+    scores: Annotated[Path, typer.Option(help="scores.parquet")],
+    items: Annotated[Path | None, typer.Option(help="items.parquet, to compare item by item.")] = None,
+    benchmarks: Annotated[Path | None, typer.Option(help="Benchmarks sheet (CSV or TSV), for metrics.")] = None,
+    output: Annotated[Path | None, typer.Option(help="Folder for a page, its tables and summary.json.")] = None,
+) -> None:
+    """Compare two models on every benchmark that both have."""
+    from lm_validity.studies.items.compare import compare_models, comparison_lines, write_comparison
+
+    summary = compare_models(model_a, model_b, scores, items, benchmarks)
+    say(*comparison_lines(summary))
+    if output is not None:
+        write_comparison(summary, output)
+        say(f"Page: {output / 'index.html'}")
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# `lm-validity simulate …`: simulations that explain a study's statistics.
+
+simulations = make_group("Run a simulation and write its page.")
+Pages = Annotated[Path, typer.Option(help="Folder for the page, its figures and tables.")]
+
+
+@simulations.command("pca")
+def pca(output: Pages, splits: Annotated[int, typer.Option(min=2, help="Splits for each rank and n.")] = 100) -> None:
+    """Simulate principal components fitted on test rows: a case in which unlabelled test data inflate a score."""
+    from lm_validity.studies.bias.simulations import write_pca_simulation
+
+    write_pca_simulation(output, splits)
+
+
+@simulations.command("prior")
+def prior(
+    trials: Annotated[Path, typer.Option(help="trials.parquet, for the layout of the simulated data.")],
+    output: Pages,
+    formula: Annotated[str, typer.Option(help="equations, notebooks or overdispersed.")] = "overdispersed",
+    draws: Annotated[int, typer.Option(min=10, help="Simulated data sets.")] = 300,
+) -> None:
+    """Show what the priors of the bias study's model imply before any data."""
+    from lm_validity.studies.bias.simulations import write_prior_simulation
+
+    write_prior_simulation(trials, output, formula, draws)

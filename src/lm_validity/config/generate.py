@@ -1,9 +1,9 @@
-"""Writes what is generated from the configuration's models: the comments of config/config.yaml and its JSON schema.
+"""Writes what is generated from the configuration's models: its JSON schema, and every key as YAML.
 
-    python -m lm_validity.config.generate          # rewrite both files, keeping the demo's values
-    python -m lm_validity.config.generate --check  # exit 1 where a file is not what would be written (in the tests)
+    python -m lm_validity.config.generate          # rewrite config/schema.json
+    python -m lm_validity.config.generate --check  # exit 1 where it is not what would be written (in the tests)
 
-The values of config/config.yaml are edited by hand; every key is then written out with its description.
+A field without a description is no key: it has one value in every run (`gone.GONE`).
 """
 
 import json
@@ -11,39 +11,64 @@ import sys
 import textwrap
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import yaml
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from lm_validity.config.load import validate
-from lm_validity.config.sections import Configuration
+from lm_validity.config.load import section_of
+from lm_validity.config.sections import BiasSettings, Configuration, MiniatureSettings
 from lm_validity.files import write_text
 
-DEMO = Path("config/config.yaml")
 SCHEMA = Path("config/schema.json")
 WIDTH = 110
-HEADER = """\
-# yaml-language-server: $schema=schema.json
-# The demo: a miniature world on this machine, nothing to download. `make demo` runs it.
-# Every key is here with its meaning. Copy the file, change what you need, and pass it with --configfile; a key you
-# leave out has its default. Comments are generated (python -m lm_validity.config.generate); values are yours.
-"""
 
 
 def render_yaml(configuration: Configuration) -> str:
     """The configuration as YAML, each key under its description."""
-    return HEADER + "\n".join(_section_lines(configuration, 0)) + "\n"
+    return "\n".join(_section_lines(configuration, 0))[1:] + "\n"
+
+
+def render_defaults() -> str:
+    """Every key with its default as YAML, those too of the sections that not every configuration has."""
+    return render_yaml(Configuration.model_construct(name="my-run", bias=BiasSettings(), miniature=MiniatureSettings()))
+
+
+def key_schema() -> dict[str, Any]:
+    """The JSON schema of the keys."""
+    schema = Configuration.model_json_schema()
+    _drop_constants(schema, Configuration, schema["$defs"])
+    used = json.dumps(schema)
+    schema["$defs"] = {name: section for name, section in schema["$defs"].items() if f'/{name}"' in used}
+    return schema
+
+
+def _drop_constants(section: dict[str, Any], kind: type[BaseModel], sections: dict[str, Any]) -> None:
+    """Take the fields that are no keys out of the schema of a section and of those inside it."""
+    for name, field in kind.model_fields.items():
+        inner = section_of(field.annotation)
+        if field.description is None:
+            section["properties"].pop(name, None)
+        elif inner is not None:
+            _drop_constants(sections[inner.__name__], inner, sections)
 
 
 def render_schema() -> str:
     """JSON schema of the configuration, for editors."""
-    return json.dumps(Configuration.model_json_schema(), indent=1) + "\n"
+    schema = key_schema()
+    for section in (schema, *schema["$defs"].values()):
+        for field in section["properties"].values():
+            if "$ref" in field:
+                field.pop("default", None)  # a section's, whose keys have their own
+    return json.dumps(schema, indent=1) + "\n"
 
 
 def _section_lines(section: BaseModel, depth: int) -> list[str]:
     lines = []
     for name, field in type(section).model_fields.items():
+        if field.description is None:
+            continue
         value = getattr(section, name)
         indent = "  " * depth
         if depth == 0:
@@ -62,7 +87,7 @@ def _section_lines(section: BaseModel, depth: int) -> list[str]:
 
 
 def _default_comment(field: FieldInfo, value: object) -> str:
-    """What the default is, where the demo differs from it."""
+    """What the default is, where the value is another."""
     if field.is_required() or isinstance(value, BaseModel | dict) or field.default == value:
         return ""
     if isinstance(field.default, BaseModel | dict):
@@ -91,11 +116,5 @@ def renew(files: Iterable[tuple[Path, str]]) -> int:
     return 1 if stale and check else 0
 
 
-def main() -> int:
-    """Renew the demo's configuration and the schema."""
-    configuration = validate(yaml.safe_load(DEMO.read_text(encoding="utf-8")), str(DEMO))
-    return renew([(DEMO, render_yaml(configuration)), (SCHEMA, render_schema())])
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(renew([(SCHEMA, render_schema())]))

@@ -7,9 +7,9 @@ from typing import Any, TypeVar, overload
 
 from pydantic import BaseModel, ValidationError
 
-from lm_validity.config.bias_plan import BiasPlan, read_bias_plan
 from lm_validity.config.bias_sheets import LanguageModel, Task, read_bias_sheets
-from lm_validity.config.plan import Plan, read_plan, read_sheet
+from lm_validity.config.groups import members, parse_group
+from lm_validity.config.plan import BiasPlan, Plan, PlannedCell, read_bias_plan, read_plan, read_sheet
 from lm_validity.config.rows import Sheets
 from lm_validity.config.sections import BiasSettings, Configuration
 from lm_validity.config.sheets import Benchmark, Model, read_benchmarks, read_models
@@ -17,6 +17,8 @@ from lm_validity.errors import InputError, did_you_mean
 from lm_validity.files import read_json_or, unprintable
 
 PLANNED_SHEETS = "sheets.json"  # beside the configuration that a run wrote down: the texts of its sheets by path
+
+EXPLAINED = "`lm-validity config --defaults` explains every key."
 
 Settings = TypeVar("Settings", bound=BaseModel)
 _MOST_VALUES = 100_000  # of a configuration file
@@ -153,9 +155,9 @@ def build_run(values: object, source: str, sheets: Sheets | None = None) -> Run:
     bias_plan = None
     results = configuration.results
     if configuration.models is not None:
-        ramps = {name: ramp.as_ramp() for name, ramp in configuration.batch_ramps.items()}
         classes = configuration.size_classes
-        models = read_models(configuration.models, configuration.name, classes, ramps, results, sheets)
+        groups = [parse_group(text) for text in configuration.agreement.groups]
+        models = read_models(configuration.models, configuration.name, classes, results, sheets, groups)
     if configuration.benchmarks is not None:
         benchmarks = read_benchmarks(configuration.benchmarks, configuration.name, results, sheets)
     if "bias" in configuration.studies and configuration.bias is not None:
@@ -169,6 +171,7 @@ def build_run(values: object, source: str, sheets: Sheets | None = None) -> Run:
     _check_variants(run)
     _check_one_prompting(run)
     _check_generation_backend(run)
+    _check_groups(run)
     return run
 
 
@@ -179,8 +182,16 @@ def _read_plan(
     if configuration.plan is None:
         return None, {}
     names = Run(configuration, models, benchmarks).agreement_names
-    plan, rows = read_plan(configuration.plan, *names, sheets), read_sheet(configuration.plan, *names, sheets)
+    plan, rows = read_plan(configuration.plan, *names, sheets), read_sheet(configuration.plan, PlannedCell, sheets)
     return plan, {pair: row for pair, row in rows.items() if row.ruled_out}
+
+
+def _check_groups(run: Run) -> None:
+    """A group needs models of known compute inside and outside; `members` refuses others."""
+    rows = [run.models[name] for name in run.agreement_names[0]]
+    known = [bool(row.parameters_b and row.tokens_b and row.in_compute_analysis is not False) for row in rows]
+    for group in map(parse_group, run.configuration.agreement.groups):
+        members(group, [getattr(row, group.column) for row in rows], known, run.configuration.models or "")
 
 
 def _check_generation_backend(run: Run) -> None:
@@ -282,7 +293,7 @@ def validate(values: object, source: str, kind: type[Settings]) -> Settings: ...
 def validate(values: object, source: str, kind: type[BaseModel] = Configuration) -> BaseModel:
     """A `Configuration` (or a section, `kind`), or one InputError for the first thing that is wrong with it."""
     if not isinstance(values, dict):
-        raise InputError(f"{source}: a mapping of keys was expected.", "see config/config.yaml.")
+        raise InputError(f"{source}: a mapping of keys was expected.", "write `key: value`.")
     _check_printable(values, source, set())
     try:
         return kind.model_validate(values)
@@ -306,17 +317,18 @@ def _input_error(error: ValidationError, source: str, kind: type[BaseModel]) -> 
     message = first["msg"].removeprefix("Value error, ")
     if not first["loc"]:  # about the configuration as a whole
         return InputError(
-            f"{source}: {message}.", first.get("ctx", {}).get("hint", "config/config.yaml shows every key.")
+            f"{source}: {message}.",
+            first.get("ctx", {}).get("hint", EXPLAINED),
         )
     if first["type"] == "extra_forbidden":
         known = _known_keys(kind, first["loc"][:-1])
         hint = did_you_mean(first["loc"][-1], known, f"known keys here: {', '.join(known)}.")
         return InputError(f"{source}: unknown key {place!r}.", hint)
     if first["type"] == "missing":
-        return InputError(f"{source}: key {place!r} is missing.", "config/config.yaml shows every key.")
+        return InputError(f"{source}: key {place!r} is missing.", EXPLAINED)
     return InputError(
         f"{source}: key {place!r}, value {first['input']!r}: {message}.",
-        first.get("ctx", {}).get("hint", "config/config.yaml explains every key."),
+        first.get("ctx", {}).get("hint", EXPLAINED),
     )
 
 
@@ -324,18 +336,19 @@ def _known_keys(section: type[BaseModel], location: tuple[int | str, ...]) -> li
     """The keys of the section at `location` in another, walking the models' annotations."""
     for part in location:
         field = section.model_fields.get(str(part))
-        inner = _section_of(field.annotation) if field else None
+        inner = section_of(field.annotation) if field else None
         if inner is None:
             continue  # a step through a dict's key or a union's tag
         section = inner
-    return list(section.model_fields)
+    return [name for name, field in section.model_fields.items() if field.description]
 
 
-def _section_of(annotation: object) -> type[BaseModel] | None:
+def section_of(annotation: object) -> type[BaseModel] | None:
+    """The section that a field of this type holds, itself or in a mapping; None for a value."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
     for argument in getattr(annotation, "__args__", ()):
-        inner = _section_of(argument)
+        inner = section_of(argument)
         if inner is not None:
             return inner
     return None

@@ -316,7 +316,7 @@ def list_rows(
 
     setting: the configuration's key that names the sheet; described_in: the page about its columns. Both for hints.
     context: what the row's validators may ask for: `run`, the configuration's name; `results`, the folder of all runs;
-    `size_classes`; `batch_ramps`; `sheets`, where texts are taken from (None: the files).
+    `size_classes`; `sheets`, where texts are taken from (None: the files).
     They also get `sheet`, the path. Raises InputError.
     """
     path = Path(path)

@@ -13,6 +13,8 @@ from pydantic import (
     model_validator,
 )
 
+from lm_validity.config.gone import without_gone
+from lm_validity.config.groups import KNOTS
 from lm_validity.config.rows import Positive, Section, bad_value, check_distinct
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -74,6 +76,11 @@ class Cards(Section):
     reliable: Share = Field(
         0.8, description="Scores are reliable if at least this share of their variance between models is not noise."
     )
+    early: Share = Field(
+        0.5,
+        description="A benchmark is ready early if it is above chance, and its order settled, by this share of "
+        "training.",
+    )
     bias: float = Field(
         0.01, gt=0, le=1, description="Effect of having seen test text, in accuracy, that must be excluded."
     )
@@ -93,24 +100,22 @@ PATIENCE = 2  # epochs without improvement after which an early stop comes
 
 class OneFinetune(Section):
     """What every LoRA fine-tune of a run has in common. The order of the fields is that of a job's settings, by which
-    Snakemake sees what has changed."""
+    Snakemake sees what has changed; fields without a description are no keys (`gone.GONE`)."""
 
     epochs: Positive = Field(5, description="Passes over the training split, with validation after each.")
-    effective_batch: Positive = Field(8, description="Documents per optimizer step. It does not depend on memory.")
-    micro_batch: Positive = Field(
-        8, description="Documents per forward pass. If memory runs out, it is halved. The effective batch stays."
-    )
+    effective_batch: Positive = 8  # documents per optimizer step, whatever the memory
+    micro_batch: Positive = 8  # documents per forward pass; halved where memory runs out
     max_length: Positive = Field(1024, description="Longest training text in tokens.")
-    loss: Literal["all", "completion"] = Field("all", description="Tokens in the loss: all, or the answer's only.")
+    loss: Literal["all"] = "all"  # tokens in the loss
     target_modules: Literal["all-linear", "attention", "paper"] = Field(
         "all-linear",
         description="Layers that get an adapter. all-linear treats every family alike. attention: q, k, v. "
         "paper: the library's default per family, as published.",
     )
-    rank: Positive = Field(8, description="LoRA rank.")
-    alpha: Positive = Field(32, description="LoRA alpha.")
-    dropout: float = Field(0.1, ge=0, lt=1, description="LoRA dropout.")
-    weight_decay: float = Field(0.01, ge=0, description="AdamW weight decay.")
+    rank: Positive = 8
+    alpha: Positive = 32
+    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.1  # of LoRA
+    weight_decay: Annotated[float, Field(ge=0)] = 0.01  # of AdamW
     gradient_checkpointing: bool = Field(
         False,
         description="Trade time for memory. Turn it on if training does not fit at micro-batch 1. Changes results by "
@@ -199,24 +204,14 @@ class MiniatureSettings(Section):
         description="shared: every benchmark asks for the same test facts in its own format. "
         "disjoint: no test fact is asked by two benchmarks (fewer items each).",
     )
-    test_entities: Entities = Field(48, description="Entities whose facts are asked in test splits (shared).")
-    training_entities: Entities = Field(40, description="Entities whose facts are asked in training splits.")
-    validation_entities: Entities = Field(20, description="Entities whose facts are asked in validation splits.")
-    public_entities: Entities = Field(
-        28,
-        description="Entities that pretraining also shows in question formats. No benchmark asks about them.",
-    )
-    grammar_share: float = Field(0.06, ge=0, lt=1, description="Share of pretraining documents about grammar.")
-    format_share: float = Field(0.40, ge=0, lt=1, description="Share of pretraining documents in the family's formats.")
-    batch_documents: int = Field(64, ge=1, description="Documents per optimizer step of pretraining.")
-
-    @model_validator(mode="after")
-    def leave_room_for_prose(self) -> Self:
-        """Refuses shares of grammar and formats that add up to 1 or more: only prose states the facts that are
-        tested."""
-        if self.grammar_share + self.format_share >= 1:
-            raise ValueError("grammar_share and format_share leave no room for prose")
-        return self
+    # Fields below are no keys (`gone.GONE`)
+    test_entities: Entities = 48  # whose facts are asked in test splits (shared)
+    training_entities: Entities = 40
+    validation_entities: Entities = 20
+    public_entities: Entities = 28  # that pretraining also shows in question formats; no benchmark asks about them
+    grammar_share: float = 0.06  # of pretraining documents
+    format_share: float = 0.40  # of pretraining documents: in the family's formats
+    batch_documents: Positive = 64  # per optimizer step of pretraining
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -297,10 +292,10 @@ class TextTraining(Section):
     """Training on unlabelled texts (AdamW, linear decay, gradients clipped at 1), the number of epochs aside."""
 
     learning_rate: Rate = Field(1e-4, description="Peak learning rate.")
-    batch_size: Positive = Field(16, description="Texts per step, unless the tasks sheet has `pretraining_batch`.")
-    max_length: Positive = Field(256, description="Tokens per text. The rest is cut.")
-    weight_decay: float = Field(0.0, ge=0, description="AdamW weight decay.")
-    mask_probability: Rate = Field(0.15, description="Share of tokens that a masked language model must guess.")
+    batch_size: Positive = 16  # texts per step, unless the tasks sheet has `pretraining_batch`; no key, as below
+    max_length: Positive = 256  # tokens per text; the rest is cut
+    weight_decay: Annotated[float, Field(ge=0)] = 0.0
+    mask_probability: Rate = 0.15  # share of tokens that a masked language model must guess
     micro_batch: Positive | None = Field(
         None,
         description="Texts per forward pass. Set it if memory runs out. Affects memory only. null: the whole batch.",
@@ -310,8 +305,8 @@ class TextTraining(Section):
 class TextPretraining(TextTraining):
     """Pretraining on unlabelled texts (AdamW, linear decay, gradients clipped at 1)."""
 
-    masked_epochs: Positive = Field(2, description="Passes over the texts for masked language models (BERT).")
-    causal_epochs: Positive = Field(1, description="Passes over the texts for causal language models (GPT-2).")
+    masked_epochs: Positive = 2  # passes over the texts, of BERT; no key, as the next
+    causal_epochs: Positive = 1  # of GPT-2
 
 
 class HeadTraining(Section):
@@ -319,22 +314,21 @@ class HeadTraining(Section):
 
     epochs: Positive = Field(3, description="Passes over the texts, unless the sheet has `training_epochs`.")
     learning_rate: Rate = Field(5e-5, description="Peak learning rate.")
-    batch_size: Positive = Field(16, description="Texts per step, unless the sheet has `<architecture>_batch`.")
-    weight_decay: float = Field(0.01, ge=0, description="AdamW weight decay.")
-    max_length: Positive | None = Field(256, description="Tokens per text. null: the model's limit.")
-    pooler: Literal["keep", "none", "paper"] = Field(
-        "keep",
-        description="BERT's pooler. keep: all arms have the model's. none: the head reads the first token. paper: the "
-        "pretrained arms get a fresh one, so the boost also measures what is lost with the old one.",
-    )
+    # Fields below are no keys (`gone.GONE`); `paper` changes the last two
+    batch_size: Positive = 16  # texts per step, unless the sheet has `<architecture>_batch`
+    weight_decay: Annotated[float, Field(ge=0)] = 0.01
+    max_length: Positive | None = 256  # tokens per text; None: the model's limit
+    # BERT's pooler. keep: all arms have the model's. paper: the pretrained arms get a fresh one, so the boost also
+    # measures what is lost with the old one
+    pooler: Literal["keep", "paper"] = "keep"
 
 
 class Adapter(Section):
     """LoRA on every linear layer except the output head. The paper's QLoRA settings are the defaults."""
 
-    rank: Positive = Field(16, description="LoRA rank, on every linear layer.")
-    alpha: Positive = Field(32, description="LoRA alpha.")
-    dropout: float = Field(0.05, ge=0, lt=1, description="LoRA dropout.")
+    rank: Positive = 16  # no key, as the next two (`gone.GONE`)
+    alpha: Positive = 32
+    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.05
     quantization: Literal["none", "nf4"] = Field(
         "none",
         description="none: the model's dtype. nf4: 4-bit weights, if the model does not fit otherwise. They need "
@@ -345,13 +339,13 @@ class Adapter(Section):
 class Prompting(Adapter):
     """Zero-shot experiments: adapters are pretrained on prompts, and no labels are used in training."""
 
-    epochs: Positive = Field(1, description="Passes over the prompts.")
-    learning_rate: Rate = Field(2e-4, description="Peak learning rate.")
-    batch_size: Positive = Field(16, description="Prompts per step, unless the tasks sheet has `pretraining_batch`.")
-    max_length: Positive = Field(512, description="Tokens per prompt in pretraining. The rest is cut.")
-    prompt_characters: Positive = Field(1000, description="Characters of a text that a prompt quotes.")
-    packed_texts: Positive = Field(8, description="Texts per sequence in experiments with packing.")
-    packed_max_length: Positive = Field(8192, description="Tokens of a packed sequence.")
+    epochs: Positive = 1  # no key (`gone.GONE`), as the fields without a description below
+    learning_rate: Rate = 2e-4
+    batch_size: Positive = 16  # prompts per step, unless the tasks sheet has `pretraining_batch`
+    max_length: Positive = 512  # tokens per prompt in pretraining; the rest is cut
+    prompt_characters: Positive = 1000  # of a text that a prompt quotes
+    packed_texts: Positive = 8  # per sequence, in experiments with packing
+    packed_max_length: Positive = 8192  # tokens of a packed sequence
     gradient_checkpointing: bool = Field(
         False,
         description="Turn it on if training does not fit at micro_batch 1. It costs time and changes results by "
@@ -385,29 +379,23 @@ class BiasSettings(Section):
         gt=0,
         lt=1,
         description="Turn it on to save trials: a task stops when the 95% interval of its bias is ± this or narrower "
-        "(a fraction of accuracy; 0.0125 is 1.25 points). `lm-validity next` adds a batch of subsamples_a_cell to the "
-        "other tasks. null: every task has all subsamples.",
+        "(a fraction of accuracy; 0.0125 is 1.25 points). `lm-validity plan next` adds a batch of subsamples_a_cell to "
+        "the other tasks. null: every task has all subsamples.",
     )
     plan: str | None = Field(
         None,
-        description="Sheet (TSV) of the batches after the first, which `lm-validity next` writes. Only with "
+        description="Sheet (TSV) of the batches after the first, which `lm-validity plan next` writes. Only with "
         "stop_at_half_width.",
     )
     paper: bool = Field(
         False,
-        description="Reproduce the authors' code, invalid choices included. Overrides seeds, "
-        "training.pooler, training.max_length and drop_duplicate_texts.",
+        description="Reproduce the authors' code, invalid choices included: one seed for every training, a fresh "
+        "pooler for pretrained BERTs, texts cut at the model's limit when classifying, equal texts drawn like others.",
     )
-    drop_duplicate_texts: bool = Field(
-        True,
-        description="Draw from the first row of each text only (ignoring case and blanks), so no test text is also "
-        "one of extra or train. false: of all rows.",
-    )
-    seeds: Literal["varied", "fixed"] = Field(
-        "varied",
-        description="varied: the randomness of training differs between subsamples, never between arms. fixed: it is "
-        "the same in all, which underestimates the spread.",
-    )
+    # no keys; `paper` changes both: the first row of each text only is drawn (ignoring case and blanks), so no text of
+    # test is also one of extra or train; the randomness of training differs between subsamples, never between arms
+    drop_duplicate_texts: bool = True
+    seeds: Literal["varied", "fixed"] = "varied"
     pretraining: TextPretraining = Field(TextPretraining(), description=TextPretraining.__doc__)
     training: HeadTraining = Field(HeadTraining(), description=HeadTraining.__doc__)
     zero_shot: Prompting = Field(Prompting(), description=Prompting.__doc__)
@@ -492,23 +480,11 @@ class Evaluation(Section):
         "if these answers take most of the time. It needs a GPU and the extra `vllm`, was not measured, and can change "
         "answers. Validation always uses transformers. Part of a cell's recipe.",
     )
-    generation_cache: Literal["dynamic", "static"] = Field(
-        "dynamic",
-        description="Cache of keys and values while answers are generated. dynamic grows with the answers. static has "
-        "room for the longest answer from the start, and on a GPU transformers compiles the model for it: try it there "
-        "(not measured). Affects speed, and results by rounding only.",
-    )
     max_length: Positive | None = Field(
         None, description="Longest context in tokens, at most the model's own limit. null: that limit."
     )
     max_generated_tokens: Positive = Field(
         256, description="Longest answer of a generation task, unless the task sets its own."
-    )
-    document_bos: DocumentBos = Field(
-        "auto",
-        description="Perplexity corpora: where a beginning-of-text token goes. once: one per document. every: one per "
-        "window. lm-eval: as in lm-eval, which puts its own before the tokenizer's and then scores the latter. auto: "
-        "every for Gemma, which needs it, once for all others. The models sheet's column of this name overrides it.",
     )
     instruction_tuned_prompts: tuple[Literal["plain", "chat"], ...] = Field(
         ("plain", "chat"),
@@ -523,11 +499,6 @@ class Evaluation(Section):
     )
     system_instruction: str | None = Field(
         None, description="System message under the chat prompt, the same in training and evaluation."
-    )
-    chat_answer_start: Literal["template", "lm-eval"] = Field(
-        "template",
-        description="Chat prompt: the white space before an answer. template: what the template itself puts there. "
-        "lm-eval: none. There is no difference if a template's prompt ends in a line break (Llama 3, Qwen, Gemma, Yi).",
     )
 
     @model_validator(mode="after")
@@ -585,15 +556,6 @@ class Batching(Section):
     pretrain_on_test: TrialBatch = Field(TrialBatch(), description="Trials of the bias study.")
 
 
-class SizeBatching(Section):
-    """Differences from the run's `batching` for models of one size. If a rule or limit is absent, the run's is used."""
-
-    job_hours: float | None = Field(None, gt=0, description="Longest time that a job asks for under auto.")
-    evaluate_model: EvaluateBatch | None = Field(None, description="Evaluation of models as they are (direct).")
-    finetune_adapter: FinetuneBatch | None = Field(None, description="LoRA fine-tuning.")
-    evaluate_adapter: AdapterBatch | None = Field(None, description="Selection and the one look at test.")
-
-
 class Replay(Section):
     """Use known scores instead of running models: the whole workflow without a GPU. Its tables and pages say so."""
 
@@ -604,7 +566,7 @@ class Replay(Section):
 
 def _split_numbers(value: object) -> object:
     """`100,200` as the command line has it."""
-    return value.split(",") if isinstance(value, str) else value
+    return (value.split(",") if value.strip() else []) if isinstance(value, str) else value
 
 
 def _check_window(window: tuple[float, float]) -> tuple[float, float]:
@@ -663,10 +625,29 @@ class Reports(Section):
         "all",
         description="Checkpoints of the signal report. e2lm: iterations divisible by 4000, at most 206 billion tokens.",
     )
-    signal: SignalConventions = Field(E2LM, description=SignalConventions.__doc__)
+    signal: SignalConventions = E2LM  # no key; options of `lm-validity report signal`
 
 
 REPORTS = Reports()
+
+
+Knots = Annotated[tuple[Annotated[float, Field(gt=0)], ...], BeforeValidator(_split_numbers)]
+
+
+class Agreement(Section):
+    """The agreement study: groups of models whose lead its report asks about, at equal pretraining compute."""
+
+    groups: tuple[str, ...] = Field(
+        (),
+        description="Groups of models: `released>=2023-11`, `family=NAME`, or a column of 0 and 1 of the models sheet.",
+    )
+    knots: Knots = Field(
+        KNOTS,
+        description="Compute (FLOP) at which the line of scores against compute may bend, as in the paper. Empty: a "
+        "straight line.",
+    )
+
+    be_distinct = field_validator("groups", "knots")(check_distinct)
 
 
 class Screening(Section):
@@ -697,7 +678,6 @@ class SizeClass(Section):
     finetune_minutes: float = Field(120, gt=0, description="Minutes of one fine-tune.")
     trial_minutes: float = Field(1, gt=0, description="Minutes of one trial of the bias study (five short trainings).")
     gradient_checkpointing: bool = Field(False, description="As in `finetuning`, for models of this size.")
-    batching: SizeBatching | None = Field(None, description="As `batching`, for models of this size.")
 
     @model_validator(mode="after")
     def have_memory_on_gpus(self) -> Self:
@@ -718,28 +698,6 @@ DEFAULT_SIZE_CLASSES = {
     ),
 }
 
-
-class BatchRampSettings(Section):
-    """How iterations become tokens, if the batch of pretraining grew in phases of equal length."""
-
-    sequence_length: Positive = Field(description="Tokens per sequence.")
-    ramp_batches: tuple[Positive, ...] = Field(description="Sequences per iteration in each phase.")
-    ramp_sequences: float = Field(gt=0, description="Sequences per phase.")
-    final_batch: Positive = Field(description="Sequences per iteration after the last phase.")
-
-    def as_ramp(self) -> BatchRamp:
-        """The settings as a `BatchRamp`, which turns iterations into tokens."""
-        return BatchRamp(self.sequence_length, self.ramp_batches, self.ramp_sequences, self.final_batch)
-
-
-DEFAULT_BATCH_RAMPS = {
-    "e2lm": BatchRampSettings(
-        sequence_length=E2LM_BATCH_RAMP.sequence_length,
-        ramp_batches=E2LM_BATCH_RAMP.ramp_batches,
-        ramp_sequences=E2LM_BATCH_RAMP.ramp_sequences,
-        final_batch=E2LM_BATCH_RAMP.final_batch,
-    )
-}
 
 Study = Literal["agreement", "signal", "bias"]
 
@@ -772,12 +730,8 @@ class Configuration(Section):
     size_classes: dict[str, SizeClass] = Field(
         DEFAULT_SIZE_CLASSES, description="Resources of a job, by the model's size class."
     )
-    batch_ramps: dict[str, BatchRampSettings] = Field(
-        DEFAULT_BATCH_RAMPS,
-        description="How iterations become tokens, for models whose row names one in the column batch_ramp and whose "
-        "checkpoints have no tokens_b.",
-    )
     bias: BiasSettings | None = Field(None, description="The bias study, with sheets of its own.")
+    agreement: Agreement = Field(Agreement(), description=Agreement.__doc__)
     reports: Reports = Field(Reports(), description=Reports.__doc__)
     cards: Cards = Field(Cards(), description=Cards.__doc__)
     screening: Screening = Field(Screening(), description=Screening.__doc__)
@@ -796,16 +750,9 @@ class Configuration(Section):
 
     @model_validator(mode="before")
     @classmethod
-    def have_no_stages(cls, values: Any) -> Any:
-        """Until 0.2 a section `signal` had the study decide some benchmarks on their first checkpoints."""
-        if not isinstance(values, dict) or "signal" not in values:
-            return values
-        if values["signal"] is not None:
-            raise bad_value(
-                "section 'signal': the signal study has no stages any more",
-                "take the section out. Every benchmark is scored at every checkpoint; finished cells stay.",
-            )
-        return {key: value for key, value in values.items() if key != "signal"}
+    def take_out_what_is_gone(cls, values: Any) -> Any:
+        """Keys of earlier versions that have one value now."""
+        return without_gone(values) if isinstance(values, dict) else values
 
     @model_validator(mode="after")
     def have_what_the_studies_need(self) -> Self:

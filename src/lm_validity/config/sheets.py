@@ -1,6 +1,6 @@
 """The sheets of models, benchmarks, checkpoints and the miniature's models."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self, get_args
 
@@ -14,6 +14,7 @@ from pydantic import (
     model_validator,
 )
 
+from lm_validity.config.groups import Group, Released, with_columns
 from lm_validity.config.rows import (
     BETWEEN_COMMAS,
     Identifier,
@@ -25,7 +26,7 @@ from lm_validity.config.rows import (
     is_folder,
     read_rows,
 )
-from lm_validity.config.sections import BatchRamp, Study
+from lm_validity.config.sections import E2LM_BATCH_RAMP, Study
 from lm_validity.errors import InputError, did_you_mean
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -98,6 +99,7 @@ class ModelFacts(SheetRow):
     0 where parameters or tokens are not reliable enough for the compute figure, or rolling log-likelihoods are not
     comparable. tokens_per_step: training tokens of an optimizer step, for checkpoints whose iteration alone is known.
     rerun_of: the model of which this is another training, from the same recipe; it is noise, and no model of its own.
+    released: the month or the day, for groups of models (`config/groups.py`).
     """
 
     model_config = ConfigDict(extra="ignore")
@@ -121,6 +123,7 @@ class ModelFacts(SheetRow):
     size: str | None = None
     architecture: str | None = None
     training_data: str | None = None
+    released: Released | None = None
     rerun_of: str | None = None
     in_compute_analysis: bool | None = None
     in_perplexity_analysis: bool | None = None
@@ -145,7 +148,7 @@ class Model(ModelFacts):
     dtype: Dtype = "float32"
     checkpoints: Annotated[tuple[Checkpoint, ...], BeforeValidator(_read_checkpoints)] = (FINAL,)
     document_bos: Literal["once", "every", "lm-eval"] | None = None
-    batch_ramp: str | None = None
+    batch_ramp: Literal["e2lm"] | None = None
 
     @property
     def is_local(self) -> bool:
@@ -167,28 +170,14 @@ class Model(ModelFacts):
         """Folders of its files as prefixes of their names: the root, and each checkpoint's subfolder."""
         return ("", *sorted({f"{point.subfolder}/" for point in self.checkpoints if point.subfolder}))
 
-    @field_validator("batch_ramp")
-    @classmethod
-    def know_the_ramp(cls, name: str, info: ValidationInfo) -> str:
-        """Refuses a ramp that is not in the configuration's `batch_ramps`: its iterations could not become tokens.
-        Where no ramps are given to compare with, any name passes."""
-        ramps = (info.context or {}).get("batch_ramps")
-        if ramps is not None and name not in ramps:
-            raise bad_value(
-                "no such ramp in the configuration's batch_ramps",
-                f"use one of {', '.join(ramps)}, or add it to batch_ramps." if ramps else "add it to batch_ramps.",
-            )
-        return name
-
-    def with_tokens_of(self, ramps: Mapping[str, BatchRamp]) -> "Model":
+    def with_tokens_of_ramp(self) -> "Model":
         """With the tokens of checkpoints that have an iteration only, by the ramp that the row names."""
         if self.batch_ramp is None:
             return self
-        ramp = ramps[self.batch_ramp]
         points = tuple(
             point
             if point.tokens_b is not None or point.iteration is None
-            else point.model_copy(update={"tokens_b": ramp.tokens_b(point.iteration)})
+            else point.model_copy(update={"tokens_b": E2LM_BATCH_RAMP.tokens_b(point.iteration)})
             for point in self.checkpoints
         )
         final = next(point for point in points if point.checkpoint == "final")
@@ -308,24 +297,23 @@ def read_models(
     path: str | Path,
     run: str,
     size_classes: Collection[str] = (),
-    batch_ramps: Mapping[str, BatchRamp] | None = None,
     results: str = "results",
     sheets: Sheets | None = None,
+    groups: Sequence[Group] = (),
 ) -> dict[str, Model]:
-    """The models sheet by id, in the sheet's order. `results/{run}` at the start of a path becomes the run's folder."""
-    ramps = batch_ramps or {}
+    """The models sheet by id, in the sheet's order. `results/{run}` at the start of a path becomes the run's folder.
+    `groups`: their columns are columns of the sheet."""
     found = read_rows(
         path,
-        Model,
+        with_columns(Model, groups),
         setting="models",
         run=run,
         results=results,
         size_classes=size_classes,
-        batch_ramps=ramps,
         sheets=sheets,
     )
     check_reruns(path, found)
-    return {name: model.with_tokens_of(ramps) for name, model in found.items()}
+    return {name: model.with_tokens_of_ramp() for name, model in found.items()}
 
 
 def read_benchmarks(

@@ -1,17 +1,22 @@
-"""Status and cost as lines of a terminal and as pages."""
+"""Status, cost and rehearsals as lines of a terminal; status as a page too."""
 
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable
 from importlib import resources
+from typing import NamedTuple
 
 from lm_validity.config.load import Run
+from lm_validity.config.sheets import Model
+from lm_validity.errors import PREFETCH
 from lm_validity.monitor.cost import Estimator, Need, memory_by_class, needs
 from lm_validity.monitor.planning import describe_hours_of_a_gpu, describe_plans, describe_savings, unplanned_pairs
 from lm_validity.monitor.status import STATES, CellState, Progress, RunState
 from lm_validity.run.cell import Cell, label
 from lm_validity.run.participants import kind_label
-from lm_validity.run.rules import RULES, rule_of
+from lm_validity.run.rehearsals import Rehearsal, checkpoints_activations, judge, needed_gb
+from lm_validity.run.rules import rule_of
+from lm_validity.terminal import render_table, terminal_width
 from lm_validity.words import count, listing
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -26,11 +31,8 @@ LEGEND = "#: all done, +: some done, .: none, R: running, F: failed, s: finished
 
 def render_summary(state: RunState, so_far: Progress) -> str:
     """Counts by rule, progress, and what failed."""
-    width = max(len(rule) for rule in [*state.counts, "rule"])
-    lines = ["  ".join([f"{'rule':>{width}}", *(f"{name:>8}" for name in STATES)])]
-    for rule, counts in state.counts.items():
-        lines.append("  ".join([f"{rule:>{width}}", *(f"{counts[name]:>8}" for name in STATES)]))
-    lines.append(describe_progress(so_far))
+    rows = [(rule, *(f"{counts[name]:,}" for name in STATES)) for rule, counts in state.counts.items()]
+    lines = [render_table(("rule", *STATES), rows), describe_progress(so_far)]
     lines += describe_plans(state.run)
     failed = [one for one in state.cells if one.state == "failed"]
     lines += [f"failed: {label(one.cell)}: {one.error}" for one in failed[:LISTED]]
@@ -56,23 +58,24 @@ def describe_progress(so_far: Progress, now: float | None = None) -> str:
 
 
 def render_matrix(cells: list[CellState], unplanned: Collection[tuple[str, str]] = ()) -> str:
-    """Models by benchmarks, one sign each. `unplanned`: (model, benchmark) that are not fine-tuned by plan."""
+    """Models by benchmarks, one sign each, in blocks as wide as the terminal. `unplanned`: (model, benchmark) that are
+    not fine-tuned by plan."""
     squares, not_planned = matrix(cells), unplanned_squares(cells, unplanned)
+    signs = {place: _sign(counts, not_planned=place in not_planned) for place, counts in squares.items()}
     models = list(dict.fromkeys(model for model, _ in squares))
-    columns = list(dict.fromkeys(column for _, column in squares))
-    width = max((len(model) for model in models), default=0)
-    head = " ".join(f"{number:>2}" for number in range(1, len(columns) + 1))
-    lines = [f"{'':{width}} {head}"]
-    for model in models:
-        signs = [
-            _sign(squares[model, column], not_planned=(model, column) in not_planned)
-            if (model, column) in squares
-            else " "
-            for column in columns
-        ]
-        lines.append(f"{model:{width}} " + " ".join(f"{sign:>2}" for sign in signs))
+    columns = list(enumerate(dict.fromkeys(column for _, column in squares), 1))
+    half = terminal_width() // 2
+    short = {model: model if len(model) <= half else f"{model[: half - 1]}…" for model in models}
+    names = max(map(len, short.values()), default=0)
+    digits = len(str(len(columns)))
+    fitting = max(1, (terminal_width() - names) // 2)
+    lines = []
+    for block in (columns[start : start + fitting] for start in range(0, len(columns), fitting)):
+        heads = [("", [f"{number:>{digits}}"[place] for number, _ in block]) for place in range(digits)]  # downwards
+        rows = [(short[model], [signs.get((model, column), " ") for _, column in block]) for model in models]
+        lines += [" ".join([f"{model:{names}}", *row]).rstrip() for model, row in [*heads, *rows]]
     lines.append(LEGEND + NOT_PLANNED * bool(not_planned))
-    lines.append(", ".join(f"{number}: {column}" for number, column in enumerate(columns, 1)))
+    lines.append(", ".join(f"{number}: {column}" for number, column in columns))
     return "\n".join(lines)
 
 
@@ -165,7 +168,7 @@ def render_cost(estimator: Estimator, state: RunState) -> str:
     """Jobs, hours, memory and storage, of everything and of what is left; what was assumed; how good the guess is."""
     run = estimator.run
     left = {one.cell for one in state.cells if one.state != "done"}
-    lines = [_header(run), *_table(needs(estimator)), ""]
+    lines = [f"{run.name}: expected cost", *_table(needs(estimator)), ""]
     if len(left) < len(state.cells):
         rest = needs(estimator, left)
         lines.append(
@@ -180,16 +183,7 @@ def render_cost(estimator: Estimator, state: RunState) -> str:
     return "\n".join(lines)
 
 
-def _header(run: Run) -> str:
-    width = max(map(len, RULES))
-    return (
-        f"{run.name}: expected cost\n{'rule':>{width}} {'cells':>8} {'jobs':>7} {'hours':>10} {'GPU hours':>10} "
-        f"{'requested':>10}"
-    )
-
-
 def _table(rows: list[Need]) -> list[str]:
-    lines = []
     total = Need(
         "total",
         cells=sum(one.cells for one in rows),
@@ -199,13 +193,22 @@ def _table(rows: list[Need]) -> list[str]:
         requested_gpu_hours=sum(one.requested_gpu_hours for one in rows),
         calibrated=True,
     )
-    for one in [*rows, total]:
-        lines.append(
-            f"{one.rule:>16} {one.cells:>8,} {one.jobs:>7,} {_hours(one.hours):>10} {_hours(one.gpu_hours):>10} "
-            f"{one.requested_gpu_hours:>10,.0f}" + ("" if one.calibrated or not one.hours else "  uncalibrated")
+    cells = [
+        (
+            one.rule,
+            f"{one.cells:,}",
+            f"{one.jobs:,}",
+            _hours(one.hours),
+            _hours(one.gpu_hours),
+            f"{one.requested_gpu_hours:,.0f}",
+            "" if one.calibrated or not one.hours else "uncalibrated",
         )
-    lines.append("hours: of processes, one after the other; requested: GPU hours if every job used its time limit")
-    return lines
+        for one in [*rows, total]
+    ]
+    return [
+        render_table(("rule", "cells", "jobs", "hours", "GPU hours", "requested", ""), cells, text=(0, 6)),
+        "hours: of processes, one after the other; requested: GPU hours if every job used its time limit",
+    ]
 
 
 def _memory(estimator: Estimator) -> list[str]:
@@ -265,3 +268,62 @@ def _bytes(value: float) -> str:
         if value < 1000:
             return f"{value:,.1f} {unit}"
     return f"{value / 1000:,.1f} TB"
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# What rehearsals found, as a table for a terminal.
+
+
+class Rehearsed(NamedTuple):
+    """A model and its rehearsal. `answer` is None where its config.json is not here, or where the work failed on the
+    fake GPU for the reason `unforeseen`."""
+
+    row: Model
+    answer: Rehearsal | None
+    unforeseen: str
+
+
+def render_rehearsals(run: Run, found: list[Rehearsed]) -> str:
+    """A row a model; then what the columns mean, and what cannot be run."""
+    batches = sorted({rows for one in found if one.answer for rows in one.answer.training})
+    head = ("model", "size", *(f"{rows}" for rows in batches), "score", "class", "has", "fits", "least")
+    lines = [
+        render_table(head, [_rehearsed(run, one, batches) for one in found], text=(0, len(batches) + 3)),
+        "numbers: GB of GPU memory to train so many rows per pass; score: to score a full batch; has: GB of the size "
+        "class; fits: the micro-batch; least: the smallest size class that holds the model",
+    ]
+    for row, answer, unforeseen in found:
+        if unforeseen:
+            lines.append(f"{row.model}: FAILS on the fake GPU ({unforeseen}); correct its row, or leave it out")
+        elif answer is None:
+            lines.append(f"{row.model}: not rehearsed, its config.json is not here; run {PREFETCH} first")
+    unverified = [row.model for row, answer, _ in found if answer and answer.details["config"] != "config.json"]
+    if unverified:
+        lines.append(f"unverified, from a list of known shapes: {listing(unverified, NAMED)}")
+    return "\n".join(lines)
+
+
+def _rehearsed(run: Run, one: Rehearsed, batches: list[int]) -> tuple[str, ...]:
+    row, answer, unforeseen = one
+    if answer is None:
+        nothing = ["-"] * (len(batches) + 1)
+        return (row.model, "-", *nothing, row.size_class, "-", "FAILS" if unforeseen else "unknown", "-")
+    verdict = judge(run, row, answer)
+    peaks = answer.checkpointed if checkpoints_activations(run, row) else answer.training
+    gigabytes = [f"{needed_gb(peaks[rows]):.1f}" if rows in peaks else "-" for rows in batches]
+    if not verdict.available:
+        fits = "no GPU"
+    elif answer.refused or not verdict.fits:
+        fits = "no"
+    else:
+        fits = "yes" if verdict.micro_batch is None else str(verdict.micro_batch)
+    return (
+        row.model,
+        f"{answer.parameters / 1e9:.2f}B",
+        *gigabytes,
+        f"{needed_gb(answer.scoring):.1f}",
+        row.size_class,
+        f"{verdict.available:g}" if verdict.available else "-",
+        fits,
+        verdict.smallest_class or "-",
+    )

@@ -706,6 +706,12 @@ def environment() -> "Environment":
     return templates
 
 
+def panel_grid(panels: Sequence[Panel]) -> Markup:
+    """Small panels side by side, as many as there is room for: a picture that is made of them."""
+    macro = environment().get_template("parts.html.j2").module.panel  # type: ignore[attr-defined]
+    return Markup('<div class="grid4">{}</div>').format(Markup("").join(macro(panel) for panel in panels))
+
+
 def emphasised(text: str) -> Markup:
     """The text, escaped, with **this** in bold."""
     return Markup(re.sub(r"\*\*(.+?)\*\*", r"<b>\1</b>", str(escape(text))))

@@ -130,6 +130,30 @@ def ticks(
     return Markup("").join(marks)
 
 
+def round_values(low: float, high: float, most: int = 10) -> list[float]:
+    """Multiples of 1, 2 or 5 times a power of ten from `low` to `high`, at most `most`."""
+    least = (high - low) / max(most - 1, 1) or 1.0
+    power = 10.0 ** np.floor(np.log10(least))
+    step = next(power * factor for factor in (1, 2, 5, 10) if power * factor >= least * (1 - 1e-9))
+    first, last = np.ceil(low / step - 1e-9), np.floor(high / step + 1e-9)
+    return [float(round(place * step, 12)) for place in np.arange(first, last + 1)]
+
+
+def written_points(values: Sequence[float]) -> list[str]:
+    """What stands at an axis of accuracies: hundredths with their sign, all with as many digits as the finest needs."""
+    digits = next((n for n in range(3) if all(abs(100 * one - round(100 * one, n)) < 1e-6 for one in values)), 3)
+    return [points(one, digits if one else 0, sign=bool(one)) for one in values]
+
+
+def key(*entries: tuple[str, str]) -> Markup:
+    """A line that explains marks: each a kind (of `dot` and `whisker`, or `zone` for a band) and its words."""
+    drawn = {kind: line(0, 6, 22, 6, f"{kind} w") + dot(11, 6, kind) for kind, _ in entries}
+    drawn["zone"] = box(0, 1, 22, 10, "zone")
+    entry = Markup('<span><svg viewBox="0 0 22 12" style="width:22px;height:12px" aria-hidden="true">{}</svg>{}</span>')
+    spans = Markup("").join(entry.format(drawn[kind], words) for kind, words in entries)
+    return Markup('<div class="key">{}</div>').format(spans)
+
+
 def rug(axis: Axis, values: Sequence[float], top: float, bottom: float, kind: str) -> Markup:
     """A tick for each value; above 100 values their density, as a strip of 60 shades."""
     known = np.asarray([one for one in values if np.isfinite(one)], dtype=float)

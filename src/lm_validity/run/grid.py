@@ -8,12 +8,18 @@ import hashlib
 from functools import cached_property
 
 from lm_validity.config.load import Run
+from lm_validity.config.sections import Configuration
 from lm_validity.errors import InputError
 from lm_validity.run.cell import Cell, Job
 from lm_validity.run.participants import Participants
 from lm_validity.run.rules import RULES, rule_of
 
-REPORTS_OF = {"agreement": ("agreement", "factors"), "signal": ("signal",), "bias": ("bias",)}  # study -> its reports
+
+def reports_of(study: str, configuration: Configuration) -> tuple[str, ...]:
+    """The reports of a study, by name."""
+    if study != "agreement":
+        return (study,)
+    return ("agreement", "factors", *(["readiness"] if configuration.agreement.groups else []))
 
 
 class Grid(Participants):

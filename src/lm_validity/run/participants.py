@@ -8,7 +8,7 @@ from typing import Literal
 
 from lm_validity.config.bias_sheets import LanguageModel
 from lm_validity.config.load import Run
-from lm_validity.config.sections import Batching, SizeClass
+from lm_validity.config.sections import SizeClass
 from lm_validity.config.sheets import Benchmark, Model
 from lm_validity.run.cell import Group, Prompt, make_groups
 
@@ -95,13 +95,6 @@ class Participants:
 
     # ---- jobs ---------------------------------------------------------------------------------------------------
 
-    def batching(self, model: Model) -> Batching:
-        """How many cells of a model share a process: its size class's own way where it has one, else the run's."""
-        own = size_class(self.run, model).batching
-        return self.configuration.batching.model_copy(
-            update={key: value for key, value in own or () if value is not None}
-        )
-
     def groups(
         self,
         model: Model,
@@ -111,7 +104,7 @@ class Participants:
         minutes: dict[str, float],
     ) -> list[Group]:
         """`make_groups` for jobs of a model; `minutes` is what each member adds to a job."""
-        return make_groups(members, size, *names, minutes=minutes, longest=60 * self.batching(model).job_hours)
+        return make_groups(members, size, *names, minutes=minutes, longest=60 * self.configuration.batching.job_hours)
 
 
 def end_of_round(number: int) -> str:

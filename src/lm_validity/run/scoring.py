@@ -161,7 +161,7 @@ def scoring_settings(run: Run, model: str, benchmark: str, prompt: str) -> dict[
         settings["limited_to"] = "the model's own length"  # before, past it: other cells
     if prompt == "chat":
         settings["system_instruction"] = evaluation.system_instruction
-        settings["chat_answer_start"] = evaluation.chat_answer_start
+        settings["chat_answer_start"] = "template"
     settings |= prompt_settings(run, benchmark)
     if row.output_type == "generate_until":
         settings["max_generated_tokens"] = evaluation.max_generated_tokens
@@ -179,5 +179,6 @@ def prompt_settings(run: Run, benchmark: str) -> dict[str, Any]:
 
 
 def document_bos(run: Run, model: str) -> DocumentBos:
-    """How a model's rolling windows begin: the models sheet's word, else the configuration's."""
-    return run.models[model].document_bos or run.configuration.evaluation.document_bos
+    """How a model's rolling windows begin: the models sheet's word. auto: `every` for Gemma,
+    which needs it, `once` for all others."""
+    return run.models[model].document_bos or "auto"

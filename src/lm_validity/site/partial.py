@@ -8,8 +8,9 @@ import pyarrow.parquet as pq
 from lm_validity.config.load import Run
 from lm_validity.files import read_json, write_json
 from lm_validity.pages.page import write_html
-from lm_validity.site.cards.write import write_run_cards
-from lm_validity.site.report import Job, about_run, build_site, run_reports
+from lm_validity.site.cards.write import run_sources
+from lm_validity.site.first_page import about_run, build_site
+from lm_validity.site.report import Job, run_reports
 from lm_validity.tables.merge import Merger
 
 
@@ -41,9 +42,9 @@ def write_partial_reports(run: Run, *, with_items: bool = True) -> tuple[int, Pa
         mark_unfinished(report, missing)
     if not written:
         return len(missing), None
-    written += write_run_cards(run, written, folder / "tables", folder / "report", missing)
-    about, title = about_run(run), f"{run.name} (unfinished)"
-    return len(missing), build_site(written, folder / "report", missing=missing, title=title, about=about)
+    cards = run_sources(run, written, folder / "tables", missing)
+    site = build_site(written, folder / "report", cards=cards, missing=missing, name=run.name, about=about_run(run))
+    return len(missing), site
 
 
 def mark_unfinished(folder: Path, missing: list[str]) -> None:
@@ -64,6 +65,9 @@ def _jobs(run: Run, folder: Path, *, with_items: bool) -> list[Job]:
         more = planned | {"items": items, "selections": tables / "selections.parquet"}
         jobs.append(Job("agreement", reports / "agreement", (scores, models, benchmarks), more))
         jobs.append(Job("factors", reports / "factors", (scores, models, benchmarks), planned))
+        if run.configuration.agreement.groups:
+            asked = {"section": run.configuration.agreement, "plan": run.configuration.plan}
+            jobs.append(Job("readiness", reports / "readiness", (scores, models, benchmarks), asked))
     if "signal" in run.configuration.studies:
         given = {"benchmarks": benchmarks, "items": items, "section": settings}
         jobs.append(Job("signal", reports / "signal", (scores, models), given))

@@ -2,7 +2,7 @@
 
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from multiprocessing import get_context
@@ -13,34 +13,22 @@ import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
 
-from lm_validity.config.load import Run
+from lm_validity.config.groups import parse_group
 from lm_validity.config.plan import read_cells
-from lm_validity.config.sections import REPORTS, Cards, Reports
+from lm_validity.config.sections import REPORTS, Agreement, Cards, Reports
 from lm_validity.errors import InputError, nearest
 from lm_validity.files import made_folder, read_json, read_json_or, write_text
 from lm_validity.pages import figures
-from lm_validity.pages.page import (
-    Figure,
-    Finding,
-    Link,
-    Page,
-    Section,
-    Table,
-    Words,
-    from_template,
-    vega_script,
-    write_html,
-    write_page,
-)
-from lm_validity.site.cards.sources import CardSources
+from lm_validity.pages.page import Figure, Finding, Page, Section, Table, write_page
+from lm_validity.site.cards.values import CardSources
 from lm_validity.site.cards.write import FOLDER as CARDS
-from lm_validity.site.cards.write import write_cards
+from lm_validity.site.first_page import build_site
 from lm_validity.site.guess import guess_benchmarks, guess_lines, guess_models, leave_sparse_out, shared_categories
 from lm_validity.studies.agreement.score_matrix import PERPLEXITY, STUDY, ScoreMatrix, read_score_matrix
 from lm_validity.tables.formats.import_files import import_files
 from lm_validity.tables.formats.score_files import KEY, ImportOptions, with_item_errors
 from lm_validity.tables.schema import PROTOCOLS, SCORES, read_scores, readable, write_table
-from lm_validity.tables.sheets import as_in_scores, of_study, read_benchmarks, read_models
+from lm_validity.tables.sheets import as_in_scores, group_members, of_study, read_benchmarks, read_models
 from lm_validity.words import count
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -199,11 +187,12 @@ def choose_reports(
     folder: Path,
     section: Reports,
     plan: Path | None = None,
+    agreement: Agreement | None = None,
 ) -> tuple[list[Job], dict[str, str]]:
     """The reports to write under `folder`, and why the others cannot be written, by name.
 
     Agreement and factors need 3 models and 2 benchmarks in common use, signal 3 checkpoints of a model, items
-    their table, bias trials. `plan`: the sheet of what was to be fine-tuned.
+    their table, bias trials; readiness groups that `agreement` names. `plan`: the sheet of what was to be fine-tuned.
     """
     jobs: list[Job] = []
     absent: dict[str, str] = {}
@@ -220,6 +209,9 @@ def choose_reports(
             more = planned | {"items": found.items, "selections": found.selections}
             jobs.append(Job("agreement", folder / "agreement", (scores, models, benchmarks), more))
             jobs.append(Job("factors", folder / "factors", (scores, models, benchmarks), planned))
+            if agreement is not None and agreement.groups:
+                asked = {"section": agreement, "plan": plan}
+                jobs.append(Job("readiness", folder / "readiness", (scores, models, benchmarks), asked))
         if _most_checkpoints(found.scores) >= LEAST_CHECKPOINTS:
             more = options | {"benchmarks": benchmarks, "items": found.items}
             jobs.append(Job("signal", folder / "signal", (scores, models), more))
@@ -259,6 +251,7 @@ def _write(job: Job) -> str | None:
 
 def _function(name: str) -> Callable[..., None]:
     from lm_validity.studies.agreement.factors.report import report_factors
+    from lm_validity.studies.agreement.readiness import report_readiness
     from lm_validity.studies.agreement.report import report_agreement
     from lm_validity.studies.bias.report import report_bias
     from lm_validity.studies.items.item_report import report_items
@@ -267,6 +260,7 @@ def _function(name: str) -> Callable[..., None]:
     functions: dict[str, Callable[..., None]] = {
         "agreement": report_agreement,
         "factors": report_factors,
+        "readiness": report_readiness,
         "signal": report_signal,
         "items": report_items,
         "bias": report_bias,
@@ -291,69 +285,6 @@ def _too_few(scores: pd.DataFrame, models: pd.DataFrame, benchmarks: pd.DataFram
 def _most_checkpoints(scores: pd.DataFrame) -> int:
     direct = scores[scores["protocol"] == "direct"]
     return int(direct.groupby(["model", "benchmark"])["checkpoint"].nunique().max()) if len(direct) else 0
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# One folder with one `index.html` out of the reports that exist: findings first, then each report.
-
-ORDER = ("cards", "beside", "agreement", "factors", "signal", "items", "bias", "data")
-SYNTHETIC = "The models of this run are synthetic. They live in a miniature world, made for trying out the workflow."
-
-
-def build_site(
-    report_folders: Sequence[str | Path],
-    output: str | Path,
-    *,
-    missing: Sequence[str] = (),
-    title: str = "How far can these benchmarks be trusted?",
-    about: str = "",
-) -> Path:
-    """Write the first page, `output`/index.html, and each report's own page beside it; the first page's path.
-
-    Figures and tables are copied to `output`/<report>/{figures,tables}, unless they are there. `missing` lists what an
-    unfinished run lacks (cells, reports): named on every page. `about`: a sentence under the title. Raises InputError
-    where a folder holds no report.
-    """
-    output = Path(output)
-    documents = {}
-    for folder in map(Path, report_folders):
-        path = folder / "page.json"
-        if not path.is_file():
-            raise InputError(f"{path}: no such file.", "run `lm-validity report ...` into that folder first.")
-        document = read_json(path)
-        documents[document["name"]] = document
-        for kind in ("figures", "tables"):
-            if (folder / kind).is_dir() and folder != output / document["name"]:
-                shutil.copytree(folder / kind, output / document["name"] / kind, dirs_exist_ok=True)
-    if not documents:
-        raise InputError("no report to build a site from.", "name at least one report folder.")
-    names = sorted(documents, key=lambda name: (ORDER.index(name) if name in ORDER else len(ORDER), name))
-    links = [Link(documents[name]["title"], f"{name}/index.html") for name in names]
-    above = [Link("Benchmarks", "../index.html"), *(link._replace(href=f"../{link.href}") for link in links)]
-    for name in names:
-        write_html(documents[name], output / name, navigation=above, missing=missing, vega="../assets/vega.js")
-        (output / name / "assets" / "vega.js").unlink(missing_ok=True)
-    if any(section["figures"] for document in documents.values() for section in document["sections"]):
-        write_text(output / "assets" / "vega.js", vega_script())
-    answers = [answer | {"href": f"{name}/index.html"} for name in names for answer in documents[name]["answers"]]
-    html = from_template(
-        "index.html.j2",
-        title=title,
-        about=about,
-        missing=list(missing),
-        navigation=[Link("Benchmarks", "index.html"), *links],
-        answers=answers,
-        documents=[documents[name] for name in names],
-        words=Words(),
-    )
-    write_text(output / "index.html", html)
-    return output / "index.html"
-
-
-def about_run(run: Run) -> str:
-    """What the site of a run says under its title: that its models are synthetic, where all are the miniature's."""
-    paths = [*(row.path for row in run.models.values()), *(row.path for row in run.language_models.values())]
-    return SYNTHETIC if paths and all(map(run.is_miniature, paths)) else ""
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -557,6 +488,7 @@ class Given:
     splits: Path | None = None
     source: str = ""
     plan: Path | None = None
+    agreement: Agreement = field(default_factory=Agreement)
 
 
 def report_site(paths: Iterable[str | Path], output: str | Path, given: Given) -> list[str]:
@@ -594,14 +526,14 @@ def report_site(paths: Iterable[str | Path], output: str | Path, given: Given) -
             if path is not None and path.resolve() == (output / name).resolve():
                 shutil.copyfile(path, folder / name)  # the reader's own file stays as it is
         _move(folder, output)
-    return [*lines, f"The report: {output / 'index.html'}"]
+    return lines
 
 
 def _write_reports(
     found: Gathered, beside: Beside | None, sheets: tuple[pd.DataFrame, pd.DataFrame] | None, given: Given, folder: Path
 ) -> list[str]:
     """Every report that the data allow and the site of them; a line for each that they do not allow."""
-    jobs, absent = choose_reports(found, sheets, folder, given.section, given.plan)
+    jobs, absent = choose_reports(found, sheets, folder, given.section, given.plan, given.agreement)
     written, failed = run_reports(jobs, given.processes)
     absent |= failed
     if not written:
@@ -614,18 +546,12 @@ def _write_reports(
     if sheets is not None:
         write_page(data_page(pd.read_parquet(folder / "scores.parquet"), *sheets, found.lines, absent), folder / "data")
         pages.append(folder / "data")
-    pages += _cards(found, given, pages, folder)
-    build_site(pages, folder)
+    cards = None
+    if found.scores is not None:
+        tables = (folder / "scores.parquet", folder / BENCHMARKS, pages, folder / MODELS, found.items)
+        cards = CardSources(*tables, given.splits, given.cards, given.source)
+    build_site(pages, folder, cards=cards)
     return [f"No {name} report: {reason}" for name, reason in absent.items()]
-
-
-def _cards(found: Gathered, given: Given, pages: list[Path], folder: Path) -> list[Path]:
-    """The folder of the cards' table, where there are scores."""
-    if found.scores is None:
-        return []
-    tables = (folder / "scores.parquet", folder / BENCHMARKS, pages, found.items)
-    sources = CardSources(*tables, given.splits, given.cards, given.source)
-    return [folder / CARDS] if write_cards(sources, folder) else []
 
 
 def _hint(jobs: list[Job], given: Given) -> str:
@@ -639,9 +565,10 @@ def _sheets(
 ) -> tuple[tuple[pd.DataFrame, pd.DataFrame], list[str]]:
     """The sheets given, guesses where none is; written into `folder`. Models that a given sheet lacks are guessed."""
     models, benchmarks = guess_models(scores, found.facts), guess_benchmarks(scores, found.groups)
+    groups = [parse_group(text) for text in given.agreement.groups]
     decided, notes = list[str](), list[str]()
     if given.models is not None:
-        own = as_in_scores(read_models(given.models), set(scores["model"]))
+        own = as_in_scores(read_models(given.models, groups), set(scores["model"]))
         notes += _check_names(own["model"], scores["model"], given.models, "models")
         models = pd.concat([own, models[~models["model"].isin(own["model"])]], ignore_index=True)
         decided += own["model"].tolist()
@@ -652,6 +579,8 @@ def _sheets(
     notes += leave_sparse_out(models, benchmarks, scores, decided)
     if given.benchmarks is None:
         benchmarks = shared_categories(benchmarks)
+    for group in groups:
+        group_members(models[models["model"].isin(scores["model"])], group, given.models or MODELS)
     for sheet, name in ((models, MODELS), (benchmarks, BENCHMARKS)):
         write_text(folder / name, _as_tsv(sheet))
     return (models, benchmarks), notes
@@ -686,10 +615,11 @@ def _move(folder: Path, output: Path) -> None:
     """Put what is in `folder` into `output` in the place of what is called the same there; reports that an earlier call
     wrote and this one did not are removed."""
     output.mkdir(exist_ok=True)
-    for page in output.glob("*/page.json"):
-        name = page.parent.name
-        if not (folder / name).exists() and read_json(page).get("name") == name:
-            shutil.rmtree(page.parent)
+    pages = [page.parent for page in output.glob("*/page.json") if read_json(page).get("name") == page.parent.name]
+    pages += [output / CARDS] if any(output.glob(f"{CARDS}/*/card.json")) else []
+    for place in pages:
+        if not (folder / place.name).exists():
+            shutil.rmtree(place)
     for path in folder.iterdir():
         target = output / path.name
         if target.is_dir() and not target.is_symlink():

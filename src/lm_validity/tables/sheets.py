@@ -1,12 +1,13 @@
 """The sheets as the reports read them, and the rows that they take."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
+from lm_validity.config.groups import Group, members, with_columns
 from lm_validity.config.rows import SheetRow, read_rows
 from lm_validity.config.sheets import BenchmarkFacts, ModelFacts, check_reruns, metric_key
 from lm_validity.errors import InputError
@@ -192,15 +193,27 @@ NUMBERS = ("parameters_b", "tokens_b", "tokens_per_step", "n_items", "chance", "
 _BOOLEANS = ("instruction_tuned", "in_compute_analysis", "in_perplexity_analysis", "higher_is_better")
 
 
-def read_models(path: str | Path) -> pd.DataFrame:
-    """One row per model with the fields of `ModelFacts`; unknown values are null.
+def read_models(path: str | Path, groups: Sequence[Group] = ()) -> pd.DataFrame:
+    """One row per model with the fields of `ModelFacts` and the columns of `groups`; unknown values are null.
 
     Raises InputError for an unreadable file, a missing `model` column, an empty or repeated id, a value
     that is not of its column's kind, a `rerun_of` that names no first training.
     """
-    rows = read_rows(path, ModelFacts)
+    kind = with_columns(ModelFacts, groups)
+    rows = read_rows(path, kind)
     check_reruns(path, rows)
-    return _frame(rows, ModelFacts)
+    return _frame(rows, kind)
+
+
+def group_members(sheet: pd.DataFrame, group: Group, path: str | Path) -> list[bool | None]:
+    """Which models of the sheet are in the group, None where that is unknown; `path`: of the sheet, for errors.
+
+    Raises InputError as `members`.
+    """
+    facts = sheet.reindex(columns=["parameters_b", "tokens_b", "in_compute_analysis", group.column]).astype(object)
+    facts = facts.where(facts.notna(), None)
+    known = facts["parameters_b"].notna() & facts["tokens_b"].notna() & (facts["in_compute_analysis"] != 0)
+    return members(group, facts[group.column].tolist(), known.tolist(), path)
 
 
 def read_benchmarks(path: str | Path) -> pd.DataFrame:

@@ -16,7 +16,7 @@ SHIPPED = Path(__file__).parents[1] / "shipped"  # in a clone these are links to
 SMALL = SHIPPED / "config" / "small"
 SHEETS = ("models.tsv", "benchmarks.tsv")
 HEADER = """\
-# The study {name}. Keys left out have the defaults that config/config.yaml explains.
+# The study {name}. `lm-validity config --defaults` has the keys that are left out.
 """
 
 

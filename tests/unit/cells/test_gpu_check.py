@@ -46,7 +46,7 @@ def test_without_a_gpu_there_is_nothing_to_check(monkeypatch):
 
 @pytest.mark.parametrize(("outcome", "code"), [("passed", 0), ("noted", 0), ("skipped", 0), ("failed", 1)])
 def test_exit_code(outcome, code, monkeypatch):
-    from lm_validity.cli.gpu import gpu_check as command
+    from lm_validity.cli.tools import gpu_check as command
 
     monkeypatch.setattr(gpu_check, "check_gpu", lambda device: [Finding("scores", outcome, "as found")])
     assert command("cpu") == code

@@ -18,7 +18,7 @@ def test_losses_are_stored_merged_and_drawn(tmp_path, monkeypatch):
     for name in "ab":
         (tmp_path / name).mkdir()
         monkeypatch.chdir(tmp_path / name)
-        workspace = start_run(tmp_path / name, finetuning={"epochs": 2, "effective_batch": 2})
+        workspace = start_run(tmp_path / name, finetuning={"epochs": 2})
         run_all(workspace, "finetune_adapter")
         files.append([path.read_bytes() for path in sorted(workspace.store.root.rglob("losses.parquet"))])
     assert files[0] == files[1] and len(files[0]) == 3

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from lm_validity.cli.configfile import DEMO, default_configfile
+from lm_validity.cli.options import DEMO, default_configfile
 from lm_validity.template.folder import make_study
 
 ROOT = Path(__file__).resolve().parents[3]

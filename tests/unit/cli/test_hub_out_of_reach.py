@@ -7,7 +7,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
-from lm_validity.cli.cells import _try_hub
+from lm_validity.cli.jobs import _try_hub
 
 
 @pytest.fixture(autouse=True)

@@ -2,13 +2,14 @@
 
 import errno
 import os
+import re
 import sys
 from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 
-from lm_validity.cli import main
+from lm_validity.cli import main, study
 from lm_validity.config.sections import Reports, Screening
 from lm_validity.template.folder import make_study
 
@@ -107,3 +108,39 @@ def test_findings_of_a_study_without_a_page_name_its_own_next_step(monkeypatch, 
     monkeypatch.chdir(tmp_path / "my-study")
     code, _, error = end(monkeypatch, capsys, "findings")
     assert code == 2 and "lm-validity status" in error and "make demo" not in error
+
+
+OLD_NAMES = [("next", ("plan", "next")), ("rounds", ("plan", "run")), ("add-model", ("plan", "add-model"))]
+
+
+@pytest.mark.parametrize(("old", "new"), OLD_NAMES)
+def test_an_old_name_is_the_subcommand_of_plan(monkeypatch, capsys, tmp_path, old, new):
+    """Same exit code and message, after one line that says the new name."""
+    monkeypatch.chdir(tmp_path)
+    words = ("m",) if old == "add-model" else ()
+    code, out, error = end(monkeypatch, capsys, *new, *words, "--goal", "rank=0")
+    assert (code, out, error.count("\n")) == (2, "", 1) and "rank=0" in error
+    note, rest = end(monkeypatch, capsys, old, *words, "--goal", "rank=0")[2].split("\n", 1)
+    assert rest == error and " ".join(new) in note
+
+
+def test_an_option_before_a_subcommand_of_plan_is_refused(monkeypatch, capsys):
+    """It would be an option of `plan` itself, which does not run."""
+    code, _, error = end(monkeypatch, capsys, "plan", "--seed", "1", "run", "--goal", "rank=2")
+    assert code == 2 and "--seed" in error and "plan run" in error
+
+
+def test_help_lists_at_most_16_commands_and_nothing_of_the_workflow(monkeypatch, capsys):
+    code, out, _ = end(monkeypatch, capsys, "--help")
+    listed = re.findall(r"^  ([a-z][a-z-]*)  ", out, re.MULTILINE)
+    assert code == 0 and len(listed) == len(set(listed)) <= 16
+    assert {"report", "import", "plan", "status"} <= set(listed)
+    assert not {"merge", "evaluate-model", "miniature", "next", "rounds", "add-model"} & set(listed)
+
+
+def test_the_exit_code_of_control_c(monkeypatch, capsys, tmp_path):
+    def interrupted(path):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(study, "load_run", interrupted)
+    assert end(monkeypatch, capsys, "status")[0] == 130

@@ -140,7 +140,7 @@ def test_each_of_equal_ids_has_its_squares(make_run):
     assert {place: dict(counts) for place, counts in squares.items()} == {
         ("gpt2 (model)", "quiz (benchmark)"): {"missing": len(cells) - 1}
     }
-    assert "gpt2 (language model)     #" in render_matrix(cells)
+    assert "gpt2 (language model)   #" in render_matrix(cells)
     Path("tasks.tsv").write_text(text)
     other = [CellState(cell, "missing") for cell in Grid(make_run("other")).cells()]
     assert set(matrix(other)) == {("gpt2", "quiz"), ("other", "news")}

@@ -7,6 +7,7 @@ import threading
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -198,8 +199,9 @@ def poison(text: str, run) -> str:
 
 
 def call(**options):
-    given = {"configfile": Path("replay/replay.yaml"), "design": "cheap-and-block", "cells": None, "audit": None,
-             "budget": None, "seed": 0, "output": None, "calibration": None}  # fmt: skip
+    alone = SimpleNamespace(invoked_subcommand=None)
+    given = {"context": alone, "configfile": Path("replay/replay.yaml"), "design": "cheap-and-block", "cells": None,
+             "audit": None, "budget": None, "seed": 0, "output": None, "calibration": None}  # fmt: skip
     command.plan(**given | options)
 
 
@@ -299,7 +301,7 @@ def test_a_wrong_command_changes_nothing(planned, options, problem):
 
 def test_of_two_commands_at_once_one_waits_and_then_sees_the_other_s_round(planned, capsys):
     """Both have read the same plan. While one holds the lease, the other waits: no round is lost."""
-    place, cells = Path("replay/plan.tsv"), [planning._planned("oak-m", "sums", planning.AUDIT, 0.5, 0, 2)]
+    place, cells = Path("replay/plan.tsv"), [planning.planned_cell(("oak-m", "sums"), planning.AUDIT, 2, 0.5, 0)]
     found = []
 
     def second() -> None:

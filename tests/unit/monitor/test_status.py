@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shutil
+import sys
 from collections import Counter
 from pathlib import Path
 
@@ -55,7 +56,7 @@ def test_a_removed_cell_is_missing_with_what_stands_on_it(built):
 
 def test_a_cell_of_another_recipe_is_stale(built):
     text = Path("replay/replay.yaml").read_text()
-    Path("other.yaml").write_text(text.replace("finetuning: {", "finetuning: { rank: 4,"))
+    Path("other.yaml").write_text(text.replace("finetuning: {", "finetuning: { max_length: 500,"))
     counts = RunState(load_run("other.yaml")).counts
     assert counts["finetune_adapter"]["stale"] == 42 and counts["evaluate_model"]["done"] == 42
     # oak-s on sums kept the untouched model, which did not change
@@ -104,6 +105,17 @@ def test_the_page_shows_each_square_and_escapes(made_up):
 def test_the_matrix_has_a_sign_a_square(built):
     lines = render_matrix(RunState(built).cells).splitlines()
     assert lines[1].split() == ["oak-s", "#", "#", "#"] and lines[-1] == "1: riddles, 2: proverbs, 3: sums"
+
+
+def test_nothing_is_wider_than_the_terminal(monkeypatch):
+    """A model with a long name on 30 benchmarks, whose columns are numbered downwards, in two blocks."""
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "60")
+    names = [f"benchmark-{number}" for number in range(30)]
+    cells = [BenchmarkCell("evaluate_model", "m" * 80, name, "final", "plain", split="test") for name in names]
+    lines = render_matrix([CellState(cell, "done") for cell in cells]).splitlines()[:-2]
+    assert max(map(len, lines)) <= 60 and [line.count("#") for line in lines] == [0, 0, 15, 0, 0, 15]
+    assert lines[1].split() == [*"123456789", *"012345"] and lines[2].startswith("m" * 29 + "…")
 
 
 def states(*finished, missing=0):

@@ -9,7 +9,7 @@ import pytest
 from tests.unit.monitor.test_status import ONE
 
 from lm_validity.cells.runner import run_job
-from lm_validity.cli import run as commands
+from lm_validity.cli import jobs, study
 from lm_validity.config.load import Run
 from lm_validity.errors import InputError
 from lm_validity.run.cell import BenchmarkCell, label
@@ -48,11 +48,11 @@ def test_no_table_is_made_from_it(wrong):
 def test_it_is_named_and_computed_again(wrong, capsys, command):
     if command == "check_cells":
         with pytest.raises(SystemExit) as end:
-            commands.check_cells(CONFIG, output=Path("check.json"))
+            jobs.check_cells(CONFIG, output=Path("check.json"))
         assert end.value.code == 1 and not Path("check.json").exists()
         assert f"{label(ONE)}: dtype float16 -> bfloat16" in capsys.readouterr().out
     else:
-        commands.preflight(CONFIG, fast=True)
+        study.preflight(CONFIG, fast=True)
     for rule in (
         "finetune_adapter",
         "select_adapter",
@@ -76,9 +76,10 @@ def test_a_damaged_cell_that_no_manifest_lists_is_noticed(built, capsys):
     os.truncate(folder / "cell.json", 10)
     with pytest.raises(InputError, match="missing or damaged"):
         run_job(Workspace(built), job)
-    commands.preflight(CONFIG)
+    assert study.preflight(CONFIG) == 1
     assert f"{label(ONE)}--" in capsys.readouterr().out and not folder.exists()
     run_job(Workspace(built), job)
+    assert study.preflight(CONFIG) == 0
     assert Path(manifest).read_text() == whole
 
 
@@ -87,5 +88,5 @@ def test_a_full_disk_is_noticed(built, capsys, monkeypatch):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(os, "fsync", fail)
-    commands.preflight(CONFIG, fast=True)
+    assert study.preflight(CONFIG, fast=True) == 1
     assert f"{built.results}: no file can be written" in capsys.readouterr().out

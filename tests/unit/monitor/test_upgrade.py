@@ -9,7 +9,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from lm_validity.cli import run as commands
+from lm_validity.cli import study as commands
 from lm_validity.config.load import Run, build_run, load_run
 from lm_validity.config.sections import Reports
 from lm_validity.files import read_json, write_json

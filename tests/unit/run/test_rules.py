@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import typer
 
-from lm_validity.cli import cells as commands
+from lm_validity.cli import jobs as commands
 from lm_validity.config.load import load_run
 from lm_validity.run.grid import Grid
 from lm_validity.run.rules import RULES, read_cell, rule_of

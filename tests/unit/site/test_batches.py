@@ -3,8 +3,8 @@
 import itertools
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -12,7 +12,7 @@ import pytest
 from tests.unit.config.test_bias_configuration import make_run  # noqa: F401 (a fixture)
 from tests.unit.run.test_planned_grid import description
 
-from lm_validity.cli import rounds as command
+from lm_validity.cli import plan as command
 from lm_validity.cli.reports import bias as report_command
 from lm_validity.config.load import load_run
 from lm_validity.errors import InputError
@@ -20,10 +20,16 @@ from lm_validity.files import write_json
 from lm_validity.monitor.planning import describe_plans
 from lm_validity.run.grid import Grid
 from lm_validity.site.rounds import add_batch
-from lm_validity.studies.bias.by_task import effects_by_task, least_half_width
-from lm_validity.studies.bias.effects import missing_trials
-from lm_validity.studies.bias.stops import HOPELESS, PLANNED, stop_section, stop_words, task_stops
-from lm_validity.studies.bias.table import pair_arms, read_trials
+from lm_validity.studies.bias.effects import (
+    HOPELESS,
+    PLANNED,
+    effects_by_task,
+    least_half_width,
+    stop_section,
+    stop_words,
+    task_stops,
+)
+from lm_validity.studies.bias.trials import Study, missing_trials, pair_arms, read_trials
 from lm_validity.tables.schema import TRIALS, write_table
 
 STOP = {"stop_at_half_width": 0.02, "plan": "plan.tsv", "subsamples_a_cell": 5}
@@ -138,10 +144,9 @@ def test_wide_tasks_go_on_and_narrow_ones_stop(start, capsys):
     assert mail.startswith("  mail: 22 of 22 ") and numbers(nothing) == ["0.02"]
 
 
-def found_in_section(stops) -> str:
+def said_of_stops(trials, plan) -> str:
     """What the page's section begins with."""
-    names = list(dict.fromkeys(stop.experiment for stop in stops))
-    return stop_section(SimpleNamespace(stops=stops, experiments=names)).finding
+    return stop_section(Study(trials, plan)).section.finding
 
 
 def _half_widths(run, plan) -> dict:
@@ -176,9 +181,8 @@ def test_no_batch_is_bought_that_cannot_help(start):
     wide = [row for row in effects_by_task(endless) if (row.task, row.effect) == ("mail", "bias")]
     assert np.diff(wide[0].interval)[0] / 2 == pytest.approx(least, rel=0.02)
     stops = task_stops(trials, run.bias_plan)
-    assert [stop.task for stop in stops if stop.state == HOPELESS] == ["mail"] and found_in_section(stops).endswith(
-        ": mail."
-    )
+    assert [stop.task for stop in stops if stop.state == HOPELESS] == ["mail"]
+    assert said_of_stops(trials, run.bias_plan).endswith(": mail.")
 
 
 def test_the_last_batch_may_be_smaller(start):
@@ -239,7 +243,7 @@ def test_what_is_not_planned_is_not_missing(start):
 
 def test_the_page_says_how_many_subsamples_and_why(start, monkeypatch):
     monkeypatch.setattr("lm_validity.pages.page.save_figure", lambda spec, stem: None)
-    monkeypatch.setattr("lm_validity.studies.bias.fits.SLICES", 20)
+    monkeypatch.setattr("lm_validity.studies.bias.hierarchy.SLICES", 20)
     run = start()
     measure(run, {"news": 0.005, "mail": 0.08})
     trials, output = run.results / "tables" / "trials.parquet", Path("report")
@@ -260,13 +264,15 @@ def test_a_task_whose_planned_batch_is_not_there_has_neither_stopped_nor_all(sta
     rows = measure(run, {"news": 0.005, "mail": 0.005}, 0.01)
     Path("plan.tsv").write_text(f"{ROW}head\tnews\t2\t25\t\nhead\tmail\t2\t15\t\n")
     run, trials = load_run(CONFIG), pair_arms(rows)
-    for stop in (stops := task_stops(trials, run.bias_plan)):
+    for stop in task_stops(trials, run.bias_plan):
         assert stop.state == PLANNED and stop_words(stop).startswith(f"{stop.task}: 10 of 22 ")
     for row in effects_by_task(trials, run.bias_plan):
         assert row.effect != "bias" or np.diff(row.interval)[0] / 2 == pytest.approx(0.02)
-    said = found_in_section(stops)
-    three = SimpleNamespace(stops=stops, experiments=["body", "head", "last"])
-    assert stop_section(three).finding == f"head: {said}"  # an experiment without the bias leaves no blank
+    said = said_of_stops(trials, run.bias_plan)
+    without = trials.assign(test=np.nan)
+    three = pd.concat([without.assign(experiment="body"), trials, without.assign(experiment="last")])
+    plan = replace(run.bias_plan, most=dict.fromkeys(["body", "head", "last"], 22))
+    assert said_of_stops(three, plan) == f"head: {said}"  # an experiment without the bias leaves no blank
     assert numbers(said)[:2] == ["0", "2"] and said.endswith(": mail, news.")
 
 
@@ -322,7 +328,7 @@ def test_next_and_rounds_need_something_to_add(start, monkeypatch):
         measure(load_run(configfile), {"news": 0.005, "mail": 0.045})
 
     monkeypatch.setattr(command, "_run_workflow", run_workflow)
-    command.rounds(None, ["--cores", "1"], CONFIG)
+    command.run_rounds(None, ["--cores", "1"], CONFIG)
     assert 1 < len(runs) < 5 and set(runs) == {("--cores", "1")}
     widths = _half_widths(load_run(CONFIG), None)
     assert max(widths.values()) <= 0.02 and subsamples(load_run(CONFIG))["news", 30] == 10

@@ -6,7 +6,7 @@ import pytest
 
 from lm_validity.config.load import load_run
 from lm_validity.pages.page import Finding, Page, write_page
-from lm_validity.site.report import SYNTHETIC, about_run, build_site
+from lm_validity.site.first_page import SYNTHETIC, about_run, build_site
 
 ROOT = Path(__file__).parents[3]
 
@@ -19,6 +19,6 @@ def test_only_a_run_of_the_miniature_says_that_it_is_synthetic(tmp_path, monkeyp
     run = load_run(configfile)
     assert about_run(run) == about
     write_page(Page("agreement", "A", [Finding("One.")], []), tmp_path / "agreement")
-    text = build_site([tmp_path / "agreement"], tmp_path / "site", title=run.name, about=about_run(run)).read_text()
+    text = build_site([tmp_path / "agreement"], tmp_path / "site", name=run.name, about=about_run(run)).read_text()
     head = text.partition("<h1>")[2].partition("One.")[0]
-    assert (SYNTHETIC in head) == bool(about)
+    assert (SYNTHETIC in head) == bool(about) and f"The run {run.name}." in head

@@ -1,4 +1,4 @@
-"""`lm-validity add-model`: which cells place a model that joins a finished study."""
+"""`lm-validity plan add-model`: which cells place a model that joins a finished study."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 from tests.unit.monitor.conftest import built, made_up  # noqa: F401 (fixtures)
 
-from lm_validity.cli import rounds as command
+from lm_validity.cli import plan as command
 from lm_validity.config.load import load_run
 from lm_validity.config.plan import JOINS, read_cells, read_plan
 from lm_validity.errors import InputError

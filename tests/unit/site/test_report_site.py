@@ -63,7 +63,7 @@ def test_direct_scores_give_agreement_without_an_empty_figure(tmp_path):
     put_results(tmp_path / "in")
     put_results(tmp_path / "in" / "one", models=1, tasks=("aa_rare",))
     lines = write([tmp_path / "in"], tmp_path / "out")
-    assert reports(tmp_path / "out") == {"cards", "agreement", "factors", "data"}
+    assert reports(tmp_path / "out") == {"agreement", "factors", "data"}
     assert {"index.html", "models.tsv", "benchmarks.tsv", "scores.parquet"} <= {
         path.name for path in (tmp_path / "out").iterdir()
     }
@@ -110,7 +110,7 @@ def test_a_folder_of_every_eval_ever_is_read(tmp_path):
 def test_checkpoints_give_signal(tmp_path):
     put_results(tmp_path / "in", models=2, steps=(1000, 2000, 3000))
     write([tmp_path / "in"], tmp_path / "out")
-    assert reports(tmp_path / "out") == {"cards", "signal", "data"}
+    assert reports(tmp_path / "out") == {"signal", "data"}
 
 
 def test_a_second_call_leaves_no_report_of_the_first(tmp_path):
@@ -121,10 +121,13 @@ def test_a_second_call_leaves_no_report_of_the_first(tmp_path):
     own.parent.mkdir()
     own.write_text('{"name": "mine"}')
     write([tmp_path / "second"], tmp_path / "out")
-    assert reports(tmp_path / "out") == {"cards", "signal", "data", "notes"}
+    assert reports(tmp_path / "out") == {"signal", "data", "notes"}
+    write_trials(tmp_path / "third" / "trials.parquet")
+    write([tmp_path / "third"], tmp_path / "out")
+    assert reports(tmp_path / "out") == {"bias", "notes"} and not (tmp_path / "out" / "cards").exists()
 
 
-def test_trials_give_bias_beside_the_others(tmp_path):
+def write_trials(path) -> None:
     rows = [
         ("x", "lm", f"task{task}", 50, 100, subsample, arm, correct + task, 100)
         for task in range(3)
@@ -132,7 +135,11 @@ def test_trials_give_bias_beside_the_others(tmp_path):
         for arm, correct in (("base", 50), ("extra", 55 + subsample), ("test", 57))
     ]
     names = ["experiment", "language_model", "task", "m", "n", "subsample", "arm", "correct", "total"]
-    write_table(pd.DataFrame(rows, columns=names), TRIALS, tmp_path / "in" / "trials.parquet")
+    write_table(pd.DataFrame(rows, columns=names), TRIALS, path)
+
+
+def test_trials_give_bias_beside_the_others(tmp_path):
+    write_trials(tmp_path / "in" / "trials.parquet")
     write([tmp_path / "in"], tmp_path / "out")
     assert reports(tmp_path / "out") == {"bias"}
     assert not (tmp_path / "out" / "models.tsv").exists()

@@ -1,4 +1,4 @@
-"""`lm-validity next` and `rounds`: which cells are added to a plan, when nothing is, and what runs in turn."""
+"""`lm-validity plan next` and `rounds`: which cells are added to a plan, when nothing is, and what runs in turn."""
 
 import os
 import signal
@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 from tests.unit.monitor.conftest import built, made_up, prefetch, run_all  # noqa: F401 (fixtures)
 
-from lm_validity.cli import rounds as command
+from lm_validity.cli import plan as command
 from lm_validity.config.load import load_run
 from lm_validity.config.plan import BY_SCORES, RULED_OUT, read_cells
 from lm_validity.errors import InputError
@@ -183,29 +183,29 @@ def workflow(monkeypatch):
 
 
 def test_rounds_run_workflow_and_next_in_turn_until_the_goal_is_reached(measured, workflow, capsys):
-    command.rounds("tau=.9999999", ["--cores", "1"], CONFIG)
+    command.run_rounds("tau=.9999999", ["--cores", "1"], CONFIG)
     plan, once = read_cells("replay/plan.tsv"), ("--cores", "1", "--configfile", str(CONFIG))
     assert 12 < len(plan) <= 18 and [one.round for one in plan.values()] == sorted(one.round for one in plan.values())
     assert set(workflow) == {once} and len(workflow) == 1 + len({one.round for one in plan.values()}) - 1
     workflow.clear()
-    command.rounds("tau=.9999999", None, CONFIG)
+    command.run_rounds("tau=.9999999", None, CONFIG)
     assert len(workflow) == 1 and "is reached" in capsys.readouterr().out
 
 
 def test_a_goal_that_no_cell_brings_nearer_is_not_called_reached(measured, workflow, monkeypatch, capsys):
     monkeypatch.setattr(Standing, "hours", lambda *_: np.full((6, 3), np.inf))
     with pytest.raises(SystemExit) as caught:
-        command.rounds("tau=.9999999", None, CONFIG)
+        command.run_rounds("tau=.9999999", None, CONFIG)
     said = capsys.readouterr().out
     assert caught.value.code == 1 and "NOT reached" in said and "is reached" not in said
 
 
 def test_rounds_begin_with_a_plan_where_there_is_none(made_up, workflow):  # noqa: F811
     with pytest.raises(InputError, match="'plan'"):
-        command.rounds("rank=2", None, CONFIG)
+        command.run_rounds("rank=2", None, CONFIG)
     assert not workflow
     CONFIG.write_text(f"{CONFIG.read_text()}\nplan: replay/first.tsv\n")
-    command.rounds("rank=2", None, CONFIG)
+    command.run_rounds("rank=2", None, CONFIG)
     # six models: the block is all of them
     assert len(read_cells("replay/first.tsv")) == 18
     assert workflow[0][0] == "prefetch" and len(workflow) == 2
@@ -216,7 +216,7 @@ def test_no_plan_comes_of_a_workflow_that_does_not_run(made_up, workflow, option
     """Its documents would not be counted, so that no benchmark is known to be cheap."""
     CONFIG.write_text(f"{CONFIG.read_text()}\nplan: replay/first.tsv\n")
     with pytest.raises(InputError, match="does not run") as caught:
-        command.rounds("rank=2", ["--cores", "1", option], CONFIG)
+        command.run_rounds("rank=2", ["--cores", "1", option], CONFIG)
     assert f"snakemake {option}" in caught.value.hint and "unplanned.yaml" in caught.value.hint
     assert not workflow and not Path("replay/first.tsv").exists()
 
@@ -231,7 +231,7 @@ def test_no_plan_comes_of_documents_that_are_not_counted(made_up, monkeypatch, l
     calls = []
     monkeypatch.setattr(command, "run_to_its_end", lambda arguments: calls.append(arguments) or 0)
     with pytest.raises(InputError) as caught:
-        command.rounds("rank=2", ["--summary"], CONFIG)
+        command.run_rounds("rank=2", ["--summary"], CONFIG)
     assert "sums" in caught.value.problem and len(calls) == 1 and not Path("replay/first.tsv").exists()
 
 
@@ -239,18 +239,18 @@ def test_a_workflow_that_fails_ends_the_rounds_with_its_code(measured, monkeypat
     before = Path("replay/plan.tsv").read_bytes()
     monkeypatch.setattr(command, "run_to_its_end", lambda _: 3)
     with pytest.raises(SystemExit) as caught:
-        command.rounds("rank=2", None, CONFIG)
+        command.run_rounds("rank=2", None, CONFIG)
     assert caught.value.code == 3 and Path("replay/plan.tsv").read_bytes() == before
 
 
 def test_without_a_goal_and_nothing_to_add_no_workflow_runs(measured, monkeypatch):
     monkeypatch.setattr(command, "run_to_its_end", lambda _: pytest.fail("the workflow ran"))
     with pytest.raises(InputError, match="without a goal"):
-        command.rounds(None, None, CONFIG)
+        command.run_rounds(None, None, CONFIG)
 
 
 def test_a_signal_ends_the_rounds_even_where_the_workflow_ends_well(tmp_path):
-    program = "import sys; from lm_validity.cli.rounds import run_to_its_end as run; sys.exit(run(sys.argv[1:]))"
+    program = "import sys; from lm_validity.cli.plan import run_to_its_end as run; sys.exit(run(sys.argv[1:]))"
     child = (
         "import signal, sys, time\nsignal.signal(signal.SIGTERM, lambda *_: sys.exit(0))\n"
         "open('ready', 'w').close()\ntime.sleep(60)"
@@ -280,7 +280,7 @@ time.sleep(60)
 def test_who_interrupts_the_rounds_lets_the_workflow_stop_its_jobs(tmp_path, number, to_all):
     """Ctrl-C goes to both processes, as a terminal sends it; SIGTERM to the first one only."""
     (tmp_path / "slow.py").write_text(SLOW_TO_STOP)
-    program = "import sys; from lm_validity.cli.rounds import run_to_its_end as run; sys.exit(run(sys.argv[1:]))"
+    program = "import sys; from lm_validity.cli.plan import run_to_its_end as run; sys.exit(run(sys.argv[1:]))"
     arguments = (sys.executable, "-c", program, sys.executable, "slow.py")
     with subprocess.Popen(arguments, cwd=tmp_path, start_new_session=True) as process:
         while not (tmp_path / "ready").exists():

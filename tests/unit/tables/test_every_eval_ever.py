@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
-from lm_validity.cli import exports, imports
+from lm_validity.cli import imports
 from lm_validity.errors import InputError
 from lm_validity.tables.formats.export_every_eval_ever import with_directions, write_every_eval_ever
 from lm_validity.tables.formats.import_files import import_files, read_files
@@ -220,18 +220,18 @@ def test_the_commands(tmp_path):
     (tmp_path / "b.csv").write_text("benchmark,metric\nx,acc\n")
     command = ["every-eval-ever", str(tmp_path / "scores.parquet"), "--output", str(tmp_path / "out")]
     command += ["--organization", "me", "--schema", str(tmp_path / "schema.json")]
-    assert isinstance(CliRunner().invoke(exports.app, command).exception, InputError)
-    done = CliRunner().invoke(exports.app, [*command, "--benchmarks", str(tmp_path / "b.csv")])
+    assert isinstance(CliRunner().invoke(imports.exports, command).exception, InputError)
+    done = CliRunner().invoke(imports.exports, [*command, "--benchmarks", str(tmp_path / "b.csv")])
     assert done.exit_code == 0 and "1 files, checked" in done.output
     wrong = CliRunner().invoke(
-        exports.app, [*command, "--relationship", "none", "--benchmarks", str(tmp_path / "b.csv")]
+        imports.exports, [*command, "--relationship", "none", "--benchmarks", str(tmp_path / "b.csv")]
     )
     assert isinstance(wrong.exception, InputError)
     back = ["every-eval-ever", str(tmp_path / "out"), "--output", str(tmp_path / "back"), "--strict"]
     assert CliRunner().invoke(imports.app, back).exit_code == 0
     assert read_scores(tmp_path / "back" / "scores.parquet")["metric"].tolist() == ["acc,none"]
     (tmp_path / "schema.json").write_text("{}")
-    assert isinstance(CliRunner().invoke(exports.app, command).exception, InputError)
+    assert isinstance(CliRunner().invoke(imports.exports, command).exception, InputError)
 
 
 def test_samples_are_items(tmp_path):

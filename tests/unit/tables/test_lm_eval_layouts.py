@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
-from lm_validity.cli.exports import app
+from lm_validity.cli.imports import exports as app
 from lm_validity.errors import InputError
 from lm_validity.tables.formats.export_lm_eval import write_lm_eval
 from lm_validity.tables.formats.import_files import read_files

@@ -197,7 +197,7 @@ def test_the_signal_report_reads_items_under_the_metric_of_the_sheet(metric, tmp
     (tmp_path / "b.csv").write_text(f"benchmark,metric\nquiz,{metric}\n")
     scores, items = (tmp_path / "out" / f"{name}.parquet" for name in ("scores", "items"))
     found = analyze_signal(scores, tmp_path / "m.csv", tmp_path / "b.csv", items, section=Reports(resamples=0))
-    assert found.results["quiz"].items.items == 60 and found.results["quiz"].items.chance == pytest.approx(1 / 3)
+    assert found.benchmarks["quiz"].items.items == 60 and found.benchmarks["quiz"].items.chance == pytest.approx(1 / 3)
 
 
 def test_samples_belong_to_the_result_file_of_their_date(tmp_path):
@@ -236,16 +236,17 @@ def filter_lines(names) -> list[dict]:
     ]
 
 
-def test_filters_that_lines_name(tmp_path):
-    write_lines(tmp_path / "in" / "a" / f"samples_sums_{DATE}.jsonl", filter_lines(("strict", "flexible")))
+@pytest.mark.parametrize("second", ["flexible", "#2", "#a"])
+def test_filters_that_lines_name(tmp_path, second):
+    write_lines(tmp_path / "in" / "a" / f"samples_sums_{DATE}.jsonl", filter_lines(("strict", second)))
     scores, _ = import_files([tmp_path / "in"], tmp_path / "out")
     assert scores.set_index("metric")["value"].to_dict() == {
-        "exact_match,flexible": 1.0,
+        f"exact_match,{second}": 1.0,
         "exact_match,strict": pytest.approx(1 / 3),
     }
     items = pd.read_parquet(tmp_path / "out" / "items.parquet")
     assert items["correct"].tolist() == [1, 0, 0] and items["response"].tolist() == [" 0", " 1", " 2"]
-    assert dict(items["metric_values"][2]) == {"exact_match,strict": 0.0, "exact_match,flexible": 1.0}
+    assert dict(items["metric_values"][2]) == {"exact_match,strict": 0.0, f"exact_match,{second}": 1.0}
 
 
 @pytest.mark.parametrize("with_results", [True, False])
@@ -298,7 +299,16 @@ def test_right_choices_are_known_of_all_documents_or_of_none(tmp_path):
     assert any("Right choices unknown" in note and "quiz" in note for note in log.notes)
 
 
-@pytest.mark.parametrize("wrong", ['{"doc_id": 1}', "[1]", "{", '{"doc_id": 1, "resps": [], "arguments": []}'])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        '{"doc_id": 1}',
+        "[1]",
+        "{",
+        '{"doc_id": 1, "resps": [], "arguments": []}',
+        '{"doc_id": 9, "resps": ["a"], "filter": ["none"], "metrics": ["acc"], "acc": 1}',
+    ],
+)
 def test_a_broken_line_skips_the_file_with_its_place(wrong, tmp_path):
     place = tmp_path / "in" / "a"
     write_lines(place / f"samples_quiz_{DATE}.jsonl", quiz_lines((1, 0)))

@@ -10,7 +10,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from lm_validity.cli.init import register
+from lm_validity.cli.study import init
 from lm_validity.config.load import load_run
 from lm_validity.errors import InputError
 from lm_validity.template.around_scores import size_class
@@ -75,7 +75,7 @@ def test_the_current_folder_becomes_a_study(tmp_path, monkeypatch):
     monkeypatch.chdir(here)
     before = here.stat().st_ino
     app = typer.Typer()
-    register(app)
+    app.command()(init)
     done = CliRunner().invoke(app, ["."])
     assert done.exit_code == 0, done.output
     assert load_run("study.yaml").name == "here" and here.stat().st_ino == before

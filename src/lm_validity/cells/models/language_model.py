@@ -193,8 +193,6 @@ class LanguageModel(SharedContextLM):
         `once` for all others; the attribute then holds which of them it is.
     answer_start: what comes between a chat prompt and the answer. `template`: the white space that the chat template
         itself puts there; `lm-eval`: nothing.
-    generation_cache: keys and values of a batch of answers grow with them (`dynamic`), or are as large as the longest
-        answer from the start (`static`; transformers ignores it for architectures without such a cache).
     """
 
     # lm-eval's, whose types are not known
@@ -214,7 +212,6 @@ class LanguageModel(SharedContextLM):
         window_prefix: WindowPrefix = "auto",
         answer_start: Literal["template", "lm-eval"] = "template",
         scorer: Way = "auto",
-        generation_cache: Literal["dynamic", "static"] = "dynamic",
     ):
         model.requires_grad_(requires_grad=False)
         if tokenizer.pad_token is None:
@@ -239,7 +236,6 @@ class LanguageModel(SharedContextLM):
             tokens = {name: getattr(defaults, name) for name in TOKENS}
             model.generation_config = transformers.GenerationConfig(**tokens)
         self.max_generated_tokens = max_generated_tokens
-        self.generation_cache = generation_cache
         self.writer: Callable[[list[Instance]], list[str]] | None = None  # another backend for answers, e.g. vLLM
         if window_prefix == "auto":  # the same test by which lm-eval adds BOS to every other request of Gemma's
             window_prefix = "every" if "gemma" in getattr(model.config, "model_type", "") else "once"
@@ -417,8 +413,6 @@ class LanguageModel(SharedContextLM):
         # transformers pads a row that is over only where it knows an end-of-text token, which not every model names
         if self.model.generation_config.eos_token_id is None:
             options["eos_token_id"] = self.tokenizer.eos_token_id
-        if self.generation_cache == "static":
-            options["cache_implementation"] = "static"
         with torch.autocast(
             device_type=self.device.type,
             dtype=self.mixed_precision_dtype,
@@ -459,7 +453,6 @@ def load_language_model(
     window_prefix: WindowPrefix = "auto",
     answer_start: Literal["template", "lm-eval"] = "template",
     scorer: Way = "auto",
-    generation_cache: Literal["dynamic", "static"] = "dynamic",
     adapter: str | Path | None = None,
     keep_base: bool = False,
 ) -> LanguageModel:
@@ -490,7 +483,6 @@ def load_language_model(
         window_prefix=window_prefix,
         answer_start=answer_start,
         scorer=scorer,
-        generation_cache=generation_cache,
     )
     lm.own_adapter = own
     check_causal(lm.base, str(path))

@@ -140,7 +140,7 @@ class Stopwatch:
         """What the cell cost; `lm` is the loaded model, whose counters are read and set back."""
         counters = lm.counters.to_json()
         lm.counters = type(lm.counters)()
-        scoring = {"eval_batch_size": lm.batch_size, "generation_cache": lm.generation_cache} | lm.describe_scorer()
+        scoring = {"eval_batch_size": lm.batch_size} | lm.describe_scorer()
         return self.costs(lm.device) | {"counters": counters} | scoring
 
     def costs(self, device: "torch.device") -> dict[str, Any]:

@@ -57,10 +57,9 @@ class Row:
         return len(self.token_ids) - self.first
 
 
-def row_of(example: Example, loss: str) -> Row:
-    """The row of an example: predicted is its completion for the loss `completion`, else all but the first token."""
-    first = max(1, example.completion_start) if loss == "completion" else 1
-    return Row(torch.tensor(example.token_ids), first)
+def row_of(example: Example) -> Row:
+    """The row of an example: all but the first token are predicted."""
+    return Row(torch.tensor(example.token_ids), 1)
 
 
 @dataclass(frozen=True)
@@ -312,7 +311,7 @@ class Training:
     ):
         self.lm, self.model, self.settings, self.position = lm, model, settings, position
         self.adapter = adapter
-        self.rows = [row_of(example, settings.loss) for example in examples]
+        self.rows = [row_of(example) for example in examples]
         self.parameters = adapter_parameters(model, adapter)
         self.optimizer = torch.optim.AdamW(
             self.parameters.values(), lr=settings.learning_rate, weight_decay=settings.weight_decay, fused=True

@@ -68,14 +68,6 @@ class DropoutPosition:
             self.position.count = rows
 
 
-class FirstToken(torch.nn.Module):
-    """In the place of a BERT's pooler: the first token's vector as it is."""
-
-    def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
-        """(texts, tokens, width) -> (texts, width): the vector of each text's first token."""
-        return hidden_states[:, 0]
-
-
 class ResidentModel:
     """The language model `lm` and, for the method `head`, the `classifier` over the same backbone.
 
@@ -228,9 +220,6 @@ class ResidentModel:
             )
         self.fresh = sorted(found["missing_keys"])
         backbone = getattr(classifier, prefix)
-        if plan.classification.pooler == "none" and getattr(backbone, "pooler", None) is not None:
-            backbone.pooler = FirstToken()
-            self.fresh = [name for name in self.fresh if ".pooler." not in name]
         setattr(self.lm, prefix, backbone)
         self.lm.tie_weights()
         classifier.config.pad_token_id = self.tokenizer.pad_token_id

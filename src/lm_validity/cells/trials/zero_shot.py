@@ -304,7 +304,7 @@ class ZeroShotTrials:
             raise CellError(
                 f"task {self.task.name!r}: a packed sequence has {max(longest)} tokens, {self.model.name} reads "
                 f"{limit}.",
-                f"lower packed_texts or prompt_characters, or cut at packed_max_length: {limit}.",
+                "leave `packing` out of the experiment, or take a model that reads more.",
             )
         self.counters.packed_sequences_cut += sum(length > wanted for length in longest)
 

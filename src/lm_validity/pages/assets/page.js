@@ -240,8 +240,44 @@ for (const table of document.querySelectorAll("table.m")) {
         return up ? order : -order;
       });
       table.tBodies[0].append(...rows);
+      for (const group of rows.filter((row) => row.dataset.group)) group.after(...rows.filter((row) => row.dataset.in === group.dataset.group));
     });
   });
+}
+
+// A long matrix: groups that open, a search, and filters by an answer (`#show=apart:yes` chooses one).
+for (const tools of document.querySelectorAll(".tools[data-table]")) {
+  const rows = [...document.querySelectorAll("table.m tbody tr")];
+  const groups = new Map(rows.filter((row) => row.dataset.group).map((row) => [row.dataset.group, row.querySelector("button")]));
+  const [input, output, chips] = ["input", "output", "button"].map((name) => [...tools.querySelectorAll(name)]);
+  const all = output[0].textContent;
+  let filter = "";
+  const show = () => {
+    const words = input[0].value.toLowerCase();
+    const some = Boolean(words || filter);
+    const found = (row) => `${row.dataset.in} ${row.dataset.name}`.toLowerCase().includes(words) && (!filter || row.dataset.answers.includes(`${filter};`));
+    const open = (row) => some || !row.dataset.in || groups.get(row.dataset.in).getAttribute("aria-expanded") === "true";
+    for (const row of rows) row.hidden = row.dataset.group ? some : !(found(row) && open(row));
+    const benchmarks = rows.filter((row) => !row.dataset.group);
+    output[0].textContent = some ? `${benchmarks.filter((row) => !row.hidden).length} of ${benchmarks.length} benchmarks` : all;
+    for (const chip of chips) chip.setAttribute("aria-pressed", String(chip.dataset.filter === filter));
+  };
+  for (const chip of chips) {
+    chip.addEventListener("click", () => {
+      filter = filter === chip.dataset.filter ? "" : chip.dataset.filter;
+      show();
+    });
+  }
+  for (const button of groups.values()) {
+    button.setAttribute("aria-expanded", "false");
+    button.addEventListener("click", () => {
+      button.setAttribute("aria-expanded", String(button.getAttribute("aria-expanded") === "false"));
+      show();
+    });
+  }
+  input[0].addEventListener("input", show);
+  if (location.hash.startsWith("#show=")) filter = decodeURIComponent(location.hash.slice(6));
+  show();
 }
 
 // A carpet of ranks reads out the cell under the pointer, or the one that the arrow keys reach.

@@ -61,7 +61,7 @@ class EvaluateModel(ScoringRule):
 
     def _jobs_of(self, plan: Participants, first: Model, wanted: Wanted) -> Iterator[Job[BenchmarkCell]]:
         """`first`: of the models that share a load. A job is filed under the first model that it has cells of."""
-        size = plan.batching(first).evaluate_model
+        size = plan.configuration.batching.evaluate_model
         points = dict.fromkeys((model, checkpoint) for model, checkpoint, _, _ in wanted)
         alone = len({model for model, _ in points}) == 1
         named = {checkpoint if alone else f"{model}.{checkpoint}": (model, checkpoint) for model, checkpoint in points}

@@ -36,7 +36,7 @@ class FinetuneAdapter(BenchmarkRule):
         self, plan: Participants, model: Model, benchmarks: tuple[str, ...], end: str
     ) -> Iterator[Job[BenchmarkCell]]:
         """The jobs of a model in one round of the plan, whose names have that round's `end`."""
-        settings, size = plan.configuration.finetuning, plan.batching(model).finetune_adapter
+        settings, size = plan.configuration.finetuning, plan.configuration.batching.finetune_adapter
         rates = settings.learning_rates
         one = self.minutes_by_benchmark(plan, model.model, benchmarks)
         in_a_job = len(rates) if isinstance(size.learning_rates, str) else min(size.learning_rates, len(rates))

@@ -10,7 +10,7 @@ from lm_validity.run.rules.benchmark_rule import BenchmarkRule
 
 def adapter_groups(rule: BenchmarkRule, plan: Participants, model: Model, benchmarks: tuple[str, ...]) -> list[Group]:
     """Benchmarks of a model that share a job by `batching.evaluate_adapter`, as evaluations of adapters take."""
-    size = plan.batching(model).evaluate_adapter
+    size = plan.configuration.batching.evaluate_adapter
     minutes = rule.minutes_by_benchmark(plan, model.model, benchmarks)
     return plan.groups(model, benchmarks, size.benchmarks, "benchmarks", minutes=minutes)
 

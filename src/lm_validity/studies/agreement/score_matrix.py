@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from lm_validity.config.groups import Group
 from lm_validity.config.plan import Plan, read_cells
 from lm_validity.errors import InputError
 from lm_validity.studies.agreement.score_checks import direction_notes, unit_notes
@@ -71,6 +72,12 @@ class ScoreMatrix:
     def is_corpus(self) -> np.ndarray:
         """(k,) True for perplexity corpora, which count only where perplexity is compared."""
         return (self.benchmark_facts["output_type"] == PERPLEXITY).to_numpy(dtype=bool)
+
+    @property
+    def fractions(self) -> np.ndarray:
+        """(k,) True for benchmarks, not corpora, whose scores lie in [0, 1], so that points mean the same on each."""
+        within = [np.isnan(one) | ((one >= 0) & (one <= 1)) for one in self.value.values()]
+        return np.logical_and.reduce(within).all(axis=0) & ~self.is_corpus
 
     @property
     def direction(self) -> np.ndarray:
@@ -159,11 +166,13 @@ def read_score_matrix(
     benchmarks: str | Path,
     plan: str | Path | None = None,
     also: Collection[str] = (),
+    groups: Sequence[Group] = (),
 ) -> ScoreMatrix:
     """Read the selected test rows of each benchmark's metric, and the plan of what was to be fine-tuned.
 
     The benchmarks sheet decides which benchmarks count; the models sheet only adds what is known about each
-    model. `also`: models of the sheet that are rows although they may have no score. Raises InputError for bad
+    model. `also`: models of the sheet that are rows although they may have no score. `groups`: whose columns
+    `model_facts` has too. Raises InputError for bad
     files, a score without a model or benchmark, an unknown protocol, two selected scores of one model on one
     benchmark, or scores of one benchmark in two units.
     """
@@ -172,7 +181,7 @@ def read_score_matrix(
     _check_protocols(rows, scores)
     benchmark_sheet = read_benchmarks(benchmarks)
     rows = report_rows(rows, benchmark_sheet, notes)
-    model_sheet = as_in_scores(read_models(models), set(rows["model"]))
+    model_sheet = as_in_scores(read_models(models, groups), set(rows["model"]))
     notes += _other_study_notes(model_sheet, rows, "model") + _other_study_notes(benchmark_sheet, rows, "benchmark")
     model_sheet, rows = _of_this_study(model_sheet, rows, "model")
     benchmark_sheet, rows = _of_this_study(benchmark_sheet, rows, "benchmark")

@@ -1,32 +1,52 @@
-"""Model-free effects of the trials: cells, tasks, settings, tests by task, and what is missing from them.
+"""Effects without a model: by cell, by task, with the stops on their width, tests by task, common draws, and power.
 
+Effects are fractions of accuracy: boost = accuracy(extra) - accuracy(base), bias = accuracy(test) - accuracy(extra).
 Differences are those of integer counts, so a task without a difference is exactly 0. Trials that lack an arm of an
-effect do not count for that effect.
+effect do not count for that effect. `trials` is the frame of `trials.pair_arms` throughout.
 """
 
+import json
+from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
 
+import altair as alt
 import numpy as np
 import pandas as pd
 from scipy import stats
 
-from lm_validity.config.bias_plan import BiasPlan
+from lm_validity.config.plan import BiasPlan
+from lm_validity.errors import InputError
+from lm_validity.pages import figures
+from lm_validity.pages.page import Figure, Part, Section, Table
+from lm_validity.studies.bias.import_published import MAJORITY
 from lm_validity.studies.bias.statistics.effects import (
+    LEVEL,
     ONE_TASK,
+    ROUNDING,
     MeanOverTasks,
+    VarianceComponents,
+    common_subsamples,
+    detection_power,
+    excluded_beyond,
     mean_over_tasks,
     sign_flip_p,
+    smallest_detectable,
     smallest_detectable_shift,
+    subsamples_needed,
+    tasks_needed,
+    variance_components,
 )
 from lm_validity.studies.bias.statistics.model import EFFECTS
-from lm_validity.studies.bias.summary import Cell, Loss, Setting, Task, TaskTest
-from lm_validity.studies.bias.table import ARMS, CELL, SETTING
-from lm_validity.summaries import Missing, is_known, known
-from lm_validity.words import count, listing
+from lm_validity.studies.bias.trials import ARMS, CELL, CHANGE, SETTING, Study, series_color
+from lm_validity.summaries import Missing, is_known, known, number
+from lm_validity.words import Reason, ReasonCode, count, decimal, with_names
 
-SIZES = {"subsamples": "max", "tasks": "size", "trials": "sum"}  # of a cell, from its tasks' numbers of trials
-GAPS_SHOWN = 12  # of an experiment; the rest is counted
+EFFECT_COLORS = {"boost": "#2f7ec0", "bias": "#d55e00"}
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Means over cells and over tasks.
 
 
 def without_arms(effect: str) -> Missing:
@@ -37,210 +57,743 @@ def without_arms(effect: str) -> Missing:
 def task_means(trials: pd.DataFrame, effect: str, keys: list[str]) -> pd.DataFrame:
     """Mean `effect` and number of `trials` by `keys`: the difference of the counts over the observations."""
     treatment, control = EFFECTS[effect]
-    known_trials = trials.dropna(subset=[treatment, control])
-    known_trials = known_trials.assign(difference=known_trials[treatment] - known_trials[control])
-    sums = known_trials.groupby(keys)[["difference", "total"]].sum()
-    sums["trials"] = known_trials.groupby(keys).size()
+    both = trials.dropna(subset=[treatment, control])
+    both = both.assign(difference=both[treatment] - both[control])
+    sums = both.groupby(keys)[["difference", "total"]].sum()
+    sums["trials"] = both.groupby(keys).size()
     sums[effect] = sums["difference"] / sums["total"]
     return sums[[effect, "trials"]].reset_index()
 
 
-def cell_effects(trials: pd.DataFrame) -> tuple[Cell, ...]:
-    """The paper's table 1: the mean of the task means, and their standard deviation over the root of the number of
-    tasks. Where every task has as many subsamples, this is the mean over all trials; elsewhere that would let the tasks
-    with most subsamples decide, which are the noisiest ones where tasks stop on a width.
+def cell_effects(trials: pd.DataFrame) -> pd.DataFrame:
+    """The paper's table 1, by language model, m and n: the mean of the task means, and their standard error.
+
+    That is their standard deviation over the root of the number of tasks. Where every task has as many subsamples, the
+    mean is that over all trials; elsewhere that would let the tasks with most subsamples decide, which are the noisiest
+    ones where tasks stop on a width.
+
+    `subsamples` (the largest number that a task has), `tasks`, `trials`: what the cell holds, whatever the arms. The
+    same with `boost_` and `bias_` before them: what has both arms of the effect, on which its mean rests.
     """
-    per_task = trials.groupby([*CELL, "task"]).size().reset_index(name="trials")
-    cells = per_task.groupby(CELL)["trials"].agg(**SIZES).reset_index()
+    sizes = {"subsamples": "max", "tasks": "size", "trials": "sum"}  # of a cell, from its tasks' numbers of trials
+    cells = trials.groupby([*CELL, "task"]).size().groupby(CELL).agg(**sizes).reset_index()
     for effect in EFFECTS:
-        per_task = task_means(trials, effect, [*CELL, "task"])
-        found = per_task.groupby(CELL)[effect].agg(["mean", "sem"])
-        found.columns = [f"{effect}_mean", f"{effect}_se"]
-        sizes = per_task.groupby(CELL)["trials"].agg(**SIZES).add_prefix(f"{effect}_")
-        cells = cells.merge(found.reset_index(), "left", CELL)
-        cells = cells.merge(sizes.reset_index(), "left", CELL)
-        cells[sizes.columns] = cells[sizes.columns].fillna(0).astype("int64")
-    return tuple(_cell(row) for row in cells.to_dict("records"))
+        by_task = task_means(trials, effect, [*CELL, "task"]).groupby(CELL)
+        means = by_task[effect].agg(["mean", "sem"]).set_axis([f"{effect}_mean", f"{effect}_se"], axis=1)
+        counts = by_task["trials"].agg(**sizes).add_prefix(f"{effect}_")
+        cells = cells.merge(means.join(counts).reset_index(), "left", CELL)
+        cells[counts.columns] = cells[counts.columns].fillna(0).astype("int64")
+        for name in means.columns:
+            cells[name] = [
+                known(value, ONE_TASK if tasks else without_arms(effect).reason)
+                for value, tasks in zip(cells[name], cells[f"{effect}_tasks"], strict=True)
+            ]
+    values = [f"{effect}_{value}" for effect in EFFECTS for value in ("mean", "se")]
+    return cells[[*CELL, *values, *(name for name in cells.columns if name not in (*CELL, *values))]]
 
 
-def _cell(row: dict[str, Any]) -> Cell:
-    for effect in EFFECTS:
-        reason = without_arms(effect).reason if not row[f"{effect}_tasks"] else ONE_TASK
-        for value in ("mean", "se"):
-            row[f"{effect}_{value}"] = known(row[f"{effect}_{value}"], reason)
-    return Cell(**row)
-
-
-def task_effects(trials: pd.DataFrame) -> tuple[Task, ...]:
-    """Means by (experiment, task), every cell (language model, m, n) weighing the same.
+def task_effects(trials: pd.DataFrame) -> pd.DataFrame:
+    """Means by (experiment, task), every one of its `cells` (language model, m, n) weighing the same.
 
     Weighting trials instead would let the cells with small n, which have most subsamples, decide: in the published
     data 10 instead of 12 tasks then have a positive bias.
     """
     keys = ["experiment", "task"]
-    tasks = trials.groupby([*keys, *CELL[1:]]).size().groupby(keys).size().reset_index(name="cells")
+    tasks = trials[[*keys, *CELL[1:]]].drop_duplicates().groupby(keys).size().reset_index(name="cells")
     for effect in EFFECTS:
         means = task_means(trials, effect, [*CELL, "task"]).groupby(keys)[effect].mean().reset_index()
         tasks = tasks.merge(means, "left", keys)
-    rows = tasks.to_dict("records")
-    return tuple(Task(**row | {e: known(row[e], without_arms(e).reason) for e in EFFECTS}) for row in rows)
+        tasks[effect] = [known(value, without_arms(effect).reason) for value in tasks[effect]]
+    return tasks[[*keys, *EFFECTS, "cells"]]
 
 
-def headline(tasks: tuple[Task, ...]) -> dict[str, dict[str, MeanOverTasks | Missing]]:
-    """By experiment and effect: the mean over its tasks."""
-    found: dict[str, dict[str, MeanOverTasks | Missing]] = {}
-    for experiment in dict.fromkeys(task.experiment for task in tasks):
-        own = [task for task in tasks if task.experiment == experiment]
-        values = {effect: [v for v in (getattr(t, effect) for t in own) if is_known(v)] for effect in EFFECTS}
-        found[experiment] = {e: mean_over_tasks(np.array(v)) if v else without_arms(e) for e, v in values.items()}
-    return found
+def headline(tasks: pd.DataFrame) -> dict[str, dict[str, MeanOverTasks | Missing]]:
+    """By experiment and effect: the mean over its tasks (`task_effects`)."""
+    means: dict[str, dict[str, MeanOverTasks | Missing]] = {}
+    for experiment, own in tasks.groupby("experiment"):
+        values = {effect: [value for value in own[effect] if is_known(value)] for effect in EFFECTS}
+        means[str(experiment)] = {
+            effect: mean_over_tasks(np.array(found)) if found else without_arms(effect)
+            for effect, found in values.items()
+        }
+    return means
 
 
-def setting_effects(trials: pd.DataFrame) -> tuple[Setting, ...]:
-    """Means over tasks by (experiment, m, n, effect), without effects that no trial of a setting has both arms of."""
-    rows = []
-    for effect in EFFECTS:
-        by_model = task_means(trials, effect, [*SETTING, "task", "language_model"])
-        by_task = by_model.groupby([*SETTING, "task"])[effect].mean()
-        for (experiment, m, n), values in by_task.groupby(SETTING):
-            rows.append(Setting(experiment, m, n, effect, mean_over_tasks(values.to_numpy())))
-    return tuple(rows)
+def cell_section(study: Study) -> Part:
+    """Means by language model, m and n; what each effect rests on only where that is not all that the cell holds."""
+    frame = cell_effects(study.trials)
+    own = [f"{effect}_{size}" for effect in EFFECTS for size in ("subsamples", "tasks", "trials")]
+    complete = all((frame[name] == frame[name.partition("_")[2]]).all() for name in own)
+    caption = "Means and standard errors over task means: every task has the same weight."
+    table = Table(
+        "cells",
+        "Means by language model, m and n",
+        frame.drop(columns=own) if complete else frame,
+        formats=dict.fromkeys(["boost_mean", "bias_mean"], CHANGE) | dict.fromkeys(["boost_se", "bias_se"], ".4f"),
+        caption=caption if complete else f"{caption} The figures of an effect use the trials that have both its arms.",
+    )
+    biases = frame["bias_mean"].map(number).dropna()
+    finding = ""
+    if len(biases):
+        finding = f"The bias lies between {decimal(biases.min(), 4, signed=True)} and "
+        finding += f"{decimal(biases.max(), 4, signed=True)} in {count(len(biases), 'cell')}."
+    explanation = (
+        "There are three arms: base (no pretraining), extra (pretraining on other text from the same source) and test "
+        "(pretraining on the test set's own text). The boost is accuracy under extra minus accuracy under base. The "
+        "bias is accuracy under test minus accuracy under extra. m labelled examples train the classifier, n texts are "
+        "pretrained on, and n test items are scored."
+    )
+    section = Section(
+        "By language model, m and n", finding, tables=[table], explanation=explanation, hint="the cells of the study"
+    )
+    return Part({"cells": frame.to_dict("records")}, section)
 
 
-def task_tests(trials: pd.DataFrame) -> tuple[TaskTest, ...]:
-    """Sign-flip tests by (experiment, language model, m, n, task, effect).
+# ----------------------------------------------------------------------------------------------------------------------
+# One task by itself: its mean effect with an interval over subsamples, and where it stops on the width of that.
 
-    Adjusted by Benjamini & Hochberg (1995) over the tasks of a cell, each effect by itself.
+ONE_SUBSAMPLE = Missing(
+    Reason("One subsample has the two arms: the interval of a task is over subsamples.", ReasonCode.TOO_FEW)
+)
+NO_SPREAD = Missing(
+    Reason("All subsamples have the same difference: without a spread there is no interval.", ReasonCode.NO_INTERVAL)
+)
+VIOLIN_POINTS = 25
+VIOLIN_REACH = 0.5  # accuracy differences beyond it are cut, as in the paper's figures
+
+
+@dataclass(frozen=True)
+class TaskEffect:
+    """Mean of one task over its cells, which weigh the same; the interval is over subsamples, the random draws.
+
+    excluded_beyond: effects of this size or larger, up or down, are excluded at the 5% level, for this task.
     """
-    rows, keys = [], [*CELL, "task"]
+
+    experiment: str
+    task: str
+    effect: str
+    mean: float
+    interval: tuple[float, float] | Missing
+    excluded_beyond: float | Missing
+    cells: int
+    subsamples: int
+    trials: int
+
+
+def effects_by_task(trials: pd.DataFrame, plan: BiasPlan | None = None) -> list[TaskEffect]:
+    """Effects by (experiment, task), of trials with both arms.
+
+    Every one of the C cells (language model, m, n) weighs the same. With d a trial's difference, n_c the trials of a
+    cell and S the number of subsamples,
+
+        mean ± t(.975, S - 1) · √(S / (S - 1) Σ_s u_s²),   u_s = Σ_c (d_cs - mean_c) / (C n_c)
+
+    the cluster-robust error of the mean, subsamples being the clusters: language models share those of a number.
+
+    With a `plan`, the bias' interval of a task that has not all subsamples is at least as wide as the width
+    that it stops at, and what is excluded beyond it as much wider. The stop selects intervals that are narrow by
+    chance. At this width the interval holds the truth at least as often as it says (docs/reference/coverage.md).
+    """
+    rows, there = [], _subsamples_there(trials)
+    for effect in EFFECTS:
+        for (experiment, task), group in _with_difference(trials, effect).groupby(["experiment", "task"]):
+            by_cell, apart = group.groupby(CELL)["difference"], _apart(group)
+            mean, parts = float(by_cell.mean().mean()), apart.groupby(group["subsample"]).sum().to_numpy()
+            key = str(experiment), str(task)
+            least = plan.half_width if plan and effect == "bias" and plan.may_stop(*key, there[key]) else 0.0
+            bounds = interval_over_subsamples(mean, parts, least)
+            rows.append(TaskEffect(*key, effect, mean, *bounds, by_cell.ngroups, len(parts), len(group)))
+    return rows
+
+
+def _with_difference(trials: pd.DataFrame, effect: str) -> pd.DataFrame:
+    treatment, control = EFFECTS[effect]
+    both = trials.dropna(subset=[treatment, control])
+    return both.assign(difference=(both[treatment] - both[control]) / both["total"])
+
+
+def _apart(trials: pd.DataFrame) -> pd.Series:
+    """Of each trial of a task: (d_cs - mean_c) / (C n_c), whose sums over cells are the u_s."""
+    by_cell = trials.groupby(CELL)["difference"]
+    return (trials["difference"] - by_cell.transform("mean")) / (by_cell.ngroups * by_cell.transform("size"))
+
+
+def _subsamples_there(trials: pd.DataFrame) -> dict[tuple[str, str], int]:
+    """By (experiment, task): how many subsamples have a trial, whatever its arms."""
+    return trials.groupby(["experiment", "task"])["subsample"].nunique().to_dict()
+
+
+def interval_over_subsamples(
+    mean: float, parts: np.ndarray, least: float
+) -> tuple[tuple[float, float] | Missing, float | Missing]:
+    """The t interval of the mean, of half-width `least` or more, and what is excluded beyond it; `parts`: u
+    (subsamples,)."""
+    number = len(parts)
+    if number < 2 or np.abs(parts).max() <= ROUNDING:
+        why = ONE_SUBSAMPLE if number < 2 else NO_SPREAD
+        return why, why
+    quantile = float(stats.t.ppf(1 - LEVEL / 2, number - 1))
+    error = max(float(np.sqrt(number / (number - 1) * (parts**2).sum())), least / quantile)
+    reach = quantile * error
+    return (mean - reach, mean + reach), excluded_beyond(mean, error, number)
+
+
+def least_half_width(trials: pd.DataFrame, most: int) -> float:
+    """Half-width of a task's bias that cells with fewer subsamples than the task leave, however many the others get.
+
+    `trials` of one task. Those cells have all of theirs. This is the interval of `effects_by_task` with the u_s over
+    them alone, as if the other cells had no error, and with the S = `most` that the task can have. 0 without such
+    cells.
+    """
+    both = _with_difference(trials, "bias")
+    sizes = both.groupby(CELL)["difference"].transform("size")
+    full = both[sizes < both["subsample"].nunique()]
+    if full.empty:
+        return 0.0
+    parts = _apart(both).loc[full.index].groupby(full["subsample"]).sum().to_numpy()
+    return float(stats.t.ppf(1 - LEVEL / 2, most - 1) * np.sqrt(most / (most - 1) * (parts**2).sum()))
+
+
+def task_section(study: Study, by_task: list[TaskEffect]) -> Part:
+    """Every task, with the distribution of its effects over subsamples."""
+    frame = task_effects(study.trials)
+    order = frame.assign(bias=frame["bias"].map(number)).sort_values(["experiment", "bias"], ascending=[True, False])
+    violins: list[Figure] = []
+    caption = "Density over subsamples, each violin as high as the others; boost above, bias below the line."
+    for (experiment, name), trials in study.trials.groupby(["experiment", "language_model"]):
+        chart = _violins(trials)
+        if chart is not None:
+            place = f"violins_{len(violins) + 1}"
+            violins.append(Figure(place, f"{study.prefix(experiment)}{name}", chart, caption, min_width=360))
+
+    def sentence(own: pd.DataFrame) -> str:
+        biases = own.set_index("task")["bias"].map(number).dropna()
+        if biases.empty:
+            return "No task has both arms of the bias."
+        largest = biases.abs().idxmax()
+        return (
+            f"{(biases > 0).sum()} of {count(len(biases), 'task')} have a positive bias. The largest in size is "
+            f"{decimal(biases[largest], 4, signed=True)} ({largest})."
+        )
+
+    section = Section(
+        "Task by task",
+        hint="distributions over draws of the texts",
+        finding=study.sentences(frame, sentence),
+        explanation=(
+            "Each violin is the distribution over subsamples: the boost above the line, the bias below it. "
+            "Subsamples differ in training set, test set and training noise. That is why single experiments disagree."
+        ),
+        figures=violins,
+        tables=[
+            Table(
+                "tasks",
+                "Boost and bias by task",
+                frame.loc[order.index],
+                formats={"boost": CHANGE, "bias": CHANGE},
+                caption="Every cell (language model, m, n) has the same weight.",
+            )
+        ],
+    )
+    return Part({"tasks": frame.to_dict("records"), "by_task": by_task}, section)
+
+
+def _violins(trials: pd.DataFrame) -> alt.LayerChart | None:
+    """Split violins by task, the setting chosen from a list; None where no trial has two arms."""
+    names = sorted(trials["task"].unique())
+    rows: list[dict[str, Any]] = []
+    for (m, n, task), group in trials.groupby(["m", "n", "task"]):
+        for effect in EFFECTS:
+            differences = _with_difference(group, effect)["difference"].to_numpy()
+            if len(differences):
+                row = {"setting": f"m={m}, n={n}", "task": task, "effect": effect, "mean": float(differences.mean())}
+                rows.append({**row, **half_violin(differences, names.index(task), effect), "trials": len(differences)})
+    if not rows:
+        return None
+    settings = list(dict.fromkeys(row["setting"] for row in rows))
+    pick = alt.param(
+        name="setting_shown", value=settings[-1], bind=alt.binding_select(options=settings, name="Setting ")
+    )
+    axis = row_axis(names)
+    y = alt.Y("edge:Q", title=None, axis=axis, scale=alt.Scale(domain=[len(names) - 0.4, -0.6], nice=False))
+    base = alt.Chart(alt.InlineData(values=rows)).transform_filter("datum.setting == setting_shown")
+    x_scale = alt.Scale(domain=[-VIOLIN_REACH, VIOLIN_REACH])
+    tips = figures.tooltips(task="Task", effect="Effect", mean="Mean|+.4f", trials="Subsamples")
+    area = base.transform_flatten(["x", "edge"]).mark_area(opacity=0.75, interpolate="monotone", clip=True)
+    area = area.encode(
+        x=alt.X("x:Q", title="Accuracy difference", scale=x_scale),
+        y=y,
+        y2=alt.Y2("line:Q"),
+        color=figures.listed_color("effect", EFFECT_COLORS),
+        detail="task:N",
+        tooltip=tips,
+    )
+    mean = base.mark_tick(thickness=2, size=11, color="#444").encode(
+        x=alt.X("mean:Q", scale=x_scale), y=alt.Y("middle:Q", axis=axis), tooltip=tips
+    )
+    chart = alt.layer(figures.dashed_lines("zero", 0), area, mean).add_params(pick)
+    return chart.properties(width="container", height=max(27 * len(names), 90))
+
+
+def half_violin(differences: np.ndarray, line: int, effect: str, reach: float = 0.44) -> dict[str, Any]:
+    """A kernel density as the edge of one half of a violin at the height `line`: the boost's is above it."""
+    spread = differences.std(ddof=1) if len(differences) > 1 else 0.0
+    width = spread * len(differences) ** -0.2 or 0.004  # Scott's rule; a narrow spike where nothing varies
+    grid = np.linspace(differences.min() - 3 * width, differences.max() + 3 * width, VIOLIN_POINTS)
+    density = stats.norm.pdf((grid[:, None] - differences) / width).sum(axis=1)
+    side = -reach if effect == "boost" else reach  # the axis points down
+    edge = line + side * density / density.max()
+    return {
+        "x": [round(float(value), 5) for value in grid],
+        "edge": [round(float(value), 3) for value in edge],
+        "line": line,
+        "middle": line + side / 2,
+    }
+
+
+def row_axis(names: list[str]) -> alt.Axis:
+    """Names at the heights 0, 1, 2, …"""
+    labels = f"{json.dumps([str(name) for name in names])}[datum.value]"
+    return alt.Axis(values=list(range(len(names))), labelExpr=labels, grid=True, gridDash=[1, 3], labelOverlap=False)
+
+
+# states of a task in a study whose tasks stop on the width of their interval
+STOPPED, OPEN, ALL, PLANNED = "stopped", "too wide", "all subsamples", "planned, not there yet"
+HOPELESS = "cannot be narrow"  # cells that have all their subsamples keep it above the width
+
+
+@dataclass(frozen=True)
+class TaskStop:
+    """How far a task is in a study whose tasks stop on the width of their interval.
+
+    `subsamples` with both arms of the bias, of the experiment's `most`; half_width: of the interval as it was looked
+    at, 0 where all differences are the same; stop_at: the width to reach. state: one of the five above.
+    """
+
+    experiment: str
+    task: str
+    subsamples: int
+    most: int
+    half_width: float | Missing
+    stop_at: float
+    state: str
+
+
+def task_stops(trials: pd.DataFrame, plan: BiasPlan | None) -> list[TaskStop]:
+    """How far each task with a bias is; none without a plan.
+
+    Only the width of the bias' interval is read, never where it lies. Raises InputError where the trials are not those
+    of the plan's experiments.
+    """
+    if plan is None:
+        return []
+    if strange := sorted(set(trials["experiment"]) - set(plan.most)):
+        raise InputError(
+            f"experiment {strange[0]!r} of the trials is not in the configuration.",
+            f"give the configuration that they were made with; it has {', '.join(plan.most)}.",
+        )
+    there, stops = _subsamples_there(trials), []
+    for row in effects_by_task(trials):
+        if row.effect != "bias":
+            continue
+        key, most = (row.experiment, row.task), plan.most[row.experiment]
+        width: float | Missing
+        if isinstance(row.interval, Missing):
+            width = 0.0 if row.interval.code is ReasonCode.NO_INTERVAL else row.interval
+        else:
+            width = (row.interval[1] - row.interval[0]) / 2
+        own = trials[(trials["experiment"] == row.experiment) & (trials["task"] == row.task)]
+        if there[key] < plan.planned(*key):
+            state = PLANNED
+        elif not plan.may_stop(*key, there[key]):
+            state = ALL
+        elif is_known(width) and width <= plan.half_width:
+            state = STOPPED
+        else:
+            state = HOPELESS if least_half_width(own, most) > plan.half_width else OPEN
+        stops.append(TaskStop(*key, row.subsamples, most, width, plan.half_width, state))
+    return stops
+
+
+def stop_words(stop: TaskStop) -> str:
+    """`news: 15 of 100 subsamples, stopped because the interval is ±0.0098`."""
+    if isinstance(stop.half_width, Missing):
+        found = "the interval is unknown"
+    elif stop.half_width == 0:
+        found = "all differences are the same"
+    else:
+        found = f"the interval is ±{stop.half_width:.4f}"
+    why = {
+        STOPPED: f", stopped because {found}",
+        OPEN: f", needs more because {found}",
+        ALL: f", which is all; {found}",
+        HOPELESS: f", stopped although {found}: cells that have all their subsamples keep it too wide",
+        PLANNED: f", more are planned but not finished; {found}",
+    }
+    return f"{stop.task}: {stop.subsamples} of {stop.most} subsamples{why[stop.state]}"
+
+
+def stop_section(study: Study) -> Part:
+    """How many subsamples each task has, and why it has no more."""
+    every = task_stops(study.trials, study.plan)
+    if not every:
+        return Part({"stops": []})
+
+    def sentence(own: pd.DataFrame) -> str:
+        if own.empty:
+            return ""
+        text = (
+            f"{(own['state'] == STOPPED).sum()} of {count(len(own), 'task')} stopped before all {own['most'].iloc[0]} "
+            f"subsamples. The mean number is {own['subsamples'].mean():.1f}."
+        )
+        waiting = {
+            "Still too wide: {}. `lm-validity plan next` adds a batch.": OPEN,
+            "Cells that have all their subsamples keep these too wide, so they get no more: {}.": HOPELESS,
+            "Planned batches are not finished: {}.": PLANNED,
+        }
+        names = {words: own.loc[own["state"] == state, "task"].tolist() for words, state in waiting.items()}
+        return " ".join([text, *with_names(names, 6)])
+
+    frame, stop_at = pd.DataFrame(map(vars, every)), f"{every[0].stop_at:g}"
+    section = Section(
+        "Tasks that stopped",
+        hint="subsamples of each",
+        finding=study.sentences(frame, sentence),
+        explanation=(
+            f"A task gets further subsamples until the 95% interval of its bias is ±{stop_at} or narrower. Only the "
+            "width decides, never the sign of the bias, its size or a p-value. If subsamples are added until an "
+            "interval is narrow, it is slightly too often too narrow. The table has the width on which the decision "
+            "was made. In summary.json and on cards, the interval of a task that may stop is at least "
+            f"±{stop_at} wide."
+        ),
+        tables=[
+            Table(
+                "task_stops",
+                "Subsamples by task",
+                frame,
+                formats={"half_width": ".4f", "stop_at": ".4f"},
+                caption="Half-width: that of the 95% interval over subsamples on which the decision was made.",
+            )
+        ],
+    )
+    return Part({"stops": every}, section)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Exact tests, task by task.
+
+
+def task_tests(trials: pd.DataFrame) -> pd.DataFrame:
+    """Exact sign-flip tests by (experiment, language model, m, n, task, effect).
+
+    Adjusted by Benjamini & Hochberg (1995) over the tasks of a cell, each effect by itself. smallest_detectable: the
+    mean difference that q < .05 finds four times out of five, were this the cell's only task with an effect.
+    """
+    frames, keys = [], [*CELL, "task"]
     for effect, (treatment, control) in EFFECTS.items():
         both = trials.dropna(subset=[treatment, control])
         counts = both[treatment] - both[control]
         by_task = [both[key] for key in keys]
-        found = counts.groupby(by_task).agg(lambda values: sign_flip_p(values.to_numpy())).rename("p").reset_index()
-        found["p_adjusted"] = found.groupby(CELL)["p"].transform(stats.false_discovery_control)
-        levels = 0.05 / found.groupby(CELL)["p"].transform("size")  # what q < .05 asks of a test that stands alone
+        tested = counts.groupby(by_task).agg(lambda values: sign_flip_p(values.to_numpy())).rename("p").reset_index()
+        tested["p_adjusted"] = tested.groupby(CELL)["p"].transform(stats.false_discovery_control)
+        levels = 0.05 / tested.groupby(CELL)["p"].transform("size")  # what q < .05 asks of a test that stands alone
         shares = [values.to_numpy() for _, values in (counts / both["total"]).groupby(by_task)]
-        found["smallest_detectable"] = list(map(smallest_detectable_shift, shares, levels))
-        found = found.merge(task_means(trials, effect, keys).rename(columns={effect: "mean"}), "left", keys)
-        rows += [TaskTest(**row, effect=effect) for row in found.to_dict("records")]
-    return tuple(rows)
+        tested["smallest_detectable"] = list(map(smallest_detectable_shift, shares, levels))
+        means = task_means(trials, effect, keys).rename(columns={effect: "mean"})
+        frames.append(tested.merge(means, "left", keys).assign(effect=effect))
+    columns = [*keys, "effect", "p", "p_adjusted", "smallest_detectable", "mean", "trials"]
+    return pd.concat([frame for frame in frames if len(frame)], ignore_index=True)[columns]
 
 
-def mean_losses(trials: pd.DataFrame) -> tuple[Loss, ...]:
-    """Mean pretraining loss by cell, over all its trials that know the losses of both arms."""
-    columns = {"loss_extra": "extra", "loss_test": "test"}
-    means = trials.dropna(subset=list(columns)).groupby(CELL)[list(columns)].mean().rename(columns=columns)
-    return tuple(Loss(**row) for row in means.reset_index().to_dict("records"))
+def test_section(study: Study) -> Part:
+    """Exact sign-flip tests, task by task."""
+    frame = task_tests(study.trials)
+    of_bias = frame[frame["effect"] == "bias"]
+    section = Section(
+        "Tests by task",
+        hint="exact, corrected",
+        finding=study.sentences(frame, _tests_sentence),
+        explanation=(
+            "Each task of a cell has an exact one-sided sign-flip test. It asks: if the two arms were exchangeable, "
+            "how often would random signs of the subsamples' differences give a mean at least as large? All 2^K sign "
+            "patterns are counted. q is p adjusted over the tasks of a cell by the method of Benjamini and Hochberg."
+        ),
+        figures=[
+            Figure(
+                "task_bias",
+                "Mean bias by task and cell",
+                _heatmap(study, of_bias),
+                "Hover for p and q; q < .05 is marked ●.",
+                wide=True,
+                min_width=640,
+            )
+        ]
+        if len(of_bias)
+        else [],
+        tables=[
+            Table(
+                "permutation",
+                "Sign-flip tests",
+                frame[[*CELL, "task", "effect", "mean", "trials", "p", "p_adjusted", "smallest_detectable"]],
+                formats={"mean": CHANGE, "p": "p", "p_adjusted": "p", "smallest_detectable": ".4f"},
+                labels={"p_adjusted": "q"},
+                caption="Smallest detectable: the mean difference for which q < .05 four times out of five, if this "
+                "were the cell's only task with an effect.",
+                folded=True,
+            )
+        ],
+    )
+    return Part({"permutation": frame.drop(columns=["mean", "trials"]).to_dict("records")}, section)
 
 
-def missing_trials(trials: pd.DataFrame, effect: str, plan: BiasPlan | None = None) -> pd.DataFrame:
-    """Cells with fewer trials of a task than there could be: [*CELL, task, `subsamples`, `expected`].
+def _tests_sentence(tested: pd.DataFrame) -> str:
+    parts = []
+    for effect in ("bias", "boost"):
+        own = tested[tested["effect"] == effect]
+        if own.empty:
+            continue
+        below, smallest = (own["p_adjusted"] < 0.05).sum(), own["p_adjusted"].min()
+        shown = f"{smallest:.3f}" if smallest >= 0.001 else "below .001"
+        parts.append(f"{below} of {count(len(own), 'test')} of a {effect} have q < .05 (smallest {shown}).")
+        sizes = own["smallest_detectable"].map(number).dropna()
+        if not below and sizes.empty:
+            parts.append("What these tests could have found is unknown, or they could have found nothing.")
+        elif not below:
+            parts.append(
+                f"Such a test finds an effect of {sizes.median():.4f} in a single task four times out of five (median "
+                f"over {count(len(sizes), 'test')}; {sizes.min():.4f} to {sizes.max():.4f}), so smaller effects may "
+                "exist."
+            )
+    return " ".join(parts)
 
-    `subsamples`: trials with both arms of `effect`; `expected`: the most that a language model has of any task at
-    that m and n, at least 1. Looked for in every language model, setting and task of an experiment, also in
-    combinations without any row; an experiment without a trial of the effect is left out. What `plan` has not planned
-    of a task is not expected.
+
+def _heatmap(study: Study, tested: pd.DataFrame) -> alt.LayerChart:
+    """Mean bias by task and cell."""
+    labels = [f"{row.language_model}, {study.label(row.experiment, row.m, row.n)}" for row in tested.itertuples()]
+    names, columns = sorted(tested["task"].unique()), list(dict.fromkeys(labels))
+    whole = pd.MultiIndex.from_product([names, columns], names=["task", "cell"])
+    frame = tested.assign(cell=labels).set_index(["task", "cell"])[["mean", "p", "p_adjusted", "trials"]]
+    frame = frame.reindex(whole).reset_index()
+    reach = max(float(np.nanquantile(frame["mean"].abs(), 0.98)), 1e-3)
+    chart = figures.heatmap(
+        frame,
+        x="cell",
+        y="task",
+        value="mean",
+        title="Mean bias",
+        x_order=columns,
+        y_order=names,
+        tooltip=figures.tooltips(
+            task="Task", cell="Cell", mean="Mean bias|+.4f", p="p|.4f", p_adjusted="q|.4f", trials="Subsamples"
+        ),
+        domain=(-reach, reach),
+        scheme="redblue",
+    )
+    marked = alt.Chart(figures.chart_data(frame[frame["p_adjusted"] < 0.05]))
+    return figures.layered(chart, marked.mark_text(text="●", color="#111", fontSize=8).encode(x="cell:N", y="task:N"))
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# What lies behind the means: effects that language models share, and accuracies by arm.
+
+
+def model_correlations(trials: pd.DataFrame) -> pd.DataFrame:
+    """Whether two language models show an effect in the same subsamples, by setting, effect and pair of models.
+
+    See `statistics.effects.common_subsamples`. `tasks` with at least three common subsamples whose differences vary,
+    `subsamples` of them together. null_interval: of the mean, 95%, where subsamples have nothing in common; p:
+    one-sided, greater. Subsamples are matched by task and number. Those that had different test sets in the two are
+    left out, where the tables say so.
     """
     rows = []
-    for experiment, group in trials.groupby("experiment"):
-        both = group.dropna(subset=list(EFFECTS[effect]))
-        if both.empty:
-            continue
-        places = group[["m", "n"]].drop_duplicates().merge(group[["language_model"]].drop_duplicates(), "cross")
-        places = places.merge(group[["task"]].drop_duplicates(), "cross").assign(experiment=experiment)
-        keys = [*CELL, "task"]
-        places = places.merge(both.groupby(keys).size().rename("subsamples").reset_index(), "left", keys)
-        places["subsamples"] = places["subsamples"].fillna(0).astype("int64")
-        places["expected"] = places.groupby(["m", "n"])["subsamples"].transform("max").clip(lower=1)
-        if plan is not None:
-            planned = [plan.planned(str(experiment), task) for task in places["task"]]
-            places["expected"] = np.minimum(places["expected"], planned)
-        rows.append(places[places["subsamples"] < places["expected"]])
-    columns = [*CELL, "task", "subsamples", "expected"]
-    return (
-        pd.concat(rows)[columns].sort_values(columns).reset_index(drop=True) if rows else pd.DataFrame(columns=columns)
-    )
+    for (experiment, m, n), group in trials.groupby(SETTING):
+        for effect in EFFECTS:
+            by_model = {
+                str(name): own[["task", "subsample", "difference", "test_hash"]]
+                for name, own in _with_difference(group, effect).groupby("language_model")
+            }
+            for first, second in combinations(by_model, 2):
+                both = by_model[first].merge(by_model[second], on=["task", "subsample"])
+                hashes = both[["test_hash_x", "test_hash_y"]]
+                both = both[(hashes["test_hash_x"] == hashes["test_hash_y"]) | hashes.isna().any(axis=1)]
+                shared = common_subsamples(
+                    [own[["difference_x", "difference_y"]].to_numpy().T for _, own in both.groupby("task")]
+                )
+                values: tuple[Any, ...] = 0, len(both), shared, shared, shared
+                if not isinstance(shared, Missing):
+                    values = shared.tasks, len(both), shared.correlation, shared.null_interval, shared.p
+                rows.append([str(experiment), int(m), int(n), effect, first, second, *values])
+    columns = ["effect", "language_model", "other", "tasks", "subsamples", "correlation", "null_interval", "p"]
+    return pd.DataFrame(rows, columns=[*SETTING, *columns])
 
 
-def coverage_notes(trials: pd.DataFrame, plan: BiasPlan | None = None) -> tuple[str, ...]:
-    """Trials without an arm, gaps between cells, one language model alone, twins, and tasks at the ceiling."""
-    found = []
-    for arm in ARMS:
-        if missing := int(trials[arm].isna().sum()):
-            effects = " and ".join(effect for effect, arms in EFFECTS.items() if arm in arms)
-            found.append(f"{missing} of {len(trials)} trials have no arm {arm}; they do not count for {effects}.")
-    models = trials.groupby("experiment")["language_model"].nunique()
-    alone = [
-        f"Experiment {experiment} has one language model: the terms that tell models apart are dropped."
-        for experiment in models.index[models == 1]
+def accuracies(trials: pd.DataFrame) -> pd.DataFrame:
+    """Quantiles of accuracy over subsamples, by cell, task and arm, beside the share of the largest class."""
+    share = trials["test_hash"].astype("string").str.extract(MAJORITY, expand=False).astype("float64")
+    arms = [
+        trials[[*CELL, "task"]].assign(arm=arm, accuracy=trials[arm] / trials["total"], majority=share) for arm in ARMS
     ]
-    return (*found, *_gap_notes(trials, plan), *alone, *_twin_notes(trials), *_ceiling_notes(trials))
+    frame = pd.concat(arms, ignore_index=True).dropna(subset="accuracy")
+    frame["below"] = (frame["accuracy"] < frame["majority"]).astype(float).where(frame["majority"].notna())
+    groups = frame.groupby([*CELL, "task", "arm"])
+    table = groups.agg(subsamples=("accuracy", "size"), mean=("accuracy", "mean"), sd=("accuracy", "std"))
+    for name, level in {"lowest": 0.0, "q25": 0.25, "median": 0.5, "q75": 0.75, "highest": 1.0}.items():
+        table[name] = groups["accuracy"].quantile(level)
+    table = table.assign(majority=groups["majority"].mean(), below_majority=groups["below"].mean()).reset_index()
+    return table.drop(columns=["majority", "below_majority"]) if table["majority"].isna().all() else table
 
 
-def saturated_tasks(trials: pd.DataFrame, experiment: str) -> list[str]:
-    """Tasks of an experiment on which every arm of every trial answers everything right, or everything wrong."""
-    own = trials[trials["experiment"] == experiment]
-    counts = own[list(ARMS)]
-    full = counts.eq(own["total"], axis=0) | counts.isna()
-    none = counts.eq(0) | counts.isna()
-    by_task = pd.DataFrame({"full": full.all(axis=1), "none": none.all(axis=1)}).groupby(own["task"]).all()
-    return by_task.index[by_task.any(axis=1)].tolist()
+def shared_section(study: Study) -> Part:
+    """Two tables: effects that language models share, and accuracies by arm."""
+    frame = model_correlations(study.trials)
+    tested = frame["p"].map(number).dropna()
+    bounds = frame["null_interval"].map(lambda ends: ends if isinstance(ends, tuple) else (ends, ends))
+    shown = frame.drop(columns=["null_interval", "p"]).assign(
+        null_low=bounds.str[0], null_high=bounds.str[1], p=frame["p"]
+    )
+    section = Section(
+        "Behind the means",
+        hint="draws that models share, accuracies",
+        finding=(
+            f"{(tested < 0.05).sum()} of {count(len(tested), 'correlation')} of an effect between two language models "
+            "over subsamples have p < .05, each by itself (5% of them would, if nothing were shared)."
+            if len(tested)
+            else "No two language models have the same subsamples, so it is unknown whether effects depend on the draw."
+        ),
+        explanation=(
+            "If the draw of the texts made an effect, subsamples in which one language model shows a large one would "
+            "show a large one in another too. The correlation is Spearman's, over the subsamples of a task, mean over "
+            "tasks. By chance: the middle 95% of the same mean where the other model's subsamples are in random order "
+            "(1,000 permutations)."
+        ),
+        tables=[
+            Table(
+                "model_correlations",
+                "Effects in the same subsamples of two language models",
+                shown,
+                formats=dict.fromkeys(["correlation", "null_low", "null_high"], "+.3f") | {"p": "p"},
+                labels={"other": "other model", "null_low": "by chance, low", "null_high": "by chance, high"},
+                folded=True,
+            ),
+            Table(
+                "accuracy_by_arm",
+                "Accuracy by arm",
+                accuracies(study.trials),
+                formats=dict.fromkeys(["mean", "sd", "lowest", "q25", "median", "q75", "highest", "majority"], ".4f")
+                | {"below_majority": ".2f"},
+                labels={"majority": "share of the largest class", "below_majority": "subsamples below it (share)"},
+                caption="Over the subsamples of a task. A classifier that always answers with the largest class has "
+                "that class's share.",
+                folded=True,
+            ),
+        ],
+    )
+    return Part({"correlations": frame.to_dict("records")}, section)
 
 
-def _ceiling_notes(trials: pd.DataFrame) -> list[str]:
-    found = []
-    for experiment, own in trials.groupby("experiment"):
-        if names := saturated_tasks(trials, experiment):
-            found.append(
-                f"Experiment {experiment}: {len(names)} of {count(own['task'].nunique(), 'task')} at the ceiling or "
-                f"the floor ({listing(names)}). Every arm of every trial there has all answers right, or all wrong, so "
-                "no effect can show."
+# ----------------------------------------------------------------------------------------------------------------------
+# What could have been found.
+
+DETECTABLE_BIAS = 0.005  # half a point of accuracy, what the power analysis asks for
+
+
+def cell_power(trials: pd.DataFrame) -> pd.DataFrame:
+    """What each cell's t test over task means could have detected, and what it takes to detect `DETECTABLE_BIAS`."""
+    rows = []
+    for key, cell in _with_difference(trials, "bias").groupby(CELL):
+        tasks = cell["task"].nunique()
+        subsamples = max(1, round(len(cell) / tasks))
+        components = variance_components(cell["difference"].to_numpy(), cell["task"].to_numpy())
+        if isinstance(components, Missing):
+            rows.append([*key, DETECTABLE_BIAS, components, components, tasks, subsamples, *[components] * 4])
+            continue
+        rows.append(
+            [
+                *key,
+                DETECTABLE_BIAS,
+                components.within_task,
+                components.between_tasks,
+                tasks,
+                subsamples,
+                detection_power(DETECTABLE_BIAS, components, tasks, subsamples),
+                smallest_detectable(components, tasks, subsamples),
+                subsamples_needed(DETECTABLE_BIAS, components, tasks),
+                tasks_needed(DETECTABLE_BIAS, components, subsamples),
+            ]
+        )
+    columns = ["effect_size", "within_task_sd", "between_tasks_sd", "tasks", "subsamples", "power"]
+    return pd.DataFrame(rows, columns=[*CELL, *columns, "smallest_detectable", "subsamples_needed", "tasks_needed"])
+
+
+def power_section(study: Study) -> Part:
+    """How many subsamples and tasks it takes to detect half a point."""
+    frame = cell_power(study.trials)
+    able = frame[frame["power"].map(is_known).astype(bool)]
+    of_size = f" of {DETECTABLE_BIAS}" if len(frame) else ""
+
+    def sentence(own: pd.DataFrame) -> str:
+        if own.empty:
+            return "Too few tasks or subsamples to estimate what could have been detected."
+        least = own["smallest_detectable"].astype(float)
+        size = f"is {least.iloc[0]:.4f}"
+        if len(own) > 1:
+            size = f"is {least.min():.4f} in the best cell and {least.max():.4f} in the worst"
+        return (
+            f"The smallest bias that a cell would detect four times out of five {size}. "
+            f"{(own['power'].astype(float) >= 0.8).sum()} of {count(len(own), 'cell')} would detect a bias of "
+            f"{DETECTABLE_BIAS} that often."
+        )
+
+    caption = f"To find a bias{of_size} with as many tasks as the cell has."
+    section = Section(
+        "What could have been found",
+        hint="by subsamples and tasks",
+        finding=study.sentences(able, sentence),
+        explanation=(
+            "A two-sided t test over task means at the 5% level. The variance between tasks and within a task "
+            "(subsamples, training noise) is estimated from these data. More subsamples reduce only the variance "
+            "within."
+        ),
+        figures=[Figure("power", "Power against the number of subsamples", _power_curves(able), caption)]
+        if len(able)
+        else [],
+        tables=[
+            Table(
+                "power",
+                f"To detect a bias{of_size} with power 0.8",
+                frame,
+                formats=dict.fromkeys(["within_task_sd", "between_tasks_sd", "smallest_detectable"], ".4f")
+                | {"power": ".2f", "subsamples_needed": ".0f", "tasks_needed": ".0f"},
+                caption="Subsamples needed with these tasks, and tasks needed with these subsamples.",
             )
-    return found
+        ],
+    )
+    return Part({"power": frame.to_dict("records")}, section)
 
 
-def _twin_notes(trials: pd.DataFrame) -> list[str]:
-    """Language models with the same counts throughout: perhaps one model under two names."""
-    found, arms = [], list(ARMS)
-    for experiment, own in trials.groupby("experiment"):
-        counts = {name: g.set_index(["m", "n", "task", "subsample"])[arms] for name, g in own.groupby("language_model")}
-        for first, second in combinations(counts, 2):
-            shared = counts[first].index.intersection(counts[second].index)
-            if len(shared) and counts[first].loc[shared].equals(counts[second].loc[shared]):
-                found.append(
-                    f"Experiment {experiment}: {first} and {second} have the same counts in every one of the "
-                    f"{count(len(shared), 'trial')} that both have. They may be one model under two names."
-                )
-    return found
-
-
-def _gap_notes(trials: pd.DataFrame, plan: BiasPlan | None) -> list[str]:
-    """Cells that lack tasks or subsamples which others have: what an average over cells then compares."""
-    gaps, found = {effect: missing_trials(trials, effect, plan) for effect in EFFECTS}, []
-    for experiment in trials["experiment"].unique():
-        words = {effect: _gap_words(frame[frame["experiment"] == experiment]) for effect, frame in gaps.items()}
-        same = len(set(words.values())) == 1
-        for effect, gap in list(words.items())[: 1 if same else None]:
-            if gap:
-                concerned = " and the ".join(EFFECTS) if same else effect
-                found.append(
-                    f"Experiment {experiment} has gaps, for the {concerned}: {gap}. Averages over cells and over tasks "
-                    "there are not of the same tasks and trials."
-                )
-    return found
-
-
-def _gap_words(gaps: pd.DataFrame) -> str:
-    """`gpt2 at m = 50, n = 50 and m = 50, n = 100 has no trial of trec and fewer of sst2 (3 of 5); …`."""
-    places: dict[tuple[str, str], list[str]] = {}
-    for (_, language_model, m, n), cell in gaps.groupby(CELL):
-        none, fewer = cell[cell["subsamples"] == 0], cell[cell["subsamples"] > 0]
-        parts = [f"no trial of {listing(none['task'])}"] if len(none) else []
-        if len(fewer):
-            listed = listing(f"{row.task} ({row.subsamples} of {row.expected})" for row in fewer.itertuples())
-            parts.append(f"fewer of {listed}" if parts else f"fewer trials of {listed}")
-        places.setdefault((str(language_model), " and ".join(parts)), []).append(f"m = {m}, n = {n}")
-    said = [f"{model} at {' and '.join(where)} has {words}" for (model, words), where in places.items()]
-    rest = [f"and {len(said) - GAPS_SHOWN} more"] if len(said) > GAPS_SHOWN else []
-    return "; ".join(said[:GAPS_SHOWN] + rest)
+def _power_curves(cells: pd.DataFrame) -> alt.LayerChart:
+    """Power to find `DETECTABLE_BIAS` against the number of subsamples, a line per cell."""
+    rows = []
+    for row in cells.itertuples():
+        components = VarianceComponents(row.between_tasks_sd, row.within_task_sd)
+        cell = f"{row.experiment}, {row.language_model}, m={row.m}, n={row.n}"
+        for subsamples in (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000):
+            value = detection_power(DETECTABLE_BIAS, components, row.tasks, subsamples)
+            rows.append({"model": row.language_model, "cell": cell, "subsamples": subsamples, "power": value})
+    frame = pd.DataFrame(rows)
+    chart = figures.lines(
+        frame,
+        x="subsamples",
+        y="power",
+        detail="cell",
+        color=series_color(frame["model"], "model"),
+        x_title="Subsamples per task",
+        y_title="Power",
+        tooltip=figures.tooltips(cell="Cell", subsamples="Subsamples", power="Power|.2f"),
+        log_x=True,
+        domain=(0, 1),
+        points=False,
+    )
+    for layer in chart.layer:
+        layer.encoding.x.axis = alt.Axis(values=[1, 10, 100, 1000], format="d", grid=True)
+    return figures.layered(chart, figures.dashed_lines("goal", 0.8, channel="y"))

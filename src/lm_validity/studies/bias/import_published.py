@@ -13,7 +13,7 @@ import pandas as pd
 
 from lm_validity.config.rows import read_text_rows
 from lm_validity.errors import InputError, did_you_mean
-from lm_validity.studies.bias.table import ARMS, TRIAL
+from lm_validity.studies.bias.trials import ARMS, TRIAL
 from lm_validity.tables.schema import TRIALS
 
 KEYS = ["experiment", "lm", "m", "n", "task", "subsample"]

@@ -1,12 +1,53 @@
 """The bias report: does pretraining on a benchmark's unlabelled test text inflate its score?"""
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-from lm_validity.config.bias_plan import BiasPlan
-from lm_validity.pages.page import write_report
-from lm_validity.studies.bias.analysis import analyze_bias
-from lm_validity.studies.bias.page import bias_page
-from lm_validity.studies.bias.table import read_trials
+import pandas as pd
+from markupsafe import Markup
+
+from lm_validity.config.plan import BiasPlan
+from lm_validity.pages import svg
+from lm_validity.pages.page import Answer, Finding, Lede, Page, Panel, Part, Picture, write_report
+from lm_validity.studies.bias.effects import (
+    DETECTABLE_BIAS,
+    TaskEffect,
+    cell_section,
+    effects_by_task,
+    headline,
+    power_section,
+    shared_section,
+    stop_section,
+    task_effects,
+    task_section,
+    test_section,
+)
+from lm_validity.studies.bias.hierarchy import (
+    SHORT,
+    Fits,
+    fit_all,
+    formula_section,
+    power_words,
+    setting_effects,
+    setting_section,
+    slice_section,
+)
+from lm_validity.studies.bias.statistics.effects import MeanOverTasks
+from lm_validity.studies.bias.statistics.model import EFFECTS
+from lm_validity.studies.bias.trials import Study, belonging, coverage_notes, read_trials
+from lm_validity.summaries import Missing, is_known, number
+from lm_validity.words import count, with_interval
+
+READING_NOTES = (
+    "Boost and bias share the extra arm: if chance raises accuracy(extra), the boost rises and the bias falls. "
+    "Do not read the two together as if they were independent.",
+    "A boost from text of the benchmark's own domain can itself be unfair: a model may generalise better within "
+    "that domain only, and a score that it gains there need not show elsewhere.",
+    "Means of a cell and their standard errors are over task means. In means by task, every cell (language model, m, "
+    "n) has the same weight. Intervals are 95% intervals, except those of the sections on the "
+    "formulas and on one subsample per task, which are 89%, as in the paper.",
+)
 
 
 def report_bias(
@@ -21,5 +62,332 @@ def report_bias(
     `trials`: a trials table. `sampler`: laplace (seconds a fit) or nuts (minutes; needs the extra `bayes`).
     `formula`: all, or one of `statistics.model.FORMULAS`. `plan`: where tasks stop on the width of their interval.
     """
-    summary = analyze_bias(read_trials(trials), sampler=sampler, formula=formula, plan=plan)
-    write_report(bias_page(summary), summary, output)
+    write_report(*bias(Study(read_trials(trials), plan), sampler, formula), output)
+
+
+def bias(study: Study, sampler: str = "laplace", formula: str = "all") -> tuple[Page, dict[str, Any]]:
+    """The page and the summary."""
+    stops = stop_section(study)  # first: it refuses trials that are not those of the plan
+    by_task = effects_by_task(study.trials, study.plan)
+    fits = fit_all(study.trials, formula, sampler)
+    means = headline(task_effects(study.trials))
+    parts = [
+        _headline(study, fits, means),
+        cell_section(study),
+        task_section(study, by_task),
+        stops,
+        setting_section(study, fits),
+        formula_section(study, fits),
+        test_section(study),
+        shared_section(study),
+        slice_section(study, fits),
+        power_section(study),
+        belonging(study),
+    ]
+    summary: dict[str, Any] = {}
+    for part in parts:
+        summary |= part.summary
+    notes = [*READING_NOTES, *coverage_notes(study.trials, study.plan), *(n for part in parts for n in part.notes)]
+    page = Page(
+        name="bias",
+        title="Test text seen",
+        question="Does pretraining on a benchmark's unlabelled test text inflate its score? The boost is what "
+        "pretraining on other text from the same source adds to accuracy. The bias is what the test set's own text "
+        "adds beyond that.",
+        findings=[finding for part in parts for finding in part.findings if finding is not None],
+        sections=[part.section for part in parts if part.section is not None],
+        notes=notes,
+        lede=_lede(study, means),
+        picture=_forest(study, means, by_task),
+        panels=[part.panel for part in parts if part.panel is not None],
+        answers=_answers(study, means[study.main]),
+    )
+    return page, summary | {"notes": notes}
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# The answer: means over tasks.
+
+
+Means = dict[str, MeanOverTasks | Missing]  # by effect
+
+
+def _headline(study: Study, fits: Fits, means: dict[str, Means]) -> Part:
+    """Mean bias and boost of each experiment, with what they rest on, and an alarm where fits failed."""
+    findings = []
+    unreliable = sum(not fit.reliable for fit in fits.fits)
+    if unreliable:
+        findings.append(
+            Finding(
+                f"{unreliable} of {count(len(fits.fits), 'fit')} did not converge: do not use their intervals.",
+                "They are listed under the notes on these data.",
+                alarm=True,
+            )
+        )
+    for experiment in study.experiments:
+        begin = study.prefix(experiment)
+        own = study.trials[study.trials["experiment"] == experiment]
+        bias, boost = means[experiment]["bias"], means[experiment]["boost"]
+        bases = {effect: _basis(own, effect, means[experiment][effect]) for effect in EFFECTS}
+        if not isinstance(bias, Missing):
+            sentence = f"{begin}{unmoved(bias)}Pretraining on the test set's own unlabelled text, instead of other "
+            sentence += f"text from the same source, changes accuracy by {_change(bias)}."
+            if is_known(bias.excluded_beyond):
+                sentence += " Two one-sided tests at 5%, which correspond to the narrower 90% interval, exclude a bias "
+                sentence += f"of {number(bias.excluded_beyond):.4f} or more in either direction."
+            signs = f"{bias.positive} of {count(bias.tasks, 'task')} went up, {bias.negative} down."
+            findings.append(Finding(sentence, f"{bases['bias']} {signs} {_by_setting(own, fits, experiment, 'bias')}"))
+        if not isinstance(boost, Missing):
+            sentence = f"{begin}{unmoved(boost)}Pretraining on other unlabelled text from the same source, instead of "
+            sentence += f"none, changes accuracy by {_change(boost)}."
+            down = f"{boost.negative} of {count(boost.tasks, 'task')} went down."
+            if isinstance(bias, Missing) or bases["boost"] != bases["bias"]:
+                down = f"{bases['boost']} {down}"
+            findings.append(Finding(sentence, f"{down} {_by_setting(own, fits, experiment, 'boost')}"))
+    return Part({"headline": means}, findings=findings, panel=_size_panel(study, means[study.main]["bias"]))
+
+
+def _change(mean: MeanOverTasks) -> str:
+    ends = None if isinstance(mean.interval, Missing) else mean.interval
+    return with_interval(mean.mean, ends, 4, signed=True)
+
+
+def unmoved(mean: MeanOverTasks) -> str:
+    """What tasks without any difference do to the interval; empty for fewer than a third of the tasks."""
+    still = mean.tasks - mean.positive - mean.negative
+    if 3 * still < mean.tasks or isinstance(mean.interval, Missing):
+        return ""
+    return (
+        f"{still} of {count(mean.tasks, 'task')} show no difference at all. This makes the t interval too narrow. In "
+        "simulations where half of the tasks were like that, it contained the truth in 88% of cases with 5 tasks and "
+        "in 94% with 25. "
+    )
+
+
+def _basis(trials: pd.DataFrame, effect: str, mean: MeanOverTasks | Missing) -> str:
+    """What the mean of an experiment rests on: trials that lack an arm of the effect do not count."""
+    both = trials.dropna(subset=list(EFFECTS[effect]))
+    interval = "95% t interval over the tasks' means, with equal weight for each cell."
+    if not isinstance(mean, Missing) and isinstance(mean.interval, Missing):
+        interval = f"mean over the tasks, with equal weight for each cell. {mean.interval.reason}"
+    parts = [
+        count(both["language_model"].nunique(), "language model"),
+        count(len(both[["m", "n"]].drop_duplicates()), "setting")
+        + " of m (labelled texts) and n (texts of pretraining)",
+        count(len(both), "trial"),
+    ]
+    return f"{', '.join(parts)}. Model-free: {interval}"
+
+
+def _by_setting(trials: pd.DataFrame, fits: Fits, experiment: str, effect: str) -> str:
+    """What the hierarchical model says by setting, and what it could have found where it finds nothing."""
+    own = fits.of(effect, experiment, fits.main)
+    outside = sum(fit.marginal_excludes_zero != 0 for fit in own)
+    words = (
+        f"In the hierarchical model of all answers ({SHORT[fits.main]}), the 95% interval excludes zero "
+        f"in {outside} of {count(len(own), 'setting')}"
+    )
+    settings = setting_effects(trials)
+    means = settings.loc[settings["effect"] == effect, "over_tasks"]
+    known = [mean.interval for mean in means if is_known(mean.interval)]
+    words += f", the model-free one in {sum(low > 0 or high < 0 for low, high in known)}." if known else "."
+    return words if outside else f"{words} {power_words(means)}".rstrip()
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Above the folds.
+
+MEANT = {
+    "bias": "the test's own texts instead of other texts",
+    "boost": "other texts of the same source instead of none",
+}
+KINDS = {"boost": "s", "bias": "k"}  # of marks
+BAND = 0.01  # accuracy: one point
+MOST_ROWS = 60  # tasks that the picture shows
+
+
+def excludes_zero(mean: MeanOverTasks | Missing) -> bool | None:
+    """Whether the interval does; None where there is none."""
+    if isinstance(mean, Missing) or isinstance(mean.interval, Missing):
+        return None
+    return mean.interval[0] > 0 or mean.interval[1] < 0
+
+
+def _points(value: float) -> str:
+    return svg.points(value, 2, sign=True)
+
+
+def _interval_words(mean: MeanOverTasks | TaskEffect | Missing) -> str:
+    if isinstance(mean, Missing) or isinstance(mean.interval, Missing):
+        return ""
+    return f"95%: {_points(mean.interval[0])} to {_points(mean.interval[1])}"
+
+
+def _lede(study: Study, means: dict[str, Means]) -> Lede:
+    """The answer over all experiments, and the number of the one with most trials."""
+    decided = [excludes_zero(by_effect["bias"]) for by_effect in means.values()]
+    if True in decided:
+        heading = "Having read the test's texts changes scores"
+        if not all(decided):
+            heading += f" in {decided.count(True)} of {count(len(decided), 'experiment')}"
+    elif False in decided:
+        heading = "No effect found of having read the test's texts"
+    elif is_known(means[study.main]["bias"]):
+        heading = "Not known: does having read the test's texts change scores?"
+    else:
+        heading = "Not measured: does having read the test's texts change scores?"
+    bias = means[study.main]["bias"]
+    if isinstance(bias, Missing):
+        return Lede(heading)
+    sentence = f"Reading {MEANT['bias']} changes accuracy by {_points(bias.mean)} points"
+    if len(means) > 1:
+        sentence = f"In {study.main}, reading {MEANT['bias']} changes accuracy by {_points(bias.mean)} points"
+    return Lede(heading, sentence, _interval_words(bias))
+
+
+Effects = Mapping[str, MeanOverTasks | TaskEffect]  # what a row of the picture shows
+
+
+def _forest(study: Study, means: dict[str, Means], by_task: list[TaskEffect]) -> Picture:
+    """All tasks of each experiment on top, then each task of the one with most trials: bias, and boost in grey."""
+    rows: dict[str, dict[str, TaskEffect]] = {}
+    for row in by_task:
+        if row.experiment == study.main:
+            rows.setdefault(row.task, {})[row.effect] = row
+    by = "boost" if any("boost" in row for row in rows.values()) else "bias"
+
+    def place(name: str, effect: str, *, size: bool = False) -> float:
+        value = rows[name][effect].mean if effect in rows[name] else 0.0 if size else -1.0
+        return -abs(value) if size else -value
+
+    largest = sorted(rows, key=lambda name: place(name, "bias", size=True))[:MOST_ROWS]
+    shown = [(name, rows[name]) for name in sorted(largest, key=lambda name: place(name, by))]
+    whole = [
+        (
+            f"All {count(max(mean.tasks for mean in known.values()), 'task')}{f', {name}' if len(means) > 1 else ''}",
+            known,
+        )
+        for name, own in means.items()
+        if (known := {effect: mean for effect, mean in own.items() if not isinstance(mean, Missing)})
+    ]
+    note = (
+        f"Change in accuracy, in points. {_basis_words(study)}. Each task: mean over its models and settings, with its "
+        "interval over random draws of the texts. All tasks: interval over tasks. Band: one point up or down."
+    )
+    if len(shown) < len(rows):
+        note += f" Drawn are the {len(shown)} of {len(rows)} tasks that their own texts change most."
+    measured = {effect for _, known in whole for effect in known}
+    entries = [(KINDS[effect], f"reading {MEANT[effect]}") for effect in ("bias", "boost") if effect in measured]
+    sizes = ((1180.0, 230.0, "w640"), (380.0, 118.0, "n640"))
+    return Picture(svg.key(*entries) + Markup("").join(_rows_svg(whole, shown, *size) for size in sizes), note)
+
+
+def _rows_svg(
+    whole: Sequence[tuple[str, Effects]], rows: Sequence[tuple[str, Effects]], width: float, room: float, kind: str
+) -> Markup:
+    """The picture, with `room` pixels for names."""
+    shown = [effect for _, row in (*whole, *rows) for effect in row.values()]
+    ends = [end for effect in shown if not isinstance(effect.interval, Missing) for end in effect.interval]
+    ends += [effect.mean for effect in shown]
+    axis = svg.Axis(min(-1.3 * BAND, *ends), max(1.3 * BAND, *ends), room, width - 16)
+    step, top = (19 if len(rows) > 8 else 26), 32 + 38 * len(whole)
+    height = top + step * len(rows) + 34
+    values = svg.round_values(axis.low, axis.high, 12 if width > 500 else 6)
+    marks = [
+        svg.box(axis(-BAND), 20, axis(BAND) - axis(-BAND), height - 50, "zone"),
+        svg.ticks(axis, values, 20, height - 30, svg.written_points(values)),
+        *(
+            svg.text(axis(one), 12, words, "", "middle")
+            for one, words in zip(values, svg.written_points(values), strict=True)
+        ),
+        svg.line(0, top - 4, width, top - 4, "ax"),
+    ]
+    places = [(40.0 + 38 * place, 6.0, 4.6, "num", *row) for place, row in enumerate(whole)]
+    places += [(top + 4 + step * (place + 0.5), 3.5, 3.4, "lab", *row) for place, row in enumerate(rows)]
+    for y, apart, radius, style, name, effects in places:
+        marks.append(svg.text(0, y + 4, svg.shortened(name, int(room / 6.4)), style))
+        for effect, sign in (("boost", -1), ("bias", 1)):
+            if effect in effects:
+                marks.append(_mark(axis, effects[effect], y + sign * apart, KINDS[effect], radius))
+    said = "; ".join(f"{name}: {_said(effects)}" for name, effects in whole)
+    label = f"Change in accuracy, in points. {said}. Below, a row for each of {count(len(rows), 'task')}."
+    return svg.svg(width, height, label, *marks, kind=kind)
+
+
+def _mark(axis: svg.Axis, effect: MeanOverTasks | TaskEffect, y: float, kind: str, radius: float) -> Markup:
+    ends = None if isinstance(effect.interval, Missing) else effect.interval
+    return svg.whisker(axis, ends, y, kind) + svg.dot(axis(effect.mean), y, kind, radius)
+
+
+def _said(effects: Effects) -> str:
+    """The numbers of a row for a label."""
+    return ", ".join(
+        f"{MEANT[name]} {_points(effect.mean)} ({_interval_words(effect) or 'no interval'})"
+        for name, effect in effects.items()
+    )
+
+
+def _basis_words(study: Study) -> str:
+    own = study.trials[study.trials["experiment"] == study.main]
+    models = count(own["language_model"].nunique(), "language model")
+    begin = study.prefix(study.main)
+    return f"{begin}{count(own['task'].nunique(), 'task')}, {models}"
+
+
+def _answers(study: Study, means: Means) -> list[Answer]:
+    """What a site's first page says, of the experiment with most trials; nothing where no trial has the arms."""
+    bias = means["bias"]
+    if isinstance(bias, Missing):
+        return []
+    decided, change = excludes_zero(bias), f"by {_points(bias.mean)} points"
+    sentence = f"No effect found: the test's own texts instead of other texts change accuracy {change}"
+    if decided is None:
+        sentence = f"Not known: the test's own texts instead of other texts change accuracy {change}"
+    elif decided:
+        yes = "Yes" if bias.mean > 0 else "It lowers scores"
+        sentence = f"{yes}: the test's own texts instead of other texts change accuracy {change}"
+    known = {effect: mean for effect, mean in means.items() if not isinstance(mean, Missing)}
+    ends = [end for mean in known.values() if not isinstance(mean.interval, Missing) for end in mean.interval]
+    ends += [mean.mean for mean in known.values()]
+    axis = svg.Axis(min(-BAND, *ends), max(BAND, *ends), 12, 368)
+    values = svg.round_values(axis.low, axis.high, 8)
+    marks = [
+        svg.ticks(axis, values, 6, 100, svg.written_points(values)),
+        svg.text(12, 129, "change in accuracy, points"),
+    ]
+    for effect, y, words in (
+        ("boost", 44, "reading other texts first"),
+        ("bias", 88, "reading the test's own texts instead"),
+    ):
+        if effect in known:
+            marks += [svg.text(12, y - 14, words, "lab"), _mark(axis, known[effect], y, KINDS[effect], 4.2)]
+    picture = svg.svg(380, 132, f"Change in accuracy, in points: {_said(known)}.", *marks)
+    question = "Does seen test text inflate a score?"
+    return [Answer(question, sentence, picture, _interval_words(bias), _basis_words(study), "The experiment")]
+
+
+def _size_panel(study: Study, bias: MeanOverTasks | Missing) -> Panel | None:
+    """What the interval over tasks could have found, beside half a point."""
+    if isinstance(bias, Missing) or isinstance(bias.smallest_detectable, Missing):
+        return None
+    smallest = bias.smallest_detectable
+    ends = () if isinstance(bias.interval, Missing) else bias.interval
+    reach = 1.1 * max(smallest, DETECTABLE_BIAS, *map(abs, (bias.mean, *ends)))
+    axis = svg.Axis(-reach, reach, 12, 348)
+    values = svg.round_values(-reach, reach, 7)
+    picture = svg.svg(
+        360,
+        112,
+        f"Effects smaller than {svg.points(smallest, 2)} points are found less than four times out of five. Here: "
+        f"{_said({'bias': bias})}.",
+        svg.box(axis(-smallest), 16, axis(smallest) - axis(-smallest), 64, "zone"),
+        svg.ticks(axis, values, 10, 86, svg.written_points(values)),
+        *(svg.line(axis(end), 10, axis(end), 86, "chance") for end in (-DETECTABLE_BIAS, DETECTABLE_BIAS)),
+        _mark(axis, bias, 48, "k", 4.2),
+    )
+    return Panel(
+        f"Would {svg.points(DETECTABLE_BIAS, 1)} points have been found?",
+        f"**{svg.points(smallest, 2)} points** are found four times out of five; less (grey band) more rarely",
+        picture,
+        "yes" if smallest <= DETECTABLE_BIAS else "no",
+    )

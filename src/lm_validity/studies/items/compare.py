@@ -16,6 +16,7 @@ from lm_validity.studies.items.item_report import CELL, cell_scores, model_items
 from lm_validity.studies.items.statistics import LEVEL, paired_difference, unpaired_difference
 from lm_validity.summaries import Missing, as_columns, is_known, number, page_only
 from lm_validity.tables.schema import trained_here
+from lm_validity.terminal import render_table
 from lm_validity.words import Reason, ReasonCode, count, decimal, explain_protocols, listing
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -238,11 +239,9 @@ def comparison_sentence(summary: CompareSummary, protocol: str) -> str:
 
 def comparison_lines(summary: CompareSummary) -> list[str]:
     """The comparison as lines of aligned text."""
-    table = [COLUMNS, *(_line(row) for row in summary.comparisons)]
-    widths = [max(len(line[column]) for line in table) for column in range(len(COLUMNS))]
-    lines = ["  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip() for line in table]
+    table = render_table(COLUMNS, map(_line, summary.comparisons), text=(0, 1, len(COLUMNS) - 1))
     findings = [comparison_sentence(summary, protocol) for protocol in summary.protocols]
-    return [*lines, "", *findings, *summary.notes]
+    return [table, "", *findings, *summary.notes]
 
 
 def _line(row: Comparison) -> tuple[str, ...]:

@@ -1,31 +1,35 @@
 """The signal report: does a benchmark say something early in training?"""
 
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from lm_validity.config.sections import REPORTS, Reports, SignalConventions
-from lm_validity.pages.page import write_report
-from lm_validity.studies.signal.analysis import BenchmarkResult, analyze_benchmark
-from lm_validity.studies.signal.curves import LearningCurves, read_learning_curves
-from lm_validity.studies.signal.items import ItemAnalysis, analyze_items
-from lm_validity.studies.signal.page import signal_page
-from lm_validity.studies.signal.scores import Design, make_design
-from lm_validity.studies.signal.summarize import summarize_results
-from lm_validity.studies.signal.summary import SignalSummary, Value
-from lm_validity.summaries import Missing
+import numpy as np
+import pandas as pd
+
+from lm_validity.config.sections import REPORTS, Reports
+from lm_validity.pages.page import Page, Part, Section, Table, write_report
+from lm_validity.studies.signal.benchmark import (
+    Design,
+    ItemAnalysis,
+    SignalData,
+    Value,
+    analyze_benchmark,
+)
+from lm_validity.studies.signal.criteria import criteria_of_others, science_against_web
+from lm_validity.studies.signal.curves import read_learning_curves
+from lm_validity.studies.signal.glance import at_a_glance
+from lm_validity.studies.signal.items import analyze_items, filters_on_trial, item_metrics, subgroups
+from lm_validity.studies.signal.order import order_of_models
+from lm_validity.studies.signal.quality import rise_of_scores
+from lm_validity.summaries import Missing, number
 from lm_validity.tables.items import item_benchmarks, read_benchmark_items
-from lm_validity.words import Reason, ReasonCode
+from lm_validity.words import Reason, ReasonCode, explain_protocols
 
-SEED = 0
-
-
-@dataclass(frozen=True)
-class SignalAnalysis:
-    """All results of the report."""
-
-    learning: LearningCurves
-    section: Reports
-    results: dict[str, BenchmarkResult]
+# Keys of summary.json in their order, but for the first and the last
+KEYS = (
+    "models", "benchmarks", "ranking_consistency", "compliance", "overall", "overall_interval", "overall_null_p",
+    "weight_sensitivity", "ranking", "criteria", "item_metrics", "filters", "subgroups",
+)  # fmt: skip
 
 
 def report_signal(
@@ -37,9 +41,8 @@ def report_signal(
     section: Reports = REPORTS,
 ) -> None:
     """Write summary.json, tables, figures and the page of the signal report under `output`."""
-    analysis = analyze_signal(scores, models, benchmarks, items, section)
-    summary = summarize(analysis)
-    write_report(signal_page(summary), summary, output)
+    page, summary = signal(analyze_signal(scores, models, benchmarks, items, section))
+    write_report(page, summary, output)
 
 
 def analyze_signal(
@@ -48,47 +51,117 @@ def analyze_signal(
     benchmarks: str | Path | None = None,
     items: str | Path | None = None,
     section: Reports = REPORTS,
-) -> SignalAnalysis:
-    """All results, from tables only. Raises InputError for bad input."""
+) -> SignalData:
+    """Every benchmark with its scores and nulls, from tables only. Raises InputError for bad input.
+
+    One benchmark's items are in memory at a time.
+    """
     learning = read_learning_curves(scores, models, benchmarks, section.checkpoints)
     options, resamples = section.signal, section.resamples
     with_items = item_benchmarks(items) if items is not None else []
-    results = {}
-    for benchmark in learning.curves:
-        design = make_design(learning, benchmark, options)
-        found: ItemAnalysis | Missing = Missing(
+    analyzed = {}
+    for name in learning.curves:
+        design = Design.of(learning, name, options)
+        of_items: ItemAnalysis | Missing = Missing(
             Reason("This needs the benchmark's items, and no items table has them.", ReasonCode.NO_ITEMS)
         )
-        if items is not None and benchmark in with_items:
-            found = _items(items, design, learning, options, resamples)
-        chance = _chance(learning.chance.get(benchmark), found)
-        results[benchmark] = analyze_benchmark(design, found, chance, options, resamples)
-    return SignalAnalysis(learning, section, results)
-
-
-def summarize(analysis: SignalAnalysis) -> SignalSummary:
-    """All that summary.json and the page say."""
-    return summarize_results(analysis.learning, analysis.results, analysis.section.signal, analysis.section.resamples)
-
-
-def _items(
-    path: str | Path, design: Design, learning: LearningCurves, options: SignalConventions, resamples: int
-) -> ItemAnalysis | Missing:
-    """One benchmark's items are in memory at a time."""
-    name = design.benchmark
-    answers = read_benchmark_items(path, name, learning.num_fewshot.get(name), learning.metrics.get(name))
-    direction = learning.direction[design.benchmark]
-    return analyze_items(design, answers, learning.facts, direction, options, resamples, SEED)
-
-
-def _chance(in_sheet: float | None, items: ItemAnalysis | Missing) -> Value:
-    """The score of guessing: the benchmarks sheet's, else that of the items."""
-    if in_sheet is not None:
-        return in_sheet
-    if isinstance(items, Missing):
-        return Missing(
+        if items is not None and name in with_items:
+            answers = read_benchmark_items(items, name, learning.num_fewshot.get(name), learning.metrics.get(name))
+            of_items = analyze_items(design, answers, learning.facts, options, resamples)
+        # the score of guessing: the benchmarks sheet's, else that of the items
+        chance: Value = Missing(
             Reason(
                 "The benchmarks sheet has no chance level, and there are no items that tell it.", ReasonCode.NO_CHANCE
             )
         )
-    return items.chance
+        if name in learning.chance:
+            chance = learning.chance[name]
+        elif isinstance(of_items, ItemAnalysis):
+            chance = of_items.chance
+        analyzed[name] = analyze_benchmark(design, of_items, chance, options, resamples)
+    return SignalData(learning, section, analyzed)
+
+
+def signal(data: SignalData) -> tuple[Page, dict[str, Any]]:
+    """The page and the summary."""
+    parts = [
+        rise_of_scores(data),
+        order_of_models(data),
+        science_against_web(data),
+        filters_on_trial(data),
+        item_metrics(data),
+        subgroups(data),
+        criteria_of_others(data),
+        _all_scores(data),
+    ]
+    analyses = [benchmark.items for benchmark in data.benchmarks.values()]
+    notes = [
+        *data.learning.notes,
+        *(note for items in analyses if isinstance(items, ItemAnalysis) for note in items.notes),
+        *(note for part in parts for note in part.notes),
+    ]
+    results = {key: value for part in parts for key, value in part.summary.items()}
+    glance = at_a_glance(data, results)
+    page = Page(
+        name="signal",
+        title="Early signal",
+        question="Does a benchmark tell you anything early in training? Each model is scored at checkpoints along "
+        f"its pretraining, under direct evaluation. {explain_protocols(['direct'])} Signal quality is high if scores "
+        "rise steadily. The order of the models has settled when it stays as it is at the end, and nearly settled "
+        "when 9 of 10 pairs do.",
+        findings=[finding for part in parts for finding in part.findings if finding is not None],
+        sections=[part.section for part in parts if part.section is not None],
+        notes=notes,
+        lede=glance.lede,
+        picture=glance.picture,
+        panels=glance.panels,
+        answers=glance.answers,
+    )
+    options, windows = data.options, data.windows
+    named = ("signal_quality", "ranking_consistency", "compliance")
+    conventions = {
+        "convention": options.convention,
+        "ties": options.ties,
+        "normalisation": options.normalisation,
+        "weights": dict(zip(named, options.weights, strict=True)),
+        "windows_b": {"base": windows.base, "later": windows.later, "relative": windows.relative},
+        "resamples": data.section.resamples,
+    }
+    summary = {"selection": data.learning.selection, "conventions": conventions} | {key: results[key] for key in KEYS}
+    return page, summary | {"standard_errors": data.learning.error_checks, "notes": notes}
+
+
+def _all_scores(data: SignalData) -> Part:
+    """Every score along training, in the metric's own direction."""
+    frames = []
+    for name, benchmark in data.benchmarks.items():
+        sign, curves, resampled = benchmark.direction, benchmark.curves, benchmark.resampled
+        bands = [
+            np.full((2, len(curve.values)), np.nan)
+            if isinstance(resampled, Missing)
+            else np.sort(sign * np.quantile(resampled[model], [0.025, 0.975], axis=0), axis=0)
+            for model, curve in curves.items()
+        ]
+        low, high = np.concatenate(bands, axis=1)
+        columns = {
+            "benchmark": name,
+            "model": [data.labels[model] for model, curve in curves.items() for _ in curve.values],
+            "checkpoint": [checkpoint for curve in curves.values() for checkpoint in curve.checkpoints],
+            "progress": np.concatenate([curve.progress for curve in curves.values()]) * data.progress.scale,
+            "score": sign * np.concatenate([curve.values for curve in curves.values()]),
+            "low": low,
+            "high": high,
+            "selected": np.concatenate([benchmark.selected[model] for model in curves]),
+            "chance": number(benchmark.chance),
+        }
+        frames.append(pd.DataFrame(columns))
+    frame = pd.concat(frames, ignore_index=True)
+    table = Table(
+        "learning_curves",
+        "All scores",
+        frame.drop(columns="chance"),
+        formats={"score": ".4f"},
+        labels={"progress": data.progress.title, "selected": "used for signal quality"},
+        folded=True,
+    )
+    return Part({}, Section("All scores", hint="each model at each checkpoint", tables=[table]))

@@ -59,6 +59,8 @@ class Sample(NamedTuple):
 
 def read_sample(line: dict[str, Any]) -> Sample:
     """Raises KeyError, TypeError or ValueError for what is no sample."""
+    if not isinstance(line.get("filter"), str | None):
+        raise TypeError(f"its filter is {line['filter']!r}, not a name")
     names = line.get("metrics")
     if not isinstance(names, list):
         names = [name for name in line if name not in _NO_METRICS]
@@ -363,8 +365,8 @@ def _newest(samples: list[SampleFile], log: ImportLog) -> list[SampleFile]:
 class _Reader:
     file: SampleFile
     places: dict[str, int] = field(default_factory=dict)  # of a document: its row
-    # filters without a name are "#1", "#2", ...
-    values: dict[tuple[str, str], "array[float]"] = field(default_factory=dict)
+    # by metric and filter; filters without a name are numbers from 1
+    values: dict[tuple[str, str | int], "array[float]"] = field(default_factory=dict)
     hashes: dict[str, int] = field(default_factory=dict)
     gold_known: bool = True
     repeated: int = 0
@@ -429,7 +431,7 @@ class _Reader:
     def _add(self, sample: Sample) -> None:
         """Keep the numbers of an answer. Further answers to a document are those of further filters."""
         place = self.places.setdefault(sample.doc_id, len(self.places))
-        label = sample.filter or self._free_label(sample, place)
+        label = sample.filter or self._free_number(sample, place)
         self.gold_known &= sample.gold_known
         if sample.item["doc_hash"]:
             self.hashes.setdefault(sample.doc_id, hash(sample.item["doc_hash"]))
@@ -442,22 +444,21 @@ class _Reader:
                 self.repeated += 1
                 return
 
-    def _free_label(self, sample: Sample, place: int) -> str:
+    def _free_number(self, sample: Sample, place: int) -> int:
         number = 1
         for metric in sample.values:
-            while len(column := self.values.get((metric, f"#{number}"), ())) > place and not math.isnan(column[place]):
+            while len(column := self.values.get((metric, number), ())) > place and not math.isnan(column[place]):
                 number += 1
-        return f"#{number}"
+        return number
 
-    def _filter(self, metric: str, label: str) -> str | None:
+    def _filter(self, metric: str, label: str | int) -> str | None:
         """The name of a filter; None where neither the lines nor the result file tell."""
-        if not label.startswith("#"):
+        if isinstance(label, str):
             return label
         names = [name for key in self.file.scores for found, _, name in [key.partition(",")] if found == metric]
-        number = int(label[1:])
-        if number <= len(names):
-            return names[number - 1]
-        return "none" if number == 1 else None
+        if label <= len(names):
+            return names[label - 1]
+        return "none" if label == 1 else None
 
 
 # ---- putting together --------------------------------------------------------------------------------------------

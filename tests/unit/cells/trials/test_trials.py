@@ -22,7 +22,7 @@ from lm_validity.cells.trials.worker import (
 from lm_validity.config.sections import BiasSettings
 from lm_validity.errors import CellError, InputError
 from lm_validity.run.trial_plan import ARMS, TrialPlan
-from lm_validity.studies.bias.table import pair_arms
+from lm_validity.studies.bias.trials import pair_arms
 
 
 def table_bytes(plan: TrialPlan, folder, output) -> dict[str, bytes]:
@@ -153,7 +153,7 @@ def heads(plan: TrialPlan, arm: str, seeds=(5, 6)) -> list[dict[str, torch.Tenso
 
 
 def test_pooler_options(plan_of, record, tmp_path):
-    """keep: the model's own in every arm; paper: a fresh one after pretraining; none: there is none."""
+    """keep: the model's own in every arm; paper: a fresh one after pretraining."""
     folder = toy_model("bert", tmp_path / "bert", pooler=True)
     own = AutoModelForSequenceClassification.from_pretrained(folder, num_labels=3).bert.pooler.dense.weight
     name = "bert.pooler.dense.weight"
@@ -165,15 +165,6 @@ def test_pooler_options(plan_of, record, tmp_path):
         assert not one["classifier.bias"].any()
     one, other = heads(toy_plan("bert", folder, record, classification={"pooler": "paper"}), "test")
     assert not torch.equal(one[name], own) and not torch.equal(one[name], other[name])
-    plan = toy_plan("bert", folder, record, classification={"pooler": "none"})
-    assert name not in heads(plan, "test")[0]
-    model = ResidentModel(plan)
-    ids = torch.arange(5, 12)[None]
-    with torch.no_grad():
-        model.classifier.eval()
-        first = model.lm.base_model(ids).last_hidden_state[:, 0]
-        expected = model.classifier.classifier(first)
-        assert torch.allclose(model.classifier(ids).logits, expected, atol=1e-6)
     # a model whose files have no pooler gets a fresh one in every arm, the same within a subsample
     bare = plan_of("bert")
     assert torch.equal(heads(bare, "base")[0][name], heads(bare, "test")[0][name])

@@ -207,7 +207,7 @@ def test_a_packed_sequence_that_the_model_would_cut_is_named_and_other_cuts_are_
         CellError, match=r"task 'toy': a packed sequence has 1\d\d tokens, tiny-gpt2 reads 96"
     ) as caught:
         trials.pretrain(np.arange(13), 7, [None] * 13)
-    assert "packed_max_length: 96" in caught.value.hint
+    assert "leave `packing` out" in caught.value.hint
     cut = zero_shot(plan_of("gpt2", classification=PROMPTED, pretraining={**pretraining, "max_length": 96}))
     cut.pretrain(np.arange(13), 7, [None] * 13)
     assert cut.counters.packed_sequences_cut == 1  # the second sequence holds one text

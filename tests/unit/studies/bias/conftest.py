@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from lm_validity.studies.bias.table import ARMS, pair_arms
+from lm_validity.studies.bias.trials import ARMS, pair_arms
 from lm_validity.tables.schema import TRIALS
 
 

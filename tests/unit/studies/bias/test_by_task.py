@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from lm_validity.studies.bias.by_task import effects_by_task
+from lm_validity.studies.bias.effects import effects_by_task
 from lm_validity.summaries import Missing
 
 

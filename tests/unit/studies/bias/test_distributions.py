@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from lm_validity.studies.bias.analysis import analyze_bias
-from lm_validity.studies.bias.distributions import accuracy_table, distribution_section, model_correlations
+from lm_validity.studies.bias.effects import accuracies, model_correlations
+from lm_validity.studies.bias.report import bias
 from lm_validity.studies.bias.statistics.effects import common_subsamples
+from lm_validity.studies.bias.trials import Study
 from lm_validity.summaries import Missing
 
 
@@ -30,18 +31,18 @@ def test_p_is_uniform_where_models_share_nothing():
 
 def test_subsamples_with_other_test_sets_are_left_out(trials):
     table = trials(models=2, tasks=3, subsamples=6, sizes=(40,))
-    assert {row.subsamples for row in model_correlations(table)} == {18}
+    assert set(model_correlations(table)["subsamples"]) == {18}
     table.loc[(table["language_model"] == "lm1") & (table["subsample"] < 2), "test_hash"] = "another"
-    rows = model_correlations(table)
-    assert {(row.effect, row.subsamples, row.tasks) for row in rows} == {("bias", 12, 3), ("boost", 12, 3)}
-    assert model_correlations(trials(models=1)) == ()
+    rows = model_correlations(table)[["effect", "subsamples", "tasks"]].itertuples(index=False, name=None)
+    assert set(rows) == {("bias", 12, 3), ("boost", 12, 3)}
+    assert model_correlations(trials(models=1)).empty
 
 
 def test_accuracies_stand_beside_the_largest_class(trials):
     table = trials(models=1, tasks=2, subsamples=5, sizes=(40,))
-    assert "majority" not in accuracy_table(table).frame
+    assert "majority" not in accuracies(table)
     table["test_hash"] = np.where(table["task"] == "task0", "majority 0.550000", None)
-    rows = accuracy_table(table).frame.set_index(["task", "arm"])
+    rows = accuracies(table).set_index(["task", "arm"])
     own = table.loc[table["task"] == "task0", "extra"] / 40
     row = rows.loc[("task0", "extra")]
     assert (row["subsamples"], row["majority"]) == (5, 0.55)
@@ -50,12 +51,13 @@ def test_accuracies_stand_beside_the_largest_class(trials):
 
 
 def test_predicted_effects_by_task_hold_the_observed_ones(trials):
-    summary = analyze_bias(trials(tasks=4, subsamples=20, sizes=(200,), shift={"test": 0.3}), formula="overdispersed")
-    table = next(t for t in distribution_section(summary).tables if t.name == "predictive_by_task").frame
-    own = summary.trials[summary.trials["task"] == "task2"]
+    rows = trials(tasks=4, subsamples=20, sizes=(200,), shift={"test": 0.3})
+    page, summary = bias(Study(rows), formula="overdispersed")
+    tables = {table.name: table.frame for section in page.sections for table in section.tables}
+    table, own = tables["predictive_by_task"], rows[rows["task"] == "task2"]
     row = table[(table["effect"] == "bias") & (table["task"] == "task2")].iloc[0]
     assert len(table) == 8 and row["observed"] == pytest.approx(((own["test"] - own["extra"]) / own["total"]).mean())
     assert (table["low"] < table["median"]).all() and (table["median"] < table["high"]).all()
     assert table["observed"].between(table["low"], table["high"]).mean() > 0.7
-    whole = next(fit for fit in summary.posterior if fit.effect == "bias")
+    whole = next(fit for fit in summary["posterior"] if fit.effect == "bias")
     assert table.loc[table["effect"] == "bias", "mean"].mean() == pytest.approx(whole.difference_mean, abs=0.002)

@@ -5,17 +5,10 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from lm_validity.studies.bias.effects import (
-    cell_effects,
-    coverage_notes,
-    headline,
-    missing_trials,
-    saturated_tasks,
-    task_effects,
-)
-from lm_validity.studies.bias.page import unmoved
+from lm_validity.studies.bias.effects import cell_effects, headline, task_effects
+from lm_validity.studies.bias.report import unmoved
 from lm_validity.studies.bias.statistics.effects import equivalence_p, mean_over_tasks
-from lm_validity.studies.bias.table import pair_arms
+from lm_validity.studies.bias.trials import coverage_notes, missing_trials, pair_arms
 from lm_validity.summaries import Missing
 
 KEYS = ["experiment", "language_model", "m", "n", "task", "subsample"]
@@ -32,10 +25,9 @@ def table(*trials):
 
 
 def test_cell_means_and_standard_errors():
-    cells = cell_effects(
+    (row,) = cell_effects(
         table((10, "a", 1, 2, 4, 5), (10, "a", 2, 3, 5, 4), (10, "b", 1, 5, 5, 8), (10, "b", 2, 5, 6, 8))
-    )
-    row = cells[0]
+    ).itertuples()
     # boosts by trial: .2 .2 .0 .1; task means .2 and .05; biases .1 -.1 .3 .2; task means 0 and .25
     assert row.boost_mean == pytest.approx(0.125)
     assert row.boost_se == pytest.approx(np.std([0.2, 0.05], ddof=1) / np.sqrt(2))
@@ -45,47 +37,44 @@ def test_cell_means_and_standard_errors():
 
 
 def test_a_task_with_more_subsamples_has_no_more_weight_in_a_cell():
-    cell, *_ = cell_effects(table(*[(10, "a", s, 0, 4, 8) for s in range(1, 10)], (10, "b", 1, 0, 0, 0)))
-    assert (cell.boost_mean, cell.bias_mean) == pytest.approx((0.2, 0.2))  # by trial it would be .36
+    cells = cell_effects(table(*[(10, "a", s, 0, 4, 8) for s in range(1, 10)], (10, "b", 1, 0, 0, 0)))
+    assert cells.loc[0, ["boost_mean", "bias_mean"]].tolist() == pytest.approx([0.2, 0.2])  # by trial it would be .36
 
 
 def test_tasks_weigh_cells_not_trials():
-    tasks = task_effects(
+    (task,) = task_effects(
         table((10, "a", 1, 0, 0, 5), (10, "a", 2, 0, 0, 5), (10, "a", 3, 0, 0, 5), (20, "a", 1, 0, 10, 0))
-    )
+    ).itertuples()
     # by cell: bias .5 and -.5, mean 0; by trial it would be (3 x .5 - .5) / 4 = .25
-    assert tasks[0].bias == 0.0
-    assert tasks[0].boost == pytest.approx(0.25)
-    assert tasks[0].cells == 2
+    assert task.bias == 0.0
+    assert task.boost == pytest.approx(0.25)
+    assert task.cells == 2
 
 
 def test_differences_that_cancel_are_exactly_zero():
     trials = [(100, "a", s, 0, 29 + d, 29 - d) for s, d in enumerate((7, -3, -4, 1, -1))]
-    assert task_effects(table(*trials))[0].bias == 0.0
+    assert task_effects(table(*trials))["bias"].tolist() == [0.0]
 
 
 def test_one_task_has_no_standard_error():
-    cells = cell_effects(table((10, "a", 1, 2, 4, 5)))
-    assert cells[0].bias_mean == pytest.approx(0.1) and isinstance(cells[0].bias_se, Missing)
+    (cell,) = cell_effects(table((10, "a", 1, 2, 4, 5))).itertuples()
+    assert cell.bias_mean == pytest.approx(0.1) and isinstance(cell.bias_se, Missing)
 
 
 def test_trials_without_an_arm_do_not_count():
-    cells = cell_effects(table((10, "a", 1, None, 4, 5), (10, "a", 2, 1, 2, None)))
-    assert cells[0].boost_mean == pytest.approx(0.1)
-    assert cells[0].bias_mean == pytest.approx(0.1)
+    (cell,) = cell_effects(table((10, "a", 1, None, 4, 5), (10, "a", 2, 1, 2, None))).itertuples()
+    assert (cell.boost_mean, cell.bias_mean) == pytest.approx((0.1, 0.1))
 
 
 def test_an_effects_sizes_count_trials_with_both_its_arms():
     cells = cell_effects(
         table((10, "a", 1, None, 4, 5), (10, "a", 2, 1, 2, None), (10, "b", 1, None, 4, 4), (20, "a", 1, 3, 4, None))
     )
-    assert [(cell.subsamples, cell.tasks, cell.trials) for cell in cells] == [(2, 2, 3), (1, 1, 1)]
-    boost, bias = (
-        [tuple(getattr(cell, f"{effect}_{size}") for size in ("subsamples", "tasks", "trials")) for cell in cells]
-        for effect in ("boost", "bias")
-    )
-    assert boost == [(1, 1, 1), (1, 1, 1)] and bias == [(1, 2, 2), (0, 0, 0)]
-    assert isinstance(cells[1].bias_mean, Missing) and isinstance(cells[1].bias_se, Missing)
+    sizes = ["subsamples", "tasks", "trials"]
+    assert cells[sizes].values.tolist() == [[2, 2, 3], [1, 1, 1]]
+    assert cells[[f"boost_{size}" for size in sizes]].values.tolist() == [[1, 1, 1], [1, 1, 1]]
+    assert cells[[f"bias_{size}" for size in sizes]].values.tolist() == [[1, 2, 2], [0, 0, 0]]
+    assert isinstance(cells["bias_mean"][1], Missing) and isinstance(cells["bias_se"][1], Missing)
 
 
 def test_missing_trials_are_looked_for_in_every_model_setting_and_task(trials):
@@ -144,8 +133,7 @@ def test_tasks_without_a_spread_have_no_interval(values):
 
 def test_tasks_at_the_ceiling_or_the_floor_are_named():
     trials = table((10, "full", 1, 10, 10, 10), (10, "none", 1, 0, 0, None), (10, "some", 1, 10, 10, 9))
-    assert saturated_tasks(trials, "e") == ["full", "none"]
-    assert any("full, none" in note for note in coverage_notes(trials))
+    assert any("2 of 3 tasks" in note and "(full, none)" in note for note in coverage_notes(trials))
     assert not any("ceiling" in note for note in coverage_notes(table((10, "some", 1, 10, 10, 9))))
 
 

@@ -15,7 +15,7 @@ from lm_validity.studies.bias.statistics.model import (
     find_mode,
     zero_start,
 )
-from lm_validity.studies.bias.table import paired_counts
+from lm_validity.studies.bias.trials import paired_counts
 
 
 class Dense:

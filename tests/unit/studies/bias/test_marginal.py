@@ -15,7 +15,7 @@ from lm_validity.studies.bias.statistics.model import (
     model_spreads,
     simulate,
 )
-from lm_validity.studies.bias.table import paired_counts
+from lm_validity.studies.bias.trials import paired_counts
 
 
 def test_equals_the_mean_over_many_drawn_tasks():

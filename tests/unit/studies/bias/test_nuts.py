@@ -5,7 +5,7 @@ import pytest
 
 from lm_validity.studies.bias.statistics.model import FORMULAS, build_design, fit_laplace, posterior_predictive
 from lm_validity.studies.bias.statistics.nuts import fit_nuts
-from lm_validity.studies.bias.table import paired_counts
+from lm_validity.studies.bias.trials import paired_counts
 
 
 @pytest.mark.slow

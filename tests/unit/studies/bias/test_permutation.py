@@ -8,7 +8,6 @@ from scipy import stats
 
 from lm_validity.studies.bias.effects import task_tests
 from lm_validity.studies.bias.statistics.effects import sign_flip_p, smallest_detectable_shift
-from lm_validity.studies.bias.summary import TaskTest, rows_frame
 from lm_validity.summaries import Missing
 
 
@@ -45,7 +44,7 @@ def test_refuses_what_it_cannot_count(wrong):
 
 
 def test_table_adjusts_over_the_tasks_of_a_cell(trials):
-    table = rows_frame(TaskTest, task_tests(trials(models=2, tasks=5, sizes=(40,))))
+    table = task_tests(trials(models=2, tasks=5, sizes=(40,)))
     assert len(table) == 2 * 5 * 2
     for _, cell in table.groupby(["language_model", "n", "effect"]):
         assert cell["p_adjusted"].to_numpy() == pytest.approx(stats.false_discovery_control(cell["p"]))

@@ -5,7 +5,7 @@ import pytest
 from scipy import stats
 
 from lm_validity.studies.bias.statistics.model import FORMULAS, build_design, find_mode, fit_laplace, zero_start
-from lm_validity.studies.bias.table import paired_counts
+from lm_validity.studies.bias.trials import paired_counts
 
 
 def test_equals_a_grid_over_both_standard_deviations(trials):

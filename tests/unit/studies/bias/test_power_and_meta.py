@@ -19,7 +19,7 @@ from lm_validity.studies.bias.statistics.effects import (
     tasks_needed,
     variance_components,
 )
-from lm_validity.studies.bias.table import paired_counts
+from lm_validity.studies.bias.trials import paired_counts
 from lm_validity.summaries import Missing
 
 

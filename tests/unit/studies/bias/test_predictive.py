@@ -12,7 +12,7 @@ from lm_validity.studies.bias.statistics.model import (
     prior_predictive,
     simulate,
 )
-from lm_validity.studies.bias.table import paired_counts
+from lm_validity.studies.bias.trials import paired_counts
 
 
 def test_the_gaussian_sum_equals_drawing_every_count(trials):

@@ -11,15 +11,12 @@ import pytest
 from typer.testing import CliRunner
 
 from lm_validity.errors import InputError
-from lm_validity.studies.bias import provenance
-from lm_validity.studies.bias.analysis import READING_NOTES, analyze_bias
+from lm_validity.pages.svg import points
 from lm_validity.studies.bias.effects import without_arms
-from lm_validity.studies.bias.fits import _processes
-from lm_validity.studies.bias.formulas import SHORT
-from lm_validity.studies.bias.page import bias_page
-from lm_validity.studies.bias.report import report_bias
+from lm_validity.studies.bias.hierarchy import SHORT, fit_all, formula_section, processes
+from lm_validity.studies.bias.report import MOST_ROWS, READING_NOTES, bias, report_bias
 from lm_validity.studies.bias.statistics import effects
-from lm_validity.studies.bias.table import pair_arms
+from lm_validity.studies.bias.trials import NO_SPREAD, Study, pair_arms
 from lm_validity.tables.schema import TRIALS, write_table
 
 
@@ -27,7 +24,7 @@ from lm_validity.tables.schema import TRIALS, write_table
 def quick(monkeypatch):
     """The figures' files and the slices take most of a small report's time."""
     monkeypatch.setattr("lm_validity.pages.page.save_figure", lambda spec, stem: None)
-    monkeypatch.setattr("lm_validity.studies.bias.fits.SLICES", 20)
+    monkeypatch.setattr("lm_validity.studies.bias.hierarchy.SLICES", 20)
 
 
 @pytest.fixture
@@ -86,10 +83,9 @@ def test_nothing_found_says_what_could_have_been_found(report):
 def test_the_main_figure_agrees_with_the_headline_at_one_level(report, tmp_path):
     summary, _ = report(formula="overdispersed", tasks=6, subsamples=8, sizes=(100,), noise=0.3)
     page = json.loads((tmp_path / "bias" / "page.json").read_text())
-    first, formulas = page["sections"][0], page["sections"][2]
-    assert [figure["name"] for figure in first["figures"]] == ["answer_bias", "answer_boost"]
-    assert "posterior_predictive" in [figure["name"] for figure in formulas["figures"]]
-    (table,) = [table for table in first["tables"] if table["name"] == "settings"]
+    (table,) = [table for section in page["sections"] for table in section["tables"] if table["name"] == "settings"]
+    names = {figure["name"] for section in page["sections"] for figure in section["figures"]}
+    assert {"answer_bias", "answer_boost", "posterior_predictive"} <= names
     names = [column["name"] for column in table["columns"]]
     free = [row["over_tasks"]["interval"] for row in summary["settings"] if row["effect"] == "bias"]
     assert f" in {sum(low > 0 or high < 0 for low, high in free)}." in page["findings"][0]["basis"]
@@ -109,6 +105,62 @@ def test_a_planted_bias_is_the_headline(report):
     assert fit["interval89"][0] > 0.3
 
 
+DECIDED = {  # what the page's heading and the answer on a site's first page begin with
+    "yes": ("Having read the test's texts changes scores", "Yes:"),
+    "lower": ("Having read the test's texts changes scores", "It lowers scores:"),
+    "none": ("No effect found", "No effect found:"),
+    "one task": ("Not known:", "Not known:"),
+    "not measured": ("Not measured:", None),
+}
+
+
+@pytest.mark.parametrize(
+    ("decided", "layout"),
+    [
+        ("yes", {"tasks": 6, "shift": {"test": 0.8}}),
+        ("lower", {"tasks": 6, "shift": {"test": -0.8}}),
+        ("none", {"seed": 2}),
+        ("one task", {"tasks": 1}),
+        ("not measured", {"arms": ("base", "extra")}),
+    ],
+)
+def test_the_page_begins_with_what_the_interval_over_tasks_decides(report, tmp_path, decided, layout):
+    summary, _ = report(sizes=(40,), formula="equations", **layout)
+    page, bias = json.loads((tmp_path / "bias" / "page.json").read_text()), summary["headline"]["demo"]["bias"]
+    heading, answer = DECIDED[decided]
+    assert page["lede"]["heading"].startswith(heading) and 'role="img"' in page["picture"]["svg"]
+    assert len(page["answers"]) == (answer is not None)
+    if bias is None:
+        return
+    (shown,) = page["answers"]
+    ends = [] if bias["interval"] is None else bias["interval"]
+    printed = [points(value, 2, sign=True) for value in (bias["mean"], *ends)]
+    assert shown["sentence"].startswith(answer) and shown["interval"] == page["lede"]["interval"]
+    assert re.findall(r"[+−]\d+\.\d+", page["lede"]["sentence"] + page["lede"]["interval"]) == printed
+    for picture in (shown["svg"], page["picture"]["svg"]):
+        label = re.search('aria-label="([^"]*)"', picture)[1]
+        assert all(number in label for number in printed)
+    for said in (page["lede"]["sentence"], shown["sentence"]):
+        assert len(said.split()) <= 18
+
+
+def test_a_heading_over_several_experiments_counts_them(rows):
+    clean = rows(models=1, tasks=5, sizes=(80,)).assign(experiment="clean")
+    planted = rows(models=1, tasks=4, sizes=(40,), shift={"test": 2.5}, seed=1).assign(experiment="planted")
+    page, summary = bias(Study(pair_arms(pd.concat([clean, planted], ignore_index=True))), formula="equations")
+    assert page.lede.heading.endswith(" in 1 of 2 experiments")
+    assert points(summary["headline"]["clean"]["bias"].mean, 2, sign=True) in page.lede.sentence
+
+
+def test_a_picture_of_many_tasks_has_those_that_change_most(rows):
+    table = rows(models=1, tasks=MOST_ROWS + 5, subsamples=2, sizes=(20,), arms=("extra", "test"))
+    page, summary = bias(Study(pair_arms(table)), formula="equations")
+    sizes = {row["task"]: abs(row["bias"]) for row in summary["tasks"]}
+    shown = set(re.findall(">(task[0-9]+)<", page.picture.svg))
+    assert len(shown) == MOST_ROWS
+    assert min(sizes[task] for task in shown) >= max(sizes[task] for task in set(sizes) - shown)
+
+
 FINDINGS_OF_TWO_EXPERIMENTS = [
     ("The answer by setting", "1 setting", "1 setting"),
     ("Task by task", "of 5 tasks", "3 of 3 tasks"),
@@ -122,8 +174,8 @@ FINDINGS_OF_TWO_EXPERIMENTS = [
 def test_no_section_pools_experiments(rows):
     clean = rows(models=1, tasks=5, sizes=(80,)).assign(experiment="clean")
     planted = rows(models=1, tasks=3, sizes=(40,), shift={"test": 2.5}, seed=1).assign(experiment="planted")
-    analysis = analyze_bias(pair_arms(pd.concat([clean, planted], ignore_index=True)), formula="equations")
-    sections = {section.title: section for section in bias_page(analysis).sections}
+    page, _ = bias(Study(pair_arms(pd.concat([clean, planted], ignore_index=True))), formula="equations")
+    sections = {section.title: section for section in page.sections}
     for title, *expected in FINDINGS_OF_TWO_EXPERIMENTS:
         of_clean, _, of_planted = sections[title].finding.partition(" planted: ")
         assert of_clean.startswith("clean: ") and expected[0] in of_clean, title
@@ -155,17 +207,18 @@ def test_formulas_that_disagree_on_an_effect_are_a_finding(report, tmp_path):
 
 
 def test_formulas_that_disagree_on_sign_or_setting_are_a_finding(trials):
-    analysis = analyze_bias(trials(models=1, tasks=2, sizes=(40, 80)), formula="equations")
-    fits = analysis.fits("bias")
+    study = Study(trials(models=1, tasks=2, sizes=(40, 80)))
+    fitted = fit_all(study.trials, "equations", "laplace")
+    fits = fitted.of("bias")
     up, down, none = (0.1, 0.2), (-0.2, -0.1), (-0.1, 0.1)
 
     def finding(equations, notebooks):
         told = [replace(fit, interval=interval) for fit, interval in zip(fits, equations, strict=True)]
-        told += analysis.fits("boost") + [
+        told += [
             replace(fit, interval=interval, formula="notebooks") for fit, interval in zip(fits, notebooks, strict=True)
         ]
-        sentences = [found.sentence for found in bias_page(replace(analysis, posterior=tuple(told))).findings]
-        return next((sentence for sentence in sentences if SHORT["notebooks"] in sentence), None)
+        (found,) = formula_section(study, replace(fitted, fits=tuple(told))).findings
+        return found and found.sentence
 
     assert finding((up, none), (up, none)) is None
     opposite = finding((up, none), (down, none))
@@ -285,7 +338,7 @@ def test_a_drift_of_base_accuracies_without_spread_has_a_reason_for_its_null(rep
     assert [(row["z"], row["p"], row["mixed"]) for row in summary["base_drift"]] == [(None, 0.0, True)]
     notes = " ".join(summary["notes"])
     assert "for n = 40 (no spread within subsamples)" in notes and "z = inf" not in page
-    assert f"base_drift.z: {provenance.NO_SPREAD}" in notes
+    assert f"base_drift.z: {NO_SPREAD}" in notes
 
 
 @pytest.mark.parametrize("layout", [{"subsamples": 1}, {"tasks": 1}])
@@ -315,18 +368,18 @@ def test_processes_are_counted_where_a_system_cannot_tell_which_cores_are_ours(m
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.delattr("os.sched_getaffinity", raising=False)
     monkeypatch.setattr("os.cpu_count", lambda: 3)
-    assert _processes() == 3
+    assert processes() == 3
     monkeypatch.setattr("os.cpu_count", lambda: None)
-    assert _processes() == 1
+    assert processes() == 1
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
-    assert _processes() == 2
+    assert processes() == 2
 
 
-def test_unreliable_fits_raise_an_alarm(report, monkeypatch):
+def test_unreliable_fits_raise_an_alarm(report, monkeypatch, tmp_path):
     monkeypatch.setattr("lm_validity.studies.bias.statistics.model.MINIMUM_EFFECTIVE_NODES", 1e9)
-    summary, page = report(sizes=(40,))
+    summary, _ = report(sizes=(40,))
     assert not any(row["reliable"] for row in summary["posterior"])
-    assert "card alarm" in page
+    assert json.loads((tmp_path / "bias" / "page.json").read_text())["findings"][0]["alarm"]
     assert any(note.startswith("UNRELIABLE FIT") for note in summary["notes"])
 
 

@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
-from lm_validity.cli import simulate
+from lm_validity.cli import reports
 from lm_validity.errors import InputError
 from lm_validity.studies.bias.report import report_bias
 from lm_validity.studies.bias.simulations import PCA_RANKS, PCA_SIZES, write_prior_simulation
@@ -17,11 +17,11 @@ from lm_validity.tables.schema import TRIALS, write_table
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
     monkeypatch.setattr("lm_validity.pages.page.save_figure", lambda spec, stem: None)
-    monkeypatch.setattr("lm_validity.studies.bias.fits.SLICES", 5)
+    monkeypatch.setattr("lm_validity.studies.bias.hierarchy.SLICES", 5)
 
 
 def run(*arguments):
-    return CliRunner().invoke(simulate.app, [str(argument) for argument in arguments], catch_exceptions=False)
+    return CliRunner().invoke(reports.simulations, [str(argument) for argument in arguments], catch_exceptions=False)
 
 
 def test_the_command_writes_the_values_of_the_simulation(tmp_path):

@@ -4,7 +4,7 @@ import pandas as pd
 import pytest
 
 from lm_validity.errors import InputError
-from lm_validity.studies.bias.table import TRIAL, pair_arms
+from lm_validity.studies.bias.trials import TRIAL, pair_arms
 
 
 def test_arms_are_paired_by_key_not_by_row(rows):

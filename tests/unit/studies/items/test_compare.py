@@ -9,7 +9,7 @@ import typer
 from scipy import stats
 from typer.testing import CliRunner
 
-from lm_validity.cli import compare
+from lm_validity.cli.reports import compare
 from lm_validity.errors import InputError
 from lm_validity.studies.items.compare import compare_models
 from lm_validity.summaries import Missing
@@ -130,7 +130,7 @@ def test_impossible_standard_errors_give_no_test(write, answers):
 def test_the_command_prints_a_table_and_writes_a_page(write, answers, monkeypatch):
     monkeypatch.setattr("lm_validity.pages.page.save_figure", lambda spec, stem: None)
     app = typer.Typer()
-    compare.register(app)
+    app.command()(compare)
     folder = write(answers)
     files = ["--scores", str(folder / "scores.parquet"), "--items", str(folder / "items.parquet")]
     arguments = ["a", "b", *files, "--output", str(folder / "page")]

@@ -7,7 +7,7 @@ from signal_world import World, item_rows, models_sheet, score_rows, write_world
 
 from lm_validity.config.sections import Reports, SignalConventions
 from lm_validity.errors import InputError
-from lm_validity.studies.signal.report import analyze_signal, summarize
+from lm_validity.studies.signal.report import analyze_signal, signal
 from lm_validity.summaries import summary_values
 from lm_validity.tables.schema import SCORES, write_table
 
@@ -32,7 +32,7 @@ def summary_of(tmp_path, rows):
             sheet.write_text(benchmarks)
         section = Reports(resamples=0, signal=SignalConventions(**conventions))
         found = files.items if with_items else None
-        return summary_values(summarize(analyze_signal(files.scores, files.models, sheet, found, section)))
+        return summary_values(signal(analyze_signal(files.scores, files.models, sheet, found, section))[1])
 
     return make
 

@@ -10,7 +10,7 @@ from signal_world import MODELS, models_sheet
 from lm_validity.config.sections import Reports
 from lm_validity.errors import InputError
 from lm_validity.statistics import holm, models_above_chance, p_above_chance
-from lm_validity.studies.signal.report import analyze_signal, report_signal, summarize
+from lm_validity.studies.signal.report import analyze_signal, report_signal, signal
 from lm_validity.studies.signal.statistics.quality import above_chance_from, signal_quality
 from lm_validity.studies.signal.statistics.ranking import separable_pairs, settled_from, settling_interval
 from lm_validity.studies.signal.statistics.resampling import (
@@ -147,38 +147,40 @@ def test_benchmarks_at_chance_are_not_among_those_that_rise(tmp_path):
 
 def test_standard_errors_give_intervals_where_there_are_no_items(tmp_path):
     paths = write_scores(tmp_path, {"facts": climbing(0.6)}, 0.02)
-    found = summarize(analyze_signal(*paths, section=Reports(resamples=100)))
-    entry = found.benchmarks["facts"]
-    assert entry.interval_source == "standard errors"
-    assert entry.signal_quality_interval[0] < entry.signal_quality <= entry.signal_quality_interval[1]
-    assert is_known(found.ranking["facts"].nearly_stable_from_interval_b)
-    without = summarize(
-        analyze_signal(*write_scores(tmp_path, {"facts": climbing(0.6)}), section=Reports(resamples=100))
-    )
-    assert isinstance(without.benchmarks["facts"].signal_quality_interval, Missing)
-    assert isinstance(without.benchmarks["facts"].models_above_chance, Missing)
-    assert without.benchmarks["facts"].chance == 0.25
-    assert isinstance(without.ranking["facts"].nearly_stable_from_interval_b, Missing)
+    found = signal(analyze_signal(*paths, section=Reports(resamples=100)))[1]
+    entry = found["benchmarks"]["facts"]
+    assert entry["interval_source"] == "standard errors"
+    assert entry["signal_quality_interval"][0] < entry["signal_quality"] <= entry["signal_quality_interval"][1]
+    assert is_known(found["ranking"]["facts"]["nearly_stable_from_interval_b"])
+    without = signal(analyze_signal(*write_scores(tmp_path, {"facts": climbing(0.6)}), section=Reports(resamples=100)))[
+        1
+    ]
+    assert isinstance(without["benchmarks"]["facts"]["signal_quality_interval"], Missing)
+    assert isinstance(without["benchmarks"]["facts"]["models_above_chance"], Missing)
+    assert without["benchmarks"]["facts"]["chance"] == 0.25
+    assert isinstance(without["ranking"]["facts"]["nearly_stable_from_interval_b"], Missing)
 
 
 def test_standard_errors_far_beyond_the_scatter_of_the_curves_are_not_used(tmp_path):
     """As of a mean over subjects whose error is that of one subject."""
-    found = summarize(
+    found = signal(
         analyze_signal(*write_scores(tmp_path, {"facts": drifting(0)}, 0.02), section=Reports(resamples=100))
-    )
-    assert [(one.benchmark, one.code, one.scores) for one in found.standard_errors] == [("facts", "beyond_scatter", 80)]
-    entry, ranking = found.benchmarks["facts"], found.ranking["facts"]
-    assert isinstance(entry.interval_source, Missing) and isinstance(entry.models_above_chance, Missing)
-    assert isinstance(ranking.separable_pairs, Missing)
+    )[1]
+    assert [(one.benchmark, one.code, one.scores) for one in found["standard_errors"]] == [
+        ("facts", "beyond_scatter", 80)
+    ]
+    entry, ranking = found["benchmarks"]["facts"], found["ranking"]["facts"]
+    assert isinstance(entry["interval_source"], Missing) and isinstance(entry["models_above_chance"], Missing)
+    assert isinstance(ranking["separable_pairs"], Missing)
 
 
 def test_chance_of_a_metric_that_is_better_when_lower(tmp_path):
     sheet = "benchmark,metric,higher_is_better,chance\nfacts,acc,0,0.75\n"
     errors = {model: 1 - values for model, values in climbing(0.6).items()}
-    found = summarize(
+    found = signal(
         analyze_signal(*write_scores(tmp_path, {"facts": errors}, 0.02, sheet), section=Reports(resamples=0))
-    )
-    assert found.benchmarks["facts"].models_above_chance == 4 and found.benchmarks["facts"].chance == 0.75
+    )[1]
+    assert found["benchmarks"]["facts"]["models_above_chance"] == 4 and found["benchmarks"]["facts"]["chance"] == 0.75
 
 
 def quality_sentences(paths, folder):
@@ -194,8 +196,8 @@ def test_a_score_that_falls_steadily_is_asked_for_its_direction(tmp_path):
         (tmp_path / name).mkdir()
         sheet = f"benchmark,metric,higher_is_better,chance\nfacts,acc,1,0.25\nbits,acc,{known},\n"
         paths = write_scores(tmp_path / name, curves, 0.02, sheet)
-        entry = summarize(analyze_signal(*paths, section=Reports(resamples=0))).benchmarks["bits"]
-        assert entry.direction_assumed == (not known) and abs(entry.rank_correlation) == 1
+        entry = signal(analyze_signal(*paths, section=Reports(resamples=0)))[1]["benchmarks"]["bits"]
+        assert entry["direction_assumed"] == (not known) and abs(entry["rank_correlation"]) == 1
         first, *others = quality_sentences(paths, tmp_path / name / "r")
         assert ("?" in first and "bits" in first) == (not known)
         assert any("1.00" in one and "bits" in one for one in (first, *others)) == bool(known)
@@ -236,11 +238,11 @@ def test_the_order_of_equal_models_is_not_called_late(tmp_path):
 def test_windows_fit_a_training_that_ends_before_the_later_window(tmp_path):
     """Up to 160 billion tokens: the base window has checkpoints, the later one has none."""
     paths = write_scores(tmp_path, {"facts": climbing(0.6)}, 0.02)
-    entry = summarize(analyze_signal(*paths, section=Reports(resamples=50))).ranking_consistency["facts"]
-    assert isinstance(entry.value, Missing) and entry.fitted.value == 1.0
+    entry = signal(analyze_signal(*paths, section=Reports(resamples=50)))[1]["ranking_consistency"]["facts"]
+    assert isinstance(entry["value"], Missing) and entry["fitted"]["value"] == 1.0
     # 16 to 32 billion tokens, and from 35.2
-    assert {(pair.base_checkpoints, pair.later_checkpoints) for pair in entry.fitted.pairs} == {(2, 13)}
-    assert is_known(entry.fitted.interval) and is_known(entry.fitted.item_interval)
+    assert {(pair["base_checkpoints"], pair["later_checkpoints"]) for pair in entry["fitted"]["pairs"]} == {(2, 13)}
+    assert is_known(entry["fitted"]["interval"]) and is_known(entry["fitted"]["item_interval"])
 
 
 def test_a_settling_interval_is_from_differences_beyond_noise():

@@ -11,7 +11,7 @@ from lm_validity.config.load import validate
 from lm_validity.config.sections import Reports, SignalConventions
 from lm_validity.errors import InputError
 from lm_validity.files import read_json
-from lm_validity.studies.signal.report import analyze_signal, summarize
+from lm_validity.studies.signal.report import analyze_signal, signal
 from lm_validity.studies.signal.statistics.quality import autocorrelation
 from lm_validity.summaries import summary_values
 from lm_validity.tables.schema import SCORES, read_table
@@ -28,7 +28,7 @@ def files(tmp_path_factory):
 
 def summary_of(files, **conventions):
     section = Reports(resamples=0, signal=SignalConventions(**conventions))
-    return summary_values(summarize(analyze_signal(files.scores, files.models, section=section)))
+    return summary_values(signal(analyze_signal(files.scores, files.models, section=section))[1])
 
 
 def test_conventions_change_the_numbers_they_name(files):
@@ -88,7 +88,7 @@ def test_options_go_before_the_configuration_and_this_before_the_defaults(files,
 
 def test_score_per_item_of_every_trial(files):
     found = summary_values(
-        summarize(analyze_signal(files.scores, files.models, items=files.items, section=Reports(resamples=0)))
+        signal(analyze_signal(files.scores, files.models, items=files.items, section=Reports(resamples=0)))[1]
     )
     trials = [trial for entries in found["filters"].values() for trial in entries if trial["held_out"] is not None]
     assert trials

@@ -11,8 +11,8 @@ from signal_world import MODELS, World, item_rows, models_sheet, score_rows, wri
 
 from lm_validity.config.sections import Reports
 from lm_validity.errors import InputError
-from lm_validity.studies.signal.page_items import filter_findings
-from lm_validity.studies.signal.report import analyze_signal, report_signal, summarize
+from lm_validity.results import UNIQUE, lines_of
+from lm_validity.studies.signal.report import analyze_signal, report_signal, signal
 from lm_validity.studies.signal.statistics.quality import signal_quality
 from lm_validity.summaries import Missing, summary_values
 from lm_validity.tables.schema import SCORES, read_table, write_table
@@ -29,7 +29,7 @@ def summary_of(files, with_items=True, **section):
     """The summary alone: figures take most of a report's time."""
     section = Reports(**{"resamples": 5, **section})
     items = files.items if with_items else None
-    return summary_values(summarize(analyze_signal(files.scores, files.models, section=section, items=items)))
+    return summary_values(signal(analyze_signal(files.scores, files.models, section=section, items=items))[1])
 
 
 @pytest.fixture(scope="module")
@@ -137,12 +137,33 @@ def test_item_metrics_and_subgroups(reported):
 def test_page_and_files(reported, folder):
     _, page = reported
     titles = [section["title"] for section in page["sections"]]
-    assert titles[:3] == ["Learning curves", "Signal quality", "Order of the models"] and len(titles) == 8
+    assert titles[:2] == ["Signal quality", "Order of the models"] and len(titles) == 8
     assert "12 checkpoints" in page["findings"][0]["sentence"]
-    for name in ("learning_curves", "signal_quality", "filters_0", "item_metrics"):
+    for name in ("signal_quality", "settling", "filters_0", "item_metrics"):
         assert (folder / "figures" / f"{name}.svg").stat().st_size > 1000
     table = pd.read_csv(folder / "tables" / "filters.csv")
     assert {"in_sample", "held_out", "control_high"} <= set(table.columns)
+
+
+def numbers_of(value, where=""):
+    """(place, number) of every number of a summary."""
+    if isinstance(value, dict | list):
+        for key, item in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from numbers_of(item, f"{where}.{key}")
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        yield where, float(value)
+
+
+def test_every_number_is_in_a_row_and_every_quantity_in_some_summary(reported, folder):
+    summary, _ = reported
+    rows = pd.read_parquet(folder / "results.parquet")
+    checks = {line.quantity for line in lines_of("signal") if line.path.startswith("standard_errors")}
+    assert set(rows["quantity"]) == {line.quantity for line in lines_of("signal")} - checks
+    assert not rows.duplicated(list(UNIQUE)).any()
+    said = set(rows[["value", "low", "high"]].to_numpy().ravel())
+    assert [where for where, number in numbers_of(summary) if number not in said] == []
+    whole = (rows["value"].notna() | rows["text"].notna()) & (rows["interval_for"].isna() | rows["low"].notna())
+    assert (rows["reason"].isna() == whole).all() and (rows["reason_code"].isna() == whole).all()
 
 
 def test_same_input_gives_the_same_summary(rising, reported):
@@ -327,10 +348,12 @@ def test_a_filter_that_keeps_nothing_over_all_models_has_no_optimism(tmp_path):
     (basis,) = (f["basis"] for f in page["findings"] if "random choices" in f["basis"])
     gained = re.compile(r"they gain ([+-][.\d]+) more")
     assert known and gained.search(basis)[1] == decimal(np.mean(known), signed=True)
-    typed = summarize(analyze_signal(files.scores, files.models, items=files.items, section=Reports(resamples=0)))
-    typed = replace(typed, filters={"facts": [t for t in typed.filters["facts"] if t.filter.startswith("slope")]})
-    only_slopes = filter_findings(typed)
-    assert not gained.search(only_slopes[0].basis)
+    data = analyze_signal(files.scores, files.models, items=files.items, section=Reports(resamples=0))
+    facts = data.benchmarks["facts"]
+    slopes = [trial for trial in facts.items.trials if trial["filter"].startswith("slope")]
+    data = replace(data, benchmarks={"facts": replace(facts, items=replace(facts.items, trials=slopes))})
+    only_slopes = next(finding for finding in signal(data)[0].findings if "random choices" in finding.basis)
+    assert not gained.search(only_slopes.basis)
 
 
 def test_resamples_that_never_settle_count_as_the_end_of_training(tmp_path, rows):
@@ -379,26 +402,26 @@ def unequal_pairs(turning=24):
 
 def test_interval_and_coins_of_consistency_give_each_size_one_vote_as_the_value_does(tmp_path):
     analysis = analyzed(tmp_path, unequal_pairs(), resamples=2000)
-    entry = summary_values(summarize(analysis))["ranking_consistency"]["facts"]
+    entry = summary_values(signal(analysis)[1])["ranking_consistency"]["facts"]
     assert entry["by_size"] == {"s1": 0.0, "s2": 1.0} and entry["value"] == 0.5
     # Orders are constant within the windows, so that no draw of blocks can differ from the value
     assert entry["interval"] == [0.5, 0.5]
     # Gaps that never change, or once, last as long as the training: one coin per pair, of one pair and of three
     pair = 0.25
-    coin = analysis.results["facts"].consistency.coin
+    coin = analysis.benchmarks["facts"].consistency.coin
     assert coin.std() == pytest.approx(np.sqrt((pair + pair / 3) / 4), rel=0.05)
 
 
 def test_consistency_has_no_interval_where_a_pair_of_it_is_too_short_for_blocks(tmp_path):
     summary = summary_values(
-        summarize(analyzed(tmp_path, unequal_pairs(14), resamples=20))
+        signal(analyzed(tmp_path, unequal_pairs(14), resamples=20))[1]
     )  # four later checkpoints: 220 to 280
     entry = summary["ranking_consistency"]["facts"]
     assert entry["value"] == 0.5 and entry["interval"] is None
     note = "ranking_consistency.facts.interval: One of its pairs has fewer than 8 later"
     assert any(text.startswith(note) for text in summary["notes"])
     # A pair without any later checkpoint is not in the value, nor in what is missing for the interval
-    summary = summary_values(summarize(analyzed(tmp_path, unequal_pairs(10), resamples=20)))
+    summary = summary_values(signal(analyzed(tmp_path, unequal_pairs(10), resamples=20))[1])
     entry = summary["ranking_consistency"]["facts"]
     assert entry["value"] == 1.0 and entry["interval"] == [1.0, 1.0]
     assert not any(text.startswith(note) for text in summary["notes"])
@@ -412,7 +435,7 @@ def test_relative_windows_are_shares_of_each_pairs_own_training(tmp_path):
         "large-a": Trained("l", "a", [0.4] * 40),
         "large-b": Trained("l", "b", [0.3] * 40),
     }
-    pairs = summary_values(summarize(analyzed(tmp_path, models, tokens_b=1.0)))["ranking_consistency"]["facts"]["pairs"]
+    pairs = summary_values(signal(analyzed(tmp_path, models, tokens_b=1.0))[1])["ranking_consistency"]["facts"]["pairs"]
     # base: 2 and 3 (of 20), 4 to 7 (of 40); later: from 4.4 and from 8.8
     counts = {pair["size"]: (pair["base_checkpoints"], pair["later_checkpoints"]) for pair in pairs}
     assert counts == {"s": (2, 16), "l": (4, 32)}
@@ -421,7 +444,7 @@ def test_relative_windows_are_shares_of_each_pairs_own_training(tmp_path):
 def across_sizes(folder, finals):
     """Decision accuracy from the smallest to the largest size; `finals` are (size, architecture, last score)."""
     models = {f"model {i}": Trained(size, shape, [0.0, last]) for i, (size, shape, last) in enumerate(finals)}
-    return summarize(analyzed(folder, models)).criteria["facts"].decision_accuracy.smallest_to_largest
+    return signal(analyzed(folder, models))[1]["criteria"]["facts"]["decision_accuracy"]["smallest_to_largest"]
 
 
 def test_decisions_across_sizes_average_repeated_trainings(tmp_path):

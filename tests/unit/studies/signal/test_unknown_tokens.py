@@ -6,7 +6,7 @@ import pytest
 from signal_world import MODELS, World, item_rows, models_sheet, score_rows, write_world
 
 from lm_validity.config.sections import Reports, SignalConventions
-from lm_validity.studies.signal.report import analyze_signal, report_signal, summarize
+from lm_validity.studies.signal.report import analyze_signal, report_signal, signal
 from lm_validity.summaries import summary_values
 from lm_validity.tables.schema import SCORES, write_table
 
@@ -24,7 +24,7 @@ def write(folder, rows, scores):
 
 def summary_of(files, **conventions):
     section = Reports(resamples=5, signal=SignalConventions(**conventions))
-    return summary_values(summarize(analyze_signal(files.scores, files.models, items=files.items, section=section)))
+    return summary_values(signal(analyze_signal(files.scores, files.models, items=files.items, section=section))[1])
 
 
 def in_billions(summary):

@@ -1,0 +1,368 @@
+"""The rules' shell lines: a job of cells, a step before them, or tables and pages after them. Each can be pasted by a
+person. They read manifests, never 30,000 arguments."""
+
+import logging
+import os
+import signal
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+
+import typer
+
+from lm_validity.cli.options import DEFAULT, Configfile, make_group, report_folders
+from lm_validity.config.load import Run, load_planned_run, planned_sheets, read_values, validate
+from lm_validity.errors import InputError, did_you_mean
+from lm_validity.files import write_json
+from lm_validity.run.participants import kind_label
+from lm_validity.run.rules import RULES
+from lm_validity.run.rules.base import Rule
+from lm_validity.terminal import say
+from lm_validity.words import count
+
+if TYPE_CHECKING:
+    from lm_validity.config.sections import MiniatureSettings
+
+RowT = TypeVar("RowT")
+Commands = list[Callable[..., None]]
+
+ModelId = Annotated[str, typer.Option("--model", help="Id in the models sheet.")]
+LanguageModelId = Annotated[str, typer.Option("--language-model", help="Id in the sheet of language models.")]
+TaskId = Annotated[str, typer.Option("--task", help="Id in the bias study's sheet of tasks.")]
+BenchmarkId = Annotated[str, typer.Option("--benchmark", help="Id in the benchmarks sheet.")]
+Batch = Annotated[str, typer.Option(help="The job's batch, as `snakemake -n` names it.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add this module's subcommands."""
+    before: Commands = [prefetch_model, prefetch_benchmark, prefetch_language_model, prefetch_task, split_benchmark]
+    after: Commands = [merge, check_cells, partial_reports, build_site]
+    for command in [*before, *_job_commands(), *after]:
+        app.command()(command)
+    app.add_typer(miniature, name="miniature")
+
+
+def prefetch_model(model: ModelId, configfile: Configfile = DEFAULT) -> None:
+    """Fetch a model at a pinned revision, or take a local folder, and record its digest."""
+
+    run = _load(configfile)
+    row = _row(run.models, model, "model", run.configuration.models)
+    if run.configuration.replay:
+        from lm_validity.cells.runner import model_record
+
+        record = model_record(run, row)
+    else:
+        _try_hub(needed=not row.is_local)
+        from lm_validity.cells.models.prefetch import prefetch_model as prefetch
+
+        record = prefetch(row, chat="chat" in run.configuration.evaluation.instruction_tuned_prompts)
+    write_json(run.results / "prefetch" / "models" / f"{model}.json", record)
+
+
+def prefetch_benchmark(benchmark: BenchmarkId, configfile: Configfile = DEFAULT) -> None:
+    """Find a benchmark's lm-eval task, fetch its data set, prove that it loads."""
+
+    run = _load(configfile)
+    row = _row(run.benchmarks, benchmark, "benchmark", run.configuration.benchmarks)
+    if run.configuration.replay:
+        from lm_validity.cells.runner import benchmark_record
+
+        record = benchmark_record(run, row)
+    else:
+        _try_hub(needed=not (row.include_path or row.corpus))
+        from lm_validity.cells.tasks.splits import prefetch_benchmark as prefetch
+
+        record = prefetch(row)
+    write_json(run.results / "prefetch" / "benchmarks" / f"{benchmark}.json", record)
+
+
+def prefetch_language_model(language_model: LanguageModelId, configfile: Configfile = DEFAULT) -> None:
+    """Fetch a language model of the bias study at a pinned revision, or take a local folder."""
+    from lm_validity.cells.trials import worker as trial_worker
+
+    run = _load(configfile)
+    _row(run.language_models, language_model, "language model", "the bias study's sheet")
+    record = trial_worker.prefetch_language_model(run, language_model)
+    write_json(run.results / "prefetch" / "language_models" / f"{language_model}.json", record)
+
+
+def prefetch_task(task: TaskId, configfile: Configfile = DEFAULT) -> None:
+    """Read a text-classification task of the bias study, check it against the sheet, keep its texts."""
+    from lm_validity.cells.trials import worker as trial_worker
+
+    run = _load(configfile)
+    _row(run.tasks, task, "task", "the bias study's sheet")
+    write_json(run.results / "prefetch" / "tasks" / f"{task}.json", trial_worker.prefetch_trial_task(run, task))
+
+
+def split_benchmark(benchmark: BenchmarkId, configfile: Configfile = DEFAULT) -> None:
+    """Divide a benchmark's documents into train, validation and test, disjoint by construction."""
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    from lm_validity.cells.runner import write_splits
+    from lm_validity.run.workspace import Workspace
+
+    run = _load(configfile)
+    _row(run.benchmarks, benchmark, "benchmark", run.configuration.benchmarks)
+    write_splits(Workspace(run), benchmark)
+
+
+def _try_hub(*, needed: bool) -> None:
+    """Ask once whether the hub can be reached. Where it cannot, its libraries look into their caches only: they would
+    try again for 20 seconds for each data set. To be called before they are imported."""
+    if not needed or "HF_HUB_OFFLINE" in os.environ:
+        return
+    from urllib.error import HTTPError
+    from urllib.request import urlopen
+
+    try:
+        urlopen(os.environ.get("HF_ENDPOINT", "https://huggingface.co"), timeout=10).close()
+    except HTTPError:
+        pass  # it answers
+    except OSError as error:
+        print(f"The hub cannot be reached ({error}). Only local copies are used.", file=sys.stderr)
+        os.environ["HF_HUB_OFFLINE"] = "1"
+
+
+def _job_commands() -> Commands:
+    """One command per rule that computes cells; they differ in the name of the command, its help and the sheet."""
+    return [_make_command(rule) for rule in RULES.values()]
+
+
+def _make_command(rule: Rule[Any, Any]) -> Callable[..., None]:
+    def of_model(model: ModelId, batch: Batch, configfile: Configfile = DEFAULT) -> None:
+        _run_job(rule, model, batch, configfile)
+
+    def of_language_model(language_model: LanguageModelId, batch: Batch, configfile: Configfile = DEFAULT) -> None:
+        _run_job(rule, language_model, batch, configfile)
+
+    command = {"models": of_model, "language_models": of_language_model}[rule.sheet]
+    command.__name__, command.__doc__ = rule.name, rule.summary
+    return command
+
+
+def _run_job(rule: Rule[Any, Any], model: str, batch: str, configfile: Path) -> None:
+    # compute nodes have no network, and a job that finds one must not use it
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    # a time limit or scancel ends the process in an orderly way: leases are given back
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    from lm_validity.cells.runner import run_job
+    from lm_validity.run.workspace import Workspace
+
+    run = _load(configfile)
+    sheets = {"models": run.configuration.models, "language_models": "the bias study's sheet"}
+    _row(getattr(run, rule.sheet), model, kind_label(rule.sheet), sheets[rule.sheet])
+    workspace = Workspace(run)
+    try:
+        job = workspace.grid.job(rule.name, model, batch)
+    except KeyError:
+        batches = [job.batch for job in workspace.grid.jobs.values() if (job.rule, job.model) == (rule.name, model)]
+        raise InputError(
+            f"{configfile}: {rule.name} of {model} has no batch {batch!r}.",
+            did_you_mean(batch, batches, f"it has {batches[:5]}."),
+        ) from None
+    run_job(workspace, job)
+
+
+def _load(configfile: Path) -> Run:
+    """The run; from here on the job's log goes to stderr."""
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
+    logging.getLogger("lm_validity").setLevel(logging.INFO)
+    return load_planned_run(configfile)
+
+
+def _row(rows: Mapping[str, RowT], identifier: str, kind: str, sheet: str | None) -> RowT:
+
+    if identifier not in rows:
+        raise InputError(f"{sheet}: no {kind} {identifier!r}.", did_you_mean(identifier, rows, "check the sheet."))
+    return rows[identifier]
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# After the cells: tables, checks, the site.
+
+
+def merge(
+    configfile: Configfile = DEFAULT,
+    partial: Annotated[bool, typer.Option("--partial", help="Merge only the cells that exist.")] = False,
+    only: Annotated[Literal["scores", "items", "trials"] | None, typer.Option(help="Write only this table.")] = None,
+    output: Annotated[Path | None, typer.Option(help="Folder for the tables.")] = None,
+) -> None:
+    """Merge the cells into tables. With --partial, merge the cells that exist, into results/<run>/partial/tables."""
+    from lm_validity.tables.merge import Merger
+
+    run = load_planned_run(configfile)
+    merger = Merger(run, partial=partial)
+    folder = output or (run.results / "partial" / "tables" if partial else run.results / "tables")
+    studies = set(run.configuration.studies)
+    scored = bool(studies & {"agreement", "signal"})
+    if only == "scores" or (only is None and scored):
+        merger.write_scores(folder)
+        if len(merger.versions) > 1:
+            say(f"note: cells of {len(merger.versions)} sets of library versions; see {folder / 'versions.json'}")
+    if only == "items" or (only is None and scored):
+        merger.write_items(folder)
+    if only == "trials" or (only is None and "bias" in studies):
+        merger.write_trials(folder)
+    for missing in merger.missing:
+        print(f"missing: {missing.describe()}", file=sys.stderr)
+    say(f"{folder}: {count(len(merger.missing), 'cell')} missing" if partial else folder)
+
+
+def check_cells(
+    configfile: Configfile = DEFAULT,
+    output: Annotated[Path | None, typer.Option(help="File to write if no cell failed.")] = None,
+    after_error: Annotated[
+        bool, typer.Option("--after-error", help="Name cells and remove manifests, but exit 0 (for onerror).")
+    ] = False,
+) -> None:
+    """Name the failed cells and those of another recipe, set aside the manifests that hold them, and exit 1. If there
+    are none, write --output."""
+    from lm_validity.files import write_json
+    from lm_validity.monitor.check import failed_cells, manifests_digest, outdated_cells, set_aside
+    from lm_validity.monitor.planning import describe_plans
+    from lm_validity.run.cell import label
+    from lm_validity.run.store import write_failures
+    from lm_validity.run.workspace import Workspace
+
+    run = load_planned_run(configfile)
+    workspace = Workspace(run)
+    grid = workspace.grid
+    failed, manifests = failed_cells(grid)
+    if not after_error or failed:
+        write_failures(run, failed)
+    for entry in failed:
+        say(f"failed cell: {label(entry.cell)}: {entry.error} Hint: {entry.hint}")
+    outdated = outdated_cells(workspace)
+    for cell, why in outdated.items():
+        say(f"cell of another recipe: {label(cell)}: {why}. Hint: run the workflow again, which computes it anew.")
+    manifests |= {grid.manifest_of(cell) for cell in outdated}
+    set_aside(manifests)
+    if failed or manifests:
+        say(
+            f"{count(len(failed), 'cell')} failed, {len(outdated)} of another recipe. "
+            f"{count(len(manifests), 'manifest')} of them, or of cells that depend on them, set aside. Remove the "
+            "cause and run again: only these cells are computed."
+        )
+        sys.exit(0 if after_error else 1)
+    for line in describe_plans(run):
+        say(line)
+    for path in planned_sheets(configfile).edited():
+        say(f"note: {path} was edited after this run was planned. Run the workflow again to have it count.")
+    if output is not None:
+        cells = sum(len(job.cells) for job in grid.jobs.values())
+        write_json(output, {"cells": cells, "failed": 0, "manifests": manifests_digest(grid)})
+
+
+def partial_reports(
+    configfile: Configfile = DEFAULT,
+    without_items: Annotated[
+        bool, typer.Option("--without-items", help="Skip the per-document table, which is faster.")
+    ] = False,
+) -> None:
+    """Write tables, reports and a site of the cells that exist to results/<run>/partial. They list what is missing."""
+    from lm_validity.site.partial import write_partial_reports
+
+    run = load_planned_run(configfile)
+    missing, page = write_partial_reports(run, with_items=not without_items)
+    say(f"The tables lack {count(missing, 'cell')}. Cells that only lead to these are not counted.")
+    say(f"partial report: {page}" if page else "No report is possible yet.")
+
+
+def build_site(configfile: Configfile = DEFAULT) -> None:
+    """Make one site, a folder with index.html, from the run's reports."""
+    from lm_validity.monitor.planning import plan_finding
+    from lm_validity.monitor.status import computation_page, count_spent
+    from lm_validity.pages.page import write_page
+    from lm_validity.run.store import Store
+    from lm_validity.site.cards.write import run_sources
+    from lm_validity.site.first_page import about_run
+    from lm_validity.site.first_page import build_site as build
+    from lm_validity.tables.schema import LOSSES, read_table
+
+    run = load_planned_run(configfile)
+    name = f"{run.name} (replayed scores: no model was run)" if run.configuration.replay else run.name
+    folders = report_folders(run)
+    table = run.results / "tables" / "losses.parquet"  # not of runs that an earlier version finished
+    losses = read_table(table, LOSSES) if table.is_file() else None
+    computation = computation_page(count_spent(Store(run.results / "store")), plan_finding(run), losses)
+    if computation:
+        folders = [*folders, run.results / "reports" / computation.name]
+        write_page(computation, folders[-1])
+    cards = run_sources(run, folders, run.results / "tables")
+    build(folders, run.results / "report", cards=cards, name=name, about=about_run(run))
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# `lm-validity miniature …`: the synthetic world and the tiny models trained in it.
+
+miniature = make_group("Make the miniature world and its models.")
+ConfigFile = Annotated[Path, typer.Option("--configfile", help="Configuration with a section `miniature`.")]
+
+
+def _settings(configfile: Path) -> "MiniatureSettings":
+    """The section `miniature` of a configuration file; the sheets it names may not exist yet."""
+    section = validate(read_values(configfile), str(configfile)).miniature
+    if section is None:
+        raise InputError(f"{configfile}: no section `miniature`.", "config/config.yaml has one.")
+    return section
+
+
+@miniature.command("world")
+def world(
+    output: Annotated[Path, typer.Option(help="Folder for the world.")],
+    configfile: ConfigFile = Path("config/config.yaml"),
+) -> None:
+    """Write facts, benchmarks (lm-eval tasks over JSON lines), perplexity corpora and tokenizers."""
+    from lm_validity.miniature.build import describe, write_world
+    from lm_validity.miniature.world import read_world
+
+    write_world(_settings(configfile), output)
+    say(f"{output}: {describe(read_world(output))}")
+
+
+@miniature.command("pretrain")
+def pretrain(
+    model: Annotated[str, typer.Argument(help="Id in the pool sheet.")],
+    world: Annotated[Path, typer.Option(help="Folder of the world.")],
+    output: Annotated[Path, typer.Option(help="Folder for the model, in hub format.")],
+    configfile: ConfigFile = Path("config/config.yaml"),
+    start: Annotated[
+        Path | None, typer.Option(help="Folder of the model it is tuned from. Default: beside the output.")
+    ] = None,
+) -> None:
+    """Train one tiny language model from scratch and keep its checkpoints. A tuned model starts from its parent."""
+    from lm_validity.cells.training.miniature import pretrain_model
+    from lm_validity.config.sheets import read_pool
+
+    settings = _settings(configfile)
+    pool = read_pool(settings.pool, planned_sheets(configfile))
+    if model not in pool:
+        hint = did_you_mean(model, pool, f"models there: {', '.join(pool)}.")
+        raise InputError(f"{settings.pool}: no model {model!r}.", hint)
+    row = pool[model]
+    if row.tuned_from:
+        start = start or output.parent / row.tuned_from
+    pretrain_model(settings, world, row, output, start=start, progress=_print_progress)
+
+
+@miniature.command("sheets")
+def sheets(
+    models: Annotated[Path, typer.Option(help="Models sheet to write, with checkpoints/ beside it.")],
+    benchmarks: Annotated[Path, typer.Option(help="Benchmarks sheet to write.")],
+    configfile: ConfigFile = Path("config/config.yaml"),
+    only: Annotated[list[str] | None, typer.Option(help="Benchmarks to list. Default: all.")] = None,
+) -> None:
+    """Write the sheets that describe the pool and the benchmarks, with parameters and tokens counted."""
+    from lm_validity.config.sheets import read_pool
+    from lm_validity.files import write_text
+    from lm_validity.miniature.build import benchmarks_sheet, model_sheets
+
+    settings = _settings(configfile)
+    for name, text in model_sheets(settings, read_pool(settings.pool)).items():
+        write_text(models.parent / name if name else models, text)
+    write_text(benchmarks, benchmarks_sheet(tuple(only or ())))
+
+
+def _print_progress(step: int, steps: int, loss: float) -> None:
+    say(f"step {step} of {steps}, loss {loss:.3f} nats per token")

@@ -1,0 +1,151 @@
+"""What several commands share: which configuration they read, options in place of its keys, and the help of commands
+that have subcommands."""
+
+import inspect
+import re
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Annotated, Any, get_origin
+
+import typer
+from typer.core import TyperGroup
+
+from lm_validity.config.load import Run, read_values, validate
+from lm_validity.config.rows import Section
+from lm_validity.config.sections import Configuration
+from lm_validity.terminal import say
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Which configuration a command reads where none is named: the one that `snakemake` reads in the same folder. Options
+# in place of its keys.
+
+DEMO = Path("config/config.yaml")
+
+
+def default_configfile(folder: Path = Path()) -> Path:
+    """The configuration that the folder's Snakefile names (study.yaml after `lm-validity init`), else the demo's."""
+    try:
+        text = (folder / "Snakefile").read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return DEMO
+    named = re.search(r"""^\s*configfile: *["'](.+)["']\s*$""", text, re.MULTILINE)
+    return Path(named[1]) if named and "lm_validity" in text else DEMO
+
+
+DEFAULT = default_configfile()
+Configfile = Annotated[Path, typer.Option(help="The run's configuration.")]
+Calibration = Annotated[
+    list[Path] | None, typer.Option(help="Another configuration, to learn from its finished cells too.")
+]
+
+
+def takes_section(name: str, *keys: str, **renamed: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Call a command with the `section` of this name: the defaults, or the section of `--configfile`, changed by the
+    options that the command gets for these keys of it (`signal.ties`: `--ties`). `renamed`: key -> option's name."""
+    default: Section = Configuration.model_fields[name].default
+    options = {renamed.get(key, key.rpartition(".")[2]): key for key in keys}
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        def called(configfile: Path | None, **given: Any) -> None:
+            section = default
+            if configfile is not None:
+                section = getattr(validate(read_values(configfile), str(configfile)), name)
+            values = section.model_dump()
+            for option, key in options.items():
+                if (word := given.pop(option)) is not None:
+                    _below(values, key)[key.rpartition(".")[2]] = word
+            command(section=validate(values, f"report {command.__name__}", type(default)), **given)
+
+        own = inspect.signature(command)
+        parameters = [one for one in own.parameters.values() if one.name != "section"]
+        parameters += [_parameter(option, default, key) for option, key in options.items()]
+        file = Annotated[Path | None, typer.Option(help="The run's configuration, for all that no option says.")]
+        parameters.append(_keyword("configfile", file))
+        called.__name__, called.__doc__ = command.__name__, command.__doc__
+        called.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
+        called.__annotations__ = {one.name: one.annotation for one in parameters}
+        return called
+
+    return decorate
+
+
+def _below(values: Any, key: str) -> Any:
+    """What holds the last part of `key`, such as the values of `signal` for signal.ties."""
+    for part in key.split(".")[:-1]:
+        values = values[part] if isinstance(values, dict) else getattr(values, part)
+    return values
+
+
+def _parameter(option: str, section: Section, key: str) -> inspect.Parameter:
+    """An option with the key's type, meaning and default."""
+    holder, last = _below(section, key), key.rpartition(".")[2]
+    field, value = type(holder).model_fields[last], getattr(holder, last)
+    several = get_origin(field.annotation) is tuple
+    word = ",".join(f"{part:g}" for part in value) if several else value
+    kind: Any = str if several else field.annotation
+    help_ = f"{field.description} [default: {word}]"
+    return _keyword(option, Annotated[kind | None, typer.Option(f"--{option.replace('_', '-')}", help=help_)])
+
+
+def _keyword(name: str, annotation: Any) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+
+
+def report_folders(run: Run) -> list[Path]:
+    """The reports of the studies that the configuration asks for; older ones of others may lie beside them."""
+    from lm_validity.run.grid import reports_of
+
+    names = [name for study in run.configuration.studies for name in reports_of(study, run.configuration)]
+    folders = [run.results / "reports" / name for name in names]
+    return [folder for folder in folders if (folder / "page.json").is_file()]
+
+
+def site_reports(site: Path) -> list[Path]:
+    """The studies' reports in a site that `lm-validity report` wrote."""
+    from lm_validity.site.report import ORDER
+
+    studies = [site / name for name in ORDER if name not in ("cards", "beside", "data")]
+    return [folder for folder in studies if (folder / "page.json").is_file()]
+
+
+def say_findings(site: Path, reports: list[Path], where: str) -> None:
+    """Print where a site is and what its reports found; `where`: the arguments of `lm-validity findings` for it."""
+    from lm_validity.site.findings import headlines
+
+    say(f"Report: {site / 'index.html'}", *headlines(reports))
+    say(f"All findings and their intervals: {' '.join(['lm-validity findings --all', where]).strip()}")
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Help. Typer's own cuts a subcommand's sentence to fit one line.
+
+
+class WholeHelp(TyperGroup):
+    """A command with subcommands, each listed with the whole first sentence of its help."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:  # typer's copy of click is private
+        """Write all subcommands as one group."""
+        self.write_group(formatter, "Commands", self.list_commands(ctx))
+
+    def write_group(self, formatter: Any, title: str, names: Iterable[str]) -> None:
+        """Write the subcommands of these names under a title."""
+        with formatter.section(title):
+            formatter.write_dl([(name, self.commands[name].get_short_help_str(limit=200)) for name in names])
+
+
+def paths_or_command(name: str) -> type[WholeHelp]:
+    """A group whose first argument is a subcommand's name, or else a path for the command `name`."""
+
+    class PathsOrCommand(WholeHelp):
+        def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # typer's copy of click is private
+            """Put `name` before a first argument that is neither a subcommand nor a call for help."""
+            if args and args[0] not in self.commands and args[0] not in ("--help", "-h"):
+                args = [name, *args]
+            return super().parse_args(ctx, args)
+
+    return PathsOrCommand
+
+
+def make_group(text: str, cls: type[WholeHelp] = WholeHelp) -> typer.Typer:
+    """A command with subcommands. Without arguments it shows its help."""
+    return typer.Typer(cls=cls, help=text, no_args_is_help=True, rich_markup_mode=None)

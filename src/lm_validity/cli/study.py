@@ -1,0 +1,283 @@
+"""Commands of a study of one's own: its folder, what it takes, how it stands, what it found."""
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Collection
+from pathlib import Path
+from shlex import quote
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from lm_validity.cli.options import DEFAULT, Calibration, Configfile, report_folders, say_findings, site_reports
+from lm_validity.config.load import Run, load_run
+from lm_validity.errors import InputError, did_you_mean, first_line
+from lm_validity.terminal import say
+from lm_validity.words import count
+
+if TYPE_CHECKING:
+    from lm_validity.monitor.render import Rehearsed
+
+
+def register(app: typer.Typer) -> None:
+    """Add this module's subcommands."""
+    for command in (init, config, cost, rehearse, preflight, status, findings, forget, card):
+        app.command()(command)
+
+
+def init(
+    folder: Annotated[Path, typer.Argument(help="New folder. Its name becomes the run's.")],
+    scores: Annotated[
+        list[Path] | None,
+        typer.Option("--from", help="Result files of lm-eval, folders of them, tables or CSV, from which to start."),
+    ] = None,
+) -> None:
+    """Write a new study's folder: Snakefile of the installed workflow, configuration, sheets, profiles and a README."""
+    from lm_validity.template.folder import make_study
+
+    say(*make_study(folder, scores or ()))
+
+
+def status(
+    configfile: Configfile = DEFAULT,
+    html: Annotated[Path | None, typer.Option(help="Also write the matrix as a page.")] = None,
+    matrix: Annotated[bool, typer.Option(help="Print the matrix of models and benchmarks.")] = True,
+    watch: Annotated[float | None, typer.Option(min=1, help="Repeat after this many seconds.")] = None,
+) -> None:
+    """Say which cells are done, running, failed, stale or missing, and the rate and expected finish. Only reads."""
+    from lm_validity.files import write_text
+    from lm_validity.monitor.cost import Estimator
+    from lm_validity.monitor.planning import unplanned_pairs
+    from lm_validity.monitor.render import render_matrix, render_page, render_summary
+    from lm_validity.monitor.status import RunState, progress
+
+    while True:
+        run = load_run(configfile)
+        state = RunState(run)
+        so_far = progress(state.cells, Estimator(run).seconds)
+        say(render_summary(state, so_far))
+        if matrix:
+            say(render_matrix(state.cells, unplanned_pairs(run)))
+        if html is not None:
+            write_text(html, render_page(run.name, state, so_far, refresh=watch))
+            say(html)
+        if watch is None or so_far.done == so_far.cells:
+            return
+        sys.stdout.flush()
+        time.sleep(watch)
+
+
+def config(
+    configfile: Configfile = DEFAULT,
+    defaults: Annotated[bool, typer.Option("--defaults", help="With the defaults instead, without a run.")] = False,
+) -> None:
+    """Print every key of a run's configuration with its meaning and value."""
+    from lm_validity.config.generate import render_defaults, render_yaml
+
+    print(render_defaults() if defaults else render_yaml(load_run(configfile).configuration), end="")
+
+
+def cost(
+    configfile: Configfile = DEFAULT,
+    calibration: Calibration = None,
+) -> None:
+    """Say how many jobs, GPU hours, memory and storage a run is expected to take."""
+    from lm_validity.monitor.cost import Estimator
+    from lm_validity.monitor.render import render_cost
+    from lm_validity.monitor.status import RunState
+
+    run = load_run(configfile)
+    say(render_cost(Estimator(run, map(load_run, calibration or ())), RunState(run)))
+
+
+def rehearse(
+    configfile: Configfile = DEFAULT,
+    model: Annotated[list[str] | None, typer.Option(help="Only these models.")] = None,
+) -> int:
+    """Run every model's work at full size on a fake GPU: say which micro-batch fits, or what to change."""
+    from lm_validity.run.rehearsals import memory_problem, rehearsed_models
+
+    run = load_run(configfile)
+    known = [row.model for row in rehearsed_models(run)]
+    unknown = [name for name in model or () if name not in known]
+    if unknown:
+        raise InputError(f"--model {unknown[0]}: not a model of this run.", f"choose one of {', '.join(known)}.")
+    found = _rehearse(run, model or known)
+    failed = any(one.unforeseen for one in found)
+    problems = [one for each in found if each.answer for one in memory_problem(run, each.row, each.answer)]
+    say(*problems)
+    return 1 if failed or problems else 0
+
+
+def _rehearse(run: Run, models: Collection[str]) -> "list[Rehearsed]":
+    """Print the table of these models; what nobody has asked yet is rehearsed first, and kept."""
+    from dataclasses import asdict
+
+    from lm_validity.files import write_json
+    from lm_validity.monitor.render import Rehearsed, render_rehearsals
+    from lm_validity.run.rehearsals import question_of, read_rehearsal, rehearsal_path, rehearsed_models
+
+    found = []
+    for row in (row for row in rehearsed_models(run) if row.model in models):
+        question, answer, unforeseen = question_of(run, row), read_rehearsal(run, row), ""
+        if question is not None and answer is None:
+            from lm_validity.cells.rehearsal.rehearse import rehearse as ask
+
+            if sys.stderr.isatty():
+                print(f"rehearsing {row.model}", file=sys.stderr)
+            try:
+                answer = ask(f"model {row.model!r}", question)
+                write_json(rehearsal_path(run, question), asdict(answer))
+            except Exception as error:  # no causal model, a bug on GPUs, or an operation that cannot be faked
+                line = f"{type(error).__name__}: {first_line(error)[:200]}"
+                unforeseen = error.problem if isinstance(error, InputError) else line
+        found.append(Rehearsed(row, answer, unforeseen))
+    say(render_rehearsals(run, found))
+    return found
+
+
+def preflight(
+    configfile: Configfile = DEFAULT,
+    fast: Annotated[bool, typer.Option("--fast", help="Do not check every file's sha256.")] = False,
+    memory: Annotated[
+        bool, typer.Option("--memory", help="Rehearse the models first (see `lm-validity rehearse`).")
+    ] = False,
+) -> int:
+    """Before you submit: say what is missing, damaged or locked, and what would be computed again because its recipe
+    changed. One line each. Damaged cells, and manifests of damaged cells or of another recipe, are removed, so that
+    they are made again."""
+    from lm_validity.monitor.check import (
+        leases,
+        orphan_problems,
+        readiness_problems,
+        recomputed_cells,
+        record_problems,
+        remove_outdated,
+        repair,
+    )
+    from lm_validity.run.rehearsals import unfetched_models
+
+    run = load_run(configfile)
+    for line in recomputed_cells(run):
+        say(f"will be computed again: {line}")
+    remove_outdated(run)
+    if memory and not run.configuration.replay:
+        from lm_validity.run.rehearsals import rehearsed_models
+
+        _rehearse(run, [row.model for row in rehearsed_models(run)])
+    problems = [*record_problems(run), *readiness_problems(run)]
+    if unfetched_models(run) and not run.configuration.replay:
+        from lm_validity.cells.models.prefetch import access_problems
+
+        problems += access_problems(unfetched_models(run))
+    stale, held = leases(run)
+    problems += [*repair(run, verify=not fast), *stale, *orphan_problems(run)]
+    for one in [*held, *problems]:
+        say(one)
+    found = count(len(problems), "problem") if problems else "nothing missing, damaged or locked"
+    say(f"{run.name}: {found}")
+    return 1 if problems else 0
+
+
+def forget(
+    patterns: Annotated[list[str], typer.Argument(help="Shell patterns of rule/model/cell.")],
+    configfile: Configfile = DEFAULT,
+) -> None:
+    """Drop cells from the store, so that they are computed again."""
+    from lm_validity.monitor.check import forget as drop
+
+    for folder in drop(load_run(configfile), patterns):
+        say(f"forgot {folder}")
+
+
+def findings(
+    site: Annotated[
+        Path | None, typer.Argument(help="Folder of a site that `lm-validity report` wrote. Default: the run's.")
+    ] = None,
+    configfile: Configfile = DEFAULT,
+    every: Annotated[
+        bool, typer.Option("--all", help="Print all findings, then a number with its interval on each line.")
+    ] = False,
+) -> None:
+    """Print where the report is, and what each study found, in at most 12 lines."""
+    from lm_validity.site.findings import all_findings
+
+    if site is not None:
+        reports, where, hint = site_reports(site), quote(str(site)), "name a folder that `lm-validity report` wrote."
+    else:
+        run = load_run(configfile)
+        site, reports = run.results / "report", report_folders(run)
+        where = "" if configfile == DEFAULT else f"--configfile {quote(str(configfile))}"
+        hint = "run the workflow to its end; `lm-validity status` says how far it is, with the same --configfile."
+    if not (site / "index.html").is_file():
+        raise InputError(f"{site / 'index.html'}: it does not exist yet.", hint)
+    if every:
+        say(f"Report: {site / 'index.html'}", *all_findings(reports))
+    else:
+        say_findings(site, reports, where)
+
+
+def card(
+    benchmarks: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="TASK.yaml | BENCHMARK...", help="YAML file of an lm-eval task, or names of benchmarks."
+        ),
+    ],
+    configfile: Configfile = DEFAULT,
+    profile: Annotated[Path | None, typer.Option(help="Snakemake's profile. Default: profiles/local.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", "-n", help="Say what would run, but run nothing.")] = False,
+) -> None:
+    """Score one new benchmark, given as a task file, on the configured models, and write its card. Given names of
+    benchmarks, print their cards from a finished run.
+
+    For a task file, the workflow computes the cells of the new benchmark only. Finished cells of other benchmarks are
+    read for the agreement with them. Code that the task file names (`!function`) is run: read a task from somebody
+    else before you score it.
+    """
+    if not any(name.endswith((".yaml", ".yml")) for name in benchmarks):
+        print("\n".join(_cards(benchmarks, configfile)))
+        return
+    from lm_validity.site.own_task import read_own_task, write_own_report, write_run
+
+    if len(benchmarks) > 1:
+        raise InputError(f"{' '.join(benchmarks)}: more than one task file.", "give one task file at a time.")
+    own = read_own_task(Path(benchmarks[0]), configfile)
+    write_run(own)
+    say(*own.lines())
+    code = _snakemake(own.configfile, profile, dry_run=dry_run)
+    if code:
+        raise typer.Exit(code)
+    if not dry_run:
+        say(*write_own_report(own))
+
+
+def _cards(benchmarks: list[str], configfile: Path) -> list[str]:
+    """The Markdown of cards in the run's site. Raises InputError for one that is not there."""
+    from lm_validity.site.cards.write import FOLDER, folder_name
+
+    run = load_run(configfile)
+    found = []
+    for name in benchmarks:
+        path = run.results / "report" / FOLDER / folder_name(name) / "card.md"
+        if not path.is_file():
+            run_first = f"run the workflow first: snakemake --configfile {configfile}."
+            hint = run_first if name in run.benchmarks else did_you_mean(name, run.benchmarks, run_first)
+            raise InputError(f"{path}: no card of {name!r}.", hint)
+        found.append(path.read_text(encoding="utf-8"))
+    return found
+
+
+def _snakemake(configfile: Path, profile: Path | None, *, dry_run: bool) -> int:
+    """Run the workflow up to its merged tables; Snakemake's exit code."""
+    from lm_validity.template.folder import SHIPPED
+
+    workflow, own = SHIPPED / "workflow" / "Snakefile", Path("profiles/local")
+    command = [sys.executable, "-m", "snakemake", "scores", "--snakefile", str(workflow)]
+    command += ["--profile", str(profile or (own if own.is_dir() else SHIPPED / "profiles" / "local"))]
+    command += ["--configfile", str(configfile)]
+    command += ["--dry-run", "--quiet", "rules"] if dry_run else []
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"  # rules start lm-validity by name
+    return subprocess.run(command, env={**os.environ, "PATH": path}).returncode

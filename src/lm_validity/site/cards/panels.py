@@ -1,0 +1,486 @@
+"""Pictures of one benchmark: the panels of its card, and the cells of its row in the table of all benchmarks."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple, cast
+
+import numpy as np
+import pandas as pd
+from markupsafe import Markup
+
+from lm_validity.pages.page import Outcome, Panel
+from lm_validity.pages.svg import (
+    Axis,
+    box,
+    curve,
+    decimal,
+    dot,
+    estimate,
+    line,
+    points,
+    rug,
+    svg,
+    text,
+    ticks,
+    whisker,
+)
+from lm_validity.site.cards.values import CardSources, Value, tokens_words
+from lm_validity.site.cards.verdict import PARTLY, YES, Mark, Verdict
+from lm_validity.words import scale_of
+
+KINDS = {"direct": "d", "train_before_test": "t"}  # protocol -> class of its marks
+NAMES = {"direct": "direct", "train_before_test": "train before test"}
+WIDTH, HEIGHT = 360, 132  # of a panel's picture
+SHARES = (0.0, 0.5, 0.8, 1.0)
+Values = Mapping[str, Value]
+
+
+def outcome(answer: str) -> Outcome:
+    """A rule's answer as a mark names it."""
+    return cast(Outcome, "in part" if answer == PARTLY else answer)
+
+
+def percent(share: float) -> str:
+    return f"{100 * share:.0f}%"
+
+
+def known(values: Values, key: str) -> Value | None:
+    """The value of a key, if it is measured."""
+    value = values.get(key)
+    return value if value is not None and value.is_measured else None
+
+
+def between(value: Value, write: Callable[[float], str] = decimal) -> str:
+    """`95%: 0.30 to 0.68`, or "" where there is no interval."""
+    return "" if value.interval is None else f"95%: {write(value.interval[0])} to {write(value.interval[1])}"
+
+
+def said(value: Value, write: Callable[[float], str] = decimal) -> str:
+    """`0.52, 95%: 0.30 to 0.68`, for labels."""
+    return ", ".join(filter(None, (write(value.number), between(value, write))))
+
+
+def in_brackets(words: str) -> str:
+    return f" ({words})" if words else ""
+
+
+def in_points(values: Values) -> bool:
+    """Whether scores are from -1 to 1, so that gaps are written in points."""
+    ends = [
+        value.number for key, value in values.items() if key.startswith(("lowest.", "highest.")) and value.is_measured
+    ]
+    return all(-1 <= end <= 1 for end in ends)
+
+
+def gap_words(values: Values, gap: Value) -> tuple[str, str]:
+    """A gap in words, in points where scores are from -1 to 1, and its interval in brackets."""
+    if in_points(values):
+        return f"{points(gap.number, 1)} points", in_brackets(between(gap, lambda end: points(end, 1)))
+    return decimal(gap.number, 3), in_brackets(between(gap, lambda end: decimal(end, 3)))
+
+
+def lowest_tau(cards: Sequence[Values], keys: Sequence[str]) -> float:
+    """Where an axis of tau begins: 0, or lower by halves where a value or an interval is."""
+    lows = [0.0]
+    for values in cards:
+        lows += [min(value.number, *(value.interval or ())) if value.interval else value.number
+                 for key in keys if (value := known(values, key)) is not None]  # fmt: skip
+    return math.floor(2 * min(lows)) / 2
+
+
+def drawn_taus(values: Values, quantity: str) -> dict[str, Value]:
+    """A tau by protocol; without an interval only where none has one: of few models it would mislead."""
+    found = {protocol: value for protocol in KINDS if (value := known(values, f"{quantity}.{protocol}")) is not None}
+    certain = {protocol: value for protocol, value in found.items() if value.interval is not None}
+    return certain or found
+
+
+def same_models(taus: Mapping[str, Value]) -> bool:
+    """Whether the taus of both protocols are over equally many models, so that they may be compared."""
+    return len({value.basis.get("models", value.basis.get("pairs")) for value in taus.values()}) == 1
+
+
+def halves(low: float) -> list[float]:
+    return [each / 2 for each in range(int(2 * low), 3)]
+
+
+def plain(value: float) -> str:
+    """A number of an axis, without zeros at its end."""
+    return f"{value:g}".replace("-", "−")
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# The panels of a card.
+
+
+def card_panels(sources: CardSources, benchmark: str, values: Values, verdict: Verdict) -> list[Panel]:
+    """Up to five questions, those that the data answer."""
+    made = (
+        _ranks_panel(sources, benchmark, values, verdict),
+        _apart_panel(values, verdict),
+        _scores_panel(sources, benchmark, values),
+        _gap_panel(sources, benchmark, values),
+        _training_panel(sources, benchmark, values, verdict),
+    )
+    return [panel for panel in made if panel is not None]
+
+
+def _ranks_panel(sources: CardSources, benchmark: str, values: Values, verdict: Verdict) -> Panel | None:
+    """Agreement over all models with a tick for each other benchmark, then among models of similar size."""
+    overall = drawn_taus(values, "tau")
+    if not overall:
+        return None
+    rows = [(protocol, size, value) for size in ("tau", "tau_within_2")
+            for protocol, value in drawn_taus(values, size).items() if protocol in overall]  # fmt: skip
+    others = sources.pair_taus.get(benchmark, {})
+    low = min(lowest_tau([values], [f"{size}.{protocol}" for protocol, size, _ in rows]),
+              math.floor(2 * min([0.0, *(tau for taus in others.values() for tau in taus)])) / 2)  # fmt: skip
+    axis = Axis(low, 1, 92, WIDTH - 8)
+    marks = [ticks(axis, halves(low), 4, 106, [plain(each) for each in halves(low)])]
+    label = ["Agreement (tau) with the other benchmarks."]
+    groups = {"tau": ("all models", 24.0), "tau_within_2": ("at most 2×", 78.0)}
+    for protocol, size, value in rows:
+        name, y = groups[size]
+        both = sum(of == size for _, of, _ in rows) > 1
+        y += {"direct": -10.0, "train_before_test": 10.0}[protocol] if both else 0.0
+        kind = KINDS[protocol]
+        if size == "tau":
+            marks.append(rug(axis, others.get(protocol, ()), y - 8, y + 8, kind))
+        ceiling = known(values, f"{size.replace('tau', 'tau_ceiling')}.{protocol}")
+        if ceiling is not None:
+            marks.append(line(axis(ceiling.number), y - 8, axis(ceiling.number), y + 8, "s cl"))
+        wide = f"{kind} thick" if size == "tau" else kind
+        marks += [whisker(axis, value.interval, y, wide), dot(axis(value.number), y, kind, 4.6)]
+        label.append(f"{name} apart in size, " if size != "tau" else "All models, ")
+        label[-1] += f"{NAMES[protocol]}: {said(value)}."
+    marks.append(text(0, 28, "all models", "lab"))
+    if any(size == "tau_within_2" for _, size, _ in rows):
+        marks += [text(0, 76, "at most 2×", "lab"), text(0, 90, "apart in size", "lab")]
+    if len(overall) > 1 and same_models(overall):
+        words = (
+            f"**{decimal(overall['direct'].number)} → {decimal(overall['train_before_test'].number)}** trained first"
+        )
+    elif len(overall) > 1:
+        words = ", ".join(f"**{decimal(value.number)}** {NAMES[protocol]} ({value.basis['models']} models)"
+                          for protocol, value in overall.items())  # fmt: skip
+    else:
+        ((protocol, value),) = overall.items()
+        words = f"**{decimal(value.number)}** {NAMES[protocol]}{in_brackets(between(value))}"
+    words += "; ticks: each other benchmark" if others else ""
+    mark = verdict.marks["ranks"]
+    question = "Does it rank models like the others?"
+    return Panel(question, words, svg(WIDTH, HEIGHT, " ".join(label), *marks), outcome(mark.outcome), mark.word)
+
+
+def _apart_panel(values: Values, verdict: Verdict) -> Panel | None:
+    names = {"within_1_25": "at most 1.25×", "within_2": "at most 2×", "beyond_2": "more than 2×", "all": "all pairs"}
+    protocol = "direct" if any(known(values, f"separated_{name}.direct") for name in names) else "train_before_test"
+    rows = {name: value for name in names if (value := known(values, f"separated_{name}.{protocol}")) is not None}
+    if len(rows) > 1:
+        rows.pop("all", None)
+    if not rows:
+        return None
+    axis, step = Axis(0, 1, 104, WIDTH - 8), 100 / max(3, len(rows))
+    marks = [box(axis(0), 4, axis(0.5) - axis(0), 100, "zone")]
+    marks.append(ticks(axis, SHARES, 4, 104, [percent(share) if share < 1 else "" for share in SHARES]))
+    for place, (name, value) in enumerate(rows.items()):
+        y = 4 + step * (place + 0.5)
+        marks += [text(0, y + 4, names[name], "lab"), estimate(axis, value.number, value.interval, y, "k")]
+    label = "; ".join(f"sizes {names[name]} apart: {said(value, percent)}" for name, value in rows.items())
+    main = rows.get("within_2", rows.get("all"))
+    mark = verdict.marks["apart"]
+    words = (
+        f"{NAMES[protocol]}"
+        if main is None
+        else (
+            f"**{percent(main.number)}** of {'similar ' if 'within_2' in rows else ''}pairs"
+            f"{in_brackets(between(main, percent))}, {NAMES[protocol]}"
+        )
+    )
+    picture = svg(WIDTH, HEIGHT, f"Share of pairs of models told apart, {NAMES[protocol]}: {label}.", *marks)
+    question = "Does it tell similar models apart?" if "within_2" in rows else "Does it tell models apart?"
+    return Panel(question, words, picture, outcome(mark.outcome), mark.word)
+
+
+def _range_words(values: Values, scores: Mapping[str, np.ndarray]) -> str:
+    """`**0.00 to 0.26** direct, to **0.32** train before test`."""
+    parts = []
+    for protocol, found in scores.items():
+        low, high = (known(values, f"{end}.{protocol}") for end in ("lowest", "highest"))
+        ends = (low.number if low else found.min(), high.number if high else found.max())
+        parts.append(f"**{decimal(ends[0])} to {decimal(ends[1])}** {NAMES[protocol]}")
+    return ", ".join(parts)
+
+
+def _scores_panel(sources: CardSources, benchmark: str, values: Values) -> Panel | None:
+    """Scores of all models, by size where sizes are known."""
+    frame = sources.scores_of(benchmark)
+    if frame.empty:
+        return None
+    by_protocol = {protocol: frame.loc[frame["protocol"] == protocol] for protocol in KINDS}
+    scores = {protocol: rows["value"].to_numpy() for protocol, rows in by_protocol.items() if len(rows)}
+    least, most = frame["value"].min(), frame["value"].max()
+    words = _range_words(values, scores)
+    number = frame["model"].nunique()
+    label = f"Scores of {number} models: {words.replace('**', '')}."
+    chance = known(values, "chance")
+    sizes = frame["model"].map(sources.sizes)
+    if sizes.nunique() < 2:
+        picture = _score_rugs(scores, least, most, label)
+        return Panel("What do scores look like?", f"{words}; {number} models", picture)
+    low, high = (0.0, math.ceil(4 * most) / 4) if least >= 0 and most <= 1 else (least, most)
+    up, across = (
+        Axis(low, high, 108, 8),
+        Axis(math.log10(sizes.min()) - 0.05, math.log10(sizes.max()) + 0.05, 34, WIDTH - 6),
+    )
+    marks = []
+    for level in (low, (low + high) / 2, high):
+        marks += [
+            line(34, up(level), WIDTH - 6, up(level), "g"),
+            text(30, up(level) + 4, plain(float(f"{level:.3g}")), "", "end"),
+        ]
+    if chance is not None and low <= chance.number <= high:
+        marks += [line(34, up(chance.number), WIDTH - 6, up(chance.number), "chance")]
+        marks += [text(WIDTH - 6, up(chance.number) - 4, "chance", "", "end")]
+    for protocol, rows in by_protocol.items():
+        known_sizes = rows["model"].map(sources.sizes)
+        marks += [dot(across(math.log10(size)), up(score), KINDS[protocol], 2.4)
+                  for size, score in zip(known_sizes, rows["value"], strict=True) if size > 0]  # fmt: skip
+    marks += _size_ticks(across, sizes.min(), sizes.max())
+    return Panel("What do scores look like?", f"{words}; {number} models", svg(WIDTH, HEIGHT, label, *marks))
+
+
+def _size_ticks(across: Axis, least: float, most: float) -> list[Markup]:
+    """Powers of ten of parameters."""
+    powers = range(math.ceil(math.log10(least) - 0.05), math.floor(math.log10(most) + 0.05) + 1)
+    marks = []
+    for place, power in enumerate(powers):
+        factor, unit = scale_of(10.0**power)
+        words = f"{10.0**power * factor:g} {unit if len(powers) < 4 else unit[0].upper()}"
+        anchor = "start" if across(power) < 60 else "end" if across(power) > WIDTH - 60 else "middle"
+        marks.append(text(across(power), 124, words + (" parameters" if place == 0 else ""), "", anchor))
+    if not powers:
+        factor, unit = scale_of(most)
+        marks.append(text(WIDTH - 6, 124, f"to {most * factor:.3g} {unit} parameters", "", "end"))
+    return marks
+
+
+def _score_rugs(scores: Mapping[str, np.ndarray], least: float, most: float, label: str) -> Markup:
+    low, high = (0.0, 1.0) if least >= 0 and most <= 1 else (float(least), float(most))
+    axis = Axis(low, high, 8, WIDTH - 8)
+    marks = [ticks(axis, (low, (low + high) / 2, high), 10, 92, ["", plain(float(f"{(low + high) / 2:.3g}")), ""])]
+    marks += [text(8, 106, plain(float(f"{low:.3g}"))), text(WIDTH - 8, 106, plain(float(f"{high:.3g}")), "", "end")]
+    for place, (protocol, found) in enumerate(scores.items()):
+        marks.append(rug(axis, found.tolist(), 16 + 38 * place, 46 + 38 * place, KINDS[protocol]))
+    return svg(WIDTH, HEIGHT, label, *marks)
+
+
+def _gap_panel(sources: CardSources, benchmark: str, values: Values) -> Panel | None:
+    protocol = next((each for each in KINDS if known(values, f"smallest_difference.{each}")), None)
+    if protocol is None:
+        return None
+    frame = sources.scores_of(benchmark)
+    scores = frame.loc[frame["protocol"] == protocol, "value"].to_numpy()
+    gap = values[f"smallest_difference.{protocol}"]
+    words, interval = gap_words(values, gap)
+    low, high = scores.min(), scores.max()
+    room = max(0.04 * (high - low), 0.52 * gap.number - (high - low) / 2, 1e-9)
+    axis = Axis(low - room, high + room, 8, WIDTH - 8)
+    start = min(max(float(np.median(scores)) - gap.number / 2, axis.low), axis.high - gap.number)
+    left, right = axis(start), axis(start + gap.number)
+    marks = [line(8, 88, WIDTH - 8, 88, "ax"), rug(axis, scores.tolist(), 66, 88, KINDS[protocol])]
+    marks += [box(left, 52, max(right - left, 1), 36, "s bar"), line(left, 44, right, 44, "k w")]
+    marks += [line(x, 39, x, 49, "k w") for x in (left, right)]
+    anchor, x = (
+        ("start", 8) if left < 40 else ("end", WIDTH - 8) if right > WIDTH - 40 else ("middle", (left + right) / 2)
+    )
+    marks += [
+        text(x, 31, words, "num", anchor),
+        text(8, 106, decimal(low)),
+        text(WIDTH - 8, 106, decimal(high), "", "end"),
+    ]
+    marks.append(text(WIDTH / 2, 106, f"scores of the models, {NAMES[protocol]}", "", "middle"))
+    label = f"Scores of {len(scores)} models, {NAMES[protocol]}, from {decimal(low)} to {decimal(high)}. "
+    label += f"A gap of {words}{interval} is found four times out of five."
+    told = f"**{words}**: found 4 times in 5{interval}"
+    return Panel("How small a gap does it see?", told, svg(WIDTH, HEIGHT, label, *marks))
+
+
+def mean_curve(frame: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
+    """The models' mean where all have scores, read between their checkpoints: positions and values."""
+    curves = [rows.sort_values("at") for _, rows in frame.groupby("model")]
+    start, end = max(rows["at"].min() for rows in curves), min(rows["at"].max() for rows in curves)
+    at = np.unique(np.concatenate([rows["at"].to_numpy() for rows in curves]))
+    at = at[(at >= start) & (at <= end)]
+    return at, np.mean([np.interp(at, rows["at"], rows["value"]) for rows in curves], axis=0)
+
+
+def _training_panel(sources: CardSources, benchmark: str, values: Values, verdict: Verdict) -> Panel | None:
+    frame = sources.curves[sources.curves["benchmark"] == benchmark]
+    quality = known(values, "signal_quality")
+    if frame.empty:
+        return None
+    chance = known(values, "chance")
+    drawn = [*frame["value"], *([chance.number] if chance else [])]
+    low, high, last = min(drawn), max(drawn), float(frame["at"].max())
+    across, up = Axis(0, last, 34, WIDTH - 8), Axis(low, high, 104, 10)
+    marks = [
+        line(34, 104, WIDTH - 8, 104, "ax"),
+        text(30, 108, decimal(low), "", "end"),
+        text(30, 16, decimal(high), "", "end"),
+    ]
+    in_tokens = bool(sources.rows["tokens_b"].notna().any())
+    settled, starts = known(values, "settled_from"), known(values, "signal_from")
+    if in_tokens and settled is not None and settled.interval is not None:
+        left, right = (across(end) for end in settled.interval)
+        marks += [box(left, 6, max(right - left, 1), 98, "zone")]
+        anchor, x = ("start", left + 4) if left < 180 else ("end", right - 4)
+        marks.append(text(x, 17, "order settles (95%)", "", anchor))
+    if chance is not None:
+        marks += [line(34, up(chance.number), WIDTH - 8, up(chance.number), "chance")]
+    for _, rows in frame.groupby("model"):
+        marks.append(curve([across(at) for at in rows["at"]], [up(value) for value in rows["value"]], "ln"))
+    at, mean = mean_curve(frame)
+    mark = verdict.marks["steady"]
+    kind = "ln m" if mark.outcome == YES else "ln m no"
+    marks.append(curve([across(each) for each in at], [up(value) for value in mean], kind))
+    if in_tokens and starts is not None:
+        marks.append(line(across(starts.number), 84, across(starts.number), 104, "k w"))
+        anchor, x = (
+            ("start", across(starts.number) + 4) if across(starts.number) < 250 else ("end", across(starts.number) - 4)
+        )
+        marks.append(text(x, 98, "above chance", "num", anchor))
+    end = tokens_words(last) if in_tokens else f"{last:,.0f} steps"
+    marks += [text(34, 121, "0"), text(WIDTH - 8, 121, end, "", "end")]
+    number = frame["model"].nunique()
+    label = f"Scores of {number} models in training; their mean goes from {decimal(mean[0])} to {decimal(mean[-1])}. "
+    label += f"Signal quality {said(quality)}." if quality else ""
+    words = f"**Signal quality {decimal(quality.number)}**{in_brackets(between(quality))}; " if quality else ""
+    words += f"{number} models"
+    question = "Do scores rise steadily in training?"
+    return Panel(question, words, svg(WIDTH, HEIGHT, label, *marks), outcome(mark.outcome), mark.word)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# The cells of the table of all benchmarks.
+
+
+class Cell(NamedTuple):
+    """`sort`: what the column is sorted by, None last. `words`: beside the picture, where there is no mark. `counts`:
+    of a group, how many benchmarks have each answer."""
+
+    sort: float | None
+    picture: Markup = Markup("")
+    mark: Mark | None = None
+    words: str = ""
+    counts: tuple[tuple[str, int], ...] = ()
+
+
+EMPTY = Cell(None)
+HIGH = 28  # of a cell's picture
+
+
+def scores_cell(sources: CardSources, benchmark: str, values: Values, width: int = 118) -> Cell:
+    """A tick for each model, on an axis from 0 to 1; scores of metrics that go beyond 1 or below -1 in words."""
+    frame = sources.scores_of(benchmark)
+    if frame.empty:
+        return EMPTY
+    scores = {protocol: frame.loc[frame["protocol"] == protocol, "value"].to_numpy() for protocol in KINDS}
+    scores = {protocol: found for protocol, found in scores.items() if len(found)}
+    words = _range_words(values, scores).replace("**", "")
+    if not frame["value"].between(-1, 1).all():
+        return Cell(float(frame["value"].max()), words=words.partition(",")[0].rpartition(" ")[0])
+    axis = Axis(0, 1, 1, width - 1)
+    marks = [ticks(axis, (0, 0.5, 1), 3, 25)]
+    for place, (protocol, found) in enumerate(scores.items()):
+        top = 8 if len(scores) == 1 else 4 + 11 * place
+        marks.append(rug(axis, found.tolist(), top, top + (12 if len(scores) == 1 else 9), KINDS[protocol]))
+    label = f"Scores of {frame['model'].nunique()} models: {words}"
+    return Cell(float(frame["value"].max()), svg(width, HIGH, label, *marks))
+
+
+def tau_cell(values: Values, quantity: str, mark: Mark, low: float, width: int) -> Cell:
+    """Agreement with the other benchmarks, a dot for each protocol, and the noise ceiling."""
+    found = drawn_taus(values, quantity)
+    if not found:
+        return EMPTY
+    axis, label = Axis(low, 1, 5, width - 5), []
+    marks = [ticks(axis, halves(low), 2, 26)]
+    if len(found) == 2 and same_models(found):
+        first, second = found.values()
+        marks.append(line(axis(first.number), 9, axis(second.number), 19, "join"))
+    for place, (protocol, value) in enumerate(found.items()):
+        y, kind = (14 if len(found) == 1 else 9 + 10 * place), KINDS[protocol]
+        ceiling = known(values, f"{quantity.replace('tau', 'tau_ceiling')}.{protocol}")
+        if ceiling is not None:
+            marks.append(line(axis(ceiling.number), y - 4.5, axis(ceiling.number), y + 4.5, "s cl"))
+        marks += [whisker(axis, value.interval, y, kind), dot(axis(value.number), y, kind, 3.8)]
+        limit = f", noise ceiling {decimal(ceiling.number)}" if ceiling is not None else ""
+        label.append(f"{NAMES[protocol]} {said(value)}{limit}")
+    picture = svg(width, HIGH, f"Agreement with the other benchmarks: {'; '.join(label)}", *marks)
+    return Cell(next(iter(found.values())).number, picture, mark)
+
+
+def apart_cell(values: Values, mark: Mark, width: int = 112) -> Cell:
+    keys = [f"separated_{name}.{protocol}" for protocol in KINDS for name in ("within_2", "all")]
+    value = next((value for key in keys if (value := known(values, key)) is not None), None)
+    if value is None:
+        return EMPTY
+    axis = Axis(0, 1, 5, width - 5)
+    pairs = "pairs of models at most 2× apart in size" if value.quantity.name == "separated_within_2" else "all pairs"
+    label = f"Tells apart {said(value, percent)} of {pairs}, {NAMES[value.protocol or 'direct']}"
+    marks = [ticks(axis, SHARES, 2, 26), estimate(axis, value.number, value.interval, 14, "k")]
+    return Cell(value.number, svg(width, HIGH, label, *marks), mark)
+
+
+def gap_cell(values: Values, most: float, width: int = 62) -> Cell:
+    """`most`: the largest gap of all benchmarks whose scores are from 0 to 1, for the length of the bar."""
+    value = known(values, "smallest_difference.direct") or known(values, "smallest_difference.train_before_test")
+    if value is None:
+        return EMPTY
+    words, interval = gap_words(values, value)
+    label = f"The smallest gap that is found four times out of five: {words}{interval}"
+    if not in_points(values):
+        return Cell(value.number, words=words)
+    axis = Axis(0, most, 1, width - 1)
+    marks = [line(1, 4, 1, 24, "ax"), box(1, 9.5, axis(value.number) - 1, 9, "s bar")]
+    return Cell(value.number, svg(width, HIGH, label, *marks), words=words.removesuffix(" points"))
+
+
+def steady_cell(sources: CardSources, benchmark: str, values: Values, mark: Mark, width: int = 76) -> Cell:
+    """The mean score of the models in training; dashed where it is not shown to rise steadily."""
+    frame = sources.curves[sources.curves["benchmark"] == benchmark]
+    quality = known(values, "signal_quality")
+    if frame.empty:
+        return EMPTY
+    sort = quality.number if quality else None
+    at, mean = mean_curve(frame)
+    if len(at) < 2:
+        return Cell(sort, words="no common points")
+    chance = known(values, "chance")
+    drawn = [*mean, *([chance.number] if chance else [])]
+    across, up = Axis(at[0], at[-1], 2, width - 2), Axis(min(drawn), max(drawn), 26, 3)
+    base = (
+        line(2, up(chance.number), width - 2, up(chance.number), "chance")
+        if chance
+        else line(2, 26, width - 2, 26, "ax")
+    )
+    path = curve(
+        [across(each) for each in at], [up(value) for value in mean], "ln m" if mark.outcome == YES else "ln m no"
+    )
+    label = (
+        f"Mean score of {frame['model'].nunique()} models in training, from {decimal(mean[0])} to {decimal(mean[-1])}; "
+    )
+    label += f"signal quality {said(quality)}" if quality else "too few checkpoints for more"
+    return Cell(sort, svg(width, HIGH, label, base, path), mark)
+
+
+def bias_cell(values: Values, mark: Mark, width: int = 112) -> Cell:
+    value = known(values, "bias")
+    if value is None:
+        return EMPTY
+    most = max(0.05, *(abs(end) for end in value.interval or ()), abs(value.number))
+    axis = Axis(-most, most, 5, width - 5)
+    marks = [ticks(axis, (-most, 0, most), 2, 26), estimate(axis, value.number, value.interval, 14, "k")]
+    label = f"Test text seen changes the score by {said(value, lambda end: points(end, 1, sign=True))} points"
+    return Cell(value.number, svg(width, HIGH, label, *marks), mark)

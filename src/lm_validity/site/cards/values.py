@@ -1,0 +1,785 @@
+"""What a benchmark card knows: every quantity that it can have, and the values of one benchmark.
+
+A value comes from a row of a report's results.parquet (`results.CARDS` says which), from the benchmarks sheet, from the
+table of scores, or from the splits of a run. What is not measured has a reason, and a command that would measure it.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from lm_validity.config.sections import Cards
+from lm_validity.config.sheets import metric_key
+from lm_validity.errors import InputError
+from lm_validity.files import read_json
+from lm_validity.results import CARDS, Results, Row
+from lm_validity.tables.schema import PROTOCOLS, read_scores, trained_here
+from lm_validity.tables.sheets import completed, read_benchmarks, read_models, report_rows
+from lm_validity.words import UNDER, decimal, listing, scale_of
+
+MEASURES, RANGE, RESOLUTION, AGREEMENT, SIGNAL, BIAS, SPLITS, PROMPTS, ITEMS = (
+    "What it measures",
+    "Chance and ceiling",
+    "Reliability and resolution",
+    "Agreement with the other benchmarks",
+    "Signal during training",
+    "Bias from test text seen",
+    "Leakage and duplicates",
+    "Prompts",
+    "Suspicious items",
+)
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """unit: text, items, models, documents, pairs, share, index (from 0 to 1), score (the metric's own), tau,
+    billion tokens."""
+
+    name: str
+    section: str
+    label: str
+    unit: str
+    explanation: str
+
+
+_ALL = (
+    Quantity("category", MEASURES, "Category", "text", "The group of benchmarks that the benchmarks sheet puts it in."),
+    Quantity("metric", MEASURES, "Metric", "text", "How an answer is scored, by lm-eval's name."),
+    Quantity("output_type", MEASURES, "Kind of task", "text", "Choice among answers, a written answer, or perplexity."),
+    Quantity("items", MEASURES, "Items", "items", "Test questions behind a score: the median over models."),
+    Quantity("models", MEASURES, "Models", "models", "Models with a score on this benchmark."),
+    Quantity("chance", RANGE, "Chance", "score", "The score that guessing would give."),
+    Quantity("lowest", RANGE, "Lowest score", "score", "The lowest score of a model."),
+    Quantity("highest", RANGE, "Highest score", "score", "The highest score of a model."),
+    Quantity(
+        "above_chance",
+        RANGE,
+        "Models above chance",
+        "models",
+        "Models whose score is above chance: one-sided tests at 5% with Holm's adjustment over the models.",
+    ),
+    Quantity(
+        "at_best",
+        RANGE,
+        "Models at the ceiling",
+        "models",
+        "Models whose score is not more than 1.96 standard errors below 1, the best score.",
+    ),
+    Quantity(
+        "reliability",
+        RESOLUTION,
+        "Reliability",
+        "share",
+        "Share of the variance between the models' scores that is not due to which items were asked or, where this was "
+        "measured, to training the models again. 100% means no such noise.",
+    ),
+    Quantity(
+        "training_noise",
+        RESOLUTION,
+        "Noise of training",
+        "score",
+        "Standard deviation of a model's score between trainings of it, on the same items.",
+    ),
+    Quantity(
+        "smallest_difference",
+        RESOLUTION,
+        "Smallest detectable difference",
+        "score",
+        "Two models this far apart are told apart four times out of five by a test that ignores which items they "
+        "share. A test that pairs the answers item by item detects smaller differences.",
+    ),
+    Quantity(
+        "paired_difference",
+        RESOLUTION,
+        "Smallest detectable difference, paired by item",
+        "score",
+        "The same for two neighbours in the ranking, compared item by item; the median over neighbours.",
+    ),
+    Quantity(
+        "items_needed",
+        RESOLUTION,
+        "Items needed",
+        "items",
+        "How many items like these it would take to detect the typical difference between two models at most 2× apart "
+        "in size four times out of five.",
+    ),
+    Quantity(
+        "separated_within_1_25",
+        RESOLUTION,
+        "Separated within 1.25×",
+        "share",
+        "Share of the pairs of models whose sizes differ by at most 1.25× that have significantly different scores "
+        "(p < .05, each pair by itself).",
+    ),
+    Quantity(
+        "separated_within_2", RESOLUTION, "Separated within 2×", "share", "The same among sizes at most 2× apart."
+    ),
+    Quantity(
+        "separated_beyond_2", RESOLUTION, "Separated beyond 2×", "share", "The same among sizes more than 2× apart."
+    ),
+    Quantity(
+        "separated_all", RESOLUTION, "Separated, all pairs", "share", "The same among all pairs, whatever their sizes."
+    ),
+    Quantity(
+        "tau",
+        AGREEMENT,
+        "Agreement, all models",
+        "tau",
+        "Kendall's tau between its ranking of the models and that of another benchmark, mean over the others. 1 is the "
+        "same order, 0 no relation, -1 the opposite order.",
+    ),
+    Quantity(
+        "tau_ceiling",
+        AGREEMENT,
+        "Noise ceiling of the agreement",
+        "tau",
+        "The mean tau that would be seen if all benchmarks ordered the models identically and only item noise "
+        "differed.",
+    ),
+    Quantity("tau_corrected", AGREEMENT, "Noise-corrected tau", "tau", "The mean tau, corrected for item noise."),
+    Quantity(
+        "tau_within_1_25",
+        AGREEMENT,
+        "Agreement within 1.25×",
+        "tau",
+        "The mean tau over the pairs of models whose sizes differ by at most 1.25×. Size alone can make benchmarks "
+        "agree. This figure shows what remains among models of similar size.",
+    ),
+    Quantity("tau_within_2", AGREEMENT, "Agreement within 2×", "tau", "The same among sizes at most 2× apart."),
+    Quantity(
+        "tau_ceiling_within_2",
+        AGREEMENT,
+        "Noise ceiling within 2×",
+        "tau",
+        "The noise ceiling of the agreement among sizes at most 2× apart.",
+    ),
+    Quantity("tau_beyond_2", AGREEMENT, "Agreement beyond 2×", "tau", "The same among sizes more than 2× apart."),
+    Quantity(
+        "signal_at_end",
+        SIGNAL,
+        "Models above chance at the end",
+        "models",
+        "Models whose last score is above chance: one-sided tests at 5% with Holm's adjustment over the models.",
+    ),
+    Quantity(
+        "signal_from",
+        SIGNAL,
+        "Above chance from",
+        "billion tokens",
+        "The amount of training after which the models' mean score stays more than 1.96 standard errors above chance, "
+        "at the points of training that all models have.",
+    ),
+    Quantity(
+        "signal_quality",
+        SIGNAL,
+        "Signal quality",
+        "index",
+        "How steadily scores rise during training, from 0 to 1: the mean of the curves' monotonicity and "
+        "autocorrelation.",
+    ),
+    Quantity(
+        "steady",
+        SIGNAL,
+        "Steadier than a random walk",
+        "yes or no",
+        "Whether scores rise more steadily in training than a random walk would: the mean signal quality over models, "
+        "at a false discovery rate of 5% over the benchmarks. No means that it is not shown.",
+    ),
+    Quantity(
+        "settled_from",
+        SIGNAL,
+        "Order settled from",
+        "billion tokens",
+        "The amount of training after which models that can be told apart are nearly in the order of the last point of "
+        "training that all of them have.",
+    ),
+    Quantity(
+        "bias",
+        BIAS,
+        "Effect of test text seen",
+        "score",
+        "Accuracy after pretraining on the unlabelled test texts, minus accuracy after pretraining on other text "
+        "from the same source.",
+    ),
+    Quantity(
+        "bias_excluded",
+        BIAS,
+        "Excluded effects",
+        "score",
+        "One-sided tests at 5% exclude effects of this size or larger.",
+    ),
+    Quantity(
+        "train_leakage",
+        SPLITS,
+        "Training rows in later splits",
+        "share",
+        "Share of the candidate training rows that have the text or the id of a test or validation row. They were "
+        "removed.",
+    ),
+    Quantity(
+        "validation_leakage",
+        SPLITS,
+        "Validation rows that are in test",
+        "share",
+        "Share of the candidate validation rows that have the text or the id of a test row. They were removed.",
+    ),
+    Quantity(
+        "test_duplicates",
+        SPLITS,
+        "Repeated test rows",
+        "share",
+        "Share of the test rows whose text, as shown to models, repeats an earlier test row.",
+    ),
+    Quantity(
+        "prompt_range",
+        PROMPTS,
+        "Range over prompts",
+        "score",
+        "A model's best minus its worst score over different prompts, averaged over models. Part of it is chance.",
+    ),
+    Quantity(
+        "negative_items",
+        ITEMS,
+        "Items that work against the benchmark",
+        "items",
+        "Items on which generally better models do worse (negative discrimination), after correction for the number of "
+        "items. Wrong gold answers or ambiguous questions can cause this.",
+    ),
+    Quantity(
+        "equal_items",
+        ITEMS,
+        "Items that all models answer alike",
+        "items",
+        "Items that all models get right, or all wrong.",
+    ),
+)
+QUANTITIES = {quantity.name: quantity for quantity in _ALL}
+
+
+@dataclass(frozen=True)
+class Value:
+    """One quantity of a benchmark, under one protocol where it has any.
+
+    estimate: null where it is not measured, which `reason` and `command` explain. interval: 95%, null for counts, texts
+    and where `interval_reason` says why. basis: numbers of models, items, ... by name.
+    """
+
+    quantity: Quantity
+    protocol: str | None
+    estimate: float | int | str | None
+    interval: tuple[float, float] | None = None
+    basis: Mapping[str, int | float | str] = field(default_factory=dict)
+    reason: str = ""
+    interval_reason: str = ""
+    command: str = ""
+
+    @property
+    def key(self) -> str:
+        """`quantity.protocol`, or the quantity alone where it has no protocol. A card has each key once."""
+        return self.quantity.name if self.protocol is None else f"{self.quantity.name}.{self.protocol}"
+
+    @property
+    def label(self) -> str:
+        """What a person calls the quantity, with the protocol in words where it has one."""
+        words = "" if self.protocol is None else f", {UNDER[self.protocol]}"
+        return self.quantity.label + words
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether there is an estimate; where there is none, `reason` says why."""
+        return self.estimate is not None
+
+    @property
+    def number(self) -> float:
+        """The estimate of a quantity that is measured, and is a number."""
+        assert self.estimate is not None
+        return float(self.estimate)
+
+    def to_json(self) -> dict[str, Any]:
+        """Its entry in card.json: an empty text is null, and `missing` is null where it is measured."""
+        missing = None if self.is_measured else {"reason": self.reason, "command": self.command or None}
+        return {
+            "label": self.label,
+            "section": self.quantity.section,
+            "explanation": self.quantity.explanation,
+            "unit": self.quantity.unit,
+            "protocol": self.protocol,
+            "estimate": self.estimate,
+            "interval": None if self.interval is None else list(self.interval),
+            "interval_reason": self.interval_reason or None,
+            "basis": dict(self.basis),
+            "missing": missing,
+        }
+
+
+def measured(
+    name: str,
+    protocol: str | None,
+    estimate: float | int | str,
+    interval: Sequence[float] | None = None,
+    interval_reason: str = "",
+    **basis: float | str | None,
+) -> Value:
+    """A value that is known; `basis` without the numbers that are not."""
+    known = {key: value for key, value in basis.items() if value is not None}
+    ends = None if interval is None else (float(interval[0]), float(interval[1]))
+    return Value(QUANTITIES[name], protocol, estimate, ends, known, interval_reason=interval_reason)
+
+
+def absent(name: str, protocol: str | None, reason: str, command: str = "") -> Value:
+    """A value that is not measured, why, and the command that would measure it, if one would."""
+    return Value(QUANTITIES[name], protocol, None, reason=reason, command=command)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# How a value is written.
+
+_DIGITS = {"tau": 2, "index": 2, "score": 3}  # by unit
+_TASKS = {
+    "multiple_choice": "choice among answers",
+    "generate_until": "written answer",
+    "loglikelihood": "likelihood of a given answer",
+    "loglikelihood_rolling": "perplexity",
+}
+
+
+def tokens_words(billions: float) -> str:
+    """`27 billion tokens`, in millions or thousands where they are few."""
+    if not billions:
+        return "0 tokens"
+    factor, unit = scale_of(billions)
+    return f"{billions * factor:.3g} {unit} tokens"
+
+
+def shown(value: Value) -> str:
+    """The estimate with its interval, in its unit."""
+    estimate, unit = value.estimate, value.quantity.unit
+    if estimate is None:
+        return "not measured"
+    if isinstance(estimate, str):
+        return _TASKS.get(estimate, estimate) if value.quantity.name == "output_type" else estimate
+    text = _number(estimate, unit)
+    return text if value.interval is None else f"{text} ({' to '.join(_number(end, unit) for end in value.interval)})"
+
+
+def _number(number: float, unit: str) -> str:
+    if unit == "billion tokens":
+        return tokens_words(number)
+    if unit == "yes or no":
+        return "yes" if number else "no"
+    if unit == "share":
+        return f"{decimal(100 * number, 1)}%"
+    if unit in _DIGITS:
+        return decimal(number, _DIGITS[unit])
+    return f"{number:,d}" if isinstance(number, int) else f"{number:.3g}"
+
+
+def basis_words(value: Value) -> str:
+    """What a value rests on: `61 models, 24 benchmarks`."""
+    parts = []
+    for name, number in value.basis.items():
+        if name.endswith(("checkpoint", "point")):
+            parts.append(f"{name} at {tokens_words(float(number))}")
+        elif isinstance(number, str):
+            parts.append(f"{name} {number}")
+        else:
+            singular = re.sub(r"s\b", "", name, count=1)  # `pair of models`
+            parts.append(f"{number:,} {singular if number == 1 else name}")
+    return ", ".join(parts)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Where the facts lie.
+
+CONFIGURED = "--configfile CONFIGURATION.yaml"
+LEAST_POINTS = 3  # checkpoints of a curve
+
+
+@dataclass(frozen=True)
+class CardSources:
+    """Where the facts lie. reports: folders of reports, each named as its report. models: the models sheet, for their
+    sizes. items: the table, where there is one. splits: the folder of a run's splits. source: what the cards say they
+    are from. items_command: writes the items report, for cards without it. missing: what an unfinished run lacks.
+    """
+
+    scores: Path
+    benchmarks: Path
+    reports: Sequence[Path]
+    models: Path | None = None
+    items: Path | None = None
+    splits: Path | None = None
+    settings: Cards = field(default_factory=Cards)
+    source: str = ""
+    items_command: str = ""
+    missing: Sequence[str] = ()
+
+    @cached_property
+    def results(self) -> dict[str, Results]:
+        """The rows of results.parquet by report, of those that are there. Raises InputError for a report without."""
+        found = {}
+        for folder in filter(lambda folder: folder.name in USED, map(Path, self.reports)):
+            if (folder / "results.parquet").is_file():
+                found[folder.name] = Results(folder / "results.parquet", USED[folder.name])
+            elif (folder / "summary.json").is_file():
+                raise InputError(
+                    f"{folder}: a report of an earlier version, without results.parquet.",
+                    "remove its summary.json and write the report again.",
+                )
+        return found
+
+    def row(self, report: str, quantity: str, subject: str | None = None, protocol: str | None = None,
+            **conditions: Any) -> Row | None:  # fmt: skip
+        """The row of a number; None where the report or the number is not there."""
+        results = self.results.get(report)
+        return None if results is None else results.one(quantity, subject, protocol, **conditions)
+
+    def number(self, report: str, quantity: str, subject: str | None = None, protocol: str | None = None,
+               **conditions: Any) -> float | None:  # fmt: skip
+        """The value of a row; None where there is none."""
+        row = self.row(report, quantity, subject, protocol, **conditions)
+        return None if row is None else row.value
+
+    def count(self, report: str, quantity: str, subject: str | None = None, protocol: str | None = None,
+              **conditions: Any) -> int | None:  # fmt: skip
+        """A value that counts something."""
+        number = self.number(report, quantity, subject, protocol, **conditions)
+        return None if number is None else int(number)
+
+    @cached_property
+    def sheet(self) -> pd.DataFrame:
+        """The benchmarks sheet's rows of benchmarks with scores, indexed by benchmark."""
+        sheet = read_benchmarks(self.benchmarks)
+        return sheet[sheet["benchmark"].isin(self.rows["benchmark"])].set_index("benchmark", drop=False)
+
+    @cached_property
+    def rows(self) -> pd.DataFrame:
+        """The selected test rows of each benchmark's metric."""
+        sheet = read_benchmarks(self.benchmarks)
+        rows = report_rows(read_scores(self.scores), sheet, [])
+        rows = rows[rows["benchmark"].isin(sheet["benchmark"])]
+        rows = completed(rows.assign(metric=rows["metric"].map(metric_key, na_action="ignore")), sheet)
+        wanted = rows["benchmark"].map(sheet.set_index("benchmark")["metric"])
+        return rows[wanted.isna() | (rows["metric"] == wanted)]
+
+    @cached_property
+    def last_scores(self) -> pd.DataFrame:
+        """benchmark, protocol, model, value: of each model as it is finished, mean over seeds."""
+        rows = self.rows[self.rows["value"].notna()]
+        final = rows["checkpoint"].isna() | (rows["checkpoint"] == "final")
+        reached = rows["tokens_b"].astype("float64").fillna(rows["iteration"].astype("float64")).fillna(0)
+        reached = reached.mask(final, float("inf"))
+        by = ["benchmark", "protocol", "model"]
+        last = reached == reached.groupby([rows[name] for name in by]).transform("max")
+        return rows[last].groupby(by)["value"].mean().reset_index()
+
+    @cached_property
+    def curves(self) -> pd.DataFrame:
+        """benchmark, model, at (billions of tokens or, where no model says so, steps), value: direct scores in training
+        of the models with at least three checkpoints, by `at`."""
+        rows = self.rows[(self.rows["protocol"] == PROTOCOLS[0]) & self.rows["value"].notna()]
+        at = rows["tokens_b"] if rows["tokens_b"].notna().any() else rows["iteration"]
+        rows = rows.assign(at=at.astype("float64")).dropna(subset=["at"])
+        found = rows.groupby(["benchmark", "model", "at"])["value"].mean().reset_index()
+        many = found.groupby(["benchmark", "model"])["at"].transform("size") >= LEAST_POINTS
+        return found[many]
+
+    def scores_of(self, benchmark: str) -> pd.DataFrame:
+        """The rows of `last_scores` on a benchmark."""
+        return self.last_scores[self.last_scores["benchmark"] == benchmark]
+
+    @cached_property
+    def pair_taus(self) -> dict[str, dict[str, list[float]]]:
+        """Of each benchmark and protocol the taus with the other benchmarks."""
+        found: dict[str, dict[str, list[float]]] = {}
+        for row in self.results["agreement"].rows("tau") if "agreement" in self.results else ():
+            if row.value is not None and row.protocol is not None:
+                for name in (row.subject, row.other):
+                    found.setdefault(str(name), {}).setdefault(row.protocol, []).append(row.value)
+        return found
+
+    @cached_property
+    def sizes(self) -> dict[str, float]:
+        """Billions of parameters by model, of those known."""
+        sheet = None if self.models is None else read_models(self.models)
+        known = {} if sheet is None else dict(zip(sheet["model"], sheet["parameters_b"], strict=True))
+        return {model: float(size) for model, size in known.items() if pd.notna(size)}
+
+    def facts(self, benchmark: str) -> dict[str, Any]:
+        """The sheet's row; unknown values are None."""
+        row = self.sheet.loc[benchmark].to_dict()
+        return {name: None if value is None or pd.isna(value) else value for name, value in row.items()}
+
+    def protocols(self, benchmark: str) -> list[str]:
+        """The protocols under which the benchmark has scores."""
+        return [protocol for protocol in PROTOCOLS if self.model_count(benchmark, protocol)]
+
+    def trained_here(self, benchmark: str) -> bool:
+        """Whether a run of the workflow made the fine-tunes of the benchmark's train-before-test scores."""
+        return trained_here(self.rows[self.rows["benchmark"] == benchmark])
+
+    @cached_property
+    def _model_counts(self) -> dict[tuple[str, str], int]:
+        known = self.rows[self.rows["value"].notna()]
+        return known.groupby(["benchmark", "protocol"])["model"].nunique().to_dict()
+
+    def model_count(self, benchmark: str, protocol: str) -> int:
+        """Models with a score; those of the agreement report where it has the benchmark, which leaves out cells that
+        earlier scores chose."""
+        found = self.count("agreement", "benchmark_models", benchmark, protocol)
+        return int(self._model_counts.get((benchmark, protocol), 0)) if found is None else found
+
+    @cached_property
+    def _items(self) -> dict[str, float]:
+        return self.rows.dropna(subset=["n_items"]).groupby("benchmark")["n_items"].median().to_dict()
+
+    def item_count(self, benchmark: str) -> int | None:
+        """Items of a score: the median over the scores, else the sheet's number."""
+        number = self._items.get(benchmark)
+        number = self.facts(benchmark)["n_items"] if number is None else number
+        return None if number is None else int(number)
+
+    @cached_property
+    def _told(self) -> list[str]:
+        pages = [read_json(path) for folder in self.reports if (path := Path(folder) / "page.json").is_file()]
+        return list(dict.fromkeys(note for page in pages for note in page["notes"]))
+
+    def notes(self, benchmark: str) -> tuple[str, ...]:
+        """What an unfinished run lacks, and the reports' notes on the data that name the benchmark."""
+        unfinished = "The run is not finished. This card is based on the parts that exist. Missing: "
+        name = re.compile(rf"(?<![\w-]){re.escape(benchmark)}(?![\w-])")
+        own = [note for note in self._told if name.search(note)]
+        return (*([f"{unfinished}{listing(self.missing)}."] if self.missing else []), *own)
+
+    def figure(self, name: str, benchmark: str, protocol: str | None = None, **basis: float | str | None) -> Value:
+        """The value of a quantity of `results.CARDS`, from the row of a report that has it."""
+        report, quantity, conditions = CARDS[name]
+        row = self.row(report, quantity, benchmark, protocol, **conditions)
+        return absent(name, protocol, UNSAID) if row is None else from_row(name, protocol, row, **basis)
+
+
+def from_row(name: str, protocol: str | None, row: Row, **basis: float | str | None) -> Value:
+    """What a row says, with its interval where it has one."""
+    if row.value is None:
+        return absent(name, protocol, row.reason or UNSAID)
+    whole = QUANTITIES[name].unit in ("items", "models") and row.value.is_integer()
+    interval = None if row.low is None or row.high is None else (row.low, row.high)
+    return measured(name, protocol, int(row.value) if whole else row.value, interval, row.reason or "", **basis)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# The values of one benchmark, in the order of its card; those of a protocol without scores are a line a quantity.
+
+MEASURE = f"snakemake agreement {CONFIGURED}"
+WITH_ITEMS = "lm_eval --log_samples --output_path FOLDER ... && lm-validity report FOLDER --output DIR"
+UNSAID = "The report could not compute it; its notes on the data say more."
+NO_REPORT = "There is no agreement report on these data: it needs 3 models and 2 benchmarks."
+CORPUS = "It is a perplexity corpus. The agreement report compares corpora with the benchmarks as a group only."
+OTHER_STUDY = "The benchmark or its models take no part in the agreement study."
+NO_SIGNAL = "There is no signal report on these data: it needs scores at 3 points of a model's training."
+NOT_IN_SIGNAL = "The benchmark takes no part in the signal study."
+NO_CHANCE = "The benchmarks sheet names no chance level (column chance)."
+NO_BIAS = "There is no bias report on these data: it needs models that were pretrained with and without the test texts."
+NOT_A_TASK = "The benchmark is not one of the bias study's tasks."
+NO_SPLITS = "The splits of these scores are not known: they were not made by a run of this workflow."
+NO_SPLIT = "The benchmark has no {} split."
+NOT_SPLIT = "The run did not split the benchmark."
+
+_LAST = {True: "last checkpoint", False: "last common point"}  # by whether it is the end of every training
+# what a card reads of each report beside `results.CARDS`
+USED = {report: {quantity for of, quantity, _ in CARDS.values() if of == report} | more for report, more in {
+    "agreement": {"benchmarks", "benchmark_models", "benchmark_pairs_of_models", "reruns", "prompt_range_models",
+                  "prompts", "tau"},
+    "signal": {"models", "items", "chance", "common_points", "common_points_at_end", "point_tokens", "separable_pairs"},
+    "items": {"models", "items", "neighbours"},
+    "bias": {"task_effect_trials", "task_effect_subsamples"},
+}.items()}  # fmt: skip
+
+
+def card_values(sources: CardSources, benchmark: str) -> Iterator[Value]:
+    """Every value of a benchmark that has scores."""
+    yield from _described(sources, benchmark)
+    for protocol in PROTOCOLS:
+        yield from _resolution(sources, benchmark, protocol)
+    for protocol in PROTOCOLS:
+        yield from _agreement(sources, benchmark, protocol)
+    yield from _signal(sources, benchmark)
+    yield from _bias(sources, benchmark)
+    yield from _splits(sources, benchmark)
+    yield _prompts(sources, benchmark)
+    for name in ("negative_items", "equal_items"):
+        for protocol in sources.protocols(benchmark):
+            yield _of_items(sources, benchmark, protocol, name, "items", "models")
+
+
+def _described(sources: CardSources, benchmark: str) -> Iterator[Value]:
+    facts, protocols = sources.facts(benchmark), sources.protocols(benchmark)
+    for name in ("category", "metric", "output_type"):
+        value = facts[name]
+        yield measured(name, None, value) if value else absent(name, None, "The benchmarks sheet does not say.")
+    items = sources.item_count(benchmark)
+    unknown = "Neither the scores nor the benchmarks sheet say how many there are."
+    yield absent("items", None, unknown) if items is None else measured("items", None, items)
+    for protocol in protocols:
+        yield measured("models", protocol, sources.model_count(benchmark, protocol))
+    chance = facts["chance"]
+    chance = sources.number("signal", "chance", benchmark) if chance is None else float(chance)
+    yield absent("chance", None, NO_CHANCE) if chance is None else measured("chance", None, chance)
+    for name in ("lowest", "highest", "above_chance", "at_best"):
+        for protocol in protocols:
+            yield _ranked(sources, benchmark, protocol, name)
+
+
+def _why_not(sources: CardSources, benchmark: str, protocol: str) -> tuple[str, str] | None:
+    """Why the agreement report has nothing on the benchmark under a protocol, and what would measure it."""
+    if sources.facts(benchmark)["output_type"] == "loglikelihood_rolling":
+        return CORPUS, ""
+    if not sources.model_count(benchmark, protocol):
+        return f"There are no scores {UNDER[protocol]}.", MEASURE
+    if "agreement" not in sources.results:
+        return NO_REPORT, ""
+    if sources.row("agreement", "benchmark_models", benchmark, protocol) is None:
+        return OTHER_STUDY, ""
+    return None
+
+
+def _ranked(sources: CardSources, benchmark: str, protocol: str, name: str, **basis: float | None) -> Value:
+    """A figure of the agreement report; on pairs of models where `pairs` is given, else on all models."""
+    why = _why_not(sources, benchmark, protocol)
+    if why:
+        return absent(name, protocol, *why)
+    models = {} if "pairs" in basis else {"models": sources.count("agreement", "benchmark_models", benchmark, protocol)}
+    return sources.figure(name, benchmark, protocol, **models, **basis)
+
+
+def _resolution(sources: CardSources, benchmark: str, protocol: str) -> Iterator[Value]:
+    items = sources.item_count(benchmark)
+    yield _ranked(sources, benchmark, protocol, "reliability", items=items)
+    reruns = sources.count("agreement", "reruns", benchmark, protocol) or None
+    yield _ranked(sources, benchmark, protocol, "training_noise", **{"second trainings": reruns})
+    yield _ranked(sources, benchmark, protocol, "smallest_difference", items=items)
+    yield _of_items(sources, benchmark, protocol, "paired_difference", "neighbours", "items")
+    yield _ranked(sources, benchmark, protocol, "items_needed", items=items)
+    for distance in ("within_1_25", "within_2", "beyond_2", "all"):
+        yield _at_distance(sources, benchmark, protocol, f"separated_{distance}")
+
+
+def _agreement(sources: CardSources, benchmark: str, protocol: str) -> Iterator[Value]:
+    benchmarks = sources.count("agreement", "benchmarks")
+    others = None if benchmarks is None else benchmarks - 1
+    for name in ("tau", "tau_ceiling", "tau_corrected"):
+        yield _ranked(sources, benchmark, protocol, name, benchmarks=others)
+    for name in ("tau_within_1_25", "tau_within_2", "tau_ceiling_within_2", "tau_beyond_2"):
+        yield _at_distance(sources, benchmark, protocol, name, benchmarks=others)
+
+
+def _at_distance(sources: CardSources, benchmark: str, protocol: str, name: str, **basis: float | None) -> Value:
+    """What the report has on the pairs of models of a distance in size."""
+    pairs = sources.count("agreement", "benchmark_pairs_of_models", benchmark, protocol, **CARDS[name][2])
+    return _ranked(sources, benchmark, protocol, name, pairs=pairs, **basis)
+
+
+def _of_items(sources: CardSources, benchmark: str, protocol: str, name: str, *rests_on: str) -> Value:
+    """A figure of the items report, or why there is none and what would make it."""
+    if sources.row("items", "models", benchmark, protocol) is not None:
+        counts = {of: sources.count("items", of, benchmark, protocol) for of in rests_on}
+        return sources.figure(name, benchmark, protocol, **{_COUNTED.get(of, of): n for of, n in counts.items()})
+    if not sources.model_count(benchmark, protocol):
+        return absent(name, protocol, *(_why_not(sources, benchmark, protocol) or ("There are no scores.", MEASURE)))
+    if sources.items is None:
+        return absent(name, protocol, "There is no table of the models' answers item by item.", WITH_ITEMS)
+    if "items" in sources.results:
+        return absent(name, protocol, "The table of items has none behind these scores.")
+    return absent(name, protocol, "There is no items report.", sources.items_command)
+
+
+_COUNTED = {"neighbours": "pairs"}
+
+
+def _signal(sources: CardSources, benchmark: str) -> Iterator[Value]:
+    """From when on scores and their order say something."""
+    names = ("signal_at_end", "signal_from", "signal_quality", "steady", "settled_from")
+    if sources.row("signal", "models", benchmark) is None:
+        there = "signal" in sources.results
+        reason, command = (NOT_IN_SIGNAL, "") if there else (NO_SIGNAL, f"snakemake signal {CONFIGURED}")
+        yield from (absent(name, None, reason, command) for name in names)
+        return
+    points = sources.results["signal"].all("point_tokens", benchmark)
+    basis: dict[str, float | None] = {
+        "models": sources.count("signal", "models", benchmark),
+        "items": sources.count("signal", "items", benchmark),
+        "common points": sources.count("signal", "common_points", benchmark),
+    }  # fmt: skip
+    if points:
+        at_end = bool(sources.number("signal", "common_points_at_end", benchmark))
+        basis |= {"first common point": points[0].value, _LAST[at_end]: points[-1].value}
+    pairs = {"pairs of models": sources.count("signal", "separable_pairs", benchmark)}
+    for name in names:
+        yield sources.figure(name, benchmark, None, **basis, **(pairs if name == "settled_from" else {}))
+
+
+def _bias(sources: CardSources, benchmark: str) -> Iterator[Value]:
+    """What pretraining on the test texts adds; of several experiments the one with most trials speaks, since their
+    models and settings differ."""
+    names = ("bias", "bias_excluded")
+    trials = sources.results["bias"].all("task_effect_trials", benchmark, effect="bias") if _has_bias(sources) else []
+    if not trials:
+        reason = NOT_A_TASK if _has_bias(sources) else NO_BIAS
+        yield from (absent(name, None, reason, f"snakemake bias {CONFIGURED}") for name in names)
+        return
+    most = max(trials, key=lambda row: row.value or 0)
+    conditions = most.said
+    basis = {
+        "experiment": conditions["experiment"],
+        "trials": int(most.value or 0),
+        "subsamples": sources.count("bias", "task_effect_subsamples", benchmark, None, **conditions),
+    }
+    for name in names:
+        row = sources.row("bias", CARDS[name][1], benchmark, None, **conditions)
+        assert row is not None
+        yield from_row(name, None, row, **basis)
+
+
+def _has_bias(sources: CardSources) -> bool:
+    return "bias" in sources.results
+
+
+def _splits(sources: CardSources, benchmark: str) -> Iterator[Value]:
+    """Rows that left the training splits since the test split has them, and test rows that are there twice."""
+    names = {"train": "train_leakage", "validation": "validation_leakage", "test": "test_duplicates"}
+    folder = None if sources.splits is None else sources.splits / benchmark
+    if folder is None or not (folder / "test.json").is_file():
+        reason, command = (NO_SPLITS, f"snakemake scores {CONFIGURED}") if folder is None else (NOT_SPLIT, "")
+        yield from (absent(name, None, reason, command) for name in names.values())
+        return
+    for split, name in names.items():
+        path = folder / f"{split}.json"
+        record = read_json(path) if path.is_file() else None
+        if not record or not record.get("hashes"):
+            yield absent(name, None, NO_SPLIT.format(split))
+        elif split == "test":
+            hashes = record["hashes"]
+            repeated = len(hashes) - len(set(hashes))
+            yield measured(name, None, repeated / len(hashes), None, "", documents=len(hashes), repeated=repeated)
+        else:
+            removed = record["removed_by_text"] + record["removed_by_id"]
+            looked_at = record["examined"]
+            yield measured(name, None, removed / looked_at, None, "", documents=looked_at, removed=removed)
+
+
+def _prompts(sources: CardSources, benchmark: str) -> Value:
+    """How much scores depend on the prompt."""
+    counts = {"models": sources.count("agreement", "prompt_range_models", benchmark)}
+    if counts["models"] is not None:
+        return sources.figure(
+            "prompt_range", benchmark, None, **counts, prompts=sources.count("agreement", "prompts", benchmark)
+        )
+    reason = "No model has scores under two prompts with everything else equal."
+    if "agreement" not in sources.results:
+        reason = "There is no agreement report on these data, which compares prompts."
+    command = "lm_eval --apply_chat_template --output_path FOLDER ... && lm-validity report FOLDER --output DIR"
+    return absent("prompt_range", None, reason, command)

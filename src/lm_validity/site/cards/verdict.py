@@ -1,0 +1,426 @@
+"""The rules that turn a card's values into a verdict, and the closed list of what a verdict says.
+
+Most rules ask for the whole interval on one side of their threshold. A rule says "not known" where the interval holds
+the threshold or where there is no interval, and "not measured" where there is no value. docs/reference/cards.md lists
+the rules and the clauses; the thresholds are those of `config.sections.Cards`.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from lm_validity.config.sections import Cards
+from lm_validity.site.cards.values import Value, shown, tokens_words
+from lm_validity.words import UNDER, count, decimal
+
+YES, NO, PARTLY, NOT_KNOWN, NOT_MEASURED = "yes", "no", "partly", "not known", "not measured"
+DIRECT, TRAINED = "direct", "train_before_test"
+Values = Mapping[str, Value]
+
+
+@dataclass(frozen=True)
+class Statement:
+    """What one rule says. `subject`: what it is about, for lists. `words`: what is decided, as a clause; "" where
+    nothing is. `values`: keys of the values that it rests on."""
+
+    rule: str
+    subject: str
+    outcome: str
+    words: str
+    thresholds: Mapping[str, float]
+    values: tuple[str, ...]
+
+    @property
+    def is_decided(self) -> bool:
+        """Whether the outcome is yes, no or partly; else it is not known or not measured."""
+        return self.outcome in (YES, NO, PARTLY)
+
+    def to_json(self) -> dict[str, Any]:
+        """Its entry in card.json."""
+        return {name: getattr(self, name) for name in ("rule", "subject", "outcome", "words")} | {
+            "thresholds": dict(self.thresholds),
+            "values": list(self.values),
+        }
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# The closed list of clauses: a verdict is the first that holds, in this order, and the next that holds with which it
+# keeps to 12 words; or that one alone; or a sentence of its own where none holds.
+
+MOST_WORDS = 12
+
+# (question, answer) -> clause, when it is said
+CLAUSES: Mapping[tuple[str, str], tuple[str, str]] = {
+    ("apart", YES): ("tells similar models apart", "*separates*, models at most 2× apart in size: yes"),
+    ("apart", PARTLY): ("tells some similar models apart", "the same: in part"),
+    ("apart", NO): ("cannot separate most similar models", "the same: no"),
+    ("apart all", YES): ("tells models apart", "no sizes are known; *separates*, all pairs: yes"),
+    ("apart all", PARTLY): ("tells some models apart", "the same: in part"),
+    ("apart all", NO): ("cannot separate most models", "the same: no"),
+    ("ranks", YES): ("ranks models like the others", "*agrees*: yes under each protocol that has scores"),
+    ("ranks", NO): ("ranks models unlike the others", "*agrees*: no under each protocol that has scores"),
+    ("ranks", "only trained first"): (
+        "ranks like others only if trained first",
+        "*agrees*: no under direct evaluation, yes under train before test",
+    ),
+    ("ranks", "only direct"): (
+        "ranks like others only if scored direct",
+        "*agrees*: yes under direct evaluation, no under train before test",
+    ),
+    ("ranks", "trained first"): (
+        "ranks like the others if trained first",
+        "*agrees*: not known under direct evaluation, yes under train before test",
+    ),
+    ("ranks", "direct"): (
+        "ranks like the others if scored direct",
+        "*agrees*: yes under direct evaluation, not known under train before test",
+    ),
+    ("reliable", YES): ("reliable scores", "*reliable*: yes"),
+    ("reliable", NO): ("noisy scores", "*reliable*: no"),
+    ("steady", YES): ("scores rise steadily in training", "*steady*: yes"),
+    ("signal", YES): ("above chance from the first checkpoint", "*signal*: yes"),
+    ("signal", "from"): ("above chance from {share} of training", "*signal*: no, but some model ends above chance"),
+    ("signal", NO): ("no model ends above chance", "*signal*: no model ends above chance"),
+    ("settled", YES): ("order settles by {share} of training", "*settled*: yes"),
+    ("bias", YES): ("test text seen raises scores", "*bias*: yes"),
+}
+CORPUS = "A text corpus, compared with the benchmarks as a group only."
+UNDECIDED = "These data decide none of the questions."
+
+
+@dataclass(frozen=True)
+class Mark:
+    """The answer to a question as a matrix and a card show it: an outcome, and the word beside its mark."""
+
+    outcome: str
+    word: str
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The rules' statements on one benchmark, and the sentence of at most 12 words that they make."""
+
+    statements: tuple[Statement, ...]
+    sentence: str
+    marks: Mapping[str, Mark]
+
+    def subjects(self, outcome: str) -> list[str]:
+        """What the statements of an outcome are about."""
+        return [statement.subject for statement in self.statements if statement.outcome == outcome]
+
+    def to_json(self) -> dict[str, Any]:
+        """Its entry in card.json: the sentence, the subjects that are not known or not measured, and every
+        statement."""
+        return {
+            "sentence": self.sentence,
+            "not_known": self.subjects(NOT_KNOWN),
+            "not_measured": self.subjects(NOT_MEASURED),
+            "statements": [statement.to_json() for statement in self.statements],
+        }
+
+
+def make_verdict(values: Values, settings: Cards) -> Verdict:
+    """The verdict on a benchmark from its values by key."""
+    statements = (
+        *_separation(values, settings),
+        _reliability(values, settings),
+        _training(values),
+        *_agreement(values, settings),
+        _signal(values),
+        _settled(values),
+        _steady(values),
+        _ready(values, settings),
+        _bias(values, settings),
+        _leakage(values, settings),
+        _prompts(values, settings),
+        _suspicious(values, settings),
+        _ceiling(values, settings),
+    )
+    marks = _marks(statements)
+    clauses = list(_clauses(values, statements, marks))
+    kind = values.get("output_type")
+    nothing = CORPUS if kind is not None and kind.estimate == "loglikelihood_rolling" else UNDECIDED
+    return Verdict(statements, sentence_of(clauses) if clauses else nothing, marks)
+
+
+def sentence_of(clauses: Sequence[str]) -> str:
+    """The first clause and the next one with which the sentence keeps to 12 words."""
+    texts = (f"{clauses[0]}; {second}" for second in clauses[1:])
+    text = next((text for text in texts if len(text.split()) <= MOST_WORDS), clauses[0])
+    return f"{text[0].upper()}{text[1:]}."
+
+
+def _marks(statements: tuple[Statement, ...]) -> dict[str, Mark]:
+    """The answers that the table of benchmarks and the cards show, by question; each rule's own answer too."""
+    by_value = {(each.rule, each.values[0].partition(".")[0]): each for each in statements}
+    marks = {each.rule: Mark(each.outcome, _WORDS.get(each.outcome, each.outcome)) for each in statements}
+    apart = by_value.get(("separates", "separated_within_2")) or by_value[("separates", "separated_all")]
+    marks["apart"] = Mark(apart.outcome, _WORDS.get(apart.outcome, apart.outcome))
+    similar = by_value[("agrees", "tau_within_2")]
+    marks["ranks similar"] = Mark(similar.outcome, similar.outcome)
+    agrees = {each.values[0]: each.outcome for each in statements if each.rule == "agrees"}
+    marks["ranks"] = _ranks(agrees[f"tau.{DIRECT}"], agrees[f"tau.{TRAINED}"])
+    ready = next(each for each in statements if each.rule == "ready")
+    marks["ready"] = Mark(ready.outcome, ready.words.removesuffix(" of training") or ready.outcome)
+    marks["steady"] = replace(marks["steady"], word={YES: "steady", NOT_KNOWN: "not shown"}.get(
+        marks["steady"].outcome, marks["steady"].outcome))  # fmt: skip
+    return marks
+
+
+_WORDS = {PARTLY: "in part"}
+_RANKS = {
+    (YES, NO): Mark(PARTLY, "only direct"),
+    (NO, YES): Mark(PARTLY, "only trained first"),
+    (NOT_KNOWN, YES): Mark(PARTLY, "trained first"),
+    (YES, NOT_KNOWN): Mark(PARTLY, "direct"),
+}
+
+
+def _ranks(direct: str, trained: str) -> Mark:
+    """Whether it ranks models like the others, from the answers under both protocols."""
+    if NOT_MEASURED in (direct, trained):
+        known = trained if direct == NOT_MEASURED else direct
+        return Mark(known, known)
+    return _RANKS.get((direct, trained), Mark(direct, direct) if direct == trained else Mark(NOT_KNOWN, NOT_KNOWN))
+
+
+def _clauses(values: Values, statements: tuple[Statement, ...], marks: Mapping[str, Mark]) -> Iterator[str]:
+    """The clauses that hold, in the order of `CLAUSES`."""
+    sizes = any(each.values[0].startswith("separated_within_2.") for each in statements)
+    answers = {("apart" if sizes else "apart all", marks["apart"].outcome), ("ranks", marks["ranks"].word)}
+    answers |= {(rule, marks[rule].outcome) for rule in ("reliable", "steady", "settled", "bias")}
+    starts = values.get("signal_from")
+    late = marks["signal"].outcome == NO and starts is not None and starts.is_measured
+    answers.add(("signal", "from" if late else marks["signal"].outcome))
+    for question, answer in CLAUSES:
+        if (question, answer) in answers:
+            words = CLAUSES[question, answer][0]
+            if "{share}" not in words:
+                yield words
+            elif share := _share_of_training(values["signal_from" if question == "signal" else "settled_from"]):
+                yield words.format(share=share)
+
+
+def _share_of_training(value: Value) -> str:
+    """`27%`: the upper end of a value, in tokens, of the whole training; "" where its end is not known."""
+    last = value.basis.get("last checkpoint")
+    if last is None:
+        return ""
+    return f"{100 * (value.number if value.interval is None else value.interval[1]) / float(last):.0f}%"
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# The rules.
+
+_DISTANCES = {
+    "separated_beyond_2": "models more than 2× apart in size",
+    "separated_within_2": "models at most 2× apart in size",
+    "separated_within_1_25": "models at most 1.25× apart in size",
+}
+_TAUS = {
+    f"tau.{DIRECT}": UNDER[DIRECT],
+    f"tau.{TRAINED}": UNDER[TRAINED],
+    f"tau_within_2.{DIRECT}": "among directly evaluated models at most 2× apart in size",
+}
+
+
+def side(value: Value | None, threshold: float) -> str:
+    """YES where the whole interval is at or above the threshold, NO where it is below, else not known or measured."""
+    if value is None or not value.is_measured:
+        return NOT_MEASURED
+    if value.interval is None:
+        return NOT_KNOWN
+    low, high = value.interval
+    return YES if low >= threshold else NO if high < threshold else NOT_KNOWN
+
+
+def _protocol(values: Values, name: str) -> str:
+    """The key of a quantity under direct evaluation, or under train before test where that is all there is."""
+    direct, trained = f"{name}.{DIRECT}", f"{name}.{TRAINED}"
+    known = {key for key in (direct, trained) if key in values and values[key].is_measured}
+    return trained if trained in known and direct not in known else direct
+
+
+def _separation(values: Values, settings: Cards) -> Iterator[Statement]:
+    """By distance in size; over all pairs where no sizes are known."""
+    distances = {_protocol(values, name): words for name, words in _DISTANCES.items()}
+    if not any(key in values and values[key].is_measured for key in distances):
+        distances = {_protocol(values, "separated_all"): "models, whatever their sizes"}
+    thresholds = {"separated": settings.separated, "not_separated": settings.not_separated}
+    for key, words in distances.items():
+        value = values.get(key)
+        most, half = side(value, settings.separated), side(value, settings.not_separated)
+        if most == YES:
+            outcome, said = YES, f"tells apart most pairs of {words}"
+        elif half == NO:
+            outcome, said = NO, f"cannot tell apart most pairs of {words}"
+        elif half == YES and most == NO:
+            outcome, said = PARTLY, f"tells apart more than half of the pairs of {words}"
+        else:
+            outcome, said = (NOT_MEASURED if most == NOT_MEASURED else NOT_KNOWN), ""
+        yield Statement("separates", f"whether it tells apart {words}", outcome, said, thresholds, (key,))
+
+
+def _reliability(values: Values, settings: Cards) -> Statement:
+    key = _protocol(values, "reliability")
+    outcome = side(values.get(key), settings.reliable)
+    words = {
+        YES: "its scores are reliable",
+        NO: "its scores are noisy",
+    }
+    thresholds = {"reliable": settings.reliable}
+    return Statement("reliable", "how reliable it is", outcome, words.get(outcome, ""), thresholds, (key,))
+
+
+def _training(values: Values) -> Statement:
+    """A size without a threshold: what it does is in reliability, separation and the noise ceiling."""
+    key = _protocol(values, "training_noise")
+    value, outcome, words = values.get(key), NOT_MEASURED, ""
+    if value is not None and value.is_measured:
+        outcome, words = YES, f"training a model again moves its score by {shown(value)} (standard deviation)"
+    subject = "how much training a model again would change"
+    return Statement("training", subject, outcome, words, {}, (key,))
+
+
+def _agreement(values: Values, settings: Cards) -> Iterator[Statement]:
+    for key, words in _TAUS.items():
+        outcome = side(values.get(key), settings.agrees)
+        ceiling_key = key.replace("tau", "tau_ceiling", 1)
+        ceiling = values.get(ceiling_key)
+        if outcome == NO and ceiling is not None and ceiling.is_measured and ceiling.number < settings.agrees:
+            outcome = NOT_KNOWN  # noise alone keeps the tau below the threshold, whatever the benchmarks measure
+        stem = {YES: "agrees with the other benchmarks", NO: "agrees little with the other benchmarks"}.get(outcome, "")
+        subject = f"whether it agrees with the other benchmarks {words}"
+        said = f"{stem} {words}" if stem else ""
+        yield Statement("agrees", subject, outcome, said, {"agrees": settings.agrees}, (key, ceiling_key))
+
+
+def _signal(values: Values) -> Statement:
+    """The first common point from which on the mean is above chance for good is itself from interval ends."""
+    value, key = values.get("signal_from"), "signal_from"
+    subject = "when in training it rises above chance"
+    at_end = values.get("signal_at_end")
+    if at_end is not None and at_end.is_measured and at_end.number == 0:
+        return Statement("signal", subject, NO, "no model ends training above chance", {}, ("signal_at_end",))
+    if value is None or not value.is_measured:
+        return Statement("signal", subject, NOT_MEASURED, "", {}, (key,))
+    first = value.basis.get("first common point")
+    tokens = tokens_words(value.number)
+    if first is not None and value.number <= float(first):
+        return Statement("signal", subject, YES, f"above chance from the first common point on ({tokens})", {}, (key,))
+    return Statement("signal", subject, NO, f"no lasting signal before {tokens} of training", {}, (key,))
+
+
+def _settled(values: Values) -> Statement:
+    """Settled for sure by the upper end of the interval, where that is before the end of training.
+
+    Where the last common point of the models is not the end of training, their final order is not known.
+    """
+    value, key = values.get("settled_from"), "settled_from"
+    subject = "when in training its order settles"
+    outcome, words = NOT_MEASURED, ""
+    if value is not None and value.is_measured:
+        outcome, last = NOT_KNOWN, value.basis.get("last checkpoint")
+        if value.interval is not None and last is not None and value.interval[1] < float(last):
+            outcome, words = YES, f"its order settles by {tokens_words(value.interval[1])} of training"
+    return Statement("settled", subject, outcome, words, {}, (key,))
+
+
+def _steady(values: Values) -> Statement:
+    """The signal report's test against a random walk, at a false discovery rate of 5% over its benchmarks. That scores
+    do not rise steadily is never said."""
+    value, key = values.get("steady"), "steady"
+    outcome, words = NOT_MEASURED, ""
+    if value is not None and value.is_measured:
+        outcome = YES if value.number else NOT_KNOWN
+        words = "its scores rise more steadily than a random walk" if value.number else ""
+    return Statement("steady", "whether its scores rise steadily in training", outcome, words, {}, (key,))
+
+
+def _ready(values: Values, settings: Cards) -> Statement:
+    """Above chance for good, and its order settled, by an early share of training: the interval of when the order
+    settles, from the point on at which the mean is above chance, is on one side of that share."""
+    keys = ("settled_from", "signal_from", "signal_at_end")
+    settled, starts, at_end = (values[key] if key in values and values[key].is_measured else None for key in keys)
+    subject, thresholds = "whether it is ready early in training", {"early": settings.early}
+    if at_end is not None and at_end.number == 0:
+        return Statement("ready", subject, NO, "not above chance", thresholds, keys)
+    known = settled or starts
+    last = None if known is None else known.basis.get("last checkpoint")
+    if known is None or last is None:
+        return Statement("ready", subject, NOT_MEASURED if known is None else NOT_KNOWN, "", thresholds, keys)
+    # where chance is known and the models' mean never stays above it, no share of training is surely enough
+    rises = (0.0, 0.0 if at_end is None else 1.0) if starts is None else (starts.number / float(last),) * 2
+    ends = (0.0, float(last)) if settled is None or settled.interval is None else settled.interval
+    low, high = (max(rise, end / float(last)) for rise, end in zip(rises, ends, strict=True))
+    if high <= settings.early and high < 1:
+        return Statement("ready", subject, YES, f"by {100 * high:.0f}% of training", thresholds, keys)
+    if low > settings.early:
+        return Statement("ready", subject, NO, f"not before {100 * low:.0f}% of training", thresholds, keys)
+    return Statement("ready", subject, NOT_KNOWN, "", thresholds, keys)
+
+
+def _bias(values: Values, settings: Cards) -> Statement:
+    value, key = values.get("bias"), "bias"
+    outcome, words = NOT_MEASURED, ""
+    if value is not None and value.is_measured:
+        outcome = NOT_KNOWN
+        if value.interval is not None and value.interval[0] > 0:
+            low = decimal(100 * value.interval[0], 1)
+            outcome, words = YES, f"test text seen in pretraining raises it by at least {low} points"
+        elif value.interval is not None and max(map(abs, value.interval)) < settings.bias:
+            size = f"{100 * settings.bias:g}"
+            outcome, words = NO, f"test text seen in pretraining changes it by less than {size} points"
+    subject = "whether test text seen in pretraining changes it"
+    return Statement("bias", subject, outcome, words, {"bias": settings.bias}, (key,))
+
+
+def _leakage(values: Values, settings: Cards) -> Statement:
+    """Exact counts: every row of the splits was compared."""
+    keys = ("train_leakage", "validation_leakage", "test_duplicates")
+    known = [values[key] for key in keys if key in values and values[key].is_measured]
+    subject = "whether its splits overlap"
+    if not known:
+        return Statement("leakage", subject, NOT_MEASURED, "", {"leakage": settings.leakage}, keys)
+    over = [value for value in known if value.number > settings.leakage]
+    parts = {value.key: f"{value.quantity.label.lower()}: {shown(value)}" for value in over}
+    repeated = parts.pop("test_duplicates", "")
+    clauses = [f"its published splits share rows, which were removed ({', '.join(parts.values())})"] if parts else []
+    clauses += [f"its test rows repeat ({repeated})"] if repeated else []
+    words = " and ".join(clauses) or "its published splits hardly share rows"
+    thresholds = {"leakage": settings.leakage}
+    return Statement("leakage", subject, YES if over else NO, words, thresholds, keys)
+
+
+def _prompts(values: Values, settings: Cards) -> Statement:
+    key = "prompt_range"
+    outcome = side(values.get(key), settings.prompt)
+    size = f"{settings.prompt:g}"
+    words = {YES: f"its scores differ by {size} or more between prompts", NO: f"prompts change it by less than {size}"}
+    subject = "how much it depends on the prompt"
+    return Statement("prompts", subject, outcome, words.get(outcome, ""), {"prompt": settings.prompt}, (key,))
+
+
+def _suspicious(values: Values, settings: Cards) -> Statement:
+    """Counted are items that are certain: the correction for their number is the interval."""
+    key = _protocol(values, "negative_items")
+    value, outcome, words = values.get(key), NOT_MEASURED, ""
+    if value is not None and value.is_measured:
+        number, items = int(value.number), int(value.basis["items"])
+        outcome = YES if number > settings.suspicious * items else NO
+        words = f"{count(number, 'item')} of {items} work{'s' if number == 1 else ''} against it"
+    thresholds = {"suspicious": settings.suspicious}
+    subject = "which items work against it"
+    return Statement("suspicious", subject, outcome, words, thresholds, (key,))
+
+
+def _ceiling(values: Values, settings: Cards) -> Statement:
+    key = _protocol(values, "at_best")
+    value, outcome, words = values.get(key), NOT_MEASURED, ""
+    if value is not None and value.is_measured:
+        number, models = int(value.number), int(value.basis["models"])
+        outcome = YES if number > settings.at_best * models else NO
+        words = f"{number} of {count(models, 'model')} {'is' if number == 1 else 'are'} at its ceiling"
+    thresholds = {"at_best": settings.at_best}
+    subject = "whether it is at its ceiling"
+    return Statement("ceiling", subject, outcome, words, thresholds, (key,))

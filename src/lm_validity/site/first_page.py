@@ -1,0 +1,469 @@
+"""A site: its first page (three answers, the table of all benchmarks, folds), the cards, and each report's own page."""
+
+import re
+import shutil
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from markupsafe import Markup
+
+from lm_validity.config.load import Run
+from lm_validity.config.sections import Cards
+from lm_validity.errors import InputError
+from lm_validity.files import read_json, write_text
+from lm_validity.pages.page import Link, PageDocument, Words, asset, from_template, legend_of, vega_script, write_html
+from lm_validity.pages.svg import Axis, decimal, dot, rug, shortened, svg, text, ticks
+from lm_validity.site.cards.panels import (
+    EMPTY,
+    NAMES,
+    Cell,
+    apart_cell,
+    bias_cell,
+    drawn_taus,
+    gap_cell,
+    in_points,
+    lowest_tau,
+    outcome,
+    percent,
+    plain,
+    scores_cell,
+    steady_cell,
+    tau_cell,
+)
+from lm_validity.site.cards.values import CardSources, shown
+from lm_validity.site.cards.verdict import NOT_MEASURED, Mark
+from lm_validity.site.cards.write import FOLDER, Card, gaps, make_card, write_cards
+from lm_validity.tables.schema import PROTOCOLS
+from lm_validity.tables.sheets import read_models
+from lm_validity.words import count, scale_of
+
+ORDER = ("beside", "agreement", "factors", "readiness", "signal", "items", "bias", "computation", "data")
+SYNTHETIC = "The models of this run are synthetic. They live in a miniature world, made for trying out the workflow."
+ANSWERS = 3  # on the first page
+# reports whose first answers come before any second answer; of the others in the order of ORDER
+FIRST = ("beside", "readiness", "agreement", "signal", "bias")
+LONG = 40  # benchmarks, above which they stand in groups
+LEAST_IN_GROUP = 5  # whose names begin alike
+LONGEST = 34  # letters of a benchmark's name in the table
+
+
+def build_site(
+    report_folders: Sequence[str | Path],
+    output: str | Path,
+    *,
+    cards: CardSources | None = None,
+    missing: Sequence[str] = (),
+    name: str = "",
+    about: str = "",
+) -> Path:
+    """Write the first page (`output`/index.html, which is returned), the cards, and each report's own page.
+
+    Figures and tables are copied to `output`/<report>/{figures,tables}, unless they are there. `missing` lists what an
+    unfinished run lacks (cells, reports): named on every page. `name`: of the run; `about`: sentences under the title.
+    Raises InputError where a folder holds no report.
+    """
+    output = Path(output)
+    documents = {}
+    for folder in map(Path, report_folders):
+        path = folder / "page.json"
+        if not path.is_file():
+            raise InputError(f"{path}: no such file.", "run `lm-validity report ...` into that folder first.")
+        document = read_json(path)
+        documents[document["name"]] = document
+        for kind in ("figures", "tables"):
+            if (folder / kind).is_dir() and folder != output / document["name"]:
+                shutil.copytree(folder / kind, output / document["name"] / kind, dirs_exist_ok=True)
+    if not documents:
+        raise InputError("no report to build a site from.", "name at least one report folder.")
+    names = sorted(documents, key=lambda each: (ORDER.index(each) if each in ORDER else len(ORDER), each))
+    links = [Link(documents[each]["title"], f"{each}/index.html") for each in names]
+    made = [make_card(cards, each) for each in cards.sheet["benchmark"]] if cards else []
+    first = Link("Benchmarks" if made else "Answers", "index.html")
+
+    def seen_from(up: str) -> list[Link]:
+        return [link._replace(href=f"{up}{link.href}") for link in (first, *links)]
+
+    for each in names:
+        write_html(
+            documents[each], output / each, navigation=seen_from("../"), missing=missing, vega="../assets/vega.js"
+        )
+        (output / each / "assets" / "vega.js").unlink(missing_ok=True)
+    if any(section["figures"] for document in documents.values() for section in document["sections"]):
+        write_text(output / "assets" / "vega.js", vega_script())
+    folders = write_cards(made, output / FOLDER, seen_from("../../"), missing) if made else {}
+    page = first_page([documents[each] for each in names], cards, made, folders, name, about)
+    write_text(
+        output / "index.html", from_template("index.html.j2", navigation=seen_from(""), missing=list(missing), **page)
+    )
+    return output / "index.html"
+
+
+def about_run(run: Run) -> str:
+    """What the site of a run says under its title: that its models are synthetic, where all are the miniature's."""
+    paths = [*(row.path for row in run.models.values()), *(row.path for row in run.language_models.values())]
+    return SYNTHETIC if paths and all(map(run.is_miniature, paths)) else ""
+
+
+def first_page(
+    documents: Sequence[PageDocument],
+    sources: CardSources | None,
+    cards: Sequence[Card],
+    folders: Mapping[str, str],
+    name: str,
+    about: str,
+) -> dict[str, Any]:
+    """What `index.html.j2` shows; `folders`: of each card, by benchmark."""
+    table = benchmark_table(sources, cards, folders) if sources and cards else None
+    answers = chosen_answers(documents)
+    pictures = [cell.picture for row in table.rows for cell in row.cells] if table else []
+    columns = [column.key for column in table.columns] if table else []
+    how_many = f"these {len(cards)}" if len(cards) > 1 else "this" if cards else "these"
+    benchmarks = "benchmark" if len(cards) == 1 else "benchmarks"
+    lead = [f"The run {name}."] if name else []
+    lead += [_population(sources, cards)] if sources and cards else []
+    return {
+        "title": f"How far can {how_many} {benchmarks} be trusted?",
+        "about": " ".join([*lead, about]).strip(),
+        "style": asset("page.css") + _tabs_style(columns),
+        "answers": answers,
+        "not_measured": _invitation(sources, cards),
+        "table": table,
+        "legend": legend_of(pictures),
+        "rules": _rules(sources.settings, columns) if sources else [],
+        "unmeasured": _unmeasured(cards),
+        "limits": [(document["title"], document["notes"]) for document in documents if document["notes"]],
+        "documents": documents,
+        "outcome": outcome,
+        "words": Words(),
+    }
+
+
+def chosen_answers(documents: Sequence[PageDocument]) -> list[dict[str, Any]]:
+    """At most three answers: the first of each study, then their second ones; shown in the order of the studies."""
+    every = [
+        (place, document, answer) for document in documents for place, answer in enumerate(document.get("answers", ()))
+    ]
+
+    def urgency(entry: tuple[int, PageDocument, dict[str, Any]]) -> tuple[int, int]:
+        place, document, _ = entry
+        return (place, FIRST.index(document["name"])) if document["name"] in FIRST else (place + 1, len(FIRST))
+
+    kept = sorted(every, key=urgency)[:ANSWERS]
+    return [
+        answer | {"href": f"{document['name']}/index.html"}
+        for place, document, answer in every
+        if any(answer is chosen for _, _, chosen in kept)
+    ]
+
+
+def _population(sources: CardSources, cards: Sequence[Card]) -> str:
+    """`61 models of 6 families, 0.1 to 14.8 billion parameters. Direct and train before test.`"""
+    models = sources.last_scores["model"].unique()
+    words = count(len(models), "model")
+    sheet = None if sources.models is None else read_models(sources.models)
+    if sheet is not None:
+        families = sheet.loc[sheet["model"].isin(models), "family"].dropna().nunique()
+        words += f" of {count(families, 'family', 'families')}" if families else ""
+    sizes = [sources.sizes[model] for model in models if sources.sizes.get(model)]
+    if sizes:
+        factor, unit = scale_of(max(sizes))
+        words += f", up to {max(sizes) * factor:.3g} {unit} parameters"
+    used = [NAMES[protocol] for protocol in PROTOCOLS if any(card.value(f"models.{protocol}") for card in cards)]
+    return f"{words}. {' and '.join(used).capitalize()}{' scores only' if len(used) == 1 else ''}."
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# The table of all benchmarks: one question a column.
+
+
+@dataclass(frozen=True)
+class Column:
+    """`question` is its heading, `hint` a line below it, `short` its tab on a telephone. `cell`: of a card. `scale`,
+    `ticks` (value, what is written) and `kind` of its marks: of the axis under its heading and of the strips of groups.
+    """
+
+    key: str
+    question: str
+    hint: str
+    short: str
+    cell: Callable[[Card], Cell]
+    width: int = 0
+    scale: Axis | None = None
+    ticks: Sequence[tuple[float, str]] = ()
+    kind: str = "k"
+
+    @property
+    def axis(self) -> Markup:
+        """The numbers under the heading."""
+        if self.scale is None:
+            return Markup()
+        marks = [
+            text(self.scale(at), 11, words, "", _anchor(self.scale(at), self.width))
+            for at, words in self.ticks
+            if words
+        ]
+        return svg(self.width, 13, "", *marks).replace('role="img" aria-label=""', 'aria-hidden="true"')
+
+
+def _anchor(x: float, width: float) -> str:
+    return "start" if x < 8 else "end" if x > width - 12 else "middle"
+
+
+class Row(NamedTuple):
+    """A benchmark, or a group of them: its name, how it is written, its category, where its card lies ("": a group),
+    its cells, the group that it belongs to or is, how many are in it, and its answers for the filters."""
+
+    name: str
+    written: str
+    category: str
+    href: str
+    cells: list[Cell]
+    group: str = ""
+    members: int = 0
+    answers: str = ""
+
+
+@dataclass(frozen=True)
+class BenchmarkTable:
+    """`sorted_by`: the key of a column. `absent`: questions that nobody measured. `groups`: how many there are.
+    `filters`: (question and answer, what it is called) of those that some benchmarks have."""
+
+    columns: Sequence[Column]
+    rows: Sequence[Row]
+    sorted_by: str
+    absent: Sequence[str]
+    groups: int
+    filters: Sequence[tuple[str, str]]
+
+
+_FILTERS = {
+    ("ranks", "no"): "ranks unlike the others",
+    ("apart", "yes"): "tells similar models apart",
+    ("apart", "no"): "cannot separate most",
+    ("ranks", "not known"): "not known",
+}
+
+
+def benchmark_table(sources: CardSources, cards: Sequence[Card], folders: Mapping[str, str]) -> BenchmarkTable:
+    """The table, sorted by agreement, else by how steadily scores rise; columns that nobody measured are left out. Of
+    more than 40 benchmarks those of a group stand below its row, and scores are left to the cards."""
+    columns, rows, absent = [], {card.benchmark: list[Cell]() for card in cards}, []
+    is_long = len(cards) > LONG
+    for column in _columns(sources, cards)[int(is_long) :]:
+        cells = {card.benchmark: column.cell(card) for card in cards}
+        if all(cell == EMPTY for cell in cells.values()):
+            absent.append(column.question)
+            continue
+        columns.append(column)
+        for benchmark, cell in cells.items():
+            rows[benchmark].append(cell)
+    keys = [column.key for column in columns]
+    sorted_by = next((key for key in ("ranks", "steady", "apart", "scores") if key in keys), "")
+    groups = groups_of(cards) if is_long else {}
+    listed = [
+        Row(
+            card.benchmark,
+            shortened(card.benchmark, LONGEST),
+            shown(value) if (value := card.value("category")) is not None else "",
+            f"{FOLDER}/{folders[card.benchmark]}/index.html",
+            rows[card.benchmark],
+            groups.get(card.benchmark, ""),
+            answers="".join(f"{key}:{card.verdict.marks[key].outcome};" for key in ("ranks", "apart")),
+        )
+        for card in cards
+    ]
+
+    def place(row: Row) -> tuple[bool, float]:
+        sort = row.cells[keys.index(sorted_by)].sort if sorted_by else None
+        return (sort is None, -(sort or 0.0))
+
+    inside: dict[str, list[Row]] = {}
+    for row in sorted(listed, key=place):
+        inside.setdefault(row.group, []).append(row)
+    alone = inside.pop("", [])
+    above = [
+        Row(name, shortened(name, LONGEST), "", "", _group_cells(columns, members), name, len(members))
+        for name, members in inside.items()
+    ]
+    ordered = [each for row in sorted([*alone, *above], key=place) for each in (row, *inside.get(row.group, ()))]
+    filters = [(f"{key}:{answer}", words) for (key, answer), words in _FILTERS.items()
+               if is_long and any(f"{key}:{answer};" in row.answers for row in listed)]  # fmt: skip
+    return BenchmarkTable(columns, ordered, sorted_by, absent, len(above), filters)
+
+
+def groups_of(cards: Sequence[Card]) -> dict[str, str]:
+    """The group of each benchmark that has one: how the names of at least five begin, else a category of several."""
+    begins = {card.benchmark: re.split(r"[_:/|-]", card.benchmark)[0] for card in cards}
+    many = {begin for begin, number in Counter(begins.values()).items() if number >= LEAST_IN_GROUP}
+    found = {benchmark: begin for benchmark, begin in begins.items() if begin in many}
+    categories = {card.benchmark: shown(value) for card in cards
+                  if card.benchmark not in found and (value := card.value("category")) is not None}  # fmt: skip
+    several = {name for name, number in Counter(categories.values()).items() if 1 < number < len(cards)}
+    return found | {benchmark: name for benchmark, name in categories.items() if name in several}
+
+
+def _group_cells(columns: Sequence[Column], members: Sequence[Row]) -> list[Cell]:
+    """Of a group: a tick for each benchmark, a dot for their median, and how many have each answer."""
+    cells = []
+    for place, column in enumerate(columns):
+        found = [row.cells[place] for row in members]
+        values = [cell.sort for cell in found if cell.sort is not None]
+        answers = Counter(cell.mark.outcome for cell in found if cell.mark is not None)
+        middle = float(np.median(values)) if values else None
+        picture, words = Markup(), ""
+        if column.scale is not None and values:
+            assert middle is not None
+            marks = [ticks(column.scale, [at for at, _ in column.ticks], 2, 22)]
+            marks += [rug(column.scale, values, 6, 18, column.kind), dot(column.scale(middle), 12, column.kind, 3.8)]
+            label = (
+                f"{len(values)} benchmarks: median {decimal(middle)}, {decimal(min(values))} to {decimal(max(values))}"
+            )
+            picture = svg(column.width, 24, label, *marks)
+        elif column.key == "gap" and values:
+            ends = [cell.words for cell in found if cell.sort in (min(values), max(values))]
+            words = " to ".join(sorted({ends[0], ends[-1]}, key=lambda end: float(end.split()[0])))
+        cells.append(Cell(middle, picture, None, words, tuple(sorted(answers.items()))))
+    return cells
+
+
+def _columns(sources: CardSources, cards: Sequence[Card]) -> list[Column]:
+    values = [card.values for card in cards]
+    trained = any("train_before_test" in drawn_taus(card.values, "tau") for card in cards)
+    low = lowest_tau(values, ("tau.direct", "tau.train_before_test"))
+    low_similar = lowest_tau(values, ("tau_within_2.direct",))
+    wide = 200 if trained else 150
+    gap = max((value.number for card in cards for key in ("direct", "train_before_test") if in_points(card.values)
+               and (value := card.value(f"smallest_difference.{key}")) is not None), default=1.0)  # fmt: skip
+    sizes = any(
+        card.value("separated_within_2.direct") or card.value("separated_within_2.train_before_test") for card in cards
+    )
+    pairs = "pairs at most 2× apart in size" if sizes else "all pairs of models"
+
+    def mark(card: Card, question: str) -> Mark:
+        return card.verdict.marks[question]
+
+    def tau_ticks(lowest: float) -> list[tuple[float, str]]:
+        return [(lowest, ""), *((each, plain(each)) for each in (-0.5, 0.0, 0.5, 1.0) if each >= lowest)]
+
+    kind = "t" if trained and not any("direct" in drawn_taus(card.values, "tau") for card in cards) else "d"
+    columns = [
+        Column("scores", "What do scores look like?", "one tick for each model", "Scores",
+               lambda card: scores_cell(sources, card.benchmark, card.values), 118, Axis(0, 1, 1, 117),
+               [(0, "0"), (0.5, "0.5"), (1, "1")]),
+        Column("ranks", "Does it rank models like the others?", "agreement (tau), all models", "Ranks like others?",
+               lambda card: tau_cell(card.values, "tau", mark(card, "ranks"), low, wide), wide,
+               Axis(low, 1, 5, wide - 5), tau_ticks(low), kind),
+        Column("similar", "And models of similar size?", "agreement, at most 2× apart", "…of similar size?",
+               lambda card: tau_cell(card.values, "tau_within_2", mark(card, "ranks similar"), low_similar, 150), 150,
+               Axis(low_similar, 1, 5, 145), tau_ticks(low_similar), kind),
+        Column("apart", "Does it tell similar models apart?" if sizes else "Does it tell models apart?", pairs,
+               "Tells apart?", lambda card: apart_cell(card.values, mark(card, "apart")), 112, Axis(0, 1, 5, 107),
+               [(0, "0%"), (0.5, "50%"), (0.8, "80%"), (1, "")]),
+        Column("gap", "How small a gap does it see?", "points, found 4 times in 5", "Smallest gap",
+               lambda card: gap_cell(card.values, gap)),
+        Column("steady", "Do scores rise steadily in training?", "mean score of the models", "Rises steadily?",
+               lambda card: steady_cell(sources, card.benchmark, card.values, mark(card, "steady"))),
+        Column("ready", "Is it ready early?", "above chance, order settled", "Ready early?", _ready_cell),
+        Column("bias", "Does seen test text change it?", "points of its score", "Seen test text",
+               lambda card: bias_cell(card.values, mark(card, "bias"))),
+    ]  # fmt: skip
+    return [column for column in columns if not (column.key == "similar" and trained)]
+
+
+def _ready_cell(card: Card) -> Cell:
+    mark = card.verdict.marks["ready"]
+    if mark.outcome == NOT_MEASURED:
+        return EMPTY
+    settled = card.value("settled_from") or card.value("signal_from")
+    return Cell(None if settled is None else settled.number, mark=mark)
+
+
+def _tabs_style(keys: Sequence[str]) -> str:
+    """On narrow screens the tab that is chosen shows its column."""
+    rules = [
+        f"#q-{key}:checked~table.m .c-{key}{{display:table-cell}}"
+        f"#q-{key}:checked~.tabs label[for=q-{key}]{{background:var(--ink);color:var(--paper);border-color:var(--ink)}}"
+        f"#q-{key}:focus-visible~.tabs label[for=q-{key}]{{outline:2px solid var(--accent);outline-offset:2px}}"
+        for key in keys
+    ]
+    return f"@media(max-width:1000px){{{''.join(rules)}}}" if keys else ""
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# The folds.
+
+
+def _rules(limits: Cards, columns: Sequence[str]) -> list[tuple[str, str]]:
+    """What the words of the table mean, by question."""
+    meanings = {
+        "ranks": ("Ranks like the others", f"The mean agreement (Kendall's tau) with the other benchmarks is at least "
+                  f"{limits.agrees:g}. No is said only where noise would allow that. Direct: each model as it is. "
+                  "Trained first: train before test. The noise ceiling is the agreement that would be seen if all "
+                  "benchmarks ordered the models identically and only item noise differed."),
+        "apart": ("Tells apart", f"At least {percent(limits.separated)} of the pairs of models have scores that differ "
+                  f"by more than noise. No: fewer than {percent(limits.not_separated)}. In part: between the two."),
+        "gap": ("Smallest gap", "Two models this far apart are told apart four times out of five by a test that "
+                "ignores which items they share."),
+        "steady": ("Steady", "Scores rise more steadily than a random walk (false discovery rate 5%). That they do "
+                   "not is never said."),
+        "ready": ("Ready early", f"By {percent(limits.early)} of training the mean score is above chance for good, "
+                  "and models that can be told apart are nearly in their final order."),
+        "bias": ("Seen test text", "Yes: having read the test's texts in pretraining raises the score. No: it changes "
+                 f"it by less than {100 * limits.bias:g} points."),
+    }  # fmt: skip
+    return [meanings[key] for key in columns if key in meanings]
+
+
+class Lacking(NamedTuple):
+    """Values that are not measured for one reason, and of how many benchmarks, in words."""
+
+    labels: list[str]
+    of: str
+    reason: str
+    command: str
+
+
+def _unmeasured(cards: Sequence[Card]) -> list[Lacking]:
+    """What the cards do not have, by reason, with the labels of each once; the commonest reasons first."""
+    labels: dict[tuple[str, str], list[str]] = {}
+    numbers: Counter[tuple[str, str]] = Counter()
+    for card in cards:
+        for gap in gaps(list(card.values.values())):
+            numbers[gap.reason, gap.command] += 1
+            labels.setdefault((gap.reason, gap.command), []).extend(gap.labels)
+    return [
+        Lacking(
+            list(dict.fromkeys(labels[why])),
+            "each benchmark" if number == len(cards) else f"{number} of {len(cards)} benchmarks",
+            *why,
+        )
+        for why, number in numbers.most_common()
+    ]
+
+
+def _invitation(sources: CardSources | None, cards: Sequence[Card]) -> str:
+    """The one line on what was not measured; "" where every study took part."""
+    if sources is None or not cards:
+        return ""
+    numbers = {
+        protocol: max((value.number for card in cards if (value := card.value(f"models.{protocol}"))), default=0)
+        for protocol in PROTOCOLS
+    }
+    first, then = numbers.values()
+    if 0 < then < first and not any("train_before_test" in drawn_taus(card.values, "tau") for card in cards):
+        return (
+            f"{then:.0f} of {first:.0f} models are trained first so far. Their dots come once an interval can be given."
+        )
+    if "agreement" in sources.results and not then:
+        return "Is the first model better, or only better prepared for these tests? Direct scores cannot say."
+    if "agreement" not in sources.results:
+        return "Do the benchmarks agree on which model is better? That needs scores of three models on two benchmarks."
+    if "signal" not in sources.results:
+        return "Do scores rise steadily in training? That needs scores of three checkpoints of a model."
+    if "bias" not in sources.results:
+        return "Does having seen test text change scores? That needs models trained with and without it."
+    return ""

@@ -1,0 +1,466 @@
+"""The readiness report: does a group of models lead at equal compute, and is the lead gone once all are prepared?"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from markupsafe import Markup
+
+from lm_validity.config.groups import Group, parse_group
+from lm_validity.config.sections import Agreement
+from lm_validity.errors import InputError
+from lm_validity.pages import svg
+from lm_validity.pages.page import Finding, Lede, Page, Panel, Part, Picture, Section, Table, write_report
+from lm_validity.statistics import holm, section_generator
+from lm_validity.studies.agreement.data import selected_on_test
+from lm_validity.studies.agreement.score_matrix import ScoreMatrix, read_score_matrix
+from lm_validity.studies.agreement.statistics.noise import cluster_numbers
+from lm_validity.studies.agreement.statistics.ranking import finite_mean
+from lm_validity.studies.agreement.statistics.readiness import (
+    LEAST_FAMILIES,
+    LEAST_FAMILIES_A_SIDE,
+    compute_terms,
+    enough_families,
+    group_effect,
+    knots_within,
+    leads_of_families,
+    outside_overlap,
+    without_families,
+)
+from lm_validity.summaries import Missing, as_columns, is_known, known, number, page_only
+from lm_validity.tables.schema import PROTOCOLS
+from lm_validity.tables.sheets import group_members
+from lm_validity.words import Reason, ReasonCode, count, explain_protocols, listing, with_names
+
+Value = float | Missing
+Range = tuple[float, float] | Missing
+DIRECT, TRAINED = PROTOCOLS
+MOST_DRAWN = 12  # benchmarks of the slopes
+NO_LEAD = Reason("The group cannot be told from compute here, or no score is known.", ReasonCode.TOO_FEW)
+NO_ERROR = Reason("There are too few models or families for a standard error.", ReasonCode.TOO_FEW)
+FEW_FAMILIES = Reason(
+    f"An interval needs at least {LEAST_FAMILIES} families of models, {LEAST_FAMILIES_A_SIDE} with members in the "
+    f"group and {LEAST_FAMILIES_A_SIDE} with members outside.",
+    ReasonCode.TOO_FEW,
+)
+ONE_BENCHMARK = Reason("There is one benchmark only.", ReasonCode.NONE)
+ALL_TOGETHER = Reason("It is of all benchmarks together.", ReasonCode.NONE)
+UNBOUNDED = Reason("The bootstrap over families refuses no value on one side.", ReasonCode.NO_INTERVAL)
+NOT_ONE_FAMILY = Reason("The group is not one family.", ReasonCode.NONE)
+
+
+@dataclass(frozen=True)
+class Fit:
+    """A group's lead in points of a score that is a fraction, under a protocol, or the change of it; interval and p by
+    families."""
+
+    value: Value
+    standard_error: Value
+    interval: Range
+    p: Value
+
+
+@dataclass(frozen=True)
+class Check:
+    """The leads, and the change, under another choice: a straight line, or the larger of both scores as the prepared
+    one."""
+
+    lead: dict[str, Value]
+    change: Value
+
+
+@dataclass(frozen=True)
+class Gap:
+    """On one benchmark, or what all have in common. `change`: after minus direct.
+
+    p_adjusted: of the change, Holm's over the benchmarks. without_family: the change. placebo_rank: of the change of a
+    group that is one family, 1 = falls most, among `placebo_families` as groups of their own.
+    """
+
+    models: int
+    lead: dict[str, Fit]
+    change: Fit
+    p_adjusted: Value
+    checks: dict[str, Check]
+    without_family: dict[str, Value]
+    placebo_rank: Value
+    placebo_families: int | Missing
+
+
+@dataclass(frozen=True)
+class GroupSummary:
+    """`models`: of known compute and side; `unknown`: others with scores. `alone`: models beyond the computes of the
+    other side, on which its line is an extrapolation."""
+
+    group: str
+    models: dict[str, int]
+    families: dict[str, int]
+    alone: dict[str, int]
+    unknown: int
+    knots: list[float]
+    together: Gap | Missing
+    benchmarks: dict[str, Gap]
+    words: str = page_only()
+    prepared: str = page_only()
+
+    @property
+    def shown(self) -> list[tuple[str, Gap]]:
+        """What the page shows by name, the benchmarks together first; there is at least one."""
+        together = [] if isinstance(self.together, Missing) else [("all together", self.together)]
+        return [*together, *self.benchmarks.items()]
+
+
+@dataclass(frozen=True)
+class ReadinessSummary:
+    """The readiness report."""
+
+    models: int
+    groups: list[GroupSummary]
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class _Compared:
+    """The models of known compute and side: `side` 1 in the group, `families` numbers, `terms` of the line that bends
+    and `straight` of the one that does not."""
+
+    side: np.ndarray
+    families: np.ndarray
+    family_names: list[str]
+    terms: np.ndarray
+    straight: np.ndarray
+    rng: np.random.Generator
+
+    def fit(self, scores: np.ndarray) -> Fit:
+        effect = group_effect(scores, self.side, self.terms, self.families, self.rng)
+        few = not enough_families(self.side, self.families, scores, self.terms)
+        why = FEW_FAMILIES if few else UNBOUNDED
+        value = known(effect.value, NO_LEAD)
+        error = value if isinstance(value, Missing) else known(effect.standard_error, NO_ERROR)
+        interval = error if isinstance(error, Missing) else known(effect.low, why)
+        ends = interval if isinstance(interval, Missing) else (effect.low, effect.high)
+        return Fit(value, error, ends, error if isinstance(error, Missing) else known(effect.p, why))
+
+    def lead(self, scores: np.ndarray, terms: np.ndarray) -> Value:
+        return known(group_effect(scores, self.side, terms, self.families, None).value, NO_LEAD)
+
+
+def report_readiness(
+    scores: str | Path,
+    models: str | Path,
+    benchmarks: str | Path,
+    output: str | Path,
+    section: Agreement,
+    plan: str | Path | None = None,
+    seed: int = 0,
+) -> None:
+    """Write summary.json, results, tables and the page of the readiness report under `output`.
+
+    Raises InputError where the section names no group, as `read_score_matrix` and `members`, and where no benchmark
+    has scores under both protocols.
+    """
+    if not section.groups:
+        raise InputError("report readiness: no group.", "name one with --group, or in agreement.groups.")
+    parsed = [parse_group(text) for text in section.groups]
+    matrix = read_score_matrix(scores, models, benchmarks, plan, groups=parsed)
+    parts = [
+        readiness(
+            matrix,
+            group,
+            np.array(group_members(matrix.model_facts, group, models), dtype=float),
+            section.knots,
+            seed,
+            place,
+        )
+        for place, group in enumerate(parsed, 1)
+    ]
+    summaries = [part.summary["group"] for part in parts]
+    notes = tuple(dict.fromkeys([*matrix.notes, *(note for part in parts for note in part.notes)]))
+    page = Page(
+        name="readiness",
+        title="Readiness gap",
+        question="Does a group of models lead because it can do more, or because it was prepared for the test? "
+        f"{explain_protocols(matrix.protocols, own=matrix.trained_here)}",
+        lede=_lede(summaries[0]),
+        picture=Picture(
+            _slopes(summaries[0]),
+            "The group's lead at equal compute, in points: direct on the left, train before test on the right. "
+            "Vertical lines: 95% intervals over families.",
+        ),
+        panels=[part.panel for part in parts if part.panel],
+        findings=[finding for part in parts for finding in part.findings if finding],
+        sections=[part.section for part in parts if part.section],
+        notes=notes,
+    )
+    write_report(page, ReadinessSummary(len(matrix.models), summaries, notes), output)
+
+
+def readiness(
+    matrix: ScoreMatrix, group: Group, side: np.ndarray, knots: Sequence[float], seed: int, place: int
+) -> Part:
+    """A group's leads at equal compute under both protocols, and what changes.
+
+    `side`: (models,) 1 in it, 0 outside, NaN unknown. `place`: of the group, for the names of files. Over the cells
+    known under both protocols, of models of known compute, on benchmarks whose scores are fractions. Raises InputError
+    where there are none.
+    """
+    compute = matrix.sizes()[1]
+    compared = np.isfinite(compute) & np.isfinite(side)
+    in_both = np.logical_and.reduce([np.isfinite(matrix.value[p]) for p in PROTOCOLS]) & compared[:, None]
+    used = np.flatnonzero(matrix.fractions & in_both.any(axis=0))
+    if not len(used):
+        raise InputError(
+            f"group {group.text!r}: no benchmark has scores under both protocols of models of known compute.",
+            "the change of a lead needs direct and train-before-test scores, as fractions.",
+        )
+    direct, after = (np.where(in_both, matrix.oriented(p), np.nan)[compared][:, used] for p in PROTOCOLS)
+    side, compute, families = side[compared], compute[compared], matrix.families[compared]
+    labels = np.array(matrix.labels)[compared]
+    numbers = cluster_numbers(families)
+    named = [family or label for family, label in zip(families, labels, strict=True)]
+    data = _Compared(
+        side=side,
+        families=numbers,
+        family_names=[named[np.flatnonzero(numbers == one)[0]] for one in np.unique(numbers)],
+        terms=compute_terms(compute, knots),
+        straight=compute_terms(compute, ()),
+        rng=section_generator(f"readiness {group.text}", seed),
+    )
+
+    # each benchmark, with Holm's adjustment over them, and what all have in common
+    gaps = {matrix.benchmarks[j]: _gap(direct[:, k], after[:, k], data) for k, j in enumerate(used)}
+    tested = {name: number(gap.change.p) for name, gap in gaps.items() if is_known(gap.change.p)}
+    for name, p in zip(tested, holm(np.array(list(tested.values()))), strict=True):
+        gaps[name] = replace(gaps[name], p_adjusted=float(p))
+    together = _gap(direct, after, data) if len(gaps) > 1 else Missing(ONE_BENCHMARK)
+
+    inside, outside = outside_overlap(compute, side)
+    summary = GroupSummary(
+        group=group.text,
+        models={"inside": int(side.sum()), "outside": int((1 - side).sum())},
+        families={name: len(set(numbers[side == one])) for name, one in (("inside", 1), ("outside", 0))},
+        alone={"inside": inside, "outside": outside},
+        unknown=int((~compared).sum()),
+        knots=list(knots_within(compute, knots)),
+        together=together,
+        benchmarks=gaps,
+        words=group.words,
+        prepared=_convention(matrix),
+    )
+    bends = f"bends at {listing(f'{knot:.0e}' for knot in summary.knots)} FLOP" if summary.knots else "is straight"
+    scores = pd.DataFrame(
+        {
+            "model": labels[i],
+            "family": families[i] or "unknown",
+            "group": "in it" if side[i] else "outside",
+            "benchmark": matrix.benchmarks[j],
+            "compute": compute[i],
+            DIRECT: direct[i, k],
+            TRAINED: after[i, k],
+        }
+        for k, j in enumerate(used)
+        for i in np.flatnonzero(np.isfinite(direct[:, k]))
+    )
+    section = Section(
+        f"The lead of {summary.words}",
+        finding=_sentence(summary)[0],
+        explanation="The lead is the coefficient of the group in a regression of the score on the group and on log10 "
+        f"of compute (6 × parameters × tokens). The line against compute {bends}. The change is after minus direct. "
+        "Intervals and p are of a restricted wild cluster bootstrap over families, standard errors are CR1 by family. "
+        "A straight line, and the larger of both scores as the prepared one, are checks.",
+        tables=_tables(summary, scores, place),
+    )
+    unused = [matrix.benchmarks[j] for j in np.flatnonzero(~matrix.fractions & ~matrix.is_corpus)]
+    return Part(
+        {"group": summary},
+        section=section,
+        findings=[Finding(*_sentence(summary))],
+        notes=with_names({"Benchmarks whose scores are no fractions have no part in leads: {}.": unused}),
+        panel=Panel(
+            f"Score against compute: {summary.words} (filled) and others",
+            f"Mean over **{count(len(used), 'benchmark')}**",
+            _scatter(compute, finite_mean(direct, axis=1), finite_mean(after, axis=1), side),
+        ),
+    )
+
+
+def _gap(direct: np.ndarray, after: np.ndarray, data: _Compared) -> Gap:
+    change = after - direct
+    larger = np.where(np.isfinite(change), np.fmax(direct, after), np.nan)
+    fits = {DIRECT: data.fit(direct), TRAINED: data.fit(after)}
+    one_family = len(set(data.families[data.side == 1])) == 1
+    placebos = leads_of_families(change, data.terms, data.families) if one_family else np.empty(0)
+    moved = data.fit(change)
+    return Gap(
+        models=int(np.isfinite(change.reshape(len(change), -1)).any(axis=1).sum()),
+        lead=fits,
+        change=moved,
+        p_adjusted=moved.p if isinstance(moved.p, Missing) else Missing(ALL_TOGETHER),
+        checks={
+            title: Check(
+                {DIRECT: data.lead(direct, terms), TRAINED: data.lead(last, terms)}, data.lead(last - direct, terms)
+            )
+            for title, terms, last in (
+                ("straight_line", data.straight, after),
+                ("larger_of_both", data.terms, larger),
+            )
+        },
+        without_family={
+            family: known(value, NO_LEAD)
+            for family, value in zip(
+                data.family_names, without_families(change, data.side, data.terms, data.families), strict=True
+            )
+        },
+        placebo_rank=float(1 + (placebos < number(moved.value) - 1e-12).sum())
+        if one_family and is_known(moved.value)
+        else Missing(NOT_ONE_FAMILY),
+        placebo_families=int(np.isfinite(placebos).sum()) if one_family else Missing(NOT_ONE_FAMILY),
+    )
+
+
+def _convention(matrix: ScoreMatrix) -> str:
+    """What the scores after preparation are, in a sentence."""
+    if matrix.trained_here:
+        return (
+            "Scores under train before test are of the fine-tune that is best on validation, or of the untouched model "
+            "where none is better there."
+        )
+    if selected_on_test(matrix, {p: matrix.oriented(p)[:, ~matrix.is_corpus] for p in PROTOCOLS}):
+        return "Scores under train before test are the larger of both on the test split."
+    return "Scores under train before test are as the source gives them, also where they are below the direct score."
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# The page.
+
+
+def _sentence(summary: GroupSummary) -> tuple[str, str]:
+    """The finding with the interval of the change, and what it rests on."""
+    lede = _lede(summary)
+    models, families, alone = summary.models, summary.families, summary.alone
+    together = is_known(summary.together)
+    basis = (
+        (f"Mean over {len(summary.benchmarks)} benchmarks. " if together else "")
+        + f"{count(models['inside'], 'model')} of {count(families['inside'], 'family', 'families')} in the group, "
+        f"{models['outside']} of {families['outside']} outside"
+        + (f", {summary.unknown} of unknown compute or side left out" if summary.unknown else "")
+        + f". Beyond the computes of the other side lie {alone['inside']} of the group and {alone['outside']} of the "
+        f"others. {summary.prepared} This is an association: groups may differ in what compute does not measure, such "
+        "as the quality of the data."
+    )
+    interval = f" ({lede.interval})" if lede.interval else ""
+    return f"{lede.sentence}{interval}.", basis
+
+
+def _lede(summary: GroupSummary) -> Lede:
+    """Heading, and the sentence of the first page. That a lead shrinks, falls or rises is said where the interval of
+    the change excludes zero; that there is no lead never."""
+    name, gap = summary.shown[0]
+    direct, after = (number(gap.lead[protocol].value) for protocol in PROTOCOLS)
+    if np.isnan(direct - after):
+        return Lede("No lead can be estimated", f"Compute and being among {summary.words} cannot be told apart")
+    where = f"At equal compute, the lead of {summary.words}" + ("" if gap is summary.together else f" on {name}")
+    pair = f"{svg.points(direct)} → {svg.points(after)} points"
+    if isinstance(gap.change.interval, Missing):
+        return Lede("An estimate without an interval", f"{where} is {pair}")
+    low, high = gap.change.interval
+    heading, verb = "No change of the lead was found", "is"
+    if low > 0:
+        heading, verb = "The group gains once every model is prepared", "rises:"
+    elif high < 0:
+        heading, verb = "The group falls back once every model is prepared", "falls:"
+        if abs(after) < direct:
+            heading, verb = "The lead shrinks once every model is prepared", "shrinks:"
+    return Lede(heading, f"{where} {verb} {pair}", _of_the_change(gap))
+
+
+def _of_the_change(gap: Gap) -> str:
+    if isinstance(gap.change.interval, Missing):
+        return "no interval"
+    low, high = (svg.points(end, sign=True) for end in gap.change.interval)
+    return f"95% of the change: {low} to {high}"
+
+
+def _slopes(summary: GroupSummary) -> Markup:
+    """The leads of each benchmark, direct and after, as a row of slopes with whiskers."""
+    shown = summary.shown[:MOST_DRAWN]
+    width, top, bottom = 640 / max(len(shown), 4), 34, 190
+    ends = [0.0]
+    for fit in (fit for _, gap in shown for fit in gap.lead.values()):
+        ends += [number(fit.value), *(fit.interval if not isinstance(fit.interval, Missing) else ())]
+    low, high = np.nanmin(ends), np.nanmax(ends)
+    axis = svg.Axis(low - 0.01, high + 0.01, bottom, top)
+    marks, said = [svg.line(0, axis(0.0), 640, axis(0.0), "ax")], []
+    for place, (name, gap) in enumerate(shown):
+        left, right = width * (place + 0.3), width * (place + 0.7)
+        marks.append(svg.text(width * (place + 0.5), 14, svg.shortened(name, 14), "lab", "middle"))
+        points = {x: gap.lead[protocol] for x, protocol in ((left, DIRECT), (right, TRAINED))}
+        values = [number(fit.value) for fit in points.values()]
+        if np.isfinite(values).all():
+            marks.append(svg.line(left, axis(values[0]), right, axis(values[1]), "k"))
+        for (x, fit), kind in zip(points.items(), "dt", strict=True):
+            if not isinstance(fit.interval, Missing):
+                marks.append(svg.line(x, axis(fit.interval[0]), x, axis(fit.interval[1]), f"{kind} w"))
+            if is_known(fit.value):
+                marks.append(svg.dot(x, axis(fit.value), kind))
+        words = " → ".join(svg.points(value) for value in values)
+        marks.append(svg.text(width * (place + 0.5), bottom + 18, words, "num", "middle"))
+        said.append(f"{name} {words}, {_of_the_change(gap)}")
+    return svg.svg(640, bottom + 28, f"Lead in points, direct and after: {'; '.join(said)}.", *marks)
+
+
+def _scatter(compute: np.ndarray, direct: np.ndarray, after: np.ndarray, side: np.ndarray) -> Markup:
+    """Scores against compute, direct beside after; filled dots are the group."""
+    log = np.log10(compute)
+    known_scores = np.concatenate([direct, after])
+    y = svg.Axis(float(np.nanmin(known_scores)), float(np.nanmax(known_scores)), 150, 24)
+    marks = []
+    for start, words, scores, kind in ((0, "direct", direct, "d"), (170, "train before test", after, "t")):
+        x = svg.Axis(log.min(), log.max(), start + 8, start + 146)
+        marks += [svg.text(start + 8, 12, words, kind), svg.line(start + 4, 154, start + 150, 154, "ax")]
+        for place in np.flatnonzero(np.isfinite(scores)):
+            mark = ("k", 3.2) if side[place] else ("s hollow", 2.6)
+            marks.append(svg.dot(x(log[place]), y(scores[place]), *mark))
+    ends = f"10^{log.min():.0f} to 10^{log.max():.0f} FLOP"
+    label = f"Scores of {len(log)} models against compute, {ends}; {int(side.sum())} filled dots are the group."
+    return svg.svg(320, 160, label, *marks)
+
+
+def _tables(summary: GroupSummary, scores: pd.DataFrame, place: int) -> list[Table]:
+    """Leads, checks, families in turn and scores; `place`: of the group, for the names of files."""
+    rows, checks, without = list[dict[str, object]](), list[dict[str, object]](), list[dict[str, object]]()
+    for benchmark, gap in summary.shown:
+        name: dict[str, object] = {"benchmark": benchmark}
+        rank = gap.placebo_rank
+        leads = [{p: fit.value} | as_columns(fit.interval, f"{p}_low", f"{p}_high") for p, fit in gap.lead.items()]
+        change = {"change": gap.change.value} | as_columns(gap.change.interval)
+        tests = {"standard_error": gap.change.standard_error, "p": gap.change.p, "p_adjusted": gap.p_adjusted}
+        placebo = {} if isinstance(rank, Missing) else {"placebo_rank": f"{rank:.0f} of {gap.placebo_families}"}
+        rows.append(name | {"models": gap.models} | leads[0] | leads[1] | change | tests | placebo)
+        checks += [
+            name | {"check": check.replace("_", " ")} | one.lead | {"change": one.change}
+            for check, one in gap.checks.items()
+        ]
+        without += [name | {"family": family, "change": value} for family, value in gap.without_family.items()]
+    in_points = [
+        column for column in rows[0] if column not in ("benchmark", "models", "p", "p_adjusted", "placebo_rank")
+    ]
+    labels = {DIRECT: "lead, direct", TRAINED: "lead, train before test", "low": "change from", "high": "change to"}
+    labels |= {f"{p}_{end}": word for p in PROTOCOLS for end, word in (("low", "from"), ("high", "to"))}
+    labels |= {"p_adjusted": "p, Holm over benchmarks", "placebo_rank": "rank among families as groups (1 falls most)"}
+    titles = {"leads": "Leads at equal compute, in points", "checks": "Other choices, in points"}
+    titles |= {"without": "The change without each family, in points"}
+    return [
+        Table(
+            f"{kind}_{place}",
+            titles[kind],
+            pd.DataFrame(frame),
+            formats=dict.fromkeys(in_points, "+.1f") | {"p": "p", "p_adjusted": "p", "standard_error": ".1f"},
+            scales=dict.fromkeys(in_points, 100.0),
+            labels=labels,
+            folded=kind != "leads",
+        )
+        for kind, frame in (("leads", rows), ("checks", checks), ("without", without))
+    ] + [Table(f"scores_{place}", "Scores and compute", scores, folded=True, formats={"compute": ".2e"})]

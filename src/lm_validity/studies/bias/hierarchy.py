@@ -1,0 +1,787 @@
+"""The hierarchical model of all answers: its fits, what each formula would have one conclude, and slices of data."""
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import altair as alt
+import joblib
+import numpy as np
+import pandas as pd
+from threadpoolctl import threadpool_limits
+
+from lm_validity.pages import figures, svg
+from lm_validity.pages.page import Figure, Finding, Panel, Part, Section, Table
+from lm_validity.studies.bias.effects import EFFECT_COLORS, half_violin, row_axis, task_means
+from lm_validity.studies.bias.statistics.effects import (
+    MARGINS,
+    MODEL_FREE_SLICES,
+    SLICES,
+    THRESHOLD,
+    MetaAnalysis,
+    mean_over_tasks,
+    meta_analysis,
+)
+from lm_validity.studies.bias.statistics.model import (
+    EFFECTS,
+    FORMULAS,
+    INTERVAL,
+    Design,
+    PairedCounts,
+    build_design,
+    equal_tailed,
+    fit_laplace,
+    marginal_effect,
+    model_levels,
+    model_spreads,
+    posterior_predictive,
+)
+from lm_validity.studies.bias.statistics.nuts import fit_nuts
+from lm_validity.studies.bias.trials import CHANGE, SETTING, Study, series_color, setting_counts
+from lm_validity.summaries import Missing, as_columns, is_known, named, number, page_only
+from lm_validity.words import count, percent
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Fits of every setting, effect and formula, and slices of the settings, in parallel.
+
+PARALLEL_OBSERVATIONS = 20_000  # fewer are fitted faster than worker processes start
+MOST_PROCESSES = 8
+MARGINAL_LEVEL = 0.95
+PREDICTIVE_QUANTILES = {"low": 0.055, "q25": 0.25, "median": 0.5, "q75": 0.75, "high": 0.945}  # low to high: 89%
+NO_CHAINS = Missing("This fit was computed without random chains, so it has no such diagnostic.")
+NO_EVIDENCE = Missing("NUTS does not estimate the log evidence.")
+NO_NODES = Missing("NUTS draws chains and has no nodes (see effective_draws_min).")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fit:
+    """One fit of the hierarchical model; `difference*` are accuracies, `beta*` and `scales` log-odds.
+
+    `marginal_*`: the effect in accuracy for new tasks and trainings, with a 95% interval (`statistics.model`).
+    `difference_draws`: posterior predictive, for these tasks and trainings; `by_task`: its quantiles and the observed
+    difference of each task. `accuracies`: predicted and observed, by task, language_model and arm.
+    `effective_nodes`: of the importance sampling; `effective_draws_min`: the smallest of any parameter.
+    """
+
+    experiment: str
+    m: int
+    n: int
+    effect: str
+    formula: str
+    sampler: str
+    beta_mean: float
+    beta_sd: float
+    interval: tuple[float, float] = named("interval89")
+    marginal_mean: float
+    marginal_interval: tuple[float, float]
+    difference_mean: float
+    difference_interval: tuple[float, float] = named("difference_interval89")
+    divergences: int | Missing = NO_CHAINS
+    rhat_max: float | Missing = NO_CHAINS
+    effective_nodes: float | Missing = NO_NODES
+    effective_draws_min: float | Missing = NO_CHAINS
+    reliable: bool
+    log_evidence: float | Missing = NO_EVIDENCE
+    scales: dict[str, float] = named("standard_deviations")
+    difference_draws: np.ndarray = page_only()
+    accuracies: pd.DataFrame | None = page_only(default=None)
+    by_task: pd.DataFrame | None = page_only(default=None)
+
+    @property
+    def excludes_zero(self) -> int:
+        """1 or -1 where the 89% interval of beta lies above or below zero, else 0."""
+        return int(self.interval[0] > 0) - int(self.interval[1] < 0)
+
+    @property
+    def marginal_excludes_zero(self) -> int:
+        """1 or -1 where the 95% interval of the marginal effect lies above or below zero, else 0."""
+        return int(self.marginal_interval[0] > 0) - int(self.marginal_interval[1] < 0)
+
+
+@dataclass(frozen=True)
+class Fits:
+    """The fits, and by (experiment, m, n) what slices of one subsample a task show. `main`: the formula to trust."""
+
+    fits: tuple[Fit, ...]
+    slices: dict[tuple[str, int, int], MetaAnalysis | Missing]
+    main: str
+
+    def of(self, effect: str, experiment: str | None = None, formula: str | None = None) -> list[Fit]:
+        """The fits of an effect, of one experiment or formula where given, in the order of the settings."""
+        return [
+            fit
+            for fit in self.fits
+            if fit.effect == effect and experiment in (None, fit.experiment) and formula in (None, fit.formula)
+        ]
+
+
+def fit_all(trials: pd.DataFrame, formula: str, sampler: str) -> Fits:
+    """Fits by (experiment, m, n, effect) and formula (one or `all`), and slices of the settings that have a bias."""
+    counts, formulas = setting_counts(trials), list(FORMULAS) if formula == "all" else [formula]
+    small = sum(map(len, counts.values())) < PARALLEL_OBSERVATIONS
+    jobs: list[tuple[Callable[..., Any], tuple[Any, ...]]] = [
+        (fit_setting, (key, data, name, sampler)) for key, data in counts.items() for name in formulas
+    ]
+    sliced = [key[:3] for key in counts if key[3] == "bias"]
+    jobs += [(meta_analysis, (counts[*key, "bias"], SLICES)) for key in sliced]
+    # nutpie runs its chains in parallel by itself
+    results = _run(jobs, 1 if small or sampler == "nuts" else processes())
+    fits, slices = results[: -len(sliced) or None], results[len(jobs) - len(sliced) :]
+    main = "overdispersed" if "overdispersed" in formulas else formulas[0]
+    return Fits(tuple(fits), dict(zip(sliced, slices, strict=True)), main)
+
+
+def processes() -> int:
+    """As many as there are cores, or as OMP_NUM_THREADS grants: Snakemake sets it to the rule's threads."""
+    granted = os.environ.get("OMP_NUM_THREADS", "")
+    if granted.isdigit() and int(granted):
+        return min(int(granted), MOST_PROCESSES)
+    # only Linux knows which cores a process may use
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(cores, MOST_PROCESSES)
+
+
+def _run(jobs: list[tuple[Callable[..., Any], tuple[Any, ...]]], processes: int) -> list[Any]:
+    """Results in the order of `jobs`. One BLAS thread a process: the matrices are small."""
+    if processes == 1:
+        with threadpool_limits(1):
+            return [function(*arguments) for function, arguments in jobs]
+    with joblib.parallel_config("loky", n_jobs=processes, inner_max_num_threads=1):
+        return joblib.Parallel()(joblib.delayed(function)(*arguments) for function, arguments in jobs)
+
+
+def fit_setting(key: tuple[str, int, int, str], counts: PairedCounts, formula: str, sampler: str = "laplace") -> Fit:
+    """One fit; `key`: (experiment, m, n, effect)."""
+    design = build_design(counts, FORMULAS[formula])
+    place: dict[str, Any] = dict(zip((*SETTING, "effect"), key, strict=True)) | {"formula": formula, "sampler": sampler}
+    if sampler == "nuts":
+        return _nuts(place, counts, design)
+    posterior = fit_laplace(design)
+    predictive = posterior_predictive(design, posterior)
+    fixed, ends = posterior.mode.u[: design.beta], posterior.interval_at(MARGINAL_LEVEL)
+    patterns = pd.MultiIndex.from_product(
+        [counts.tasks, counts.language_models, ["control", "treatment"]], names=["task", "language_model", "arm"]
+    )
+    answers = pd.DataFrame({"predicted": predictive.predicted, "observed": predictive.observed}, index=patterns)
+    # every trial of a task weighs the same
+    observed = pd.Series((counts.treatment - counts.control) / counts.total).groupby(counts.task).mean()
+    quantiles = np.quantile(predictive.by_task, list(PREDICTIVE_QUANTILES.values()), axis=0).T
+    by_task = pd.DataFrame(quantiles, columns=list(PREDICTIVE_QUANTILES))
+    return Fit(
+        **place,
+        beta_mean=posterior.beta_mean,
+        beta_sd=posterior.beta_sd,
+        interval=posterior.interval,
+        **_marginal(design, fixed, posterior.scales, posterior.weights, (posterior.beta_mean, *ends)),
+        difference_mean=predictive.mean,
+        difference_interval=predictive.interval,
+        effective_nodes=posterior.effective_nodes,
+        reliable=posterior.reliable,
+        log_evidence=posterior.log_evidence,
+        scales=dict(zip(design.names, posterior.scale_means().tolist(), strict=True)),
+        difference_draws=predictive.draws,
+        accuracies=answers.dropna().reset_index(),
+        by_task=by_task.assign(task=counts.tasks, observed=observed.to_numpy(), mean=predictive.by_task.mean(axis=0)),
+    )
+
+
+def _nuts(place: dict[str, Any], counts: PairedCounts, design: Design) -> Fit:
+    posterior = fit_nuts(counts, FORMULAS[place["formula"]])
+    even = np.full(len(posterior.scales), 1 / len(posterior.scales))
+    ends = equal_tailed(posterior.beta_draws, MARGINAL_LEVEL)
+    return Fit(
+        **place,
+        beta_mean=posterior.beta_mean,
+        beta_sd=posterior.beta_sd,
+        interval=posterior.interval,
+        **_marginal(design, posterior.fixed, posterior.scales, even, (posterior.beta_mean, *ends)),
+        difference_mean=float(posterior.difference_draws.mean()),
+        difference_interval=equal_tailed(posterior.difference_draws),
+        divergences=posterior.divergences,
+        rhat_max=posterior.rhat_max,
+        effective_draws_min=posterior.effective_draws_min,
+        reliable=posterior.reliable,
+        scales=dict(zip(design.names, posterior.scales.mean(axis=0).tolist(), strict=True)),
+        difference_draws=posterior.difference_draws,
+    )
+
+
+def _marginal(
+    design: Design, fixed: np.ndarray, scales: np.ndarray, weights: np.ndarray, beta: tuple[float, float, float]
+) -> dict[str, Any]:
+    """The marginal effect at beta's mean and at the ends of its interval, as fields of `Fit`."""
+    levels, spreads = model_levels(design, fixed), model_spreads(design, scales)
+    mean, low, high = marginal_effect(levels, spreads, weights, np.array(beta)).tolist()
+    return {"marginal_mean": mean, "marginal_interval": (low, high)}
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Setting by setting, without and with the model.
+
+
+def setting_effects(trials: pd.DataFrame) -> pd.DataFrame:
+    """Means over tasks by (experiment, m, n, effect), without effects that no trial of a setting has both arms of.
+
+    `over_tasks`: a `MeanOverTasks`; the language models of a task are averaged first.
+    """
+    rows = []
+    for effect in EFFECTS:
+        by_model = task_means(trials, effect, [*SETTING, "task", "language_model"])
+        by_task = by_model.groupby([*SETTING, "task"])[effect].mean()
+        for key, values in by_task.groupby(SETTING):
+            rows.append([*key, effect, mean_over_tasks(values.to_numpy())])
+    return pd.DataFrame(rows, columns=[*SETTING, "effect", "over_tasks"])
+
+
+def power_words(means: pd.Series) -> str:
+    """What the t tests over tasks of settings could have found, of their `over_tasks`; empty where it is unknown."""
+    sizes = [number(mean.smallest_detectable) for mean in means if is_known(mean.smallest_detectable)]
+    if not sizes:
+        return ""
+    size = f"{min(sizes):.4f}" if len(sizes) == 1 else f"between {min(sizes):.4f} and {max(sizes):.4f}, by setting,"
+    return f"A t test over the tasks of a setting finds an effect of {size} four times out of five."
+
+
+def setting_section(study: Study, fits: Fits) -> Part:
+    """Model-free means beside the model's marginal effects, one row for each setting and effect."""
+    frame = setting_effects(study.trials)
+    by_key = {(fit.experiment, fit.m, fit.n, fit.effect): fit for fit in fits.fits if fit.formula == fits.main}
+    rows = []
+    for row in frame.itertuples():
+        key = (row.experiment, row.m, row.n, row.effect)
+        free, fit = row.over_tasks, by_key[key]
+        p = free.equivalence if isinstance(free.equivalence, Missing) else free.equivalence[0].p
+        ends = as_columns(free.interval).values()
+        known = (free.mean, free.standard_error, *ends, free.tasks, free.excluded_beyond, p, free.smallest_detectable)
+        rows.append([*key, *known, fit.marginal_mean, *fit.marginal_interval])
+    columns = ["mean", "standard_error", "low", "high", "tasks", "excluded_beyond", "equivalence_p"]
+    columns += ["smallest_detectable", "marginal", "marginal_low", "marginal_high"]
+    formats = dict.fromkeys(["mean", "low", "high", "marginal", "marginal_low", "marginal_high"], CHANGE)
+    sizes = dict.fromkeys(["standard_error", "excluded_beyond", "smallest_detectable"], ".4f")
+
+    def sentence(own: pd.DataFrame) -> str:
+        if own.empty:
+            return "No setting has the arms extra and test."
+        means = [mean.mean for mean in own["over_tasks"]]
+        return (
+            f"Averaged over tasks and language models, the bias lies between {min(means):+.4f} and {max(means):+.4f} "
+            f"in {count(len(means), 'setting')}."
+        )
+
+    section = Section(
+        "The answer by setting",
+        hint="with and without a model",
+        finding=study.sentences(frame[frame["effect"] == "bias"], sentence),
+        explanation=(
+            "Boost and bias share the arm extra: chance that raises one lowers the other. A boost from text of the "
+            "benchmark's own domain can itself be unfair. Both intervals are 95% intervals and answer the same "
+            "question: how large is the effect on average over tasks like these, with new subsamples and new "
+            "trainings? The model-free one is the mean over the tasks with a t interval. The marginal one is the "
+            f"effect in the hierarchical model ({SHORT[fits.main]}), converted from log-odds to accuracy and averaged "
+            "over new tasks, subsamples and trainings. The column p (equivalence) is from two one-sided tests (TOST). "
+            "It is small if the effect is clearly smaller than half a point of accuracy. Excluded beyond is the "
+            "smallest effect that these tests rule out."
+        ),
+        figures=[
+            Figure(
+                f"answer_{effect}",
+                f"{effect.capitalize()} in accuracy",
+                _both_answers(study, fits, frame, effect),
+                f"{' − '.join(EFFECTS[effect])}: means with 95% intervals for new tasks and trainings.",
+            )
+            for effect in ("bias", "boost")
+            if fits.of(effect)
+        ],
+        tables=[
+            Table(
+                "settings",
+                "Model-free and model-based effects",
+                pd.DataFrame(rows, columns=[*SETTING, "effect", *columns]),
+                formats=formats | sizes | {"equivalence_p": "p"},
+                labels={"equivalence_p": f"p (equivalence: |effect| below {MARGINS[0]})"},
+                caption="Differences of accuracy with 95% intervals. Excluded beyond: one-sided tests at 5% exclude "
+                "effects of this size or larger. Smallest detectable: a t test over these tasks finds it four times "
+                "out of five.",
+            )
+        ],
+    )
+    return Part({"settings": frame.to_dict("records")}, section, panel=_setting_panel(study, frame))
+
+
+def _setting_panel(study: Study, settings: pd.DataFrame) -> Panel | None:
+    """The bias of each setting with its interval over tasks; none where no setting has one."""
+    rows = [
+        (study.label(row.experiment, row.m, row.n), row.over_tasks)
+        for row in settings[settings["effect"] == "bias"].itertuples()
+        if is_known(row.over_tasks.interval)
+    ]
+    if not rows:
+        return None
+    outside = sum(mean.interval[0] > 0 or mean.interval[1] < 0 for _, mean in rows)
+    ends = [end for _, mean in rows for end in mean.interval]
+    axis, step = svg.Axis(min(-0.005, *ends), max(0.005, *ends), 108, 348), max(100 / len(rows), 12)
+    values, bottom = svg.round_values(axis.low, axis.high, 6), 8 + step * len(rows)
+    marks = [svg.ticks(axis, values, 4, bottom, svg.written_points(values))]
+    for place, (label, mean) in enumerate(rows):
+        y = 6 + step * (place + 0.5)
+        marks += [
+            svg.text(0, y + 4, svg.shortened(label, 17), "lab"),
+            svg.estimate(axis, mean.mean, mean.interval, y, "k"),
+        ]
+    said = "; ".join(
+        f"{label} {svg.points(mean.mean, 2, sign=True)} (95%: {svg.points(mean.interval[0], 2, sign=True)} to "
+        f"{svg.points(mean.interval[1], 2, sign=True)})"
+        for label, mean in rows
+    )
+    return Panel(
+        "In which settings?",
+        f"**{outside} of {len(rows)}** settings have an interval without zero (by chance: 1 in 20)",
+        svg.svg(360, bottom + 22, f"Change by the test's own texts, in points, by setting: {said}.", *marks),
+    )
+
+
+def _both_answers(study: Study, fits: Fits, settings: pd.DataFrame, effect: str) -> alt.LayerChart:
+    """Marginal effects under the main formula beside the model-free means, one row per setting; 95% intervals."""
+    rows = [
+        (study.label(fit.experiment, fit.m, fit.n), "marginal", fit.marginal_mean, *fit.marginal_interval)
+        for fit in fits.of(effect, formula=fits.main)
+    ]
+    for row in settings[settings["effect"] == effect].itertuples():
+        ends = row.over_tasks.interval if is_known(row.over_tasks.interval) else (None, None)
+        rows.append((study.label(row.experiment, row.m, row.n), "model-free", row.over_tasks.mean, *ends))
+    chart = figures.interval_dots(
+        pd.DataFrame(rows, columns=["setting", "source", "value", "low", "high"]),
+        y="setting",
+        value="value",
+        title=f"{effect}, in accuracy",
+        y_order=study.labels(),
+        offset="source",
+        color=series_color(("marginal", "model-free"), "source"),
+        tooltip=figures.tooltips(setting="Setting", source="From", value="Mean|+.4f", low="Low|+.4f", high="High|+.4f"),
+        zero=True,
+        row_height=38,
+    )
+    return figures.layered(chart, figures.dashed_lines("zero", 0))
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# How the conclusion depends on the formula.
+
+SHORT = {
+    "equations": "the printed formula",
+    "notebooks": "the author's fitted formula",
+    "overdispersed": "the formula with training noise",
+}
+
+
+def formula_section(study: Study, fits: Fits) -> Part:
+    """All formulas side by side, at the level of the paper, 89%."""
+    sentences, conclusions, findings, ratios = [], [], [], []
+    for experiment in study.experiments:
+        begin = study.prefix(experiment)
+        by_formula = {name: fits.of("bias", experiment, name) for name in FORMULAS}
+        by_formula = {name: own for name, own in by_formula.items() if own}
+        if by_formula:
+            outside = {name: _outside(own) for name, own in by_formula.items()}
+            sentences.append(f"{begin}The 89% interval of the bias excludes zero {_listed(outside)}.")
+            conclusions.append(begin + _conclusions(by_formula, fits.main))
+            findings.append(_formula_finding(begin, by_formula, outside))
+        if ratio := _noise_ratio(study.trials, experiment):
+            ratios.append(begin + ratio)
+    explanation = (
+        "All three formulas model how likely a right answer is. The printed formula (equations) is that of the paper "
+        "(arXiv:2410.00179). It gives each task and each subsample a level and explains the rest by the drawing of n "
+        "test items. "
+        "But a model trained twice on the same subsample also gives different answers. A formula that ignores such "
+        "training noise mistakes it for information. Where there is much, its intervals are too narrow, and it finds "
+        "effects that another training would not show. The author's fitted formula (notebooks) gives each task its own "
+        "effect and is more cautious. The formula with training noise (overdispersed, the default) also lets language "
+        "models differ by task and measures the training noise of each."
+    )
+    charts = [
+        Figure(
+            "formula_bias",
+            "beta of the bias, in log-odds",
+            _formula_intervals(study, fits),
+            "Posterior means with 89% intervals, as in the paper.",
+        ),
+        Figure(
+            "posterior_predictive",
+            "Posterior predictive distributions",
+            _ridges(study, fits),
+            f"The paper's figures 2 to 4, with {SHORT[fits.main]}: the average accuracy difference "
+            "if these same classifiers answered new test items. It does not cover other trainings, subsamples or "
+            "tasks. Where training is noisy, their intervals exclude zero too often, even without an effect.",
+            wide=True,
+        ),
+        *_calibrations(fits),
+    ] if sentences else []  # fmt: skip
+    section = Section(
+        "How the conclusion depends on the formula",
+        hint="as in the paper",
+        finding=" ".join(sentences),
+        explanation=" ".join([explanation, *conclusions, *ratios]),
+        figures=charts,
+        tables=[_posterior_table(fits), *_predicted_tables(fits)],
+    )
+    notes = [
+        f"UNRELIABLE FIT: {fit.effect} at m = {fit.m}, n = {fit.n}, formula {fit.formula} ({fit.experiment}): "
+        + (
+            f"only {number(fit.effective_nodes):.0f} effective nodes."
+            if is_known(fit.effective_nodes)
+            else f"{fit.divergences} divergences, largest r-hat {number(fit.rhat_max):.3f}, "
+            f"{number(fit.effective_draws_min):.0f} effective draws."
+        )
+        for fit in fits.fits
+        if not fit.reliable
+    ]
+    return Part({"posterior": fits.fits}, section, findings, notes)
+
+
+def _outside(fits: list[Fit]) -> str:
+    """`6 of 8 settings (3 up, 3 down)`."""
+    up, down = (sum(fit.excludes_zero == sign for fit in fits) for sign in (1, -1))
+    return f"{up + down} of {count(len(fits), 'setting')}" + (f" ({up} up, {down} down)" if up + down else "")
+
+
+def _listed(outside: dict[str, str]) -> str:
+    return "; ".join(f"with {SHORT[name]} in {words}" for name, words in outside.items())
+
+
+def _formula_finding(begin: str, by_formula: dict[str, list[Fit]], outside: dict[str, str]) -> Finding | None:
+    """A finding where the formulas would have one conclude different things."""
+    if len({tuple((fit.m, fit.n, fit.excludes_zero) for fit in own) for own in by_formula.values()}) < 2:
+        return None
+    if len(set(outside.values())) == 1:  # as many settings, but not the same ones: name them
+        signs = {1: "up", -1: "down"}
+        which = {
+            name: [f"m = {fit.m}, n = {fit.n} {signs[fit.excludes_zero]}" for fit in own if fit.excludes_zero]
+            for name, own in by_formula.items()
+        }
+        outside = {name: f"{words}: {' and '.join(which[name])}" for name, words in outside.items()}
+    return Finding(
+        f"{begin}The conclusion depends on the model that is fitted. The 89% interval of the bias excludes zero "
+        f"{_listed(outside)}.",
+        "A plain binomial accounts only for the drawing of test items and mistakes training noise for an effect. The "
+        "section on the formulas explains this.",
+    )
+
+
+def _conclusions(by_formula: dict[str, list[Fit]], main: str) -> str:
+    """A sentence a formula, and whether they agree."""
+    said = ". ".join(f"With {SHORT[name]}, {_claim(fits)}" for name, fits in by_formula.items())
+    if len(by_formula) == 1:
+        return f"{said}."
+    if len({tuple(fit.excludes_zero for fit in fits) for fits in by_formula.values()}) == 1:
+        return f"{said}. The conclusion does not depend on the formula."
+    return (
+        f"{said}. The conclusion depends on the formula. Trust {SHORT[main]} and the model-free interval: only they "
+        "account for training noise."
+    )
+
+
+def _claim(fits: list[Fit]) -> str:
+    up, down = (sum(fit.excludes_zero == sign for fit in fits) for sign in (1, -1))
+    if up and down:
+        return (
+            f"test text raises scores in {up} of {len(fits)} settings and lowers them in {down}, opposite answers such "
+            "as noise gives"
+        )
+    if up or down:
+        where = "the one setting" if len(fits) == 1 else f"{up or down} of {len(fits)} settings"
+        return f"test text {'raises' if up else 'lowers'} scores in {where}"
+    where = "the one setting" if len(fits) == 1 else f"any of {len(fits)} settings"
+    return f"no effect can be distinguished from chance in {where}"
+
+
+def _noise_ratio(trials: pd.DataFrame, experiment: str) -> str:
+    """Observed spread of a trial's bias against the binomial's, in the experiment's setting with the largest m, n."""
+    known = trials[trials["experiment"] == experiment].dropna(subset=["extra", "test"])
+    if known.empty:
+        return ""
+    m, n = max(zip(known["m"], known["n"], strict=True))
+    parts = []
+    for name, group in known[(known["m"] == m) & (known["n"] == n)].groupby("language_model"):
+        difference = (group["test"] - group["extra"]) / group["total"]
+        shares = pd.concat([group["test"], group["extra"]]) / pd.concat([group["total"]] * 2)
+        binomial = np.sqrt(2 * float((shares * (1 - shares) / pd.concat([group["total"]] * 2)).mean()))
+        if len(group) > 1 and binomial > 0:
+            parts.append(f"{name} {difference.std():.4f} against {binomial:.4f}")
+    if not parts:
+        return ""
+    return (
+        f"Standard deviation of a single trial's bias at m = {m}, n = {n}, against what the binomial explains: "
+        f"{', '.join(parts)}."
+    )
+
+
+def _formula_intervals(study: Study, fits: Fits) -> alt.LayerChart:
+    """beta of the bias with 89% intervals, one row per setting, by formula."""
+    rows = [
+        {
+            "setting": study.label(fit.experiment, fit.m, fit.n),
+            "formula": fit.formula,
+            "beta": fit.beta_mean,
+            **as_columns(fit.interval),
+            "conclusion": {-1: "below zero", 0: "includes zero", 1: "above zero"}[fit.excludes_zero],
+        }
+        for fit in fits.of("bias")
+    ]
+    chart = figures.interval_dots(
+        pd.DataFrame(rows),
+        y="setting",
+        value="beta",
+        title="beta, log-odds",
+        y_order=study.labels(),
+        offset="formula",
+        color=series_color((str(row["formula"]) for row in rows), "formula"),
+        tooltip=figures.tooltips(
+            setting="Setting",
+            formula="Formula",
+            beta="Mean|+.4f",
+            low="Low|+.4f",
+            high="High|+.4f",
+            conclusion="Interval",
+        ),
+        zero=True,
+        row_height=32,
+    )
+    return figures.layered(chart, figures.dashed_lines("zero", 0))
+
+
+def _ridges(study: Study, fits: Fits) -> alt.LayerChart:
+    """Densities of the posterior predictive differences, a row per setting, under the main formula."""
+    labels, rows = study.labels(), []
+    for line, label in enumerate(labels):
+        for fit in fits.fits:
+            if fit.formula == fits.main and study.label(fit.experiment, fit.m, fit.n) == label:
+                shape = half_violin(fit.difference_draws, line, "boost", reach=0.85)
+                rows.append({"setting": label, "effect": fit.effect, "mean": fit.difference_mean, **shape})
+    axis = row_axis(labels)
+    y = alt.Y("edge:Q", title=None, axis=axis, scale=alt.Scale(domain=[len(labels) - 0.7, -1.0], nice=False))
+    areas = alt.Chart(alt.InlineData(values=rows)).transform_flatten(["x", "edge"])
+    areas = areas.mark_area(opacity=0.75, interpolate="monotone").encode(
+        x=alt.X("x:Q", title="Average accuracy difference"),
+        y=y,
+        y2=alt.Y2("line:Q"),
+        color=figures.listed_color("effect", EFFECT_COLORS),
+        detail="setting:N",
+        tooltip=figures.tooltips(setting="Setting", effect="Effect", mean="Mean|+.4f"),
+    )
+    chart = alt.layer(figures.dashed_lines("zero", 0), areas)
+    return chart.properties(width="container", height=44 * len(labels) + 20)
+
+
+def _calibrations(fits: Fits) -> list[Figure]:
+    """Predicted against observed accuracy in the largest setting, a figure an experiment: tasks and models differ."""
+    known = [(fit, fit.accuracies) for fit in fits.of("bias") if fit.accuracies is not None]
+    experiments = list(dict.fromkeys(fit.experiment for fit, _ in known))
+    charts = []
+    for place, experiment in enumerate(experiments, 1):
+        own = [(fit, answers) for fit, answers in known if fit.experiment == experiment]
+        m, n = max((fit.m, fit.n) for fit, _ in own)
+        frame = pd.concat([a.assign(formula=fit.formula) for fit, a in own if (fit.m, fit.n) == (m, n)])
+        chart = figures.scatter(
+            frame,
+            x="observed",
+            y="predicted",
+            color=series_color(frame["formula"], "formula"),
+            x_title=f"Observed accuracy (m={m}, n={n})",
+            y_title="Predicted accuracy",
+            tooltip=figures.tooltips(
+                task="Task",
+                language_model="Model",
+                arm="Arm",
+                formula="Formula",
+                observed="Observed|.3f",
+                predicted="Predicted|.3f",
+            ),
+            diagonal=True,
+            focus=False,
+        )
+        title = "Predicted and observed accuracy" + (f": {experiment}" if len(experiments) > 1 else "")
+        name = "calibration" if place == 1 else f"calibration_{place}"
+        charts.append(Figure(name, title, chart, "One point per task, language model and arm of the largest setting."))
+    return charts
+
+
+def _posterior_table(fits: Fits) -> Table:
+    rows = [
+        {
+            **{key: getattr(fit, key) for key in [*SETTING, "effect", "formula", "sampler", "beta_mean", "beta_sd"]},
+            **as_columns(fit.interval, "beta_low", "beta_high"),
+            "difference": fit.difference_mean,
+            **as_columns(fit.difference_interval, "difference_low", "difference_high"),
+            "log_evidence": fit.log_evidence,
+            "divergences": fit.divergences,
+            "rhat_max": fit.rhat_max,
+            "effective": fit.effective_nodes if is_known(fit.effective_nodes) else fit.effective_draws_min,
+            "reliable": fit.reliable,
+        }
+        for fit in fits.fits
+    ]
+    signed = ["beta_mean", "beta_low", "beta_high", "difference", "difference_low", "difference_high"]
+    return Table(
+        "posterior",
+        "All fits",
+        pd.DataFrame(rows),
+        formats=dict.fromkeys(signed, CHANGE)
+        | {"beta_sd": ".4f", "log_evidence": ".1f", "rhat_max": ".3f", "effective": ".0f"},
+        labels={
+            "beta_sd": "standard deviation of beta",
+            "log_evidence": "log evidence",
+            "rhat_max": "largest R-hat",
+            "effective": "effective draws or nodes",
+        },
+        caption="beta is in log-odds, differences are in accuracy, intervals are 89%. Compare log evidence within one "
+        "setting and effect only.",
+        folded=True,
+    )
+
+
+def _predicted_tables(fits: Fits) -> list[Table]:
+    """Quantiles of the predicted effects by task, under the main formula; none of NUTS, which keeps none."""
+    frames = [
+        fit.by_task.assign(experiment=fit.experiment, m=fit.m, n=fit.n, effect=fit.effect)
+        for fit in fits.fits
+        if fit.formula == fits.main and fit.by_task is not None
+    ]
+    if not frames:
+        return []
+    columns = [*SETTING, "effect", "task", "observed", "mean", *PREDICTIVE_QUANTILES]
+    return [
+        Table(
+            "predictive_by_task",
+            "Predicted effects by task",
+            pd.concat(frames, ignore_index=True)[columns],
+            formats=dict.fromkeys(columns[5:], CHANGE),
+            caption="Posterior predictive differences of accuracy, of these same trainings on new test items. Low to "
+            "high is an 89% interval, as in the paper.",
+            folded=True,
+        )
+    ]
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# What a study with one subsample per task would have found.
+
+
+def slice_section(study: Study, fits: Fits) -> Part:
+    """What a study with one split per task would have concluded."""
+    shares = ["share_beyond", "share_excluding_zero", "share_t_excluding_zero"]
+    rows = []
+    for key, slices in fits.slices.items():
+        if isinstance(slices, Missing):
+            rows.append([*key, 0, THRESHOLD, slices, slices, slices])
+        else:
+            rows.append([*key, len(slices.means), THRESHOLD, *(getattr(slices, name) for name in shares)])
+    frame = pd.DataFrame(rows, columns=[*SETTING, "slices", "threshold", *shares])
+    summary = {"meta_analysis": frame.to_dict("records")}
+    frame = frame[frame["slices"] > 0]
+    if frame.empty:
+        return Part(summary)
+    number_of_slices = frame["slices"].iloc[0]
+
+    def sentence(own: pd.DataFrame) -> str:
+        if own.empty:
+            return ""
+        low, high = own["share_excluding_zero"].min(), own["share_excluding_zero"].max()
+        return (
+            f"A study with one subsample per task, analysed by a binomial model, finds an effect in {percent(low)} to "
+            f"{percent(high)} of cases, by m and n (11% would be expected if none exists)."
+        )
+
+    section = Section(
+        "With one subsample per task",
+        hint="why replication matters",
+        finding=study.sentences(frame, sentence),
+        explanation=(
+            "Each slice keeps one random subsample per language model and task, as most benchmarks do. A binomial "
+            "model ignores training noise. Where there is any, a larger n makes it too certain."
+        ),
+        figures=[
+            Figure(
+                "meta_analysis",
+                "Posterior mean of the bias over slices",
+                _slice_curves(study, fits),
+                f"Cumulative share of {number_of_slices} slices, in log-odds. The dashed lines are ±0.04.",
+            )
+        ],
+        tables=[
+            Table(
+                "meta_analysis",
+                "Shares of the slices",
+                frame[[*SETTING, "slices", *shares]],
+                formats=dict.fromkeys(shares, ".3f"),
+                labels={
+                    "share_beyond": "|mean| > 0.04",
+                    "share_excluding_zero": "binomial interval excludes 0",
+                    "share_t_excluding_zero": "t interval over tasks excludes 0",
+                },
+                caption="89% intervals: without an effect, a share of 0.11 is expected. The last column is "
+                f"from {MODEL_FREE_SLICES:,} slices. The Monte Carlo standard error of the others is at most "
+                f"{0.5 / np.sqrt(number_of_slices):.3f}.",
+            )
+        ],
+    )
+    labels = [study.label(row.experiment, row.m, row.n) for row in frame.itertuples()]
+    found = frame["share_excluding_zero"].tolist()
+    axis, step = svg.Axis(0, 1, 108, 348), max(100 / len(frame), 12)
+    bottom = 8 + step * len(frame)
+    marks = [svg.ticks(axis, (0, 0.25, 0.5, 0.75, 1), 4, bottom, ("0%", "25%", "50%", "75%", "100%"))]
+    marks.append(svg.line(axis(1 - INTERVAL), 4, axis(1 - INTERVAL), bottom, "chance"))
+    for place, (label, share) in enumerate(zip(labels, found, strict=True)):
+        y = 6 + step * (place + 0.5)
+        marks += [svg.text(0, y + 4, svg.shortened(label, 17), "lab"), svg.dot(axis(share), y, "k")]
+    said = "; ".join(f"{label} {percent(share)}" for label, share in zip(labels, found, strict=True))
+    span = " to ".join(dict.fromkeys(percent(share) for share in (min(found), max(found))))
+    panel = Panel(
+        "What would one draw of the texts show?",
+        f"**{span}** of studies with one draw find an effect; {percent(1 - INTERVAL)} (dashed) if there is none",
+        svg.svg(
+            360, bottom + 22, f"Studies with one draw that find an effect, by setting: {said}. No interval.", *marks
+        ),
+    )
+    largest = frame.sort_values(SETTING).groupby("experiment").tail(1).itertuples()
+    findings = [_slice_finding(study.prefix(row.experiment), row) for row in largest]
+    return Part(summary, section, findings, panel=panel)
+
+
+def _slice_finding(begin: str, row: Any) -> Finding:
+    """Of an experiment's setting with the largest m and n."""
+    model_free = "With one task there is no interval over tasks to compare with."
+    if is_known(row.share_t_excluding_zero):
+        model_free = (
+            "An 89% t interval over tasks, which needs no model, excludes zero in "
+            f"{percent(number(row.share_t_excluding_zero))} of {MODEL_FREE_SLICES:,} such studies. Without an effect, "
+            "11% would be expected. The studies are drawn from one set of trials."
+        )
+    return Finding(
+        f"{begin}If each task had only one random draw of its texts (one subsample), {percent(row.share_beyond)} of "
+        f"{row.slices} such studies would have an estimate beyond ±0.04 log-odds (one point of accuracy, near 50%). In "
+        f"{percent(row.share_excluding_zero)}, the 89% interval of a binomial model would have excluded zero.",
+        f"m = {row.m}, n = {row.n}. {model_free}",
+    )
+
+
+def _slice_curves(study: Study, fits: Fits) -> alt.LayerChart:
+    """Cumulative distribution of the slices' posterior means."""
+    shares, rows = np.linspace(0.005, 0.995, 67), []
+    for key, slices in fits.slices.items():
+        if not isinstance(slices, Missing):
+            means = zip(np.quantile(slices.means, shares), shares, strict=True)
+            rows += [{"setting": study.label(*key), "mean": mean, "share": share} for mean, share in means]
+    frame = pd.DataFrame(rows)
+    chart = figures.lines(
+        frame,
+        x="mean",
+        y="share",
+        color=series_color(frame["setting"], "setting"),
+        x_title="Posterior mean of beta, log-odds",
+        y_title="Share of slices",
+        tooltip=figures.tooltips(setting="Setting", mean="Mean|+.3f", share="Share below|.2f"),
+        domain=(0, 1),
+        points=False,
+    )
+    return figures.layered(chart, figures.dashed_lines("limit", -THRESHOLD, THRESHOLD))

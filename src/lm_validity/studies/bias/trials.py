@@ -1,0 +1,417 @@
+"""The trials of the bias study: read, checked, with the three arms side by side, and whether they belong together.
+
+A trial is (experiment, language model, task, m, n, subsample); its arms share the training and the test set. Arms and
+language models are matched by these keys, never by the position of a row.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import combinations
+from pathlib import Path
+
+import altair as alt
+import numpy as np
+import pandas as pd
+from scipy import stats
+
+from lm_validity.config.plan import BiasPlan
+from lm_validity.errors import InputError
+from lm_validity.pages.figures import cycled_colors, lines, listed_color, tooltips
+from lm_validity.pages.page import Figure, Part, Section, Table
+from lm_validity.studies.bias.statistics.model import EFFECTS, PairedCounts
+from lm_validity.summaries import Missing, is_known
+from lm_validity.tables.schema import TRIALS, read_table
+from lm_validity.words import count, listing
+
+ARMS = ("base", "extra", "test")
+CELL = ["experiment", "language_model", "m", "n"]
+SETTING = ["experiment", "m", "n"]
+TRIAL = ["experiment", "language_model", "task", "m", "n", "subsample"]
+CHANGE = "+.4f"  # how a page shows an effect
+
+
+@dataclass(frozen=True)
+class Study:
+    """What every section takes. `trials`: the frame of `pair_arms`. `plan`: where tasks stop on a width."""
+
+    trials: pd.DataFrame
+    plan: BiasPlan | None = None
+
+    @property
+    def experiments(self) -> list[str]:
+        """In the order of the tables."""
+        return list(map(str, self.trials["experiment"].unique()))
+
+    @property
+    def main(self) -> str:
+        """The experiment with most trials, the first of several."""
+        return str(self.trials["experiment"].value_counts(sort=False).idxmax())
+
+    def prefix(self, experiment: str) -> str:
+        """`clean: ` before a sentence on one of several experiments; nothing where there is only one."""
+        return f"{experiment}: " if len(self.experiments) > 1 else ""
+
+    def label(self, experiment: str, m: int, n: int) -> str:
+        """How figures name a setting."""
+        return f"{self.prefix(experiment)}m={m}, n={n}"
+
+    def labels(self) -> list[str]:
+        """Of all settings, in their order."""
+        settings = self.trials[SETTING].drop_duplicates().sort_values(SETTING)
+        return [self.label(*setting) for setting in settings.itertuples(index=False, name=None)]
+
+    def sentences(self, rows: pd.DataFrame, sentence: Callable[[pd.DataFrame], str]) -> str:
+        """What `sentence` says of the rows of each experiment; empty sentences are left out."""
+        said = {name: sentence(rows[rows["experiment"] == name]) for name in self.experiments}
+        return " ".join(self.prefix(name) + words for name, words in said.items() if words)
+
+
+def series_color(names: Iterable[str], field: str, title: str | None = None) -> alt.Color:
+    """Colours of the named series, the first name the first colour."""
+    names = list(dict.fromkeys(names))
+    columns = 2 if len(names) > 3 else 0  # room on a telephone
+    return listed_color(field, cycled_colors(names), title, columns=columns)
+
+
+def read_trials(path: str | Path) -> pd.DataFrame:
+    """Read `trials.parquet` and put the arms side by side (see `pair_arms`)."""
+    return pair_arms(read_table(path, TRIALS), str(path))
+
+
+def pair_arms(trials: pd.DataFrame, source: str = "trials") -> pd.DataFrame:
+    """One row per trial: its keys, `total`, `test_hash`, the right answers `base`, `extra`, `test` (NaN: no such arm),
+    and the pretraining losses `loss_extra`, `loss_test` (NaN: unknown).
+
+    Rows are sorted by the keys. `trials` has the columns of `TRIALS`. Raises `InputError` for empty keys, an unknown
+    arm, an arm twice, impossible counts, and arms of one trial that were evaluated on different test sets.
+    """
+    trials = trials.reset_index(drop=True)
+    _check_rows(trials, source)
+    keys = trials[TRIAL].astype({"m": "int64", "n": "int64", "subsample": "int64"})
+    trials = trials.assign(**keys)
+    same = trials.groupby(TRIAL, sort=False)[["total", "test_hash"]].transform("nunique")
+    for column, what in (("total", "numbers of test observations"), ("test_hash", "test sets")):
+        differs = same.index[same[column] > 1]
+        if len(differs):
+            values = trials.loc[(trials[TRIAL] == trials.loc[differs[0], TRIAL]).all(axis=1), column].dropna().unique()
+            raise InputError(
+                f"{_where(trials, differs[0], source)}: the arms have different {what}"
+                f" ({', '.join(map(str, values))}).",
+                "arms are compared on the same observations: correct `subsample` or run the trial again.",
+            )
+    wide = trials.pivot(index=TRIAL, columns="arm", values="correct").astype("float64").reindex(columns=list(ARMS))
+    losses = (
+        trials.reindex(columns=[*TRIAL, "arm", "pretraining_loss"])
+        .pivot(index=TRIAL, columns="arm", values="pretraining_loss")
+        .astype("float64")
+    )
+    losses = losses.reindex(columns=list(ARMS[1:])).add_prefix("loss_")
+    shared = trials.groupby(TRIAL)[["total", "test_hash"]].first()
+    return shared.astype({"total": "int64"}).join(wide).join(losses).sort_index().reset_index()
+
+
+def paired_counts(trials: pd.DataFrame, effect: str) -> PairedCounts:
+    """The rows of `trials` (see `pair_arms`) that have both arms of `effect`."""
+    treatment, control = EFFECTS[effect]
+    trials = trials.dropna(subset=[treatment, control])
+    task, tasks = pd.factorize(trials["task"], sort=True)
+    model, models = pd.factorize(trials["language_model"], sort=True)
+    return PairedCounts(
+        tasks=tuple(map(str, tasks)),
+        language_models=tuple(map(str, models)),
+        task=task,
+        language_model=model,
+        subsample=trials["subsample"].to_numpy(dtype=np.int64),
+        total=trials["total"].to_numpy(dtype=float),
+        control=trials[control].to_numpy(dtype=float),
+        treatment=trials[treatment].to_numpy(dtype=float),
+    )
+
+
+def setting_counts(trials: pd.DataFrame) -> dict[tuple[str, int, int, str], PairedCounts]:
+    """Counts by (experiment, m, n, effect), without effects that no trial of a setting has both arms of.
+
+    Raises InputError where no trial has both arms of any effect.
+    """
+    found = {}
+    for (experiment, m, n), group in trials.groupby(SETTING):
+        for effect in EFFECTS:
+            if len(counts := paired_counts(group, effect)):
+                found[str(experiment), int(m), int(n), effect] = counts
+    if not found:
+        raise InputError(
+            "no trial has two arms to compare.", "bias needs the arms extra and test, boost base and extra."
+        )
+    return found
+
+
+def _check_rows(trials: pd.DataFrame, source: str) -> None:
+    if trials.empty:
+        raise InputError(f"{source}: no trials.", "write one row per trial and arm (see docs/reference/bias.md).")
+    for column in [*TRIAL, "arm", "correct", "total"]:
+        _refuse(trials, trials[column].isna(), source, f"column {column!r} is empty", "every trial needs it.")
+    unknown = ~trials["arm"].isin(ARMS)
+    _refuse(trials, unknown, source, "unknown arm {arm!r}", f"the arms are {', '.join(ARMS)}.")
+    impossible = (trials["total"] < 1) | (trials["correct"] < 0) | (trials["correct"] > trials["total"])
+    hint = "`correct` counts the right answers among the `total` test observations."
+    _refuse(trials, impossible, source, "{correct} correct answers of {total}", hint)
+    twice = trials.duplicated([*TRIAL, "arm"])
+    _refuse(trials, twice, source, "the arm {arm!r} occurs twice", "number the random draws by `subsample`.")
+
+
+def _refuse(trials: pd.DataFrame, wrong: pd.Series, source: str, problem: str, hint: str) -> None:
+    if wrong.any():
+        row = int(wrong.to_numpy(dtype=bool).argmax())
+        raise InputError(f"{_where(trials, row, source)}: {problem.format(**trials.iloc[row])}.", hint)
+
+
+def _where(trials: pd.DataFrame, row: int, source: str) -> str:
+    place = ", ".join(f"{name.replace('_', ' ')} {trials[name].iloc[row]}" for name in TRIAL)
+    return f"{source}: row {row + 1} ({place})"
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# What is missing.
+
+GAPS_SHOWN = 12  # of an experiment; the rest is counted
+
+
+def missing_trials(trials: pd.DataFrame, effect: str, plan: BiasPlan | None = None) -> pd.DataFrame:
+    """Cells with fewer trials of a task than there could be: [*CELL, task, `subsamples`, `expected`].
+
+    `subsamples`: trials with both arms of `effect`; `expected`: the most that a language model has of any task at
+    that m and n, at least 1. Looked for in every language model, setting and task of an experiment, also in
+    combinations without any row; an experiment without a trial of the effect is left out. What `plan` has not planned
+    of a task is not expected.
+    """
+    columns = [*CELL, "task", "subsamples", "expected"]
+    found = [pd.DataFrame(columns=columns)]
+    for experiment, group in trials.groupby("experiment"):
+        both = group.dropna(subset=list(EFFECTS[effect]))
+        if both.empty:
+            continue
+        places = group[["m", "n"]].drop_duplicates().merge(group[["language_model"]].drop_duplicates(), "cross")
+        places = places.merge(group[["task"]].drop_duplicates(), "cross").assign(experiment=experiment)
+        keys = [*CELL, "task"]
+        places = places.merge(both.groupby(keys).size().rename("subsamples").reset_index(), "left", keys)
+        places["subsamples"] = places["subsamples"].fillna(0).astype("int64")
+        places["expected"] = places.groupby(["m", "n"])["subsamples"].transform("max").clip(lower=1)
+        if plan is not None:
+            planned = [plan.planned(str(experiment), task) for task in places["task"]]
+            places["expected"] = np.minimum(places["expected"], planned)
+        found.append(places.loc[places["subsamples"] < places["expected"], columns])
+    return pd.concat([frame for frame in found if len(frame)] or found[:1]).sort_values(columns, ignore_index=True)
+
+
+def coverage_notes(trials: pd.DataFrame, plan: BiasPlan | None = None) -> Iterator[str]:
+    """Trials without an arm, gaps between cells, one language model alone, twins, and tasks at the ceiling."""
+    for arm in ARMS:
+        if missing := int(trials[arm].isna().sum()):
+            effects = " and ".join(effect for effect, arms in EFFECTS.items() if arm in arms)
+            yield f"{missing} of {len(trials)} trials have no arm {arm}; they do not count for {effects}."
+    yield from _gaps(trials, plan)
+    for experiment, own in trials.groupby("experiment"):
+        if own["language_model"].nunique() == 1:
+            yield f"Experiment {experiment} has one language model: the terms that tell models apart are dropped."
+    yield from _twins(trials)
+    counts = trials[list(ARMS)]
+    full, none = counts.eq(trials["total"], axis=0) | counts.isna(), counts.eq(0) | counts.isna()
+    alike = pd.DataFrame({"full": full.all(axis=1), "none": none.all(axis=1)})
+    for experiment, by_task in alike.groupby([trials["experiment"], trials["task"]]).all().groupby("experiment"):
+        names = by_task.index[by_task.any(axis=1)].get_level_values("task")
+        if len(names):
+            yield (
+                f"Experiment {experiment}: {len(names)} of {count(len(by_task), 'task')} at the ceiling or the floor "
+                f"({listing(names)}). Every arm of every trial there has all answers right, or all wrong, so no effect "
+                "can show."
+            )
+
+
+def _twins(trials: pd.DataFrame) -> Iterator[str]:
+    """Language models with the same counts throughout: perhaps one model under two names."""
+    for experiment, own in trials.groupby("experiment"):
+        counts = {
+            name: group.set_index(["m", "n", "task", "subsample"])[list(ARMS)]
+            for name, group in own.groupby("language_model")
+        }
+        for first, second in combinations(counts, 2):
+            shared = counts[first].index.intersection(counts[second].index)
+            if len(shared) and counts[first].loc[shared].equals(counts[second].loc[shared]):
+                yield (
+                    f"Experiment {experiment}: {first} and {second} have the same counts in every one of the "
+                    f"{count(len(shared), 'trial')} that both have. They may be one model under two names."
+                )
+
+
+def _gaps(trials: pd.DataFrame, plan: BiasPlan | None) -> Iterator[str]:
+    """Cells that lack tasks or subsamples which others have: what an average over cells then compares."""
+    gaps = {effect: missing_trials(trials, effect, plan) for effect in EFFECTS}
+    for experiment in trials["experiment"].unique():
+        words = {effect: _gap_words(frame[frame["experiment"] == experiment]) for effect, frame in gaps.items()}
+        same = len(set(words.values())) == 1
+        for effect, gap in list(words.items())[: 1 if same else None]:
+            if gap:
+                concerned = " and the ".join(EFFECTS) if same else effect
+                yield (
+                    f"Experiment {experiment} has gaps, for the {concerned}: {gap}. Averages over cells and over tasks "
+                    "there are not of the same tasks and trials."
+                )
+
+
+def _gap_words(gaps: pd.DataFrame) -> str:
+    """`gpt2 at m = 50, n = 50 and m = 50, n = 100 has no trial of trec and fewer of sst2 (3 of 5); …`."""
+    places: dict[tuple[str, str], list[str]] = {}
+    for (_, language_model, m, n), cell in gaps.groupby(CELL):
+        none, fewer = cell[cell["subsamples"] == 0], cell[cell["subsamples"] > 0]
+        parts = [f"no trial of {listing(none['task'])}"] if len(none) else []
+        if len(fewer):
+            listed = listing(f"{row.task} ({row.subsamples} of {row.expected})" for row in fewer.itertuples())
+            parts.append(f"fewer of {listed}" if parts else f"fewer trials of {listed}")
+        places.setdefault((str(language_model), " and ".join(parts)), []).append(f"m = {m}, n = {n}")
+    said = [f"{model} at {' and '.join(where)} has {words}" for (model, words), where in places.items()]
+    rest = [f"and {len(said) - GAPS_SHOWN} more"] if len(said) > GAPS_SHOWN else []
+    return "; ".join(said[:GAPS_SHOWN] + rest)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Signs that rows come from different code, data or splits: no statistics repairs that.
+
+DRIFT_LEVEL = 1e-4  # familywise, so that a report is not marked by chance
+DRIFT_SIZE = 0.01  # accuracy; smaller drifts are not worth a warning
+ROUNDING = 1e-12  # accuracy; means of equal numbers differ by less
+NO_SPREAD = "No task's base accuracies vary within either value of n, but those of the two differ: z has no bound."
+
+
+def base_drift(trials: pd.DataFrame) -> pd.DataFrame:
+    """Base accuracy compared between values of n, within each (experiment, language_model, m).
+
+    The base arm never sees the n texts, so its expected accuracy cannot depend on n. One row for each n other than the
+    one with most trials (`reference_n`): `base`, `reference_base`, `difference` (means over the shared tasks), `z` =
+    difference over its standard error from the spread of the subsamples, `p` two-sided, `mixed` = p below
+    `DRIFT_LEVEL` after Bonferroni and a difference of at least `DRIFT_SIZE`. Where accuracies differ between n but
+    nowhere within, z has no bound and p is 0. A value of n without tasks with two subsamples in common with the
+    reference is left out.
+    """
+    columns = [*CELL, "reference_n", "base", "reference_base", "difference", "z", "p"]
+    known = trials.dropna(subset=["base"])
+    known = known.assign(accuracy=known["base"] / known["total"])
+    keys, rows = ["experiment", "language_model", "m"], []
+    tasks = known.groupby([*keys, "n", "task"])["accuracy"].agg(["mean", "var", "count"]).reset_index()
+    for key, group in tasks[tasks["count"] > 1].groupby(keys):
+        reference_n = int(group.groupby("n")["count"].sum().idxmax())
+        of_reference = group[group["n"] == reference_n].set_index("task")
+        for n in sorted(set(group["n"]) - {reference_n}):
+            other = group[group["n"] == n].set_index("task")
+            shared = other.index.intersection(of_reference.index)
+            if len(shared):
+                rows.append([*key, n, reference_n, *_compared(other.loc[shared], of_reference.loc[shared])])
+    drift = pd.DataFrame(rows, columns=columns)
+    large = drift["difference"].astype(float).abs() >= DRIFT_SIZE
+    return drift.assign(mixed=(drift["p"].astype(float) * len(drift) < DRIFT_LEVEL) & large)
+
+
+def _compared(other: pd.DataFrame, reference: pd.DataFrame) -> tuple[float, float, float, float | Missing, float]:
+    """base, reference_base, difference, z, p."""
+    base, reference_base = float(other["mean"].mean()), float(reference["mean"].mean())
+    difference = float((other["mean"] - reference["mean"]).mean())
+    difference = difference if abs(difference) > ROUNDING else 0.0
+    variances = pd.concat([other["var"] / other["count"], reference["var"] / reference["count"]])
+    freedom = float((pd.concat([other["count"], reference["count"]]) - 1).sum())
+    error = float(np.sqrt(variances.sum())) / len(other)
+    if error > ROUNDING:
+        z = difference / error
+        return base, reference_base, difference, z, float(2 * stats.t.sf(abs(z), freedom))
+    return base, reference_base, difference, *((Missing(NO_SPREAD), 0.0) if difference else (0.0, 1.0))
+
+
+def mismatched_test_sets(trials: pd.DataFrame) -> pd.DataFrame:
+    """Subsamples that language models share by number but not by test set.
+
+    One row for each (experiment, m, n, task) with a mismatch: `subsamples` that at least two language models have
+    with a known `test_hash`, and how many of these are `mismatched` (their hashes differ).
+    """
+    keys = [*SETTING, "task"]
+    known = trials.dropna(subset=["test_hash"])
+    hashes = known.groupby([*keys, "subsample"])["test_hash"].agg(["nunique", "size"])
+    shared = hashes[hashes["size"] > 1]
+    counts = (shared["nunique"] > 1).groupby(keys).agg(subsamples="size", mismatched="sum").reset_index()
+    return counts[counts["mismatched"] > 0].reset_index(drop=True)
+
+
+def belonging(study: Study) -> Part:
+    """Do the rows belong together: base accuracy by n, pretraining losses, test sets under one number."""
+    drift, mismatches = base_drift(study.trials), mismatched_test_sets(study.trials)
+    losses = study.trials.dropna(subset=["loss_extra", "loss_test"]).groupby(CELL)[["loss_extra", "loss_test"]].mean()
+    losses = losses.rename(columns={"loss_extra": "extra", "loss_test": "test"}).reset_index()
+    said, explanation, notes, figures, tables = [], [], [], [], []
+    if len(drift):
+        said.append(
+            f"In {drift['mixed'].sum()} of {count(len(drift), 'comparison')}, base accuracy differs between values of n"
+        )
+        explanation.append(
+            "The base arm never sees the n texts, so for a given m its accuracy cannot depend on n. If it does, the "
+            "rows come from different code, library versions or data, and a trend over n compares these."
+        )
+        figures.append(Figure("base_drift", "Base accuracy by n", _base_by_n(study.trials)))
+        numbers = dict.fromkeys(["base", "reference_base"], ".4f") | {"difference": "+.4f", "z": ".1f", "p": "p"}
+        tables.append(Table("base_drift", "Base accuracy between values of n", drift, formats=numbers))
+        notes += [
+            f"Mixed provenance: the base accuracy of {row.language_model} at m = {row.m} is {row.base:.4f} for n = "
+            f"{row.n} and {row.reference_base:.4f} for n = {row.reference_n} "
+            f"({f'z = {row.z:.1f}' if is_known(row.z) else 'no spread within subsamples'}), though the base arm never "
+            "sees the n texts. These rows come from different code or data; trends over n at this m are confounded."
+            for row in drift[drift["mixed"]].itertuples()
+        ]
+    if len(mismatches):
+        said.append(
+            f"{mismatches['mismatched'].sum()} subsamples with the same number had different test sets in different "
+            "language models"
+        )
+        tables.append(Table("test_set_mismatches", "Different test sets under one number", mismatches))
+        places = mismatches.groupby(["m", "n"], sort=False)["mismatched"].sum().items()
+        listed = ", ".join(f"{number} at m = {m}, n = {n}" for (m, n), number in places)
+        notes.append(
+            f"Subsamples of the same number had different test sets in different language models ({listed}; tasks "
+            f"{', '.join(sorted(mismatches['task'].unique()))}). The formulas equations and notebooks take models to "
+            "share these sets and are wrong here. The formula overdispersed is not affected."
+        )
+    if len(losses):
+        values = losses[["extra", "test"]].to_numpy()
+        said.append(
+            f"The last epoch's mean pretraining loss lies between {values.min():.2f} and {values.max():.2f} nats per "
+            "predicted token"
+        )
+        explanation.append(
+            "Losses are means over all subsamples of all tasks. The two arms read texts from one source, so their "
+            "losses should agree. An experiment with more epochs should have the lower loss."
+        )
+        formats = dict.fromkeys(["extra", "test"], ".4f")
+        tables.append(Table("pretraining_loss", "Mean pretraining loss", losses, formats=formats))
+    frames = {"base_drift": drift, "pretraining_loss": losses, "test_set_mismatches": mismatches}
+    section = Section(
+        "Do the rows belong together?",
+        hint="base accuracy, test sets, losses",
+        finding="".join(f"{sentence}. " for sentence in said).strip(),
+        explanation=" ".join(explanation),
+        figures=figures,
+        tables=tables,
+    )
+    return Part({key: frame.to_dict("records") for key, frame in frames.items()}, section if said else None, (), notes)
+
+
+def _base_by_n(trials: pd.DataFrame) -> alt.LayerChart:
+    """Base accuracy against n, a line a language model and m; mixed provenance is a filled dot."""
+    known = trials.dropna(subset=["base"])
+    known = known.assign(base=known["base"] / known["total"])
+    means = known.groupby([*CELL, "task"])["base"].mean().groupby(CELL).mean().reset_index()
+    means["line"] = [f"{row.language_model}, m={row.m}" for row in means.itertuples()]
+    return lines(
+        means,
+        x="n",
+        y="base",
+        color=series_color(means["line"], "line"),
+        detail="experiment",
+        x_title="n",
+        y_title="Base accuracy",
+        tooltip=tooltips(experiment="Experiment", line="Line", n="n", base="Base accuracy|.4f"),
+    )

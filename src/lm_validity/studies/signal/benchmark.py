@@ -1,0 +1,665 @@
+"""One benchmark: which models and checkpoints are compared, its scores, and the same of resampled curves and of nulls.
+
+What several sections of the report read is here; what one section alone needs, it computes itself.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import combinations
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+from scipy.stats import false_discovery_control
+
+from lm_validity.config.sections import Normalisation, Reports, SignalConventions
+from lm_validity.statistics import models_above_chance, section_generator
+from lm_validity.studies.signal.curves import (
+    Alignment,
+    Curve,
+    LearningCurves,
+    align,
+    own_ends,
+    select,
+    select_for_compliance,
+    select_for_ranking,
+)
+from lm_validity.studies.signal.statistics.quality import (
+    FINETASKS_MONOTONICITY,
+    NoiseFree,
+    SignalQuality,
+    fewest_checkpoints,
+    overall_score,
+    signal_quality,
+)
+from lm_validity.studies.signal.statistics.ranking import (
+    E2LM_WINDOWS,
+    MINIMUM_FOR_BLOCKS,
+    PairConsistency,
+    RankingWindows,
+    bootstrap_pair_consistency,
+    coin_flip_consistency,
+    compliance,
+    difference_errors,
+    pair_consistency,
+    persistence,
+    separable_pairs,
+)
+from lm_validity.studies.signal.statistics.resampling import (
+    drawn_around,
+    exceedance_p,
+    resampling_interval,
+    shuffled_quality,
+    walked_quality,
+)
+from lm_validity.summaries import Missing, is_known, known, number
+from lm_validity.tables.reruns import NOT_MEASURED, TrainingNoise
+from lm_validity.words import Reason, ReasonCode, scale_of, with_interval
+
+FITTED_WINDOWS = replace(E2LM_WINDOWS, relative=True)
+
+Value = float | Missing
+Bounds = tuple[float, float] | Missing
+Draws = np.ndarray | Missing  # (resamples,) or (resamples, ...), or why there are none
+# Scores of each model, (..., n): leading axes are resamples, the last one the checkpoints of the model's curve
+Values = dict[str, np.ndarray]
+
+SKIPPED = Missing(Reason("Intervals and p-values were skipped (resamples = 0).", ReasonCode.SKIPPED))
+FALSE_DISCOVERIES = 0.05  # rate, of what is said of several benchmarks
+WHICH_DIRECTION = Missing("Scores fall steadily, and nothing says which direction is better.")
+NO_ERRORS = Missing(Reason("Whether a score is above chance needs its standard error.", ReasonCode.NO_ERRORS))
+NO_NOISE = Missing(Reason("It needs a standard error of every model's scores, or items.", ReasonCode.NO_ERRORS))
+
+
+def bounds(value: Value, draws: Draws, minimum: float = -np.inf, maximum: float = np.inf) -> Bounds:
+    """The resampling interval of a value; the value's own reason, or that of the draws, where there is none."""
+    if isinstance(value, Missing):
+        return value
+    if isinstance(draws, Missing):
+        return draws
+    if draws.size == 0:
+        return SKIPPED
+    interval = resampling_interval(value, draws, minimum, maximum)
+    return known_bounds(
+        interval.low, interval.high, Reason("None of the resamples has a value.", ReasonCode.NO_INTERVAL)
+    )
+
+
+def known_bounds(low: float, high: float, reason: str) -> Bounds:
+    """An interval, or a `Missing` where its ends are not finite."""
+    return (float(low), float(high)) if np.isfinite([low, high]).all() else Missing(reason)
+
+
+def p_value(value: Value, null: Draws) -> Value:
+    """One-sided p of a value against draws of its null; the value's own reason, or the null's, where there is none."""
+    if isinstance(value, Missing):
+        return value
+    if isinstance(null, Missing):
+        return null
+    if null.size == 0:
+        return SKIPPED
+    return known(exceedance_p(value, null), "The null has no value in some of its draws.")
+
+
+def discoveries(p: Mapping[str, Value]) -> dict[str, bool | Missing]:
+    """Which of these are found, at a false discovery rate of 5% over those with a p (Benjamini and Hochberg 1995)."""
+    tested = {name: value for name, value in p.items() if not isinstance(value, Missing)}
+    adjusted = dict(zip(tested, false_discovery_control(list(tested.values())), strict=True)) if tested else {}
+    return {
+        name: value if isinstance(value, Missing) else bool(adjusted[name] <= FALSE_DISCOVERIES)
+        for name, value in p.items()
+    }
+
+
+def mean_of_known(arrays: Sequence[np.ndarray]) -> np.ndarray:
+    """Mean over a list of equally shaped arrays, NaN left out; NaN where none is known."""
+    if not arrays:
+        return np.array(np.nan)
+    stacked = np.stack(np.broadcast_arrays(*arrays))
+    there = ~np.isnan(stacked)
+    total, count = np.where(there, stacked, 0.0).sum(axis=0), there.sum(axis=0)
+    return np.divide(total, count, out=np.full(total.shape, np.nan), where=count > 0)
+
+
+def as_numbers(frame: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
+    """The frame for a figure: these columns as floats, NaN where a value is missing."""
+    return frame.assign(**{column: [number(value) for value in frame[column]] for column in columns})
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# What belongs together: pairs of architectures, science and web models, common points of training.
+
+
+def too_few_checkpoints(options: SignalConventions) -> str:
+    """Why a model has no signal quality."""
+    fewest = fewest_checkpoints(options.convention)
+    return f"Signal quality needs {fewest} selected checkpoints of a model for its autocorrelation."
+
+
+def windows_of(learning: LearningCurves, options: SignalConventions) -> RankingWindows:
+    """The windows of ranking consistency. The competition's are scaled to the length of each pair's training where
+    every training is over before the first of them, or tokens are unknown."""
+    windows = RankingWindows(options.base_window, options.later_window)
+    if windows != E2LM_WINDOWS:
+        return windows
+    ends = [curve.tokens_b[-1] for by_model in learning.curves.values() for curve in by_model.values()]
+    return replace(windows, relative=bool(not np.nanmax([*ends, 0.0]) >= windows.base[0]))
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two models at their common points of training, and which of these lie in the windows of ranking consistency."""
+
+    first: str
+    second: str
+    alignment: Alignment
+    size: str = ""
+    base: np.ndarray | None = None
+    later: np.ndarray | None = None
+
+    def read(self, values: Values) -> tuple[np.ndarray, np.ndarray]:
+        """The (..., points) of both models' values (..., n)."""
+        first, second = self.alignment.places
+        return first.read(values[self.first]), second.read(values[self.second])
+
+    @property
+    def windows(self) -> tuple[np.ndarray, np.ndarray]:
+        """(base, later) of a pair that has them."""
+        assert self.base is not None and self.later is not None
+        return self.base, self.later
+
+    @property
+    def counts(self) -> bool:
+        """Whether there is a checkpoint in either window."""
+        base, later = self.windows
+        return bool(base.any() and later.any())
+
+
+@dataclass(frozen=True)
+class Design:
+    """Which models and checkpoints of one benchmark each score reads."""
+
+    benchmark: str
+    direction_assumed: bool  # nothing says it
+    direction: float  # -1 where the metric is better when lower: curves are the metric times this
+    curves: dict[str, Curve]
+    reruns: dict[str, list[Curve]]  # other trainings of models in `curves`
+    training_noise: TrainingNoise | Missing
+    selected: dict[str, np.ndarray]  # by model: checkpoints of signal quality
+    scored: list[str]
+    sizes: dict[str, list[str]]  # scored models by size
+    ranking_pairs: list[Pair]
+    fitted_pairs: list[Pair]  # the same pairs, with windows that fit the length of each one's training
+    compliance_pairs: list[Pair]  # first: science, second: web
+    alignment: Alignment  # of the scored models
+    larger_pairs: list[tuple[int, int]]  # (smaller, larger) among `scored`, alike but for size
+
+    @classmethod
+    def of(cls, learning: LearningCurves, benchmark: str, options: SignalConventions) -> "Design":
+        """Decide once what belongs together."""
+        by_model, facts, selection = learning.curves[benchmark], learning.facts, learning.selection
+        curves = {model: by_model[model] for model in learning.models if model in by_model}
+        scored = learning.scored(benchmark)
+        sizes: dict[str, list[str]] = {}
+        for model in scored:
+            if pd.notna(facts.at[model, "size"]):
+                sizes.setdefault(str(facts.at[model, "size"]), []).append(model)
+        return cls(
+            benchmark=benchmark,
+            direction_assumed=benchmark in learning.assumed,
+            direction=learning.direction[benchmark],
+            curves=curves,
+            reruns=learning.reruns.get(benchmark, {}),
+            training_noise=learning.training_noise.get(benchmark, Missing(NOT_MEASURED)),
+            selected={model: select(curve, selection) for model, curve in curves.items()},
+            scored=scored,
+            sizes=sizes,
+            ranking_pairs=_ranking_pairs(curves, facts, sizes, selection, windows_of(learning, options)),
+            fitted_pairs=_ranking_pairs(curves, facts, sizes, selection, FITTED_WINDOWS),
+            compliance_pairs=_compliance_pairs(curves, facts, selection),
+            alignment=align({model: curves[model] for model in scored}),
+            larger_pairs=_larger_pairs(scored, facts),
+        )
+
+    @property
+    def values(self) -> Values:
+        """The curves themselves."""
+        return {model: curve.values for model, curve in self.curves.items()}
+
+    @property
+    def selected_curves(self) -> dict[str, Curve]:
+        """By model: the checkpoints of signal quality."""
+        return {model: curve.at(self.selected[model]) for model, curve in self.curves.items()}
+
+    def at_common_points(self, values: Values) -> np.ndarray:
+        """Values (..., models, points) of the scored models at their common points of training."""
+        places = zip(self.scored, self.alignment.places, strict=True)
+        return np.stack([place.read(values[model]) for model, place in places], axis=-2)
+
+
+def _ranking_pairs(
+    curves: dict[str, Curve], facts: pd.DataFrame, sizes: dict[str, list[str]], selection: str, windows: RankingWindows
+) -> list[Pair]:
+    """Pairs of one size and training data and of two architectures, the alphabetically first architecture first."""
+    pairs = []
+    for size, models in sizes.items():
+        by_name = sorted(models, key=lambda model: (str(facts.at[model, "architecture"]), model))
+        for first, second in combinations(by_name, 2):
+            a, b = facts.loc[first], facts.loc[second]
+            both_named = pd.notna(a["architecture"]) and pd.notna(b["architecture"])
+            if not both_named or a["architecture"] == b["architecture"] or not _alike(a, b, "training_data"):
+                continue
+            both = {first: curves[first], second: curves[second]}
+            common = align(both, [select_for_ranking(curve, selection) for curve in both.values()])
+            # relative windows are shares of the training, whatever it is counted in; the others are billions of tokens
+            base, later = windows.masks(common.progress if windows.relative else common.tokens_b)
+            pairs.append(Pair(first, second, common, size, base, later))
+    return pairs
+
+
+def _compliance_pairs(curves: dict[str, Curve], facts: pd.DataFrame, selection: str) -> list[Pair]:
+    """Pairs of a science and a web model of one size, of one architecture where it is known."""
+    pairs, rows = [], facts.to_dict("index")
+    for science in curves:
+        for web in curves:
+            a, b = rows[science], rows[web]
+            if a["training_data"] != "science" or b["training_data"] != "web":
+                continue
+            if pd.isna(a["size"]) or a["size"] != b["size"] or not _alike(a, b, "architecture"):
+                continue
+            both = {science: curves[science], web: curves[web]}
+            common = align(both, [select_for_compliance(curve, selection) for curve in both.values()])
+            pairs.append(Pair(science, web, common, str(a["size"])))
+    return pairs
+
+
+def _larger_pairs(models: list[str], facts: pd.DataFrame) -> list[tuple[int, int]]:
+    """Indices (smaller, larger) of models that differ in parameters but not in architecture and training data."""
+    pairs, rows = [], facts.to_dict("index")
+    for (i, first), (j, second) in combinations(enumerate(models), 2):
+        a, b = rows[first], rows[second]
+        if not (_alike(a, b, "architecture") and _alike(a, b, "training_data")):
+            continue
+        sizes = parameters(a), parameters(b)
+        if np.isnan(sizes).any() or sizes[0] == sizes[1]:
+            continue
+        pairs.append((i, j) if sizes[0] < sizes[1] else (j, i))
+    return pairs
+
+
+def parameters(fact: Mapping[str, Any]) -> float:
+    """Parameters in billions, from the sheet or from a size such as 500m or 1b; NaN where neither says."""
+    if pd.notna(fact["parameters_b"]):
+        return float(fact["parameters_b"])
+    size = str(fact["size"]).casefold() if pd.notna(fact["size"]) else ""
+    scale = {"k": 1e-6, "m": 1e-3, "b": 1.0}.get(size[-1:])
+    try:
+        return float(size[:-1]) * scale if scale is not None else float("nan")
+    except ValueError:
+        return float("nan")
+
+
+def _alike(a: Mapping[str, Any], b: Mapping[str, Any], column: str) -> bool:
+    """Equal, or unknown in either."""
+    return bool(pd.isna(a[column]) or pd.isna(b[column]) or a[column] == b[column])
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Scores: the same code for the curves themselves and for resampled ones.
+
+
+@dataclass(frozen=True)
+class OrderScores:
+    """Ranking consistency under one choice of windows; arrays have the values' leading shape."""
+
+    pairs: list[PairConsistency]
+    by_size: dict[str, np.ndarray]
+    value: np.ndarray
+    with_last: np.ndarray
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Scores of one benchmark; arrays have the values' leading shape."""
+
+    quality: dict[str, SignalQuality]
+    mean_quality: np.ndarray  # over scored models
+    quality_by_size: dict[str, np.ndarray]
+    consistency: OrderScores
+    fitted: OrderScores
+    compliance: np.ndarray
+    gap: np.ndarray
+    overall: np.ndarray
+
+
+def compute_scores(design: Design, values: Values, options: SignalConventions, chance: float | None = None) -> Scores:
+    """All scores of a benchmark from `values`, e.g. bootstrap means (resamples, n) of every model."""
+    quality = {
+        model: signal_quality(values[model][..., design.selected[model]], options.convention, options.ties)
+        for model in design.curves
+    }
+    by_model = {model: quality[model].signal_quality for model in design.scored}
+    mean_quality = mean_of_known(list(by_model.values()))
+    consistency = _order_scores(design.ranking_pairs, values)
+    value, gap = compliance_of(design, values, options.normalisation, chance)
+    parts = np.stack(np.broadcast_arrays(mean_quality, consistency.value, value), -1)
+    return Scores(
+        quality=quality,
+        mean_quality=mean_quality,
+        quality_by_size={
+            size: mean_of_known([by_model[model] for model in models]) for size, models in design.sizes.items()
+        },
+        consistency=consistency,
+        fitted=_order_scores(design.fitted_pairs, values),
+        compliance=value,
+        gap=gap,
+        overall=overall_score(parts, options.weights),
+    )
+
+
+def _order_scores(pairs: list[Pair], values: Values) -> OrderScores:
+    scores = [pair_consistency(*pair.read(values), *pair.windows) for pair in pairs]
+    by_size = _by_size(pairs, [score.value for score in scores])
+    value = mean_of_known(list(by_size.values()))
+    return OrderScores(scores, by_size, value, _mean_over_sizes(pairs, [score.with_last for score in scores]))
+
+
+def compliance_of(
+    design: Design, values: Values, normalisation: Normalisation, chance: float | None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Compliance and raw gap, mean over the pairs of a science and a web model; NaN without one."""
+    if normalisation == "above_chance" and chance is None:
+        return np.array(np.nan), np.array(np.nan)
+    scores = [compliance(*pair.read(values), normalisation, chance) for pair in design.compliance_pairs]
+    return mean_of_known([score.value for score in scores]), mean_of_known([score.gap for score in scores])
+
+
+def _by_size(pairs: list[Pair], values: list[np.ndarray]) -> dict[str, np.ndarray]:
+    of_size: dict[str, list[np.ndarray]] = {}
+    for pair, value in zip(pairs, values, strict=True):
+        of_size.setdefault(pair.size, []).append(value)
+    return {size: mean_of_known(each) for size, each in of_size.items()}
+
+
+def _mean_over_sizes(pairs: list[Pair], values: list[np.ndarray]) -> np.ndarray:
+    """Mean over sizes of the mean over the pairs of each, so that every size has one vote; NaN is left out."""
+    return mean_of_known(list(_by_size(pairs, values).values()))
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# A benchmark with its scores, their resamples, and what they would be by chance.
+
+
+@dataclass(frozen=True)
+class ItemAnalysis:
+    """What items add to a benchmark whose items reproduce its scores; `notes` are remarks on what the items lack."""
+
+    items: int
+    chance: Value  # the score of guessing; unknown where the metric is no share of right answers
+    errors: dict[str, np.ndarray]  # by model: standard errors (n,) of its curve over items
+    by_items: dict[int, float] | Missing  # signal quality if there were fewer items
+    noise: np.ndarray  # (points, models, models) covariances of the scored models' errors at their common points
+    end_noise: np.ndarray  # (models, models) the same at the last checkpoint of each
+    noise_free: dict[str, NoiseFree] | Missing  # by scored model
+    noise_free_interval: tuple[float, float]  # of the mean over these; NaN where there is none
+    resampled: Values | Missing
+    compliance_null: Draws
+    metrics: dict[str, Any] | Missing  # summary.json's item_metrics, filters and subgroups
+    trials: list[dict[str, Any]] | Missing
+    subgroups: list[dict[str, Any]] | Missing
+    notes: tuple[str, ...]
+
+
+class ConsistencyDraws(NamedTuple):
+    """Ranking consistency (resamples,) under a block bootstrap of checkpoints, and if coins decided."""
+
+    blocks: Draws
+    coin: Draws
+
+
+@dataclass(frozen=True)
+class Benchmark(Design):
+    """A design with its results."""
+
+    scores: Scores
+    resampled: Values | Missing  # curves (resamples, n) by model: means of resampled items, else normal draws
+    resampled_scores: Scores | Missing  # leading axis: resamples
+    interval_source: str | Missing  # items or standard errors
+    items: ItemAnalysis | Missing
+    chance: Value  # the score of guessing, in the metric's own direction
+    errors: dict[str, np.ndarray]  # by model: standard errors (n,) of its curve; NaN where unknown
+    noise: np.ndarray | Missing  # (points, models, models) covariances of the scored models' errors, common points
+    end_noise: np.ndarray | Missing  # (models, models) the same at the last checkpoint of each
+    quality_null: dict[str, np.ndarray]  # by model: quality of shuffled checkpoints
+    quality_walk: dict[str, np.ndarray]  # by model: quality of its random walks
+    consistency: ConsistencyDraws
+    fitted: ConsistencyDraws
+    quality: Value  # signal quality, mean over the scored models
+
+    @property
+    def chance_level(self) -> float | None:
+        """Chance as statistics take it: oriented as the curves are."""
+        return self.direction * self.chance if is_known(self.chance) else None
+
+    def draws(self, read: Callable[[Scores], np.ndarray]) -> Draws:
+        """A score under the resamples, or why there are none."""
+        return self.resampled_scores if isinstance(self.resampled_scores, Missing) else read(self.resampled_scores)
+
+    def mean_over_models(self, by_model: Values) -> np.ndarray:
+        """Over the scored models: mean quality (resamples,) of a null."""
+        return mean_of_known([by_model[model] for model in self.scored])
+
+    @property
+    def rank_correlation(self) -> float:
+        """Of score and checkpoint, mean over the scored models; NaN where no curve has two points."""
+        return float(mean_of_known([self.scores.quality[model].rank_correlation for model in self.scored]))
+
+    @cached_property
+    def quality_interval(self) -> Bounds:
+        """Of `quality`, over items."""
+        return bounds(self.quality, self.draws(lambda resampled: resampled.mean_quality), 0.0, 1.0)
+
+    @cached_property
+    def mean_curve(self) -> np.ndarray:
+        """(points,) mean of the scored models at their common points, in the metric's own direction."""
+        return self.direction * self.at_common_points(self.values).mean(axis=0)
+
+    @cached_property
+    def walk_p(self) -> Value:
+        """p of the signal quality against curves that drift: random signs of the steps."""
+        return p_value(self.quality, self.mean_over_models(self.quality_walk))
+
+    @property
+    def falls(self) -> bool:
+        """Whether scores fall steadily and nothing says which direction is better: most likely the other one."""
+        return self.direction_assumed and self.rank_correlation <= -FINETASKS_MONOTONICITY
+
+    @property
+    def separable_at_end(self) -> int | Missing:
+        """Pairs of models whose scores at the last checkpoint of each differ by more than noise, wherever those are."""
+        if isinstance(self.end_noise, Missing):
+            return self.end_noise
+        last = np.array([self.curves[model].values[-1] for model in self.scored])
+        return int(separable_pairs(last, difference_errors(self.end_noise[None])[:, 0]).sum())
+
+    @cached_property
+    def models_above_chance(self) -> int | Missing:
+        """How many models end above chance, by one-sided tests at 5% with Holm's adjustment over models."""
+        if isinstance(self.chance, Missing):
+            return self.chance
+        last, errors = np.array([(self.curves[m].values[-1], self.errors[m][-1]) for m in self.scored]).T
+        assert self.chance_level is not None
+        return NO_ERRORS if np.isnan(errors).any() else models_above_chance(last, errors, self.chance_level)
+
+
+def analyze_benchmark(
+    design: Design, items: ItemAnalysis | Missing, chance: Value, options: SignalConventions, resamples: int
+) -> Benchmark:
+    """Scores, resampled scores and nulls of one benchmark."""
+    level = design.direction * chance if is_known(chance) else None
+    values, selected = design.values, design.selected_curves
+    curves, names = [c.values for c in selected.values()], [c.checkpoints for c in selected.values()]
+    of_shuffles, of_order, of_walks, of_fits = (
+        section_generator(f"{section} {design.benchmark}") for section in ("shuffles", "order", "walks", "fits")
+    )
+    shuffled = shuffled_quality(curves, resamples, of_shuffles, options.convention, options.ties)
+    walked = walked_quality(curves, names, resamples, of_walks, options.convention, options.ties)
+    errors = {
+        model: curve.errors if isinstance(items, Missing) or not np.isnan(curve.errors).any() else items.errors[model]
+        for model, curve in design.curves.items()
+    }
+    noise, end_noise = _noise(design, errors, items)
+    resampled, source = _resampled(values, errors, items, resamples)
+    scores = compute_scores(design, values, options, level)
+    return Benchmark(
+        **vars(design),
+        scores=scores,
+        resampled=resampled,
+        resampled_scores=resampled
+        if isinstance(resampled, Missing)
+        else compute_scores(design, resampled, options, level),
+        interval_source=source,
+        items=items,
+        chance=chance,
+        errors=errors,
+        noise=noise,
+        end_noise=end_noise,
+        quality_null={model: shuffled[:, index] for index, model in enumerate(selected)},
+        quality_walk={model: walked[:, index] for index, model in enumerate(selected)},
+        consistency=_consistency_draws(design.ranking_pairs, values, resamples, of_order),
+        fitted=_consistency_draws(design.fitted_pairs, values, resamples, of_fits),
+        quality=known(float(scores.mean_quality), too_few_checkpoints(options)),
+    )
+
+
+def _noise(
+    design: Design, errors: Values, items: ItemAnalysis | Missing
+) -> tuple[np.ndarray | Missing, np.ndarray | Missing]:
+    """Covariances of the scored models' errors at their common points and at the end of each: over the items, else of
+    standard errors taken as independent between models. Missing where a model lacks one. The noise of training, where
+    it was measured, comes on top: each model was trained once."""
+    training = 0.0 if isinstance(design.training_noise, Missing) else design.training_noise.sd**2
+    more = training * np.eye(len(design.scored))
+    if isinstance(items, ItemAnalysis):
+        return items.noise + more, items.end_noise + more
+    covariances = []
+    for places in (design.alignment.places, own_ends([design.curves[model] for model in design.scored])):
+        at = np.array([place.read(errors[model]) for model, place in zip(design.scored, places, strict=True)])
+        covariances.append(at.T[:, :, None] ** 2 * np.eye(len(at)) + more)
+    noise, end_noise = (NO_NOISE if np.isnan(covariance).any() else covariance for covariance in covariances)
+    return noise, end_noise if isinstance(end_noise, Missing) else end_noise[0]
+
+
+def _resampled(
+    values: Values, errors: Values, items: ItemAnalysis | Missing, resamples: int
+) -> tuple[Values | Missing, str | Missing]:
+    """Curves under resampled items, else drawn around their values by their standard errors; and which of both."""
+    if not resamples:
+        return SKIPPED, SKIPPED
+    if isinstance(items, ItemAnalysis):
+        return items.resampled, "items"
+    if any(np.isnan(each).any() for each in errors.values()):
+        none = Missing(
+            Reason(f"{items.reason} Not all of its scores have a standard error either.", ReasonCode.NO_ERRORS)
+        )
+        return none, none
+    generator = np.random.default_rng(0)
+    drawn = {model: drawn_around(values[model], errors[model], resamples, generator) for model in values}
+    return drawn, "standard errors"
+
+
+def _consistency_draws(
+    pairs: list[Pair], values: Values, resamples: int, generator: np.random.Generator
+) -> ConsistencyDraws:
+    """Draws averaged as the value is.
+
+    The pairs are those that count in the value: with a checkpoint in either window. Missing without any; the block
+    bootstrap also where one of them has too few checkpoints to draw blocks from, since without it the draws would be
+    of another mean than the value.
+    """
+    counted = [pair for pair in pairs if pair.counts]
+    if not counted:
+        none = Missing("No pair of architectures has a checkpoint in either window.")
+        return ConsistencyDraws(none, none)
+    blocks = [bootstrap_pair_consistency(*pair.read(values), *pair.windows, resamples, generator) for pair in counted]
+    coins = []
+    for pair in counted:
+        (first, second), (base, later) = pair.read(values), pair.windows
+        lasting = persistence((first - second)[base | later])
+        coins.append(coin_flip_consistency(int(later.sum()), resamples, generator, lasting))
+    coin = _mean_over_sizes(counted, coins)
+    if any(pair.windows[1].sum() < MINIMUM_FOR_BLOCKS for pair in counted):
+        few = f"One of its pairs has fewer than {MINIMUM_FOR_BLOCKS} later checkpoints to draw blocks from."
+        return ConsistencyDraws(Missing(Reason(few, ReasonCode.TOO_FEW)), coin)
+    return ConsistencyDraws(_mean_over_sizes(counted, blocks), coin)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# All benchmarks.
+
+
+class Progress(NamedTuple):
+    """How training is measured on the page: the axis title, the scale from billions, and words."""
+
+    title: str
+    scale: float
+    words: str
+    in_tokens: bool = True
+
+    def describe(self, value: Value, interval: Bounds) -> str:
+        """A point of training in words, with its interval where there is one."""
+        ends = [end * self.scale for end in interval] if is_known(interval) else None
+        return f"{with_interval(value * self.scale if is_known(value) else None, ends, 1)} {self.words}"
+
+
+@dataclass(frozen=True)
+class SignalData:
+    """What every section of the report reads."""
+
+    learning: LearningCurves
+    section: Reports
+    benchmarks: dict[str, Benchmark]
+
+    @property
+    def options(self) -> SignalConventions:
+        """The conventions that the page and summary.json name."""
+        return self.section.signal
+
+    @cached_property
+    def windows(self) -> RankingWindows:
+        """Of ranking consistency."""
+        return windows_of(self.learning, self.options)
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """By model."""
+        return self.learning.facts["label"].to_dict()
+
+    @property
+    def falling(self) -> list[str]:
+        """Benchmarks of which the direction is in question."""
+        return [name for name, benchmark in self.benchmarks.items() if benchmark.falls]
+
+    @cached_property
+    def steady(self) -> dict[str, bool | Missing]:
+        """By benchmark, whether its scores rise steadily in training: whether that is shown.
+
+        They improve more steadily than a random walk (`walk_p`, false discovery rate 5% over benchmarks, Benjamini and
+        Hochberg 1995), they rise, and they do not end at chance.
+        """
+        p = {name: WHICH_DIRECTION if each.falls else each.walk_p for name, each in self.benchmarks.items()}
+        steady = discoveries(p)
+        for name, benchmark in self.benchmarks.items():
+            if steady[name] is True:
+                steady[name] = benchmark.rank_correlation > 0 and benchmark.models_above_chance != 0
+        return steady
+
+    @cached_property
+    def progress(self) -> Progress:
+        """Billions, millions or thousands of tokens, by the longest training; iterations where tokens are unknown."""
+        curves = [curve for benchmark in self.benchmarks.values() for curve in benchmark.curves.values()]
+        if any(np.isnan(curve.tokens_b).any() for curve in curves):
+            return Progress("Iterations or checkpoints", 1.0, "steps", in_tokens=False)
+        scale, unit = scale_of(max(curve.tokens_b[-1] for curve in curves))
+        return Progress(f"{unit.capitalize()} tokens", scale, f"{unit} tokens")

@@ -1,0 +1,402 @@
+"""What the page shows before its folds, and a site's first page of it: the finding, the curves, and three answers."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from markupsafe import Markup
+
+from lm_validity.pages.page import Answer, Lede, Outcome, Panel, Picture, panel_grid
+from lm_validity.pages.svg import (
+    Axis,
+    box,
+    curve,
+    decimal,
+    dot,
+    line,
+    points,
+    shortened,
+    svg,
+    text,
+    ticks,
+    whisker,
+)
+from lm_validity.studies.signal.benchmark import WHICH_DIRECTION, Benchmark, SignalData
+from lm_validity.studies.signal.statistics.quality import fewest_checkpoints
+from lm_validity.summaries import Missing, is_known, number
+from lm_validity.words import count, percent
+
+WIDTH = 380
+MOST_ROWS, MOST_BENCHMARKS, MOST_MODELS, MOST_POINTS = 48, 24, 60, 30_000  # that are drawn
+STEADY = "Do scores rise steadily in training?"
+
+
+@dataclass(frozen=True)
+class Glance:
+    """Fields of a `Page`."""
+
+    lede: Lede
+    picture: Picture
+    panels: Sequence[Panel]
+    answers: Sequence[Answer]
+
+
+def at_a_glance(data: SignalData, results: Mapping[str, Any]) -> Glance:
+    """From the benchmarks and the summary."""
+    best_first = sorted(
+        data.benchmarks.values(), key=lambda benchmark: -np.nan_to_num(number(benchmark.quality), nan=-1)
+    )
+    settling = _settling(data, results["ranking"])
+    lasting, chance = _lasting(data, results["ranking_consistency"]), _above_chance(data)
+    steady = _steady_answer(data, best_first)
+    return Glance(
+        lede=_lede(data),
+        picture=_curves(data, best_first),
+        panels=[panel for panel in (settling, lasting[0], chance[0]) if panel is not None],
+        answers=[answer for answer in (steady, lasting[1], chance[1]) if answer is not None],
+    )
+
+
+def _tested(data: SignalData) -> tuple[int, int]:
+    """On how many benchmarks scores rise steadily, and on how many that could be tested."""
+    tested = [steady for steady in data.steady.values() if is_known(steady)]
+    return sum(tested), len(tested)
+
+
+def _not_tested(data: SignalData) -> tuple[str, str]:
+    """What is known of no benchmark, and why."""
+    if data.falling:
+        return "Scores fall steadily: is lower better?", "Nothing says which direction is better."
+    if any(is_known(benchmark.quality) for benchmark in data.benchmarks.values()):
+        return "Whether scores rise steadily was not tested", "Nothing was resampled, so there is no test."
+    fewest = fewest_checkpoints(data.options.convention)
+    return "Too few checkpoints to say whether scores rise steadily", f"That takes {fewest} checkpoints of a model."
+
+
+def _lede(data: SignalData) -> Lede:
+    steady, tested = _tested(data)
+    if not tested:
+        return Lede(*_not_tested(data))
+    if not steady:
+        heading = "No benchmark is shown to rise steadily during training"
+        return Lede(heading, "More steadily than a random walk, that is. Noisy curves may hide a rise.")
+    heading = f"{steady} of {count(tested, 'benchmark')} {'rises' if steady == 1 else 'rise'} steadily during training"
+    rest = "" if steady == tested else f" For the other{'s' * (tested - steady > 1)} this is not shown."
+    return Lede(heading, f"More steadily than a random walk, that is.{rest}")
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# The curves.
+
+
+def _mark(data: SignalData, benchmark: Benchmark) -> tuple[Outcome, str]:
+    steady = data.steady[benchmark.benchmark]
+    if steady is WHICH_DIRECTION:
+        return "not known", "is lower better?"
+    if isinstance(steady, Missing):
+        return "not measured", "not tested"
+    return ("yes", "steady") if steady else ("not known", "not shown")
+
+
+def _curves(data: SignalData, best_first: Sequence[Benchmark]) -> Picture:
+    """Small multiples, best first. Of many models some are drawn, and of many points."""
+    shown = best_first[:MOST_BENCHMARKS]
+    lines = sum(min(len(benchmark.scored), MOST_MODELS) for benchmark in shown)
+    panels = []
+    for benchmark in shown:
+        quality = benchmark.quality
+        words = f"signal quality **{decimal(quality)}**" if is_known(quality) else "signal quality unknown"
+        interval = benchmark.quality_interval
+        if is_known(interval):
+            words += f" (95%: {decimal(interval[0])} to {decimal(interval[1])})"
+        words += "; lower is better" if benchmark.direction < 0 else ""
+        picture = _curve_picture(data, benchmark, max(min(MOST_POINTS // lines, 60), 2))
+        panels.append(Panel(benchmark.benchmark, words, picture, *_mark(data, benchmark)))
+    numbers = sorted({len(benchmark.scored) for benchmark in shown})
+    models = count(numbers[-1], "model") if len(numbers) == 1 else f"{numbers[0]} to {numbers[-1]} models"
+    each = f"{MOST_MODELS} of the models" if numbers[-1] > MOST_MODELS else "each model"
+    note = f"Scores of {models} against {data.progress.words} of training. Thin: {each}. "
+    if any(len(benchmark.mean_curve) > 1 for benchmark in shown):
+        note += "Thick: their mean where all have a score; dashed where it is not shown to rise steadily. "
+    note += "Dotted: chance. " if any(is_known(benchmark.chance) for benchmark in shown) else ""
+    note += "Signal quality runs from 0 to 1; at 1 scores rise without a dip."
+    others = len(data.benchmarks) - _tested(data)[1]
+    if others and _tested(data)[1]:
+        note += f" {count(others, 'benchmark is', 'benchmarks are')} not tested, and not counted."
+    if len(best_first) > len(shown):
+        note += f" The {len(shown)} of {len(best_first)} benchmarks with the highest signal quality are drawn."
+    return Picture(panel_grid(panels), note)
+
+
+def _some(number: int, most: int) -> np.ndarray:
+    """Indices of at most so many of a number of things, the first and the last among them."""
+    return np.unique(np.linspace(0, number - 1, min(number, most)).round().astype(int))
+
+
+def _curve_picture(data: SignalData, benchmark: Benchmark, points_of_each: int) -> Markup:
+    width, bottom = 270, 74
+    progress, mean = benchmark.alignment.progress * data.progress.scale, benchmark.mean_curve
+    steady = data.steady[benchmark.benchmark] is True
+    curves = {model: benchmark.direction * benchmark.curves[model].values for model in benchmark.scored}
+    least, most = min(values.min() for values in curves.values()), max(values.max() for values in curves.values())
+    last = max(benchmark.curves[model].progress[-1] for model in benchmark.scored) * data.progress.scale
+    chance, room = number(benchmark.chance), (most - least) / 2
+    drawn_chance = least - room <= chance <= most + room
+    if drawn_chance:
+        least, most = min(least, chance), max(most, chance)
+    across, up = Axis(0, last, 34, width - 2), Axis(least, most, bottom - 3, 8)
+    marks = [line(34, bottom, width - 2, bottom, "ax")]
+    if drawn_chance:
+        marks.append(line(34, up(chance), width - 2, up(chance), "chance"))
+    for place in _some(len(curves), MOST_MODELS):
+        model = benchmark.scored[place]
+        kept = _some(len(curves[model]), points_of_each)
+        at = benchmark.curves[model].progress[kept] * data.progress.scale
+        marks.append(curve([across(x) for x in at], [up(y) for y in curves[model][kept]], "ln"))
+    marks.append(curve([across(x) for x in progress], [up(y) for y in mean], "ln m" if steady else "ln m no"))
+    low_word, high_word = _ends(least, most)
+    end = f"{last:,.0f}" if last >= 10 else f"{last:.2g}"
+    marks += [
+        text(30, 12, high_word, "", "end"),
+        text(30, bottom, low_word, "", "end"),
+        text(34, bottom + 14, "0"),
+        text(width - 2, bottom + 14, f"{end} {data.progress.words}", "", "end"),
+    ]
+    label = f"{benchmark.benchmark}: scores of {count(len(curves), 'model')} in training, {low_word} to {high_word}. "
+    if len(mean):
+        first, at_end = _ends(float(mean[0]), float(mean[-1]))
+        label += f"Their mean goes from {first} to {at_end}. "
+    interval = benchmark.quality_interval
+    if is_known(benchmark.quality):
+        label += f"Signal quality {decimal(benchmark.quality)}"
+        label += f", 95%: {decimal(interval[0])} to {decimal(interval[1])}." if is_known(interval) else ", no interval."
+    return svg(width, bottom + 18, label, *marks)
+
+
+def _ends(low: float, high: float) -> tuple[str, str]:
+    """Two numbers with as many digits as tell them apart."""
+    for digits in range(0 if max(abs(low), abs(high)) >= 100 else 2, 6):
+        words = decimal(low, digits), decimal(high, digits)
+        if words[0] != words[1]:
+            return words
+    return decimal(low), decimal(high)
+
+
+def _steady_answer(data: SignalData, best_first: Sequence[Benchmark]) -> Answer:
+    steady, tested = _tested(data)
+    heading, why = _not_tested(data)
+    sentence = f"On {steady} of {count(tested, 'benchmark')}, scores rise more steadily than a random walk."
+    if not tested:
+        sentence = f"{'Not known' if data.falling else 'Not measured'}: {heading[0].lower()}{heading[1:]}."
+    shown = best_first[:MOST_BENCHMARKS]
+    columns = min(len(shown), 6)
+    rows = -(-len(shown) // columns)
+    wide, high = WIDTH / columns, 132 / rows
+    marks, words = [], []
+    for place, benchmark in enumerate(shown):
+        left, top = (place % columns) * wide, (place // columns) * high
+        mean, progress, name = benchmark.mean_curve, benchmark.alignment.progress, benchmark.benchmark
+        bottom = top + high - 18
+        marks.append(line(left, bottom + 2, left + wide - 12, bottom + 2, "ax"))
+        if len(mean):
+            across, up = Axis(0, progress[-1], left, left + wide - 12), Axis(mean.min(), mean.max(), bottom, top + 3)
+            kind = "ln m" if data.steady[name] is True else "ln m no"
+            marks.append(curve([across(x) for x in progress], [up(y) for y in mean], kind))
+        short = shortened(name, max(int((wide - 8) / 6.2), 3))
+        marks.append(text(left, bottom + 14, short, "lab" if data.steady[name] is True else ""))
+        quality = (
+            f"signal quality {decimal(benchmark.quality)}" if is_known(benchmark.quality) else "signal quality unknown"
+        )
+        words.append(f"{name}: {quality}, {_mark(data, benchmark)[1]}")
+    label = f"Mean score during training, a curve for each benchmark. {'; '.join(words)}. No intervals."
+    models = max(len(benchmark.scored) for benchmark in data.benchmarks.values())
+    first = f"The first {len(shown)} of {len(best_first)}. " if len(best_first) > len(shown) else ""
+    basis = (
+        f"{first}Mean of up to {count(models, 'model')}. Solid: steadier than a random walk (false discovery rate 5%). "
+    )
+    return Answer(STEADY, sentence, svg(WIDTH, 132, label, *marks), basis=basis + why * (not tested), link="The curves")
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Panels: a row a benchmark.
+
+
+def _rows(names: Sequence[str]) -> tuple[list[float], float, float, list[Markup]]:
+    """The rows' heights, the bottom under them, where their axis begins, and their names where these have room."""
+    step = min(12.0, 144 / len(names))
+    heights = [round(8 + step * (place + 0.5), 1) for place in range(len(names))]
+    if step < 12:
+        return heights, 8 + step * len(names), 8, []
+    words = [text(0, at + 4, shortened(name, 15), "lab") for name, at in zip(names, heights, strict=True)]
+    return heights, 8 + step * len(names), 104, words
+
+
+def _radius(heights: Sequence[float]) -> float:
+    """Of dots that do not touch those of the next row."""
+    return min(4.2, 0.42 * (heights[1] - heights[0])) if len(heights) > 1 else 4.2
+
+
+def _outcome(yes: int, of: int) -> Outcome:
+    return "not known" if not yes else "yes" if yes == of else "in part"
+
+
+def _first_rows(names: Sequence[object]) -> str:
+    return f" The first {MOST_ROWS} of {len(names)} are drawn." if len(names) > MOST_ROWS else ""
+
+
+def _settling(data: SignalData, ranking: Mapping[str, Any]) -> Panel | None:
+    """From when on 9 of 10 pairs of models keep their final order; None where no benchmark says."""
+    ranked = {name: entry for name, entry in ranking.items() if is_known(entry) and is_known(entry["tokens_b"])}
+    told = {name: entry for name, entry in ranked.items() if is_known(entry["separable_pairs"])}
+    key, entries = ("settled_from", told) if told else ("nearly_stable_from", ranked)
+    scale, settled, shown = data.progress.scale, 0, []
+    for name, entry in entries.items():
+        if not is_known(entry[f"{key}_b"]) or data.benchmarks[name].models_above_chance == 0:
+            continue
+        at, ends, last = entry[f"{key}_b"] * scale, entry[f"{key}_interval_b"], entry["tokens_b"][-1] * scale
+        interval = (ends[0] * scale, ends[1] * scale) if is_known(ends) else None
+        settled += interval is not None and interval[1] < last
+        shown.append((name, at, interval, last))
+    if not shown:
+        return None
+    shown.sort(key=lambda row: row[1])
+    drawn = shown[:MOST_ROWS]
+    heights, bottom, left, marks = _rows([name for name, *_ in drawn])
+    end = max(last for *_, last in drawn)
+    axis, radius = Axis(0, end, left, WIDTH - 8), _radius(heights)
+    values = (0, end / 2, end)
+    marks = [ticks(axis, values, 4, bottom, [f"{value:.3g}" for value in values]), *marks]
+    words = []
+    for (name, at, interval, last), y in zip(drawn, heights, strict=True):
+        kind = "k" if at < last else "s"
+        marks += [whisker(axis, interval, y, kind), dot(axis(at), y, kind, radius)]
+        ends_words = f", 95%: {interval[0]:.3g} to {interval[1]:.3g}" if interval else ", no interval"
+        words.append(f"{name} {at:.3g}{ends_words}")
+    marks.append(text(WIDTH - 8, bottom + 27, f"{data.progress.words}; grey: not before the last point", "", "end"))
+    label = f"From when on nine of ten pairs of models have their final order, in {data.progress.words}: "
+    label += f"{'; '.join(words)}."
+    where = (
+        f"**{settled} of {len(entries)}** benchmarks: nearly settled before the last common point, noise allowed for."
+    )
+    if not told:
+        where = "**Noise unknown:** equal models may seem to settle late."
+    outcome: Outcome = _outcome(settled, len(entries)) if told else "not measured"
+    return Panel(
+        "When does the models’ order settle?",
+        where + _first_rows(shown),
+        svg(WIDTH, bottom + 32, label, *marks),
+        outcome,
+    )
+
+
+def _lasting(data: SignalData, consistency: Mapping[str, Any]) -> tuple[Panel | None, Answer | None]:
+    """The share of later checkpoints with an early order, beside what coin tosses give."""
+    fitted = not any(is_known(entry["value"]) for entry in consistency.values())
+    entries = {name: entry["fitted"] if fitted else entry for name, entry in consistency.items()}
+    known = {name: entry for name, entry in entries.items() if is_known(entry["value"])}
+    if not known:
+        return None, None
+    names = sorted(known, key=lambda name: -known[name]["value"])
+    lasts = {name: known[name]["lasts"] for name in names if is_known(known[name]["lasts"])}
+    longer = sum(lasts.values())
+    drawn = names[:MOST_ROWS]
+    heights, bottom, left, labels = _rows(drawn)
+    axis = Axis(0, 1, left, WIDTH - 12)
+    radius, half = _radius(heights), _radius(heights) * 1.2
+    marks, words = [ticks(axis, (0, 0.5, 1), 4, bottom, ("0%", "50%", "100%"))], []
+    for name, y in zip(drawn, heights, strict=True):
+        coin, value = known[name]["coin_flip_interval"], known[name]["value"]
+        if is_known(coin):
+            marks.append(box(axis(coin[0]), y - half, max(axis(coin[1]) - axis(coin[0]), 1), 2 * half, "zone"))
+        words.append(
+            f"{name} {percent(value)}" + (f", coins {percent(coin[0])} to {percent(coin[1])}" if is_known(coin) else "")
+        )
+    marks += [
+        *labels,
+        *(dot(axis(known[name]["value"]), y, "k", radius) for name, y in zip(drawn, heights, strict=True)),
+    ]
+    marks.append(text(WIDTH - 8, bottom + 27, "later checkpoints with the early order; shaded: coin tosses", "", "end"))
+    label = f"Share of later checkpoints with the early order, and where 95% of coin tosses fall: {'; '.join(words)}."
+    picture = svg(WIDTH, bottom + 32, label, *marks)
+    pairs = max(len(entry["pairs"]) for entry in known.values())
+    question = "Does an early order last?"
+    basis = f"{count(pairs, 'pair')} of equally large models. " + (
+        "Windows: 10% to 20% of training, and from 22%." if fitted else _windows(data)
+    )
+    if not lasts:
+        shares = f"{percent(known[names[-1]]['value'])} to {percent(known[names[0]]['value'])}"
+        said = f"**{shares}** of later checkpoints keep it; not tested against coin tosses."
+        panel = Panel(question, said + _first_rows(names), picture, "not measured")
+        return panel, Answer(question, "Not tested: nothing was resampled.", picture, basis=basis, link="The orders")
+    sentence = f"On {longer} of {count(len(lasts), 'benchmark')}, an early order lasts longer than coin tosses would."
+    if not longer:
+        sentence = f"Not known: with {count(pairs, 'pair')} of equally large models, coin tosses can look as stable."
+    panel_text = (
+        f"**{longer} of {len(lasts)}** benchmarks keep it longer than coin tosses would (false discovery rate 5%)."
+    )
+    panel = Panel(question, panel_text + _first_rows(names), picture, _outcome(longer, len(lasts)))
+    return panel, Answer(question, sentence, picture, basis=basis, link="The orders")
+
+
+def _windows(data: SignalData) -> str:
+    windows = data.windows
+    if windows.relative:
+        return "Windows: 10% to 20% of training, and from 22%."
+    (low, high), (later, _) = windows.base, windows.later
+    return f"Order at {low:g} to {high:g} billion tokens, and after {later:g}."
+
+
+def _above_chance(data: SignalData) -> tuple[Panel | None, Answer | None]:
+    """The mean score's distance from chance at the first and at the last common point."""
+    rows: list[tuple[str, float, float]] = []
+    for name, benchmark in data.benchmarks.items():
+        if is_known(benchmark.chance) and len(benchmark.mean_curve):
+            first, last = benchmark.direction * (benchmark.mean_curve[[0, -1]] - number(benchmark.chance))
+            rows.append((name, float(first), float(last)))
+    if not rows:
+        return None, None
+    rows.sort(key=lambda row: -row[2])
+    drawn = rows[:MOST_ROWS]
+    heights, bottom, left, labels = _rows([name for name, *_ in drawn])
+    low = min(0.0, *(min(row[1:]) for row in drawn))
+    high = max(0.05, *(max(row[1:]) for row in drawn))
+    axis, step = (
+        Axis(low, high, left, WIDTH - 12),
+        next(s for s in (0.02, 0.05, 0.1, 0.2, 0.5, 1e9) if (high - low) / s <= 5),
+    )
+    values = [step * place for place in range(int(np.ceil(low / step)), int(high / step) + 1)]
+    written = ["chance" if not value else points(value, sign=True) for value in values]
+    marks, radius = [ticks(axis, values, 4, bottom, written), *labels], _radius(heights)
+    for (_, first, last), y in zip(drawn, heights, strict=True):
+        marks += [
+            line(axis(first), y, axis(last), y, "join"),
+            dot(axis(first), y, "hollow", 0.75 * radius),
+            dot(axis(last), y, "k", radius),
+        ]
+    marks.append(text(WIDTH - 8, bottom + 27, "points above chance, mean of the models: first → last", "", "end"))
+    words = "; ".join(f"{name} {points(first, sign=True)} to {points(last, sign=True)}" for name, first, last in drawn)
+    label = f"Mean score in points above chance, first and last common point: {words}. No intervals."
+    picture = svg(WIDTH, bottom + 32, label, *marks)
+    question = "Do scores end above chance?"
+    counted = [above for b in data.benchmarks.values() if is_known(above := b.models_above_chance)]
+    if not counted:
+        panel = Panel(
+            question,
+            "**Not measured:** these scores have no standard errors. Small gaps may be noise.",
+            picture,
+            "not measured",
+        )
+        basis = "Small gaps may be noise. lm-eval's own files have the errors."
+        return panel, Answer(question, "Not measured: these scores have no standard errors.", picture, basis=basis)
+    above = sum(number > 0 for number in counted)
+    outcome: Outcome = "no" if not above else _outcome(above, len(counted))
+    panel = Panel(
+        question,
+        f"On **{above} of {len(counted)}** benchmarks, at least one model does.{_first_rows(rows)}",
+        picture,
+        outcome,
+    )
+    sentence = f"On {above} of {count(len(counted), 'benchmark')}, at least one model ends above chance."
+    basis = "One-sided tests at 5%, adjusted for the number of models (Holm)."
+    return panel, Answer(question, sentence, picture, basis=basis, link="Each benchmark")

@@ -1,0 +1,158 @@
+"""A site's first page: what its table says is what the cards say; which answers it shows; what it weighs."""
+
+import re
+from html.parser import HTMLParser
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from lm_validity.config.sections import Reports
+from lm_validity.pages.page import Answer, Page, page_document, write_page
+from lm_validity.pages.svg import decimal, svg
+from lm_validity.site.cards.values import CardSources
+from lm_validity.site.cards.write import make_card
+from lm_validity.site.first_page import benchmark_table, build_site, chosen_answers
+from lm_validity.studies.agreement.report import report_agreement
+from lm_validity.studies.signal.report import report_signal
+from lm_validity.tables.schema import SCORES, write_table
+
+BENCHMARKS = ("alike", "noisy", "שפה", "a_benchmark_with_a_name_of_" + "eighty_letters_" * 4)
+
+
+class Read(HTMLParser):
+    """Labels of pictures, words outside folds before the first picture, and addresses of the network."""
+
+    def __init__(self, text: str):
+        super().__init__()
+        self.labels: list[str] = []
+        self.words: list[str] = []
+        self.network: list[str] = []
+        self._hidden = 0
+        self.feed(text)
+
+    def handle_starttag(self, tag, attributes):
+        found = dict(attributes)
+        self._hidden += tag in ("details", "style", "script", "head")
+        if tag == "svg" and found.get("role") == "img":
+            self.labels.append(found["aria-label"])
+        self.network += [value for name, value in attributes if name in ("src", "href") and (value or "")[:4] == "http"]
+
+    def handle_endtag(self, tag):
+        self._hidden -= tag in ("details", "style", "script", "head")
+
+    def handle_data(self, data):
+        if not self._hidden and not self.labels:
+            self.words += data.split()
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """20 models of four sizes, 12 of them trained first too, 6 at ten checkpoints: the site and what its cards read."""
+    folder = tmp_path_factory.mktemp("site")
+    rng = np.random.default_rng(0)
+    sizes = np.repeat([1.0, 4.0, 16.0, 64.0], 5)
+    ability = 0.2 + 0.15 * np.log(sizes) / np.log(4)
+    rows = []
+    for place, benchmark in enumerate(BENCHMARKS):
+        for i in range(20):
+            noise = (0.002, 0.3, 0.05, 0.1)[place]
+            for protocol in ("direct", "train_before_test")[: 1 + (i < 12)]:
+                value = float(np.clip(ability[i] + noise * rng.normal(), 0, 1))
+                rows.append((f"m{i}", benchmark, protocol, "final", 100.0, value))
+            for step in range(1, 10 * (i < 6)):
+                value = float(np.clip(0.1 + ability[i] * step / 10 + noise * rng.normal() / 3, 0, 1))
+                rows.append((f"m{i}", benchmark, "direct", f"s{step}", 10.0 * step, value))
+    columns = ["model", "benchmark", "protocol", "checkpoint", "tokens_b", "value"]
+    frame = pd.DataFrame(rows, columns=columns).assign(split="test", metric="acc,none", selected=True, n_items=2000)
+    frame["stderr"] = np.sqrt(frame["value"] * (1 - frame["value"]) / 1999)
+    write_table(frame, SCORES, folder / "scores.parquet")
+    pd.DataFrame({"model": [f"m{i}" for i in range(20)], "parameters_b": sizes}).to_csv(folder / "m.csv", index=False)
+    sheet = {"benchmark": [*BENCHMARKS, "nobody"], "metric": "acc", "output_type": "multiple_choice", "chance": 0.1}
+    pd.DataFrame(sheet).to_csv(folder / "b.csv", index=False)
+    paths = [folder / name for name in ("scores.parquet", "m.csv", "b.csv")]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("lm_validity.pages.figures.vl_convert.vegalite_to_svg", lambda spec: "<svg/>")
+        patch.setattr("lm_validity.pages.figures.vl_convert.svg_to_pdf", lambda svg: b"%PDF")
+        report_agreement(*paths, folder / "agreement", section=Reports(resamples=30))
+        report_signal(*paths[:2], folder / "signal", benchmarks=paths[2], section=Reports(resamples=30))
+    answer = Answer("Is it true?", "Yes: **1**", svg(380, 132, "1, 95%: 0 to 2"))
+    write_page(Page("bias", "Bias", [], [], answers=[answer]), folder / "bias")
+    reports = [folder / "agreement", folder / "signal", folder / "bias"]
+    sources = CardSources(paths[0], paths[2], reports, paths[1])
+    build_site(reports, folder / "site", cards=sources)
+    return folder / "site", sources
+
+
+def test_the_table_says_what_the_cards_say(made):
+    sources = made[1]
+    cards = [make_card(sources, name) for name in BENCHMARKS]
+    table = benchmark_table(sources, cards, {name: name for name in BENCHMARKS})
+    keys = [column.key for column in table.columns]
+    assert keys == ["scores", "ranks", "apart", "gap", "steady", "ready"]
+    assert table.absent == ["Does seen test text change it?"] and table.sorted_by == "ranks"
+    taus = [row.cells[keys.index("ranks")].sort for row in table.rows]
+    assert taus == sorted(taus, reverse=True)
+    for row in table.rows:
+        values = next(card.values for card in cards if card.benchmark == row.name)
+        label = {key: str(cell.picture) for key, cell in zip(keys, row.cells, strict=True)}
+        for protocol, name in (("direct", "direct"), ("train_before_test", "train before test")):
+            tau, ceiling = values[f"tau.{protocol}"], values[f"tau_ceiling.{protocol}"]
+            low, high = map(decimal, tau.interval)
+            said = f"{name} {decimal(tau.number)}, 95%: {low} to {high}, noise ceiling {decimal(ceiling.number)}"
+            assert said in label["ranks"]
+        share = values["separated_within_2.direct"]
+        low, high = (f"{100 * end:.0f}%" for end in share.interval)
+        assert f"{100 * share.number:.0f}%, 95%: {low} to {high}" in label["apart"]
+        assert f"signal quality {decimal(values['signal_quality'].number)}" in label["steady"]
+        assert row.cells[keys.index("gap")].words == f"{100 * values['smallest_difference.direct'].number:.1f}"
+
+
+def test_a_telephone_shows_one_question_at_a_time(made):
+    text = (made[0] / "index.html").read_text()
+    columns = re.findall(r'<th scope="col" class="c c-(\w+)"', text)
+    assert re.findall(r'id="q-(\w+)"', text) == columns == re.findall(r"#q-(\w+):checked~table", text)
+    assert re.findall(r'id="q-(\w+)" checked', text) == ["ranks"]
+    assert set(re.findall(r'<label for="q-(\w+)"', text)) == set(columns)
+
+
+@pytest.mark.parametrize("page", ["index.html", "cards/alike/index.html"])
+def test_pages_are_light_and_begin_with_a_picture(made, page):
+    text = (made[0] / page).read_text()
+    read = Read(text)
+    assert len(text) < 1_500_000 and not read.network
+    assert len(read.words) <= 120 and read.labels and all(read.labels)
+    assert any("95%" in label for label in read.labels)
+
+
+def test_labels_of_a_panel_do_not_overlap(made):
+    """By the letters' room: 6 pixels a letter of 11.5 pixels, the line 12 high."""
+    for name in BENCHMARKS:
+        for panel in make_card(made[1], name).panels:
+            boxes = []
+            for x, y, anchor, words in re.findall(
+                r'<text x="([\d.-]+)" y="([\d.-]+)" class="[^"]*" text-anchor="(\w+)">([^<]*)<', str(panel.svg)
+            ):
+                width = 6 * len(words)
+                left = float(x) - {"start": 0, "middle": width / 2, "end": width}[anchor]
+                if words:
+                    boxes.append((left, left + width, float(y), words))
+            for place, (left, right, y, words) in enumerate(boxes):
+                assert left >= -8 and right <= 368, (panel.question, words)
+                for left_too, right_too, y_too, other in boxes[:place]:
+                    apart = right <= left_too or right_too <= left or abs(y - y_too) >= 10
+                    assert apart, (panel.question, words, other)
+
+
+def test_three_answers_the_first_of_each_study_before_any_second():
+    def study(name: str, answers: int):
+        made = [Answer(f"{name} {place}", "", svg(1, 1, "")) for place in range(answers)]
+        return page_document(Page(name, name, [], [], answers=made))
+
+    def chosen(*studies: tuple[str, int]) -> list[str]:
+        return [answer["question"] for answer in chosen_answers([study(*each) for each in studies])]
+
+    assert chosen(("agreement", 2), ("factors", 1), ("signal", 2), ("bias", 1)) == ["agreement 0", "signal 0", "bias 0"]
+    assert chosen(("agreement", 2), ("factors", 1)) == ["agreement 0", "agreement 1", "factors 0"]
+    assert chosen(("signal", 3)) == ["signal 0", "signal 1", "signal 2"]
+    assert chosen(("data", 0)) == []

@@ -1,0 +1,154 @@
+"""The lead of a group at equal compute: against statsmodels and closed forms, and in simulated worlds."""
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from lm_validity.config.groups import KNOTS
+from lm_validity.studies.agreement.statistics.readiness import (
+    compute_terms,
+    excess_over_prediction,
+    group_effect,
+    knots_within,
+    leads_of_families,
+    outside_overlap,
+    without_families,
+)
+
+LOG = np.array(
+    [21.26, 21.71, 23.4, 22.75, 21.28, 22.3, 22.44, 21.48, 23.2, 21.34, 22.17, 22.55, 22.29, 22.76, 23.21, 23.87, 21.85,
+     22.95, 23.09, 21.88]
+)  # fmt: skip
+SCORES = np.array(
+    [0.271, 0.363, 0.526, 0.342, 0.217, 0.364, 0.414, 0.301, 0.53, 0.244, 0.322, 0.33, 0.312, 0.44, 0.486, 0.574, 0.33,
+     0.38, 0.402, 0.332]
+)  # fmt: skip
+PREPARED = np.array(
+    [0.308, 0.373, 0.582, 0.332, 0.171, 0.393, 0.443, 0.29, 0.491, 0.255, 0.197, 0.365, 0.337, 0.358, 0.489, 0.526,
+     0.368, 0.278, 0.356, 0.367]
+)  # fmt: skip
+FAMILIES = np.arange(20) % 7
+GROUP = (FAMILIES < 3).astype(int)
+TERMS = compute_terms(10**LOG, KNOTS)
+
+
+def effect(scores=SCORES, group=GROUP, terms=TERMS, families=FAMILIES, seed: int | None = 0):
+    return group_effect(scores, group, terms, families, None if seed is None else np.random.default_rng(seed))
+
+
+def test_the_coefficient_and_its_error_are_those_of_statsmodels():
+    # OLS(...).fit(cov_type="cluster") of statsmodels 0.15.0, with its corrections for clusters and degrees of freedom
+    found = effect()
+    assert found.value == pytest.approx(0.061417472974263074, rel=1e-9)
+    assert found.standard_error == pytest.approx(0.02165973399952229, rel=1e-9)
+    assert found.models == 20
+
+
+def test_p_is_the_share_of_sets_of_signs_refitted_one_by_one():
+    design = np.column_stack([GROUP, TERMS])
+    clusters = (np.unique(FAMILIES)[:, None] == FAMILIES).astype(float)
+
+    def t(y, null):
+        beta, *_ = np.linalg.lstsq(design, y, rcond=None)
+        partial = GROUP - TERMS @ np.linalg.lstsq(TERMS, GROUP, rcond=None)[0]
+        return abs(beta[0] - null) / np.linalg.norm(clusters @ (partial * (y - design @ beta)))
+
+    def p(null):
+        line = TERMS @ np.linalg.lstsq(TERMS, SCORES - null * GROUP, rcond=None)[0] + null * GROUP
+        sets = [[1 if number >> bit & 1 else -1 for bit in range(7)] for number in range(2**7)]
+        drawn = np.array([t(line + (signs @ clusters) * (SCORES - line), null) for signs in np.array(sets)])
+        return np.mean(drawn >= t(SCORES, null) * (1 - 1e-9))
+
+    found = effect()
+    assert found.p == pytest.approx(p(0.0))
+    # the interval is of the values that are not refused
+    for end in (found.low, found.high):
+        inwards = 1e-6 * np.sign(found.value - end)
+        assert p(end + inwards) > 0.05 >= p(end - inwards)
+
+
+def test_benchmarks_together_have_the_mean_of_their_leads():
+    both = np.column_stack([SCORES, PREPARED])
+    apart = [effect(column, seed=None).value for column in both.T]
+    assert effect(both).value == pytest.approx(np.mean(apart))
+    assert effect(np.column_stack([SCORES, SCORES])).p == pytest.approx(effect().p)  # no evidence from a copy
+    both[:, 1] = np.nan
+    assert effect(both) == pytest.approx(effect())
+
+
+@pytest.mark.parametrize(
+    ("families", "given"), [(np.arange(20) % 5, False), (np.arange(20) % 6, True)], ids=["five", "six"]
+)
+def test_an_interval_needs_six_families_three_on_either_side(families, given):
+    found = effect(group=(families < 3).astype(int), families=families)
+    assert np.isfinite([found.low, found.high, found.p]).tolist() == [given] * 3
+    assert np.isfinite(found.standard_error)
+    two = effect(group=(families < 2).astype(int), families=families)
+    assert np.isnan([two.low, two.high, two.p]).all()
+
+
+def test_a_group_that_cannot_be_told_from_compute_has_no_lead():
+    assert np.isnan(effect(group=np.ones(20)).value)
+    assert np.isnan(effect(scores=np.full(20, np.nan)).value)
+
+
+def test_knots_without_models_on_both_sides_leave_the_line_straight():
+    assert knots_within(10.0 ** np.array([21, 21.2, 21.4, 22.1, 22.2]), KNOTS) == ()
+    assert knots_within(10**LOG, KNOTS) == (1e22, 1e23)
+    assert compute_terms(10.0 ** np.arange(15, 20), KNOTS).shape == (5, 2)
+
+
+def test_families_in_turn():
+    leads, left = leads_of_families(SCORES, TERMS, FAMILIES), without_families(SCORES, GROUP, TERMS, FAMILIES)
+    assert leads[2] == pytest.approx(effect(group=FAMILIES == 2, seed=None).value)
+    keep = FAMILIES != 6
+    alone = group_effect(SCORES[keep], GROUP[keep], TERMS[keep], FAMILIES[keep], None)
+    assert left[6] == pytest.approx(alone.value)
+
+
+def test_overlap_counts_the_models_beyond_the_other_side():
+    compute, group = np.array([1.0, 2, 3, 4, 9, np.nan]), np.array([0, 1, 0, 1, 1, 1])
+    assert outside_overlap(compute, group) == (2, 1)  # 4 and 9 above 3; 1 below 2
+    assert outside_overlap(compute, np.ones(6)) == (5, 0)
+
+
+def test_a_models_excess_is_the_prediction_of_a_regression_without_it():
+    # get_prediction of statsmodels 0.15.0 from the 19 other models
+    found = excess_over_prediction(SCORES, PREPARED, TERMS)
+    assert [values[4] for values in found] == pytest.approx(
+        [-0.00925458813114674, -0.094560392788375, 0.07605121652608]
+    )
+    assert np.isnan(excess_over_prediction(SCORES[:6], PREPARED[:6], TERMS[:6]).value).all()
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Simulated worlds. A model's scores share its family's and its own ability; direct evaluation adds what the family and
+# the model saw of the test.
+
+
+def world(rng, models, families, inside, *, gap=0.0, ability=0.0):
+    """(terms, group, families, direct, after); `inside`: families in the group, which have seen the test (`gap`) and
+    are better (`ability`)."""
+    of = np.concatenate([np.arange(families), rng.integers(families, size=models - families)])
+    group = np.isin(of, rng.choice(families, inside, replace=False)).astype(int)
+    log = rng.uniform(20.5, 24, models)
+    after = 0.25 + 0.12 * np.maximum(log - 21.5, 0) + ability * group
+    after += rng.normal(0, 0.04, families)[of] + rng.normal(0, 0.03, models)
+    seen = gap * group + rng.normal(0, 0.03, families)[of] + rng.normal(0, 0.03, models)
+    return compute_terms(10**log, KNOTS), group, of, after + seen, after
+
+
+SIZES = [(12, 6, 3), (20, 6, 3), (53, 6, 3), (20, 20, 8), (53, 20, 8)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("models", "families", "inside"), SIZES)
+def test_false_alarms_stay_within_five_percent(models, families, inside):
+    worlds = 1000
+    rng = np.random.default_rng([models, families])
+    refused = 0
+    for _ in range(worlds):
+        terms, group, of, direct, after = world(rng, models, families, inside)
+        refused += group_effect(after - direct, group, terms, of, rng).p <= 0.05
+    # not more than 5%, as far as so many worlds can tell
+    assert stats.binomtest(refused, worlds, 0.05, alternative="greater").pvalue > 0.01, refused / worlds

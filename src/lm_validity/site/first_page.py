@@ -45,7 +45,7 @@ ORDER = ("beside", "agreement", "factors", "readiness", "signal", "items", "bias
 SYNTHETIC = "The models of this run are synthetic. They live in a miniature world, made for trying out the workflow."
 ANSWERS = 3  # on the first page
 # reports whose first answers come before any second answer; of the others in the order of ORDER
-FIRST = ("beside", "agreement", "signal", "bias")
+FIRST = ("beside", "readiness", "agreement", "signal", "bias")
 LONG = 40  # benchmarks, above which they stand in groups
 LEAST_IN_GROUP = 5  # whose names begin alike
 LONGEST = 34  # letters of a benchmark's name in the table
@@ -243,8 +243,8 @@ class BenchmarkTable:
 _FILTERS = {
     ("ranks", "no"): "ranks unlike the others",
     ("apart", "yes"): "tells similar models apart",
-    ("apart", "no"): "tells few apart",
-    ("ranks", "not known"): "not known whether it ranks like the others",
+    ("apart", "no"): "cannot separate most",
+    ("ranks", "not known"): "not known",
 }
 
 
@@ -272,7 +272,7 @@ def benchmark_table(sources: CardSources, cards: Sequence[Card], folders: Mappin
             f"{FOLDER}/{folders[card.benchmark]}/index.html",
             rows[card.benchmark],
             groups.get(card.benchmark, ""),
-            answers=" ".join(f"{key}:{card.verdict.marks[key].outcome}" for key in ("ranks", "apart")),
+            answers="".join(f"{key}:{card.verdict.marks[key].outcome};" for key in ("ranks", "apart")),
         )
         for card in cards
     ]
@@ -291,7 +291,7 @@ def benchmark_table(sources: CardSources, cards: Sequence[Card], folders: Mappin
     ]
     ordered = [each for row in sorted([*alone, *above], key=place) for each in (row, *inside.get(row.group, ()))]
     filters = [(f"{key}:{answer}", words) for (key, answer), words in _FILTERS.items()
-               if is_long and any(f"{key}:{answer}" in row.answers for row in listed)]  # fmt: skip
+               if is_long and any(f"{key}:{answer};" in row.answers for row in listed)]  # fmt: skip
     return BenchmarkTable(columns, ordered, sorted_by, absent, len(above), filters)
 
 

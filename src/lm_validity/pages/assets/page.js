@@ -255,7 +255,7 @@ for (const tools of document.querySelectorAll(".tools[data-table]")) {
   const show = () => {
     const words = input[0].value.toLowerCase();
     const some = Boolean(words || filter);
-    const found = (row) => `${row.dataset.in} ${row.dataset.name}`.toLowerCase().includes(words) && row.dataset.answers.includes(filter);
+    const found = (row) => `${row.dataset.in} ${row.dataset.name}`.toLowerCase().includes(words) && (!filter || row.dataset.answers.includes(`${filter};`));
     const open = (row) => some || !row.dataset.in || groups.get(row.dataset.in).getAttribute("aria-expanded") === "true";
     for (const row of rows) row.hidden = row.dataset.group ? some : !(found(row) && open(row));
     const benchmarks = rows.filter((row) => !row.dataset.group);

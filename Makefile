@@ -41,7 +41,6 @@ help: ## list the targets
 demo: .venv/installed ## run the embedded example through the workflow and write its report
 	@$(ACTIVATED) $(BIN)/snakemake --profile profiles/local --cores $(CORES)
 	@$(BIN)/lm-validity findings
-	@echo "Report: results/demo/report/index.html"
 
 test: lint ## formatters, linters, unit, workflow and published-number tests
 	@printf '\n== tests\n'

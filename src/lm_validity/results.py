@@ -58,6 +58,7 @@ INTERVALS = {
     "categories": "categories of benchmarks, as a sample of a population of categories",
     "items": "test items, or scores by their standard errors",
     "missing_cells": "the scores that are missing",
+    "prediction": "a prediction: where 95% of the values of models like the others lie",
     "checkpoints": "checkpoints, or other trainings where there are any",
     "differences": "the differences between models, within their noise",
     "coin_flips": "the order of the models, as though coins decided it",
@@ -323,6 +324,9 @@ best_by_budget.{protocol}[parameters_b]
   .model                                      best_model                        text         -            -
   .probability_best                           best_model_probability            share        -            -
   .rivals[#place]                             best_model_rival                  text         -            -
+direct_excess.{subject}
+  .value                                      direct_excess                     score        -            -
+  .interval                                   direct_excess                     score        -            prediction
 completion.{protocol}
   .missing_cells                              cells_predicted                   cells        -            -
   .held_out.mean_absolute_error               prediction_error                  score        cells        -

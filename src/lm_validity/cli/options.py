@@ -13,6 +13,7 @@ from typer.core import TyperGroup
 from lm_validity.config.load import Run, read_values, validate
 from lm_validity.config.rows import Section
 from lm_validity.config.sections import Configuration
+from lm_validity.terminal import say
 
 # ----------------------------------------------------------------------------------------------------------------------
 # Which configuration a command reads where none is named: the one that `snakemake` reads in the same folder. Options
@@ -97,6 +98,22 @@ def report_folders(run: Run) -> list[Path]:
     names = [name for study in run.configuration.studies for name in reports_of(study, run.configuration)]
     folders = [run.results / "reports" / name for name in names]
     return [folder for folder in folders if (folder / "page.json").is_file()]
+
+
+def site_reports(site: Path) -> list[Path]:
+    """The studies' reports in a site that `lm-validity report` wrote."""
+    from lm_validity.site.first_page import ORDER
+
+    studies = [site / name for name in ORDER if name not in ("cards", "beside", "data")]
+    return [folder for folder in studies if (folder / "page.json").is_file()]
+
+
+def say_findings(site: Path, reports: list[Path], where: str) -> None:
+    """Print where a site is and what its reports found; `where`: the arguments of `lm-validity findings` for it."""
+    from lm_validity.site.findings import headlines
+
+    say(f"Report: {site / 'index.html'}", *headlines(reports))
+    say(f"All findings and their intervals: {' '.join(['lm-validity findings --all', where]).strip()}")
 
 
 # ----------------------------------------------------------------------------------------------------------------------

@@ -3,12 +3,13 @@
 Reports read tables only, so they also run on published or imported scores."""
 
 from pathlib import Path
+from shlex import quote
 from typing import Annotated, Literal
 
 import typer
 
 from lm_validity.cli import imports
-from lm_validity.cli.options import make_group, paths_or_command, takes_section
+from lm_validity.cli.options import make_group, paths_or_command, say_findings, site_reports, takes_section
 from lm_validity.config.load import load_run
 from lm_validity.config.sections import REPORTS, Agreement, Reports, Screening, SignalConventions
 from lm_validity.terminal import say
@@ -103,6 +104,7 @@ def report_site(
     section = Reports(resamples=resamples)
     given = Given(models, benchmarks, beside, options, section, processes, plan=plan, agreement=agreement)
     say(*write(paths, output, given))
+    say_findings(output, site_reports(output), quote(str(output)))
 
 
 @app.command("agreement")

@@ -1,18 +1,17 @@
 """Commands of a study of one's own: its folder, what it takes, how it stands, what it found."""
 
 import os
-import shutil
 import subprocess
 import sys
-import textwrap
 import time
 from collections.abc import Collection
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lm_validity.cli.options import DEFAULT, Calibration, Configfile, report_folders
+from lm_validity.cli.options import DEFAULT, Calibration, Configfile, report_folders, say_findings, site_reports
 from lm_validity.config.load import Run, load_run
 from lm_validity.errors import InputError, did_you_mean, first_line
 from lm_validity.terminal import say
@@ -193,20 +192,31 @@ def forget(
         say(f"forgot {folder}")
 
 
-def findings(configfile: Configfile = DEFAULT) -> None:
-    """Print where the run's report is, and its findings: one per line, or wrapped in a terminal."""
-    from lm_validity.files import read_json
+def findings(
+    site: Annotated[
+        Path | None, typer.Argument(help="Folder of a site that `lm-validity report` wrote. Default: the run's.")
+    ] = None,
+    configfile: Configfile = DEFAULT,
+    every: Annotated[
+        bool, typer.Option("--all", help="Print all findings, then a number with its interval on each line.")
+    ] = False,
+) -> None:
+    """Print where the report is, and what each study found, in at most 12 lines."""
+    from lm_validity.site.findings import all_findings
 
-    run = load_run(configfile)
-    page = run.results / "report" / "index.html"
-    if not page.is_file():
+    if site is not None:
+        reports, where, hint = site_reports(site), quote(str(site)), "name a folder that `lm-validity report` wrote."
+    else:
+        run = load_run(configfile)
+        site, reports = run.results / "report", report_folders(run)
+        where = "" if configfile == DEFAULT else f"--configfile {quote(str(configfile))}"
         hint = "run the workflow to its end; `lm-validity status` says how far it is, with the same --configfile."
-        raise InputError(f"{page}: it does not exist yet.", hint)
-    say(f"Report: {page}")
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize
-    for folder in report_folders(run):
-        for finding in read_json(folder / "page.json")["findings"]:
-            print(textwrap.fill(finding["sentence"], width, initial_indent="- ", subsequent_indent="  "))
+    if not (site / "index.html").is_file():
+        raise InputError(f"{site / 'index.html'}: it does not exist yet.", hint)
+    if every:
+        say(f"Report: {site / 'index.html'}", *all_findings(reports))
+    else:
+        say_findings(site, reports, where)
 
 
 def card(

@@ -7,10 +7,9 @@ from typing import Any, TypeVar, overload
 
 from pydantic import BaseModel, ValidationError
 
-from lm_validity.config.bias_plan import BiasPlan, read_bias_plan
 from lm_validity.config.bias_sheets import LanguageModel, Task, read_bias_sheets
 from lm_validity.config.groups import members, parse_group
-from lm_validity.config.plan import Plan, read_plan, read_sheet
+from lm_validity.config.plan import BiasPlan, Plan, PlannedCell, read_bias_plan, read_plan, read_sheet
 from lm_validity.config.rows import Sheets
 from lm_validity.config.sections import BiasSettings, Configuration
 from lm_validity.config.sheets import Benchmark, Model, read_benchmarks, read_models
@@ -183,7 +182,7 @@ def _read_plan(
     if configuration.plan is None:
         return None, {}
     names = Run(configuration, models, benchmarks).agreement_names
-    plan, rows = read_plan(configuration.plan, *names, sheets), read_sheet(configuration.plan, *names, sheets)
+    plan, rows = read_plan(configuration.plan, *names, sheets), read_sheet(configuration.plan, PlannedCell, sheets)
     return plan, {pair: row for pair, row in rows.items() if row.ruled_out}
 
 

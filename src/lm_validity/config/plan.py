@@ -1,20 +1,22 @@
-"""The plan sheet: which (model, benchmark) are fine-tuned, where that is not all of them.
+"""Plan sheets: which cells of the agreement study, and which subsamples of the bias study, are computed where that is
+not all of them.
 
-Direct scores are never planned: every model has them on every benchmark. Standard library and pydantic only: the
-Snakefile reads this at parse time.
+Rounds are added one after the other, and a later one changes no job of an earlier one. Standard library and pydantic
+only: the Snakefile reads this at parse time.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar, TypeVar
 
 from pydantic import AfterValidator, Field, ValidationInfo
 
-from lm_validity.config.rows import SheetRow, Sheets, bad_value, list_rows
+from lm_validity.config.rows import Positive, SheetRow, Sheets, bad_value, list_rows
+from lm_validity.config.sections import BiasSettings
 from lm_validity.errors import InputError, did_you_mean
 from lm_validity.words import count
 
-DESCRIBED_IN = "docs/how_to/sparse.md"
 BLOCK = 3  # fewest models that are fine-tuned on a benchmark: below, nothing can be said of it
 # reasons on which something depends: random cells check predictions; cells chosen by earlier scores are in no agreement
 AUDIT, BY_SCORES, JOINS = "audit", "rank uncertainty", "joins"
@@ -35,14 +37,21 @@ def _check_listed(name: str, info: ValidationInfo) -> str:
 Listed = Annotated[str, AfterValidator(_check_listed)]
 
 
-class PlannedCell(SheetRow):
-    """A model that is fine-tuned on a benchmark.
+class Planned(SheetRow):
+    """A row of a plan, of either study. Each has a column `round`."""
 
-    round: rounds are added one after the other, and a later one changes no job of an earlier one. reason: why the cell
-    was chosen. probability: with which it was drawn, before the draw; null where a person chose. seed: of the draw.
+    described_in: ClassVar[str]
+
+
+class PlannedCell(Planned):
+    """A model that is fine-tuned on a benchmark. Direct scores are never planned: every model has all of them.
+
+    reason: why the cell was chosen. probability: with which it was drawn, before the draw; null where a person chose.
+    seed: of the draw.
     """
 
     identified_by: ClassVar[tuple[str, ...]] = ("model", "benchmark")
+    described_in: ClassVar[str] = "docs/how_to/sparse.md"
 
     model: Listed
     benchmark: Listed
@@ -63,24 +72,38 @@ class PlannedCell(SheetRow):
         return self.reason == RULED_OUT
 
 
-COLUMNS = tuple(PlannedCell.model_fields)
+class PlannedBatch(Planned):
+    """A further batch of a task: up to how many subsamples its language models, m and n then have, as far as the
+    experiment asks for so many. half_width: of the interval that was too wide, as a fraction of accuracy."""
+
+    identified_by: ClassVar[tuple[str, ...]] = ("experiment", "task", "round")
+    described_in: ClassVar[str] = "docs/how_to/bias_study.md"
+
+    experiment: Listed
+    task: Listed
+    round: int = Field(ge=2)
+    subsamples: Positive
+    half_width: float | None = Field(None, ge=0)
+
+
 Plan = Mapping[tuple[str, str], PlannedCell]  # by (model, benchmark)
+BatchRows = Mapping[tuple[str, str, int], PlannedBatch]  # by (experiment, task, round)
+Row = TypeVar("Row", bound=Planned)
 
 
-def read_sheet(
-    path: str | Path,
-    models: Collection[str] | None = None,
-    benchmarks: Collection[str] | None = None,
-    sheets: Sheets | None = None,
-) -> Plan:
-    """The rows of a sheet by (model, benchmark), in its order, those that are ruled out too.
+def read_sheet(path: str | Path, kind: type[Row], sheets: Sheets | None = None, **known: Any) -> dict[Any, Row]:
+    """The rows of a plan by what identifies them, in its order.
 
-    `models`, `benchmarks`: those of the agreement study; None takes any name. Raises InputError for a row that names
-    another one, occurs twice, or has no usable round or probability.
+    `known`: the names that a column may hold, such as `models`; None takes any. Raises InputError for a row that names
+    another one, is there twice, or has a value that cannot be.
     """
-    known = {"models": models, "benchmarks": benchmarks, "sheets": sheets}
-    cells = list_rows(path, PlannedCell, described_in=DESCRIBED_IN, context=known)
-    return {(cell.model, cell.benchmark): cell for cell in cells}
+    rows = list_rows(path, kind, described_in=kind.described_in, context={**known, "sheets": sheets})
+    return {tuple(getattr(row, name) for name in kind.identified_by): row for row in rows}
+
+
+def next_round(planned: Iterable[PlannedCell | PlannedBatch], first: int = 1) -> int:
+    """The round after the last one; `first` where nothing is planned yet."""
+    return 1 + max((row.round for row in planned), default=first - 1)
 
 
 def read_cells(
@@ -89,8 +112,9 @@ def read_cells(
     benchmarks: Collection[str] | None = None,
     sheets: Sheets | None = None,
 ) -> Plan:
-    """`read_sheet` without what is ruled out."""
-    return {pair: cell for pair, cell in read_sheet(path, models, benchmarks, sheets).items() if not cell.ruled_out}
+    """The cells of a sheet without what is ruled out."""
+    rows = read_sheet(path, PlannedCell, sheets, models=models, benchmarks=benchmarks)
+    return {pair: cell for pair, cell in rows.items() if not cell.ruled_out}
 
 
 def read_plan(
@@ -111,5 +135,86 @@ def read_plan(
                 f"{path}: benchmark {benchmark!r} is planned for {count(planned, 'model')}, fewer than {needed}.",
                 "plan a block, a few models on every benchmark (`lm-validity plan` draws one), or leave agreement out "
                 "of the benchmark's column studies.",
+            )
+    return plan
+
+
+LEAST = 10  # subsamples of a task before the first look: widths of fewer say little of the width to come
+
+
+@dataclass(frozen=True)
+class BiasPlan:
+    """half_width: tasks stop where theirs is at most this. batch: subsamples. most: by experiment, all subsamples.
+    rows: the batches after the first, by (experiment, task, round)."""
+
+    half_width: float
+    batch: int
+    most: Mapping[str, int]
+    rows: BatchRows
+
+    @property
+    def first(self) -> int:
+        """Subsamples of every task in round 1: whole batches of at least `LEAST` together."""
+        return -(-LEAST // self.batch) * self.batch
+
+    def totals(self, experiment: str, task: str) -> dict[int, int]:
+        """Round -> subsamples of the task so far, at most all of the experiment's."""
+        asked = self.asked(experiment, task)
+        return {one: min(total, self.most[experiment]) for one, total in asked.items()}
+
+    def asked(self, experiment: str, task: str) -> dict[int, int]:
+        """Round -> subsamples of the task so far as the plan has them: the experiment may have fewer since."""
+        later = {
+            row.round: row.subsamples for row in self.rows.values() if (row.experiment, row.task) == (experiment, task)
+        }
+        return dict(sorted(({1: self.first} | later).items()))
+
+    def planned(self, experiment: str, task: str) -> int:
+        """Subsamples of the task after its last round."""
+        return max(self.totals(experiment, task).values())
+
+    def may_stop(self, experiment: str, task: str, there: int) -> bool:
+        """Whether the task, of which so many subsamples are `there`, has not all of the experiment's, planned or
+        there: then its interval decides, or decided, on it."""
+        return min(self.planned(experiment, task), there) < self.most[experiment]
+
+
+def read_batches(
+    path: str | Path, experiments: Iterable[str], tasks: Iterable[str], sheets: Sheets | None = None
+) -> BatchRows:
+    """The batches of a sheet; none where the file is not there, since the first batch needs none."""
+    if (sheets or Sheets()).text(path) is None:
+        return {}
+    known = {"experiments": tuple(experiments), "tasks": tuple(tasks)}
+    return read_sheet(path, PlannedBatch, sheets, study="bias", **known)
+
+
+def read_bias_plan(settings: BiasSettings, tasks: Iterable[str], sheets: Sheets | None = None) -> BiasPlan | None:
+    """The plan that a configuration names, None where tasks have all subsamples.
+
+    Raises InputError for a bad row, for batches that do not end where a cell of the store ends, and for a later round
+    with no more subsamples than an earlier one.
+    """
+    batch, width = settings.subsamples_a_cell, settings.stop_at_half_width
+    if settings.plan is None or width is None or batch == "all":
+        return None
+    most = {
+        name: max(one.count_subsamples(m, n) for m in one.m for n in one.n)
+        for name, one in settings.experiments.items()
+    }
+    rows = read_batches(settings.plan, settings.experiments, tasks, sheets)
+    plan = BiasPlan(width, batch, most, rows)
+    for row in rows.values():
+        where = f"{settings.plan}: experiment {row.experiment!r}, task {row.task!r}, round {row.round}"
+        if row.subsamples % plan.batch and row.subsamples < most[row.experiment]:
+            raise InputError(
+                f"{where}: {row.subsamples} subsamples are no multiple of {plan.batch}.",
+                "keep bias.subsamples_a_cell as it was when the plan was written; finished cells have that size.",
+            )
+        asked = plan.asked(row.experiment, row.task)
+        if any(total >= row.subsamples for one, total in asked.items() if one < row.round):
+            raise InputError(
+                f"{where}: {row.subsamples} subsamples are no more than an earlier round's.",
+                "give each round more subsamples than the one before.",
             )
     return plan

@@ -7,11 +7,10 @@ import random
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from lm_validity.config.load import Run
-from lm_validity.config.plan import AUDIT, BLOCK, COLUMNS, RULED_OUT, PlannedCell, read_plan, read_sheet
-from lm_validity.config.rows import SheetRow
+from lm_validity.config.plan import AUDIT, BLOCK, RULED_OUT, Planned, PlannedCell, next_round, read_plan, read_sheet
 from lm_validity.errors import PREFETCH, InputError
 from lm_validity.files import make_writable, replace_file
 from lm_validity.monitor.cost import UNCOUNTED, Estimator
@@ -179,11 +178,11 @@ def cheap_and_block(
             )
     cheap = set(order[:number])
     return [
-        _planned(model, benchmark, CHEAP, 1.0, seed)
-        if benchmark in cheap
-        else _planned(model, benchmark, IN_BLOCK, block[model], seed)
-        for model, benchmark in costs
-        if benchmark in cheap or model in block
+        planned_cell(pair, CHEAP, 1, 1.0, seed)
+        if pair[1] in cheap
+        else planned_cell(pair, IN_BLOCK, 1, block[pair[0]], seed)
+        for pair in costs
+        if pair[1] in cheap or pair[0] in block
     ]
 
 
@@ -252,7 +251,7 @@ def balanced(costs: Mapping[Pair, Cost], seed: int, budget: float | None = None)
             "raise the budget, or leave benchmarks out.",
         )
     probability = number / len(order)
-    return [_planned(*pair, BALANCED, probability, seed) for pair in costs if pair in chosen]
+    return [planned_cell(pair, BALANCED, 1, probability, seed) for pair in costs if pair in chosen]
 
 
 def _balanced_order(models: list[str], benchmarks: list[str], rng: random.Random) -> list[Pair]:
@@ -287,17 +286,15 @@ def audit(
             f"--audit {number}: {count(len(rest), 'cell is', 'cells are')} not planned.", "ask for at most as many."
         )
     chosen = set(random.Random(seed).sample(rest, number))
-    later, probability = next_round(planned), number / len(rest)
-    return [_planned(*pair, AUDIT, probability, seed, later) for pair in rest if pair in chosen]
+    later, probability = next_round(planned.values()), number / len(rest)
+    return [planned_cell(pair, AUDIT, later, probability, seed) for pair in rest if pair in chosen]
 
 
-def next_round(planned: Mapping[Pair, PlannedCell]) -> int:
-    """The round after the last one; 1 where nothing is planned yet."""
-    return 1 + max((one.round for one in planned.values()), default=0)
-
-
-def _planned(model: str, benchmark: str, reason: str, probability: float, seed: int, later: int = 1) -> PlannedCell:
-    # made here of names of the sheets: nothing to validate
+def planned_cell(
+    pair: Pair, reason: str, later: int = 1, probability: float | None = None, seed: int | None = None
+) -> PlannedCell:
+    """A cell of names of the sheets, of which nothing is to be validated."""
+    model, benchmark = pair
     return PlannedCell.model_construct(
         model=model, benchmark=benchmark, round=later, reason=reason, probability=probability, seed=seed
     )
@@ -340,7 +337,7 @@ def listed_cells(
     listed: Mapping[Pair, PlannedCell], before: Mapping[Pair, PlannedCell], path: Path, ruled_out: Collection[Pair] = ()
 ) -> list[PlannedCell]:
     """The user's own list as the next round. Raises InputError for a cell that is planned already, or ruled out."""
-    later = next_round(before)
+    later = next_round(before.values())
     for pair in listed:
         if pair in ruled_out:
             raise InputError(
@@ -358,45 +355,36 @@ def listed_cells(
 def write_plan(place: Path, planned: Sequence[PlannedCell], run: Run) -> None:
     """Write the sheet, and what the run's plan rules out. Raises InputError where it cannot be read back as a plan of
     this run, or where it has changed since the run was loaded. Of two commands, one waits and then sees that."""
-    before = {**run.plan, **run.ruled_out} if run.plan is not None and is_plan_of(run, place) else None
+    before = {**run.plan, **run.ruled_out} if run.plan is not None and is_plan_of(run, place) else {}
     rows = (*planned, *run.ruled_out.values())
-    write_sheet(
-        place,
-        COLUMNS,
-        rows,
-        unchanged=lambda: (read_sheet(place) if place.exists() else None) == before,
-        read_back=lambda temporary: read_plan(temporary, *run.agreement_names),
-    )
+    write_sheet(place, rows, before, check=lambda path: read_plan(path, *run.agreement_names))
 
 
 def write_sheet(
-    place: Path,
-    columns: Sequence[str],
-    rows: Iterable[SheetRow],
-    *,
-    unchanged: Callable[[], bool],
-    read_back: Callable[[Path], object],
+    place: Path, rows: Sequence[Planned], before: Mapping[Any, Planned], check: Callable[[Path], object]
 ) -> None:
     """Write rows of a plan of any study. Choosing them takes minutes, in which another command may have added a round
-    that this one would remove: raises InputError where the file is no longer `unchanged`, where what was written
-    cannot be read back, and where nothing can be written."""
+    that this one would remove: raises InputError where the file no longer holds the rows of `before`, where what was
+    written cannot be read back by `check`, and where nothing can be written."""
+    kind = type(rows[0])
+    columns = list(kind.model_fields)
     text = io.StringIO()
     writer = csv.writer(text, delimiter="\t", lineterminator="\n")
     writer.writerow(columns)
     writer.writerows(_values(one, columns) for one in rows)
     make_writable(place.parent)
     with hold_lease(place.with_name(f".{place.name}.lease"), finished=lambda: False, say=print):
-        if not unchanged():
+        if (read_sheet(place, kind) if place.exists() else {}) != before:
             raise InputError(f"{place}: it was changed while this command ran.", "run the command again.")
         with replace_file(place) as temporary:
             temporary.write_text(text.getvalue(), encoding="utf-8")
             try:
-                read_back(temporary)
+                check(temporary)
             except InputError as error:
                 raise InputError(error.problem.replace(str(temporary), str(place)), error.hint) from None
 
 
-def _values(one: SheetRow, columns: Sequence[str]) -> Iterable[str]:
+def _values(one: Planned, columns: Sequence[str]) -> Iterable[str]:
     for column in columns:
         value = getattr(one, column)
         yield "" if value is None else f"{value:.6g}" if isinstance(value, float) else str(value)

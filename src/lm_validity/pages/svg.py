@@ -106,13 +106,6 @@ def curve(xs: Sequence[float], ys: Sequence[float], kind: str) -> Markup:
     return Markup('<polyline points="{}" class="{}"/>').format(places, kind)
 
 
-def band(xs: Sequence[float], lows: Sequence[float], highs: Sequence[float], kind: str) -> Markup:
-    """What lies between two lines, in pixels."""
-    around = [*zip(xs, lows, strict=True), *reversed([*zip(xs, highs, strict=True)])]
-    places = " ".join(f"{x:.1f},{y:.1f}" for x, y in around)
-    return Markup('<polygon points="{}" class="{}"/>').format(places, kind)
-
-
 def whisker(axis: Axis, ends: Sequence[float] | None, y: float, kind: str) -> Markup:
     """A horizontal interval; nothing where there is none."""
     if ends is None or not np.isfinite(ends).all():
@@ -179,13 +172,16 @@ def rug(axis: Axis, values: Sequence[float], top: float, bottom: float, kind: st
     )
 
 
-def carpet(ranks: np.ndarray, x: float, y: float, width: float, height: float) -> Markup:
-    """Ranks (models, benchmarks) as shades, 1 = dark; NaN is grey. A cell is a pixel of an image that is stretched."""
+def carpet(ranks: np.ndarray, x: float, y: float, width: float, height: float, last: float | None = None) -> Markup:
+    """Ranks (models, benchmarks) as shades, 1 = dark to `last` = light; NaN is grey.
+
+    A cell is a pixel of an image that is stretched.
+    """
     image = Markup(
         '<image x="{:g}" y="{:g}" width="{:g}" height="{:g}" preserveAspectRatio="none" '
         'style="image-rendering:pixelated" href="data:image/png;base64,{}"/>'
     )
-    last = max(np.nanmax(ranks) if np.isfinite(ranks).any() else 1, 2)
+    last = last or max(np.nanmax(ranks) if np.isfinite(ranks).any() else 1, 2)
     stops = np.array([[int(shade[place : place + 2], 16) for place in (1, 3, 5)] for shade in RAMP], dtype=float)
     place = (np.nan_to_num(ranks, nan=1.0) - 1) / (last - 1) * (len(RAMP) - 1)
     colours = np.stack([np.interp(place, np.arange(len(RAMP)), stops[:, part]) for part in range(3)], axis=-1)

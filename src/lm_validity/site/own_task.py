@@ -23,7 +23,7 @@ from pydantic import ValidationError
 
 from lm_validity.cells.tasks.tasks import find_own_task, read_task_name
 from lm_validity.config.load import Run, load_run
-from lm_validity.config.plan import COLUMNS, PlannedCell
+from lm_validity.config.plan import PlannedCell
 from lm_validity.config.rows import LAYOUT, read_text_rows
 from lm_validity.config.sheets import Benchmark
 from lm_validity.errors import InputError
@@ -184,7 +184,9 @@ def _plan(own: OwnTask) -> Path:
     pairs += [(model, own.name) for model in models if "agreement" in own.studies]
     cells = [*(own.base.plan or {}).values(), *(PlannedCell(model=m, benchmark=b) for m, b in pairs)]
     path = own.folder / "plan.tsv"
-    write_text(path, _as_tsv(pd.DataFrame([cell.model_dump() for cell in cells], columns=list(COLUMNS))))
+    write_text(
+        path, _as_tsv(pd.DataFrame([cell.model_dump() for cell in cells], columns=list(PlannedCell.model_fields)))
+    )
     return path
 
 

@@ -548,7 +548,7 @@ def report_site(paths: Iterable[str | Path], output: str | Path, given: Given) -
             if path is not None and path.resolve() == (output / name).resolve():
                 shutil.copyfile(path, folder / name)  # the reader's own file stays as it is
         _move(folder, output)
-    return [*lines, f"The report: {output / 'index.html'}"]
+    return lines
 
 
 def _write_reports(

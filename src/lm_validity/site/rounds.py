@@ -3,16 +3,25 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import pandas as pd
 
-from lm_validity.config.bias_plan import COLUMNS, BiasPlan, PlannedBatch, read_batches
 from lm_validity.config.load import Run
-from lm_validity.config.plan import BY_SCORES, JOINS, RULED_OUT, Plan, PlannedCell
+from lm_validity.config.plan import (
+    BY_SCORES,
+    JOINS,
+    RULED_OUT,
+    BiasPlan,
+    Plan,
+    PlannedBatch,
+    PlannedCell,
+    next_round,
+    read_batches,
+)
 from lm_validity.errors import InputError, did_you_mean
-from lm_validity.monitor.planning import Cost, Pair, hours_in_words, next_round, total, write_sheet
+from lm_validity.monitor.planning import Cost, Pair, hours_in_words, planned_cell, total, write_sheet
 from lm_validity.run.rules.pretrain_on_test import PRETRAIN_ON_TEST
 from lm_validity.studies.agreement.incomplete import NO_PROCESS, SEED, Fitted, drawn_tables, fit_cells
 from lm_validity.studies.agreement.score_matrix import PERPLEXITY, TRAINED, ScoreMatrix, read_score_matrix
@@ -40,7 +49,7 @@ from lm_validity.words import count, decimal, listing
 
 # of all cells, that a round takes: a round is a run of the workflow, and what is expected of late cells is less exact
 LEAST_SHARE, MOST_SHARE = 0.02, 0.1
-NAMED = 6  # cells listed where some are missing
+NAMED = 6  # cells or batches listed where some are missing
 
 
 Kind = Literal["tau", "rank", "budget"]
@@ -144,16 +153,22 @@ def check_finished(standing: Standing, planned: Mapping[Pair, PlannedCell]) -> N
     tasks = [name for name in run.agreement_names[1] if run.benchmarks[name].output_type != PERPLEXITY]
     measured = {(models[i], benchmarks[j]) for i, j in zip(*np.nonzero(standing.fitted.process.measured), strict=True)}
     open_cells = [f"{m} on {b}" for m, b in planned if b in tasks and (m, b) not in measured]
-    if open_cells:
-        otherwise = (
-            f"write {RULED_OUT!r} as the reason of their rows of {run.configuration.plan}"
-            if run.plan
-            else "plan the others only (`lm-validity plan --cells`)"
-        )
+    otherwise = (
+        f"write {RULED_OUT!r} as the reason of their rows of {run.configuration.plan}"
+        if run.plan
+        else "plan the others only (`lm-validity plan --cells`)"
+    )
+    _refuse_open(
+        run, open_cells, ("planned cell is", "planned cells are"), f" If a fine-tune cannot succeed, {otherwise}."
+    )
+
+
+def _refuse_open(run: Run, parts: list[str], words: tuple[str, str], otherwise: str = "") -> None:
+    """Raises InputError where planned parts of a study have no result yet."""
+    if parts:
         raise InputError(
-            f"{count(len(open_cells), 'planned cell is', 'planned cells are')} not in {run.results}/tables yet "
-            f"({listing(open_cells, NAMED)}).",
-            f"run the workflow first. If a fine-tune cannot succeed, {otherwise}.",
+            f"{count(len(parts), *words)} not in {run.results}/tables yet ({listing(parts, NAMED)}).",
+            f"run the workflow first.{otherwise}",
         )
 
 
@@ -195,18 +210,8 @@ def choose_round(standing: Standing, goal: Goal, costs: Mapping[Pair, Cost]) -> 
         if round_is_full(goal, step.outlook, len(steps), hours.size):
             break
     models, benchmarks = standing.names
-    number = next_round(planned)
-    cells = [
-        PlannedCell.model_construct(
-            model=models[one.model],
-            benchmark=benchmarks[one.benchmark],
-            round=number,
-            reason=BY_SCORES,
-            probability=None,
-            seed=None,
-        )
-        for one in steps
-    ]
+    number = next_round(planned.values())
+    cells = [planned_cell((models[one.model], benchmarks[one.benchmark]), BY_SCORES, number) for one in steps]
     reached = reached or (goal.kind == "budget" and not steps)
     return Round(goal, before, steps, cells, float(spent), reached, planned_hours)
 
@@ -316,13 +321,8 @@ def earlier_cells(run: Run, model: str) -> Plan:
         hint = did_you_mean(model, models, f"add its row to {run.configuration.models} first.")
         raise InputError(f"{run.configuration.models}: no model {model!r} of the agreement study.", hint)
     if run.plan is None:
-        cell: dict[str, Any] = {"round": 1, "reason": COMPLETE, "probability": None, "seed": None}
-        return {
-            (name, benchmark): PlannedCell.model_construct(model=name, benchmark=benchmark, **cell)
-            for name in models
-            if name != model
-            for benchmark in benchmarks
-        }
+        pairs = [(name, benchmark) for name in models if name != model for benchmark in benchmarks]
+        return {pair: planned_cell(pair, COMPLETE) for pair in pairs}
     own = [benchmark for name, benchmark in run.plan if name == model]
     if own:
         raise InputError(
@@ -370,13 +370,8 @@ def _own_hours(standing: Standing, costs: Mapping[Pair, Cost], row: int) -> np.n
 
 def joining_cells(found: Joining, goal: Goal, earlier: Plan) -> list[PlannedCell]:
     """The planned cells of the model, as the next round."""
-    number = next_round(earlier)
-    return [
-        PlannedCell.model_construct(
-            model=found.model, benchmark=one.benchmark, round=number, reason=JOINS, probability=None, seed=None
-        )
-        for one in found.until(goal)
-    ]
+    number = next_round(earlier.values())
+    return [planned_cell((found.model, one.benchmark), JOINS, number) for one in found.until(goal)]
 
 
 def describe_cells(found: Joining, goal: Goal) -> str:
@@ -407,8 +402,6 @@ def describe_joining(found: Joining) -> list[str]:
 #
 # Whether a task goes on is asked of the width of its interval, never of where it lies.
 
-NAMED = 6  # batches listed where some are missing
-
 
 def add_batch(run: Run) -> tuple[list[str], int]:
     """Write the next batch of the tasks that are too wide, if any, into the plan: lines on every task, and how many get
@@ -426,7 +419,7 @@ def add_batch(run: Run) -> tuple[list[str], int]:
     trials = read_trials(path)
     _check_finished(run, trials)
     stops = task_stops(trials, plan)
-    number = 1 + max((row.round for row in plan.rows.values()), default=1)
+    number = next_round(plan.rows.values(), first=2)
     added = [_next_batch(stop, plan, number) for stop in stops if stop.state == OPEN]
     lines = [f"  {prefix(run, stop)}{stop_words(stop)}" for stop in stops]
     if not added:
@@ -435,13 +428,8 @@ def add_batch(run: Run) -> tuple[list[str], int]:
         return [*lines, last], 0
     place = Path(run.bias.plan)
     experiments, tasks = run.bias.experiments, run.tasks
-    write_sheet(
-        place,
-        COLUMNS,
-        [*plan.rows.values(), *added],
-        unchanged=lambda: read_batches(place, experiments, tasks) == plan.rows,
-        read_back=lambda temporary: read_batches(temporary, experiments, tasks),
-    )
+    rows = [*plan.rows.values(), *added]
+    write_sheet(place, rows, plan.rows, check=lambda path: read_batches(path, experiments, tasks))
     left = {min(plan.batch, plan.most[row.experiment] - plan.planned(row.experiment, row.task)) for row in added}
     more = " to ".join(str(size) for size in sorted({min(left), max(left)}))
     return [*lines, f"{place}: {more} more subsamples for {len(added)} of {len(stops)} tasks"], len(added)
@@ -473,8 +461,4 @@ def _check_finished(run: Run, trials: pd.DataFrame) -> None:
         if not set(range(cell.first, cell.last + 1))
         <= found.get((cell.experiment, cell.model, cell.task, str(cell.m), str(cell.n)), set())
     ]
-    if missing:
-        raise InputError(
-            f"{len(missing)} planned batches are not in {run.results}/tables yet ({listing(missing, NAMED)}).",
-            "run the workflow first.",
-        )
+    _refuse_open(run, missing, ("planned batch is", "planned batches are"))

@@ -301,7 +301,7 @@ def test_a_wrong_command_changes_nothing(planned, options, problem):
 
 def test_of_two_commands_at_once_one_waits_and_then_sees_the_other_s_round(planned, capsys):
     """Both have read the same plan. While one holds the lease, the other waits: no round is lost."""
-    place, cells = Path("replay/plan.tsv"), [planning._planned("oak-m", "sums", planning.AUDIT, 0.5, 0, 2)]
+    place, cells = Path("replay/plan.tsv"), [planning.planned_cell(("oak-m", "sums"), planning.AUDIT, 2, 0.5, 0)]
     found = []
 
     def second() -> None:

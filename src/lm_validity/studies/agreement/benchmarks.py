@@ -387,6 +387,7 @@ def fine_tuned_shares(shares: pd.DataFrame | None, matrix: ScoreMatrix) -> Part:
     labels = dict(zip(matrix.models, matrix.labels, strict=True))
     section = Section(
         "What fine-tuning trains",
+        hint="share of each model’s weights",
         finding=f"Fine-tuning has adapters on {spread} of the weights of {count(len(shares), 'model')}.",
         explanation="An adapter is a pair of small trained matrices beside a weight matrix of the model. The model's "
         "own weights stay as they are. The share counts the weight matrices that a text goes through, without the "
@@ -421,6 +422,7 @@ def prompts_chosen(choices: pd.DataFrame | None, matrix: ScoreMatrix) -> Part:
     formats = {"plain": ".4f", "chat": ".4f", "test": ".4f", "epoch": ".0f"}
     section = Section(
         "Plain or chat prompt",
+        hint="chosen on validation",
         finding=f"{count(choices['model'].nunique(), 'instruction-tuned model')} had both prompts. The chat prompt was "
         f"better on validation {' and '.join(parts)}.",
         explanation="The columns plain and chat are scores on the validation split: of the untouched model, or of the "
@@ -445,6 +447,7 @@ def agreement_between_seeds(data: Data) -> Part:
     frame = pd.DataFrame({"benchmark": list(taus), "tau": list(taus.values())})
     section = Section(
         "Agreement between seeds",
+        hint="the same benchmark, fine-tuned again",
         finding="Between rankings of one benchmark after fine-tuning with different seeds, tau is "
         f"{decimal(plotted(frame)['tau'].mean())} on average ({count(len(seeds), 'seed')}).",
         tables=[Table("reliability", "tau between seeds, by benchmark", frame, formats={"tau": ".3f"})],

@@ -487,6 +487,7 @@ def despite_missing_cells(data: Data, pooled: Entry) -> Part:
         notes += trust_notes(p, found.trust)
     section = Section(
         "Despite missing cells",
+        hint="pooled agreement, ranks and predictions",
         explanation="Pooled agreement counts every comparison of two models on two benchmarks once. It is the share of "
         "comparisons that agree minus the share that disagree, so a pair of benchmarks with few models in common gets "
         "little weight. The assisted estimate adds a statistical model's predictions for comparisons that were not "

@@ -208,10 +208,8 @@ def readiness(
     """
     compute = matrix.sizes()[1]
     compared = np.isfinite(compute) & np.isfinite(side)
-    values = np.array([matrix.value[protocol] for protocol in PROTOCOLS])
-    fractions = (np.isnan(values) | ((values >= 0) & (values <= 1))).all(axis=(0, 1)) & ~matrix.is_corpus
-    in_both = np.isfinite(values).all(axis=0) & compared[:, None]
-    used = np.flatnonzero(fractions & in_both.any(axis=0))
+    in_both = np.logical_and.reduce([np.isfinite(matrix.value[p]) for p in PROTOCOLS]) & compared[:, None]
+    used = np.flatnonzero(matrix.fractions & in_both.any(axis=0))
     if not len(used):
         raise InputError(
             f"group {group.text!r}: no benchmark has scores under both protocols of models of known compute.",
@@ -274,7 +272,7 @@ def readiness(
         "A straight line, and the larger of both scores as the prepared one, are checks.",
         tables=_tables(summary, scores, place),
     )
-    unused = [matrix.benchmarks[j] for j in np.flatnonzero(~fractions & ~matrix.is_corpus)]
+    unused = [matrix.benchmarks[j] for j in np.flatnonzero(~matrix.fractions & ~matrix.is_corpus)]
     return Part(
         {"group": summary},
         section=section,

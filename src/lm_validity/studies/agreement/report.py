@@ -21,10 +21,11 @@ from lm_validity.studies.agreement.benchmarks import (
     wording_error,
 )
 from lm_validity.studies.agreement.data import Data, selected_on_test
+from lm_validity.studies.agreement.front import above_the_folds
 from lm_validity.studies.agreement.incomplete import compare_pooled, despite_missing_cells
 from lm_validity.studies.agreement.robustness import (
+    all_scores,
     influence,
-    scores_and_ranks,
     sources_of_variance,
     subsets_of_benchmarks,
 )
@@ -116,7 +117,7 @@ def agreement(
         fine_tuned_shares(shares, data.matrix),
         aligned_rankings(data, align),
         prompts_chosen(choices, data.matrix),
-        scores_and_ranks(data),
+        all_scores(data),
     ]
     notes = (*data.notes, *(note for part in parts for note in part.notes))
     summary: dict[str, Any] = {
@@ -138,6 +139,7 @@ def agreement(
         findings=[finding for part in parts for finding in part.findings if finding is not None],
         sections=[part.section for part in parts if part.section is not None],
         notes=notes,
+        **above_the_folds(data, tau, change, pooled, by_benchmark),
     )
     return page, {key: summary[key] for key in KEYS}
 

@@ -9,7 +9,6 @@ from lm_validity.pages.page import Figure, Finding, Part, Section, Table
 from lm_validity.statistics import section_generator
 from lm_validity.studies.agreement.data import Data
 from lm_validity.studies.agreement.statistics.noise import reliability_of, transformed_interval, variance_components
-from lm_validity.studies.agreement.statistics.ranking import average_ranks
 from lm_validity.studies.agreement.statistics.subsets import leave_one_out, one_with_others, subset_agreement
 from lm_validity.studies.agreement.values import (
     DIRECT,
@@ -97,6 +96,7 @@ def subsets_of_benchmarks(data: Data) -> Part:
     labels = {"low": "5% of subsets below", "high": "95% of subsets below"}
     section = Section(
         "How many benchmarks are enough",
+        hint="rankings by some of them against the others",
         finding=sentence,
         explanation="Models are ranked by their mean standardised score over a subset of the benchmarks and over all. "
         "Greedy subsets are chosen on four fifths of the models. All taus are on models that took no part in the "
@@ -191,6 +191,7 @@ def influence_section(
     )
     return Section(
         f"What the {name} rests on",
+        hint="one family, benchmark or model left out",
         finding=f"The largest change comes from leaving out the {largest['kind']} {largest['left_out']}: "
         f"{largest['change']:+.3f} ({largest['protocol'].lower()}).",
         figures=[_influence_chart(plotted(frame[frame["kind"] == kind]), kind, prefix, name) for kind in kinds],
@@ -278,6 +279,7 @@ def sources_of_variance(data: Data, prompt_error: dict[str, np.ndarray]) -> Part
         explanation += f" The effect of other prompts was not measured {' or '.join(unknown)}."
     section = Section(
         "Where differences between scores come from",
+        hint="models, benchmarks, items, seeds, prompts",
         finding=" ".join(_shares_sentence(p, found) for p, found in shown.items()),
         explanation=explanation,
         figures=[Figure("reliability", "What more benchmarks would buy", chart, wide=True)],
@@ -349,57 +351,20 @@ def _shares_sentence(protocol: str, found: Entry) -> str:
 # The scores.
 
 
-def scores_and_ranks(data: Data) -> Part:
-    """All scores, with ranks: what every other figure is made of."""
-    matrix = data.matrix
-    rows = []
-    for protocol, label in LABELS.items():
-        ranks = average_ranks(matrix.oriented(protocol))
-        rows += [
-            {
-                "model": matrix.labels[i],
-                "family": matrix.families[i] or "unknown",
-                "benchmark": matrix.benchmarks[j],
-                "protocol": label,
-                "score": matrix.value[protocol][i, j],
-                "standard_error": matrix.stderr[protocol][i, j],
-                "rank": ranks[i, j],
-            }
-            for i, j in np.ndindex(len(matrix.models), len(matrix.benchmarks))
-        ]
-    frame = everything = pd.DataFrame(rows)
-    main = LABELS[TRAINED if matrix.has(TRAINED) else DIRECT]
-    models = frame[frame["protocol"] == main].groupby("model")["rank"].mean().sort_values().index.tolist()[:MOST_DRAWN]
-    shown = f"The {len(models)} models of best mean rank." if len(matrix.models) > len(models) else ""
-    frame = frame[frame["model"].isin(models)] if shown else frame
-    charts = []
-    for protocol, label in LABELS.items():
-        chart = figures.heatmap(
-            frame[frame["protocol"] == label].drop(columns="protocol"),
-            x="benchmark",
-            y="model",
-            value="rank",
-            title="Rank on the benchmark (1 = best)",
-            x_order=list(matrix.benchmarks),
-            y_order=models,
-            tooltip=figures.tooltips(
-                model="Model", family="Family", benchmark="Benchmark", score="Score|.4f", standard_error="±|.4f",
-                rank="Rank|~g",
-            ),
-            domain=(1, len(matrix.models)),
-            reverse=True,
-            row_height=12,
-            focus=True,
-        )  # fmt: skip
-        charts.append(Figure(f"scores_{protocol}", label, chart, caption=shown, min_width=480))
-    labels = list(LABELS.values())
-    table = everything.pivot(index=["model", "family", "benchmark"], columns="protocol", values="score").reset_index()
+def all_scores(data: Data) -> Part:
+    """All scores: what every other figure is made of."""
+    matrix, labels = data.matrix, list(LABELS.values())
+    rows = [
+        (matrix.labels[i], matrix.families[i] or "unknown", matrix.benchmarks[j], label, matrix.value[p][i, j])
+        for p, label in LABELS.items()
+        for i, j in np.ndindex(len(matrix.models), len(matrix.benchmarks))
+    ]
+    frame = pd.DataFrame(rows, columns=["model", "family", "benchmark", "protocol", "score"])
+    table = frame.pivot(index=["model", "family", "benchmark"], columns="protocol", values="score").reset_index()
     table = table.reindex(columns=["model", "family", "benchmark", *labels])
     section = Section(
-        "Scores and ranks",
-        explanation=f"Models from best to worst mean rank{f' {UNDER[TRAINED]}' if matrix.has(TRAINED) else ''}. "
-        "Grey cells with × are missing.",
-        figures=charts,
+        "Scores",
+        hint="the data behind the picture",
         tables=[Table("scores", "All scores", table, formats={label: ".4f" for label in labels}, folded=True)],
     )
     return Part({}, section)

@@ -74,6 +74,12 @@ class ScoreMatrix:
         return (self.benchmark_facts["output_type"] == PERPLEXITY).to_numpy(dtype=bool)
 
     @property
+    def fractions(self) -> np.ndarray:
+        """(k,) True for benchmarks, not corpora, whose scores lie in [0, 1], so that points mean the same on each."""
+        within = [np.isnan(one) | ((one >= 0) & (one <= 1)) for one in self.value.values()]
+        return np.logical_and.reduce(within).all(axis=0) & ~self.is_corpus
+
+    @property
     def direction(self) -> np.ndarray:
         """(k,) +1 where a higher score is better, -1 where a lower one is."""
         return np.where(self.benchmark_facts["higher_is_better"].to_numpy(dtype=bool), 1.0, -1.0)

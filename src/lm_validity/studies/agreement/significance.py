@@ -122,6 +122,7 @@ def significant_differences(data: Data, entry: Entry) -> Part:
     )
     section = Section(
         "Counting significant differences only",
+        hint="and pairs of models that two benchmarks contradict each other on",
         finding="When models that do not differ significantly count as tied, the mean tau is "
         f"{' and '.join(parts)}{over_both(partly=means != own)}{more}.",
         explanation="Two models differ significantly if their scores are more than 1.96 standard errors of the "
@@ -212,6 +213,7 @@ def aligned_rankings(data: Data, align: tuple[str, str] | None) -> Part:
     )
     section = Section(
         f"Two benchmarks side by side: {data.tasks[shown[0]]} and {data.tasks[shown[1]]}",
+        hint="rearranged to agree as far as significant differences allow",
         finding=" ".join(sentences),
         explanation="Two models are in significant contradiction if each benchmark orders them significantly, and in "
         "opposite ways. Unless `--align` names two benchmarks, the page shows the two with the most contradictions, "

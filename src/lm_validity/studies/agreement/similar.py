@@ -409,6 +409,7 @@ def similar_sizes(data: Data, tau: Entry, improvement: Entry, pooled: Entry) -> 
     numbers = [name for name in frame.columns if name not in ("cells", "by", "models", "protocol", "pairs")]
     section = Section(
         "Models of similar size",
+        hint="by distance in parameters and in compute, with noise ceilings",
         explanation="Kendall's tau over only those pairs of models whose numbers of parameters (or pretraining "
         "compute) differ by at most the given ratio. The ceiling is the tau that noise alone would allow on the same "
         "pairs. The noise-corrected tau is an estimate without that noise. Where cells are missing, the figure uses "

@@ -6,7 +6,6 @@ from dataclasses import replace
 from itertools import product
 from typing import Any
 
-import altair as alt
 import numpy as np
 import pandas as pd
 
@@ -266,26 +265,26 @@ def each_benchmark(data: Data, tau: Entry, significance: Entry) -> Part:
             }
         )
     frame, order = pd.DataFrame(rows), benchmark_order(tau, data.tasks)
-    charts = [
-        Figure(
-            "tau_by_benchmark",
-            "Mean tau by benchmark",
-            _benchmark_chart(plotted(frame), "tau", ("low", "high"), order, mark="ceiling"),
-            caption="Dot: mean tau with all other benchmarks. Line: 95% interval over models. Tick: noise ceiling.",
-            wide=True,
+    chart = figures.interval_dots(
+        plotted(frame),
+        y="benchmark",
+        value="tau",
+        mark="ceiling",
+        title="Mean tau with the other benchmarks",
+        y_order=order,
+        tooltip=figures.tooltips(
+            benchmark="Benchmark", category="Category", protocol="Protocol", tau="tau|.3f", low="from|.3f",
+            high="to|.3f", ceiling="noise ceiling|.3f",
         ),
-        Figure(
-            "corrected_by_benchmark",
-            "Noise-corrected tau",
-            _benchmark_chart(plotted(frame), "corrected", ("corrected_low", "corrected_high"), order),
-            caption="Dot: mean tau with all other benchmarks, noise-corrected. Line: 95% interval over models.",
-            wide=True,
-        ),
-    ]
+        offset="protocol",
+        row_height=22,
+    )  # fmt: skip
+    caption = "Dot: mean tau with all other benchmarks. Line: 95% interval over models. Tick: noise ceiling."
     section = Section(
         "Agreement of each benchmark with the others",
+        hint="with intervals, noise ceilings and without noise",
         finding=_lowest(data),
-        figures=charts,
+        figures=[Figure("tau_by_benchmark", "Mean tau by benchmark", chart, caption=caption, wide=True)],
         tables=[
             Table(
                 "tau_by_benchmark",
@@ -305,25 +304,6 @@ def benchmark_order(tau: Entry, tasks: Sequence[str]) -> list[str]:
     by_protocol = {p: tau[p]["by_benchmark"] for p in PROTOCOLS}
     values = by_protocol[DIRECT if any(map(is_known, by_protocol[DIRECT].values())) else TRAINED]
     return sorted(tasks, key=lambda name: -number(values[name]) if is_known(values[name]) else np.inf)
-
-
-def _benchmark_chart(
-    frame: pd.DataFrame, value: str, bounds: tuple[str, str], order: list[str], mark: str | None = None
-) -> alt.LayerChart:
-    low, high = bounds
-    shown = {value: "tau|.3f", low: "from|.3f", high: "to|.3f"} | ({mark: "noise ceiling|.3f"} if mark else {})
-    return figures.interval_dots(
-        frame,
-        y="benchmark",
-        value=value,
-        ends=bounds,
-        mark=mark,
-        title="Mean tau with the other benchmarks",
-        y_order=order,
-        tooltip=figures.tooltips(benchmark="Benchmark", category="Category", protocol="Protocol", **shown),
-        offset="protocol",
-        row_height=22,
-    )
 
 
 def _lowest(data: Data) -> str:
@@ -439,6 +419,7 @@ def pairs_of_benchmarks(
         )
     section = Section(
         "Pairs of benchmarks",
+        hint=f"{count(len(table), 'pair')}, with the interval of the change",
         finding=sentence,
         figures=tau_heatmaps(by_protocol("tau_by_pair", data.tau), names, names, without_diagonal=True, row_height=16),
         tables=[
@@ -599,6 +580,7 @@ def categories_of_benchmarks(data: Data, tau: Entry) -> Part:
     grids = by_protocol("tau_by_category", {p: category_grid(tau[p]["by_category"]) for p in PROTOCOLS})
     section = Section(
         "Within and between categories",
+        hint="kinds of benchmarks",
         finding=f"Mean tau: {', '.join(parts)}{over_both(partly=partly)}." if parts else "",
         explanation="The diagonal shows pairs within a category. A category with one benchmark has no such pair.",
         figures=tau_heatmaps(grids, names, names, number_format=".2f", row_height=34),
@@ -676,6 +658,7 @@ def families_of_models(data: Data) -> Part:
     formats = {"tau": ".3f", "low": ".3f", "high": ".3f"}
     section = Section(
         "Within families",
+        hint="models of one family only",
         finding=f"In {more} of {count(len(compared), 'family', 'families')} the benchmarks agree more under train "
         f"before test{over_both(partly=not data.whole)}."
         if compared
@@ -773,7 +756,13 @@ def perplexity(data: Data) -> Part:
         "Between the ranking by perplexity under direct evaluation and the ranking under train before test, tau is "
         f"{' and '.join(parts)}."
     )
-    section = Section("Perplexity", finding=sentence if parts else "", figures=charts, tables=tables)
+    section = Section(
+        "Perplexity",
+        hint="does it rank models like benchmarks",
+        finding=sentence if parts else "",
+        figures=charts,
+        tables=tables,
+    )
     return Part({"perplexity": entry}, section, [_perplexity_finding(data, entry)])
 
 

@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from lm_validity.config.bias_plan import BiasPlan
+from lm_validity.config.plan import BiasPlan
 from lm_validity.errors import InputError
 from lm_validity.pages import figures
 from lm_validity.pages.page import Figure, Part, Section, Table

@@ -10,7 +10,6 @@ from markupsafe import Markup
 from lm_validity.pages.page import Answer, Lede, Outcome, Panel, Picture, panel_grid
 from lm_validity.pages.svg import (
     Axis,
-    band,
     box,
     curve,
     decimal,
@@ -24,10 +23,12 @@ from lm_validity.pages.svg import (
     whisker,
 )
 from lm_validity.studies.signal.benchmark import WHICH_DIRECTION, Benchmark, SignalData
+from lm_validity.studies.signal.statistics.quality import fewest_checkpoints
 from lm_validity.summaries import Missing, is_known, number
 from lm_validity.words import count, percent
 
-WIDTH, MOST_ROWS, MOST_CURVES, MOST_POINTS = 380, 48, 60, 30_000
+WIDTH = 380
+MOST_ROWS, MOST_BENCHMARKS, MOST_MODELS, MOST_POINTS = 48, 24, 60, 30_000  # that are drawn
 STEADY = "Do scores rise steadily in training?"
 
 
@@ -69,7 +70,8 @@ def _not_tested(data: SignalData) -> tuple[str, str]:
         return "Scores fall steadily: is lower better?", "Nothing says which direction is better."
     if any(is_known(benchmark.quality) for benchmark in data.benchmarks.values()):
         return "Whether scores rise steadily was not tested", "Nothing was resampled, so there is no test."
-    return "Too few checkpoints to say whether scores rise steadily", "That takes more checkpoints of a model."
+    fewest = fewest_checkpoints(data.options.convention)
+    return "Too few checkpoints to say whether scores rise steadily", f"That takes {fewest} checkpoints of a model."
 
 
 def _lede(data: SignalData) -> Lede:
@@ -98,9 +100,9 @@ def _mark(data: SignalData, benchmark: Benchmark) -> tuple[Outcome, str]:
 
 
 def _curves(data: SignalData, best_first: Sequence[Benchmark]) -> Picture:
-    """Small multiples, best first. Above `MOST_POINTS` points the models are a band."""
-    shown = best_first[:MOST_CURVES]
-    size = sum(len(benchmark.curves[model].values) for benchmark in shown for model in benchmark.scored)
+    """Small multiples, best first. Of many models some are drawn, and of many points."""
+    shown = best_first[:MOST_BENCHMARKS]
+    lines = sum(min(len(benchmark.scored), MOST_MODELS) for benchmark in shown)
     panels = []
     for benchmark in shown:
         quality = benchmark.quality
@@ -109,16 +111,16 @@ def _curves(data: SignalData, best_first: Sequence[Benchmark]) -> Picture:
         if is_known(interval):
             words += f" (95%: {decimal(interval[0])} to {decimal(interval[1])})"
         words += "; lower is better" if benchmark.direction < 0 else ""
-        picture = _curve_picture(data, benchmark, each=size <= MOST_POINTS)
+        picture = _curve_picture(data, benchmark, max(min(MOST_POINTS // lines, 60), 2))
         panels.append(Panel(benchmark.benchmark, words, picture, *_mark(data, benchmark)))
     numbers = sorted({len(benchmark.scored) for benchmark in shown})
     models = count(numbers[-1], "model") if len(numbers) == 1 else f"{numbers[0]} to {numbers[-1]} models"
-    each = "Thin: each model." if size <= MOST_POINTS else "Shaded: the middle 80% of the models."
-    note = f"Scores of {models} against {data.progress.words} of training. {each} Thick: their mean where all have a "
-    note += (
-        "score; dashed where it is not shown to rise steadily. Dotted: chance. Signal quality runs from 0 to 1; at 1 "
-    )
-    note += "scores rise without a dip."
+    each = f"{MOST_MODELS} of the models" if numbers[-1] > MOST_MODELS else "each model"
+    note = f"Scores of {models} against {data.progress.words} of training. Thin: {each}. "
+    if any(len(benchmark.mean_curve) > 1 for benchmark in shown):
+        note += "Thick: their mean where all have a score; dashed where it is not shown to rise steadily. "
+    note += "Dotted: chance. " if any(is_known(benchmark.chance) for benchmark in shown) else ""
+    note += "Signal quality runs from 0 to 1; at 1 scores rise without a dip."
     others = len(data.benchmarks) - _tested(data)[1]
     if others and _tested(data)[1]:
         note += f" {count(others, 'benchmark is', 'benchmarks are')} not tested, and not counted."
@@ -127,7 +129,12 @@ def _curves(data: SignalData, best_first: Sequence[Benchmark]) -> Picture:
     return Picture(panel_grid(panels), note)
 
 
-def _curve_picture(data: SignalData, benchmark: Benchmark, *, each: bool) -> Markup:
+def _some(number: int, most: int) -> np.ndarray:
+    """Indices of at most so many of a number of things, the first and the last among them."""
+    return np.unique(np.linspace(0, number - 1, min(number, most)).round().astype(int))
+
+
+def _curve_picture(data: SignalData, benchmark: Benchmark, points_of_each: int) -> Markup:
     width, bottom = 270, 74
     progress, mean = benchmark.alignment.progress * data.progress.scale, benchmark.mean_curve
     steady = data.steady[benchmark.benchmark] is True
@@ -142,14 +149,11 @@ def _curve_picture(data: SignalData, benchmark: Benchmark, *, each: bool) -> Mar
     marks = [line(34, bottom, width - 2, bottom, "ax")]
     if drawn_chance:
         marks.append(line(34, up(chance), width - 2, up(chance), "chance"))
-    if each:
-        for model, values in curves.items():
-            at = benchmark.curves[model].progress * data.progress.scale
-            marks.append(curve([across(x) for x in at], [up(y) for y in values], "ln"))
-    elif len(mean):
-        all_curves = benchmark.direction * benchmark.at_common_points(benchmark.values)
-        low, high = np.quantile(all_curves, [0.1, 0.9], axis=0)
-        marks.append(band([across(x) for x in progress], [up(y) for y in low], [up(y) for y in high], "zone"))
+    for place in _some(len(curves), MOST_MODELS):
+        model = benchmark.scored[place]
+        kept = _some(len(curves[model]), points_of_each)
+        at = benchmark.curves[model].progress[kept] * data.progress.scale
+        marks.append(curve([across(x) for x in at], [up(y) for y in curves[model][kept]], "ln"))
     marks.append(curve([across(x) for x in progress], [up(y) for y in mean], "ln m" if steady else "ln m no"))
     low_word, high_word = _ends(least, most)
     end = f"{last:,.0f}" if last >= 10 else f"{last:.2g}"
@@ -185,7 +189,7 @@ def _steady_answer(data: SignalData, best_first: Sequence[Benchmark]) -> Answer:
     sentence = f"On {steady} of {count(tested, 'benchmark')}, scores rise more steadily than a random walk."
     if not tested:
         sentence = f"{'Not known' if data.falling else 'Not measured'}: {heading[0].lower()}{heading[1:]}."
-    shown = best_first[:24]
+    shown = best_first[:MOST_BENCHMARKS]
     columns = min(len(shown), 6)
     rows = -(-len(shown) // columns)
     wide, high = WIDTH / columns, 132 / rows
@@ -389,7 +393,7 @@ def _above_chance(data: SignalData) -> tuple[Panel | None, Answer | None]:
     outcome: Outcome = "no" if not above else _outcome(above, len(counted))
     panel = Panel(
         question,
-        f"**{above} of {len(counted)}** benchmarks: at least one model does.{_first_rows(rows)}",
+        f"On **{above} of {len(counted)}** benchmarks, at least one model does.{_first_rows(rows)}",
         picture,
         outcome,
     )

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from lm_validity.config.groups import KNOTS
 from lm_validity.studies.agreement.data import no_ceiling
 from lm_validity.studies.agreement.factors.analysis import (
     MINIMUM_RESAMPLED_FAMILY,
@@ -15,6 +16,7 @@ from lm_validity.studies.agreement.factors.summary import (
     ChoiceSummary,
     CompletionSummary,
     ComputeSummary,
+    DirectExcess,
     FactorsSummary,
     FamilySummary,
     ParallelSummary,
@@ -23,6 +25,7 @@ from lm_validity.studies.agreement.factors.summary import (
     RelationSummary,
     Shares,
 )
+from lm_validity.studies.agreement.score_matrix import ScoreMatrix
 from lm_validity.studies.agreement.statistics.factors import (
     LEAST_UNITS,
     Components,
@@ -31,6 +34,7 @@ from lm_validity.studies.agreement.statistics.factors import (
     share_intervals,
 )
 from lm_validity.studies.agreement.statistics.noise import cluster_numbers
+from lm_validity.studies.agreement.statistics.readiness import compute_terms, excess_over_prediction
 from lm_validity.studies.agreement.statistics.resampling import Interval, hull, share_in_top
 from lm_validity.studies.agreement.values import (
     JACKKNIFED,
@@ -65,6 +69,10 @@ NO_RANK_INTERVAL = (
 )
 NO_CATEGORIES = f"The benchmarks sheet names fewer than {LEAST_UNITS} categories, or no category with two benchmarks."
 SECOND_FACTOR = "These ranks take one factor for granted, and residuals show a second one."
+NO_EXCESS = Reason(
+    "The model's compute or one of its scores is not known, or too few models are left to predict it.",
+    ReasonCode.TOO_FEW,
+)
 NO_CHECK = Reason("There are too few scores to hold any out.", ReasonCode.TOO_FEW)
 
 
@@ -117,6 +125,7 @@ def summarize_factors_report(
         pc1_compute={p: _compute(analysis, uncertainty, p) for p in PROTOCOLS},
         potential={p: _ranks(analysis, uncertainty, p) for p in uncertainty.population_ranks},
         best_by_budget={p: _choices(analysis, uncertainty, p) for p in uncertainty.population_ranks},
+        direct_excess=_direct_excess(matrix),
         completion={p: _completion(analysis, p) for p in analysis.completion},
         influence={p: [InfluenceSummary.of(left) for left in rows] for p, rows in analysis.influence.items()},
         resamples=resamples,
@@ -127,6 +136,21 @@ def summarize_factors_report(
         compute=analysis.compute,
         common_ranks=uncertainty.common_ranks,
     )
+
+
+def _direct_excess(matrix: ScoreMatrix) -> dict[str, DirectExcess]:
+    """By model; over the benchmarks whose scores are fractions, and the models known on all of them in both ways."""
+    fractions = matrix.fractions & np.logical_and.reduce([np.isfinite(matrix.value[p]).any(axis=0) for p in PROTOCOLS])
+    if not fractions.any():
+        return {}
+    direct, trained = (matrix.oriented(p)[:, fractions].mean(axis=1) for p in PROTOCOLS)
+    found = excess_over_prediction(direct, trained, compute_terms(matrix.sizes()[1], KNOTS))
+    if not np.isfinite(found.value).any():
+        return {}
+    return {
+        model: DirectExcess(known(value, NO_EXCESS), Missing(NO_EXCESS) if np.isnan(value) else Interval(low, high))
+        for model, value, low, high in zip(matrix.models, *(map(float, one) for one in found), strict=True)
+    }
 
 
 def first_shares(analysis: FactorsAnalysis, protocol: str, components: Components, scores: np.ndarray) -> Shares:

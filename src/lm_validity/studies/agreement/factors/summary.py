@@ -102,6 +102,15 @@ class CompletionSummary:
 
 
 @dataclass(frozen=True)
+class DirectExcess:
+    """How far a model's direct score lies above what the other models predict from its compute and its score under
+    train before test; means over the benchmarks, which are fractions."""
+
+    value: Value
+    interval: Range
+
+
+@dataclass(frozen=True)
 class FactorsSummary:
     """The factors report. `compute`: (models,); `common_ranks`: draws by protocol, empty without resampling; `tasks`:
     benchmarks that are no perplexity corpora; `standard_errors`: those that are not used.
@@ -127,6 +136,7 @@ class FactorsSummary:
     pc1_compute: dict[str, ComputeSummary]
     potential: dict[str, dict[str, RankSummary]]
     best_by_budget: dict[str, list[ChoiceSummary]]
+    direct_excess: dict[str, DirectExcess]
     completion: dict[str, CompletionSummary]
     influence: dict[str, list[InfluenceSummary]]
     standard_errors: tuple[ErrorCheck, ...]

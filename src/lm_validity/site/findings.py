@@ -1,0 +1,76 @@
+"""What reports found, as lines of a terminal: a line or two a study, or everything."""
+
+import json
+import re
+import textwrap
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from lm_validity.files import read_json
+from lm_validity.terminal import render_table, terminal_width
+
+WIDTH, LINES = 80, 9  # of the studies together; with the report's place and the command for more they are at most 12
+# intervals over these are of an estimate; others (what coins would give, another setting) are no confidence intervals
+SAMPLED = (
+    "models", "families", "benchmarks", "categories", "items", "missing_cells", "checkpoints", "tasks", "subsamples",
+    "posterior",
+)  # fmt: skip
+
+
+def headlines(reports: Iterable[Path]) -> list[str]:
+    """What each report's page says first, with its interval: together at most LINES lines of WIDTH columns, so that the
+    longest are cut."""
+    documents = [read_json(folder / "page.json") for folder in reports]
+    labels = [document["name"].capitalize() for document in documents]
+    indent = " " * (max(map(len, labels), default=0) + 2)
+    width = max(20, min(WIDTH, terminal_width()) - len(indent))
+    texts = [_first(document) for document in documents]
+    wanted = [len(textwrap.wrap(text, width)) for text in texts]
+    while sum(wanted) > LINES and max(wanted) > 1:
+        wanted[wanted.index(max(wanted))] -= 1
+    lines = []
+    for label, text, most in zip(labels, texts, wanted, strict=True):
+        first, *rest = textwrap.wrap(text, width, max_lines=max(1, most), placeholder=" …", break_on_hyphens=False)
+        lines += [label.ljust(len(indent)) + first, *(indent + line for line in rest)]
+    return lines
+
+
+def _first(document: dict[str, Any]) -> str:
+    """The page's heading, sentence and interval; on a page without them its first finding's first sentence."""
+    if lede := document.get("lede"):
+        sentences = ". ".join(lede[part].rstrip(".") for part in ("heading", "sentence") if lede[part])
+        text = sentences + f" ({lede['interval']})" * bool(lede["interval"]) + "."
+    else:
+        found = [finding["sentence"] for finding in document["findings"]]
+        text = re.split(r"(?<=[.?]) (?=[A-Z])", found[0])[0] if found else "No finding."
+    return text.replace("**", "")
+
+
+def all_findings(reports: Sequence[Path]) -> list[str]:
+    """Each report's findings as sentences, then its numbers of all together: a line is one number with one interval."""
+    lines = []
+    for folder in reports:
+        document = read_json(folder / "page.json")
+        lines += ["", document["title"], *(f"- {finding['sentence']}" for finding in document["findings"])]
+        lines += _numbers(folder / "results.parquet")
+    return lines
+
+
+def _numbers(path: Path) -> list[str]:
+    import pandas as pd
+
+    if not path.is_file():  # of a run that an earlier version finished
+        return []
+    rows = pd.read_parquet(path)
+    of_all = rows["subject"].isna() & rows["value"].notna()
+    rows = rows[of_all & rows["low"].notna() & rows["interval_for"].isin(SAMPLED)]
+    if rows.empty:
+        return []
+    cells = []
+    for row in rows.itertuples():
+        given = [row.protocol, *(f"{key}={value}" for key, value in json.loads(row.conditions).items())]
+        name = ", ".join([row.quantity, *(str(one) for one in given if not pd.isna(one))])
+        ends = f"{row.low:.4g} to {row.high:.4g}"
+        cells.append((name, f"{row.value:.4g}", row.unit, f"{row.level:.0%}", ends, row.interval_for))
+    return ["", render_table(("result", "value", "unit", "level", "interval", "over"), cells, text=(0, 2, 5))]

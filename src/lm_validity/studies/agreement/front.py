@@ -1,0 +1,603 @@
+"""What stands above the folds of the agreement report: its finding, the ranks as carpets, three panels; and its answers
+for the first page of a site.
+
+There are three cases. Both protocols are *compared*; or one alone has scores; or *so few* models have both that nothing
+is known of the other ones yet.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from markupsafe import Markup
+
+from lm_validity.config.sections import Cards
+from lm_validity.pages import svg
+from lm_validity.pages.page import Answer, Lede, Panel, Picture
+from lm_validity.studies.agreement.data import Data
+from lm_validity.studies.agreement.statistics.ranking import average_ranks
+from lm_validity.studies.agreement.tau import benchmark_order
+from lm_validity.studies.agreement.values import DIRECT, JACKKNIFED, TRAINED, Entry, Range, Value, wider
+from lm_validity.summaries import Missing, is_known, number
+from lm_validity.words import count
+
+KIND = {DIRECT: "d", TRAINED: "t"}
+NAME = {DIRECT: "direct", TRAINED: "train before test"}
+LIKE_SIZE = {"at_least": 1.0, "at_most": 2.0}
+MOST_READ = 20_000  # ranks that a carpet can read out; more would make the page slow
+MOST_SQUARES = 93  # models, in three rows
+HEAD_ONE, HEAD_TWO = "**{}** among models at most 2× apart in size", "**{} → {}** among models at most 2× apart in size"
+AGREE_QUESTION = "Do benchmarks agree on the better model?"
+CHANGE_QUESTION = "Do benchmarks agree better after training?"
+
+
+@dataclass(frozen=True)
+class Change:
+    """What train before test changes, with its intervals by whom they are for; pooled where many cells are missing."""
+
+    before: Value
+    after: Value
+    change: Value
+    intervals: dict[str, Range]
+
+    @classmethod
+    def of(cls, data: Data, improvement: Entry, pooled: Entry) -> "Change":
+        """Where many cells are missing, that of the pooled tau."""
+        if data.lacks_many and "all" in pooled:
+            row = pooled["all"]
+            means, change = row["mean"], row["change"]
+            over = {"models": row["change_interval"], "families": row["change_interval_clustered"]}
+        else:
+            means, change = improvement["means"], improvement["mean"]
+            over = {
+                "models": improvement["interval"],
+                "families": improvement["interval_clustered"],
+                "benchmarks": improvement["interval_population_of_categories"],
+            }
+            if isinstance(over["benchmarks"], Missing):
+                over["benchmarks"] = improvement["interval_population_of_benchmarks"]
+        return cls(means.get(DIRECT, change), means.get(TRAINED, change), change, over)
+
+    @property
+    def quoted(self) -> Sequence[float] | None:
+        """The interval that a sentence quotes: the wider of other models and other families."""
+        return wider(self.intervals["models"], self.intervals["families"])
+
+
+def above_the_folds(
+    data: Data, tau: Entry, improvement: Entry, pooled: Entry, by_benchmark: dict[str, dict[str, Any]]
+) -> dict[str, Any]:
+    """The fields of `Page` that stand above its folds, and its answers."""
+    protocols, models = data.matrix.protocols, len(data.matrix.models)
+    change = Change.of(data, improvement, pooled)
+    few = len(data.models_in_both) < min(JACKKNIFED, models / 2)
+    compared = len(protocols) == 2 and not few and is_known(change.change)
+    protocol = DIRECT if DIRECT in protocols else TRAINED
+    order = benchmark_order(tau, data.tasks)
+    columns = [data.tasks.index(name) for name in order]
+    apart = _apart(data, by_benchmark[protocol], protocol)
+    if compared:
+        shown = {p: (data.common[p][data.models_in_both], mean) for p, mean in zip(
+            (DIRECT, TRAINED), (change.before, change.after), strict=True
+        )}  # fmt: skip
+        panels = [
+            _for_whom(change),
+            _by_size(improvement["by_size_ratio"], HEAD_TWO),
+            _every_pair(data, columns, protocols),
+        ]
+        return {
+            "lede": _change_lede(change),
+            "picture": _carpets(data, shown, columns, data.models_in_both),
+            "panels": [panel for panel in panels if panel is not None],
+            "answers": [_change_answer(data, change, columns)],
+        }
+    shown = {protocol: (data.scores[protocol], tau[protocol]["mean"])}
+    rows = {protocol: tau[protocol]["by_size_ratio"]}
+    panels = [_against_noise(tau[protocol], protocol), _by_size(rows, HEAD_ONE), _every_pair(data, columns, [protocol])]
+    lede, answer = _noise_lede(tau[protocol]), _noise_answer(data, tau[protocol], protocol, columns)
+    if few and len(protocols) == 2:
+        lede, answer = _not_yet(data, change), _not_yet_answer(data, change, tau)
+        panels[0] = Panel(CHANGE_QUESTION, _trained_so_far(data), _progress(data, change), "not known", "not known yet")
+    return {
+        "lede": lede,
+        "picture": _carpets(data, shown, columns, np.arange(models)),
+        "panels": [panel for panel in panels if panel is not None],
+        "answers": [answer, *([apart] if apart is not None else [])],
+    }
+
+
+def _to(interval: Sequence[float] | None, *, sign: bool = False) -> str:
+    """`+0.15 to +0.33`."""
+    return "" if interval is None else " to ".join(svg.decimal(float(end), sign=sign) for end in interval)
+
+
+def _with(prefix: str, interval: Sequence[float] | None, *, sign: bool = False) -> str:
+    return f"{prefix}: {_to(interval, sign=sign)}" if interval is not None else ""
+
+
+def _tau(value: Value) -> str:
+    return svg.decimal(number(value)) if is_known(value) else "not known"
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Sentences.
+
+
+def _change_lede(change: Change) -> Lede:
+    interval, heading = change.quoted, "Do benchmarks agree on which model is better?"
+    if interval is not None:
+        heading = "No change found in how well benchmarks agree"
+        if interval[0] > 0:
+            heading = "Benchmarks agree better once every model has trained for the test"
+        if interval[1] < 0:
+            heading = "Benchmarks agree less once every model has trained for the test"
+    sentence = f"How well two benchmarks’ rankings agree: {_tau(change.before)} → {_tau(change.after)}"
+    return Lede(heading, sentence, _with("95% of the change", interval, sign=True))
+
+
+def _change_answer(data: Data, change: Change, columns: list[int]) -> Answer:
+    interval, arrow = change.quoted, f"{_tau(change.before)} → {_tau(change.after)}"
+    sentence = f"Not known: agreement of two benchmarks is {arrow}"
+    if interval is not None:
+        sentence = f"No change found: agreement of two benchmarks is {arrow}"
+        if interval[0] > 0:
+            sentence = f"Benchmarks agree better once every model has trained for the test: {arrow}"
+        if interval[1] < 0:
+            sentence = f"Benchmarks agree less once every model has trained for the test: {arrow}"
+    models = data.models_in_both
+    width, shown, marks = 178, (change.before, change.after), []
+    for p, value, x in zip((DIRECT, TRAINED), shown, (0, 202), strict=True):
+        ranks, _ = _ordered(data.common[p][models][:, columns])
+        marks += [
+            svg.carpet(ranks, x, 20, width, 94),
+            svg.text(x, 13, NAME[p], f"{KIND[p]} big"),
+            svg.text(x + width, 13, _tau(value), f"{KIND[p]} big", "end"),
+        ]
+    words = f"columns: {count(len(columns), 'benchmark')} · rows: {count(len(models), 'model')} · dark: ranked first"
+    label = (
+        f"Ranks of {count(len(models), 'model')} on {count(len(columns), 'benchmark')}, as two heat maps. Mean "
+        f"agreement: direct {_tau(change.before)}, train before test {_tau(change.after)}. "
+        f"{_with('95% of the change', interval, sign=True) or 'There is no interval of the change'}."
+    )
+    picture = svg.svg(380, 132, label, *marks, svg.text(0, 128, words))
+    whom = _whom(change.intervals["models"], change.intervals["families"])
+    return Answer(
+        CHANGE_QUESTION,
+        sentence,
+        picture,
+        _with("95% of the change", interval, sign=True),
+        f"{count(len(models), 'model')}, {count(len(columns), 'benchmark')}{whom}.",
+        "The rankings",
+    )
+
+
+def _whom(models: Range, families: Range) -> str:
+    """Whom the quoted interval is for, to follow what it rests on."""
+    quoted = wider(models, families)
+    if quoted is None:
+        return "; no interval"
+    return "; interval: other families too" if quoted is families else "; interval: other models"
+
+
+def _noise(entry: Entry) -> tuple[str, str]:
+    """Whether benchmarks disagree more than noise explains, as `yes` or `not known`, and the numbers."""
+    corrected = wider(entry["corrected"]["interval"], entry["corrected"]["interval_clustered"])
+    surely = corrected is not None and float(svg.decimal(corrected[1]).replace(svg.MINUS, "-")) < 1
+    possible = f" of a possible {_tau(entry['ceiling'])}" if is_known(entry["ceiling"]) else ""
+    return "yes" if surely else "not known", f"{_tau(entry['mean'])}{possible}"
+
+
+def _quoted(entry: Entry) -> Sequence[float] | None:
+    return wider(entry["interval"], entry["interval_clustered"])
+
+
+def _noise_lede(entry: Entry) -> Lede:
+    surely, numbers = _noise(entry)
+    heading = "Do benchmarks agree on which model is better?"
+    if surely == "yes":
+        heading = "Benchmarks disagree about models more than noise explains"
+    if not is_known(entry["mean"]):
+        return Lede(heading, "Not known: there are no two rankings to compare.")
+    return Lede(heading, f"How well two benchmarks’ rankings agree: {numbers}", _with("95%", _quoted(entry)))
+
+
+def _noise_answer(data: Data, entry: Entry, protocol: str, columns: list[int]) -> Answer:
+    surely, numbers = _noise(entry)
+    sentence = f"Benchmarks disagree more than noise explains: {numbers}"
+    if surely != "yes":
+        sentence = f"Agreement is {numbers}; whether noise explains the rest is not known"
+    if not is_known(entry["mean"]):
+        sentence = "Not known: there are no two rankings to compare"
+    ranks, _ = _ordered(data.scores[protocol][:, columns])
+    words = f"columns: {count(len(columns), 'benchmark')} · rows: {count(len(ranks), 'model')} · dark: ranked first"
+    marks = [svg.carpet(ranks, 0, 0, 380, 62), svg.text(0, 75, words), _scale(entry, protocol, 12, 368, 97)]
+    label = f"Ranks of {count(len(ranks), 'model')} on {count(len(columns), 'benchmark')}. {_scale_label(entry)}"
+    whom = _whom(entry["interval"], entry["interval_clustered"])
+    basis = f"{count(entry['models'], 'model')}, {count(len(columns), 'benchmark')}{whom}."
+    picture = svg.svg(380, 132, label, *marks)
+    return Answer(AGREE_QUESTION, sentence, picture, _with("95%", _quoted(entry)), basis, "The rankings")
+
+
+def _not_yet(data: Data, change: Change) -> Lede:
+    trained, interval = f"{len(data.models_in_both)} of {count(len(data.matrix.models), 'model')}", change.quoted
+    sentence = f"Change in agreement so far: {svg.decimal(number(change.change), sign=True)}"
+    heading = f"Not known yet: {trained} have both scores"
+    return Lede(heading, sentence, _with("95%", interval, sign=True)) if interval is not None else Lede(heading)
+
+
+def _not_yet_answer(data: Data, change: Change, tau: Entry) -> Answer:
+    interval, trained = change.quoted, _trained_so_far(data).replace("**", "")
+    more = f". Change: {svg.decimal(number(change.change), sign=True)}" if interval is not None else ""
+    mean = tau[DIRECT]["mean"]
+    return Answer(
+        CHANGE_QUESTION,
+        f"Not known yet: {trained}{more}",
+        _progress(data, change),
+        _with("95%", interval, sign=True),
+        f"On the {count(len(data.models_in_both), 'model')} with both scores."
+        + (f" Direct, on all of them, agreement is {_tau(mean)}." if is_known(mean) else ""),
+        "The rankings",
+    )
+
+
+def _trained_so_far(data: Data) -> str:
+    return f"**{len(data.models_in_both)} of {len(data.matrix.models)}** models are trained"
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# The carpets.
+
+
+def _ordered(scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Ranks (models, benchmarks), the models from best to worst mean rank, and their places in `scores`."""
+    ranks = average_ranks(scores)
+    scored = np.isfinite(ranks)
+    mean = np.where(scored, ranks, 0).sum(axis=1) / np.maximum(scored.sum(axis=1), 1)
+    order = np.argsort(np.where(scored.any(axis=1), mean, np.inf), kind="stable")
+    return ranks[order], order
+
+
+def _carpets(data: Data, shown: dict[str, tuple[np.ndarray, Value]], columns: list[int], models: np.ndarray) -> Picture:
+    """The ranks by protocol, side by side, once for wide screens and once for narrow ones."""
+    width = 560 if len(shown) == 2 else 1160
+    pictures = [
+        Markup('<div class="{}">{}</div>').format(
+            kind, Markup("").join(_carpet(data, p, *shown[p], columns, models, across) for p in shown)
+        )
+        for kind, across in (("pair w640" if len(shown) == 2 else "w640", width), ("n640", 342))
+    ]
+    note = (
+        f"Each column is a benchmark’s ranking of {count(len(models), 'model')}, each row a model, best on average at "
+        "the top; dark: ranked first, grey: no score. Toward the right, columns agree less with the others. Agreement "
+        "is 1 for the same order and 0 for unrelated ones."
+    )
+    return Picture(Markup("").join(pictures), note)
+
+
+def _carpet(
+    data: Data, protocol: str, scores: np.ndarray, mean: Value, columns: list[int], models: np.ndarray, width: int
+) -> Markup:
+    ranks, order = _ordered(scores[:, columns])
+    names = [svg.shortened(data.tasks[column], 18) for column in columns]
+    labels = [data.matrix.labels[models[row]] for row in order]
+    tallest = {342: 260, 560: 340}.get(width, 250)
+    height = min(tallest, max(60, 24 * len(ranks)))
+    cell, slope = (width - 8) / max(len(names), 1), 0.707 * 6.1
+    written = cell >= 12.5
+    left = 4.0
+    if written:  # names run down to the left of their columns
+        left = max(4.0, *(slope * len(name) - (place + 0.5) * cell for place, name in enumerate(names)))
+    cell = (width - left - 4) / max(len(names), 1)
+    bottom, top = 24 + height, 24
+    marks = [
+        svg.text(left, 14, f"{NAME[protocol]}", f"{KIND[protocol]} big"),
+        svg.text(width - 4, 14, f"agreement {_tau(mean)}", "num big", "end"),
+        svg.carpet(ranks, left, top, width - left - 4, height),
+    ]
+    if cell >= 5:
+        gap = Markup(
+            '<line x1="{0:.1f}" x2="{0:.1f}" y1="{1}" y2="{2}" style="stroke:var(--paper)" stroke-width="1.4"/>'
+        )
+        marks += [gap.format(left + place * cell, top, bottom) for place in range(1, len(names))]
+    below = 20.0
+    if written:
+        slanted = Markup('<text transform="translate({:.1f},{}) rotate(-45)" text-anchor="end" class="lab">{}</text>')
+        marks += [
+            slanted.format(left + (place + 0.5) * cell + 4, bottom + 12, name) for place, name in enumerate(names)
+        ]
+        below = 22 + slope * max(map(len, names))
+    else:
+        marks.append(svg.text(left, bottom + 15, f"{len(names)} benchmarks, most agreement first"))
+    label = (
+        f"{NAME[protocol]}: ranks of {count(len(ranks), 'model')} (rows) on {count(len(names), 'benchmark')} "
+        f"(columns). Mean agreement {_tau(mean)}."
+    )
+    if ranks.size > MOST_READ or not ranks.size:
+        return svg.svg(width, round(bottom + below), label, *marks)
+    said = {
+        "rows": labels,
+        "columns": [data.tasks[column] for column in columns],
+        "label": NAME[protocol],
+        "ranks": [[round(float(rank), 1) if math.isfinite(rank) else None for rank in row] for row in ranks],
+    }
+    return svg.carpet_svg(width, round(bottom + below), f"{label} Arrow keys read a rank.", *marks, ranks=said)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Panels.
+
+
+def _grid(low: float, high: float, at_most: int = 5) -> list[float]:
+    """Round numbers from `low` to `high` for an axis."""
+    step = next((step for step in (0.05, 0.1, 0.2, 0.25, 0.5, 1.0, 2.0) if (high - low) / step <= at_most), 5.0)
+    return [step * place for place in range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)]
+
+
+def _short(value: float, *, sign: bool = False) -> str:
+    """`0`, `+0.2`, `−0.5`."""
+    text = f"{abs(value):g}"
+    return text if not float(text) else f"{svg.MINUS if value < 0 else '+' if sign else ''}{text}"
+
+
+def _for_whom(change: Change) -> Panel:
+    """The intervals of the change, by whom they hold for."""
+    names = {
+        "models": "models of these families" if is_known(change.intervals["families"]) else "other models",
+        "families": "other families, too",
+        "benchmarks": "other benchmarks, too",
+    }
+    drawn = {
+        name: ends
+        for key, name in names.items()
+        if not isinstance(ends := change.intervals.get(key, Missing("")), Missing)
+    }
+    value, intervals = number(change.change), list(drawn.values())
+    low = min(0.0, value, *(ends[0] for ends in intervals)) if intervals else min(0.0, value)
+    high = max(0.0, value, *(ends[1] for ends in intervals)) if intervals else max(0.0, value)
+    axis = svg.Axis(low - 0.02, high + 0.02, 150, 352)
+    grid = _grid(axis.low, axis.high, 4)
+    marks = [svg.ticks(axis, grid, 4, 106, [_short(tick, sign=True) for tick in grid])]
+    for place, (name, ends) in enumerate(drawn.items()):
+        y = 22 + 34 * place
+        marks += [svg.text(0, y + 4, name, "lab"), svg.estimate(axis, value, ends, y, "k")]
+    if not drawn:
+        marks += [svg.text(0, 26, "these models", "lab"), svg.dot(axis(value), 22, "k")]
+    said = ". ".join(f"{name}: 95% {_to(ends, sign=True)}" for name, ends in drawn.items()) or "There is no interval"
+    label = f"Change in agreement {svg.decimal(value, sign=True)}. {said}."
+    change_words = f"Change **{svg.decimal(value, sign=True)}**"
+    return Panel(
+        "For whom does the change hold?",
+        f"{change_words}; lines: 95% intervals" if drawn else f"{change_words}, for these models: there is no interval",
+        svg.svg(360, 132, label, *marks),
+        None if drawn else "not known",
+    )
+
+
+def _by_size(by_protocol: dict[str, Any], words: str) -> Panel | None:
+    """Agreement by distance in size; nothing where sizes are not known."""
+    rows = {p: rows for p, rows in by_protocol.items() if not isinstance(rows, Missing)}
+    known = [row for of_protocol in rows.values() for row in of_protocol if is_known(row.mean)]
+    if not known:
+        return None
+    quoted = {id(row): wider(row.interval, row.interval_clustered) for row in known}
+    lowest = min(min(number(row.mean), *(ends[:1] if (ends := quoted[id(row)]) else [1.0])) for row in known)
+    axis = svg.Axis(min(0.0, math.floor(2 * lowest) / 2), 1, 104, 352)
+    grid = _grid(axis.low, axis.high, 4)
+    marks, said = [svg.ticks(axis, grid, 4, 106, [_short(tick) for tick in grid])], []
+    distances = next(iter(rows.values()))
+    for place, distance in enumerate(distances):
+        y = 4 + 102 / len(distances) * (place + 0.5)
+        name = f"at most {distance.at_most:g}×" if distance.at_most else f"more than {distance.at_least:g}×"
+        marks.append(svg.text(0, y + 4, name, "lab"))
+        for p, shift in zip(rows, (-4.5, 4.5) if len(rows) == 2 else (0,), strict=True):
+            row = rows[p][place]
+            if not is_known(row.mean):
+                continue
+            if is_known(row.ceiling):
+                marks.append(svg.line(axis(row.ceiling), y + shift - 4, axis(row.ceiling), y + shift + 4, "s cl"))
+            ends = quoted[id(row)]
+            marks.append(svg.estimate(axis, row.mean, ends, y + shift, KIND[p]))
+            said.append(f"{name}, {NAME[p]}: {_tau(row.mean)}" + (f", 95% {_to(ends)}" if ends else ", no interval"))
+    headline = [row.mean for of_protocol in rows.values() for row in of_protocol if row.at_most == LIKE_SIZE["at_most"]]
+    text = words.format(*map(_tau, headline)) if all(map(is_known, headline)) else "By distance in size"
+    label = f"Agreement among pairs of models, by distance in size. {'; '.join(said)}."
+    return Panel("Does size make them agree?", text, svg.svg(360, 132, label, *marks))
+
+
+def _every_pair(data: Data, columns: list[int], protocols: list[str]) -> Panel | None:
+    """The tau of every pair of benchmarks; of two protocols that of the second above the diagonal."""
+    both, size = len(protocols) == 2, len(columns)
+    below, *_, above = ((data.common_tau if both else data.tau)[p][np.ix_(columns, columns)] for p in protocols * 2)
+    square = np.where(np.tri(size, k=-1, dtype=bool), below, above)
+    square[np.eye(size, dtype=bool)] = np.nan
+    finite = square[np.isfinite(square)]
+    if not len(finite):
+        return None
+    lowest = min(0.0, math.floor(2 * finite.min()) / 2)
+    # a carpet is dark at rank 1 and light at the last one
+    shades = 1 + 99 * (1 - square) / (1 - lowest)
+    marks = [svg.carpet(shades, 92, 2, 114, 114, last=100)]
+    if both:
+        improved, compared = data.improved
+        text = f"**{improved} of {compared}** pairs of benchmarks agree better after training"
+        marks += [svg.text(84, 110, NAME[DIRECT], "d", "end"), svg.text(214, 14, NAME[TRAINED], "t")]
+    else:
+        text = f"Pairs agree from **{svg.decimal(finite.min())}** to **{svg.decimal(finite.max())}**"
+    for place, shade in enumerate(reversed(svg.RAMP)):
+        swatch = Markup('<rect x="{}" y="86" width="14" height="9" style="fill:{};stroke:none"/>')
+        marks.append(swatch.format(214 + 14 * place, shade))
+    marks += [
+        svg.text(214, 80, "agreement"),
+        svg.text(214, 108, _short(lowest)),
+        svg.text(312, 108, "1", "", "end"),
+    ]
+    label = (
+        f"Agreement of every pair of {count(size, 'benchmark')}, as a heat map, from {svg.decimal(finite.min())} to "
+        + (f"{svg.decimal(finite.max())}. {text.replace('**', '')}.")
+    )
+    return Panel("Is it so for every pair?", text, svg.svg(360, 132, label, *marks))
+
+
+def _scale(entry: Entry, protocol: str, left: float, right: float, y: float) -> Markup:
+    """The mean agreement on its interval, and the most that noise allows."""
+    interval = _quoted(entry)
+    low = min([0.0, number(entry["mean"]), *(interval or [])])
+    axis = svg.Axis(math.floor(2 * low) / 2, 1, left, right)
+    marks = [svg.line(axis(axis.low), y, axis(1), y, "ax")]
+    for tick in _grid(axis.low, 1, 4):
+        marks += [
+            svg.line(axis(tick), y - 4, axis(tick), y + 4, "ax"),
+            svg.text(axis(tick), y + 18, _short(tick), "", "middle"),
+        ]
+    if is_known(entry["ceiling"]):
+        at = axis(entry["ceiling"])
+        marks.append(svg.line(at, y - 9, at, y + 9, "s cl"))
+    marks.append(svg.estimate(axis, number(entry["mean"]), interval, y, KIND[protocol]))
+    marks += [
+        svg.text(axis(axis.low), y + 33, "unrelated" if axis.low == 0 else ""),
+        svg.text(right, y + 33, "same order", "", "end"),
+    ]
+    return Markup("").join(marks)
+
+
+def _scale_label(entry: Entry) -> str:
+    ceiling = f", noise ceiling {_tau(entry['ceiling'])}" if is_known(entry["ceiling"]) else ""
+    return f"Mean agreement {_tau(entry['mean'])}, {_with('95%', _quoted(entry)) or 'no interval'}{ceiling}."
+
+
+def _against_noise(entry: Entry, protocol: str) -> Panel | None:
+    """The mean agreement beside what noise would leave of a perfect one, and without that noise."""
+    if not is_known(entry["mean"]):
+        return None
+    corrected = entry["corrected"]
+    rows = [("observed", entry["mean"], _quoted(entry))]
+    if is_known(corrected["mean"]):
+        rows.append(("without noise", corrected["mean"], wider(corrected["interval"], corrected["interval_clustered"])))
+    low = min([0.0, *(number(value) for _, value, _ in rows), *(end for *_, ends in rows for end in ends or [])])
+    axis = svg.Axis(math.floor(2 * low) / 2, 1, 104, 352)
+    grid = _grid(axis.low, 1, 4)
+    marks = [svg.ticks(axis, grid, 4, 106, [_short(tick) for tick in grid])]
+    if is_known(entry["ceiling"]):
+        marks.append(svg.line(axis(entry["ceiling"]), 6, axis(entry["ceiling"]), 104, "s cl"))
+    for place, (name, value, ends) in enumerate(rows):
+        y = 34 + 42 * place
+        kind = KIND[protocol] if place == 0 else "k"
+        marks += [svg.text(0, y + 4, name, "lab"), svg.estimate(axis, number(value), ends, y, kind)]
+    surely, numbers = _noise(entry)
+    said = "; ".join(f"{name} {_tau(value)}, {_with('95%', ends) or 'no interval'}" for name, value, ends in rows)
+    ceiling = f" Noise ceiling {_tau(entry['ceiling'])}." if is_known(entry["ceiling"]) else ""
+    label = f"Agreement: {said}.{ceiling}"
+    text = (
+        f"**{numbers}**"
+        if is_known(entry["ceiling"])
+        else f"**{numbers}**; without standard errors, noise is not known"
+    )
+    question = "Do they disagree more than noise explains?"
+    return Panel(question, text, svg.svg(360, 132, label, *marks), "yes" if surely == "yes" else "not known")
+
+
+def _progress(data: Data, change: Change) -> Markup:
+    """A square for each model, those with both scores filled, over the interval of the change."""
+    models, trained = len(data.matrix.models), len(data.models_in_both)
+    square = Markup(
+        '<rect x="{:.1f}" y="{:.1f}" width="{:.1f}" height="10.5" rx="1.5" class="{}" style="stroke:none;{}"/>'
+    )
+    faint = "opacity:.22"
+    if models <= MOST_SQUARES:
+        marks = [
+            square.format(
+                place % 31 * 12.2, place // 31 * 12.2 + 2, 10.5, *(("t", "") if place < trained else ("s", faint))
+            )
+            for place in range(models)
+        ]
+        bottom, unit = 2 + 12.2 * math.ceil(models / 31), "one square: a model"
+    else:
+        share = 376 * trained / models
+        marks = [square.format(0, 2, 376, "s", faint), square.format(0, 2, max(share, 2), "t", "")]
+        bottom, unit = 15, ""
+    words = f"{trained} of {models} models trained"
+    marks += [svg.text(0, bottom + 13, words, "t"), svg.text(378, bottom + 13, unit, "", "end")]
+    interval, value = change.quoted, number(change.change)
+    label = f"{words}. Change in agreement not known."
+    if interval is not None:
+        reach = max(1.0, math.ceil(2 * max(abs(value), *(abs(end) for end in interval))) / 2)
+        axis = svg.Axis(-reach, reach, 12, 368)
+        grid = _grid(-reach, reach, 5)
+        y = bottom + 44
+        marks += [
+            svg.ticks(axis, grid, y - 14, y + 14, [_short(tick, sign=True) for tick in grid]),
+            svg.estimate(axis, value, interval, y, "k"),
+            svg.text(12, y + 43, "change in agreement, direct → train before test"),
+        ]
+        said = _with("95%", interval, sign=True)
+        label = f"{words}. Change in agreement {svg.decimal(value, sign=True)}, {said}."
+    return svg.svg(380, 132 if bottom < 30 else 150, label, *marks)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Which benchmarks tell similar models apart.
+
+
+def _apart(data: Data, by_name: dict[str, Any], protocol: str) -> Answer | None:
+    """Of each benchmark the share of pairs of similar models that it tells apart, by the rule of the cards."""
+    rule, shares = Cards(), {}
+    scored = {name: found["by_distance"] for name, found in by_name.items() if not isinstance(found, Missing)}
+    similar = "similar models"
+    for wanted, words in ((LIKE_SIZE, similar), ({"at_least": 1.0, "at_most": None}, "pairs of models")):
+        shares = {
+            name: (row["separated"], row["separated_interval"])
+            for name, rows in scored.items()
+            for row in rows
+            if wanted.items() <= row.items() and is_known(row["separated"])
+        }
+        similar = words
+        if shares:
+            break
+    question = f"Can they tell {'similar ' if similar == 'similar models' else ''}models apart?"
+    if not shares:
+        return None
+    ordered = sorted(shares.items(), key=lambda item: -number(item[1][0]))
+    yes = [name for name, (_, ends) in ordered if is_known(ends) and ends[0] >= rule.separated]
+    no = [name for name, (_, ends) in ordered if is_known(ends) and ends[1] < rule.not_separated]
+    most, half = f"{rule.separated:.0%}", f"{rule.not_separated:.0%}"
+    across, height = svg.Axis(0, len(ordered), 34, 376), svg.Axis(0, 1, 100, 6)
+    zone = svg.box(34, height(rule.not_separated), 342, height(0) - height(rule.not_separated), "zone")
+    marks = [zone]
+    for level in (0, rule.not_separated, rule.separated, 1):
+        y = height(level)
+        marks += [svg.line(34, y, 376, y, "g"), svg.text(29, y + 4, f"{level:.0%}", "", "end")]
+    dense = len(ordered) > 60
+    for place, (name, (share, ends)) in enumerate(ordered):
+        x = across(place + 0.5)
+        kind = "k" if name in yes or name in no else "s"
+        if is_known(ends) and not dense:
+            marks.append(svg.line(x, height(ends[0]), x, height(ends[1]), f"{kind} w"))
+        marks.append(svg.dot(x, height(number(share)), "hollow" if name in no else kind, 1.7 if dense else 3.6))
+    if len(ordered) <= 40:
+        first, last = (svg.shortened(ordered[place][0], 22) for place in (0, -1))
+        at = height(number(ordered[0][1][0]))
+        marks.append(svg.text(40, at + 22 if at < 30 else at - 9, first, "lab"))
+        if len(ordered) > 1:
+            marks.append(svg.text(376, min(height(number(ordered[-1][1][0])) + 16, 98), last, "lab", "end"))
+    marks += [
+        svg.text(34, 116, f"each dot: a benchmark, {NAME[protocol]} · share of {similar} it"),
+        svg.text(34, 129, f"tells apart · shaded: under {half}"),
+    ]
+    (best, (highest, _)), (worst, (lowest, _)) = ordered[0], ordered[-1]
+    label = (
+        f"Share of {similar} that each of {count(len(ordered), 'benchmark')} tells apart, {NAME[protocol]}, from "
+        f"{number(highest):.0%} ({best}) to {number(lowest):.0%} ({worst}). By their 95% intervals, {len(yes)} surely "
+        f"at least {most}, {len(no)} surely under {half}."
+    )
+    under = "half" if rule.not_separated == 0.5 else half
+    sentence = (
+        f"On {len(yes)} of {count(len(ordered), 'benchmark')}, at least {most} of {similar} are told apart; on "
+        f"{len(no)}, under {under}"
+    )
+    basis = "Similar: at most 2× apart in size. " if similar == "similar models" else "Sizes of models are not known. "
+    basis += (
+        f"Black: decided by the 95% interval. On the other {len(ordered) - len(yes) - len(no)}: in part, or not known."
+    )
+    return Answer(question, sentence, svg.svg(380, 132, label, *marks), "", basis, "Which ones")

@@ -1,0 +1,84 @@
+"""What `lm-validity findings` and the end of `lm-validity report` print: a line or two a study, or everything."""
+
+import json
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from lm_validity.cli import main
+from lm_validity.results import COLUMNS
+
+LEDE = {"heading": "Rankings agree better", "sentence": "Agreement: **0.52 → 0.76**", "interval": "95%: +0.15 to +0.33"}
+LONG = "On " + "and on ".join(f"benchmark {number}, " for number in range(60)) + "nothing was found."
+
+
+@pytest.fixture
+def site(tmp_path) -> Path:
+    """Five reports: one with a headline, others of an earlier version, with long findings."""
+    documents = {"agreement": (LEDE, ["Of tau."]), "factors": (None, ["One factor explains 0.79. Another 0.1."])}
+    documents |= {name: (None, [LONG, "More."]) for name in ("signal", "items", "bias")}
+    for name, (lede, sentences) in documents.items():
+        folder = tmp_path / "site" / name
+        folder.mkdir(parents=True)
+        found = [{"sentence": sentence, "basis": "", "alarm": False} for sentence in sentences]
+        page = {"name": name, "title": name.title(), "lede": lede, "findings": found}
+        (folder / "page.json").write_text(json.dumps(page))
+    (tmp_path / "site" / "index.html").write_text("")
+    return tmp_path / "site"
+
+
+@pytest.fixture
+def findings(monkeypatch, capsys):
+    """A function (arguments, columns of the terminal) -> lines of the command; without columns, into a pipe."""
+
+    def call(*arguments: object, columns: int | None = None) -> list[str]:
+        monkeypatch.setattr(sys, "argv", ["lm-validity", "findings", *map(str, arguments)])
+        monkeypatch.setattr(sys.stdout, "isatty", lambda: columns is not None)
+        monkeypatch.setenv("COLUMNS", str(columns))
+        with pytest.raises(SystemExit) as ended:
+            main()
+        assert ended.value.code == 0
+        return capsys.readouterr().out.splitlines()
+
+    return call
+
+
+def test_at_most_12_lines_of_at_most_80_columns(site, findings, monkeypatch):
+    monkeypatch.chdir(site.parent)
+    lines = findings("site")
+    assert len(lines) <= 12 and max(map(len, lines)) <= 80
+    assert lines[1] == "Agreement  Rankings agree better. Agreement: 0.52 → 0.76 (95%: +0.15 to +0.33)."
+    assert lines[2] == "Factors    One factor explains 0.79."
+    assert [line[:8].strip() for line in lines[3:-1] if line[0] != " "] == ["Signal", "Items", "Bias"]
+    assert sum(line.endswith(" …") for line in lines) == 3
+    assert lines[-1].endswith(" lm-validity findings --all site")
+    narrow = findings("site", columns=60)
+    assert len(narrow) <= 12 and max(map(len, narrow)) <= 60
+
+
+def test_all_has_every_sentence_and_a_number_with_its_interval_a_line(site, findings):
+    row = dict.fromkeys(COLUMNS) | {
+        "conditions": "{}",
+        "level": 0.95,
+        "unit": "tau",
+        "value": 0.5,
+        "low": 0.25,
+        "high": 0.75,
+    }
+    rows = [
+        row | {"quantity": "tau_mean", "protocol": "direct", "interval_for": "models"},
+        row | {"quantity": "tau_mean", "protocol": "direct", "interval_for": "families", "low": 0.125},
+        row | {"quantity": "by_chance", "interval_for": "coin_flips"},  # no interval of an estimate
+        row | {"quantity": "of_one", "subject": "arc", "interval_for": "models"},
+    ]
+    pd.DataFrame(rows).to_parquet(site / "agreement" / "results.parquet")
+    lines = findings(site, "--all")
+    assert {"- Of tau.", "- More.", f"- {LONG}", "- One factor explains 0.79. Another 0.1."} <= set(lines)
+    numbers = [line.split() for line in lines if line.startswith(("tau_mean", "by_chance", "of_one"))]
+    assert numbers == [
+        ["tau_mean,", "direct", "0.5", "tau", "95%", "0.25", "to", "0.75", "models"],
+        ["tau_mean,", "direct", "0.5", "tau", "95%", "0.125", "to", "0.75", "families"],
+    ]
+    assert max(map(len, findings(site, "--all", columns=80))) <= 80

@@ -178,9 +178,9 @@ def report_readiness(
         f"{explain_protocols(matrix.protocols, own=matrix.trained_here)}",
         lede=_lede(summaries[0]),
         picture=Picture(
-            _slopes(summaries[0], MOST_DRAWN, 640),
+            _slopes(summaries[0], MOST_DRAWN, 1180, "w640") + _slopes(summaries[0], 4, 340, "n640"),
             "The group's lead at equal compute, in points: direct on the left, train before test on the right. "
-            "Vertical lines: 95% intervals over families.",
+            f"Vertical lines: 95% intervals over families. Of many benchmarks, the {MOST_DRAWN - 1} that change most.",
         ),
         panels=[part.panel for part in parts if part.panel],
         # an estimate without an interval is no answer
@@ -262,8 +262,8 @@ def readiness(
         finding=_sentence(summary)[0],
         explanation="The lead is the coefficient of the group in a regression of the score on the group and on log10 "
         f"of compute (6 × parameters × tokens). The line against compute {bends}. The change is after minus direct. "
-        "Standard errors are CR1 by family. Intervals and p are the wider of Student's t and a wild bootstrap, by family. "
-        "A straight line, and the larger of both scores as the prepared one, are checks.",
+        "Standard errors are CR1 by family. Intervals and p are the wider of Student's t and a wild bootstrap, both by "
+        "family. A straight line, and the larger of both scores as the prepared one, are checks.",
         tables=_tables(summary, scores, place),
     )
     unused = [matrix.benchmarks[j] for j in np.flatnonzero(~matrix.fractions & ~matrix.is_corpus)]
@@ -350,7 +350,8 @@ def _in_place(gap: Gap) -> str:
     why = gap.change.interval.reason if isinstance(gap.change.interval, Missing) else ""
     if isinstance(gap.placebo_rank, Missing):
         return why
-    return f"{why} Its change has rank {gap.placebo_rank:.0f} among the {gap.placebo_families} families (1 falls most)."
+    rank = f"rank {gap.placebo_rank:.0f} among the {gap.placebo_families} families (1 falls most)"
+    return f"{why} The group's change has {rank}."
 
 
 def _lede(summary: GroupSummary) -> Lede:
@@ -390,10 +391,12 @@ def _of_the_change(gap: Gap) -> str:
     return f"95% of the change: {low} to {high}"
 
 
-def _slopes(summary: GroupSummary, most: int, whole: int) -> Markup:
-    """The leads of each benchmark, direct and after, as a row of slopes with whiskers; at most so many, so wide."""
-    shown = summary.shown[:most]
-    width, top, bottom = whole / max(len(shown), 3), 34, 34 + whole / 4
+def _slopes(summary: GroupSummary, most: int, whole: int, kind: str = "") -> Markup:
+    """The leads of each benchmark, direct and after, as a row of slopes with whiskers; of many, the `most` that change
+    most."""
+    first, *rest = summary.shown
+    shown = [first, *sorted(rest, key=lambda one: -abs(np.nan_to_num(number(one[1].change.value))))[: most - 1]]
+    width, top, bottom = min(whole / len(shown), 200), 34, 34 + min(whole / 4, 180)
     ends = [0.0]
     for fit in (fit for _, gap in shown for fit in gap.lead.values()):
         ends += [number(fit.value), *(fit.interval if not isinstance(fit.interval, Missing) else ())]
@@ -402,20 +405,20 @@ def _slopes(summary: GroupSummary, most: int, whole: int) -> Markup:
     marks, said = [svg.line(0, axis(0.0), whole, axis(0.0), "ax")], []
     for place, (name, gap) in enumerate(shown):
         left, right = width * (place + 0.3), width * (place + 0.7)
-        marks.append(svg.text(width * (place + 0.5), 14, svg.shortened(name, 14), "lab", "middle"))
+        marks.append(svg.text(width * (place + 0.5), 14, svg.shortened(name, int(width / 6.5)), "lab", "middle"))
         points = {x: gap.lead[protocol] for x, protocol in ((left, DIRECT), (right, TRAINED))}
         values = [number(fit.value) for fit in points.values()]
         if np.isfinite(values).all():
             marks.append(svg.line(left, axis(values[0]), right, axis(values[1]), "k"))
-        for (x, fit), kind in zip(points.items(), "dt", strict=True):
+        for (x, fit), mark in zip(points.items(), "dt", strict=True):
             if not isinstance(fit.interval, Missing):
-                marks.append(svg.line(x, axis(fit.interval[0]), x, axis(fit.interval[1]), f"{kind} w"))
+                marks.append(svg.line(x, axis(fit.interval[0]), x, axis(fit.interval[1]), f"{mark} w"))
             if is_known(fit.value):
-                marks.append(svg.dot(x, axis(fit.value), kind))
+                marks.append(svg.dot(x, axis(fit.value), mark))
         words = " → ".join(svg.points(value) for value in values)
         marks.append(svg.text(width * (place + 0.5), bottom + 18, words, "num", "middle"))
         said.append(f"{name} {words}, {_of_the_change(gap)}")
-    return svg.svg(whole, bottom + 28, f"Lead in points, direct and after: {'; '.join(said)}.", *marks)
+    return svg.svg(whole, bottom + 28, f"Lead in points, direct and after: {'; '.join(said)}.", *marks, kind=kind)
 
 
 def _scatter(compute: np.ndarray, direct: np.ndarray, after: np.ndarray, side: np.ndarray) -> Markup:

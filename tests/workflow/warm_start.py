@@ -117,10 +117,9 @@ def import_everything() -> None:
     for name in IMPORTED:
         import_module(name)
     # in a process of its own: the engine that makes it starts threads, which a fork would lack
-    made = "from lm_validity.pages.page import vega_script; print(vega_script())"
+    made = "import vl_convert; print(vl_convert.javascript_bundle())"
     bundle = subprocess.run((sys.executable, "-c", made), capture_output=True, text=True, check=True).stdout
-    for name in ("lm_validity.pages.page", "lm_validity.site.first_page"):
-        import_module(name).vega_script = lambda: bundle
+    import_module("vl_convert").javascript_bundle = lambda: bundle
     gc.collect()
     gc.freeze()
 

@@ -155,7 +155,8 @@ def _ranks_panel(sources: CardSources, benchmark: str, values: Values, verdict: 
         marks += [whisker(axis, value.interval, y, wide), dot(axis(value.number), y, kind, 4.6)]
         label.append(f"{name} apart in size, " if size != "tau" else "All models, ")
         label[-1] += f"{NAMES[protocol]}: {said(value)}."
-    marks.append(text(0, 28, "all models", "lab"))
+    marks.append(text(0, 28 if not others else 22, "all models", "lab"))
+    marks += [text(0, 36, "tick: another one")] if others else []
     if any(size == "tau_within_2" for _, size, _ in rows):
         marks += [text(0, 76, "at most 2×", "lab"), text(0, 90, "apart in size", "lab")]
     if len(overall) > 1 and same_models(overall):
@@ -168,7 +169,6 @@ def _ranks_panel(sources: CardSources, benchmark: str, values: Values, verdict: 
     else:
         ((protocol, value),) = overall.items()
         words = f"**{decimal(value.number)}** {NAMES[protocol]}{in_brackets(between(value))}"
-    words += "; ticks: each other benchmark" if others else ""
     mark = verdict.marks["ranks"]
     question = "Does it rank models like the others?"
     return Panel(question, words, svg(WIDTH, HEIGHT, " ".join(label), *marks), outcome(mark.outcome), mark.word)

@@ -28,7 +28,6 @@ NAME = {DIRECT: "direct", TRAINED: "train before test"}
 LIKE_SIZE = {"at_least": 1.0, "at_most": 2.0}
 MOST_READ = 20_000  # ranks that a carpet can read out; more would make the page slow
 MOST_SQUARES = 93  # models, in three rows
-HEAD_ONE, HEAD_TWO = "**{}** among models at most 2× apart in size", "**{} → {}** among models at most 2× apart in size"
 AGREE_QUESTION = "Do benchmarks agree on the better model?"
 CHANGE_QUESTION = "Do benchmarks agree better after training?"
 
@@ -70,42 +69,29 @@ def above_the_folds(
     data: Data, tau: Entry, improvement: Entry, pooled: Entry, by_benchmark: dict[str, dict[str, Any]]
 ) -> dict[str, Any]:
     """The fields of `Page` that stand above its folds, and its answers."""
-    protocols, models = data.matrix.protocols, len(data.matrix.models)
+    protocols, everyone = data.matrix.protocols, np.arange(len(data.matrix.models))
+    columns = [data.tasks.index(name) for name in benchmark_order(tau, data.tasks)]
     change = Change.of(data, improvement, pooled)
-    few = len(data.models_in_both) < min(JACKKNIFED, models / 2)
-    compared = len(protocols) == 2 and not few and is_known(change.change)
-    protocol = DIRECT if DIRECT in protocols else TRAINED
-    order = benchmark_order(tau, data.tasks)
-    columns = [data.tasks.index(name) for name in order]
-    apart = _apart(data, by_benchmark[protocol], protocol)
-    if compared:
-        shown = {p: (data.common[p][data.models_in_both], mean) for p, mean in zip(
-            (DIRECT, TRAINED), (change.before, change.after), strict=True
-        )}  # fmt: skip
-        panels = [
-            _for_whom(change),
-            _by_size(improvement["by_size_ratio"], HEAD_TWO),
-            _every_pair(data, columns, protocols),
-        ]
-        return {
-            "lede": _change_lede(change),
-            "picture": _carpets(data, shown, columns, data.models_in_both),
-            "panels": [panel for panel in panels if panel is not None],
-            "answers": [_change_answer(data, change, columns)],
-        }
-    shown = {protocol: (data.scores[protocol], tau[protocol]["mean"])}
-    rows = {protocol: tau[protocol]["by_size_ratio"]}
-    panels = [_against_noise(tau[protocol], protocol), _by_size(rows, HEAD_ONE), _every_pair(data, columns, [protocol])]
-    lede, answer = _noise_lede(tau[protocol]), _noise_answer(data, tau[protocol], protocol, columns)
-    if few and len(protocols) == 2:
-        lede, answer = _not_yet(data, change), _not_yet_answer(data, change, tau)
-        panels[0] = Panel(CHANGE_QUESTION, _trained_so_far(data), _progress(data, change), "not known", "not known yet")
-    return {
-        "lede": lede,
-        "picture": _carpets(data, shown, columns, np.arange(models)),
-        "panels": [panel for panel in panels if panel is not None],
-        "answers": [answer, *([apart] if apart is not None else [])],
-    }
+    few = len(data.models_in_both) < min(JACKKNIFED, len(everyone) / 2)
+    panels: list[Panel | None]
+    if len(protocols) == 2 and not few and is_known(change.change):
+        means = {DIRECT: change.before, TRAINED: change.after}
+        scores = {p: data.common[p][data.models_in_both] for p in means}
+        lede, picture = _change_lede(change), _carpets(data, scores, means, columns, data.models_in_both)
+        panels = [_for_whom(change), _by_size(improvement["by_size_ratio"]), _every_pair(data, columns, protocols)]
+        answers = [_change_answer(data, change, columns)]
+    else:
+        p = protocols[0]
+        lede, picture = _noise_lede(tau[p]), _carpets(data, data.scores, {p: tau[p]["mean"]}, columns, everyone)
+        panels = [_against_noise(tau[p], p), _by_size({p: tau[p]["by_size_ratio"]}), _every_pair(data, columns, [p])]
+        answers = [_noise_answer(data, tau[p], p, columns)]
+        if few and len(protocols) == 2:
+            trained = Panel(CHANGE_QUESTION, _trained(data), _progress(data, change), "not known", "not known yet")
+            lede, panels[0], answers = _not_yet(data, change), trained, [_not_yet_answer(data, change, tau)]
+        apart = _apart(data, by_benchmark[p], p)
+        answers += [apart] if apart is not None else []
+    shown = [panel for panel in panels if panel is not None]
+    return {"lede": lede, "picture": picture, "panels": shown, "answers": answers}
 
 
 def _to(interval: Sequence[float] | None, *, sign: bool = False) -> str:
@@ -228,7 +214,7 @@ def _not_yet(data: Data, change: Change) -> Lede:
 
 
 def _not_yet_answer(data: Data, change: Change, tau: Entry) -> Answer:
-    interval, trained = change.quoted, _trained_so_far(data).replace("**", "")
+    interval, trained = change.quoted, _trained(data).replace("**", "")
     more = f". Change: {svg.decimal(number(change.change), sign=True)}" if interval is not None else ""
     mean = tau[DIRECT]["mean"]
     return Answer(
@@ -242,7 +228,7 @@ def _not_yet_answer(data: Data, change: Change, tau: Entry) -> Answer:
     )
 
 
-def _trained_so_far(data: Data) -> str:
+def _trained(data: Data) -> str:
     return f"**{len(data.models_in_both)} of {len(data.matrix.models)}** models are trained"
 
 
@@ -259,14 +245,21 @@ def _ordered(scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return ranks[order], order
 
 
-def _carpets(data: Data, shown: dict[str, tuple[np.ndarray, Value]], columns: list[int], models: np.ndarray) -> Picture:
-    """The ranks by protocol, side by side, once for wide screens and once for narrow ones."""
-    width = 560 if len(shown) == 2 else 1160
+def _carpets(
+    data: Data,
+    scores: dict[str, np.ndarray],
+    means: dict[str, Value],
+    columns: list[int],
+    models: np.ndarray,
+) -> Picture:
+    """The ranks under the protocols of `means`, side by side, once for wide screens and once for narrow ones."""
+    both = len(means) == 2
     pictures = [
         Markup('<div class="{}">{}</div>').format(
-            kind, Markup("").join(_carpet(data, p, *shown[p], columns, models, across) for p in shown)
+            kind,
+            Markup("").join(_carpet(data, p, scores[p], mean, columns, models, width) for p, mean in means.items()),
         )
-        for kind, across in (("pair w640" if len(shown) == 2 else "w640", width), ("n640", 342))
+        for kind, width in (("pair w640" if both else "w640", 560 if both else 1160), ("n640", 342))
     ]
     note = (
         f"Each column is a benchmark’s ranking of {count(len(models), 'model')}, each row a model, best on average at "
@@ -375,7 +368,7 @@ def _for_whom(change: Change) -> Panel:
     )
 
 
-def _by_size(by_protocol: dict[str, Any], words: str) -> Panel | None:
+def _by_size(by_protocol: dict[str, Any]) -> Panel | None:
     """Agreement by distance in size; nothing where sizes are not known."""
     rows = {p: rows for p, rows in by_protocol.items() if not isinstance(rows, Missing)}
     known = [row for of_protocol in rows.values() for row in of_protocol if is_known(row.mean)]
@@ -401,7 +394,9 @@ def _by_size(by_protocol: dict[str, Any], words: str) -> Panel | None:
             marks.append(svg.estimate(axis, row.mean, ends, y + shift, KIND[p]))
             said.append(f"{name}, {NAME[p]}: {_tau(row.mean)}" + (f", 95% {_to(ends)}" if ends else ", no interval"))
     headline = [row.mean for of_protocol in rows.values() for row in of_protocol if row.at_most == LIKE_SIZE["at_most"]]
-    text = words.format(*map(_tau, headline)) if all(map(is_known, headline)) else "By distance in size"
+    known_headline = bool(headline) and all(map(is_known, headline))
+    arrow = " → ".join(map(_tau, headline))
+    text = f"**{arrow}** among models at most 2× apart in size" if known_headline else "By distance in size"
     label = f"Agreement among pairs of models, by distance in size. {'; '.join(said)}."
     return Panel("Does size make them agree?", text, svg.svg(360, 132, label, *marks))
 

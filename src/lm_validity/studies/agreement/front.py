@@ -167,12 +167,12 @@ def _whom(models: Range, families: Range) -> str:
     return "; interval: other families too" if quoted is families else "; interval: other models"
 
 
-def _noise(entry: Entry) -> tuple[str, str]:
-    """Whether benchmarks disagree more than noise explains, as `yes` or `not known`, and the numbers."""
+def _noise(entry: Entry) -> tuple[bool, str]:
+    """Whether benchmarks surely disagree more than noise explains, and the agreement in words."""
     corrected = wider(entry["corrected"]["interval"], entry["corrected"]["interval_clustered"])
-    surely = corrected is not None and float(svg.decimal(corrected[1]).replace(svg.MINUS, "-")) < 1
-    possible = f" of a possible {_tau(entry['ceiling'])}" if is_known(entry["ceiling"]) else ""
-    return "yes" if surely else "not known", f"{_tau(entry['mean'])}{possible}"
+    limit = entry["ceiling"] if is_known(entry["ceiling"]) and entry["ceiling"] > number(entry["mean"]) else None
+    possible = f" of a possible {_tau(limit)}" if limit is not None else ""
+    return corrected is not None and round(corrected.high, 2) < 1, f"{_tau(entry['mean'])}{possible}"
 
 
 def _quoted(entry: Entry) -> Sequence[float] | None:
@@ -182,7 +182,7 @@ def _quoted(entry: Entry) -> Sequence[float] | None:
 def _noise_lede(entry: Entry) -> Lede:
     surely, numbers = _noise(entry)
     heading = "Do benchmarks agree on which model is better?"
-    if surely == "yes":
+    if surely:
         heading = "Benchmarks disagree about models more than noise explains"
     if not is_known(entry["mean"]):
         return Lede(heading, "Not known: there are no two rankings to compare.")
@@ -192,14 +192,18 @@ def _noise_lede(entry: Entry) -> Lede:
 def _noise_answer(data: Data, entry: Entry, protocol: str, columns: list[int]) -> Answer:
     surely, numbers = _noise(entry)
     sentence = f"Benchmarks disagree more than noise explains: {numbers}"
-    if surely != "yes":
+    if not surely:
         sentence = f"Agreement is {numbers}; whether noise explains the rest is not known"
     if not is_known(entry["mean"]):
         sentence = "Not known: there are no two rankings to compare"
     ranks, _ = _ordered(data.scores[protocol][:, columns])
     words = f"columns: {count(len(columns), 'benchmark')} · rows: {count(len(ranks), 'model')} · dark: ranked first"
     marks = [svg.carpet(ranks, 0, 0, 380, 62), svg.text(0, 75, words), _scale(entry, protocol, 12, 368, 97)]
-    label = f"Ranks of {count(len(ranks), 'model')} on {count(len(columns), 'benchmark')}. {_scale_label(entry)}"
+    ceiling = f", noise ceiling {_tau(entry['ceiling'])}" if is_known(entry["ceiling"]) else ""
+    label = (
+        f"Ranks of {count(len(ranks), 'model')} on {count(len(columns), 'benchmark')}. Mean agreement "
+        f"{_tau(entry['mean'])}, {_with('95%', _quoted(entry)) or 'no interval'}{ceiling}."
+    )
     whom = _whom(entry["interval"], entry["interval_clustered"])
     basis = f"{count(entry['models'], 'model')}, {count(len(columns), 'benchmark')}{whom}."
     picture = svg.svg(380, 132, label, *marks)
@@ -430,7 +434,7 @@ def _every_pair(data: Data, columns: list[int], protocols: list[str]) -> Panel |
     ]
     label = (
         f"Agreement of every pair of {count(size, 'benchmark')}, as a heat map, from {svg.decimal(finite.min())} to "
-        + (f"{svg.decimal(finite.max())}. {text.replace('**', '')}.")
+        f"{svg.decimal(finite.max())}. {text.replace('**', '')}."
     )
     return Panel("Is it so for every pair?", text, svg.svg(360, 132, label, *marks))
 
@@ -438,28 +442,17 @@ def _every_pair(data: Data, columns: list[int], protocols: list[str]) -> Panel |
 def _scale(entry: Entry, protocol: str, left: float, right: float, y: float) -> Markup:
     """The mean agreement on its interval, and the most that noise allows."""
     interval = _quoted(entry)
-    low = min([0.0, number(entry["mean"]), *(interval or [])])
-    axis = svg.Axis(math.floor(2 * low) / 2, 1, left, right)
-    marks = [svg.line(axis(axis.low), y, axis(1), y, "ax")]
-    for tick in _grid(axis.low, 1, 4):
-        marks += [
-            svg.line(axis(tick), y - 4, axis(tick), y + 4, "ax"),
-            svg.text(axis(tick), y + 18, _short(tick), "", "middle"),
-        ]
+    axis = svg.Axis(math.floor(2 * min([0.0, number(entry["mean"]), *(interval or [])])) / 2, 1, left, right)
+    grid = _grid(axis.low, 1, 4)
+    marks = [
+        svg.line(left, y, right, y, "ax"),
+        svg.ticks(axis, grid, y - 4, y + 4, [_short(tick) for tick in grid]),
+        svg.text(right, y + 33, "same order", "", "end"),
+    ]
     if is_known(entry["ceiling"]):
         at = axis(entry["ceiling"])
         marks.append(svg.line(at, y - 9, at, y + 9, "s cl"))
-    marks.append(svg.estimate(axis, number(entry["mean"]), interval, y, KIND[protocol]))
-    marks += [
-        svg.text(axis(axis.low), y + 33, "unrelated" if axis.low == 0 else ""),
-        svg.text(right, y + 33, "same order", "", "end"),
-    ]
-    return Markup("").join(marks)
-
-
-def _scale_label(entry: Entry) -> str:
-    ceiling = f", noise ceiling {_tau(entry['ceiling'])}" if is_known(entry["ceiling"]) else ""
-    return f"Mean agreement {_tau(entry['mean'])}, {_with('95%', _quoted(entry)) or 'no interval'}{ceiling}."
+    return Markup("").join([*marks, svg.estimate(axis, number(entry["mean"]), interval, y, KIND[protocol])])
 
 
 def _against_noise(entry: Entry, protocol: str) -> Panel | None:
@@ -484,13 +477,9 @@ def _against_noise(entry: Entry, protocol: str) -> Panel | None:
     said = "; ".join(f"{name} {_tau(value)}, {_with('95%', ends) or 'no interval'}" for name, value, ends in rows)
     ceiling = f" Noise ceiling {_tau(entry['ceiling'])}." if is_known(entry["ceiling"]) else ""
     label = f"Agreement: {said}.{ceiling}"
-    text = (
-        f"**{numbers}**"
-        if is_known(entry["ceiling"])
-        else f"**{numbers}**; without standard errors, noise is not known"
-    )
+    text = f"**{numbers}**" if ceiling else f"**{numbers}**; without standard errors, noise is not known"
     question = "Do they disagree more than noise explains?"
-    return Panel(question, text, svg.svg(360, 132, label, *marks), "yes" if surely == "yes" else "not known")
+    return Panel(question, text, svg.svg(360, 132, label, *marks), "yes" if surely else "not known")
 
 
 def _progress(data: Data, change: Change) -> Markup:

@@ -3,7 +3,10 @@ that have subcommands."""
 
 import inspect
 import re
+import sys
 from collections.abc import Callable, Iterable
+from importlib.util import find_spec
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, get_origin
 
@@ -100,9 +103,20 @@ def report_folders(run: Run) -> list[Path]:
     return [folder for folder in folders if (folder / "page.json").is_file()]
 
 
+def snakemake_command(*arguments: str) -> tuple[str, ...]:
+    """Snakemake's command line. In a terminal, where its logger plugin is installed, a local run shows a bar a rule."""
+    if find_spec("snakemake") is None:
+        raise ModuleNotFoundError(name="snakemake")
+    # what an executor or another profile shows is its own
+    plain = [word for word in arguments if re.match(r"--logger\b|--executor\b|-e\b|--profile=", word)]
+    plain += [name for word, name in pairwise(arguments) if word == "--profile" and Path(name).name != "local"]
+    shown = not plain and sys.stdout.isatty() and sys.stderr.isatty() and find_spec("snakemake_logger_plugin_rich")
+    return (sys.executable, "-m", "snakemake", *arguments, *(("--logger", "rich") if shown else ()))
+
+
 def site_reports(site: Path) -> list[Path]:
     """The studies' reports in a site that `lm-validity report` wrote."""
-    from lm_validity.site.report import ORDER
+    from lm_validity.site.first_page import ORDER
 
     studies = [site / name for name in ORDER if name not in ("cards", "beside", "data")]
     return [folder for folder in studies if (folder / "page.json").is_file()]

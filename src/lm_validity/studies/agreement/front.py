@@ -64,6 +64,11 @@ class Change:
         """The interval that a sentence quotes: the wider of other models and other families."""
         return wider(self.intervals["models"], self.intervals["families"])
 
+    @property
+    def arrow(self) -> str:
+        """`0.52 → 0.76`."""
+        return f"{_tau(self.before)} → {_tau(self.after)}"
+
 
 def above_the_folds(
     data: Data, tau: Entry, improvement: Entry, pooled: Entry, by_benchmark: dict[str, dict[str, Any]]
@@ -79,15 +84,16 @@ def above_the_folds(
         scores = {p: data.common[p][data.models_in_both] for p in means}
         lede, picture = _change_lede(change), _carpets(data, scores, means, columns, data.models_in_both)
         panels = [_for_whom(change), _by_size(improvement["by_size_ratio"]), _every_pair(data, columns, protocols)]
-        answers = [_change_answer(data, change, columns)]
+        answers = [_change_answer(data, change, columns, lede)]
     else:
         p = protocols[0]
         lede, picture = _noise_lede(tau[p]), _carpets(data, data.scores, {p: tau[p]["mean"]}, columns, everyone)
         panels = [_against_noise(tau[p], p), _by_size({p: tau[p]["by_size_ratio"]}), _every_pair(data, columns, [p])]
-        answers = [_noise_answer(data, tau[p], p, columns)]
+        answers = [_noise_answer(data, tau[p], p, columns, lede)]
         if few and len(protocols) == 2:
             trained = Panel(CHANGE_QUESTION, _trained(data), _progress(data, change), "not known", "not known yet")
-            lede, panels[0], answers = _not_yet(data, change), trained, [_not_yet_answer(data, change, tau)]
+            lede, panels[0] = _not_yet(data, change), trained
+            answers = [_not_yet_answer(data, change, tau, lede)]
         apart = _apart(data, by_benchmark[p], p)
         answers += [apart] if apart is not None else []
     shown = [panel for panel in panels if panel is not None]
@@ -112,26 +118,17 @@ def _tau(value: Value) -> str:
 
 
 def _change_lede(change: Change) -> Lede:
-    interval, heading = change.quoted, "Do benchmarks agree on which model is better?"
+    interval, heading = change.quoted, "Not known whether benchmarks agree better after training"
     if interval is not None:
         heading = "No change found in how well benchmarks agree"
-        if interval[0] > 0:
-            heading = "Benchmarks agree better once every model has trained for the test"
-        if interval[1] < 0:
-            heading = "Benchmarks agree less once every model has trained for the test"
-    sentence = f"How well two benchmarks’ rankings agree: {_tau(change.before)} → {_tau(change.after)}"
+        if not interval[0] <= 0 <= interval[1]:
+            more = "better" if interval[0] > 0 else "less"
+            heading = f"Benchmarks agree {more} once every model has trained for the test"
+    sentence = f"How well two benchmarks’ rankings agree: {change.arrow}"
     return Lede(heading, sentence, _with("95% of the change", interval, sign=True))
 
 
-def _change_answer(data: Data, change: Change, columns: list[int]) -> Answer:
-    interval, arrow = change.quoted, f"{_tau(change.before)} → {_tau(change.after)}"
-    sentence = f"Not known: agreement of two benchmarks is {arrow}"
-    if interval is not None:
-        sentence = f"No change found: agreement of two benchmarks is {arrow}"
-        if interval[0] > 0:
-            sentence = f"Benchmarks agree better once every model has trained for the test: {arrow}"
-        if interval[1] < 0:
-            sentence = f"Benchmarks agree less once every model has trained for the test: {arrow}"
+def _change_answer(data: Data, change: Change, columns: list[int], lede: Lede) -> Answer:
     models = data.models_in_both
     width, shown, marks = 178, (change.before, change.after), []
     for p, value, x in zip((DIRECT, TRAINED), shown, (0, 202), strict=True):
@@ -145,15 +142,15 @@ def _change_answer(data: Data, change: Change, columns: list[int]) -> Answer:
     label = (
         f"Ranks of {count(len(models), 'model')} on {count(len(columns), 'benchmark')}, as two heat maps. Mean "
         f"agreement: direct {_tau(change.before)}, train before test {_tau(change.after)}. "
-        f"{_with('95% of the change', interval, sign=True) or 'There is no interval of the change'}."
+        f"{lede.interval or 'There is no interval of the change'}."
     )
     picture = svg.svg(380, 132, label, *marks, svg.text(0, 128, words))
     whom = _whom(change.intervals["models"], change.intervals["families"])
     return Answer(
         CHANGE_QUESTION,
-        sentence,
+        f"{lede.heading}: {change.arrow}",
         picture,
-        _with("95% of the change", interval, sign=True),
+        lede.interval,
         f"{count(len(models), 'model')}, {count(len(columns), 'benchmark')}{whom}.",
         "The rankings",
     )
@@ -181,55 +178,43 @@ def _quoted(entry: Entry) -> Sequence[float] | None:
 
 def _noise_lede(entry: Entry) -> Lede:
     surely, numbers = _noise(entry)
-    heading = "Do benchmarks agree on which model is better?"
-    if surely:
-        heading = "Benchmarks disagree about models more than noise explains"
     if not is_known(entry["mean"]):
-        return Lede(heading, "Not known: there are no two rankings to compare.")
+        return Lede("Not known whether benchmarks agree: they give no two rankings to compare")
+    heading = f"{'B' if surely else 'Not known whether b'}enchmarks disagree more than noise explains"
     return Lede(heading, f"How well two benchmarks’ rankings agree: {numbers}", _with("95%", _quoted(entry)))
 
 
-def _noise_answer(data: Data, entry: Entry, protocol: str, columns: list[int]) -> Answer:
-    surely, numbers = _noise(entry)
-    sentence = f"Benchmarks disagree more than noise explains: {numbers}"
-    if not surely:
-        sentence = f"Agreement is {numbers}; whether noise explains the rest is not known"
-    if not is_known(entry["mean"]):
-        sentence = "Not known: there are no two rankings to compare"
+def _noise_answer(data: Data, entry: Entry, protocol: str, columns: list[int], lede: Lede) -> Answer:
+    sentence = f"{lede.heading}: {_noise(entry)[1]}" if lede.sentence else lede.heading
     ranks, _ = _ordered(data.scores[protocol][:, columns])
     words = f"columns: {count(len(columns), 'benchmark')} · rows: {count(len(ranks), 'model')} · dark: ranked first"
     marks = [svg.carpet(ranks, 0, 0, 380, 62), svg.text(0, 75, words), _scale(entry, protocol, 12, 368, 97)]
     ceiling = f", noise ceiling {_tau(entry['ceiling'])}" if is_known(entry["ceiling"]) else ""
     label = (
         f"Ranks of {count(len(ranks), 'model')} on {count(len(columns), 'benchmark')}. Mean agreement "
-        f"{_tau(entry['mean'])}, {_with('95%', _quoted(entry)) or 'no interval'}{ceiling}."
+        f"{_tau(entry['mean'])}, {lede.interval or 'no interval'}{ceiling}."
     )
     whom = _whom(entry["interval"], entry["interval_clustered"])
     basis = f"{count(entry['models'], 'model')}, {count(len(columns), 'benchmark')}{whom}."
     picture = svg.svg(380, 132, label, *marks)
-    return Answer(AGREE_QUESTION, sentence, picture, _with("95%", _quoted(entry)), basis, "The rankings")
+    return Answer(AGREE_QUESTION, sentence, picture, lede.interval, basis, "The rankings")
 
 
 def _not_yet(data: Data, change: Change) -> Lede:
     trained, interval = f"{len(data.models_in_both)} of {count(len(data.matrix.models), 'model')}", change.quoted
-    sentence = f"Change in agreement so far: {svg.decimal(number(change.change), sign=True)}"
     heading = f"Not known yet: {trained} have both scores"
-    return Lede(heading, sentence, _with("95%", interval, sign=True)) if interval is not None else Lede(heading)
+    if interval is None:
+        return Lede(heading)
+    so_far = svg.decimal(number(change.change), sign=True)
+    return Lede(heading, f"Change in agreement so far: {so_far}", _with("95%", interval, sign=True))
 
 
-def _not_yet_answer(data: Data, change: Change, tau: Entry) -> Answer:
-    interval, trained = change.quoted, _trained(data).replace("**", "")
-    more = f". Change: {svg.decimal(number(change.change), sign=True)}" if interval is not None else ""
-    mean = tau[DIRECT]["mean"]
-    return Answer(
-        CHANGE_QUESTION,
-        f"Not known yet: {trained}{more}",
-        _progress(data, change),
-        _with("95%", interval, sign=True),
-        f"On the {count(len(data.models_in_both), 'model')} with both scores."
-        + (f" Direct, on all of them, agreement is {_tau(mean)}." if is_known(mean) else ""),
-        "The rankings",
-    )
+def _not_yet_answer(data: Data, change: Change, tau: Entry, lede: Lede) -> Answer:
+    sentence, mean = f"{lede.heading}. {lede.sentence}".removesuffix(". "), tau[DIRECT]["mean"]
+    basis = f"On the {count(len(data.models_in_both), 'model')} with both scores."
+    if is_known(mean):
+        basis += f" Direct, on {count(data.models(DIRECT), 'model')}, agreement is {_tau(mean)}."
+    return Answer(CHANGE_QUESTION, sentence, _progress(data, change), lede.interval, basis, "The rankings")
 
 
 def _trained(data: Data) -> str:

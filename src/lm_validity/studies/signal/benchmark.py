@@ -631,7 +631,7 @@ class SignalData:
         """Of ranking consistency."""
         return windows_of(self.learning, self.options)
 
-    @property
+    @cached_property
     def labels(self) -> dict[str, str]:
         """By model."""
         return self.learning.facts["label"].to_dict()

@@ -136,7 +136,7 @@ def round_values(low: float, high: float, most: int = 10) -> list[float]:
     power = 10.0 ** np.floor(np.log10(least))
     step = next(power * factor for factor in (1, 2, 5, 10) if power * factor >= least * (1 - 1e-9))
     first, last = np.ceil(low / step - 1e-9), np.floor(high / step + 1e-9)
-    return [float(round(place * step, 12)) for place in np.arange(first, last + 1)]
+    return [float(round(place * step, 12)) + 0.0 for place in np.arange(first, last + 1)]
 
 
 def written_points(values: Sequence[float]) -> list[str]:

@@ -17,9 +17,10 @@ from lm_validity.config.groups import parse_group
 from lm_validity.config.plan import read_cells
 from lm_validity.config.sections import REPORTS, Agreement, Cards, Reports
 from lm_validity.errors import InputError, nearest
-from lm_validity.files import made_folder, read_json, read_json_or, write_text
+from lm_validity.files import as_written, made_folder, read_json, read_json_or, write_text
 from lm_validity.pages import figures
-from lm_validity.pages.page import Figure, Finding, Page, Section, Table, write_page
+from lm_validity.pages.page import Answer, Figure, Finding, Page, Section, Table, write_page
+from lm_validity.pages.svg import Axis, rug, shortened, svg, text, ticks
 from lm_validity.site.cards.values import CardSources
 from lm_validity.site.cards.write import FOLDER as CARDS
 from lm_validity.site.first_page import build_site
@@ -69,7 +70,7 @@ def gather(paths: Iterable[str | Path], folder: Path, options: ImportOptions) ->
     found = Gathered()
     own = tables.get("scores", [])
     for path in own:
-        if any(place in (path.resolve(), *path.resolve().parents) for place in options.protocols):
+        if options.protocols.keys() & {as_written(path), *as_written(path).parents}:
             raise InputError(f"{path}: a table of ours says the protocol of each score.", "leave out PROTOCOL=.")
     frames = [_own_scores(path, found.lines) for path in own]
     for path in own:
@@ -350,6 +351,7 @@ def beside_page(beside: Beside, scores: Path, models: pd.DataFrame, benchmarks: 
         "beside",
         "Your models beside the others",
         findings=[*_place_findings(places), against],
+        answers=[_place_answer(places)] if len(places) else (),
         sections=[
             Section(
                 "Scores by benchmark",
@@ -367,6 +369,26 @@ def beside_page(beside: Beside, scores: Path, models: pd.DataFrame, benchmarks: 
             )
         ],
     )
+
+
+def _place_answer(places: pd.DataFrame) -> Answer:
+    """A row for each own model, at most seven, with a tick at its place on each benchmark."""
+    shares = (places["place"] - 1) / (places["of"] - 1).clip(lower=1)
+    models = list(places.groupby("model")["place"].median().sort_values().index)[:7]
+    axis, step = Axis(0, 1, 120, 372), 104 / len(models)
+    marks = [ticks(axis, (0, 0.5, 1), 4, 108, ("first", "middle", "last"))]
+    for place, model in enumerate(models):
+        y = 4 + step * (place + 0.5)
+        marks.append(text(0, y + 4, shortened(model, 18), "lab"))
+        marks.append(rug(axis, shares[places["model"] == model].tolist(), y - 6, y + 6, "k"))
+    best, worst = (places.loc[find(places["place"] / places["of"])] for find in (pd.Series.idxmin, pd.Series.idxmax))
+    ends = f"place {best['place']} of {best['of']} on {best['benchmark']}"
+    picture = svg(380, 132, f"Places of {count(len(models), 'model')} of yours; the best is {ends}.", *marks)
+    sentence = f"{best['model']} is best with {ends}."
+    if len(models) == 1 and len(places) > 1:
+        sentence = f"{best['model']} has place {best['place']} of {best['of']} at best and {worst['place']} at worst."
+    basis = f"A tick for each of {count(places['benchmark'].nunique(), 'benchmark')}. Noise is not taken into account."
+    return Answer("Where do your models stand?", sentence, picture, basis=basis, link="All places")
 
 
 def _place_findings(places: pd.DataFrame) -> list[Finding]:

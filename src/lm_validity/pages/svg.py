@@ -154,6 +154,27 @@ def key(*entries: tuple[str, str]) -> Markup:
     return Markup('<div class="key">{}</div>').format(spans)
 
 
+def named_rows(
+    label: str,
+    rows: Sequence[tuple[str, float, Sequence[float] | None]],
+    values: Sequence[float],
+    written: Sequence[str],
+    kind: str = "k",
+    dashed: float | None = None,
+) -> Markup:
+    """A panel's picture: a row for each (name, value, interval), above an axis with `values` and what is `written`."""
+    every = [*values, *(value for _, value, _ in rows), *(end for _, _, ends in rows if ends for end in ends)]
+    axis, step = Axis(min(every), max(every), 108, 348), max(100 / len(rows), 12)
+    bottom = 8 + step * len(rows)
+    marks = [ticks(axis, values, 4, bottom, written)]
+    if dashed is not None:
+        marks.append(line(axis(dashed), 4, axis(dashed), bottom, "chance"))
+    for place, (name, value, ends) in enumerate(rows):
+        y = 6 + step * (place + 0.5)
+        marks += [text(0, y + 4, shortened(name, 17), "lab"), estimate(axis, value, ends, y, kind)]
+    return svg(360, bottom + 22, label, *marks)
+
+
 def rug(axis: Axis, values: Sequence[float], top: float, bottom: float, kind: str) -> Markup:
     """A tick for each value; above 100 values their density, as a strip of 60 shades."""
     known = np.asarray([one for one in values if np.isfinite(one)], dtype=float)

@@ -438,16 +438,12 @@ def _alike_panel(summary: ItemsSummary) -> Panel:
 
 def _shares_svg(title: str, rows: list[ItemsOfBenchmark], found: Sequence[float]) -> Markup:
     """A dot for each benchmark: which share of its items that is. The largest first, at most 10."""
-    shares = sorted(zip((row.benchmark for row in rows), np.divide(found, [row.items for row in rows]).tolist(),
-                        strict=True), key=lambda pair: -pair[1])[:10]  # fmt: skip
-    axis, bottom = svg.Axis(0, max(0.05, *(share for _, share in shares)), 108, 348), 8 + 14 * len(shares)
-    values = svg.round_values(0, axis.high, 5)
-    marks = [svg.ticks(axis, values, 4, bottom, [f"{100 * value:g}%" for value in values])]
-    for place, (name, share) in enumerate(shares):
-        y = 6 + 14 * (place + 0.5)
-        marks += [svg.text(0, y + 4, svg.shortened(name, 16), "lab"), svg.dot(axis(share), y, KINDS[rows[0].protocol])]
-    said = "; ".join(f"{name} {100 * share:.1f}%" for name, share in shares)
-    return svg.svg(360, bottom + 22, f"{title}, shares without intervals: {said}.", *marks)
+    shares = [(row.benchmark, number / row.items, None) for row, number in zip(rows, found, strict=True)]
+    shares = sorted(shares, key=lambda share: -share[1])[:10]
+    values = svg.round_values(0, max(0.05, shares[0][1]), 5)
+    said = "; ".join(f"{name} {100 * share:.1f}%" for name, share, _ in shares)
+    label = f"{title}, shares without intervals: {said}."
+    return svg.named_rows(label, shares, values, [f"{100 * value:g}%" for value in values], KINDS[rows[0].protocol])
 
 
 def _benchmark_section(summary: ItemsSummary) -> Section:

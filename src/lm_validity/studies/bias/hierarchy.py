@@ -697,16 +697,16 @@ def slice_section(study: Study, fits: Fits) -> Part:
             )
         ],
     )
-    effects = frame["share_excluding_zero"].astype(float).tolist()
+    positive = frame["share_excluding_zero"].astype(float).tolist()
     names = [study.label(row.experiment, row.m, row.n) for row in frame.itertuples()]
-    said = "; ".join(f"{name} {percent(share)}" for name, share in zip(names, effects, strict=True))
-    span = " to ".join(dict.fromkeys(percent(share) for share in (min(effects), max(effects))))
+    said = "; ".join(f"{name} {percent(share)}" for name, share in zip(names, positive, strict=True))
+    span = " to ".join(dict.fromkeys(percent(share) for share in (min(positive), max(positive))))
     panel = Panel(
         "What would one draw of the texts show?",
         f"**{span}** of studies with one draw find an effect; {percent(1 - INTERVAL)} (dashed) if there is none",
         svg.named_rows(
             f"Studies with one draw that find an effect, shares without intervals, by setting: {said}.",
-            [(name, share, None) for name, share in zip(names, effects, strict=True)],
+            [(name, share, None) for name, share in zip(names, positive, strict=True)],
             (0, 0.25, 0.5, 0.75, 1),
             ("0%", "25%", "50%", "75%", "100%"),
             dashed=1 - INTERVAL,

@@ -8,6 +8,7 @@ import typer
 
 from lm_validity.cli.options import make_group, paths_or_command
 from lm_validity.errors import InputError
+from lm_validity.files import as_written
 from lm_validity.terminal import say
 
 if TYPE_CHECKING:
@@ -241,7 +242,7 @@ def import_options(
         if before not in PROTOCOLS or result.exists():
             paths.append(result)
             continue
-        place = Path(path).resolve()
+        place = as_written(path)
         if protocols.setdefault(place, before) != before:
             raise InputError(f"{path}: under two protocols.", "give each folder once.")
         paths.append(Path(path))
@@ -282,7 +283,7 @@ def _names_of(given: list[str]) -> dict[Path, str]:
         path, _, name = one.rpartition("=")
         if not path or not name:
             raise InputError(f"--model {one}: not PATH=NAME.", "write a file or folder, '=' and the model's name.")
-        names[Path(path).resolve()] = name
+        names[as_written(path)] = name
     return names
 
 

@@ -3,7 +3,10 @@ that have subcommands."""
 
 import inspect
 import re
+import sys
 from collections.abc import Callable, Iterable
+from importlib.util import find_spec
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, get_origin
 
@@ -98,6 +101,17 @@ def report_folders(run: Run) -> list[Path]:
     names = [name for study in run.configuration.studies for name in reports_of(study, run.configuration)]
     folders = [run.results / "reports" / name for name in names]
     return [folder for folder in folders if (folder / "page.json").is_file()]
+
+
+def snakemake_command(*arguments: str) -> tuple[str, ...]:
+    """Snakemake's command line. In a terminal, where its logger plugin is installed, a local run shows a bar a rule."""
+    if find_spec("snakemake") is None:
+        raise ModuleNotFoundError(name="snakemake")
+    # what an executor or another profile shows is its own
+    plain = [word for word in arguments if re.match(r"--logger\b|--executor\b|-e\b|--profile=", word)]
+    plain += [name for word, name in pairwise(arguments) if word == "--profile" and Path(name).name != "local"]
+    shown = not plain and sys.stdout.isatty() and sys.stderr.isatty() and find_spec("snakemake_logger_plugin_rich")
+    return (sys.executable, "-m", "snakemake", *arguments, *(("--logger", "rich") if shown else ()))
 
 
 def site_reports(site: Path) -> list[Path]:

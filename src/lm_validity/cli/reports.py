@@ -84,6 +84,8 @@ def report_site(
     group: GroupsOfModels = None,
 ) -> None:
     """Import results, guess the sheets, and write every report that the data allow as one site."""
+    from lm_validity.pages.figures import can_draw
+    from lm_validity.pages.page import NOT_DRAWN
     from lm_validity.site.report import Given
     from lm_validity.site.report import report_site as write
 
@@ -104,6 +106,8 @@ def report_site(
     section = Reports(resamples=resamples)
     given = Given(models, benchmarks, beside, options, section, processes, plan=plan, agreement=agreement)
     say(*write(paths, output, given))
+    if not can_draw():
+        say(NOT_DRAWN)
     say_findings(output, site_reports(output), quote(str(output)))
 
 

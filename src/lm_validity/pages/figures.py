@@ -5,13 +5,13 @@ import json
 import math
 import resource
 from collections.abc import Iterable, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import altair as alt
 import numpy as np
 import pandas as pd
-import vl_convert
 from altair.utils.schemapi import debug_mode
 
 from lm_validity.errors import InputError
@@ -543,6 +543,11 @@ def vega_lite(chart: alt.TopLevelMixin | Spec) -> Spec:
     return {**spec, "config": {**CONFIG, **{k: v for k, v in spec.get("config", {}).items() if k not in ("view",)}}}
 
 
+def can_draw() -> bool:
+    """Whether charts can be drawn: vl-convert is there, which an installation for pages alone lacks."""
+    return find_spec("vl_convert") is not None
+
+
 def check_address_space() -> None:
     """Raise InputError where the process may not reserve the addresses that drawing SVG and PDF takes.
 
@@ -559,6 +564,8 @@ def check_address_space() -> None:
 
 def save_figure(spec: Spec, stem: str | Path) -> None:
     """Write `stem`.vl.json, `stem`.svg and `stem`.pdf from a Vega-Lite specification, for papers: on white."""
+    import vl_convert
+
     stem = Path(stem)
     static = static_spec(spec)
     svg = vl_convert.vegalite_to_svg(static)

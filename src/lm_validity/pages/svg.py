@@ -146,9 +146,9 @@ def written_points(values: Sequence[float]) -> list[str]:
 
 
 def key(*entries: tuple[str, str]) -> Markup:
-    """A line that explains marks: each a kind (of `dot` and `whisker`, or `zone` for a band) and its words."""
+    """A line that explains marks: each a kind (of `dot` and `whisker`; `zone` and `bar`: bands) and its words."""
     drawn = {kind: line(0, 6, 22, 6, f"{kind} w") + dot(11, 6, kind) for kind, _ in entries}
-    drawn["zone"] = box(0, 1, 22, 10, "zone")
+    drawn |= {"zone": box(0, 1, 22, 10, "zone"), "bar": line(0, 6, 22, 6, "ax thick")}
     entry = Markup('<span><svg viewBox="0 0 22 12" style="width:22px;height:12px" aria-hidden="true">{}</svg>{}</span>')
     spans = Markup("").join(entry.format(drawn[kind], words) for kind, words in entries)
     return Markup('<div class="key">{}</div>').format(spans)

@@ -17,7 +17,7 @@ from lm_validity.config.groups import parse_group
 from lm_validity.config.plan import read_cells
 from lm_validity.config.sections import REPORTS, Agreement, Cards, Reports
 from lm_validity.errors import InputError, nearest
-from lm_validity.files import made_folder, read_json, read_json_or, write_text
+from lm_validity.files import as_written, made_folder, read_json, read_json_or, write_text
 from lm_validity.pages import figures
 from lm_validity.pages.page import Answer, Figure, Finding, Page, Section, Table, write_page
 from lm_validity.pages.svg import Axis, rug, shortened, svg, text, ticks
@@ -70,7 +70,7 @@ def gather(paths: Iterable[str | Path], folder: Path, options: ImportOptions) ->
     gathered = Gathered()
     own = tables.get("scores", [])
     for path in own:
-        if any(place in (path.resolve(), *path.resolve().parents) for place in options.protocols):
+        if options.protocols.keys() & {as_written(path), *as_written(path).parents}:
             raise InputError(f"{path}: a table of ours says the protocol of each score.", "leave out PROTOCOL=.")
     frames = [_own_scores(path, gathered.lines) for path in own]
     for path in own:

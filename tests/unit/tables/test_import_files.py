@@ -186,6 +186,19 @@ def test_two_folders_of_two_protocols(tmp_path):
     assert isinstance(wrong.exception, InputError) and "two protocols" in wrong.exception.problem
 
 
+def test_links_keep_their_own_names(tmp_path):
+    """As a hub's cache has them: what they lead to is in another folder, under another name."""
+    for place, accuracy in (("base", 0.1), ("tuned", 0.2)):
+        put(tmp_path / "blobs" / place, result("", accuracy))
+        (tmp_path / place / "org__a").mkdir(parents=True)
+        (tmp_path / place / "org__a" / "results.json").symlink_to(tmp_path / "blobs" / place)
+    protocols = {tmp_path / "base": "direct", tmp_path / "tuned": "train_before_test"}
+    log = ImportLog()
+    scores = read_files(protocols, ImportOptions(protocols=protocols), log)
+    assert scores.set_index("protocol")["value"].to_dict() == {"direct": 0.1, "train_before_test": 0.2}
+    assert set(scores["model"]) == {"org/a"}
+
+
 def test_only_its_own_training_set_makes_a_benchmark_train_before_test(tmp_path):
     for name in ("quiz", "other", "third"):
         for protocol in ("direct", "train_before_test"):

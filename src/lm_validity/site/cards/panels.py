@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 from markupsafe import Markup
 
+from lm_validity.config.groups import parse_group
 from lm_validity.pages.page import Outcome, Panel
 from lm_validity.pages.svg import (
     Axis,
@@ -114,15 +115,16 @@ def plain(value: float) -> str:
 
 
 def card_panels(sources: CardSources, benchmark: str, values: Values, verdict: Verdict) -> list[Panel]:
-    """Up to five questions, those that the data answer."""
+    """Up to five questions, the first of those that the data answer."""
     made = (
         _ranks_panel(sources, benchmark, values, verdict),
         _apart_panel(values, verdict),
         _scores_panel(sources, benchmark, values),
+        _lead_panel(values),
         _gap_panel(sources, benchmark, values),
         _training_panel(sources, benchmark, values, verdict),
     )
-    return [panel for panel in made if panel is not None]
+    return [panel for panel in made if panel is not None][:5]
 
 
 def _ranks_panel(sources: CardSources, benchmark: str, values: Values, verdict: Verdict) -> Panel | None:
@@ -273,6 +275,29 @@ def _score_rugs(scores: Mapping[str, np.ndarray], least: float, most: float, lab
     for place, (protocol, found) in enumerate(scores.items()):
         marks.append(rug(axis, found.tolist(), 16 + 38 * place, 46 + 38 * place, KINDS[protocol]))
     return svg(WIDTH, HEIGHT, label, *marks)
+
+
+def _lead_panel(values: Values) -> Panel | None:
+    """The lead of a group at equal compute, direct and after; the interval in words is of the change."""
+    leads = {protocol: value for protocol in KINDS if (value := known(values, f"lead.{protocol}")) is not None}
+    change = known(values, "readiness_change")
+    if change is None or len(leads) < len(KINDS):
+        return None
+    ends = [0.0, *(end for value in leads.values() for end in (value.number, *(value.interval or ())))]
+    axis = Axis(min(ends) - 0.01, max(ends) + 0.01, 114, WIDTH - 8)
+    marks = [line(axis(0), 10, axis(0), 94, "ax"), text(axis(0), 112, "0", "", "middle")]
+    for y, (protocol, value) in zip((32, 72), leads.items(), strict=True):
+        marks += [
+            text(0, y + 4, NAMES[protocol], "lab"),
+            estimate(axis, value.number, value.interval, y, KINDS[protocol]),
+        ]
+    pair = " → ".join(points(value.number) for value in leads.values())
+    group = parse_group(str(change.basis["group"])).words
+    interval = between(change, lambda end: points(end, sign=True)).replace("95%", "95% of the change") or "no interval"
+    label = f"Lead of {group} at equal compute, direct and under train before test: {pair} points; {interval}."
+    return Panel(
+        f"Do {group} lead?", f"**{pair} points** at equal compute ({interval})", svg(WIDTH, HEIGHT, label, *marks)
+    )
 
 
 def _gap_panel(sources: CardSources, benchmark: str, values: Values) -> Panel | None:

@@ -12,7 +12,7 @@ from lm_validity.config.groups import Group, parse_group
 from lm_validity.config.sections import Agreement
 from lm_validity.errors import InputError
 from lm_validity.pages import svg
-from lm_validity.pages.page import Finding, Lede, Page, Panel, Part, Picture, Section, Table, write_report
+from lm_validity.pages.page import Answer, Finding, Lede, Page, Panel, Part, Picture, Section, Table, write_report
 from lm_validity.statistics import holm, section_generator
 from lm_validity.studies.agreement.data import selected_on_test
 from lm_validity.studies.agreement.score_matrix import ScoreMatrix, read_score_matrix
@@ -185,11 +185,13 @@ def report_readiness(
         f"{explain_protocols(matrix.protocols, own=matrix.trained_here)}",
         lede=_lede(summaries[0]),
         picture=Picture(
-            _slopes(summaries[0]),
+            _slopes(summaries[0], MOST_DRAWN, 640),
             "The group's lead at equal compute, in points: direct on the left, train before test on the right. "
             "Vertical lines: 95% intervals over families.",
         ),
         panels=[part.panel for part in parts if part.panel],
+        # an estimate without an interval is no answer
+        answers=[answer for summary in summaries if (answer := _answer(summary)).interval],
         findings=[finding for part in parts for finding in part.findings if finding],
         sections=[part.section for part in parts if part.section],
         notes=notes,
@@ -376,6 +378,14 @@ def _lede(summary: GroupSummary) -> Lede:
     return Lede(heading, f"{where} {verb} {pair}", _of_the_change(gap))
 
 
+def _answer(summary: GroupSummary) -> Answer:
+    """What the first page of a site says of the group."""
+    lede = _lede(summary)
+    question = f"Do {summary.words} lead because they were prepared?"
+    basis = f"{summary.models['inside']} models in the group, {summary.models['outside']} outside"
+    return Answer(question, f"{lede.sentence}.", _slopes(summary, 3, 320), lede.interval, basis)
+
+
 def _of_the_change(gap: Gap) -> str:
     if isinstance(gap.change.interval, Missing):
         return "no interval"
@@ -383,16 +393,16 @@ def _of_the_change(gap: Gap) -> str:
     return f"95% of the change: {low} to {high}"
 
 
-def _slopes(summary: GroupSummary) -> Markup:
-    """The leads of each benchmark, direct and after, as a row of slopes with whiskers."""
-    shown = summary.shown[:MOST_DRAWN]
-    width, top, bottom = 640 / max(len(shown), 4), 34, 190
+def _slopes(summary: GroupSummary, most: int, whole: int) -> Markup:
+    """The leads of each benchmark, direct and after, as a row of slopes with whiskers; at most so many, so wide."""
+    shown = summary.shown[:most]
+    width, top, bottom = whole / max(len(shown), 3), 34, 34 + whole / 4
     ends = [0.0]
     for fit in (fit for _, gap in shown for fit in gap.lead.values()):
         ends += [number(fit.value), *(fit.interval if not isinstance(fit.interval, Missing) else ())]
     low, high = np.nanmin(ends), np.nanmax(ends)
     axis = svg.Axis(low - 0.01, high + 0.01, bottom, top)
-    marks, said = [svg.line(0, axis(0.0), 640, axis(0.0), "ax")], []
+    marks, said = [svg.line(0, axis(0.0), whole, axis(0.0), "ax")], []
     for place, (name, gap) in enumerate(shown):
         left, right = width * (place + 0.3), width * (place + 0.7)
         marks.append(svg.text(width * (place + 0.5), 14, svg.shortened(name, 14), "lab", "middle"))
@@ -408,7 +418,7 @@ def _slopes(summary: GroupSummary) -> Markup:
         words = " → ".join(svg.points(value) for value in values)
         marks.append(svg.text(width * (place + 0.5), bottom + 18, words, "num", "middle"))
         said.append(f"{name} {words}, {_of_the_change(gap)}")
-    return svg.svg(640, bottom + 28, f"Lead in points, direct and after: {'; '.join(said)}.", *marks)
+    return svg.svg(whole, bottom + 28, f"Lead in points, direct and after: {'; '.join(said)}.", *marks)
 
 
 def _scatter(compute: np.ndarray, direct: np.ndarray, after: np.ndarray, side: np.ndarray) -> Markup:

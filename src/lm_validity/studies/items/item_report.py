@@ -26,6 +26,7 @@ from lm_validity.words import UNDER, Reason, ReasonCode, count, explain_protocol
 # Scores and items of some models, as the statistics of this study take them.
 
 CELL = ["model", "benchmark", "protocol"]
+KINDS = {"direct": "d", "train_before_test": "t"}  # of marks
 _KEYS = [*CELL, "checkpoint", "prompt", "prompt_variant", "num_fewshot", "seed"]
 _ITEM_COLUMNS = [*_KEYS, "split", "doc_id", "subject", "correct"]
 

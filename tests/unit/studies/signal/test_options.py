@@ -74,16 +74,21 @@ def test_bad_options_are_named(given, problem):
 
 def test_options_go_before_the_configuration_and_this_before_the_defaults(files, tmp_path, monkeypatch):
     """Each by one key: the first is given nowhere else, the second in the file too."""
-    text = "{name: run, models: m, benchmarks: b, reports: {resamples: 7, signal: {ties: average, weights: [1, 0, 0]}}}"
+    text = "{name: run, models: m, benchmarks: b, reports: {resamples: 7, checkpoints: e2lm}}"
     (tmp_path / "run.yaml").write_text(text)
     words = ["report", "signal", "--scores", files.scores, "--models", files.models, "--output", tmp_path / "r"]
-    words += ["--configfile", tmp_path / "run.yaml", "--convention", "paper", "--weights", "0,1,0"]
+    words += ["--configfile", tmp_path / "run.yaml", "--convention", "paper", "--selection", "all"]
     monkeypatch.setattr("sys.argv", ["lm-validity", *map(str, words)])
     with pytest.raises(SystemExit) as end:
         main()
-    found = read_json(tmp_path / "r" / "summary.json")["conventions"]
-    assert end.value.code == 0 and (found["resamples"], found["ties"], found["convention"]) == (7, "average", "paper")
-    assert list(found["weights"].values()) == [0, 1, 0] and found["normalisation"] == "joint_minmax"
+    summary = read_json(tmp_path / "r" / "summary.json")
+    named = summary["conventions"]
+    assert end.value.code == 0 and (named["resamples"], named["convention"], summary["selection"]) == (
+        7,
+        "paper",
+        "all",
+    )
+    assert named["normalisation"] == "joint_minmax"
 
 
 def test_score_per_item_of_every_trial(files):

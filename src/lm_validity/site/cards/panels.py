@@ -156,7 +156,7 @@ def _ranks_panel(sources: CardSources, benchmark: str, values: Values, verdict: 
         label.append(f"{name} apart in size, " if size != "tau" else "All models, ")
         label[-1] += f"{NAMES[protocol]}: {said(value)}."
     marks.append(text(0, 28 if not others else 22, "all models", "lab"))
-    marks += [text(0, 36, "tick: another one")] if others else []
+    marks += [text(0, 36, "ticks: others")] if others else []
     if any(size == "tau_within_2" for _, size, _ in rows):
         marks += [text(0, 76, "at most 2×", "lab"), text(0, 90, "apart in size", "lab")]
     if len(overall) > 1 and same_models(overall):

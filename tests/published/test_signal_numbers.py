@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from scipy.stats import false_discovery_control
 from typer.testing import CliRunner
 
 from lm_validity.cli import imports, reports
@@ -153,6 +154,19 @@ def test_what_the_curves_cannot_say_is_null(summary):
 def test_noise_benchmarks_are_told_from_noise(summary):
     assert summary["benchmarks"]["hellaswag"]["signal_quality_null_p"] == pytest.approx(1 / 200)
     assert summary["benchmarks"]["anli_r1"]["signal_quality_null_p"] > 0.05
+
+
+def test_what_is_steady_and_what_lasts_is_found_at_a_false_discovery_rate_of_5_percent(summary):
+    for part, tested, found in (
+        ("benchmarks", "signal_quality_walk_p", "steady"),
+        ("ranking_consistency", "coin_flip_p", "lasts"),
+    ):
+        entries = [entry for entry in summary[part].values() if entry[found] is not None]
+        adjusted = false_discovery_control([entry[tested] for entry in entries])
+        assert [entry[found] for entry in entries] == [bool(p <= 0.05) for p in adjusted]
+    assert summary["benchmarks"]["hellaswag"]["steady"] and not summary["benchmarks"]["anli_r2"]["steady"]
+    # it falls, and nothing says that lower is better
+    assert summary["benchmarks"]["truthfulqa_mc2"]["steady"] is None
 
 
 def test_tokens_of_every_published_checkpoint():

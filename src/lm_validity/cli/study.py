@@ -22,7 +22,7 @@ from lm_validity.cli.options import (
 )
 from lm_validity.config.load import Run, load_run
 from lm_validity.errors import InputError, did_you_mean, first_line
-from lm_validity.terminal import say
+from lm_validity.terminal import say, say_markdown
 from lm_validity.words import count
 
 if TYPE_CHECKING:
@@ -246,7 +246,7 @@ def card(
     else before you score it.
     """
     if not any(name.endswith((".yaml", ".yml")) for name in benchmarks):
-        print("\n".join(_cards(benchmarks, configfile)))
+        say_markdown("\n".join(_cards(benchmarks, configfile)))
         return
     from lm_validity.site.own_task import read_own_task, write_own_report, write_run
 

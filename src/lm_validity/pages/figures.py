@@ -5,7 +5,6 @@ import json
 import math
 import resource
 from collections.abc import Iterable, Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -16,6 +15,11 @@ from altair.utils.schemapi import debug_mode
 
 from lm_validity.errors import InputError
 from lm_validity.files import replace_file, write_text
+
+try:
+    import vl_convert
+except ModuleNotFoundError:  # an installation for pages alone
+    vl_convert = None  # type: ignore[assignment]
 
 # ----------------------------------------------------------------------------------------------------------------------
 # What all figures share: colours, fonts, data, tooltips, and the parameter that links the choice of a family.
@@ -544,8 +548,8 @@ def vega_lite(chart: alt.TopLevelMixin | Spec) -> Spec:
 
 
 def can_draw() -> bool:
-    """Whether charts can be drawn: vl-convert is there, which an installation for pages alone lacks."""
-    return find_spec("vl_convert") is not None
+    """Whether charts can be drawn."""
+    return vl_convert is not None
 
 
 def check_address_space() -> None:
@@ -564,8 +568,6 @@ def check_address_space() -> None:
 
 def save_figure(spec: Spec, stem: str | Path) -> None:
     """Write `stem`.vl.json, `stem`.svg and `stem`.pdf from a Vega-Lite specification, for papers: on white."""
-    import vl_convert
-
     stem = Path(stem)
     static = static_spec(spec)
     svg = vl_convert.vegalite_to_svg(static)

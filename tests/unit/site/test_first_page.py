@@ -74,8 +74,8 @@ def made(tmp_path_factory):
     pd.DataFrame(sheet).to_csv(folder / "b.csv", index=False)
     paths = [folder / name for name in ("scores.parquet", "m.csv", "b.csv")]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("lm_validity.pages.figures.vl_convert.vegalite_to_svg", lambda spec: "<svg/>")
-        patch.setattr("lm_validity.pages.figures.vl_convert.svg_to_pdf", lambda svg: b"%PDF")
+        patch.setattr("vl_convert.vegalite_to_svg", lambda spec: "<svg/>")
+        patch.setattr("vl_convert.svg_to_pdf", lambda svg: b"%PDF")
         report_agreement(*paths, folder / "agreement", section=Reports(resamples=30))
         report_signal(*paths[:2], folder / "signal", benchmarks=paths[2], section=Reports(resamples=30))
     answer = Answer("Is it true?", "Yes: **1**", svg(380, 132, "1, 95%: 0 to 2"))

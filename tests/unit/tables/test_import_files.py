@@ -156,6 +156,16 @@ def test_other_scores_under_one_name_are_a_conflict(tmp_path, other, pattern):
     )
 
 
+def test_folders_in_conflict_have_one_way_apart(tmp_path):
+    for place, model, accuracy in ((p, m, a) for p, a in (("base", 0.1), ("tuned", 0.2)) for m in ("a", "b")):
+        put(tmp_path / place / f"{model}.json", result(model, accuracy))
+    with pytest.raises(InputError, match="2 scores with different values") as refused:
+        read(tmp_path)
+    assert refused.value.hint.count("--path") == refused.value.hint.count("direct=") == 1
+    (pattern,) = re.findall(r"--path '(\S+)'", refused.value.hint)
+    assert set(read(tmp_path, path=pattern)[0]["model"]) == {"base", "tuned"}
+
+
 def test_equal_scores_of_two_files_are_one(tmp_path):
     put(tmp_path / "first.json", result("/x/base/a", 0.1))
     for difference in (1e-12, 0.00009):  # of a standard error of 0.01 one hundredth is 0.0001

@@ -73,6 +73,12 @@ def in_points(values: Values) -> bool:
     return all(-1 <= end <= 1 for end in ends)
 
 
+def is_corpus(values: Values) -> bool:
+    """Whether it is a perplexity corpus, whose scores have no end at 1."""
+    kind = values.get("output_type")
+    return kind is not None and kind.estimate == "loglikelihood_rolling"
+
+
 def gap_words(values: Values, gap: Value) -> tuple[str, str]:
     """A gap in words, in points where scores are from -1 to 1, and its interval in brackets."""
     if in_points(values):
@@ -156,7 +162,7 @@ def _ranks_panel(sources: CardSources, benchmark: str, values: Values, verdict: 
         label.append(f"{name} apart in size, " if size != "tau" else "All models, ")
         label[-1] += f"{NAMES[protocol]}: {said(value)}."
     marks.append(text(0, 28 if not others else 22, "all models", "lab"))
-    marks += [text(0, 36, "tick: another one")] if others else []
+    marks += [text(0, 36, "ticks: others")] if others else []
     if any(size == "tau_within_2" for _, size, _ in rows):
         marks += [text(0, 76, "at most 2×", "lab"), text(0, 90, "apart in size", "lab")]
     if len(overall) > 1 and same_models(overall):
@@ -230,7 +236,8 @@ def _scores_panel(sources: CardSources, benchmark: str, values: Values) -> Panel
     if sizes.nunique() < 2:
         picture = _score_rugs(scores, least, most, label)
         return Panel("What do scores look like?", f"{words}; {number} models", picture)
-    low, high = (0.0, math.ceil(4 * most) / 4) if least >= 0 and most <= 1 else (least, most)
+    from_zero = least >= 0 and most <= 1 and not is_corpus(values)
+    low, high = (0.0, math.ceil(4 * most) / 4) if from_zero else (least, most)
     up, across = (
         Axis(low, high, 108, 8),
         Axis(math.log10(sizes.min()) - 0.05, math.log10(sizes.max()) + 0.05, 34, WIDTH - 6),
@@ -413,7 +420,7 @@ def scores_cell(sources: CardSources, benchmark: str, values: Values, width: int
     scores = {protocol: frame.loc[frame["protocol"] == protocol, "value"].to_numpy() for protocol in KINDS}
     scores = {protocol: found for protocol, found in scores.items() if len(found)}
     words = _range_words(values, scores).replace("**", "")
-    if not frame["value"].between(-1, 1).all():
+    if is_corpus(values) or not frame["value"].between(-1, 1).all():
         return Cell(float(frame["value"].max()), words=words.partition(",")[0].rpartition(" ")[0])
     axis = Axis(0, 1, 1, width - 1)
     marks = [ticks(axis, (0, 0.5, 1), 3, 25)]

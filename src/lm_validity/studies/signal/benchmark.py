@@ -276,16 +276,15 @@ def _compliance_pairs(curves: dict[str, Curve], facts: pd.DataFrame, selection: 
 
 def _larger_pairs(models: list[str], facts: pd.DataFrame) -> list[tuple[int, int]]:
     """Indices (smaller, larger) of models that differ in parameters but not in architecture and training data."""
-    pairs, rows = [], facts.to_dict("index")
-    for (i, first), (j, second) in combinations(enumerate(models), 2):
-        a, b = rows[first], rows[second]
-        if not (_alike(a, b, "architecture") and _alike(a, b, "training_data")):
-            continue
-        sizes = parameters(a), parameters(b)
-        if np.isnan(sizes).any() or sizes[0] == sizes[1]:
-            continue
-        pairs.append((i, j) if sizes[0] < sizes[1] else (j, i))
-    return pairs
+    first, second = np.triu_indices(len(models), 1)
+    size = np.array([parameters(fact) for fact in facts.loc[models].to_dict("records")])
+    differ = np.isfinite(size[first] + size[second]) & (size[first] != size[second])
+    for column in ("architecture", "training_data"):
+        code = pd.factorize(facts.loc[models, column])[0]  # -1 is unknown, which may be equal to any
+        differ &= (code[first] == code[second]) | (code[first] < 0) | (code[second] < 0)
+    rising = size[first] < size[second]
+    smaller, larger = np.where(rising, first, second), np.where(rising, second, first)
+    return list(zip(smaller[differ].tolist(), larger[differ].tolist(), strict=True))
 
 
 def parameters(fact: Mapping[str, Any]) -> float:
@@ -631,7 +630,7 @@ class SignalData:
         """Of ranking consistency."""
         return windows_of(self.learning, self.options)
 
-    @property
+    @cached_property
     def labels(self) -> dict[str, str]:
         """By model."""
         return self.learning.facts["label"].to_dict()

@@ -103,6 +103,7 @@ def test_a_group_of_one_family_has_a_rank_among_families(tmp_path):
     rank = row(rows, "readiness_placebo_rank", conditions="family=f1")
     assert rank["value"] in (1, 2, 3)  # f0 and f2 have seen the formats too
     assert rank["n"] == 8
+    assert f"rank {rank['value']:.0f} among the 8 families" in page["findings"][0]["basis"]
     assert row(rows, "readiness_placebo_rank", conditions="released")["reason_code"] == "none"
     assert [section["title"] for section in page["sections"]] == [
         "The lead of models of the family f1",

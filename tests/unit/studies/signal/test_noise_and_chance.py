@@ -121,6 +121,7 @@ def test_benchmarks_at_chance_are_not_among_those_that_rise(tmp_path):
     found = json.loads((tmp_path / "r" / "summary.json").read_text())["benchmarks"]
     assert found["facts"]["signal_quality_walk_p"] < 0.05 and found["facts"]["models_above_chance"] == 4
     assert {found[name]["models_above_chance"] for name in drifts} == {0}
+    assert {name for name, entry in found.items() if entry["steady"]} == {"facts"}
     assert np.mean([found[name]["signal_quality_null_p"] < 0.05 for name in drifts]) >= 0.5
     # 0.25 + 0.02 * 1.96 lies between the second and the third of sixteen steps up
     assert found["facts"]["above_chance_from_b"] == 30.0
@@ -170,6 +171,11 @@ def test_chance_of_a_metric_that_is_better_when_lower(tmp_path):
     assert found["benchmarks"]["facts"]["models_above_chance"] == 4 and found["benchmarks"]["facts"]["chance"] == 0.75
 
 
+def rows_of_steady(folder, benchmark):
+    rows = pd.read_parquet(folder / "results.parquet")
+    return list(rows[(rows["quantity"] == "steady") & (rows["subject"] == benchmark)].itertuples())
+
+
 def quality_sentences(paths, folder):
     report_signal(paths[0], paths[1], folder, paths[2], section=Reports(resamples=20))
     return [finding["sentence"] for finding in json.loads((folder / "page.json").read_text())["findings"]]
@@ -187,6 +193,8 @@ def test_a_score_that_falls_steadily_is_asked_for_its_direction(tmp_path):
         assert entry["direction_assumed"] == (not known) and abs(entry["rank_correlation"]) == 1
         first, *others = quality_sentences(paths, tmp_path / name / "r")
         assert ("?" in first and "bits" in first) == (not known)
+        (steady,) = rows_of_steady(tmp_path / name / "r", "bits")
+        assert (pd.isna(steady.value), bool(steady.value == 1)) == (not known, bool(known))
         assert any("1.00" in one and "bits" in one for one in (first, *others)) == bool(known)
 
 

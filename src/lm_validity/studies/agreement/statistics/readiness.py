@@ -89,7 +89,7 @@ def group_effect(
         return Effect(value, np.nan, np.nan, np.nan, np.nan, models)
     correction = number / (number - 1) * (len(y) - 1) / (len(y) - rank)
     error = float(np.sqrt(correction * sums @ sums)) / bread
-    if rng is None or error == 0 or not enough_families(group, families, scores, terms):
+    if rng is None or error < 1e-12 or not enough_families(group, families, scores, terms):
         return Effect(value, error, np.nan, np.nan, np.nan, models)
     bootstrap, student = _WildBootstrap(y, d, within, clusters, rng), stats.t(number - 1)
     reach = student.ppf(1 - LEVEL / 2) * error

@@ -97,6 +97,12 @@ def test_a_group_that_cannot_be_told_from_compute_has_no_lead():
     assert np.isnan(effect(scores=np.full(20, np.nan)).value)
 
 
+def test_scores_that_do_not_differ_have_no_p():
+    same = effect(scores=np.full(20, 0.3))
+    assert same.value == pytest.approx(0, abs=1e-12)
+    assert np.isnan([same.p, same.low, same.high]).all()
+
+
 def test_knots_without_models_on_both_sides_leave_the_line_straight():
     assert knots_within(10.0 ** np.array([21, 21.2, 21.4, 22.1, 22.2]), KNOTS) == ()
     assert knots_within(10**LOG, KNOTS) == (1e22, 1e23)

@@ -1,0 +1,115 @@
+"""The page of the signal report before its folds, and its answers for a site's first page, in many worlds."""
+
+import re
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from lm_validity.config.sections import Reports
+from lm_validity.pages.page import page_document
+from lm_validity.results import rows_of
+from lm_validity.studies.signal.report import analyze_signal, signal
+from lm_validity.tables.schema import SCORES, write_table
+
+LONG = "a_benchmark_with_a_name_of_" + "eighty_letters_" * 4
+NAMES = ["facts", "flat", "שפה", LONG]
+
+
+def page_of(folder, models=4, checkpoints=12, names=NAMES, resamples=60, tokens_b=10.0, stderr=0.01, fall=False):
+    """The page and the results of a world in which all benchmarks but `flat` rise; models differ in level."""
+    rng = np.random.default_rng(0)
+    rows = [
+        {"model": f"m{i}", "checkpoint": f"step{step}", "iteration": 1000 * step, "tokens_b": tokens_b * step,
+         "benchmark": name, "protocol": "direct", "metric": "acc,none", "stderr": stderr, "n_items": 2000,
+         "value": 0.25 + 0.002 * rng.standard_normal()
+         + (name != "flat") * (0.4 + 0.1 * i) * (-0.5 if fall else 1) * step / checkpoints}
+        for name in names for i in range(models) for step in range(1, checkpoints + 1)
+    ]  # fmt: skip
+    write_table(pd.DataFrame(rows), SCORES, folder / "scores.parquet")
+    sheet = [{"model": f"m{i}", "size": f"{i // 2}b", "architecture": f"a{i % 2}"} for i in range(models)]
+    pd.DataFrame(sheet).to_csv(folder / "m.csv", index=False)
+    pd.DataFrame([{"benchmark": name, "metric": "acc", "chance": 0.25} for name in names]).to_csv(
+        folder / "b.csv", index=False
+    )
+    section = Reports(resamples=resamples)
+    data = analyze_signal(folder / "scores.parquet", folder / "m.csv", folder / "b.csv", section=section)
+    page, summary = signal(data)
+    return page_document(page), pd.DataFrame(rows_of("signal", summary))
+
+
+def words(text):
+    return len(re.findall(r"\S+", text))
+
+
+WORLDS = {
+    "whole": {},
+    "two models": {"models": 2},
+    "one benchmark": {"names": ["facts"]},
+    "no intervals": {"resamples": 0},
+    "no standard errors": {"stderr": np.nan},
+    "three checkpoints": {"checkpoints": 3},
+    "tokens unknown": {"tokens_b": np.nan},
+    "falling": {"fall": True},
+    "at chance": {"names": ["flat"]},
+}
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_a_page_is_short_and_its_pictures_say_their_numbers(tmp_path, world):
+    page, rows = page_of(tmp_path, **WORLDS[world])
+    lede, panels, answers = page["lede"], page["panels"], page["answers"]
+    assert lede["heading"] and words(lede["sentence"]) <= 18
+    assert all(0 < words(answer["sentence"]) <= 18 for answer in answers) and len(panels) <= 3
+    assert len([answer for answer in answers if answer["question"] == "Do scores rise steadily in training?"]) == 1
+    pictures = [page["picture"]["svg"], *(each["svg"] for each in (*panels, *answers))]
+    labels = [label for picture in pictures for label in re.findall(r'<svg[^>]*aria-label="([^"]*)"', picture)]
+    pictures_in_all = sum(picture.count('role="img"') for picture in pictures)
+    assert len(labels) == pictures_in_all and all("nan" not in label.split() for label in labels)
+    assert "nan" not in re.sub(r'aria-label="[^"]*"', "", " ".join(pictures))
+    steady = rows[rows["quantity"] == "steady"]["value"]
+    if steady.notna().any() and steady.sum():
+        assert [int(number) for number in re.findall(r"\d+", lede["heading"])] == [steady.sum(), steady.notna().sum()]
+        assert f"{int(steady.sum())} of {steady.notna().sum()} " in answers[0]["sentence"]
+    else:
+        assert not re.search(r"\d", lede["heading"])
+    marks = page["picture"]["svg"].count('class="mk y"')
+    assert marks == steady.sum()
+
+
+def test_answers_that_need_no_more_data_are_given_and_others_say_what_is_missing(tmp_path):
+    outcomes = {}
+    for world in ("whole", "no intervals", "no standard errors"):
+        (tmp_path / world).mkdir()
+        page, rows = page_of(tmp_path / world, **WORLDS[world])
+        outcomes[world] = {panel["question"].split()[0:2][1]: panel["outcome"] for panel in page["panels"]}
+        assert {"whole": 3, "no intervals": 3, "no standard errors": 3}[world] == len(page["answers"])
+        lasts = rows[rows["quantity"].isin(["consistency_lasts", "fitted_consistency_lasts"])]
+        assert (lasts["reason_code"] == "skipped").any() == (world == "no intervals")
+    assert outcomes["whole"]["scores"] == "in part" and outcomes["no standard errors"]["scores"] == "not measured"
+    assert outcomes["no intervals"]["an"] == "not measured"
+    assert (outcomes["whole"]["does"], outcomes["no standard errors"]["does"]) == ("in part", "not measured")
+
+
+def test_names_do_not_overlap_in_panels(tmp_path):
+    """By the letters' room: 6 pixels a letter of 11.5 pixels, the line 11 high."""
+    page, _ = page_of(tmp_path, names=[*NAMES, *(f"benchmark_{i}" for i in range(8))])
+    for panel in page["panels"]:
+        boxes = []
+        pattern = r'<text x="([\d.-]+)" y="([\d.-]+)" class="[^"]*" text-anchor="(\w+)">([^<]*)<'
+        for x, y, anchor, text in re.findall(pattern, panel["svg"]):
+            width = 6 * len(text)
+            left = float(x) - {"start": 0, "middle": width / 2, "end": width}[anchor]
+            boxes.append((left, left + width, float(y), text))
+        for place, (left, right, y, text) in enumerate(boxes):
+            for left_too, right_too, y_too, other in boxes[:place]:
+                assert right <= left_too or right_too <= left or abs(y - y_too) >= 11, (panel["question"], text, other)
+
+
+def test_many_benchmarks_and_many_models_are_drawn_in_part(tmp_path):
+    page, _ = page_of(tmp_path, models=2, checkpoints=8, names=[f"b{i}" for i in range(26)], resamples=0)
+    assert page["picture"]["svg"].count("<svg") == 24 and "24 of 26" in page["picture"]["note"]
+    page, _ = page_of(tmp_path, models=62, checkpoints=80, names=["facts"], resamples=0)
+    lines = re.findall(r'<polyline points="([^"]*)" class="ln"', page["picture"]["svg"])
+    assert len(lines) == 60 and {len(each.split()) for each in lines} == {60}
+    assert "60 of the models" in page["picture"]["note"]

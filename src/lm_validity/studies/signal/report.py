@@ -101,7 +101,6 @@ def signal(data: SignalData) -> tuple[Page, dict[str, Any]]:
         *(note for part in parts for note in part.notes),
     ]
     results = {key: value for part in parts for key, value in part.summary.items()}
-    glance = at_a_glance(data, results)
     page = Page(
         name="signal",
         title="Early signal",
@@ -112,10 +111,7 @@ def signal(data: SignalData) -> tuple[Page, dict[str, Any]]:
         findings=[finding for part in parts for finding in part.findings if finding is not None],
         sections=[part.section for part in parts if part.section is not None],
         notes=notes,
-        lede=glance.lede,
-        picture=glance.picture,
-        panels=glance.panels,
-        answers=glance.answers,
+        **at_a_glance(data, results),
     )
     options, windows = data.options, data.windows
     named = ("signal_quality", "ranking_consistency", "compliance")

@@ -39,7 +39,8 @@ help: ## list the targets
 	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
 
 demo: .venv/installed ## run the embedded example through the workflow and write its report
-	@$(ACTIVATED) $(BIN)/snakemake --profile profiles/local --cores $(CORES)
+	@if [ -t 1 ]; then set -- --logger rich; fi; \
+		$(ACTIVATED) $(BIN)/snakemake --profile profiles/local --cores $(CORES) "$$@"
 	@$(BIN)/lm-validity findings
 
 test: lint ## formatters, linters, unit, workflow and published-number tests

@@ -1,6 +1,7 @@
 """Writing that leaves either the old file or the new one, never half of one."""
 
 import contextlib
+import hashlib
 import json
 import os
 import re
@@ -14,6 +15,11 @@ from lm_validity.errors import InputError
 # no character of a name: control characters, ends of lines, halves of pairs, and what Unicode calls no character. XML,
 # which figures are drawn as, has none of them
 _UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff\ufdd0-\ufdef\ufffe\uffff]")
+
+
+def as_written(path: str | Path) -> Path:
+    """The absolute path without `..`. A link keeps its own name: a hub's cache is made of links."""
+    return Path(os.path.abspath(path))
 
 
 @contextlib.contextmanager
@@ -112,3 +118,9 @@ def read_json(path: str | Path) -> Any:
     """The JSON value of a file written by this program (errors are the caller's)."""
     with open(path, encoding="utf-8") as handle:
         return json.load(handle)
+
+
+def file_sha256(path: Path) -> str:
+    """Hex SHA-256 of a file's bytes."""
+    with open(path, "rb") as handle:
+        return hashlib.file_digest(handle, "sha256").hexdigest()

@@ -707,6 +707,8 @@ CARDS: Mapping[str, tuple[str, str, Mapping[str, Any]]] = {
     "tau_corrected": ("agreement", "tau_with_others_corrected", {}),
     **{f"tau_{name}": ("agreement", "tau_with_others_by_ratio", _RATIO[name]) for name in list(_RATIO)[:3]},
     "tau_ceiling_within_2": ("agreement", "tau_with_others_ceiling_by_ratio", _RATIO["within_2"]),
+    "lead": ("readiness", "lead", {}),  # of the first group that was named
+    "readiness_change": ("readiness", "readiness_change", {}),
     "paired_difference": ("items", "paired_difference", {}),
     "negative_items": ("items", "negative_items", {}),
     "equal_items": ("items", "equal_items", {}),

@@ -22,6 +22,17 @@ def say(*texts: object) -> None:
         print("\n".join(broken), flush=True)
 
 
+def say_markdown(text: str) -> None:
+    """Print Markdown: set in a terminal, as it is elsewhere."""
+    from rich.console import Console
+    from rich.markdown import Markdown
+
+    if sys.stdout.isatty():
+        Console(width=terminal_width()).print(Markdown(text))
+    else:
+        print(text)
+
+
 def render_table(head: Sequence[str], rows: Iterable[Sequence[str]], text: Collection[int] = (0,)) -> str:
     """Aligned columns no wider than the terminal, where the widest are folded; those in `text` to the left, the others
     to the right."""

@@ -133,14 +133,11 @@ def test_code_below_the_folder_of_a_task_is_watched_and_so_is_a_folder_of_a_mode
         assert f"Updated input files: {changed}\n" in done.stdout
 
 
-@pytest.mark.parametrize("target", ["prefetch", "scores", "agreement", "reports", "partial_reports"])
-def test_collection_targets(project, target):
-    found = jobs(
-        project.run(
-            *project.snakemake_command(target, "-n", "--quiet", "rules", "--configfile", "config/test.yaml")
-        ).stdout
-    )
-    assert found[target] == 1
+def test_collection_targets(project):
+    targets = ("prefetch", "scores", "agreement", "reports", "partial_reports")
+    command = project.snakemake_command(*targets, "-n", "--quiet", "rules", "--configfile", "config/test.yaml")
+    found = jobs(project.run(*command).stdout)
+    assert [found[target] for target in targets] == [1] * len(targets)
 
 
 def test_parsing_imports_nothing_heavy(project):

@@ -117,9 +117,9 @@ def import_everything() -> None:
     for name in IMPORTED:
         import_module(name)
     # in a process of its own: the engine that makes it starts threads, which a fork would lack
-    made = "from lm_validity.pages.page import _vega_bundle; print(_vega_bundle())"
-    bundle = subprocess.run((sys.executable, "-c", made), capture_output=True, text=True, check=True).stdout.strip()
-    import_module("lm_validity.pages.page")._vega_bundle = lambda: bundle
+    made = "import vl_convert; print(vl_convert.javascript_bundle())"
+    bundle = subprocess.run((sys.executable, "-c", made), capture_output=True, text=True, check=True).stdout
+    import_module("vl_convert").javascript_bundle = lambda: bundle
     gc.collect()
     gc.freeze()
 

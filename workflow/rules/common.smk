@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 from snakemake.exceptions import WorkflowError
+from snakemake.logging import logger
 
 try:
     from lm_validity.config.bias_sheets import SOURCE_COLUMNS
@@ -236,7 +237,10 @@ onstart:
 # Of a module, Snakemake runs this only where the other workflow's own `onerror` calls it: <module's name>.onerror().
 onerror:
     written = f"{PLACE}/configuration.json"
-    shell("lm-validity check-cells --configfile {written:q} --after-error || true")
-    shell(
-        "lm-validity partial-reports --without-items --configfile {written:q} || true"
-    )
+    # by the logger: what is printed beside it is lost behind the bars of a terminal
+    for command in ("check-cells --after-error", "partial-reports --without-items"):
+        for line in shell(
+            "lm-validity {command} --configfile {written:q} 2>&1 || true",
+            iterable=True,
+        ):
+            logger.info(line)

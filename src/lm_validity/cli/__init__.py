@@ -18,8 +18,11 @@ UNUSABLE = (
 )  # fmt: skip
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # the error of a write does not say which file it was
 
-# of the extra `cells`; an installation without it has all reports
-CELLS = ("torch", "transformers", "tokenizers", "safetensors", "peft", "accelerate", "datasets", "lm_eval")
+# The extras of packages that a page does without; an installation without any has all reports.
+CELLS = (
+    "torch", "transformers", "tokenizers", "safetensors", "peft", "accelerate", "datasets", "lm_eval", "sklearn"
+)  # fmt: skip
+EXTRAS = {"vl_convert": "figures", "snakemake": "workflow", **dict.fromkeys(CELLS, "cells")}
 
 # what typer raises for a wrong command line; its own module of exceptions is private
 UsageError: type[typer.BadParameter] = typer.BadParameter.__base__  # type: ignore[assignment] # it has all that is asked
@@ -133,11 +136,12 @@ def main() -> None:
     except (InputError, CellError) as error:
         _refuse(error.problem, error.hint)
     except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] not in CELLS:
+        extra = EXTRAS.get((error.name or "").partition(".")[0])
+        if extra is None:
             raise
         _refuse(
             f"this command needs {error.name}, which is not installed.",
-            "install it with its extra: lm-validity[cells], from where you have the package.",
+            f"install it with its extra: lm-validity[{extra}], from where you have the package.",
         )
     except OSError as error:
         if error.errno in FULL:

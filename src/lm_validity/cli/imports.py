@@ -1,19 +1,21 @@
 """`lm-validity import …` and `export …`: result files of other programs into our tables, and back."""
 
+from collections.abc import Callable
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from lm_validity.cli.options import make_group, paths_or_command
+from lm_validity.cli.options import keyword, make_group, paths_or_command, seen_as
 from lm_validity.errors import InputError
+from lm_validity.files import as_written
 from lm_validity.terminal import say
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from lm_validity.tables.formats.score_files import CsvOptions, ImportOptions
+    from lm_validity.tables.formats.score_files import ImportOptions
 
 Choice = TypeVar("Choice", bound=str | None)
 NAME = "FILES..."  # of the command without a name, as the help lists it
@@ -28,140 +30,110 @@ def register(root: typer.Typer) -> None:
     root.add_typer(exports, name="export")
 
 
-# Options of `import` and of `report`
 Output = Annotated[Path, typer.Option(help="Folder for the tables.")]
-Strict = Annotated[bool, typer.Option("--strict", help="Fail if a file would be skipped or a score occurs twice.")]
-ModelNames = Annotated[
-    list[str] | None, typer.Option("--model", help="PATH=NAME: the model's name for a file, or for all in a folder.")
-]
-TokensPerStep = Annotated[
-    float | None, typer.Option(min=1, help="Training tokens per optimizer step, for checkpoints named by steps.")
-]
-FormatName = Annotated[str | None, typer.Option("--format", help="Read the files as this format only.")]
-PathPattern = Annotated[
-    str | None,
-    typer.Option("--path", help="Names from paths: '{model}-{task}.json', '{model}/step_{iteration}', {seed}, ..."),
-]
-Protocol = Annotated[
-    str | None, typer.Option(help="direct or train_before_test: what all files hold (one folder: PROTOCOL=FOLDER).")
-]
-PreparedOn = Annotated[
-    str | None,
-    typer.Option(help="The benchmark whose training set, or the data that, models were prepared on before the test."),
-]
-Groups = Annotated[str, typer.Option(help="keep: a group's own score (MMLU) where it has an error; split: its tasks.")]
-ErrorsFromItems = Annotated[
-    bool, typer.Option("--errors-from-items", help="Standard errors of accuracies from their numbers of items.")
-]
-Columns = Annotated[str, typer.Option(help="model=Model,value=Score,...: which column of a CSV file holds what.")]
-ScoreColumns = Annotated[
-    str,
-    typer.Option("--scores", help="COLUMN,eval/*,FIRST..LAST,...: the columns of a wide CSV table that hold scores."),
-]
-Across = Annotated[str | None, typer.Option(help="benchmarks or models: what the columns of a wide CSV table are.")]
-Percent = Annotated[bool, typer.Option("--percent", help="Scores of CSV files are percentages.")]
-AsIs = Annotated[bool, typer.Option("--as-is", help="Scores of CSV files are neither fractions nor percentages.")]
-RepeatsOf = Annotated[
-    str, typer.Option("--repeats", help="Different scores under one key of a CSV file: refuse, or first.")
-]
-Schema = Annotated[
-    Path | None, typer.Option(help="eval.schema.json of every_eval_ever. Default: the installed package's.")
-]
+
+
+def _option(kind: Any, default: Any, meaning: str, *names: str, **limits: Any) -> tuple[Any, Any]:
+    """An option's annotation and default."""
+    return Annotated[kind, typer.Option(*names, help=meaning, **limits)], default
+
+
+def _flag(meaning: str, name: str) -> tuple[Any, Any]:
+    return _option(bool, None, meaning, name)[0], False
+
+
+# Options of `import` and of `report`
+_OPTIONS = {
+    "model": _option(list[str] | None, None, "PATH=NAME: the model's name for a file, or for all in a folder."),
+    "path": _option(
+        str | None, None, "Names from paths: '{model}-{task}.json', '{model}/step_{iteration}', {seed}, ..."
+    ),
+    "protocol": _option(
+        str | None, None, "direct or train_before_test: what all files hold (one folder: PROTOCOL=FOLDER)."
+    ),
+    "prepared_on": _option(
+        str | None,
+        None,
+        "The benchmark whose training set, or the data that, models were prepared on before the test.",
+    ),
+    "groups": _option(str, "keep", "keep: a group's own score (MMLU) where it has an error; split: its tasks."),
+    "errors_from_items": _flag("Standard errors of accuracies from their numbers of items.", "--errors-from-items"),
+    "tokens_per_step": _option(
+        float | None, None, "Training tokens per optimizer step, for checkpoints named by steps.", min=1
+    ),
+    "format_name": _option(str | None, None, "Read the files as this format only.", "--format"),
+    "strict": _flag("Fail if a file would be skipped or a score occurs twice.", "--strict"),
+    "columns": _option(str, "", "model=Model,value=Score,...: which column of a CSV file holds what."),
+    "scores": _option(str, "", "COLUMN,eval/*,FIRST..LAST,...: the columns of a wide CSV table that hold scores."),
+    "across": _option(str | None, None, "benchmarks or models: what the columns of a wide CSV table are."),
+    "percent": _flag("Scores of CSV files are percentages.", "--percent"),
+    "as_is": _flag("Scores of CSV files are neither fractions nor percentages.", "--as-is"),
+    "repeats": _option(str, "refuse", "Different scores under one key of a CSV file: refuse, or first."),
+    "schema": _option(Path | None, None, "eval.schema.json of every_eval_ever. Default: the installed package's."),
+}
+_OF_CSV = ("columns", "scores", "across", "percent", "as_is", "repeats")
+OF_REPORT = tuple(name for name in _OPTIONS if name != "schema")
+
+
+def takes_options(*names: str, **fixed: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Call a command with `results`, a list of paths without PROTOCOL=, and with `options`: what the import options of
+    these names, and the `fixed` ones, say of the files."""
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        def called(results: list[Path] | Path, **given: Any) -> None:
+            said = {name: given.pop(name) for name in names} | fixed
+            paths, options = _import_options(results if isinstance(results, list) else [results], **said)
+            command(results=paths, options=options, **given)
+
+        return seen_as(command, called, "options", [keyword(name, *_OPTIONS[name]) for name in names])
+
+    return decorate
 
 
 @app.command(NAME)
+@takes_options(*_OPTIONS)
 def of_any_format(
     results: Annotated[
         list[Path], typer.Argument(help="Files, or folders to search for them; PROTOCOL=FOLDER for one protocol's.")
     ],
     output: Output,
-    model: ModelNames = None,
-    path: PathPattern = None,
-    protocol: Protocol = None,
-    prepared_on: PreparedOn = None,
-    groups: Groups = "keep",
-    errors_from_items: ErrorsFromItems = False,
-    tokens_per_step: TokensPerStep = None,
-    format_name: FormatName = None,
-    strict: Strict = False,
-    columns: Columns = "",
-    scores: ScoreColumns = "",
-    across: Across = None,
-    percent: Percent = False,
-    as_is: AsIs = False,
-    repeats: RepeatsOf = "refuse",
-    schema: Schema = None,
+    options: "ImportOptions",
 ) -> None:
     """Turn result files of any known format into scores.parquet and, where there are answers, items.parquet."""
-    _import(
-        results,
-        output,
-        model=model,
-        path=path,
-        protocol=protocol,
-        prepared_on=prepared_on,
-        groups=groups,
-        errors_from_items=errors_from_items,
-        tokens_per_step=tokens_per_step,
-        format_name=format_name,
-        strict=strict,
-        csv=csv_options(columns, scores, across, repeats, percent=percent, as_is=as_is),
-        schema=schema,
-    )
+    _import(results, output, options)
 
 
 @app.command("lm-eval")
+@takes_options("strict", "model", "path", "groups", "tokens_per_step", format_name="lm-eval")
 def lm_eval(
     results: Annotated[list[Path], typer.Argument(help="Result files, or folders to search for them.")],
     output: Output,
-    strict: Strict = False,
-    model: ModelNames = None,
-    path: PathPattern = None,
-    groups: Groups = "keep",
-    tokens_per_step: TokensPerStep = None,
+    options: "ImportOptions",
 ) -> None:
     """Turn lm-eval's own result files and samples into scores.parquet and items.parquet."""
-    _import(
-        results,
-        output,
-        format_name="lm-eval",
-        strict=strict,
-        model=model,
-        path=path,
-        groups=groups,
-        tokens_per_step=tokens_per_step,
-    )
+    _import(results, output, options)
 
 
 @app.command("csv")
+@takes_options(*_OF_CSV, format_name="csv")
 def csv(
-    scores: Annotated[Path, typer.Argument(metavar="FILE", help="CSV or TSV with a header, gzipped or not.")],
+    results: Annotated[Path, typer.Argument(metavar="FILE", help="CSV or TSV with a header, gzipped or not.")],
     output: Output,
-    columns: Columns = "",
-    scores_in: ScoreColumns = "",
-    across: Across = None,
-    percent: Percent = False,
-    as_is: AsIs = False,
-    repeats: RepeatsOf = "refuse",
+    options: "ImportOptions",
 ) -> None:
     """Turn a table of scores into scores.parquet: a score per row, or a column per benchmark or model."""
-    _import(
-        [scores],
-        output,
-        format_name="csv",
-        csv=csv_options(columns, scores_in, across, repeats, percent=percent, as_is=as_is),
-    )
+    _import(results, output, options)  # type: ignore[arg-type] # a list of one
 
 
 @app.command("every-eval-ever")
+@takes_options("strict", "schema", format_name="every_eval_ever")
 def every_eval_ever(
-    files: Annotated[list[Path], typer.Argument(help="Files of every_eval_ever, or folders to search for them.")],
+    results: Annotated[list[Path], typer.Argument(help="Files of every_eval_ever, or folders to search for them.")],
     output: Output,
-    strict: Strict = False,
-    schema: Schema = None,
+    options: "ImportOptions",
 ) -> None:
     """Turn files of every_eval_ever into scores.parquet. Each file is one evaluation of one model."""
-    _import(files, output, format_name="every_eval_ever", strict=strict, schema=schema)
+    _import(results, output, options)
 
 
 @app.command("lm-harmony")
@@ -209,28 +181,18 @@ def pretrain_on_test(
     write_table(read_pretrain_on_test(accuracies), TRIALS, output / "trials.parquet")
 
 
-def _import(results: list[Path], output: Path, **given: Any) -> None:
+def _import(results: list[Path], output: Path, options: "ImportOptions") -> None:
     """Import, and say what was read, where it is, and the command that goes on from there."""
     from lm_validity.tables.formats.import_files import import_files
 
-    paths, options = import_options(results, **given)
-    scores, log = import_files(paths, output, options)
+    scores, log = import_files(results, output, options)
     say(*log.lines(scores), f"Written: {output / 'scores.parquet'}")
     say(f"Pages of these scores: lm-validity report {quote(str(output))} --output report")
 
 
-def import_options(
-    results: list[Path],
-    *,
-    model: list[str] | None = None,
-    protocol: str | None = None,
-    groups: str = "keep",
-    format_name: str | None = None,
-    schema: Path | None = None,
-    csv: "CsvOptions | None" = None,
-    **others: Any,
-) -> "tuple[list[Path], ImportOptions]":
+def _import_options(results: list[Path], **given: Any) -> "tuple[list[Path], ImportOptions]":
     """The paths without PROTOCOL=, and what was said of the files. Raises InputError for values that are not known."""
+    said = {name: default for name, (_, default) in _OPTIONS.items()} | given
     from lm_validity.tables.formats.import_every_eval_ever import find_schema
     from lm_validity.tables.formats.score_files import CsvOptions, ImportOptions
     from lm_validity.tables.schema import PROTOCOLS
@@ -241,38 +203,29 @@ def import_options(
         if before not in PROTOCOLS or result.exists():
             paths.append(result)
             continue
-        place = Path(path).resolve()
+        place = as_written(path)
         if protocols.setdefault(place, before) != before:
             raise InputError(f"{path}: under two protocols.", "give each folder once.")
         paths.append(Path(path))
+    if said["percent"] and said["as_is"]:
+        raise InputError("--percent and --as-is: scores are one or the other.", "leave out one of them.")
     options = ImportOptions(
-        names=_names_of(model or []),
+        names=_names_of(said["model"] or []),
         protocols=protocols,
-        protocol=_one_of("--protocol", protocol, (*PROTOCOLS, None)),
-        split_groups=_one_of("--groups", groups, ("keep", "split")) == "split",
-        format=format_name,
-        schema=None if schema is None else find_schema(schema),
-        csv=csv or CsvOptions(),
-        **others,
+        protocol=_one_of("--protocol", said["protocol"], (*PROTOCOLS, None)),
+        split_groups=_one_of("--groups", said["groups"], ("keep", "split")) == "split",
+        format=said["format_name"],
+        schema=None if said["schema"] is None else find_schema(said["schema"]),
+        csv=CsvOptions(
+            _pairs(said["columns"]),
+            tuple(_split(said["scores"])),
+            _one_of("--across", said["across"], ("benchmarks", "models", None)),
+            "percentages" if said["percent"] else "neither" if said["as_is"] else "fractions",
+            _one_of("--repeats", said["repeats"], ("refuse", "first")),
+        ),
+        **{name: said[name] for name in ("path", "prepared_on", "tokens_per_step", "errors_from_items", "strict")},
     )
     return paths, options
-
-
-def csv_options(
-    columns: str, scores: str, across: str | None, repeats: str, *, percent: bool, as_is: bool
-) -> "CsvOptions":
-    """How CSV files are to be read."""
-    from lm_validity.tables.formats.score_files import CsvOptions
-
-    if percent and as_is:
-        raise InputError("--percent and --as-is: scores are one or the other.", "leave out one of them.")
-    return CsvOptions(
-        _pairs(columns),
-        tuple(_split(scores)),
-        _one_of("--across", across, ("benchmarks", "models", None)),
-        "percentages" if percent else "neither" if as_is else "fractions",
-        _one_of("--repeats", repeats, ("refuse", "first")),
-    )
 
 
 def _names_of(given: list[str]) -> dict[Path, str]:
@@ -282,7 +235,7 @@ def _names_of(given: list[str]) -> dict[Path, str]:
         path, _, name = one.rpartition("=")
         if not path or not name:
             raise InputError(f"--model {one}: not PATH=NAME.", "write a file or folder, '=' and the model's name.")
-        names[Path(path).resolve()] = name
+        names[as_written(path)] = name
     return names
 
 

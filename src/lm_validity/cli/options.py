@@ -3,7 +3,10 @@ that have subcommands."""
 
 import inspect
 import re
+import sys
 from collections.abc import Callable, Iterable
+from importlib.util import find_spec
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, get_origin
 
@@ -56,15 +59,9 @@ def takes_section(name: str, *keys: str, **renamed: str) -> Callable[[Callable[.
                     _below(values, key)[key.rpartition(".")[2]] = word
             command(section=validate(values, f"report {command.__name__}", type(default)), **given)
 
-        own = inspect.signature(command)
-        parameters = [one for one in own.parameters.values() if one.name != "section"]
-        parameters += [_parameter(option, default, key) for option, key in options.items()]
+        added = [_parameter(option, default, key) for option, key in options.items()]
         file = Annotated[Path | None, typer.Option(help="The run's configuration, for all that no option says.")]
-        parameters.append(_keyword("configfile", file))
-        called.__name__, called.__doc__ = command.__name__, command.__doc__
-        called.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
-        called.__annotations__ = {one.name: one.annotation for one in parameters}
-        return called
+        return seen_as(command, called, "section", [*added, keyword("configfile", file)])
 
     return decorate
 
@@ -84,11 +81,24 @@ def _parameter(option: str, section: Section, key: str) -> inspect.Parameter:
     word = ",".join(f"{part:g}" for part in value) if several else value
     kind: Any = str if several else field.annotation
     help_ = f"{field.description} [default: {word}]"
-    return _keyword(option, Annotated[kind | None, typer.Option(f"--{option.replace('_', '-')}", help=help_)])
+    return keyword(option, Annotated[kind | None, typer.Option(f"--{option.replace('_', '-')}", help=help_)])
 
 
-def _keyword(name: str, annotation: Any) -> inspect.Parameter:
-    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+def keyword(name: str, annotation: Any, default: Any = None) -> inspect.Parameter:
+    """A parameter that `seen_as` adds."""
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
+def seen_as(
+    command: Callable[..., None], called: Callable[..., None], name: str, added: list[inspect.Parameter]
+) -> Callable[..., None]:
+    """`called`, which typer sees as `command` with the parameters `added` in place of the one of this name."""
+    own = inspect.signature(command)
+    parameters = [one for one in own.parameters.values() if one.name != name] + added
+    called.__name__, called.__doc__ = command.__name__, command.__doc__
+    called.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
+    called.__annotations__ = {one.name: one.annotation for one in parameters}
+    return called
 
 
 def report_folders(run: Run) -> list[Path]:
@@ -98,6 +108,17 @@ def report_folders(run: Run) -> list[Path]:
     names = [name for study in run.configuration.studies for name in reports_of(study, run.configuration)]
     folders = [run.results / "reports" / name for name in names]
     return [folder for folder in folders if (folder / "page.json").is_file()]
+
+
+def snakemake_command(*arguments: str) -> tuple[str, ...]:
+    """Snakemake's command line. In a terminal, where its logger plugin is installed, a local run shows a bar a rule."""
+    if find_spec("snakemake") is None:
+        raise ModuleNotFoundError(name="snakemake")
+    # what an executor or another profile shows is its own
+    plain = [word for word in arguments if re.match(r"--logger\b|--executor\b|-e\b|--profile=", word)]
+    plain += [name for word, name in pairwise(arguments) if word == "--profile" and Path(name).name != "local"]
+    shown = not plain and sys.stdout.isatty() and sys.stderr.isatty() and find_spec("snakemake_logger_plugin_rich")
+    return (sys.executable, "-m", "snakemake", *arguments, *(("--logger", "rich") if shown else ()))
 
 
 def site_reports(site: Path) -> list[Path]:

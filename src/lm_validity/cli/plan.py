@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from lm_validity.cli.options import DEFAULT, Calibration, Configfile, WholeHelp
+from lm_validity.cli.options import DEFAULT, Calibration, Configfile, WholeHelp, snakemake_command
 from lm_validity.config.load import Run, build_run, load_run, read_values
 from lm_validity.errors import InputError
 from lm_validity.terminal import say
@@ -208,7 +208,9 @@ SUBCOMMANDS: dict[str, Callable[..., int | None]] = {"next": next_round, "run": 
 
 def _check_that_it_runs(options: Iterable[str]) -> None:
     """Raises InputError for the usual options of Snakemake with which it ends well and has computed nothing, before
-    anything is written. Of all others, `_check_counted` and the tables say whether the work was done."""
+    anything is written; ModuleNotFoundError without Snakemake. Of all other options, `_check_counted` and the tables
+    say whether the work was done."""
+    snakemake_command()
     for one in options:
         if one == "--unlock" or one.startswith(("-n", "--dry")):
             raise InputError(
@@ -267,7 +269,7 @@ def _check_counted(run: Run) -> None:
 
 
 def _run_workflow(configfile: Path, *options: str) -> None:
-    code = run_to_its_end((sys.executable, "-m", "snakemake", *options, "--configfile", str(configfile)))
+    code = run_to_its_end(snakemake_command(*options, "--configfile", str(configfile)))
     if code:
         sys.exit(code)
 

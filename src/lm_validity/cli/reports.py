@@ -4,15 +4,18 @@ Reports read tables only, so they also run on published or imported scores."""
 
 from pathlib import Path
 from shlex import quote
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from lm_validity.cli import imports
+from lm_validity.cli.imports import OF_REPORT, takes_options
 from lm_validity.cli.options import make_group, paths_or_command, say_findings, site_reports, takes_section
 from lm_validity.config.load import load_run
 from lm_validity.config.sections import REPORTS, Agreement, Reports, Screening, SignalConventions
 from lm_validity.terminal import say
+
+if TYPE_CHECKING:
+    from lm_validity.tables.formats.score_files import ImportOptions
 
 NAME = "DIR_OR_FILES..."  # of the command without a name, as the help lists it
 app = make_group(
@@ -44,6 +47,7 @@ def register(root: typer.Typer) -> None:
 
 
 @app.command(NAME)
+@takes_options(*OF_REPORT)
 def report_site(
     results: Annotated[
         list[Path],
@@ -53,6 +57,7 @@ def report_site(
         ),
     ],
     output: Annotated[Path, typer.Option(help="Folder for the site.")],
+    options: "ImportOptions",
     models: Annotated[Path | None, typer.Option(help="Models sheet, such as an edited OUTPUT/models.tsv.")] = None,
     benchmarks: Annotated[
         Path | None, typer.Option(help="Benchmarks sheet, such as an edited OUTPUT/benchmarks.tsv.")
@@ -61,22 +66,7 @@ def report_site(
         Path | None,
         typer.Option(help="scores.parquet of other models, which are shown on the benchmarks that both have."),
     ] = None,
-    model: imports.ModelNames = None,
-    path: imports.PathPattern = None,
-    protocol: imports.Protocol = None,
-    prepared_on: imports.PreparedOn = None,
-    groups: imports.Groups = "keep",
-    errors_from_items: imports.ErrorsFromItems = False,
-    tokens_per_step: imports.TokensPerStep = None,
-    format_name: imports.FormatName = None,
-    strict: imports.Strict = False,
-    columns: imports.Columns = "",
-    scores: imports.ScoreColumns = "",
-    across: imports.Across = None,
-    percent: imports.Percent = False,
-    as_is: imports.AsIs = False,
-    repeats: imports.RepeatsOf = "refuse",
-    plan: Annotated[Path | None, typer.Option(help="Plan sheet: cells outside it do not count as missing.")] = None,
+    plan: Plan = None,
     resamples: Annotated[
         int, typer.Option(min=0, help="Resamples for intervals. 0 skips the intervals that need them.")
     ] = REPORTS.resamples,
@@ -84,26 +74,17 @@ def report_site(
     group: GroupsOfModels = None,
 ) -> None:
     """Import results, guess the sheets, and write every report that the data allow as one site."""
+    from lm_validity.pages.figures import can_draw
+    from lm_validity.pages.page import NOT_DRAWN
     from lm_validity.site.report import Given
     from lm_validity.site.report import report_site as write
 
-    paths, options = imports.import_options(
-        results,
-        model=model,
-        path=path,
-        protocol=protocol,
-        prepared_on=prepared_on,
-        groups=groups,
-        errors_from_items=errors_from_items,
-        tokens_per_step=tokens_per_step,
-        format_name=format_name,
-        strict=strict,
-        csv=imports.csv_options(columns, scores, across, repeats, percent=percent, as_is=as_is),
-    )
     agreement = Agreement(groups=tuple(dict.fromkeys(group or ())))
     section = Reports(resamples=resamples)
     given = Given(models, benchmarks, beside, options, section, processes, plan=plan, agreement=agreement)
-    say(*write(paths, output, given))
+    say(*write(results, output, given))
+    if not can_draw():
+        say(NOT_DRAWN)
     say_findings(output, site_reports(output), quote(str(output)))
 
 

@@ -11,10 +11,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lm_validity.cli.options import DEFAULT, Calibration, Configfile, report_folders, say_findings, site_reports
+from lm_validity.cli.options import (
+    DEFAULT,
+    Calibration,
+    Configfile,
+    report_folders,
+    say_findings,
+    site_reports,
+    snakemake_command,
+)
 from lm_validity.config.load import Run, load_run
 from lm_validity.errors import InputError, did_you_mean, first_line
-from lm_validity.terminal import say
+from lm_validity.terminal import say, say_markdown
 from lm_validity.words import count
 
 if TYPE_CHECKING:
@@ -238,7 +246,7 @@ def card(
     else before you score it.
     """
     if not any(name.endswith((".yaml", ".yml")) for name in benchmarks):
-        print("\n".join(_cards(benchmarks, configfile)))
+        say_markdown("\n".join(_cards(benchmarks, configfile)))
         return
     from lm_validity.site.own_task import read_own_task, write_own_report, write_run
 
@@ -275,9 +283,12 @@ def _snakemake(configfile: Path, profile: Path | None, *, dry_run: bool) -> int:
     from lm_validity.template.folder import SHIPPED
 
     workflow, own = SHIPPED / "workflow" / "Snakefile", Path("profiles/local")
-    command = [sys.executable, "-m", "snakemake", "scores", "--snakefile", str(workflow)]
-    command += ["--profile", str(profile or (own if own.is_dir() else SHIPPED / "profiles" / "local"))]
-    command += ["--configfile", str(configfile)]
-    command += ["--dry-run", "--quiet", "rules"] if dry_run else []
+    command = snakemake_command(
+        "scores",
+        *("--snakefile", str(workflow)),
+        *("--profile", str(profile or (own if own.is_dir() else SHIPPED / "profiles" / "local"))),
+        *("--configfile", str(configfile)),
+        *(("--dry-run", "--quiet", "rules") if dry_run else ()),
+    )
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"  # rules start lm-validity by name
     return subprocess.run(command, env={**os.environ, "PATH": path}).returncode

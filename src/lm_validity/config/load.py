@@ -188,6 +188,8 @@ def _read_plan(
 
 def _check_groups(run: Run) -> None:
     """A group needs models of known compute inside and outside; `members` refuses others."""
+    if "agreement" not in run.configuration.studies:
+        return
     rows = [run.models[name] for name in run.agreement_names[0]]
     known = [bool(row.parameters_b and row.tokens_b and row.in_compute_analysis is not False) for row in rows]
     for group in map(parse_group, run.configuration.agreement.groups):

@@ -11,11 +11,15 @@ from typing import Any, TypeAlias
 import altair as alt
 import numpy as np
 import pandas as pd
-import vl_convert
 from altair.utils.schemapi import debug_mode
 
 from lm_validity.errors import InputError
 from lm_validity.files import replace_file, write_text
+
+try:
+    import vl_convert
+except ModuleNotFoundError:  # an installation for pages alone
+    vl_convert = None  # type: ignore[assignment]
 
 # ----------------------------------------------------------------------------------------------------------------------
 # What all figures share: colours, fonts, data, tooltips, and the parameter that links the choice of a family.
@@ -541,6 +545,11 @@ def vega_lite(chart: alt.TopLevelMixin | Spec) -> Spec:
     """The Vega-Lite specification of a chart with the common configuration."""
     spec = chart if isinstance(chart, dict) else chart.to_dict(validate=False)
     return {**spec, "config": {**CONFIG, **{k: v for k, v in spec.get("config", {}).items() if k not in ("view",)}}}
+
+
+def can_draw() -> bool:
+    """Whether charts can be drawn."""
+    return vl_convert is not None
 
 
 def check_address_space() -> None:

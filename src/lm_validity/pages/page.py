@@ -17,7 +17,7 @@ import pandas as pd
 from markupsafe import Markup, escape
 
 from lm_validity.files import replace_file, write_json, write_text
-from lm_validity.pages.figures import Spec, check_address_space, is_empty, label_room, save_figure, vega_lite
+from lm_validity.pages.figures import Spec, can_draw, check_address_space, is_empty, label_room, save_figure, vega_lite
 from lm_validity.results import Row, rows_of
 from lm_validity.summaries import Missing, summary_values
 from lm_validity.words import UNDER, no_scores
@@ -424,7 +424,7 @@ def write_page(page: Page, output: str | Path) -> None:
     """Write the page with its tables and figures under `output`; `index.html` last."""
     output = Path(output)
     _check_names(page)
-    if any(section.figures for section in page.sections):
+    if any(section.figures for section in page.sections) and can_draw():
         check_address_space()
     for section in page.sections:
         for table in section.tables:
@@ -480,11 +480,12 @@ def page_document(page: Page) -> PageDocument:
         "answers": [asdict(answer) for answer in page.answers],
         "findings": [{"sentence": f.sentence, "basis": f.basis, "alarm": f.alarm} for f in page.findings],
         "sections": [section for section in sections if any(section[part] for part in _CONTENT)],
-        "notes": list(page.notes),
+        "notes": [*page.notes, *([] if can_draw() else [NOT_DRAWN])],
         "reasons": list(dict.fromkeys(reason for table in tables for reason in table.get("reasons", {}).values())),
     }
 
 
+NOT_DRAWN = "Figures of folds are left out: vl-convert, which draws them, is not installed (lm-validity[figures])."
 _CONTENT: tuple[Literal["finding", "figures", "tables", "notes"], ...] = ("finding", "figures", "tables", "notes")
 
 
@@ -494,7 +495,7 @@ def _section_document(section: Section) -> SectionDocument:
         "hint": section.hint,
         "finding": section.finding,
         "explanation": section.explanation,
-        "figures": [found for figure in section.figures if (found := _figure_document(figure)) is not None],
+        "figures": [found for figure in section.figures if can_draw() and (found := _figure_document(figure))],
         "tables": [table_document(table) for table in section.tables],
         "notes": list(section.notes),
     }

@@ -136,7 +136,7 @@ def round_values(low: float, high: float, most: int = 10) -> list[float]:
     power = 10.0 ** np.floor(np.log10(least))
     step = next(power * factor for factor in (1, 2, 5, 10) if power * factor >= least * (1 - 1e-9))
     first, last = np.ceil(low / step - 1e-9), np.floor(high / step + 1e-9)
-    return [float(round(place * step, 12)) for place in np.arange(first, last + 1)]
+    return [float(round(place * step, 12)) + 0.0 for place in np.arange(first, last + 1)]
 
 
 def written_points(values: Sequence[float]) -> list[str]:
@@ -146,12 +146,33 @@ def written_points(values: Sequence[float]) -> list[str]:
 
 
 def key(*entries: tuple[str, str]) -> Markup:
-    """A line that explains marks: each a kind (of `dot` and `whisker`, or `zone` for a band) and its words."""
+    """A line that explains marks: each a kind (of `dot` and `whisker`; `zone` and `bar`: bands) and its words."""
     drawn = {kind: line(0, 6, 22, 6, f"{kind} w") + dot(11, 6, kind) for kind, _ in entries}
-    drawn["zone"] = box(0, 1, 22, 10, "zone")
+    drawn |= {"zone": box(0, 1, 22, 10, "zone"), "bar": line(0, 6, 22, 6, "ax thick")}
     entry = Markup('<span><svg viewBox="0 0 22 12" style="width:22px;height:12px" aria-hidden="true">{}</svg>{}</span>')
     spans = Markup("").join(entry.format(drawn[kind], words) for kind, words in entries)
     return Markup('<div class="key">{}</div>').format(spans)
+
+
+def named_rows(
+    label: str,
+    rows: Sequence[tuple[str, float, Sequence[float] | None]],
+    values: Sequence[float],
+    written: Sequence[str],
+    kind: str = "k",
+    dashed: float | None = None,
+) -> Markup:
+    """A panel's picture: a row for each (name, value, interval), above an axis with `values` and what is `written`."""
+    every = [*values, *(value for _, value, _ in rows), *(end for _, _, ends in rows if ends for end in ends)]
+    axis, step = Axis(min(every), max(every), 108, 348), max(100 / len(rows), 12)
+    bottom = 8 + step * len(rows)
+    marks = [ticks(axis, values, 4, bottom, written)]
+    if dashed is not None:
+        marks.append(line(axis(dashed), 4, axis(dashed), bottom, "chance"))
+    for place, (name, value, ends) in enumerate(rows):
+        y = 6 + step * (place + 0.5)
+        marks += [text(0, y + 4, shortened(name, 17), "lab"), estimate(axis, value, ends, y, kind)]
+    return svg(360, bottom + 22, label, *marks)
 
 
 def rug(axis: Axis, values: Sequence[float], top: float, bottom: float, kind: str) -> Markup:

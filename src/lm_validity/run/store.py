@@ -16,7 +16,7 @@ from typing import Any, Generic, NamedTuple
 
 from lm_validity.config.load import Run
 from lm_validity.errors import InputError
-from lm_validity.files import read_json, read_json_or, write_json
+from lm_validity.files import file_sha256, read_json, read_json_or, write_json
 from lm_validity.run.cell import Cell, CellT, CellT_co, label, recipe_hash
 from lm_validity.run.grid import Grid
 from lm_validity.run.rules import read_cell
@@ -339,12 +339,6 @@ def check_read(store: Store, folder: str, name: str) -> Path:
             "run `lm-validity preflight`, then the workflow again: the cell is computed anew.",
         )
     return path
-
-
-def file_sha256(path: Path) -> str:
-    """Hex SHA-256 of a file's bytes."""
-    with open(path, "rb") as handle:
-        return hashlib.file_digest(handle, "sha256").hexdigest()
 
 
 def _files(folder: Path) -> list[str]:

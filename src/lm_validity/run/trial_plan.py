@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field
 
@@ -10,10 +10,7 @@ from lm_validity.config.load import Run
 from lm_validity.config.rows import Positive
 from lm_validity.config.sections import Adapter, BiasSettings, HeadTraining, Prompting, TextTraining
 from lm_validity.run.cell import scale_settings
-
-if TYPE_CHECKING:
-    from lm_validity.run.workspace import Workspace
-
+from lm_validity.run.records import Records
 
 # ----------------------------------------------------------------------------------------------------------------------
 # What the configuration and the sheets say about a batch of trials of the bias study.
@@ -252,21 +249,21 @@ class TrialPlan:
 # From a batch of trials in the grid to the plan of its worker: the configuration and the login node's records.
 
 
-def make_plan(workspace: "Workspace", cell: TrialCell, device: str = "cpu") -> TrialPlan:
+def make_plan(records: Records, cell: TrialCell, device: str = "cpu") -> TrialPlan:
     """The plan of a cell. `device` changes no number beyond rounding and is not in the plan's recipe."""
-    values = plan_values(workspace.run, cell)
+    values = plan_values(records.run, cell)
     pretraining, classification = values.pop("pretraining"), values.pop("classification")
     adapter = pretraining.pop("adapter")
-    point = workspace.language_model_record(cell.model)["checkpoints"]["final"]
+    point = records.language_model_record(cell.model)["checkpoints"]["final"]
     return TrialPlan(
         **values,
         model_path=point["path"],
         model_revision=point["revision"],
         model_digest=point["digest"],
-        data=TaskData.of_record(workspace.trial_task_record(cell.task)),
+        data=TaskData.of_record(records.trial_task_record(cell.task)),
         subsamples=tuple(range(cell.first, cell.last + 1)),
         pretraining=Pretraining(**pretraining, adapter=Adapter(**adapter) if adapter else None),
         classification=Classification(**classification),
-        share_base=shared_sizes(workspace.run, cell),
+        share_base=shared_sizes(records.run, cell),
         device=device,
     )

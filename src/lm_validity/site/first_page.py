@@ -35,7 +35,7 @@ from lm_validity.site.cards.panels import (
     tau_cell,
 )
 from lm_validity.site.cards.values import CardSources, shown
-from lm_validity.site.cards.verdict import NOT_MEASURED, Mark
+from lm_validity.site.cards.verdict import NO, NOT_KNOWN, NOT_MEASURED, PARTLY, YES, Mark
 from lm_validity.site.cards.write import FOLDER, Card, gaps, make_card, write_cards
 from lm_validity.tables.schema import PROTOCOLS
 from lm_validity.tables.sheets import read_models
@@ -241,10 +241,10 @@ class BenchmarkTable:
 
 
 _FILTERS = {
-    ("ranks", "no"): "ranks unlike the others",
-    ("apart", "yes"): "tells similar models apart",
-    ("apart", "no"): "cannot separate most",
-    ("ranks", "not known"): "not known",
+    ("ranks", NO): "ranks unlike the others",
+    ("apart", YES): "tells similar models apart",
+    ("apart", NO): "cannot separate most",
+    ("ranks", NOT_KNOWN): "not known",
 }
 
 
@@ -313,6 +313,7 @@ def _group_cells(columns: Sequence[Column], members: Sequence[Row]) -> list[Cell
         found = [row.cells[place] for row in members]
         values = [cell.sort for cell in found if cell.sort is not None]
         answers = Counter(cell.mark.outcome for cell in found if cell.mark is not None)
+        counts = tuple((answer, answers[answer]) for answer in (YES, PARTLY, NO, NOT_KNOWN) if answers[answer])
         middle = float(np.median(values)) if values else None
         picture, words = Markup(), ""
         if column.scale is not None and values:
@@ -326,7 +327,7 @@ def _group_cells(columns: Sequence[Column], members: Sequence[Row]) -> list[Cell
         elif column.key == "gap" and values:
             ends = [cell.words for cell in found if cell.sort in (min(values), max(values))]
             words = " to ".join(sorted({ends[0], ends[-1]}, key=lambda end: float(end.split()[0])))
-        cells.append(Cell(middle, picture, None, words, tuple(sorted(answers.items()))))
+        cells.append(Cell(middle, picture, None, words, counts))
     return cells
 
 

@@ -167,6 +167,7 @@ def write_own_report(own: OwnTask) -> list[str]:
         splits=_all_splits(own),
         source=f"the run {own.results.name}",
         plan=_plan(own),
+        agreement=settings.agreement,
     )
     lines = report_site([own.folder / "tables"], report, given)
     if merger.missing:

@@ -17,9 +17,10 @@ from lm_validity.config.groups import parse_group
 from lm_validity.config.plan import read_cells
 from lm_validity.config.sections import REPORTS, Agreement, Cards, Reports
 from lm_validity.errors import InputError, nearest
-from lm_validity.files import made_folder, read_json, read_json_or, write_text
+from lm_validity.files import as_written, made_folder, read_json, read_json_or, write_text
 from lm_validity.pages import figures
-from lm_validity.pages.page import Figure, Finding, Page, Section, Table, write_page
+from lm_validity.pages.page import Answer, Figure, Finding, Page, Section, Table, write_page
+from lm_validity.pages.svg import Axis, rug, shortened, svg, text, ticks
 from lm_validity.site.cards.values import CardSources
 from lm_validity.site.cards.write import FOLDER as CARDS
 from lm_validity.site.first_page import build_site
@@ -66,30 +67,30 @@ def gather(paths: Iterable[str | Path], folder: Path, options: ImportOptions) ->
     or selections, different scores of one thing in two tables, and as `import_files` does.
     """
     tables, results = _sorted_out(paths)
-    found = Gathered()
+    gathered = Gathered()
     own = tables.get("scores", [])
     for path in own:
-        if any(place in (path.resolve(), *path.resolve().parents) for place in options.protocols):
+        if options.protocols.keys() & {as_written(path), *as_written(path).parents}:
             raise InputError(f"{path}: a table of ours says the protocol of each score.", "leave out PROTOCOL=.")
-    frames = [_own_scores(path, found.lines) for path in own]
+    frames = [_own_scores(path, gathered.lines) for path in own]
     for path in own:
-        found.facts = {**found.facts, **_facts_beside(path)}
+        gathered.facts = {**gathered.facts, **_facts_beside(path)}
     for kind in ("items", "trials", "selections"):
         if kind in tables:
-            setattr(found, kind, _only(kind, tables[kind]))
+            setattr(gathered, kind, _only(kind, tables[kind]))
     if results:
         scores, log = import_files(results, folder, options)
         frames.append(scores)
-        found.lines += log.lines(scores)
-        found.facts, found.groups = {**found.facts, **log.facts}, log.groups
+        gathered.lines += log.lines(scores)
+        gathered.facts, gathered.groups = {**gathered.facts, **log.facts}, log.groups
         if log.items:
-            found.items = _only("items", [*([found.items] if found.items else []), folder / "items.parquet"])
+            gathered.items = _only("items", [*([gathered.items] if gathered.items else []), folder / "items.parquet"])
     if any(map(len, frames)):
-        found.scores = _joined(frames, [*map(str, own), "the files"], found.lines)
-        write_table(found.scores, SCORES, folder / "scores.parquet")
-    elif frames and not (found.items or found.trials):
+        gathered.scores = _joined(frames, [*map(str, own), "the files"], gathered.lines)
+        write_table(gathered.scores, SCORES, folder / "scores.parquet")
+    elif frames and not (gathered.items or gathered.trials):
         raise InputError(f"{own[0]}: no rows.", "give a table with scores.")
-    return found
+    return gathered
 
 
 def _facts_beside(path: Path) -> dict[str, dict[str, Any]]:
@@ -119,9 +120,9 @@ def _sorted_out(paths: Iterable[str | Path]) -> tuple[dict[str, list[Path]], lis
     results = []
     for path in map(Path, paths):
         own = _tables_in(path) if path.is_dir() else [path] if path.is_file() and path.suffix == ".parquet" else []
-        kinds = {one: kind for one in own if (kind := table_kind(one))}
-        for one, kind in kinds.items():
-            tables.setdefault(kind, []).append(one)
+        kinds = {table: kind for table in own if (kind := table_kind(table))}
+        for table, kind in kinds.items():
+            tables.setdefault(kind, []).append(table)
         if not kinds:
             results.append(path)
     return tables, results
@@ -182,7 +183,7 @@ class Job:
 
 
 def choose_reports(
-    found: Gathered,
+    gathered: Gathered,
     sheets: tuple[pd.DataFrame, pd.DataFrame] | None,
     folder: Path,
     section: Reports,
@@ -197,7 +198,7 @@ def choose_reports(
     jobs: list[Job] = []
     absent: dict[str, str] = {}
     scores, models, benchmarks = (folder / name for name in ("scores.parquet", "models.tsv", "benchmarks.tsv"))
-    if found.scores is None or sheets is None:
+    if gathered.scores is None or sheets is None:
         absent |= dict.fromkeys(("agreement", "factors", "signal"), "there are no scores of models.")
     else:
         reason = _too_few(pd.read_parquet(scores), *sheets)
@@ -206,24 +207,24 @@ def choose_reports(
             absent |= {"agreement": reason, "factors": reason}
         else:
             planned = options | {"plan": plan}
-            more = planned | {"items": found.items, "selections": found.selections}
+            more = planned | {"items": gathered.items, "selections": gathered.selections}
             jobs.append(Job("agreement", folder / "agreement", (scores, models, benchmarks), more))
             jobs.append(Job("factors", folder / "factors", (scores, models, benchmarks), planned))
             if agreement is not None and agreement.groups:
                 asked = {"section": agreement, "plan": plan}
                 jobs.append(Job("readiness", folder / "readiness", (scores, models, benchmarks), asked))
-        if _most_checkpoints(found.scores) >= LEAST_CHECKPOINTS:
-            more = options | {"benchmarks": benchmarks, "items": found.items}
+        if _most_checkpoints(gathered.scores) >= LEAST_CHECKPOINTS:
+            more = options | {"benchmarks": benchmarks, "items": gathered.items}
             jobs.append(Job("signal", folder / "signal", (scores, models), more))
         else:
             absent["signal"] = f"no model has scores at {LEAST_CHECKPOINTS} points of its training."
-        if found.items is not None:
+        if gathered.items is not None:
             more = {"benchmarks": benchmarks, "models": models}
-            jobs.append(Job("items", folder / "items", (scores, found.items), more))
-    if found.items is None:
+            jobs.append(Job("items", folder / "items", (scores, gathered.items), more))
+    if gathered.items is None:
         absent["items"] = "there is no table of answers item by item (items.parquet, samples_*.jsonl)."
-    if found.trials is not None:
-        jobs.append(Job("bias", folder / "bias", (found.trials,)))
+    if gathered.trials is not None:
+        jobs.append(Job("bias", folder / "bias", (gathered.trials,)))
     else:
         absent["bias"] = "there is no table of trials (trials.parquet)."
     return jobs, absent
@@ -350,6 +351,7 @@ def beside_page(beside: Beside, scores: Path, models: pd.DataFrame, benchmarks: 
         "beside",
         "Your models beside the others",
         findings=[*_place_findings(places), against],
+        answers=[_place_answer(places)] if len(places) else (),
         sections=[
             Section(
                 "Scores by benchmark",
@@ -369,12 +371,32 @@ def beside_page(beside: Beside, scores: Path, models: pd.DataFrame, benchmarks: 
     )
 
 
+def _place_answer(places: pd.DataFrame) -> Answer:
+    """A row for each own model, at most seven, with a tick at its place on each benchmark."""
+    shares = (places["place"] - 1) / (places["of"] - 1).clip(lower=1)
+    models = list(places.groupby("model")["place"].median().sort_values().index)[:7]
+    axis, step = Axis(0, 1, 120, 372), 104 / len(models)
+    marks = [ticks(axis, (0, 0.5, 1), 4, 108, ("first", "middle", "last"))]
+    for place, model in enumerate(models):
+        y = 4 + step * (place + 0.5)
+        marks.append(text(0, y + 4, shortened(model, 18), "lab"))
+        marks.append(rug(axis, shares[places["model"] == model].tolist(), y - 6, y + 6, "k"))
+    best, worst = (places.loc[find(places["place"] / places["of"])] for find in (pd.Series.idxmin, pd.Series.idxmax))
+    ends = f"place {best['place']} of {best['of']} on {best['benchmark']}"
+    picture = svg(380, 132, f"Places of {count(len(models), 'model')} of yours; the best is {ends}.", *marks)
+    sentence = f"{best['model']} is best with {ends}."
+    if len(models) == 1 and len(places) > 1:
+        sentence = f"{best['model']} has place {best['place']} of {best['of']} at best and {worst['place']} at worst."
+    basis = f"A tick for each of {count(places['benchmark'].nunique(), 'benchmark')}. Noise is not taken into account."
+    return Answer("Where do your models stand?", sentence, picture, basis=basis, link="All places")
+
+
 def _place_findings(places: pd.DataFrame) -> list[Finding]:
     """A sentence for each own model: where it stands highest and where lowest."""
     findings = []
     for model, own in places.groupby("model", sort=False):
-        highest, lowest = (own.loc[found(own["place"] / own["of"])] for found in (pd.Series.idxmin, pd.Series.idxmax))
-        ends = [f"{one['place']} of {one['of']} models on {one['benchmark']}" for one in (highest, lowest)]
+        highest, lowest = (own.loc[find(own["place"] / own["of"])] for find in (pd.Series.idxmin, pd.Series.idxmax))
+        ends = [f"{row['place']} of {row['of']} models on {row['benchmark']}" for row in (highest, lowest)]
         others = f" at best and {ends[1]} at worst" if len(own) > 1 else ""
         basis = (
             f"Places on {count(len(own), 'benchmark')}, as scored: noise is not taken into account." if others else ""
@@ -506,13 +528,13 @@ def report_site(paths: Iterable[str | Path], output: str | Path, given: Given) -
     ):
         folder = Path(name) / "site"
         folder.mkdir()
-        found = gather(paths, folder, given.options)
-        lines = [*found.lines]
+        gathered = gather(paths, folder, given.options)
+        lines = [*gathered.lines]
         beside: Beside | None = None
         sheets: tuple[pd.DataFrame, pd.DataFrame] | None = None
-        if found.scores is not None:
-            scores, beside = add_beside(found.scores, given.beside)
-            sheets, notes = _sheets(scores, found, given, folder)
+        if gathered.scores is not None:
+            scores, beside = add_beside(gathered.scores, given.beside)
+            sheets, notes = _sheets(scores, gathered, given, folder)
             if given.options.errors_from_items and "n_items" in sheets[1]:
                 items = scores["n_items"].fillna(scores["benchmark"].map(sheets[1].set_index("benchmark")["n_items"]))
                 scores, number = with_item_errors(scores, items)
@@ -521,7 +543,7 @@ def report_site(paths: Iterable[str | Path], output: str | Path, given: Given) -
                 )
             write_table(with_tokens(scores, sheets[0]), SCORES, folder / "scores.parquet")
             lines += [*guess_lines(*sheets), *notes]
-        lines += _write_reports(found, beside, sheets, given, folder)
+        lines += _write_reports(gathered, beside, sheets, given, folder)
         for path, name in ((given.models, MODELS), (given.benchmarks, BENCHMARKS)):
             if path is not None and path.resolve() == (output / name).resolve():
                 shutil.copyfile(path, folder / name)  # the reader's own file stays as it is
@@ -530,10 +552,14 @@ def report_site(paths: Iterable[str | Path], output: str | Path, given: Given) -
 
 
 def _write_reports(
-    found: Gathered, beside: Beside | None, sheets: tuple[pd.DataFrame, pd.DataFrame] | None, given: Given, folder: Path
+    gathered: Gathered,
+    beside: Beside | None,
+    sheets: tuple[pd.DataFrame, pd.DataFrame] | None,
+    given: Given,
+    folder: Path,
 ) -> list[str]:
     """Every report that the data allow and the site of them; a line for each that they do not allow."""
-    jobs, absent = choose_reports(found, sheets, folder, given.section, given.plan, given.agreement)
+    jobs, absent = choose_reports(gathered, sheets, folder, given.section, given.plan, given.agreement)
     written, failed = run_reports(jobs, given.processes)
     absent |= failed
     if not written:
@@ -544,11 +570,13 @@ def _write_reports(
         write_page(beside_page(beside, folder / "scores.parquet", *sheets), folder / "beside")
         pages.append(folder / "beside")
     if sheets is not None:
-        write_page(data_page(pd.read_parquet(folder / "scores.parquet"), *sheets, found.lines, absent), folder / "data")
+        write_page(
+            data_page(pd.read_parquet(folder / "scores.parquet"), *sheets, gathered.lines, absent), folder / "data"
+        )
         pages.append(folder / "data")
     cards = None
-    if found.scores is not None:
-        tables = (folder / "scores.parquet", folder / BENCHMARKS, pages, folder / MODELS, found.items)
+    if gathered.scores is not None:
+        tables = (folder / "scores.parquet", folder / BENCHMARKS, pages, folder / MODELS, gathered.items)
         cards = CardSources(*tables, given.splits, given.cards, given.source)
     build_site(pages, folder, cards=cards)
     return [f"No {name} report: {reason}" for name, reason in absent.items()]
@@ -561,10 +589,10 @@ def _hint(jobs: list[Job], given: Given) -> str:
 
 
 def _sheets(
-    scores: pd.DataFrame, found: Gathered, given: Given, folder: Path
+    scores: pd.DataFrame, gathered: Gathered, given: Given, folder: Path
 ) -> tuple[tuple[pd.DataFrame, pd.DataFrame], list[str]]:
     """The sheets given, guesses where none is; written into `folder`. Models that a given sheet lacks are guessed."""
-    models, benchmarks = guess_models(scores, found.facts), guess_benchmarks(scores, found.groups)
+    models, benchmarks = guess_models(scores, gathered.facts), guess_benchmarks(scores, gathered.groups)
     groups = [parse_group(text) for text in given.agreement.groups]
     decided, notes = list[str](), list[str]()
     if given.models is not None:

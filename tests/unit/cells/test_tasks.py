@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 import datasets
+import huggingface_hub
 import lm_eval
 import pytest
 from lm_eval.tasks import TaskManager
@@ -119,6 +120,7 @@ def test_a_task_that_draws_from_the_process_has_lm_evals_order(tmp_path, monkeyp
         assert random.getstate() == state
         build_task("own_gpqa", record.path)  # leaves its own order beside the data set
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "empty")
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)  # the dummy asks for a tokenizer
     manager = TaskManager(include_path=str(tmp_path), include_defaults=False)
     found = lm_eval.simple_evaluate("dummy", tasks=["own_gpqa"], task_manager=manager, bootstrap_iters=0)
     theirs = "".join(sample["doc"]["answer"][1] for sample in found["samples"]["own_gpqa"])

@@ -368,8 +368,8 @@ def check(folder: Path, number: int, monkeypatch, capsys) -> int:
 
 @pytest.fixture(autouse=True)
 def undrawn(monkeypatch):
-    monkeypatch.setattr("lm_validity.pages.figures.vl_convert.vegalite_to_svg", lambda spec: "<svg/>")
-    monkeypatch.setattr("lm_validity.pages.figures.vl_convert.svg_to_pdf", lambda svg: b"%PDF")
+    monkeypatch.setattr("vl_convert.vegalite_to_svg", lambda spec: "<svg/>")
+    monkeypatch.setattr("vl_convert.svg_to_pdf", lambda svg: b"%PDF")
 
 
 def run(numbers: range, folder: Path, monkeypatch, capsys) -> None:

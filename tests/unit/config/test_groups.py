@@ -87,8 +87,8 @@ def test_a_group_without_two_sides_is_refused(sheet, text, change, word):
 def test_the_groups_of_a_configuration_are_checked_before_the_run(sheet, tmp_path):
     (tmp_path / "benchmarks.tsv").write_text("benchmark\narc_easy\n")
 
-    def load(*groups):
-        values = {"name": "r", "models": str(sheet), "benchmarks": str(tmp_path / "benchmarks.tsv")}
+    def load(*groups, **more):
+        values = more | {"name": "r", "models": str(sheet), "benchmarks": str(tmp_path / "benchmarks.tsv")}
         (tmp_path / "run.yaml").write_text(yaml.safe_dump(values | {"agreement": {"groups": list(groups)}}))
         return load_run(tmp_path / "run.yaml")
 
@@ -101,3 +101,4 @@ def test_the_groups_of_a_configuration_are_checked_before_the_run(sheet, tmp_pat
     ]:
         with pytest.raises(InputError, match=problem):  # without the group, its column is an unknown one
             load(*groups)
+    assert load("merged", "family=nobody", studies=["signal"]).models  # which asks of no group

@@ -25,7 +25,7 @@ from lm_validity.pages.page import (
     write_html,
     write_page,
 )
-from lm_validity.pages.svg import dot, line, svg
+from lm_validity.pages.svg import dot, line, named_rows, round_values, svg, written_points
 from lm_validity.summaries import Missing
 
 NAMES = [f"a benchmark of number {number}" for number in range(65)]
@@ -229,3 +229,22 @@ def test_names_below_bars_are_upright_only_where_they_have_room(name, upright):
     chart = figures.grouped_bars(frame, x="benchmark", value="tau", title="t", x_order=names, tooltip=[])
     angles = re.findall(r'"labelAngle": (-?\d+)', json.dumps(figures.vega_lite(chart)))
     assert angles and all((angle == "0") == upright for angle in angles)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "most", "values", "written"),
+    [
+        (-0.0147, 0.0149, 8, [-0.01, -0.005, 0.0, 0.005, 0.01], ["−1.0", "−0.5", "0", "+0.5", "+1.0"]),
+        (-0.02, 0.16, 6, [0.0, 0.05, 0.1, 0.15], ["0", "+5", "+10", "+15"]),
+        (0.0, 0.0, 5, [0.0], ["0"]),
+    ],
+)
+def test_an_axis_has_round_numbers_with_as_many_digits_as_they_need(low, high, most, values, written):
+    assert round_values(low, high, most) == pytest.approx(values) and len(values) <= most
+    assert written_points(round_values(low, high, most)) == written
+
+
+def test_a_panel_of_rows_holds_values_and_intervals_beyond_its_axis():
+    drawn = named_rows("two rows", [("a", 0.4, (0.1, 0.9)), ("b", 2.0, None)], (0.0, 1.0), ("0", "1"), dashed=0.5)
+    places = [float(x) for x in re.findall(r'<circle cx="([0-9.]+)"', drawn)]
+    assert places == [156.0, 348.0] and len(re.findall(r'class="k w"', drawn)) == 1  # from 108 to 348 pixels

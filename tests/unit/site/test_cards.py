@@ -54,8 +54,8 @@ LIMITS = Cards()
 def undrawn():
     """The figures' files are looked at elsewhere: drawing them takes most of the time."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("lm_validity.pages.figures.vl_convert.vegalite_to_svg", lambda spec: "<svg/>")
-        patch.setattr("lm_validity.pages.figures.vl_convert.svg_to_pdf", lambda svg: b"%PDF")
+        patch.setattr("vl_convert.vegalite_to_svg", lambda spec: "<svg/>")
+        patch.setattr("vl_convert.svg_to_pdf", lambda svg: b"%PDF")
         yield
 
 

@@ -1,6 +1,7 @@
 """A site's first page: what its table says is what the cards say; which answers it shows; what it weighs."""
 
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import numpy as np
@@ -10,7 +11,8 @@ import pytest
 from lm_validity.config.sections import Reports
 from lm_validity.pages.page import Answer, Page, page_document, write_page
 from lm_validity.pages.svg import decimal, svg
-from lm_validity.site.cards.values import CardSources
+from lm_validity.site.cards.values import CardSources, measured
+from lm_validity.site.cards.verdict import NOT_KNOWN, YES, make_verdict
 from lm_validity.site.cards.write import make_card
 from lm_validity.site.first_page import benchmark_table, build_site, chosen_answers
 from lm_validity.studies.agreement.report import report_agreement
@@ -72,8 +74,8 @@ def made(tmp_path_factory):
     pd.DataFrame(sheet).to_csv(folder / "b.csv", index=False)
     paths = [folder / name for name in ("scores.parquet", "m.csv", "b.csv")]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("lm_validity.pages.figures.vl_convert.vegalite_to_svg", lambda spec: "<svg/>")
-        patch.setattr("lm_validity.pages.figures.vl_convert.svg_to_pdf", lambda svg: b"%PDF")
+        patch.setattr("vl_convert.vegalite_to_svg", lambda spec: "<svg/>")
+        patch.setattr("vl_convert.svg_to_pdf", lambda svg: b"%PDF")
         report_agreement(*paths, folder / "agreement", section=Reports(resamples=30))
         report_signal(*paths[:2], folder / "signal", benchmarks=paths[2], section=Reports(resamples=30))
     answer = Answer("Is it true?", "Yes: **1**", svg(380, 132, "1, 95%: 0 to 2"))
@@ -142,6 +144,36 @@ def test_labels_of_a_panel_do_not_overlap(made):
                 for left_too, right_too, y_too, other in boxes[:place]:
                     apart = right <= left_too or right_too <= left or abs(y - y_too) >= 10
                     assert apart, (panel.question, words, other)
+
+
+def test_more_than_40_benchmarks_stand_in_groups(tmp_path):
+    """By how their names begin, else by category; a group says how many of its benchmarks have each answer."""
+    names = [f"mmlu_{place}" for place in range(38)] + ["math:a", "math:b", "one", "two", "three"]
+    frame = pd.DataFrame(
+        [(model, name, 0.5) for name in names for model in "xyz"], columns=["model", "benchmark", "value"]
+    )
+    frame = frame.assign(protocol="direct", split="test", metric="acc", selected=True, checkpoint="final")
+    write_table(frame, SCORES, tmp_path / "scores.parquet")
+    categories = [None] * 38 + ["numbers", "numbers", "words", "words", None]
+    sheet = pd.DataFrame({"benchmark": names, "metric": "acc", "category": categories})
+    sheet.to_csv(tmp_path / "b.csv", index=False)
+    sources = CardSources(tmp_path / "scores.parquet", tmp_path / "b.csv", [])
+    agrees, wavers = measured("tau", "direct", 0.6, (0.55, 0.65)), measured("tau", "direct", 0.4, (0.3, 0.6))
+    cards = []
+    for place, name in enumerate(names):
+        card = make_card(sources, name)
+        values = {**card.values, "tau.direct": agrees if place < 30 else wavers}
+        cards.append(replace(card, values=values, verdict=make_verdict(values, sources.settings)))
+    table = benchmark_table(sources, cards, dict(zip(names, names, strict=True)))
+    assert [column.key for column in table.columns] == ["ranks"]  # scores are left to the cards
+    groups = {row.group: row for row in table.rows if row.members}
+    assert {name: row.members for name, row in groups.items()} == {"mmlu": 38, "numbers": 2, "words": 2}
+    assert groups["mmlu"].cells[0].counts == ((YES, 30), (NOT_KNOWN, 8)) and groups["mmlu"].cells[0].sort == 0.6
+    places = [row.name for row in table.rows]
+    assert places[:2] == ["mmlu", "mmlu_0"] and places[38] == "mmlu_37"
+    inside = {row.name: row.group for row in table.rows}
+    assert (inside["math:a"], inside["one"], inside["three"]) == ("numbers", "words", "")
+    assert [filter_ for filter_, _ in table.filters] == ["ranks:not known"]
 
 
 def test_three_answers_the_first_of_each_study_before_any_second():

@@ -24,8 +24,8 @@ TASKS = ("arc_easy", "boolq", "piqa", "sciq")
 @pytest.fixture(autouse=True)
 def undrawn(monkeypatch):
     """The figures' files are looked at elsewhere: drawing them takes a fifth of the time."""
-    monkeypatch.setattr("lm_validity.pages.figures.vl_convert.vegalite_to_svg", lambda spec: "<svg/>")
-    monkeypatch.setattr("lm_validity.pages.figures.vl_convert.svg_to_pdf", lambda svg: b"%PDF")
+    monkeypatch.setattr("vl_convert.vegalite_to_svg", lambda spec: "<svg/>")
+    monkeypatch.setattr("vl_convert.svg_to_pdf", lambda svg: b"%PDF")
 
 
 def put_results(folder, models: int = 4, steps: tuple[int, ...] = (), tasks=TASKS) -> None:
@@ -211,7 +211,10 @@ def test_published_models_beside_a_readers_own(tmp_path):
     for row in places.itertuples():
         assert row.place == 1 + (scores[row.benchmark] > 0.47).sum() and row.of == 5
         assert row.next_better_score == scores[row.benchmark][scores[row.benchmark] > 0.47].min()
-    finding = json.loads((tmp_path / "out" / "beside" / "page.json").read_text())["findings"][0]["sentence"]
+    page = json.loads((tmp_path / "out" / "beside" / "page.json").read_text())
+    (answer,) = page["answers"]
+    assert f"place {places['place'].min()} of 5" in answer["sentence"] and answer["svg"].count("rug") == 3
+    finding = page["findings"][0]["sentence"]
     assert f"place {places['place'].min()} of 5" in finding and f"{places['place'].max()} of 5" in finding
 
 

@@ -156,6 +156,16 @@ def test_other_scores_under_one_name_are_a_conflict(tmp_path, other, pattern):
     )
 
 
+def test_folders_in_conflict_have_one_way_apart(tmp_path):
+    for place, model, accuracy in ((p, m, a) for p, a in (("base", 0.1), ("tuned", 0.2)) for m in ("a", "b")):
+        put(tmp_path / place / f"{model}.json", result(model, accuracy))
+    with pytest.raises(InputError, match="2 scores with different values") as refused:
+        read(tmp_path)
+    assert refused.value.hint.count("--path") == refused.value.hint.count("direct=") == 1
+    (pattern,) = re.findall(r"--path '(\S+)'", refused.value.hint)
+    assert set(read(tmp_path, path=pattern)[0]["model"]) == {"base", "tuned"}
+
+
 def test_equal_scores_of_two_files_are_one(tmp_path):
     put(tmp_path / "first.json", result("/x/base/a", 0.1))
     for difference in (1e-12, 0.00009):  # of a standard error of 0.01 one hundredth is 0.0001
@@ -184,6 +194,19 @@ def test_two_folders_of_two_protocols(tmp_path):
         reports.app, [command[0], command[0].replace("direct", "train_before_test"), *command[2:], "o"]
     )
     assert isinstance(wrong.exception, InputError) and "two protocols" in wrong.exception.problem
+
+
+def test_links_keep_their_own_names(tmp_path):
+    """As a hub's cache has them: what they lead to is in another folder, under another name."""
+    for place, accuracy in (("base", 0.1), ("tuned", 0.2)):
+        put(tmp_path / "blobs" / place, result("", accuracy))
+        (tmp_path / place / "org__a").mkdir(parents=True)
+        (tmp_path / place / "org__a" / "results.json").symlink_to(tmp_path / "blobs" / place)
+    protocols = {tmp_path / "base": "direct", tmp_path / "tuned": "train_before_test"}
+    log = ImportLog()
+    scores = read_files(protocols, ImportOptions(protocols=protocols), log)
+    assert scores.set_index("protocol")["value"].to_dict() == {"direct": 0.1, "train_before_test": 0.2}
+    assert set(scores["model"]) == {"org/a"}
 
 
 def test_only_its_own_training_set_makes_a_benchmark_train_before_test(tmp_path):

@@ -1,8 +1,12 @@
 """Merging: what the tables say about a checkpoint."""
 
-import pytest
+import shutil
 
-from lm_validity.config.load import build_run
+import pandas as pd
+import pytest
+from tests.unit.monitor.conftest import MADE_UP, run_all
+
+from lm_validity.config.load import build_run, load_run
 from lm_validity.run.cell import BenchmarkCell
 from lm_validity.tables.merge import Merger
 
@@ -42,3 +46,15 @@ def test_rows_have_the_number_of_examples_of_the_sheet(tmp_path, monkeypatch):
     merger = Merger(run, partial=True)
     cells = [BenchmarkCell("evaluate_model", "a", name, "final", "plain", split="test") for name in ("quiz", "other")]
     assert [merger._key(cell)["num_fewshot"] for cell in cells] == [5, 0]
+
+
+def test_of_several_prompts_the_chosen_one_counts(tmp_path, monkeypatch):
+    shutil.copytree(MADE_UP, tmp_path / "replay")
+    monkeypatch.chdir(tmp_path)
+    run = load_run("replay/replay.yaml")
+    run_all(run)
+    Merger(run).write_scores(tmp_path)
+    scores = pd.read_parquet(tmp_path / "scores.parquet")
+    direct = scores[(scores["protocol"] == "direct") & (scores["split"] == "test")]
+    groups = direct.groupby(["model", "benchmark", "metric"])
+    assert (groups["prompt"].nunique() == 2).any() and (groups["selected"].sum() == 1).all()

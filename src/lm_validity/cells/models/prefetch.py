@@ -22,8 +22,8 @@ from safetensors import SafetensorError
 from lm_validity.config.rows import split_revision
 from lm_validity.config.sheets import FINAL, Checkpoint, Model
 from lm_validity.errors import PREFETCH, CellError, InputError, Problem
+from lm_validity.files import file_sha256
 from lm_validity.run.rehearsals import HubModel, why_not_causal
-from lm_validity.run.store import file_sha256
 from lm_validity.run.weights import INDEX, WHOLE, weight_names
 
 # ----------------------------------------------------------------------------------------------------------------------

@@ -37,8 +37,8 @@ from lm_validity.cells.lm_eval_internals import (
 from lm_validity.cells.models.provenance import errors_only
 from lm_validity.config.sheets import OUTPUT_TYPES
 from lm_validity.errors import InputError, first_line, nearest
+from lm_validity.files import file_sha256
 from lm_validity.run.scoring import code_file, draws_at_random, python_files
-from lm_validity.run.store import file_sha256
 
 # ----------------------------------------------------------------------------------------------------------------------
 # Groups and tags of lm-eval tasks as one benchmark: which tasks they name, and their documents in one order.

@@ -215,13 +215,15 @@ def less_memory(base: torch.nn.Module, *, layers: bool) -> Iterator[None]:
     square of a text, and which is what architectures get that need more than torch's own attention (Gemma 2's
     soft-capping).
     """
-    with _layers_recomputed(base) if layers else _attention_recomputed(base):
+    with layers_recomputed(base) if layers else _attention_recomputed(base):
         yield
 
 
 @contextlib.contextmanager
-def _layers_recomputed(base: torch.nn.Module) -> Iterator[None]:
-    """transformers' own switch works only in training mode, in which some layers (OPT's, Falcon's) drop out residuals
+def layers_recomputed(base: torch.nn.Module) -> Iterator[None]:
+    """Every layer of the model keeps its input only, and no hook stays.
+
+    transformers' own switch works only in training mode, in which some layers (OPT's, Falcon's) drop out residuals
     by the process's random numbers. Adapters are the only dropout there is, so each layer stays as it is and its
     `forward` is called by way of torch's checkpoint."""
     layers = [module for module in base.modules() if isinstance(module, GradientCheckpointingLayer)]

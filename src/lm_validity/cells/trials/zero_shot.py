@@ -1,17 +1,17 @@
 """Trials that classify by prompting."""
 
 import copy
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
-import transformers
 
 from lm_validity.cells.models.scorer import in_batches
+from lm_validity.cells.training.loop import layers_recomputed
 from lm_validity.cells.trials.data import SHARED_ROWS, Batch, Task, next_tokens, padded
 from lm_validity.cells.trials.training import Arm, ResidentModel, Schedule, TrialCounters, train
 from lm_validity.errors import CellError
@@ -134,8 +134,7 @@ class ZeroShotTrials:
         )
         with (
             self.model.adapting(seed) as position,
-            # after the adapter, with which PEFT would put a hook on the embeddings that nobody takes off
-            _checkpointing(self.model.lm, wanted=settings.gradient_checkpointing),
+            layers_recomputed(self.model.lm) if settings.gradient_checkpointing else nullcontext(),
         ):
 
             def make_batch(examples: np.ndarray) -> Batch:
@@ -311,16 +310,3 @@ class ZeroShotTrials:
     def _forget_training(self) -> None:
         self.model.reset()
         self.counters.resets += 1
-
-
-@contextmanager
-def _checkpointing(lm: transformers.PreTrainedModel, *, wanted: bool) -> Iterator[None]:
-    """Recompute activations in the backward pass inside the block."""
-    if wanted:
-        lm.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-    try:
-        yield
-    finally:
-        if wanted:
-            lm.gradient_checkpointing_disable()
-            lm.disable_input_require_grads()  # its hook on the embeddings

@@ -8,7 +8,7 @@ pydantic and PyYAML only: the Snakefile asks at parse time.
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, NamedTuple, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, Literal, NamedTuple, Protocol, TypeVar
 
 from lm_validity.config.bias_sheets import LanguageModel
 from lm_validity.config.load import Run
@@ -16,9 +16,7 @@ from lm_validity.config.sections import SizeClass
 from lm_validity.config.sheets import Model
 from lm_validity.run.cell import Cell, CellT, Job, models_of
 from lm_validity.run.participants import Participants, size_class
-
-if TYPE_CHECKING:
-    from lm_validity.run.workspace import Workspace
+from lm_validity.run.records import Records
 
 LEAST_MINUTES = 5
 
@@ -122,12 +120,12 @@ class Rule(ABC, Generic[CellT, RowT]):
         """Jobs of a rule with equal keys have equal settings, so that they are described once."""
         return job
 
-    def recipe(self, workspace: "Workspace", cell: CellT) -> dict[str, Any]:
+    def recipe(self, records: Records, cell: CellT) -> dict[str, Any]:
         """Everything that determines the cell's numbers and nothing else; rule and version are added. Every rule with
         cells in the store has its own."""
         return {}
 
-    def stand_in(self, workspace: "Workspace", cell: CellT) -> Cell | None:
+    def stand_in(self, records: Records, cell: CellT) -> Cell | None:
         """The cell of another rule whose result is also this one's, where nothing has to be computed for it."""
         return None
 

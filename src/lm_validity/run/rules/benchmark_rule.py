@@ -3,18 +3,16 @@
 import math
 from abc import abstractmethod
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from lm_validity.config.load import Run
 from lm_validity.config.sections import SizeClass
 from lm_validity.config.sheets import Model
 from lm_validity.run.cell import BenchmarkCell, Job, Prompt, models_of
 from lm_validity.run.participants import Participants
+from lm_validity.run.records import Records
 from lm_validity.run.rules.base import LEAST_MINUTES, Rule, Work
 from lm_validity.run.scoring import document_bos, document_order, scoring_settings
-
-if TYPE_CHECKING:
-    from lm_validity.run.workspace import Workspace
 
 GENERATION = 5  # an answer written token by token takes this many times as long as choices that are only scored
 ITEM_BYTES, RECORD_BYTES = 300, 5000  # a document's row of items.parquet; the small files of a cell
@@ -94,23 +92,23 @@ class BenchmarkRule(Rule[BenchmarkCell, Model]):
     def _backend(self, run: Run, cell: BenchmarkCell) -> dict[str, Any]:
         return {"generation_backend": "vllm"} if self.writes_with_vllm(run, cell) else {}
 
-    def scoring_recipe(self, workspace: "Workspace", cell: BenchmarkCell, prompt: str) -> dict[str, Any]:
+    def scoring_recipe(self, records: Records, cell: BenchmarkCell, prompt: str) -> dict[str, Any]:
         """What every cell that scores documents of a benchmark depends on."""
-        record = workspace.task_record(cell.benchmark)
+        record = records.task_record(cell.benchmark)
         task = {"task": record["digest"]}
         if record.get("fewshot"):
             task["fewshot"] = record["fewshot"]
         if order := document_order(record):
             task["document_order"] = order
-        settings = scoring_settings(workspace.run, cell.model, cell.benchmark, prompt)
-        model, generated = workspace.model_record(cell.model), "max_generated_tokens" in settings
+        settings = scoring_settings(records.run, cell.model, cell.benchmark, prompt)
+        model, generated = records.model_record(cell.model), "max_generated_tokens" in settings
         if prompt == "chat" and "chat_date" in model:
             settings["chat_date"] = model["chat_date"]  # before, today's: other cells
         if generated and "ignored_generation_settings" in model:
             settings["ignored_generation_settings"] = model["ignored_generation_settings"]  # before, heeded
-        if "position_switch" in model and _longest(workspace.run, model) > model["position_switch"]:
+        if "position_switch" in model and _longest(records.run, model) > model["position_switch"]:
             settings["position_switch"] = model["position_switch"]  # before, by the longest of a batch: other cells
-        return task | settings | self._backend(workspace.run, cell)
+        return task | settings | self._backend(records.run, cell)
 
 
 def _longest(run: Run, model: Mapping[str, Any]) -> float:
@@ -133,7 +131,7 @@ class ScoringRule(BenchmarkRule):
         return (self.scored_split(cell),)
 
     @abstractmethod
-    def scored_prompt(self, workspace: "Workspace", cell: BenchmarkCell) -> Prompt:
+    def scored_prompt(self, records: Records, cell: BenchmarkCell) -> Prompt:
         """The prompt that the model is asked with."""
 
     def writes_with_vllm(self, run: Run, cell: BenchmarkCell) -> bool:

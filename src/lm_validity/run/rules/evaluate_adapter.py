@@ -1,18 +1,16 @@
 """Rule `evaluate_adapter`: the selected adapter's score on the test split, once."""
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from lm_validity.config.load import Run
 from lm_validity.run.cell import BenchmarkCell, Job, Prompt
 from lm_validity.run.participants import Participants
+from lm_validity.run.records import Records
 from lm_validity.run.rules.benchmark_rule import ScoringRule
 from lm_validity.run.rules.evaluate_model import EVALUATE_MODEL
 from lm_validity.run.rules.select_adapter import SELECT_ADAPTER
 from lm_validity.run.rules.selections import jobs_by_seed
-
-if TYPE_CHECKING:
-    from lm_validity.run.workspace import Workspace
 
 
 class EvaluateAdapter(ScoringRule):
@@ -36,9 +34,9 @@ class EvaluateAdapter(ScoringRule):
         """Always test."""
         return "test"
 
-    def scored_prompt(self, workspace: "Workspace", cell: BenchmarkCell) -> Prompt:
+    def scored_prompt(self, records: Records, cell: BenchmarkCell) -> Prompt:
         """The prompt that the selection chose. Raises as `Workspace.selection` where there is none."""
-        prompt: Prompt = workspace.selection(cell)["prompt"]
+        prompt: Prompt = records.selection(cell)["prompt"]
         return prompt
 
     def stands_on(self, plan: Participants, cell: BenchmarkCell) -> list[BenchmarkCell]:
@@ -48,21 +46,21 @@ class EvaluateAdapter(ScoringRule):
         direct = [EVALUATE_MODEL.cell(cell.model, cell.benchmark, "final", prompt, "test") for prompt in prompts]
         return [cell._replace(rule=SELECT_ADAPTER.name), *direct]
 
-    def stand_in(self, workspace: "Workspace", cell: BenchmarkCell) -> BenchmarkCell | None:
+    def stand_in(self, records: Records, cell: BenchmarkCell) -> BenchmarkCell | None:
         """The direct score, where the selection kept the untouched model."""
-        choice = workspace.selection(cell)
+        choice = records.selection(cell)
         if choice["folder"] is not None:
             return None
         return EVALUATE_MODEL.cell(cell.model, cell.benchmark, "final", choice["prompt"], "test")
 
-    def recipe(self, workspace: "Workspace", cell: BenchmarkCell) -> dict[str, Any]:
+    def recipe(self, records: Records, cell: BenchmarkCell) -> dict[str, Any]:
         """Needs the selection to be made."""
-        selection = workspace.selection(cell)
-        trained = workspace.store.read(selection["folder"])
-        return self.scoring_recipe(workspace, cell, selection["prompt"]) | {
-            "model": workspace.model_record(cell.model)["checkpoints"]["final"]["digest"],
+        selection = records.selection(cell)
+        trained = records.stored(selection["folder"])
+        return self.scoring_recipe(records, cell, selection["prompt"]) | {
+            "model": records.model_record(cell.model)["checkpoints"]["final"]["digest"],
             "adapter": trained["result"]["adapter_sha256"],
-            "documents": workspace.split_digest(cell.benchmark, "test"),
+            "documents": records.split_digest(cell.benchmark, "test"),
         }
 
 

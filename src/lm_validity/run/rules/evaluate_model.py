@@ -1,19 +1,16 @@
 """Rule `evaluate_model`: zero-shot scores of untouched models, at every checkpoint asked for."""
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from lm_validity.config.load import Run
 from lm_validity.config.sheets import Model
 from lm_validity.errors import InputError
 from lm_validity.run.cell import BenchmarkCell, Job, Prompt, given
 from lm_validity.run.participants import Participants
+from lm_validity.run.records import Records
 from lm_validity.run.rules.benchmark_rule import ScoringRule
 from lm_validity.run.scoring import document_bos
-
-if TYPE_CHECKING:
-    from lm_validity.run.workspace import Workspace
-
 
 # (model, checkpoint, benchmark, prompt) -> splits to score
 Wanted = dict[tuple[str, str, str, Prompt], tuple[str, ...]]
@@ -94,22 +91,22 @@ class EvaluateModel(ScoringRule):
         """The split that the cell names."""
         return given(cell.split)
 
-    def scored_prompt(self, workspace: "Workspace", cell: BenchmarkCell) -> Prompt:
+    def scored_prompt(self, records: Records, cell: BenchmarkCell) -> Prompt:
         """The prompt that the cell names."""
         return given(cell.prompt)
 
-    def recipe(self, workspace: "Workspace", cell: BenchmarkCell) -> dict[str, Any]:
+    def recipe(self, records: Records, cell: BenchmarkCell) -> dict[str, Any]:
         """How documents are scored, with the digests of the checkpoint and of the split. Raises InputError where the
         model's prefetch record lacks the checkpoint."""
-        checkpoint = workspace.model_record(cell.model)["checkpoints"].get(given(cell.checkpoint))
+        checkpoint = records.model_record(cell.model)["checkpoints"].get(given(cell.checkpoint))
         if checkpoint is None:
             raise InputError(
                 f"model {cell.model!r} has no checkpoint {cell.checkpoint!r} in its prefetch record.",
                 f"run lm-validity prefetch-model --model {cell.model} again.",
             )
-        return self.scoring_recipe(workspace, cell, given(cell.prompt)) | {
+        return self.scoring_recipe(records, cell, given(cell.prompt)) | {
             "model": checkpoint["digest"],
-            "documents": workspace.split_digest(cell.benchmark, given(cell.split)),
+            "documents": records.split_digest(cell.benchmark, given(cell.split)),
         }
 
 

@@ -1,18 +1,16 @@
 """Rule `finetune_adapter`: LoRA fine-tunes on a benchmark's training documents, validation after each epoch."""
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from lm_validity.config.load import Run
 from lm_validity.config.sections import SizeClass
 from lm_validity.config.sheets import Model
 from lm_validity.run.cell import BenchmarkCell, Job, Prompt, given, scale_settings
 from lm_validity.run.participants import Participants
+from lm_validity.run.records import Records
 from lm_validity.run.rules.base import Work
 from lm_validity.run.rules.benchmark_rule import RECORD_BYTES, BenchmarkRule
-
-if TYPE_CHECKING:
-    from lm_validity.run.workspace import Workspace
 
 NOT_IN_RECIPE = {"learning_rates", "seeds", "micro_batch", "gradient_checkpointing", "rates_side_by_side"}
 
@@ -85,21 +83,21 @@ class FinetuneAdapter(BenchmarkRule):
         settings = super().cell_settings(run, cell) | self.training_settings(run, cell.benchmark)
         return settings | scale_settings(self.row(run, cell.model).dtype)
 
-    def recipe(self, workspace: "Workspace", cell: BenchmarkCell) -> dict[str, Any]:
+    def recipe(self, records: Records, cell: BenchmarkCell) -> dict[str, Any]:
         """How validation is scored, how training goes, the digests of the model and of both splits, and the cell's
         learning rate and seed."""
-        model, settings = workspace.model_record(cell.model), self.training_settings(workspace.run, cell.benchmark)
+        model, settings = records.model_record(cell.model), self.training_settings(records.run, cell.benchmark)
         if settings["target_modules"] == "all-linear" and "all_linear" in model:
             settings["all_linear"] = model["all_linear"]  # before, experts without adapters: other cells
-        settings |= self.mask_settings(workspace.run, cell.model, settings["dropout"])
-        settings |= scale_settings(self.row(workspace.run, cell.model).dtype)
+        settings |= self.mask_settings(records.run, cell.model, settings["dropout"])
+        settings |= scale_settings(self.row(records.run, cell.model).dtype)
         return (
-            self.scoring_recipe(workspace, cell, given(cell.prompt))
+            self.scoring_recipe(records, cell, given(cell.prompt))
             | settings
             | {
                 "model": model["checkpoints"]["final"]["digest"],
-                "train": workspace.split_digest(cell.benchmark, "train"),
-                "validation": workspace.split_digest(cell.benchmark, "validation"),
+                "train": records.split_digest(cell.benchmark, "train"),
+                "validation": records.split_digest(cell.benchmark, "validation"),
                 "learning_rate": cell.learning_rate,
                 "seed": cell.seed,
             }

@@ -3,17 +3,15 @@
 import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from lm_validity.config.bias_sheets import LanguageModel
 from lm_validity.config.load import Run
 from lm_validity.run.cell import Job
 from lm_validity.run.participants import Participants, end_of_round
+from lm_validity.run.records import Records
 from lm_validity.run.rules.base import LEAST_MINUTES, Rule, Work
 from lm_validity.run.trial_plan import COST_ONLY, TrialCell, plan_values
-
-if TYPE_CHECKING:
-    from lm_validity.run.workspace import Workspace
 
 TRIAL_TOKENS = 128
 TEXT_BYTES, RECORD_BYTES = 100, 5000  # a predicted text's rows in the tables; the small files of a cell
@@ -89,13 +87,13 @@ class PretrainOnTest(Rule[TrialCell, LanguageModel]):
             names.setdefault(json.dumps(values, sort_keys=True, separators=(",", ":")), []).append(cell.name)
         return " ".join(f"{','.join(of)}={settings}" for settings, of in names.items())
 
-    def recipe(self, workspace: "Workspace", cell: TrialCell) -> dict[str, Any]:
+    def recipe(self, records: Records, cell: TrialCell) -> dict[str, Any]:
         """The plan of the cell's trials, its range of subsamples, and how dropout masks are drawn where an adapter is
         trained."""
         from lm_validity.run.trial_plan import make_plan
 
         settings = {"subsamples": [cell.first, cell.last]}
-        plan, run = make_plan(workspace, cell), workspace.run
+        plan, run = make_plan(records, cell), records.run
         adapter = plan.pretraining.adapter
         masks = self.mask_settings(run, cell.model, adapter.dropout) if adapter is not None else {}
         return plan.recipe() | settings | masks

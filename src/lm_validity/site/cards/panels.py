@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 from markupsafe import Markup
 
+from lm_validity.config.groups import parse_group
 from lm_validity.pages.page import Outcome, Panel
 from lm_validity.pages.svg import (
     Axis,
@@ -72,6 +73,12 @@ def in_points(values: Values) -> bool:
     return all(-1 <= end <= 1 for end in ends)
 
 
+def is_corpus(values: Values) -> bool:
+    """Whether it is a perplexity corpus, whose scores have no end at 1."""
+    kind = values.get("output_type")
+    return kind is not None and kind.estimate == "loglikelihood_rolling"
+
+
 def gap_words(values: Values, gap: Value) -> tuple[str, str]:
     """A gap in words, in points where scores are from -1 to 1, and its interval in brackets."""
     if in_points(values):
@@ -114,15 +121,16 @@ def plain(value: float) -> str:
 
 
 def card_panels(sources: CardSources, benchmark: str, values: Values, verdict: Verdict) -> list[Panel]:
-    """Up to five questions, those that the data answer."""
+    """Up to five questions, the first of those that the data answer."""
     made = (
         _ranks_panel(sources, benchmark, values, verdict),
         _apart_panel(values, verdict),
         _scores_panel(sources, benchmark, values),
+        _lead_panel(values),
         _gap_panel(sources, benchmark, values),
         _training_panel(sources, benchmark, values, verdict),
     )
-    return [panel for panel in made if panel is not None]
+    return [panel for panel in made if panel is not None][:5]
 
 
 def _ranks_panel(sources: CardSources, benchmark: str, values: Values, verdict: Verdict) -> Panel | None:
@@ -153,7 +161,8 @@ def _ranks_panel(sources: CardSources, benchmark: str, values: Values, verdict: 
         marks += [whisker(axis, value.interval, y, wide), dot(axis(value.number), y, kind, 4.6)]
         label.append(f"{name} apart in size, " if size != "tau" else "All models, ")
         label[-1] += f"{NAMES[protocol]}: {said(value)}."
-    marks.append(text(0, 28, "all models", "lab"))
+    marks.append(text(0, 28 if not others else 22, "all models", "lab"))
+    marks += [text(0, 36, "ticks: others")] if others else []
     if any(size == "tau_within_2" for _, size, _ in rows):
         marks += [text(0, 76, "at most 2×", "lab"), text(0, 90, "apart in size", "lab")]
     if len(overall) > 1 and same_models(overall):
@@ -166,7 +175,6 @@ def _ranks_panel(sources: CardSources, benchmark: str, values: Values, verdict: 
     else:
         ((protocol, value),) = overall.items()
         words = f"**{decimal(value.number)}** {NAMES[protocol]}{in_brackets(between(value))}"
-    words += "; ticks: each other benchmark" if others else ""
     mark = verdict.marks["ranks"]
     question = "Does it rank models like the others?"
     return Panel(question, words, svg(WIDTH, HEIGHT, " ".join(label), *marks), outcome(mark.outcome), mark.word)
@@ -228,7 +236,8 @@ def _scores_panel(sources: CardSources, benchmark: str, values: Values) -> Panel
     if sizes.nunique() < 2:
         picture = _score_rugs(scores, least, most, label)
         return Panel("What do scores look like?", f"{words}; {number} models", picture)
-    low, high = (0.0, math.ceil(4 * most) / 4) if least >= 0 and most <= 1 else (least, most)
+    from_zero = least >= 0 and most <= 1 and not is_corpus(values)
+    low, high = (0.0, math.ceil(4 * most) / 4) if from_zero else (least, most)
     up, across = (
         Axis(low, high, 108, 8),
         Axis(math.log10(sizes.min()) - 0.05, math.log10(sizes.max()) + 0.05, 34, WIDTH - 6),
@@ -273,6 +282,29 @@ def _score_rugs(scores: Mapping[str, np.ndarray], least: float, most: float, lab
     for place, (protocol, found) in enumerate(scores.items()):
         marks.append(rug(axis, found.tolist(), 16 + 38 * place, 46 + 38 * place, KINDS[protocol]))
     return svg(WIDTH, HEIGHT, label, *marks)
+
+
+def _lead_panel(values: Values) -> Panel | None:
+    """The lead of a group at equal compute, direct and after; the interval in words is of the change."""
+    leads = {protocol: value for protocol in KINDS if (value := known(values, f"lead.{protocol}")) is not None}
+    change = known(values, "readiness_change")
+    if change is None or len(leads) < len(KINDS):
+        return None
+    ends = [0.0, *(end for value in leads.values() for end in (value.number, *(value.interval or ())))]
+    axis = Axis(min(ends) - 0.01, max(ends) + 0.01, 114, WIDTH - 8)
+    marks = [line(axis(0), 10, axis(0), 94, "ax"), text(axis(0), 112, "0", "", "middle")]
+    for y, (protocol, value) in zip((32, 72), leads.items(), strict=True):
+        marks += [
+            text(0, y + 4, NAMES[protocol], "lab"),
+            estimate(axis, value.number, value.interval, y, KINDS[protocol]),
+        ]
+    pair = " → ".join(points(value.number) for value in leads.values())
+    group = parse_group(str(change.basis["group"])).words
+    interval = between(change, lambda end: points(end, sign=True)).replace("95%", "95% of the change") or "no interval"
+    label = f"Lead of {group} at equal compute, direct and under train before test: {pair} points; {interval}."
+    return Panel(
+        f"Do {group} lead?", f"**{pair} points** at equal compute ({interval})", svg(WIDTH, HEIGHT, label, *marks)
+    )
 
 
 def _gap_panel(sources: CardSources, benchmark: str, values: Values) -> Panel | None:
@@ -388,7 +420,7 @@ def scores_cell(sources: CardSources, benchmark: str, values: Values, width: int
     scores = {protocol: frame.loc[frame["protocol"] == protocol, "value"].to_numpy() for protocol in KINDS}
     scores = {protocol: found for protocol, found in scores.items() if len(found)}
     words = _range_words(values, scores).replace("**", "")
-    if not frame["value"].between(-1, 1).all():
+    if is_corpus(values) or not frame["value"].between(-1, 1).all():
         return Cell(float(frame["value"].max()), words=words.partition(",")[0].rpartition(" ")[0])
     axis = Axis(0, 1, 1, width - 1)
     marks = [ticks(axis, (0, 0.5, 1), 3, 25)]

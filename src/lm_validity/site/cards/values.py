@@ -22,11 +22,12 @@ from lm_validity.tables.schema import PROTOCOLS, read_scores, trained_here
 from lm_validity.tables.sheets import completed, read_benchmarks, read_models, report_rows
 from lm_validity.words import UNDER, decimal, listing, scale_of
 
-MEASURES, RANGE, RESOLUTION, AGREEMENT, SIGNAL, BIAS, SPLITS, PROMPTS, ITEMS = (
+MEASURES, RANGE, RESOLUTION, AGREEMENT, READINESS, SIGNAL, BIAS, SPLITS, PROMPTS, ITEMS = (
     "What it measures",
     "Chance and ceiling",
     "Reliability and resolution",
     "Agreement with the other benchmarks",
+    "Readiness gap",
     "Signal during training",
     "Bias from test text seen",
     "Leakage and duplicates",
@@ -159,6 +160,21 @@ _ALL = (
         "The noise ceiling of the agreement among sizes at most 2× apart.",
     ),
     Quantity("tau_beyond_2", AGREEMENT, "Agreement beyond 2×", "tau", "The same among sizes more than 2× apart."),
+    Quantity(
+        "lead",
+        READINESS,
+        "Lead of the group",
+        "score",
+        "How far the group of models that was named leads the others at equal pretraining compute. The intervals are "
+        "over families of models.",
+    ),
+    Quantity(
+        "readiness_change",
+        READINESS,
+        "Change of the lead",
+        "score",
+        "The lead under train before test minus the direct one: below 0, preparation makes the lead smaller.",
+    ),
     Quantity(
         "signal_at_end",
         SIGNAL,
@@ -595,6 +611,7 @@ USED = {report: {quantity for of, quantity, _ in CARDS.values() if of == report}
     "agreement": {"benchmarks", "benchmark_models", "benchmark_pairs_of_models", "reruns", "prompt_range_models",
                   "prompts", "tau"},
     "signal": {"models", "items", "chance", "common_points", "common_points_at_end", "point_tokens", "separable_pairs"},
+    "readiness": set(),
     "items": {"models", "items", "neighbours"},
     "bias": {"task_effect_trials", "task_effect_subsamples"},
 }.items()}  # fmt: skip
@@ -607,6 +624,7 @@ def card_values(sources: CardSources, benchmark: str) -> Iterator[Value]:
         yield from _resolution(sources, benchmark, protocol)
     for protocol in PROTOCOLS:
         yield from _agreement(sources, benchmark, protocol)
+    yield from _readiness(sources, benchmark)
     yield from _signal(sources, benchmark)
     yield from _bias(sources, benchmark)
     yield from _splits(sources, benchmark)
@@ -698,6 +716,16 @@ def _of_items(sources: CardSources, benchmark: str, protocol: str, name: str, *r
 
 
 _COUNTED = {"neighbours": "pairs"}
+
+
+def _readiness(sources: CardSources, benchmark: str) -> Iterator[Value]:
+    """The leads of the first group that was named; nothing where none was."""
+    results = sources.results.get("readiness")
+    for change in results.all("readiness_change", benchmark)[:1] if results else ():
+        basis = {"group": change.said["group"], "models": change.n}
+        for lead in results.all("lead", benchmark, group=change.said["group"]) if results else ():
+            yield from_row("lead", lead.protocol, lead, **basis)
+        yield from_row("readiness_change", None, change, **basis)
 
 
 def _signal(sources: CardSources, benchmark: str) -> Iterator[Value]:

@@ -1,6 +1,7 @@
 """A card as a page, as Markdown and as JSON, and the folder of all cards."""
 
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
@@ -48,10 +49,10 @@ class Card:
 
     def sections(self) -> dict[str, list[Value]]:
         """The values by section, in order."""
-        found: dict[str, list[Value]] = {}
+        sections: dict[str, list[Value]] = {}
         for value in self.values.values():
-            found.setdefault(value.quantity.section, []).append(value)
-        return found
+            sections.setdefault(value.quantity.section, []).append(value)
+        return sections
 
     def to_json(self) -> dict[str, Any]:
         """What card.json holds; `format` is the version of its layout."""
@@ -165,12 +166,20 @@ class Gap(NamedTuple):
 
 
 def gaps(values: Sequence[Value]) -> list[Gap]:
-    """The values that are not measured, those of one reason and command together."""
-    found: dict[tuple[str, str], list[str]] = {}
+    """The values that are not measured, those of one reason and command together; of a quantity that is missing under
+    each protocol for that reason the label without a protocol."""
+    every = Counter(value.quantity.name for value in values)
+    missing: dict[tuple[str, str], list[Value]] = {}
     for value in values:
         if not value.is_measured:
-            found.setdefault((value.reason, value.command), []).append(value.label)
-    return [Gap(tuple(labels), reason, command) for (reason, command), labels in found.items()]
+            missing.setdefault((value.reason, value.command), []).append(value)
+    listed = []
+    for (reason, command), group in missing.items():
+        here = Counter(value.quantity.name for value in group)
+        labels = [value.quantity.label if here[value.quantity.name] == every[value.quantity.name] else value.label
+                  for value in group]  # fmt: skip
+        listed.append(Gap(tuple(dict.fromkeys(labels)), reason, command))
+    return listed
 
 
 def rows(values: Sequence[Value]) -> list[dict[str, Any]]:

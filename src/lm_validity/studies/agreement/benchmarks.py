@@ -12,8 +12,7 @@ from lm_validity.pages import figures
 from lm_validity.pages.page import Part, Section, Table
 from lm_validity.statistics import models_above_chance
 from lm_validity.studies.agreement.data import Data
-from lm_validity.studies.agreement.score_checks import FRACTIONS
-from lm_validity.studies.agreement.score_matrix import ScoreMatrix
+from lm_validity.studies.agreement.score_matrix import FRACTIONS, ScoreMatrix
 from lm_validity.studies.agreement.statistics.ranking import (
     Z_95,
     finite_mean,

@@ -28,7 +28,6 @@ NAME = {DIRECT: "direct", TRAINED: "train before test"}
 LIKE_SIZE = {"at_least": 1.0, "at_most": 2.0}
 MOST_READ = 20_000  # ranks that a carpet can read out; more would make the page slow
 MOST_SQUARES = 93  # models, in three rows
-HEAD_ONE, HEAD_TWO = "**{}** among models at most 2× apart in size", "**{} → {}** among models at most 2× apart in size"
 AGREE_QUESTION = "Do benchmarks agree on the better model?"
 CHANGE_QUESTION = "Do benchmarks agree better after training?"
 
@@ -65,47 +64,40 @@ class Change:
         """The interval that a sentence quotes: the wider of other models and other families."""
         return wider(self.intervals["models"], self.intervals["families"])
 
+    @property
+    def arrow(self) -> str:
+        """`0.52 → 0.76`."""
+        return f"{_tau(self.before)} → {_tau(self.after)}"
+
 
 def above_the_folds(
     data: Data, tau: Entry, improvement: Entry, pooled: Entry, by_benchmark: dict[str, dict[str, Any]]
 ) -> dict[str, Any]:
     """The fields of `Page` that stand above its folds, and its answers."""
-    protocols, models = data.matrix.protocols, len(data.matrix.models)
+    protocols, everyone = data.matrix.protocols, np.arange(len(data.matrix.models))
+    columns = [data.tasks.index(name) for name in benchmark_order(tau, data.tasks)]
     change = Change.of(data, improvement, pooled)
-    few = len(data.models_in_both) < min(JACKKNIFED, models / 2)
-    compared = len(protocols) == 2 and not few and is_known(change.change)
-    protocol = DIRECT if DIRECT in protocols else TRAINED
-    order = benchmark_order(tau, data.tasks)
-    columns = [data.tasks.index(name) for name in order]
-    apart = _apart(data, by_benchmark[protocol], protocol)
-    if compared:
-        shown = {p: (data.common[p][data.models_in_both], mean) for p, mean in zip(
-            (DIRECT, TRAINED), (change.before, change.after), strict=True
-        )}  # fmt: skip
-        panels = [
-            _for_whom(change),
-            _by_size(improvement["by_size_ratio"], HEAD_TWO),
-            _every_pair(data, columns, protocols),
-        ]
-        return {
-            "lede": _change_lede(change),
-            "picture": _carpets(data, shown, columns, data.models_in_both),
-            "panels": [panel for panel in panels if panel is not None],
-            "answers": [_change_answer(data, change, columns)],
-        }
-    shown = {protocol: (data.scores[protocol], tau[protocol]["mean"])}
-    rows = {protocol: tau[protocol]["by_size_ratio"]}
-    panels = [_against_noise(tau[protocol], protocol), _by_size(rows, HEAD_ONE), _every_pair(data, columns, [protocol])]
-    lede, answer = _noise_lede(tau[protocol]), _noise_answer(data, tau[protocol], protocol, columns)
-    if few and len(protocols) == 2:
-        lede, answer = _not_yet(data, change), _not_yet_answer(data, change, tau)
-        panels[0] = Panel(CHANGE_QUESTION, _trained_so_far(data), _progress(data, change), "not known", "not known yet")
-    return {
-        "lede": lede,
-        "picture": _carpets(data, shown, columns, np.arange(models)),
-        "panels": [panel for panel in panels if panel is not None],
-        "answers": [answer, *([apart] if apart is not None else [])],
-    }
+    few = len(data.models_in_both) < min(JACKKNIFED, len(everyone) / 2)
+    panels: list[Panel | None]
+    if len(protocols) == 2 and not few and is_known(change.change):
+        means = {DIRECT: change.before, TRAINED: change.after}
+        scores = {p: data.common[p][data.models_in_both] for p in means}
+        lede, picture = _change_lede(change), _carpets(data, scores, means, columns, data.models_in_both)
+        panels = [_for_whom(change), _by_size(improvement["by_size_ratio"]), _every_pair(data, columns, protocols)]
+        answers = [_change_answer(data, change, columns, lede)]
+    else:
+        p = protocols[0]
+        lede, picture = _noise_lede(tau[p]), _carpets(data, data.scores, {p: tau[p]["mean"]}, columns, everyone)
+        panels = [_against_noise(tau[p], p), _by_size({p: tau[p]["by_size_ratio"]}), _every_pair(data, columns, [p])]
+        answers = [_noise_answer(data, tau[p], p, columns, lede)]
+        if few and len(protocols) == 2:
+            trained = Panel(CHANGE_QUESTION, _trained(data), _progress(data, change), "not known", "not known yet")
+            lede, panels[0] = _not_yet(data, change), trained
+            answers = [_not_yet_answer(data, change, tau, lede)]
+        apart = _apart(data, by_benchmark[p], p)
+        answers += [apart] if apart is not None else []
+    shown = [panel for panel in panels if panel is not None]
+    return {"lede": lede, "picture": picture, "panels": shown, "answers": answers}
 
 
 def _to(interval: Sequence[float] | None, *, sign: bool = False) -> str:
@@ -126,26 +118,17 @@ def _tau(value: Value) -> str:
 
 
 def _change_lede(change: Change) -> Lede:
-    interval, heading = change.quoted, "Do benchmarks agree on which model is better?"
+    interval, heading = change.quoted, "Not known whether benchmarks agree better after training"
     if interval is not None:
         heading = "No change found in how well benchmarks agree"
-        if interval[0] > 0:
-            heading = "Benchmarks agree better once every model has trained for the test"
-        if interval[1] < 0:
-            heading = "Benchmarks agree less once every model has trained for the test"
-    sentence = f"How well two benchmarks’ rankings agree: {_tau(change.before)} → {_tau(change.after)}"
+        if not interval[0] <= 0 <= interval[1]:
+            more = "better" if interval[0] > 0 else "less"
+            heading = f"Benchmarks agree {more} once every model has trained for the test"
+    sentence = f"How well two benchmarks’ rankings agree: {change.arrow}"
     return Lede(heading, sentence, _with("95% of the change", interval, sign=True))
 
 
-def _change_answer(data: Data, change: Change, columns: list[int]) -> Answer:
-    interval, arrow = change.quoted, f"{_tau(change.before)} → {_tau(change.after)}"
-    sentence = f"Not known: agreement of two benchmarks is {arrow}"
-    if interval is not None:
-        sentence = f"No change found: agreement of two benchmarks is {arrow}"
-        if interval[0] > 0:
-            sentence = f"Benchmarks agree better once every model has trained for the test: {arrow}"
-        if interval[1] < 0:
-            sentence = f"Benchmarks agree less once every model has trained for the test: {arrow}"
+def _change_answer(data: Data, change: Change, columns: list[int], lede: Lede) -> Answer:
     models = data.models_in_both
     width, shown, marks = 178, (change.before, change.after), []
     for p, value, x in zip((DIRECT, TRAINED), shown, (0, 202), strict=True):
@@ -159,15 +142,15 @@ def _change_answer(data: Data, change: Change, columns: list[int]) -> Answer:
     label = (
         f"Ranks of {count(len(models), 'model')} on {count(len(columns), 'benchmark')}, as two heat maps. Mean "
         f"agreement: direct {_tau(change.before)}, train before test {_tau(change.after)}. "
-        f"{_with('95% of the change', interval, sign=True) or 'There is no interval of the change'}."
+        f"{lede.interval or 'There is no interval of the change'}."
     )
     picture = svg.svg(380, 132, label, *marks, svg.text(0, 128, words))
     whom = _whom(change.intervals["models"], change.intervals["families"])
     return Answer(
         CHANGE_QUESTION,
-        sentence,
+        f"{lede.heading}: {change.arrow}",
         picture,
-        _with("95% of the change", interval, sign=True),
+        lede.interval,
         f"{count(len(models), 'model')}, {count(len(columns), 'benchmark')}{whom}.",
         "The rankings",
     )
@@ -181,12 +164,12 @@ def _whom(models: Range, families: Range) -> str:
     return "; interval: other families too" if quoted is families else "; interval: other models"
 
 
-def _noise(entry: Entry) -> tuple[str, str]:
-    """Whether benchmarks disagree more than noise explains, as `yes` or `not known`, and the numbers."""
+def _noise(entry: Entry) -> tuple[bool, str]:
+    """Whether benchmarks surely disagree more than noise explains, and the agreement in words."""
     corrected = wider(entry["corrected"]["interval"], entry["corrected"]["interval_clustered"])
-    surely = corrected is not None and float(svg.decimal(corrected[1]).replace(svg.MINUS, "-")) < 1
-    possible = f" of a possible {_tau(entry['ceiling'])}" if is_known(entry["ceiling"]) else ""
-    return "yes" if surely else "not known", f"{_tau(entry['mean'])}{possible}"
+    limit = entry["ceiling"] if is_known(entry["ceiling"]) and entry["ceiling"] > number(entry["mean"]) else None
+    possible = f" of a possible {_tau(limit)}" if limit is not None else ""
+    return corrected is not None and round(corrected.high, 2) < 1, f"{_tau(entry['mean'])}{possible}"
 
 
 def _quoted(entry: Entry) -> Sequence[float] | None:
@@ -195,54 +178,46 @@ def _quoted(entry: Entry) -> Sequence[float] | None:
 
 def _noise_lede(entry: Entry) -> Lede:
     surely, numbers = _noise(entry)
-    heading = "Do benchmarks agree on which model is better?"
-    if surely == "yes":
-        heading = "Benchmarks disagree about models more than noise explains"
     if not is_known(entry["mean"]):
-        return Lede(heading, "Not known: there are no two rankings to compare.")
+        return Lede("Not known whether benchmarks agree: they give no two rankings to compare")
+    heading = f"{'B' if surely else 'Not known whether b'}enchmarks disagree more than noise explains"
     return Lede(heading, f"How well two benchmarks’ rankings agree: {numbers}", _with("95%", _quoted(entry)))
 
 
-def _noise_answer(data: Data, entry: Entry, protocol: str, columns: list[int]) -> Answer:
-    surely, numbers = _noise(entry)
-    sentence = f"Benchmarks disagree more than noise explains: {numbers}"
-    if surely != "yes":
-        sentence = f"Agreement is {numbers}; whether noise explains the rest is not known"
-    if not is_known(entry["mean"]):
-        sentence = "Not known: there are no two rankings to compare"
+def _noise_answer(data: Data, entry: Entry, protocol: str, columns: list[int], lede: Lede) -> Answer:
+    sentence = f"{lede.heading}: {_noise(entry)[1]}" if lede.sentence else lede.heading
     ranks, _ = _ordered(data.scores[protocol][:, columns])
     words = f"columns: {count(len(columns), 'benchmark')} · rows: {count(len(ranks), 'model')} · dark: ranked first"
     marks = [svg.carpet(ranks, 0, 0, 380, 62), svg.text(0, 75, words), _scale(entry, protocol, 12, 368, 97)]
-    label = f"Ranks of {count(len(ranks), 'model')} on {count(len(columns), 'benchmark')}. {_scale_label(entry)}"
+    ceiling = f", noise ceiling {_tau(entry['ceiling'])}" if is_known(entry["ceiling"]) else ""
+    label = (
+        f"Ranks of {count(len(ranks), 'model')} on {count(len(columns), 'benchmark')}. Mean agreement "
+        f"{_tau(entry['mean'])}, {lede.interval or 'no interval'}{ceiling}."
+    )
     whom = _whom(entry["interval"], entry["interval_clustered"])
     basis = f"{count(entry['models'], 'model')}, {count(len(columns), 'benchmark')}{whom}."
     picture = svg.svg(380, 132, label, *marks)
-    return Answer(AGREE_QUESTION, sentence, picture, _with("95%", _quoted(entry)), basis, "The rankings")
+    return Answer(AGREE_QUESTION, sentence, picture, lede.interval, basis, "The rankings")
 
 
 def _not_yet(data: Data, change: Change) -> Lede:
     trained, interval = f"{len(data.models_in_both)} of {count(len(data.matrix.models), 'model')}", change.quoted
-    sentence = f"Change in agreement so far: {svg.decimal(number(change.change), sign=True)}"
     heading = f"Not known yet: {trained} have both scores"
-    return Lede(heading, sentence, _with("95%", interval, sign=True)) if interval is not None else Lede(heading)
+    if interval is None:
+        return Lede(heading)
+    so_far = svg.decimal(number(change.change), sign=True)
+    return Lede(heading, f"Change in agreement so far: {so_far}", _with("95%", interval, sign=True))
 
 
-def _not_yet_answer(data: Data, change: Change, tau: Entry) -> Answer:
-    interval, trained = change.quoted, _trained_so_far(data).replace("**", "")
-    more = f". Change: {svg.decimal(number(change.change), sign=True)}" if interval is not None else ""
-    mean = tau[DIRECT]["mean"]
-    return Answer(
-        CHANGE_QUESTION,
-        f"Not known yet: {trained}{more}",
-        _progress(data, change),
-        _with("95%", interval, sign=True),
-        f"On the {count(len(data.models_in_both), 'model')} with both scores."
-        + (f" Direct, on all of them, agreement is {_tau(mean)}." if is_known(mean) else ""),
-        "The rankings",
-    )
+def _not_yet_answer(data: Data, change: Change, tau: Entry, lede: Lede) -> Answer:
+    sentence, mean = f"{lede.heading}. {lede.sentence}".removesuffix(". "), tau[DIRECT]["mean"]
+    basis = f"On the {count(len(data.models_in_both), 'model')} with both scores."
+    if is_known(mean):
+        basis += f" Direct, on {count(data.models(DIRECT), 'model')}, agreement is {_tau(mean)}."
+    return Answer(CHANGE_QUESTION, sentence, _progress(data, change), lede.interval, basis, "The rankings")
 
 
-def _trained_so_far(data: Data) -> str:
+def _trained(data: Data) -> str:
     return f"**{len(data.models_in_both)} of {len(data.matrix.models)}** models are trained"
 
 
@@ -259,14 +234,21 @@ def _ordered(scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return ranks[order], order
 
 
-def _carpets(data: Data, shown: dict[str, tuple[np.ndarray, Value]], columns: list[int], models: np.ndarray) -> Picture:
-    """The ranks by protocol, side by side, once for wide screens and once for narrow ones."""
-    width = 560 if len(shown) == 2 else 1160
+def _carpets(
+    data: Data,
+    scores: dict[str, np.ndarray],
+    means: dict[str, Value],
+    columns: list[int],
+    models: np.ndarray,
+) -> Picture:
+    """The ranks under the protocols of `means`, side by side, once for wide screens and once for narrow ones."""
+    both = len(means) == 2
     pictures = [
         Markup('<div class="{}">{}</div>').format(
-            kind, Markup("").join(_carpet(data, p, *shown[p], columns, models, across) for p in shown)
+            kind,
+            Markup("").join(_carpet(data, p, scores[p], mean, columns, models, width) for p, mean in means.items()),
         )
-        for kind, across in (("pair w640" if len(shown) == 2 else "w640", width), ("n640", 342))
+        for kind, width in (("pair w640" if both else "w640", 560 if both else 1160), ("n640", 342))
     ]
     note = (
         f"Each column is a benchmark’s ranking of {count(len(models), 'model')}, each row a model, best on average at "
@@ -375,7 +357,7 @@ def _for_whom(change: Change) -> Panel:
     )
 
 
-def _by_size(by_protocol: dict[str, Any], words: str) -> Panel | None:
+def _by_size(by_protocol: dict[str, Any]) -> Panel | None:
     """Agreement by distance in size; nothing where sizes are not known."""
     rows = {p: rows for p, rows in by_protocol.items() if not isinstance(rows, Missing)}
     known = [row for of_protocol in rows.values() for row in of_protocol if is_known(row.mean)]
@@ -401,7 +383,9 @@ def _by_size(by_protocol: dict[str, Any], words: str) -> Panel | None:
             marks.append(svg.estimate(axis, row.mean, ends, y + shift, KIND[p]))
             said.append(f"{name}, {NAME[p]}: {_tau(row.mean)}" + (f", 95% {_to(ends)}" if ends else ", no interval"))
     headline = [row.mean for of_protocol in rows.values() for row in of_protocol if row.at_most == LIKE_SIZE["at_most"]]
-    text = words.format(*map(_tau, headline)) if all(map(is_known, headline)) else "By distance in size"
+    known_headline = bool(headline) and all(map(is_known, headline))
+    arrow = " → ".join(map(_tau, headline))
+    text = f"**{arrow}** among models at most 2× apart in size" if known_headline else "By distance in size"
     label = f"Agreement among pairs of models, by distance in size. {'; '.join(said)}."
     return Panel("Does size make them agree?", text, svg.svg(360, 132, label, *marks))
 
@@ -435,7 +419,7 @@ def _every_pair(data: Data, columns: list[int], protocols: list[str]) -> Panel |
     ]
     label = (
         f"Agreement of every pair of {count(size, 'benchmark')}, as a heat map, from {svg.decimal(finite.min())} to "
-        + (f"{svg.decimal(finite.max())}. {text.replace('**', '')}.")
+        f"{svg.decimal(finite.max())}. {text.replace('**', '')}."
     )
     return Panel("Is it so for every pair?", text, svg.svg(360, 132, label, *marks))
 
@@ -443,28 +427,17 @@ def _every_pair(data: Data, columns: list[int], protocols: list[str]) -> Panel |
 def _scale(entry: Entry, protocol: str, left: float, right: float, y: float) -> Markup:
     """The mean agreement on its interval, and the most that noise allows."""
     interval = _quoted(entry)
-    low = min([0.0, number(entry["mean"]), *(interval or [])])
-    axis = svg.Axis(math.floor(2 * low) / 2, 1, left, right)
-    marks = [svg.line(axis(axis.low), y, axis(1), y, "ax")]
-    for tick in _grid(axis.low, 1, 4):
-        marks += [
-            svg.line(axis(tick), y - 4, axis(tick), y + 4, "ax"),
-            svg.text(axis(tick), y + 18, _short(tick), "", "middle"),
-        ]
+    axis = svg.Axis(math.floor(2 * min([0.0, number(entry["mean"]), *(interval or [])])) / 2, 1, left, right)
+    grid = _grid(axis.low, 1, 4)
+    marks = [
+        svg.line(left, y, right, y, "ax"),
+        svg.ticks(axis, grid, y - 4, y + 4, [_short(tick) for tick in grid]),
+        svg.text(right, y + 33, "same order", "", "end"),
+    ]
     if is_known(entry["ceiling"]):
         at = axis(entry["ceiling"])
         marks.append(svg.line(at, y - 9, at, y + 9, "s cl"))
-    marks.append(svg.estimate(axis, number(entry["mean"]), interval, y, KIND[protocol]))
-    marks += [
-        svg.text(axis(axis.low), y + 33, "unrelated" if axis.low == 0 else ""),
-        svg.text(right, y + 33, "same order", "", "end"),
-    ]
-    return Markup("").join(marks)
-
-
-def _scale_label(entry: Entry) -> str:
-    ceiling = f", noise ceiling {_tau(entry['ceiling'])}" if is_known(entry["ceiling"]) else ""
-    return f"Mean agreement {_tau(entry['mean'])}, {_with('95%', _quoted(entry)) or 'no interval'}{ceiling}."
+    return Markup("").join([*marks, svg.estimate(axis, number(entry["mean"]), interval, y, KIND[protocol])])
 
 
 def _against_noise(entry: Entry, protocol: str) -> Panel | None:
@@ -489,13 +462,9 @@ def _against_noise(entry: Entry, protocol: str) -> Panel | None:
     said = "; ".join(f"{name} {_tau(value)}, {_with('95%', ends) or 'no interval'}" for name, value, ends in rows)
     ceiling = f" Noise ceiling {_tau(entry['ceiling'])}." if is_known(entry["ceiling"]) else ""
     label = f"Agreement: {said}.{ceiling}"
-    text = (
-        f"**{numbers}**"
-        if is_known(entry["ceiling"])
-        else f"**{numbers}**; without standard errors, noise is not known"
-    )
+    text = f"**{numbers}**" if ceiling else f"**{numbers}**; without standard errors, noise is not known"
     question = "Do they disagree more than noise explains?"
-    return Panel(question, text, svg.svg(360, 132, label, *marks), "yes" if surely == "yes" else "not known")
+    return Panel(question, text, svg.svg(360, 132, label, *marks), "yes" if surely else "not known")
 
 
 def _progress(data: Data, change: Change) -> Markup:

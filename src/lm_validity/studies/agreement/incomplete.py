@@ -14,8 +14,7 @@ from lm_validity.config.plan import AUDIT
 from lm_validity.pages import figures
 from lm_validity.pages.page import Figure, Finding, Part, Section, Table
 from lm_validity.studies.agreement.data import Data
-from lm_validity.studies.agreement.score_checks import ERROR_RATES
-from lm_validity.studies.agreement.score_matrix import ScoreMatrix
+from lm_validity.studies.agreement.score_matrix import ERROR_RATES, ScoreMatrix
 from lm_validity.studies.agreement.similar import HEADLINE_RATIO, LEAST_PAIRS, size_ratios
 from lm_validity.studies.agreement.statistics.noise import cluster_numbers, transformed_interval
 from lm_validity.studies.agreement.statistics.ranking import PairSigns, average_ranks, pair_signs

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -12,7 +13,7 @@ from lm_validity.config.groups import Group, parse_group
 from lm_validity.config.sections import Agreement
 from lm_validity.errors import InputError
 from lm_validity.pages import svg
-from lm_validity.pages.page import Finding, Lede, Page, Panel, Part, Picture, Section, Table, write_report
+from lm_validity.pages.page import Answer, Finding, Lede, Page, Panel, Part, Picture, Section, Table, write_report
 from lm_validity.statistics import holm, section_generator
 from lm_validity.studies.agreement.data import selected_on_test
 from lm_validity.studies.agreement.score_matrix import ScoreMatrix, read_score_matrix
@@ -37,6 +38,8 @@ from lm_validity.words import Reason, ReasonCode, count, explain_protocols, list
 Value = float | Missing
 Range = tuple[float, float] | Missing
 DIRECT, TRAINED = PROTOCOLS
+CHECKS = {"straight_line": "a straight line", "larger_of_both": "the larger score as the prepared one"}
+LEADS = {DIRECT: ("lead, direct", "from", "to"), TRAINED: ("lead, train before test", "from", "to")}
 MOST_DRAWN = 12  # benchmarks of the slopes
 NO_LEAD = Reason("The group cannot be told from compute here, or no score is known.", ReasonCode.TOO_FEW)
 NO_ERROR = Reason("There are too few models or families for a standard error.", ReasonCode.TOO_FEW)
@@ -47,7 +50,7 @@ FEW_FAMILIES = Reason(
 )
 ONE_BENCHMARK = Reason("There is one benchmark only.", ReasonCode.NONE)
 ALL_TOGETHER = Reason("It is of all benchmarks together.", ReasonCode.NONE)
-UNBOUNDED = Reason("The bootstrap over families refuses no value on one side.", ReasonCode.NO_INTERVAL)
+UNBOUNDED = Reason("The differences between families bound no interval.", ReasonCode.NO_INTERVAL)
 NOT_ONE_FAMILY = Reason("The group is not one family.", ReasonCode.NONE)
 
 
@@ -165,17 +168,7 @@ def report_readiness(
         raise InputError("report readiness: no group.", "name one with --group, or in agreement.groups.")
     parsed = [parse_group(text) for text in section.groups]
     matrix = read_score_matrix(scores, models, benchmarks, plan, groups=parsed)
-    parts = [
-        readiness(
-            matrix,
-            group,
-            np.array(group_members(matrix.model_facts, group, models), dtype=float),
-            section.knots,
-            seed,
-            place,
-        )
-        for place, group in enumerate(parsed, 1)
-    ]
+    parts = [readiness(matrix, group, models, section.knots, seed, place) for place, group in enumerate(parsed, 1)]
     summaries = [part.summary["group"] for part in parts]
     notes = tuple(dict.fromkeys([*matrix.notes, *(note for part in parts for note in part.notes)]))
     page = Page(
@@ -185,11 +178,13 @@ def report_readiness(
         f"{explain_protocols(matrix.protocols, own=matrix.trained_here)}",
         lede=_lede(summaries[0]),
         picture=Picture(
-            _slopes(summaries[0]),
+            _slopes(summaries[0], MOST_DRAWN, 1180, "w640") + _slopes(summaries[0], 4, 340, "n640"),
             "The group's lead at equal compute, in points: direct on the left, train before test on the right. "
-            "Vertical lines: 95% intervals over families.",
+            f"Vertical lines: 95% intervals over families. Of many benchmarks, the {MOST_DRAWN - 1} that change most.",
         ),
         panels=[part.panel for part in parts if part.panel],
+        # an estimate without an interval is no answer
+        answers=[answer for summary in summaries if (answer := _answer(summary)).interval],
         findings=[finding for part in parts for finding in part.findings if finding],
         sections=[part.section for part in parts if part.section],
         notes=notes,
@@ -198,15 +193,14 @@ def report_readiness(
 
 
 def readiness(
-    matrix: ScoreMatrix, group: Group, side: np.ndarray, knots: Sequence[float], seed: int, place: int
+    matrix: ScoreMatrix, group: Group, sheet: str | Path, knots: Sequence[float], seed: int, place: int
 ) -> Part:
     """A group's leads at equal compute under both protocols, and what changes.
 
-    `side`: (models,) 1 in it, 0 outside, NaN unknown. `place`: of the group, for the names of files. Over the cells
-    known under both protocols, of models of known compute, on benchmarks whose scores are fractions. Raises InputError
-    where there are none.
+    `sheet`: of the models. `place`: of the group, for the names of files. Over the cells known under both protocols, of
+    models of known compute, on benchmarks whose scores are fractions. Raises InputError where there are none.
     """
-    compute = matrix.sizes()[1]
+    compute, side = matrix.sizes()[1], np.array(group_members(matrix.model_facts, group, sheet), dtype=float)
     compared = np.isfinite(compute) & np.isfinite(side)
     in_both = np.logical_and.reduce([np.isfinite(matrix.value[p]) for p in PROTOCOLS]) & compared[:, None]
     used = np.flatnonzero(matrix.fractions & in_both.any(axis=0))
@@ -268,8 +262,8 @@ def readiness(
         finding=_sentence(summary)[0],
         explanation="The lead is the coefficient of the group in a regression of the score on the group and on log10 "
         f"of compute (6 × parameters × tokens). The line against compute {bends}. The change is after minus direct. "
-        "Intervals and p are of a restricted wild cluster bootstrap over families, standard errors are CR1 by family. "
-        "A straight line, and the larger of both scores as the prepared one, are checks.",
+        "Standard errors are CR1 by family. Intervals and p are the wider of Student's t and a wild bootstrap, both by "
+        "family. A straight line, and the larger of both scores as the prepared one, are checks.",
         tables=_tables(summary, scores, place),
     )
     unused = [matrix.benchmarks[j] for j in np.flatnonzero(~matrix.fractions & ~matrix.is_corpus)]
@@ -302,10 +296,7 @@ def _gap(direct: np.ndarray, after: np.ndarray, data: _Compared) -> Gap:
             title: Check(
                 {DIRECT: data.lead(direct, terms), TRAINED: data.lead(last, terms)}, data.lead(last - direct, terms)
             )
-            for title, terms, last in (
-                ("straight_line", data.straight, after),
-                ("larger_of_both", data.terms, larger),
-            )
+            for title, terms, last in zip(CHECKS, (data.straight, data.terms), (after, larger), strict=True)
         },
         without_family={
             family: known(value, NO_LEAD)
@@ -338,20 +329,29 @@ def _convention(matrix: ScoreMatrix) -> str:
 
 def _sentence(summary: GroupSummary) -> tuple[str, str]:
     """The finding with the interval of the change, and what it rests on."""
-    lede = _lede(summary)
+    lede, gap = _lede(summary), summary.shown[0][1]
     models, families, alone = summary.models, summary.families, summary.alone
-    together = is_known(summary.together)
-    basis = (
-        (f"Mean over {len(summary.benchmarks)} benchmarks. " if together else "")
-        + f"{count(models['inside'], 'model')} of {count(families['inside'], 'family', 'families')} in the group, "
-        f"{models['outside']} of {families['outside']} outside"
-        + (f", {summary.unknown} of unknown compute or side left out" if summary.unknown else "")
-        + f". Beyond the computes of the other side lie {alone['inside']} of the group and {alone['outside']} of the "
-        f"others. {summary.prepared} This is an association: groups may differ in what compute does not measure, such "
-        "as the quality of the data."
-    )
+    basis = [
+        f"Mean over {len(summary.benchmarks)} benchmarks." if is_known(summary.together) else "",
+        f"{count(models['inside'], 'model')} of {count(families['inside'], 'family', 'families')} in the group, "
+        f"{models['outside']} of {families['outside']} outside.",
+        f"{summary.unknown} of unknown compute or side are left out." if summary.unknown else "",
+        f"Beyond the computes of the other side lie {alone['inside']} of the group and {alone['outside']} outside it.",
+        summary.prepared,
+        _in_place(gap),
+        "This is an association: groups may differ in what compute does not measure, such as the quality of the data.",
+    ]
     interval = f" ({lede.interval})" if lede.interval else ""
-    return f"{lede.sentence}{interval}.", basis
+    return f"{lede.sentence}{interval}.", " ".join(filter(None, basis))
+
+
+def _in_place(gap: Gap) -> str:
+    """Why there is no interval, and the rank that a group of one family has in its place."""
+    why = gap.change.interval.reason if isinstance(gap.change.interval, Missing) else ""
+    if isinstance(gap.placebo_rank, Missing):
+        return why
+    rank = f"rank {gap.placebo_rank:.0f} among the {gap.placebo_families} families (1 falls most)"
+    return f"{why} The group's change has {rank}."
 
 
 def _lede(summary: GroupSummary) -> Lede:
@@ -376,6 +376,14 @@ def _lede(summary: GroupSummary) -> Lede:
     return Lede(heading, f"{where} {verb} {pair}", _of_the_change(gap))
 
 
+def _answer(summary: GroupSummary) -> Answer:
+    """What the first page of a site says of the group."""
+    lede = _lede(summary)
+    question = f"Do {summary.words} lead because they were prepared?"
+    basis = f"{summary.models['inside']} models in the group, {summary.models['outside']} outside"
+    return Answer(question, f"{lede.sentence}.", _slopes(summary, 3, 320), lede.interval, basis)
+
+
 def _of_the_change(gap: Gap) -> str:
     if isinstance(gap.change.interval, Missing):
         return "no interval"
@@ -383,32 +391,34 @@ def _of_the_change(gap: Gap) -> str:
     return f"95% of the change: {low} to {high}"
 
 
-def _slopes(summary: GroupSummary) -> Markup:
-    """The leads of each benchmark, direct and after, as a row of slopes with whiskers."""
-    shown = summary.shown[:MOST_DRAWN]
-    width, top, bottom = 640 / max(len(shown), 4), 34, 190
+def _slopes(summary: GroupSummary, most: int, whole: int, kind: str = "") -> Markup:
+    """The leads of each benchmark, direct and after, as a row of slopes with whiskers; of many, the `most` that change
+    most."""
+    first, *rest = summary.shown
+    shown = [first, *sorted(rest, key=lambda one: -abs(np.nan_to_num(number(one[1].change.value))))[: most - 1]]
+    width, top, bottom = min(whole / len(shown), 200), 34, 34 + min(whole / 4, 180)
     ends = [0.0]
     for fit in (fit for _, gap in shown for fit in gap.lead.values()):
         ends += [number(fit.value), *(fit.interval if not isinstance(fit.interval, Missing) else ())]
     low, high = np.nanmin(ends), np.nanmax(ends)
     axis = svg.Axis(low - 0.01, high + 0.01, bottom, top)
-    marks, said = [svg.line(0, axis(0.0), 640, axis(0.0), "ax")], []
+    marks, said = [svg.line(0, axis(0.0), whole, axis(0.0), "ax")], []
     for place, (name, gap) in enumerate(shown):
         left, right = width * (place + 0.3), width * (place + 0.7)
-        marks.append(svg.text(width * (place + 0.5), 14, svg.shortened(name, 14), "lab", "middle"))
+        marks.append(svg.text(width * (place + 0.5), 14, svg.shortened(name, int(width / 6.5)), "lab", "middle"))
         points = {x: gap.lead[protocol] for x, protocol in ((left, DIRECT), (right, TRAINED))}
         values = [number(fit.value) for fit in points.values()]
         if np.isfinite(values).all():
             marks.append(svg.line(left, axis(values[0]), right, axis(values[1]), "k"))
-        for (x, fit), kind in zip(points.items(), "dt", strict=True):
+        for (x, fit), mark in zip(points.items(), "dt", strict=True):
             if not isinstance(fit.interval, Missing):
-                marks.append(svg.line(x, axis(fit.interval[0]), x, axis(fit.interval[1]), f"{kind} w"))
+                marks.append(svg.line(x, axis(fit.interval[0]), x, axis(fit.interval[1]), f"{mark} w"))
             if is_known(fit.value):
-                marks.append(svg.dot(x, axis(fit.value), kind))
+                marks.append(svg.dot(x, axis(fit.value), mark))
         words = " → ".join(svg.points(value) for value in values)
         marks.append(svg.text(width * (place + 0.5), bottom + 18, words, "num", "middle"))
         said.append(f"{name} {words}, {_of_the_change(gap)}")
-    return svg.svg(640, bottom + 28, f"Lead in points, direct and after: {'; '.join(said)}.", *marks)
+    return svg.svg(whole, bottom + 28, f"Lead in points, direct and after: {'; '.join(said)}.", *marks, kind=kind)
 
 
 def _scatter(compute: np.ndarray, direct: np.ndarray, after: np.ndarray, side: np.ndarray) -> Markup:
@@ -429,38 +439,32 @@ def _scatter(compute: np.ndarray, direct: np.ndarray, after: np.ndarray, side: n
 
 
 def _tables(summary: GroupSummary, scores: pd.DataFrame, place: int) -> list[Table]:
-    """Leads, checks, families in turn and scores; `place`: of the group, for the names of files."""
-    rows, checks, without = list[dict[str, object]](), list[dict[str, object]](), list[dict[str, object]]()
+    """Leads, other choices and scores; `place`: of the group, for the names of files."""
+    rows, others = list[dict[str, object]](), list[dict[str, object]]()
     for benchmark, gap in summary.shown:
-        name: dict[str, object] = {"benchmark": benchmark}
-        rank = gap.placebo_rank
-        leads = [{p: fit.value} | as_columns(fit.interval, f"{p}_low", f"{p}_high") for p, fit in gap.lead.items()]
-        change = {"change": gap.change.value} | as_columns(gap.change.interval)
-        tests = {"standard_error": gap.change.standard_error, "p": gap.change.p, "p_adjusted": gap.p_adjusted}
-        placebo = {} if isinstance(rank, Missing) else {"placebo_rank": f"{rank:.0f} of {gap.placebo_families}"}
-        rows.append(name | {"models": gap.models} | leads[0] | leads[1] | change | tests | placebo)
-        checks += [
-            name | {"check": check.replace("_", " ")} | one.lead | {"change": one.change}
-            for check, one in gap.checks.items()
-        ]
-        without += [name | {"family": family, "change": value} for family, value in gap.without_family.items()]
-    in_points = [
-        column for column in rows[0] if column not in ("benchmark", "models", "p", "p_adjusted", "placebo_rank")
-    ]
-    labels = {DIRECT: "lead, direct", TRAINED: "lead, train before test", "low": "change from", "high": "change to"}
-    labels |= {f"{p}_{end}": word for p in PROTOCOLS for end, word in (("low", "from"), ("high", "to"))}
-    labels |= {"p_adjusted": "p, Holm over benchmarks", "placebo_rank": "rank among families as groups (1 falls most)"}
-    titles = {"leads": "Leads at equal compute, in points", "checks": "Other choices, in points"}
-    titles |= {"without": "The change without each family, in points"}
+        row: dict[str, object] = {"benchmark": benchmark, "models": gap.models}
+        for protocol, fit in gap.lead.items():
+            row |= {protocol: fit.value} | as_columns(fit.interval, f"{protocol}_low", f"{protocol}_high")
+        row |= {"change": gap.change.value} | as_columns(gap.change.interval)
+        rows.append(row | {"error": gap.change.standard_error, "p": gap.change.p, "p_adjusted": gap.p_adjusted})
+        for check, one in gap.checks.items():
+            others.append({"benchmark": benchmark, "choice": CHECKS[check], **one.lead, "change": one.change})
+        for family, change in gap.without_family.items():
+            others.append({"benchmark": benchmark, "choice": f"without {family}", "change": change})
+    ends = ("", "_low", "_high")
+    in_points = [*(f"{protocol}{end}" for protocol in PROTOCOLS for end in ends), "change", "low", "high", "error"]
+    labels = {
+        f"{protocol}{end}": word for protocol in PROTOCOLS for end, word in zip(ends, LEADS[protocol], strict=True)
+    }
+    labels |= {"low": "change from", "high": "change to", "error": "standard error", "p_adjusted": "p, Holm"}
+    shown: dict[str, Any] = {
+        "formats": dict.fromkeys(in_points, "+.1f") | {"p": "p", "p_adjusted": "p", "error": ".1f"},
+        "scales": dict.fromkeys(in_points, 100.0),
+        "labels": labels,
+    }
+    formats = {"compute": ".2e", **dict.fromkeys(PROTOCOLS, ".3f")}
     return [
-        Table(
-            f"{kind}_{place}",
-            titles[kind],
-            pd.DataFrame(frame),
-            formats=dict.fromkeys(in_points, "+.1f") | {"p": "p", "p_adjusted": "p", "standard_error": ".1f"},
-            scales=dict.fromkeys(in_points, 100.0),
-            labels=labels,
-            folded=kind != "leads",
-        )
-        for kind, frame in (("leads", rows), ("checks", checks), ("without", without))
-    ] + [Table(f"scores_{place}", "Scores and compute", scores, folded=True, formats={"compute": ".2e"})]
+        Table(f"leads_{place}", "Leads at equal compute, in points", pd.DataFrame(rows), **shown),
+        Table(f"other_choices_{place}", "Other choices, in points", pd.DataFrame(others), **shown, folded=True),
+        Table(f"scores_{place}", "Scores and compute", scores, formats=formats, folded=True),
+    ]

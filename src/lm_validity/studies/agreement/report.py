@@ -81,8 +81,11 @@ def report_agreement(
     choices, shares = prompt_choices(scores, selections, matrix), adapted_shares(selections, matrix)
     of_prompts = prompt_error(choices, matrix)
     of_prompts[DIRECT] = np.where(np.isnan(of_prompts[DIRECT]), wording_error(scores, matrix), of_prompts[DIRECT])
-    data = Data.of(matrix, section.resamples, tau, items)
-    write_report(*agreement(data, pair, choices, shares, of_prompts, prompt_ranges(scores, matrix)), output)
+    prompts = prompt_ranges(scores, matrix)
+    page, summary = agreement(
+        Data.of(matrix, section.resamples, tau, items), pair, choices, shares, of_prompts, prompts
+    )
+    write_report(page, summary, output)
 
 
 def agreement(

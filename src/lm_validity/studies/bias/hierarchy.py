@@ -312,32 +312,25 @@ def setting_section(study: Study, fits: Fits) -> Part:
 def _setting_panel(study: Study, settings: pd.DataFrame) -> Panel | None:
     """The bias of each setting with its interval over tasks; none where no setting has one."""
     rows = [
-        (study.label(row.experiment, row.m, row.n), row.over_tasks)
+        (study.label(row.experiment, row.m, row.n), row.over_tasks.mean, row.over_tasks.interval)
         for row in settings[settings["effect"] == "bias"].itertuples()
         if is_known(row.over_tasks.interval)
     ]
     if not rows:
         return None
-    outside = sum(mean.interval[0] > 0 or mean.interval[1] < 0 for _, mean in rows)
-    ends = [end for _, mean in rows for end in mean.interval]
-    axis, step = svg.Axis(min(-0.005, *ends), max(0.005, *ends), 108, 348), max(100 / len(rows), 12)
-    values, bottom = svg.round_values(axis.low, axis.high, 6), 8 + step * len(rows)
-    marks = [svg.ticks(axis, values, 4, bottom, svg.written_points(values))]
-    for place, (label, mean) in enumerate(rows):
-        y = 6 + step * (place + 0.5)
-        marks += [
-            svg.text(0, y + 4, svg.shortened(label, 17), "lab"),
-            svg.estimate(axis, mean.mean, mean.interval, y, "k"),
-        ]
+    outside = sum(low > 0 or high < 0 for _, _, (low, high) in rows)
+    ends = [end for _, _, interval in rows for end in interval]
+    values = svg.round_values(min(-0.005, *ends), max(0.005, *ends), 6)
     said = "; ".join(
-        f"{label} {svg.points(mean.mean, 2, sign=True)} (95%: {svg.points(mean.interval[0], 2, sign=True)} to "
-        f"{svg.points(mean.interval[1], 2, sign=True)})"
-        for label, mean in rows
+        "{} {} (95%: {} to {})".format(name, *(svg.points(one, 2, sign=True) for one in (mean, *interval)))
+        for name, mean, interval in rows
     )
     return Panel(
         "In which settings?",
         f"**{outside} of {len(rows)}** settings have an interval without zero (by chance: 1 in 20)",
-        svg.svg(360, bottom + 22, f"Change by the test's own texts, in points, by setting: {said}.", *marks),
+        svg.named_rows(
+            f"Change by the test's own texts, in points, by setting: {said}.", rows, values, svg.written_points(values)
+        ),
     )
 
 
@@ -373,6 +366,10 @@ SHORT = {
     "notebooks": "the author's fitted formula",
     "overdispersed": "the formula with training noise",
 }
+AGREE = "The conclusion does not depend on the formula."
+DISAGREE = (
+    "The conclusion depends on the formula. Trust {} and the model-free interval: only they account for training noise."
+)
 
 
 def formula_section(study: Study, fits: Fits) -> Part:
@@ -385,7 +382,9 @@ def formula_section(study: Study, fits: Fits) -> Part:
         if by_formula:
             outside = {name: _outside(own) for name, own in by_formula.items()}
             sentences.append(f"{begin}The 89% interval of the bias excludes zero {_listed(outside)}.")
-            conclusions.append(begin + _conclusions(by_formula, fits.main))
+            if len(by_formula) > 1:
+                same = len({tuple(fit.excludes_zero for fit in own) for own in by_formula.values()}) == 1
+                conclusions.append(begin + (AGREE if same else DISAGREE.format(SHORT[fits.main])))
             findings.append(_formula_finding(begin, by_formula, outside))
         if ratio := _noise_ratio(study.trials, experiment):
             ratios.append(begin + ratio)
@@ -466,33 +465,6 @@ def _formula_finding(begin: str, by_formula: dict[str, list[Fit]], outside: dict
         "A plain binomial accounts only for the drawing of test items and mistakes training noise for an effect. The "
         "section on the formulas explains this.",
     )
-
-
-def _conclusions(by_formula: dict[str, list[Fit]], main: str) -> str:
-    """A sentence a formula, and whether they agree."""
-    said = ". ".join(f"With {SHORT[name]}, {_claim(fits)}" for name, fits in by_formula.items())
-    if len(by_formula) == 1:
-        return f"{said}."
-    if len({tuple(fit.excludes_zero for fit in fits) for fits in by_formula.values()}) == 1:
-        return f"{said}. The conclusion does not depend on the formula."
-    return (
-        f"{said}. The conclusion depends on the formula. Trust {SHORT[main]} and the model-free interval: only they "
-        "account for training noise."
-    )
-
-
-def _claim(fits: list[Fit]) -> str:
-    up, down = (sum(fit.excludes_zero == sign for fit in fits) for sign in (1, -1))
-    if up and down:
-        return (
-            f"test text raises scores in {up} of {len(fits)} settings and lowers them in {down}, opposite answers such "
-            "as noise gives"
-        )
-    if up or down:
-        where = "the one setting" if len(fits) == 1 else f"{up or down} of {len(fits)} settings"
-        return f"test text {'raises' if up else 'lowers'} scores in {where}"
-    where = "the one setting" if len(fits) == 1 else f"any of {len(fits)} settings"
-    return f"no effect can be distinguished from chance in {where}"
 
 
 def _noise_ratio(trials: pd.DataFrame, experiment: str) -> str:
@@ -725,22 +697,19 @@ def slice_section(study: Study, fits: Fits) -> Part:
             )
         ],
     )
-    labels = [study.label(row.experiment, row.m, row.n) for row in frame.itertuples()]
-    found = frame["share_excluding_zero"].tolist()
-    axis, step = svg.Axis(0, 1, 108, 348), max(100 / len(frame), 12)
-    bottom = 8 + step * len(frame)
-    marks = [svg.ticks(axis, (0, 0.25, 0.5, 0.75, 1), 4, bottom, ("0%", "25%", "50%", "75%", "100%"))]
-    marks.append(svg.line(axis(1 - INTERVAL), 4, axis(1 - INTERVAL), bottom, "chance"))
-    for place, (label, share) in enumerate(zip(labels, found, strict=True)):
-        y = 6 + step * (place + 0.5)
-        marks += [svg.text(0, y + 4, svg.shortened(label, 17), "lab"), svg.dot(axis(share), y, "k")]
-    said = "; ".join(f"{label} {percent(share)}" for label, share in zip(labels, found, strict=True))
-    span = " to ".join(dict.fromkeys(percent(share) for share in (min(found), max(found))))
+    positive = frame["share_excluding_zero"].astype(float).tolist()
+    names = [study.label(row.experiment, row.m, row.n) for row in frame.itertuples()]
+    said = "; ".join(f"{name} {percent(share)}" for name, share in zip(names, positive, strict=True))
+    span = " to ".join(dict.fromkeys(percent(share) for share in (min(positive), max(positive))))
     panel = Panel(
         "What would one draw of the texts show?",
         f"**{span}** of studies with one draw find an effect; {percent(1 - INTERVAL)} (dashed) if there is none",
-        svg.svg(
-            360, bottom + 22, f"Studies with one draw that find an effect, by setting: {said}. No interval.", *marks
+        svg.named_rows(
+            f"Studies with one draw that find an effect, shares without intervals, by setting: {said}.",
+            [(name, share, None) for name, share in zip(names, positive, strict=True)],
+            (0, 0.25, 0.5, 0.75, 1),
+            ("0%", "25%", "50%", "75%", "100%"),
+            dashed=1 - INTERVAL,
         ),
     )
     largest = frame.sort_values(SETTING).groupby("experiment").tail(1).itertuples()

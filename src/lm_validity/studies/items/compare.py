@@ -1,28 +1,33 @@
-"""Two models compared on every benchmark that both have."""
+"""Two models compared on every benchmark that both have: numbers, lines for the terminal, and a page."""
 
-from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
-import altair as alt
 import numpy as np
 import pandas as pd
+from markupsafe import Markup
 
 from lm_validity.errors import InputError
-from lm_validity.pages.figures import CATEGORY_COLORS, PROTOCOL_LABELS, interval_dots, tooltips
-from lm_validity.pages.page import Figure, Finding, Page, Section, Table, write_report
+from lm_validity.pages import svg
+from lm_validity.pages.figures import PROTOCOL_LABELS
+from lm_validity.pages.page import Finding, Lede, Page, Picture, Section, Table, write_report
 from lm_validity.statistics import holm
-from lm_validity.studies.items.item_report import CELL, cell_scores, model_items, model_scores
+from lm_validity.studies.items.item_report import CELL, KINDS, cell_scores, model_items, model_scores
 from lm_validity.studies.items.statistics import LEVEL, paired_difference, unpaired_difference
 from lm_validity.summaries import Missing, as_columns, is_known, number, page_only
-from lm_validity.tables.schema import trained_here
+from lm_validity.tables.schema import PROTOCOLS, trained_here
 from lm_validity.terminal import render_table
 from lm_validity.words import Reason, ReasonCode, count, decimal, explain_protocols, listing
 
-# ----------------------------------------------------------------------------------------------------------------------
-# Two models compared on every benchmark that both have: on their common items, else by their standard errors.
-
+DIRECT, TRAINED = PROTOCOLS
 SAME_SCORE = 1e-6  # a score this close to the mean of its items is that mean
+FIRST, SECOND, OPEN, UNTESTED = "first better", "second better", "not separated", "not tested"  # outcomes
+NO_TEST = Missing(
+    Reason("Neither common items nor the standard errors of both scores are known.", ReasonCode.NO_ERRORS)
+)
+NO_ITEMS = Missing(Reason("The score is not known item by item for both models.", ReasonCode.NO_ITEMS))
 
 
 @dataclass(frozen=True)
@@ -38,16 +43,25 @@ class Comparison:
     first_score: float
     second_score: float
     difference: float
-    interval: tuple[float, float] | Missing
-    test: str
-    items: int | Missing
-    subjects: int | None
-    first_only: int | None
-    second_only: int | None
-    p: float | Missing
-    p_adjusted: float | Missing
-    smallest_detectable: float | Missing
-    items_needed: int | Missing
+    interval: tuple[float, float] | Missing = NO_TEST
+    test: str = "none"
+    items: int | Missing = NO_ITEMS
+    subjects: int | None = None
+    first_only: int | None = None
+    second_only: int | None = None
+    p: float | Missing = NO_TEST
+    p_adjusted: float | Missing = NO_TEST
+    smallest_detectable: float | Missing = NO_TEST
+    items_needed: int | Missing = NO_TEST
+
+    @property
+    def outcome(self) -> str:
+        """What the test decides after correction."""
+        if isinstance(self.p_adjusted, Missing):
+            return UNTESTED
+        if self.p_adjusted >= LEVEL or self.difference == 0:
+            return OPEN
+        return FIRST if self.difference > 0 else SECOND
 
 
 @dataclass(frozen=True)
@@ -60,15 +74,15 @@ class CompareSummary:
     notes: tuple[str, ...]
     trained_here: bool = page_only(default=False)  # a run of the workflow made the fine-tunes
 
-    def better(self, sign: int, protocol: str) -> list[Comparison]:
-        """The comparisons of a protocol that the first (1) or second (-1) model wins after correction."""
-        rows = [row for row in self.comparisons if row.protocol == protocol and is_known(row.p_adjusted)]
-        return [row for row in rows if number(row.p_adjusted) < LEVEL and np.sign(row.difference) == sign]
-
     @property
-    def protocols(self) -> list[str]:
-        """Protocols under which the models were compared."""
-        return list(dict.fromkeys(row.protocol for row in self.comparisons))
+    def by_protocol(self) -> dict[str, list[Comparison]]:
+        """The comparisons of each protocol under which there are any."""
+        names = dict.fromkeys(row.protocol for row in self.comparisons)
+        return {name: [row for row in self.comparisons if row.protocol == name] for name in names}
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# The comparison: on common items, else by standard errors.
 
 
 def compare_models(
@@ -90,57 +104,57 @@ def compare_models(
         answers = model_items(items, rows)
     by_cell = {key: group for key, group in answers.groupby(CELL)}
     cells = cell_scores(rows).set_index(CELL)
-    found, one_sided = [], []
+    compared, one_sided = [], []
     for benchmark, protocol in sorted({(b, p) for _, b, p in cells.index}, key=lambda key: (key[1], key[0])):
         keys = [(model, benchmark, protocol) for model in (first, second)]
         if all(key in cells.index for key in keys):
             pair = [by_cell.get(key) for key in keys]
-            found.append(_comparison(cells.loc[keys[0]], cells.loc[keys[1]], pair, benchmark, protocol))
+            compared.append(_compared(benchmark, protocol, cells.loc[keys[0]], cells.loc[keys[1]], pair))
         else:
             one_sided.append(f"{benchmark} ({protocol})")
-    if not found:
+    if not compared:
         raise InputError(f"{scores}: {first} and {second} share no benchmark.", "compare models with common scores.")
     if one_sided:
         notes = (*notes, f"Only one of the two models has a score on {listing(one_sided)}.")
-    return CompareSummary(first, second, tuple(_adjusted(found)), (*notes, *_test_notes(found)), trained_here(rows))
+    adjusted: dict[Comparison, float] = {}
+    for protocol in PROTOCOLS:
+        tested = [row for row in compared if row.protocol == protocol and is_known(row.p)]
+        adjusted |= dict(zip(tested, holm(np.array([row.p for row in tested])).tolist(), strict=True))
+    compared = [replace(row, p_adjusted=adjusted.get(row, row.p)) for row in compared]
+    return CompareSummary(first, second, tuple(compared), (*notes, *_test_notes(compared)), trained_here(rows))
 
 
-def _comparison(
-    one: pd.Series, other: pd.Series, answers: list[pd.DataFrame | None], benchmark: str, protocol: str
+def _compared(
+    benchmark: str, protocol: str, first: pd.Series, second: pd.Series, answers: list[pd.DataFrame | None]
 ) -> Comparison:
-    sign = one["better"]
-    difference = float(sign * (one["value"] - other["value"]))
-    unknown = Missing(
-        Reason("Neither common items nor the standard errors of both scores are known.", ReasonCode.NO_ERRORS)
-    )
-    row = Comparison(
-        benchmark=benchmark,
-        protocol=protocol,
-        metric=one["metric"],
-        first_score=float(one["value"]),
-        second_score=float(other["value"]),
-        difference=difference,
-        interval=unknown,
-        test="none",
-        items=Missing(Reason("The score is not known item by item for both models.", ReasonCode.NO_ITEMS)),
-        subjects=None,
-        first_only=None,
-        second_only=None,
-        p=unknown,
-        p_adjusted=unknown,
-        smallest_detectable=unknown,
-        items_needed=unknown,
-    )
-    common = _common_items(answers, (one["value"], other["value"]))
+    sign, scores = first["better"], (float(first["value"]), float(second["value"]))
+    row = Comparison(benchmark, protocol, first["metric"], *scores, float(sign * (scores[0] - scores[1])))
+    common = _common_items(answers, scores)
     if common is not None:
-        return _on_items(row, common, sign)
-    errors = float(one["stderr"]), float(other["stderr"])
+        subjects = common["subject"].to_numpy(dtype=str)
+        one, other = (sign * common[name].to_numpy(dtype=float) for name in ("first", "second"))
+        paired = paired_difference(one, other, subjects if (subjects != "").all() else None)
+        ungraded = "McNemar" if paired.first_only is not None else "paired t"
+        return replace(
+            row,
+            difference=paired.difference,
+            interval=paired.interval,
+            test="clustered by subject" if paired.clusters else ungraded,
+            items=paired.items,
+            subjects=paired.clusters,
+            first_only=paired.first_only,
+            second_only=paired.second_only,
+            p=paired.p,
+            smallest_detectable=paired.smallest_detectable,
+            items_needed=paired.items_needed,
+        )
+    errors = float(first["stderr"]), float(second["stderr"])
     if not np.isfinite(errors).all() or max(errors) == 0:
         return row
-    error, p, smallest = unpaired_difference(difference, errors)
+    error, p, smallest = unpaired_difference(row.difference, errors)
     return replace(
         row,
-        interval=(difference - 1.96 * error, difference + 1.96 * error),
+        interval=(row.difference - 1.96 * error, row.difference + 1.96 * error),
         test="standard errors",
         p=p,
         smallest_detectable=smallest,
@@ -158,41 +172,9 @@ def _common_items(answers: list[pd.DataFrame | None], scores: tuple[float, float
         return None
     if any(abs(i["correct"].mean() - s) > SAME_SCORE for i, s in zip(known, scores, strict=True)):
         return None
-    one, other = (items.set_index("doc_id")[["correct", "subject"]] for items in known)
-    common = one.join(other[["correct"]].rename(columns={"correct": "second"}), how="inner")
+    first, second = (items.set_index("doc_id")[["correct", "subject"]] for items in known)
+    common = first.join(second[["correct"]].rename(columns={"correct": "second"}), how="inner")
     return None if common.empty else common.rename(columns={"correct": "first"})
-
-
-def _on_items(row: Comparison, common: pd.DataFrame, sign: float) -> Comparison:
-    subjects = common["subject"].to_numpy(dtype=str)
-    first, second = (sign * common[name].to_numpy(dtype=float) for name in ("first", "second"))
-    found = paired_difference(first, second, subjects if (subjects != "").all() else None)
-    test = "clustered by subject" if found.clusters else "paired t"
-    if found.clusters is None and found.first_only is not None:
-        test = "McNemar"
-    return replace(
-        row,
-        difference=found.difference,
-        interval=found.interval,
-        test=test,
-        items=found.items,
-        subjects=found.clusters,
-        first_only=found.first_only,
-        second_only=found.second_only,
-        p=found.p,
-        smallest_detectable=found.smallest_detectable,
-        items_needed=found.items_needed,
-    )
-
-
-def _adjusted(rows: list[Comparison]) -> list[Comparison]:
-    """With Holm's adjusted p over the benchmarks of each protocol that have a p."""
-    adjusted = {}
-    for protocol in {row.protocol for row in rows}:
-        tested = [row for row in rows if row.protocol == protocol and is_known(row.p)]
-        for row, p in zip(tested, holm(np.array([row.p for row in tested])), strict=True):
-            adjusted[row] = float(p)
-    return [replace(row, p_adjusted=adjusted.get(row, row.p)) for row in rows]
 
 
 def _test_notes(rows: list[Comparison]) -> list[str]:
@@ -204,34 +186,30 @@ def _test_notes(rows: list[Comparison]) -> list[str]:
         "cautious: benchmarks {}.",
         "none": "No test is possible, because there are neither common items nor standard errors: benchmarks {}.",
     }
-    counts = Counter(row.test for row in rows)
-    return [
-        text.format(listing(dict.fromkeys(row.benchmark for row in rows if row.test == test)))
-        for test, text in words.items()
-        if counts[test]
-    ]
+    named = {test: list(dict.fromkeys(row.benchmark for row in rows if row.test == test)) for test in words}
+    return [words[test].format(listing(names)) for test, names in named.items() if names]
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# The comparison of two models: a table for the terminal, and a page.
+# The comparison as lines for the terminal.
 
 COLUMNS = ("benchmark", "protocol", "difference", "low", "high", "p", "p adjusted", "detectable", "items", "test")
-OUTCOMES = ("first better", "second better", "not separated", "not tested")
 
 
 def comparison_sentence(summary: CompareSummary, protocol: str) -> str:
     """Who wins where under a protocol, and what could have been found where nobody does."""
-    rows = [row for row in summary.comparisons if row.protocol == protocol]
-    up, down = (len(summary.better(sign, protocol)) for sign in (1, -1))
-    tested = [row for row in rows if is_known(row.p)]
+    rows = summary.by_protocol[protocol]
+    up, down, still = (sum(row.outcome == outcome for row in rows) for outcome in (FIRST, SECOND, OPEN))
+    tested = count(up + down + still, "tested benchmark")
     sentence = (
-        f"{summary.first} is better than {summary.second} on {up} of {count(len(tested), 'tested benchmark')} and "
-        f"worse on {down} ({PROTOCOL_LABELS[protocol].lower()}; Holm's correction, 5% level)."
+        f"{summary.first} is better than {summary.second} on {up} of {tested} and worse on {down} "
+        f"({PROTOCOL_LABELS[protocol].lower()}; Holm's correction, 5% level)."
     )
-    open_rows = [row for row in tested if row not in (*summary.better(1, protocol), *summary.better(-1, protocol))]
-    sizes = [number(row.smallest_detectable) for row in open_rows if is_known(row.smallest_detectable)]
+    sizes = [
+        number(row.smallest_detectable) for row in rows if row.outcome == OPEN and is_known(row.smallest_detectable)
+    ]
     if sizes:
-        span = decimal(min(sizes), 3) if len(sizes) == 1 else f"{decimal(min(sizes), 3)} to {decimal(max(sizes), 3)}"
+        span = " to ".join(dict.fromkeys(decimal(size, 3) for size in (min(sizes), max(sizes))))
         sentence += f" Where they are not separated, each test by itself finds a difference of {span} four times out "
         sentence += "of five. Smaller ones may exist."
     return sentence
@@ -239,36 +217,97 @@ def comparison_sentence(summary: CompareSummary, protocol: str) -> str:
 
 def comparison_lines(summary: CompareSummary) -> list[str]:
     """The comparison as lines of aligned text."""
-    table = render_table(COLUMNS, map(_line, summary.comparisons), text=(0, 1, len(COLUMNS) - 1))
-    findings = [comparison_sentence(summary, protocol) for protocol in summary.protocols]
-    return [table, "", *findings, *summary.notes]
-
-
-def _line(row: Comparison) -> tuple[str, ...]:
-    ends = (_shown(end, "+.3f") for end in as_columns(row.interval).values())
-    cells = (*ends, _shown(row.p, ".2g"), _shown(row.p_adjusted, ".2g"))
-    sizes = (_shown(row.smallest_detectable, ".3f"), _shown(row.items, "d"))
-    return (row.benchmark, row.protocol, f"{row.difference:+.3f}", *cells, *sizes, row.test)
+    rows = [
+        (
+            row.benchmark,
+            row.protocol,
+            f"{row.difference:+.3f}",
+            *(_shown(end, "+.3f") for end in as_columns(row.interval).values()),
+            *(_shown(p, ".2g") for p in (row.p, row.p_adjusted)),
+            _shown(row.smallest_detectable, ".3f"),
+            _shown(row.items, "d"),
+            row.test,
+        )
+        for row in summary.comparisons
+    ]
+    table = render_table(COLUMNS, rows, text=(0, 1, len(COLUMNS) - 1))
+    return [table, "", *(comparison_sentence(summary, name) for name in summary.by_protocol), *summary.notes]
 
 
 def _shown(value: float | Missing, form: str) -> str:
     return "-" if isinstance(value, Missing) else format(value, form)
 
 
+# ----------------------------------------------------------------------------------------------------------------------
+# The comparison as a page: who is better on what, a row for each benchmark.
+
+MOST_ROWS = 60  # benchmarks that the picture shows
+NUMBERS = ("none", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")
+
+
 def write_comparison(summary: CompareSummary, output: str | Path) -> None:
-    """Write the page, its tables and figures, and summary.json under `output`."""
+    """Write the page, its tables and summary.json under `output`."""
     write_report(comparison_page(summary), summary, output)
 
 
 def comparison_page(summary: CompareSummary) -> Page:
     """The page of a comparison."""
-    frame = pd.DataFrame([_page_row(summary, row) for row in summary.comparisons])
+    first, second = short_names(summary.first, summary.second)
+    return Page(
+        name="compare",
+        title=f"{summary.first} against {summary.second}",
+        question="Which of the two models is better, and on what? "
+        + explain_protocols(summary.by_protocol, own=summary.trained_here),
+        findings=[Finding(comparison_sentence(summary, protocol)) for protocol in summary.by_protocol],
+        sections=[_benchmark_section(summary)],
+        notes=summary.notes,
+        lede=Lede(f"{first} or {second}: which is better?", _answer(summary)),
+        picture=_forest(summary),
+    )
+
+
+def short_names(first: str, second: str) -> tuple[str, str]:
+    """The models without their owners (`owner/model`), where that leaves two names."""
+    short = first.rsplit("/", 1)[-1], second.rsplit("/", 1)[-1]
+    return short if all(short) and short[0] != short[1] else (first, second)
+
+
+def _answer(summary: CompareSummary) -> str:
+    """`Direct, b is better on 11 of 24 benchmarks, a on none; after training, three and three.`"""
+    names, named = short_names(summary.first, summary.second), False
+    clauses: list[str] = []
+    if all(row.outcome == UNTESTED for row in summary.comparisons):
+        return "Not known: neither common items nor the standard errors of both models are there"
+    for protocol, rows in summary.by_protocol.items():
+        wins = [sum(row.outcome == outcome for row in rows) for outcome in (FIRST, SECOND)]
+        tested = count(sum(row.outcome != UNTESTED for row in rows), "benchmark")
+        if not named and wins[1] > wins[0]:  # the better one first, from here on
+            names = names[::-1]
+        if names[0] != short_names(summary.first, summary.second)[0]:
+            wins = wins[::-1]
+        more, less = (NUMBERS[win] if win < len(NUMBERS) else str(win) for win in wins)
+        if all(row.outcome == UNTESTED for row in rows):
+            said = "no benchmark can be tested"
+        elif not any(wins):
+            said = f"neither is found better on {tested}" if not clauses else "neither is found better"
+        elif not named:
+            of = wins[0] if clauses else f"{wins[0]} of {tested}"
+            said, named = f"{names[0]} is better on {of}, {names[1]} on {less}", True
+        else:
+            said = f"each on {more}" if wins[0] == wins[1] else f"{more} and {less}"
+        clauses.append(f"{'direct' if protocol == DIRECT else 'after training'}, {said}")
+    sentence = "; ".join(clauses)
+    return sentence[:1].upper() + sentence[1:]
+
+
+def _benchmark_section(summary: CompareSummary) -> Section:
+    rows = [_page_row(row) for row in summary.comparisons]
     signed = dict.fromkeys(["difference", "low", "high"], "+.4f")
     numbers = dict.fromkeys(["first_score", "second_score", "smallest_detectable"], ".4f")
     table = Table(
         "comparisons",
         "All benchmarks",
-        frame,
+        pd.DataFrame(rows),
         formats=signed | numbers | dict.fromkeys(["p", "p_adjusted"], "p") | {"items_needed": ".0f", "items": ".0f"},
         labels={"first_score": summary.first, "second_score": summary.second, "first_only": f"only {summary.first}"}
         | {"second_only": f"only {summary.second}"},
@@ -276,68 +315,102 @@ def comparison_page(summary: CompareSummary) -> Page:
         "test finds four times out of five. Items needed: how many items like these it takes to find the observed "
         "difference four times out of five.",
     )
-    section = Section(
-        "Benchmark by benchmark",
+    return Section(
+        "Every benchmark",
+        hint="scores, intervals, corrected p, items needed",
         explanation=(
-            "Each interval is 95%, for the difference of the two scores. To the right of zero the first model is "
+            "Each interval is 95%, for the difference of the two scores. If it is positive, the first model is "
             "better. If both models answered the same items, they are compared item by item. This detects smaller "
             "differences than comparing two scores. If the items have at least 10 subjects, these are clusters. p is "
             "two-sided. The "
             "adjusted p holds for all benchmarks of a protocol together: with 0.05 as the limit, the probability of "
             "any false finding among them is at most 5% (Holm 1979)."
         ),
-        figures=[
-            Figure(
-                f"differences_{number_}",
-                PROTOCOL_LABELS[protocol],
-                _chart(frame[frame["protocol"] == protocol]),
-                min_width=360,
-            )
-            for number_, protocol in enumerate(summary.protocols, 1)
-        ],
         tables=[table],
     )
-    return Page(
-        name="compare",
-        title=f"{summary.first} against {summary.second}",
-        question="Which of the two models is better, and on what? "
-        + explain_protocols(summary.protocols, own=summary.trained_here),
-        findings=[Finding(comparison_sentence(summary, protocol)) for protocol in summary.protocols],
-        sections=[section],
-        notes=summary.notes,
-    )
 
 
-def _page_row(summary: CompareSummary, row: Comparison) -> dict[str, object]:
+def _page_row(row: Comparison) -> dict[str, Any]:
     values = {name: value for name, value in vars(row).items() if name != "interval"}
-    return values | as_columns(row.interval) | {"outcome": _outcome(summary, row)}
+    return values | as_columns(row.interval) | {"outcome": row.outcome}
 
 
-def _outcome(summary: CompareSummary, row: Comparison) -> str:
-    if not is_known(row.p_adjusted):
-        return OUTCOMES[3]
-    if row in summary.better(1, row.protocol):
-        return OUTCOMES[0]
-    return OUTCOMES[1] if row in summary.better(-1, row.protocol) else OUTCOMES[2]
+def _forest(summary: CompareSummary) -> Picture | None:
+    """Differences with their intervals, a row for each benchmark with a test; nothing of scores that are no shares."""
+    shares = [row for row in summary.comparisons if max(abs(row.first_score), abs(row.second_score)) <= 1]
+    tested = [row for row in shares if row.outcome != UNTESTED]
+    drawn: dict[str, dict[str, Comparison]] = {}
+    for row in tested or shares:
+        drawn.setdefault(row.benchmark, {})[row.protocol] = row
+    if not drawn:
+        return None
+    largest = sorted(drawn, key=lambda name: -max(abs(row.difference) for row in drawn[name].values()))[:MOST_ROWS]
+    rows = [list(drawn[name].values()) for name in largest]
+    rows.sort(key=lambda of_benchmark: -of_benchmark[0].difference)
+    sizes = [number(row.smallest_detectable) for row in tested if is_known(row.smallest_detectable)]
+    note, key = "Difference of the scores, in points (hundredths).", Markup("")
+    if tested:
+        note += " Large dots: separated after correction (5%). Not separated is not equal."
+    if sizes:
+        span = " to ".join(dict.fromkeys(svg.points(size, 1) for size in (min(sizes), max(sizes))))
+        note += f" Gaps of {span} points are found four times out of five, each by itself."
+        key = svg.key(("bar", "smaller gaps are found less than four times out of five"))
+    if left_out := len({row.benchmark for row in summary.comparisons}) - len(rows):
+        note += f" In the table: {count(left_out, 'benchmark')} more, not tested, in other units, or with smaller gaps."
+    sizes_of_svg = ((1180.0, 190.0, 300.0, "w640"), (380.0, 104.0, 8.0, "n640"))
+    return Picture(key + Markup("").join(_forest_svg(summary, rows, *size) for size in sizes_of_svg), note)
 
 
-def _chart(frame: pd.DataFrame) -> alt.LayerChart:
-    frame = frame.assign(**{name: frame[name].map(number) for name in ("low", "high", "p_adjusted")})
-    frame = frame[["benchmark", "difference", "low", "high", "p_adjusted", "outcome"]].sort_values("difference")
-    colors = [CATEGORY_COLORS[0], CATEGORY_COLORS[1], "#888888", "#bbbbbb"]
-    return interval_dots(
-        frame,
-        y="benchmark",
-        value="difference",
-        title="Difference, better to the right",
-        y_order=frame["benchmark"].tolist()[::-1],
-        color=alt.Color("outcome:N", scale=alt.Scale(domain=list(OUTCOMES), range=colors), title=None),
-        tooltip=tooltips(
-            benchmark="Benchmark",
-            difference="Difference|+.4f",
-            low="Low|+.4f",
-            high="High|+.4f",
-            p_adjusted="Adjusted p|.2g",
-        ),
-        zero=True,
-    )
+def _forest_svg(
+    summary: CompareSummary, rows: Sequence[Sequence[Comparison]], width: float, room: float, right: float, kind: str
+) -> Markup:
+    """The comparisons of a benchmark are a row; `room` pixels for names on the left, and for words on the `right`."""
+    names, wide = short_names(summary.first, summary.second), right > 100
+    every = [row for of_benchmark in rows for row in of_benchmark]
+    ends = [end for row in every if isinstance(row.interval, tuple) for end in row.interval]
+    detectable = [number(row.smallest_detectable) for row in every if is_known(row.smallest_detectable)]
+    least, most = -max(detectable, default=0.01), max(detectable, default=0.01)
+    ends += [row.difference for row in every]
+    axis = svg.Axis(min(least, *ends), max(most, *ends), room, width - right)
+    height, values = 46 + 23 * len(rows) + 26, svg.round_values(axis.low, axis.high, 12 if wide else 6)
+    written = svg.written_points(values)
+    left_letters, right_letters = (int(space / 6.4) - (9 if wide else 2) for space in (axis(0), width - axis(0)))
+    better = " better" if wide else ""
+    marks = [
+        *(svg.box(0, 46 + 23 * place, width, 23, "zone") for place in range(1, len(rows), 2)),
+        svg.ticks(axis, values, 30, height - 24, written),
+        *(svg.text(axis(value), 26, words, "", "middle") for value, words in zip(values, written, strict=True)),
+        svg.text(axis(0) - 6, 11, f"← {svg.shortened(names[1], left_letters)}{better}", "lab", "end"),
+        svg.text(axis(0) + 6, 11, f"{svg.shortened(names[0], right_letters)}{better} →", "lab"),
+    ]
+    protocols = [name for name in PROTOCOLS if name in summary.by_protocol]
+    columns = {name: width - right + 16 + 142 * place for place, name in enumerate(protocols)}
+    if wide:
+        marks += [svg.text(x, 26, PROTOCOL_LABELS[name].lower(), KINDS[name]) for name, x in columns.items()]
+    words = {FIRST: svg.shortened(names[0], 21), SECOND: svg.shortened(names[1], 21)}
+    for place, of_benchmark in enumerate(rows):
+        middle = 46 + 23 * (place + 0.5)
+        marks.append(svg.text(4, middle + 4, svg.shortened(of_benchmark[0].benchmark, int(room / 6.4)), "lab"))
+        for row in of_benchmark:
+            y = middle + (0 if len(protocols) == 1 else 5 if row.protocol == TRAINED else -5)
+            color, decided = KINDS[row.protocol], row.outcome in words
+            if is_known(row.smallest_detectable):
+                reach = number(row.smallest_detectable)
+                marks.append(svg.line(axis(-reach), y, axis(reach), y, "ax thick"))
+            if isinstance(row.interval, tuple):
+                marks.append(svg.whisker(axis, row.interval, y, color if decided else f"{color} wide"))
+            marks.append(svg.dot(axis(row.difference), y, color, 4.2 if decided else 3.0))
+            if wide:
+                word = words.get(row.outcome, row.outcome)
+                marks.append(svg.text(columns[row.protocol], middle + 4, word, "lab" if decided else ""))
+    said = "; ".join(", ".join([of_benchmark[0].benchmark, *map(_said, of_benchmark)]) for of_benchmark in rows)
+    label = f"Difference of {names[0]} and {names[1]} in points, with 95% intervals. {said}."
+    return svg.svg(width, height, label, *marks, kind=kind)
+
+
+def _said(row: Comparison) -> str:
+    """The numbers of a comparison for a label."""
+    ends = row.interval if isinstance(row.interval, tuple) else ()
+    interval = " to ".join(svg.points(end, 1, sign=True) for end in ends) or "no interval"
+    name = PROTOCOL_LABELS[row.protocol].lower()
+    return f"{name} {svg.points(row.difference, 1, sign=True)} ({interval}), {row.outcome}"

@@ -8,16 +8,18 @@ import altair as alt
 import numpy as np
 import pandas as pd
 import pyarrow.compute as pc
+from markupsafe import Markup
 
 from lm_validity.errors import InputError, did_you_mean
+from lm_validity.pages import svg
 from lm_validity.pages.figures import CATEGORY_COLORS, PROTOCOL_LABELS, lines, tooltips
-from lm_validity.pages.page import Figure, Finding, Page, Section, Table, write_report
+from lm_validity.pages.page import Figure, Finding, Lede, Page, Panel, Picture, Section, Table, write_report
 from lm_validity.studies.items.statistics import ItemParameters, fit_2pl, resolution
-from lm_validity.summaries import Missing, is_known, page_only
+from lm_validity.summaries import Missing, is_known, number, page_only
 from lm_validity.tables.documents import read_documents
 from lm_validity.tables.items import items_of_scores, open_items
 from lm_validity.tables.reruns import reruns_of
-from lm_validity.tables.schema import read_scores, trained_here
+from lm_validity.tables.schema import PROTOCOLS, read_scores, trained_here
 from lm_validity.tables.sheets import as_in_scores, completed, read_benchmarks, read_models, report_rows
 from lm_validity.tables.standard_errors import checked_errors, error_notes
 from lm_validity.words import UNDER, Reason, ReasonCode, count, explain_protocols, percent
@@ -26,6 +28,7 @@ from lm_validity.words import UNDER, Reason, ReasonCode, count, explain_protocol
 # Scores and items of some models, as the statistics of this study take them.
 
 CELL = ["model", "benchmark", "protocol"]
+KINDS = {"direct": "d", "train_before_test": "t"}  # of marks
 _KEYS = [*CELL, "checkpoint", "prompt", "prompt_variant", "num_fewshot", "seed"]
 _ITEM_COLUMNS = [*_KEYS, "split", "doc_id", "subject", "correct"]
 
@@ -167,6 +170,12 @@ class ItemsSummary:
     notes: tuple[str, ...]
     trained_here: bool = page_only(default=False)  # a run of the workflow made the fine-tunes
 
+    @property
+    def by_protocol(self) -> dict[str, list[ItemsOfBenchmark]]:
+        """The benchmarks of each protocol under which there are any."""
+        rows = {protocol: [row for row in self.benchmarks if row.protocol == protocol] for protocol in PROTOCOLS}
+        return {protocol: own for protocol, own in rows.items() if own}
+
 
 def analyze_items(
     scores: str | Path,
@@ -268,7 +277,7 @@ def _negative(row: ItemsOfBenchmark, fit: ItemParameters, table: pd.DataFrame, t
 # The page of the items report.
 
 SHOWN_ABILITIES = np.linspace(-3, 3, 25)
-PROTOCOLS = ("direct", "train_before_test")
+MOST_ROWS = 60  # benchmarks that the picture shows
 FEW_MODELS = 20  # below it, discriminations of single items say little
 _LABELS = {
     "doc_id": "item",
@@ -301,21 +310,19 @@ def items_page(summary: ItemsSummary) -> Page:
     """The page of the report."""
     return Page(
         name="items",
-        title="What the items are worth",
+        title="Items",
         question="How finely do these benchmarks tell models apart, and which items work against them? "
-        + explain_protocols(_protocols(summary), own=summary.trained_here),
-        findings=[Finding(_finding(summary, protocol)) for protocol in _protocols(summary)],
+        + explain_protocols(summary.by_protocol, own=summary.trained_here),
+        findings=[Finding(_finding(protocol, rows)) for protocol, rows in summary.by_protocol.items()],
         sections=[_benchmark_section(summary), _negative_section(summary)],
         notes=summary.notes,
+        lede=_lede(summary),
+        picture=_picture(summary),
+        panels=[panel for panel in (_negative_panel(summary), _alike_panel(summary)) if panel is not None],
     )
 
 
-def _protocols(summary: ItemsSummary) -> list[str]:
-    return [name for name in PROTOCOLS if any(row.protocol == name for row in summary.benchmarks)]
-
-
-def _finding(summary: ItemsSummary, protocol: str) -> str:
-    rows = [row for row in summary.benchmarks if row.protocol == protocol]
+def _finding(protocol: str, rows: list[ItemsOfBenchmark]) -> str:
     pairs, resolved = sum(row.neighbours for row in rows), sum(row.resolved for row in rows)
     words = f"{UNDER[protocol].capitalize()}, no two models have answered the same items."
     if pairs:
@@ -323,17 +330,120 @@ def _finding(summary: ItemsSummary, protocol: str) -> str:
             f"{UNDER[protocol].capitalize()}, {resolved} of {count(pairs, 'pair')} of neighbours in a benchmark's "
             f"ranking ({percent(resolved / pairs)}) differ by more than chance (p < .05, each by itself)."
         )
-    known = [row for row in rows if is_known(row.negative)]
-    if known:
-        certain, negative = (sum(getattr(row, name) for row in known) for name in ("negative_certain", "negative"))
+    fitted = [row for row in rows if is_known(row.negative)]
+    if fitted:
+        certain, negative = (sum(getattr(row, name) for row in fitted) for name in ("negative_certain", "negative"))
         words += (
-            f" {negative} of {count(sum(row.items for row in known), 'item')} have a negative discrimination, "
+            f" {negative} of {count(sum(row.items for row in fitted), 'item')} have a negative discrimination, "
             f"which is certain for {certain} of them."
         )
-        fewest = min(row.models for row in known)
+        fewest = min(row.models for row in fitted)
         if fewest < FEW_MODELS:
             words += f" With {fewest} models, the discrimination of a single item says little."
     return words
+
+
+def _lede(summary: ItemsSummary) -> Lede:
+    """How many neighbours in rankings are told apart, direct where that is known."""
+    for protocol, rows in summary.by_protocol.items():
+        pairs, resolved = sum(row.neighbours for row in rows), sum(row.resolved for row in rows)
+        if pairs:
+            share = "Half" if 2 * resolved == pairs else "Most" if 2 * resolved > pairs else "Fewer than half"
+            begin = "Direct" if protocol == "direct" else "After training"
+            return Lede(
+                f"{share} of the neighbours in rankings are told apart",
+                f"{begin}, {resolved} of {count(pairs, 'pair')} of models with neighbouring ranks differ beyond chance",
+            )
+    return Lede("Not known: how finely do these benchmarks tell models apart?", "No two models answered the same items")
+
+
+def _picture(summary: ItemsSummary) -> Picture | None:
+    """A row for each benchmark: the share of neighbours told apart, and the gap that takes."""
+    rows: dict[str, list[ItemsOfBenchmark]] = {}
+    for row in summary.benchmarks:
+        if is_known(row.share_resolved):
+            rows.setdefault(row.benchmark, []).append(row)
+    if not rows:
+        return None
+    shown = sorted(rows.values(), key=lambda of_benchmark: -number(of_benchmark[0].share_resolved))[:MOST_ROWS]
+    note = (
+        "Left: share of neighbours in the benchmark's ranking whose answers to common items differ beyond chance (p < "
+        ".05, each by itself). Right: the gap that such a test finds four times out of five, median over neighbours, "
+        "in points (hundredths)."
+    )
+    if len(shown) < len(rows):
+        note += f" The first {len(shown)} of {len(rows)} benchmarks."
+    sizes = ((1180.0, 230.0, "w640"), (380.0, 118.0, "n640"))
+    return Picture(Markup("").join(_picture_svg(shown, *size) for size in sizes), note)
+
+
+def _picture_svg(rows: list[list[ItemsOfBenchmark]], width: float, room: float, kind: str) -> Markup:
+    """The protocols of a benchmark are a row; `room` pixels for names."""
+    gaps = [number(row.minimal_detectable_difference) for of_benchmark in rows for row in of_benchmark]
+    middle, height = room + (width - room) / 2, 30 + 23 * len(rows) + 26
+    shares = svg.Axis(0, 1, room, middle - 24)
+    sizes = svg.Axis(0, max(0.01, np.nanmax(gaps, initial=0.01)), middle + 24, width - 16)
+    values = svg.round_values(0, sizes.high, 6 if width > 500 else 4)
+    percents = (0, 0.25, 0.5, 0.75, 1) if width > 500 else (0, 0.5, 1)
+    marks = [
+        *(svg.box(0, 24 + 23 * place, width, 23, "zone") for place in range(1, len(rows), 2)),
+        svg.text(shares(0), 12, "neighbours told apart", "lab"),
+        svg.text(sizes(0), 12, "gap found 4 times in 5" if width > 500 else "gap found 4 in 5", "lab"),
+        svg.ticks(shares, percents, 20, height - 26, [percent(value) for value in percents]),
+        svg.ticks(sizes, values, 20, height - 26, [words.lstrip("+") for words in svg.written_points(values)]),
+    ]
+    for place, of_benchmark in enumerate(rows):
+        y = 24 + 23 * (place + 0.5)
+        marks.append(svg.text(4, y + 4, svg.shortened(of_benchmark[0].benchmark, int(room / 6.4)), "lab"))
+        for row in of_benchmark:
+            at = y + (0 if len(of_benchmark) == 1 else -4 if row.protocol == "direct" else 4)
+            marks.append(svg.dot(shares(number(row.share_resolved)), at, KINDS[row.protocol]))
+            if is_known(row.minimal_detectable_difference):
+                marks.append(svg.dot(sizes(number(row.minimal_detectable_difference)), at, KINDS[row.protocol]))
+    said = "; ".join(
+        f"{row.benchmark} {PROTOCOL_LABELS[row.protocol].lower()} {row.resolved} of {row.neighbours}"
+        for of_benchmark in rows
+        for row in of_benchmark
+    )
+    return svg.svg(
+        width, height, f"Neighbours in rankings told apart, counts without intervals: {said}.", *marks, kind=kind
+    )
+
+
+def _negative_panel(summary: ItemsSummary) -> Panel | None:
+    """How many items weaker models answer better, of the protocol that the page begins with."""
+    rows = [row for row in next(iter(summary.by_protocol.values())) if is_known(row.negative_certain)]
+    if not rows:
+        return None
+    certain, items = sum(int(number(row.negative_certain)) for row in rows), sum(row.items for row in rows)
+    few = min(row.models for row in rows) < FEW_MODELS
+    return Panel(
+        "Do items work against the benchmark?",
+        f"**{certain} of {count(items, 'item')}** are answered better by weaker models, beyond chance",
+        _shares_svg("Items that weaker models answer better", rows, [number(row.negative_certain) for row in rows]),
+        "yes" if certain else "not known" if few else "no",
+    )
+
+
+def _alike_panel(summary: ItemsSummary) -> Panel:
+    """How many items tell no models apart."""
+    rows = next(iter(summary.by_protocol.values()))
+    alike, items = sum(row.all_equal for row in rows), sum(row.items for row in rows)
+    return Panel(
+        "Which items count?",
+        f"**{alike} of {count(items, 'item')}** are answered alike by all models and tell none apart",
+        _shares_svg("Items that all models answer alike", rows, [row.all_equal for row in rows]),
+    )
+
+
+def _shares_svg(title: str, rows: list[ItemsOfBenchmark], found: Sequence[float]) -> Markup:
+    """A dot for each benchmark: which share of its items that is. The largest first, at most 10."""
+    shares = [(row.benchmark, number / row.items, None) for row, number in zip(rows, found, strict=True)]
+    shares = sorted(shares, key=lambda share: -share[1])[:10]
+    values = svg.round_values(0, max(0.05, shares[0][1]), 5)
+    said = "; ".join(f"{name} {100 * share:.1f}%" for name, share, _ in shares)
+    label = f"{title}, shares without intervals: {said}."
+    return svg.named_rows(label, shares, values, [f"{100 * value:g}%" for value in values], KINDS[rows[0].protocol])
 
 
 def _benchmark_section(summary: ItemsSummary) -> Section:
@@ -341,6 +451,7 @@ def _benchmark_section(summary: ItemsSummary) -> Section:
     frame = pd.DataFrame([[getattr(row, name) for name in names] for row in summary.benchmarks], columns=names)
     return Section(
         "Benchmark by benchmark",
+        hint="information, reliability, gaps that are found",
         explanation=(
             "Neighbours told apart: pairs of neighbouring ranks whose models differ by more than chance on their "
             "common items. Minimal detectable difference: what such a test finds four times out of five, median over "
@@ -352,8 +463,8 @@ def _benchmark_section(summary: ItemsSummary) -> Section:
         ),
         figures=[
             Figure(f"information_{index}", f"Test information, {PROTOCOL_LABELS[protocol].lower()}", _information(rows))
-            for index, protocol in enumerate(_protocols(summary), 1)
-            if (rows := [r for r in summary.benchmarks if r.protocol == protocol and is_known(r.fit)])
+            for index, (protocol, of_protocol) in enumerate(summary.by_protocol.items(), 1)
+            if (rows := [row for row in of_protocol if is_known(row.fit)])
         ],
         tables=[
             Table(
@@ -400,6 +511,7 @@ def _negative_section(summary: ItemsSummary) -> Section:
     worst = f" The most certain is {rows[0].doc_id} of {rows[0].benchmark}." if alone else ""
     return Section(
         "Items on which better models do worse",
+        hint="each with its text, where that is known",
         finding=f"{count(len(rows), 'item')} listed.{worst}" if rows else "No item has a negative discrimination.",
         explanation=(
             "A negative discrimination means that models that do well elsewhere get this item wrong. Wrong gold "

@@ -15,7 +15,7 @@ from typing import Any
 import pandas as pd
 
 from lm_validity.errors import InputError, did_you_mean
-from lm_validity.files import made_folder, replace_file
+from lm_validity.files import as_written, made_folder, replace_file
 from lm_validity.tables.formats import (
     import_csv,
     import_every_eval_ever,
@@ -266,13 +266,13 @@ def _of_place(path: Path, given: Any) -> str | None:
     """What is given for the file, else for the nearest folder above it."""
     if not given:
         return None
-    place = path.resolve()
+    place = as_written(path)
     return next((given[each] for each in (place, *place.parents) if each in given), None)
 
 
 def _check_places(options: ImportOptions, found: list[Found]) -> None:
     """Raises InputError for a name or a protocol given to a path that no file lies under."""
-    places = {each for one in found for each in (one.path.resolve(), *one.path.resolve().parents)}
+    places = {each for one in map(as_written, (one.path for one in found)) for each in (one, *one.parents)}
     for path, name in options.names.items():
         if path not in places:
             raise InputError(f"--model {path}={name}: none of the files lies there.", "check the path before '='.")

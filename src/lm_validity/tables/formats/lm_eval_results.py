@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from lm_validity.errors import InputError
+from lm_validity.files import as_written
 from lm_validity.tables.formats.score_files import (
     Format,
     ImportOptions,
@@ -515,7 +516,7 @@ def _name(
 
 def folder_name(path: Path) -> str:
     """A model's name from its folder, where lm-eval writes `__` for the `/` of a hub id."""
-    return path.resolve().parent.name.replace("__", "/", 1)
+    return as_written(path).parent.name.replace("__", "/", 1)
 
 
 def _identity(config: dict[str, Any], arguments: dict[str, str], folder: Path | None) -> dict[str, str]:
@@ -535,7 +536,7 @@ def _identity(config: dict[str, Any], arguments: dict[str, str], folder: Path | 
 
 def folder_identity(path: Path) -> dict[str, str]:
     """The folder of a model that is named by it. `org__name`, which lm-eval made of a hub id, is one model anywhere."""
-    folder = path.resolve().parent
+    folder = as_written(path).parent
     return {} if "__" in folder.name else {"folder": str(folder)}
 
 

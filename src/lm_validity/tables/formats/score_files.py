@@ -605,11 +605,14 @@ def _way_apart(one: ScoreFile, other: ScoreFile) -> str:
         return "remove one of the two, or name the column that tells them apart."
     ways = []
     models = tuple(each.weights.partition("@")[0] for each in (one, other))
-    for first, second in (models, (str(one.path), str(other.path))):
+    files = (str(one.path), str(other.path))
+    for first, second in (models, files):
         parts, others = (re.split(r"/+", text.strip("/")) for text in (first, second))
         differ = [place for place, pair in enumerate(zip(parts, others, strict=False)) if len(set(pair)) > 1]
         if len(parts) == len(others) and len(differ) == 1:
             rest = parts[differ[0] + 1 :]
+            if rest and (first, second) == files:
+                rest[-1] = f"*{one.path.suffix}"  # for all files of the folder at once
             pattern = "/".join(["{model}", *rest]) if rest else f"{{model}}{one.path.suffix}"
             ways.append(f"--path '{pattern}' if these are models")
             break

@@ -46,11 +46,11 @@ def command(tmp_path, monkeypatch, capsys):
 def test_a_model_is_asked_about_once(command, monkeypatch):
     code, out, _ = first = command(CONFIG)
     head, row = (line.split() for line in out.splitlines()[:2])
-    assert code == 0 and head == ["model", "size", "1", "2", "score", "class", "has", "fits", "least"]
-    assert [row[0], *row[-4:]] == ["mine", "one", "40", "2", "one"]
+    assert code == 0 and head == ["model", "size", "1", "2", "4", "8", "score", "class", "has", "fits", "least"]
+    assert [row[0], *row[-4:]] == ["mine", "one", "40", "8", "one"]
     (path,) = Path("results/run/rehearsal").glob("*.json")
     answer = json.loads(path.read_text())
-    assert set(answer["training"]) == {"1", "2"} and answer["details"]["config"] == "config.json"
+    assert set(answer["training"]) == {"1", "2", "4", "8"} and answer["details"]["config"] == "config.json"
     monkeypatch.setattr(rehearsing, "_measure", None)
     assert command(CONFIG) == first
     code, out, _ = command(CONFIG, gpu_memory_gb=0.5)  # the same answer, another verdict

@@ -56,6 +56,10 @@ def test_share_of_separated_pairs():
     assert everything.value == 1 and everything.interval.high == 1
     assert everything.interval.low == pytest.approx(stats.beta.ppf(0.025, 12, 1))  # 12 models, not 66 pairs
     assert np.isnan(separated_share(significant, known, np.zeros((12, 12), dtype=bool)).value)
+    known[0] = known[:, 0] = False  # a model without a standard error: its pairs are not counted
+    assert (
+        separated_share(significant & known, known, EVERY).value == significant[1:, 1:][np.triu_indices(11, 1)].mean()
+    )
 
 
 def test_share_interval_covers_where_pairs_share_models():

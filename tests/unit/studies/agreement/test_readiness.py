@@ -103,6 +103,7 @@ def test_a_group_of_one_family_has_a_rank_among_families(tmp_path):
     rank = row(rows, "readiness_placebo_rank", conditions="family=f1")
     assert rank["value"] in (1, 2, 3)  # f0 and f2 have seen the formats too
     assert rank["n"] == 8
+    assert f"rank {rank['value']:.0f} among the 8 families" in page["findings"][0]["basis"]
     assert row(rows, "readiness_placebo_rank", conditions="released")["reason_code"] == "none"
     assert [section["title"] for section in page["sections"]] == [
         "The lead of models of the family f1",
@@ -110,13 +111,25 @@ def test_a_group_of_one_family_has_a_rank_among_families(tmp_path):
     ]
 
 
-def test_a_site_has_the_page_and_a_bad_group_leaves_nothing(tmp_path):
+def test_a_site_has_page_answer_and_cards_and_a_bad_group_leaves_nothing(tmp_path):
     scores, models, benchmarks = files(tmp_path)
-    section = Agreement(groups=("seen",))
-    report_site([scores], tmp_path / "site", Given(models, benchmarks, processes=1, agreement=section))
-    assert (tmp_path / "site" / "readiness" / "results.parquet").is_file()
+
+    def site(name, group):
+        given = Given(models, benchmarks, processes=1, agreement=Agreement(groups=(group,)))
+        report_site([scores], tmp_path / name, given)
+        return tmp_path / name
+
+    folder = site("site", "seen")
+    rows = pd.read_parquet(folder / "readiness" / "results.parquet")
+    change = row(rows, "readiness_change", "quiz")
+    card = json.loads((folder / "cards" / "quiz" / "card.json").read_text())
+    assert card["values"]["readiness_change"]["estimate"] == change["value"]
+    assert card["values"]["lead.direct"]["basis"] == {"group": "seen", "models": 16}
+    low, high = (f"−{-100 * change[end]:.0f}" for end in ("low", "high"))
+    assert f"95% of the change: {low} to {high}" in (folder / "cards" / "quiz" / "index.html").read_text()
+    assert "lead of seen models shrinks" in (folder / "index.html").read_text()
     with pytest.raises(InputError, match=r"models\.csv: group 'nothing'"):
-        report_site([scores], tmp_path / "other", Given(models, benchmarks, agreement=Agreement(groups=("nothing",))))
+        site("other", "nothing")
     assert not (tmp_path / "other").exists()
 
 

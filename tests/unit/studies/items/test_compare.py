@@ -1,6 +1,8 @@
 """Two models compared: values by hand, tables without items, bad input, the command and its page."""
 
 import json
+import re
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -11,7 +13,15 @@ from typer.testing import CliRunner
 
 from lm_validity.cli.reports import compare
 from lm_validity.errors import InputError
-from lm_validity.studies.items.compare import compare_models
+from lm_validity.pages.page import page_document
+from lm_validity.pages.svg import points
+from lm_validity.studies.items.compare import (
+    MOST_ROWS,
+    CompareSummary,
+    Comparison,
+    compare_models,
+    comparison_page,
+)
 from lm_validity.summaries import Missing
 
 DIRECT, TRAINED = "direct", "train_before_test"
@@ -35,9 +45,10 @@ def test_common_items_are_compared_pairwise_and_corrected(write, answers):
     assert far.p == pytest.approx(stats.binomtest(only[0], sum(only)).pvalue)
     assert far.p_adjusted == pytest.approx(2 * far.p) and near.p_adjusted == near.p
     assert far.difference == pytest.approx(first.mean() - second.mean()) and far.interval[0] > 0
-    assert summary.better(1, DIRECT) == [far] and summary.better(-1, DIRECT) == []
+    assert [row.outcome for row in summary.comparisons] == ["first better", "not separated"]
     swapped = compare_models("b", "a", folder / "scores.parquet", folder / "items.parquet")
-    assert swapped.better(-1, DIRECT)[0].difference == pytest.approx(-far.difference)
+    assert [row.outcome for row in swapped.comparisons] == ["second better", "not separated"]
+    assert swapped.comparisons[0].difference == pytest.approx(-far.difference)
 
 
 def test_protocols_are_corrected_by_themselves(write, answers):
@@ -52,7 +63,7 @@ def test_protocols_are_corrected_by_themselves(write, answers):
 def test_a_metric_of_which_less_is_better_turns_the_difference(write, answers):
     folder = write(answers, higher_is_better=False)
     summary = compare_models("a", "b", folder / "scores.parquet", folder / "items.parquet")
-    assert summary.better(-1, DIRECT)[0].benchmark == "far"
+    assert [row.outcome for row in summary.comparisons] == ["second better", "not separated"]
 
 
 def test_subjects_are_clusters(write, answers):
@@ -146,3 +157,61 @@ def test_the_command_prints_a_table_and_writes_a_page(write, answers, monkeypatc
     done = CliRunner().invoke(app, [*arguments, "--benchmarks", str(folder / "b.csv")], catch_exceptions=False)
     metrics = [row["metric"] for row in json.loads((folder / "page" / "summary.json").read_text())["comparisons"]]
     assert done.exit_code == 0 and metrics == ["acc,none", None]
+
+
+def page_of(summary):
+    """The document of the comparison's page."""
+    return page_document(comparison_page(summary))
+
+
+def drawn(page) -> set[str]:
+    """The names of benchmarks that the picture shows."""
+    return set(re.findall(r'<text x="4"[^>]*>([^<]*)<', page["picture"]["svg"]))
+
+
+@pytest.mark.parametrize(
+    ("direct", "trained", "said"),
+    [
+        ((2, 0, 1), (), "Direct, a is better on 2 of 3 benchmarks, b on none"),
+        ((0, 3, 0), (1, 1, 1), "Direct, b is better on 3 of 3 benchmarks, a on none; after training, each on one"),
+        ((1, 2, 0), (2, 0, 1), "Direct, b is better on 2 of 3 benchmarks, a on one; after training, none and two"),
+        ((0, 0, 3), (0, 1, 2), "Direct, neither is found better on 3 benchmarks; after training, b is "
+         "better on 1, a on none"),
+        ((1, 0, 0), (0, 0, 1), "Direct, a is better on 1 of 1 benchmark, b on none; after training, neither "
+         "is found better"),
+    ],
+)  # fmt: skip
+def test_the_page_says_who_is_better_on_how_many(direct, trained, said):
+    rows = []
+    for protocol, wins in ((DIRECT, direct), (TRAINED, trained)):
+        for sign, number in zip((1, -1, 0), wins, strict=False):
+            for _ in range(number):
+                row = Comparison(f"b{len(rows)}", protocol, None, 0.5, 0.5 - sign * 0.2, sign * 0.2)
+                rows.append(replace(row, p=0.01, p_adjusted=0.01 if sign else 0.5))
+    page = page_of(CompareSummary("x/a", "y/b", tuple(rows), ()))
+    assert page["lede"]["sentence"] == said and len(said.split()) <= 18
+    assert page["lede"]["heading"].startswith("a or b")
+
+
+def test_the_picture_has_what_was_tested_and_its_label_the_intervals(write, answers):
+    folder = write(answers | {(m, "far", TRAINED): answers[m, "far", DIRECT] for m in "ab"})
+    summary = compare_models("a", "b", folder / "scores.parquet", folder / "items.parquet")
+    page = page_of(summary)
+    assert drawn(page) == {"far", "near"}
+    label = re.search('aria-label="([^"]*)"', page["picture"]["svg"])[1]
+    for row in summary.comparisons:
+        assert all(points(value, 1, sign=True) in label for value in (row.difference, *row.interval))
+    # scores that are no shares, and benchmarks without a test, are in the table alone
+    row = summary.comparisons[0]
+    others = (
+        replace(row, benchmark="perplexity", first_score=12.0),
+        Comparison("untested", DIRECT, None, 0.5, 0.1, 0.4),
+    )
+    assert drawn(page_of(replace(summary, comparisons=(row, *others)))) == {"far"}
+    assert page_of(replace(summary, comparisons=others[:1]))["picture"] is None
+    assert drawn(page_of(replace(summary, comparisons=others[1:]))) == {"untested"}
+
+
+def test_a_picture_of_many_benchmarks_has_the_largest_differences():
+    rows = [Comparison(f"b{i}", DIRECT, None, 0.9, 0.9 - i / 100, i / 100, p=0.5, p_adjusted=1.0) for i in range(80)]
+    assert drawn(page_of(CompareSummary("a", "b", tuple(rows), ()))) == {f"b{i}" for i in range(80 - MOST_ROWS, 80)}

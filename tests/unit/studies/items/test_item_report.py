@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from lm_validity.cli import reports
 from lm_validity.errors import InputError
-from lm_validity.studies.items.item_report import NOT_GRADED, TOO_FEW, analyze_items
+from lm_validity.studies.items.item_report import NOT_GRADED, TOO_FEW, analyze_items, items_page
 from lm_validity.studies.items.statistics import fit_2pl, resolution
 from lm_validity.summaries import Missing
 from lm_validity.tables.schema import DOCUMENTS, write_table
@@ -94,3 +94,27 @@ def test_the_command_writes_the_report(write, monkeypatch):
     page = json.loads((folder / "report" / "page.json").read_text())
     names = [figure["name"] for section in page["sections"] for figure in section["figures"]]
     assert names == ["information_1", "information_2"] and len(page["findings"]) == 2
+
+
+@pytest.mark.parametrize(("models", "heading"), [(60, "Fewer than half"), (1, "Not known")])
+def test_the_page_begins_with_how_many_neighbours_are_told_apart(write, models, heading):
+    summary = analyze_items(*files(write(world(models=models))))
+    page, (row,) = items_page(summary), summary.benchmarks
+    assert page.lede.heading.startswith(heading)
+    if models == 1:
+        assert page.picture is None and row.neighbours == 0
+    else:
+        said = f"{row.resolved} of {row.neighbours}"
+        assert said in page.lede.sentence and said in page.picture.svg and len(page.lede.sentence.split()) <= 18
+
+
+@pytest.mark.parametrize(("models", "outcome"), [(150, "yes"), (5, "not known"), (2, None)])
+def test_whether_items_work_against_a_benchmark_is_not_known_of_few_models(write, models, outcome):
+    summary = analyze_items(*files(write(world(models=models))))
+    panels = {panel.question: panel for panel in items_page(summary).panels}
+    (row,) = summary.benchmarks
+    assert f"**{row.all_equal} of 80 items**" in panels.pop("Which items count?").text
+    assert [panel.outcome for panel in panels.values()] == ([] if outcome is None else [outcome])
+    if outcome is not None:
+        (panel,) = panels.values()
+        assert f"**{row.negative_certain} of 80 items**" in panel.text

@@ -1,5 +1,7 @@
 """The 2PL fit against simulated truths, against marginal maximum likelihood, and on tables that it cannot fit."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from scipy import optimize, stats
@@ -75,6 +77,10 @@ def test_agrees_with_marginal_maximum_likelihood():
 def test_without_reversed_items_none_is_called_so():
     flagged = [fit_2pl(simulate(30, 200, seed=seed)[3]).negative().any() for seed in range(20)]
     assert np.mean(flagged) <= 0.15
+    alone = fit_2pl(simulate(30, 200)[3])
+    for others, found in ((0, 1), (1, 0)):  # p = .03: found where it is the only item
+        fit = replace(alone, discrimination_z=np.array([-1.88, *[1.0] * others]))
+        assert fit.negative().sum() == found
 
 
 def test_information_is_the_inverse_variance_of_an_ability():

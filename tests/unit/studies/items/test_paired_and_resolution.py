@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from lm_validity.statistics import holm
 from lm_validity.studies.items.statistics import (
     items_needed,
     mcnemar_p,
@@ -79,13 +78,6 @@ def test_too_few_clusters_are_not_used():
     assert paired_difference(first, second, np.repeat(np.arange(9), 10)).clusters is None
     assert paired_difference(first, second, np.repeat(np.arange(10), 9)).clusters == 10
     assert paired_difference(first, second, np.arange(90)).clusters is None
-
-
-def test_holm_holds_the_familywise_level():
-    assert holm(np.array([0.01, 0.04, 0.03])) == pytest.approx([0.03, 0.06, 0.06])
-    generator = np.random.default_rng(0)
-    false = [(holm(generator.uniform(size=20)) < 0.05).any() for _ in range(2000)]
-    assert np.mean(false) == pytest.approx(0.05, abs=0.015)
 
 
 def test_unpaired_scores_are_compared_by_their_errors():

@@ -9,7 +9,6 @@ from signal_world import MODELS, models_sheet
 
 from lm_validity.config.sections import Reports
 from lm_validity.errors import InputError
-from lm_validity.statistics import holm, models_above_chance, p_above_chance
 from lm_validity.studies.signal.report import analyze_signal, report_signal, signal
 from lm_validity.studies.signal.statistics.quality import above_chance_from, signal_quality
 from lm_validity.studies.signal.statistics.ranking import separable_pairs, settled_from, settling_interval
@@ -79,18 +78,6 @@ def test_above_chance_for_good():
     assert above_chance_from(values, errors, 0.25) == 3
     assert above_chance_from(values, np.full(5, 0.1), 0.25) is None
     assert above_chance_from(values, np.zeros(5), 0.25) == 0
-
-
-def test_p_above_chance_and_holm():
-    p = p_above_chance(
-        np.array([0.25, 0.25 + 1.644854 * 0.02, 0.3, 0.2, np.nan]), np.array([0.02, 0.02, 0, 0, 0.1]), 0.25
-    )
-    np.testing.assert_allclose(p, [0.5, 0.05, 0, 1, np.nan], atol=1e-6)
-    np.testing.assert_allclose(holm(np.array([0.01, 0.04, 0.03])), [0.03, 0.06, 0.06])
-    # p = .03 each: above chance alone, not beside another; an unknown one is not counted
-    assert models_above_chance([0.25 + 1.88 * 0.02], [0.02], 0.25) == 1
-    assert models_above_chance([0.25 + 1.88 * 0.02] * 2, [0.02] * 2, 0.25) == 0
-    assert models_above_chance([0.25 + 1.88 * 0.02] * 2, [0.02, np.nan], 0.25) == 1
 
 
 def test_draws_by_standard_errors():

@@ -213,29 +213,8 @@ def score_section(summary: FactorsSummary) -> Section:
 
 def compute_section(summary: FactorsSummary) -> Section:
     """The first component against pretraining compute."""
-    frame = plotted(_score_frame(summary))
-    frame = frame[np.isfinite(frame["compute"])]
-    if frame.empty:
+    if not np.isfinite(summary.compute).any():
         return Section("Pretraining compute", notes=["No model has both parameters and tokens in the models sheet."])
-    charts = [
-        Figure(
-            f"pc1_compute_{protocol}",
-            label,
-            figures.scatter(
-                frame,
-                x="compute",
-                y=protocol,
-                color=figures.family_color(summary.matrix.families),
-                x_title="Pretraining compute (FLOPs)",
-                y_title="First component",
-                tooltip=figures.tooltips(
-                    model="Model", family="Family", compute="Pretraining compute (FLOPs)|.2e", **{protocol: "PC1|.2f"}
-                ),
-                log_x=True,
-            ),
-        )
-        for protocol, label in figures.PROTOCOL_LABELS.items()
-    ]
     rows = [
         {"protocol": figures.PROTOCOL_LABELS[p]}
         | {name: getattr(found, name) for name in ("kendall", "spearman", "pearson", "models")}
@@ -249,4 +228,4 @@ def compute_section(summary: FactorsSummary) -> Section:
         labels={"kendall": "Kendall's tau", "spearman": "Spearman", "pearson": "Pearson (log compute)"},
         folded=True,
     )
-    return Section("Pretraining compute", figures=charts, tables=[table])
+    return Section("Pretraining compute", hint="correlations with the first factor", tables=[table])

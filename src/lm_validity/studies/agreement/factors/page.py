@@ -8,6 +8,7 @@ from lm_validity.studies.agreement.factors.component_sections import (
     score_section,
     variance_section,
 )
+from lm_validity.studies.agreement.factors.front import above_the_folds
 from lm_validity.studies.agreement.factors.sections import (
     completion_section,
     main_protocol,
@@ -50,6 +51,7 @@ def factors_page(summary: FactorsSummary) -> Page:
         findings=_findings(summary),
         sections=[section for section in sections if section is not None],
         notes=summary.notes,
+        **above_the_folds(summary),
     )
 
 

@@ -4,10 +4,11 @@ score = lead * group + f(log10 compute) + error, f piecewise linear with knots (
 arXiv 2407.07890, which asks whether newer models lead only because they were prepared for the test). The lead is
 regressed direct, after preparation, and on the difference of both scores: the change, after minus direct.
 
-Models of one family are no independent evidence, so errors are by family: CR1 for the standard error, and a restricted
-wild cluster bootstrap for p and interval (Cameron, Gelbach and Miller 2008, Review of Economics and Statistics 90:414).
-Where the group has a part of few families, CR1 with t is too sure of itself and this bootstrap is not (MacKinnon and
-Webb 2017, Journal of Applied Econometrics 32:233).
+Models of one family are no independent evidence, so errors are by family. The standard error is CR1. For p and
+interval there are Student's t with a degree of freedom for each family but one, and a restricted wild cluster bootstrap
+(Cameron, Gelbach and Miller 2008, Review of Economics and Statistics 90:414); the wider of both counts. Where few
+families are in the group, t alone is too sure of itself (MacKinnon and Webb 2017, Journal of Applied Econometrics
+32:233).
 """
 
 from collections.abc import Sequence
@@ -27,8 +28,8 @@ _FARTHEST = 50  # standard errors from the estimate at which an end of the inter
 
 
 class Effect(NamedTuple):
-    """A group's coefficient. `standard_error`: CR1 by family; `p` (two-sided), `low`, `high` (95%): of the bootstrap,
-    NaN where there are too few families, or where the bootstrap bounds no interval."""
+    """A group's coefficient. `standard_error`: CR1 by family; `p` (two-sided), `low`, `high` (95%): NaN where there are
+    too few families, the ends also where the bootstrap bounds no interval."""
 
     value: float
     standard_error: float
@@ -88,12 +89,15 @@ def group_effect(
         return Effect(value, np.nan, np.nan, np.nan, np.nan, models)
     correction = number / (number - 1) * (len(y) - 1) / (len(y) - rank)
     error = float(np.sqrt(correction * sums @ sums)) / bread
-    if rng is None or error == 0 or not enough_families(group, families, scores, terms):
+    if rng is None or error < 1e-12 or not enough_families(group, families, scores, terms):
         return Effect(value, error, np.nan, np.nan, np.nan, models)
-    bootstrap = _WildBootstrap(y, d, within, clusters, rng)
-    low, high = (bootstrap.end(value, side * error) for side in (-1, 1))
-    bounded = np.isfinite(low) and np.isfinite(high)
-    return Effect(value, error, bootstrap.p(0.0), low if bounded else np.nan, high if bounded else np.nan, models)
+    bootstrap, student = _WildBootstrap(y, d, within, clusters, rng), stats.t(number - 1)
+    reach = student.ppf(1 - LEVEL / 2) * error
+    # the wider of both: at six families the bootstrap alone refuses a true value in up to 6% of cases
+    low, high = min(bootstrap.end(value, -error), value - reach), max(bootstrap.end(value, error), value + reach)
+    if not np.isfinite(high - low):
+        low = high = np.nan
+    return Effect(value, error, max(bootstrap.p(0.0), float(2 * student.sf(abs(value) / error))), low, high, models)
 
 
 def _known(scores: np.ndarray, terms: np.ndarray) -> np.ndarray:
@@ -169,12 +173,12 @@ class _WildBootstrap:
         return float(np.mean(t[~np.isnan(t)] >= t[0] * (1 - 1e-9)))
 
     def end(self, value: float, step: float) -> float:
-        """The farthest value in the direction of `step` that is not refused at 5%; NaN where that is far off."""
+        """The farthest value in the direction of `step` that is not refused at 5%; infinite where that is far off."""
         steps = 1.0
         while self.p(value + steps * step) > LEVEL:
             steps *= 2
             if steps > _FARTHEST:
-                return np.nan
+                return float(np.copysign(np.inf, step))
         return float(
             optimize.bisect(lambda x: self.p(value + x * step) - LEVEL, steps / 2 if steps > 1 else 0, steps) * step
             + value

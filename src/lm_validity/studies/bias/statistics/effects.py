@@ -6,8 +6,6 @@ from functools import cache
 
 import numpy as np
 from scipy import optimize, stats
-from sklearn.datasets import make_regression
-from sklearn.model_selection import train_test_split
 
 from lm_validity.studies.bias.statistics.model import (
     INTERVAL,
@@ -446,6 +444,9 @@ class PcaSimulation:
 
 def simulate_pca(effective_rank: int, n: int, trials: int = 2000) -> PcaSimulation:
     """Split one data set of 100 + 2n rows `trials` times (seeds 42, 43, …); components = int(0.6 rank)."""
+    from sklearn.datasets import make_regression
+    from sklearn.model_selection import train_test_split
+
     features, target = make_regression(
         n_samples=TRAIN + 2 * n,
         n_features=FEATURES,

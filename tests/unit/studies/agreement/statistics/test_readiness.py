@@ -60,11 +60,16 @@ def test_p_is_the_share_of_sets_of_signs_refitted_one_by_one():
         return np.mean(drawn >= t(SCORES, null) * (1 - 1e-9))
 
     found = effect()
-    assert found.p == pytest.approx(p(0.0))
-    # the interval is of the values that are not refused
-    for end in (found.low, found.high):
-        inwards = 1e-6 * np.sign(found.value - end)
-        assert p(end + inwards) > 0.05 >= p(end - inwards)
+    student = stats.t(6)
+    assert found.p == pytest.approx(max(p(0.0), 2 * student.sf(found.value / found.standard_error)))
+    # the interval has every value that one of both does not refuse
+    for end, side in ((found.low, -1), (found.high, 1)):
+        reach = found.value + side * student.ppf(0.975) * found.standard_error
+        assert side * (end - reach) >= 0
+        if end != reach:
+            assert p(end - 1e-6 * side) > 0.05 >= p(end + 1e-6 * side)
+        else:
+            assert p(end + 1e-6 * side) <= 0.05
 
 
 def test_benchmarks_together_have_the_mean_of_their_leads():
@@ -90,6 +95,12 @@ def test_an_interval_needs_six_families_three_on_either_side(families, given):
 def test_a_group_that_cannot_be_told_from_compute_has_no_lead():
     assert np.isnan(effect(group=np.ones(20)).value)
     assert np.isnan(effect(scores=np.full(20, np.nan)).value)
+
+
+def test_scores_that_do_not_differ_have_no_p():
+    same = effect(scores=np.full(20, 0.3))
+    assert same.value == pytest.approx(0, abs=1e-12)
+    assert np.isnan([same.p, same.low, same.high]).all()
 
 
 def test_knots_without_models_on_both_sides_leave_the_line_straight():
@@ -144,7 +155,7 @@ SIZES = [(12, 6, 3), (20, 6, 3), (53, 6, 3), (20, 20, 8), (53, 20, 8)]
 @pytest.mark.slow
 @pytest.mark.parametrize(("models", "families", "inside"), SIZES)
 def test_false_alarms_stay_within_five_percent(models, families, inside):
-    worlds = 1000
+    worlds = 1000 if families < 20 else 400
     rng = np.random.default_rng([models, families])
     refused = 0
     for _ in range(worlds):
@@ -152,3 +163,45 @@ def test_false_alarms_stay_within_five_percent(models, families, inside):
         refused += group_effect(after - direct, group, terms, of, rng).p <= 0.05
     # not more than 5%, as far as so many worlds can tell
     assert stats.binomtest(refused, worlds, 0.05, alternative="greater").pvalue > 0.01, refused / worlds
+
+
+@pytest.mark.slow
+def test_four_families_have_no_interval_and_p():
+    rng = np.random.default_rng(1)
+    for _ in range(50):
+        terms, group, of, direct, after = world(rng, 20, 4, 2)
+        found = group_effect(after - direct, group, terms, of, rng)
+        assert np.isfinite(found.value)
+        assert np.isnan([found.p, found.low, found.high]).all()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("models", "families", "inside", "power"), [(53, 20, 8, 0.95), (20, 20, 8, 0.85), (20, 6, 3, 0.25)]
+)
+def test_the_papers_effect_is_found(models, families, inside, power):
+    """0.17 on GSM8K, and an interval of 95% that holds it."""
+    worlds = 100
+    rng = np.random.default_rng([models, families, 1])
+    found = []
+    for _ in range(worlds):
+        terms, group, of, direct, after = world(rng, models, families, inside, gap=0.17)
+        found.append(group_effect(after - direct, group, terms, of, rng))
+    assert np.mean([one.p <= 0.05 for one in found]) > power
+    bounded = [one for one in found if np.isfinite(one.low)]
+    covered = sum(one.low <= -0.17 <= one.high for one in bounded)
+    assert stats.binomtest(covered, len(bounded), 0.95, alternative="less").pvalue > 0.01, covered / len(bounded)
+
+
+@pytest.mark.slow
+def test_a_difference_of_ability_stays_a_lead():
+    worlds = 100
+    rng = np.random.default_rng(2)
+    leads, changed = [], 0
+    for _ in range(worlds):
+        terms, group, of, direct, after = world(rng, 53, 20, 8, ability=0.15)
+        leads.append(group_effect(after, group, terms, of, rng))
+        changed += group_effect(after - direct, group, terms, of, rng).p <= 0.05
+    assert np.mean([one.value for one in leads]) == pytest.approx(0.15, abs=0.01)
+    assert np.mean([one.low > 0 for one in leads]) > 0.9
+    assert stats.binomtest(changed, worlds, 0.05, alternative="greater").pvalue > 0.01, changed / worlds

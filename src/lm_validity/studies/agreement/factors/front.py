@@ -1,0 +1,282 @@
+"""What stands above the folds of the factors report: what the first factor explains and what it follows, three panels;
+and its answer for the first page of a site, which model is best."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from markupsafe import Markup
+
+from lm_validity.pages import svg
+from lm_validity.pages.page import Answer, Lede, Panel, Picture
+from lm_validity.studies.agreement.factors.sections import main_protocol
+from lm_validity.studies.agreement.factors.summary import FactorsSummary, RankSummary
+from lm_validity.studies.agreement.values import DIRECT, JACKKNIFED, TRAINED, Range, wider
+from lm_validity.summaries import Missing, is_known, number
+from lm_validity.tables.schema import PROTOCOLS
+from lm_validity.words import count
+
+KIND = {DIRECT: "d", TRAINED: "t"}
+NAME = {DIRECT: "direct", TRAINED: "train before test"}
+MAINLY = 0.5  # share of the variance from which on, interval and all, models differ mainly in one way
+FOLLOWS = 0.5  # tau with compute from which on, interval and all, the factor follows compute
+LEAST_DRAWN = 3  # models whose compute is known, for the picture
+FIRST_RANKS = 8  # models of the panels with a row for each one
+NAME_WIDTH = 21  # characters
+
+
+def above_the_folds(summary: FactorsSummary) -> dict[str, Any]:
+    """The fields of `Page` that stand above its folds, and its answers."""
+    shares, ranked = _shares(summary), _best_first(summary)
+    panels = [_explained(summary, shares), _first_ranks(summary, ranked), _misleading(summary)]
+    return {
+        "lede": _lede(summary, shares),
+        "picture": _against_compute(summary),
+        "panels": [panel for panel in panels if panel is not None],
+        "answers": [_best_answer(summary, ranked)] if ranked else [],
+    }
+
+
+def _shares(summary: FactorsSummary) -> dict[str, tuple[list[float], Sequence[float] | None]]:
+    """By protocol the shares of the components and the interval of the first that a sentence quotes: over the cells
+    known under both protocols where both have them."""
+    values, over_models = summary.explained_variance, summary.explained_variance_interval
+    families = summary.explained_variance_interval_clustered
+    if all(map(is_known, summary.explained_variance_in_both.values())):
+        values, over_models = summary.explained_variance_in_both, summary.explained_variance_in_both_interval
+        families = summary.explained_variance_in_both_interval_clustered
+    shares: dict[str, tuple[list[float], Sequence[float] | None]] = {}
+    for protocol, own in values.items():
+        ranges = over_models[protocol]
+        first: Range = ranges if isinstance(ranges, Missing) else ranges[0]
+        if not isinstance(own, Missing):
+            shares[protocol] = own, wider(first, families[protocol])
+    return shares
+
+
+def _lede(summary: FactorsSummary, shares: dict[str, tuple[list[float], Sequence[float] | None]]) -> Lede:
+    if not shares:
+        return Lede("In how many ways do these models differ?", "Not known: the components cannot be computed.")
+    protocol = TRAINED if TRAINED in shares else DIRECT
+    (first, *_), interval = shares[protocol]
+    heading = "Whether these models differ mainly in one way is not known"
+    if interval is not None and interval[1] < MAINLY:
+        heading = "These models differ in more than one way"
+    if interval is not None and interval[0] > MAINLY:
+        heading = "These models differ mainly in one way"
+        with_compute = summary.pc1_compute[protocol].kendall_interval
+        if not isinstance(with_compute, Missing) and with_compute.low > FOLLOWS:
+            heading += ", and it follows pretraining compute"
+    when = "After training for the test, one" if protocol == TRAINED else "Direct, one"
+    sentence = f"{when} factor explains {svg.points(first)}% of the differences between models"
+    ends = "" if interval is None else f"95%: {svg.points(interval[0])}% to {svg.points(interval[1])}%"
+    return Lede(heading, sentence, ends)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# The first factor against pretraining compute.
+
+
+def _against_compute(summary: FactorsSummary) -> Picture | None:
+    """A scatter by protocol, once for wide screens and once for narrow ones."""
+    known = np.isfinite(summary.compute)
+    values = {}
+    for protocol, scores in summary.pc1_scores.items():
+        value = np.array([number(score) if is_known(score) else np.nan for score in scores.values()])
+        spread = np.nanstd(value) if np.isfinite(value).sum() > 1 else 1.0
+        values[protocol] = value / (spread or 1.0)
+    drawn = {p: one for p, one in values.items() if (np.isfinite(one) & known).sum() >= LEAST_DRAWN}
+    if not drawn:
+        return None
+    every = np.concatenate([one[known & np.isfinite(one)] for one in drawn.values()])
+    floor, ceiling = np.floor(every.min()), np.ceil(every.max())
+    charts = [
+        Markup('<div class="{}">{}</div>').format(
+            kind, Markup("").join(_scatter(summary, p, one, width, floor, ceiling) for p, one in drawn.items())
+        )
+        for kind, width in (
+            ("pair w640" if len(drawn) == 2 else "w640", 560 if len(drawn) == 2 else 900),
+            ("n640", 342),
+        )
+    ]
+    note = (
+        f"A factor is a weighted sum of the benchmarks along which models differ. Each dot is one of "
+        f"{count(int(known.sum()), 'model')} whose compute is known. Order as by compute: tau is 1 for the same order "
+        "and 0 for unrelated ones."
+    )
+    return Picture(Markup("").join(charts), note)
+
+
+def _scatter(
+    summary: FactorsSummary, protocol: str, values: np.ndarray, width: int, floor: float, ceiling: float
+) -> Markup:
+    there = np.isfinite(summary.compute) & np.isfinite(values)
+    power = np.log10(summary.compute[there])
+    low, high = np.floor(power.min()), np.ceil(power.max())
+    x, y = svg.Axis(low, high if high > low else low + 1, 34, width - 12), svg.Axis(floor, ceiling, 244, 44)
+    step = max(1, round((ceiling - floor) / 5))
+    levels = np.arange(floor, ceiling + 0.5, step)
+    relation = summary.pc1_compute[protocol]
+    both = {p: one.kendall for p, one in summary.pc1_compute_in_both.items()}
+    kendall = both[protocol] if all(map(is_known, both.values())) else relation.kendall
+    said = f"order as by compute: {svg.decimal(number(kendall))}" if is_known(kendall) else "order not known"
+    marks = [
+        svg.text(0, 14, NAME[protocol], f"{KIND[protocol]} big"),
+        svg.text(width - 12, 14, said, "num big", "end"),
+        svg.text(34, 34, "first factor, standard deviations"),
+        *(svg.line(34, y(level), width - 12, y(level), "g") for level in levels),
+        *(svg.text(28, y(level) + 4, svg.decimal(float(level), 0), "", "end") for level in levels),
+    ]
+    exponents = np.arange(low, high + 0.5, max(1, round((high - low) / 5)))
+    power_of_ten = Markup(
+        '<text x="{:g}" y="262" text-anchor="middle">10<tspan dy="-4" style="font-size:8.5px">{:.0f}</tspan></text>'
+    )
+    marks += [power_of_ten.format(x(float(exponent)), exponent) for exponent in exponents]
+    marks.append(svg.text(width - 12, 278, "pretraining compute, floating-point operations", "", "end"))
+    places = [(x(float(at)), y(float(value))) for at, value in zip(power, values[there], strict=True)]
+    marks += [svg.dot(*place, KIND[protocol]) for place in places]
+    labels = np.array(summary.matrix.labels, dtype=object)[there]
+    for row in dict.fromkeys((int(power.argmin()), int(values[there].argmax()))):
+        left, top = places[row]
+        right = left > width * 0.65
+        name = svg.shortened(str(labels[row]), NAME_WIDTH)
+        marks.append(svg.text(left + (-8 if right else 8), top + 4, name, "lab", "end" if right else "start"))
+    interval = relation.kendall_interval
+    ends = "" if isinstance(interval, Missing) else f", 95% {svg.decimal(interval.low)} to {svg.decimal(interval.high)}"
+    label = (
+        f"First factor against pretraining compute, {NAME[protocol]}: {count(int(there.sum()), 'model')}, {said}{ends}."
+    )
+    return svg.svg(width, 284, label, *marks)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Panels and the answer.
+
+
+def _explained(summary: FactorsSummary, shares: dict[str, tuple[list[float], Sequence[float] | None]]) -> Panel | None:
+    """The shares of the first three components beside those of shuffled tables."""
+    if not shares:
+        return None
+    axis, marks, told = svg.Axis(0, 1, 60, 372), [], []
+    marks.append(svg.ticks(axis, (0, 0.25, 0.5, 0.75, 1), 4, 108, ("0%", "25%", "50%", "75%", "100%")))
+    for place, name in enumerate(("first", "second", "third")):
+        marks.append(svg.text(0, 26 + 34 * place, name, "lab"))
+        for protocol, (own, interval) in shares.items():
+            if place >= len(own):
+                continue
+            y = 22 + 34 * place + (0 if len(shares) == 1 else -5 if protocol == DIRECT else 6)
+            ends = interval if place == 0 else None
+            null = summary.parallel_analysis[protocol]
+            if not isinstance(null, Missing) and place < len(null.null_95):
+                marks.append(svg.line(axis(null.null_95[place]), y - 5, axis(null.null_95[place]), y + 5, "k w"))
+            if place == 0 and is_known(ceiling := summary.first_component_ceiling[protocol]):
+                marks.append(svg.line(axis(number(ceiling)), y - 5, axis(number(ceiling)), y + 5, "s cl"))
+            marks.append(svg.estimate(axis, own[place], ends, y, KIND[protocol]))
+            more = "" if ends is None else f" (95% {svg.points(ends[0])}% to {svg.points(ends[1])}%)"
+            told.append(f"{name}, {NAME[protocol]}: {svg.points(own[place])}%{more}")
+    label = f"Share of the variance that each factor explains. {'; '.join(told)}. Ticks: shuffled tables."
+    numbers = " → ".join(f"{svg.points(own[0])}%" for own, _ in shares.values())
+    return Panel(
+        "How much does it explain?",
+        f"**{numbers}** of the variance; black ticks: shuffled tables",
+        svg.svg(380, 128, label, *marks),
+    )
+
+
+def _best_first(summary: FactorsSummary) -> list[tuple[str, RankSummary, Range]]:
+    """The models' labels from the best rank on, with rank and the interval that a sentence quotes; [] for too few."""
+    ranks = summary.potential.get(main_protocol(summary), {})
+    rows = [
+        (label, rank, rank.interval_population_of_categories
+         if is_known(rank.interval_population_of_categories) else rank.interval_population_of_benchmarks)
+        for label, rank in zip(summary.matrix.labels, ranks.values(), strict=False)
+        if is_known(rank.rank)
+    ]  # fmt: skip
+    enough = len(rows) >= max(2, min(JACKKNIFED, summary.models / 2))
+    return sorted(rows, key=lambda row: number(row[1].rank)) if enough else []
+
+
+def _may_be_first(ranked: list[tuple[str, RankSummary, Range]]) -> int | None:
+    """How many models' intervals hold rank 1; None where one has no interval."""
+    intervals = [interval for _, _, interval in ranked]
+    known = [interval for interval in intervals if not isinstance(interval, Missing)]
+    return sum(round(interval.low) <= 1 for interval in known) if len(known) == len(intervals) else None
+
+
+def _rank_rows(summary: FactorsSummary, ranked: list[tuple[str, RankSummary, Range]], height: float) -> Markup:
+    """A row for each of the first models: its rank and interval."""
+    kind, shown = KIND[main_protocol(summary)], ranked[:FIRST_RANKS]
+    ends = [interval.high for _, _, interval in shown if not isinstance(interval, Missing)]
+    last = max([number(rank.rank) for _, rank, _ in shown] + ends)
+    axis, step = svg.Axis(1, max(last, 2), 140, 372), (height - 24) / len(shown)
+    between = (1, *range(5, int(last), 5)) if last <= 30 else (1, *range(20, int(last), 20))
+    marks = [svg.ticks(axis, between, 0, height - 22, [f"{at}" for at in between])]
+    told = []
+    for place, (label, rank, interval) in enumerate(shown):
+        y, quoted = step * (place + 0.5), None if isinstance(interval, Missing) else interval
+        marks += [
+            svg.text(0, y + 4, svg.shortened(label, NAME_WIDTH), "lab"),
+            svg.estimate(axis, number(rank.rank), quoted, y, kind),
+        ]
+        more = "" if quoted is None else f", 95% {quoted.low:.0f} to {quoted.high:.0f}"
+        told.append(f"{label} {number(rank.rank):.0f}{more}")
+    label = f"Ranks on the first factor, {NAME[main_protocol(summary)]}: {'; '.join(told)}."
+    return svg.svg(380, height, label, *marks)
+
+
+def _first_ranks(summary: FactorsSummary, ranked: list[tuple[str, RankSummary, Range]]) -> Panel | None:
+    if not ranked:
+        return None
+    first, interval = ranked[0][0], ranked[0][2]
+    among = _may_be_first(ranked)
+    text = f"{first} ranks first" if among is None else f"**{among} of {len(ranked)}** may be first"
+    if among is not None and not isinstance(interval, Missing):
+        text += f"; {svg.shortened(first, NAME_WIDTH)} ranks {interval.low:.0f} to {interval.high:.0f}"
+    return Panel("Which models rank first?", text, _rank_rows(summary, ranked, 128))
+
+
+def _misleading(summary: FactorsSummary) -> Panel | None:
+    """Models whose direct rank and rank under train before test differ beyond their interval."""
+    if not summary.common_ranks:
+        return None
+    direct, trained = (summary.common_ranks[p] for p in PROTOCOLS)
+    gap = direct.minus(trained)
+    interval = gap.interval()
+    surely = np.flatnonzero((interval.low > 0) | (interval.high < 0))
+    measured = int(np.isfinite(gap.rank).sum())
+    rows = surely[np.argsort(-np.abs(gap.rank[surely]), kind="stable")][:FIRST_RANKS]
+    if not measured:
+        return None
+    text = f"**{len(surely)} of {measured}** models move beyond their 95% interval"
+    ranks = np.concatenate([direct.rank[rows], trained.rank[rows]]) if len(rows) else np.array([1.0, 2.0])
+    axis, step = svg.Axis(1, max(float(np.nanmax(ranks)), 2), 140, 372), 104 / max(len(rows), 1)
+    between = [at for at in (1, 10, 20, 30, 40, 50, 100, 200, 500, 1000) if at <= axis.high]
+    marks, told = [svg.ticks(axis, between, 0, 106, [f"{at}" for at in between])], []
+    for place, row in enumerate(rows):
+        y, name = step * (place + 0.5), summary.matrix.labels[row]
+        before, after = float(direct.rank[row]), float(trained.rank[row])
+        marks += [
+            svg.text(0, y + 4, svg.shortened(name, NAME_WIDTH), "lab"),
+            svg.line(axis(before), y, axis(after), y, "join"),
+            svg.dot(axis(before), y, "d", 3.6),
+            svg.dot(axis(after), y, "t", 3.6),
+        ]
+        ends = f"{interval.low[row]:+.0f} to {interval.high[row]:+.0f}"
+        told.append(f"{name} {before:.0f} to {after:.0f} (95% of the gap: {ends})")
+    label = f"Ranks direct and under train before test of the models that move most: {'; '.join(told) or 'none'}."
+    return Panel("Where do direct ranks mislead?", text, svg.svg(380, 128, label, *marks))
+
+
+def _best_answer(summary: FactorsSummary, ranked: list[tuple[str, RankSummary, Range]]) -> Answer:
+    first, interval, among = svg.shortened(ranked[0][0], 30), ranked[0][2], _may_be_first(ranked)
+    ends = "" if isinstance(interval, Missing) else f"95%: {interval.low:.0f} to {interval.high:.0f}"
+    sentence = f"Not known: {first} ranks first, without an interval"
+    if among is not None:
+        sentence = f"{first} ranks first; {among} of {count(len(ranked), 'model')} may be best"
+    trained = main_protocol(summary) == TRAINED
+    basis = (
+        "Rank by what the benchmarks share, once every model has trained for the test."
+        if trained
+        else ("Rank by what the benchmarks share, direct.")
+    )
+    return Answer("Which model is best?", sentence, _rank_rows(summary, ranked, 132), ends, basis, "All models")

@@ -60,6 +60,7 @@ from lm_validity.words import Reason, ReasonCode, scale_of, with_interval
 FITTED_WINDOWS = replace(E2LM_WINDOWS, relative=True)
 
 Value = float | Missing
+Found = bool | Missing  # whether something is found: False does not say that it is not there
 Bounds = tuple[float, float] | Missing
 Draws = np.ndarray | Missing  # (resamples,) or (resamples, ...), or why there are none
 # Scores of each model, (..., n): leading axes are resamples, the last one the checkpoints of the model's curve
@@ -102,7 +103,7 @@ def p_value(value: Value, null: Draws) -> Value:
     return known(exceedance_p(value, null), "The null has no value in some of its draws.")
 
 
-def discoveries(p: Mapping[str, Value]) -> dict[str, bool | Missing]:
+def discoveries(p: Mapping[str, Value]) -> dict[str, Found]:
     """Which of these are found, at a false discovery rate of 5% over those with a p (Benjamini and Hochberg 1995)."""
     tested = {name: value for name, value in p.items() if not isinstance(value, Missing)}
     adjusted = dict(zip(tested, false_discovery_control(list(tested.values())), strict=True)) if tested else {}
@@ -110,6 +111,11 @@ def discoveries(p: Mapping[str, Value]) -> dict[str, bool | Missing]:
         name: value if isinstance(value, Missing) else bool(adjusted[name] <= FALSE_DISCOVERIES)
         for name, value in p.items()
     }
+
+
+def shown_or_not(found: Found) -> str | Missing:
+    """What a table says of something that was looked for: what is not found may be there all the same."""
+    return found if isinstance(found, Missing) else "yes" if found else "not shown"
 
 
 def mean_of_known(arrays: Sequence[np.ndarray]) -> np.ndarray:
@@ -641,7 +647,7 @@ class SignalData:
         return [name for name, benchmark in self.benchmarks.items() if benchmark.falls]
 
     @cached_property
-    def steady(self) -> dict[str, bool | Missing]:
+    def steady(self) -> dict[str, Found]:
         """By benchmark, whether its scores rise steadily in training: whether that is shown.
 
         They improve more steadily than a random walk (`walk_p`, false discovery rate 5% over benchmarks, Benjamini and

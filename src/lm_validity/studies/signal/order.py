@@ -25,6 +25,7 @@ from lm_validity.studies.signal.benchmark import (
     discoveries,
     known_bounds,
     p_value,
+    shown_or_not,
 )
 from lm_validity.studies.signal.curves import SHARES
 from lm_validity.studies.signal.statistics.quality import QUANTILE
@@ -348,6 +349,7 @@ def _table(
                 "consistency": entry["value"],
                 **as_columns(entry["interval"]),
                 "coin_flip_p": entry["coin_flip_p"],
+                "lasts": shown_or_not(entry["lasts"]),
                 "fitted": entry["fitted"]["value"],
                 "with_last": entry["with_last"],
                 **columns,

@@ -21,6 +21,7 @@ from lm_validity.studies.signal.benchmark import (
     bounds,
     known_bounds,
     p_value,
+    shown_or_not,
     too_few_checkpoints,
 )
 from lm_validity.studies.signal.items import CONTROLS, SIZES
@@ -236,6 +237,7 @@ def rise_of_scores(data: SignalData) -> Part:
                 **as_columns(entry["signal_quality_interval"]),
                 "p": entry["signal_quality_null_p"],
                 "walk_p": entry["signal_quality_walk_p"],
+                "steady": shown_or_not(entry["steady"]),
                 "rank_correlation": entry["rank_correlation"],
                 "chance": entry["chance"],
                 "models_above_chance": entry["models_above_chance"],

@@ -16,7 +16,7 @@ from scipy.stats import false_discovery_control
 from lm_validity.config.sections import Normalisation, Reports, SignalConventions
 from lm_validity.statistics import models_above_chance, section_generator
 from lm_validity.studies.signal.curves import (
-    Alignment,
+    CommonPoints,
     Curve,
     LearningCurves,
     align,
@@ -159,7 +159,7 @@ class Pair:
 
     first: str
     second: str
-    alignment: Alignment
+    alignment: CommonPoints
     size: str = ""
     base: np.ndarray | None = None
     later: np.ndarray | None = None
@@ -183,7 +183,7 @@ class Pair:
 
 
 @dataclass(frozen=True)
-class Design:
+class CurveDesign:
     """Which models and checkpoints of one benchmark each score reads."""
 
     benchmark: str
@@ -198,11 +198,11 @@ class Design:
     ranking_pairs: list[Pair]
     fitted_pairs: list[Pair]  # the same pairs, with windows that fit the length of each one's training
     compliance_pairs: list[Pair]  # first: science, second: web
-    alignment: Alignment  # of the scored models
+    alignment: CommonPoints  # of the scored models
     larger_pairs: list[tuple[int, int]]  # (smaller, larger) among `scored`, alike but for size
 
     @classmethod
-    def of(cls, learning: LearningCurves, benchmark: str, options: SignalConventions) -> "Design":
+    def of(cls, learning: LearningCurves, benchmark: str, options: SignalConventions) -> "CurveDesign":
         """Decide once what belongs together."""
         by_model, facts, selection = learning.curves[benchmark], learning.facts, learning.selection
         curves = {model: by_model[model] for model in learning.models if model in by_model}
@@ -325,7 +325,7 @@ class OrderScores:
 
 
 @dataclass(frozen=True)
-class Scores:
+class CurveScores:
     """Scores of one benchmark; arrays have the values' leading shape."""
 
     quality: dict[str, SignalQuality]
@@ -338,7 +338,9 @@ class Scores:
     overall: np.ndarray
 
 
-def compute_scores(design: Design, values: Values, options: SignalConventions, chance: float | None = None) -> Scores:
+def compute_scores(
+    design: CurveDesign, values: Values, options: SignalConventions, chance: float | None = None
+) -> CurveScores:
     """All scores of a benchmark from `values`, e.g. bootstrap means (resamples, n) of every model."""
     quality = {
         model: signal_quality(values[model][..., design.selected[model]], options.convention, options.ties)
@@ -349,7 +351,7 @@ def compute_scores(design: Design, values: Values, options: SignalConventions, c
     consistency = _order_scores(design.ranking_pairs, values)
     value, gap = compliance_of(design, values, options.normalisation, chance)
     parts = np.stack(np.broadcast_arrays(mean_quality, consistency.value, value), -1)
-    return Scores(
+    return CurveScores(
         quality=quality,
         mean_quality=mean_quality,
         quality_by_size={
@@ -371,7 +373,7 @@ def _order_scores(pairs: list[Pair], values: Values) -> OrderScores:
 
 
 def compliance_of(
-    design: Design, values: Values, normalisation: Normalisation, chance: float | None
+    design: CurveDesign, values: Values, normalisation: Normalisation, chance: float | None
 ) -> tuple[np.ndarray, np.ndarray]:
     """Compliance and raw gap, mean over the pairs of a science and a web model; NaN without one."""
     if normalisation == "above_chance" and chance is None:
@@ -424,12 +426,12 @@ class ConsistencyDraws(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Benchmark(Design):
+class BenchmarkCurves(CurveDesign):
     """A design with its results."""
 
-    scores: Scores
+    scores: CurveScores
     resampled: Values | Missing  # curves (resamples, n) by model: means of resampled items, else normal draws
-    resampled_scores: Scores | Missing  # leading axis: resamples
+    resampled_scores: CurveScores | Missing  # leading axis: resamples
     interval_source: str | Missing  # items or standard errors
     items: ItemAnalysis | Missing
     chance: Value  # the score of guessing, in the metric's own direction
@@ -447,7 +449,7 @@ class Benchmark(Design):
         """Chance as statistics take it: oriented as the curves are."""
         return self.direction * self.chance if is_known(self.chance) else None
 
-    def draws(self, read: Callable[[Scores], np.ndarray]) -> Draws:
+    def draws(self, read: Callable[[CurveScores], np.ndarray]) -> Draws:
         """A score under the resamples, or why there are none."""
         return self.resampled_scores if isinstance(self.resampled_scores, Missing) else read(self.resampled_scores)
 
@@ -499,8 +501,8 @@ class Benchmark(Design):
 
 
 def analyze_benchmark(
-    design: Design, items: ItemAnalysis | Missing, chance: Value, options: SignalConventions, resamples: int
-) -> Benchmark:
+    design: CurveDesign, items: ItemAnalysis | Missing, chance: Value, options: SignalConventions, resamples: int
+) -> BenchmarkCurves:
     """Scores, resampled scores and nulls of one benchmark."""
     level = design.direction * chance if is_known(chance) else None
     values, selected = design.values, design.selected_curves
@@ -517,7 +519,7 @@ def analyze_benchmark(
     noise, end_noise = _noise(design, errors, items)
     resampled, source = _resampled(values, errors, items, resamples)
     scores = compute_scores(design, values, options, level)
-    return Benchmark(
+    return BenchmarkCurves(
         **vars(design),
         scores=scores,
         resampled=resampled,
@@ -539,7 +541,7 @@ def analyze_benchmark(
 
 
 def _noise(
-    design: Design, errors: Values, items: ItemAnalysis | Missing
+    design: CurveDesign, errors: Values, items: ItemAnalysis | Missing
 ) -> tuple[np.ndarray | Missing, np.ndarray | Missing]:
     """Covariances of the scored models' errors at their common points and at the end of each: over the items, else of
     standard errors taken as independent between models. Missing where a model lacks one. The noise of training, where
@@ -604,7 +606,7 @@ def _consistency_draws(
 # All benchmarks.
 
 
-class Progress(NamedTuple):
+class TrainingAxis(NamedTuple):
     """How training is measured on the page: the axis title, the scale from billions, and words."""
 
     title: str
@@ -624,7 +626,7 @@ class SignalData:
 
     learning: LearningCurves
     section: Reports
-    benchmarks: dict[str, Benchmark]
+    benchmarks: dict[str, BenchmarkCurves]
 
     @property
     def options(self) -> SignalConventions:
@@ -661,10 +663,10 @@ class SignalData:
         return steady
 
     @cached_property
-    def progress(self) -> Progress:
+    def progress(self) -> TrainingAxis:
         """Billions, millions or thousands of tokens, by the longest training; iterations where tokens are unknown."""
         curves = [curve for benchmark in self.benchmarks.values() for curve in benchmark.curves.values()]
         if any(np.isnan(curve.tokens_b).any() for curve in curves):
-            return Progress("Iterations or checkpoints", 1.0, "steps", in_tokens=False)
+            return TrainingAxis("Iterations or checkpoints", 1.0, "steps", in_tokens=False)
         scale, unit = scale_of(max(curve.tokens_b[-1] for curve in curves))
-        return Progress(f"{unit.capitalize()} tokens", scale, f"{unit} tokens")
+        return TrainingAxis(f"{unit.capitalize()} tokens", scale, f"{unit} tokens")

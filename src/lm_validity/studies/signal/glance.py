@@ -21,7 +21,7 @@ from lm_validity.pages.svg import (
     ticks,
     whisker,
 )
-from lm_validity.studies.signal.benchmark import WHICH_DIRECTION, Benchmark, SignalData
+from lm_validity.studies.signal.benchmark import WHICH_DIRECTION, BenchmarkCurves, SignalData
 from lm_validity.studies.signal.statistics.quality import fewest_checkpoints
 from lm_validity.summaries import Missing, is_known, number
 from lm_validity.words import count, percent
@@ -77,7 +77,7 @@ def _lede(data: SignalData) -> Lede:
 # The curves.
 
 
-def _mark(data: SignalData, benchmark: Benchmark) -> tuple[Outcome, str]:
+def _mark(data: SignalData, benchmark: BenchmarkCurves) -> tuple[Outcome, str]:
     steady = data.steady[benchmark.benchmark]
     if steady is WHICH_DIRECTION:
         return "not known", "is lower better?"
@@ -86,14 +86,14 @@ def _mark(data: SignalData, benchmark: Benchmark) -> tuple[Outcome, str]:
     return ("yes", "steady") if steady else ("not known", "not shown")
 
 
-def _quality(benchmark: Benchmark) -> tuple[str, str]:
+def _quality(benchmark: BenchmarkCurves) -> tuple[str, str]:
     """Its signal quality, and the interval in brackets."""
     ends = benchmark.quality_interval
     interval = f" (95%: {decimal(ends[0])} to {decimal(ends[1])})" if is_known(ends) else ""
     return decimal(benchmark.quality) if is_known(benchmark.quality) else "unknown", interval
 
 
-def _curves(data: SignalData, best_first: Sequence[Benchmark]) -> Picture:
+def _curves(data: SignalData, best_first: Sequence[BenchmarkCurves]) -> Picture:
     """Small multiples, best first. Of many models some are drawn, and of many points."""
     shown = best_first[:MOST_BENCHMARKS]
     lines = sum(min(len(benchmark.scored), MOST_MODELS) for benchmark in shown)
@@ -124,7 +124,7 @@ def _some(number: int, most: int) -> np.ndarray:
     return np.unique(np.linspace(0, number - 1, min(number, most)).round().astype(int))
 
 
-def _curve_picture(data: SignalData, benchmark: Benchmark, points_of_each: int) -> Markup:
+def _curve_picture(data: SignalData, benchmark: BenchmarkCurves, points_of_each: int) -> Markup:
     width, bottom = 270, 74
     progress, mean = benchmark.alignment.progress * data.progress.scale, benchmark.mean_curve
     steady = data.steady[benchmark.benchmark] is True
@@ -170,7 +170,7 @@ def _ends(low: float, high: float) -> tuple[str, str]:
     return decimal(low), decimal(high)
 
 
-def _steady_answer(data: SignalData, best_first: Sequence[Benchmark]) -> Answer:
+def _steady_answer(data: SignalData, best_first: Sequence[BenchmarkCurves]) -> Answer:
     steady, tested = _tested(data)
     heading, why = _not_tested(data)
     sentence = f"On {steady} of {count(tested, 'benchmark')}, scores rise more steadily than a random walk."

@@ -13,12 +13,12 @@ from lm_validity.pages.page import Figure, Finding, Part, Section, Table
 from lm_validity.studies.signal.benchmark import (
     FITTED_WINDOWS,
     SKIPPED,
-    Benchmark,
+    BenchmarkCurves,
     Bounds,
     ConsistencyDraws,
+    CurveScores,
     OrderScores,
     Pair,
-    Scores,
     SignalData,
     Value,
     bounds,
@@ -55,10 +55,10 @@ NEARLY = "Nearly settled means that 9 of 10 pairs stay in their final order (tau
 
 
 def _consistency(
-    benchmark: Benchmark,
+    benchmark: BenchmarkCurves,
     pairs: list[Pair],
     windows: RankingWindows,
-    read: Callable[[Scores], OrderScores],
+    read: Callable[[CurveScores], OrderScores],
     drawn: ConsistencyDraws,
 ) -> dict[str, Any]:
     """Ranking consistency under one choice of windows, mean over pairs of one size, then over sizes; its two intervals,
@@ -104,7 +104,7 @@ def _consistency(
     }
 
 
-def _no_consistency(benchmark: Benchmark, pairs: list[Pair], windows: RankingWindows) -> str:
+def _no_consistency(benchmark: BenchmarkCurves, pairs: list[Pair], windows: RankingWindows) -> str:
     """Why pairs have no ranking consistency, where they have none."""
     if not pairs:
         return "There are no two architectures of one size (columns size and architecture of the models sheet)."
@@ -125,7 +125,7 @@ def _no_consistency(benchmark: Benchmark, pairs: list[Pair], windows: RankingWin
 # When the order settles.
 
 
-def _settling(benchmark: Benchmark) -> dict[str, Any] | Missing:
+def _settling(benchmark: BenchmarkCurves) -> dict[str, Any] | Missing:
     """The order of the models along training, over the points that they have in common.
 
     Their final order is that at the last of these points, which need not be the end of any training.
@@ -183,7 +183,7 @@ def _settling(benchmark: Benchmark) -> dict[str, Any] | Missing:
     }
 
 
-def _separated_from(benchmark: Benchmark, gap: np.ndarray) -> Value:
+def _separated_from(benchmark: BenchmarkCurves, gap: np.ndarray) -> Value:
     """Tokens from which larger models are ahead by more than noise for good: by 1.96 standard errors of the mean gap
     (points,)."""
     noise, larger = benchmark.noise, benchmark.larger_pairs

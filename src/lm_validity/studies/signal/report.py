@@ -9,7 +9,7 @@ import pandas as pd
 from lm_validity.config.sections import REPORTS, Reports
 from lm_validity.pages.page import Page, Part, Section, Table, write_report
 from lm_validity.studies.signal.benchmark import (
-    Design,
+    CurveDesign,
     ItemAnalysis,
     SignalData,
     Value,
@@ -61,7 +61,7 @@ def analyze_signal(
     with_items = item_benchmarks(items) if items is not None else []
     analyzed = {}
     for name in learning.curves:
-        design = Design.of(learning, name, options)
+        design = CurveDesign.of(learning, name, options)
         of_items: ItemAnalysis | Missing = Missing(
             Reason("This needs the benchmark's items, and no items table has them.", ReasonCode.NO_ITEMS)
         )

@@ -57,6 +57,7 @@ from lm_validity.summaries import Missing, is_known, known, number
 from lm_validity.tables.reruns import NOT_MEASURED, TrainingNoise
 from lm_validity.words import Reason, ReasonCode, scale_of, with_interval
 
+CHOSEN, FITTED = "chosen", "fitted"
 FITTED_WINDOWS = replace(E2LM_WINDOWS, relative=True)
 
 Value = float | Missing
@@ -195,8 +196,8 @@ class CurveDesign:
     selected: dict[str, np.ndarray]  # by model: checkpoints of signal quality
     scored: list[str]
     sizes: dict[str, list[str]]  # scored models by size
-    ranking_pairs: list[Pair]
-    fitted_pairs: list[Pair]  # the same pairs, with windows that fit the length of each one's training
+    windows: dict[str, RankingWindows]  # of ranking consistency: chosen, and fitted to each pair's training
+    ranking_pairs: dict[str, list[Pair]]  # the same pairs under either
     compliance_pairs: list[Pair]  # first: science, second: web
     alignment: CommonPoints  # of the scored models
     larger_pairs: list[tuple[int, int]]  # (smaller, larger) among `scored`, alike but for size
@@ -206,7 +207,7 @@ class CurveDesign:
         """Decide once what belongs together."""
         by_model, facts, selection = learning.curves[benchmark], learning.facts, learning.selection
         curves = {model: by_model[model] for model in learning.models if model in by_model}
-        scored = learning.scored(benchmark)
+        scored, windows = learning.scored(benchmark), {CHOSEN: windows_of(learning, options), FITTED: FITTED_WINDOWS}
         sizes: dict[str, list[str]] = {}
         for model in scored:
             if pd.notna(facts.at[model, "size"]):
@@ -221,8 +222,10 @@ class CurveDesign:
             selected={model: select(curve, selection) for model, curve in curves.items()},
             scored=scored,
             sizes=sizes,
-            ranking_pairs=_ranking_pairs(curves, facts, sizes, selection, windows_of(learning, options)),
-            fitted_pairs=_ranking_pairs(curves, facts, sizes, selection, FITTED_WINDOWS),
+            windows=windows,
+            ranking_pairs={
+                kind: _ranking_pairs(curves, facts, sizes, selection, each) for kind, each in windows.items()
+            },
             compliance_pairs=_compliance_pairs(curves, facts, selection),
             alignment=align({model: curves[model] for model in scored}),
             larger_pairs=_larger_pairs(scored, facts),
@@ -331,8 +334,7 @@ class CurveScores:
     quality: dict[str, SignalQuality]
     mean_quality: np.ndarray  # over scored models
     quality_by_size: dict[str, np.ndarray]
-    consistency: OrderScores
-    fitted: OrderScores
+    orders: dict[str, OrderScores]  # by windows
     compliance: np.ndarray
     gap: np.ndarray
     overall: np.ndarray
@@ -348,17 +350,16 @@ def compute_scores(
     }
     by_model = {model: quality[model].signal_quality for model in design.scored}
     mean_quality = mean_of_known(list(by_model.values()))
-    consistency = _order_scores(design.ranking_pairs, values)
+    orders = {kind: _order_scores(pairs, values) for kind, pairs in design.ranking_pairs.items()}
     value, gap = compliance_of(design, values, options.normalisation, chance)
-    parts = np.stack(np.broadcast_arrays(mean_quality, consistency.value, value), -1)
+    parts = np.stack(np.broadcast_arrays(mean_quality, orders[CHOSEN].value, value), -1)
     return CurveScores(
         quality=quality,
         mean_quality=mean_quality,
         quality_by_size={
             size: mean_of_known([by_model[model] for model in models]) for size, models in design.sizes.items()
         },
-        consistency=consistency,
-        fitted=_order_scores(design.fitted_pairs, values),
+        orders=orders,
         compliance=value,
         gap=gap,
         overall=overall_score(parts, options.weights),
@@ -440,8 +441,7 @@ class BenchmarkCurves(CurveDesign):
     end_noise: np.ndarray | Missing  # (models, models) the same at the last checkpoint of each
     quality_null: dict[str, np.ndarray]  # by model: quality of shuffled checkpoints
     quality_walk: dict[str, np.ndarray]  # by model: quality of its random walks
-    consistency: ConsistencyDraws
-    fitted: ConsistencyDraws
+    order_draws: dict[str, ConsistencyDraws]  # by windows
     quality: Value  # signal quality, mean over the scored models
 
     @property
@@ -534,8 +534,10 @@ def analyze_benchmark(
         end_noise=end_noise,
         quality_null={model: shuffled[:, index] for index, model in enumerate(selected)},
         quality_walk={model: walked[:, index] for index, model in enumerate(selected)},
-        consistency=_consistency_draws(design.ranking_pairs, values, resamples, of_order),
-        fitted=_consistency_draws(design.fitted_pairs, values, resamples, of_fits),
+        order_draws={
+            kind: _consistency_draws(design.ranking_pairs[kind], values, resamples, generator)
+            for kind, generator in ((CHOSEN, of_order), (FITTED, of_fits))
+        },
         quality=known(float(scores.mean_quality), too_few_checkpoints(options)),
     )
 

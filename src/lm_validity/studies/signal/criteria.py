@@ -7,6 +7,7 @@ import pandas as pd
 
 from lm_validity.pages.page import Part, Section, Table
 from lm_validity.studies.signal.benchmark import (
+    CHOSEN,
     SKIPPED,
     BenchmarkCurves,
     Bounds,
@@ -84,7 +85,7 @@ def science_against_web(data: SignalData) -> Part:
         incomplete = "The overall score needs signal quality, ranking consistency and compliance."
         overall[name] = known(float(benchmark.scores.overall), incomplete)
         parts[name] = np.array(
-            [benchmark.scores.mean_quality, benchmark.scores.consistency.value, benchmark.scores.compliance],
+            [benchmark.scores.mean_quality, benchmark.scores.orders[CHOSEN].value, benchmark.scores.compliance],
             dtype=float,
         )
     overall_interval = {
@@ -179,7 +180,7 @@ def _overall_p(data: SignalData, name: str, overall: Value) -> Value:
     """p of the overall score when all three parts follow their own nulls, drawn independently."""
     benchmark = data.benchmarks[name]
     null = benchmark.items if isinstance(benchmark.items, Missing) else benchmark.items.compliance_null
-    coin = benchmark.consistency.coin
+    coin = benchmark.order_draws[CHOSEN].coin
     if isinstance(overall, Missing):
         return overall
     if isinstance(null, Missing):

@@ -272,7 +272,7 @@ def _best_answer(summary: FactorsSummary, ranked: list[tuple[str, RankSummary, R
     ends = "" if isinstance(interval, Missing) else f"95%: {interval.low:.0f} to {interval.high:.0f}"
     sentence = f"Not known: {first} ranks first, without an interval"
     if among is not None:
-        sentence = f"{first} ranks first; {among} of {count(len(ranked), 'model')} may be best"
+        sentence = f"{among} of {count(len(ranked), 'model')} may be best; {first} ranks first"
     trained = main_protocol(summary) == TRAINED
     basis = (
         "Rank by what the benchmarks share, once every model has trained for the test."

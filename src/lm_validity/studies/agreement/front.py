@@ -80,14 +80,14 @@ def above_the_folds(
     change = Change.of(data, improvement, pooled)
     few = len(data.models_in_both) < min(JACKKNIFED, len(everyone) / 2)
     panels: list[Panel | None]
+    p = protocols[0]
     if len(protocols) == 2 and not few and is_known(change.change):
         means = {DIRECT: change.before, TRAINED: change.after}
-        scores = {p: data.common[p][data.models_in_both] for p in means}
+        scores = {one: data.common[one][data.models_in_both] for one in means}
         lede, picture = _change_lede(change), _carpets(data, scores, means, columns, data.models_in_both)
         panels = [_for_whom(change), _by_size(improvement["by_size_ratio"]), _every_pair(data, columns, protocols)]
         answers = [_change_answer(data, change, columns, lede)]
     else:
-        p = protocols[0]
         lede, picture = _noise_lede(tau[p]), _carpets(data, data.scores, {p: tau[p]["mean"]}, columns, everyone)
         panels = [_against_noise(tau[p], p), _by_size({p: tau[p]["by_size_ratio"]}), _every_pair(data, columns, [p])]
         answers = [_noise_answer(data, tau[p], p, columns, lede)]

@@ -515,7 +515,7 @@ def _progress(data: Data, change: Change) -> Markup:
 def _apart(data: Data, by_name: dict[str, Any], protocol: str) -> Answer | None:
     """Of each benchmark the share of pairs of similar models that it tells apart, by the rule of the cards."""
     rule, shares = Cards(), {}
-    scored = {name: found["by_distance"] for name, found in by_name.items() if not isinstance(found, Missing)}
+    scored = {name: alone["by_distance"] for name, alone in by_name.items() if not isinstance(alone, Missing)}
     similar = "similar models"
     for wanted, words in ((LIKE_SIZE, similar), ({"at_least": 1.0, "at_most": None}, "pairs of models")):
         shares = {

@@ -194,9 +194,10 @@ def _steady_answer(data: SignalData, best_first: Sequence[BenchmarkCurves]) -> A
         marks.append(text(left, bottom + 14, short, "lab" if data.steady[name] is True else ""))
         words.append(f"{name}: signal quality {''.join(_quality(benchmark))}, {_mark(data, benchmark)[1]}")
     label = f"Mean score during training, a curve for each benchmark. {'; '.join(words)}."
-    models = count(max(len(benchmark.scored) for benchmark in shown), "model")
+    numbers = {len(benchmark.scored) for benchmark in shown}
+    models = count(max(numbers), "model")
     basis = f"The first {len(shown)} of {len(best_first)}. " if len(best_first) > len(shown) else ""
-    basis += f"Mean of up to {models}. " + (
+    basis += f"Mean of {'up to ' * (len(numbers) > 1)}{models}. " + (
         "Solid: steadier than a random walk (false discovery rate 5%)." if tested else why
     )
     return Answer(STEADY, sentence, svg(WIDTH, 132, label, *marks), basis=basis, link="The curves")
@@ -294,7 +295,7 @@ def _lasting(data: SignalData, consistency: Mapping[str, Any]) -> tuple[Panel | 
     label = f"Share of later checkpoints with the early order, and where 95% of coin tosses fall: {'; '.join(words)}."
     picture = svg(WIDTH, bottom + 32, label, *marks)
     pairs = max(len(entry["pairs"]) for entry in known.values())
-    question = "Does an early order last?"
+    question = "Does an early ranking last?"
     (low, high), (later, _) = data.windows.base, data.windows.later
     basis = f"{count(pairs, 'pair')} of equally large models. Order at {low:g} to {high:g} billion tokens, and after "
     basis += f"{later:g}."
@@ -305,7 +306,7 @@ def _lasting(data: SignalData, consistency: Mapping[str, Any]) -> tuple[Panel | 
         said = f"**{shares}** of later checkpoints keep it; not tested against coin tosses."
         panel = Panel(question, said + _first_rows(names), picture, "not measured")
         return panel, Answer(question, "Not tested: nothing was resampled.", picture, basis=basis, link="The orders")
-    sentence = f"On {longer} of {count(len(lasts), 'benchmark')}, an early order lasts longer than coin tosses would."
+    sentence = f"On {longer} of {count(len(lasts), 'benchmark')}, an early ranking lasts longer than coin tosses would."
     if not longer:
         sentence = f"Not known: with {count(pairs, 'pair')} of equally large models, coin tosses can look as stable."
     said = f"**{longer} of {len(lasts)}** benchmarks keep it longer than coin tosses would (false discovery rate 5%)."

@@ -56,13 +56,14 @@ def hero(report: Path) -> str:
     parts = []
     for x, kind, carpet, mean in zip((48, 616), "dt", carpets, means, strict=False):  # the others are for narrow pages
         parts.append(f'<text x="{x}" y="172" class="{kind}" font-size="23" font-weight="700">{carpet["label"]}</text>')
-        parts.append(XX)
+        right = f'<text x="{x + 536}" y="172" font-size="23" font-weight="700" text-anchor="end">'
+        parts.append(f"{right}agreement {mean}</text>")
         parts += _cells(carpet["ranks"], x, 188, 536, 336)
     models, benchmarks = len(carpets[0]["rows"]), len(carpets[0]["columns"])
     label = f"Ranks of {models} models on {benchmarks} benchmarks. {lede['sentence']} ({lede['interval']})."
     says = [
         (48, 74, 42, 700, "", "How far can a language-model benchmark be trusted?"),
-        (48, 112, 20, 400, "soft", f"Each column is one benchmark’s ranking of the same {models} models. Dark: ranked first."),
+        (48, 112, 20, 400, "soft", f"Each column is a benchmark’s ranking of {models} models. Dark: ranked first."),
         (48, 566, 22, 600, "", f"{lede['heading']}."),
         (48, 594, 16, 400, "soft", f"{lede['sentence']} ({lede['interval']}). 1 is the same order, 0 none."),
         (48, 616, 16, 400, "soft", "Scores: Train-before-Test, ICLR 2026, as published (trained: the better of both)."),
@@ -77,7 +78,8 @@ def hero(report: Path) -> str:
     )
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 1200 630" role="img" aria-label="{label}">'
-        f'<style>{style}</style><rect width="1200" height="630" style="fill:var(--paper)"/>{"".join(texts + parts)}</svg>\n'
+        f'<style>{style}</style><rect width="1200" height="630" style="fill:var(--paper)"/>'
+        f"{''.join(texts + parts)}</svg>\n"
     )
 
 

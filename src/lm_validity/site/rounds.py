@@ -23,7 +23,7 @@ from lm_validity.config.plan import (
 from lm_validity.errors import InputError, did_you_mean
 from lm_validity.monitor.planning import Cost, Pair, hours_in_words, planned_cell, total, write_sheet
 from lm_validity.run.rules.pretrain_on_test import PRETRAIN_ON_TEST
-from lm_validity.studies.agreement.incomplete import NO_PROCESS, SEED, Fitted, drawn_tables, fit_cells
+from lm_validity.studies.agreement.incomplete import NO_PROCESS, Fitted, drawn_tables, fit_cells
 from lm_validity.studies.agreement.score_matrix import PERPLEXITY, TRAINED, ScoreMatrix, read_score_matrix
 from lm_validity.studies.agreement.statistics.ranking import average_ranks
 from lm_validity.studies.agreement.statistics.sparse import (
@@ -112,7 +112,7 @@ class Standing:
 
     def tables(self) -> np.ndarray:
         """(draws, models, benchmarks) what the table may be, for a choice."""
-        return drawn_tables(self.fitted, SEED, DRAWS)
+        return drawn_tables(self.fitted, DRAWS)
 
     def hours(self, costs: Mapping[Pair, Cost], planned: Mapping[Pair, PlannedCell]) -> np.ndarray:
         """(models, benchmarks) hours of each cell that is not planned, ruled out or measured; inf for the others."""
@@ -132,7 +132,7 @@ def standing_of(run: Run, also: tuple[str, ...] = ()) -> Standing:
         )
     assert configuration.models is not None and configuration.benchmarks is not None, "the study agreement has them"
     matrix = read_score_matrix(scores, configuration.models, configuration.benchmarks, configuration.plan, also)
-    fitted = fit_cells(matrix, TRAINED, SEED)
+    fitted = fit_cells(matrix, TRAINED)
     if fitted is None:
         raise InputError(f"{scores}: no model of the scores. {NO_PROCESS}", _hint(matrix))
     return Standing(run, matrix, fitted)

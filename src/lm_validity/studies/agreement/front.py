@@ -26,7 +26,8 @@ from lm_validity.words import count
 KIND = {DIRECT: "d", TRAINED: "t"}
 NAME = {DIRECT: "direct", TRAINED: "train before test"}
 LIKE_SIZE = {"at_least": 1.0, "at_most": 2.0}
-MOST_READ = 20_000  # ranks that a carpet can read out; more would make the page slow
+MOST_READ = 10_000  # ranks that a carpet can read out; more would make the page slow
+LINE, LETTER = 12.0, 6.1  # pixels between two lines of names, and of a letter's width
 MOST_SQUARES = 93  # models, in three rows
 AGREE_QUESTION = "Do benchmarks agree on the better model?"
 CHANGE_QUESTION = "Do benchmarks agree better after training?"
@@ -79,14 +80,14 @@ def above_the_folds(
     change = Change.of(data, improvement, pooled)
     few = len(data.models_in_both) < min(JACKKNIFED, len(everyone) / 2)
     panels: list[Panel | None]
+    p = protocols[0]
     if len(protocols) == 2 and not few and is_known(change.change):
         means = {DIRECT: change.before, TRAINED: change.after}
-        scores = {p: data.common[p][data.models_in_both] for p in means}
+        scores = {one: data.common[one][data.models_in_both] for one in means}
         lede, picture = _change_lede(change), _carpets(data, scores, means, columns, data.models_in_both)
         panels = [_for_whom(change), _by_size(improvement["by_size_ratio"]), _every_pair(data, columns, protocols)]
         answers = [_change_answer(data, change, columns, lede)]
     else:
-        p = protocols[0]
         lede, picture = _noise_lede(tau[p]), _carpets(data, data.scores, {p: tau[p]["mean"]}, columns, everyone)
         panels = [_against_noise(tau[p], p), _by_size({p: tau[p]["by_size_ratio"]}), _every_pair(data, columns, [p])]
         answers = [_noise_answer(data, tau[p], p, columns, lede)]
@@ -265,16 +266,17 @@ def _carpet(
     names = [svg.shortened(data.tasks[column], 18) for column in columns]
     labels = [data.matrix.labels[models[row]] for row in order]
     tallest = {342: 260, 560: 340}.get(width, 250)
-    height = min(tallest, max(60, 24 * len(ranks)))
-    cell, slope = (width - 8) / max(len(names), 1), 0.707 * 6.1
-    written = cell >= 12.5
-    left = 4.0
-    if written:  # names run down to the left of their columns
-        left = max(4.0, *(slope * len(name) - (place + 0.5) * cell for place, name in enumerate(names)))
-    cell = (width - left - 4) / max(len(names), 1)
-    bottom, top = 24 + height, 24
+    height, top = min(tallest, max(60, 24 * len(ranks))), 24
+    cell, left = (width - 8) / max(len(names), 1), 4.0
+    written = cell >= LINE + 1
+    if written:  # names run down to the left of their columns, the steeper the closer these are
+        angle = max(math.pi / 4, math.asin(min(1.0, LINE / cell)))
+        across, down = math.cos(angle) * LETTER, math.sin(angle) * LETTER
+        left = max(4.0, *(across * len(name) - (place + 0.5) * cell for place, name in enumerate(names)))
+        cell = (width - left - 4) / len(names)
+    bottom = top + height
     marks = [
-        svg.text(left, 14, f"{NAME[protocol]}", f"{KIND[protocol]} big"),
+        svg.text(left, 14, NAME[protocol], f"{KIND[protocol]} big"),
         svg.text(width - 4, 14, f"agreement {_tau(mean)}", "num big", "end"),
         svg.carpet(ranks, left, top, width - left - 4, height),
     ]
@@ -283,15 +285,16 @@ def _carpet(
             '<line x1="{0:.1f}" x2="{0:.1f}" y1="{1}" y2="{2}" style="stroke:var(--paper)" stroke-width="1.4"/>'
         )
         marks += [gap.format(left + place * cell, top, bottom) for place in range(1, len(names))]
-    below = 20.0
     if written:
-        slanted = Markup('<text transform="translate({:.1f},{}) rotate(-45)" text-anchor="end" class="lab">{}</text>')
-        marks += [
-            slanted.format(left + (place + 0.5) * cell + 4, bottom + 12, name) for place, name in enumerate(names)
-        ]
-        below = 22 + slope * max(map(len, names))
+        slanted = Markup(
+            '<text transform="translate({:.1f},{}) rotate({:.0f})" text-anchor="end" class="lab">{}</text>'
+        )
+        for place, name in enumerate(names):
+            marks.append(slanted.format(left + (place + 0.5) * cell + 4, bottom + 12, -math.degrees(angle), name))
+        below = 22 + down * max(map(len, names))
     else:
         marks.append(svg.text(left, bottom + 15, f"{len(names)} benchmarks, most agreement first"))
+        below = 20.0
     label = (
         f"{NAME[protocol]}: ranks of {count(len(ranks), 'model')} (rows) on {count(len(names), 'benchmark')} "
         f"(columns). Mean agreement {_tau(mean)}."
@@ -502,7 +505,7 @@ def _progress(data: Data, change: Change) -> Markup:
         ]
         said = _with("95%", interval, sign=True)
         label = f"{words}. Change in agreement {svg.decimal(value, sign=True)}, {said}."
-    return svg.svg(380, 132 if bottom < 30 else 150, label, *marks)
+    return svg.svg(380, round(bottom) + (22 if interval is None else 106), label, *marks)
 
 
 # ----------------------------------------------------------------------------------------------------------------------

@@ -142,11 +142,11 @@ class Incomplete:
     measured: np.ndarray = page_only()
 
 
-def incomplete_protocols(matrix: ScoreMatrix, seed: int = SEED) -> dict[str, Incomplete]:
+def incomplete_protocols(matrix: ScoreMatrix) -> dict[str, Incomplete]:
     """What is known of each protocol that has scores and lacks some; nothing for a complete table."""
     is_task = ~matrix.is_corpus
     return {
-        protocol: _incomplete(matrix, protocol, seed)
+        protocol: _incomplete(matrix, protocol)
         for protocol in PROTOCOLS
         if matrix.has(protocol) and not np.isfinite(matrix.oriented(protocol)[:, is_task]).all()
     }
@@ -161,35 +161,35 @@ class Fitted:
     widening: float
 
 
-def fit_cells(matrix: ScoreMatrix, protocol: str, seed: int = SEED) -> Fitted | None:
+def fit_cells(matrix: ScoreMatrix, protocol: str) -> Fitted | None:
     """The process of a protocol's measured cells; None where there are too few or too many."""
     scores = matrix.measured(protocol)[:, ~matrix.is_corpus]
-    process = _fit(matrix, protocol, scores, seed)
-    return None if process is None else Fitted(process, *_trust(matrix, protocol, scores, process, seed))
+    process = _fit(matrix, protocol, scores)
+    return None if process is None else Fitted(process, *_trust(matrix, protocol, scores, process))
 
 
-def _incomplete(matrix: ScoreMatrix, protocol: str, seed: int) -> Incomplete:
+def _incomplete(matrix: ScoreMatrix, protocol: str) -> Incomplete:
     is_task = ~matrix.is_corpus
     measured, planned = np.isfinite(matrix.measured(protocol)[:, is_task]), matrix.planned(protocol)[:, is_task]
-    fitted, scores = fit_cells(matrix, protocol, seed), matrix.oriented(protocol)[:, is_task]
+    fitted, scores = fit_cells(matrix, protocol), matrix.oriented(protocol)[:, is_task]
     by_scores = int((measured & ~np.isfinite(scores)).sum())
     # agreement must not learn of cells that scores chose, not even through a prediction
     process = None if fitted is None else fitted.process
-    unchosen = _fit(matrix, protocol, scores, seed) if by_scores else process
+    unchosen = _fit(matrix, protocol, scores) if by_scores else process
     return Incomplete(
         cells=int(measured.sum()),
         missing=int((~measured).sum()),
         unplanned=int((~measured & ~planned).sum()),
         by_scores=by_scores,
         kendall_tau=_pooled(matrix, scores, unchosen),
-        ranks=Missing(NO_PROCESS) if fitted is None else _standings(matrix, fitted, seed),
+        ranks=Missing(NO_PROCESS) if fitted is None else _standings(matrix, fitted),
         trust=Missing(NO_PROCESS) if fitted is None else fitted.trust,
         predictions=[] if fitted is None else _predictions(matrix, fitted, planned),
         measured=measured,
     )
 
 
-def _fit(matrix: ScoreMatrix, protocol: str, scores: np.ndarray, seed: int) -> CellProcess | None:
+def _fit(matrix: ScoreMatrix, protocol: str, scores: np.ndarray) -> CellProcess | None:
     """The process of a protocol's scores; for train before test, the direct scores are known beside them.
 
     None where there are too few or too many.
@@ -207,7 +207,7 @@ def _fit(matrix: ScoreMatrix, protocol: str, scores: np.ndarray, seed: int) -> C
     metrics = matrix.selected.drop_duplicates("benchmark").set_index("benchmark")["metric"]
     names = metrics.reindex(matrix.task_names()).str.split(",").str[0]
     losses = Losses(lower, lower & names.isin(ERROR_RATES).to_numpy(dtype=bool))
-    return fit_process(scores, stderr, direct, size, matrix.families, seed, losses)
+    return fit_process(scores, stderr, direct, size, matrix.families, SEED, losses)
 
 
 def _pooled(matrix: ScoreMatrix, scores: np.ndarray, process: CellProcess | None) -> Pooled:
@@ -249,9 +249,7 @@ def _jackknifed(mean: float, error: float, models: int) -> Range:
 # How far predictions can be trusted.
 
 
-def _trust(
-    matrix: ScoreMatrix, protocol: str, scores: np.ndarray, process: CellProcess, seed: int
-) -> tuple[Trust, float]:
+def _trust(matrix: ScoreMatrix, protocol: str, scores: np.ndarray, process: CellProcess) -> tuple[Trust, float]:
     """How well known cells were predicted, and the factor by which intervals are widened for it.
 
     By the audit's cells, predicted without any of them, where there are at least 19; else each known cell is predicted
@@ -260,7 +258,7 @@ def _trust(
     audited = _audited(matrix, protocol) & np.isfinite(scores)
     source, residuals = "left out", process.residuals()
     if audited.sum() >= LEAST_CHECKED:
-        without = _fit(matrix, protocol, np.where(audited, np.nan, scores), seed)
+        without = _fit(matrix, protocol, np.where(audited, np.nan, scores))
         if without is not None:
             hidden = replace(without, scores=np.where(audited, scores, np.nan))
             source, residuals = AUDIT, hidden.residuals()
@@ -294,17 +292,17 @@ def _hardly_measured(matrix: ScoreMatrix, measured: np.ndarray) -> list[str]:
 # Ranks and predictions.
 
 
-def drawn_tables(fitted: Fitted, seed: int = SEED, draws: int = DRAWS) -> np.ndarray:
+def drawn_tables(fitted: Fitted, draws: int = DRAWS) -> np.ndarray:
     """(draws, models, benchmarks) tables with the missing scores drawn, their intervals widened."""
     process = fitted.process
     fewer = max(100, min(draws, DRAWS * DRAWN_CELLS // process.scores.size))
-    return process.draws(fewer, np.random.default_rng(seed), fitted.widening)
+    return process.draws(fewer, np.random.default_rng(SEED), fitted.widening)
 
 
-def _standings(matrix: ScoreMatrix, fitted: Fitted, seed: int) -> dict[str, Standing]:
+def _standings(matrix: ScoreMatrix, fitted: Fitted) -> dict[str, Standing]:
     """Ranks over all benchmarks, missing scores drawn from the process; a model without any score has none."""
     scored = np.flatnonzero(fitted.process.measured.any(axis=1))
-    tables = drawn_tables(fitted, seed)[:, scored]
+    tables = drawn_tables(fitted)[:, scored]
     rank = average_ranks(mean_standing(tables).mean(axis=0))
     low, high = np.quantile(rank_draws(tables), [0.025, 0.975], axis=0)
     nowhere = Missing("The model has no score.")

@@ -60,7 +60,7 @@ def compute_terms(compute: np.ndarray, knots: Sequence[float]) -> np.ndarray:
     """
     log = np.log10(compute)
     bends = np.log10(knots_within(compute, knots))
-    middle = np.nanmean(log) if np.isfinite(log).any() else 0.0  # from which on, so that columns are of one size
+    middle = log[np.isfinite(log)].mean() if np.isfinite(log).any() else 0.0  # so that columns are of one size
     return np.column_stack([np.ones_like(log), log - middle, *(np.maximum(log - bend, 0) for bend in bends)])
 
 

@@ -39,7 +39,9 @@ help: ## list the targets
 	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
 
 demo: .venv/installed ## run the embedded example through the workflow and write its report
-	@if [ -t 1 ]; then set -- --logger rich; fi; \
+	@if [ -t 1 ] && compgen -G '.venv/lib/*/site-packages/snakemake_logger_plugin_rich' > /dev/null; then \
+		set -- --logger rich; \
+	fi; \
 		$(ACTIVATED) $(BIN)/snakemake --profile profiles/local --cores $(CORES) "$$@"
 	@$(BIN)/lm-validity findings
 

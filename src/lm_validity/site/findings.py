@@ -39,8 +39,9 @@ def headlines(reports: Iterable[Path]) -> list[str]:
 def _first(document: dict[str, Any]) -> str:
     """The page's heading, sentence and interval; on a page without them its first finding's first sentence."""
     if lede := document.get("lede"):
-        sentences = ". ".join(lede[part].rstrip(".") for part in ("heading", "sentence") if lede[part])
-        text = sentences + f" ({lede['interval']})" * bool(lede["interval"]) + "."
+        said = [lede[part].removesuffix(".") for part in ("heading", "sentence") if lede[part]]
+        said[-1] += f" ({lede['interval']})" * bool(lede["interval"])
+        text = " ".join(one if one.endswith("?") else f"{one}." for one in said)
     else:
         found = [finding["sentence"] for finding in document["findings"]]
         text = re.split(r"(?<=[.?]) (?=[A-Z])", found[0])[0] if found else "No finding."

@@ -16,9 +16,10 @@ LONG = "On " + "and on ".join(f"benchmark {number}, " for number in range(60)) +
 
 @pytest.fixture
 def site(tmp_path) -> Path:
-    """Five reports: one with a headline, others of an earlier version, with long findings."""
+    """Six reports: two with a headline, others of an earlier version, with long findings."""
     documents = {"agreement": (LEDE, ["Of tau."]), "factors": (None, ["One factor explains 0.79. Another 0.1."])}
     documents |= {name: (None, [LONG, "More."]) for name in ("signal", "items", "bias")}
+    documents["readiness"] = ({"heading": "Ready?", "sentence": "Not known.", "interval": ""}, [])
     for name, (lede, sentences) in documents.items():
         folder = tmp_path / "site" / name
         folder.mkdir(parents=True)
@@ -51,7 +52,8 @@ def test_at_most_12_lines_of_at_most_80_columns(site, findings, monkeypatch):
     assert len(lines) <= 12 and max(map(len, lines)) <= 80
     assert lines[1] == "Agreement  Rankings agree better. Agreement: 0.52 → 0.76 (95%: +0.15 to +0.33)."
     assert lines[2] == "Factors    One factor explains 0.79."
-    assert [line[:8].strip() for line in lines[3:-1] if line[0] != " "] == ["Signal", "Items", "Bias"]
+    assert lines[3] == "Readiness  Ready? Not known."
+    assert [line[:8].strip() for line in lines[4:-1] if line[0] != " "] == ["Signal", "Items", "Bias"]
     assert sum(line.endswith(" …") for line in lines) == 3
     assert lines[-1].endswith(" lm-validity findings --all site")
     narrow = findings("site", columns=60)

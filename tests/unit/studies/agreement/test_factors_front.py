@@ -1,0 +1,83 @@
+"""What stands above the folds of the factors page: every world says a finding, and its numbers are the summary's."""
+
+import json
+import re
+
+import pandas as pd
+import pytest
+from tests.unit.studies.agreement.conftest import DIRECT, TRAINED, score_rows
+from tests.unit.studies.agreement.test_front import BENCHMARKS, NAMES, scores
+
+from lm_validity.config.sections import Reports
+from lm_validity.studies.agreement.factors.report import report_factors
+from lm_validity.tables.schema import SCORES, write_table
+
+MODELS = "model,family,parameters_b,tokens_b\n" + "".join(
+    f"{name},F{i % 5},{1 + i // 4},{300 * (i + 1)}\n" for i, name in enumerate(NAMES)
+)
+LONG = [f"{'x' * 80}-{name}" for name in NAMES]
+
+
+def report(folder, table, resamples=60, names=NAMES, models=MODELS) -> tuple[dict, dict]:
+    """page.json and summary.json, without the figures' files."""
+    write_table(pd.DataFrame(score_rows(table, names, 0.01)), SCORES, folder / "scores.parquet")
+    (folder / "models.csv").write_text(models)
+    (folder / "benchmarks.csv").write_text(BENCHMARKS)
+    paths = [folder / name for name in ("scores.parquet", "models.csv", "benchmarks.csv")]
+    report_factors(*paths, folder / "factors", Reports(resamples=resamples))
+    return tuple(json.loads((folder / "factors" / f"{name}.json").read_text()) for name in ("page", "summary"))
+
+
+WORLDS = {
+    "both": (scores(), {}),
+    "direct": ({DIRECT: scores()[DIRECT]}, {}),
+    "without compute or intervals": (scores(), {"resamples": 0, "models": "model\nm00\n"}),
+    "two models": ({p: {name: of[:2] for name, of in t.items()} for p, t in scores().items()}, {"names": NAMES[:2]}),
+    "constant": ({DIRECT: {f"task{i}": [0.5] * 16 for i in range(8)}}, {}),
+    "long names": (scores(), {"names": LONG, "models": re.sub(r"^m\d", f"{'x' * 80}-\\g<0>", MODELS, flags=re.M)}),
+}
+
+
+@pytest.fixture(autouse=True)
+def undrawn(monkeypatch):
+    """The figures' files are looked at elsewhere: drawing them takes most of the time."""
+    monkeypatch.setattr("vl_convert.vegalite_to_svg", lambda spec: "<svg/>")
+    monkeypatch.setattr("vl_convert.svg_to_pdf", lambda svg: b"%PDF")
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_every_world_keeps_to_the_grammar(tmp_path, world):
+    table, options = WORLDS[world]
+    page, _ = report(tmp_path, table, **options)
+    assert page["lede"]["heading"]
+    for said in (page["lede"], *page["answers"]):
+        assert len(said["sentence"].split()) <= 18 and not re.search("nan|None", said["sentence"])
+        assert len(re.findall(r"\d+%?: ", said["interval"])) <= 1
+    drawn = [page["picture"]["svg"]] if page["picture"] else []
+    drawn += [one["svg"] for one in (*page["panels"], *page["answers"])]
+    assert all(re.search(r'aria-label="[^"]{20,}', svg) and "nan" not in svg for svg in drawn)
+    assert (page["picture"] is not None) == (
+        "tokens_b" in options.get("models", MODELS) and world not in ("two models", "constant")
+    )
+    assert bool(page["answers"]) == (world in ("both", "direct", "long names"))
+
+
+def test_the_heading_and_the_numbers_are_the_summarys(tmp_path):
+    page, summary = report(tmp_path, scores())
+    shares, over = summary["explained_variance_in_both"], summary["explained_variance_in_both_interval"]
+    assert f"explains {100 * shares[TRAINED][0]:.0f}%" in page["lede"]["sentence"]
+    families = summary["explained_variance_in_both_interval_clustered"][TRAINED]
+    ends = max((ends for ends in (over[TRAINED][0], families) if ends), key=lambda ends: ends[1] - ends[0])
+    assert page["lede"]["interval"] == f"95%: {100 * ends[0]:.0f}% to {100 * ends[1]:.0f}%"
+    assert page["lede"]["heading"].startswith("These models differ mainly in one way") == (ends[0] > 0.5)
+    explained, ranks, misleading = page["panels"]
+    assert explained["text"].startswith(
+        " → ".join(f"{'**' * (not i)}{100 * shares[p][0]:.0f}%" for i, p in enumerate((DIRECT, TRAINED)))
+    )
+    first = min(summary["potential"][TRAINED].items(), key=lambda item: item[1]["rank"])
+    assert first[0] in ranks["text"] and first[0] in page["answers"][0]["sentence"]
+    low = [each["interval_population_of_benchmarks"][0] for each in summary["potential"][TRAINED].values()]
+    if not first[1]["interval_population_of_categories"]:
+        assert ranks["text"].startswith(f"**{sum(end <= 1 for end in low)} of 16**")
+    gaps = pd.read_csv(tmp_path / "factors" / "tables" / "misleading_direct_ranks.csv")
+    assert misleading["text"].startswith(f"**{int(((gaps['low'] > 0) | (gaps['high'] < 0)).sum())} of 16**")

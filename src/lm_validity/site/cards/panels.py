@@ -246,7 +246,7 @@ def _scores_panel(sources: CardSources, benchmark: str, values: Values) -> Panel
     for level in (low, (low + high) / 2, high):
         marks += [
             line(34, up(level), WIDTH - 6, up(level), "g"),
-            text(30, up(level) + 4, plain(float(f"{level:.3g}")), "", "end"),
+            text(30, up(level) + 4, plain(level) if from_zero else decimal(level), "", "end"),
         ]
     if chance is not None and low <= chance.number <= high:
         marks += [line(34, up(chance.number), WIDTH - 6, up(chance.number), "chance")]

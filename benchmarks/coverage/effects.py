@@ -10,7 +10,7 @@ from collections.abc import Callable
 import numpy as np
 from benchmarks.coverage.results import NOTHING, Result, one
 
-from lm_validity.config.bias_plan import LEAST
+from lm_validity.config.plan import LEAST
 from lm_validity.studies.agreement.statistics.resampling import Interval
 from lm_validity.studies.bias.effects import interval_over_subsamples
 from lm_validity.studies.bias.statistics.effects import mean_over_tasks

@@ -34,8 +34,8 @@ def say_markdown(text: str) -> None:
 
 
 def render_table(head: Sequence[str], rows: Iterable[Sequence[str]], text: Collection[int] = (0,)) -> str:
-    """Aligned columns no wider than the terminal, where the widest are folded; those in `text` to the left, the others
-    to the right."""
+    """Aligned columns no wider than the terminal: those in `text` to the left and folded where they must be, the
+    others to the right."""
     from io import StringIO
 
     from rich.console import Console

@@ -70,7 +70,7 @@ def test_a_setting_of_round_1_that_changes_is_seen(planned, tmp_path):
 def rounds(project: Project) -> str:
     """What `lm-validity plan run` says, with Snakemake's own words; the goal takes every cell."""
     snakemake = ("scores", "--snakefile", str(ROOT / "Snakefile"), "--cores", "2")
-    done = project.lm_validity("rounds", "--goal", "tau=.9999999", *CONFIG, "--", *snakemake)
+    done = project.lm_validity("plan", "run", "--goal", "tau=.9999999", *CONFIG, "--", *snakemake)
     assert "goal tau=0.9999999 is reached" in done.stdout
     return done.stdout + done.stderr
 
@@ -89,7 +89,7 @@ def test_rounds_until_a_goal_with_real_snakemake_and_again_after_an_interruption
     )
     # a round is planned, and the command ends before its cells are computed
     interrupted = planned.copy_to(tmp_path / "interrupted")
-    interrupted.lm_validity("next", "--goal", "tau=.9999999", *CONFIG)
+    interrupted.lm_validity("plan", "next", "--goal", "tau=.9999999", *CONFIG)
     rounds(interrupted)
     assert (interrupted.folder / "plan.tsv").read_bytes() == (project.folder / "plan.tsv").read_bytes()
     assert interrupted.tables("replay") == project.tables("replay")

@@ -147,7 +147,7 @@ def test_tasks_get_batches_until_their_interval_is_narrow(project):
         new = [cell.split("/")[2].partition("--")[0] for cell in set(after) - set(before)]
         drawn = sum(rounds[-1].values()) - (sum(rounds[-2].values()) if number > 1 else 0)
         assert len(new) == drawn / BATCH
-        said = project.lm_validity("next", "--configfile", "stop.yaml").stdout
+        said = project.lm_validity("plan", "next", "--configfile", "stop.yaml").stdout
         wide = set(found.index[found.state == "too wide"])
         if not wide:
             break

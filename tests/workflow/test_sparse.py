@@ -92,7 +92,7 @@ def test_a_further_round_computes_its_own_cells_and_no_other(planned, tmp_path):
     """`next`, then the workflow: what was there stays untouched, and the tau of the planned cells is what it was."""
     project = planned.copy_to(tmp_path / "copy")
     before, tau = project.sidecars("sparse"), summary_of(project)["incomplete"][TRAINED]["kendall_tau"]
-    said = project.lm_validity("next", "--goal", "tau=.999", "--configfile", str(CONFIG)).stdout
+    said = project.lm_validity("plan", "next", "--goal", "tau=.999", "--configfile", str(CONFIG)).stdout
     plan = pd.read_csv(project.folder / "config/sparse_plan.tsv", sep="\t")
     added = plan[plan["round"] == 2]
     assert 0 < len(added) <= 7 and "round 2" in said

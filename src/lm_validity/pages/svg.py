@@ -164,7 +164,7 @@ def named_rows(
 ) -> Markup:
     """A panel's picture: a row for each (name, value, interval), above an axis with `values` and what is `written`."""
     every = [*values, *(value for _, value, _ in rows), *(end for _, _, ends in rows if ends for end in ends)]
-    axis, step = Axis(min(every), max(every), 108, 348), max(100 / len(rows), 12)
+    axis, step = Axis(min(every), max(every), 108, 348), max(100 / len(rows), 14)
     bottom = 8 + step * len(rows)
     marks = [ticks(axis, values, 4, bottom, written)]
     if dashed is not None:

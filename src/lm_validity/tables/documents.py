@@ -20,11 +20,15 @@ from lm_validity.tables.schema import DOCUMENTS, write_table
 COLUMNS = ("doc_id", "context", "choices", "gold")
 
 
+class NoDocuments(InputError):
+    """A table without a document of the benchmark."""
+
+
 def read_documents(path: str | Path, benchmark: str | None = None) -> pd.DataFrame:
     """The documents of one benchmark, in the order of the file; `subject` is "" where unknown.
 
-    Raises InputError, naming the row, for a missing column, a repeated id, no context, fewer than two choices, or
-    a gold answer that is no number or out of range.
+    Raises NoDocuments for a benchmark without any, and InputError, naming the row, for a missing column, a repeated id,
+    no context, fewer than two choices, or a gold answer that is no number or out of range.
     """
     path = Path(path)
     documents = _read(path)
@@ -34,7 +38,7 @@ def read_documents(path: str | Path, benchmark: str | None = None) -> pd.DataFra
     if benchmark is not None and "benchmark" in documents.columns:
         documents = documents[documents["benchmark"] == benchmark]
     if documents.empty:
-        raise InputError(f"{path}: no documents of benchmark {benchmark!r}.", "check the benchmark's id.")
+        raise NoDocuments(f"{path}: no documents of benchmark {benchmark!r}.", "check the benchmark's id.")
     documents = documents.reset_index(drop=True)
     documents["doc_id"] = documents["doc_id"].astype(str)
     _check(path, documents)

@@ -110,6 +110,27 @@ def test_the_table_says_what_the_cards_say(made):
         assert row.cells[keys.index("gap")].words == f"{100 * values['smallest_difference.direct'].number:.1f}"
 
 
+def test_panels_say_what_the_values_say(made):
+    """To the printed digits; two protocols are joined by an arrow only where they are of the same models."""
+    card = make_card(made[1], "noisy")
+    text = {panel.question: panel.text for panel in card.panels}
+    values = card.values
+    taus = [decimal(values[f"tau.{protocol}"].number) for protocol in ("direct", "train_before_test")]
+    ranks = text["Does it rank models like the others?"]
+    assert ranks == f"**{taus[0]}** direct (20 models), **{taus[1]}** train before test (12 models)"
+    share, quality = values["separated_within_2.direct"], values["signal_quality"]
+    low, high = (f"{100 * end:.0f}%" for end in share.interval)
+    apart = text["Does it tell similar models apart?"]
+    assert apart == f"**{100 * share.number:.0f}%** of similar pairs (95%: {low} to {high}), direct"
+    gap = 100 * values["smallest_difference.direct"].number
+    assert text["How small a gap does it see?"] == f"**{gap:.1f} points**: found 4 times in 5"
+    low, high = map(decimal, quality.interval)
+    training = text["Do scores rise steadily in training?"]
+    assert training == f"**Signal quality {decimal(quality.number)}** (95%: {low} to {high}); 6 models"
+    ends = [decimal(values[f"{end}.direct"].number) for end in ("lowest", "highest")]
+    assert text["What do scores look like?"].startswith(f"**{ends[0]} to {ends[1]}** direct, ")
+
+
 def test_a_telephone_shows_one_question_at_a_time(made):
     text = (made[0] / "index.html").read_text()
     columns = re.findall(r'<th scope="col" class="c c-(\w+)"', text)

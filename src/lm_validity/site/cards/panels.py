@@ -326,12 +326,9 @@ def _gap_panel(sources: CardSources, benchmark: str, values: Values) -> Panel | 
     anchor, x = (
         ("start", 8) if left < 40 else ("end", WIDTH - 8) if right > WIDTH - 40 else ("middle", (left + right) / 2)
     )
-    marks += [
-        text(x, 31, words, "num", anchor),
-        text(8, 106, decimal(low)),
-        text(WIDTH - 8, 106, decimal(high), "", "end"),
-    ]
-    marks.append(text(WIDTH / 2, 106, f"scores of the models, {NAMES[protocol]}", "", "middle"))
+    marks.append(text(x, 31, words, "num", anchor))
+    ends = f"scores of the models, {NAMES[protocol]}: {decimal(low)} to {decimal(high)}"
+    marks.append(text(WIDTH / 2, 106, ends, "", "middle"))
     label = f"Scores of {len(scores)} models, {NAMES[protocol]}, from {decimal(low)} to {decimal(high)}. "
     label += f"A gap of {words}{interval} is found four times out of five."
     told = f"**{words}**: found 4 times in 5{interval}"

@@ -80,14 +80,14 @@ def above_the_folds(
     change = Change.of(data, improvement, pooled)
     few = len(data.models_in_both) < min(JACKKNIFED, len(everyone) / 2)
     panels: list[Panel | None]
+    p = protocols[0]
     if len(protocols) == 2 and not few and is_known(change.change):
         means = {DIRECT: change.before, TRAINED: change.after}
-        scores = {p: data.common[p][data.models_in_both] for p in means}
+        scores = {protocol: data.common[protocol][data.models_in_both] for protocol in means}
         lede, picture = _change_lede(change), _carpets(data, scores, means, columns, data.models_in_both)
         panels = [_for_whom(change), _by_size(improvement["by_size_ratio"]), _every_pair(data, columns, protocols)]
         answers = [_change_answer(data, change, columns, lede)]
     else:
-        p = protocols[0]
         lede, picture = _noise_lede(tau[p]), _carpets(data, data.scores, {p: tau[p]["mean"]}, columns, everyone)
         panels = [_against_noise(tau[p], p), _by_size({p: tau[p]["by_size_ratio"]}), _every_pair(data, columns, [p])]
         answers = [_noise_answer(data, tau[p], p, columns, lede)]
@@ -95,8 +95,8 @@ def above_the_folds(
             trained = Panel(CHANGE_QUESTION, _trained(data), _progress(data, change), "not known", "not known yet")
             lede, panels[0] = _not_yet(data, change), trained
             answers = [_not_yet_answer(data, change, tau, lede)]
-        apart = _apart(by_benchmark[p], p)
-        answers += [apart] if apart is not None else []
+    apart = _apart(by_benchmark[p], p)
+    answers += [apart] if apart is not None else []
     shown = [panel for panel in panels if panel is not None]
     return {"lede": lede, "picture": picture, "panels": shown, "answers": answers}
 
@@ -534,7 +534,7 @@ def _apart(by_name: dict[str, Any], protocol: str) -> Answer | None:
     yes = [name for name, (_, ends) in shares.items() if is_known(ends) and ends[0] >= rule.separated]
     no = [name for name, (_, ends) in shares.items() if is_known(ends) and ends[1] < rule.not_separated]
     pairs, under = (
-        "similar models" if similar else "pairs of models",
+        "similar models" if similar else "model pairs",
         f"{rule.not_separated:.0%}".replace("50%", "half"),
     )
     rest = len(shares) - len(yes) - len(no)

@@ -111,10 +111,10 @@ def headline(tasks: pd.DataFrame) -> dict[str, dict[str, MeanOverTasks | Missing
     """By experiment and effect: the mean over its tasks (`task_effects`)."""
     means: dict[str, dict[str, MeanOverTasks | Missing]] = {}
     for experiment, own in tasks.groupby("experiment"):
-        values = {effect: [value for value in own[effect] if is_known(value)] for effect in EFFECTS}
+        known_of = {effect: np.array([value for value in own[effect] if is_known(value)]) for effect in EFFECTS}
         means[str(experiment)] = {
-            effect: mean_over_tasks(np.array(found)) if found else without_arms(effect)
-            for effect, found in values.items()
+            effect: mean_over_tasks(values) if len(values) else without_arms(effect)
+            for effect, values in known_of.items()
         }
     return means
 

@@ -1,6 +1,6 @@
 """The bias report: does pretraining on a benchmark's unlabelled test text inflate its score?"""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -239,9 +239,8 @@ def _lede(study: Study, means: dict[str, Means]) -> Lede:
     bias = means[study.main]["bias"]
     if isinstance(bias, Missing):
         return Lede(heading)
-    sentence = f"Reading {MEANT['bias']} changes accuracy by {_points(bias.mean)} points"
-    if len(means) > 1:
-        sentence = f"In {study.main}, reading {MEANT['bias']} changes accuracy by {_points(bias.mean)} points"
+    begin = f"In {study.main}, reading" if len(means) > 1 else "Reading"
+    sentence = f"{begin} {MEANT['bias']} changes accuracy by {_points(bias.mean)} points"
     return Lede(heading, sentence, _interval_words(bias))
 
 
@@ -286,20 +285,16 @@ def _rows_svg(
     whole: Sequence[tuple[str, Effects]], rows: Sequence[tuple[str, Effects]], width: float, room: float, kind: str
 ) -> Markup:
     """The picture, with `room` pixels for names."""
-    shown = [effect for _, row in (*whole, *rows) for effect in row.values()]
-    ends = [end for effect in shown if not isinstance(effect.interval, Missing) for end in effect.interval]
-    ends += [effect.mean for effect in shown]
+    ends = _ends(effect for _, row in (*whole, *rows) for effect in row.values())
     axis = svg.Axis(min(-1.3 * BAND, *ends), max(1.3 * BAND, *ends), room, width - 16)
     step, top = (19 if len(rows) > 8 else 26), 32 + 38 * len(whole)
     height = top + step * len(rows) + 34
     values = svg.round_values(axis.low, axis.high, 12 if width > 500 else 6)
+    written = svg.written_points(values)
     marks = [
         svg.box(axis(-BAND), 20, axis(BAND) - axis(-BAND), height - 50, "zone"),
-        svg.ticks(axis, values, 20, height - 30, svg.written_points(values)),
-        *(
-            svg.text(axis(one), 12, words, "", "middle")
-            for one, words in zip(values, svg.written_points(values), strict=True)
-        ),
+        svg.ticks(axis, values, 20, height - 30, written),
+        *(svg.text(axis(value), 12, words, "", "middle") for value, words in zip(values, written, strict=True)),
         svg.line(0, top - 4, width, top - 4, "ax"),
     ]
     places = [(40.0 + 38 * place, 6.0, 4.6, "num", *row) for place, row in enumerate(whole)]
@@ -312,6 +307,12 @@ def _rows_svg(
     said = "; ".join(f"{name}: {_said(effects)}" for name, effects in whole)
     label = f"Change in accuracy, in points. {said}. Below, a row for each of {count(len(rows), 'task')}."
     return svg.svg(width, height, label, *marks, kind=kind)
+
+
+def _ends(effects: Iterable[MeanOverTasks | TaskEffect]) -> list[float]:
+    """All that an axis has to hold."""
+    known = [(effect.mean, effect.interval) for effect in effects]
+    return [end for mean, interval in known for end in (mean, *(() if isinstance(interval, Missing) else interval))]
 
 
 def _mark(axis: svg.Axis, effect: MeanOverTasks | TaskEffect, y: float, kind: str, radius: float) -> Markup:
@@ -339,16 +340,10 @@ def _answers(study: Study, means: Means) -> list[Answer]:
     bias = means["bias"]
     if isinstance(bias, Missing):
         return []
-    decided, change = excludes_zero(bias), f"by {_points(bias.mean)} points"
-    sentence = f"No effect found: the test's own texts instead of other texts change accuracy {change}"
-    if decided is None:
-        sentence = f"Not known: the test's own texts instead of other texts change accuracy {change}"
-    elif decided:
-        yes = "Yes" if bias.mean > 0 else "It lowers scores"
-        sentence = f"{yes}: the test's own texts instead of other texts change accuracy {change}"
+    found = {None: "Not known", False: "No effect found", True: "Yes" if bias.mean > 0 else "It lowers scores"}
+    sentence = f"{found[excludes_zero(bias)]}: {MEANT['bias']} change accuracy by {_points(bias.mean)} points"
     known = {effect: mean for effect, mean in means.items() if not isinstance(mean, Missing)}
-    ends = [end for mean in known.values() if not isinstance(mean.interval, Missing) for end in mean.interval]
-    ends += [mean.mean for mean in known.values()]
+    ends = _ends(known.values())
     axis = svg.Axis(min(-BAND, *ends), max(BAND, *ends), 12, 368)
     values = svg.round_values(axis.low, axis.high, 8)
     marks = [
@@ -371,8 +366,7 @@ def _size_panel(study: Study, bias: MeanOverTasks | Missing) -> Panel | None:
     if isinstance(bias, Missing) or isinstance(bias.smallest_detectable, Missing):
         return None
     smallest = bias.smallest_detectable
-    ends = () if isinstance(bias.interval, Missing) else bias.interval
-    reach = 1.1 * max(smallest, DETECTABLE_BIAS, *map(abs, (bias.mean, *ends)))
+    reach = 1.1 * max(smallest, DETECTABLE_BIAS, *map(abs, _ends([bias])))
     axis = svg.Axis(-reach, reach, 12, 348)
     values = svg.round_values(-reach, reach, 7)
     picture = svg.svg(

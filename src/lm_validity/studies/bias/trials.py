@@ -133,16 +133,16 @@ def setting_counts(trials: pd.DataFrame) -> dict[tuple[str, int, int, str], Pair
 
     Raises InputError where no trial has both arms of any effect.
     """
-    found = {}
+    by_setting = {}
     for (experiment, m, n), group in trials.groupby(SETTING):
         for effect in EFFECTS:
             if len(counts := paired_counts(group, effect)):
-                found[str(experiment), int(m), int(n), effect] = counts
-    if not found:
+                by_setting[str(experiment), int(m), int(n), effect] = counts
+    if not by_setting:
         raise InputError(
             "no trial has two arms to compare.", "bias needs the arms extra and test, boost base and extra."
         )
-    return found
+    return by_setting
 
 
 def _check_rows(trials: pd.DataFrame, source: str) -> None:
@@ -185,7 +185,7 @@ def missing_trials(trials: pd.DataFrame, effect: str, plan: BiasPlan | None = No
     of a task is not expected.
     """
     columns = [*CELL, "task", "subsamples", "expected"]
-    found = [pd.DataFrame(columns=columns)]
+    gaps = [pd.DataFrame(columns=columns)]
     for experiment, group in trials.groupby("experiment"):
         both = group.dropna(subset=list(EFFECTS[effect]))
         if both.empty:
@@ -199,8 +199,8 @@ def missing_trials(trials: pd.DataFrame, effect: str, plan: BiasPlan | None = No
         if plan is not None:
             planned = [plan.planned(str(experiment), task) for task in places["task"]]
             places["expected"] = np.minimum(places["expected"], planned)
-        found.append(places.loc[places["subsamples"] < places["expected"], columns])
-    return pd.concat([frame for frame in found if len(frame)] or found[:1]).sort_values(columns, ignore_index=True)
+        gaps.append(places.loc[places["subsamples"] < places["expected"], columns])
+    return pd.concat([frame for frame in gaps if len(frame)] or gaps[:1]).sort_values(columns, ignore_index=True)
 
 
 def coverage_notes(trials: pd.DataFrame, plan: BiasPlan | None = None) -> Iterator[str]:

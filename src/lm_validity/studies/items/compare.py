@@ -193,7 +193,7 @@ def _test_notes(rows: list[Comparison]) -> list[str]:
 # ----------------------------------------------------------------------------------------------------------------------
 # The comparison as lines for the terminal.
 
-COLUMNS = ("benchmark", "protocol", "difference", "low", "high", "p", "p adjusted", "detectable", "items", "test")
+COLUMNS = ("benchmark", "protocol", "difference", "low", "high", "p", "detectable", "items")
 
 
 def comparison_sentence(summary: CompareSummary, protocol: str) -> str:
@@ -220,18 +220,23 @@ def comparison_lines(summary: CompareSummary) -> list[str]:
     rows = [
         (
             row.benchmark,
-            row.protocol,
+            row.protocol.replace("_", " "),
             f"{row.difference:+.3f}",
             *(_shown(end, "+.3f") for end in as_columns(row.interval).values()),
-            *(_shown(p, ".2g") for p in (row.p, row.p_adjusted)),
+            _shown(row.p_adjusted, ".2g"),
             _shown(row.smallest_detectable, ".3f"),
             _shown(row.items, "d"),
-            row.test,
         )
         for row in summary.comparisons
     ]
-    table = render_table(COLUMNS, rows, text=(0, 1, len(COLUMNS) - 1))
-    return [table, "", *(comparison_sentence(summary, name) for name in summary.by_protocol), *summary.notes]
+    words = "low, high: 95% interval; p: by Holm's correction; detectable: found four times out of five"
+    return [
+        render_table(COLUMNS, rows, text=(0, 1)),
+        words,
+        "",
+        *(comparison_sentence(summary, name) for name in summary.by_protocol),
+        *summary.notes,
+    ]
 
 
 def _shown(value: float | Missing, form: str) -> str:

@@ -16,7 +16,7 @@ from lm_validity.pages.figures import CATEGORY_COLORS, PROTOCOL_LABELS, lines, t
 from lm_validity.pages.page import Figure, Finding, Lede, Page, Panel, Picture, Section, Table, write_report
 from lm_validity.studies.items.statistics import ItemParameters, fit_2pl, resolution
 from lm_validity.summaries import Missing, is_known, number, page_only
-from lm_validity.tables.documents import read_documents
+from lm_validity.tables.documents import NoDocuments, read_documents
 from lm_validity.tables.items import items_of_scores, open_items
 from lm_validity.tables.reruns import reruns_of
 from lm_validity.tables.schema import PROTOCOLS, read_scores, trained_here
@@ -192,19 +192,19 @@ def analyze_items(
     rows, notes = model_scores(scores, None, benchmarks)
     if models is not None:
         rows = rows[~rows["model"].isin(reruns_of(as_in_scores(read_models(models), set(rows["model"]))))]
-    found, negative = [], []
+    fitted, negative = [], []
     for benchmark, of_benchmark in rows.groupby("benchmark"):
         answers = model_items(items, of_benchmark)
         texts = _texts(documents, str(benchmark)) if len(answers) else {}
         for protocol, here in answers.groupby("protocol"):
             row, worst = _benchmark(str(benchmark), str(protocol), here, texts)
-            found.append(row)
+            fitted.append(row)
             negative += worst
-    if not found:
+    if not fitted:
         raise InputError(
             f"{items}: no item belongs to a selected score of {scores}.", "are both tables of the same run or import?"
         )
-    return ItemsSummary(tuple(found), tuple(negative), notes, trained_here(rows))
+    return ItemsSummary(tuple(fitted), tuple(negative), notes, trained_here(rows))
 
 
 def _texts(documents: Sequence[str | Path], benchmark: str) -> dict[str, str]:
@@ -212,10 +212,8 @@ def _texts(documents: Sequence[str | Path], benchmark: str) -> dict[str, str]:
     for path in documents:
         try:
             table = read_documents(path, benchmark)
-        except InputError as error:
-            if "no documents of benchmark" in error.problem:
-                continue
-            raise
+        except NoDocuments:
+            continue
         return dict(zip(table["doc_id"], table["context"], strict=True))
     return {}
 
@@ -227,17 +225,17 @@ def _benchmark(
     correct = table.to_numpy(dtype=float)
     subjects = answers.drop_duplicates("doc_id").set_index("doc_id")["subject"].reindex(table.columns)
     labels = subjects.to_numpy(dtype=str) if (subjects != "").all() else None
-    found, fit = resolution(correct, labels), _fit(correct)
+    told_apart, fit = resolution(correct, labels), _fit(correct)
     row = ItemsOfBenchmark(
         benchmark=benchmark,
         protocol=protocol,
         models=len(table),
         items=table.shape[1],
         all_equal=int((np.nanmax(correct, axis=0) == np.nanmin(correct, axis=0)).sum()),
-        neighbours=found.neighbours,
-        resolved=found.resolved,
-        share_resolved=found.share,
-        minimal_detectable_difference=found.minimal_detectable_difference,
+        neighbours=told_apart.neighbours,
+        resolved=told_apart.resolved,
+        share_resolved=told_apart.share,
+        minimal_detectable_difference=told_apart.minimal_detectable_difference,
         discrimination_median=fit if isinstance(fit, Missing) else float(np.median(fit.discrimination)),
         negative=fit if isinstance(fit, Missing) else int((fit.discrimination < 0).sum()),
         negative_certain=fit if isinstance(fit, Missing) else int(fit.negative().sum()),
@@ -436,9 +434,9 @@ def _alike_panel(summary: ItemsSummary) -> Panel:
     )
 
 
-def _shares_svg(title: str, rows: list[ItemsOfBenchmark], found: Sequence[float]) -> Markup:
+def _shares_svg(title: str, rows: list[ItemsOfBenchmark], counts: Sequence[float]) -> Markup:
     """A dot for each benchmark: which share of its items that is. The largest first, at most 10."""
-    shares = [(row.benchmark, number / row.items, None) for row, number in zip(rows, found, strict=True)]
+    shares = [(row.benchmark, number / row.items, None) for row, number in zip(rows, counts, strict=True)]
     shares = sorted(shares, key=lambda share: -share[1])[:10]
     values = svg.round_values(0, max(0.05, shares[0][1]), 5)
     said = "; ".join(f"{name} {100 * share:.1f}%" for name, share, _ in shares)
@@ -481,13 +479,13 @@ def _benchmark_section(summary: ItemsSummary) -> Section:
 
 
 def _information(rows: list[ItemsOfBenchmark]) -> alt.LayerChart:
-    found = []
+    curves = []
     for row in rows:
         if not isinstance(row.fit, Missing):
             values = row.fit.information(SHOWN_ABILITIES)
             points = zip(SHOWN_ABILITIES, values, strict=True)
-            found += [{"benchmark": row.benchmark, "ability": a, "information": v} for a, v in points]
-    frame = pd.DataFrame(found)
+            curves += [{"benchmark": row.benchmark, "ability": a, "information": v} for a, v in points]
+    frame = pd.DataFrame(curves)
     names = frame["benchmark"].drop_duplicates().tolist()
     colors = [CATEGORY_COLORS[index % len(CATEGORY_COLORS)] for index in range(len(names))]
     return lines(

@@ -16,7 +16,7 @@ from scipy.stats import false_discovery_control
 from lm_validity.config.sections import Normalisation, Reports, SignalConventions
 from lm_validity.statistics import models_above_chance, section_generator
 from lm_validity.studies.signal.curves import (
-    Alignment,
+    CommonPoints,
     Curve,
     LearningCurves,
     align,
@@ -57,9 +57,11 @@ from lm_validity.summaries import Missing, is_known, known, number
 from lm_validity.tables.reruns import NOT_MEASURED, TrainingNoise
 from lm_validity.words import Reason, ReasonCode, scale_of, with_interval
 
+CHOSEN, FITTED = "chosen", "fitted"
 FITTED_WINDOWS = replace(E2LM_WINDOWS, relative=True)
 
 Value = float | Missing
+Found = bool | Missing  # whether something is found: False does not say that it is not there
 Bounds = tuple[float, float] | Missing
 Draws = np.ndarray | Missing  # (resamples,) or (resamples, ...), or why there are none
 # Scores of each model, (..., n): leading axes are resamples, the last one the checkpoints of the model's curve
@@ -102,7 +104,7 @@ def p_value(value: Value, null: Draws) -> Value:
     return known(exceedance_p(value, null), "The null has no value in some of its draws.")
 
 
-def discoveries(p: Mapping[str, Value]) -> dict[str, bool | Missing]:
+def discoveries(p: Mapping[str, Value]) -> dict[str, Found]:
     """Which of these are found, at a false discovery rate of 5% over those with a p (Benjamini and Hochberg 1995)."""
     tested = {name: value for name, value in p.items() if not isinstance(value, Missing)}
     adjusted = dict(zip(tested, false_discovery_control(list(tested.values())), strict=True)) if tested else {}
@@ -110,6 +112,11 @@ def discoveries(p: Mapping[str, Value]) -> dict[str, bool | Missing]:
         name: value if isinstance(value, Missing) else bool(adjusted[name] <= FALSE_DISCOVERIES)
         for name, value in p.items()
     }
+
+
+def shown_or_not(found: Found) -> str | Missing:
+    """What a table says of something that was looked for: what is not found may be there all the same."""
+    return found if isinstance(found, Missing) else "yes" if found else "not shown"
 
 
 def mean_of_known(arrays: Sequence[np.ndarray]) -> np.ndarray:
@@ -153,7 +160,7 @@ class Pair:
 
     first: str
     second: str
-    alignment: Alignment
+    alignment: CommonPoints
     size: str = ""
     base: np.ndarray | None = None
     later: np.ndarray | None = None
@@ -177,7 +184,7 @@ class Pair:
 
 
 @dataclass(frozen=True)
-class Design:
+class CurveDesign:
     """Which models and checkpoints of one benchmark each score reads."""
 
     benchmark: str
@@ -189,18 +196,18 @@ class Design:
     selected: dict[str, np.ndarray]  # by model: checkpoints of signal quality
     scored: list[str]
     sizes: dict[str, list[str]]  # scored models by size
-    ranking_pairs: list[Pair]
-    fitted_pairs: list[Pair]  # the same pairs, with windows that fit the length of each one's training
+    windows: dict[str, RankingWindows]  # of ranking consistency: chosen, and fitted to each pair's training
+    ranking_pairs: dict[str, list[Pair]]  # the same pairs under either
     compliance_pairs: list[Pair]  # first: science, second: web
-    alignment: Alignment  # of the scored models
+    alignment: CommonPoints  # of the scored models
     larger_pairs: list[tuple[int, int]]  # (smaller, larger) among `scored`, alike but for size
 
     @classmethod
-    def of(cls, learning: LearningCurves, benchmark: str, options: SignalConventions) -> "Design":
+    def of(cls, learning: LearningCurves, benchmark: str, options: SignalConventions) -> "CurveDesign":
         """Decide once what belongs together."""
         by_model, facts, selection = learning.curves[benchmark], learning.facts, learning.selection
         curves = {model: by_model[model] for model in learning.models if model in by_model}
-        scored = learning.scored(benchmark)
+        scored, windows = learning.scored(benchmark), {CHOSEN: windows_of(learning, options), FITTED: FITTED_WINDOWS}
         sizes: dict[str, list[str]] = {}
         for model in scored:
             if pd.notna(facts.at[model, "size"]):
@@ -215,8 +222,10 @@ class Design:
             selected={model: select(curve, selection) for model, curve in curves.items()},
             scored=scored,
             sizes=sizes,
-            ranking_pairs=_ranking_pairs(curves, facts, sizes, selection, windows_of(learning, options)),
-            fitted_pairs=_ranking_pairs(curves, facts, sizes, selection, FITTED_WINDOWS),
+            windows=windows,
+            ranking_pairs={
+                kind: _ranking_pairs(curves, facts, sizes, selection, each) for kind, each in windows.items()
+            },
             compliance_pairs=_compliance_pairs(curves, facts, selection),
             alignment=align({model: curves[model] for model in scored}),
             larger_pairs=_larger_pairs(scored, facts),
@@ -319,20 +328,21 @@ class OrderScores:
 
 
 @dataclass(frozen=True)
-class Scores:
+class CurveScores:
     """Scores of one benchmark; arrays have the values' leading shape."""
 
     quality: dict[str, SignalQuality]
     mean_quality: np.ndarray  # over scored models
     quality_by_size: dict[str, np.ndarray]
-    consistency: OrderScores
-    fitted: OrderScores
+    orders: dict[str, OrderScores]  # by windows
     compliance: np.ndarray
     gap: np.ndarray
     overall: np.ndarray
 
 
-def compute_scores(design: Design, values: Values, options: SignalConventions, chance: float | None = None) -> Scores:
+def compute_scores(
+    design: CurveDesign, values: Values, options: SignalConventions, chance: float | None = None
+) -> CurveScores:
     """All scores of a benchmark from `values`, e.g. bootstrap means (resamples, n) of every model."""
     quality = {
         model: signal_quality(values[model][..., design.selected[model]], options.convention, options.ties)
@@ -340,17 +350,16 @@ def compute_scores(design: Design, values: Values, options: SignalConventions, c
     }
     by_model = {model: quality[model].signal_quality for model in design.scored}
     mean_quality = mean_of_known(list(by_model.values()))
-    consistency = _order_scores(design.ranking_pairs, values)
+    orders = {kind: _order_scores(pairs, values) for kind, pairs in design.ranking_pairs.items()}
     value, gap = compliance_of(design, values, options.normalisation, chance)
-    parts = np.stack(np.broadcast_arrays(mean_quality, consistency.value, value), -1)
-    return Scores(
+    parts = np.stack(np.broadcast_arrays(mean_quality, orders[CHOSEN].value, value), -1)
+    return CurveScores(
         quality=quality,
         mean_quality=mean_quality,
         quality_by_size={
             size: mean_of_known([by_model[model] for model in models]) for size, models in design.sizes.items()
         },
-        consistency=consistency,
-        fitted=_order_scores(design.fitted_pairs, values),
+        orders=orders,
         compliance=value,
         gap=gap,
         overall=overall_score(parts, options.weights),
@@ -365,7 +374,7 @@ def _order_scores(pairs: list[Pair], values: Values) -> OrderScores:
 
 
 def compliance_of(
-    design: Design, values: Values, normalisation: Normalisation, chance: float | None
+    design: CurveDesign, values: Values, normalisation: Normalisation, chance: float | None
 ) -> tuple[np.ndarray, np.ndarray]:
     """Compliance and raw gap, mean over the pairs of a science and a web model; NaN without one."""
     if normalisation == "above_chance" and chance is None:
@@ -418,12 +427,12 @@ class ConsistencyDraws(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Benchmark(Design):
+class BenchmarkCurves(CurveDesign):
     """A design with its results."""
 
-    scores: Scores
+    scores: CurveScores
     resampled: Values | Missing  # curves (resamples, n) by model: means of resampled items, else normal draws
-    resampled_scores: Scores | Missing  # leading axis: resamples
+    resampled_scores: CurveScores | Missing  # leading axis: resamples
     interval_source: str | Missing  # items or standard errors
     items: ItemAnalysis | Missing
     chance: Value  # the score of guessing, in the metric's own direction
@@ -432,8 +441,7 @@ class Benchmark(Design):
     end_noise: np.ndarray | Missing  # (models, models) the same at the last checkpoint of each
     quality_null: dict[str, np.ndarray]  # by model: quality of shuffled checkpoints
     quality_walk: dict[str, np.ndarray]  # by model: quality of its random walks
-    consistency: ConsistencyDraws
-    fitted: ConsistencyDraws
+    order_draws: dict[str, ConsistencyDraws]  # by windows
     quality: Value  # signal quality, mean over the scored models
 
     @property
@@ -441,7 +449,7 @@ class Benchmark(Design):
         """Chance as statistics take it: oriented as the curves are."""
         return self.direction * self.chance if is_known(self.chance) else None
 
-    def draws(self, read: Callable[[Scores], np.ndarray]) -> Draws:
+    def draws(self, read: Callable[[CurveScores], np.ndarray]) -> Draws:
         """A score under the resamples, or why there are none."""
         return self.resampled_scores if isinstance(self.resampled_scores, Missing) else read(self.resampled_scores)
 
@@ -493,8 +501,8 @@ class Benchmark(Design):
 
 
 def analyze_benchmark(
-    design: Design, items: ItemAnalysis | Missing, chance: Value, options: SignalConventions, resamples: int
-) -> Benchmark:
+    design: CurveDesign, items: ItemAnalysis | Missing, chance: Value, options: SignalConventions, resamples: int
+) -> BenchmarkCurves:
     """Scores, resampled scores and nulls of one benchmark."""
     level = design.direction * chance if is_known(chance) else None
     values, selected = design.values, design.selected_curves
@@ -511,7 +519,7 @@ def analyze_benchmark(
     noise, end_noise = _noise(design, errors, items)
     resampled, source = _resampled(values, errors, items, resamples)
     scores = compute_scores(design, values, options, level)
-    return Benchmark(
+    return BenchmarkCurves(
         **vars(design),
         scores=scores,
         resampled=resampled,
@@ -526,14 +534,16 @@ def analyze_benchmark(
         end_noise=end_noise,
         quality_null={model: shuffled[:, index] for index, model in enumerate(selected)},
         quality_walk={model: walked[:, index] for index, model in enumerate(selected)},
-        consistency=_consistency_draws(design.ranking_pairs, values, resamples, of_order),
-        fitted=_consistency_draws(design.fitted_pairs, values, resamples, of_fits),
+        order_draws={
+            kind: _consistency_draws(design.ranking_pairs[kind], values, resamples, generator)
+            for kind, generator in ((CHOSEN, of_order), (FITTED, of_fits))
+        },
         quality=known(float(scores.mean_quality), too_few_checkpoints(options)),
     )
 
 
 def _noise(
-    design: Design, errors: Values, items: ItemAnalysis | Missing
+    design: CurveDesign, errors: Values, items: ItemAnalysis | Missing
 ) -> tuple[np.ndarray | Missing, np.ndarray | Missing]:
     """Covariances of the scored models' errors at their common points and at the end of each: over the items, else of
     standard errors taken as independent between models. Missing where a model lacks one. The noise of training, where
@@ -598,7 +608,7 @@ def _consistency_draws(
 # All benchmarks.
 
 
-class Progress(NamedTuple):
+class TrainingAxis(NamedTuple):
     """How training is measured on the page: the axis title, the scale from billions, and words."""
 
     title: str
@@ -618,7 +628,7 @@ class SignalData:
 
     learning: LearningCurves
     section: Reports
-    benchmarks: dict[str, Benchmark]
+    benchmarks: dict[str, BenchmarkCurves]
 
     @property
     def options(self) -> SignalConventions:
@@ -641,7 +651,7 @@ class SignalData:
         return [name for name, benchmark in self.benchmarks.items() if benchmark.falls]
 
     @cached_property
-    def steady(self) -> dict[str, bool | Missing]:
+    def steady(self) -> dict[str, Found]:
         """By benchmark, whether its scores rise steadily in training: whether that is shown.
 
         They improve more steadily than a random walk (`walk_p`, false discovery rate 5% over benchmarks, Benjamini and
@@ -655,10 +665,10 @@ class SignalData:
         return steady
 
     @cached_property
-    def progress(self) -> Progress:
+    def progress(self) -> TrainingAxis:
         """Billions, millions or thousands of tokens, by the longest training; iterations where tokens are unknown."""
         curves = [curve for benchmark in self.benchmarks.values() for curve in benchmark.curves.values()]
         if any(np.isnan(curve.tokens_b).any() for curve in curves):
-            return Progress("Iterations or checkpoints", 1.0, "steps", in_tokens=False)
+            return TrainingAxis("Iterations or checkpoints", 1.0, "steps", in_tokens=False)
         scale, unit = scale_of(max(curve.tokens_b[-1] for curve in curves))
-        return Progress(f"{unit.capitalize()} tokens", scale, f"{unit} tokens")
+        return TrainingAxis(f"{unit.capitalize()} tokens", scale, f"{unit} tokens")

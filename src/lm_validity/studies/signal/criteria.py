@@ -7,8 +7,9 @@ import pandas as pd
 
 from lm_validity.pages.page import Part, Section, Table
 from lm_validity.studies.signal.benchmark import (
+    CHOSEN,
     SKIPPED,
-    Benchmark,
+    BenchmarkCurves,
     Bounds,
     SignalData,
     Value,
@@ -84,7 +85,7 @@ def science_against_web(data: SignalData) -> Part:
         incomplete = "The overall score needs signal quality, ranking consistency and compliance."
         overall[name] = known(float(benchmark.scores.overall), incomplete)
         parts[name] = np.array(
-            [benchmark.scores.mean_quality, benchmark.scores.consistency.value, benchmark.scores.compliance],
+            [benchmark.scores.mean_quality, benchmark.scores.orders[CHOSEN].value, benchmark.scores.compliance],
             dtype=float,
         )
     overall_interval = {
@@ -160,7 +161,7 @@ def science_against_web(data: SignalData) -> Part:
     return Part(summary, section)
 
 
-def _no_compliance(benchmark: Benchmark, normalisation: str) -> str:
+def _no_compliance(benchmark: BenchmarkCurves, normalisation: str) -> str:
     """Why compliance is missing, where it is."""
     pairs = benchmark.compliance_pairs
     if not pairs:
@@ -179,7 +180,7 @@ def _overall_p(data: SignalData, name: str, overall: Value) -> Value:
     """p of the overall score when all three parts follow their own nulls, drawn independently."""
     benchmark = data.benchmarks[name]
     null = benchmark.items if isinstance(benchmark.items, Missing) else benchmark.items.compliance_null
-    coin = benchmark.consistency.coin
+    coin = benchmark.order_draws[CHOSEN].coin
     if isinstance(overall, Missing):
         return overall
     if isinstance(null, Missing):
@@ -264,7 +265,7 @@ def criteria_of_others(data: SignalData) -> Part:
     return Part({"criteria": criteria}, section)
 
 
-def _criteria(data: SignalData, benchmark: Benchmark) -> dict[str, dict[str, Any]]:
+def _criteria(data: SignalData, benchmark: BenchmarkCurves) -> dict[str, dict[str, Any]]:
     selected = benchmark.selected_curves
     curves = [selected[model].values for model in benchmark.scored if len(selected[model].values) >= 2]
     monotonicity = known(mean_rank_correlation(curves), NO_CURVE) if curves else Missing(NO_CURVE)
@@ -320,7 +321,7 @@ def _share_interval(share: Value, models: int) -> Bounds:
     return share if isinstance(share, Missing) else known_bounds(*pair_share_interval(share, models), "No pair.")
 
 
-def _seed_criteria(data: SignalData, benchmark: Benchmark) -> tuple[Value, Value]:
+def _seed_criteria(data: SignalData, benchmark: BenchmarkCurves) -> tuple[Value, Value]:
     """Over repeated trainings at their common points: the reruns that the sheet names, else the models that are alike
     in size, architecture and training data."""
     curves = benchmark.curves
@@ -354,7 +355,7 @@ def _seed_criteria(data: SignalData, benchmark: Benchmark) -> tuple[Value, Value
     )
 
 
-def _in_the_middle(benchmark: Benchmark) -> tuple[Value, Value]:
+def _in_the_middle(benchmark: BenchmarkCurves) -> tuple[Value, Value]:
     """Ordering consistency, and decision accuracy of the models half way to their last common point against it."""
     progress = benchmark.alignment.progress
     few = "Ordering consistency needs two models and two points in common in the second half of these."
@@ -367,7 +368,7 @@ def _in_the_middle(benchmark: Benchmark) -> tuple[Value, Value]:
     return known(ordering_consistency(curves), few), float(decision_accuracy(curves[:, half], curves[:, -1]))
 
 
-def _across_sizes(benchmark: Benchmark, facts: pd.DataFrame) -> tuple[Value, int]:
+def _across_sizes(benchmark: BenchmarkCurves, facts: pd.DataFrame) -> tuple[Value, int]:
     """Order of the recipes at the smallest and at the largest size that all of them have; and how many recipes.
 
     A recipe is an architecture and a training mixture; it takes part with models of two sizes or more. Several

@@ -205,14 +205,14 @@ def _of_sheet(rows: pd.DataFrame, sheet: pd.DataFrame, path: str | Path) -> tupl
         }
     )
     of_metrics: list[str] = []
-    found = benchmark_metric(rows[known], sheet, path, of_metrics)
-    if found.empty:
+    under_metric = benchmark_metric(rows[known], sheet, path, of_metrics)
+    if under_metric.empty:
         why = of_metrics[0] if of_metrics else "No benchmark of the sheet has a direct test score."
         raise InputError(
             f"{path}: nothing left of the benchmarks sheet. {why}",
             "are the sheet's benchmark ids and metrics those of the scores table?",
         )
-    return found, [*notes, *of_metrics]
+    return under_metric, [*notes, *of_metrics]
 
 
 def _check_one_metric(rows: pd.DataFrame, path: str | Path) -> None:
@@ -254,8 +254,8 @@ def _on_one_axis(rows: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
         return rows.assign(tokens_b=np.nan), [note]
     left_out = ~known & (known.groupby(curve).transform("size") > 1)
     names = [
-        f"{model} at {listing(list(found.unique()), 4)}"
-        for model, found in rows[left_out].groupby("model", sort=True)["checkpoint"]
+        f"{model} at {listing(list(checkpoints.unique()), 4)}"
+        for model, checkpoints in rows[left_out].groupby("model", sort=True)["checkpoint"]
     ]
     notes = [f"Checkpoints without tokens_b are left out, because others have it: {listing(names)}."] if names else []
     return rows[~left_out], notes
@@ -318,13 +318,13 @@ def _gaps(curves: dict[str, dict[str, Curve]]) -> list[str]:
     """
     gaps: dict[tuple[str, tuple[str, ...]], list[str]] = {}
     for benchmark, by_model in curves.items():
-        found: dict[str, list[float]] = {}
+        progress: dict[str, list[float]] = {}
         for curve in by_model.values():
             for name, at in zip(curve.checkpoints, curve.progress, strict=True):
-                found.setdefault(name, []).append(at)
-        if any(max(at) - min(at) > SAME_POINT * max(at) for at in found.values()):
+                progress.setdefault(name, []).append(at)
+        if any(max(at) - min(at) > SAME_POINT * max(at) for at in progress.values()):
             continue
-        points = {name: at[-1] for name, at in found.items()}
+        points = {name: at[-1] for name, at in progress.items()}
         for model, curve in by_model.items():
             end = curve.progress[-1]
             missing = [name for name, at in points.items() if name not in curve.checkpoints and at < end]
@@ -379,7 +379,7 @@ class Places:
 
 
 @dataclass(frozen=True)
-class Alignment:
+class CommonPoints:
     """Common points of several curves in order, none with a `reason` where there are none; `places`: one a curve."""
 
     by: str
@@ -401,7 +401,7 @@ def own_ends(curves: Sequence[Curve]) -> list[Places]:
     return [Places(at, at, np.zeros(1)) for at in last]
 
 
-def align(named: dict[str, Curve], kept: Sequence[np.ndarray] = ()) -> Alignment:
+def align(named: dict[str, Curve], kept: Sequence[np.ndarray] = ()) -> CommonPoints:
     """The points of training that all curves have, of the checkpoints `kept` (n,) of each, boolean, else of all.
 
     Where all have one schedule, checkpoints belong together by name. Else by tokens where these are known, else by the
@@ -419,7 +419,7 @@ def align(named: dict[str, Curve], kept: Sequence[np.ndarray] = ()) -> Alignment
     if all(_one_schedule(first, curve) for curve in curves[1:]):
         here = [np.arange(len(first.values))] * len(curves)
         places = [Places(chosen, chosen, np.zeros(len(chosen))) for chosen in here]
-        return Alignment(NAMES, _within(places, at), first.progress, first.tokens_b, at_end=True)
+        return CommonPoints(NAMES, _within(places, at), first.progress, first.tokens_b, at_end=True)
     if not any(np.isnan(curve.tokens_b).any() for curve in curves):
         by, axes = TOKENS, [curve.tokens_b for curve in curves]
     elif all(curve.checkpoints[-1] == "final" and not np.isnan(curve.iterations).any() for curve in curves):
@@ -439,7 +439,7 @@ def align(named: dict[str, Curve], kept: Sequence[np.ndarray] = ()) -> Alignment
         )
     inside = [axis[(axis > low * (1 + _ROUNDING)) & (axis < high * (1 - _ROUNDING))] for axis in axes]
     points = np.unique([low, *min(inside, key=len), high])
-    return Alignment(
+    return CommonPoints(
         by,
         _within([_places(axis, points) for axis in axes], at),
         points,
@@ -448,14 +448,14 @@ def align(named: dict[str, Curve], kept: Sequence[np.ndarray] = ()) -> Alignment
     )
 
 
-def _nothing(curves: list[Curve], reason: str) -> Alignment:
+def _nothing(curves: list[Curve], reason: str) -> CommonPoints:
     none = np.array([], dtype=float)
     places = Places(none.astype(np.intp), none.astype(np.intp), none)
-    return Alignment("", (places,) * len(curves), none, none, at_end=False, reason=reason)
+    return CommonPoints("", (places,) * len(curves), none, none, at_end=False, reason=reason)
 
 
 def _within(places: list[Places], at: list[np.ndarray]) -> tuple[Places, ...]:
-    return tuple(found.within(chosen) for found, chosen in zip(places, at, strict=True))
+    return tuple(place.within(chosen) for place, chosen in zip(places, at, strict=True))
 
 
 def _one_schedule(first: Curve, second: Curve) -> bool:

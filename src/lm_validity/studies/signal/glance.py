@@ -1,7 +1,6 @@
 """What the page shows before its folds, and a site's first page of it: the finding, the curves, and three answers."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -22,7 +21,7 @@ from lm_validity.pages.svg import (
     ticks,
     whisker,
 )
-from lm_validity.studies.signal.benchmark import WHICH_DIRECTION, Benchmark, SignalData
+from lm_validity.studies.signal.benchmark import WHICH_DIRECTION, BenchmarkCurves, SignalData
 from lm_validity.studies.signal.statistics.quality import fewest_checkpoints
 from lm_validity.summaries import Missing, is_known, number
 from lm_validity.words import count, percent
@@ -32,30 +31,18 @@ MOST_ROWS, MOST_BENCHMARKS, MOST_MODELS, MOST_POINTS = 48, 24, 60, 30_000  # tha
 STEADY = "Do scores rise steadily in training?"
 
 
-@dataclass(frozen=True)
-class Glance:
-    """Fields of a `Page`."""
-
-    lede: Lede
-    picture: Picture
-    panels: Sequence[Panel]
-    answers: Sequence[Answer]
-
-
-def at_a_glance(data: SignalData, results: Mapping[str, Any]) -> Glance:
-    """From the benchmarks and the summary."""
-    best_first = sorted(
-        data.benchmarks.values(), key=lambda benchmark: -np.nan_to_num(number(benchmark.quality), nan=-1)
-    )
-    settling = _settling(data, results["ranking"])
+def at_a_glance(data: SignalData, results: Mapping[str, Any]) -> dict[str, Any]:
+    """Fields of a `Page`: lede, picture, panels and answers."""
+    best_first = sorted(data.benchmarks.values(), key=lambda each: -np.nan_to_num(number(each.quality), nan=-1))
     lasting, chance = _lasting(data, results["ranking_consistency"]), _above_chance(data)
-    steady = _steady_answer(data, best_first)
-    return Glance(
-        lede=_lede(data),
-        picture=_curves(data, best_first),
-        panels=[panel for panel in (settling, lasting[0], chance[0]) if panel is not None],
-        answers=[answer for answer in (steady, lasting[1], chance[1]) if answer is not None],
-    )
+    panels = (_settling(data, results["ranking"]), lasting[0], chance[0])
+    answers = (_steady_answer(data, best_first), lasting[1], chance[1])
+    return {
+        "lede": _lede(data),
+        "picture": _curves(data, best_first),
+        "panels": [panel for panel in panels if panel is not None],
+        "answers": [answer for answer in answers if answer is not None],
+    }
 
 
 def _tested(data: SignalData) -> tuple[int, int]:
@@ -90,7 +77,7 @@ def _lede(data: SignalData) -> Lede:
 # The curves.
 
 
-def _mark(data: SignalData, benchmark: Benchmark) -> tuple[Outcome, str]:
+def _mark(data: SignalData, benchmark: BenchmarkCurves) -> tuple[Outcome, str]:
     steady = data.steady[benchmark.benchmark]
     if steady is WHICH_DIRECTION:
         return "not known", "is lower better?"
@@ -99,18 +86,21 @@ def _mark(data: SignalData, benchmark: Benchmark) -> tuple[Outcome, str]:
     return ("yes", "steady") if steady else ("not known", "not shown")
 
 
-def _curves(data: SignalData, best_first: Sequence[Benchmark]) -> Picture:
+def _quality(benchmark: BenchmarkCurves) -> tuple[str, str]:
+    """Its signal quality, and the interval in brackets."""
+    ends = benchmark.quality_interval
+    interval = f" (95%: {decimal(ends[0])} to {decimal(ends[1])})" if is_known(ends) else ""
+    return decimal(benchmark.quality) if is_known(benchmark.quality) else "unknown", interval
+
+
+def _curves(data: SignalData, best_first: Sequence[BenchmarkCurves]) -> Picture:
     """Small multiples, best first. Of many models some are drawn, and of many points."""
     shown = best_first[:MOST_BENCHMARKS]
     lines = sum(min(len(benchmark.scored), MOST_MODELS) for benchmark in shown)
     panels = []
     for benchmark in shown:
-        quality = benchmark.quality
-        words = f"signal quality **{decimal(quality)}**" if is_known(quality) else "signal quality unknown"
-        interval = benchmark.quality_interval
-        if is_known(interval):
-            words += f" (95%: {decimal(interval[0])} to {decimal(interval[1])})"
-        words += "; lower is better" if benchmark.direction < 0 else ""
+        quality, interval = _quality(benchmark)
+        words = f"signal quality **{quality}**{interval}" + "; lower is better" * (benchmark.direction < 0)
         picture = _curve_picture(data, benchmark, max(min(MOST_POINTS // lines, 60), 2))
         panels.append(Panel(benchmark.benchmark, words, picture, *_mark(data, benchmark)))
     numbers = sorted({len(benchmark.scored) for benchmark in shown})
@@ -134,7 +124,7 @@ def _some(number: int, most: int) -> np.ndarray:
     return np.unique(np.linspace(0, number - 1, min(number, most)).round().astype(int))
 
 
-def _curve_picture(data: SignalData, benchmark: Benchmark, points_of_each: int) -> Markup:
+def _curve_picture(data: SignalData, benchmark: BenchmarkCurves, points_of_each: int) -> Markup:
     width, bottom = 270, 74
     progress, mean = benchmark.alignment.progress * data.progress.scale, benchmark.mean_curve
     steady = data.steady[benchmark.benchmark] is True
@@ -167,11 +157,8 @@ def _curve_picture(data: SignalData, benchmark: Benchmark, points_of_each: int) 
     if len(mean):
         first, at_end = _ends(float(mean[0]), float(mean[-1]))
         label += f"Their mean goes from {first} to {at_end}. "
-    interval = benchmark.quality_interval
-    if is_known(benchmark.quality):
-        label += f"Signal quality {decimal(benchmark.quality)}"
-        label += f", 95%: {decimal(interval[0])} to {decimal(interval[1])}." if is_known(interval) else ", no interval."
-    return svg(width, bottom + 18, label, *marks)
+    quality, interval = _quality(benchmark)
+    return svg(width, bottom + 18, f"{label}Signal quality {quality}{interval or ', no interval'}.", *marks)
 
 
 def _ends(low: float, high: float) -> tuple[str, str]:
@@ -183,7 +170,7 @@ def _ends(low: float, high: float) -> tuple[str, str]:
     return decimal(low), decimal(high)
 
 
-def _steady_answer(data: SignalData, best_first: Sequence[Benchmark]) -> Answer:
+def _steady_answer(data: SignalData, best_first: Sequence[BenchmarkCurves]) -> Answer:
     steady, tested = _tested(data)
     heading, why = _not_tested(data)
     sentence = f"On {steady} of {count(tested, 'benchmark')}, scores rise more steadily than a random walk."
@@ -205,17 +192,14 @@ def _steady_answer(data: SignalData, best_first: Sequence[Benchmark]) -> Answer:
             marks.append(curve([across(x) for x in progress], [up(y) for y in mean], kind))
         short = shortened(name, max(int((wide - 8) / 6.2), 3))
         marks.append(text(left, bottom + 14, short, "lab" if data.steady[name] is True else ""))
-        quality = (
-            f"signal quality {decimal(benchmark.quality)}" if is_known(benchmark.quality) else "signal quality unknown"
-        )
-        words.append(f"{name}: {quality}, {_mark(data, benchmark)[1]}")
-    label = f"Mean score during training, a curve for each benchmark. {'; '.join(words)}. No intervals."
-    models = max(len(benchmark.scored) for benchmark in data.benchmarks.values())
-    first = f"The first {len(shown)} of {len(best_first)}. " if len(best_first) > len(shown) else ""
-    basis = (
-        f"{first}Mean of up to {count(models, 'model')}. Solid: steadier than a random walk (false discovery rate 5%). "
+        words.append(f"{name}: signal quality {''.join(_quality(benchmark))}, {_mark(data, benchmark)[1]}")
+    label = f"Mean score during training, a curve for each benchmark. {'; '.join(words)}."
+    models = count(max(len(benchmark.scored) for benchmark in shown), "model")
+    basis = f"The first {len(shown)} of {len(best_first)}. " if len(best_first) > len(shown) else ""
+    basis += f"Mean of up to {models}. " + (
+        "Solid: steadier than a random walk (false discovery rate 5%)." if tested else why
     )
-    return Answer(STEADY, sentence, svg(WIDTH, 132, label, *marks), basis=basis + why * (not tested), link="The curves")
+    return Answer(STEADY, sentence, svg(WIDTH, 132, label, *marks), basis=basis, link="The curves")
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -276,18 +260,12 @@ def _settling(data: SignalData, ranking: Mapping[str, Any]) -> Panel | None:
     marks.append(text(WIDTH - 8, bottom + 27, f"{data.progress.words}; grey: not before the last point", "", "end"))
     label = f"From when on nine of ten pairs of models have their final order, in {data.progress.words}: "
     label += f"{'; '.join(words)}."
-    where = (
-        f"**{settled} of {len(entries)}** benchmarks: nearly settled before the last common point, noise allowed for."
-    )
+    outcome, said = _outcome(settled, len(entries)), f"**{settled} of {len(entries)}** benchmarks: nearly settled "
+    said += "before the last common point, noise allowed for."
     if not told:
-        where = "**Noise unknown:** equal models may seem to settle late."
-    outcome: Outcome = _outcome(settled, len(entries)) if told else "not measured"
-    return Panel(
-        "When does the models’ order settle?",
-        where + _first_rows(shown),
-        svg(WIDTH, bottom + 32, label, *marks),
-        outcome,
-    )
+        outcome, said = "not measured", "**Noise unknown:** equal models may seem to settle late."
+    picture = svg(WIDTH, bottom + 32, label, *marks)
+    return Panel("When does the models’ order settle?", said + _first_rows(shown), picture, outcome)
 
 
 def _lasting(data: SignalData, consistency: Mapping[str, Any]) -> tuple[Panel | None, Answer | None]:
@@ -302,28 +280,26 @@ def _lasting(data: SignalData, consistency: Mapping[str, Any]) -> tuple[Panel | 
     longer = sum(lasts.values())
     drawn = names[:MOST_ROWS]
     heights, bottom, left, labels = _rows(drawn)
-    axis = Axis(0, 1, left, WIDTH - 12)
-    radius, half = _radius(heights), _radius(heights) * 1.2
-    marks, words = [ticks(axis, (0, 0.5, 1), 4, bottom, ("0%", "50%", "100%"))], []
+    axis, radius = Axis(0, 1, left, WIDTH - 12), _radius(heights)
+    marks, words = [ticks(axis, (0, 0.5, 1), 4, bottom, ("0%", "50%", "100%")), *labels], []
     for name, y in zip(drawn, heights, strict=True):
         coin, value = known[name]["coin_flip_interval"], known[name]["value"]
+        words.append(f"{name} {percent(value)}")
         if is_known(coin):
-            marks.append(box(axis(coin[0]), y - half, max(axis(coin[1]) - axis(coin[0]), 1), 2 * half, "zone"))
-        words.append(
-            f"{name} {percent(value)}" + (f", coins {percent(coin[0])} to {percent(coin[1])}" if is_known(coin) else "")
-        )
-    marks += [
-        *labels,
-        *(dot(axis(known[name]["value"]), y, "k", radius) for name, y in zip(drawn, heights, strict=True)),
-    ]
+            wide = max(axis(coin[1]) - axis(coin[0]), 1)
+            marks.append(box(axis(coin[0]), y - 1.2 * radius, wide, 2.4 * radius, "zone"))
+            words[-1] += f", coins {percent(coin[0])} to {percent(coin[1])}"
+        marks.append(dot(axis(value), y, "k", radius))
     marks.append(text(WIDTH - 8, bottom + 27, "later checkpoints with the early order; shaded: coin tosses", "", "end"))
     label = f"Share of later checkpoints with the early order, and where 95% of coin tosses fall: {'; '.join(words)}."
     picture = svg(WIDTH, bottom + 32, label, *marks)
     pairs = max(len(entry["pairs"]) for entry in known.values())
     question = "Does an early order last?"
-    basis = f"{count(pairs, 'pair')} of equally large models. " + (
-        "Windows: 10% to 20% of training, and from 22%." if fitted else _windows(data)
-    )
+    (low, high), (later, _) = data.windows.base, data.windows.later
+    basis = f"{count(pairs, 'pair')} of equally large models. Order at {low:g} to {high:g} billion tokens, and after "
+    basis += f"{later:g}."
+    if fitted or data.windows.relative:
+        basis = f"{count(pairs, 'pair')} of equally large models. Order at 10% to 20% of training, and after 22%."
     if not lasts:
         shares = f"{percent(known[names[-1]]['value'])} to {percent(known[names[0]]['value'])}"
         said = f"**{shares}** of later checkpoints keep it; not tested against coin tosses."
@@ -332,19 +308,9 @@ def _lasting(data: SignalData, consistency: Mapping[str, Any]) -> tuple[Panel | 
     sentence = f"On {longer} of {count(len(lasts), 'benchmark')}, an early order lasts longer than coin tosses would."
     if not longer:
         sentence = f"Not known: with {count(pairs, 'pair')} of equally large models, coin tosses can look as stable."
-    panel_text = (
-        f"**{longer} of {len(lasts)}** benchmarks keep it longer than coin tosses would (false discovery rate 5%)."
-    )
-    panel = Panel(question, panel_text + _first_rows(names), picture, _outcome(longer, len(lasts)))
+    said = f"**{longer} of {len(lasts)}** benchmarks keep it longer than coin tosses would (false discovery rate 5%)."
+    panel = Panel(question, said + _first_rows(names), picture, _outcome(longer, len(lasts)))
     return panel, Answer(question, sentence, picture, basis=basis, link="The orders")
-
-
-def _windows(data: SignalData) -> str:
-    windows = data.windows
-    if windows.relative:
-        return "Windows: 10% to 20% of training, and from 22%."
-    (low, high), (later, _) = windows.base, windows.later
-    return f"Order at {low:g} to {high:g} billion tokens, and after {later:g}."
 
 
 def _above_chance(data: SignalData) -> tuple[Panel | None, Answer | None]:
@@ -361,10 +327,8 @@ def _above_chance(data: SignalData) -> tuple[Panel | None, Answer | None]:
     heights, bottom, left, labels = _rows([name for name, *_ in drawn])
     low = min(0.0, *(min(row[1:]) for row in drawn))
     high = max(0.05, *(max(row[1:]) for row in drawn))
-    axis, step = (
-        Axis(low, high, left, WIDTH - 12),
-        next(s for s in (0.02, 0.05, 0.1, 0.2, 0.5, 1e9) if (high - low) / s <= 5),
-    )
+    axis = Axis(low, high, left, WIDTH - 12)
+    step = next(step for step in (0.02, 0.05, 0.1, 0.2, 0.5, 1e9) if (high - low) / step <= 5)
     values = [step * place for place in range(int(np.ceil(low / step)), int(high / step) + 1)]
     written = ["chance" if not value else points(value, sign=True) for value in values]
     marks, radius = [ticks(axis, values, 4, bottom, written), *labels], _radius(heights)
@@ -381,22 +345,15 @@ def _above_chance(data: SignalData) -> tuple[Panel | None, Answer | None]:
     question = "Do scores end above chance?"
     counted = [above for b in data.benchmarks.values() if is_known(above := b.models_above_chance)]
     if not counted:
-        panel = Panel(
-            question,
-            "**Not measured:** these scores have no standard errors. Small gaps may be noise.",
-            picture,
-            "not measured",
+        said, basis = (
+            "these scores have no standard errors.",
+            "Small gaps may be noise. lm-eval's files have the errors.",
         )
-        basis = "Small gaps may be noise. lm-eval's own files have the errors."
-        return panel, Answer(question, "Not measured: these scores have no standard errors.", picture, basis=basis)
-    above = sum(number > 0 for number in counted)
-    outcome: Outcome = "no" if not above else _outcome(above, len(counted))
-    panel = Panel(
-        question,
-        f"On **{above} of {len(counted)}** benchmarks, at least one model does.{_first_rows(rows)}",
-        picture,
-        outcome,
-    )
+        panel = Panel(question, f"**Not measured:** {said} Small gaps may be noise.", picture, "not measured")
+        return panel, Answer(question, f"Not measured: {said}", picture, basis=basis)
+    above = sum(models > 0 for models in counted)
+    said = f"On **{above} of {len(counted)}** benchmarks, at least one model does.{_first_rows(rows)}"
+    panel = Panel(question, said, picture, _outcome(above, len(counted)) if above else "no")
     sentence = f"On {above} of {count(len(counted), 'benchmark')}, at least one model ends above chance."
     basis = "One-sided tests at 5%, adjusted for the number of models (Holm)."
     return panel, Answer(question, sentence, picture, basis=basis, link="Each benchmark")

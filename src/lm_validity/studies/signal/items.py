@@ -17,7 +17,7 @@ from lm_validity.pages.page import Figure, Finding, Part, Section, Table
 from lm_validity.studies.signal.benchmark import (
     SKIPPED,
     Bounds,
-    Design,
+    CurveDesign,
     Draws,
     ItemAnalysis,
     SignalData,
@@ -81,7 +81,7 @@ FILTERS: tuple[tuple[str, ItemFilter, str], ...] = (
 
 
 def analyze_items(
-    design: Design, answers: BenchmarkItems, facts: pd.DataFrame, options: SignalConventions, resamples: int
+    design: CurveDesign, answers: BenchmarkItems, facts: pd.DataFrame, options: SignalConventions, resamples: int
 ) -> ItemAnalysis | Missing:
     """Everything that needs items, or why they cannot be used.
 
@@ -139,7 +139,7 @@ def _clusters(subjects: np.ndarray) -> np.ndarray | None:
     return numbers if "" not in names and FEWEST_SUBJECTS <= len(names) < len(numbers) else None
 
 
-def _aligned(design: Design, answers: BenchmarkItems) -> tuple[BenchmarkItems, Values] | Missing:
+def _aligned(design: CurveDesign, answers: BenchmarkItems) -> tuple[BenchmarkItems, Values] | Missing:
     """The answers of the curves' models and checkpoints, oriented, and their scores (n, items) by model.
 
     Missing where items are, or where their mean is not the benchmark's score: then resampling items would say nothing
@@ -190,7 +190,7 @@ def _by_items(curves: list[np.ndarray], options: SignalConventions) -> dict[int,
     return quality or Missing(Reason(f"The benchmark has fewer than {SIZES[0]} items.", ReasonCode.TOO_FEW))
 
 
-def _noise(design: Design, places: Sequence[Places], correct: Values, clusters: np.ndarray | None) -> np.ndarray:
+def _noise(design: CurveDesign, places: Sequence[Places], correct: Values, clusters: np.ndarray | None) -> np.ndarray:
     """Covariances (points, models, models) of the errors of the scored models' scores over the items, one point at a
     time."""
     covariance = np.zeros((len(places[0].share), len(places), len(places)))
@@ -203,7 +203,7 @@ def _noise(design: Design, places: Sequence[Places], correct: Values, clusters: 
 
 
 def _compliance_null(
-    design: Design, correct: Values, options: SignalConventions, chance: Value, exchanges: int
+    design: CurveDesign, correct: Values, options: SignalConventions, chance: Value, exchanges: int
 ) -> Draws:
     """Compliance (exchanges,) when the labels of science and web model are exchanged item by item."""
     if not exchanges:

@@ -1,6 +1,5 @@
 """The order of the models along training: does an early order last, and from when on is it the final one?"""
 
-from collections.abc import Callable
 from typing import Any
 
 import altair as alt
@@ -11,20 +10,19 @@ from lm_validity.pages import figures
 from lm_validity.pages.figures import CATEGORY_COLORS
 from lm_validity.pages.page import Figure, Finding, Part, Section, Table
 from lm_validity.studies.signal.benchmark import (
-    FITTED_WINDOWS,
+    CHOSEN,
+    FITTED,
     SKIPPED,
-    Benchmark,
+    BenchmarkCurves,
     Bounds,
-    ConsistencyDraws,
-    OrderScores,
     Pair,
-    Scores,
     SignalData,
     Value,
     bounds,
     discoveries,
     known_bounds,
     p_value,
+    shown_or_not,
 )
 from lm_validity.studies.signal.curves import SHARES
 from lm_validity.studies.signal.statistics.quality import QUANTILE
@@ -53,16 +51,11 @@ NEARLY = "Nearly settled means that 9 of 10 pairs stay in their final order (tau
 # Ranking consistency.
 
 
-def _consistency(
-    benchmark: Benchmark,
-    pairs: list[Pair],
-    windows: RankingWindows,
-    read: Callable[[Scores], OrderScores],
-    drawn: ConsistencyDraws,
-) -> dict[str, Any]:
-    """Ranking consistency under one choice of windows, mean over pairs of one size, then over sizes; its two intervals,
+def _consistency(benchmark: BenchmarkCurves, kind: str) -> dict[str, Any]:
+    """Ranking consistency under one kind of windows, mean over pairs of one size, then over sizes; its two intervals,
     and the level of coins."""
-    scores, coin = read(benchmark.scores), drawn.coin
+    pairs, windows = benchmark.ranking_pairs[kind], benchmark.windows[kind]
+    scores, (blocks, coin) = benchmark.scores.orders[kind], benchmark.order_draws[kind]
     why = _no_consistency(benchmark, pairs, windows)
     value = known(float(scores.value), why)
     coins: Bounds = SKIPPED
@@ -94,8 +87,8 @@ def _consistency(
             size: known(float(mean), _no_consistency(benchmark, [pair for pair in pairs if pair.size == size], windows))
             for size, mean in scores.by_size.items()
         },
-        "interval": bounds(value, drawn.blocks, 0.0, 1.0),
-        "item_interval": bounds(value, benchmark.draws(lambda resampled: read(resampled).value), 0.0, 1.0),
+        "interval": bounds(value, blocks, 0.0, 1.0),
+        "item_interval": bounds(value, benchmark.draws(lambda resampled: resampled.orders[kind].value), 0.0, 1.0),
         "with_last": known(float(scores.with_last), why if isinstance(value, Missing) else ONE_LATER),
         "coin_flip_interval": coins,
         "coin_flip_p": p_value(value, coin),
@@ -103,7 +96,7 @@ def _consistency(
     }
 
 
-def _no_consistency(benchmark: Benchmark, pairs: list[Pair], windows: RankingWindows) -> str:
+def _no_consistency(benchmark: BenchmarkCurves, pairs: list[Pair], windows: RankingWindows) -> str:
     """Why pairs have no ranking consistency, where they have none."""
     if not pairs:
         return "There are no two architectures of one size (columns size and architecture of the models sheet)."
@@ -124,7 +117,7 @@ def _no_consistency(benchmark: Benchmark, pairs: list[Pair], windows: RankingWin
 # When the order settles.
 
 
-def _settling(benchmark: Benchmark) -> dict[str, Any] | Missing:
+def _settling(benchmark: BenchmarkCurves) -> dict[str, Any] | Missing:
     """The order of the models along training, over the points that they have in common.
 
     Their final order is that at the last of these points, which need not be the end of any training.
@@ -182,7 +175,7 @@ def _settling(benchmark: Benchmark) -> dict[str, Any] | Missing:
     }
 
 
-def _separated_from(benchmark: Benchmark, gap: np.ndarray) -> Value:
+def _separated_from(benchmark: BenchmarkCurves, gap: np.ndarray) -> Value:
     """Tokens from which larger models are ahead by more than noise for good: by 1.96 standard errors of the mean gap
     (points,)."""
     noise, larger = benchmark.noise, benchmark.larger_pairs
@@ -206,15 +199,10 @@ def _separated_from(benchmark: Benchmark, gap: np.ndarray) -> Value:
 def order_of_models(data: SignalData) -> Part:
     """Whether an early order lasts (ranking consistency), and when the final one is reached."""
     windows = data.windows
-    consistency = {}
-    for name, benchmark in data.benchmarks.items():
-        chosen = _consistency(
-            benchmark, benchmark.ranking_pairs, windows, lambda scores: scores.consistency, benchmark.consistency
-        )
-        fitted = _consistency(
-            benchmark, benchmark.fitted_pairs, FITTED_WINDOWS, lambda scores: scores.fitted, benchmark.fitted
-        )
-        consistency[name] = chosen | {"fitted": fitted}
+    consistency = {
+        name: _consistency(benchmark, CHOSEN) | {"fitted": _consistency(benchmark, FITTED)}
+        for name, benchmark in data.benchmarks.items()
+    }
     for entries in (consistency, {name: entry["fitted"] for name, entry in consistency.items()}):
         # whether the order lasts longer than coin tosses would, on which benchmarks
         for name, lasts in discoveries({name: entry["coin_flip_p"] for name, entry in entries.items()}).items():
@@ -232,7 +220,7 @@ def order_of_models(data: SignalData) -> Part:
             figures=charts,
             tables=[_table(data, consistency, ranking)],
         )
-    pairs = [pair for benchmark in data.benchmarks.values() for pair in benchmark.ranking_pairs]
+    pairs = [pair for benchmark in data.benchmarks.values() for pair in benchmark.ranking_pairs[CHOSEN]]
     later = sorted({int(pair.windows[1].sum()) for pair in pairs if pair.counts})
     notes = []
     if later and later[0] < E2LM_LATER_CHECKPOINTS:
@@ -348,6 +336,7 @@ def _table(
                 "consistency": entry["value"],
                 **as_columns(entry["interval"]),
                 "coin_flip_p": entry["coin_flip_p"],
+                "lasts": shown_or_not(entry["lasts"]),
                 "fitted": entry["fitted"]["value"],
                 "with_last": entry["with_last"],
                 **columns,

@@ -12,15 +12,16 @@ from lm_validity.pages.page import Figure, Finding, Part, Section, Table
 from lm_validity.studies.signal.benchmark import (
     NO_ERRORS,
     SKIPPED,
-    Benchmark,
+    BenchmarkCurves,
     Bounds,
-    Scores,
+    CurveScores,
     SignalData,
     Value,
     as_numbers,
     bounds,
     known_bounds,
     p_value,
+    shown_or_not,
     too_few_checkpoints,
 )
 from lm_validity.studies.signal.items import CONTROLS, SIZES
@@ -47,7 +48,7 @@ TIES = {"stable": "count as an increase", "average": "share their ranks"}
 # The numbers.
 
 
-def _of_model(data: SignalData, benchmark: Benchmark, model: str) -> dict[str, Any]:
+def _of_model(data: SignalData, benchmark: BenchmarkCurves, model: str) -> dict[str, Any]:
     """Scores of one model's learning curve, over the selected checkpoints."""
     few, scores = too_few_checkpoints(data.options), benchmark.scores.quality[model]
     curve, null = benchmark.curves[model].at(benchmark.selected[model]), benchmark.quality_null[model]
@@ -83,7 +84,7 @@ def _of_model(data: SignalData, benchmark: Benchmark, model: str) -> dict[str, A
     }
 
 
-def _of_benchmark(data: SignalData, benchmark: Benchmark) -> dict[str, Any]:
+def _of_benchmark(data: SignalData, benchmark: BenchmarkCurves) -> dict[str, Any]:
     """Means over a benchmark's models."""
     options, items, alignment = data.options, benchmark.items, benchmark.alignment
     by_size = {
@@ -147,11 +148,11 @@ def _of_benchmark(data: SignalData, benchmark: Benchmark) -> dict[str, Any]:
     }
 
 
-def _quality_of_size(size: str, scores: Scores) -> np.ndarray:
+def _quality_of_size(size: str, scores: CurveScores) -> np.ndarray:
     return scores.quality_by_size[size]
 
 
-def _noise_free(benchmark: Benchmark, model: str, what: str) -> Value:
+def _noise_free(benchmark: BenchmarkCurves, model: str, what: str) -> Value:
     """Noise-free quality or reliability of a model that counts in the benchmark's scores."""
     if isinstance(benchmark.items, Missing):
         return benchmark.items
@@ -166,7 +167,7 @@ def _noise_free(benchmark: Benchmark, model: str, what: str) -> Value:
     return known(getattr(noise_free[model], what), why)
 
 
-def _above_chance_from(benchmark: Benchmark, values: np.ndarray, errors: np.ndarray, tokens: np.ndarray) -> Value:
+def _above_chance_from(benchmark: BenchmarkCurves, values: np.ndarray, errors: np.ndarray, tokens: np.ndarray) -> Value:
     """Tokens from which a score is above chance for good."""
     if isinstance(benchmark.chance, Missing):
         return benchmark.chance
@@ -177,7 +178,7 @@ def _above_chance_from(benchmark: Benchmark, values: np.ndarray, errors: np.ndar
     return AT_CHANCE if first is None else known(float(tokens[first]), "Tokens are unknown.")
 
 
-def _quality_by_errors(data: SignalData, benchmark: Benchmark) -> dict[int, float] | Missing | None:
+def _quality_by_errors(data: SignalData, benchmark: BenchmarkCurves) -> dict[int, float] | Missing | None:
     """Signal quality at fewer items from their number and the standard errors; None where the items are known."""
     if is_known(benchmark.items):
         return None
@@ -236,6 +237,7 @@ def rise_of_scores(data: SignalData) -> Part:
                 **as_columns(entry["signal_quality_interval"]),
                 "p": entry["signal_quality_null_p"],
                 "walk_p": entry["signal_quality_walk_p"],
+                "steady": shown_or_not(entry["steady"]),
                 "rank_correlation": entry["rank_correlation"],
                 "chance": entry["chance"],
                 "models_above_chance": entry["models_above_chance"],

@@ -9,7 +9,7 @@ import pandas as pd
 from lm_validity.config.sections import REPORTS, Reports
 from lm_validity.pages.page import Page, Part, Section, Table, write_report
 from lm_validity.studies.signal.benchmark import (
-    Design,
+    CurveDesign,
     ItemAnalysis,
     SignalData,
     Value,
@@ -61,7 +61,7 @@ def analyze_signal(
     with_items = item_benchmarks(items) if items is not None else []
     analyzed = {}
     for name in learning.curves:
-        design = Design.of(learning, name, options)
+        design = CurveDesign.of(learning, name, options)
         of_items: ItemAnalysis | Missing = Missing(
             Reason("This needs the benchmark's items, and no items table has them.", ReasonCode.NO_ITEMS)
         )
@@ -101,7 +101,6 @@ def signal(data: SignalData) -> tuple[Page, dict[str, Any]]:
         *(note for part in parts for note in part.notes),
     ]
     results = {key: value for part in parts for key, value in part.summary.items()}
-    glance = at_a_glance(data, results)
     page = Page(
         name="signal",
         title="Early signal",
@@ -112,10 +111,7 @@ def signal(data: SignalData) -> tuple[Page, dict[str, Any]]:
         findings=[finding for part in parts for finding in part.findings if finding is not None],
         sections=[part.section for part in parts if part.section is not None],
         notes=notes,
-        lede=glance.lede,
-        picture=glance.picture,
-        panels=glance.panels,
-        answers=glance.answers,
+        **at_a_glance(data, results),
     )
     options, windows = data.options, data.windows
     named = ("signal_quality", "ranking_consistency", "compliance")

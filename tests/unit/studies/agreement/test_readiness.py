@@ -5,7 +5,9 @@ import json
 import numpy as np
 import pandas as pd
 import pytest
+from typer.testing import CliRunner
 
+from lm_validity.cli.reports import app
 from lm_validity.config.sections import Agreement
 from lm_validity.errors import InputError
 from lm_validity.site.report import Given, report_site
@@ -109,6 +111,18 @@ def test_a_group_of_one_family_has_a_rank_among_families(tmp_path):
         "The lead of models of the family f1",
         "The lead of models released since January 2024",
     ]
+
+
+def test_the_command_takes_several_groups_and_knots(tmp_path):
+    tables = zip(("--scores", "--models", "--benchmarks"), map(str, files(tmp_path)), strict=True)
+    words = ["readiness", *(word for pair in tables for word in pair), "--group", "seen", "--group", "family=f1"]
+    for knots, expected in (("", []), ("1e22", [1e22])):
+        CliRunner().invoke(app, [*words, "--knots", knots, "--output", str(tmp_path / "out")], catch_exceptions=False)
+        summary = json.loads((tmp_path / "out" / "summary.json").read_text())
+        assert [(one["group"], one["knots"]) for one in summary["groups"]] == [
+            ("seen", expected),
+            ("family=f1", expected),
+        ]
 
 
 def test_a_site_has_page_answer_and_cards_and_a_bad_group_leaves_nothing(tmp_path):

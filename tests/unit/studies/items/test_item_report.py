@@ -32,7 +32,7 @@ def files(folder):
     return folder / "scores.parquet", folder / "items.parquet"
 
 
-def test_reversed_items_are_listed_with_their_text(write):
+def test_reversed_items_are_listed_with_their_text(write, tmp_path):
     cells = world(models=150)
     folder = write(cells)
     documents = pd.DataFrame({"benchmark": "cloze", "doc_id": [str(i) for i in range(80)]})
@@ -49,6 +49,13 @@ def test_reversed_items_are_listed_with_their_text(write):
     assert row.information == pytest.approx(np.median(fit.information(fit.abilities)))
     assert row.negative == (fit.discrimination < 0).sum() and row.negative_certain == fit.negative().sum()
     assert analyze_items(*files(folder)).negative_items[0].text is None
+    write_table(documents.assign(benchmark="other"), DOCUMENTS, tmp_path / "other.parquet")
+    tables = [tmp_path / "other.parquet", folder / "documents.parquet"]
+    assert analyze_items(*files(folder), tables).negative_items[0].text == "text 79"
+    assert analyze_items(*files(folder), tables[:1]).negative_items[0].text is None
+    write_table(documents.assign(gold=5), DOCUMENTS, tables[0])
+    with pytest.raises(InputError, match="gold"):
+        analyze_items(*files(folder), tables)
 
 
 def test_protocols_stand_side_by_side(write):

@@ -60,8 +60,8 @@ def compute_terms(compute: np.ndarray, knots: Sequence[float]) -> np.ndarray:
     """
     log = np.log10(compute)
     bends = np.log10(knots_within(compute, knots))
-    # from the middle, so that columns are of one size
-    return np.column_stack([np.ones_like(log), log - np.nanmean(log), *(np.maximum(log - bend, 0) for bend in bends)])
+    middle = log[np.isfinite(log)].mean() if np.isfinite(log).any() else 0.0  # so that columns are of one size
+    return np.column_stack([np.ones_like(log), log - middle, *(np.maximum(log - bend, 0) for bend in bends)])
 
 
 def group_effect(

@@ -109,6 +109,12 @@ def test_knots_without_models_on_both_sides_leave_the_line_straight():
     assert compute_terms(10.0 ** np.arange(15, 20), KNOTS).shape == (5, 2)
 
 
+def test_without_any_compute_nothing_is_predicted():
+    terms = compute_terms(np.full(20, np.nan), KNOTS)
+    assert np.isnan(excess_over_prediction(SCORES, PREPARED, terms).value).all()
+    assert np.isnan(effect(terms=terms).value)
+
+
 def test_families_in_turn():
     leads, left = leads_of_families(SCORES, TERMS, FAMILIES), without_families(SCORES, GROUP, TERMS, FAMILIES)
     assert leads[2] == pytest.approx(effect(group=FAMILIES == 2, seed=None).value)

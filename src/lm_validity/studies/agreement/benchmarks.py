@@ -234,7 +234,7 @@ def wording_error(scores: str | Path, matrix: ScoreMatrix) -> np.ndarray:
     key = ["benchmark", "prompt", "split", "metric", "checkpoint", "num_fewshot", "model"]
     rows = rows.fillna({"split": "", "metric": "", "checkpoint": "final", "num_fewshot": -1})
     values = rows.pivot_table(index=key, columns="wording", values="value", aggfunc="first")
-    found = np.full(len(matrix.task_names()), np.nan)
+    error = np.full(len(matrix.task_names()), np.nan)
     for place, name in enumerate(matrix.task_names()):
         of_one = values[values.index.get_level_values("benchmark") == name]
         variances = [
@@ -243,8 +243,8 @@ def wording_error(scores: str | Path, matrix: ScoreMatrix) -> np.ndarray:
         ]
         variances = [differences.var(ddof=1) / 2 for differences in variances if len(differences) >= LEAST_MODELS]
         if variances:
-            found[place] = np.sqrt(np.mean(variances))
-    return found
+            error[place] = np.sqrt(np.mean(variances))
+    return error
 
 
 def _direct_rows(scores: str | Path, matrix: ScoreMatrix) -> pd.DataFrame:
@@ -335,26 +335,26 @@ def prompt_error(choices: pd.DataFrame | None, matrix: ScoreMatrix) -> dict[str,
     share is in it. NaN for fewer than 3 models with both.
     """
     tasks = matrix.task_names()
-    found = {p: np.full(len(tasks), np.nan) for p in (DIRECT, TRAINED)}
+    error = {p: np.full(len(tasks), np.nan) for p in (DIRECT, TRAINED)}
     if choices is None or choices.empty:
-        return found
+        return error
     difference = (choices["plain"] - choices["chat"]).groupby([choices[k] for k in ("protocol", "benchmark", "model")])
     of_models = difference.mean().dropna()
     for (protocol, benchmark), values in of_models.groupby(level=["protocol", "benchmark"]):
         if benchmark in tasks and len(values) >= LEAST_MODELS:
-            found[protocol][tasks.index(benchmark)] = np.sqrt(values.var(ddof=1) / 2)
-    return found
+            error[protocol][tasks.index(benchmark)] = np.sqrt(values.var(ddof=1) / 2)
+    return error
 
 
 def adapted_shares(selections: str | Path | None, matrix: ScoreMatrix) -> pd.DataFrame:
     """One row per model that was fine-tuned, in the matrix's order: model, family, adapted_share (of the weights that a
     text goes through, those with an adapter). Models of which that is not known are left out."""
-    found = pd.Series(dtype=float)
+    shares = pd.Series(dtype=float)
     if selections is not None:
         rows = read_table(selections, SELECTIONS).dropna(subset="adapted_share")
-        found = rows.groupby("model")["adapted_share"].min()
+        shares = rows.groupby("model")["adapted_share"].min()
     families = zip(matrix.models, matrix.model_facts["family"], strict=True)
-    rows = [(model, family, found[model]) for model, family in families if model in found.index]
+    rows = [(model, family, shares[model]) for model, family in families if model in shares.index]
     return pd.DataFrame(rows, columns=["model", "family", "adapted_share"])
 
 

@@ -439,14 +439,14 @@ def selected_on_test(matrix: ScoreMatrix, scores: dict[str, np.ndarray]) -> Entr
     }
 
 
-def selection_notes(found: Entry | None) -> list[str]:
+def selection_notes(chosen: Entry | None) -> list[str]:
     """What scores chosen on the test split mean."""
-    if found is None:
+    if chosen is None:
         return []
     return [
-        f"No train-before-test score is below its direct score, and {found['equal']} of {found['cells']} are exactly "
+        f"No train-before-test score is below its direct score, and {chosen['equal']} of {chosen['cells']} are exactly "
         "equal. So the train-before-test scores of this table are the better of both protocols on the test split, "
         "not a choice made on validation. Where fine-tuning does not help, the score is then too high by chance, and "
         "the model keeps its direct score there. Without the equal cells the mean tau under train before test is "
-        f"{decimal(number(found['mean_tau_without']), 4)}."
+        f"{decimal(number(chosen['mean_tau_without']), 4)}."
     ]

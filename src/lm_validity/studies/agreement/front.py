@@ -25,7 +25,7 @@ from lm_validity.words import count
 
 KIND = {DIRECT: "d", TRAINED: "t"}
 NAME = {DIRECT: "direct", TRAINED: "train before test"}
-LIKE_SIZE = {"at_least": 1.0, "at_most": 2.0}
+LIKE_SIZE, ANY_SIZE = {"at_least": 1.0, "at_most": 2.0}, {"at_least": 1.0, "at_most": None}
 MOST_READ = 10_000  # ranks that a carpet can read out; more would make the page slow
 LINE, LETTER = 12.0, 6.1  # pixels between two lines of names, and of a letter's width
 MOST_SQUARES = 93  # models, in three rows
@@ -83,7 +83,7 @@ def above_the_folds(
     p = protocols[0]
     if len(protocols) == 2 and not few and is_known(change.change):
         means = {DIRECT: change.before, TRAINED: change.after}
-        scores = {one: data.common[one][data.models_in_both] for one in means}
+        scores = {protocol: data.common[protocol][data.models_in_both] for protocol in means}
         lede, picture = _change_lede(change), _carpets(data, scores, means, columns, data.models_in_both)
         panels = [_for_whom(change), _by_size(improvement["by_size_ratio"]), _every_pair(data, columns, protocols)]
         answers = [_change_answer(data, change, columns, lede)]
@@ -95,7 +95,7 @@ def above_the_folds(
             trained = Panel(CHANGE_QUESTION, _trained(data), _progress(data, change), "not known", "not known yet")
             lede, panels[0] = _not_yet(data, change), trained
             answers = [_not_yet_answer(data, change, tau, lede)]
-    apart = _apart(data, by_benchmark[protocols[0]], protocols[0])
+    apart = _apart(by_benchmark[p], p)
     answers += [apart] if apart is not None else []
     shown = [panel for panel in panels if panel is not None]
     return {"lede": lede, "picture": picture, "panels": shown, "answers": answers}
@@ -512,64 +512,72 @@ def _progress(data: Data, change: Change) -> Markup:
 # Which benchmarks tell similar models apart.
 
 
-def _apart(data: Data, by_name: dict[str, Any], protocol: str) -> Answer | None:
-    """Of each benchmark the share of pairs of similar models that it tells apart, by the rule of the cards."""
-    rule, shares = Cards(), {}
-    scored = {name: found["by_distance"] for name, found in by_name.items() if not isinstance(found, Missing)}
-    similar = "similar models"
-    for wanted, words in ((LIKE_SIZE, similar), ({"at_least": 1.0, "at_most": None}, "model pairs")):
+def _apart(by_name: dict[str, Any], protocol: str) -> Answer | None:
+    """Of each benchmark the share of pairs of similar models that it tells apart, by the rule of the cards.
+
+    Of all pairs where nothing is known of similar models.
+    """
+    rule, shares, similar = Cards(), {}, True
+    for similar in (True, False):
+        wanted = LIKE_SIZE if similar else ANY_SIZE
         shares = {
-            name: (row["separated"], row["separated_interval"])
-            for name, rows in scored.items()
-            for row in rows
+            name: (float(row["separated"]), row["separated_interval"])
+            for name, alone in by_name.items()
+            for row in ([] if isinstance(alone, Missing) else alone["by_distance"])
             if wanted.items() <= row.items() and is_known(row["separated"])
         }
-        similar = words
         if shares:
             break
-    question = f"Can they tell {'similar ' if similar == 'similar models' else ''}models apart?"
     if not shares:
         return None
-    ordered = sorted(shares.items(), key=lambda item: -number(item[1][0]))
-    yes = [name for name, (_, ends) in ordered if is_known(ends) and ends[0] >= rule.separated]
-    no = [name for name, (_, ends) in ordered if is_known(ends) and ends[1] < rule.not_separated]
-    most, half = f"{rule.separated:.0%}", f"{rule.not_separated:.0%}"
-    across, height = svg.Axis(0, len(ordered), 34, 376), svg.Axis(0, 1, 100, 6)
-    zone = svg.box(34, height(rule.not_separated), 342, height(0) - height(rule.not_separated), "zone")
-    marks = [zone]
+    shares = dict(sorted(shares.items(), key=lambda share: -share[1][0]))
+    yes = [name for name, (_, ends) in shares.items() if is_known(ends) and ends[0] >= rule.separated]
+    no = [name for name, (_, ends) in shares.items() if is_known(ends) and ends[1] < rule.not_separated]
+    pairs, under = (
+        "similar models" if similar else "model pairs",
+        f"{rule.not_separated:.0%}".replace("50%", "half"),
+    )
+    rest = len(shares) - len(yes) - len(no)
+    return Answer(
+        f"Can they tell {'similar ' if similar else ''}models apart?",
+        f"On {len(yes)} of {count(len(shares), 'benchmark')}, at least {rule.separated:.0%} of {pairs} are told apart; "
+        f"on {len(no)}, under {under}",
+        _shares_apart(shares, yes, no, f"{NAME[protocol]} · share of {pairs}"),
+        "",
+        ("Similar: at most 2× apart in size. " if similar else "Pairs of models whatever their sizes. ")
+        + f"Black: decided by the 95% interval. On the other {rest}: in part, or not known.",
+        "Which ones",
+    )
+
+
+def _shares_apart(shares: dict[str, tuple[float, Range]], yes: list[str], no: list[str], what: str) -> Markup:
+    """The shares, sorted, with their intervals; black where it is decided, hollow where it is no."""
+    rule, names = Cards(), list(shares)
+    across, height = svg.Axis(0, len(names), 34, 376), svg.Axis(0, 1, 100, 6)
+    marks = [svg.box(34, height(rule.not_separated), 342, height(0) - height(rule.not_separated), "zone")]
     for level in (0, rule.not_separated, rule.separated, 1):
-        y = height(level)
-        marks += [svg.line(34, y, 376, y, "g"), svg.text(29, y + 4, f"{level:.0%}", "", "end")]
-    dense = len(ordered) > 60
-    for place, (name, (share, ends)) in enumerate(ordered):
-        x = across(place + 0.5)
-        kind = "k" if name in yes or name in no else "s"
-        if is_known(ends) and not dense:
-            marks.append(svg.line(x, height(ends[0]), x, height(ends[1]), f"{kind} w"))
-        marks.append(svg.dot(x, height(number(share)), "hollow" if name in no else kind, 1.7 if dense else 3.6))
-    if len(ordered) <= 40:
-        first, last = (svg.shortened(ordered[place][0], 22) for place in (0, -1))
-        at = height(number(ordered[0][1][0]))
-        marks.append(svg.text(40, at + 22 if at < 30 else at - 9, first, "lab"))
-        if len(ordered) > 1:
-            marks.append(svg.text(376, min(height(number(ordered[-1][1][0])) + 16, 98), last, "lab", "end"))
+        marks += [
+            svg.line(34, height(level), 376, height(level), "g"),
+            svg.text(29, height(level) + 4, f"{level:.0%}", "", "end"),
+        ]
+    dense = len(names) > 60
+    for place, (name, (share, ends)) in enumerate(shares.items()):
+        x, kind = across(place + 0.5), "k" if name in yes or name in no else "s"
+        if not isinstance(ends, Missing) and not dense:
+            marks.append(svg.line(x, height(ends.low), x, height(ends.high), f"{kind} w"))
+        marks.append(svg.dot(x, height(share), "hollow" if name in no else kind, 1.7 if dense else 3.6))
+    first, last = (height(shares[names[place]][0]) for place in (0, -1))
+    if len(names) <= 40:
+        marks.append(svg.text(40, first + 22 if first < 30 else first - 9, svg.shortened(names[0], 22), "lab"))
+    if 1 < len(names) <= 40:
+        marks.append(svg.text(376, min(last + 16, 98), svg.shortened(names[-1], 22), "lab", "end"))
     marks += [
-        svg.text(34, 116, f"each dot: a benchmark, {NAME[protocol]} · share of {similar} it"),
-        svg.text(34, 129, f"tells apart · shaded: under {half}"),
+        svg.text(34, 116, f"each dot: a benchmark, {what} it"),
+        svg.text(34, 129, f"tells apart · shaded: under {rule.not_separated:.0%}"),
     ]
-    (best, (highest, _)), (worst, (lowest, _)) = ordered[0], ordered[-1]
     label = (
-        f"Share of {similar} that each of {count(len(ordered), 'benchmark')} tells apart, {NAME[protocol]}, from "
-        f"{number(highest):.0%} ({best}) to {number(lowest):.0%} ({worst}). By their 95% intervals, {len(yes)} surely "
-        f"at least {most}, {len(no)} surely under {half}."
+        f"Each of {count(len(names), 'benchmark')}, {what} it tells apart: from {shares[names[0]][0]:.0%} ({names[0]}) "
+        f"to {shares[names[-1]][0]:.0%} ({names[-1]}). By their 95% intervals, {len(yes)} surely at least "
+        f"{rule.separated:.0%}, {len(no)} surely under {rule.not_separated:.0%}."
     )
-    under = "half" if rule.not_separated == 0.5 else half
-    sentence = (
-        f"On {len(yes)} of {count(len(ordered), 'benchmark')}, at least {most} of {similar} are told apart; on "
-        f"{len(no)}, under {under}"
-    )
-    basis = "Similar: at most 2× apart in size. " if similar == "similar models" else "Sizes of models are not known. "
-    basis += (
-        f"Black: decided by the 95% interval. On the other {len(ordered) - len(yes) - len(no)}: in part, or not known."
-    )
-    return Answer(question, sentence, svg.svg(380, 132, label, *marks), "", basis, "Which ones")
+    return svg.svg(380, 132, label, *marks)

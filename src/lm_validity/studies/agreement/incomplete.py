@@ -267,8 +267,8 @@ def _trust(matrix: ScoreMatrix, protocol: str, scores: np.ndarray, process: Cell
     hardly = _hardly_measured(matrix, np.isfinite(scores))
     coverage = float(np.mean(np.abs(residuals) <= NORMAL_95)) if len(residuals) else float("nan")
     factor = known(widening, FEW_RESIDUALS)
-    found = Trust(source, len(residuals), known(coverage, FEW_RESIDUALS), factor, hardly)
-    return found, widening if np.isfinite(widening) else 1.0
+    trust = Trust(source, len(residuals), known(coverage, FEW_RESIDUALS), factor, hardly)
+    return trust, widening if np.isfinite(widening) else 1.0
 
 
 def _audited(matrix: ScoreMatrix, protocol: str) -> np.ndarray:
@@ -306,11 +306,11 @@ def _standings(matrix: ScoreMatrix, fitted: Fitted) -> dict[str, Standing]:
     rank = average_ranks(mean_standing(tables).mean(axis=0))
     low, high = np.quantile(rank_draws(tables), [0.025, 0.975], axis=0)
     nowhere = Missing("The model has no score.")
-    found = dict.fromkeys(matrix.models, Standing(nowhere, nowhere))
+    standings = dict.fromkeys(matrix.models, Standing(nowhere, nowhere))
     for place, row in enumerate(scored):
         bounds = Interval(float(low[place]), float(high[place]))
-        found[matrix.models[row]] = Standing(float(rank[place]), bounds)
-    return found
+        standings[matrix.models[row]] = Standing(float(rank[place]), bounds)
+    return standings
 
 
 def _predictions(matrix: ScoreMatrix, fitted: Fitted, planned: np.ndarray) -> list[Prediction]:
@@ -427,22 +427,22 @@ def despite_missing_cells(data: Data, pooled: Entry) -> Part:
             "benchmark": name,
             "protocol": figures.PROTOCOL_LABELS[p],
             "pooled": value,
-            "assisted": found.kendall_tau.assisted_by_benchmark[name],
+            "assisted": incomplete.kendall_tau.assisted_by_benchmark[name],
         }
-        for p, found in by_protocol.items()
-        for name, value in found.kendall_tau.by_benchmark.items()
+        for p, incomplete in by_protocol.items()
+        for name, value in incomplete.kendall_tau.by_benchmark.items()
     )
     formats = {"pooled": ".3f", "assisted": ".3f"}
     tables = [
         Table("pooled_tau", "Pooled agreement of each benchmark with the others", frame, formats=formats, folded=True)
     ]
     charts, notes = [], []
-    for p, found in by_protocol.items():
+    for p, incomplete in by_protocol.items():
         title = figures.PROTOCOL_LABELS[p]
-        if not isinstance(found.ranks, Missing):
+        if not isinstance(incomplete.ranks, Missing):
             ranks = [
                 {"model": labels[model], "measured": int(measured), "rank": of.rank, **as_columns(of.interval)}
-                for (model, of), measured in zip(found.ranks.items(), found.measured.sum(axis=1), strict=True)
+                for (model, of), measured in zip(incomplete.ranks.items(), incomplete.measured.sum(axis=1), strict=True)
             ]
             ranks.sort(key=lambda row: number(row["rank"]) if is_known(row["rank"]) else np.inf)
             tables.append(
@@ -457,7 +457,7 @@ def despite_missing_cells(data: Data, pooled: Entry) -> Part:
                     folded=True,
                 )
             )
-        if found.predictions:
+        if incomplete.predictions:
             predicted = pd.DataFrame(
                 {
                     "model": labels[cell.model],
@@ -466,7 +466,7 @@ def despite_missing_cells(data: Data, pooled: Entry) -> Part:
                     "predicted": cell.value,
                     **as_columns(cell.interval),
                 }
-                for cell in found.predictions
+                for cell in incomplete.predictions
             )
             tables.append(
                 Table(
@@ -481,7 +481,7 @@ def despite_missing_cells(data: Data, pooled: Entry) -> Part:
                 )
             )
             charts.append(_prediction_figure(p, predicted))
-        notes += trust_notes(p, found.trust)
+        notes += trust_notes(p, incomplete.trust)
     section = Section(
         "Despite missing cells",
         hint="pooled agreement, ranks and predictions",
@@ -495,24 +495,27 @@ def despite_missing_cells(data: Data, pooled: Entry) -> Part:
         tables=tables,
         notes=notes,
     )
-    findings = [_finding(p, found) for p, found in by_protocol.items() if is_known(found.kendall_tau.mean)]
+    findings = [
+        _finding(p, incomplete) for p, incomplete in by_protocol.items() if is_known(incomplete.kendall_tau.mean)
+    ]
     return Part(summary, section, findings if data.lacks_many else [])
 
 
-def _finding(protocol: str, found: Incomplete) -> Finding:
-    tau = found.kendall_tau
-    models = int(found.measured.any(axis=1).sum())
-    on = "" if models == len(found.measured) else f" ({models} of {count(len(found.measured), 'model')})"
+def _finding(protocol: str, incomplete: Incomplete) -> Finding:
+    tau = incomplete.kendall_tau
+    models = int(incomplete.measured.any(axis=1).sum())
+    on = "" if models == len(incomplete.measured) else f" ({models} of {count(len(incomplete.measured), 'model')})"
+    cells = f"{incomplete.cells:,} of {incomplete.cells + incomplete.missing:,}"
     sentence = (
-        f"{UNDER[protocol].capitalize()}, {found.cells:,} of {found.cells + found.missing:,} cells were measured{on}. "
-        f"Pooled over pairs of models{BY_CHANCE if found.missing > found.unplanned else ''}, tau is "
+        f"{UNDER[protocol].capitalize()}, {cells} cells were measured{on}. "
+        f"Pooled over pairs of models{BY_CHANCE if incomplete.missing > incomplete.unplanned else ''}, tau is "
         f"{value_in_words(tau.mean, tau.interval)}"
     )
     if is_known(tau.assisted):
         sentence += f". Assisted by predictions it is {value_in_words(tau.assisted, tau.assisted_interval)}"
-    planned = f"{found.unplanned:,} cells are not planned. " if found.unplanned else ""
-    if found.by_scores:
-        planned += f"{count(found.by_scores, 'measured cell')} chosen by earlier scores are left out. "
+    planned = f"{incomplete.unplanned:,} cells are not planned. " if incomplete.unplanned else ""
+    if incomplete.by_scores:
+        planned += f"{count(incomplete.by_scores, 'measured cell')} chosen by earlier scores are left out. "
     basis = f"{planned}{tau.comparisons:,} comparisons."
     if not isinstance(tau.interval, Missing):
         basis += " Intervals are for other models on these benchmarks."

@@ -149,15 +149,15 @@ def agreement(
 
 def chosen_on_test(data: Data) -> Part:
     """Whether train-before-test scores look like the larger of both test scores."""
-    found = selected_on_test(data.matrix, data.scores)
-    if found is None:
+    chosen = selected_on_test(data.matrix, data.scores)
+    if chosen is None:
         return Part({"selected_on_test": None})
     finding = Finding(
         "Caution: the train-before-test scores of this table are the better of both protocols on the test split.",
-        f"{found['equal']} of {found['cells']} cells equal the direct score and none is below it. Without the equal "
-        f"cells the mean tau under train before test is {value_in_words(found['mean_tau_without'], digits=3)}.",
+        f"{chosen['equal']} of {chosen['cells']} cells equal the direct score and none is below it. Without the equal "
+        f"cells the mean tau under train before test is {value_in_words(chosen['mean_tau_without'], digits=3)}.",
     )
-    return Part({"selected_on_test": found}, findings=[finding])
+    return Part({"selected_on_test": chosen}, findings=[finding])
 
 
 def _alignment_pair(align: str | None, matrix: ScoreMatrix) -> tuple[str, str] | None:

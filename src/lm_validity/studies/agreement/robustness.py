@@ -41,17 +41,17 @@ def subsets_of_benchmarks(data: Data) -> Part:
     """How well subsets of the benchmarks rank the models, by size, and one benchmark with all others together."""
     rng, entry, rows, orders = section_generator("subsets", 0), {}, [], []
     for p in data.matrix.protocols:
-        found, taus = subset_agreement(data.scores[p], rng), one_with_others(data.scores[p])
+        of_subsets, taus = subset_agreement(data.scores[p], rng), one_with_others(data.scores[p])
         curves: dict[str, list[Value]] = {
-            name: [known(float(tau), FEW_SUBSET_MODELS) for tau in getattr(found, name)]
+            name: [known(float(tau), FEW_SUBSET_MODELS) for tau in getattr(of_subsets, name)]
             for name in ("random_mean", "random_low", "random_high", "greedy_mean", "others_mean")
         }
         curves["others_mean"][-1] = Missing("There is no other benchmark left.")
         one = known(float(taus[0]), "No benchmark has a tau with the others.")
         entry[p] = {
-            "sizes": found.sizes.tolist(),
+            "sizes": of_subsets.sizes.tolist(),
             **{name: curves[name] for name in ("random_mean", "random_low", "random_high", "greedy_mean")},
-            "greedy_order": found.greedy_order.tolist(),
+            "greedy_order": of_subsets.greedy_order.tolist(),
             "others_mean": curves["others_mean"],
             "one_with_others": one,
             "one_with_others_interval": ends(one, transformed_interval(taus[0], taus[1:], "tau"), LOST_MODEL),
@@ -121,16 +121,16 @@ def subset_sentence(subsets: Entry, assumed: str = "") -> tuple[str, bool]:
     of benchmarks is named only where it reaches `NEARLY_ALL`.
     """
     protocol = TRAINED if TRAINED in subsets else DIRECT
-    found = subsets.get(protocol)
-    if found is None or not is_known(found["random_mean"][0]) or not is_known(found["one_with_others"]):
+    subset = subsets.get(protocol)
+    if subset is None or not is_known(subset["random_mean"][0]) or not is_known(subset["one_with_others"]):
         return "", False
-    others = [number(tau) for tau in found["others_mean"][: len(found["sizes"]) // 2]]
+    others = [number(tau) for tau in subset["others_mean"][: len(subset["sizes"]) // 2]]
     enough = next((place for place, tau in enumerate(others) if place and tau >= NEARLY_ALL), 0)
     more = f". For {enough + 1} benchmarks and the remaining ones it is {decimal(others[enough])}" if enough else ""
-    interval = found["one_with_others_interval"]
+    interval = subset["one_with_others_interval"]
     sentence = (
         "Between the ranking by one benchmark picked at random and the ranking by all others together"
-        f"{assumed}, tau is {value_in_words(found['one_with_others'], interval)} {UNDER[protocol]}{more}."
+        f"{assumed}, tau is {value_in_words(subset['one_with_others'], interval)} {UNDER[protocol]}{more}."
     )
     return sentence, is_known(interval)
 
@@ -236,15 +236,15 @@ def sources_of_variance(data: Data, prompt_error: dict[str, np.ndarray]) -> Part
     """
     entry = {p: _components(data, p, prompt_error.get(p)) for p in PROTOCOLS}
     summary = {"variance_components": entry}
-    shown = {p: found for p, found in entry.items() if is_known(found["model"])}
+    shown = {p: variance for p, variance in entry.items() if is_known(variance["model"])}
     if not shown:
         return Part(summary)
     components = pd.DataFrame(
-        {"protocol": LABELS[p]} | {name: found[name] for name in (*COMPONENTS, "reliability")}
-        for p, found in shown.items()
+        {"protocol": LABELS[p]} | {name: variance[name] for name in (*COMPONENTS, "reliability")}
+        for p, variance in shown.items()
     )
     plans = pd.DataFrame(
-        {"protocol": LABELS[p], **plan} for p, found in shown.items() for plan in found["decision_study"]
+        {"protocol": LABELS[p], **plan} for p, variance in shown.items() for plan in variance["decision_study"]
     )
     as_it_is = plans[(plans[["items", "seeds", "prompts"]] == 1).all(axis=1)]
     chart = figures.lines(
@@ -265,8 +265,8 @@ def sources_of_variance(data: Data, prompt_error: dict[str, np.ndarray]) -> Part
     )
     below = [
         f"{name} {UNDER[p]} ({value_in_words(value)})"
-        for p, found in shown.items()
-        for name, value in (("model", found["raw_model"]), ("model × benchmark", found["raw_model_benchmark"]))
+        for p, variance in shown.items()
+        for name, value in (("model", variance["raw_model"]), ("model × benchmark", variance["raw_model_benchmark"]))
         if is_known(value) and value < 0
     ]
     if below:
@@ -274,13 +274,13 @@ def sources_of_variance(data: Data, prompt_error: dict[str, np.ndarray]) -> Part
             f" Estimated below zero and set to zero: {', '.join(below)}. Such a component is too small to detect in "
             "this table, or the standard errors are too large."
         )
-    unknown = [UNDER[p] for p, found in shown.items() if not is_known(found["prompt"])]
+    unknown = [UNDER[p] for p, variance in shown.items() if not is_known(variance["prompt"])]
     if unknown:
         explanation += f" The effect of other prompts was not measured {' or '.join(unknown)}."
     section = Section(
         "Where differences between scores come from",
         hint="models, benchmarks, items, seeds, prompts",
-        finding=" ".join(_shares_sentence(p, found) for p, found in shown.items()),
+        finding=" ".join(_shares_sentence(p, variance) for p, variance in shown.items()),
         explanation=explanation,
         figures=[Figure("reliability", "What more benchmarks would buy", chart, wide=True)],
         tables=[
@@ -306,10 +306,10 @@ def sources_of_variance(data: Data, prompt_error: dict[str, np.ndarray]) -> Part
 
 def _components(data: Data, protocol: str, prompt_error: np.ndarray | None) -> Entry:
     seed_error = data.matrix.seed_error(protocol)[:, ~data.matrix.is_corpus]
-    found = variance_components(
+    components = variance_components(
         data.scores[protocol], data.stderr[protocol], seed_error, prompt_error, data.training_error[protocol]
     )
-    undefined = np.isnan(found.model)
+    undefined = np.isnan(components.model)
     few = Reason(
         "Fewer than 3 models have every benchmark, or fewer than two benchmarks differ between them.",
         ReasonCode.TOO_FEW,
@@ -325,24 +325,24 @@ def _components(data: Data, protocol: str, prompt_error: np.ndarray | None) -> E
         "training": Reason(f"{NOT_MEASURED} It {part_of}", NOT_MEASURED.code),
     }
     names = (*COMPONENTS, "reliability", "raw_model", "raw_model_benchmark")
-    parts = {name: known(getattr(found, name), reason if undefined else why.get(name, reason)) for name in names}
+    parts = {name: known(getattr(components, name), reason if undefined else why.get(name, reason)) for name in names}
     plans = [] if undefined else [(n, 1.0, 1.0, 1.0) for n in (1, 2, 4, 8, 16, 32, 64)]
-    plans += [] if undefined else [(found.benchmarks, more, 1.0, 1.0) for more in (0.25, 1.0, 4.0)]
-    plans += [(found.benchmarks, 1.0, more, 1.0) for more in (2.0, 4.0)] if np.isfinite(found.seed) else []
-    plans += [(found.benchmarks, 1.0, 1.0, 2.0)] if np.isfinite(found.prompt) else []
+    plans += [] if undefined else [(components.benchmarks, more, 1.0, 1.0) for more in (0.25, 1.0, 4.0)]
+    plans += [(components.benchmarks, 1.0, more, 1.0) for more in (2.0, 4.0)] if np.isfinite(components.seed) else []
+    plans += [(components.benchmarks, 1.0, 1.0, 2.0)] if np.isfinite(components.prompt) else []
     keys = ("benchmarks", "items", "seeds", "prompts", "reliability")
-    study = [dict(zip(keys, (*plan, reliability_of(found, *plan)), strict=True)) for plan in dict.fromkeys(plans)]
-    return parts | {"benchmarks": found.benchmarks, "decision_study": study}
+    study = [dict(zip(keys, (*plan, reliability_of(components, *plan)), strict=True)) for plan in dict.fromkeys(plans)]
+    return parts | {"benchmarks": components.benchmarks, "decision_study": study}
 
 
-def _shares_sentence(protocol: str, found: Entry) -> str:
+def _shares_sentence(protocol: str, variance: Entry) -> str:
     """The shares of all components that were measured; none where one was estimated below zero: they do not add up."""
-    if min(number(found["raw_model"]), number(found["raw_model_benchmark"])) < 0:
+    if min(number(variance["raw_model"]), number(variance["raw_model_benchmark"])) < 0:
         return (
             f"{UNDER[protocol].capitalize()}, the parts of a benchmark's variance over these models do not add up: one "
             "is estimated below zero."
         )
-    parts = {name: number(found[name]) for name in COMPONENTS if is_known(found[name])}
+    parts = {name: number(variance[name]) for name in COMPONENTS if is_known(variance[name])}
     shares = [f"{percent(part / sum(parts.values()))} {COMPONENTS[name]}" for name, part in parts.items()]
     return f"Of a benchmark's variance over these models {UNDER[protocol]}, {', '.join(shares[:-1])}, and {shares[-1]}."
 

@@ -179,10 +179,10 @@ def aligned_rankings(data: Data, align: tuple[str, str] | None) -> Part:
     for p in PROTOCOLS:
         better = [better_than(signs[p], column, len(data.matrix.models)) for column in range(size)]
         for pair in pairs if shown in pairs else [*pairs, shown]:
-            found = _align(data, p, pair, better[pair[0]], better[pair[1]], shown=pair == shown)
-            if found is None:
+            aligned = _align(data, p, pair, better[pair[0]], better[pair[1]], shown=pair == shown)
+            if aligned is None:
                 continue
-            row, places = found
+            row, places = aligned
             rows.append(row)
             if pair == shown:
                 charts.append(

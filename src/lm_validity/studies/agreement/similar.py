@@ -260,23 +260,23 @@ def size_ratios(size: np.ndarray, signs: PairSigns) -> np.ndarray:
 
 def by_ratio(data: Data, of: Scored) -> dict[str, list[RatioRow] | Missing]:
     """Agreement by distance in size and in compute; missing where fewer than two models with scores have one."""
-    found: dict[str, list[RatioRow] | Missing] = {}
+    by_distance: dict[str, list[RatioRow] | Missing] = {}
     scored, signs = np.isfinite(of.scores).any(axis=1), pair_signs(of.scores)
     for key, size, what in zip(
         ("by_size_ratio", "by_compute_ratio"), data.matrix.sizes(), ("parameters", "pretraining compute"), strict=True
     ):
         if not data.matrix.has(of.protocol):
-            found[key] = Missing(no_scores(of.protocol))
+            by_distance[key] = Missing(no_scores(of.protocol))
         elif np.isfinite(size[scored]).sum() < 2:
             reason = f"Fewer than two of the models compared here have known {what}."
-            found[key] = Missing(Reason(reason, ReasonCode.TOO_FEW))
+            by_distance[key] = Missing(Reason(reason, ReasonCode.TOO_FEW))
         else:
             ratio, present = size_ratios(size, signs), scored[signs.first] & scored[signs.second]
-            found[key] = [
+            by_distance[key] = [
                 among_pairs(of, present & (ratio > low if high is None else ratio <= high), high, low)
                 for low, high in RATIOS
             ]
-    return found
+    return by_distance
 
 
 def by_ratio_in_both(data: Data, tau: Entry) -> Entry:
@@ -289,8 +289,8 @@ def by_ratio_in_both(data: Data, tau: Entry) -> Entry:
         return {key: dict.fromkeys(PROTOCOLS, Missing(no_scores(absent[0]))) for key in keys}
     scores, rng = data.compared_scores, section_generator("noise ceiling of models of similar size", 6)
     ceiling = {p: noise_ceiling(scores[p], measurement_error(data.matrix, p), rng) for p in PROTOCOLS}
-    found = {p: by_ratio(data, Scored(p, scores[p], ceiling[p], data.matrix.families)) for p in PROTOCOLS}
-    return {key: {p: found[p][key] for p in PROTOCOLS} for key in keys}
+    rows = {p: by_ratio(data, Scored(p, scores[p], ceiling[p], data.matrix.families)) for p in PROTOCOLS}
+    return {key: {p: rows[p][key] for p in PROTOCOLS} for key in keys}
 
 
 def among_pairs(of: Scored, pairs: np.ndarray, at_most: float | None = None, at_least: float = 1.0) -> RatioRow:
@@ -491,8 +491,8 @@ def without_noise(data: Data, tau: Entry) -> Part:
     if not shown:
         return Part({})
     parts = [
-        f"{both_intervals(found['mean'], found['interval'], found['interval_clustered'])} {UNDER[p]}"
-        for p, found in shown.items()
+        f"{both_intervals(corrected['mean'], corrected['interval'], corrected['interval_clustered'])} {UNDER[p]}"
+        for p, corrected in shown.items()
     ]
     ceilings = [f"{value_in_words(tau[p]['ceiling'])} {UNDER[p]}" for p in shown]
     finding = Finding(

@@ -169,9 +169,9 @@ def _above_chance(data: Data, protocol: str, figures_of: dict[str, Any]) -> Entr
     """The agreement over the benchmarks on which a model is above chance, of those where that is known; missing where
     there is none without such a model."""
     counts = {
-        place: number(found["models_above_chance"])
-        for place, found in enumerate(figures_of.values())
-        if not isinstance(found, Missing) and is_known(found["models_above_chance"])
+        place: number(alone["models_above_chance"])
+        for place, alone in enumerate(figures_of.values())
+        if not isinstance(alone, Missing) and is_known(alone["models_above_chance"])
     }
     above = [place for place, models in counts.items() if models]
     if len(above) == len(counts):
@@ -353,13 +353,13 @@ def _mean_finding(data: Data, tau: Entry) -> Finding:
     pairs = len(data.tasks) * (len(data.tasks) - 1) // 2
     limits = noise_leaves({p: tau[p]["ceiling"] for p in scored})
     for p in scored:
-        found = tau[p]["above_chance"]
-        if isinstance(found, Missing):
+        above = tau[p]["above_chance"]
+        if isinstance(above, Missing):
             continue
-        on = f"{found['above']} of {count(found['known'], 'benchmark')} with a known chance level"
+        on = f"{above['above']} of {count(above['known'], 'benchmark')} with a known chance level"
         limits += f" A model is above chance on {on} {UNDER[p]}"
-        if is_known(found["mean"]) and is_known(found["ceiling"]):
-            mean, limit = value_in_words(found["mean"]), value_in_words(found["ceiling"])
+        if is_known(above["mean"]) and is_known(above["ceiling"]):
+            mean, limit = value_in_words(above["mean"]), value_in_words(above["ceiling"])
             limits += f"; over these, tau is {mean}, and noise would leave {limit}"
         limits += "."
     return Finding(
@@ -402,7 +402,7 @@ def pairs_of_benchmarks(
         table[f"{label}, corrected"] = [value for *_, value in corrected["by_pair"]]
         corrected_ends = [as_columns(interval) for *_, interval in corrected["by_pair_interval"]]
         for end in ("low", "high"):
-            table[f"{label}, corrected {end}"] = [found[end] for found in corrected_ends]
+            table[f"{label}, corrected {end}"] = [pair_ends[end] for pair_ends in corrected_ends]
         table[f"{label}, Pearson"] = _correlations(data.scores[p])[upper]
     common = {p: data.common_tau[p][upper] for p in PROTOCOLS}
     if not data.whole:
@@ -693,7 +693,7 @@ def perplexity(data: Data) -> Part:
     common_corpora = known_in_all(data.corpora)
     both = {p: perplexity_agreement(common_corpora[p], data.common[p]) for p in PROTOCOLS}
     across, within = (
-        known_in_all({p: getattr(found, name) for p, found in both.items()})
+        known_in_all({p: getattr(of_protocol, name) for p, of_protocol in both.items()})
         for name in ("corpus_benchmark", "corpus_corpus")
     )
     both = {p: replace(both[p], corpus_benchmark=across[p], corpus_corpus=within[p]) for p in PROTOCOLS}
@@ -712,7 +712,7 @@ def perplexity(data: Data) -> Part:
         (float(kendall_tau_matrix(pair_signs(columns))[0, 1]) for columns in twice),
         Reason("Fewer than two models have its perplexity under both protocols, or they are tied.", ReasonCode.TOO_FEW),
     )
-    models = max(found.models for found in taus.values())
+    models = max(of_protocol.models for of_protocol in taus.values())
     in_both = _perplexity_means(data, both, " under both protocols")
     entry = {
         "models": models,
@@ -725,7 +725,9 @@ def perplexity(data: Data) -> Part:
         "before_after": before_after,
         "before_after_interval": before_after_intervals,
     }  # fmt: skip
-    together = {p: np.hstack([found.corpus_corpus, found.corpus_benchmark]) for p, found in taus.items()}
+    together = {
+        p: np.hstack([of_protocol.corpus_corpus, of_protocol.corpus_benchmark]) for p, of_protocol in taus.items()
+    }
     charts = tau_heatmaps(
         by_protocol("perplexity", together), corpora, [*corpora, *tasks], without_diagonal=True, row_height=26
     )
@@ -810,16 +812,16 @@ def _perplexity_intervals(
 def _perplexity_means(data: Data, taus: dict[str, PerplexityAgreement], where: str = "") -> dict[str, ByProtocol]:
     """The three means by protocol."""
     means: dict[str, ByProtocol] = {name: {} for name in COMPARISONS}
-    for p, found in taus.items():
+    for p, of_protocol in taus.items():
         corpora = int(np.isfinite(data.corpora[p]).any(axis=0).sum())
         none = "No perplexity is known." if not corpora else ""
         across = no_scores(p) if not data.matrix.has(p) else f"No corpus and benchmark rank two models{where}."
         within = "There is one perplexity corpus." if corpora == 1 else f"No two corpora rank two models{where}."
-        equal = "too equal" if found.complete_models >= 3 else "too few"
-        average = f"{count(found.complete_models, 'model')} with all corpora and benchmarks: {equal} to compare."
-        means["corpus_benchmark"][p] = known(finite_mean(found.corpus_benchmark), none or across)
-        means["corpus_corpus"][p] = known(mean_over_pairs(found.corpus_corpus), none or within)
-        means["average_average"][p] = known(found.average_average, average)
+        equal = "too equal" if of_protocol.complete_models >= 3 else "too few"
+        average = f"{count(of_protocol.complete_models, 'model')} with all corpora and benchmarks: {equal} to compare."
+        means["corpus_benchmark"][p] = known(finite_mean(of_protocol.corpus_benchmark), none or across)
+        means["corpus_corpus"][p] = known(mean_over_pairs(of_protocol.corpus_corpus), none or within)
+        means["average_average"][p] = known(of_protocol.average_average, average)
     return means
 
 

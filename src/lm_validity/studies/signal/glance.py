@@ -174,8 +174,12 @@ def _steady_answer(data: SignalData, best_first: Sequence[BenchmarkCurves]) -> A
     steady, tested = _tested(data)
     heading, why = _not_tested(data)
     sentence = f"On {steady} of {count(tested, 'benchmark')}, scores rise more steadily than a random walk."
+    if not steady:
+        sentence = f"On none of {count(tested, 'benchmark')} are scores shown to rise more steadily than a random walk."
     if not tested:
-        sentence = f"{'Not known' if data.falling else 'Not measured'}: {heading[0].lower()}{heading[1:]}."
+        sentence = f"Not measured: {heading[0].lower()}{heading[1:]}."
+        if data.falling:
+            sentence = "Not known: scores fall steadily, and nothing says which direction is better."
     shown = best_first[:MOST_BENCHMARKS]
     columns = min(len(shown), 6)
     rows = -(-len(shown) // columns)
@@ -194,9 +198,10 @@ def _steady_answer(data: SignalData, best_first: Sequence[BenchmarkCurves]) -> A
         marks.append(text(left, bottom + 14, short, "lab" if data.steady[name] is True else ""))
         words.append(f"{name}: signal quality {''.join(_quality(benchmark))}, {_mark(data, benchmark)[1]}")
     label = f"Mean score during training, a curve for each benchmark. {'; '.join(words)}."
-    models = count(max(len(benchmark.scored) for benchmark in shown), "model")
+    numbers = {len(benchmark.scored) for benchmark in shown}
+    models = count(max(numbers), "model")
     basis = f"The first {len(shown)} of {len(best_first)}. " if len(best_first) > len(shown) else ""
-    basis += f"Mean of up to {models}. " + (
+    basis += f"Mean of {'up to ' * (len(numbers) > 1)}{models}. " + (
         "Solid: steadier than a random walk (false discovery rate 5%)." if tested else why
     )
     return Answer(STEADY, sentence, svg(WIDTH, 132, label, *marks), basis=basis, link="The curves")
@@ -223,6 +228,10 @@ def _radius(heights: Sequence[float]) -> float:
 
 def _outcome(yes: int, of: int) -> Outcome:
     return "not known" if not yes else "yes" if yes == of else "in part"
+
+
+def _some_of(yes: int, of: int) -> str:
+    return f"**{yes} of {of}** benchmark{'s' * (of != 1)}"
 
 
 def _first_rows(names: Sequence[object]) -> str:
@@ -260,7 +269,7 @@ def _settling(data: SignalData, ranking: Mapping[str, Any]) -> Panel | None:
     marks.append(text(WIDTH - 8, bottom + 27, f"{data.progress.words}; grey: not before the last point", "", "end"))
     label = f"From when on nine of ten pairs of models have their final order, in {data.progress.words}: "
     label += f"{'; '.join(words)}."
-    outcome, said = _outcome(settled, len(entries)), f"**{settled} of {len(entries)}** benchmarks: nearly settled "
+    outcome, said = _outcome(settled, len(entries)), f"{_some_of(settled, len(entries))}: nearly settled "
     said += "before the last common point, noise allowed for."
     if not told:
         outcome, said = "not measured", "**Noise unknown:** equal models may seem to settle late."
@@ -294,7 +303,7 @@ def _lasting(data: SignalData, consistency: Mapping[str, Any]) -> tuple[Panel | 
     label = f"Share of later checkpoints with the early order, and where 95% of coin tosses fall: {'; '.join(words)}."
     picture = svg(WIDTH, bottom + 32, label, *marks)
     pairs = max(len(entry["pairs"]) for entry in known.values())
-    question = "Does an early order last?"
+    question = "Does an early ranking last?"
     (low, high), (later, _) = data.windows.base, data.windows.later
     basis = f"{count(pairs, 'pair')} of equally large models. Order at {low:g} to {high:g} billion tokens, and after "
     basis += f"{later:g}."
@@ -305,10 +314,10 @@ def _lasting(data: SignalData, consistency: Mapping[str, Any]) -> tuple[Panel | 
         said = f"**{shares}** of later checkpoints keep it; not tested against coin tosses."
         panel = Panel(question, said + _first_rows(names), picture, "not measured")
         return panel, Answer(question, "Not tested: nothing was resampled.", picture, basis=basis, link="The orders")
-    sentence = f"On {longer} of {count(len(lasts), 'benchmark')}, an early order lasts longer than coin tosses would."
+    sentence = f"On {longer} of {count(len(lasts), 'benchmark')}, an early ranking lasts longer than coin tosses would."
     if not longer:
         sentence = f"Not known: with {count(pairs, 'pair')} of equally large models, coin tosses can look as stable."
-    said = f"**{longer} of {len(lasts)}** benchmarks keep it longer than coin tosses would (false discovery rate 5%)."
+    said = f"On {_some_of(longer, len(lasts))}, it lasts longer than coin tosses would (false discovery rate 5%)."
     panel = Panel(question, said + _first_rows(names), picture, _outcome(longer, len(lasts)))
     return panel, Answer(question, sentence, picture, basis=basis, link="The orders")
 
@@ -352,8 +361,13 @@ def _above_chance(data: SignalData) -> tuple[Panel | None, Answer | None]:
         panel = Panel(question, f"**Not measured:** {said} Small gaps may be noise.", picture, "not measured")
         return panel, Answer(question, f"Not measured: {said}", picture, basis=basis)
     above = sum(models > 0 for models in counted)
-    said = f"On **{above} of {len(counted)}** benchmarks, at least one model does.{_first_rows(rows)}"
+    said = f"On {_some_of(above, len(counted))}, a model is shown to end above chance.{_first_rows(rows)}"
     panel = Panel(question, said, picture, _outcome(above, len(counted)) if above else "no")
-    sentence = f"On {above} of {count(len(counted), 'benchmark')}, at least one model ends above chance."
+    where = (
+        f"On {above} of {count(len(counted), 'benchmark')}, a model is shown"
+        if above
+        else (f"On none of {count(len(counted), 'benchmark')} is a model shown")
+    )
+    sentence = f"{where} to end above chance."
     basis = "One-sided tests at 5%, adjusted for the number of models (Holm)."
     return panel, Answer(question, sentence, picture, basis=basis, link="Each benchmark")

@@ -61,6 +61,7 @@ def test_a_page_is_short_and_its_pictures_say_their_numbers(tmp_path, world):
     lede, panels, answers = page["lede"], page["panels"], page["answers"]
     assert lede["heading"] and words(lede["sentence"]) <= 18
     assert all(0 < words(answer["sentence"]) <= 18 for answer in answers) and len(panels) <= 3
+    assert all(re.search(r"\w\.$", answer["sentence"]) for answer in answers)
     assert len([answer for answer in answers if answer["question"] == "Do scores rise steadily in training?"]) == 1
     pictures = [page["picture"]["svg"], *(each["svg"] for each in (*panels, *answers))]
     labels = [label for picture in pictures for label in re.findall(r'<svg[^>]*aria-label="([^"]*)"', picture)]
@@ -73,8 +74,11 @@ def test_a_page_is_short_and_its_pictures_say_their_numbers(tmp_path, world):
         assert f"{int(steady.sum())} of {steady.notna().sum()} " in answers[0]["sentence"]
     else:
         assert not re.search(r"\d", lede["heading"])
-    marks = page["picture"]["svg"].count('class="mk y"')
-    assert marks == steady.sum()
+    assert page["picture"]["svg"].count('class="mk y"') == steady.sum()
+    shown = re.findall(r"signal quality <b>([^<]*)</b>(?: \(95%: (.*?) to (.*?)\))?", page["picture"]["svg"])
+    quality = rows[rows["quantity"] == "signal_quality_mean"][["value", "low", "high"]].astype(float)
+    expected = quality.apply(lambda row: tuple("" if np.isnan(each) else f"{each:.2f}" for each in row), axis=1)
+    assert sorted(shown) == sorted((value or "unknown", low, high) for value, low, high in expected)
 
 
 def test_answers_that_need_no_more_data_are_given_and_others_say_what_is_missing(tmp_path):

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from tests.browser.checks import assert_accessible
 
 from lm_validity.pages.page import Page, write_page
 from lm_validity.site.cards.values import CardSources
@@ -79,3 +80,9 @@ def test_the_table_sorts_by_keyboard_and_leads_to_cards(browser, site, width):
     browser.find_element("css selector", "a.brand").click()
     WebDriverWait(browser, 30).until(lambda page: page.find_elements("css selector", "table.m"))
     assert [entry for entry in browser.get_log("browser") if entry["level"] in ("SEVERE", "WARNING")] == []
+
+
+@pytest.mark.parametrize(("width", "theme"), [(1280, "light"), (390, "dark")])
+def test_axe_finds_nothing_on_the_first_page_and_a_card(driver, site, width, theme):
+    for page in (site, site.parent / "cards" / NAMES[0] / "index.html"):
+        assert_accessible(driver, page, width, theme)

@@ -206,7 +206,7 @@ class Column:
             for at, words in self.ticks
             if words
         ]
-        return svg(self.width, 13, "", *marks).replace('role="img" aria-label=""', 'aria-hidden="true"')
+        return svg(self.width, 13, "", *marks).replace(Markup('role="img" aria-label=""'), Markup('aria-hidden="true"'))
 
 
 def _anchor(x: float, width: float) -> str:

@@ -67,7 +67,7 @@ def test_a_date_that_is_none_is_refused_with_its_row(sheet, value):
 @pytest.mark.parametrize(
     ("text", "change", "word"),
     [
-        ("family=nwe", ("", ""), "new"),  # its hint
+        ("family=newr", ("", ""), "new"),  # its hint
         ("released>=2030-01", ("", ""), "no model"),
         ("released>=2020-01", ("", ""), "every model"),
         ("tried", ("", ""), "'tried'"),
@@ -95,7 +95,7 @@ def test_the_groups_of_a_configuration_are_checked_before_the_run(sheet, tmp_pat
     run = load("merged", "family=new")
     assert reports_of("agreement", run.configuration) == ("agreement", "factors", "readiness")
     for groups, problem in [
-        (["merged", "family=nwe"], "family=nwe"),
+        (["merged", "family=newr"], "family=newr"),
         (["merged", "released>=2030"], "2030"),
         ([], "merged"),
     ]:

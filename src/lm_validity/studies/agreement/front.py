@@ -83,7 +83,7 @@ def above_the_folds(
     p = protocols[0]
     if len(protocols) == 2 and not few and is_known(change.change):
         means = {DIRECT: change.before, TRAINED: change.after}
-        scores = {one: data.common[one][data.models_in_both] for one in means}
+        scores = {protocol: data.common[protocol][data.models_in_both] for protocol in means}
         lede, picture = _change_lede(change), _carpets(data, scores, means, columns, data.models_in_both)
         panels = [_for_whom(change), _by_size(improvement["by_size_ratio"]), _every_pair(data, columns, protocols)]
         answers = [_change_answer(data, change, columns, lede)]
@@ -534,7 +534,7 @@ def _apart(by_name: dict[str, Any], protocol: str) -> Answer | None:
     yes = [name for name, (_, ends) in shares.items() if is_known(ends) and ends[0] >= rule.separated]
     no = [name for name, (_, ends) in shares.items() if is_known(ends) and ends[1] < rule.not_separated]
     pairs, under = (
-        "similar models" if similar else "pairs of models",
+        "similar models" if similar else "model pairs",
         f"{rule.not_separated:.0%}".replace("50%", "half"),
     )
     rest = len(shares) - len(yes) - len(no)

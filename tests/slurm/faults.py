@@ -61,7 +61,7 @@ class Row(NamedTuple):
 
 
 def describe_faults(found: list[Row]) -> str:
-    """The table, for a terminal and for docs/how_to/cluster.md."""
+    """The table, for a terminal; docs/how_to/cluster.md says what each fault needs."""
     head = ("fault", "survived", "finished before", "computed again", "lost", "epochs again")
     rows = [head, *(tuple(str(field) for field in row) for row in found)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(head))]

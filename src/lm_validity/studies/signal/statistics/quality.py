@@ -468,7 +468,7 @@ def signal_to_noise_interval(
     degrees of freedom per model, so that the noise is poorly known, and estimated too low on average; ratio / ratio*
     undoes that. The range of equal models is not 0 but grows with their number: where the ratio is below twice the
     95th percentile of that of equal models, the lower end is 0. Coverage in simulations (400 a row, 2 to 16 models):
-    see docs/reference/statistics.md. Fails for residuals that are not independent, and does not speak for other models.
+    see docs/reference/signal.md. Fails for residuals that are not independent, and does not speak for other models.
 
     With `training` (see `signal_to_noise`) the interval is for other trainings of these models: s_j is its standard
     deviation with its degrees of freedom, and since another training moves all of a model's last checkpoints together,

@@ -77,15 +77,16 @@ def made_on_this_source(output: Path) -> bool:
 def page_table(found: dict[str, list[dict] | None]) -> str:
     """The records of each measurement as a table in Markdown, and where they come from."""
     records = [record for each in found.values() for record in each or []]
-    lines = ["| work | baseline | times faster | range | target | largest difference |", "|---|---|---|---|---|---|"]
+    names = ("work", "baseline", "times faster", "range", "target", "largest difference", "measured")
+    lines = [f"| {' | '.join(names)} |", "|---" * len(names) + "|"]
     for record in records:
         target = "–" if record["target"] is None else f"{record['target']:g}"
         agreement = "–" if record["agreement"] is None else f"{record['agreement']:.2g}"
         interval = f"{record['ratio_low']:.2f} to {record['ratio_high']:.2f}"
         ratio = f"**{record['ratio']:.2f}**"
-        lines.append(f"| {record['name']} | {record['baseline']} | {ratio} | {interval} | {target} | {agreement} |")
-    lines += ["", *(f"- {record['name']}, {record['baseline']}: {record['detail']}." for record in records), ""]
-    return "\n".join([*lines, *origins(found)]) + "\n"
+        words = (record["name"], record["baseline"], ratio, interval, target, agreement, record["detail"])
+        lines.append(f"| {' | '.join(map(str, words))} |")
+    return "\n".join([*lines, "", *origins(found)]) + "\n"
 
 
 def origins(found: dict[str, list[dict] | None]) -> list[str]:

@@ -60,7 +60,6 @@ def test_the_gap_of_a_world_is_found_and_none_where_there_is_none(tmp_path, form
     rows = pd.read_parquet(tmp_path / "results" / "world" / "reports" / "readiness" / "results.parquet")
     change = rows[(rows["quantity"] == "readiness_change") & rows["subject"].isna()].iloc[0]
     direct = rows[(rows["quantity"] == "lead") & rows["subject"].isna() & (rows["protocol"] == "direct")].iloc[0]
-    print(change[["value", "low", "high", "n"]].tolist(), direct[["value", "low", "high"]].tolist())
     assert change["n"] == 16
     if formats == "families":
         assert direct["low"] > 0

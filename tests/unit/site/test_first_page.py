@@ -11,8 +11,9 @@ import pytest
 from lm_validity.config.sections import Reports
 from lm_validity.pages.page import Answer, Page, page_document, write_page
 from lm_validity.pages.svg import decimal, svg
+from lm_validity.site.cards.panels import steady_cell
 from lm_validity.site.cards.values import CardSources, measured
-from lm_validity.site.cards.verdict import NOT_KNOWN, YES, make_verdict
+from lm_validity.site.cards.verdict import NOT_KNOWN, YES, Mark, make_verdict
 from lm_validity.site.cards.write import make_card
 from lm_validity.site.first_page import benchmark_table, build_site, chosen_answers
 from lm_validity.studies.agreement.report import report_agreement
@@ -194,10 +195,13 @@ def test_sizes_of_an_axis_do_not_overlap(tmp_path, sizes):
 
 @pytest.mark.parametrize(("starts", "drawn"), [((0, 1), 3), ((0, 10), 2)])
 def test_models_whose_training_has_nothing_in_common_have_no_mean(tmp_path, starts, drawn):
-    """Each has its curve."""
-    panels = {panel.question: str(panel.svg) for panel in make_card(in_training(tmp_path, (1, 2), starts), "a").panels}
+    """Each has its curve on the card, and the table its answer."""
+    sources = in_training(tmp_path, (1, 2), starts)
+    panels = {panel.question: str(panel.svg) for panel in make_card(sources, "a").panels}
     curves = re.findall(r'<polyline points="([^"]*)"', panels["Do scores rise steadily in training?"])
     assert len([curve for curve in curves if curve]) == drawn
+    cell = steady_cell(sources, "a", {}, Mark(YES, "steady"))
+    assert cell.mark == Mark(YES, "steady") and bool(cell.picture) == (drawn == 3)
 
 
 def test_more_than_40_benchmarks_stand_in_groups(tmp_path):

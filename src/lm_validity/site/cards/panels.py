@@ -26,7 +26,7 @@ from lm_validity.pages.svg import (
     whisker,
 )
 from lm_validity.site.cards.values import CardSources, Value, tokens_words
-from lm_validity.site.cards.verdict import PARTLY, YES, Mark, Verdict
+from lm_validity.site.cards.verdict import NOT_MEASURED, PARTLY, YES, Mark, Verdict
 from lm_validity.words import scale_of
 
 KINDS = {"direct": "d", "train_before_test": "t"}  # protocol -> class of its marks
@@ -484,7 +484,8 @@ def gap_cell(values: Values, most: float, width: int = 62) -> Cell:
 
 
 def steady_cell(sources: CardSources, benchmark: str, values: Values, mark: Mark, width: int = 76) -> Cell:
-    """The mean score of the models in training; dashed where it is not shown to rise steadily."""
+    """The mean score of the models in training; dashed where it is not shown to rise steadily. The answer alone where
+    their training has nothing in common."""
     frame = sources.curves[sources.curves["benchmark"] == benchmark]
     quality = known(values, "signal_quality")
     if frame.empty:
@@ -492,7 +493,7 @@ def steady_cell(sources: CardSources, benchmark: str, values: Values, mark: Mark
     sort = quality.number if quality else None
     at, mean = mean_curve(frame)
     if len(at) < 2:
-        return Cell(sort, words="no common points")
+        return Cell(sort, words="no common points") if mark.outcome == NOT_MEASURED else Cell(sort, mark=mark)
     chance = known(values, "chance")
     drawn = [*mean, *([chance.number] if chance else [])]
     across, up = Axis(at[0], at[-1], 2, width - 2), Axis(min(drawn), max(drawn), 26, 3)

@@ -136,6 +136,7 @@ COLLECTIONS = (
             " --scores 'eval/downstream/*' --output site",
         ),
         "eval_downstream_hellaswag_val_rc_5shot_len_norm-90596898",
+        (900, 565),
     ),
 )
 INTRODUCTION = (

@@ -16,6 +16,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
 from lm_validity.config.generate import renew
@@ -105,25 +106,26 @@ def _cells(ranks: list[list[float | None]], x: float, y: float, width: float, he
     return drawn
 
 
-def screenshots(site: Path, *, check: bool) -> int:
-    """Take the pictures of pages that have changed; with `check`, 1 where one has."""
-    remembered = IMAGES / "pages.json"
+def screenshots(site: Path, shots: Mapping[str, tuple[str, int]], folder: Path, *, check: bool) -> int:
+    """Take the pictures (name: page of the site, height in pixels) of pages that have changed; with `check`, 1 where
+    one has. `pages.json` of the folder of pictures remembers the pages."""
+    remembered = folder / "pages.json"
     before = read_json(remembered) if remembered.is_file() else {}
-    now = {name: hashlib.sha256((site / path).read_bytes()).hexdigest() for name, (path, _) in SHOTS.items()}
-    stale = [name for name in SHOTS if before.get(name) != now[name] or not (IMAGES / f"{name}.png").is_file()]
+    now = {name: hashlib.sha256((site / path).read_bytes()).hexdigest() for name, (path, _) in shots.items()}
+    stale = [name for name in shots if before.get(name) != now[name] or not (folder / f"{name}.png").is_file()]
     if check or not stale:
-        print(*(f"{IMAGES / name}.png: not up to date" for name in stale), sep="\n" if stale else "", end="")
+        print(*(f"{folder / name}.png: not up to date" for name in stale), sep="\n", end="\n" if stale else "")
         return int(bool(stale))
     browser = shutil.which("chromium") or shutil.which("google-chrome")
     if browser is None:
-        print("no chromium: docs/images has old screenshots")
+        print(f"no chromium: {folder} has old screenshots")
         return 1
     for name in stale:
-        path, height = SHOTS[name]
-        shot = (f"--screenshot={IMAGES / name}.png", f"--window-size=1280,{height}", "--hide-scrollbars")
+        path, height = shots[name]
+        shot = (f"--screenshot={folder / name}.png", f"--window-size=1280,{height}", "--hide-scrollbars")
         subprocess.run([browser, "--headless", "--no-sandbox", "--disable-gpu", *shot, (site / path).as_uri()],
                        check=True, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)  # fmt: skip
-    remembered.write_text(json.dumps(now, indent=1) + "\n", encoding="utf-8")
+    remembered.write_text(json.dumps(before | now, indent=1) + "\n", encoding="utf-8")
     return 0
 
 
@@ -137,4 +139,4 @@ if __name__ == "__main__":
         site = make_site(Path(sys.argv[1]), Path(work))
         texts = {FOLDER / f"{name}.md": page(site / "cards" / name / "card.md") for name in BENCHMARKS}
         stale = renew({**texts, IMAGES / "hero.svg": hero(site / "agreement")}.items())
-        sys.exit(screenshots(site, check="--check" in sys.argv) or stale)
+        sys.exit(screenshots(site, SHOTS, IMAGES, check="--check" in sys.argv) or stale)

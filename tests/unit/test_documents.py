@@ -3,6 +3,7 @@
 Links within docs/ are checked by `make lint`, which builds the site.
 """
 
+import json
 import re
 import subprocess
 import sys
@@ -22,6 +23,19 @@ def test_reference_pages_are_up_to_date():
     command = [sys.executable, ROOT / "docs" / "generate_reference.py", "--check"]
     found = subprocess.run(command, capture_output=True, text=True)
     assert found.returncode == 0, found.stdout + found.stderr
+
+
+def test_the_gallery_is_light_and_says_what_was_found(monkeypatch):
+    """Rewrite it with: python docs/generate_gallery.py REAL_DATA"""
+    monkeypatch.syspath_prepend(ROOT / "docs")
+    import generate_gallery as gallery
+
+    found = json.loads(gallery.FINDINGS.read_text(encoding="utf-8"))
+    assert gallery.PAGE.read_text(encoding="utf-8") == gallery.page(found)
+    assert all(len(found[each.name]["answers"]) == 3 for each in gallery.COLLECTIONS)
+    shown = re.findall(r"\]\((\S+\.png)\)", gallery.page(found))
+    sizes = [(gallery.FOLDER / picture).stat().st_size for picture in shown]
+    assert len(shown) == 2 * len(gallery.COLLECTIONS) and max(sizes) < 200_000 and sum(sizes) < 2_000_000
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -224,5 +224,7 @@ def _png(colours: np.ndarray) -> str:
 
 
 def shortened(words: str, most: int) -> str:
-    """At most `most` characters of a name, the rest as an ellipsis."""
+    """At most `most` characters of a name, the rest as an ellipsis; the folders that it lies in go first."""
+    if len(words) > most:
+        words = words.rstrip("/").rpartition("/")[2]
     return words if len(words) <= most else words[: most - 1] + "…"

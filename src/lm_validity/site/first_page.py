@@ -336,7 +336,8 @@ def _columns(sources: CardSources, cards: Sequence[Card]) -> list[Column]:
     trained = any("train_before_test" in drawn_taus(card.values, "tau") for card in cards)
     low = lowest_tau(values, ("tau.direct", "tau.train_before_test"))
     low_similar = lowest_tau(values, ("tau_within_2.direct",))
-    wide = 200 if trained else 150
+    similar = 150 if sources.curves.empty else 110  # beside what curves say there is less room
+    wide = 200 if trained else similar
     gap = max((value.number for card in cards for key in ("direct", "train_before_test") if in_points(card.values)
                and (value := card.value(f"smallest_difference.{key}")) is not None), default=1.0)  # fmt: skip
     sizes = any(
@@ -359,8 +360,8 @@ def _columns(sources: CardSources, cards: Sequence[Card]) -> list[Column]:
                lambda card: tau_cell(card.values, "tau", mark(card, "ranks"), low, wide), wide,
                Axis(low, 1, 5, wide - 5), tau_ticks(low), kind),
         Column("similar", "And models of similar size?", "agreement, at most 2× apart", "…of similar size?",
-               lambda card: tau_cell(card.values, "tau_within_2", mark(card, "ranks similar"), low_similar, 150), 150,
-               Axis(low_similar, 1, 5, 145), tau_ticks(low_similar), kind),
+               lambda card: tau_cell(card.values, "tau_within_2", mark(card, "ranks similar"), low_similar, similar),
+               similar, Axis(low_similar, 1, 5, similar - 5), tau_ticks(low_similar), kind),
         Column("apart", "Does it tell similar models apart?" if sizes else "Does it tell models apart?", pairs,
                "Tells apart?", lambda card: apart_cell(card.values, mark(card, "apart")), 112, Axis(0, 1, 5, 107),
                [(0, "0%"), (0.5, "50%"), (0.8, "80%"), (1, "")]),

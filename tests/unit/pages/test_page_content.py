@@ -25,7 +25,7 @@ from lm_validity.pages.page import (
     write_html,
     write_page,
 )
-from lm_validity.pages.svg import dot, line, named_rows, round_values, svg, written_points
+from lm_validity.pages.svg import dot, line, named_rows, round_values, shortened, svg, written_points
 from lm_validity.summaries import Missing
 
 NAMES = [f"a benchmark of number {number}" for number in range(65)]
@@ -248,3 +248,11 @@ def test_a_panel_of_rows_holds_values_and_intervals_beyond_its_axis():
     drawn = named_rows("two rows", [("a", 0.4, (0.1, 0.9)), ("b", 2.0, None)], (0.0, 1.0), ("0", "1"), dashed=0.5)
     places = [float(x) for x in re.findall(r'<circle cx="([0-9.]+)"', drawn)]
     assert places == [156.0, 348.0] and len(re.findall(r'class="k w"', drawn)) == 1  # from 108 to 348 pixels
+
+
+@pytest.mark.parametrize(
+    ("name", "most", "short"),
+    [("piqa", 4, "piqa"), ("winogrande", 6, "winog…"), ("eval/downstream/piqa", 8, "piqa"), ("a/b", 3, "a/b")],
+)
+def test_a_long_name_loses_its_folders_first(name, most, short):
+    assert shortened(name, most) == short

@@ -11,8 +11,9 @@ import pytest
 from lm_validity.config.sections import Reports
 from lm_validity.pages.page import Answer, Page, page_document, write_page
 from lm_validity.pages.svg import decimal, svg
+from lm_validity.site.cards.panels import steady_cell
 from lm_validity.site.cards.values import CardSources, measured
-from lm_validity.site.cards.verdict import NOT_KNOWN, YES, make_verdict
+from lm_validity.site.cards.verdict import NOT_KNOWN, YES, Mark, make_verdict
 from lm_validity.site.cards.write import make_card
 from lm_validity.site.first_page import benchmark_table, build_site, chosen_answers
 from lm_validity.studies.agreement.report import report_agreement
@@ -148,23 +149,59 @@ def test_pages_are_light_and_begin_with_a_picture(made, page):
     assert any("95%" in label for label in read.labels)
 
 
+def assert_apart(panel) -> None:
+    """The labels by the letters' room: 6 pixels a letter of 11.5 pixels, the line 12 high."""
+    boxes = []
+    for x, y, anchor, words in re.findall(
+        r'<text x="([\d.-]+)" y="([\d.-]+)" class="[^"]*" text-anchor="(\w+)">([^<]*)<', str(panel.svg)
+    ):
+        width = 6 * len(words)
+        left = float(x) - {"start": 0, "middle": width / 2, "end": width}[anchor]
+        if words:
+            boxes.append((left, left + width, float(y), words))
+    for place, (left, right, y, words) in enumerate(boxes):
+        assert left >= -8 and right <= 368, (panel.question, words)
+        for left_too, right_too, y_too, other in boxes[:place]:
+            apart = right <= left_too or right_too <= left or abs(y - y_too) >= 10
+            assert apart, (panel.question, words, other)
+
+
 def test_labels_of_a_panel_do_not_overlap(made):
-    """By the letters' room: 6 pixels a letter of 11.5 pixels, the line 12 high."""
     for name in BENCHMARKS:
         for panel in make_card(made[1], name).panels:
-            boxes = []
-            for x, y, anchor, words in re.findall(
-                r'<text x="([\d.-]+)" y="([\d.-]+)" class="[^"]*" text-anchor="(\w+)">([^<]*)<', str(panel.svg)
-            ):
-                width = 6 * len(words)
-                left = float(x) - {"start": 0, "middle": width / 2, "end": width}[anchor]
-                if words:
-                    boxes.append((left, left + width, float(y), words))
-            for place, (left, right, y, words) in enumerate(boxes):
-                assert left >= -8 and right <= 368, (panel.question, words)
-                for left_too, right_too, y_too, other in boxes[:place]:
-                    apart = right <= left_too or right_too <= left or abs(y - y_too) >= 10
-                    assert apart, (panel.question, words, other)
+            assert_apart(panel)
+
+
+def in_training(folder, sizes: tuple[float, float], starts: tuple[float, float]) -> CardSources:
+    """Two models of `sizes` on one benchmark `a`, each at three checkpoints from its start on."""
+    rows = [(f"m{place}", step, start + step, 0.3 + step / 10)
+            for place, start in enumerate(starts) for step in range(3)]  # fmt: skip
+    frame = pd.DataFrame(rows, columns=["model", "iteration", "tokens_b", "value"])
+    frame = frame.assign(benchmark="a", protocol="direct", split="test", metric="acc", selected=True)
+    frame["checkpoint"] = "step" + frame["iteration"].astype(str)
+    write_table(frame, SCORES, folder / "scores.parquet")
+    pd.DataFrame({"model": ["m0", "m1"], "parameters_b": sizes}).to_csv(folder / "m.csv", index=False)
+    (folder / "b.csv").write_text("benchmark,metric\na,acc\n")
+    return CardSources(folder / "scores.parquet", folder / "b.csv", [], folder / "m.csv")
+
+
+@pytest.mark.parametrize("sizes", [(0.07, 70.0), (0.19, 3.0), (0.0001, 1000.0), (1.0, 64.0)])
+def test_sizes_of_an_axis_do_not_overlap(tmp_path, sizes):
+    panels = make_card(in_training(tmp_path, sizes, (0, 0)), "a").panels
+    for panel in panels:
+        assert_apart(panel)
+    assert "parameters" in str(panels[0].svg)
+
+
+@pytest.mark.parametrize(("starts", "drawn"), [((0, 1), 3), ((0, 10), 2)])
+def test_models_whose_training_has_nothing_in_common_have_no_mean(tmp_path, starts, drawn):
+    """Each has its curve on the card, and the table its answer."""
+    sources = in_training(tmp_path, (1, 2), starts)
+    panels = {panel.question: str(panel.svg) for panel in make_card(sources, "a").panels}
+    curves = re.findall(r'<polyline points="([^"]*)"', panels["Do scores rise steadily in training?"])
+    assert len([curve for curve in curves if curve]) == drawn
+    cell = steady_cell(sources, "a", {}, Mark(YES, "steady"))
+    assert cell.mark == Mark(YES, "steady") and bool(cell.picture) == (drawn == 3)
 
 
 def test_more_than_40_benchmarks_stand_in_groups(tmp_path):

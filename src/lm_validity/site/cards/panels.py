@@ -26,7 +26,7 @@ from lm_validity.pages.svg import (
     whisker,
 )
 from lm_validity.site.cards.values import CardSources, Value, tokens_words
-from lm_validity.site.cards.verdict import PARTLY, YES, Mark, Verdict
+from lm_validity.site.cards.verdict import NOT_MEASURED, PARTLY, YES, Mark, Verdict
 from lm_validity.words import scale_of
 
 KINDS = {"direct": "d", "train_before_test": "t"}  # protocol -> class of its marks
@@ -260,12 +260,15 @@ def _scores_panel(sources: CardSources, benchmark: str, values: Values) -> Panel
 
 
 def _size_ticks(across: Axis, least: float, most: float) -> list[Markup]:
-    """Powers of ten of parameters."""
+    """Powers of ten of parameters, as many as have room for their words."""
     powers = range(math.ceil(math.log10(least) - 0.05), math.floor(math.log10(most) + 0.05) + 1)
+    powers = powers[
+        :: math.ceil(165 * (across.high - across.low) / (across.end - across.start))
+    ]  # "100 million parameters"
     marks = []
     for place, power in enumerate(powers):
         factor, unit = scale_of(10.0**power)
-        words = f"{10.0**power * factor:g} {unit if len(powers) < 4 else unit[0].upper()}"
+        words = f"{10.0**power * factor:g} {unit}"
         anchor = "start" if across(power) < 60 else "end" if across(power) > WIDTH - 60 else "middle"
         marks.append(text(across(power), 124, words + (" parameters" if place == 0 else ""), "", anchor))
     if not powers:
@@ -336,7 +339,8 @@ def _gap_panel(sources: CardSources, benchmark: str, values: Values) -> Panel | 
 
 
 def mean_curve(frame: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
-    """The models' mean where all have scores, read between their checkpoints: positions and values."""
+    """The models' mean where all have scores, read between their checkpoints: positions and values. Empty where they
+    have no stretch of training in common."""
     curves = [rows.sort_values("at") for _, rows in frame.groupby("model")]
     start, end = max(rows["at"].min() for rows in curves), min(rows["at"].max() for rows in curves)
     at = np.unique(np.concatenate([rows["at"].to_numpy() for rows in curves]))
@@ -382,7 +386,10 @@ def _training_panel(sources: CardSources, benchmark: str, values: Values, verdic
     end = tokens_words(last) if in_tokens else f"{last:,.0f} steps"
     marks += [text(34, 121, "0"), text(WIDTH - 8, 121, end, "", "end")]
     number = frame["model"].nunique()
-    label = f"Scores of {number} models in training; their mean goes from {decimal(mean[0])} to {decimal(mean[-1])}. "
+    told = (
+        f"their mean goes from {decimal(mean[0])} to {decimal(mean[-1])}" if len(mean) else "they have no common points"
+    )
+    label = f"Scores of {number} models in training; {told}. "
     label += f"Signal quality {said(quality)}." if quality else ""
     words = f"**Signal quality {decimal(quality.number)}**{in_brackets(between(quality))}; " if quality else ""
     words += f"{number} models"
@@ -477,7 +484,8 @@ def gap_cell(values: Values, most: float, width: int = 62) -> Cell:
 
 
 def steady_cell(sources: CardSources, benchmark: str, values: Values, mark: Mark, width: int = 76) -> Cell:
-    """The mean score of the models in training; dashed where it is not shown to rise steadily."""
+    """The mean score of the models in training; dashed where it is not shown to rise steadily. The answer alone where
+    their training has nothing in common."""
     frame = sources.curves[sources.curves["benchmark"] == benchmark]
     quality = known(values, "signal_quality")
     if frame.empty:
@@ -485,7 +493,7 @@ def steady_cell(sources: CardSources, benchmark: str, values: Values, mark: Mark
     sort = quality.number if quality else None
     at, mean = mean_curve(frame)
     if len(at) < 2:
-        return Cell(sort, words="no common points")
+        return Cell(sort, words="no common points") if mark.outcome == NOT_MEASURED else Cell(sort, mark=mark)
     chance = known(values, "chance")
     drawn = [*mean, *([chance.number] if chance else [])]
     across, up = Axis(at[0], at[-1], 2, width - 2), Axis(min(drawn), max(drawn), 26, 3)

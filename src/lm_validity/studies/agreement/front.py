@@ -84,6 +84,7 @@ def above_the_folds(
     if len(protocols) == 2 and not few and is_known(change.change):
         means = {DIRECT: change.before, TRAINED: change.after}
         scores = {protocol: data.common[protocol][data.models_in_both] for protocol in means}
+        columns = [column for column in columns if data.in_both[:, column].any()]
         lede, picture = _change_lede(change), _carpets(data, scores, means, columns, data.models_in_both)
         panels = [_for_whom(change), _by_size(improvement["by_size_ratio"]), _every_pair(data, columns, protocols)]
         answers = [_change_answer(data, change, columns, lede)]

@@ -180,7 +180,12 @@ def report_readiness(
         picture=Picture(
             _slopes(summaries[0], MOST_DRAWN, 1180, "w640") + _slopes(summaries[0], 4, 340, "n640"),
             "The group's lead at equal compute, in points: direct on the left, train before test on the right. "
-            f"Vertical lines: 95% intervals over families. Of many benchmarks, the {MOST_DRAWN - 1} that change most.",
+            "Vertical lines: 95% intervals over families."
+            + (
+                f" Drawn are the {MOST_DRAWN - 1} benchmarks that change most."
+                if len(summaries[0].shown) > MOST_DRAWN
+                else ""
+            ),
         ),
         panels=[part.panel for part in parts if part.panel],
         # an estimate without an interval is no answer
@@ -396,16 +401,22 @@ def _slopes(summary: GroupSummary, most: int, whole: int, kind: str = "") -> Mar
     most."""
     first, *rest = summary.shown
     shown = [first, *sorted(rest, key=lambda one: -abs(np.nan_to_num(number(one[1].change.value))))[: most - 1]]
-    width, top, bottom = min(whole / len(shown), 200), 34, 34 + min(whole / 4, 180)
+    first_left = 34
+    width, top, bottom = min((whole - first_left) / len(shown), 260), 34, 34 + min(whole / 4, 180)
     ends = [0.0]
     for fit in (fit for _, gap in shown for fit in gap.lead.values()):
         ends += [number(fit.value), *(fit.interval if not isinstance(fit.interval, Missing) else ())]
     low, high = np.nanmin(ends), np.nanmax(ends)
     axis = svg.Axis(low - 0.01, high + 0.01, bottom, top)
-    marks, said = [svg.line(0, axis(0.0), whole, axis(0.0), "ax")], []
+    step = next(step for step in (0.05, 0.1, 0.2, 0.5, 1.0) if (high - low) / step <= 6 or step == 1.0)
+    marks, said, right_end = [], [], first_left + width * len(shown)
+    for level in np.arange(np.ceil(low / step), np.floor(high / step) + 1) * step:
+        marks.append(svg.line(first_left, axis(level), right_end, axis(level), "g" if abs(level) > 1e-9 else "ax"))
+        marks.append(svg.text(first_left - 6, axis(level) + 4, svg.points(level, sign=abs(level) > 1e-9), "", "end"))
     for place, (name, gap) in enumerate(shown):
-        left, right = width * (place + 0.3), width * (place + 0.7)
-        marks.append(svg.text(width * (place + 0.5), 14, svg.shortened(name, int(width / 6.5)), "lab", "middle"))
+        middle = first_left + width * (place + 0.5)
+        left, right = middle - 0.2 * width, middle + 0.2 * width
+        marks.append(svg.text(middle, 14, svg.shortened(name, int(width / 6.5)), "lab", "middle"))
         points = {x: gap.lead[protocol] for x, protocol in ((left, DIRECT), (right, TRAINED))}
         values = [number(fit.value) for fit in points.values()]
         if np.isfinite(values).all():
@@ -416,26 +427,45 @@ def _slopes(summary: GroupSummary, most: int, whole: int, kind: str = "") -> Mar
             if is_known(fit.value):
                 marks.append(svg.dot(x, axis(fit.value), mark))
         words = " → ".join(svg.points(value) for value in values)
-        marks.append(svg.text(width * (place + 0.5), bottom + 18, words, "num", "middle"))
+        marks.append(svg.text(middle, bottom + 18, words, "num", "middle"))
         said.append(f"{name} {words}, {_of_the_change(gap)}")
-    return svg.svg(whole, bottom + 28, f"Lead in points, direct and after: {'; '.join(said)}.", *marks, kind=kind)
+    return svg.svg(
+        max(right_end, min(whole, 380)),
+        bottom + 28,
+        f"Lead in points, direct and after: {'; '.join(said)}.",
+        *marks,
+        kind=kind,
+    )
 
 
 def _scatter(compute: np.ndarray, direct: np.ndarray, after: np.ndarray, side: np.ndarray) -> Markup:
     """Scores against compute, direct beside after; filled dots are the group."""
     log = np.log10(compute)
     known_scores = np.concatenate([direct, after])
-    y = svg.Axis(float(np.nanmin(known_scores)), float(np.nanmax(known_scores)), 150, 24)
+    low, high = float(np.nanmin(known_scores)), float(np.nanmax(known_scores))
+    y = svg.Axis(min(low, 0.0) if low < 0.2 else low, high, 122, 26)
+    step = 0.2 if high - y.low > 0.3 else 0.1 if high - y.low > 0.12 else 0.02
+    levels = np.arange(np.ceil(y.low / step - 1e-9), np.floor(high / step + 1e-9) + 1) * step
+    powers = [power for power in range(int(np.floor(log.min())), int(np.ceil(log.max())) + 1)]
     marks = []
-    for start, words, scores, kind in ((0, "direct", direct, "d"), (170, "train before test", after, "t")):
-        x = svg.Axis(log.min(), log.max(), start + 8, start + 146)
-        marks += [svg.text(start + 8, 12, words, kind), svg.line(start + 4, 154, start + 150, 154, "ax")]
+    for start, words, scores, kind in ((30, "direct", direct, "d"), (220, "train before test", after, "t")):
+        x = svg.Axis(log.min(), log.max(), start + 6, start + 144)
+        marks.append(svg.text(start, 12, words, kind))
+        for level in levels:
+            marks.append(svg.line(start, y(level), start + 150, y(level), "g"))
+            marks.append(
+                svg.text(start - 5, y(level) + 4, svg.decimal(float(level), 1 if step >= 0.1 else 2), "", "end")
+            )
+        for power in powers:
+            if log.min() <= power <= log.max():
+                marks.append(svg.text(x(power), 138, f"1e{power}", "", "middle"))
         for place in np.flatnonzero(np.isfinite(scores)):
             mark = ("k", 3.2) if side[place] else ("s hollow", 2.6)
             marks.append(svg.dot(x(log[place]), y(scores[place]), *mark))
+    marks.append(svg.text(370, 156, "pretraining compute, floating-point operations", "", "end"))
     ends = f"10^{log.min():.0f} to 10^{log.max():.0f} FLOP"
     label = f"Scores of {len(log)} models against compute, {ends}; {int(side.sum())} filled dots are the group."
-    return svg.svg(320, 160, label, *marks)
+    return svg.svg(380, 160, label, *marks)
 
 
 def _tables(summary: GroupSummary, scores: pd.DataFrame, place: int) -> list[Table]:

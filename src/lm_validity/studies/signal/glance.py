@@ -188,12 +188,15 @@ def _steady_answer(data: SignalData, best_first: Sequence[BenchmarkCurves]) -> A
     for place, benchmark in enumerate(shown):
         left, top = (place % columns) * wide, (place // columns) * high
         mean, progress, name = benchmark.mean_curve, benchmark.alignment.progress, benchmark.benchmark
+        if len(mean) < 2:
+            longest = max((benchmark.curves[model] for model in benchmark.scored), key=lambda one: one.progress[-1])
+            kept = _some(len(longest.values), 60)
+            mean, progress = benchmark.direction * longest.values[kept], longest.progress[kept]
         bottom = top + high - 18
         marks.append(line(left, bottom + 2, left + wide - 12, bottom + 2, "ax"))
-        if len(mean):
-            across, up = Axis(0, progress[-1], left, left + wide - 12), Axis(mean.min(), mean.max(), bottom, top + 3)
-            kind = "ln m" if data.steady[name] is True else "ln m no"
-            marks.append(curve([across(x) for x in progress], [up(y) for y in mean], kind))
+        across, up = Axis(0, progress[-1], left, left + wide - 12), Axis(mean.min(), mean.max(), bottom, top + 3)
+        kind = "ln m" if data.steady[name] is True else "ln m no"
+        marks.append(curve([across(x) for x in progress], [up(y) for y in mean], kind))
         short = shortened(name, max(int((wide - 8) / 6.2), 3))
         marks.append(text(left, bottom + 14, short, "lab" if data.steady[name] is True else ""))
         words.append(f"{name}: signal quality {''.join(_quality(benchmark))}, {_mark(data, benchmark)[1]}")
@@ -201,9 +204,10 @@ def _steady_answer(data: SignalData, best_first: Sequence[BenchmarkCurves]) -> A
     numbers = {len(benchmark.scored) for benchmark in shown}
     models = count(max(numbers), "model")
     basis = f"The first {len(shown)} of {len(best_first)}. " if len(best_first) > len(shown) else ""
-    basis += f"Mean of {'up to ' * (len(numbers) > 1)}{models}. " + (
-        "Solid: steadier than a random walk (false discovery rate 5%)." if tested else why
-    )
+    basis += f"Mean of {'up to ' * (len(numbers) > 1)}{models}"
+    if any(len(benchmark.mean_curve) < 2 for benchmark in shown):
+        basis += "; where their training has nothing in common, the one trained longest"
+    basis += ". " + ("Solid: steadier than a random walk (false discovery rate 5%)." if tested else why)
     return Answer(STEADY, sentence, svg(WIDTH, 132, label, *marks), basis=basis, link="The curves")
 
 

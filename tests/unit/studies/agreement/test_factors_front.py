@@ -81,3 +81,21 @@ def test_the_heading_and_the_numbers_are_the_summarys(tmp_path):
         assert ranks["text"].startswith(f"**{sum(end <= 1 for end in low)} of 16**")
     gaps = pd.read_csv(tmp_path / "factors" / "tables" / "misleading_direct_ranks.csv")
     assert misleading["text"].startswith(f"**{int(((gaps['low'] > 0) | (gaps['high'] < 0)).sum())} of 16**")
+
+
+def test_models_that_share_the_first_place_may_both_be_best(tmp_path):
+    table = {DIRECT: {name: [*of[:14], 0.9, 0.9] for name, of in scores(0.1)[DIRECT].items()}}
+    page, summary = report(tmp_path, table)
+    assert sorted(each["rank"] for each in summary["potential"][DIRECT].values())[:2] == [1.5, 1.5]
+    answer = page["answers"][0]
+    assert answer["sentence"].startswith("2 of 16 models may be best") and answer["interval"] == "95%: 1.5 to 1.5"
+
+
+def test_how_many_may_be_best_is_not_known_where_a_model_has_no_interval(tmp_path):
+    """The interval of the first one is still said."""
+    table = {p: {name: [None, *of[1:]] if i else of for i, (name, of) in enumerate(t.items())}
+             for p, t in scores().items()}  # fmt: skip
+    page, summary = report(tmp_path, table)
+    assert summary["potential"][TRAINED]["m00"]["interval_population_of_benchmarks"] is None
+    answer = page["answers"][0]
+    assert answer["sentence"].startswith("Not known") and "without" not in answer["sentence"] and answer["interval"]

@@ -88,6 +88,15 @@ def test_what_both_say_is_the_summarys_to_its_printed_digits(tmp_path):
     assert f"{summary['improved_pairs']} of {summary['compared_pairs']}" in pairs.text
 
 
+def test_benchmarks_without_a_trained_score_have_no_part_in_the_change(tmp_path):
+    table = scores()
+    table[TRAINED] = dict(list(table[TRAINED].items())[:3])
+    page, summary = page_of(tmp_path, table)
+    assert summary["compared_pairs"] == 3 and page.answers[0].basis.startswith("16 models, 3 benchmarks")
+    drawn = json.loads(html.unescape(re.findall(r'data-ranks="([^"]*)"', page.picture.svg)[0]))
+    assert sorted(drawn["columns"]) == TASKS[:3]
+
+
 def test_a_change_that_may_be_none_is_not_found(tmp_path):
     page, summary = page_of(tmp_path, scores(0.5, 0.5))
     assert summary["improvement"]["interval"].low < 0 < summary["improvement"]["interval"].high

@@ -16,12 +16,15 @@ LONG = "a_benchmark_with_a_name_of_" + "eighty_letters_" * 4
 NAMES = ["facts", "flat", "שפה", LONG]
 
 
-def page_of(folder, models=4, checkpoints=12, names=NAMES, resamples=60, tokens_b=10.0, stderr=0.01, fall=False):
-    """The page and the results of a world in which all benchmarks but `flat` rise; models differ in level."""
+def page_of(folder, models=4, checkpoints=12, names=NAMES, resamples=60, tokens_b=10.0, stderr=0.01, fall=False,
+            later=0.0):  # fmt: skip
+    """The page and the results of a world in which all benchmarks but `flat` rise; models differ in level, and each
+    begins `later` billion tokens after the one before."""
     rng = np.random.default_rng(0)
     rows = [
-        {"model": f"m{i}", "checkpoint": f"step{step}", "iteration": 1000 * step, "tokens_b": tokens_b * step,
-         "benchmark": name, "protocol": "direct", "metric": "acc,none", "stderr": stderr, "n_items": 2000,
+        {"model": f"m{i}", "checkpoint": f"step{step}", "iteration": 1000 * step,
+         "tokens_b": tokens_b * step + later * i, "benchmark": name, "protocol": "direct", "metric": "acc,none",
+         "stderr": stderr, "n_items": 2000,
          "value": 0.25 + 0.002 * rng.standard_normal()
          + (name != "flat") * (0.4 + 0.1 * i) * (-0.5 if fall else 1) * step / checkpoints}
         for name in names for i in range(models) for step in range(1, checkpoints + 1)
@@ -52,6 +55,7 @@ WORLDS = {
     "tokens unknown": {"tokens_b": np.nan},
     "falling": {"fall": True},
     "at chance": {"names": ["flat"]},
+    "nothing in common": {"later": 1000.0},
 }
 
 
@@ -93,6 +97,13 @@ def test_answers_that_need_no_more_data_are_given_and_others_say_what_is_missing
     assert outcomes["whole"]["scores"] == "in part" and outcomes["no standard errors"]["scores"] == "not measured"
     assert outcomes["no intervals"]["an"] == "not measured"
     assert (outcomes["whole"]["does"], outcomes["no standard errors"]["does"]) == ("in part", "not measured")
+
+
+@pytest.mark.parametrize("world", ["whole", "nothing in common"])
+def test_each_benchmark_of_the_answer_has_a_curve(tmp_path, world):
+    page, _ = page_of(tmp_path, **WORLDS[world])
+    curves = re.findall(r'<polyline points="([^"]*)"', page["answers"][0]["svg"])
+    assert [len(curve.split()) for curve in curves] == [12] * len(NAMES)
 
 
 def test_names_do_not_overlap_in_panels(tmp_path):

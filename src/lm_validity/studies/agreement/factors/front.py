@@ -11,6 +11,7 @@ from lm_validity.pages import svg
 from lm_validity.pages.page import Answer, Lede, Panel, Picture
 from lm_validity.studies.agreement.factors.sections import main_protocol
 from lm_validity.studies.agreement.factors.summary import FactorsSummary, RankSummary
+from lm_validity.studies.agreement.statistics.resampling import Interval
 from lm_validity.studies.agreement.values import DIRECT, JACKKNIFED, TRAINED, Range, wider
 from lm_validity.summaries import Missing, is_known, number
 from lm_validity.tables.schema import PROTOCOLS
@@ -197,10 +198,16 @@ def _best_first(summary: FactorsSummary) -> list[tuple[str, RankSummary, Range]]
 
 
 def _may_be_first(ranked: list[tuple[str, RankSummary, Range]]) -> int | None:
-    """How many models' intervals hold rank 1; None where one has no interval."""
-    intervals = [interval for _, _, interval in ranked]
+    """How many models' intervals hold rank 1, or the rank of those that share the first place; None where one has no
+    interval."""
+    intervals, first = [interval for _, _, interval in ranked], number(ranked[0][1].rank)
     known = [interval for interval in intervals if not isinstance(interval, Missing)]
-    return sum(round(interval.low) <= 1 for interval in known) if len(known) == len(intervals) else None
+    return sum(interval.low <= max(first, 1.5) for interval in known) if len(known) == len(intervals) else None
+
+
+def _places(interval: Interval[float]) -> str:
+    """`1 to 3`; models that share a place may have half of one."""
+    return f"{round(2 * interval.low) / 2:g} to {round(2 * interval.high) / 2:g}"
 
 
 def _rank_rows(summary: FactorsSummary, ranked: list[tuple[str, RankSummary, Range]], height: float) -> Markup:
@@ -218,8 +225,8 @@ def _rank_rows(summary: FactorsSummary, ranked: list[tuple[str, RankSummary, Ran
             svg.text(0, y + 4, svg.shortened(label, NAME_WIDTH), "lab"),
             svg.estimate(axis, number(rank.rank), quoted, y, kind),
         ]
-        more = "" if quoted is None else f", 95% {quoted.low:.0f} to {quoted.high:.0f}"
-        told.append(f"{label} {number(rank.rank):.0f}{more}")
+        more = "" if quoted is None else f", 95% {_places(quoted)}"
+        told.append(f"{label} {number(rank.rank):g}{more}")
     label = f"Ranks on the first factor, {NAME[main_protocol(summary)]}: {'; '.join(told)}."
     return svg.svg(380, height, label, *marks)
 
@@ -231,7 +238,7 @@ def _first_ranks(summary: FactorsSummary, ranked: list[tuple[str, RankSummary, R
     among = _may_be_first(ranked)
     text = f"{first} ranks first" if among is None else f"**{among} of {len(ranked)}** may be first"
     if among is not None and not isinstance(interval, Missing):
-        text += f"; {svg.shortened(first, NAME_WIDTH)} ranks {interval.low:.0f} to {interval.high:.0f}"
+        text += f"; {svg.shortened(first, NAME_WIDTH)} ranks {_places(interval)}"
     return Panel("Which models rank first?", text, _rank_rows(summary, ranked, 128))
 
 
@@ -269,8 +276,10 @@ def _misleading(summary: FactorsSummary) -> Panel | None:
 
 def _best_answer(summary: FactorsSummary, ranked: list[tuple[str, RankSummary, Range]]) -> Answer:
     first, interval, among = svg.shortened(ranked[0][0], 30), ranked[0][2], _may_be_first(ranked)
-    ends = "" if isinstance(interval, Missing) else f"95%: {interval.low:.0f} to {interval.high:.0f}"
+    ends = "" if isinstance(interval, Missing) else f"95%: {_places(interval)}"
     sentence = f"Not known: {first} ranks first, without an interval"
+    if ends:
+        sentence = f"Not known how many models may be best; {first} ranks first"
     if among is not None:
         sentence = f"{among} of {count(len(ranked), 'model')} may be best; {first} ranks first"
     trained = main_protocol(summary) == TRAINED

@@ -446,7 +446,7 @@ def _scatter(compute: np.ndarray, direct: np.ndarray, after: np.ndarray, side: n
     y = svg.Axis(min(low, 0.0) if low < 0.2 else low, high, 122, 26)
     step = 0.2 if high - y.low > 0.3 else 0.1 if high - y.low > 0.12 else 0.02
     levels = np.arange(np.ceil(y.low / step - 1e-9), np.floor(high / step + 1e-9) + 1) * step
-    powers = [power for power in range(int(np.floor(log.min())), int(np.ceil(log.max())) + 1)]
+    powers = range(int(np.floor(log.min())), int(np.ceil(log.max())) + 1)
     marks = []
     for start, words, scores, kind in ((30, "direct", direct, "d"), (220, "train before test", after, "t")):
         x = svg.Axis(log.min(), log.max(), start + 6, start + 144)

@@ -10,7 +10,7 @@ from typing import Any
 from lm_validity.files import read_json
 from lm_validity.terminal import render_table, terminal_width
 
-WIDTH, LINES = 80, 9  # of the studies together; with the report's place and the command for more they are at most 12
+WIDTH, LINES = 80, 10  # of the studies together; with the report's place and the command for more they are at most 12
 # intervals over these are of an estimate; others (what coins would give, another setting) are no confidence intervals
 SAMPLED = (
     "models", "families", "benchmarks", "categories", "items", "missing_cells", "checkpoints", "tasks", "subsamples",
@@ -19,13 +19,15 @@ SAMPLED = (
 
 
 def headlines(reports: Iterable[Path]) -> list[str]:
-    """What each report's page says first, with its interval: together at most LINES lines of WIDTH columns, so that the
-    longest are cut."""
+    """What each report's page says first, with its interval: together at most LINES lines of WIDTH columns. For too many
+    lines, headings go where a sentence has an interval, and then the longest are cut."""
     documents = [read_json(folder / "page.json") for folder in reports]
     labels = [document["name"].capitalize() for document in documents]
     indent = " " * (max(map(len, labels), default=0) + 2)
     width = max(20, min(WIDTH, terminal_width()) - len(indent))
     texts = [_first(document) for document in documents]
+    if sum(len(textwrap.wrap(text, width)) for text in texts) > LINES:
+        texts = [_first(document, heading=False) for document in documents]
     wanted = [len(textwrap.wrap(text, width)) for text in texts]
     while sum(wanted) > LINES and max(wanted) > 1:
         wanted[wanted.index(max(wanted))] -= 1
@@ -36,10 +38,12 @@ def headlines(reports: Iterable[Path]) -> list[str]:
     return lines
 
 
-def _first(document: dict[str, Any]) -> str:
-    """The page's heading, sentence and interval; on a page without them its first finding's first sentence."""
+def _first(document: dict[str, Any], *, heading: bool = True) -> str:
+    """The page's heading, sentence and interval; on a page without them its first finding's first sentence. Without
+    `heading`: the sentence alone, where it has an interval."""
     if lede := document.get("lede"):
-        said = [lede[part].removesuffix(".") for part in ("heading", "sentence") if lede[part]]
+        parts = ("heading", "sentence") if heading or not lede["interval"] else ("sentence",)
+        said = [lede[part].removesuffix(".") for part in parts if lede[part]]
         said[-1] += f" ({lede['interval']})" * bool(lede["interval"])
         text = " ".join(one if one.endswith("?") else f"{one}." for one in said)
     else:

@@ -50,7 +50,7 @@ def test_at_most_12_lines_of_at_most_80_columns(site, findings, monkeypatch):
     monkeypatch.chdir(site.parent)
     lines = findings("site")
     assert len(lines) <= 12 and max(map(len, lines)) <= 80
-    assert lines[1] == "Agreement  Rankings agree better. Agreement: 0.52 → 0.76 (95%: +0.15 to +0.33)."
+    assert lines[1] == "Agreement  Agreement: 0.52 → 0.76 (95%: +0.15 to +0.33)."  # no room for its heading
     assert lines[2] == "Factors    One factor explains 0.79."
     assert lines[3] == "Readiness  Ready? Not known."
     assert [line[:8].strip() for line in lines[4:-1] if line[0] != " "] == ["Signal", "Items", "Bias"]

@@ -10,7 +10,8 @@ from typing import Any
 from lm_validity.files import read_json
 from lm_validity.terminal import render_table, terminal_width
 
-WIDTH, LINES = 80, 10  # of the studies together; with the report's place and the command for more they are at most 12
+# of the studies together: with the report's place and the command for more, which a narrow terminal breaks, at most 12
+WIDTH, LINES = 80, 10
 # intervals over these are of an estimate; others (what coins would give, another setting) are no confidence intervals
 SAMPLED = (
     "models", "families", "benchmarks", "categories", "items", "missing_cells", "checkpoints", "tasks", "subsamples",
@@ -26,14 +27,15 @@ def headlines(reports: Iterable[Path]) -> list[str]:
     indent = " " * (max(map(len, labels), default=0) + 2)
     width = max(20, min(WIDTH, terminal_width()) - len(indent))
     texts = [_first(document) for document in documents]
-    if sum(len(textwrap.wrap(text, width)) for text in texts) > LINES:
+    most = LINES - (terminal_width() < WIDTH)
+    if sum(len(textwrap.wrap(text, width)) for text in texts) > most:
         texts = [_first(document, heading=False) for document in documents]
     wanted = [len(textwrap.wrap(text, width)) for text in texts]
-    while sum(wanted) > LINES and max(wanted) > 1:
+    while sum(wanted) > most and max(wanted) > 1:
         wanted[wanted.index(max(wanted))] -= 1
     lines = []
-    for label, text, most in zip(labels, texts, wanted, strict=True):
-        first, *rest = textwrap.wrap(text, width, max_lines=max(1, most), placeholder=" …", break_on_hyphens=False)
+    for label, text, room in zip(labels, texts, wanted, strict=True):
+        first, *rest = textwrap.wrap(text, width, max_lines=max(1, room), placeholder=" …", break_on_hyphens=False)
         lines += [label.ljust(len(indent)) + first, *(indent + line for line in rest)]
     return lines
 

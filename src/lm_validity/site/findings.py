@@ -10,7 +10,7 @@ from typing import Any
 from lm_validity.files import read_json
 from lm_validity.terminal import render_table, terminal_width
 
-# of the studies together: with the report's place and the command for more, which a narrow terminal breaks, at most 12
+# of the studies together; with the report's place and the command for more, which narrow terminals break, at most 12
 WIDTH, LINES = 80, 10
 # intervals over these are of an estimate; others (what coins would give, another setting) are no confidence intervals
 SAMPLED = (

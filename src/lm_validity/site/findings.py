@@ -20,8 +20,8 @@ SAMPLED = (
 
 
 def headlines(reports: Iterable[Path]) -> list[str]:
-    """What each report's page says first, with its interval: together at most LINES lines of WIDTH columns. For too many
-    lines, headings go where a sentence has an interval, and then the longest are cut."""
+    """What each report's page says first, with its interval: together at most LINES lines of WIDTH columns. Where
+    that is too few, headings go where a sentence has an interval, and then the longest are cut."""
     documents = [read_json(folder / "page.json") for folder in reports]
     labels = [document["name"].capitalize() for document in documents]
     indent = " " * (max(map(len, labels), default=0) + 2)

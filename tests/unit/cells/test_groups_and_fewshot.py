@@ -31,14 +31,11 @@ def load(name, folder, **settings):
     return load_task(TaskRecord.from_json(json.loads(json.dumps(record.to_json()))), **settings)
 
 
-def test_documents(task):
+def documents_of_test(task):
     """All documents of the test split in order."""
     source = rows(task, "test")
     addresses = [source.address("test", n) if hasattr(source, "address") else f"test:{n}" for n in range(len(source))]
     return fetch_documents(task, "test", addresses)
-
-
-test_documents.__test__ = False
 
 
 def lm_eval_itself(model, folder, name, num_fewshot, chat=False):
@@ -72,7 +69,7 @@ def test_fewshot_equals_lm_eval(name, kind, prompt, shots, model_folders, folder
     task = load(name, folder, num_fewshot=shots)
     lm = load_toy(model_folders[kind], answer_start="lm-eval")
     for _ in range(2):  # the second time draws the same examples
-        found = evaluate(lm, task, test_documents(task), metric="acc,none", prompt=prompt)
+        found = evaluate(lm, task, documents_of_test(task), metric="acc,none", prompt=prompt)
         assert found.metrics["acc,none"][0] == pytest.approx(expected["results"][name]["acc,none"])
         check_items(found, expected["samples"][name])
     shown = expected["samples"][name][0]["arguments"][0][0]
@@ -84,7 +81,7 @@ def test_group_equals_lm_eval(shots, model_folders, folder):
     expected = lm_eval_itself(model_folders["gpt2"], folder, "pets", shots)
     task = load("pets", folder, num_fewshot=shots)
     lm = load_toy(model_folders["gpt2"])
-    found = evaluate(lm, task, test_documents(task), metric="acc,none")
+    found = evaluate(lm, task, documents_of_test(task), metric="acc,none")
     theirs = expected["results"]["pets"]
     assert found.n_items == theirs["sample_len"] == sum(SIZES.values())
     for metric in ("acc", "acc_norm"):
@@ -103,7 +100,7 @@ def test_a_tag_is_its_tasks_weighted_by_size(model_folders, folder):
     task = load("pets_tag", folder)
     assert list(task.members) == ["pets_alpha", "pets_beta", "pets_gamma"]
     lm = load_toy(model_folders["gpt2"])
-    found = evaluate(lm, task, test_documents(task), metric="acc_norm,none")
+    found = evaluate(lm, task, documents_of_test(task), metric="acc_norm,none")
     assert found.metrics["acc_norm,none"][0] == pytest.approx(found.items["correct"].mean())
 
 
@@ -188,11 +185,11 @@ def test_mutual_information_on_demand(model_folders, folder, toy_folder):
     """A task without acc_mutual_info gets it, as lm-eval computes it for a task that lists it."""
     lm = load_toy(model_folders["llama"])
     plain, asked = load("pets", folder), load("pets", folder, mutual_information=True)
-    found = evaluate(lm, asked, test_documents(asked), metric="acc_mutual_info,none")
+    found = evaluate(lm, asked, documents_of_test(asked), metric="acc_mutual_info,none")
     for row in found.items.itertuples():
         gains = np.subtract(row.choice_loglikelihoods, row.unconditional_loglikelihoods)
         assert row.correct == float(np.argmax(gains) == row.gold)
-    without = evaluate(lm, plain, test_documents(plain), metric="acc,none")
+    without = evaluate(lm, plain, documents_of_test(plain), metric="acc,none")
     assert without.items["unconditional_loglikelihoods"].isna().all()
     for theirs, ours in zip(without.items.itertuples(), found.items.itertuples(), strict=True):
         np.testing.assert_allclose(ours.choice_loglikelihoods, theirs.choice_loglikelihoods, atol=1e-4)
@@ -203,14 +200,16 @@ def test_mutual_information_on_demand(model_folders, folder, toy_folder):
 def test_documents_of_a_group_score_the_same_as_a_task_of_their_own(model_folders, folder, tmp_path):
     """Whole prompts, with each task's description and random examples, survive the export."""
     task = load("pets", folder, num_fewshot=2)
-    docs = test_documents(task)
+    docs = documents_of_test(task)
     write_documents("pets", task, docs, tmp_path / "documents.parquet")
     texts = read_documents(tmp_path / "documents.parquet", "pets")
     kept = tuple(docs.addresses[::3])
     write_files(task_files(texts, kept, name="some_pets"), tmp_path / "tasks")
     lm = load_toy(model_folders["gpt2"])
     first = evaluate(lm, task, docs, metric="acc,none").items.set_index("doc_id").loc[list(kept)]
-    again = evaluate(lm, exported := load("some_pets", tmp_path / "tasks"), test_documents(exported), metric="acc,none")
+    again = evaluate(
+        lm, exported := load("some_pets", tmp_path / "tasks"), documents_of_test(exported), metric="acc,none"
+    )
     for one, other in zip(first.itertuples(), again.items.itertuples(), strict=True):
         np.testing.assert_allclose(one.choice_loglikelihoods, other.choice_loglikelihoods, atol=1e-4)
         assert one.gold == other.gold and one.subject == other.subject
@@ -222,7 +221,7 @@ def test_documents_of_a_group_score_the_same_as_a_task_of_their_own(model_folder
 
 def test_choices_that_stand_in_the_prompt_cannot_be_exported(toy_folder, tmp_path):
     task = load("toy_blank", toy_folder)
-    write_documents("blank", task, test_documents(task), tmp_path / "documents.parquet")
+    write_documents("blank", task, documents_of_test(task), tmp_path / "documents.parquet")
     texts = read_documents(tmp_path / "documents.parquet")
     assert list(texts["context"].unique()) == ["house at night."] and texts["prompt"].isna().all()
     with pytest.raises(InputError, match="its choices stand in the prompt"):

@@ -6,6 +6,7 @@ import pytest
 import torch
 from lm_eval.models.huggingface import HFLM
 
+from lm_validity.cells.models.language_model import sampling_options
 from lm_validity.cells.models.provenance import errors_only
 from lm_validity.cells.tasks.evaluation import evaluate
 from lm_validity.cells.tasks.splits import documents, make_splits
@@ -145,3 +146,25 @@ def test_nothing_stands_behind_the_end_of_a_text(lm, monkeypatch, names_an_end):
     alone = [lm.generate_until([request])[0] for request in requests]
     assert lm.generate_until(requests) == alone == one_at_a_time(lm, requests)
     assert len({len(answer.split()) for answer in alone}) > 1
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({}, {"do_sample": False}),
+        ({"temperature": 0.0, "do_sample": None}, {"do_sample": False}),
+        ({"temperature": 0.0, "do_sample": False, "top_p": 1}, {"do_sample": False, "top_p": 1}),
+        ({"temperature": 0.7}, {"temperature": 0.7}),
+        ({"temperature": 0.7, "do_sample": True}, {"temperature": 0.7, "do_sample": True}),
+        ({"do_sample": True}, {"temperature": 0.0, "do_sample": True}),
+    ],
+)
+def test_sampling_by_lm_evals_rule(given, expected, lm, monkeypatch):
+    assert sampling_options(given) == expected
+    seen = {}
+    with errors_only("lm_eval.models.huggingface"):
+        theirs = HFLM(pretrained=lm.base, tokenizer=lm.tokenizer, batch_size=1)
+    monkeypatch.setattr(lm.base, "generate", lambda **options: seen.update(options))
+    theirs._model_generate(torch.ones(1, 2, dtype=torch.long), 4, [], **given)
+    own = ("input_ids", "max_length", "stopping_criteria", "pad_token_id", "use_cache")
+    assert {key: value for key, value in seen.items() if key not in own} == expected

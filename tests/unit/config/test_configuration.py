@@ -274,6 +274,31 @@ def test_keys_that_are_gone_load_with_the_value_that_is_left():
         assert refused.value.hint.startswith("take it out: ")
 
 
+def nested(key, value):
+    """A mapping with only this key, of a size class called small where it is one's."""
+    for part in reversed(key.replace("*", "small").split(".")):
+        value = {part: value}
+    return value
+
+
+@pytest.mark.parametrize("key", GONE)
+def test_every_key_that_is_gone_has_one_value(key):
+    only, _ = GONE[key]
+    section, _, name = key.rpartition(".")
+    without = nested(section, {}) if section else {}
+    loaded = validate(values(**nested(key, only)), "f")
+    assert loaded == validate(values(**without), "f")
+    for part in section.replace("*", "small").split(".") if section else ():
+        loaded = loaded[part] if isinstance(loaded, dict) else getattr(loaded, part)
+    left = getattr(loaded, name, None)
+    if left is not None:  # the code goes on using this value
+        assert (left.model_dump(mode="json") if hasattr(left, "model_dump") else left) == only
+    other = {"other": 1} if isinstance(only, dict) else f"{only}1"
+    with pytest.raises(InputError, match="this key is gone") as refused:
+        validate(values(**nested(key, other)), "f")
+    assert refused.value.hint.startswith("take it out: ")
+
+
 def fields_of(section, path=""):
     """(key, whether it has a description) of a section and of those inside it."""
     for name, field in section.model_fields.items():

@@ -24,13 +24,12 @@ try:
     from lm_validity.monitor.scheduler import keep_polled_jobs, record_controller
     from lm_validity.run.grid import Grid, reports_of
     from lm_validity.run.rules import RULES
-    from lm_validity.run.scoring import prompt_settings
-    from lm_validity.run.scoring import task_sources
+    from lm_validity.run.scoring import prompt_settings, task_sources
 except ImportError as error:
     # The workflow catalog lints a clone in which nothing is installed.
     if "--lint" not in sys.argv:
         raise WorkflowError(
-            f"lm_validity cannot be imported ({error}). Hint: `pip install lm-validity`, or in a clone `make demo` and "
+            f"lm_validity cannot be imported ({error}). Hint: install lm-validity[cells], or in a clone `make demo` and "
             "then `source .venv/bin/activate`."
         )
 

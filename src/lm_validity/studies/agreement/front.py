@@ -19,12 +19,10 @@ from lm_validity.pages.page import Answer, Lede, Panel, Picture
 from lm_validity.studies.agreement.data import Data
 from lm_validity.studies.agreement.statistics.ranking import average_ranks
 from lm_validity.studies.agreement.tau import benchmark_order
-from lm_validity.studies.agreement.values import DIRECT, JACKKNIFED, TRAINED, Entry, Range, Value, wider
+from lm_validity.studies.agreement.values import DIRECT, JACKKNIFED, KIND, NAME, TRAINED, Entry, Range, Value, wider
 from lm_validity.summaries import Missing, is_known, number
 from lm_validity.words import count
 
-KIND = {DIRECT: "d", TRAINED: "t"}
-NAME = {DIRECT: "direct", TRAINED: "train before test"}
 LIKE_SIZE, ANY_SIZE = {"at_least": 1.0, "at_most": 2.0}, {"at_least": 1.0, "at_most": None}
 MOST_READ = 10_000  # ranks that a carpet can read out; more would make the page slow
 LINE, LETTER = 12.0, 6.1  # pixels between two lines of names, and of a letter's width

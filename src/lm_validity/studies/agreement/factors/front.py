@@ -12,13 +12,11 @@ from lm_validity.pages.page import Answer, Lede, Panel, Picture
 from lm_validity.studies.agreement.factors.sections import main_protocol
 from lm_validity.studies.agreement.factors.summary import FactorsSummary, RankSummary
 from lm_validity.studies.agreement.statistics.resampling import Interval
-from lm_validity.studies.agreement.values import DIRECT, JACKKNIFED, TRAINED, Range, wider
+from lm_validity.studies.agreement.values import DIRECT, JACKKNIFED, KIND, NAME, TRAINED, Range, wider
 from lm_validity.summaries import Missing, is_known, number
 from lm_validity.tables.schema import PROTOCOLS
 from lm_validity.words import count
 
-KIND = {DIRECT: "d", TRAINED: "t"}
-NAME = {DIRECT: "direct", TRAINED: "train before test"}
 MAINLY = 0.5  # share of the variance from which on, interval and all, models differ mainly in one way
 FOLLOWS = 0.5  # tau with compute from which on, interval and all, the factor follows compute
 LEAST_DRAWN = 3  # models whose compute is known, for the picture

@@ -59,9 +59,11 @@ def _lede(summary: FactorsSummary, shares: dict[str, tuple[list[float], Sequence
     protocol = TRAINED if TRAINED in shares else DIRECT
     (first, *_), interval = shares[protocol]
     heading = "Whether these models differ mainly in one way is not known"
-    if interval is not None and interval[1] < MAINLY:
+    # noise alone makes the first share small, and few benchmarks or models make it large
+    ceiling, shuffled = summary.first_component_ceiling[protocol], summary.parallel_analysis[protocol]
+    if interval is not None and is_known(ceiling) and interval[1] < min(MAINLY, ceiling):
         heading = "These models differ in more than one way"
-    if interval is not None and interval[0] > MAINLY:
+    if interval is not None and is_known(shuffled) and interval[0] > max(MAINLY, shuffled.null_95[0]):
         heading = "These models differ mainly in one way"
         with_compute = summary.pc1_compute[protocol].kendall_interval
         if not isinstance(with_compute, Missing) and with_compute.low > FOLLOWS:

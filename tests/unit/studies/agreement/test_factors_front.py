@@ -100,6 +100,18 @@ def test_neither_two_benchmarks_nor_noise_decide_in_how_many_ways_models_differ(
         assert page["lede"]["heading"] == "Whether these models differ mainly in one way is not known"
 
 
+def test_the_picture_gives_a_tau_no_interval_of_other_cells(tmp_path):
+    """Of four models that are not trained, the order as by compute is not compared, and the interval is of all."""
+    table = scores(trained=0.8)
+    table[TRAINED] = {name: [*of[:12], *[None] * 4] for name, of in table[TRAINED].items()}
+    page, summary = report(tmp_path, table)
+    assert summary["pc1_compute"][DIRECT]["kendall_interval"]
+    labels = re.findall('First factor against[^"]*', page["picture"]["svg"])[:2]
+    for protocol, label in zip((DIRECT, TRAINED), labels, strict=True):
+        own, both = (summary[key][protocol]["kendall"] for key in ("pc1_compute", "pc1_compute_in_both"))
+        assert ("95%" in label, own == both) == (protocol == TRAINED, protocol == TRAINED)
+
+
 def test_models_that_share_the_first_place_may_both_be_best(tmp_path):
     table = {DIRECT: {name: [*of[:14], 0.9, 0.9] for name, of in scores(0.1)[DIRECT].items()}}
     page, summary = report(tmp_path, table)

@@ -516,7 +516,7 @@ def _apart(by_name: dict[str, Any], protocol: str) -> Answer | None:
 
     Of all pairs where nothing is known of similar models.
     """
-    rule, shares, similar = Cards(), {}, True
+    rule = Cards()
     for similar in (True, False):
         wanted = LIKE_SIZE if similar else ANY_SIZE
         shares = {
@@ -536,7 +536,8 @@ def _apart(by_name: dict[str, Any], protocol: str) -> Answer | None:
         "similar models" if similar else "model pairs",
         f"{rule.not_separated:.0%}".replace("50%", "half"),
     )
-    rest = len(shares) - len(yes) - len(no)
+    decided = len(yes) + len(no)
+    rest = f" On the other {len(shares) - decided}: in part, or not known." if decided < len(shares) else ""
     return Answer(
         f"Can they tell {'similar ' if similar else ''}models apart?",
         f"On {len(yes)} of {count(len(shares), 'benchmark')}, at least {rule.separated:.0%} of {pairs} are told apart; "
@@ -544,7 +545,7 @@ def _apart(by_name: dict[str, Any], protocol: str) -> Answer | None:
         _shares_apart(shares, yes, no, f"{NAME[protocol]} · share of {pairs}"),
         "",
         ("Similar: at most 2× apart in size. " if similar else "Pairs of models whatever their sizes. ")
-        + f"Black: decided by the 95% interval. On the other {rest}: in part, or not known.",
+        + f"Black: decided by the 95% interval.{rest}",
         "Which ones",
     )
 

@@ -9,10 +9,11 @@ from markupsafe import Markup
 
 from lm_validity.pages import svg
 from lm_validity.pages.page import Answer, Lede, Panel, Picture
+from lm_validity.pages.svg import KINDS, NAMES
 from lm_validity.studies.agreement.factors.sections import beyond_interval, main_protocol, rank_gaps
 from lm_validity.studies.agreement.factors.summary import FactorsSummary
 from lm_validity.studies.agreement.statistics.resampling import Interval
-from lm_validity.studies.agreement.values import DIRECT, JACKKNIFED, KIND, NAME, TRAINED, Range, wider
+from lm_validity.studies.agreement.values import DIRECT, JACKKNIFED, TRAINED, Range, wider
 from lm_validity.summaries import Missing, is_known, number
 from lm_validity.words import count
 
@@ -122,7 +123,7 @@ def _scatter(
     kendall = both[protocol] if all(map(is_known, both.values())) else relation.kendall
     said = f"order as by compute: {svg.decimal(number(kendall))}" if is_known(kendall) else "order not known"
     marks = [
-        svg.text(0, 14, NAME[protocol], f"{KIND[protocol]} big"),
+        svg.text(0, 14, NAMES[protocol], f"{KINDS[protocol]} big"),
         svg.text(width - 12, 14, said, "num big", "end"),
         svg.text(34, 34, "first factor, standard deviations"),
         *(svg.line(34, y(level), width - 12, y(level), "g") for level in levels),
@@ -135,7 +136,7 @@ def _scatter(
     marks += [power_of_ten.format(x(float(exponent)), exponent) for exponent in exponents]
     marks.append(svg.text(width - 12, 278, "pretraining compute, floating-point operations", "", "end"))
     places = [(x(float(at)), y(float(value))) for at, value in zip(power, values[there], strict=True)]
-    marks += [svg.dot(*place, KIND[protocol]) for place in places]
+    marks += [svg.dot(*place, KINDS[protocol]) for place in places]
     labels = np.array(summary.matrix.labels, dtype=object)[there]
     for row in dict.fromkeys((int(power.argmin()), int(values[there].argmax()))):
         left, top = places[row]
@@ -144,9 +145,8 @@ def _scatter(
         marks.append(svg.text(left + (-8 if right else 8), top + 4, name, "lab", "end" if right else "start"))
     interval = relation.kendall_interval if kendall == relation.kendall else Missing("It is of other cells.")
     ends = "" if isinstance(interval, Missing) else f", 95% {svg.decimal(interval.low)} to {svg.decimal(interval.high)}"
-    label = (
-        f"First factor against pretraining compute, {NAME[protocol]}: {count(int(there.sum()), 'model')}, {said}{ends}."
-    )
+    models = count(int(there.sum()), "model")
+    label = f"First factor against pretraining compute, {NAMES[protocol]}: {models}, {said}{ends}."
     return svg.svg(width, 284, label, *marks)
 
 
@@ -172,9 +172,9 @@ def _explained(summary: FactorsSummary, shares: dict[str, tuple[list[float], Seq
                 marks.append(svg.line(axis(null.null_95[place]), y - 5, axis(null.null_95[place]), y + 5, "k w"))
             if place == 0 and is_known(ceiling := summary.first_component_ceiling[protocol]):
                 marks.append(svg.line(axis(number(ceiling)), y - 5, axis(number(ceiling)), y + 5, "s cl"))
-            marks.append(svg.estimate(axis, own[place], ends, y, KIND[protocol]))
+            marks.append(svg.estimate(axis, own[place], ends, y, KINDS[protocol]))
             more = "" if ends is None else f" (95% {svg.points(ends[0])}% to {svg.points(ends[1])}%)"
-            told.append(f"{name}, {NAME[protocol]}: {svg.points(own[place])}%{more}")
+            told.append(f"{name}, {NAMES[protocol]}: {svg.points(own[place])}%{more}")
     label = f"Share of the variance that each factor explains. {'; '.join(told)}. Ticks: shuffled tables."
     numbers = " → ".join(f"{svg.points(own[0])}%" for own, _ in shares.values())
     return Panel(
@@ -217,7 +217,7 @@ def _places(interval: Interval[float]) -> str:
 
 def _rank_rows(summary: FactorsSummary, ranked: list[Ranked], height: float) -> Markup:
     """A row for each of the first models: its rank and interval."""
-    kind, shown = KIND[main_protocol(summary)], ranked[:FIRST_RANKS]
+    kind, shown = KINDS[main_protocol(summary)], ranked[:FIRST_RANKS]
     last = max([2.0, *(rank for _, rank, _ in shown), *(ends.high for *_, ends in shown if ends is not None)])
     axis, step = svg.Axis(1, last, 140, 372), (height - 24) / len(shown)
     between = (1, *range(5, int(last), 5)) if last <= 30 else (1, *range(20, int(last), 20))
@@ -231,7 +231,7 @@ def _rank_rows(summary: FactorsSummary, ranked: list[Ranked], height: float) -> 
         ]
         more = "" if interval is None else f", 95% {_places(interval)}"
         told.append(f"{label} {rank:g}{more}")
-    label = f"Ranks on the first factor, {NAME[main_protocol(summary)]}: {'; '.join(told)}."
+    label = f"Ranks on the first factor, {NAMES[main_protocol(summary)]}: {'; '.join(told)}."
     return svg.svg(380, height, label, *marks)
 
 

@@ -17,6 +17,8 @@ import numpy as np
 from markupsafe import Markup
 
 MINUS: Final = "−"
+KINDS: Final = {"direct": "d", "train_before_test": "t"}  # class of a protocol's marks
+NAMES: Final = {"direct": "direct", "train_before_test": "train before test"}  # of a protocol, in a picture
 RAMP: Final = (
     "#0b2a4a",
     "#14507d",

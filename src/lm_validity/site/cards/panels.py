@@ -11,6 +11,8 @@ from markupsafe import Markup
 from lm_validity.config.groups import parse_group
 from lm_validity.pages.page import Outcome, Panel
 from lm_validity.pages.svg import (
+    KINDS,
+    NAMES,
     Axis,
     box,
     curve,
@@ -29,8 +31,6 @@ from lm_validity.site.cards.values import CardSources, Value, tokens_words
 from lm_validity.site.cards.verdict import NOT_MEASURED, PARTLY, YES, Mark, Verdict
 from lm_validity.words import scale_of
 
-KINDS = {"direct": "d", "train_before_test": "t"}  # protocol -> class of its marks
-NAMES = {"direct": "direct", "train_before_test": "train before test"}
 WIDTH, HEIGHT = 360, 132  # of a panel's picture
 SHARES = (0.0, 0.5, 0.8, 1.0)
 Values = Mapping[str, Value]

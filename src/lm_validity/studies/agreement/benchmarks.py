@@ -1,7 +1,6 @@
 """What each benchmark alone can tell, for its card, and how its models were prompted and fine-tuned."""
 
 from itertools import combinations
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -32,7 +31,7 @@ from lm_validity.studies.agreement.statistics.separation import (
 from lm_validity.studies.agreement.values import DIRECT, TRAINED, Entry, Value, ends, plotted
 from lm_validity.summaries import Missing, known
 from lm_validity.tables.reruns import NOT_MEASURED
-from lm_validity.tables.schema import PROTOCOLS, SCORES, SELECTIONS, read_table
+from lm_validity.tables.schema import PROTOCOLS
 from lm_validity.words import UNDER, Reason, ReasonCode, count, decimal
 
 # ratios of two models' sizes, and all pairs whatever their sizes
@@ -189,7 +188,7 @@ def _items_needed(items: int | Missing, difference: Value, noise: float, trainin
 # How far the prompt moves a score.
 
 
-def prompt_ranges(scores: str | Path, matrix: ScoreMatrix) -> dict[str, Entry | Missing]:
+def prompt_ranges(scores: pd.DataFrame, matrix: ScoreMatrix) -> dict[str, Entry | Missing]:
     """By benchmark (no perplexity corpora): best less worst score of a model over prompts and wordings, mean over
     `models` with a t interval; `prompts`: the most that one has.
 
@@ -222,7 +221,7 @@ def prompt_ranges(scores: str | Path, matrix: ScoreMatrix) -> dict[str, Entry | 
     return ranges
 
 
-def wording_error(scores: str | Path, matrix: ScoreMatrix) -> np.ndarray:
+def wording_error(scores: pd.DataFrame, matrix: ScoreMatrix) -> np.ndarray:
     """(benchmarks,) how far the wording moves a model's direct score, as a standard deviation; no corpora.
 
     Half the variance over models of the difference of two wordings (`prompt_variant`), all else being equal, mean over
@@ -247,28 +246,25 @@ def wording_error(scores: str | Path, matrix: ScoreMatrix) -> np.ndarray:
     return error
 
 
-def _direct_rows(scores: str | Path, matrix: ScoreMatrix) -> pd.DataFrame:
+def _direct_rows(rows: pd.DataFrame, matrix: ScoreMatrix) -> pd.DataFrame:
     """Direct scores of each benchmark's metric, selected or not."""
-    rows = read_table(scores, SCORES)
-    metric = matrix.benchmark_facts.set_index("benchmark")["metric"]
-    wanted, given = rows["benchmark"].map(metric), rows["metric"].map(metric_key, na_action="ignore")
-    return rows[(rows["protocol"] == "direct") & (wanted.isna() | given.isna() | (given == wanted))]
+    return rows[(rows["protocol"] == DIRECT) & _of_the_metric(rows, matrix)]
 
 
 # ----------------------------------------------------------------------------------------------------------------------
 # The prompts that were chosen, and what fine-tuning trains.
 
 
-def prompt_choices(scores: str | Path, selections: str | Path | None, matrix: ScoreMatrix) -> pd.DataFrame:
+def prompt_choices(scores: pd.DataFrame, selections: pd.DataFrame | None, matrix: ScoreMatrix) -> pd.DataFrame:
     """One row per (model, benchmark, protocol, seed) that had two prompts to choose from, with COLUMNS.
 
     `plain` and `chat`: validation scores under each prompt, of its best fine-tune where there are some (NaN where none
     counts); `test`: the score that the other figures use. Without `selections` the direct protocol only.
     """
-    tables = [_direct_choices(read_table(scores, SCORES), matrix)]
+    tables = [_direct_choices(scores, matrix)]
     if selections is not None and len(tables[0]):
         asked = set(zip(tables[0]["model"], tables[0]["benchmark"], strict=True))
-        tables.append(_prepared_choices(read_table(selections, SELECTIONS), asked, matrix))
+        tables.append(_prepared_choices(selections, asked, matrix))
     frame = pd.concat(tables, ignore_index=True).reindex(columns=list(COLUMNS))
     places = {name: i for i, name in enumerate(matrix.models)}, {name: j for j, name in enumerate(matrix.benchmarks)}
     known = frame["model"].isin(places[0]) & frame["benchmark"].isin(places[1])
@@ -346,12 +342,12 @@ def prompt_error(choices: pd.DataFrame | None, matrix: ScoreMatrix) -> dict[str,
     return error
 
 
-def adapted_shares(selections: str | Path | None, matrix: ScoreMatrix) -> pd.DataFrame:
+def adapted_shares(selections: pd.DataFrame | None, matrix: ScoreMatrix) -> pd.DataFrame:
     """One row per model that was fine-tuned, in the matrix's order: model, family, adapted_share (of the weights that a
     text goes through, those with an adapter). Models of which that is not known are left out."""
     shares = pd.Series(dtype=float)
     if selections is not None:
-        rows = read_table(selections, SELECTIONS).dropna(subset="adapted_share")
+        rows = selections.dropna(subset="adapted_share")
         shares = rows.groupby("model")["adapted_share"].min()
     families = zip(matrix.models, matrix.model_facts["family"], strict=True)
     rows = [(model, family, shares[model]) for model, family in families if model in shares.index]

@@ -16,6 +16,7 @@ from markupsafe import Markup
 from lm_validity.config.sections import Cards
 from lm_validity.pages import svg
 from lm_validity.pages.page import Answer, Lede, Panel, Picture
+from lm_validity.pages.svg import KINDS, NAMES
 from lm_validity.studies.agreement.data import Data
 from lm_validity.studies.agreement.statistics.ranking import average_ranks
 from lm_validity.studies.agreement.tau import benchmark_order
@@ -23,8 +24,6 @@ from lm_validity.studies.agreement.values import DIRECT, JACKKNIFED, TRAINED, En
 from lm_validity.summaries import Missing, is_known, number
 from lm_validity.words import count
 
-KIND = {DIRECT: "d", TRAINED: "t"}
-NAME = {DIRECT: "direct", TRAINED: "train before test"}
 LIKE_SIZE, ANY_SIZE = {"at_least": 1.0, "at_most": 2.0}, {"at_least": 1.0, "at_most": None}
 MOST_READ = 10_000  # ranks that a carpet can read out; more would make the page slow
 LINE, LETTER = 12.0, 6.1  # pixels between two lines of names, and of a letter's width
@@ -137,8 +136,8 @@ def _change_answer(data: Data, change: Change, columns: list[int], lede: Lede) -
         ranks, _ = _ordered(data.common[p][models][:, columns])
         marks += [
             svg.carpet(ranks, x, 20, width, 94),
-            svg.text(x, 13, NAME[p], f"{KIND[p]} big"),
-            svg.text(x + width, 13, _tau(value), f"{KIND[p]} big", "end"),
+            svg.text(x, 13, NAMES[p], f"{KINDS[p]} big"),
+            svg.text(x + width, 13, _tau(value), f"{KINDS[p]} big", "end"),
         ]
     words = f"columns: {count(len(columns), 'benchmark')} · rows: {count(len(models), 'model')} · dark: ranked first"
     label = (
@@ -277,7 +276,7 @@ def _carpet(
         cell = (width - left - 4) / len(names)
     bottom = top + height
     marks = [
-        svg.text(left, 14, NAME[protocol], f"{KIND[protocol]} big"),
+        svg.text(left, 14, NAMES[protocol], f"{KINDS[protocol]} big"),
         svg.text(width - 4, 14, f"agreement {_tau(mean)}", "num big", "end"),
         svg.carpet(ranks, left, top, width - left - 4, height),
     ]
@@ -297,7 +296,7 @@ def _carpet(
         marks.append(svg.text(left, bottom + 15, f"{len(names)} benchmarks, most agreement first"))
         below = 20.0
     label = (
-        f"{NAME[protocol]}: ranks of {count(len(ranks), 'model')} (rows) on {count(len(names), 'benchmark')} "
+        f"{NAMES[protocol]}: ranks of {count(len(ranks), 'model')} (rows) on {count(len(names), 'benchmark')} "
         f"(columns). Mean agreement {_tau(mean)}."
     )
     if ranks.size > MOST_READ or not ranks.size:
@@ -305,7 +304,7 @@ def _carpet(
     said = {
         "rows": labels,
         "columns": [data.tasks[column] for column in columns],
-        "label": NAME[protocol],
+        "label": NAMES[protocol],
         "ranks": [[round(float(rank), 1) if math.isfinite(rank) else None for rank in row] for row in ranks],
     }
     return svg.carpet_svg(width, round(bottom + below), f"{label} Arrow keys read a rank.", *marks, ranks=said)
@@ -384,8 +383,8 @@ def _by_size(by_protocol: dict[str, Any]) -> Panel | None:
             if is_known(row.ceiling):
                 marks.append(svg.line(axis(row.ceiling), y + shift - 4, axis(row.ceiling), y + shift + 4, "s cl"))
             ends = quoted[id(row)]
-            marks.append(svg.estimate(axis, row.mean, ends, y + shift, KIND[p]))
-            said.append(f"{name}, {NAME[p]}: {_tau(row.mean)}" + (f", 95% {_to(ends)}" if ends else ", no interval"))
+            marks.append(svg.estimate(axis, row.mean, ends, y + shift, KINDS[p]))
+            said.append(f"{name}, {NAMES[p]}: {_tau(row.mean)}" + (f", 95% {_to(ends)}" if ends else ", no interval"))
     headline = [row.mean for of_protocol in rows.values() for row in of_protocol if row.at_most == LIKE_SIZE["at_most"]]
     known_headline = bool(headline) and all(map(is_known, headline))
     arrow = " → ".join(map(_tau, headline))
@@ -410,7 +409,7 @@ def _every_pair(data: Data, columns: list[int], protocols: list[str]) -> Panel |
     if both:
         improved, compared = data.improved
         text = f"**{improved} of {compared}** pairs of benchmarks agree better after training"
-        marks += [svg.text(84, 110, NAME[DIRECT], "d", "end"), svg.text(214, 14, NAME[TRAINED], "t")]
+        marks += [svg.text(84, 110, NAMES[DIRECT], "d", "end"), svg.text(214, 14, NAMES[TRAINED], "t")]
     else:
         text = f"Pairs agree from **{svg.decimal(finite.min())}** to **{svg.decimal(finite.max())}**"
     for place, shade in enumerate(reversed(svg.RAMP)):
@@ -441,7 +440,7 @@ def _scale(entry: Entry, protocol: str, left: float, right: float, y: float) -> 
     if is_known(entry["ceiling"]):
         at = axis(entry["ceiling"])
         marks.append(svg.line(at, y - 9, at, y + 9, "s cl"))
-    return Markup("").join([*marks, svg.estimate(axis, number(entry["mean"]), interval, y, KIND[protocol])])
+    return Markup("").join([*marks, svg.estimate(axis, number(entry["mean"]), interval, y, KINDS[protocol])])
 
 
 def _against_noise(entry: Entry, protocol: str) -> Panel | None:
@@ -460,7 +459,7 @@ def _against_noise(entry: Entry, protocol: str) -> Panel | None:
         marks.append(svg.line(axis(entry["ceiling"]), 6, axis(entry["ceiling"]), 104, "s cl"))
     for place, (name, value, ends) in enumerate(rows):
         y = 34 + 42 * place
-        kind = KIND[protocol] if place == 0 else "k"
+        kind = KINDS[protocol] if place == 0 else "k"
         marks += [svg.text(0, y + 4, name, "lab"), svg.estimate(axis, number(value), ends, y, kind)]
     surely, numbers = _noise(entry)
     said = "; ".join(f"{name} {_tau(value)}, {_with('95%', ends) or 'no interval'}" for name, value, ends in rows)
@@ -518,7 +517,7 @@ def _apart(by_name: dict[str, Any], protocol: str) -> Answer | None:
 
     Of all pairs where nothing is known of similar models.
     """
-    rule, shares, similar = Cards(), {}, True
+    rule = Cards()
     for similar in (True, False):
         wanted = LIKE_SIZE if similar else ANY_SIZE
         shares = {
@@ -538,15 +537,16 @@ def _apart(by_name: dict[str, Any], protocol: str) -> Answer | None:
         "similar models" if similar else "model pairs",
         f"{rule.not_separated:.0%}".replace("50%", "half"),
     )
-    rest = len(shares) - len(yes) - len(no)
+    decided = len(yes) + len(no)
+    rest = f" On the other {len(shares) - decided}: in part, or not known." if decided < len(shares) else ""
     return Answer(
         f"Can they tell {'similar ' if similar else ''}models apart?",
         f"On {len(yes)} of {count(len(shares), 'benchmark')}, at least {rule.separated:.0%} of {pairs} are told apart; "
         f"on {len(no)}, under {under}",
-        _shares_apart(shares, yes, no, f"{NAME[protocol]} · share of {pairs}"),
+        _shares_apart(shares, yes, no, f"{NAMES[protocol]} · share of {pairs}"),
         "",
         ("Similar: at most 2× apart in size. " if similar else "Pairs of models whatever their sizes. ")
-        + f"Black: decided by the 95% interval. On the other {rest}: in part, or not known.",
+        + f"Black: decided by the 95% interval.{rest}",
         "Which ones",
     )
 

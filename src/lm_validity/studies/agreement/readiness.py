@@ -137,6 +137,8 @@ class _Compared:
     rng: np.random.Generator
 
     def fit(self, scores: np.ndarray) -> Fit:
+        """The group's lead in `scores`, (models,) or (models, benchmarks); NaN where unknown. Missing with the first
+        reason that there is: no lead, no standard error, too few families."""
         effect = group_effect(scores, self.side, self.terms, self.families, self.rng)
         few = not enough_families(self.side, self.families, scores, self.terms)
         why = FEW_FAMILIES if few else UNBOUNDED
@@ -147,6 +149,7 @@ class _Compared:
         return Fit(value, error, ends, error if isinstance(error, Missing) else known(effect.p, why))
 
     def lead(self, scores: np.ndarray, terms: np.ndarray) -> Value:
+        """The lead alone, with other `terms` of compute."""
         return known(group_effect(scores, self.side, terms, self.families, None).value, NO_LEAD)
 
 

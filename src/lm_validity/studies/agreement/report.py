@@ -44,6 +44,7 @@ from lm_validity.studies.agreement.tau import (
 )
 from lm_validity.studies.agreement.values import DIRECT, Entry, value_in_words
 from lm_validity.summaries import Missing
+from lm_validity.tables.schema import SCORES, SELECTIONS, read_table
 from lm_validity.words import explain_protocols, listing
 
 # what summary.json holds, in this order
@@ -78,10 +79,12 @@ def report_agreement(
     """
     matrix = read_score_matrix(scores, models, benchmarks, plan)
     pair = _alignment_pair(align, matrix)
-    choices, shares = prompt_choices(scores, selections, matrix), adapted_shares(selections, matrix)
+    rows = read_table(scores, SCORES)  # those of prompts that are not selected, too
+    selected = None if selections is None else read_table(selections, SELECTIONS)
+    choices, shares = prompt_choices(rows, selected, matrix), adapted_shares(selected, matrix)
     of_prompts = prompt_error(choices, matrix)
-    of_prompts[DIRECT] = np.where(np.isnan(of_prompts[DIRECT]), wording_error(scores, matrix), of_prompts[DIRECT])
-    prompts = prompt_ranges(scores, matrix)
+    of_prompts[DIRECT] = np.where(np.isnan(of_prompts[DIRECT]), wording_error(rows, matrix), of_prompts[DIRECT])
+    prompts = prompt_ranges(rows, matrix)
     page, summary = agreement(
         Data.of(matrix, section.resamples, tau, items), pair, choices, shares, of_prompts, prompts
     )

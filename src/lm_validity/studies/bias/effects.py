@@ -39,7 +39,7 @@ from lm_validity.studies.bias.statistics.effects import (
 )
 from lm_validity.studies.bias.statistics.model import EFFECTS
 from lm_validity.studies.bias.trials import ARMS, CELL, CHANGE, SETTING, Study, series_color
-from lm_validity.summaries import Missing, is_known, known, number
+from lm_validity.summaries import Missing, as_columns, is_known, known, number
 from lm_validity.words import Reason, ReasonCode, count, decimal, with_names
 
 EFFECT_COLORS = {"boost": "#2f7ec0", "bias": "#d55e00"}
@@ -647,10 +647,9 @@ def shared_section(study: Study) -> Part:
     """Two tables: effects that language models share, and accuracies by arm."""
     frame = model_correlations(study.trials)
     tested = frame["p"].map(number).dropna()
-    bounds = frame["null_interval"].map(lambda ends: ends if isinstance(ends, tuple) else (ends, ends))
-    shown = frame.drop(columns=["null_interval", "p"]).assign(
-        null_low=bounds.str[0], null_high=bounds.str[1], p=frame["p"]
-    )
+    ends = [as_columns(each, "null_low", "null_high") for each in frame["null_interval"]]
+    shown = frame.drop(columns=["null_interval", "p"]).join(pd.DataFrame(ends, columns=["null_low", "null_high"]))
+    shown["p"] = frame["p"]
     section = Section(
         "Behind the means",
         hint="draws that models share, accuracies",

@@ -144,7 +144,7 @@ def _headline(study: Study, fits: Fits, means: dict[str, Means]) -> Part:
             if isinstance(bias, Missing) or bases["boost"] != bases["bias"]:
                 down = f"{bases['boost']} {down}"
             findings.append(Finding(sentence, f"{down} {_by_setting(own, fits, experiment, 'boost')}"))
-    return Part({"headline": means}, findings=findings, panel=_size_panel(study, means[study.main]["bias"]))
+    return Part({"headline": means}, findings=findings, panel=_size_panel(means[study.main]["bias"]))
 
 
 def _change(mean: MeanOverTasks) -> str:
@@ -361,7 +361,7 @@ def _answers(study: Study, means: Means) -> list[Answer]:
     return [Answer(question, sentence, picture, _interval_words(bias), _basis_words(study), "The experiment")]
 
 
-def _size_panel(study: Study, bias: MeanOverTasks | Missing) -> Panel | None:
+def _size_panel(bias: MeanOverTasks | Missing) -> Panel | None:
     """What the interval over tasks could have found, beside half a point."""
     if isinstance(bias, Missing) or isinstance(bias.smallest_detectable, Missing):
         return None

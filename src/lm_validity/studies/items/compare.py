@@ -13,8 +13,9 @@ from lm_validity.errors import InputError
 from lm_validity.pages import svg
 from lm_validity.pages.figures import PROTOCOL_LABELS
 from lm_validity.pages.page import Finding, Lede, Page, Picture, Section, Table, write_report
+from lm_validity.pages.svg import KINDS
 from lm_validity.statistics import holm
-from lm_validity.studies.items.item_report import CELL, KINDS, cell_scores, model_items, model_scores
+from lm_validity.studies.items.item_report import CELL, cell_scores, model_items, model_scores
 from lm_validity.studies.items.statistics import LEVEL, paired_difference, unpaired_difference
 from lm_validity.summaries import Missing, as_columns, is_known, number, page_only
 from lm_validity.tables.schema import PROTOCOLS, trained_here

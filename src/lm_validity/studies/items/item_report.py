@@ -14,6 +14,7 @@ from lm_validity.errors import InputError, did_you_mean
 from lm_validity.pages import svg
 from lm_validity.pages.figures import CATEGORY_COLORS, PROTOCOL_LABELS, lines, tooltips
 from lm_validity.pages.page import Figure, Finding, Lede, Page, Panel, Picture, Section, Table, write_report
+from lm_validity.pages.svg import KINDS
 from lm_validity.studies.items.statistics import ItemParameters, fit_2pl, resolution
 from lm_validity.summaries import Missing, is_known, number, page_only
 from lm_validity.tables.documents import NoDocuments, read_documents
@@ -28,7 +29,6 @@ from lm_validity.words import UNDER, Reason, ReasonCode, count, explain_protocol
 # Scores and items of some models, as the statistics of this study take them.
 
 CELL = ["model", "benchmark", "protocol"]
-KINDS = {"direct": "d", "train_before_test": "t"}  # of marks
 _KEYS = [*CELL, "checkpoint", "prompt", "prompt_variant", "num_fewshot", "seed"]
 _ITEM_COLUMNS = [*_KEYS, "split", "doc_id", "subject", "correct"]
 
@@ -506,11 +506,13 @@ def _negative_section(summary: ItemsSummary) -> Section:
     if frame["text"].isna().all():
         frame = frame.drop(columns="text")
     alone = bool(rows) and len(summary.benchmarks) == 1
+    fitted = any(is_known(row.negative) for row in summary.benchmarks)
+    nothing = "No item has a negative discrimination." if fitted else "Discriminations are not known."
     worst = f" The most certain is {rows[0].doc_id} of {rows[0].benchmark}." if alone else ""
     return Section(
         "Items on which better models do worse",
         hint="each with its text, where that is known",
-        finding=f"{count(len(rows), 'item')} listed.{worst}" if rows else "No item has a negative discrimination.",
+        finding=f"{count(len(rows), 'item')} listed.{worst}" if rows else nothing,
         explanation=(
             "A negative discrimination means that models that do well elsewhere get this item wrong. Wrong gold "
             "answers and ambiguous questions can cause this. So can chance if there are few models. Certain: below "

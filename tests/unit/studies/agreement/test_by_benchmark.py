@@ -20,7 +20,7 @@ from lm_validity.studies.agreement.statistics.separation import (
     typical_difference,
 )
 from lm_validity.summaries import Missing
-from lm_validity.tables.schema import SCORES, write_table
+from lm_validity.tables.schema import SCORES, read_scores, write_table
 
 EVERY = ~np.eye(12, dtype=bool)
 
@@ -160,14 +160,14 @@ def scores_under_wordings(tmp_path, gains: tuple[float, ...]):
 def test_error_of_wordings(tmp_path):
     """Half the variance of the differences -.1, 0 and .2; what a wording does to all models alike is nothing."""
     matrix = scores_under_wordings(tmp_path, (-0.1, 0.0, 0.2))
-    found = wording_error(tmp_path / "scores.parquet", matrix)
+    found = wording_error(read_scores(tmp_path / "scores.parquet"), matrix)
     assert found[0] == pytest.approx(np.sqrt(np.var([-0.1, 0.0, 0.2], ddof=1) / 2)) and np.isnan(found[1])
     matrix = scores_under_wordings(tmp_path, (0.1, 0.1, 0.1))
-    assert wording_error(tmp_path / "scores.parquet", matrix)[0] == pytest.approx(0, abs=1e-12)
+    assert wording_error(read_scores(tmp_path / "scores.parquet"), matrix)[0] == pytest.approx(0, abs=1e-12)
 
 
 def test_range_over_prompts(tmp_path):
     matrix = scores_under_wordings(tmp_path, (0.1, 0.1, 0.1))
-    found = prompt_ranges(tmp_path / "scores.parquet", matrix)
+    found = prompt_ranges(read_scores(tmp_path / "scores.parquet"), matrix)
     assert [found["a"][key] for key in ("mean", "models", "prompts")] == [pytest.approx(0.1), 3, 3]
     assert isinstance(found["b"], Missing)

@@ -3,6 +3,7 @@
 import json
 import re
 
+import numpy as np
 import pandas as pd
 import pytest
 from tests.unit.studies.agreement.conftest import DIRECT, TRAINED, score_rows
@@ -81,6 +82,34 @@ def test_the_heading_and_the_numbers_are_the_summarys(tmp_path):
         assert ranks["text"].startswith(f"**{sum(end <= 1 for end in low)} of 16**")
     gaps = pd.read_csv(tmp_path / "factors" / "tables" / "misleading_direct_ranks.csv")
     assert misleading["text"].startswith(f"**{int(((gaps['low'] > 0) | (gaps['high'] < 0)).sum())} of 16**")
+
+
+def test_neither_two_benchmarks_nor_noise_decide_in_how_many_ways_models_differ(tmp_path):
+    """Of two benchmarks that have nothing in common the first factor explains more than half; of one ability behind
+    much noise, less."""
+    rng, names = np.random.default_rng(2), [f"m{i:02}" for i in range(60)]
+    two = {DIRECT: {f"task{i}": (0.5 + 0.1 * rng.standard_normal(16)).tolist() for i in range(2)}}
+    ability = rng.standard_normal(60)
+    noisy = {DIRECT: {f"task{i}": (0.5 + 0.005 * ability + 0.01 * rng.standard_normal(60)).tolist() for i in range(8)}}
+    models = "model\n" + "\n".join(names)
+    for place, (table, options) in enumerate(((two, {}), (noisy, {"names": names, "models": models}))):
+        (tmp_path / str(place)).mkdir()
+        page, summary = report(tmp_path / str(place), table, **options)
+        low, high = summary["explained_variance_interval"][DIRECT][0]
+        assert (low > 0.5, high < 0.5) == (place == 0, place == 1)
+        assert page["lede"]["heading"] == "Whether these models differ mainly in one way is not known"
+
+
+def test_the_picture_gives_a_tau_no_interval_of_other_cells(tmp_path):
+    """Of four models that are not trained, the order as by compute is not compared, and the interval is of all."""
+    table = scores(trained=0.8)
+    table[TRAINED] = {name: [*of[:12], *[None] * 4] for name, of in table[TRAINED].items()}
+    page, summary = report(tmp_path, table)
+    assert summary["pc1_compute"][DIRECT]["kendall_interval"]
+    labels = re.findall('First factor against[^"]*', page["picture"]["svg"])[:2]
+    for protocol, label in zip((DIRECT, TRAINED), labels, strict=True):
+        own, both = (summary[key][protocol]["kendall"] for key in ("pc1_compute", "pc1_compute_in_both"))
+        assert ("95%" in label, own == both) == (protocol == TRAINED, protocol == TRAINED)
 
 
 def test_models_that_share_the_first_place_may_both_be_best(tmp_path):

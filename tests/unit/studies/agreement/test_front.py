@@ -127,6 +127,10 @@ def test_benchmarks_that_tell_similar_models_apart_are_those_of_the_cards_rule(t
     surely, hardly = sum(low >= 0.8 for low, _ in ends), sum(high < 0.5 for _, high in ends)
     assert page.answers[1].sentence.startswith(f"On {surely} of 8 benchmarks, at least 80% of similar models")
     assert page.answers[1].sentence.endswith(f"on {hardly}, under half")
+    assert f"On the other {8 - surely - hardly}:" in page.answers[1].basis
+    # where the interval decides on each benchmark there are no others
+    page, _ = page_of(tmp_path, {DIRECT: scores()[DIRECT]}, stderr=0.2)
+    assert page.answers[1].sentence.endswith("on 8, under half") and "other" not in page.answers[1].basis
 
 
 @pytest.mark.parametrize("trained", [1, 3])

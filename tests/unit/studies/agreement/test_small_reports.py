@@ -2,11 +2,13 @@
 
 import json
 import math
+from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
+import pyarrow.parquet as pq
 import pytest
 from jinja2 import Template
 from tests.unit.studies.agreement.conftest import (
@@ -416,7 +418,7 @@ def test_two_metrics_and_no_name_for_either(tmp_path):
         run(tmp_path, rows, benchmarks="benchmark\na\nb\nc\n")
 
 
-def test_the_prompts_of_instruction_tuned_models_are_shown_with_their_validation_scores(tmp_path):
+def test_the_prompts_of_instruction_tuned_models_are_shown_with_their_validation_scores(tmp_path, monkeypatch):
     rows = score_rows().assign(prompt="plain")
     tuned = rows[(rows["model"] == "m3") & (rows["protocol"] == DIRECT) & (rows["benchmark"] != "wiki")]
     validation = [
@@ -438,10 +440,13 @@ def test_the_prompts_of_instruction_tuned_models_are_shown_with_their_validation
     selections = pd.concat([selections.assign(adapted_share=[None, 0.14, 0.14, 0.14]), other], ignore_index=True)
     write_table(selections, SELECTIONS, tmp_path / "selections.parquet")
     run(tmp_path, pd.concat([rows, *validation]))
+    read, times = pq.read_table, Counter()
+    monkeypatch.setattr("pyarrow.parquet.read_table", lambda path: times.update([path.name]) or read(path))
     report_agreement(
         *(tmp_path / name for name in ("scores.parquet", "models.csv", "benchmarks.csv")),
         tmp_path / "report", selections=tmp_path / "selections.parquet", section=Reports(resamples=0),
     )  # fmt: skip
+    assert times == {"scores.parquet": 2, "selections.parquet": 1}  # selected scores, and all
     table = pd.read_csv(tmp_path / "report" / "tables" / "prompts.csv")
     assert list(table["benchmark"]) == ["a", "b", "c", "a"] and set(table["model"]) == {"m3"}
     assert (table["chosen"] == "chat").all() and list(table["test"]) == [0.4, 0.4, 0.1, 0.4]

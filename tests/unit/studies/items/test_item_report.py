@@ -66,7 +66,8 @@ def test_protocols_stand_side_by_side(write):
 
 def test_two_models_have_a_resolution_but_no_item_response_model(write):
     folder = write(world(models=2))
-    (row,) = analyze_items(*files(folder)).benchmarks
+    (row,) = (summary := analyze_items(*files(folder))).benchmarks
+    assert "not known" in items_page(summary).sections[-1].finding
     assert row.neighbours == 1 and row.reliability == Missing(TOO_FEW) and row.negative == Missing(TOO_FEW)
 
 

@@ -9,19 +9,18 @@ from markupsafe import Markup
 
 from lm_validity.pages import svg
 from lm_validity.pages.page import Answer, Lede, Panel, Picture
-from lm_validity.studies.agreement.factors.sections import main_protocol
-from lm_validity.studies.agreement.factors.summary import FactorsSummary, RankSummary
+from lm_validity.pages.svg import KINDS, NAMES
+from lm_validity.studies.agreement.factors.sections import beyond_interval, main_protocol, rank_gaps
+from lm_validity.studies.agreement.factors.summary import FactorsSummary
 from lm_validity.studies.agreement.statistics.resampling import Interval
 from lm_validity.studies.agreement.values import DIRECT, JACKKNIFED, TRAINED, Range, wider
 from lm_validity.summaries import Missing, is_known, number
-from lm_validity.tables.schema import PROTOCOLS
 from lm_validity.words import count
 
-KIND = {DIRECT: "d", TRAINED: "t"}
-NAME = {DIRECT: "direct", TRAINED: "train before test"}
 MAINLY = 0.5  # share of the variance from which on, interval and all, models differ mainly in one way
 FOLLOWS = 0.5  # tau with compute from which on, interval and all, the factor follows compute
 LEAST_DRAWN = 3  # models whose compute is known, for the picture
+Ranked = tuple[str, float, Interval[float] | None]  # a model's label, its rank and the interval of that
 FIRST_RANKS = 8  # models of the panels with a row for each one
 NAME_WIDTH = 21  # characters
 
@@ -61,9 +60,11 @@ def _lede(summary: FactorsSummary, shares: dict[str, tuple[list[float], Sequence
     protocol = TRAINED if TRAINED in shares else DIRECT
     (first, *_), interval = shares[protocol]
     heading = "Whether these models differ mainly in one way is not known"
-    if interval is not None and interval[1] < MAINLY:
+    # noise alone makes the first share small, and few benchmarks or models make it large
+    ceiling, shuffled = summary.first_component_ceiling[protocol], summary.parallel_analysis[protocol]
+    if interval is not None and is_known(ceiling) and interval[1] < min(MAINLY, ceiling):
         heading = "These models differ in more than one way"
-    if interval is not None and interval[0] > MAINLY:
+    if interval is not None and is_known(shuffled) and interval[0] > max(MAINLY, shuffled.null_95[0]):
         heading = "These models differ mainly in one way"
         with_compute = summary.pc1_compute[protocol].kendall_interval
         if not isinstance(with_compute, Missing) and with_compute.low > FOLLOWS:
@@ -122,7 +123,7 @@ def _scatter(
     kendall = both[protocol] if all(map(is_known, both.values())) else relation.kendall
     said = f"order as by compute: {svg.decimal(number(kendall))}" if is_known(kendall) else "order not known"
     marks = [
-        svg.text(0, 14, NAME[protocol], f"{KIND[protocol]} big"),
+        svg.text(0, 14, NAMES[protocol], f"{KINDS[protocol]} big"),
         svg.text(width - 12, 14, said, "num big", "end"),
         svg.text(34, 34, "first factor, standard deviations"),
         *(svg.line(34, y(level), width - 12, y(level), "g") for level in levels),
@@ -135,18 +136,17 @@ def _scatter(
     marks += [power_of_ten.format(x(float(exponent)), exponent) for exponent in exponents]
     marks.append(svg.text(width - 12, 278, "pretraining compute, floating-point operations", "", "end"))
     places = [(x(float(at)), y(float(value))) for at, value in zip(power, values[there], strict=True)]
-    marks += [svg.dot(*place, KIND[protocol]) for place in places]
+    marks += [svg.dot(*place, KINDS[protocol]) for place in places]
     labels = np.array(summary.matrix.labels, dtype=object)[there]
     for row in dict.fromkeys((int(power.argmin()), int(values[there].argmax()))):
         left, top = places[row]
         right = left > width * 0.65
         name = svg.shortened(str(labels[row]), NAME_WIDTH)
         marks.append(svg.text(left + (-8 if right else 8), top + 4, name, "lab", "end" if right else "start"))
-    interval = relation.kendall_interval
+    interval = relation.kendall_interval if kendall == relation.kendall else Missing("It is of other cells.")
     ends = "" if isinstance(interval, Missing) else f", 95% {svg.decimal(interval.low)} to {svg.decimal(interval.high)}"
-    label = (
-        f"First factor against pretraining compute, {NAME[protocol]}: {count(int(there.sum()), 'model')}, {said}{ends}."
-    )
+    models = count(int(there.sum()), "model")
+    label = f"First factor against pretraining compute, {NAMES[protocol]}: {models}, {said}{ends}."
     return svg.svg(width, 284, label, *marks)
 
 
@@ -172,9 +172,9 @@ def _explained(summary: FactorsSummary, shares: dict[str, tuple[list[float], Seq
                 marks.append(svg.line(axis(null.null_95[place]), y - 5, axis(null.null_95[place]), y + 5, "k w"))
             if place == 0 and is_known(ceiling := summary.first_component_ceiling[protocol]):
                 marks.append(svg.line(axis(number(ceiling)), y - 5, axis(number(ceiling)), y + 5, "s cl"))
-            marks.append(svg.estimate(axis, own[place], ends, y, KIND[protocol]))
+            marks.append(svg.estimate(axis, own[place], ends, y, KINDS[protocol]))
             more = "" if ends is None else f" (95% {svg.points(ends[0])}% to {svg.points(ends[1])}%)"
-            told.append(f"{name}, {NAME[protocol]}: {svg.points(own[place])}%{more}")
+            told.append(f"{name}, {NAMES[protocol]}: {svg.points(own[place])}%{more}")
     label = f"Share of the variance that each factor explains. {'; '.join(told)}. Ticks: shuffled tables."
     numbers = " → ".join(f"{svg.points(own[0])}%" for own, _ in shares.values())
     return Panel(
@@ -184,25 +184,30 @@ def _explained(summary: FactorsSummary, shares: dict[str, tuple[list[float], Seq
     )
 
 
-def _best_first(summary: FactorsSummary) -> list[tuple[str, RankSummary, Range]]:
+def _best_first(summary: FactorsSummary) -> list[Ranked]:
     """The models' labels from the best rank on, with rank and the interval that a sentence quotes; [] for too few."""
-    ranks = summary.potential.get(main_protocol(summary), {})
+    if not summary.potential:
+        return []
+    ranks = summary.potential[main_protocol(summary)].values()
     rows = [
-        (label, rank, rank.interval_population_of_categories
-         if is_known(rank.interval_population_of_categories) else rank.interval_population_of_benchmarks)
-        for label, rank in zip(summary.matrix.labels, ranks.values(), strict=False)
+        (
+            label,
+            number(rank.rank),
+            wider(rank.interval_population_of_benchmarks, rank.interval_population_of_categories),
+        )
+        for label, rank in zip(summary.matrix.labels, ranks, strict=True)
         if is_known(rank.rank)
-    ]  # fmt: skip
+    ]
     enough = len(rows) >= max(2, min(JACKKNIFED, summary.models / 2))
-    return sorted(rows, key=lambda row: number(row[1].rank)) if enough else []
+    return sorted(rows, key=lambda row: row[1]) if enough else []
 
 
-def _may_be_first(ranked: list[tuple[str, RankSummary, Range]]) -> int | None:
+def _may_be_first(ranked: list[Ranked]) -> int | None:
     """How many models' intervals hold rank 1, or the rank of those that share the first place; None where one has no
     interval."""
-    intervals, first = [interval for _, _, interval in ranked], number(ranked[0][1].rank)
-    known = [interval for interval in intervals if not isinstance(interval, Missing)]
-    return sum(interval.low <= max(first, 1.5) for interval in known) if len(known) == len(intervals) else None
+    first = max(ranked[0][1], 1.5)
+    known = [interval.low <= first for _, _, interval in ranked if interval is not None]
+    return sum(known) if len(known) == len(ranked) else None
 
 
 def _places(interval: Interval[float]) -> str:
@@ -210,35 +215,34 @@ def _places(interval: Interval[float]) -> str:
     return f"{round(2 * interval.low) / 2:g} to {round(2 * interval.high) / 2:g}"
 
 
-def _rank_rows(summary: FactorsSummary, ranked: list[tuple[str, RankSummary, Range]], height: float) -> Markup:
+def _rank_rows(summary: FactorsSummary, ranked: list[Ranked], height: float) -> Markup:
     """A row for each of the first models: its rank and interval."""
-    kind, shown = KIND[main_protocol(summary)], ranked[:FIRST_RANKS]
-    ends = [interval.high for _, _, interval in shown if not isinstance(interval, Missing)]
-    last = max([number(rank.rank) for _, rank, _ in shown] + ends)
-    axis, step = svg.Axis(1, max(last, 2), 140, 372), (height - 24) / len(shown)
+    kind, shown = KINDS[main_protocol(summary)], ranked[:FIRST_RANKS]
+    last = max([2.0, *(rank for _, rank, _ in shown), *(ends.high for *_, ends in shown if ends is not None)])
+    axis, step = svg.Axis(1, last, 140, 372), (height - 24) / len(shown)
     between = (1, *range(5, int(last), 5)) if last <= 30 else (1, *range(20, int(last), 20))
     marks = [svg.ticks(axis, between, 0, height - 22, [f"{at}" for at in between])]
     told = []
     for place, (label, rank, interval) in enumerate(shown):
-        y, quoted = step * (place + 0.5), None if isinstance(interval, Missing) else interval
+        y = step * (place + 0.5)
         marks += [
             svg.text(0, y + 4, svg.shortened(label, NAME_WIDTH), "lab"),
-            svg.estimate(axis, number(rank.rank), quoted, y, kind),
+            svg.estimate(axis, rank, interval, y, kind),
         ]
-        more = "" if quoted is None else f", 95% {_places(quoted)}"
-        told.append(f"{label} {number(rank.rank):g}{more}")
-    label = f"Ranks on the first factor, {NAME[main_protocol(summary)]}: {'; '.join(told)}."
+        more = "" if interval is None else f", 95% {_places(interval)}"
+        told.append(f"{label} {rank:g}{more}")
+    label = f"Ranks on the first factor, {NAMES[main_protocol(summary)]}: {'; '.join(told)}."
     return svg.svg(380, height, label, *marks)
 
 
-def _first_ranks(summary: FactorsSummary, ranked: list[tuple[str, RankSummary, Range]]) -> Panel | None:
+def _first_ranks(summary: FactorsSummary, ranked: list[Ranked]) -> Panel | None:
     if not ranked:
         return None
-    first, interval = ranked[0][0], ranked[0][2]
+    first, interval = svg.shortened(ranked[0][0], NAME_WIDTH), ranked[0][2]
     among = _may_be_first(ranked)
     text = f"{first} ranks first" if among is None else f"**{among} of {len(ranked)}** may be first"
-    if among is not None and not isinstance(interval, Missing):
-        text += f"; {svg.shortened(first, NAME_WIDTH)} ranks {_places(interval)}"
+    if among is not None and interval is not None:
+        text += f"; {first} ranks {_places(interval)}"
     return Panel("Which models rank first?", text, _rank_rows(summary, ranked, 128))
 
 
@@ -246,37 +250,33 @@ def _misleading(summary: FactorsSummary) -> Panel | None:
     """Models whose direct rank and rank under train before test differ beyond their interval."""
     if not summary.common_ranks:
         return None
-    direct, trained = (summary.common_ranks[p] for p in PROTOCOLS)
-    gap = direct.minus(trained)
-    interval = gap.interval()
-    surely = np.flatnonzero((interval.low > 0) | (interval.high < 0))
-    measured = int(np.isfinite(gap.rank).sum())
-    rows = surely[np.argsort(-np.abs(gap.rank[surely]), kind="stable")][:FIRST_RANKS]
+    gaps = rank_gaps(summary)
+    surely, measured = beyond_interval(gaps), int(gaps["gap"].notna().sum())
     if not measured:
         return None
     text = f"**{len(surely)} of {measured}** models move beyond their 95% interval"
-    ranks = np.concatenate([direct.rank[rows], trained.rank[rows]]) if len(rows) else np.array([1.0, 2.0])
-    axis, step = svg.Axis(1, max(float(np.nanmax(ranks)), 2), 140, 372), 104 / max(len(rows), 1)
+    rows = surely.head(FIRST_RANKS)
+    last = max([2.0, *rows["direct_rank"], *rows["tuned_rank"]])
+    axis, step = svg.Axis(1, last, 140, 372), 104 / max(len(rows), 1)
     between = [at for at in (1, 10, 20, 30, 40, 50, 100, 200, 500, 1000) if at <= axis.high]
     marks, told = [svg.ticks(axis, between, 0, 106, [f"{at}" for at in between])], []
-    for place, row in enumerate(rows):
-        y, name = step * (place + 0.5), summary.matrix.labels[row]
-        before, after = float(direct.rank[row]), float(trained.rank[row])
+    for place, row in enumerate(rows.itertuples()):
+        y, before, after = step * (place + 0.5), float(row.direct_rank), float(row.tuned_rank)
         marks += [
-            svg.text(0, y + 4, svg.shortened(name, NAME_WIDTH), "lab"),
+            svg.text(0, y + 4, svg.shortened(row.model, NAME_WIDTH), "lab"),
             svg.line(axis(before), y, axis(after), y, "join"),
             svg.dot(axis(before), y, "d", 3.6),
             svg.dot(axis(after), y, "t", 3.6),
         ]
-        ends = f"{interval.low[row]:+.0f} to {interval.high[row]:+.0f}"
-        told.append(f"{name} {before:.0f} to {after:.0f} (95% of the gap: {ends})")
+        ends = f"{row.low:+.0f} to {row.high:+.0f}"
+        told.append(f"{row.model} {before:.0f} to {after:.0f} (95% of the gap: {ends})")
     label = f"Ranks direct and under train before test of the models that move most: {'; '.join(told) or 'none'}."
     return Panel("Where do direct ranks mislead?", text, svg.svg(380, 128, label, *marks))
 
 
-def _best_answer(summary: FactorsSummary, ranked: list[tuple[str, RankSummary, Range]]) -> Answer:
+def _best_answer(summary: FactorsSummary, ranked: list[Ranked]) -> Answer:
     first, interval, among = svg.shortened(ranked[0][0], 30), ranked[0][2], _may_be_first(ranked)
-    ends = "" if isinstance(interval, Missing) else f"95%: {_places(interval)}"
+    ends = "" if interval is None else f"95%: {_places(interval)}"
     sentence = f"Not known: {first} ranks first, without an interval"
     if ends:
         sentence = f"Not known how many models may be best; {first} ranks first"

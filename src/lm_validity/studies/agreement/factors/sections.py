@@ -32,7 +32,7 @@ def potential_section(summary: FactorsSummary) -> Section | None:
     tables = [_budget_table(summary, protocol), _rank_table(frame)]
     finding = ""
     if summary.common_ranks:
-        misleading = _misleading_frame(summary)
+        misleading = rank_gaps(summary)
         tables.append(_misleading_table(misleading))
         finding = _misleading_sentence(misleading)
     which = "" if protocol == TRAINED else " The ranks here are under direct evaluation."
@@ -99,8 +99,13 @@ def _rank_table(frame: pd.DataFrame) -> Table:
     )
 
 
+def beyond_interval(gaps: pd.DataFrame) -> pd.DataFrame:
+    """The rows whose gap is surely not 0, the largest gap first."""
+    return gaps[(gaps["low"] > 0) | (gaps["high"] < 0)]
+
+
 def _misleading_sentence(frame: pd.DataFrame) -> str:
-    surely = frame[(frame["low"] > 0) | (frame["high"] < 0)]
+    surely = beyond_interval(frame)
     if surely.empty:
         return "For no model does the interval of the gap between both ranks exclude 0."
     first = surely.iloc[0]
@@ -161,8 +166,9 @@ def _budget_table(summary: FactorsSummary, protocol: str) -> Table:
     )
 
 
-def _misleading_frame(summary: FactorsSummary) -> pd.DataFrame:
-    """Direct rank minus rank under train before test: positive where a model is better than its direct rank says."""
+def rank_gaps(summary: FactorsSummary) -> pd.DataFrame:
+    """Direct rank minus rank under train before test, by model, the largest gap first: positive where a model is better
+    than its direct rank says."""
     direct, trained = (summary.common_ranks[p] for p in PROTOCOLS)
     gap = direct.minus(trained)
     interval = gap.interval()

@@ -292,7 +292,7 @@ def find_mode(design: Design, scale: np.ndarray, start: Start) -> Mode:
                 break
             length /= 2
         state, value = trial, trial_value
-    return _at_mode(design, prior, state, value, system)
+    return _at_mode(prior, state, value, system)
 
 
 @dataclass(frozen=True)
@@ -366,7 +366,7 @@ def _newton_step(design: Design, prior: _Precisions, system: _System) -> tuple[S
     return Start(u, v, e), 0.5 * float(decrement)
 
 
-def _at_mode(design: Design, prior: _Precisions, state: Start, value: float, system: _System) -> Mode:
+def _at_mode(prior: _Precisions, state: Start, value: float, system: _System) -> Mode:
     log_determinant = 2.0 * np.sum(np.log(np.diag(system.factor))) + np.sum(np.log(system.pair_precision))
     log_prior = np.sum(np.log(prior.u)) + len(state.v) * np.log(prior.v)
     observation_precision = None
@@ -449,7 +449,7 @@ def model_spreads(design: Design, scales: np.ndarray) -> np.ndarray:
 # ----------------------------------------------------------------------------------------------------------------------
 # Posterior of beta and of the standard deviations: importance sampling around the mode of nested Laplace.
 #
-# The target is p(sd | counts) from `bias_laplace.find_mode`, the proposal a Student t, adapted round by round to the
+# The target is p(sd | counts) from `find_mode`, the proposal a Student t, adapted round by round to the
 # weighted nodes of all rounds before (adaptive multiple importance sampling, Cornuet et al. 2012, Scand. J. Statist.
 # 39:798-812) until enough nodes are effective. The posterior of beta is then a weighted mixture of Gaussians, one a
 # node, so that the uncertainty of the standard deviations, large where there are few tasks, is part of every interval.

@@ -47,8 +47,7 @@ class Candidates:
         )
 
     def rows(self, rows: Rows) -> "Candidates":
-        """The same items with the answers of some models and checkpoints only (see
-        `statistics.signal_splits`)."""
+        """The same items with the answers of some models and checkpoints only."""
         return self if self.answers is None else replace(self, answers=self.answers.rows(rows))
 
     def need_answers(self, who: str) -> BenchmarkItems:

@@ -136,8 +136,8 @@ def signal_quality(
         autocorrelation = mean |correlation of the curve with itself, some checkpoints later|
         signal quality  = w monotonicity + (1 - w) autocorrelation,  w = 1/2
 
-    White noise does not score 0: for n = 14 its mean is 0.168, for n = 27 it is 0.119 (see
-    `permutation_null`).
+    White noise does not score 0: for n = 14 its mean is 0.168, for n = 27 it is 0.119
+    (`resampling.noise_levels`).
     """
     curves = np.asarray(curves, dtype=float)
     correlation = rank_correlation(curves, ties)

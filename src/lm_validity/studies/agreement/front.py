@@ -533,10 +533,7 @@ def _apart(by_name: dict[str, Any], protocol: str) -> Answer | None:
     shares = dict(sorted(shares.items(), key=lambda share: -share[1][0]))
     yes = [name for name, (_, ends) in shares.items() if is_known(ends) and ends[0] >= rule.separated]
     no = [name for name, (_, ends) in shares.items() if is_known(ends) and ends[1] < rule.not_separated]
-    pairs, under = (
-        "similar models" if similar else "model pairs",
-        f"{rule.not_separated:.0%}".replace("50%", "half"),
-    )
+    pairs, under = "similar pairs" if similar else "pairs", f"{rule.not_separated:.0%}".replace("50%", "half")
     decided = len(yes) + len(no)
     rest = f" On the other {len(shares) - decided}: in part, or not known." if decided < len(shares) else ""
     return Answer(

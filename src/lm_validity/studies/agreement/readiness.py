@@ -182,8 +182,9 @@ def report_readiness(
         lede=_lede(summaries[0]),
         picture=Picture(
             _slopes(summaries[0], MOST_DRAWN, 1180, "w640") + _slopes(summaries[0], 4, 340, "n640"),
-            "The group's lead at equal compute, in points: direct on the left, train before test on the right. "
-            "Vertical lines: 95% intervals over families."
+            "The group's lead at equal compute, in points: direct on the left, train before test on the right."
+            + " Vertical lines: 95% intervals over families."
+            * any(is_known(fit.interval) for _, gap in summaries[0].shown for fit in gap.lead.values())
             + (
                 f" Drawn are the {MOST_DRAWN - 1} benchmarks that change most."
                 if len(summaries[0].shown) > MOST_DRAWN

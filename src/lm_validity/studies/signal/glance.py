@@ -177,7 +177,7 @@ def _steady_answer(data: SignalData, best_first: Sequence[BenchmarkCurves]) -> A
     if not steady:
         sentence = f"On none of {count(tested, 'benchmark')} are scores shown to rise more steadily than a random walk."
     if not tested:
-        sentence = f"Not measured: {heading[0].lower()}{heading[1:]}."
+        sentence = f"{heading}."
         if data.falling:
             sentence = "Not known: scores fall steadily, and nothing says which direction is better."
     shown = best_first[:MOST_BENCHMARKS]

@@ -125,7 +125,7 @@ def test_benchmarks_that_tell_similar_models_apart_are_those_of_the_cards_rule(t
         for found in summary["by_benchmark"][DIRECT].values()
     ]
     surely, hardly = sum(low >= 0.8 for low, _ in ends), sum(high < 0.5 for _, high in ends)
-    assert page.answers[1].sentence.startswith(f"On {surely} of 8 benchmarks, at least 80% of similar models")
+    assert page.answers[1].sentence.startswith(f"On {surely} of 8 benchmarks, at least 80% of similar pairs")
     assert page.answers[1].sentence.endswith(f"on {hardly}, under half")
     assert f"On the other {8 - surely - hardly}:" in page.answers[1].basis
     # where the interval decides on each benchmark there are no others

@@ -15,7 +15,7 @@ from lm_validity.config.load import Run
 from lm_validity.config.sections import Cards
 from lm_validity.errors import InputError
 from lm_validity.files import read_json, write_text
-from lm_validity.pages.page import Link, PageDocument, Words, asset, from_template, legend_of, vega_script, write_html
+from lm_validity.pages.page import Link, PageDocument, Words, asset, from_template, legend_of, write_html, write_library
 from lm_validity.pages.svg import Axis, decimal, dot, rug, shortened, svg, text, ticks
 from lm_validity.site.cards.panels import (
     EMPTY,
@@ -87,13 +87,10 @@ def build_site(
     def seen_from(up: str) -> list[Link]:
         return [link._replace(href=f"{up}{link.href}") for link in (first, *links)]
 
-    for each in names:
-        write_html(
-            documents[each], output / each, navigation=seen_from("../"), missing=missing, vega="../assets/vega.js"
-        )
-        (output / each / "assets" / "vega.js").unlink(missing_ok=True)
     if any(section["figures"] for document in documents.values() for section in document["sections"]):
-        write_text(output / "assets" / "vega.js", vega_script())
+        write_library(output)
+    for each in names:
+        write_html(documents[each], output / each, navigation=seen_from("../"), missing=missing)
     folders = write_cards(made, output / FOLDER, seen_from("../../"), missing) if made else {}
     page = first_page([documents[each] for each in names], cards, made, folders, name, about)
     write_text(

@@ -19,7 +19,7 @@ from lm_validity.config.sections import REPORTS, Agreement, Cards, Reports
 from lm_validity.errors import InputError, nearest
 from lm_validity.files import as_written, made_folder, read_json, read_json_or, write_text
 from lm_validity.pages import figures
-from lm_validity.pages.page import Answer, Figure, Finding, Page, Section, Table, write_page
+from lm_validity.pages.page import Answer, Figure, Finding, Page, Section, Table, write_library, write_page
 from lm_validity.pages.svg import Axis, rug, shortened, svg, text, ticks
 from lm_validity.site.cards.values import CardSources
 from lm_validity.site.cards.write import FOLDER as CARDS
@@ -560,6 +560,8 @@ def _write_reports(
 ) -> list[str]:
     """Every report that the data allow and the site of them; a line for each that they do not allow."""
     jobs, absent = choose_reports(gathered, sheets, folder, given.section, given.plan, given.agreement)
+    if jobs and figures.can_draw():
+        write_library(folder)  # once, for all processes
     written, failed = run_reports(jobs, given.processes)
     absent |= failed
     if not written:

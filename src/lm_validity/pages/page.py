@@ -4,6 +4,7 @@ import base64
 import json
 import math
 import re
+import shutil
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -535,9 +536,10 @@ def write_html(
     library = bool(_figures(document)) and (single_file or vega == LIBRARY)
     scripts = {f"{document['name']}.js": _held("data", held)} if held else {}
     scripts |= {"vega.js": vega_script()} if library else {}
-    if not single_file:
-        for name, script in scripts.items():
-            write_text(output / "assets" / name, script)
+    if single_file:
+        shutil.rmtree(output / "assets", ignore_errors=True)
+    for name, script in () if single_file else scripts.items():
+        write_text(output / "assets" / name, script)
     html = render(
         document,
         navigation=navigation,

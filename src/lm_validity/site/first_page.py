@@ -59,11 +59,13 @@ def build_site(
     missing: Sequence[str] = (),
     name: str = "",
     about: str = "",
+    single_file: bool = False,
 ) -> Path:
     """Write the first page (`output`/index.html, which is returned), the cards, and each report's own page.
 
     Figures and tables are copied to `output`/<report>/{figures,tables}, unless they are there. `missing` lists what an
     unfinished run lacks (cells, reports): named on every page. `name`: of the run; `about`: sentences under the title.
+    `single_file`: each page is one file, with what its folds hold.
     Raises InputError where a folder holds no report.
     """
     output = Path(output)
@@ -87,10 +89,14 @@ def build_site(
     def seen_from(up: str) -> list[Link]:
         return [link._replace(href=f"{up}{link.href}") for link in (first, *links)]
 
-    if any(section["figures"] for document in documents.values() for section in document["sections"]):
+    if single_file:
+        shutil.rmtree(output / "assets", ignore_errors=True)
+    elif any(section["figures"] for document in documents.values() for section in document["sections"]):
         write_library(output)
     for each in names:
-        write_html(documents[each], output / each, navigation=seen_from("../"), missing=missing)
+        write_html(
+            documents[each], output / each, navigation=seen_from("../"), missing=missing, single_file=single_file
+        )
     folders = write_cards(made, output / FOLDER, seen_from("../../"), missing) if made else {}
     page = first_page([documents[each] for each in names], cards, made, folders, name, about)
     write_text(

@@ -328,8 +328,8 @@ def _group_cells(columns: Sequence[Column], members: Sequence[Row]) -> list[Cell
             )
             picture = svg(column.width, 24, label, *marks)
         elif column.key == "gap" and values:
-            ends = [cell.words for cell in found if cell.sort in (min(values), max(values))]
-            words = " to ".join(sorted({ends[0], ends[-1]}, key=lambda end: float(end.split()[0])))
+            written = {cell.sort: cell.words for cell in found}
+            words = " to ".join(dict.fromkeys((written[min(values)], written[max(values)])))
         cells.append(Cell(middle, picture, None, words, counts))
     return cells
 

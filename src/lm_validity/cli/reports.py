@@ -72,6 +72,9 @@ def report_site(
     ] = REPORTS.resamples,
     processes: Annotated[int, typer.Option(min=1, help="Reports written at the same time.")] = 2,
     group: GroupsOfModels = None,
+    single_file: Annotated[
+        bool, typer.Option("--single-file", help="Make each page one file, which can be sent without the others.")
+    ] = False,
 ) -> None:
     """Import results, guess the sheets, and write every report that the data allow as one site."""
     from lm_validity.pages.figures import can_draw
@@ -81,7 +84,9 @@ def report_site(
 
     agreement = Agreement(groups=tuple(dict.fromkeys(group or ())))
     section = Reports(resamples=resamples)
-    given = Given(models, benchmarks, beside, options, section, processes, plan=plan, agreement=agreement)
+    given = Given(
+        models, benchmarks, beside, options, section, processes, plan=plan, agreement=agreement, single_file=single_file
+    )
     say(*write(results, output, given))
     if not can_draw():
         say(NOT_DRAWN)

@@ -274,30 +274,6 @@ def with_values(
 #
 # `save_figure` writes one chart as Vega-Lite, SVG and PDF.
 
-__all__ = [
-    "CATEGORY_COLORS",
-    "MISSING_COLOR",
-    "PROTOCOL_LABELS",
-    "chart_data",
-    "cycled_colors",
-    "dashed_lines",
-    "discrete",
-    "family_color",
-    "grouped_bars",
-    "heatmap",
-    "interval_dots",
-    "layered",
-    "lines",
-    "listed_color",
-    "matrix_frame",
-    "protocol_color",
-    "scatter",
-    "strip",
-    "tooltips",
-    "vega_lite",
-]
-
-ENDS = ("low", "high")  # the columns of an interval
 STATIC_WIDTH = 620  # of a chart without its own width, in SVG and PDF
 ADDRESSES = 100e9  # bytes of virtual memory that drawing reserves at most
 
@@ -355,19 +331,17 @@ def interval_dots(
     y_order: Sequence[str],
     tooltip: list[alt.Tooltip],
     color: alt.Color | None = None,
-    ends: tuple[str, str] = ENDS,
     mark: str | None = None,
     offset: str | None = None,
     zero: bool = False,
     focus: bool = False,
     row_height: int = 18,
 ) -> alt.LayerChart:
-    """One row per `y`: a dot at `value`, a line between its `ends`, a tick at `mark`; no value: an ×.
+    """One row per `y`: a dot at `value`, a line from `low` to `high` where known, a tick at `mark`; no value: an ×.
 
-    `ends`: the columns of an interval, where the frame has them. `color`: by default that of the protocol. What
-    `offset` tells apart (a protocol) is left out where none of it has a value.
+    `color`: by default that of the protocol. What `offset` tells apart (a protocol) is left out where none of it has a
+    value.
     """
-    low, high = ends
     frame, color = with_values(frame, value, offset, protocol_color() if color is None else color)
     axis = alt.Axis(labelOverlap=False, grid=True, gridDash=[1, 3])
     encoding = {"y": alt.Y(f"{y}:N", scale=discrete(y_order), title=None, axis=axis), "tooltip": tooltip}
@@ -378,9 +352,9 @@ def interval_dots(
     scale = alt.Scale(zero=zero)
     opacity = {"opacity": family_opacity()} if focus else {}
     layers = []
-    if _has_intervals(frame, ends):
-        bar = base.transform_filter(f"isValid(datum.{low}) && isValid(datum.{high})").mark_rule(strokeWidth=1.6)
-        layers.append(bar.encode(x=alt.X(f"{low}:Q", title=title, scale=scale), x2=f"{high}:Q", color=color, **opacity))
+    if _has_intervals(frame):
+        bar = base.transform_filter("isValid(datum.low) && isValid(datum.high)").mark_rule(strokeWidth=1.6)
+        layers.append(bar.encode(x=alt.X("low:Q", title=title, scale=scale), x2="high:Q", color=color, **opacity))
     if mark and frame[mark].notna().any():
         tick = base.transform_filter(f"isValid(datum.{mark})").mark_tick(thickness=2, height=9, opacity=0.55)
         layers.append(tick.encode(x=alt.X(f"{mark}:Q", title=title, scale=scale), color=color))
@@ -422,7 +396,7 @@ def grouped_bars(
     scale = alt.Scale(domain=list(domain)) if domain else alt.Scale(zero=True)
     bars = base.mark_bar(cornerRadiusEnd=2).encode(y=alt.Y(f"{value}:Q", title=title, scale=scale), color=color)
     layers = [bars]
-    if _has_intervals(frame, ENDS):
+    if _has_intervals(frame):
         rule = base.transform_filter("isValid(datum.low) && isValid(datum.high)").mark_rule(
             strokeWidth=1.4, color="#555"
         )
@@ -465,7 +439,7 @@ def lines(
     if detail:
         base = base.encode(detail=f"{detail}:N")
     layers = []
-    if _has_intervals(frame, ENDS):
+    if _has_intervals(frame):
         layers.append(base.mark_area(opacity=0.16).encode(y=alt.Y("low:Q", title=y_title, scale=y_scale), y2="high:Q"))
     line = base.mark_line(strokeWidth=1.8, invalid="break-paths-show-domains")
     line = line.encode(y=alt.Y(f"{y}:Q", title=y_title, scale=y_scale))
@@ -537,8 +511,9 @@ def layered(chart: alt.LayerChart, *others: alt.Chart) -> alt.LayerChart:
     return alt.layer(chart, *others).properties(width="container", height=chart.height)
 
 
-def _has_intervals(frame: pd.DataFrame, ends: tuple[str, str]) -> bool:
-    return {*ends} <= {*frame.columns} and bool(frame[[*ends]].notna().any(axis=None))
+def _has_intervals(frame: pd.DataFrame) -> bool:
+    ends = ["low", "high"]
+    return {*ends} <= {*frame.columns} and bool(frame[ends].notna().any(axis=None))
 
 
 def vega_lite(chart: alt.TopLevelMixin | Spec) -> Spec:

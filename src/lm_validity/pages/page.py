@@ -4,6 +4,7 @@ import base64
 import json
 import math
 import re
+import shutil
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -505,6 +506,9 @@ def _section_document(section: Section) -> SectionDocument:
 # The HTML. A page is read without script; a script draws what a fold holds when it opens.
 
 
+LIBRARY = "assets/vega.js"  # draws figures
+
+
 class Link(NamedTuple):
     """Of a site's navigation."""
 
@@ -518,30 +522,29 @@ def write_html(
     *,
     navigation: Sequence[Link] = (),
     missing: Sequence[str] = (),
-    about: str = "",
-    vega: str = "",
     single_file: bool = False,
 ) -> None:
     """Write `index.html` of a page document under `output`, and what its folds hold under `assets/`.
 
-    `missing`: what an unfinished run lacks, named on top. `about`: a sentence under a title without finding. `vega`:
-    where the drawing library lies relative to the page; by default it is written beside it. `single_file`: all in
+    The library that draws figures is that of the site in whose folder `output` lies, where `write_library` has written
+    one; else it is written too. `missing`: what an unfinished run lacks, named on top. `single_file`: all in
     `index.html`.
     """
+    vega = f"../{LIBRARY}" if (output.parent / LIBRARY).is_file() else LIBRARY
     held = {f"figure {figure['name']}": packed(figure["spec"]) for figure in _figures(document)}
     held |= {f"table {table['name']}": _packed_rows(table) for part in document["sections"] for table in part["tables"]}
-    library = bool(_figures(document)) and (single_file or not vega)
+    library = bool(_figures(document)) and (single_file or vega == LIBRARY)
     scripts = {f"{document['name']}.js": _held("data", held)} if held else {}
     scripts |= {"vega.js": vega_script()} if library else {}
-    if not single_file:
-        for name, script in scripts.items():
-            write_text(output / "assets" / name, script)
+    if single_file:
+        shutil.rmtree(output / "assets", ignore_errors=True)
+    for name, script in () if single_file else scripts.items():
+        write_text(output / "assets" / name, script)
     html = render(
         document,
         navigation=navigation,
         missing=missing,
-        about=about,
-        vega=vega or "assets/vega.js",
+        vega=vega,
         inlined="".join(scripts.values()) if single_file else None,
     )
     write_text(output / "index.html", html)
@@ -552,8 +555,7 @@ def render(
     *,
     navigation: Sequence[Link] = (),
     missing: Sequence[str] = (),
-    about: str = "",
-    vega: str = "assets/vega.js",
+    vega: str = LIBRARY,
     inlined: str | None = None,
 ) -> str:
     """The HTML of a page document; `inlined`: what its folds hold, where that is not beside the page."""
@@ -569,7 +571,6 @@ def render(
         navigation=navigation,
         current=document["title"],
         missing=list(missing),
-        about=about,
         vega=vega,
         inlined=inlined,
         families=_families(_figures(document)),
@@ -721,6 +722,12 @@ def emphasised(text: str) -> Markup:
 def asset(name: str) -> str:
     """The text of a file of the page kit."""
     return (resources.files("lm_validity.pages") / "assets" / name).read_text(encoding="utf-8")
+
+
+def write_library(site: Path) -> None:
+    """Write what draws the figures of a site's pages, which do without one of their own that are written later."""
+    check_address_space()
+    write_text(site / LIBRARY, vega_script())
 
 
 @cache

@@ -15,7 +15,7 @@ from lm_validity.config.load import Run
 from lm_validity.config.sections import Cards
 from lm_validity.errors import InputError
 from lm_validity.files import read_json, write_text
-from lm_validity.pages.page import Link, PageDocument, Words, asset, from_template, legend_of, vega_script, write_html
+from lm_validity.pages.page import Link, PageDocument, Words, asset, from_template, legend_of, write_html, write_library
 from lm_validity.pages.svg import Axis, decimal, dot, rug, shortened, svg, text, ticks
 from lm_validity.site.cards.panels import (
     EMPTY,
@@ -59,11 +59,13 @@ def build_site(
     missing: Sequence[str] = (),
     name: str = "",
     about: str = "",
+    single_file: bool = False,
 ) -> Path:
     """Write the first page (`output`/index.html, which is returned), the cards, and each report's own page.
 
     Figures and tables are copied to `output`/<report>/{figures,tables}, unless they are there. `missing` lists what an
     unfinished run lacks (cells, reports): named on every page. `name`: of the run; `about`: sentences under the title.
+    `single_file`: each page is one file, with what its folds hold.
     Raises InputError where a folder holds no report.
     """
     output = Path(output)
@@ -87,13 +89,14 @@ def build_site(
     def seen_from(up: str) -> list[Link]:
         return [link._replace(href=f"{up}{link.href}") for link in (first, *links)]
 
+    if single_file:
+        shutil.rmtree(output / "assets", ignore_errors=True)
+    elif any(section["figures"] for document in documents.values() for section in document["sections"]):
+        write_library(output)
     for each in names:
         write_html(
-            documents[each], output / each, navigation=seen_from("../"), missing=missing, vega="../assets/vega.js"
+            documents[each], output / each, navigation=seen_from("../"), missing=missing, single_file=single_file
         )
-        (output / each / "assets" / "vega.js").unlink(missing_ok=True)
-    if any(section["figures"] for document in documents.values() for section in document["sections"]):
-        write_text(output / "assets" / "vega.js", vega_script())
     folders = write_cards(made, output / FOLDER, seen_from("../../"), missing) if made else {}
     page = first_page([documents[each] for each in names], cards, made, folders, name, about)
     write_text(
@@ -325,8 +328,8 @@ def _group_cells(columns: Sequence[Column], members: Sequence[Row]) -> list[Cell
             )
             picture = svg(column.width, 24, label, *marks)
         elif column.key == "gap" and values:
-            ends = [cell.words for cell in found if cell.sort in (min(values), max(values))]
-            words = " to ".join(sorted({ends[0], ends[-1]}, key=lambda end: float(end.split()[0])))
+            written = {cell.sort: cell.words for cell in found}
+            words = " to ".join(dict.fromkeys((written[min(values)], written[max(values)])))
         cells.append(Cell(middle, picture, None, words, counts))
     return cells
 

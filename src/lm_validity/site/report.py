@@ -19,7 +19,7 @@ from lm_validity.config.sections import REPORTS, Agreement, Cards, Reports
 from lm_validity.errors import InputError, nearest
 from lm_validity.files import as_written, made_folder, read_json, read_json_or, write_text
 from lm_validity.pages import figures
-from lm_validity.pages.page import Answer, Figure, Finding, Page, Section, Table, write_page
+from lm_validity.pages.page import LIBRARY, Answer, Figure, Finding, Page, Section, Table, write_library, write_page
 from lm_validity.pages.svg import Axis, rug, shortened, svg, text, ticks
 from lm_validity.site.cards.values import CardSources
 from lm_validity.site.cards.write import FOLDER as CARDS
@@ -498,7 +498,8 @@ MODELS, BENCHMARKS = "models.tsv", "benchmarks.tsv"
 @dataclass(frozen=True)
 class Given:
     """What a reader may give beside the results. `options`: how files are imported; `splits` and `source`: as cards
-    take them; `plan`: the sheet of what was to be fine-tuned, other cells are not missing."""
+    take them; `plan`: the sheet of what was to be fine-tuned, other cells are not missing. `single_file`: as
+    `build_site` takes it."""
 
     models: Path | None = None
     benchmarks: Path | None = None
@@ -511,6 +512,7 @@ class Given:
     source: str = ""
     plan: Path | None = None
     agreement: Agreement = field(default_factory=Agreement)
+    single_file: bool = False
 
 
 def report_site(paths: Iterable[str | Path], output: str | Path, given: Given) -> list[str]:
@@ -560,6 +562,8 @@ def _write_reports(
 ) -> list[str]:
     """Every report that the data allow and the site of them; a line for each that they do not allow."""
     jobs, absent = choose_reports(gathered, sheets, folder, given.section, given.plan, given.agreement)
+    if jobs and figures.can_draw():
+        write_library(folder)  # once, for all processes
     written, failed = run_reports(jobs, given.processes)
     absent |= failed
     if not written:
@@ -578,7 +582,7 @@ def _write_reports(
     if gathered.scores is not None:
         tables = (folder / "scores.parquet", folder / BENCHMARKS, pages, folder / MODELS, gathered.items)
         cards = CardSources(*tables, given.splits, given.cards, given.source)
-    build_site(pages, folder, cards=cards)
+    build_site(pages, folder, cards=cards, single_file=given.single_file)
     return [f"No {name} report: {reason}" for name, reason in absent.items()]
 
 
@@ -645,6 +649,7 @@ def _move(folder: Path, output: Path) -> None:
     output.mkdir(exist_ok=True)
     pages = [page.parent for page in output.glob("*/page.json") if read_json(page).get("name") == page.parent.name]
     pages += [output / CARDS] if any(output.glob(f"{CARDS}/*/card.json")) else []
+    pages += [(output / LIBRARY).parent] if (output / LIBRARY).is_file() else []
     for place in pages:
         if not (folder / place.name).exists():
             shutil.rmtree(place)

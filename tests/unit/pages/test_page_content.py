@@ -23,6 +23,7 @@ from lm_validity.pages.page import (
     page_document,
     render,
     write_html,
+    write_library,
     write_page,
 )
 from lm_validity.pages.svg import dot, line, named_rows, round_values, shortened, svg, written_points
@@ -190,6 +191,15 @@ def test_a_page_of_real_size_stays_small(tmp_path):
     assert [path.name for path in (tmp_path / "whole").iterdir()] == ["index.html"]
     whole = (tmp_path / "whole" / "index.html").read_text(encoding="utf-8")
     assert (tmp_path / "apart" / "assets" / "vega.js").read_text(encoding="utf-8") in whole and len(whole) < 1_500_000
+
+
+def test_pages_of_a_site_share_its_library(tmp_path):
+    write_library(tmp_path)
+    write_page(
+        page([Section("Pairs", figures=[Figure("pairs", "Pairs", heatmap(np.eye(3), NAMES[:3]))])]), tmp_path / "one"
+    )
+    assert [path.parent.parent for path in tmp_path.rglob("vega.js")] == [tmp_path]
+    assert 'data-vega="../assets/vega.js"' in (tmp_path / "one" / "index.html").read_text(encoding="utf-8")
 
 
 def test_hostile_names_cannot_leave_their_place():

@@ -220,13 +220,15 @@ def test_more_than_40_benchmarks_stand_in_groups(tmp_path):
     cards = []
     for place, name in enumerate(names):
         card = make_card(sources, name)
-        values = {**card.values, "tau.direct": agrees if place < 30 else wavers}
+        gap = measured("smallest_difference", "direct", 0.09 + place / 1000, (0.01, 0.2))
+        values = {**card.values, "tau.direct": agrees if place < 30 else wavers, gap.key: gap}
         cards.append(replace(card, values=values, verdict=make_verdict(values, sources.settings)))
     table = benchmark_table(sources, cards, dict(zip(names, names, strict=True)))
-    assert [column.key for column in table.columns] == ["ranks"]  # scores are left to the cards
+    assert [column.key for column in table.columns] == ["ranks", "gap"]  # scores are left to the cards
     groups = {row.group: row for row in table.rows if row.members}
     assert {name: row.members for name, row in groups.items()} == {"mmlu": 38, "numbers": 2, "words": 2}
     assert groups["mmlu"].cells[0].counts == ((YES, 30), (NOT_KNOWN, 8)) and groups["mmlu"].cells[0].sort == 0.6
+    assert groups["mmlu"].cells[1].words == "9.0 to 12.7"
     places = [row.name for row in table.rows]
     assert places[:2] == ["mmlu", "mmlu_0"] and places[38] == "mmlu_37"
     inside = {row.name: row.group for row in table.rows}

@@ -327,7 +327,9 @@ def test_the_command_line_tells_folders_from_subcommands(tmp_path, monkeypatch):
     options = ["--output", "out", "--resamples", "0", "--processes", "1"]
     assert CliRunner().invoke(app, ["./signal", *options], catch_exceptions=False).exit_code == 0
     assert (tmp_path / "out" / "index.html").is_file()
-    assert CliRunner().invoke(app, [*options, "./signal"], catch_exceptions=False).exit_code == 0
+    assert CliRunner().invoke(app, [*options, "./signal", "--single-file"], catch_exceptions=False).exit_code == 0
+    assert not [*tmp_path.glob("out/**/*.js")]
+    assert '["vega"] = "' in (tmp_path / "out" / "agreement" / "index.html").read_text()
     missing = CliRunner().invoke(app, ["signal", *options[:2]])
     assert missing.exit_code == 2 and "--scores" in missing.output
     shown = CliRunner().invoke(app, ["--help"]).output

@@ -108,6 +108,7 @@ def same_models(taus: Mapping[str, Value]) -> bool:
 
 
 def halves(low: float) -> list[float]:
+    """From `low`, a multiple of one half, to 1 by halves: the grid lines of a tau."""
     return [each / 2 for each in range(int(2 * low), 3)]
 
 
@@ -458,6 +459,7 @@ def tau_cell(values: Values, quantity: str, mark: Mark, low: float, width: int) 
 
 
 def apart_cell(values: Values, mark: Mark, width: int = 112) -> Cell:
+    """The share of pairs of similar models that it tells apart, on its interval; of all pairs without sizes."""
     keys = [f"separated_{name}.{protocol}" for protocol in KINDS for name in ("within_2", "all")]
     value = next((value for key in keys if (value := known(values, key)) is not None), None)
     if value is None:
@@ -513,6 +515,7 @@ def steady_cell(sources: CardSources, benchmark: str, values: Values, mark: Mark
 
 
 def bias_cell(values: Values, mark: Mark, width: int = 112) -> Cell:
+    """What seen test text adds to the score, on its interval; the axis is at least from -5 to 5 points."""
     value = known(values, "bias")
     if value is None:
         return EMPTY

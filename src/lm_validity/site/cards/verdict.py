@@ -30,11 +30,6 @@ class Statement:
     thresholds: Mapping[str, float]
     values: tuple[str, ...]
 
-    @property
-    def is_decided(self) -> bool:
-        """Whether the outcome is yes, no or partly; else it is not known or not measured."""
-        return self.outcome in (YES, NO, PARTLY)
-
     def to_json(self) -> dict[str, Any]:
         """Its entry in card.json."""
         return {name: getattr(self, name) for name in ("rule", "subject", "outcome", "words")} | {

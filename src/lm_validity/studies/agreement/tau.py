@@ -47,6 +47,7 @@ from lm_validity.studies.agreement.statistics.resampling import (
 )
 from lm_validity.studies.agreement.values import (
     DIRECT,
+    FEW_IN_BOTH,
     JACKKNIFED,
     MINIMUM_FAMILY,
     NO_FAMILIES,
@@ -79,7 +80,6 @@ NO_TAU = Reason(
 NO_PAIR = Reason(
     "The benchmark has fewer than two models in common with each other one, or they are tied.", ReasonCode.TOO_FEW
 )
-FEW_IN_BOTH = Reason("Fewer than 3 models have scores under both protocols.", ReasonCode.TOO_FEW)
 
 
 # ----------------------------------------------------------------------------------------------------------------------

@@ -1,7 +1,6 @@
 """Values of the two reports: intervals, why there is none, and how sentences, tables and charts write them."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -9,7 +8,6 @@ import pandas as pd
 
 from lm_validity.studies.agreement.statistics.noise import LEAST_CLUSTERS, MOST_IN_ONE, cluster_numbers
 from lm_validity.studies.agreement.statistics.resampling import Interval
-from lm_validity.studies.agreement.statistics.subsets import LeftOut
 from lm_validity.summaries import Missing, is_known, known, number
 from lm_validity.tables.schema import PROTOCOLS
 from lm_validity.words import Reason, ReasonCode, decimal, with_interval
@@ -57,7 +55,7 @@ NARROWER = (
     f"There are fewer than {FEW_FAMILIES} families, and it would be narrower than the interval over models: these "
     "families happen to differ less than their models do, which says nothing about other families."
 )
-NO_INFLUENCE = "Without this part, too little of the table would be left."
+FEW_IN_BOTH = Reason("Fewer than 3 models have scores under both protocols.", ReasonCode.TOO_FEW)
 
 
 def no_intervals(resamples: int, models: int) -> str:
@@ -138,21 +136,6 @@ def wider(*intervals: Range) -> Interval[float] | None:
     """The one that a claim about other models quotes: the widest of those that exist."""
     exist = [interval for interval in intervals if not isinstance(interval, Missing)]
     return max(exist, key=lambda interval: interval.high - interval.low, default=None)
-
-
-@dataclass(frozen=True)
-class InfluenceSummary:
-    """The headline figures without one family, benchmark or model."""
-
-    kind: str
-    name: str
-    mean_tau: Value
-    first_component: Value
-
-    @classmethod
-    def of(cls, left: LeftOut) -> "InfluenceSummary":
-        """One row of an influence table."""
-        return cls(left.kind, left.name, known(left.mean_tau, NO_INFLUENCE), known(left.first_component, NO_INFLUENCE))
 
 
 # ----------------------------------------------------------------------------------------------------------------------

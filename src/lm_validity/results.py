@@ -717,41 +717,29 @@ def _beside(path: str, key: str) -> str:
     )
 
 
-@dataclass
-class _Node:
-    """What may follow a part of a path: keys by name, keys by pattern, a list of records or by place; or a line."""
-
-    names: dict[str, "_Node"] = field(default_factory=dict)
-    patterns: dict[str, "_Node"] = field(default_factory=dict)
-    records: dict[str, "_Node"] = field(default_factory=dict)
-    line: Line | None = None
-
-    def lines(self) -> Iterator[Line]:
-        """The lines of all paths from here."""
-        if self.line is not None:
-            yield self.line
-        for below in (self.names, self.patterns, self.records):
-            for node in below.values():
-                yield from node.lines()
+_Tree = dict[str, "_Tree | Line"]  # what may follow a part of a path: a name, a pattern, or `[...]`, which is alone
 
 
 @cache
-def _tree(study: str) -> _Node:
-    root = _Node()
+def _tree(study: str) -> _Tree:
+    root: _Tree = {}
     for line in lines_of(study):
-        node = root
-        for part in re.findall(r"\[[^\]]*\]|[^.\[\]]+", line.path):
-            below = node.records if part[0] == "[" else node.patterns if "{" in part else node.names
-            node = below.setdefault(part, _Node())
-        if node.line is not None:
+        *outer, last = re.findall(r"\[[^\]]*\]|[^.\[\]]+", line.path)
+        node: Any = root
+        for part in outer:
+            node = node.setdefault(part, {})
+        if node.setdefault(last, line) is not line:
             raise ValueError(f"{study}: two lines for {line.path}")
-        node.line = line
     return root
 
 
-@cache
-def _pattern(part: str) -> re.Pattern[str]:
-    return re.compile(re.sub(r"\{(\w+)\}", r"(?P<\1>.+)", part), re.DOTALL)
+def _leaves(node: _Tree | Line) -> Iterator[Line]:
+    """The lines of all paths from here, names before patterns."""
+    if isinstance(node, Line):
+        yield node
+    else:
+        for part in sorted(node, key=lambda part: "{" in part):
+            yield from _leaves(node[part])
 
 
 class _Found(NamedTuple):
@@ -765,7 +753,7 @@ class _Found(NamedTuple):
 
 def _walk(
     value: Any,
-    node: _Node,
+    node: _Tree | Line,
     at: dict[str, Any],
     around: tuple[dict[str, Any], ...],
     where: str,
@@ -774,29 +762,28 @@ def _walk(
     """What is under `value`, which is at `where`; `told`: its fields that `at` has already."""
     if isinstance(value, np.ndarray | np.generic):
         value = value.tolist()
-    if node.line is not None:
-        yield _Found(node.line, at, value, around)
-    elif value is None or isinstance(value, Missing):
-        yield from (_Found(line, at, value, around) for line in node.lines())
-    elif isinstance(value, list | tuple) and node.records:
-        ((part, below),) = node.records.items()
+    if isinstance(node, Line):
+        yield _Found(node, at, value, around)
+        return
+    if value is None or isinstance(value, Missing):
+        yield from (_Found(line, at, value, around) for line in _leaves(node))
+        return
+    part, below = next(iter(node.items()))
+    if isinstance(value, list | tuple) and part[0] == "[":
         for place, item in enumerate(value, 1):
             said, fields_told = _record(item, part[1:-1], place)
             yield from _walk(item, below, at | said, around, f"{where}[{place}]", fields_told)
-    else:
-        entries = {str(key): item for key, item in _entries(value, where)}
-        for key, item in entries.items():
-            if key not in told and (where or key != "notes"):
-                below, said = _next(node, key, f"{where}.{key}")
-                yield from _walk(item, below, at | said, (*around, entries), f"{where}.{key}")
-
-
-def _entries(value: Any, where: str) -> Iterator[tuple[Any, Any]]:
+        return
     if isinstance(value, list | tuple):
-        return iter(enumerate(value))
-    if isinstance(value, dict) or is_dataclass(value):
-        return entries_of(value)
-    raise ValueError(f"summary{where}: no line of results.KEYS ends here")
+        entries = {str(place): item for place, item in enumerate(value)}
+    elif isinstance(value, dict) or is_dataclass(value):
+        entries = dict(entries_of(value))
+    else:
+        raise ValueError(f"summary{where}: no line of results.KEYS ends here")
+    for key, item in entries.items():
+        if key not in told and (where or key != "notes"):
+            below, said = _next(node, key, f"{where}.{key}")
+            yield from _walk(item, below, at | said, (*around, entries), f"{where}.{key}")
 
 
 def _record(item: Any, part: str, place: int) -> tuple[dict[str, Any], list[str]]:
@@ -814,13 +801,18 @@ def _record(item: Any, part: str, place: int) -> tuple[dict[str, Any], list[str]
     return said, told
 
 
-def _next(node: _Node, key: str, where: str) -> tuple[_Node, dict[str, str]]:
-    if key in node.names:
-        return node.names[key], {}
-    for part, below in node.patterns.items():
-        if (match := _pattern(part).fullmatch(key)) is not None:
+def _next(node: _Tree, key: str, where: str) -> tuple[_Tree | Line, dict[str, str]]:
+    if key in node:
+        return node[key], {}
+    for part, below in node.items():
+        if "{" in part and (match := _pattern(part).fullmatch(key)) is not None:
             return below, match.groupdict()
     raise ValueError(f"summary{where}: no line of results.KEYS begins so")
+
+
+@cache
+def _pattern(part: str) -> re.Pattern[str]:
+    return re.compile(re.sub(r"\{(\w+)\}", r"(?P<\1>.+)", part), re.DOTALL)
 
 
 _Place = tuple[str, str | None, str | None, str | None, str]  # quantity, subject, other, protocol, conditions

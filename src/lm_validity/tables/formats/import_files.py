@@ -78,7 +78,9 @@ def import_files(
     output, options = Path(output), options or ImportOptions()
     log = ImportLog(strict=options.strict)
     results, samples = _read_all(paths, options, log)
-    check_identities([*results, *(one.identified for one in samples)])
+    check_identities(
+        [*results, *(ScoreFile(each.found.path, [], each.common, identity=each.identity) for each in samples)]
+    )
     with ExitStack() as stack:
         parts: list[Part] = []
         if samples:

@@ -23,6 +23,7 @@ from lm_validity.tables.formats import (
     import_json,
     import_lighteval,
     lm_eval_results,
+    published,
 )
 from lm_validity.tables.formats.import_samples import (
     Part,
@@ -60,6 +61,7 @@ FORMATS: tuple[Format, ...] = (
     import_lighteval.FORMAT,
     import_inspect.FORMAT,
     lm_eval_results.FORMAT,
+    published.LM_HARMONY,
     import_csv.FORMAT,
     import_json.FORMAT,
 )

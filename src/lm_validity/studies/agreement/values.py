@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from lm_validity.statistics import shown_ceiling
 from lm_validity.studies.agreement.statistics.noise import LEAST_CLUSTERS, MOST_IN_ONE, cluster_numbers
 from lm_validity.studies.agreement.statistics.resampling import Interval
 from lm_validity.summaries import Missing, is_known, known, number
@@ -50,6 +51,10 @@ LOST_CLUSTER = (
 LOST_CATEGORY = (
     f"There are fewer than {LEAST_CLUSTERS} families, or one family or category holds more than half of its kind. Or "
     "leaving a family or a category out leaves no tau, or a tau of 1 or -1."
+)
+WHY_ABOVE = (
+    "A ceiling counts the noise of each score as independent. Models that answer the same items share part of theirs, "
+    "and so do benchmarks with items in common. Standard errors that are too large, or chance, can cause this too."
 )
 NARROWER = (
     f"There are fewer than {FEW_FAMILIES} families, and it would be narrower than the interval over models: these "
@@ -188,6 +193,12 @@ def which_interval(clustered: Sequence[Range]) -> str:
 def over_both(*, partly: bool) -> str:
     """The end of a sentence that compares the protocols where that leaves cells out."""
     return ", over what is known under both protocols" if partly else ""
+
+
+def with_ceiling(frame: pd.DataFrame) -> pd.DataFrame:
+    """`plotted`, with the `ceiling` of each `tau` where it is shown."""
+    drawn = plotted(frame)
+    return drawn.assign(ceiling=shown_ceiling(drawn["ceiling"].to_numpy(float), drawn["tau"].to_numpy(float)))
 
 
 def plotted(frame: pd.DataFrame) -> pd.DataFrame:

@@ -9,7 +9,7 @@ import pandas as pd
 
 from lm_validity.pages import figures
 from lm_validity.pages.page import Figure, Finding, Part, Section, Table
-from lm_validity.statistics import section_generator
+from lm_validity.statistics import section_generator, shown_ceiling
 from lm_validity.studies.agreement.data import (
     Data,
     ceiling_notes,
@@ -221,7 +221,13 @@ def explained_variance(data: FactorData) -> Part:
             ),
         ],
     )
-    notes = [note for p, of in ceilings.items() for note in ceiling_notes(p, of, data.tasks)]
+    notes = [
+        note
+        for p, of in ceilings.items()
+        for note in ceiling_notes(
+            p, of, data.tasks, "first factor's share", of.first_component, number(entry_of(shares[p], 0))
+        )
+    ]
     return Part(summary, section, [_share_finding(data, summary), _factor_count_finding(data, summary)], notes)
 
 
@@ -365,7 +371,11 @@ def _factor_count_finding(data: FactorData, summary: Entry) -> Finding | None:
     if not parts:
         return None
     ceilings = summary["first_component_ceiling"]
-    limits = [f"{percent(number(limit))} {UNDER[p]}" for p, limit in ceilings.items() if is_known(limit)]
+    limits = [
+        f"{percent(number(limit))} {UNDER[p]}"
+        for p, limit in ceilings.items()
+        if np.isfinite(shown_ceiling(number(limit), number(entry_of(summary["explained_variance"][p], 0))))
+    ]
     basis = (
         "Parallel analysis counts the factors above the 95th percentile of tables with shuffled columns. Differences "
         "between families of models look like factors even where benchmarks are independent within families."

@@ -16,6 +16,7 @@ from lm_validity.config.sections import REPORTS, Reports
 from lm_validity.pages import svg
 from lm_validity.pages.page import Answer, Lede, Page, Panel, Part, Picture, write_report
 from lm_validity.pages.svg import KINDS, NAMES
+from lm_validity.statistics import shown_ceiling
 from lm_validity.studies.agreement.data import comparison_notes, coverage_notes, selected_on_test, selection_notes
 from lm_validity.studies.agreement.factors.components import (
     FactorData,
@@ -267,8 +268,9 @@ def _explained(summary: Entry, shares: Quoted) -> Panel | None:
             if not isinstance(null, Missing) and place < len(null["null_95"]):
                 at = axis(null["null_95"][place])
                 marks.append(svg.line(at, y - 5, at, y + 5, "k w"))
-            if place == 0 and is_known(ceiling := summary["first_component_ceiling"][protocol]):
-                marks.append(svg.line(axis(number(ceiling)), y - 5, axis(number(ceiling)), y + 5, "s cl"))
+            limit = shown_ceiling(number(summary["first_component_ceiling"][protocol]), own[0])
+            if place == 0 and np.isfinite(limit):
+                marks.append(svg.line(axis(limit), y - 5, axis(limit), y + 5, "s cl"))
             marks.append(svg.estimate(axis, own[place], ends, y, KINDS[protocol]))
             more = "" if ends is None else f" (95% {svg.points(ends[0])}% to {svg.points(ends[1])}%)"
             told.append(f"{name}, {NAMES[protocol]}: {svg.points(own[place])}%{more}")

@@ -577,7 +577,8 @@ def _shares_apart(shares: dict[str, tuple[float, Range]], yes: list[str], no: li
     if len(names) <= 40:
         marks.append(svg.text(40, first + 22 if first < 30 else first - 9, svg.shortened(names[0], 22), "lab"))
     if 1 < len(names) <= 40:
-        marks.append(svg.text(376, min(last + 16, 98), svg.shortened(names[-1], 22), "lab", "end"))
+        below = last + 16 if last <= 82 else last - 9  # near 0 there is no room under its dot
+        marks.append(svg.text(376, below, svg.shortened(names[-1], 22), "lab", "end"))
     marks += [
         svg.text(34, 116, f"each dot: a benchmark, {what} it"),
         svg.text(34, 129, f"tells apart · shaded: under {rule.not_separated:.0%}"),

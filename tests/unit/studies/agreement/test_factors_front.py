@@ -82,6 +82,7 @@ def test_the_heading_and_the_numbers_are_the_summarys(tmp_path):
         assert ranks["text"].startswith(f"**{sum(end <= 1 for end in low)} of 16**")
     gaps = pd.read_csv(tmp_path / "factors" / "tables" / "misleading_direct_ranks.csv")
     assert misleading["text"].startswith(f"**{int(((gaps['low'] > 0) | (gaps['high'] < 0)).sum())} of 16**")
+    assert "; about 0.8 would" in misleading["text"]  # 5% of 16
 
 
 def test_neither_two_benchmarks_nor_noise_decide_in_how_many_ways_models_differ(tmp_path):

@@ -137,6 +137,10 @@ def test_benchmarks_that_tell_similar_models_apart_are_those_of_the_cards_rule(t
     # where the interval decides on each benchmark there are no others
     page, _ = page_of(tmp_path, {DIRECT: scores()[DIRECT]}, stderr=0.2)
     assert page.answers[1].sentence.endswith("on 8, under half") and "other" not in page.answers[1].basis
+    # the last one's name lies on no dot, although its share is near 0
+    last = float(re.findall(r'<circle [^>]*cy="([\d.]+)"', page.answers[1].svg)[-1])
+    label = float(re.findall(r'<text [^>]*y="([\d.]+)"[^>]*>task', page.answers[1].svg)[-1])
+    assert last > 90 and last - label > 6
 
 
 @pytest.mark.parametrize("trained", [1, 3])

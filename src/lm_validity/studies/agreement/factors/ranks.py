@@ -8,6 +8,7 @@ import pandas as pd
 from lm_validity.config.groups import KNOTS
 from lm_validity.pages import figures
 from lm_validity.pages.page import Figure, Finding, Part, Section, Table
+from lm_validity.statistics import LEVEL
 from lm_validity.studies.agreement.factors.components import (
     LABELS,
     FactorData,
@@ -309,15 +310,20 @@ def beyond_interval(gaps: pd.DataFrame) -> pd.DataFrame:
     return gaps[(gaps["low"] > 0) | (gaps["high"] < 0)]
 
 
+def by_chance(models: int) -> str:
+    """How many of so many models lie beyond a 95% interval where none does truly."""
+    return f"about {round(LEVEL * models, 1):g} would by chance"
+
+
 def _gap_sentence(gaps: pd.DataFrame) -> str:
     surely = beyond_interval(gaps)
     if surely.empty:
         return "For no model does the interval of the gap between both ranks exclude 0."
     first = surely.iloc[0]
     return (
-        f"For {count(len(surely), 'model')} the interval of the gap between both ranks excludes 0. The largest gap is "
-        f"that of {first['model']}: {first['gap']:+.0f} places under train before test (95% interval "
-        f"{first['low']:+.0f} to {first['high']:+.0f})."
+        f"For {count(len(surely), 'model')} the interval of the gap between both ranks excludes 0 "
+        f"({by_chance(int(gaps['gap'].notna().sum()))}). The largest gap is that of {first['model']}: "
+        f"{first['gap']:+.0f} places under train before test (95% interval {first['low']:+.0f} to {first['high']:+.0f})."
     )
 
 

@@ -31,6 +31,7 @@ from lm_validity.studies.agreement.factors.components import (
 )
 from lm_validity.studies.agreement.factors.ranks import (
     beyond_interval,
+    by_chance,
     completion,
     direct_excess,
     drawn_ranks,
@@ -352,7 +353,7 @@ def _misleading(gaps: pd.DataFrame | None) -> Panel | None:
     surely, measured = beyond_interval(gaps), int(gaps["gap"].notna().sum())
     if not measured:
         return None
-    text = f"**{len(surely)} of {measured}** models move beyond their 95% interval"
+    text = f"**{len(surely)} of {measured}** models move beyond their 95% interval; {by_chance(measured)}"
     rows = surely.head(FIRST_RANKS)
     last = max([2.0, *rows["direct_rank"], *rows["tuned_rank"]])
     axis, step = svg.Axis(1, last, 140, 372), 104 / max(len(rows), 1)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from lm_validity.statistics import section_generator
+from lm_validity.statistics import section_generator, shown_ceiling
 from lm_validity.studies.agreement.item_significance import use_paired_tests
 from lm_validity.studies.agreement.score_matrix import ScoreMatrix
 from lm_validity.studies.agreement.statistics.factors import Ceiling, noise_ceiling
@@ -404,7 +404,7 @@ def ceiling_notes(
     out = [task for task, used in zip(tasks, ceiling.used, strict=True) if not used]
     if out and np.isfinite(ceiling.mean_tau):
         notes.append(f"{under}, the noise ceiling is over the benchmarks other than {listing(out)}.")
-    if value > limit:
+    if value > limit and np.isnan(shown_ceiling(limit, value)):
         notes.append(
             f"{under}, the {name} ({decimal(value)}) is above its noise ceiling ({decimal(limit)}), which is therefore "
             f"not shown. {WHY_ABOVE}"

@@ -646,6 +646,11 @@ class SignalData:
         return self.learning.facts["label"].to_dict()
 
     @property
+    def rise(self) -> str:
+        """What scores do that get better: they improve where a metric is better when lower, else they rise."""
+        return "improve" if any(benchmark.direction < 0 for benchmark in self.benchmarks.values()) else "rise"
+
+    @property
     def falling(self) -> list[str]:
         """Benchmarks of which the direction is in question."""
         return [name for name, benchmark in self.benchmarks.items() if benchmark.falls]

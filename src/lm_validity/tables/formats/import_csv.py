@@ -24,7 +24,6 @@ from lm_validity.tables.formats.score_files import (
     NO_STDERR,
     CsvOptions,
     Format,
-    ImportOptions,
     Opened,
     ScoreFile,
     date_in,
@@ -62,6 +61,11 @@ _MOST_COLUMNS = 10_000  # of scores: no table of benchmarks has more
 _PLUS_MINUS = re.compile(r"\s*(?:±|\+/-|\+-)\s*")
 # 0,5 or 51,25; not 1,234, which may be a thousand
 _DECIMAL_COMMA = re.compile(r"[-+]?(0?,\d+|\d+,\d{1,2}) ?%?")
+_NOT_A = {
+    "percentage": "import the columns that are percentages with --scores.",
+    "fraction": "--percent where scores are percentages, --as-is where they are neither; --scores names the columns of "
+    "scores.",
+}
 _ERROR_ENDS = ("_stderr", "_std_err", "_err", "_se")  # of a column or a file beside that of the scores
 
 # By a column's plain name: what leaderboards have beside their scores
@@ -157,11 +161,17 @@ def read_table(path: Path, options: CsvOptions, model: str | None = None) -> lis
         spread = "model"
     if not long:
         roles = {role: column for role, column in roles.items() if role not in (spread, "value", "stderr")}
-    keys = [own | key for key in _keys(table, roles)]
+    keys = [own | said for said in _keys(table, roles)]
     if answers and not {"model", "benchmark"} & set(keys[0]):
-        keys = [key | {"model": f"{_stem(path)}-{row}"} for row, key in enumerate(keys, 1)]
+        keys = [said | {"model": f"{_stem(path)}-{row}"} for row, said in enumerate(keys, 1)]
         notes.append("No names of models: they are called as the file, with the number of their row.")
-    _check_key(table, keys[0], "benchmark" if spread == "model" else "model")
+    key = "benchmark" if spread == "model" else "model"
+    if key not in keys[0]:
+        column = _quoted(f"{key}={_telling(table) or 'COLUMN'}")
+        raise InputError(
+            f"{path}: no column of {key}s among {', '.join(table.header[:8])}.",
+            f"say which: --columns {column}; for a table of models in columns, --across models.",
+        )
     with_models = "model" in keys[0]
     taken = {*roles.values(), *(_named(table, options.scores) if options.scores else ())}
     described = [name for name in table.header if name not in taken and fact_column(name)] if with_models else []
@@ -255,15 +265,6 @@ def _stem(path: Path) -> str:
     return re.sub(r"(\.(csv|tsv|parquet|gz))+$", "", path.name)
 
 
-def _check_key(table: _Table, known: dict[str, Any], key: str) -> None:
-    if key not in known:
-        column = _quoted(f"{key}={_telling(table) or 'COLUMN'}")
-        raise InputError(
-            f"{table.path}: no column of {key}s among {', '.join(table.header[:8])}.",
-            f"say which: --columns {column}; for a table of models in columns, --across models.",
-        )
-
-
 def _telling(table: _Table) -> str | None:
     """The first column of texts that are all different: perhaps that of the models."""
     for name, texts in table.columns(table.header[:100]).items():
@@ -289,16 +290,10 @@ def fact_column(name: str) -> str | None:
 
 
 def _score_columns(table: _Table, taken: set[str], options: CsvOptions, notes: list[str]) -> list[str]:
-    """The columns of scores: those named, else those that look like scores."""
-    columns = _named(table, options.scores) if options.scores else _guessed(table, taken, options, notes)
-    if not columns:
-        raise InputError(f"{table.path}: no column of scores.", "name them: --scores COLUMN,COLUMN,...")
-    return columns
-
-
-def _guessed(table: _Table, taken: set[str], options: CsvOptions, notes: list[str]) -> list[str]:
-    """All columns of numbers, without what leaderboards have beside scores, and without the few that are outside of the
-    scores' range where most are inside."""
+    """The columns of scores: those named, else all columns of numbers, without what leaderboards have beside them,
+    and without the few that are outside of the scores' range where most are inside."""
+    if options.scores:
+        return _named(table, options.scores)
     left_out: dict[str, list[str]] = defaultdict(list)
     taken = taken | set(_error_columns(table.header))
     columns = []
@@ -319,6 +314,8 @@ def _guessed(table: _Table, taken: set[str], options: CsvOptions, notes: list[st
         left_out["Outside of the scores' range, so left out (name them with --scores, and --as-is)"] = odd
         columns = [name for name in columns if name not in set(odd)]
     notes += [f"{title}: {listing(names, 10)}." for title, names in left_out.items()]
+    if not columns:
+        raise InputError(f"{table.path}: no column of scores.", "name them: --scores COLUMN,COLUMN,...")
     return columns
 
 
@@ -372,7 +369,10 @@ def _facts(
     for name, cells in table.columns(described).items():
         fact = fact_column(name)
         assert fact is not None
-        values: list[Any] = [None if text.casefold() in _MISSING else _fact_value(text) for text in cells]
+        values: list[Any] = [
+            None if text.casefold() in _MISSING else text if (number := _parsed(text)) is None else number.value
+            for text in cells
+        ]
         if fact in ("tokens_b", "parameters_b"):
             values = in_billions(_plain(name), values)
         by_model: dict[str, set[Any]] = defaultdict(set)
@@ -391,11 +391,6 @@ def _facts(
     notes += [f"Columns about the models, for the models sheet: {listing(told, 10)}."] if told else []
     notes += [f"Not one value for each model, left out: {listing(varying, 10)}."] if varying else []
     return dict(facts)
-
-
-def _fact_value(text: str) -> float | str:
-    number = _parsed(text)
-    return text if number is None else number.value
 
 
 def in_billions(plain: str, values: list[Any]) -> list[Any]:
@@ -535,7 +530,8 @@ def _scores(
         scale = 0.01 if number.percent or (percent and not loss) else 1.0
         row["value"] = number.value * scale
         if options.unit != "neither" and not loss and not 0 <= row["value"] <= 1:
-            raise _outside_of_range(f"{where()}: {cell.text}", percent=percent or number.percent)
+            what = "percentage" if percent or number.percent else "fraction"
+            raise InputError(f"{where()}: {cell.text} is not a {what}.", _NOT_A[what])
         if loss:
             row.setdefault("higher_is_better", False)
         error = _error(table, cell, number)
@@ -563,15 +559,6 @@ def _error(table: _Table, cell: _Cell, number: _Number) -> float | None:
     if found is not None and found < 0:
         raise InputError(f"{table.where(cell.row, 'stderr')}: {text} is negative.", NO_STDERR)
     return found
-
-
-def _outside_of_range(found: str, *, percent: bool) -> InputError:
-    if percent:
-        return InputError(f"{found} is not a percentage.", "import the columns that are percentages with --scores.")
-    hint = (
-        "--percent where scores are percentages, --as-is where they are neither; --scores names the columns of scores."
-    )
-    return InputError(f"{found} is not a fraction.", hint)
 
 
 def _once(
@@ -659,8 +646,6 @@ def _recognises(opened: Opened) -> bool:
     return bool(names & {"model", *ROLES["model"], "iteration", *ROLES["iteration"]})
 
 
-def _read(opened: Opened, options: ImportOptions) -> list[ScoreFile]:
-    return read_table(opened.path, options.csv, opened.model)
-
-
-FORMAT = Format("csv", _SUFFIXES, _recognises, _read)
+FORMAT = Format(
+    "csv", _SUFFIXES, _recognises, lambda opened, options: read_table(opened.path, options.csv, opened.model)
+)

@@ -1,4 +1,5 @@
-"""A table of scores as CSV, TSV or parquet: one score per row (long), or one column per benchmark or model (wide).
+"""A table of scores as CSV, TSV or parquet: one score per row (long), or one column per benchmark or model (wide); JSON
+of no known format.
 
 A file without a column of models whose rows are steps of training is one run. A matrix of 0 and 1 is answers to items.
 """
@@ -24,9 +25,12 @@ from lm_validity.tables.formats.score_files import (
     NO_STDERR,
     CsvOptions,
     Format,
+    ImportOptions,
     Opened,
     ScoreFile,
     date_in,
+    finite,
+    required_text,
 )
 from lm_validity.tables.schema import PROTOCOLS, readable
 from lm_validity.words import count, listing
@@ -646,6 +650,61 @@ def _recognises(opened: Opened) -> bool:
     return bool(names & {"model", *ROLES["model"], "iteration", *ROLES["iteration"]})
 
 
-FORMAT = Format(
-    "csv", _SUFFIXES, _recognises, lambda opened, options: read_table(opened.path, options.csv, opened.model)
-)
+CSV = Format("csv", _SUFFIXES, _recognises, lambda opened, options: read_table(opened.path, options.csv, opened.model))
+
+
+# ---- JSON of no known format ----------------------------------------------------------------------------------------
+#
+# Where `--format json` asks for it: the largest object of nothing but scores. Its keys are the benchmarks. Numbers
+# elsewhere whose keys say so (`params`, `tokens`, `lr`) are facts of the model; a file may hold these alone.
+
+_NAMING = ("model_name", "name", "model")
+_FEWEST_SCORES = 2  # scores of an object of scores
+
+
+def _read_json(opened: Opened, options: ImportOptions) -> list[ScoreFile]:
+    """The scores and facts of a file. The model is that of `--path` or `--model`, else `model_name`, `name` or `model`.
+
+    Raises InputError for a file with neither, and for one that names no model.
+    """
+    path, document = opened.path, opened.document
+    objects: dict[tuple[str, ...], dict[str, Any]] = defaultdict(dict)
+    for place, value in _leaves(document, ()):
+        objects[place[:-1]][place[-1]] = value
+    unit = options.csv.unit
+    scale, most = (0.01, 100.0) if unit == "percentages" else (1.0, 1.0 if unit == "fractions" else float("inf"))
+    scored = {place: _only_scores(values, most) for place, values in objects.items()}
+    place = max(scored, key=lambda each: len(scored[each]), default=())
+    scores = scored.get(place, {})
+    facts: dict[str, Any] = {}
+    for other, values in objects.items():
+        for key, value in values.items():
+            column = fact_column(key)
+            if column is not None and (other != place or not scores) and finite(value) is not None:
+                known = in_billions(key, [float(value)])[0] if column in ("tokens_b", "parameters_b") else value
+                facts.setdefault(column, known)
+    if not scores and not facts:
+        raise InputError(f"{path}: no object of scores (benchmarks with numbers from 0 to {most:g}).", "leave it out.")
+    named = next((document[key] for key in _NAMING if document.get(key)), None) if isinstance(document, dict) else None
+    name = required_text(opened.model or named, f"{path}, the model", f"name it: --model '{path}=NAME', or --path.")
+    rows = [{"benchmark": benchmark, "value": scale * value} for benchmark, value in scores.items()]
+    return [ScoreFile(path, rows, {"model": name}, date_in(path.stem), facts={name: facts} if facts else {})]
+
+
+def _leaves(value: object, place: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], object]]:
+    """The values in objects within objects, with the keys that lead to them."""
+    if isinstance(value, dict):
+        for key, each in value.items():
+            yield from _leaves(each, (*place, key))
+    elif place:
+        yield place, value
+
+
+def _only_scores(values: dict[str, Any], most: float) -> dict[str, float]:
+    """An object's numbers, if it has several and nothing else; {} otherwise."""
+    numbers = {key: finite(value) for key, value in values.items() if value is not None}
+    scores = {key: number for key, number in numbers.items() if number is not None and 0 <= number <= most}
+    return scores if len(scores) == len(numbers) >= _FEWEST_SCORES else {}
+
+
+JSON = Format("json", (".json",), lambda opened: False, _read_json)

@@ -20,7 +20,6 @@ from lm_validity.tables.formats import (
     import_csv,
     import_every_eval_ever,
     import_inspect,
-    import_json,
     import_lighteval,
     lm_eval_results,
     published,
@@ -62,8 +61,8 @@ FORMATS: tuple[Format, ...] = (
     import_inspect.FORMAT,
     lm_eval_results.FORMAT,
     published.LM_HARMONY,
-    import_csv.FORMAT,
-    import_json.FORMAT,
+    import_csv.CSV,
+    import_csv.JSON,
 )
 _HINT = "docs/how_to/importing.md has the formats; --format names one."
 _HEAD = 2**16  # bytes by which a file that is not JSON is recognised

@@ -19,20 +19,17 @@ import pandas as pd
 from lm_validity.config.rows import read_text_rows
 from lm_validity.config.sheets import metric_key
 from lm_validity.errors import InputError, did_you_mean
+from lm_validity.tables.formats import checked
 from lm_validity.tables.formats.score_files import (
     KEY,
-    LARGEST_SCORE,
-    NO_STDERR,
     CsvOptions,
     Format,
     ImportOptions,
     Opened,
     ScoreFile,
     date_in,
-    finite,
-    required_text,
 )
-from lm_validity.tables.schema import PROTOCOLS, readable
+from lm_validity.tables.schema import LARGEST_SCORE, PROTOCOLS, readable
 from lm_validity.words import count, listing
 
 _LAYOUT = "a header, and one row per score (model, benchmark, value) or one column per benchmark, as UTF-8 text."
@@ -561,7 +558,7 @@ def _error(table: _Table, cell: _Cell, number: _Number) -> float | None:
         if found is None:
             raise _no_number(table.where(cell.row, "stderr"), text)
     if found is not None and found < 0:
-        raise InputError(f"{table.where(cell.row, 'stderr')}: {text} is negative.", NO_STDERR)
+        raise InputError(f"{table.where(cell.row, 'stderr')}: {text} is negative.", checked.NO_STDERR)
     return found
 
 
@@ -680,13 +677,15 @@ def _read_json(opened: Opened, options: ImportOptions) -> list[ScoreFile]:
     for other, values in objects.items():
         for key, value in values.items():
             column = fact_column(key)
-            if column is not None and (other != place or not scores) and finite(value) is not None:
+            if column is not None and (other != place or not scores) and checked.finite(value) is not None:
                 known = in_billions(key, [float(value)])[0] if column in ("tokens_b", "parameters_b") else value
                 facts.setdefault(column, known)
     if not scores and not facts:
         raise InputError(f"{path}: no object of scores (benchmarks with numbers from 0 to {most:g}).", "leave it out.")
     named = next((document[key] for key in _NAMING if document.get(key)), None) if isinstance(document, dict) else None
-    name = required_text(opened.model or named, f"{path}, the model", f"name it: --model '{path}=NAME', or --path.")
+    name = checked.required_text(
+        opened.model or named, f"{path}, the model", f"name it: --model '{path}=NAME', or --path."
+    )
     rows = [{"benchmark": benchmark, "value": scale * value} for benchmark, value in scores.items()]
     return [ScoreFile(path, rows, {"model": name}, date_in(path.stem), facts={name: facts} if facts else {})]
 
@@ -702,7 +701,7 @@ def _leaves(value: object, place: tuple[str, ...]) -> Iterator[tuple[tuple[str, 
 
 def _only_scores(values: dict[str, Any], most: float) -> dict[str, float]:
     """An object's numbers, if it has several and nothing else; {} otherwise."""
-    numbers = {key: finite(value) for key, value in values.items() if value is not None}
+    numbers = {key: checked.finite(value) for key, value in values.items() if value is not None}
     scores = {key: number for key, number in numbers.items() if number is not None and 0 <= number <= most}
     return scores if len(scores) == len(numbers) >= _FEWEST_SCORES else {}
 

@@ -17,6 +17,7 @@ import pandas as pd
 from lm_validity.errors import InputError, did_you_mean
 from lm_validity.files import as_written, made_folder, replace_file
 from lm_validity.tables.formats import (
+    checked,
     import_csv,
     import_every_eval_ever,
     import_inspect,
@@ -45,7 +46,6 @@ from lm_validity.tables.formats.score_files import (
     date_in,
     find_files,
     labelled,
-    read_json_file,
     score_table,
     with_item_errors,
     with_progress,
@@ -167,7 +167,7 @@ def _opened(found: Found, options: ImportOptions, pattern: PathPattern | None) -
     """The file, parsed where it is JSON, with the name that the reader gives its model."""
     model = _given_name(found.path, options, pattern)
     if found.path.suffix in (".json", ""):
-        return Opened(found.path, found.named, read_json_file(found.path, _HINT), model=model)
+        return Opened(found.path, found.named, checked.read_json_file(found.path, _HINT), model=model)
     try:
         with open(found.path, "rb") as handle:
             return Opened(found.path, found.named, head=handle.read(_HEAD), model=model)

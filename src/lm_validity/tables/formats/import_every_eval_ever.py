@@ -117,7 +117,10 @@ def _read(opened: Opened, options: ImportOptions) -> list[ScoreFile]:
     """
     path, document = opened.path, opened.document
     if path.suffix == ".jsonl":
-        return _check_owner(path)
+        owner = path.with_name(path.stem.removesuffix(_SAMPLES) + ".json")  # with which a file of samples is read
+        if not owner.is_file():
+            raise InputError(f"{path}: no {owner.name} beside it, which tells model and scores.", _HINT)
+        return []
     if not _recognises(opened):
         raise InputError(f"{path}: no list 'evaluation_results' in it.", _HINT)
     version = str(document.get("schema_version"))
@@ -237,14 +240,6 @@ def _date(document: dict[str, Any], path: Path) -> float | None:
 
 
 # ---- items -------------------------------------------------------------------------------------------------------
-
-
-def _check_owner(path: Path) -> list[ScoreFile]:
-    """No scores: a file of samples is read with that of its evaluation, beside it."""
-    owner = path.with_name(path.stem.removesuffix(_SAMPLES) + ".json")
-    if not owner.is_file():
-        raise InputError(f"{path}: no {owner.name} beside it, which tells model and scores.", _HINT)
-    return []
 
 
 def _items(

@@ -112,7 +112,10 @@ def _rows(
         if counts[task.name, task.shots] > 1:
             name = f"{task.suite}|{name}"
         configs = [_config(document, each) for each in members]
-        items = [_items(config, f"{where}, {each.key}") for config, each in zip(configs, members, strict=True)]
+        items = [  # lighteval writes -1 where it does not know
+            checked.whole(config.get("effective_num_docs"), f"{where}, {each.key}, 'effective_num_docs'")
+            for config, each in zip(configs, members, strict=True)
+        ]
         for metric, value in task.metrics.items():
             if metric.endswith("_stderr"):
                 continue
@@ -131,7 +134,7 @@ def _rows(
                     "value": checked.score(value, f"{where}, {task.key}, {metric}", _HINT),
                     # of a mean over independent scores
                     "stderr": math.sqrt(sum(squares)) / len(members) if len(squares) == len(members) else None,
-                    "n_items": None if None in items else sum(filter(None, items)),
+                    "n_items": sum(filter(None, items)) if all(one and one > 0 for one in items) else None,
                     "higher_is_better": _direction(configs[0], metric),
                 }
             )
@@ -146,12 +149,6 @@ def _config(document: dict[str, Any], task: _Task) -> dict[str, Any]:
         if isinstance(found, dict):
             return found
     return {}
-
-
-def _items(config: dict[str, Any], where: str) -> int | None:
-    """How many documents were scored; lighteval writes -1 where it does not know."""
-    found = checked.whole(config.get("effective_num_docs"), f"{where}, 'effective_num_docs'")
-    return found if found is not None and found > 0 else None
 
 
 def _direction(config: dict[str, Any], metric: str) -> bool | None:

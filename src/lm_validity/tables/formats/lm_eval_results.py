@@ -241,8 +241,12 @@ def _read(opened: Opened, options: ImportOptions) -> list[ScoreFile]:
     infinity and null are scores that are missing.
     """
     path, document = opened.path, opened.document
-    _check_results(document, path)
-    if isinstance(document.get("checkpoints"), list) and isinstance(document["results"], dict):
+    if not _recognises(opened):
+        raise InputError(f"{path}: no object 'results' in it.", HINT)
+    results = document["results"]
+    if not any(isinstance(one, dict) and one for one in (results if isinstance(results, list) else results.values())):
+        raise InputError(f"{path}: no task's metrics in 'results'.", HINT)
+    if isinstance(document.get("checkpoints"), list) and isinstance(results, dict):
         return [_curves(document, path, opened.model or path.stem.removesuffix("_agg"))]
     config = _section(document, "config", path)
     arguments = parse_arguments(config.get("model_args"))
@@ -256,7 +260,7 @@ def _read(opened: Opened, options: ImportOptions) -> list[ScoreFile]:
             path=path,
             rows=rows,
             common={"model": name, **_of_file(document, config, arguments, own, path)},
-            date=_date(document, path),
+            date=checked.date(document.get("date")) or date_in(path.stem),
             identity=_identity(config, arguments, path if of_folder else None),
             limited=config.get("limit") is not None,
             commit=str(config.get("model_sha") or ""),
@@ -451,14 +455,6 @@ def _curves(document: dict[str, Any], path: Path, model: str) -> ScoreFile:
     return ScoreFile(path, rows, {"model": model}, date_in(path.name), missing=missing)
 
 
-def _check_results(document: Any, path: Path) -> None:
-    if not isinstance(document, dict) or not isinstance(document.get("results"), dict | list):
-        raise InputError(f"{path}: no object 'results' in it.", HINT)
-    results = document["results"]
-    if not any(isinstance(one, dict) and one for one in (results if isinstance(results, list) else results.values())):
-        raise InputError(f"{path}: no task's metrics in 'results'.", HINT)
-
-
 def _section(document: dict[str, Any], name: str, path: Path, *, of_objects: bool = False) -> dict[str, Any]:
     """An object that not every file has; {} where it is absent or null."""
     section = document.get(name) or {}
@@ -477,11 +473,6 @@ def _examples(task: str, examples: dict[str, Any], configs: dict[str, Any], conf
     of_task = configs.get(task)
     found = of_task.get("num_fewshot") if isinstance(of_task, dict) else None
     return config.get("num_fewshot") if found is None else found
-
-
-def _date(document: dict[str, Any], path: Path) -> float | None:
-    """The file's `date` (seconds since 1970), else the date in its name."""
-    return checked.date(document.get("date")) or date_in(path.stem)
 
 
 def _name(

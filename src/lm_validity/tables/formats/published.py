@@ -105,7 +105,14 @@ def read_e2lm(path: str | Path) -> pd.DataFrame:
     benchmarks = [column for column in curves.columns if column not in _KEYS]
     if not benchmarks:
         raise InputError(f"{path}: no benchmark column beside {', '.join(_KEYS)}.", _LAYOUT)
-    curves["iteration"] = _whole_numbers(path, curves)
+    steps = _numbers(path, curves, "iteration")
+    for index in np.flatnonzero((steps < 0) | (steps != np.floor(steps))):
+        found = curves["iteration"].iloc[index]
+        raise InputError(
+            f"{path}: row {curves.index[index]}, column 'iteration': {found!r} is not a step count.",
+            "write optimizer steps as whole numbers.",
+        )
+    curves["iteration"] = steps.astype(np.int64)
     if "gtokens" in curves.columns:
         curves["gtokens"] = _numbers(path, curves, "gtokens")
     else:
@@ -181,17 +188,6 @@ def _numbers(path: Path, curves: pd.DataFrame, column: str, *, empty_allowed: bo
             "leave the cell empty where nothing was measured." if empty_allowed else "write a number.",
         )
     return values
-
-
-def _whole_numbers(path: Path, curves: pd.DataFrame) -> np.ndarray:
-    values = _numbers(path, curves, "iteration")
-    for index in np.flatnonzero((values < 0) | (values != np.floor(values))):
-        raise InputError(
-            f"{path}: row {curves.index[index]}, column 'iteration': "
-            f"{curves['iteration'].iloc[index]!r} is not a step count.",
-            "write optimizer steps as whole numbers.",
-        )
-    return values.astype(np.int64)
 
 
 def _check_checkpoints(path: Path, curves: pd.DataFrame) -> None:

@@ -141,7 +141,9 @@ class ImportLog:
         if len(self.formats) > 1 or set(self.formats) - {"lm-eval"}:
             kinds = ", ".join(f"{count(number, 'file')} of {name}" for name, number in sorted(self.formats.items()))
             found.append(f"Read: {kinds}.")
-        found.append(f"Solved examples before each question (few-shot): {_fewshot(scores)}.")
+        counts = scores["num_fewshot"].astype("Int64").value_counts(dropna=False).sort_index()
+        shots = [f"{'unknown' if pd.isna(one) else one} for {count(times, 'score')}" for one, times in counts.items()]
+        found.append(f"Solved examples before each question (few-shot): {', '.join(shots)}.")
         if self.items:
             found.append(f"{self.items} items.")
         found += self.notes
@@ -197,12 +199,6 @@ def with_progress(things: Sequence[Thing], what: str) -> Iterator[Thing]:
     for done, thing in enumerate(things):
         ticker.say(f"{done} of {len(things)} {what}")
         yield thing
-
-
-def _fewshot(scores: pd.DataFrame) -> str:
-    counts = scores["num_fewshot"].astype("Int64").value_counts(dropna=False).sort_index()
-    parts = [f"{'unknown' if pd.isna(shots) else shots} for {count(times, 'score')}" for shots, times in counts.items()]
-    return ", ".join(parts)
 
 
 def _block(title: str, lines: Iterable[str]) -> list[str]:

@@ -403,6 +403,8 @@ def basis_words(value: Value) -> str:
             parts.append(f"{name} at {tokens_words(float(number))}")
         elif isinstance(number, str):
             parts.append(f"{name} {number}")
+        elif not float(number).is_integer():
+            parts.append(f"{name} {number:.3g}")
         else:
             singular = re.sub(r"s\b", "", name, count=1)  # `pair of models`
             parts.append(f"{number:,} {singular if number == 1 else name}")
@@ -609,7 +611,7 @@ _LAST = {True: "last checkpoint", False: "last common point"}  # by whether it i
 # what a card reads of each report beside `results.CARDS`
 USED = {report: {quantity for of, quantity, _ in CARDS.values() if of == report} | more for report, more in {
     "agreement": {"benchmarks", "benchmark_models", "benchmark_pairs_of_models", "reruns", "prompt_range_models",
-                  "prompts", "tau"},
+                  "prompts", "tau", "typical_difference"},
     "signal": {"models", "items", "chance", "common_points", "common_points_at_end", "point_tokens", "separable_pairs"},
     "readiness": set(),
     "items": {"models", "items", "neighbours"},
@@ -681,7 +683,8 @@ def _resolution(sources: CardSources, benchmark: str, protocol: str) -> Iterator
     yield _ranked(sources, benchmark, protocol, "training_noise", **{"second trainings": reruns})
     yield _ranked(sources, benchmark, protocol, "smallest_difference", items=items)
     yield _of_items(sources, benchmark, protocol, "paired_difference", "neighbours", "items")
-    yield _ranked(sources, benchmark, protocol, "items_needed", items=items)
+    typical = {"typical difference": sources.number("agreement", "typical_difference", benchmark, protocol)}
+    yield _ranked(sources, benchmark, protocol, "items_needed", items=items, **typical)
     for distance in ("within_1_25", "within_2", "beyond_2", "all"):
         yield _at_distance(sources, benchmark, protocol, f"separated_{distance}")
 

@@ -57,8 +57,8 @@ def variance_section(summary: FactorsSummary) -> Section:
         "explained_variance",
         "Explained variance",
         frame,
-        formats={name: ".4f" for name in ("share", "low", "high", "null_95")},
-        labels={"null_95": "shuffled, 95th percentile"},
+        formats={name: ".4f" for name in ("share", "low", "high", "null_mean", "null_95")},
+        labels={"null_mean": "shuffled, mean", "null_95": "shuffled, 95th percentile"},
         folded=True,
     )
     return Section("Explained variance", finding=finding, figures=[figure], tables=[table, _loading_table(summary)])
@@ -68,7 +68,7 @@ def _variance_frame(summary: FactorsSummary) -> pd.DataFrame:
     rows = []
     for protocol, label in figures.PROTOCOL_LABELS.items():
         parallel = summary.parallel_analysis[protocol]
-        limits = parallel if isinstance(parallel, Missing) else parallel.null_95
+        means, limits = (parallel,) * 2 if isinstance(parallel, Missing) else (parallel.null_mean, parallel.null_95)
         for i in range(SHOWN_COMPONENTS):
             rows.append(
                 {
@@ -76,6 +76,7 @@ def _variance_frame(summary: FactorsSummary) -> pd.DataFrame:
                     "protocol": label,
                     "share": entry_of(summary.explained_variance[protocol], i),
                     **as_columns(entry_of(summary.explained_variance_interval[protocol], i)),
+                    "null_mean": entry_of(means, i),
                     "null_95": entry_of(limits, i),
                 }
             )

@@ -117,6 +117,8 @@ def _factor_count_finding(summary: FactorsSummary) -> Finding | None:
         "Parallel analysis counts the factors above the 95th percentile of tables with shuffled columns. Differences "
         "between families of models look like factors even where benchmarks are independent within families."
     )
+    first = [f"{p.p_first:.3f} {UNDER[protocol]}" for protocol, p in summary.parallel_analysis.items() if is_known(p)]
+    basis += f" Shuffled tables have so large a first factor with a probability of {' and '.join(first)}."
     if limits:
         basis += (
             f" If all benchmarks ordered the models alike, noise would leave the first factor {' and '.join(limits)}."

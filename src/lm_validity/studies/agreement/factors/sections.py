@@ -229,18 +229,20 @@ def completion_section(summary: FactorsSummary) -> Section | None:
                 "mean_absolute_error": completion.held_out.mean_absolute_error,
                 "error_of_the_mean": completion.held_out.baseline_error,
                 "coverage": completion.held_out.coverage,
+                "multiplier": completion.held_out.multiplier,
             }
             for p, completion in summary.completion.items()
         ]
     )
     formats = {"error_in_sd": ".3f", "error_of_the_mean_in_sd": ".3f", "mean_absolute_error": ".4f"}
-    formats |= {"error_of_the_mean": ".4f", "coverage": ".3f"}
+    formats |= {"error_of_the_mean": ".4f", "coverage": ".3f", "multiplier": ".2f"}
     labels = {
         "error_in_sd": "error of one factor (SD)",
         "error_of_the_mean_in_sd": "error of the benchmark's mean as prediction (SD)",
         "mean_absolute_error": "error of one factor (score)",
         "error_of_the_mean": "error of the benchmark's mean as prediction (score)",
         "coverage": "share inside 95% intervals",
+        "multiplier": "half an interval, in standard deviations of the prediction",
     }
     tables = [Table("completion_check", "Held-out cells", checks, formats=formats, labels=labels)]
     charts, missing = [], 0

@@ -87,6 +87,9 @@ def test_two_folders_of_two_protocols_are_compared(tmp_path):
     assert done.exit_code == 0, done.output
     summary = json.loads((tmp_path / "out/agreement/summary.json").read_text())
     assert summary["models"] == 4 and all(summary["kendall_tau"][each]["mean"] is not None for each in ("direct", TBT))
+    assert "It is assumed" in (tmp_path / "out/index.html").read_text()
+    done = CliRunner().invoke(app, [*paths, "--prepared-on", ", ".join(TASKS), *more, str(tmp_path / "said")])
+    assert "It is assumed" not in (tmp_path / "said/index.html").read_text()
     done = CliRunner().invoke(app, [*paths, "--prepared-on", "a mixture", *more, str(tmp_path / "other")])
     summary = json.loads((tmp_path / "other/agreement/summary.json").read_text())
     assert summary["kendall_tau"][TBT]["mean"] is None

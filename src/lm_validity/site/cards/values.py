@@ -18,7 +18,7 @@ from lm_validity.config.sheets import metric_key
 from lm_validity.errors import InputError
 from lm_validity.files import read_json
 from lm_validity.results import CARDS, Results, Row
-from lm_validity.tables.schema import PROTOCOLS, read_scores, trained_here
+from lm_validity.tables.schema import PREPARED, PROTOCOLS, REPLAY, read_scores, trained_here
 from lm_validity.tables.sheets import completed, read_benchmarks, read_models, report_rows
 from lm_validity.words import UNDER, decimal, listing, scale_of
 
@@ -539,6 +539,14 @@ class CardSources:
     def trained_here(self, benchmark: str) -> bool:
         """Whether a run of the workflow made the fine-tunes of the benchmark's train-before-test scores."""
         return trained_here(self.rows[self.rows["benchmark"] == benchmark])
+
+    @cached_property
+    def preparation_is_assumed(self) -> bool:
+        """Whether nobody says what the models of some train-before-test scores were prepared on."""
+        trained = self.rows[self.rows["protocol"] == PROTOCOLS[1]]
+        told = trained["prepared_on"].notna() | trained["benchmark"].map(self.sheet["prepared_on"]).notna()
+        known = trained["source"].isin(PREPARED) | trained["source"].str.startswith(REPLAY)
+        return not (told | known).all()
 
     @cached_property
     def _model_counts(self) -> dict[tuple[str, str], int]:

@@ -75,6 +75,7 @@ def test_direct_scores_give_agreement_without_an_empty_figure(tmp_path):
     assert compared == [*TASKS, "aa_rare"]  # what is not compared comes last
     page = (tmp_path / "out/agreement/page.json").read_text()
     assert "rain before test" not in page
+    assert " 4 of the 5 benchmarks " in (tmp_path / "out/index.html").read_text()
 
 
 def test_two_folders_of_two_protocols_are_compared(tmp_path):

@@ -25,7 +25,7 @@ from lm_validity.files import write_json
 from lm_validity.site.partial import mark_unfinished
 from lm_validity.studies.agreement.data import Data
 from lm_validity.studies.agreement.factors.report import report_factors
-from lm_validity.studies.agreement.report import agreement
+from lm_validity.studies.agreement.report import agreement, report_agreement
 from lm_validity.studies.agreement.score_matrix import read_score_matrix
 from lm_validity.studies.agreement.values import NO_SPREAD
 from lm_validity.summaries import Missing, is_known
@@ -44,6 +44,52 @@ def pick_finding(folder) -> str:
     page = json.loads((folder / "report" / "page.json").read_text(encoding="utf-8"))
     (sentence,) = [f["sentence"] for f in page["findings"] if "rank 1 of" in f["sentence"]]
     return sentence
+
+
+@pytest.mark.parametrize("report", [report_agreement, report_factors])
+def test_incomplete_tables_give_a_report_that_says_so(tmp_path, report):
+    table = {p: {b: list(v) for b, v in columns.items()} for p, columns in SMALL.items()}
+    table[DIRECT]["a"][1] = None
+    table[DIRECT]["c"] = [0.25, 0.25, 0.25, 0.25]
+    for columns in table.values():
+        for values in columns.values():
+            values[3] = float("nan")
+    summary = run(tmp_path, score_rows(table, stderr=None), report=report)
+    text = " ".join(summary["notes"])
+    assert "m3" in text and "c" in text
+    if report is report_agreement:
+        assert summary["kendall_tau"][DIRECT]["by_benchmark"]["c"] is None
+        assert summary["significance_tau"][DIRECT]["mean"] is None
+        assert "standard error" in text and "m1 on a" in text
+    assert (tmp_path / "report" / "index.html").is_file()
+
+
+@pytest.mark.parametrize("report", [report_agreement, report_factors])
+def test_one_protocol_alone(tmp_path, report):
+    summary = run(tmp_path, score_rows({DIRECT: SMALL[DIRECT]}), report=report)
+    if report is report_agreement:
+        assert summary["improved_pairs"] is None
+        assert summary["kendall_tau"][TRAINED]["mean"] is None
+    else:
+        assert summary["explained_variance"][TRAINED] is None
+    assert any(TRAINED in note for note in summary["notes"])
+
+
+@pytest.mark.parametrize("report", [report_agreement, report_factors])
+@pytest.mark.parametrize("resamples", [0, 20])
+def test_bare_sheets(tmp_path, report, resamples):
+    """Sheets with ids and types only: families, sizes, directions and categories unknown."""
+    summary = run(
+        tmp_path,
+        score_rows(),
+        models="model\nm0\n",
+        benchmarks="benchmark\tmetric\toutput_type\na\tacc\t\nb\tacc\t\nc\tacc\t\n",
+        report=report,
+        resamples=resamples,
+    )
+    text = " ".join(summary["notes"])
+    assert "not in the models sheet" in text and "m1" in text and "wiki" in text
+    assert "Direction unknown" in text
 
 
 def test_resamples_without_two_benchmarks_that_differ_leave_the_interval_of_a_rank(tmp_path):

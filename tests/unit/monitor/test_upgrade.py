@@ -1,6 +1,6 @@
-"""Runs of earlier versions under the present code. One that 0.1 finished (commit a4fdde2, config/test.yaml, without model
-weights): nothing of it is computed again, its tables are read, and what an update would compute again is said with the
-reason. One of 0.2 that stopped in its second round (without weights and adapters) goes on where it stopped."""
+"""Runs of earlier versions under the present code. One that 0.1 finished (commit a4fdde2, config/test.yaml, without
+weights of models): nothing of it is computed again, its tables are read, and what an update would compute again is said
+with the reason. One of 0.2 that stopped in its second round (without adapters too) goes on with the cells it lacks."""
 
 import json
 import re

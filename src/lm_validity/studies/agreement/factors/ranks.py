@@ -361,6 +361,7 @@ CHECKED = (  # columns of the table of held-out cells: name, figure of the check
     ("mean_absolute_error", "mean_absolute_error", "error of one factor (score)", ".4f"),
     ("error_of_the_mean", "baseline_error", "error of the benchmark's mean as prediction (score)", ".4f"),
     ("coverage", "coverage", "share inside 95% intervals", ".3f"),
+    ("multiplier", "multiplier", "half an interval, in standard deviations of the prediction", ".2f"),
 )
 
 

@@ -29,8 +29,8 @@ from lm_validity.studies.signal.benchmark import (
     too_few_checkpoints,
 )
 from lm_validity.studies.signal.curves import Places, own_ends
-from lm_validity.studies.signal.filters.apply import DESIGNS, folds_by_design, judge
 from lm_validity.studies.signal.filters.kinds import (
+    STRATA,
     Candidates,
     ItemFilter,
     PositiveSlope,
@@ -42,29 +42,27 @@ from lm_validity.studies.signal.filters.kinds import (
     model_scores,
     with_scores_only,
 )
+from lm_validity.studies.signal.filters.recipe import DESIGNS, folds_by_design, judge
 from lm_validity.studies.signal.statistics.items import METRICS, FilterTrial
 from lm_validity.studies.signal.statistics.quality import (
     NoiseFree,
+    draw_items,
     error_covariance,
     fewest_checkpoints,
     noise_free_interval,
     noise_free_quality,
     per_item_score_ratio,
     quality_by_items,
+    resample_item_means,
     signal_quality,
 )
 from lm_validity.studies.signal.statistics.ranking import compliance, exchanged_curves
-from lm_validity.studies.signal.statistics.resampling import (
-    draw_items,
-    resample_item_means,
-)
 from lm_validity.summaries import Missing, as_columns, is_known, known
 from lm_validity.tables.items import BenchmarkItems
 from lm_validity.words import Reason, ReasonCode, count, decimal, listing, percent
 
 CONTROLS = 200  # random choices of the same size beside every filter
 SIZES = (100, 300, 1000, 3000, 10_000)  # items at which benchmarks are compared
-STRATA = 5  # groups of gold answers of similar length
 SUBGROUP_RESAMPLES = 200
 FEWEST_SUBJECTS = 10  # to draw whole subjects: with fewer their spread is too uncertain
 MINIMUM_SUBGROUP = 10  # items; a curve of fewer is mostly ties

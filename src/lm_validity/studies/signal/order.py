@@ -1,5 +1,6 @@
 """The order of the models along training: does an early order last, and from when on is it the final one?"""
 
+from collections.abc import Mapping
 from typing import Any
 
 import altair as alt
@@ -104,7 +105,7 @@ def _no_consistency(benchmark: BenchmarkCurves, pairs: list[Pair], windows: Rank
         return pairs[0].alignment.reason
     if not windows.relative and all(np.isnan(curve.tokens_b).all() for curve in benchmark.curves.values()):
         return "The windows are in billions of tokens, and tokens are unknown."
-    empty = [kind for kind in ("base", "later") if not any(getattr(pair, kind).any() for pair in pairs)]
+    empty = [kind for place, kind in enumerate(("base", "later")) if not any(p.windows[place].any() for p in pairs)]
     if not empty:
         return "No pair has a checkpoint in the base window and one in the later window."
     ends = getattr(windows, empty[0])
@@ -233,13 +234,20 @@ def order_of_models(data: SignalData) -> Part:
     return Part({"ranking_consistency": consistency, "ranking": ranking}, section, findings, notes)
 
 
-def _consistency_figure(consistency: dict[str, dict[str, Any]]) -> Figure | None:
-    """By benchmark and size; of fitted windows where no benchmark has one of the chosen. One half is a coin flip."""
+def shown_consistency(consistency: Mapping[str, dict[str, Any]]) -> tuple[dict[str, dict[str, Any]], bool]:
+    """Ranking consistency by benchmark as pictures show it, and whether that is of fitted windows: where no benchmark
+    has one of the chosen windows."""
     fitted = not any(is_known(entry["value"]) for entry in consistency.values())
+    return {name: entry["fitted"] if fitted else entry for name, entry in consistency.items()}, fitted
+
+
+def _consistency_figure(consistency: dict[str, dict[str, Any]]) -> Figure | None:
+    """By benchmark and size. One half is a coin flip."""
+    shown, fitted = shown_consistency(consistency)
     rows = [
         {"benchmark": name, "size": size, "consistency": number(value)}
-        for name, entry in consistency.items()
-        for size, value in (entry["fitted"] if fitted else entry)["by_size"].items()
+        for name, entry in shown.items()
+        for size, value in entry["by_size"].items()
     ]
     if not rows:
         return None
@@ -251,7 +259,7 @@ def _consistency_figure(consistency: dict[str, dict[str, Any]]) -> Figure | None
         title="Ranking consistency",
         y_order=list(dict.fromkeys(frame["benchmark"])),
         offset="size",
-        color=figures.listed_color("size", figures.cycled_colors(list(dict.fromkeys(frame["size"]))), "Size"),
+        color=figures.listed_color("size", figures.cycled_colors(dict.fromkeys(frame["size"])), "Size"),
         tooltip=figures.tooltips(benchmark="Benchmark", size="Size", consistency="Consistency|.3f"),
         zero=True,
     )

@@ -31,9 +31,9 @@ from lm_validity.studies.signal.statistics.quality import (
     above_chance_from,
     fewest_checkpoints,
     net_rise,
+    noise_levels,
     quality_by_errors,
 )
-from lm_validity.studies.signal.statistics.resampling import noise_levels
 from lm_validity.summaries import Missing, as_columns, is_known, known, number
 from lm_validity.words import Reason, ReasonCode, count, decimal, listing, with_interval
 

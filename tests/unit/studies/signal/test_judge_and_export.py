@@ -12,13 +12,13 @@ from typer.testing import CliRunner
 
 from lm_validity.cli.tools import filters as app
 from lm_validity.errors import InputError
-from lm_validity.studies.signal.filters.apply import folds_by_design
 from lm_validity.studies.signal.filters.kinds import Candidates
 from lm_validity.studies.signal.filters.recipe import (
     EndpointJudge,
     UnanimousJudge,
     VerdictCache,
     alignment,
+    folds_by_design,
     item_text,
     parse_verdict,
     read_recipe,

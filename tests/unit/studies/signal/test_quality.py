@@ -5,17 +5,19 @@ import pytest
 from scipy.stats import kstest, pearsonr, spearmanr
 
 from lm_validity.config.sections import E2LM_BATCH_RAMP, BatchRamp
-from lm_validity.studies.signal.statistics.quality import autocorrelation, net_rise, rank_correlation, signal_quality
-from lm_validity.studies.signal.statistics.resampling import (
-    block_length,
+from lm_validity.studies.signal.statistics.quality import (
+    autocorrelation,
     draw_items,
     exceedance_p,
+    net_rise,
     noise_levels,
-    resample_blocks,
+    rank_correlation,
     resample_item_means,
     resampling_interval,
     shuffled_quality,
+    signal_quality,
 )
+from lm_validity.studies.signal.statistics.ranking import block_length, resample_blocks
 
 
 def test_rank_correlation_by_hand():

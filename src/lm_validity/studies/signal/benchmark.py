@@ -68,6 +68,7 @@ Values = dict[str, np.ndarray]
 SKIPPED = Missing(Reason("Intervals and p-values were skipped (resamples = 0).", ReasonCode.SKIPPED))
 FALSE_DISCOVERIES = 0.05  # rate, of what is said of several benchmarks
 WHICH_DIRECTION = Missing("Scores fall steadily, and nothing says which direction is better.")
+UNKNOWN_TOKENS = "Tokens are unknown."
 NO_ERRORS = Missing(Reason("Whether a score is above chance needs its standard error.", ReasonCode.NO_ERRORS))
 NO_NOISE = Missing(Reason("It needs a standard error of every model's scores, or items.", ReasonCode.NO_ERRORS))
 
@@ -459,6 +460,19 @@ class BenchmarkCurves(CurveDesign):
     def mean_curve(self) -> np.ndarray:
         """(points,) mean of the scored models at their common points, in the metric's own direction."""
         return self.direction * self.at_common_points(self.values).mean(axis=0)
+
+    @property
+    def common(self) -> dict[str, Any] | Missing:
+        """The points of training that the scored models have in common, as summary.json has them."""
+        if self.alignment.reason:
+            return Missing(self.alignment.reason)
+        return {
+            "aligned_by": self.alignment.by,  # names of checkpoints, tokens or share of training
+            "points": len(self.alignment.progress),
+            "interpolated": int((self.alignment.interpolated > 0).sum()),
+            "last_b": known(float(self.alignment.tokens_b[-1]), UNKNOWN_TOKENS),
+            "at_end": self.alignment.at_end,  # whether the last point is the last checkpoint of every model
+        }
 
     @cached_property
     def walk_p(self) -> Value:

@@ -22,7 +22,6 @@ from lm_validity.pages.svg import (
     whisker,
 )
 from lm_validity.studies.signal.benchmark import WHICH_DIRECTION, BenchmarkCurves, SignalData
-from lm_validity.studies.signal.order import shown_consistency
 from lm_validity.studies.signal.statistics.quality import fewest_checkpoints
 from lm_validity.summaries import Missing, is_known, number
 from lm_validity.words import count, percent
@@ -293,7 +292,9 @@ def _settling(data: SignalData, ranking: Mapping[str, Any]) -> Panel | None:
 
 def _lasting(data: SignalData, consistency: Mapping[str, Any]) -> tuple[Panel | None, Answer | None]:
     """The share of later checkpoints with an early order, beside what coin tosses give."""
-    entries, fitted = shown_consistency(consistency)
+    # of windows that are fitted to each training where no benchmark has a value in the chosen ones
+    fitted = not any(is_known(entry["value"]) for entry in consistency.values())
+    entries = {name: entry["fitted"] if fitted else entry for name, entry in consistency.items()}
     known = {name: entry for name, entry in entries.items() if is_known(entry["value"])}
     if not known:
         return None, None

@@ -12,7 +12,6 @@ from lm_validity.studies.signal.filters.kinds import (
     Candidates,
     Duplicates,
     Leakage,
-    LengthRange,
     PositiveSlope,
     QualityGates,
     RandomSubset,
@@ -117,9 +116,6 @@ def test_ties_at_the_border_go_to_the_earlier_item():
 def test_length_strata_keep_equal_lengths_together():
     assert list(length_strata(np.array([1, 1, 1, 1, 5, 9.0]), 3)) == [0, 0, 0, 0, 1, 1]
     assert set(length_strata(np.full(5, 3.0), 4)) == {0}
-    assert list(LengthRange(2, 5).keep(candidates(answers({"a": RISING}, tokens=[1, 2, 5, 6])))) == [
-        False, True, True, False,
-    ]  # fmt: skip
 
 
 def test_sci_score_prefers_what_the_science_model_knows():

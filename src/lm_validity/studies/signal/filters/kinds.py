@@ -246,21 +246,6 @@ def length_dependence(kept: np.ndarray, lengths: np.ndarray) -> float:
     return float(spearmanr(kept.astype(float), lengths).statistic)
 
 
-@dataclass(frozen=True)
-class LengthRange(ItemFilter):
-    """Keeps items whose gold answer has at least `minimum` and at most `maximum` tokens (or characters)."""
-
-    minimum: float = 0.0
-    maximum: float = float("inf")
-    name = "length_range"
-
-    def keep(self, candidates: Candidates) -> np.ndarray:
-        """True where the gold answer's length is within both bounds, bounds included. Raises InputError where lengths
-        are unknown."""
-        lengths = answer_lengths(candidates.need_answers(self.name))
-        return (lengths >= self.minimum) & (lengths <= self.maximum)
-
-
 # ----------------------------------------------------------------------------------------------------------------------
 # Random choices, as controls and to keep a benchmark within the competition's size rule.
 

@@ -29,7 +29,6 @@ from lm_validity.studies.signal.filters.kinds import (
     Duplicates,
     ItemFilter,
     Leakage,
-    LengthRange,
     PositiveSlope,
     QualityGates,
     RandomSubset,
@@ -430,12 +429,12 @@ def _lines(documents: pd.DataFrame) -> str:
 # filters:
 #   - subjects: {values: [college_physics]}
 #   - positive_slope: {score: confidence_margin}
-#   - any_of: [[{subjects: {values: [virology], complement: true}}], [{length_range: {maximum: 8}}]]
+#   - any_of: [[{subjects: {values: [virology], complement: true}}], [leakage]]
 #   - size_rule
 # export: {num_fewshot: 5, description: "Questions about {{subject}}.\n\n"}
 
 KINDS = (
-    PositiveSlope, TopShare, SciScore, Subjects, LengthRange, QualityGates, Leakage, Duplicates, RandomSubset, SizeRule,
+    PositiveSlope, TopShare, SciScore, Subjects, QualityGates, Leakage, Duplicates, RandomSubset, SizeRule,
 )  # fmt: skip
 FILTERS: dict[str, Any] = {kind.name: kind for kind in KINDS}
 _TEXT_KEYS = ("name", "benchmark", "task", "score")
@@ -535,13 +534,14 @@ def _check_keys(settings: Mapping[object, object], known: Collection[str], where
 # ----------------------------------------------------------------------------------------------------------------------
 # Judge filters on models and checkpoints that they were not fitted on.
 
+# by name: in short, and in a sentence
 DESIGNS = {
-    "architecture": "each architecture's models scored with items chosen on the other's",
-    "size": "each size's models scored with items chosen on the other sizes'",
-    "model": "each model scored with items chosen on the others",
-    "checkpoints": "alternate checkpoints scored with items chosen on those between",
-    "references": "the other models scored with items that the filter's own two models chose",
-    "fit_models": "the other models scored with items chosen on the recipe's fit_models",
+    "architecture": ("by shape", "each architecture's models scored with items chosen on the other's"),
+    "size": ("by size", "each size's models scored with items chosen on the other sizes'"),
+    "model": ("by model", "each model scored with items chosen on the others"),
+    "checkpoints": ("by time", "alternate checkpoints scored with items chosen on those between"),
+    "references": ("by reference", "the other models scored with items that the filter's own two models chose"),
+    "fit_models": ("by choice", "the other models scored with items chosen on the recipe's fit_models"),
 }
 
 
@@ -664,7 +664,7 @@ def apply_recipe(
     trials = _judged(recipe, candidates, models, controls, seed)
     selection = keep_items(list(recipe.filters), _fit_rows(recipe, candidates))
     lines = [f"{step.filter}: {step.after} of {step.before} items stay" for step in selection.steps]
-    lines += [f"{DESIGNS[design]}: {verdict(trial)}" for design, trial in trials.items()]
+    lines += [f"{DESIGNS[design][1]}: {verdict(trial)}" for design, trial in trials.items()]
 
     # All texts before the first file: what cannot be exported leaves nothing behind
     files = selection_files(

@@ -105,15 +105,13 @@ def block_length(checkpoints: int) -> int:
     return max(1, int(np.ceil(checkpoints ** (1.0 / 3.0) - 1e-9)))
 
 
-def resample_blocks(
-    checkpoints: int, resamples: int, generator: np.random.Generator, length: int | None = None
-) -> np.ndarray:
+def resample_blocks(checkpoints: int, resamples: int, generator: np.random.Generator) -> np.ndarray:
     """Indices (resamples, checkpoints) of a circular block bootstrap (Politis and Romano 1992).
 
-    Neighbouring checkpoints share most of their training, so they are drawn in blocks of `length`, not one
-    by one.
+    Neighbouring checkpoints share most of their training, so they are drawn in blocks
+    (`block_length`), not one by one.
     """
-    length = block_length(checkpoints) if length is None else length
+    length = block_length(checkpoints)
     blocks = -(-checkpoints // length)
     starts = generator.integers(checkpoints, size=(resamples, blocks, 1))
     indices = (starts + np.arange(length)) % checkpoints

@@ -16,7 +16,7 @@ from lm_validity.config.sections import Cards
 from lm_validity.errors import InputError
 from lm_validity.files import read_json, write_text
 from lm_validity.pages.page import Link, PageDocument, Words, asset, from_template, legend_of, write_html, write_library
-from lm_validity.pages.svg import Axis, decimal, dot, rug, shortened, svg, text, ticks
+from lm_validity.pages.svg import MOST_TICKS, Axis, decimal, dot, rug, shortened, svg, text, ticks
 from lm_validity.site.cards.panels import (
     EMPTY,
     NAMES,
@@ -361,9 +361,11 @@ def _columns(sources: CardSources, cards: Sequence[Card]) -> list[Column]:
     def tau_ticks(lowest: float) -> list[tuple[float, str]]:
         return [(lowest, ""), *((each, plain(each)) for each in (-0.5, 0.0, 0.5, 1.0) if each >= lowest)]
 
+    many = len(sources.last_scores["model"].unique()) > MOST_TICKS
+    ticked = f"a tick for each model, shades for over {MOST_TICKS}" if many else "one tick for each model"
     kind = "t" if trained and not any("direct" in drawn_taus(card.values, "tau") for card in cards) else "d"
     columns = [
-        Column("scores", "What do scores look like?", "one tick for each model", "Scores",
+        Column("scores", "What do scores look like?", ticked, "Scores",
                lambda card: scores_cell(sources, card.benchmark, card.values), 118, Axis(0, 1, 1, 117),
                [(0, "0"), (0.5, "0.5"), (1, "1")]),
         Column("ranks", "Does it rank models like the others?", "agreement (tau), all models", "Ranks like others?",

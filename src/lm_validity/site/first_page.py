@@ -211,16 +211,12 @@ class Column:
         """The numbers under the heading."""
         if self.scale is None:
             return Markup()
+        written = [(self.scale(at), words) for at, words in self.ticks if words]
         marks = [
-            text(self.scale(at), 11, words, "", _anchor(self.scale(at), self.width))
-            for at, words in self.ticks
-            if words
+            text(x, 11, words, "", "start" if x < 8 else "end" if x > self.width - 12 else "middle")
+            for x, words in written
         ]
         return svg(self.width, 13, "", *marks).replace(Markup('role="img" aria-label=""'), Markup('aria-hidden="true"'))
-
-
-def _anchor(x: float, width: float) -> str:
-    return "start" if x < 8 else "end" if x > width - 12 else "middle"
 
 
 class Row(NamedTuple):

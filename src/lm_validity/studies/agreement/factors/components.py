@@ -169,14 +169,16 @@ def explained_variance(data: FactorData) -> Part:
         "parallel_analysis": parallel,
         "pc1_loadings": loadings,
     }
-    nulls = ("null_mean", "null_95")
     frame = pd.DataFrame(
         {
             "component": f"PC{i + 1}",
             "protocol": label,
             "share": entry_of(shares[p], i),
             **as_columns(entry_of(ranges[p], i)),
-            **{key: entry_of(null if isinstance(null := parallel[p], Missing) else null[key], i) for key in nulls},
+            **{
+                name: entry_of(null if isinstance(null := parallel[p], Missing) else null[name], i)
+                for name in ("null_mean", "null_95")
+            },
         }
         for p, label in LABELS.items()
         for i in range(SHOWN_COMPONENTS)
@@ -209,7 +211,7 @@ def explained_variance(data: FactorData) -> Part:
                 "explained_variance",
                 "Explained variance",
                 frame,
-                formats=dict.fromkeys(("share", "low", "high", *nulls), ".4f"),
+                formats=dict.fromkeys(("share", "low", "high", "null_mean", "null_95"), ".4f"),
                 labels={"null_mean": "shuffled, mean", "null_95": "shuffled, 95th percentile"},
                 folded=True,
             ),
@@ -381,7 +383,7 @@ def _factor_count_finding(data: FactorData, summary: Entry) -> Finding | None:
         "Parallel analysis counts the factors above the 95th percentile of tables with shuffled columns. Differences "
         "between families of models look like factors even where benchmarks are independent within families."
     )
-    first = [f"{null['p_first']:.3f} {UNDER[p]}" for p, null in summary["parallel_analysis"].items() if is_known(null)]
+    first = [f"{of['p_first']:.3f} {UNDER[p]}" for p, of in summary["parallel_analysis"].items() if is_known(of)]
     basis += f" Shuffled tables have so large a first factor with a probability of {' and '.join(first)}."
     if limits:
         basis += (

@@ -323,7 +323,8 @@ def _gap_sentence(gaps: pd.DataFrame) -> str:
     return (
         f"For {count(len(surely), 'model')} the interval of the gap between both ranks excludes 0 "
         f"({by_chance(int(gaps['gap'].notna().sum()))}). The largest gap is that of {first['model']}: "
-        f"{first['gap']:+.0f} places under train before test (95% interval {first['low']:+.0f} to {first['high']:+.0f})."
+        f"{first['gap']:+.0f} places under train before test (95% interval {first['low']:+.0f} to "
+        f"{first['high']:+.0f})."
     )
 
 

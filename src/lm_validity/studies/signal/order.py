@@ -151,8 +151,8 @@ def _settling(benchmark: BenchmarkCurves) -> dict[str, Any] | Missing:
             return pairs
         return known_bounds(*settling_interval(curves, deviations, tokens, pairs, threshold), equal)
 
-    ordering = size_ordering(curves, larger)
-    alone = None if ordering.pairs else Missing("No two models differ in size only.")
+    share, gap = size_ordering(curves, larger)
+    alone = None if larger else Missing("No two models differ in size only.")
     return {
         "models": benchmark.scored,
         "tokens_b": Missing(UNKNOWN_TOKENS) if unknown else tokens,
@@ -168,10 +168,10 @@ def _settling(benchmark: BenchmarkCurves) -> dict[str, Any] | Missing:
         "separable_pairs": separable if isinstance(separable, Missing) else int(separable.sum()),
         "settled_from_b": settled,  # as nearly_stable_from_b, over the separable pairs
         "settled_from_interval_b": interval(settled, STABLE_TAU, separable),
-        "size_pairs": ordering.pairs,
-        "size_order_share": alone or ordering.share,
-        "size_gap": alone or ordering.gap,
-        "separated_from_b": alone or _separated_from(benchmark, ordering.gap),
+        "size_pairs": len(larger),
+        "size_order_share": alone or share,
+        "size_gap": alone or gap,
+        "separated_from_b": alone or _separated_from(benchmark, gap),
     }
 
 

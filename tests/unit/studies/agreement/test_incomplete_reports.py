@@ -237,8 +237,8 @@ def test_one_benchmark_has_no_mean_tau_for_want_of_another(tmp_path):
     tau = agreement_of(tmp_path, rows)["kendall_tau"][DIRECT]
     assert tau["mean"] == Missing("One benchmark has scores, so there are no two rankings to compare.")
     factors = factors_of(tmp_path, rows, resamples=20)
-    assert isinstance(factors.explained_variance[DIRECT], Missing)
-    assert factors.potential[DIRECT]["m0"].rank == factors.explained_variance[DIRECT]
+    assert isinstance(factors["explained_variance"][DIRECT], Missing)
+    assert factors["potential"][DIRECT]["m0"]["rank"] == factors["explained_variance"][DIRECT]
 
 
 def test_pairs_of_benchmarks_without_a_tau_are_missing(tmp_path):
@@ -277,11 +277,11 @@ def test_factors_that_cannot_be_computed_say_why(tmp_path):
     rows = score_rows()
     apart = (rows["benchmark"] != "c") == (rows["model"] == "m3")  # m3 on c alone, the others on a and b
     summary = factors_of(tmp_path, rows[~apart], resamples=20, models="model\nm0\n")
-    assert isinstance(summary.pc1_scores[DIRECT]["m3"], Missing)
-    assert "0 models" in summary.pc1_compute[DIRECT].kendall.reason
-    assert sum(isinstance(left.first_component, Missing) for left in summary.influence[DIRECT]) == 2
-    assert len(summary.explained_variance[TRAINED]) == 2
-    assert isinstance(summary.explained_variance_interval[TRAINED], Missing)  # the share is 1 without a model
+    assert isinstance(summary["pc1_scores"][DIRECT]["m3"], Missing)
+    assert "0 models" in summary["pc1_compute"][DIRECT]["kendall"].reason
+    assert sum(isinstance(left["first_component"], Missing) for left in summary["influence"][DIRECT]) == 2
+    assert len(summary["explained_variance"][TRAINED]) == 2
+    assert isinstance(summary["explained_variance_interval"][TRAINED], Missing)  # the share is 1 without a model
 
 
 def test_a_complete_table_lacks_what_takes_more_models_or_resamples_and_nothing_else(tmp_path):

@@ -125,7 +125,9 @@ def _parse(handle: Iterable[str], path: Path, headless: Collection[str], *, shor
     numbered = [(number, line) for number, line in enumerate(handle, 1) if line.strip() and not line.startswith("#")]
     # The last line may lack its end, by which a quote that does not end is told
     text = [line.rstrip("\r\n") + "\n" for _, line in numbered]
-    separator = _separator((text or [""])[0])
+    names = (text or [""])[0]
+    # semicolons, which spreadsheets write where commas are decimal, only where the header has no comma
+    separator = "\t" if "\t" in names else ";" if ";" in names and "," not in names else ","
     reader = csv.reader(text, delimiter=separator, skipinitialspace=separator != "\t")
     first = next(reader, [])
     if numbered:
@@ -155,14 +157,6 @@ def _parse(handle: Iterable[str], path: Path, headless: Collection[str], *, shor
     while header and not header[-1] and not any(row[-1] for row in rows):
         header, rows = header[:-1], [row[:-1] for row in rows]
     return TextRows(header, rows, lines)
-
-
-def _separator(header: str) -> str:
-    """A tab where the header has one; a semicolon, which spreadsheets write where commas are decimal, only where it has
-    no comma."""
-    if "\t" in header:
-        return "\t"
-    return ";" if ";" in header and "," not in header else ","
 
 
 def _check_quotes(row: list[str], path: Path, line: int) -> None:

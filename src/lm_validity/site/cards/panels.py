@@ -258,12 +258,21 @@ def _scores_panel(sources: CardSources, benchmark: str, values: Values) -> Panel
             text(30, up(level) + 4, plain(level) if from_zero else decimal(level), "", "end"),
         ]
     if chance is not None and low <= chance.number <= high:
-        marks += [line(34, up(chance.number), WIDTH - 6, up(chance.number), "chance")]
-        marks += [text(WIDTH - 6, up(chance.number) - 4, "chance", "", "end")]
-    for protocol, rows in by_protocol.items():
-        known_sizes = rows["model"].map(sources.sizes)
-        marks += [dot(across(math.log10(size)), up(score), KINDS[protocol], 2.4)
-                  for size, score in zip(known_sizes, rows["value"], strict=True) if size > 0]  # fmt: skip
+        marks.append(line(34, up(chance.number), WIDTH - 6, up(chance.number), "chance"))
+    dots = [
+        (across(math.log10(size)), up(score), KINDS[protocol])
+        for protocol, rows in by_protocol.items()
+        for size, score in zip(rows["model"].map(sources.sizes), rows["value"], strict=True)
+        if size > 0
+    ]
+    marks += [dot(x, y, kind, 2.4) for x, y, kind in dots]
+    if chance is not None and low <= chance.number <= high:
+        # the word, 40 pixels wide, stands above or below its line, left or right: where the fewest dots are
+        places = [
+            (left, y) for y in (up(chance.number) - 4, min(up(chance.number) + 11, 112)) for left in (WIDTH - 46, 38)
+        ]
+        left, y = min(places, key=lambda at: sum(-3 < x - at[0] < 43 and -11 < dy - at[1] < 3 for x, dy, _ in dots))
+        marks.append(text(left, y, "chance"))
     marks += _size_ticks(across, sizes.min(), sizes.max())
     return Panel("What do scores look like?", f"{words}; {number} models", svg(WIDTH, HEIGHT, label, *marks))
 

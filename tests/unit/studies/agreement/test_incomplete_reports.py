@@ -215,14 +215,15 @@ def paired_test(scores, models, benchmarks, output, section, variant) -> None:
 
 @pytest.mark.parametrize("variant", ["a", "b", "c"])
 def test_the_paired_test_counts_the_exchanges_of_rankings_whatever_the_variant_of_tau(tmp_path, variant):
+    """Of three benchmarks: the four exchanges that leave the first one; those that do not have the opposite effects."""
     found = []
-    for exchanged in itertools.product([False, True], repeat=3):
+    for exchanged in itertools.product([False, True], repeat=2):
         table = {DIRECT: {}, TRAINED: {}}
-        for name, swap in zip("abc", exchanged, strict=True):
+        for name, swap in zip("abc", (False, *exchanged), strict=True):
             table[DIRECT][name], table[TRAINED][name] = (SMALL[p][name] for p in sorted(table, reverse=swap))
         found.append(run(tmp_path, score_rows(table), report=partial(paired_test, variant=variant)))
-    effects = np.array([result["effect"] for result in found])
-    assert [result["p"] for result in found] == [(effects >= effect - 1e-9).mean() for effect in effects]
+    effects = np.array([sign * result["effect"] for sign in (1, -1) for result in found])
+    assert [result["p"] for result in found] == [(effects >= effect - 1e-9).mean() for effect in effects[:4]]
 
 
 def test_one_model_has_no_taus_for_want_of_another(tmp_path):

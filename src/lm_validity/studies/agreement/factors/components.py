@@ -175,7 +175,10 @@ def explained_variance(data: FactorData) -> Part:
             "protocol": label,
             "share": entry_of(shares[p], i),
             **as_columns(entry_of(ranges[p], i)),
-            "null_95": entry_of(null if isinstance(null := parallel[p], Missing) else null["null_95"], i),
+            **{
+                name: entry_of(null if isinstance(null := parallel[p], Missing) else null[name], i)
+                for name in ("null_mean", "null_95")
+            },
         }
         for p, label in LABELS.items()
         for i in range(SHOWN_COMPONENTS)
@@ -208,8 +211,8 @@ def explained_variance(data: FactorData) -> Part:
                 "explained_variance",
                 "Explained variance",
                 frame,
-                formats=dict.fromkeys(("share", "low", "high", "null_95"), ".4f"),
-                labels={"null_95": "shuffled, 95th percentile"},
+                formats=dict.fromkeys(("share", "low", "high", "null_mean", "null_95"), ".4f"),
+                labels={"null_mean": "shuffled, mean", "null_95": "shuffled, 95th percentile"},
                 folded=True,
             ),
             Table(
@@ -380,6 +383,8 @@ def _factor_count_finding(data: FactorData, summary: Entry) -> Finding | None:
         "Parallel analysis counts the factors above the 95th percentile of tables with shuffled columns. Differences "
         "between families of models look like factors even where benchmarks are independent within families."
     )
+    first = [f"{of['p_first']:.3f} {UNDER[p]}" for p, of in summary["parallel_analysis"].items() if is_known(of)]
+    basis += f" Shuffled tables have so large a first factor with a probability of {' and '.join(first)}."
     if limits:
         basis += (
             f" If all benchmarks ordered the models alike, noise would leave the first factor {' and '.join(limits)}."

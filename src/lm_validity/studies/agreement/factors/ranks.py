@@ -323,7 +323,8 @@ def _gap_sentence(gaps: pd.DataFrame) -> str:
     return (
         f"For {count(len(surely), 'model')} the interval of the gap between both ranks excludes 0 "
         f"({by_chance(int(gaps['gap'].notna().sum()))}). The largest gap is that of {first['model']}: "
-        f"{first['gap']:+.0f} places under train before test (95% interval {first['low']:+.0f} to {first['high']:+.0f})."
+        f"{first['gap']:+.0f} places under train before test (95% interval {first['low']:+.0f} to "
+        f"{first['high']:+.0f})."
     )
 
 
@@ -360,6 +361,7 @@ CHECKED = (  # columns of the table of held-out cells: name, figure of the check
     ("mean_absolute_error", "mean_absolute_error", "error of one factor (score)", ".4f"),
     ("error_of_the_mean", "baseline_error", "error of the benchmark's mean as prediction (score)", ".4f"),
     ("coverage", "coverage", "share inside 95% intervals", ".3f"),
+    ("multiplier", "multiplier", "half an interval, in standard deviations of the prediction", ".2f"),
 )
 
 

@@ -42,9 +42,9 @@ from lm_validity.studies.agreement.tau import (
     pairs_of_benchmarks,
     perplexity,
 )
-from lm_validity.studies.agreement.values import DIRECT, Entry, value_in_words
+from lm_validity.studies.agreement.values import Entry, value_in_words
 from lm_validity.summaries import Missing
-from lm_validity.tables.schema import SCORES, SELECTIONS, read_table
+from lm_validity.tables.schema import DIRECT, SCORES, SELECTIONS, read_table
 from lm_validity.words import explain_protocols, listing
 
 # what summary.json holds, in this order

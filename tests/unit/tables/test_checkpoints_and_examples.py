@@ -5,7 +5,7 @@ import json
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
-from imported_scores import read_files
+from tests.unit.tables.conftest import read_files
 
 from lm_validity.studies.agreement.score_matrix import read_score_matrix
 from lm_validity.studies.signal.curves import read_learning_curves

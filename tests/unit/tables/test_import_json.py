@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from imported_scores import read_files
+from tests.unit.tables.conftest import read_files
 
 from lm_validity.errors import InputError
 from lm_validity.tables.formats.score_files import CsvOptions, ImportLog, ImportOptions

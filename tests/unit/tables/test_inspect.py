@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from imported_scores import read_files
+from tests.unit.tables.conftest import read_files
 
 from lm_validity.errors import InputError
 from lm_validity.tables.formats.import_files import import_files

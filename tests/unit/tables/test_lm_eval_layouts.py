@@ -4,7 +4,7 @@ import json
 
 import pandas as pd
 import pytest
-from imported_scores import read_files
+from tests.unit.tables.conftest import read_files
 from typer.testing import CliRunner
 
 from lm_validity.cli.imports import exports as app

@@ -73,11 +73,9 @@ class TextRows:
         return pd.DataFrame(self.rows, columns=self.header, index=self.lines, dtype=str)
 
 
-def read_text_rows(
-    path: Path, layout: str, *, short_rows: bool = True, headless: Collection[str] = frozenset()
-) -> TextRows:
+def read_text_rows(path: Path, layout: str, *, headless: Collection[str] = frozenset()) -> TextRows:
     """The rows of a file, as `read_text` and `parse_text_rows` have them. Raises InputError."""
-    return parse_text_rows(read_text(path, layout), path, layout, short_rows=short_rows, headless=headless)
+    return parse_text_rows(read_text(path, layout), path, layout, short_rows=True, headless=headless)
 
 
 def read_text(path: Path, layout: str) -> str:
@@ -98,7 +96,7 @@ def read_text(path: Path, layout: str) -> str:
 
 
 def parse_text_rows(
-    text: str, path: Path, layout: str, *, short_rows: bool = True, headless: Collection[str] = frozenset()
+    text: str, path: Path, layout: str, *, short_rows: bool, headless: Collection[str] = frozenset()
 ) -> TextRows:
     """The rows of a text, separated by tabs where its first line has one, else by commas, or by semicolons where that
     line has no comma. `path` is for errors.

@@ -484,8 +484,8 @@ def read_bias_sheets(
     settings: BiasSettings,
     run: str,
     size_classes: Collection[str],
-    results: str = "results",
-    sheets: Sheets | None = None,
+    results: str,
+    sheets: Sheets,
 ) -> tuple[dict[str, LanguageModel], dict[str, Task]]:
     """Both sheets by id, `results/{run}` in a path replaced by the run's folder, and every experiment checked against
     them."""

@@ -10,18 +10,16 @@ its reason is a note; on a page it is a dash that shows the reason.
         rankings: np.ndarray = page_only()
         notes: list[str] = field(default_factory=list)
 
-    write_summary(Tau(known(mean, "Fewer than two models have scores."), ...), output / "summary.json")
+    summary_values(Tau(known(mean, "Fewer than two models have scores."), ...))
 """
 
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields, is_dataclass
-from pathlib import Path
 from typing import Any, TypeGuard, TypeVar
 
 import numpy as np
 
-from lm_validity.files import write_json
 from lm_validity.words import Reason, ReasonCode
 
 T = TypeVar("T")
@@ -82,19 +80,10 @@ def summary_values(summary: object) -> dict[str, Any]:
     reasons: dict[str, list[str]] = {}
     values = _plain(summary, "", reasons)
     notes = list(values.pop("notes", None) or [])
-    values["notes"] = [*notes, *(_note(reason, keys) for reason, keys in reasons.items())]
-    return values
-
-
-def write_summary(summary: object, path: str | Path) -> None:
-    """Write summary.json, atomically. Raises ValueError as `summary_values`."""
-    write_json(path, summary_values(summary))
-
-
-def _note(reason: str, keys: list[str]) -> str:
-    shown = ", ".join(keys[:KEYS_NAMED])
-    more = f" and {len(keys) - KEYS_NAMED} more" if len(keys) > KEYS_NAMED else ""
-    return f"{shown}{more}: {reason}"
+    for reason, keys in reasons.items():
+        more = f" and {len(keys) - KEYS_NAMED} more" if len(keys) > KEYS_NAMED else ""
+        notes.append(f"{', '.join(keys[:KEYS_NAMED])}{more}: {reason}")
+    return values | {"notes": notes}
 
 
 def entries_of(value: Any) -> Iterator[tuple[str, object]]:

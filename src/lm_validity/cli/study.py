@@ -249,13 +249,23 @@ def card(
         say_markdown("\n".join(_cards(benchmarks, configfile)))
         return
     from lm_validity.site.own_task import read_own_task, write_own_report, write_run
+    from lm_validity.template.folder import SHIPPED
 
     if len(benchmarks) > 1:
         raise InputError(f"{' '.join(benchmarks)}: more than one task file.", "give one task file at a time.")
     own = read_own_task(Path(benchmarks[0]), configfile)
     write_run(own)
     say(*own.lines())
-    code = _snakemake(own.configfile, profile, dry_run=dry_run)
+    local = Path("profiles/local")
+    command = snakemake_command(
+        "scores",
+        *("--snakefile", str(SHIPPED / "workflow" / "Snakefile")),
+        *("--profile", str(profile or (local if local.is_dir() else SHIPPED / local))),
+        *("--configfile", str(own.configfile)),
+        *(("--dry-run", "--quiet", "rules") if dry_run else ()),
+    )
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"  # rules start lm-validity by name
+    code = subprocess.run(command, env={**os.environ, "PATH": path}).returncode
     if code:
         raise typer.Exit(code)
     if not dry_run:
@@ -276,19 +286,3 @@ def _cards(benchmarks: list[str], configfile: Path) -> list[str]:
             raise InputError(f"{path}: no card of {name!r}.", hint)
         found.append(path.read_text(encoding="utf-8"))
     return found
-
-
-def _snakemake(configfile: Path, profile: Path | None, *, dry_run: bool) -> int:
-    """Run the workflow up to its merged tables; Snakemake's exit code."""
-    from lm_validity.template.folder import SHIPPED
-
-    workflow, own = SHIPPED / "workflow" / "Snakefile", Path("profiles/local")
-    command = snakemake_command(
-        "scores",
-        *("--snakefile", str(workflow)),
-        *("--profile", str(profile or (own if own.is_dir() else SHIPPED / "profiles" / "local"))),
-        *("--configfile", str(configfile)),
-        *(("--dry-run", "--quiet", "rules") if dry_run else ()),
-    )
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"  # rules start lm-validity by name
-    return subprocess.run(command, env={**os.environ, "PATH": path}).returncode

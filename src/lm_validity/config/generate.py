@@ -15,7 +15,6 @@ from typing import Any
 
 import yaml
 from pydantic import BaseModel
-from pydantic.fields import FieldInfo
 
 from lm_validity.config.load import section_of
 from lm_validity.config.sections import BiasSettings, Configuration, MiniatureSettings
@@ -73,8 +72,10 @@ def _section_lines(section: BaseModel, depth: int) -> list[str]:
         indent = "  " * depth
         if depth == 0:
             lines.append("")
-        comment = " ".join((field.description or "").split())
-        default = _default_comment(field, value)
+        comment, default = " ".join((field.description or "").split()), ""
+        sections = any(isinstance(one, BaseModel | dict) for one in (value, field.default))
+        if not (field.is_required() or sections or field.default == value):
+            default = f" (Default: {_inline(_plain(field.default))})"
         lines += [f"{indent}# {line}" for line in textwrap.wrap(comment + default, WIDTH - len(indent) - 2)]
         if isinstance(value, BaseModel):
             lines += [f"{indent}{name}:", *_section_lines(value, depth + 1)]
@@ -84,15 +85,6 @@ def _section_lines(section: BaseModel, depth: int) -> list[str]:
         else:
             lines.append(f"{indent}{name}: {_inline(_plain(value))}")
     return lines
-
-
-def _default_comment(field: FieldInfo, value: object) -> str:
-    """What the default is, where the value is another."""
-    if field.is_required() or isinstance(value, BaseModel | dict) or field.default == value:
-        return ""
-    if isinstance(field.default, BaseModel | dict):
-        return ""
-    return f" (Default: {_inline(_plain(field.default))})"
 
 
 def _plain(value: object) -> object:

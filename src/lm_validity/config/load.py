@@ -1,7 +1,7 @@
 """Reading a configuration: YAML to a validated `Run` (configuration and sheets), with errors a person can act on."""
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar, overload
 
@@ -171,26 +171,17 @@ def build_run(values: object, source: str, sheets: Sheets | None = None) -> Run:
         bias, classes = configuration.bias, configuration.size_classes
         language_models, tasks = read_bias_sheets(bias, configuration.name, classes, results, sheets)
         bias_plan = read_bias_plan(bias, tasks, sheets)
-    plan, ruled_out = _read_plan(configuration, models, benchmarks, sheets)
-    run = Run(configuration, models, benchmarks, language_models, tasks, plan, ruled_out, bias_plan)
+    run = Run(configuration, models, benchmarks, language_models, tasks, bias_plan=bias_plan)
+    if configuration.plan is not None:
+        plan = read_plan(configuration.plan, *run.agreement_names, sheets)
+        rows = read_sheet(configuration.plan, PlannedCell, sheets)
+        run = replace(run, plan=plan, ruled_out={pair: row for pair, row in rows.items() if row.ruled_out})
     _check_precision(run)
-    _check_fewshot(run)
-    _check_variants(run)
+    _check_benchmarks(run)
     _check_one_prompting(run)
     _check_generation_backend(run)
     _check_groups(run)
     return run
-
-
-def _read_plan(
-    configuration: Configuration, models: dict[str, Model], benchmarks: dict[str, Benchmark], sheets: Sheets
-) -> tuple[Plan | None, Plan]:
-    """The plan of the agreement study, where the configuration names one, and what it rules out."""
-    if configuration.plan is None:
-        return None, {}
-    names = Run(configuration, models, benchmarks).agreement_names
-    plan, rows = read_plan(configuration.plan, *names, sheets), read_sheet(configuration.plan, PlannedCell, sheets)
-    return plan, {pair: row for pair, row in rows.items() if row.ruled_out}
 
 
 def _check_groups(run: Run) -> None:
@@ -226,8 +217,9 @@ def _check_generation_backend(run: Run) -> None:
             )
 
 
-def _check_fewshot(run: Run) -> None:
-    """Models are fine-tuned and compared on questions without examples: train before test replaces them."""
+def _check_benchmarks(run: Run) -> None:
+    """Models are fine-tuned and compared on questions without examples: train before test replaces them. Another
+    wording of a benchmark has that benchmark's questions and metric, and is scored beside it."""
     for row in run.benchmarks.values():
         if row.num_fewshot and {"agreement"} & set(run.configuration.studies) & set(row.studies):
             raise InputError(
@@ -235,11 +227,6 @@ def _check_fewshot(run: Run) -> None:
                 f"{row.num_fewshot}: the agreement study is zero-shot, before fine-tuning and after.",
                 "give the few-shot benchmark a row of its own, with `signal` in the column studies.",
             )
-
-
-def _check_variants(run: Run) -> None:
-    """Another wording of a benchmark has that benchmark's questions and metric, and is scored beside it."""
-    for row in run.benchmarks.values():
         if row.variant_of is None:
             continue
         own = run.benchmarks.get(row.variant_of)

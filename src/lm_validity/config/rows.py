@@ -73,11 +73,9 @@ class TextRows:
         return pd.DataFrame(self.rows, columns=self.header, index=self.lines, dtype=str)
 
 
-def read_text_rows(
-    path: Path, layout: str, *, short_rows: bool = True, headless: Collection[str] = frozenset()
-) -> TextRows:
+def read_text_rows(path: Path, layout: str, *, headless: Collection[str] = frozenset()) -> TextRows:
     """The rows of a file, as `read_text` and `parse_text_rows` have them. Raises InputError."""
-    return parse_text_rows(read_text(path, layout), path, layout, short_rows=short_rows, headless=headless)
+    return parse_text_rows(read_text(path, layout), path, layout, short_rows=True, headless=headless)
 
 
 def read_text(path: Path, layout: str) -> str:
@@ -98,7 +96,7 @@ def read_text(path: Path, layout: str) -> str:
 
 
 def parse_text_rows(
-    text: str, path: Path, layout: str, *, short_rows: bool = True, headless: Collection[str] = frozenset()
+    text: str, path: Path, layout: str, *, short_rows: bool, headless: Collection[str] = frozenset()
 ) -> TextRows:
     """The rows of a text, separated by tabs where its first line has one, else by commas, or by semicolons where that
     line has no comma. `path` is for errors.
@@ -125,7 +123,9 @@ def _parse(handle: Iterable[str], path: Path, headless: Collection[str], *, shor
     numbered = [(number, line) for number, line in enumerate(handle, 1) if line.strip() and not line.startswith("#")]
     # The last line may lack its end, by which a quote that does not end is told
     text = [line.rstrip("\r\n") + "\n" for _, line in numbered]
-    separator = _separator((text or [""])[0])
+    names = (text or [""])[0]
+    # semicolons, which spreadsheets write where commas are decimal, only where the header has no comma
+    separator = "\t" if "\t" in names else ";" if ";" in names and "," not in names else ","
     reader = csv.reader(text, delimiter=separator, skipinitialspace=separator != "\t")
     first = next(reader, [])
     if numbered:
@@ -155,14 +155,6 @@ def _parse(handle: Iterable[str], path: Path, headless: Collection[str], *, shor
     while header and not header[-1] and not any(row[-1] for row in rows):
         header, rows = header[:-1], [row[:-1] for row in rows]
     return TextRows(header, rows, lines)
-
-
-def _separator(header: str) -> str:
-    """A tab where the header has one; a semicolon, which spreadsheets write where commas are decimal, only where it has
-    no comma."""
-    if "\t" in header:
-        return "\t"
-    return ";" if ";" in header and "," not in header else ","
 
 
 def _check_quotes(row: list[str], path: Path, line: int) -> None:

@@ -395,21 +395,18 @@ def read_pool(path: str | Path, sheets: Sheets | None = None) -> dict[str, Minia
     described_in = "docs/explanation/miniature.md"
     pool = read_rows(path, MiniatureModel, setting="miniature: pool", described_in=described_in, sheets=sheets)
     for row in pool.values():
-        _check_parent(path, row, pool)
+        if row.tuned_from is None:
+            continue
+        where = f"{path}, model {row.model!r}, column 'tuned_from', value {row.tuned_from!r}"
+        parent = pool.get(row.tuned_from)
+        if parent is None or parent.tuned_from is not None:
+            raise InputError(
+                f"{where}: no model of the pool that was trained from scratch.", "name one of its other rows."
+            )
+        for column in ("family", "training_data", "architecture", "hidden_size", "layers"):
+            if getattr(row, column) != getattr(parent, column):
+                raise InputError(f"{where}: they differ in {column!r}.", "a tuned model is built like its parent.")
     return pool
-
-
-def _check_parent(path: Path, row: MiniatureModel, pool: dict[str, MiniatureModel]) -> None:
-    """A tuned model goes on from a model of the pool that is not tuned itself and is built like it."""
-    if row.tuned_from is None:
-        return
-    where = f"{path}, model {row.model!r}, column 'tuned_from', value {row.tuned_from!r}"
-    parent = pool.get(row.tuned_from)
-    if parent is None or parent.tuned_from is not None:
-        raise InputError(f"{where}: no model of the pool that was trained from scratch.", "name one of its other rows.")
-    for column in ("family", "training_data", "architecture", "hidden_size", "layers"):
-        if getattr(row, column) != getattr(parent, column):
-            raise InputError(f"{where}: they differ in {column!r}.", "a tuned model is built like its parent.")
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -487,8 +484,8 @@ def read_bias_sheets(
     settings: BiasSettings,
     run: str,
     size_classes: Collection[str],
-    results: str = "results",
-    sheets: Sheets | None = None,
+    results: str,
+    sheets: Sheets,
 ) -> tuple[dict[str, LanguageModel], dict[str, Task]]:
     """Both sheets by id, `results/{run}` in a path replaced by the run's folder, and every experiment checked against
     them."""

@@ -28,7 +28,7 @@ from lm_validity.site.guess import guess_benchmarks, guess_lines, guess_models, 
 from lm_validity.studies.agreement.score_matrix import PERPLEXITY, STUDY, ScoreMatrix, read_score_matrix
 from lm_validity.tables.formats.import_files import import_files
 from lm_validity.tables.formats.score_files import KEY, ImportOptions, with_item_errors
-from lm_validity.tables.schema import PROTOCOLS, SCORES, read_scores, readable, write_table
+from lm_validity.tables.schema import DIRECT, SCORES, read_scores, readable, write_table
 from lm_validity.tables.sheets import as_in_scores, group_members, of_study, read_benchmarks, read_models
 from lm_validity.words import count
 
@@ -207,7 +207,7 @@ def choose_reports(
             if agreement is not None and agreement.groups:
                 asked = {"section": agreement, "plan": plan}
                 jobs.append(Job("readiness", folder / "readiness", (scores, models, benchmarks), asked))
-        direct = gathered.scores[gathered.scores["protocol"] == PROTOCOLS[0]]
+        direct = gathered.scores[gathered.scores["protocol"] == DIRECT]
         if (direct.groupby(["model", "benchmark"])["checkpoint"].nunique() >= LEAST_CHECKPOINTS).any():
             more = options | {"benchmarks": benchmarks, "items": gathered.items}
             jobs.append(Job("signal", folder / "signal", (scores, models), more))
@@ -318,7 +318,7 @@ def add_beside(scores: pd.DataFrame, path: Path | None) -> tuple[pd.DataFrame, B
 def beside_page(beside: Beside, scores: Path, models: pd.DataFrame, benchmarks: pd.DataFrame) -> Page:
     """Where the reader's models stand among the others, by benchmark."""
     matrix = read_score_matrix(scores, scores.with_name("models.tsv"), scores.with_name("benchmarks.tsv"))
-    protocol = PROTOCOLS[0]
+    protocol = DIRECT
     places = places_table(matrix, beside.own, protocol)
     frame = _scores_frame(matrix, beside.own, protocol)
     chart = figures.strip(

@@ -1,6 +1,6 @@
 """Items: the documents of benchmarks, rows of answers, and arrays of them."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -183,26 +183,38 @@ def read_benchmark_items(
     duplicate documents, documents that some cells lack, a gold answer out of range or different between cells, missing
     or surplus choices, and log-likelihoods that are not finite.
     """
-    path = Path(path)
-    keys, used = _keys(path, benchmark, num_fewshot)
-    codes = {name: _codes(keys.column(name)) for name in ("model", "checkpoint", "doc_id")}
-    order = np.lexsort((codes["doc_id"][0], codes["checkpoint"][0], codes["model"][0]))
-    cells = _Cells(path, benchmark, codes, order)
-    gold = _gold(keys.column("gold"), cells)
-    lists = {
-        name: _lists(path, benchmark, used, name, cells, gold)
-        for name in ("choice_loglikelihoods", "unconditional_loglikelihoods")
-    }
-    choices = None
-    if lists["choice_loglikelihoods"] is not None:
-        choices = np.count_nonzero(~np.isnan(lists["choice_loglikelihoods"][0]), axis=-1)
-    tokens = _lengths(path, benchmark, used, "choice_tokens", cells, cells.first_of_models, choices)
-    characters = _lengths(path, benchmark, used, "choice_characters", cells, cells.first_of_models[:1], choices)
-    width = _lengths(path, benchmark, used, "choice_bytes", cells, cells.first_of_models[:1], choices)
-    correct = item_values(_read(path, ["correct", "metric_values"], benchmark), metric)
-    correct = _floats(correct)[used][order].reshape(cells.shape)
-    progress = {name: _floats(keys.column(name))[order][:: cells.items] for name in ("iteration", "tokens_b")}
-    subjects = keys.column("subject").cast(pa.string()).take(pa.array(order[: cells.items]))
+    cells = _Cells(Path(path), benchmark, num_fewshot)
+    gold = cells.gold()
+    loglikelihoods, unconditional = (
+        cells.lists(f"{name}_loglikelihoods", gold) for name in ("choice", "unconditional")
+    )
+    choices = None if loglikelihoods is None else np.count_nonzero(~np.isnan(loglikelihoods[0]), axis=-1)
+    tokens = cells.lengths("choice_tokens", cells.first_of_models, choices)
+    characters, width = (
+        cells.lengths(f"choice_{name}", cells.first_of_models[:1], choices) for name in ("characters", "bytes")
+    )
+    values = item_values(_read(cells.path, ["correct", "metric_values"], benchmark), metric)
+    correct = _floats(values)[cells.used][cells.order].reshape(cells.shape)
+    subjects = cells.keys.column("subject").cast(pa.string()).take(pa.array(cells.order[: cells.items]))
+    iterations, tokens_b = (
+        _floats(cells.keys.column(name))[cells.order][:: cells.items] for name in ("iteration", "tokens_b")
+    )
+    models = []
+    for index, model in enumerate(cells.models):
+        here = np.flatnonzero(cells.cell_models == model)
+        here = here[training_order(iterations[here], tokens_b[here])]
+        models.append(
+            ModelItems(
+                model=str(cells.names["model"][model]),
+                checkpoints=tuple(str(cells.names["checkpoint"][cells.cell_checkpoints[cell]]) for cell in here),
+                iterations=iterations[here],
+                tokens_b=tokens_b[here],
+                correct=correct[here],
+                loglikelihoods=_index(loglikelihoods, here),
+                unconditional=_index(unconditional, here),
+                tokens=None if tokens is None else tokens[index],
+            )
+        )
     return BenchmarkItems(
         benchmark=benchmark,
         doc_ids=cells.doc_ids,
@@ -210,9 +222,7 @@ def read_benchmark_items(
         gold=gold,
         characters=None if characters is None else characters[0],
         bytes=None if width is None else width[0],
-        models=tuple(
-            _model_items(cells, index, progress, correct, lists, tokens) for index in range(len(cells.models))
-        ),
+        models=tuple(models),
     )
 
 
@@ -227,49 +237,66 @@ def item_values(items: pa.Table, metric: str | None) -> pa.ChunkedArray:
 
 
 class _Cells:
-    """How the sorted rows of a benchmark fall into cells (model, checkpoint), each with the same
+    """How the rows of a benchmark that count, sorted, fall into cells (model, checkpoint), each with the same
     documents."""
 
-    def __init__(
-        self, path: Path, benchmark: str, codes: Mapping[str, tuple[np.ndarray, np.ndarray]], order: np.ndarray
-    ):
-        self.where = f"{path}: benchmark {benchmark!r}"
-        model, checkpoint, document = (codes[name][0][order] for name in ("model", "checkpoint", "doc_id"))
-        self._names = {name: codes[name][1] for name in codes}
+    def __init__(self, path: Path, benchmark: str, num_fewshot: int | None):
+        self.path, self.benchmark, self.where = path, benchmark, f"{path}: benchmark {benchmark!r}"
+        self.keys, self.used = self._keys(num_fewshot)
+        codes = {name: _codes(self.keys.column(name)) for name in ("model", "checkpoint", "doc_id")}
+        self.names = {name: names for name, (_, names) in codes.items()}
+        self.order = np.lexsort((codes["doc_id"][0], codes["checkpoint"][0], codes["model"][0]))
+        model, checkpoint, document = (of_rows[self.order] for of_rows, _ in codes.values())
         starts = np.flatnonzero(np.r_[True, (np.diff(model) != 0) | (np.diff(checkpoint) != 0)])
         sizes = np.diff(np.r_[starts, len(model)])
         self.cell_models, self.cell_checkpoints = model[starts], checkpoint[starts]
-        self._check_duplicates(starts, document)
-        self.items = int(sizes[0])
-        self._check_documents(starts, sizes, document)
-        self.shape = (len(starts), self.items)
-        self.order = order
-        self.doc_ids = self._names["doc_id"][document[: self.items]].astype(str)
         self.models = np.unique(self.cell_models)
         self.first_of_models = [int(np.argmax(self.cell_models == code)) for code in self.models]
+        self.items = int(sizes[0])
+        self.shape = (len(starts), self.items)
+        self.doc_ids = self.names["doc_id"][document[: self.items]].astype(str)
+        self._check_documents(starts, sizes, document)
+
+    def _keys(self, num_fewshot: int | None) -> tuple[pa.Table, np.ndarray]:
+        """The key columns of the rows that count, and which rows of the benchmark these are (boolean)."""
+        keys = _read(self.path, list(_KEYS), self.benchmark)
+        if len(keys) == 0:
+            raise InputError(f"{self.path}: no items of benchmark {self.benchmark!r}.", "check the benchmark's id.")
+        for name in ("model", "doc_id"):
+            if keys.column(name).null_count:
+                raise InputError(f"{self.where}: rows without {name!r}.", f"fill in {name}.")
+        used = _equal_or_null(keys.column("protocol"), "direct") & _equal_or_null(keys.column("split"), "test")
+        plain = _equal_or_null(keys.column("prompt"), "plain")
+        for preferred in (plain, keys.column("prompt_variant").is_null().to_numpy()):
+            if (used & preferred).any():
+                used &= preferred
+        counts = keys.column("num_fewshot").to_pandas(types_mapper={pa.int64(): pd.Int64Dtype()}.get)
+        wanted = fewshot_count(counts[used]) if num_fewshot is None else num_fewshot
+        used &= (counts.isna() | (counts == wanted)).to_numpy(dtype=bool, na_value=True)
+        if not used.any():
+            raise InputError(
+                f"{self.where}: no row of the test split with protocol 'direct'.",
+                "the signal study reads direct evaluations.",
+            )
+        return keys.filter(pa.array(used)), used
 
     def name(self, cell: int) -> str:
+        """The model and the checkpoint of a cell."""
         model, checkpoint = self.cell_models[cell], self.cell_checkpoints[cell]
-        return f"model {self._names['model'][model]!r}, checkpoint {self._names['checkpoint'][checkpoint]!r}"
+        return f"model {self.names['model'][model]!r}, checkpoint {self.names['checkpoint'][checkpoint]!r}"
 
-    def model_name(self, index: int) -> str:
-        return str(self._names["model"][self.models[index]])
-
-    def checkpoint_name(self, cell: int) -> str:
-        return str(self._names["checkpoint"][self.cell_checkpoints[cell]])
-
-    def _check_duplicates(self, starts: np.ndarray, document: np.ndarray) -> None:
-        repeated = np.flatnonzero(document[1:] == document[:-1]) + 1
-        repeated = repeated[~np.isin(repeated, starts)]
-        if repeated.size:
-            cell = int(np.searchsorted(starts, repeated[0], side="right")) - 1
-            raise InputError(
-                f"{self.where}, {self.name(cell)}: document "
-                f"{self._names['doc_id'][document[repeated[0]]]!r} occurs twice.",
-                "keep one row per model, checkpoint and document.",
-            )
+    def place(self, cell: int, item: int, column: str) -> str:
+        """Where a value stands, for errors."""
+        return f"{self.where}, {self.name(cell)}, document {self.doc_ids[item]!r}, column {column!r}"
 
     def _check_documents(self, starts: np.ndarray, sizes: np.ndarray, document: np.ndarray) -> None:
+        repeated = np.flatnonzero(document[1:] == document[:-1]) + 1
+        for row in repeated[~np.isin(repeated, starts)]:
+            cell = int(np.searchsorted(starts, row, side="right")) - 1
+            raise InputError(
+                f"{self.where}, {self.name(cell)}: document {self.names['doc_id'][document[row]]!r} occurs twice.",
+                "keep one row per model, checkpoint and document.",
+            )
         first = document[: sizes[0]]
         for cell, (start, size) in enumerate(zip(starts, sizes, strict=True)):
             here = document[start : start + size]
@@ -278,35 +305,79 @@ class _Cells:
             odd = np.setxor1d(here, first)
             raise InputError(
                 f"{self.where}, {self.name(cell)}: its documents differ from those of {self.name(0)}"
-                f" ({size} and {sizes[0]}; {self._names['doc_id'][odd[0]]!r} is in one of them only).",
+                f" ({size} and {sizes[0]}; {self.names['doc_id'][odd[0]]!r} is in one of them only).",
                 "evaluate all models and checkpoints on the same documents.",
             )
 
+    def _column(self, name: str) -> pa.Array:
+        column = _read(self.path, [name], self.benchmark).column(name)
+        return (column if self.used.all() else column.filter(pa.array(self.used))).combine_chunks()
 
-def _keys(path: Path, benchmark: str, num_fewshot: int | None) -> tuple[pa.Table, np.ndarray]:
-    """The key columns of the rows that count, and which rows of the benchmark these are (boolean)."""
-    keys = _read(path, list(_KEYS), benchmark)
-    if len(keys) == 0:
-        raise InputError(f"{path}: no items of benchmark {benchmark!r}.", "check the benchmark's id.")
-    for name in ("model", "doc_id"):
-        if keys.column(name).null_count:
-            raise InputError(f"{path}: benchmark {benchmark!r}: rows without {name!r}.", f"fill in {name}.")
-    used = _equal_or_null(keys.column("protocol"), "direct") & _equal_or_null(keys.column("split"), "test")
-    plain = _equal_or_null(keys.column("prompt"), "plain")
-    if (used & plain).any():
-        used &= plain
-    own = keys.column("prompt_variant").is_null().to_numpy()
-    if (used & own).any():
-        used &= own
-    counts = keys.column("num_fewshot").to_pandas(types_mapper={pa.int64(): pd.Int64Dtype()}.get)
-    wanted = fewshot_count(counts[used]) if num_fewshot is None else num_fewshot
-    used &= (counts.isna() | (counts == wanted)).to_numpy(dtype=bool, na_value=True)
-    if not used.any():
-        raise InputError(
-            f"{path}: benchmark {benchmark!r}: no row of the test split with protocol 'direct'.",
-            "the signal study reads direct evaluations.",
-        )
-    return keys.filter(pa.array(used)), used
+    def gold(self) -> np.ndarray | None:
+        """(items,) the right choices; None where no row has one."""
+        gold = _floats(self.keys.column("gold"))[self.order].reshape(self.shape)
+        if np.isnan(gold).all():
+            return None
+        for cell, item in np.argwhere(np.isnan(gold) | (gold != gold[0]))[:1]:
+            raise InputError(
+                f"{self.place(cell, item, 'gold')}: {gold[cell, item]:g}, but {gold[0, item]:g} in {self.name(0)}.",
+                "a document has one right choice, the same for every model and checkpoint.",
+            )
+        return gold[0].astype(np.intp)
+
+    def lists(self, name: str, gold: np.ndarray | None) -> np.ndarray | None:
+        """A list column as (cells, items, choices), NaN beyond an item's choices; None where no row has it."""
+        column = self._column(name)
+        if column.null_count == len(column) or gold is None:
+            return None
+        counts = pc.fill_null(pc.list_value_length(column), 0).to_numpy(zero_copy_only=False)
+        values = column.flatten().to_numpy(zero_copy_only=False)
+        of_cells = counts[self.order].reshape(self.shape)
+        for cell, item in np.argwhere((of_cells == 0) | (of_cells != of_cells[0]))[:1]:
+            raise InputError(
+                f"{self.place(cell, item, name)}: {of_cells[cell, item]} choices, {of_cells[0, item]} in "
+                f"{self.name(0)}.",
+                "every choice of a document needs a log-likelihood in every cell.",
+            )
+        for item in np.flatnonzero((gold < 0) | (gold >= of_cells[0]))[:1]:
+            raise InputError(
+                f"{self.where}, document {self.doc_ids[item]!r}, column 'gold': {gold[item]} is out of range "
+                f"for {of_cells[0, item]} choices.",
+                "gold is the index of the right choice, from 0.",
+            )
+        if (counts == counts[0]).all():
+            padded = values.reshape(len(counts), counts[0])
+        else:
+            padded = np.full((len(counts), counts.max()), np.nan)
+            padded[np.arange(counts.max()) < counts[:, None]] = values
+        padded = padded[self.order].reshape(*self.shape, -1)
+        beyond = np.arange(padded.shape[-1]) >= of_cells[..., None]
+        for cell, item, choice in np.argwhere(~np.isfinite(padded) & ~beyond)[:1]:
+            raise InputError(
+                f"{self.place(cell, item, name)}: choice {choice} is {padded[cell, item, choice]}, not a finite "
+                "number.",
+                "evaluate the cell again.",
+            )
+        return padded
+
+    def lengths(self, name: str, which: list[int], choices: np.ndarray | None) -> np.ndarray | None:
+        """Lengths of the choices in some cells, (len(which), items, choices); None where they are not known."""
+        column = self._column(name)
+        if choices is None or column.null_count == len(column):
+            return None
+        lengths = np.full((len(which), self.items, int(choices.max())), np.nan)
+        for index, cell in enumerate(which):
+            rows = column.take(pa.array(self.order[cell * self.items : (cell + 1) * self.items]))
+            counts = pc.fill_null(pc.list_value_length(rows), 0).to_numpy(zero_copy_only=False)
+            for item in np.flatnonzero(counts != choices)[:1]:
+                raise InputError(
+                    f"{self.place(cell, item, name)}: {counts[item]} lengths for {choices[item]} choices.",
+                    "a length belongs to every choice.",
+                )
+            flat = rows.flatten().to_numpy(zero_copy_only=False).astype(float)
+            lengths[index][np.arange(lengths.shape[-1]) < choices[:, None]] = flat
+        # A choice of no tokens or characters has no log-likelihood per token
+        return np.where(lengths > 0, lengths, np.nan)
 
 
 def _read(path: Path, columns: list[str], benchmark: str | None = None) -> pa.Table:
@@ -326,11 +397,6 @@ def _read(path: Path, columns: list[str], benchmark: str | None = None) -> pa.Ta
         if name not in present:
             table = table.append_column(name, pa.nulls(len(table), ITEMS.field(name).type))
     return table
-
-
-def _column(path: Path, benchmark: str, used: np.ndarray, name: str) -> pa.Array:
-    column = _read(path, [name], benchmark).column(name)
-    return (column if used.all() else column.filter(pa.array(used))).combine_chunks()
 
 
 def _equal_or_null(column: pa.ChunkedArray, value: str) -> np.ndarray:
@@ -354,118 +420,3 @@ def _floats(column: pa.ChunkedArray | pa.Array) -> np.ndarray:
     if isinstance(column, pa.ChunkedArray):
         column = column.combine_chunks()
     return column.cast(pa.float64()).to_numpy(zero_copy_only=False)
-
-
-def _gold(column: pa.ChunkedArray, cells: _Cells) -> np.ndarray | None:
-    gold = _floats(column)[cells.order].reshape(cells.shape)
-    if np.isnan(gold).all():
-        return None
-    for cell, item in np.argwhere(np.isnan(gold) | (gold != gold[0]))[:1]:
-        raise InputError(
-            f"{cells.where}, {cells.name(cell)}, document {cells.doc_ids[item]!r}, column 'gold': "
-            f"{gold[cell, item]:g}, but {gold[0, item]:g} in {cells.name(0)}.",
-            "a document has one right choice, the same for every model and checkpoint.",
-        )
-    return gold[0].astype(np.intp)
-
-
-def _lists(
-    path: Path, benchmark: str, used: np.ndarray, name: str, cells: _Cells, gold: np.ndarray | None
-) -> np.ndarray | None:
-    """A list column as (cells, items, choices), NaN beyond an item's choices; None where no row has it."""
-    column = _column(path, benchmark, used, name)
-    if column.null_count == len(column) or gold is None:
-        return None
-    counts = pc.fill_null(pc.list_value_length(column), 0).to_numpy(zero_copy_only=False)
-    values = column.flatten().to_numpy(zero_copy_only=False)
-    sorted_counts = counts[cells.order].reshape(cells.shape)
-    _check_choices(name, sorted_counts, cells, gold)
-    if (counts == counts[0]).all():
-        padded = values.reshape(len(counts), counts[0])[cells.order]
-    else:
-        padded = np.full((len(counts), counts.max()), np.nan)
-        padded[np.arange(counts.max()) < counts[:, None]] = values
-        padded = padded[cells.order]
-    padded = padded.reshape(*cells.shape, -1)
-    beyond = np.arange(padded.shape[-1]) >= sorted_counts[..., None]
-    bad = ~np.isfinite(padded) & ~beyond
-    if bad.any():
-        cell, item, choice = np.argwhere(bad)[0]
-        raise InputError(
-            f"{cells.where}, {cells.name(cell)}, document {cells.doc_ids[item]!r}, column {name!r}: "
-            f"choice {choice} is {padded[cell, item, choice]}, not a finite number.",
-            "evaluate the cell again.",
-        )
-    return padded
-
-
-def _check_choices(name: str, counts: np.ndarray, cells: _Cells, gold: np.ndarray) -> None:
-    """Every cell has the same number of choices for a document, and gold is one of them."""
-    for cell, item in np.argwhere((counts == 0) | (counts != counts[0]))[:1]:
-        raise InputError(
-            f"{cells.where}, {cells.name(cell)}, document {cells.doc_ids[item]!r}, column {name!r}: "
-            f"{counts[cell, item]} choices, {counts[0, item]} in {cells.name(0)}.",
-            "every choice of a document needs a log-likelihood in every cell.",
-        )
-    for item in np.flatnonzero((gold < 0) | (gold >= counts[0]))[:1]:
-        raise InputError(
-            f"{cells.where}, document {cells.doc_ids[item]!r}, column 'gold': {gold[item]} is out of range "
-            f"for {counts[0, item]} choices.",
-            "gold is the index of the right choice, from 0.",
-        )
-
-
-def _lengths(
-    path: Path,
-    benchmark: str,
-    used: np.ndarray,
-    name: str,
-    cells: _Cells,
-    which: list[int],
-    choices: np.ndarray | None,
-) -> np.ndarray | None:
-    """Lengths of the choices in the given cells, (len(which), items, choices); None where they are not
-    known."""
-    column = _column(path, benchmark, used, name)
-    if choices is None or column.null_count == len(column):
-        return None
-    lengths = np.full((len(which), cells.items, int(choices.max())), np.nan)
-    for index, cell in enumerate(which):
-        rows = column.take(pa.array(cells.order[cell * cells.items : (cell + 1) * cells.items]))
-        counts = pc.fill_null(pc.list_value_length(rows), 0).to_numpy(zero_copy_only=False)
-        for item in np.flatnonzero(counts != choices)[:1]:
-            raise InputError(
-                f"{cells.where}, {cells.name(cell)}, document {cells.doc_ids[item]!r}, column {name!r}: "
-                f"{counts[item]} lengths for {choices[item]} choices.",
-                "a length belongs to every choice.",
-            )
-        flat = rows.flatten().to_numpy(zero_copy_only=False).astype(float)
-        lengths[index][np.arange(lengths.shape[-1]) < choices[:, None]] = flat
-    # A choice of no tokens or characters has no log-likelihood per token
-    return np.where(lengths > 0, lengths, np.nan)
-
-
-def _model_items(
-    cells: _Cells,
-    index: int,
-    progress: Mapping[str, np.ndarray],
-    correct: np.ndarray,
-    lists: Mapping[str, np.ndarray | None],
-    tokens: np.ndarray | None,
-) -> ModelItems:
-    here = np.flatnonzero(cells.cell_models == cells.models[index])
-    here = here[training_order(progress["iteration"][here], progress["tokens_b"][here])]
-
-    def at(array: np.ndarray | None) -> np.ndarray | None:
-        return None if array is None else array[here]
-
-    return ModelItems(
-        model=cells.model_name(index),
-        checkpoints=tuple(cells.checkpoint_name(cell) for cell in here),
-        iterations=progress["iteration"][here],
-        tokens_b=progress["tokens_b"][here],
-        correct=correct[here],
-        loglikelihoods=at(lists["choice_loglikelihoods"]),
-        unconditional=at(lists["unconditional_loglikelihoods"]),
-        tokens=None if tokens is None else tokens[index],
-    )

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from lm_validity.errors import InputError, nearest
 from lm_validity.files import replace_file, unprintable
 
-PROTOCOLS = ("direct", "train_before_test")
+DIRECT, TRAINED = PROTOCOLS = ("direct", "train_before_test")
 
 # (name, type, meaning); docs/reference/columns.md is made from these
 Columns = tuple[tuple[str, pa.DataType, str], ...]
@@ -290,7 +290,7 @@ OWN = "lm-validity"  # the source of scores that a run of the workflow computed
 
 def trained_here(scores: pd.DataFrame) -> bool:
     """Whether a run of the workflow made all fine-tunes behind the train-before-test rows of SCORES: by one recipe."""
-    trained = scores["protocol"] == PROTOCOLS[1]
+    trained = scores["protocol"] == TRAINED
     return bool((scores.loc[trained, "source"] == OWN).all())
 
 

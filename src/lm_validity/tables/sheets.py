@@ -11,7 +11,7 @@ from lm_validity.config.groups import Group, members, with_columns
 from lm_validity.config.rows import SheetRow, read_rows
 from lm_validity.config.sheets import BenchmarkFacts, ModelFacts, check_reruns, metric_key
 from lm_validity.errors import InputError
-from lm_validity.tables.schema import PROTOCOLS
+from lm_validity.tables.schema import TRAINED
 from lm_validity.words import listing
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -52,7 +52,7 @@ def _own_preparation(rows: pd.DataFrame, sheet: pd.DataFrame | None, notes: list
         ],
         dtype=bool,
     )
-    trained = (rows["protocol"] == PROTOCOLS[1]).to_numpy(dtype=bool)
+    trained = (rows["protocol"] == TRAINED).to_numpy(dtype=bool)
     said = rows.loc[trained & own & prepared.notna().to_numpy(), "benchmark"]
     if len(said):
         notes.append(f"Prepared on their own training sets, as the source says: {listing(sorted(said.unique()))}.")

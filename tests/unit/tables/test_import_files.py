@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from tests.unit.tables.conftest import read_files
 from typer.testing import CliRunner
 
 from lm_validity.cli import imports, reports
 from lm_validity.errors import InputError
-from lm_validity.tables.formats.import_files import import_files, read_files
+from lm_validity.tables.formats.import_files import import_files
 from lm_validity.tables.formats.lm_eval_results import PathPattern, model_place
 from lm_validity.tables.formats.score_files import ImportLog, ImportOptions
 from lm_validity.tables.schema import SCORES, read_scores, write_table

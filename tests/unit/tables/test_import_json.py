@@ -3,9 +3,9 @@
 import json
 
 import pytest
+from tests.unit.tables.conftest import read_files
 
 from lm_validity.errors import InputError
-from lm_validity.tables.formats.import_files import read_files
 from lm_validity.tables.formats.score_files import CsvOptions, ImportLog, ImportOptions
 
 

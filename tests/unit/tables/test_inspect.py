@@ -4,9 +4,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.unit.tables.conftest import read_files
 
 from lm_validity.errors import InputError
-from lm_validity.tables.formats.import_files import import_files, read_files
+from lm_validity.tables.formats.import_files import import_files
 from lm_validity.tables.formats.score_files import ImportLog, ImportOptions
 from lm_validity.tables.schema import ITEMS, read_table
 

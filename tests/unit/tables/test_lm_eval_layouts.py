@@ -4,12 +4,12 @@ import json
 
 import pandas as pd
 import pytest
+from tests.unit.tables.conftest import read_files
 from typer.testing import CliRunner
 
 from lm_validity.cli.imports import exports as app
 from lm_validity.errors import InputError
 from lm_validity.tables.formats.exports import write_lm_eval
-from lm_validity.tables.formats.import_files import read_files
 from lm_validity.tables.formats.score_files import ImportLog, ImportOptions
 from lm_validity.tables.schema import SCORES, read_scores, read_table, write_table
 

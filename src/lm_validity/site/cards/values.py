@@ -18,7 +18,7 @@ from lm_validity.config.sheets import metric_key
 from lm_validity.errors import InputError
 from lm_validity.files import read_json
 from lm_validity.results import CARDS, Results, Row
-from lm_validity.tables.schema import PREPARED, PROTOCOLS, REPLAY, read_scores, trained_here
+from lm_validity.tables.schema import DIRECT, PREPARED, PROTOCOLS, REPLAY, TRAINED, read_scores, trained_here
 from lm_validity.tables.sheets import completed, read_benchmarks, read_models, report_rows
 from lm_validity.words import UNDER, decimal, listing, scale_of
 
@@ -366,7 +366,7 @@ class CardSources:
     def curves(self) -> pd.DataFrame:
         """benchmark, model, at (billions of tokens or, where no model says so, steps), value: direct scores in training
         of the models with at least three checkpoints, by `at`."""
-        rows = self.rows[(self.rows["protocol"] == PROTOCOLS[0]) & self.rows["value"].notna()]
+        rows = self.rows[(self.rows["protocol"] == DIRECT) & self.rows["value"].notna()]
         at = rows["tokens_b"] if rows["tokens_b"].notna().any() else rows["iteration"]
         rows = rows.assign(at=at.astype("float64")).dropna(subset=["at"])
         found = rows.groupby(["benchmark", "model", "at"])["value"].mean().reset_index()
@@ -410,7 +410,7 @@ class CardSources:
     @cached_property
     def preparation_is_assumed(self) -> bool:
         """Whether nobody says what the models of some train-before-test scores were prepared on."""
-        trained = self.rows[self.rows["protocol"] == PROTOCOLS[1]]
+        trained = self.rows[self.rows["protocol"] == TRAINED]
         told = trained["prepared_on"].notna() | trained["benchmark"].map(self.sheet["prepared_on"]).notna()
         known = trained["source"].isin(PREPARED) | trained["source"].str.startswith(REPLAY)
         return not (told | known).all()

@@ -11,10 +11,10 @@ from typing import Any
 
 from lm_validity.config.sections import Cards
 from lm_validity.site.cards.values import Value, shown, tokens_words
+from lm_validity.tables.schema import DIRECT, TRAINED
 from lm_validity.words import UNDER, count, decimal
 
 YES, NO, PARTLY, NOT_KNOWN, NOT_MEASURED = "yes", "no", "partly", "not known", "not measured"
-DIRECT, TRAINED = "direct", "train_before_test"
 Values = Mapping[str, Value]
 
 

@@ -28,10 +28,10 @@ from lm_validity.studies.agreement.statistics.ranking import (
     pair_signs,
 )
 from lm_validity.studies.agreement.statistics.resampling import Interval
-from lm_validity.studies.agreement.values import DIRECT, TRAINED, Entry, Value, ends, plotted
+from lm_validity.studies.agreement.values import Entry, Value, ends, plotted
 from lm_validity.summaries import Missing, known
 from lm_validity.tables.reruns import NOT_MEASURED
-from lm_validity.tables.schema import PROTOCOLS
+from lm_validity.tables.schema import DIRECT, PROTOCOLS, TRAINED
 from lm_validity.words import UNDER, Reason, ReasonCode, count, decimal
 
 # ratios of two models' sizes, and all pairs whatever their sizes

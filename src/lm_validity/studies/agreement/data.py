@@ -33,11 +33,9 @@ from lm_validity.studies.agreement.statistics.ranking import (
 from lm_validity.studies.agreement.statistics.resampling import multiplicities
 from lm_validity.studies.agreement.values import (
     BY_CHANCE,
-    DIRECT,
     JACKKNIFED,
     MINIMUM_FAMILY,
     NEARLY_WHOLE,
-    TRAINED,
     WHY_ABOVE,
     Entry,
     Value,
@@ -46,7 +44,7 @@ from lm_validity.studies.agreement.values import (
 from lm_validity.summaries import Missing, known, number
 from lm_validity.tables.items import item_values, items_of_scores, open_items
 from lm_validity.tables.reruns import NOT_MEASURED
-from lm_validity.tables.schema import OWN, PROTOCOLS
+from lm_validity.tables.schema import DIRECT, OWN, PROTOCOLS, TRAINED
 from lm_validity.words import UNDER, Reason, ReasonCode, count, decimal, listing, no_scores, with_names
 
 draws = partial(section_generator, seed=1)  # of resamples, by what they are for

@@ -21,8 +21,9 @@ from lm_validity.statistics import shown_ceiling
 from lm_validity.studies.agreement.data import Data
 from lm_validity.studies.agreement.statistics.ranking import average_ranks
 from lm_validity.studies.agreement.tau import benchmark_order
-from lm_validity.studies.agreement.values import DIRECT, JACKKNIFED, TRAINED, Entry, Range, Value, wider
+from lm_validity.studies.agreement.values import JACKKNIFED, Entry, Range, Value, wider
 from lm_validity.summaries import Missing, is_known, known, number
+from lm_validity.tables.schema import DIRECT, TRAINED
 from lm_validity.words import count
 
 LIKE_SIZE, ANY_SIZE = {"at_least": 1.0, "at_most": 2.0}, {"at_least": 1.0, "at_most": None}

@@ -39,11 +39,9 @@ from lm_validity.studies.agreement.statistics.sparse import (
 )
 from lm_validity.studies.agreement.values import (
     BY_CHANCE,
-    DIRECT,
     JACKKNIFED,
     LOST_CLUSTER,
     LOST_MODEL,
-    TRAINED,
     Entry,
     Range,
     Value,
@@ -53,7 +51,7 @@ from lm_validity.studies.agreement.values import (
     value_in_words,
 )
 from lm_validity.summaries import Missing, as_columns, is_known, known, number
-from lm_validity.tables.schema import PROTOCOLS
+from lm_validity.tables.schema import DIRECT, PROTOCOLS, TRAINED
 from lm_validity.words import UNDER, Reason, ReasonCode, count, decimal, listing, percent
 
 DRAWS = 400
@@ -96,7 +94,7 @@ def _fit(matrix: ScoreMatrix, protocol: str, scores: np.ndarray) -> CellProcess 
     """
     if np.isfinite(scores).any(axis=1).sum() < MINIMUM_MODELS:
         return None
-    is_task, other = ~matrix.is_corpus, PROTOCOLS[0]
+    is_task, other = ~matrix.is_corpus, DIRECT
     direct = matrix.oriented(other)[:, is_task]
     if protocol == other:
         direct = np.full_like(direct, np.nan)
@@ -187,7 +185,7 @@ def _trust(matrix: ScoreMatrix, protocol: str, scores: np.ndarray, process: Cell
 def _audited(matrix: ScoreMatrix, protocol: str) -> np.ndarray:
     """(models, benchmarks) cells that the plan drew to check predictions."""
     names = matrix.task_names()
-    if matrix.plan is None or protocol == PROTOCOLS[0]:
+    if matrix.plan is None or protocol == DIRECT:
         return np.zeros((len(matrix.models), len(names)), dtype=bool)
     drawn = {pair for pair, cell in matrix.plan.items() if cell.reason == AUDIT}
     return np.array([[(model, name) in drawn for name in names] for model in matrix.models])

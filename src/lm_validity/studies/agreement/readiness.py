@@ -31,13 +31,12 @@ from lm_validity.studies.agreement.statistics.readiness import (
     without_families,
 )
 from lm_validity.summaries import Missing, as_columns, is_known, known, number, page_only
-from lm_validity.tables.schema import PROTOCOLS
+from lm_validity.tables.schema import DIRECT, PROTOCOLS, TRAINED
 from lm_validity.tables.sheets import group_members
 from lm_validity.words import Reason, ReasonCode, count, explain_protocols, listing, with_names
 
 Value = float | Missing
 Range = tuple[float, float] | Missing
-DIRECT, TRAINED = PROTOCOLS
 CHECKS = {"straight_line": "a straight line", "larger_of_both": "the larger score as the prepared one"}
 LEADS = {  # heads of columns
     protocol: (f"lead, {words}", "from", "to", "standard error of the lead", "p of the lead")

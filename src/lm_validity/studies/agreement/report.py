@@ -15,9 +15,9 @@ from lm_validity.studies.agreement.data import Data, selected_on_test
 from lm_validity.studies.agreement.front import above_the_folds
 from lm_validity.studies.agreement.score_matrix import ScoreMatrix, read_score_matrix
 from lm_validity.studies.agreement.statistics.ranking import TauVariant
-from lm_validity.studies.agreement.values import DIRECT, Entry, value_in_words
+from lm_validity.studies.agreement.values import Entry, value_in_words
 from lm_validity.summaries import Missing
-from lm_validity.tables.schema import SCORES, SELECTIONS, read_table
+from lm_validity.tables.schema import DIRECT, SCORES, SELECTIONS, read_table
 from lm_validity.words import explain_protocols, listing
 
 # what summary.json holds, in this order

@@ -13,7 +13,7 @@ from lm_validity.errors import InputError
 from lm_validity.studies.agreement.statistics.factors import pretraining_compute
 from lm_validity.studies.agreement.statistics.ranking import finite_mean
 from lm_validity.tables.reruns import TrainingNoise, reruns_of, training_noise
-from lm_validity.tables.schema import PROTOCOLS, read_scores, replay_notes, trained_here
+from lm_validity.tables.schema import PROTOCOLS, TRAINED, read_scores, replay_notes, trained_here
 from lm_validity.tables.sheets import (
     NO_STUDY,
     as_in_scores,
@@ -31,7 +31,6 @@ from lm_validity.words import listing, with_names
 PERPLEXITY = "loglikelihood_rolling"
 # Columns of `ScoreMatrix.selected`, by which items are joined to their scores
 SELECTED = ("model", "checkpoint", "benchmark", "protocol", "prompt", "prompt_variant", "num_fewshot", "seed")
-TRAINED = PROTOCOLS[1]
 STUDY = "agreement"  # the study whose models and benchmarks these reports read
 FRACTIONS = (*SHARES_OF_ITEMS, "f1", "mcc")
 ERROR_RATES = (*FRACTIONS, "error", "error_rate", "err")  # where lower is better: shares of wrong answers

@@ -28,18 +28,9 @@ from lm_validity.studies.agreement.statistics.ranking import (
 )
 from lm_validity.studies.agreement.statistics.resampling import mean_over_pairs_by_resample, percentile_interval
 from lm_validity.studies.agreement.tau import by_category, by_pair, by_protocol, category_grid, tau_heatmaps
-from lm_validity.studies.agreement.values import (
-    DIRECT,
-    Entry,
-    each,
-    ends,
-    over_both,
-    plotted,
-    shown_mean,
-    value_in_words,
-)
+from lm_validity.studies.agreement.values import Entry, each, ends, over_both, plotted, shown_mean, value_in_words
 from lm_validity.summaries import Missing, is_known, known
-from lm_validity.tables.schema import PROTOCOLS
+from lm_validity.tables.schema import DIRECT, PROTOCOLS, TRAINED
 from lm_validity.words import UNDER, count, no_scores
 
 LABELS = figures.PROTOCOL_LABELS
@@ -68,7 +59,7 @@ def significance_tau(data: Data) -> Entry:
             "by_category": by_category(agreement, data.categories, reason),
         }
     common = _common_tau(data)
-    improved, compared = improved_pairs(common[PROTOCOLS[0]], common[PROTOCOLS[1]])
+    improved, compared = improved_pairs(common[DIRECT], common[TRAINED])
     pairs_improved = improved if compared else Missing(data.nothing_compared("significance tau"))
     return entry | {"improved_pairs": pairs_improved, "compared_pairs": compared}
 
@@ -177,7 +168,7 @@ def aligned_rankings(data: Data, align: tuple[str, str] | None) -> Part:
     if align is not None:
         shown = data.tasks.index(align[0]), data.tasks.index(align[1])
     else:
-        opposite = opposite_significant_pairs(signs[DIRECT if data.matrix.has(DIRECT) else PROTOCOLS[1]])
+        opposite = opposite_significant_pairs(signs[DIRECT if data.matrix.has(DIRECT) else TRAINED])
         categories = data.categories
         same = [(i, j) for i, j in pairs if categories[i] is not None and categories[i] == categories[j]]
         shown = max(same or pairs, key=lambda pair: opposite[pair])

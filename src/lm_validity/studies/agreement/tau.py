@@ -47,13 +47,11 @@ from lm_validity.studies.agreement.statistics.resampling import (
     two_way_interval,
 )
 from lm_validity.studies.agreement.values import (
-    DIRECT,
     FEW_IN_BOTH,
     JACKKNIFED,
     MINIMUM_FAMILY,
     NO_FAMILIES,
     SMALL_FAMILY,
-    TRAINED,
     ByProtocol,
     Entry,
     Range,
@@ -71,7 +69,7 @@ from lm_validity.studies.agreement.values import (
     with_ceiling,
 )
 from lm_validity.summaries import Missing, as_columns, is_known, known, number
-from lm_validity.tables.schema import PROTOCOLS
+from lm_validity.tables.schema import DIRECT, PROTOCOLS, TRAINED
 from lm_validity.words import UNDER, Reason, ReasonCode, count, decimal, no_scores
 
 LABELS = figures.PROTOCOL_LABELS

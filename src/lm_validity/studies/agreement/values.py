@@ -10,14 +10,12 @@ from lm_validity.statistics import shown_ceiling
 from lm_validity.studies.agreement.statistics.noise import LEAST_CLUSTERS, MOST_IN_ONE, cluster_numbers
 from lm_validity.studies.agreement.statistics.resampling import Interval
 from lm_validity.summaries import Missing, is_known, known, number
-from lm_validity.tables.schema import PROTOCOLS
 from lm_validity.words import Reason, ReasonCode, decimal, with_interval
 
 Value = float | Missing
 Range = Interval[float] | Missing
 ByProtocol = dict[str, Value]
 Entry = dict[str, Any]  # of summary.json, with `Missing` where a value is
-DIRECT, TRAINED = PROTOCOLS
 MINIMUM_FAMILY = 3  # models of a family: with two a tau can only be -1, 0 or 1
 JACKKNIFED = 5  # models; with fewer, the taus without each of them say nothing about other models
 FEW_FAMILIES = 5

@@ -17,11 +17,10 @@ from lm_validity.statistics import holm
 from lm_validity.studies.items.item_report import CELL, model_items, model_scores
 from lm_validity.studies.items.statistics import LEVEL, paired_difference, unpaired_difference
 from lm_validity.summaries import Missing, as_columns, is_known, number, page_only
-from lm_validity.tables.schema import PROTOCOLS, trained_here
+from lm_validity.tables.schema import DIRECT, PROTOCOLS, TRAINED, trained_here
 from lm_validity.terminal import render_table
 from lm_validity.words import Reason, ReasonCode, count, decimal, explain_protocols, listing
 
-DIRECT, TRAINED = PROTOCOLS
 SAME_SCORE = 1e-6  # a score this close to the mean of its items is that mean
 FIRST, SECOND, OPEN, UNTESTED = "first better", "second better", "not separated", "not tested"  # outcomes
 NO_TEST = Missing(

@@ -155,7 +155,10 @@ def read_table(path: Path, options: CsvOptions, model: str | None = None) -> lis
     if len(table.header) > _MOST_COLUMNS and not (answers or options.scores):
         problem = f"{path}: {len(table.header)} columns, too many for a table of benchmarks."
         raise InputError(problem, "name those of scores: --scores COLUMN,COLUMN,...")
-    own = {} if "model" in roles else _own_model(table, roles, options, model)
+    steps_of_one = "iteration" in roles and ("benchmark" not in roles or "value" in roles)
+    own: dict[str, Any] = {}
+    if "model" not in roles and options.across != "models" and (model is not None or steps_of_one):
+        own = {"model": model or _stem(path)}
     long = {"benchmark", "value"} <= set(roles) and bool(own or "model" in roles)
     spread = {"models": "model", "benchmarks": "benchmark", None: "benchmark"}[options.across]
     if options.across is None and "benchmark" in roles and not (own or "model" in roles):
@@ -251,15 +254,6 @@ def _check_column(table: _Table, column: str) -> None:
     if column not in table.header:
         hint = did_you_mean(column, table.header[:_MOST_COLUMNS], f"the columns are: {listing(table.header, 20)}.")
         raise InputError(f"{table.path}: no column {column!r}.", hint)
-
-
-def _own_model(table: _Table, roles: dict[str, str], options: CsvOptions, model: str | None) -> dict[str, Any]:
-    """The model of a file that is one run: the name given, else the file's, where its rows are steps of training."""
-    if options.across == "models":
-        return {}
-    if model is None and ("iteration" not in roles or ("benchmark" in roles and "value" not in roles)):
-        return {}
-    return {"model": model or _stem(table.path)}
 
 
 def _stem(path: Path) -> str:

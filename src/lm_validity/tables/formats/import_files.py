@@ -100,15 +100,6 @@ def import_files(
     return scores, log
 
 
-def read_files(paths: Iterable[str | Path], options: ImportOptions, log: ImportLog) -> pd.DataFrame:
-    """The scores of files with the columns of `SCORES`, without writing anything; items are left aside.
-
-    Raises InputError as `import_files` does.
-    """
-    results, _ = _read_all(paths, options, log)
-    return _settled(results, options, log)
-
-
 def _read_all(
     paths: Iterable[str | Path], options: ImportOptions, log: ImportLog
 ) -> tuple[list[ScoreFile], list[SampleFile]]:

@@ -99,6 +99,7 @@ def _below(folder: Path) -> Iterable[Path]:
 # What an import read, what it left out and why: collected on the way, printed at the end, kept beside the tables.
 
 Thing = TypeVar("Thing")
+_SECONDS_BETWEEN_LINES = 5.0
 _LINES_SHOWN = 10  # lines of one kind that are printed; all are in import.json
 
 
@@ -183,12 +184,12 @@ class ImportLog:
 class Ticker:
     """Lines to stderr on a long import: one every few seconds."""
 
-    def __init__(self, every: float = 5.0):
-        self.every, self.last = every, time.monotonic()
+    def __init__(self) -> None:
+        self.last = time.monotonic()
 
     def say(self, line: str) -> None:
         """Print the line if the last one is long enough ago."""
-        if time.monotonic() - self.last >= self.every:
+        if time.monotonic() - self.last >= _SECONDS_BETWEEN_LINES:
             self.last = time.monotonic()
             print(line, file=sys.stderr, flush=True)
 

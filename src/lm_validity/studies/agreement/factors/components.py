@@ -37,7 +37,6 @@ from lm_validity.studies.agreement.statistics.ranking import (
 )
 from lm_validity.studies.agreement.statistics.resampling import Interval, multiplicities, percentile_interval
 from lm_validity.studies.agreement.values import (
-    DIRECT,
     FEW_IN_BOTH,
     JACKKNIFED,
     LOST_CLUSTER,
@@ -46,7 +45,6 @@ from lm_validity.studies.agreement.values import (
     NEARLY_WHOLE,
     NO_FAMILIES,
     SMALL_FAMILY,
-    TRAINED,
     Entry,
     Range,
     Value,
@@ -60,7 +58,7 @@ from lm_validity.studies.agreement.values import (
     value_in_words,
 )
 from lm_validity.summaries import Missing, as_columns, is_known, known, number
-from lm_validity.tables.schema import PROTOCOLS
+from lm_validity.tables.schema import DIRECT, PROTOCOLS, TRAINED
 from lm_validity.words import UNDER, Reason, ReasonCode, count, listing, no_scores, percent
 
 LABELS = figures.PROTOCOL_LABELS

@@ -37,17 +37,9 @@ from lm_validity.studies.agreement.statistics.resampling import (
     hull,
     share_in_top,
 )
-from lm_validity.studies.agreement.values import (
-    DIRECT,
-    JACKKNIFED,
-    MOST_DRAWN,
-    TRAINED,
-    Entry,
-    plotted,
-    value_in_words,
-)
+from lm_validity.studies.agreement.values import JACKKNIFED, MOST_DRAWN, Entry, plotted, value_in_words
 from lm_validity.summaries import Missing, as_columns, is_known, known, number
-from lm_validity.tables.schema import PROTOCOLS
+from lm_validity.tables.schema import DIRECT, PROTOCOLS, TRAINED
 from lm_validity.words import UNDER, Reason, ReasonCode, count, listing, percent
 
 NORMAL_95 = 1.959964

@@ -24,8 +24,9 @@ from lm_validity.studies.agreement.factors.ranks import main_protocol
 from lm_validity.studies.agreement.robustness import influence_section, left_out
 from lm_validity.studies.agreement.score_matrix import ScoreMatrix, read_score_matrix
 from lm_validity.studies.agreement.statistics.resampling import Interval
-from lm_validity.studies.agreement.values import DIRECT, JACKKNIFED, TRAINED, Entry, wider
+from lm_validity.studies.agreement.values import JACKKNIFED, Entry, wider
 from lm_validity.summaries import Missing, is_known, number
+from lm_validity.tables.schema import DIRECT, TRAINED
 from lm_validity.words import count, explain_protocols
 
 MAINLY = 0.5  # share of the variance from which on, interval and all, models differ mainly in one way

@@ -27,14 +27,13 @@ from lm_validity.pages.svg import (
     ticks,
     whisker,
 )
-from lm_validity.site.cards.values import CardSources, Value, tokens_words
+from lm_validity.site.cards.values import CardSources, Value, Values, known, tokens_words
 from lm_validity.site.cards.verdict import NOT_MEASURED, PARTLY, YES, Mark, Verdict
 from lm_validity.statistics import shown_ceiling
 from lm_validity.words import scale_of
 
 WIDTH, HEIGHT = 360, 132  # of a panel's picture
 SHARES = (0.0, 0.5, 0.8, 1.0)
-Values = Mapping[str, Value]
 
 
 def outcome(answer: str) -> Outcome:
@@ -44,12 +43,6 @@ def outcome(answer: str) -> Outcome:
 
 def percent(share: float) -> str:
     return f"{100 * share:.0f}%"
-
-
-def known(values: Values, key: str) -> Value | None:
-    """The value of a key, if it is measured."""
-    value = values.get(key)
-    return value if value is not None and value.is_measured else None
 
 
 def ceiling_of(values: Values, tau: Value, key: str) -> float | None:

@@ -214,6 +214,15 @@ def measured(
     return Value(QUANTITIES[name], protocol, estimate, ends, known, interval_reason=interval_reason)
 
 
+Values = Mapping[str, Value]  # of a benchmark, by key
+
+
+def known(values: Values, key: str) -> Value | None:
+    """The value of a key, if it is measured."""
+    value = values.get(key)
+    return value if value is not None and value.is_measured else None
+
+
 def absent(name: str, protocol: str | None, reason: str, command: str = "") -> Value:
     """A value that is not measured, why, and the command that would measure it, if one would."""
     return Value(QUANTITIES[name], protocol, None, reason=reason, command=command)

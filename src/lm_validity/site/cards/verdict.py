@@ -10,12 +10,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from lm_validity.config.sections import Cards
-from lm_validity.site.cards.values import Value, shown, tokens_words
+from lm_validity.site.cards.values import Value, Values, known, shown, tokens_words
 from lm_validity.tables.schema import DIRECT, TRAINED
 from lm_validity.words import UNDER, count, decimal
 
 YES, NO, PARTLY, NOT_KNOWN, NOT_MEASURED = "yes", "no", "partly", "not known", "not measured"
-Values = Mapping[str, Value]
 
 
 @dataclass(frozen=True)
@@ -194,8 +193,7 @@ def _clauses(values: Values, statements: tuple[Statement, ...], marks: Mapping[s
     sizes = any(each.values[0].startswith("separated_within_2.") for each in statements)
     answers = {("apart" if sizes else "apart all", marks["apart"].outcome), ("ranks", marks["ranks"].word)}
     answers |= {(rule, marks[rule].outcome) for rule in ("reliable", "steady", "settled", "bias")}
-    starts = values.get("signal_from")
-    late = marks["signal"].outcome == NO and starts is not None and starts.is_measured
+    late = marks["signal"].outcome == NO and known(values, "signal_from") is not None
     answers.add(("signal", "from" if late else marks["signal"].outcome))
     for question, answer in CLAUSES:
         if (question, answer) in answers:
@@ -231,7 +229,7 @@ _TAUS = {
 
 def side(value: Value | None, threshold: float) -> str:
     """YES where the whole interval is at or above the threshold, NO where it is below, else not known or measured."""
-    if value is None or not value.is_measured:
+    if value is None:
         return NOT_MEASURED
     if value.interval is None:
         return NOT_KNOWN
@@ -242,18 +240,17 @@ def side(value: Value | None, threshold: float) -> str:
 def _protocol(values: Values, name: str) -> str:
     """The key of a quantity under direct evaluation, or under train before test where that is all there is."""
     direct, trained = f"{name}.{DIRECT}", f"{name}.{TRAINED}"
-    known = {key for key in (direct, trained) if key in values and values[key].is_measured}
-    return trained if trained in known and direct not in known else direct
+    return trained if known(values, trained) and not known(values, direct) else direct
 
 
 def _separation(values: Values, settings: Cards) -> Iterator[Statement]:
     """By distance in size; over all pairs where no sizes are known."""
     distances = {_protocol(values, name): words for name, words in _DISTANCES.items()}
-    if not any(key in values and values[key].is_measured for key in distances):
+    if not any(known(values, key) for key in distances):
         distances = {_protocol(values, "separated_all"): "models, whatever their sizes"}
     thresholds = {"separated": settings.separated, "not_separated": settings.not_separated}
     for key, words in distances.items():
-        value = values.get(key)
+        value = known(values, key)
         most, half = side(value, settings.separated), side(value, settings.not_separated)
         if most == YES:
             outcome, said = YES, f"tells apart most pairs of {words}"
@@ -268,7 +265,7 @@ def _separation(values: Values, settings: Cards) -> Iterator[Statement]:
 
 def _reliability(values: Values, settings: Cards) -> Statement:
     key = _protocol(values, "reliability")
-    outcome = side(values.get(key), settings.reliable)
+    outcome = side(known(values, key), settings.reliable)
     words = {
         YES: "its scores are reliable",
         NO: "its scores are noisy",
@@ -280,8 +277,8 @@ def _reliability(values: Values, settings: Cards) -> Statement:
 def _training(values: Values) -> Statement:
     """A size without a threshold: what it does is in reliability, separation and the noise ceiling."""
     key = _protocol(values, "training_noise")
-    value, outcome, words = values.get(key), NOT_MEASURED, ""
-    if value is not None and value.is_measured:
+    value, outcome, words = known(values, key), NOT_MEASURED, ""
+    if value is not None:
         outcome, words = YES, f"training a model again moves its score by {shown(value)} (standard deviation)"
     subject = "how much training a model again would change"
     return Statement("training", subject, outcome, words, {}, (key,))
@@ -289,10 +286,10 @@ def _training(values: Values) -> Statement:
 
 def _agreement(values: Values, settings: Cards) -> Iterator[Statement]:
     for key, words in _TAUS.items():
-        outcome = side(values.get(key), settings.agrees)
+        outcome = side(known(values, key), settings.agrees)
         ceiling_key = key.replace("tau", "tau_ceiling", 1)
-        ceiling = values.get(ceiling_key)
-        if outcome == NO and ceiling is not None and ceiling.is_measured and ceiling.number < settings.agrees:
+        ceiling = known(values, ceiling_key)
+        if outcome == NO and ceiling is not None and ceiling.number < settings.agrees:
             outcome = NOT_KNOWN  # noise alone keeps the tau below the threshold, whatever the benchmarks measure
         stem = {YES: "agrees with the other benchmarks", NO: "agrees little with the other benchmarks"}.get(outcome, "")
         subject = f"whether it agrees with the other benchmarks {words}"
@@ -302,12 +299,12 @@ def _agreement(values: Values, settings: Cards) -> Iterator[Statement]:
 
 def _signal(values: Values) -> Statement:
     """The first common point from which on the mean is above chance for good is itself from interval ends."""
-    value, key = values.get("signal_from"), "signal_from"
+    value, key = known(values, "signal_from"), "signal_from"
     subject = "when in training it rises above chance"
-    at_end = values.get("signal_at_end")
-    if at_end is not None and at_end.is_measured and at_end.number == 0:
+    at_end = known(values, "signal_at_end")
+    if at_end is not None and at_end.number == 0:
         return Statement("signal", subject, NO, "no model ends training above chance", {}, ("signal_at_end",))
-    if value is None or not value.is_measured:
+    if value is None:
         return Statement("signal", subject, NOT_MEASURED, "", {}, (key,))
     first = value.basis.get("first common point")
     tokens = tokens_words(value.number)
@@ -321,10 +318,10 @@ def _settled(values: Values) -> Statement:
 
     Where the last common point of the models is not the end of training, their final order is not known.
     """
-    value, key = values.get("settled_from"), "settled_from"
+    value, key = known(values, "settled_from"), "settled_from"
     subject = "when in training its order settles"
     outcome, words = NOT_MEASURED, ""
-    if value is not None and value.is_measured:
+    if value is not None:
         outcome, last = NOT_KNOWN, value.basis.get("last checkpoint")
         if value.interval is not None and last is not None and value.interval[1] < float(last):
             outcome, words = YES, f"its order settles by {tokens_words(value.interval[1])} of training"
@@ -334,9 +331,9 @@ def _settled(values: Values) -> Statement:
 def _steady(values: Values) -> Statement:
     """The signal report's test against a random walk, at a false discovery rate of 5% over its benchmarks. That scores
     do not rise steadily is never said."""
-    value, key = values.get("steady"), "steady"
+    value, key = known(values, "steady"), "steady"
     outcome, words = NOT_MEASURED, ""
-    if value is not None and value.is_measured:
+    if value is not None:
         outcome = YES if value.number else NOT_KNOWN
         words = "its scores rise more steadily than a random walk" if value.number else ""
     return Statement("steady", "whether its scores rise steadily in training", outcome, words, {}, (key,))
@@ -346,14 +343,14 @@ def _ready(values: Values, settings: Cards) -> Statement:
     """Above chance for good, and its order settled, by an early share of training: the interval of when the order
     settles, from the point on at which the mean is above chance, is on one side of that share."""
     keys = ("settled_from", "signal_from", "signal_at_end")
-    settled, starts, at_end = (values[key] if key in values and values[key].is_measured else None for key in keys)
+    settled, starts, at_end = (known(values, key) for key in keys)
     subject, thresholds = "whether it is ready early in training", {"early": settings.early}
     if at_end is not None and at_end.number == 0:
         return Statement("ready", subject, NO, "not above chance", thresholds, keys)
-    known = settled or starts
-    last = None if known is None else known.basis.get("last checkpoint")
-    if known is None or last is None:
-        return Statement("ready", subject, NOT_MEASURED if known is None else NOT_KNOWN, "", thresholds, keys)
+    either = settled or starts
+    last = None if either is None else either.basis.get("last checkpoint")
+    if either is None or last is None:
+        return Statement("ready", subject, NOT_MEASURED if either is None else NOT_KNOWN, "", thresholds, keys)
     # where chance is known and the models' mean never stays above it, no share of training is surely enough
     rises = (0.0, 0.0 if at_end is None else 1.0) if starts is None else (starts.number / float(last),) * 2
     ends = (0.0, float(last)) if settled is None or settled.interval is None else settled.interval
@@ -366,9 +363,9 @@ def _ready(values: Values, settings: Cards) -> Statement:
 
 
 def _bias(values: Values, settings: Cards) -> Statement:
-    value, key = values.get("bias"), "bias"
+    value, key = known(values, "bias"), "bias"
     outcome, words = NOT_MEASURED, ""
-    if value is not None and value.is_measured:
+    if value is not None:
         outcome = NOT_KNOWN
         if value.interval is not None and value.interval[0] > 0:
             low = decimal(100 * value.interval[0], 1)
@@ -383,11 +380,11 @@ def _bias(values: Values, settings: Cards) -> Statement:
 def _leakage(values: Values, settings: Cards) -> Statement:
     """Exact counts: every row of the splits was compared."""
     keys = ("train_leakage", "validation_leakage", "test_duplicates")
-    known = [values[key] for key in keys if key in values and values[key].is_measured]
+    shares = [value for key in keys if (value := known(values, key))]
     subject = "whether its splits overlap"
-    if not known:
+    if not shares:
         return Statement("leakage", subject, NOT_MEASURED, "", {"leakage": settings.leakage}, keys)
-    over = [value for value in known if value.number > settings.leakage]
+    over = [value for value in shares if value.number > settings.leakage]
     parts = {value.key: f"{value.quantity.label.lower()}: {shown(value)}" for value in over}
     repeated = parts.pop("test_duplicates", "")
     clauses = [f"its published splits share rows, which were removed ({', '.join(parts.values())})"] if parts else []
@@ -399,7 +396,7 @@ def _leakage(values: Values, settings: Cards) -> Statement:
 
 def _prompts(values: Values, settings: Cards) -> Statement:
     key = "prompt_range"
-    outcome = side(values.get(key), settings.prompt)
+    outcome = side(known(values, key), settings.prompt)
     size = f"{settings.prompt:g}"
     words = {YES: f"its scores differ by {size} or more between prompts", NO: f"prompts change it by less than {size}"}
     subject = "how much it depends on the prompt"
@@ -409,8 +406,8 @@ def _prompts(values: Values, settings: Cards) -> Statement:
 def _suspicious(values: Values, settings: Cards) -> Statement:
     """Counted are items that are certain: the correction for their number is the interval."""
     key = _protocol(values, "negative_items")
-    value, outcome, words = values.get(key), NOT_MEASURED, ""
-    if value is not None and value.is_measured:
+    value, outcome, words = known(values, key), NOT_MEASURED, ""
+    if value is not None:
         number, items = int(value.number), int(value.basis["items"])
         outcome = YES if number > settings.suspicious * items else NO
         words = f"{count(number, 'item')} of {items} work{'s' if number == 1 else ''} against it"
@@ -421,8 +418,8 @@ def _suspicious(values: Values, settings: Cards) -> Statement:
 
 def _ceiling(values: Values, settings: Cards) -> Statement:
     key = _protocol(values, "at_best")
-    value, outcome, words = values.get(key), NOT_MEASURED, ""
-    if value is not None and value.is_measured:
+    value, outcome, words = known(values, key), NOT_MEASURED, ""
+    if value is not None:
         number, models = int(value.number), int(value.basis["models"])
         outcome = YES if number > settings.at_best * models else NO
         words = f"{number} of {count(models, 'model')} {'is' if number == 1 else 'are'} at its ceiling"

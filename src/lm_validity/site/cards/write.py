@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -14,7 +14,7 @@ from lm_validity.config.load import Run
 from lm_validity.files import replace_file, write_json, write_text
 from lm_validity.pages.page import Link, Panel, for_spreadsheets, from_template, legend_of
 from lm_validity.site.cards.panels import card_panels, outcome
-from lm_validity.site.cards.values import CardSources, Value, basis_words, card_values, shown
+from lm_validity.site.cards.values import CardSources, Value, Values, basis_words, card_values, known, shown
 from lm_validity.site.cards.verdict import (
     NOT_KNOWN,
     NOT_MEASURED,
@@ -35,7 +35,7 @@ class Card:
 
     benchmark: str
     source: str
-    values: Mapping[str, Value]  # by key, in order
+    values: Values  # in order
     verdict: Verdict
     panels: Sequence[Panel] = ()
     notes: tuple[str, ...] = ()
@@ -43,8 +43,7 @@ class Card:
 
     def value(self, key: str) -> Value | None:
         """The value of a key, if it is measured."""
-        value = self.values.get(key)
-        return value if value is not None and value.is_measured else None
+        return known(self.values, key)
 
     def sections(self) -> dict[str, list[Value]]:
         """The values by section, in order."""

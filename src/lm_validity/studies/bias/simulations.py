@@ -73,10 +73,10 @@ def write_prior_simulation(trials: str | Path, output: str | Path, formula: str,
         raise InputError(f"unknown formula {formula!r}.", f"choose {', '.join(FORMULAS)}.")
     # settings of one study have one layout: the smallest is simulated fastest
     layout = min(setting_counts(read_trials(trials)).values(), key=len)
-    prior = prior_predictive(build_design(layout, FORMULAS[formula]), draws, np.random.default_rng(0))
-    low, high = equal_tailed(prior.differences)
-    accuracies = _histogram(prior.accuracies[np.isfinite(prior.accuracies)], "Accuracy", 0.0)
-    differences = _histogram(prior.differences, "Average accuracy difference", -1.0)
+    accuracies, differences = prior_predictive(build_design(layout, FORMULAS[formula]), draws, np.random.default_rng(0))
+    low, high = equal_tailed(differences)
+    of_accuracies = _histogram(accuracies[np.isfinite(accuracies)], "Accuracy", 0.0)
+    of_differences = _histogram(differences, "Average accuracy difference", -1.0)
     section = Section(
         "What the priors say",
         explanation=(
@@ -84,8 +84,8 @@ def write_prior_simulation(trials: str | Path, output: str | Path, formula: str,
             "every accuracy, and differences far larger than the observed ones, a narrow posterior comes from the data."
         ),
         figures=[
-            Figure("prior_accuracy", "Accuracy under the prior", accuracies),
-            Figure("prior_difference", "Average difference under the prior", differences),
+            Figure("prior_accuracy", "Accuracy under the prior", of_accuracies),
+            Figure("prior_difference", "Average difference under the prior", of_differences),
         ],
     )
     finding = Finding(

@@ -100,11 +100,7 @@ def pair_arms(trials: pd.DataFrame, source: str = "trials") -> pd.DataFrame:
                 "arms are compared on the same observations: correct `subsample` or run the trial again.",
             )
     wide = trials.pivot(index=TRIAL, columns="arm", values="correct").astype("float64").reindex(columns=list(ARMS))
-    losses = (
-        trials.reindex(columns=[*TRIAL, "arm", "pretraining_loss"])
-        .pivot(index=TRIAL, columns="arm", values="pretraining_loss")
-        .astype("float64")
-    )
+    losses = trials.pivot(index=TRIAL, columns="arm", values="pretraining_loss").astype("float64")
     losses = losses.reindex(columns=list(ARMS[1:])).add_prefix("loss_")
     shared = trials.groupby(TRIAL)[["total", "test_hash"]].first()
     return shared.astype({"total": "int64"}).join(wide).join(losses).sort_index().reset_index()

@@ -772,16 +772,9 @@ def simulate(design: Design, generator: np.random.Generator, beta: float | None 
     return Simulated(correct, float(effects[design.beta]), scales)
 
 
-@dataclass(frozen=True)
-class PriorPredictive:
-    """What the priors alone say: accuracies (R, Q) by pattern and mean differences (R,), fractions."""
-
-    accuracies: np.ndarray
-    differences: np.ndarray
-
-
-def prior_predictive(design: Design, size: int, generator: np.random.Generator) -> PriorPredictive:
-    """Simulate `size` data sets from the prior in the layout of `design`."""
+def prior_predictive(design: Design, size: int, generator: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """What the priors alone say, of `size` simulated data sets in the layout of `design`: accuracies (size, Q) by
+    pattern, NaN for a pattern without observations, and mean differences (size,), fractions."""
     accuracies, differences = np.empty((size, len(design.columns))), np.empty(size)
     present = design.total > 0
     sign = np.where(design.arm == 1, 2.0, -2.0) * present / present.sum()
@@ -789,4 +782,4 @@ def prior_predictive(design: Design, size: int, generator: np.random.Generator) 
         share = simulate(design, generator).correct / np.maximum(design.total, 1)
         accuracies[draw] = _by_pattern(design, share, present)
         differences[draw] = np.sum(sign * share)
-    return PriorPredictive(accuracies, differences)
+    return accuracies, differences

@@ -94,7 +94,8 @@ def above_the_folds(
         panels = [_against_noise(tau[p], p), _by_size({p: tau[p]["by_size_ratio"]}), _every_pair(data, columns, [p])]
         answers = [_noise_answer(data, tau[p], p, columns, lede)]
         if few and len(protocols) == 2:
-            trained = Panel(CHANGE_QUESTION, _trained(data), _progress(data, change), "not known", "not known yet")
+            text = f"**{len(data.models_in_both)} of {len(everyone)}** models are trained"
+            trained = Panel(CHANGE_QUESTION, text, _progress(data, change), "not known", "not known yet")
             lede, panels[0] = _not_yet(data, change), trained
             answers = [_not_yet_answer(data, change, tau, lede)]
     apart = _apart(by_benchmark[p], p)
@@ -223,10 +224,6 @@ def _not_yet_answer(data: Data, change: Change, tau: Entry, lede: Lede) -> Answe
     if is_known(mean):
         basis += f" Direct, on {count(data.models(DIRECT), 'model')}, agreement is {_tau(mean)}."
     return Answer(CHANGE_QUESTION, sentence, _progress(data, change), lede.interval, basis, "The rankings")
-
-
-def _trained(data: Data) -> str:
-    return f"**{len(data.models_in_both)} of {len(data.matrix.models)}** models are trained"
 
 
 # ----------------------------------------------------------------------------------------------------------------------

@@ -189,7 +189,13 @@ def read_score_matrix(
     reruns, trainings = reruns_of(model_sheet), rows
     rows, used = _last_checkpoint(rows[~rows["model"].isin(reruns)], scores)
     notes += [f"No final checkpoint: the only or last one is used for {listing(used)}."] if used else []
-    notes += _sheet_notes(rows, benchmark_sheet)
+    scored, listed = set(rows["benchmark"]), set(benchmark_sheet["benchmark"])
+    notes += with_names(
+        {
+            "Benchmarks with scores that are not in the benchmarks sheet stay out: {}.": sorted(scored - listed),
+            "Benchmarks of the sheet without any score: {}.": sorted(listed - scored),
+        }
+    )
     rows = rows[rows["benchmark"].isin(benchmark_sheet["benchmark"])]
     rows = benchmark_metric(rows, benchmark_sheet, scores, notes)
     if rows.empty:
@@ -197,14 +203,20 @@ def read_score_matrix(
             f"{scores}: no selected test score of any benchmark in {benchmarks}.",
             "are the sheet's benchmark ids and metrics those of the scores table?",
         )
-    notes += _infinite_notes(rows)
-    rows = _finite_values(rows, scores)
-    _check_unique(rows, scores)
-    notes += _model_notes(rows, model_sheet[~model_sheet["model"].isin(reruns)])
-    names = _model_order({*rows["model"], *also}, model_sheet)
+    rows = _finite_values(rows, scores, notes)
+    known = dict.fromkeys(model_sheet["model"])
+    scored = set(rows["model"])
+    notes += with_names(
+        {
+            "Models that are not in the models sheet, of unknown family and size: {}.": sorted(scored - set(known)),
+            "Models of the sheet without any score: {}.": [m for m in known if m not in scored and m not in reruns],
+        }
+    )
+    # in the order of the sheet, then those that are not in it, by name
+    present = scored | set(also)
+    names = (*(name for name in known if name in present), *sorted(present - set(known)))
     check_directions(rows, benchmark_sheet, scores)
     notes += direction_notes(rows, benchmark_sheet, scores)
-    notes += _direction_assumed(rows, benchmark_sheet)
     facts = _benchmark_facts(rows, benchmark_sheet)
     notes += unit_notes(rows, facts, scores) + error_notes(checks)
     columns = tuple(facts["benchmark"])
@@ -215,14 +227,19 @@ def read_score_matrix(
         )
     planned = None if plan is None else read_cells(plan)
     rows, aside = _chosen_by_scores(rows, planned, names, columns)
-    arrays = {kind: _pivot_protocols(rows, names, columns, kind) for kind in ("value", "stderr", "n_items")}
+    by_protocol = {protocol: rows[rows["protocol"] == protocol] for protocol in PROTOCOLS}
+    arrays = {
+        kind: {protocol: _pivot(of, names, columns, kind) for protocol, of in by_protocol.items()}
+        for kind in ("value", "stderr", "n_items")
+    }
+    seeded = by_protocol[TRAINED].dropna(subset="seed").groupby("seed", sort=True)
     return ScoreMatrix(
         models=names,
         benchmarks=columns,
         value=arrays["value"],
         stderr=arrays["stderr"],
         n_items=arrays["n_items"],
-        by_seed=_by_seed(rows, names, columns),
+        by_seed={int(seed): _pivot(of, names, columns, "value") for seed, of in seeded},
         model_facts=_model_facts(names, model_sheet),
         benchmark_facts=facts,
         selected=rows[[*SELECTED, "metric"]].reset_index(drop=True),
@@ -316,25 +333,11 @@ def _last_checkpoint(rows: pd.DataFrame, path: str | Path) -> tuple[pd.DataFrame
     return pd.concat(kept), used
 
 
-def _sheet_notes(rows: pd.DataFrame, sheet: pd.DataFrame) -> list[str]:
-    scored, listed = set(rows["benchmark"]), set(sheet["benchmark"])
-    return with_names(
-        {
-            "Benchmarks with scores that are not in the benchmarks sheet stay out: {}.": sorted(scored - listed),
-            "Benchmarks of the sheet without any score: {}.": sorted(listed - scored),
-        }
-    )
-
-
-def _infinite_notes(rows: pd.DataFrame) -> list[str]:
+def _finite_values(rows: pd.DataFrame, path: str | Path, notes: list[str]) -> pd.DataFrame:
+    """Non-finite scores become missing, with a note; negative standard errors and double scores are refused."""
     finite = np.isfinite(rows["value"].to_numpy(dtype=float))
     lost = [f"{m} on {b}" for m, b in zip(rows["model"][~finite], rows["benchmark"][~finite], strict=True)]
-    return with_names({"Scores without a finite value count as missing: {}.": lost})
-
-
-def _finite_values(rows: pd.DataFrame, path: str | Path) -> pd.DataFrame:
-    """Non-finite scores become missing, negative standard errors are refused."""
-    finite = np.isfinite(rows["value"].to_numpy(dtype=float))
+    notes += with_names({"Scores without a finite value count as missing: {}.": lost})
     errors = rows["stderr"].to_numpy(dtype=float)
     if (errors < 0).any():
         first = rows[errors < 0].iloc[0]
@@ -342,35 +345,15 @@ def _finite_values(rows: pd.DataFrame, path: str | Path) -> pd.DataFrame:
             f"{path}: {first['model']} on {first['benchmark']}, column 'stderr': {first['stderr']} is negative.",
             "leave it empty where unknown.",
         )
-    return rows.assign(
-        value=np.where(finite, rows["value"], np.nan), stderr=np.where(np.isfinite(errors), errors, np.nan)
-    )
-
-
-def _check_unique(rows: pd.DataFrame, path: str | Path) -> None:
-    key = ["model", "benchmark", "protocol", "seed"]
-    double = rows[rows.duplicated(key, keep=False)]
+    double = rows[rows.duplicated(["model", "benchmark", "protocol", "seed"], keep=False)]
     if len(double):
         first = double.iloc[0]
         raise InputError(
             f"{path}: two selected test scores of {first['model']} on {first['benchmark']} ({first['protocol']}).",
             "set 'selected' to false for all but one of prompt and metric.",
         )
-
-
-def _model_order(with_rows: set[str], sheet: pd.DataFrame) -> tuple[str, ...]:
-    """Models with scores in the order of the sheet, then those that are not in it, by name."""
-    return (*(name for name in sheet["model"] if name in with_rows), *sorted(with_rows - set(sheet["model"])))
-
-
-def _model_notes(rows: pd.DataFrame, sheet: pd.DataFrame) -> list[str]:
-    scored = set(rows["model"])
-    unknown, absent = sorted(scored - set(sheet["model"])), [name for name in sheet["model"] if name not in scored]
-    return with_names(
-        {
-            "Models that are not in the models sheet, of unknown family and size: {}.": unknown,
-            "Models of the sheet without any score: {}.": absent,
-        }
+    return rows.assign(
+        value=np.where(finite, rows["value"], np.nan), stderr=np.where(np.isfinite(errors), errors, np.nan)
     )
 
 
@@ -391,19 +374,6 @@ def _benchmark_facts(rows: pd.DataFrame, sheet: pd.DataFrame) -> pd.DataFrame:
     return facts
 
 
-def _direction_assumed(rows: pd.DataFrame, sheet: pd.DataFrame) -> list[str]:
-    told = set(rows.loc[rows["higher_is_better"].notna(), "benchmark"])
-    unknown = sheet["higher_is_better"].isna() & (sheet["output_type"] != PERPLEXITY)
-    names = [name for name in sheet.loc[unknown, "benchmark"] if name in set(rows["benchmark"]) - told]
-    return [f"Direction unknown, so higher counts as better: {listing(names)}."] if names else []
-
-
-def _pivot_protocols(
-    rows: pd.DataFrame, models: Sequence[str], benchmarks: Sequence[str], kind: str
-) -> dict[str, np.ndarray]:
-    return {protocol: _pivot(rows[rows["protocol"] == protocol], models, benchmarks, kind) for protocol in PROTOCOLS}
-
-
 def _pivot(rows: pd.DataFrame, models: Sequence[str], benchmarks: Sequence[str], kind: str) -> np.ndarray:
     """Means over seeds; root mean squares for standard errors."""
     values = rows[kind].astype("float64")
@@ -416,11 +386,6 @@ def _pivot(rows: pd.DataFrame, models: Sequence[str], benchmarks: Sequence[str],
     table = table.unstack()
     table = table.reindex(index=list(models), columns=list(benchmarks)).to_numpy(dtype=float)
     return np.sqrt(table) if kind == "stderr" else table
-
-
-def _by_seed(rows: pd.DataFrame, models: Sequence[str], benchmarks: Sequence[str]) -> dict[int, np.ndarray]:
-    trained = rows[(rows["protocol"] == TRAINED) & rows["seed"].notna()]
-    return {int(seed): _pivot(group, models, benchmarks, "value") for seed, group in trained.groupby("seed", sort=True)}
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -461,7 +426,7 @@ def _mixture(here: pd.DataFrame, high: pd.Series, benchmark: str, metric: str, p
 
 
 def direction_notes(rows: pd.DataFrame, sheet: pd.DataFrame, path: str | Path) -> list[str]:
-    """Notes on benchmarks whose direction in the scores is not that of the sheet, which wins.
+    """Notes on benchmarks whose direction in the scores is not that of the sheet, which wins, or is assumed.
 
     Raises InputError for a benchmark with both directions in the scores and none in the sheet.
     """
@@ -479,10 +444,13 @@ def direction_notes(rows: pd.DataFrame, sheet: pd.DataFrame, path: str | Path) -
         elif (found != ours).any():
             conflicts[bool(ours)].append(f"{benchmark} ({(found != ours).sum()} of {len(found)} scores)")
     words = {True: "higher", False: "lower"}
+    told = set(rows.loc[rows["higher_is_better"].notna(), "benchmark"])
+    unknown = sheet["higher_is_better"].isna() & (sheet["output_type"] != PERPLEXITY)
+    assumed = [name for name in sheet.loc[unknown, "benchmark"] if name in set(rows["benchmark"]) - told]
     return [
         f"The benchmarks sheet says that {words[ours]} is better, the scores say {words[not ours]}: "
         f"{'; '.join(found)}. The sheet's direction is used. If it is wrong, the order of the models is reversed on "
         "that benchmark."
         for ours, found in conflicts.items()
         if found
-    ]
+    ] + with_names({"Direction unknown, so higher counts as better: {}.": assumed})

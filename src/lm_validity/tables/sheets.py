@@ -72,6 +72,17 @@ _LOSS = re.compile(
 )
 
 
+def check_one_metric(rows: pd.DataFrame, path: str | Path) -> None:
+    """Raises InputError for a benchmark whose rows have several metrics."""
+    for benchmark, metrics in rows.groupby("benchmark")["metric"]:
+        names = sorted(metrics.dropna().unique())
+        if len(names) > 1:
+            raise InputError(
+                f"{path}: benchmark {benchmark!r} has several metrics: {listing(names)}.",
+                "give --benchmarks with a sheet whose column 'metric' names one (lm-validity report writes one).",
+            )
+
+
 def check_directions(rows: pd.DataFrame, sheet: pd.DataFrame | None, path: str | Path) -> None:
     """Ask for the direction of benchmarks that are named like a loss and for which nothing says it.
 

@@ -22,7 +22,14 @@ from lm_validity.tables.documents import NoDocuments, read_documents
 from lm_validity.tables.items import items_of_scores, open_items
 from lm_validity.tables.reruns import reruns_of
 from lm_validity.tables.schema import PROTOCOLS, read_scores, trained_here
-from lm_validity.tables.sheets import as_in_scores, completed, read_benchmarks, read_models, report_rows
+from lm_validity.tables.sheets import (
+    as_in_scores,
+    check_one_metric,
+    completed,
+    read_benchmarks,
+    read_models,
+    report_rows,
+)
 from lm_validity.tables.standard_errors import checked_errors, error_notes
 from lm_validity.words import UNDER, Reason, ReasonCode, count, explain_protocols, percent
 
@@ -54,36 +61,19 @@ def model_scores(
         known = sheet.dropna(subset=["metric"]).set_index("benchmark")["metric"]
         wanted = rows["benchmark"].map(known)
         rows = completed(rows[rows["metric"].isna() | wanted.isna() | (rows["metric"] == wanted)], sheet)
-    rows, checks = checked_errors(_one_metric(report_rows(rows, sheet, notes), path), sheet)
-    notes += error_notes(checks)
-    rows = _final(rows)
-    if rows.empty:
-        raise InputError(f"{path}: no selected test score.", "are the rows `selected`, and of the split test?")
-    return rows[np.isfinite(rows["value"].astype(float))], tuple(notes)
-
-
-def _one_metric(rows: pd.DataFrame, path: str | Path) -> pd.DataFrame:
-    """Of several metrics of a benchmark the one whose direction is known: a run's own tables mark theirs so."""
+    rows = report_rows(rows, sheet, notes)
+    # a run's own tables say the direction of each benchmark's own metric alone
     several = rows.groupby("benchmark")["metric"].transform("nunique") > 1
     rows = rows[~several | rows["higher_is_better"].notna()]
-    counts = rows.groupby("benchmark")["metric"].nunique()
-    if (counts > 1).any():
-        name = counts.index[counts > 1][0]
-        metrics = ", ".join(sorted(rows.loc[rows["benchmark"] == name, "metric"].dropna().unique()))
-        raise InputError(
-            f"{path}: {name} has several metrics ({metrics}).",
-            "name one in a sheet: --benchmarks (the one that lm-validity report writes will do).",
-        )
-    return rows
-
-
-def _final(rows: pd.DataFrame) -> pd.DataFrame:
+    check_one_metric(rows, path)
+    rows, checks = checked_errors(rows, sheet)
     final = rows["checkpoint"].fillna("final") == "final"
-    has_final = final.groupby([rows[key] for key in CELL]).transform("any")
-    rows = rows[final | ~has_final]
+    rows = rows[final | ~final.groupby([rows[key] for key in CELL]).transform("any")]
     order = rows["iteration"].astype("Float64").fillna(rows["tokens_b"].astype("Float64")).fillna(0)
-    last = order.groupby([rows[key] for key in CELL]).transform("max")
-    return rows[order == last]
+    rows = rows[order == order.groupby([rows[key] for key in CELL]).transform("max")]
+    if rows.empty:
+        raise InputError(f"{path}: no selected test score.", "are the rows `selected`, and of the split test?")
+    return rows[np.isfinite(rows["value"].astype(float))], (*notes, *error_notes(checks))
 
 
 def model_items(path: str | Path, scores: pd.DataFrame) -> pd.DataFrame:

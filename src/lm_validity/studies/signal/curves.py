@@ -16,6 +16,7 @@ from lm_validity.tables.sheets import (
     as_in_scores,
     benchmark_metric,
     check_directions,
+    check_one_metric,
     of_study,
     read_benchmarks,
     read_models,
@@ -154,13 +155,7 @@ def _used_rows(table: pd.DataFrame, listed: pd.DataFrame | None, path: str | Pat
     if listed is not None:
         rows, of_sheet = _of_sheet(rows, listed, path)
         notes += of_sheet
-    for benchmark, metrics in rows.groupby("benchmark")["metric"].unique().items():
-        names = sorted(name for name in metrics if not pd.isna(name))
-        if len(names) > 1:
-            raise InputError(
-                f"{path}: benchmark {benchmark!r} has several metrics: {listing(names)}.",
-                "give --benchmarks with a sheet whose column 'metric' names one.",
-            )
+    check_one_metric(rows, path)
     finite = np.isfinite(rows["value"].to_numpy(dtype=float))
     if not finite.all():
         lost = [f"{r.model} on {r.benchmark} at {r.checkpoint}" for r in rows[~finite].itertuples()]

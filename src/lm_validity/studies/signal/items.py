@@ -256,23 +256,21 @@ def _trials(
     sheet = facts.reset_index(names="model")
     if not folds_by_design(candidates, sheet):
         return Missing("Filters cannot be judged without a second model or more checkpoints."), []
-    with_lengths = answers.models[0].tokens is not None or answers.characters is not None
+    lengths = answer_lengths(answers)
     trials, notes = [], []
     for name, item_filter, metric in FILTERS:
         if isinstance(item_filter, TopShare) and item_filter.length_matched:
-            unmatched = "" if with_lengths else "lengths of the choices are unknown"
-            if with_lengths and np.ptp(answer_lengths(answers)) == 0:
-                unmatched = "all right answers are equally long"
-            if unmatched:
+            unmatched = (
+                "lengths of the choices are unknown" if lengths is None else "all right answers are equally long"
+            )
+            if lengths is None or np.ptp(lengths) == 0:
                 notes.append(f"{answers.benchmark}: the filter '{name}' was not tried: {unmatched}.")
                 continue
         # correlation of being kept, over all models, with the length of the right answer
         dependence: Value = Missing("The lengths of the choices are unknown.")
-        if with_lengths:
-            correlation = length_dependence(item_filter.keep(candidates), answer_lengths(answers))
-            dependence = known(
-                correlation, "The filter keeps all items or none, or all right answers are equally long."
-            )
+        if lengths is not None:
+            why = "The filter keeps all items or none, or all right answers are equally long."
+            dependence = known(length_dependence(item_filter.keep(candidates), lengths), why)
         for score in ("correct", metric):
             generator = np.random.default_rng(SEED)
             judged = judge([item_filter], candidates, sheet, score, generator, CONTROLS, options.convention)
@@ -527,9 +525,8 @@ def _groupings(answers: BenchmarkItems) -> list[tuple[str, str, np.ndarray]]:
     groupings = []
     if len(set(answers.subjects)) > 1:
         groupings += [("subject", name, answers.subjects == name) for name in sorted(set(answers.subjects)) if name]
-    with_lengths = answers.models[0].tokens is not None or answers.characters is not None
-    if with_lengths and answers.gold is not None:
-        lengths = answer_lengths(answers)
+    lengths = answer_lengths(answers)
+    if lengths is not None:
         strata = length_strata(lengths, STRATA)
         unit = "tokens" if answers.models[0].tokens is not None else "characters"
         for stratum in range(int(strata.max()) + 1) if strata.max() else ():

@@ -175,7 +175,7 @@ def model_scores(answers: BenchmarkItems, model: ModelItems, metric: str) -> np.
             "choose another metric, or evaluate with choices' log-likelihoods and lengths kept.",
         )
     described = METRICS[metric]
-    lengths = {None: None, "token": model.tokens, "character": answers.characters, "byte": answers.bytes}[described.per]
+    lengths = _lengths(answers, model, described.per)
     assert model.loglikelihoods is not None and answers.gold is not None, "`missing_for` has seen to it"
     scores = item_scores(metric, model.loglikelihoods, answers.gold, lengths, model.unconditional)
     return scores if described.higher_is_better else -scores
@@ -198,6 +198,10 @@ def with_scores_only(answers: BenchmarkItems, metrics: tuple[str, ...]) -> Bench
     return replace(answers, models=models)
 
 
+def _lengths(answers: BenchmarkItems, model: ModelItems, per: str | None) -> np.ndarray | None:
+    return {None: None, "token": model.tokens, "character": answers.characters, "byte": answers.bytes}[per]
+
+
 def missing_for(answers: BenchmarkItems, model: ModelItems, metric: str) -> str | None:
     """What the items table lacks for a metric, in words; None where nothing is missing."""
     if model.loglikelihoods is None or answers.gold is None:
@@ -205,8 +209,7 @@ def missing_for(answers: BenchmarkItems, model: ModelItems, metric: str) -> str 
     described = METRICS[metric]
     if described.unconditional and model.unconditional is None:
         return "unconditional log-likelihoods"
-    lengths = {"token": model.tokens, "character": answers.characters, "byte": answers.bytes}
-    if described.per is not None and lengths[described.per] is None:
+    if described.per is not None and _lengths(answers, model, described.per) is None:
         return f"the choices' lengths in {described.per}s"
     return None
 
@@ -218,15 +221,10 @@ def missing_for(answers: BenchmarkItems, model: ModelItems, metric: str) -> str 
 STRATA = 5  # groups of gold answers of similar length
 
 
-def answer_lengths(answers: BenchmarkItems) -> np.ndarray:
-    """Length (items,) of each gold answer: in tokens of the first model, else in characters."""
+def answer_lengths(answers: BenchmarkItems) -> np.ndarray | None:
+    """Length (items,) of each gold answer: in tokens of the first model, else in characters; None where unknown."""
     lengths = answers.models[0].tokens if answers.models[0].tokens is not None else answers.characters
-    if lengths is None or answers.gold is None:
-        raise InputError(
-            f"benchmark {answers.benchmark!r}: lengths of the choices are unknown.",
-            "evaluate with choice_tokens or choice_characters kept.",
-        )
-    return lengths[np.arange(len(lengths)), answers.gold]
+    return None if lengths is None or answers.gold is None else lengths[np.arange(len(lengths)), answers.gold]
 
 
 def length_strata(lengths: np.ndarray, strata: int) -> np.ndarray:
@@ -425,7 +423,13 @@ class TopShare(ItemFilter):
         gain = np.mean(gains, axis=0)
         groups = np.zeros(len(gain), dtype=int)
         if self.length_matched:
-            groups = length_strata(answer_lengths(answers), STRATA)
+            lengths = answer_lengths(answers)
+            if lengths is None:
+                raise InputError(
+                    f"benchmark {answers.benchmark!r}: lengths of the choices are unknown.",
+                    "evaluate with choice_tokens or choice_characters kept.",
+                )
+            groups = length_strata(lengths, STRATA)
         return top_of_groups(gain, groups, self.share)
 
 

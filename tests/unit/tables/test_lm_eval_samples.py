@@ -11,9 +11,7 @@ import pytest
 
 from lm_validity.config.sections import Reports
 from lm_validity.errors import InputError
-from lm_validity.studies.agreement.data import use_paired_tests
-from lm_validity.studies.agreement.score_matrix import read_score_matrix
-from lm_validity.studies.agreement.statistics.ranking import significant_signs
+from lm_validity.studies.agreement.report import report_agreement
 from lm_validity.studies.signal.report import analyze_signal
 from lm_validity.tables.formats import import_samples
 from lm_validity.tables.formats.import_files import import_files
@@ -174,17 +172,19 @@ def test_items_have_what_the_result_file_says(tmp_path):
 
 
 @pytest.mark.parametrize("metric", ["acc", "acc_norm"])
-def test_reports_pair_by_items_under_the_metric_of_the_sheet(metric, tmp_path):
+def test_reports_pair_by_items_under_the_metric_of_the_sheet(metric, tmp_path, monkeypatch):
+    monkeypatch.setattr("lm_validity.pages.page.save_figure", lambda spec, stem: None)
     put_model(tmp_path / "in", "a", [1] * 60)
     put_model(tmp_path / "in", "b", [0] * 30 + [1] * 30)
     import_files([tmp_path / "in"], tmp_path / "out")
     (tmp_path / "m.csv").write_text("model\na\nb\n")
     (tmp_path / "b.csv").write_text(f"benchmark,metric\nquiz,{metric}\n")
-    matrix = read_score_matrix(tmp_path / "out" / "scores.parquet", tmp_path / "m.csv", tmp_path / "b.csv")
-    none = {"direct": significant_signs(matrix.oriented("direct"), matrix.stderr["direct"])}
-    signs, notes = use_paired_tests(none, tmp_path / "out" / "items.parquet", matrix, ["quiz"])
-    assert any("tested item by item" in note for note in notes)
-    assert signs["direct"].sign.any() == (metric == "acc")
+    scores, items = (tmp_path / "out" / f"{name}.parquet" for name in ("scores", "items"))
+    sheets = tmp_path / "m.csv", tmp_path / "b.csv"
+    report_agreement(scores, *sheets, tmp_path / "report", items=items, section=Reports(resamples=0))
+    summary = json.loads((tmp_path / "report" / "summary.json").read_text())
+    assert any("tested item by item" in note for note in summary["notes"])
+    assert summary["significance_tau"]["direct"]["significant_pairs"] == {"quiz": int(metric == "acc")}
 
 
 @pytest.mark.parametrize("metric", ["acc", "acc_norm"])

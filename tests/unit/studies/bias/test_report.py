@@ -187,11 +187,6 @@ def test_no_section_pools_experiments(rows):
     assert "n = 80" in of_clean and "n = 40" in of_planted and "n = 80" not in of_planted
 
 
-def test_one_experiment_is_not_named(report):
-    _, page = report(sizes=(40,))
-    assert "demo: " not in page
-
-
 def test_formulas_that_disagree_on_an_effect_are_a_finding(report, tmp_path):
     def excluding(**world):
         summary, _ = report(formula="all", **world)
@@ -239,6 +234,8 @@ def test_pretraining_losses_are_shown_where_known(report):
     assert "pretraining_loss" in page
     summary, page = report(sizes=(40,))
     assert summary["pretraining_loss"] == [] and "pretraining_loss" not in page
+    assert "demo: " not in page, "one experiment is not named"
+    assert not any("gaps" in note for note in summary["notes"])
 
 
 @pytest.mark.parametrize(
@@ -252,7 +249,7 @@ def test_pretraining_losses_are_shown_where_known(report):
         {"arms": ("base", "extra")},
     ],
 )
-def test_incomplete_data_are_reported_with_what_is_missing(report, layout):
+def test_incomplete_data_are_reported_with_what_is_missing(report, tmp_path, layout):
     summary, page = report(**({"sizes": (40,)} | layout))
     assert "NaN" not in json.dumps(summary) and page
     notes = " ".join(summary["notes"])
@@ -267,6 +264,13 @@ def test_incomplete_data_are_reported_with_what_is_missing(report, layout):
         assert "in unknown" not in page
     if layout.get("subsamples") == 1:
         assert summary["meta_analysis"][0]["share_beyond"] is None and effects.ONE_SUBSAMPLE in notes
+    if layout in ({"tasks": 1}, {"subsamples": 1}):
+        assert summary["power"][0]["power"] is None and summary["power"][0]["tasks_needed"] is None
+        assert effects.TOO_FEW in notes and "never" not in notes
+        document = json.loads((tmp_path / "bias" / "page.json").read_text())
+        (table,) = [table for part in document["sections"] for table in part["tables"] if table["name"] == "power"]
+        assert set(table["reasons"].values()) == {effects.TOO_FEW}
+        assert summary["power"][0]["tasks"] == layout.get("tasks", 4)
     if "arms" in layout:
         missing = ({"base", "extra", "test"} - set(layout["arms"])).pop()
         assert f"have no arm {missing}" in notes
@@ -306,8 +310,6 @@ def test_cells_that_lack_tasks_or_subsamples_are_named(report):
     assert (
         sum(f"Experiment demo has gaps, for the boost and the bias: {gap}." in note for note in summary["notes"]) == 1
     )
-    summary, _ = report(tasks=3, subsamples=4)
-    assert not any("gaps" in note for note in summary["notes"])
 
 
 def test_null_standard_errors_have_their_note_where_one_task_alone_has_the_arms(report):
@@ -339,18 +341,6 @@ def test_a_drift_of_base_accuracies_without_spread_has_a_reason_for_its_null(rep
     notes = " ".join(summary["notes"])
     assert "for n = 40 (no spread within subsamples)" in notes and "z = inf" not in page
     assert f"base_drift.z: {NO_SPREAD}" in notes
-
-
-@pytest.mark.parametrize("layout", [{"subsamples": 1}, {"tasks": 1}])
-def test_power_that_is_unknown_is_not_called_never(report, layout, tmp_path):
-    summary, _ = report(sizes=(40,), **layout)
-    assert summary["power"][0]["power"] is None and summary["power"][0]["tasks_needed"] is None
-    notes = " ".join(summary["notes"])
-    assert effects.TOO_FEW in notes and "never" not in notes
-    page = json.loads((tmp_path / "bias" / "page.json").read_text())
-    (table,) = [table for section in page["sections"] for table in section["tables"] if table["name"] == "power"]
-    assert set(table["reasons"].values()) == {effects.TOO_FEW}
-    assert summary["power"][0]["tasks"] == layout.get("tasks", 4)
 
 
 def test_subsamples_that_would_never_suffice_are_said(report):
@@ -394,8 +384,8 @@ def test_names_are_escaped(report):
     assert "<script>alert(" not in page
 
 
-def test_nuts_without_its_packages_is_an_input_error(report, tmp_path, monkeypatch):
-    report(models=1, tasks=2, sizes=(40,), formula="equations")
+def test_nuts_without_its_packages_is_an_input_error(rows, tmp_path, monkeypatch):
+    write_table(rows(models=1, tasks=2, sizes=(40,)), TRIALS, tmp_path / "trials.parquet")
     monkeypatch.setitem(sys.modules, "nutpie", None)
     with pytest.raises(InputError, match="needs a package") as caught:
         report_bias(tmp_path / "trials.parquet", tmp_path / "nuts", sampler="nuts")

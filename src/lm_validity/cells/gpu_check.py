@@ -28,11 +28,11 @@ from lm_validity.cells.models.scorer import HALF_TOLERANCE, TOLERANCE
 from lm_validity.cells.rehearsal import rehearse
 from lm_validity.cells.rehearsal.device import KIND, Ledger, pretended_gpus
 from lm_validity.cells.rehearsal.rehearse import pretend_model
-from lm_validity.cells.runner import describe_missing_gpu
-from lm_validity.cells.training.loop import Epoch, Member, train_side_by_side
+from lm_validity.cells.training.loop import Epoch, FinetuneSettings, Member, train_side_by_side
 from lm_validity.cells.training.text import Example
-from lm_validity.cells.training.worker import FinetuneResult, FinetuneSettings, finetune
+from lm_validity.cells.training.worker import FinetuneResult, finetune
 from lm_validity.cells.trials.training import four_bits
+from lm_validity.cells.worker import describe_missing_gpu
 from lm_validity.errors import InputError, first_line
 
 Outcome = Literal["passed", "noted", "skipped", "failed"]

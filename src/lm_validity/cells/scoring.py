@@ -1,117 +1,28 @@
-"""Workers of the scoring rules, selection on validation, and judges."""
+"""Workers of the scoring rules, and judges."""
 
 import gc
 import hashlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import pandas as pd
+import pyarrow
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from lm_validity.cells.runner import Files, Worker
+from lm_validity.cells.models.language_model import LanguageModel
+from lm_validity.cells.models.prefetch import DTYPES, model_and_tokenizer_folder
+from lm_validity.cells.models.vllm_answers import VllmAnswers
+from lm_validity.cells.tasks.evaluation import PreparedRequests, prepare_requests, score_prepared
+from lm_validity.cells.training.lora import use_adapter
+from lm_validity.cells.worker import Files, Worker
 from lm_validity.errors import CellError, InputError
 from lm_validity.run.cell import BenchmarkCell, Job, Prompt, given
 from lm_validity.run.rules import scoring_rule_of
-from lm_validity.run.rules.select_adapter import SELECT_ADAPTER
-from lm_validity.run.rules.select_prompt import SELECT_PROMPT
 from lm_validity.run.store import Place
 from lm_validity.run.workspace import Workspace
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-    from lm_validity.cells.models.language_model import LanguageModel
-    from lm_validity.cells.models.vllm_answers import VllmAnswers
-    from lm_validity.cells.tasks.evaluation import PreparedRequests
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# Choosing on validation: the prompt of the direct regime, and the adapter of train-before-test.
-#
-# Reads validation results only. An adapter is chosen over the untouched model only where it is strictly better.
-
-PROMPT_ORDER = ("plain", "chat")  # ties go to the earlier one
-
-
-def select_prompt(workspace: Workspace, cell: BenchmarkCell) -> dict[str, Any]:
-    """The direct regime's prompt: the best on validation, ties to plain."""
-    benchmark = workspace.run.benchmarks[cell.benchmark]
-    values = direct_validation(workspace, cell)
-    better = 1 if benchmark.higher_is_better else -1
-    best = max(values, key=lambda prompt: (better * values[prompt], -PROMPT_ORDER.index(prompt)))
-    return {
-        "prompt": best,
-        "metric": benchmark.metric,
-        "validation_value": values[best],
-        "validation_values": values,
-    }
-
-
-def direct_validation(workspace: Workspace, cell: BenchmarkCell) -> dict[str, float]:
-    """The untouched model's validation value of the benchmark's metric, by prompt."""
-    metric = workspace.run.benchmarks[cell.benchmark].metric
-    values: dict[str, float] = {}
-    for direct in SELECT_PROMPT.stands_on(workspace.grid, cell):
-        values[given(direct.prompt)] = workspace.finished(direct)["result"]["metrics"][metric]["value"]
-    return values
-
-
-def select_adapter(workspace: Workspace, cell: BenchmarkCell) -> dict[str, Any]:
-    """The best (learning rate, prompt, epoch) on validation for (model, benchmark, seed).
-
-    Ties go to the earlier epoch, then the smaller rate, then plain. A fine-tune that diverged is recorded and left
-    out; where all diverged the cell fails. The untouched model stays unless an adapter is strictly better than the
-    best direct prompt: then `learning_rate`, `epoch` and `folder` are None and the test score is the direct cell's.
-    """
-    benchmark = workspace.run.benchmarks[cell.benchmark]
-    better = 1 if benchmark.higher_is_better else -1
-    direct = select_prompt(workspace, cell)
-    rows, candidates = [], []
-    for candidate in SELECT_ADAPTER.candidates(workspace.grid, cell):
-        trained = workspace.finished(candidate)
-        result = trained["result"]
-        rows.append(
-            {
-                "prompt": candidate.prompt,
-                "learning_rate": candidate.learning_rate,
-                "epoch": result["best_epoch"],
-                "validation_value": result["best_value"],
-                "diverged": result["diverged"],
-                "adapted_share": result.get("adapted_share"),  # cells of earlier versions and replays have none
-            }
-        )
-        if not result["diverged"]:
-            order = (
-                better * result["best_value"],
-                -result["best_epoch"],
-                -float(given(candidate.learning_rate)),
-                -PROMPT_ORDER.index(given(candidate.prompt)),
-            )
-            candidates.append((order, trained["folder"], rows[-1]))
-    if not candidates:
-        raise CellError(
-            f"every fine-tune of {cell.model} on {cell.benchmark} (seed {cell.seed}) diverged",
-            "try smaller finetuning.learning_rates, or check the training data.",
-        )
-    _, folder, best = max(candidates, key=lambda candidate: candidate[0])
-    choice = {
-        "metric": benchmark.metric,
-        "direct_prompt": direct["prompt"],
-        "direct_validation_value": direct["validation_value"],
-        "candidates": rows,
-    }
-    if better * best["validation_value"] > better * direct["validation_value"]:
-        keys = ("prompt", "learning_rate", "epoch", "validation_value")
-        return choice | {key: best[key] for key in keys} | {"folder": folder}
-    return choice | {
-        "prompt": direct["prompt"],
-        "learning_rate": None,
-        "epoch": None,
-        "validation_value": direct["validation_value"],
-        "folder": None,
-    }
-
+from lm_validity.tables.schema import ITEMS, write_table
 
 # ----------------------------------------------------------------------------------------------------------------------
 # Scores of one model on documents: untouched, or with the adapters that were selected.
@@ -132,11 +43,9 @@ class Scorer(Worker):
             gc.collect()
 
     def _score(
-        self, lm: "LanguageModel", cell: BenchmarkCell, prompt: Prompt, adapter: Path | None = None
+        self, lm: LanguageModel, cell: BenchmarkCell, prompt: Prompt, adapter: Path | None = None
     ) -> tuple[dict[str, Any], Files]:
         """Score the documents of a cell with the model as it is, which has `adapter` in it where there is one."""
-        from lm_validity.cells.tasks.evaluation import PreparedRequests, prepare_requests, score_prepared
-
         rule = scoring_rule_of(cell)
         benchmark, split = cell.benchmark, rule.scored_split(cell)
 
@@ -146,7 +55,7 @@ class Scorer(Worker):
                 self._task(benchmark),
                 self._documents(benchmark, split),
                 prompt=prompt,
-                system_instruction=self._system_instruction,
+                system_instruction=self.run.configuration.evaluation.system_instruction,
             )
 
         prepared = self._kept.requests(lm, (benchmark, split, prompt), prepare)
@@ -169,13 +78,8 @@ class Scorer(Worker):
             result["document_bos"] = lm.window_prefix
         return result, lambda folder: _write_items(found.items, folder)
 
-    def _writer(self, lm: "LanguageModel", cell: BenchmarkCell, adapter: Path | None) -> "VllmAnswers":
+    def _writer(self, lm: LanguageModel, cell: BenchmarkCell, adapter: Path | None) -> VllmAnswers:
         """vLLM's engine for the loaded checkpoint, made once; it writes with `adapter` or without any."""
-        import torch
-
-        from lm_validity.cells.models.prefetch import model_and_tokenizer_folder
-        from lm_validity.cells.models.vllm_answers import VllmAnswers
-
         if self._engine is None:
             point = self.workspace.model_record(self.model.model)["checkpoints"][cell.checkpoint or "final"]
             places = model_and_tokenizer_folder(point["path"], revision=point["revision"], subfolder=point["subfolder"])
@@ -202,8 +106,6 @@ class AdapterScorer(Scorer):
     """Scores of selected adapters (rule `evaluate_adapter`)."""
 
     def _compute(self, place: Place[BenchmarkCell]) -> tuple[dict[str, Any], Files]:
-        from lm_validity.cells.training.lora import use_adapter
-
         selection = self.workspace.selection(place.cell)
         damage = self.store.damage(selection["folder"])
         if damage:
@@ -231,8 +133,8 @@ class KeptRequests:
         self._encodings: dict[tuple[str, str], tuple[list[int], list[int]]] = {}
 
     def requests(
-        self, lm: "LanguageModel", key: tuple[str, str, str], prepare: "Callable[[], PreparedRequests]"
-    ) -> "PreparedRequests":
+        self, lm: LanguageModel, key: tuple[str, str, str], prepare: Callable[[], PreparedRequests]
+    ) -> PreparedRequests:
         """The prepared requests of (benchmark, split, prompt), built by `prepare` where they are not kept."""
         tokenizer = lm.tokenizer_key()
         kept = sum(len(group) for prepared in self._prepared.values() for group in prepared.requests)
@@ -244,20 +146,14 @@ class KeptRequests:
         return self._prepared[key]
 
 
-def _write_items(items: "pd.DataFrame", folder: Path) -> None:
+def _write_items(items: pd.DataFrame, folder: Path) -> None:
     """items.parquet of a cell: the columns of ITEMS that belong to a document."""
-    import pyarrow
-
-    from lm_validity.tables.schema import ITEMS, write_table
-
     own = ITEMS.names[ITEMS.names.index("doc_id") :]
     write_table(items, pyarrow.schema([ITEMS.field(name) for name in own]), folder / "items.parquet")
 
 
 # ----------------------------------------------------------------------------------------------------------------------
 # A local causal language model as judge of single questions (see `lm_validity.studies.signal.filters.recipe`).
-
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
 class LocalJudge:

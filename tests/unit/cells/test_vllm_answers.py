@@ -14,7 +14,7 @@ from peft import PeftModel
 from toy_run import run_all, sidecars, start_run
 from toy_world import toy_rows
 
-from lm_validity.cells import runner
+from lm_validity.cells import worker
 from lm_validity.cells.models import vllm_answers
 from lm_validity.cells.models.provenance import errors_only
 from lm_validity.config.load import build_run
@@ -84,7 +84,7 @@ def vllm(monkeypatch):
         monkeypatch.setitem(sys.modules, name, ModuleType(name))
     monkeypatch.setitem(sys.modules, "vllm.lora.request", lora)
     monkeypatch.setattr(vllm_answers, "_free_share", lambda gpus: 0.5)
-    monkeypatch.setattr(runner, "resolve_device", lambda *_: "cpu")
+    monkeypatch.setattr(worker, "resolve_device", lambda *_: "cpu")
     monkeypatch.setattr(FakeVLLM, "made", [])
     return FakeVLLM
 

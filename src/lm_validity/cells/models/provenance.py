@@ -16,8 +16,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 if TYPE_CHECKING:
-    import torch
-
     from lm_validity.cells.models.language_model import LanguageModel
 
 
@@ -143,7 +141,7 @@ class Stopwatch:
         scoring = {"eval_batch_size": lm.batch_size} | lm.describe_scorer()
         return self.costs(lm.device) | {"counters": counters} | scoring
 
-    def costs(self, device: "torch.device") -> dict[str, Any]:
+    def costs(self, device: torch.device) -> dict[str, Any]:
         """Time, memory, machine and versions; `device` is the torch device that computed."""
         wall, cpu = self.seconds
         return {
@@ -157,10 +155,8 @@ class Stopwatch:
         }
 
 
-def _gpu_cost(device: "torch.device") -> dict[str, int]:
+def _gpu_cost(device: torch.device) -> dict[str, int]:
     """Peak GPU memory since the last cell, of the GPU that used most; the GPUs are held for the wall time."""
-    import torch
-
     if device.type != "cuda":
         return {}
     gpus = range(torch.cuda.device_count())

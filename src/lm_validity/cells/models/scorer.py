@@ -30,15 +30,11 @@ T = TypeVar("T")
 
 def is_out_of_memory(error: RuntimeError) -> bool:
     """Whether a GPU's memory ran out: that of torch, or that of a library beside it."""
-    import torch  # the bias study's worker reads this module before it knows whether a trial is left to compute
-
     return isinstance(error, torch.OutOfMemoryError) or any(words in str(error) for words in _WORDS)
 
 
 def in_batches(items: Sequence[T], size: int, compute: Callable[[Sequence[T]], None]) -> None:
     """Compute the items in order, at most `size` at a time, and half as many from where memory runs out."""
-    import torch
-
     start = 0
     while start < len(items):
         fits = True
@@ -61,8 +57,6 @@ def must_fit(name: str, doing: str, hint: str) -> Iterator[None]:
 
     name: the model's. doing: what did not fit, as in "one text of 2048 tokens to score". hint: what to change.
     """
-    import torch
-
     failed = None
     try:
         yield

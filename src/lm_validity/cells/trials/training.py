@@ -14,7 +14,7 @@ from transformers.activations import NewGELUActivation
 
 from lm_validity.cells.models.prefetch import DTYPES, is_models_fault, model_folder
 from lm_validity.cells.training.loop import loss_scale, unscale
-from lm_validity.cells.training.lora import BatchPosition
+from lm_validity.cells.training.lora import BatchPosition, add_adapter
 from lm_validity.cells.trials.data import IGNORED, Batch
 from lm_validity.errors import INSTALL_NF4, CellError
 from lm_validity.run.cell import derive_seed
@@ -51,7 +51,7 @@ class TrialCounters:
 class DropoutPosition:
     """Tells an adapter's dropout where in training a forward pass stands (see `low_rank.BatchDropout`)."""
 
-    def __init__(self, position: "BatchPosition | None"):
+    def __init__(self, position: BatchPosition | None):
         self.position = position
 
     def begin_step(self, rows: int, width: int) -> None:
@@ -126,15 +126,13 @@ class ResidentModel:
                 torch._foreach_copy_(self._weights, self._pristine)
 
     @contextlib.contextmanager
-    def adapting(self, seed: int) -> Iterator["DropoutPosition"]:
+    def adapting(self, seed: int) -> Iterator[DropoutPosition]:
         """Train inside the block: a fresh adapter where the plan has one, which stays until `reset`; else all
         weights."""
         adapter = self.plan.pretraining.adapter
         if adapter is None:
             yield DropoutPosition(None)
             return
-        from lm_validity.cells.training.lora import BatchPosition, add_adapter
-
         position = BatchPosition(seed)
         self._adapted = add_adapter(self, adapter, "all-linear", position)
         try:

@@ -5,16 +5,30 @@ import logging
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
+import torch
 
 from lm_validity.cells.models.prefetch import check_unchanged, prefetch_model
+from lm_validity.cells.models.provenance import Stopwatch
 from lm_validity.cells.models.scorer import MORE_MEMORY, must_fit
-from lm_validity.cells.trials.data import Draw, Task, draw_hash, draw_trial, read_task, without_duplicates
+from lm_validity.cells.trials.data import (
+    Draw,
+    Task,
+    draw_hash,
+    draw_trial,
+    prefetch_task,
+    read_task,
+    without_duplicates,
+)
+from lm_validity.cells.trials.head import HeadTrials
+from lm_validity.cells.trials.training import Arm, ResidentModel, TrialCounters
+from lm_validity.cells.trials.zero_shot import ZeroShotTrials
+from lm_validity.cells.worker import resolve_device
 from lm_validity.config.load import Run
 from lm_validity.config.sheets import Model
 from lm_validity.errors import CellError
@@ -25,12 +39,6 @@ from lm_validity.run.store import Place
 from lm_validity.run.trial_plan import ARMS, TrialCell, TrialPlan, make_plan
 from lm_validity.run.workspace import Workspace
 from lm_validity.tables.schema import PROBABILITIES, TRIALS, write_table
-
-if TYPE_CHECKING:
-    from lm_validity.cells.trials.head import HeadTrials
-    from lm_validity.cells.trials.training import Arm, ResidentModel, TrialCounters
-    from lm_validity.cells.trials.zero_shot import ZeroShotTrials
-
 
 # ----------------------------------------------------------------------------------------------------------------------
 # The bias study's jobs: what the login node records of language models and tasks, and batches of trials into the
@@ -48,8 +56,6 @@ def prefetch_language_model(run: Run, language_model: str) -> dict[str, Any]:
 
 def prefetch_trial_task(run: Run, task: str) -> dict[str, Any]:
     """Read a task's texts and labels, check them against the sheet and the experiments' sizes; the record of it."""
-    from lm_validity.cells.trials.data import prefetch_task
-
     experiments = run.bias.experiments.values()
     wanted = [one for one in experiments if task in (one.tasks or run.tasks)]
     sizes = sorted({(m, n) for one in wanted for m in one.m for n in one.n})
@@ -68,16 +74,13 @@ def prefetch_trial_task(run: Run, task: str) -> dict[str, Any]:
 
 
 def trial_device(wanted: str, size_class: str, gpus: int) -> str:
-    """The device of a trial for `evaluation.device`, as `worker.resolve_device` but never more than one GPU."""
-    from lm_validity.cells.runner import resolve_device
-
+    """The device of a trial for `evaluation.device`, as `resolve_device` but never more than one GPU."""
     single = wanted == "all" or (wanted == "auto" and gpus)
     return resolve_device("cuda" if single else wanted, size_class, gpus)
 
 
 class TrialWorker:
-    """Computes batches of trials of one language model, which stays loaded. torch is imported when the first batch
-    really has to be computed."""
+    """Computes batches of trials of one language model, which stays loaded."""
 
     def __init__(self, workspace: Workspace, job: Job[TrialCell]):
         self.workspace, self.row = workspace, workspace.run.language_models[job.model]
@@ -88,10 +91,6 @@ class TrialWorker:
 
         The work directory is named after the recipe and outlives a kill; the finished trials in it are kept.
         """
-        import torch
-
-        from lm_validity.cells.models.provenance import Stopwatch
-
         stopwatch, workspace = Stopwatch(), self.workspace
         configuration, row = workspace.run.configuration, self.row
         gpus = configuration.size_classes[row.size_class].gpu
@@ -121,8 +120,6 @@ class TrialWorker:
 # and renamed, so that a kill at any moment leaves whole trials only, and the next process goes on with the first
 # missing one.
 
-log = logging.getLogger(__name__)
-
 TRIAL_MEMORY = f"lower micro_batch (of bias.pretraining or bias.zero_shot) if it trains, or {MORE_MEMORY}."
 
 FIXED_SEED = 42  # of every training in the authors' code
@@ -133,8 +130,6 @@ class ResidentWorker:
     """Keeps one loaded model and one task; the next plan that needs the same ones finds them."""
 
     def __init__(self) -> None:
-        from lm_validity.cells.trials.training import TrialCounters
-
         self.counters = TrialCounters()
         self._task: Task | None = None
         self._task_key: tuple[object, ...] | None = None
@@ -182,10 +177,7 @@ class ResidentWorker:
         assert self._task is not None
         return self._task
 
-    def _trials(self, plan: TrialPlan, task: Task) -> "HeadTrials | ZeroShotTrials":
-        from lm_validity.cells.trials.head import HeadTrials
-        from lm_validity.cells.trials.training import ResidentModel
-
+    def _trials(self, plan: TrialPlan, task: Task) -> HeadTrials | ZeroShotTrials:
         options = plan.classification
         head = (options.pooler, len(plan.data.class_names)) if options.method == "head" else None
         place = (plan.model_path, plan.model_revision, plan.architecture, plan.dtype, plan.device)
@@ -198,8 +190,6 @@ class ResidentWorker:
         self._model.plan = plan
         if options.method == "head":
             return HeadTrials(plan, task, self._model, self.counters)
-        from lm_validity.cells.trials.zero_shot import ZeroShotTrials
-
         return ZeroShotTrials(plan, task, self._model, self.counters)
 
 
@@ -210,11 +200,11 @@ class _Trial:
         self,
         plan: TrialPlan,
         task: Task,
-        trials: "HeadTrials | ZeroShotTrials",
+        trials: HeadTrials | ZeroShotTrials,
         subsample: int,
         draw: Draw,
         shared: Path | None,
-        counters: "TrialCounters",
+        counters: TrialCounters,
     ):
         self.plan, self.task, self.trials, self.draw = plan, task, trials, draw
         self.subsample, self.shared, self.counters = subsample, shared, counters

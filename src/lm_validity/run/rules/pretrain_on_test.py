@@ -11,7 +11,7 @@ from lm_validity.run.cell import Job
 from lm_validity.run.participants import Participants, end_of_round
 from lm_validity.run.records import Records
 from lm_validity.run.rules.base import LEAST_MINUTES, Rule, Work
-from lm_validity.run.trial_plan import COST_ONLY, TrialCell, plan_values
+from lm_validity.run.trial_plan import COST_ONLY, TrialCell, make_plan, plan_values
 
 TRIAL_TOKENS = 128
 TEXT_BYTES, RECORD_BYTES = 100, 5000  # a predicted text's rows in the tables; the small files of a cell
@@ -90,8 +90,6 @@ class PretrainOnTest(Rule[TrialCell, LanguageModel]):
     def recipe(self, records: Records, cell: TrialCell) -> dict[str, Any]:
         """The plan of the cell's trials, its range of subsamples, and how dropout masks are drawn where an adapter is
         trained."""
-        from lm_validity.run.trial_plan import make_plan
-
         settings = {"subsamples": [cell.first, cell.last]}
         plan, run = make_plan(records, cell), records.run
         adapter = plan.pretraining.adapter

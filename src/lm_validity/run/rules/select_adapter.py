@@ -17,7 +17,7 @@ class SelectAdapter(BenchmarkRule):
 
     name = "select_adapter"
     summary = "Choose the best learning rate, prompt and epoch on validation."
-    worker = "lm_validity.cells.scoring:select_adapter"
+    worker = "lm_validity.cells.runner:select_adapter"
     protocol = "train_before_test"
     tables = ("selections",)
     on_login_node = True

@@ -16,7 +16,7 @@ class SelectPrompt(BenchmarkRule):
 
     name = "select_prompt"
     summary = "Choose the prompt of direct scores on validation."
-    worker = "lm_validity.cells.scoring:select_prompt"
+    worker = "lm_validity.cells.runner:select_prompt"
     on_login_node = True
 
     def cell(self, model: str, benchmark: str) -> BenchmarkCell:

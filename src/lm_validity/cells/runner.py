@@ -18,12 +18,10 @@ from lm_validity.config.sheets import Benchmark, Model
 from lm_validity.errors import CellError, InputError
 from lm_validity.files import read_json, write_json
 from lm_validity.run.cell import BenchmarkCell, Cell, Job, given, label
-from lm_validity.run.gpus import hold_gpus
 from lm_validity.run.rules import benchmark_rule_of, rule_of
-from lm_validity.run.rules.select_adapter import SELECT_ADAPTER
-from lm_validity.run.rules.select_prompt import SELECT_PROMPT
+from lm_validity.run.rules.benchmarks import SELECT_ADAPTER, SELECT_PROMPT
 from lm_validity.run.scoring import prompt_settings
-from lm_validity.run.store import Entry, Place, hold_lease, write_manifest
+from lm_validity.run.store import Entry, Place, hold_gpus, hold_lease, write_manifest
 from lm_validity.run.workspace import MissingCell, Workspace
 
 # ----------------------------------------------------------------------------------------------------------------------

@@ -17,9 +17,8 @@ from lm_validity.files import read_json, read_json_or
 from lm_validity.run.cell import Cell
 from lm_validity.run.grid import Grid
 from lm_validity.run.participants import kind_and_id, size_class
-from lm_validity.run.rehearsals import judge, read_rehearsal
+from lm_validity.run.rehearsals import judge, read_rehearsal, weight_files
 from lm_validity.run.rules import RULES, rule_of
-from lm_validity.run.weights import weight_files
 
 # ----------------------------------------------------------------------------------------------------------------------
 # How much work a cell is, by an analytic model: documents, tokens, floating-point operations, seconds, bytes.

@@ -18,8 +18,7 @@ from lm_validity.pages.page import Finding
 from lm_validity.run.cell import BenchmarkCell
 from lm_validity.run.grid import Grid
 from lm_validity.run.rules import rule_of
-from lm_validity.run.rules.evaluate_adapter import EVALUATE_ADAPTER
-from lm_validity.run.rules.finetune_adapter import FINETUNE_ADAPTER
+from lm_validity.run.rules.benchmarks import EVALUATE_ADAPTER, FINETUNE_ADAPTER
 from lm_validity.run.store import hold_lease
 from lm_validity.words import count, listing
 

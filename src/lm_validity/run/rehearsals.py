@@ -1,11 +1,11 @@
-"""What a rehearsal says of a model, and the shapes of models that no file tells."""
+"""Models before they are loaded: what is fetched of them, which are causal, and what a rehearsal says of each."""
 
 import ast
 import hashlib
 import importlib.metadata
 import importlib.util
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -45,6 +45,30 @@ def unfetched_models(run: Run) -> dict[str, HubModel]:
         if not is_folder(other.path) and not (results / "language_models" / f"{model}.json").is_file():
             found[f"language model {model}"] = HubModel(other.path, other.revision)
     return found
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Which safetensors of a folder are its model. Some come twice: Mistral's also as consolidated.safetensors.
+
+WHOLE, INDEX = "model.safetensors", "model.safetensors.index.json"
+
+
+def weight_names(names: Collection[str], index: str | None) -> set[str]:
+    """Of a folder's *.safetensors, those that transformers loads: model.safetensors, else the shards that the index
+    (the text of model.safetensors.index.json) names; all where there is neither, or the index cannot be read."""
+    if WHOLE in names:
+        return {WHOLE}
+    try:
+        return {*names} if index is None else {*names} & {*json.loads(index)["weight_map"].values()}
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return {*names}
+
+
+def weight_files(folder: Path) -> list[Path]:
+    """The weights of a local model, or of a checkpoint of it."""
+    index = folder / INDEX
+    names = [path.name for path in folder.glob("*.safetensors")]
+    return [folder / name for name in sorted(weight_names(names, index.read_text() if index.is_file() else None))]
 
 
 # ----------------------------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from lm_validity.run.cell import BenchmarkCell, Cell, CellT
 from lm_validity.run.grid import Grid
 from lm_validity.run.records import Records
 from lm_validity.run.rules import rule_of
-from lm_validity.run.rules.select_adapter import SELECT_ADAPTER
+from lm_validity.run.rules.benchmarks import SELECT_ADAPTER
 from lm_validity.run.store import Manifests, Place, Store
 
 

@@ -23,8 +23,7 @@ from lm_validity.config.rows import split_revision
 from lm_validity.config.sheets import FINAL, Checkpoint, Model
 from lm_validity.errors import PREFETCH, CellError, InputError, Problem
 from lm_validity.files import file_sha256
-from lm_validity.run.rehearsals import HubModel, why_not_causal
-from lm_validity.run.weights import INDEX, WHOLE, weight_names
+from lm_validity.run.rehearsals import INDEX, WHOLE, HubModel, weight_names, why_not_causal
 
 # ----------------------------------------------------------------------------------------------------------------------
 # The hub before anything is fetched: may this account have the models, and is there room for them?

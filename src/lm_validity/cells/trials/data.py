@@ -19,7 +19,7 @@ from lm_validity.cells.models.prefetch import hub_errors
 from lm_validity.config.bias_sheets import Task as TaskRow
 from lm_validity.errors import CellError, InputError, nearest
 from lm_validity.files import check_encodable, replace_file
-from lm_validity.run.trial_plan import TaskData
+from lm_validity.run.rules.pretrain_on_test import TaskData
 
 # ----------------------------------------------------------------------------------------------------------------------
 # Columns of a text classification data set: a local file, parquet files of a hub repository, or what the `datasets`

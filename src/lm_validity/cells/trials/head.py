@@ -10,7 +10,7 @@ from lm_validity.cells.models.scorer import in_batches
 from lm_validity.cells.trials.data import SHARED_ROWS, Batch, Task, next_tokens, padded, share_rows
 from lm_validity.cells.trials.training import Arm, ResidentModel, Schedule, TrialCounters, train
 from lm_validity.errors import CellError
-from lm_validity.run.trial_plan import TrialPlan
+from lm_validity.run.rules.pretrain_on_test import TrialPlan
 
 
 class HeadTrials:

@@ -18,7 +18,7 @@ from lm_validity.cells.training.lora import BatchPosition, add_adapter
 from lm_validity.cells.trials.data import IGNORED, Batch
 from lm_validity.errors import INSTALL_NF4, CellError
 from lm_validity.run.cell import derive_seed
-from lm_validity.run.trial_plan import TrialPlan
+from lm_validity.run.rules.pretrain_on_test import TrialPlan
 
 # ----------------------------------------------------------------------------------------------------------------------
 # A language model that stays in memory: one backbone under two heads (the LM's own and a linear classifier), pristine

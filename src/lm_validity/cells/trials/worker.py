@@ -34,9 +34,8 @@ from lm_validity.config.sheets import Model
 from lm_validity.errors import CellError
 from lm_validity.files import replace_file
 from lm_validity.run.cell import Job, derive_seed, recipe_hash
-from lm_validity.run.rules.pretrain_on_test import PRETRAIN_ON_TEST
+from lm_validity.run.rules.pretrain_on_test import ARMS, PRETRAIN_ON_TEST, TrialCell, TrialPlan, make_plan
 from lm_validity.run.store import Place
-from lm_validity.run.trial_plan import ARMS, TrialCell, TrialPlan, make_plan
 from lm_validity.run.workspace import Workspace
 from lm_validity.tables.schema import PROBABILITIES, TRIALS, write_table
 

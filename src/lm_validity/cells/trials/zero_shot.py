@@ -15,7 +15,7 @@ from lm_validity.cells.training.loop import layers_recomputed
 from lm_validity.cells.trials.data import SHARED_ROWS, Batch, Task, next_tokens, padded
 from lm_validity.cells.trials.training import Arm, ResidentModel, Schedule, TrialCounters, train
 from lm_validity.errors import CellError
-from lm_validity.run.trial_plan import TrialPlan
+from lm_validity.run.rules.pretrain_on_test import TrialPlan
 
 # ----------------------------------------------------------------------------------------------------------------------
 # The zero-shot prompt of arXiv 2410.00179: an instruction with the class names, the text, a cue for the answer.

@@ -21,7 +21,7 @@ from lm_validity.cells.trials.worker import (
 )
 from lm_validity.config.sections import BiasSettings
 from lm_validity.errors import CellError, InputError
-from lm_validity.run.trial_plan import ARMS, TrialPlan
+from lm_validity.run.rules.pretrain_on_test import ARMS, TrialPlan
 from lm_validity.studies.bias.trials import pair_arms
 
 

@@ -19,8 +19,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from transformers import (
     AutoModelForCausalLM,
+    BertConfig,
+    BertForPreTraining,
     GPT2Config,
     GPT2LMHeadModel,
     LlamaConfig,
@@ -29,12 +32,22 @@ from transformers import (
 )
 from transformers.utils import logging as transformers_logging
 
-from lm_validity.cells.training.miniature_masked import MaskedSteps, build_masked_model
 from lm_validity.config.sections import MiniatureSettings
 from lm_validity.config.sheets import MiniatureModel
 from lm_validity.errors import CellError, InputError
 from lm_validity.files import write_json
-from lm_validity.miniature.build import BEGIN_ID, CONTEXT_LENGTH, masked_vocabulary, training_batches, vocabulary
+from lm_validity.miniature.build import (
+    BEGIN_ID,
+    CLASS_ID,
+    CONTEXT_LENGTH,
+    MASK_ID,
+    MASKED_SHIFT,
+    MASKED_SPECIALS,
+    SEPARATOR_ID,
+    masked_vocabulary,
+    training_batches,
+    vocabulary,
+)
 from lm_validity.miniature.world import World, make_world, read_world
 
 # Transformers' 0.02 is meant for wide layers; these narrow ones would stay longer on the plateau
@@ -42,7 +55,8 @@ INITIALIZER_RANGE = 0.08
 WARMUP_STEPS = 50
 FINAL_LEARNING_RATE = 0.1  # of the peak
 BETAS, WEIGHT_DECAY, CLIP = (0.9, 0.95), 0.01, 1.0
-IGNORED = -100  # no loss where the target is padding
+IGNORED = -100  # no loss where the target is padding, or a word that is not masked
+MASK_SHARE = 0.15
 CHAT_FAMILIES = ("forum",)  # whose tokenizer has a chat template
 
 Progress = Callable[[int, int, float], None]
@@ -217,8 +231,13 @@ def _step(model: PreTrainedModel, optimizer: torch.optim.Optimizer, rows: list[l
     inputs = torch.tensor([row + [BEGIN_ID] * (width - len(row)) for row in rows])
     labels = torch.tensor([row + [IGNORED] * (width - len(row)) for row in rows])
     loss = model(input_ids=inputs, labels=labels, use_cache=False).loss
+    return _update(model, optimizer, loss)
+
+
+def _update(model: PreTrainedModel, optimizer: torch.optim.Optimizer, loss: torch.Tensor) -> float:
+    """An optimizer step down the loss; the loss."""
     loss.backward()
-    torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP)
+    torch.nn.utils.clip_grad_norm_((weight for weight in model.parameters() if weight.grad is not None), CLIP)
     optimizer.step()
     optimizer.zero_grad(set_to_none=True)
     return loss.item()
@@ -258,3 +277,53 @@ def _move_into(made: Path, output: Path) -> None:
         shutil.rmtree(old) if old.is_dir() else old.unlink()
     for new in sorted(made.iterdir(), key=lambda path: path.name == "config.json"):
         os.replace(new, output / new.name)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# What is different about the miniature's BERT: its model, and a step on masked tokens.
+
+
+def build_masked_model(row: MiniatureModel, vocabulary_size: int) -> PreTrainedModel:
+    """An untrained BERT of a pool row, weights drawn from torch's generator.
+
+    With the pooler that hub BERTs come with, but untrained: there is no next-sentence task here, so it stays as drawn.
+    """
+    config = BertConfig(
+        vocab_size=vocabulary_size,
+        hidden_size=row.hidden_size,
+        num_hidden_layers=row.layers,
+        num_attention_heads=row.heads,
+        intermediate_size=4 * row.hidden_size,
+        max_position_embeddings=CONTEXT_LENGTH,
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+        initializer_range=INITIALIZER_RANGE,
+        pad_token_id=0,
+        dtype="float32",
+    )
+    return BertForPreTraining(config)
+
+
+class MaskedSteps:
+    """Optimizer steps on rows of token ids (of `training_rows`): 15% of the words are predicted; of these 80% are
+    replaced by the mask, 10% by another word, 10% left. A generator of its own draws them."""
+
+    def __init__(self, seed: int, vocabulary_size: int):
+        self.draw = torch.Generator().manual_seed(seed)
+        self.vocabulary_size = vocabulary_size
+
+    def __call__(self, model: PreTrainedModel, optimizer: torch.optim.Optimizer, rows: list[list[int]]) -> float:
+        """One step; its loss in nats per predicted word."""
+        words = [[token + MASKED_SHIFT for token in row if token != BEGIN_ID] for row in rows]
+        width = max(map(len, words)) + 2
+        inputs = torch.tensor([[CLASS_ID, *row, SEPARATOR_ID] + [0] * (width - 2 - len(row)) for row in words])
+        attention = (inputs != 0).long()
+        chosen = (torch.rand(inputs.shape, generator=self.draw) < MASK_SHARE) & (inputs >= len(MASKED_SPECIALS))
+        labels = inputs.where(chosen, torch.tensor(IGNORED))
+        fate = torch.rand(inputs.shape, generator=self.draw)
+        other = torch.randint(len(MASKED_SPECIALS), self.vocabulary_size, inputs.shape, generator=self.draw)
+        masked = inputs.where(~(chosen & (fate < 0.8)), torch.tensor(MASK_ID))
+        masked = masked.where(~(chosen & (fate >= 0.8) & (fate < 0.9)), other)
+        logits = model(input_ids=masked, attention_mask=attention).prediction_logits
+        loss = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=IGNORED)
+        return _update(model, optimizer, loss)

@@ -504,9 +504,8 @@ def _read_folder(
     except Exception as error:
         if not is_models_fault(error):
             raise
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise CellError(
-            f"{name}: cannot be loaded as a causal language model ({reason}).",
+            f"{name}: cannot be loaded as a causal language model ({first_line(error)}).",
             "it needs config.json, *.safetensors and a tokenizer of an architecture that is known.",
         ) from error
     missing = sorted(found["missing_keys"])

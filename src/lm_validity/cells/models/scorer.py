@@ -15,7 +15,7 @@ from lm_eval.models.huggingface import HFLM
 from transformers import masking_utils
 
 from lm_validity.cells.models.head import States, largest_logit, narrowed_head, part_positions
-from lm_validity.errors import CellError
+from lm_validity.errors import CellError, first_line
 
 # ----------------------------------------------------------------------------------------------------------------------
 # GPU memory that runs out where nothing can be made smaller: an error of the cell, so that other cells continue.
@@ -63,8 +63,7 @@ def must_fit(name: str, doing: str, hint: str) -> Iterator[None]:
     except RuntimeError as error:
         if not is_out_of_memory(error):
             raise
-        reason = (str(error).strip().splitlines() or ["no reason given"])[0]
-        failed = CellError(f"{name}: out of memory with {doing} ({reason[:160]}).", hint)
+        failed = CellError(f"{name}: out of memory with {doing} ({first_line(error)[:160]}).", hint)
     if failed is not None:  # outside `except`, whose traceback holds the tensors that did not fit
         torch.cuda.empty_cache()
         raise failed

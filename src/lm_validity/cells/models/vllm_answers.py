@@ -12,7 +12,7 @@ import torch
 from lm_eval.api.instance import Instance
 
 from lm_validity.cells.models.language_model import LanguageModel
-from lm_validity.errors import CellError
+from lm_validity.errors import CellError, first_line
 
 MODULE = "lm_eval.models.vllm_causallms"
 RANKS = (8, 16, 32, 64, 128, 256, 320, 512)  # what vLLM makes room for
@@ -55,7 +55,7 @@ class VllmAnswers:
         # an engine that died) is the job's: it ends, and is tried again
         except (ValueError, NotImplementedError, AssertionError) as error:
             raise CellError(
-                f"{lm.model_id}: vLLM cannot load it ({_first_line(error)}).", "set generation_backend to transformers."
+                f"{lm.model_id}: vLLM cannot load it ({first_line(error)}).", "set generation_backend to transformers."
             ) from error
         self._adapters: dict[Path, object] = {}
 
@@ -81,7 +81,7 @@ class VllmAnswers:
             answers = self.engine.generate_until(requests, disable_tqdm=True)
         except ValueError as error:
             raise CellError(
-                f"{self.lm.model_id}: vLLM cannot write its answers ({_first_line(error)}).",
+                f"{self.lm.model_id}: vLLM cannot write its answers ({first_line(error)}).",
                 "set generation_backend to transformers.",
             ) from error
         counters = self.lm.counters
@@ -107,7 +107,3 @@ def _free_share(gpus: int) -> float:
         free, total = torch.cuda.mem_get_info(gpu)
         shares.append(free / total)
     return min(shares)
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]

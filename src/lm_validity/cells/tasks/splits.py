@@ -32,7 +32,7 @@ from lm_validity.cells.tasks.tasks import (
     tasks_in,
 )
 from lm_validity.config.sheets import Benchmark
-from lm_validity.errors import CellError, InputError, nearest
+from lm_validity.errors import CellError, InputError, did_you_mean, nearest
 from lm_validity.files import check_encodable, replace_file, write_text
 from lm_validity.run.scoring import document_order
 from lm_validity.tables.schema import DOCUMENTS, write_table
@@ -515,11 +515,8 @@ def prefetch_benchmark(row: Benchmark) -> dict[str, Any]:
     where = f"benchmark {row.benchmark!r} (task {row.task})"
     directions = {**record.higher_is_better, **({"acc_mutual_info,none": True} if row.mutual_information else {})}
     if row.metric not in directions:
-        close = nearest(row.metric, directions)
-        raise InputError(
-            f"{where}: lm-eval has no metric {row.metric!r} for it.",
-            f"did you mean {close!r}?" if close else f"it has {', '.join(directions)}.",
-        )
+        hint = did_you_mean(row.metric, directions, f"it has {', '.join(directions)}.")
+        raise InputError(f"{where}: lm-eval has no metric {row.metric!r} for it.", hint)
     if row.output_type != record.output_type:
         raise InputError(
             f"{where}: output_type {row.output_type!r} in the sheet, {record.output_type!r} in the task.",

@@ -539,9 +539,9 @@ def use_adapter(lm: Adaptable, folder: str | Path) -> Iterator[None]:
         with _names_as_given():
             model = PeftModel.from_pretrained(lm.base, str(folder), is_trainable=False)
     except (OSError, ValueError, KeyError, RuntimeError) as error:
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise CellError(
-            f"{folder}: not an adapter of {lm.model_id} ({reason}).", "compute the fine-tune that makes it again."
+            f"{folder}: not an adapter of {lm.model_id} ({first_line(error)}).",
+            "compute the fine-tune that makes it again.",
         ) from error
     model.eval()
     try:

@@ -8,16 +8,19 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import datasets
+import huggingface_hub
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
 import torch
+from huggingface_hub.errors import HFValidationError
 
-from lm_validity.cells.models.prefetch import hub_errors
+from lm_validity.cells.models.prefetch import hub_errors, refusal
 from lm_validity.config.bias_sheets import Task as TaskRow
-from lm_validity.errors import CellError, InputError, nearest
+from lm_validity.errors import CellError, InputError, did_you_mean, first_line
 from lm_validity.files import check_encodable, replace_file
 from lm_validity.run.rules.pretrain_on_test import TaskData
 
@@ -42,11 +45,8 @@ def source_columns(source: TaskRow) -> tuple[Columns, str | None]:
         columns, revision = _hub_columns(source)
     for name in (*source.text, source.label):
         if name not in columns:
-            close = nearest(name, columns)
-            raise InputError(
-                f"task {source.task!r}: no column {name!r} in {source.path}.",
-                f"did you mean {close!r}?" if close else f"it has {', '.join(columns)}.",
-            )
+            hint = did_you_mean(name, columns, f"it has {', '.join(columns)}.")
+            raise InputError(f"task {source.task!r}: no column {name!r} in {source.path}.", hint)
     return columns, revision
 
 
@@ -96,43 +96,28 @@ def _separated(path: Path) -> Columns:
 
 
 def _hub_columns(source: TaskRow) -> tuple[Columns, str]:
-    from huggingface_hub import HfApi
-    from huggingface_hub.constants import HF_HUB_OFFLINE
-    from huggingface_hub.errors import GatedRepoError, HFValidationError, RepositoryNotFoundError
-
     where = f"task {source.task!r} ({source.path})"
     try:
         revision = source.revision
-        if not HF_HUB_OFFLINE:
-            revision = HfApi().dataset_info(source.path, revision=source.revision).sha
-        read = _hub_parquet if source.files else _hub_library
-        return read(source, revision)
-    except GatedRepoError:
-        raise InputError(
-            f"{where}: gated, and this account has no access.",
-            "accept its terms on the hub and log in with `hf auth login`.",
-        ) from None
-    except RepositoryNotFoundError:
-        raise InputError(f"{where}: no such data set on the hub.", "check `path` in the tasks sheet.") from None
+        if not huggingface_hub.constants.HF_HUB_OFFLINE:
+            revision = huggingface_hub.HfApi().dataset_info(source.path, revision=source.revision).sha
+        return _hub_parquet(source, revision) if source.files else _hub_library(source, revision)
     except (*hub_errors(), HFValidationError, ValueError) as error:
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise InputError(
-            f"{where}: cannot be fetched ({reason}).",
-            "check configuration, split and files; without network it must be in the local cache already.",
-        ) from error
+        what, hint = refusal(error, f"datasets/{source.path}", "`path` in the tasks sheet") or (
+            f"cannot be fetched ({first_line(error)})",
+            "check configuration, split and files; without network it must be in the local cache already",
+        )
+        raise InputError(f"{where}: {what}.", f"{hint}.") from error
 
 
 def _hub_parquet(source: TaskRow, revision: str | None) -> tuple[Columns, str]:
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.constants import HF_HUB_OFFLINE
-
     folder = Path(
-        snapshot_download(
+        huggingface_hub.snapshot_download(
             source.path,
             repo_type="dataset",
             revision=revision,
             allow_patterns=list(source.files),
-            local_files_only=HF_HUB_OFFLINE,
+            local_files_only=huggingface_hub.constants.HF_HUB_OFFLINE,
         )
     )
     files = sorted({found for pattern in source.files for found in folder.glob(pattern)})
@@ -148,8 +133,6 @@ def _hub_parquet(source: TaskRow, revision: str | None) -> tuple[Columns, str]:
 
 
 def _hub_library(source: TaskRow, revision: str | None) -> tuple[Columns, str]:
-    import datasets
-
     datasets.disable_progress_bars()
     found = datasets.load_dataset(source.path, source.configuration, split=source.split, revision=revision)
     needed = {*source.text, source.label}
@@ -282,12 +265,9 @@ def _checked(source: TaskRow, columns: Columns) -> tuple[list[int], list[str], l
             continue
         known = numbers.get(_label_text(label))
         if known is None:
-            close = nearest(_label_text(label), numbers)
             listed = f"the labels are {', '.join(numbers)}; the column's values go into the tasks sheet's `labels`."
-            raise InputError(
-                f"{where}: unknown label {label!r} in {source.label}.",
-                f"did you mean {close!r}?" if close else listed,
-            )
+            hint = did_you_mean(_label_text(label), numbers, listed)
+            raise InputError(f"{where}: unknown label {label!r} in {source.label}.", hint)
         rows.append(row)
         texts.append(text)
         labels.append(known)

@@ -4,6 +4,7 @@ import json
 import logging
 import shutil
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +26,8 @@ from lm_validity.cells.trials.data import (
     read_task,
     without_duplicates,
 )
-from lm_validity.cells.trials.head import HeadTrials
+from lm_validity.cells.trials.methods import HeadTrials, ZeroShotTrials
 from lm_validity.cells.trials.training import Arm, ResidentModel, TrialCounters
-from lm_validity.cells.trials.zero_shot import ZeroShotTrials
 from lm_validity.cells.worker import resolve_device
 from lm_validity.config.load import Run
 from lm_validity.config.sheets import Model
@@ -163,8 +163,7 @@ class ResidentWorker:
 
     def take_counters(self) -> dict[str, int]:
         """What was done since the last call, for a sidecar."""
-        taken = self.counters.to_json()
-        self.counters = type(self.counters)()
+        taken, self.counters = asdict(self.counters), TrialCounters()
         return taken
 
     def _read_task(self, plan: TrialPlan) -> Task:

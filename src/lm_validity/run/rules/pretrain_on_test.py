@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 from pydantic import Field
 
@@ -182,6 +182,7 @@ class Classification(HeadTraining):
     method: Method = "head"
     prompt_characters: Positive = Prompting.model_fields["prompt_characters"].default
     predict_batch: Positive = 64
+    micro_batch: ClassVar[None] = None  # of the m texts: whole batches
 
 
 @dataclass(frozen=True)

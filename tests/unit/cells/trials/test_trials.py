@@ -10,7 +10,7 @@ from toy_texts import toy_model, toy_plan, toy_rows, toy_task
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoModelForSequenceClassification
 
 from lm_validity.cells.trials.data import IGNORED, draw_hash, draw_trial, next_tokens, padded, read_task, share_rows
-from lm_validity.cells.trials.head import HeadTrials
+from lm_validity.cells.trials.methods import HeadTrials
 from lm_validity.cells.trials.training import ResidentModel, TrialCounters
 from lm_validity.cells.trials.worker import (
     ResidentWorker,
@@ -203,7 +203,7 @@ def unequal_batch(model: ResidentModel) -> tuple[torch.Tensor, torch.Tensor]:
 def test_logits_and_losses_are_those_of_one_text_a_row(plan_of, models, kind, shared, monkeypatch):
     """Against the library's own models; texts that share rows, and one per row for architectures that cannot."""
     if not shared:
-        monkeypatch.setattr("lm_validity.cells.trials.head.SHARED_ROWS", frozenset())
+        monkeypatch.setattr("lm_validity.cells.trials.methods.SHARED_ROWS", frozenset())
     plan = plan_of(kind)
     model = ResidentModel(plan)
     model.start_classifier("base", 1)

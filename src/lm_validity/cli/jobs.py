@@ -271,8 +271,7 @@ def partial_reports(
 
 def build_site(configfile: Configfile = DEFAULT) -> None:
     """Make one site, a folder with index.html, from the run's reports."""
-    from lm_validity.monitor.planning import plan_finding
-    from lm_validity.monitor.status import computation_page, count_spent
+    from lm_validity.monitor.computation import computation_page, count_spent, plan_finding
     from lm_validity.pages.page import write_page
     from lm_validity.run.store import Store
     from lm_validity.site.cards.write import run_sources

@@ -305,7 +305,11 @@ class Estimator:
         found = []
         tokens: dict[tuple[str, str], list[float]] = {}
         waiting = []
-        for (rule, model), cells in _cells_by_model(run).items():
+        by_model: dict[tuple[str, str], list[Cell]] = {}
+        for job in Grid(run).jobs.values():
+            for cell in () if rule_of(job).on_login_node else job.cells:
+                by_model.setdefault((job.rule, cell.model), []).append(cell)
+        for (rule, model), cells in by_model.items():
             folder = run.results / "store" / rule / model
             names = {path.name.rpartition("--")[0]: path for path in folder.glob("*--*")} if folder.is_dir() else {}
             there = [(cell, names[cell.name]) for cell in cells if cell.name in names]
@@ -436,15 +440,6 @@ def memory_by_class(estimator: Estimator) -> dict[str, ClassMemory]:
         same = [one for one in estimator.measured if one.size_class == name]
         row.measured_mb = max((one.memory_mb or 0.0 for one in same), default=0.0)
         row.measured_gpu_mb = max((one.gpu_memory_mb or 0.0 for one in same), default=0.0)
-    return found
-
-
-def _cells_by_model(run: Run) -> dict[tuple[str, str], list[Cell]]:
-    found: dict[tuple[str, str], list[Cell]] = {}
-    for job in Grid(run).jobs.values():
-        if not rule_of(job).on_login_node:
-            for cell in job.cells:
-                found.setdefault((job.rule, cell.model), []).append(cell)
     return found
 
 

@@ -14,7 +14,6 @@ from lm_validity.config.plan import AUDIT, BLOCK, RULED_OUT, Planned, PlannedCel
 from lm_validity.errors import PREFETCH, InputError
 from lm_validity.files import make_writable, replace_file
 from lm_validity.monitor.cost import UNCOUNTED, Estimator
-from lm_validity.pages.page import Finding
 from lm_validity.run.cell import BenchmarkCell
 from lm_validity.run.grid import Grid
 from lm_validity.run.rules import rule_of
@@ -435,25 +434,4 @@ def describe_bias_plan(run: Run) -> str | None:
     return (
         f"plan {run.bias.plan}: {'; '.join(parts)}. Tasks whose interval is ±{plan.half_width:g} or narrower stop. "
         "`lm-validity plan next` continues with the others. What is not planned does not count as missing."
-    )
-
-
-def plan_finding(run: Run) -> Finding | None:
-    """What the plan spares, for a page; None where there is no plan."""
-    if run.plan is None:
-        return None
-    whole, found = len(run.plan) + len(unplanned_pairs(run)), savings_of(Estimator(run), run.plan)
-    sentence = (
-        f"The plan fine-tunes {len(run.plan):,} of {whole:,} pairs of model and benchmark. It is expected to take "
-        f"{found.hours} hours and saves {found.saved}."
-    )
-    learned = (
-        f"the hours are calibrated with {count(found.calibrated, 'finished cell')}"
-        if found.calibrated
-        else "no finished cell calibrates the hours"
-    )
-    return Finding(
-        sentence,
-        f"Fine-tunes and their test scores, without the starts of processes; {learned}. In floating-point operations "
-        f"{found.operations}.",
     )

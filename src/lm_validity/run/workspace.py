@@ -35,6 +35,14 @@ class Workspace(Records):
         """A cell's folder in the store, from its recipe."""
         return self.store.place(cell, self.recipe(cell))
 
+    def known_place(self, cell: Cell) -> Place[Cell] | None:
+        """Where the present recipe puts the cell, or the one that stands in for it; None where that cannot be known
+        yet."""
+        try:
+            return self.place(rule_of(cell).stand_in(self, cell) or cell)
+        except (InputError, CellError, OSError, KeyError):
+            return None
+
     def recipe(self, cell: Cell) -> dict[str, Any]:
         """Everything that determines the cell's numbers. An adapter's evaluation needs its selection first."""
         rule = rule_of(cell)

@@ -59,9 +59,16 @@ def vocabulary(world: World) -> dict[str, int]:
 
 def build_tokenizer(world: World) -> Tokenizer:
     """A word-level tokenizer that puts BEGIN before every text."""
-    tokenizer = Tokenizer(WordLevel(vocabulary(world), unk_token=UNKNOWN))
-    tokenizer.add_special_tokens([BEGIN, UNKNOWN])
-    tokenizer.post_processor = TemplateProcessing(single=f"{BEGIN} $A", special_tokens=[(BEGIN, BEGIN_ID)])
+    return _word_tokenizer(vocabulary(world), f"{BEGIN} $A", {BEGIN: BEGIN_ID, UNKNOWN: 1})
+
+
+def _word_tokenizer(words: dict[str, int], text: str, special: dict[str, int]) -> Tokenizer:
+    """A token a word; `text`: what is put around a text. The second of the special tokens stands for unknown words."""
+    tokenizer = Tokenizer(WordLevel(words, unk_token=list(special)[1]))
+    tokenizer.pre_tokenizer = WhitespaceSplit()
+    tokenizer.add_special_tokens(list(special))
+    around = [(token, special[token]) for token in text.split() if token in special]
+    tokenizer.post_processor = TemplateProcessing(single=text, special_tokens=around)
     return tokenizer
 
 
@@ -70,7 +77,6 @@ def write_tokenizer(
 ) -> None:
     """Write the tokenizer's files into `folder`; with `chat` also its chat template. `tokens`: the special ones, by
     transformers' names."""
-    tokenizer.pre_tokenizer = WhitespaceSplit()
     settings = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         **tokens,
@@ -95,16 +101,6 @@ def masked_vocabulary(world: World) -> dict[str, int]:
     """Word -> id for masked language models."""
     words = {word: index + MASKED_SHIFT for word, index in vocabulary(world).items() if index > 1}
     return {special: index for index, special in enumerate(MASKED_SPECIALS)} | words
-
-
-def build_masked_tokenizer(world: World) -> Tokenizer:
-    """A word-level tokenizer that puts [CLS] before every text and [SEP] after it."""
-    tokenizer = Tokenizer(WordLevel(masked_vocabulary(world), unk_token=UNKNOWN_MASKED))
-    tokenizer.add_special_tokens(list(MASKED_SPECIALS))
-    tokenizer.post_processor = TemplateProcessing(
-        single=f"{CLASS} $A {SEPARATOR}", special_tokens=[(CLASS, CLASS_ID), (SEPARATOR, SEPARATOR_ID)]
-    )
-    return tokenizer
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -506,7 +502,9 @@ def write_world(settings: MiniatureSettings, output: Path) -> None:
         write_text(output / "tasks" / f"{benchmark.task}.yaml", task_yaml(benchmark))
     for task in TASKS:
         write_text(output / "classification" / f"{task.name}.jsonl", _lines(task.rows(world)))
-    write_tokenizer(build_masked_tokenizer(world), output / "tokenizer_masked", MASKED_TOKENS)
+    special = {token: number for number, token in enumerate(MASKED_SPECIALS)}
+    masked = _word_tokenizer(masked_vocabulary(world), f"{CLASS} $A {SEPARATOR}", special)
+    write_tokenizer(masked, output / "tokenizer_masked", MASKED_TOKENS)
     write_json(output / "world.json", asdict(world))
 
 

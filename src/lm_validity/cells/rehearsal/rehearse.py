@@ -6,8 +6,9 @@ import itertools
 import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from functools import cache
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,8 +21,8 @@ from lm_validity.cells.models.prefetch import DTYPES
 from lm_validity.cells.models.scorer import Request, Way
 from lm_validity.cells.rehearsal.device import KIND, Ledger, pretended_gpus
 from lm_validity.cells.training import loop
-from lm_validity.cells.training.loop import FinetuneSettings, Training, less_memory
-from lm_validity.cells.training.lora import BatchPosition, add_adapter, find_targets
+from lm_validity.cells.training.loop import FinetuneSettings, Member, less_memory, started
+from lm_validity.cells.training.lora import find_targets
 from lm_validity.cells.training.text import Example
 from lm_validity.errors import CellError, InputError, first_line
 from lm_validity.run.rehearsals import Question, Rehearsal, why_not_causal
@@ -232,27 +233,22 @@ def train(
 ) -> TrainingUse:
     """A pass at each micro-batch, rows all of `tokens` tokens. As in the middle of a step, the optimizer has its state
     and the weights have the gradients of an earlier pass."""
-    position = BatchPosition(1)
-    model = add_adapter(lm, settings, settings.target_modules, position)
-    try:
-        examples = [Example(tuple([1 + place % 900 for place in range(tokens)]), 1)] * settings.effective_batch
-        training = Training(lm, model, examples, settings, position)
+    examples = [Example(tuple([1 + place % 900 for place in range(tokens)]), 1)] * settings.effective_batch
+    with started(lm, examples, [Member(settings, Path("nowhere"))], seed=1) as run, _one_pass():
+        (training,) = run.trainings
         (batch,) = training.batches(1)
-        short = [replace(row, token_ids=row.token_ids[:2]) for row in batch]
-        with less_memory(lm.base, layers=settings.gradient_checkpointing), _one_pass():
-            training._accumulate(short, 1)
+        with less_memory(lm.base, layers=settings.gradient_checkpointing):
+            run.accumulate(run.trainings, [row[:2] for row in batch])
             training.optimizer.step()
             found = {}
             for rows in micro_batches:
-                training.micro_batch = rows
+                run.micro_batch = rows
                 ledger.restart()
-                training._accumulate(batch, 1)
+                run.accumulate(run.trainings, batch)
                 found[rows] = Use.of(ledger)
             ledger.restart()
             training.update()
             return TrainingUse(found, Use.of(ledger))
-    finally:
-        model.unload()
 
 
 @contextlib.contextmanager

@@ -1,6 +1,5 @@
 """Fine-tunes of a job: epochs with validation, the adapter that is kept."""
 
-import contextlib
 import logging
 import shutil
 from collections.abc import Callable, Sequence
@@ -14,17 +13,8 @@ import torch
 
 from lm_validity.cells.models.language_model import LanguageModel
 from lm_validity.cells.tasks.evaluation import PreparedRequests, metric_value, prepare_requests
-from lm_validity.cells.training.loop import (
-    Epoch,
-    FinetuneSettings,
-    Member,
-    SavedState,
-    Training,
-    fingerprint,
-    one_text_must_fit,
-    train_side_by_side,
-)
-from lm_validity.cells.training.lora import BatchPosition, CannotStack, add_adapter, find_targets, save_adapter
+from lm_validity.cells.training.loop import Epoch, FinetuneSettings, Member, started, train_side_by_side
+from lm_validity.cells.training.lora import CannotStack, find_targets, save_adapter
 from lm_validity.cells.training.text import Example, training_examples
 from lm_validity.cells.worker import Files, Worker
 from lm_validity.run.cell import BenchmarkCell, Prompt, derive_seed, given
@@ -90,24 +80,11 @@ def finetune(
     Raises CellError where there is nothing to train on, the architecture has no layers for adapters, or memory runs
     out at one row.
     """
-    position = BatchPosition(seed % 2**63)
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(one_text_must_fit(lm, examples))
-        model = add_adapter(lm, settings, settings.target_modules, position)
-        stack.callback(model.unload)
-        training = Training(lm, model, examples, settings, position)
-        saved = SavedState(work / "training.safetensors", fingerprint(lm, examples, settings, seed))
-        resumed = saved.restore(training)
-        diverged = None
-        while not training.is_done:
-            diverged = training.run_epoch(len(training.epochs) + 1, validate, stop)
-            if diverged:
-                break
-            training.keep_if_best(higher_is_better=higher_is_better)
-            saved.save(training)
-            if on_epoch:
-                on_epoch(training.epochs[-1])
-        digest = save_adapter(model, training.best_tensors, adapter_output) if training.best_tensors else None
+    with started(lm, examples, [Member(settings, work, on_epoch)], seed) as run:
+        (training,) = run.trainings
+        resumed = len(training.epochs)
+        diverged = run.train(validate, higher_is_better=higher_is_better, stop=stop).get(0)
+        digest = save_adapter(run.model, training.best_tensors, adapter_output) if training.best_tensors else None
     targets = find_targets(lm, settings.target_modules)
     return FinetuneResult(
         epochs=tuple(training.epochs),

@@ -30,7 +30,14 @@ class VllmAnswers:
         self, lm: LanguageModel, folder: Path, tokenizer_folder: Path, *, dtype: str, gpus: int, rank: int | None = None
     ):
         self.lm = lm
-        options = {"enable_lora": True, "max_lora_rank": _room_for(rank)} if rank is not None else {}
+        options = {}
+        if rank is not None:
+            options = {"enable_lora": True, "max_lora_rank": next((room for room in RANKS if room >= rank), None)}
+            if options["max_lora_rank"] is None:
+                raise CellError(
+                    f"finetuning.rank {rank} is more than vLLM takes ({RANKS[-1]}).",
+                    "set generation_backend to transformers.",
+                )
         try:
             engine_class = importlib.import_module(MODULE).VLLM
         except ImportError as error:
@@ -89,15 +96,6 @@ class VllmAnswers:
         counters.generated_tokens += made
         counters.forward_tokens += sum(map(len, ours)) + made
         return answers
-
-
-def _room_for(rank: int) -> int:
-    found = [room for room in RANKS if room >= rank]
-    if not found:
-        raise CellError(
-            f"finetuning.rank {rank} is more than vLLM takes ({RANKS[-1]}).", "set generation_backend to transformers."
-        )
-    return found[0]
 
 
 def _free_share(gpus: int) -> float:

@@ -284,7 +284,10 @@ def rehearse(name: str, question: Question) -> Rehearsal:
     for depth in depths:
         figures, notes = _measure(at_depth(config, depth), name, question.settings)
         measured.append(figures)
-    figures = _extended(depths, measured, layers)
+    figures = measured[0]
+    if len(depths) > 1:  # on the line through the two that were measured
+        (shallow, deep), (few, many) = depths, measured
+        figures = {key: few[key] + (many[key] - few[key]) / (deep - shallow) * (layers - shallow) for key in few}
     details = notes | {
         "config": "config.json" if question.verified else "known shape, not compared with the hub's config.json",
         "layers": layers,
@@ -293,35 +296,24 @@ def rehearse(name: str, question: Question) -> Rehearsal:
         "figures": {key: round(value) for key, value in figures.items()},
         "cpu_seconds": round(time.process_time() - start, 2),
     }
+    peaks = {key.removesuffix(".peak"): value for key, value in figures.items() if key.endswith(".peak")}
     return Rehearsal(
         parameters=round(figures["parameters"]),
         weights=round(figures["weights"]),
-        scoring=max(value for key, value in figures.items() if key.startswith(("score", "generate")) and _is_peak(key)),
-        one_text=figures["roll.peak"],
-        training=_by_rows(figures, "train"),
-        checkpointed=_by_rows(figures, "checkpointed"),
+        scoring=max(value for key, value in peaks.items() if key.startswith(("score", "generate"))),
+        one_text=peaks["roll"],
+        training=_by_rows(peaks, "train"),
+        checkpointed=_by_rows(peaks, "checkpointed"),
         refused=notes["refused"],
         details=details,
     )
 
 
-def _is_peak(key: str) -> bool:
-    return key.endswith(".peak")
-
-
-def _by_rows(figures: Figures, work: str) -> dict[int, float]:
+def _by_rows(peaks: Figures, work: str) -> dict[int, float]:
     """Peak by micro-batch: of a pass, or of the optimizer where that takes more."""
-    update = figures.get(f"{work}.update.peak", 0.0)
-    rows = [key.split(".")[1] for key in figures if key.startswith(f"{work}.") and _is_peak(key)]
-    return {int(one): max(update, figures[f"{work}.{one}.peak"]) for one in rows if one != "update"}
-
-
-def _extended(depths: tuple[int, ...], measured: list[Figures], layers: int) -> Figures:
-    """Figures at the full depth, on the line through the two that were measured."""
-    if len(depths) == 1:
-        return measured[0]
-    (shallow, deep), (few, many) = depths, measured
-    return {key: few[key] + (many[key] - few[key]) / (deep - shallow) * (layers - shallow) for key in few}
+    update = peaks.get(f"{work}.update", 0.0)
+    found = {key.split(".")[1]: max(update, peak) for key, peak in peaks.items() if key.startswith(f"{work}.")}
+    return {int(rows): peak for rows, peak in found.items() if rows != "update"}
 
 
 def _measure(

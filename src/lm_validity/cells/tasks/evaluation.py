@@ -59,15 +59,11 @@ def describe_items(
 ) -> pd.DataFrame:
     """One row per document in their order, the columns of ITEMS from `doc_id` on. `requests` have their responses;
     `values` are the values of `metric`, by the documents' places."""
-    output_type = task.OUTPUT_TYPE
-    describe = {"multiple_choice": _choice_item, "loglikelihood_rolling": _rolling_item}.get(
-        output_type, _response_item
-    )
     rows = []
     for place, (address, doc, group) in enumerate(zip(documents.addresses, documents.docs, requests, strict=True)):
         own, value = task_of(task, doc), values.get(place)
         row = {"doc_id": address, "subject": subject_of(task, doc), "correct": _item_value(own, metric, value)}
-        rows.append(row | describe(lm, own, doc, group))
+        rows.append(row | _describe(lm, own, doc, group))
     columns = (
         "doc_id subject gold correct choice_loglikelihoods unconditional_loglikelihoods "
         "choice_tokens choice_characters choice_bytes response"
@@ -76,7 +72,18 @@ def describe_items(
     return items.astype({"gold": "Int64"})
 
 
-def _choice_item(lm: LanguageModel, task: Task, doc: Document, group: tuple[Instance, ...]) -> dict[str, Any]:
+def _describe(lm: LanguageModel, task: Task, doc: Document, group: tuple[Instance, ...]) -> dict[str, Any]:
+    """What there is of a document, by the output type of its task."""
+    if task.OUTPUT_TYPE == "loglikelihood_rolling":
+        (text,) = group[0].args
+        return {
+            "choice_loglikelihoods": [loglikelihood_of(group[0])],
+            "choice_tokens": [len(lm.document_tokens(text))],
+            "choice_characters": [len(text)],
+            "choice_bytes": [len(text.encode())],
+        }
+    if task.OUTPUT_TYPE != "multiple_choice":
+        return {"response": group[0].resps[0]}
     choices = task.doc_to_choice(doc)
     conditional, unconditional = group[: len(choices)], group[len(choices) :]
     return {
@@ -87,20 +94,6 @@ def _choice_item(lm: LanguageModel, task: Task, doc: Document, group: tuple[Inst
         "choice_characters": [len(choice) for choice in choices],
         "choice_bytes": [len(choice.encode()) for choice in choices],
     }
-
-
-def _rolling_item(lm: LanguageModel, task: Task, doc: Document, group: tuple[Instance, ...]) -> dict[str, Any]:
-    (text,) = group[0].args
-    return {
-        "choice_loglikelihoods": [loglikelihood_of(group[0])],
-        "choice_tokens": [len(lm.document_tokens(text))],
-        "choice_characters": [len(text)],
-        "choice_bytes": [len(text.encode())],
-    }
-
-
-def _response_item(lm: LanguageModel, task: Task, doc: Document, group: tuple[Instance, ...]) -> dict[str, Any]:
-    return {"response": group[0].resps[0]}
 
 
 def _item_value(task: Task, metric: str, value: Any) -> float:

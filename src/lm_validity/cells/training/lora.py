@@ -24,6 +24,7 @@ from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from lm_validity.cells.models.prefetch import EXPERT_COUNTS
+from lm_validity.config.sections import Adapter, OneFinetune
 from lm_validity.errors import CellError, first_line
 from lm_validity.files import replace_file, write_text
 
@@ -78,7 +79,12 @@ def find_targets(lm: Adaptable, rule: str) -> Targets:
     Raises CellError where the architecture has none.
     """
     everything = _reached(lm.base)
-    reached = {name: module for name, module in everything.items() if _adaptable(lm.base, name, module)}
+    linear = {name: module for name, module in everything.items() if isinstance(module, torch.nn.Linear | Conv1D)}
+    reached = {
+        name: module
+        for name, module in linear.items()
+        if not _is_router(lm.base, name, module) and not _is_bypassed(lm.base, name)
+    }
     architecture: str = lm.base.config.model_type
     experts: tuple[str, ...] = ()
     wanted: Collection[str]
@@ -134,11 +140,6 @@ def _reached(model: PreTrainedModel) -> dict[str, torch.nn.Module]:
         for handle in handles:
             handle.remove()
     return {name: module for name, module in weighty.items() if _pattern(name) in met}
-
-
-def _adaptable(model: PreTrainedModel, name: str, module: torch.nn.Module) -> bool:
-    linear = isinstance(module, torch.nn.Linear | Conv1D)
-    return linear and not _is_router(model, name, module) and not _is_bypassed(model, name)
 
 
 def _is_router(model: PreTrainedModel, name: str, layer: torch.nn.Module) -> bool:
@@ -385,24 +386,8 @@ def _rows(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
 warnings.filterwarnings("ignore", message=".*is_gradient_checkpointing", category=FutureWarning)
 
 
-class AdapterShape(Protocol):
-    """What is read of a section of the configuration that has adapters."""
-
-    @property
-    def rank(self) -> int:
-        """Rows of the factor A, columns of the factor B."""
-
-    @property
-    def alpha(self) -> int:
-        """What an adapter adds is multiplied by alpha / rank."""
-
-    @property
-    def dropout(self) -> float:
-        """Share of an adapter's inputs that a training step leaves out, from 0 up to but not 1."""
-
-
 def add_adapter(
-    lm: Adaptable, shape: AdapterShape, rule: str, position: BatchPosition, also: Sequence[str] = ()
+    lm: Adaptable, shape: Adapter | OneFinetune, rule: str, position: BatchPosition, also: Sequence[str] = ()
 ) -> PeftModel:
     """Put fresh adapters on the base model, seeded by `position.seed`; their weights are float32.
 
@@ -413,6 +398,8 @@ def add_adapter(
     targets = find_targets(lm, rule)
     if targets.experts and also:
         raise CannotStack
+    head = lm.base.get_output_embeddings()
+    heads = [name for name, module in lm.base.named_modules() if module is head]
     config = LoraConfig(
         task_type=TaskType.CAUSAL_LM,
         r=shape.rank,
@@ -422,7 +409,7 @@ def add_adapter(
         target_modules=list(targets.names),
         target_parameters=list(targets.experts) or None,
         # PEFT takes a short name wherever it ends a path, the output head's included
-        exclude_modules=_excluded(lm, targets.names),
+        exclude_modules=[name for name in heads if _last(name) in targets.names] or None,
         fan_in_fan_out=any(isinstance(layer, Conv1D) for layer in targets.layers.values()),
     )
     try:
@@ -501,12 +488,6 @@ def _take_off(base: PreTrainedModel) -> None:
         if isinstance(module, BaseTunerLayer) and ".base_layer" not in name:
             parent, _, last = name.rpartition(".")
             setattr(base.get_submodule(parent), last, module.get_base_layer())
-
-
-def _excluded(lm: Adaptable, modules: Sequence[str]) -> list[str] | None:
-    head = lm.base.get_output_embeddings()
-    names = [name for name, module in lm.base.named_modules() if module is head]
-    return [name for name in names if name.rpartition(".")[2] in modules] or None
 
 
 def adapter_tensors(model: PeftModel, adapter: str = DEFAULT_ADAPTER) -> dict[str, torch.Tensor]:

@@ -56,7 +56,11 @@ def training_examples(
             continue
         where = f"{documents.task}: document {address}"
         if task.OUTPUT_TYPE == "multiple_choice":
-            context, completion = lm.encode_request(*_right_choice(task_of(task, doc), doc, group, where).args)
+            gold = gold_choice(task_of(task, doc), doc)
+            if gold is None:
+                hint = "check its label; unlabelled rows cannot train."
+                raise CellError(f"{where} has no right answer among its choices.", hint)
+            context, completion = lm.encode_request(*group[gold].args)
         else:
             context, completion = _prompt_and_target(lm, task_of(task, doc), doc, group[0], prompt, where)
         examples.append(_example(lm, context, completion, limit, keep="end"))
@@ -71,16 +75,6 @@ def _example(lm: LanguageModel, context: list[int], completion: list[int], limit
     if keep == "start":
         return Example(tuple(tokens[:limit]), len(context), surplus)
     return Example(tuple(tokens[surplus:]), max(0, len(context) - surplus), surplus)
-
-
-def _right_choice(task: Task, doc: Document, group: tuple[Instance, ...], where: str) -> Instance:
-    gold = gold_choice(task, doc)
-    if gold is None:
-        raise CellError(
-            f"{where} has no right answer among its choices.",
-            "check its label; unlabelled rows cannot train.",
-        )
-    return group[gold]
 
 
 def _prompt_and_target(

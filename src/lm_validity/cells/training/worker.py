@@ -193,7 +193,7 @@ class AdapterTrainer(Worker):
         """(prepared validation requests, training examples) of a benchmark and prompt, kept for the next rate."""
         key = (cell.benchmark, cell.prompt)
         if self._prepared is None or self._prepared[0] != key:
-            lm.forget_requests()
+            lm.share_encodings({})
             task = self._task(cell.benchmark)
             prompt: Prompt = given(cell.prompt)
             system = self.run.configuration.evaluation.system_instruction

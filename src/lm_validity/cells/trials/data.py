@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import datasets
 import huggingface_hub
@@ -59,8 +59,11 @@ def _local_columns(source: TaskRow, path: Path) -> Columns:
             return _json_lines(source, path)
         if path.suffix == ".parquet":
             return pq.read_table(path).to_pydict()
-        if path.suffix in (".csv", ".tsv"):
-            return _separated(path)
+        if path.suffix in (".csv", ".tsv"):  # all columns as text, so that a text `NA` stays one
+            parse = pyarrow.csv.ParseOptions(delimiter="\t" if path.suffix == ".tsv" else ",", newlines_in_values=True)
+            texts = {name: pa.string() for name in pyarrow.csv.open_csv(path, parse_options=parse).schema.names}
+            convert = pyarrow.csv.ConvertOptions(column_types=texts, strings_can_be_null=False)
+            return pyarrow.csv.read_csv(path, parse_options=parse, convert_options=convert).to_pydict()
     except (pa.ArrowInvalid, UnicodeDecodeError) as error:
         raise InputError(f"{where}: cannot be read ({error}).", "check the file.") from error
     raise InputError(f"{where}: unknown format.", f"use one of {', '.join(LOCAL_FORMATS)}.")
@@ -85,14 +88,6 @@ def _json_lines(source: TaskRow, path: Path) -> Columns:
             for name, values in columns.items():
                 values.append(row.get(name))
     return columns
-
-
-def _separated(path: Path) -> Columns:
-    """All columns as text, so that a text `NA` stays one."""
-    parse = pyarrow.csv.ParseOptions(delimiter="\t" if path.suffix == ".tsv" else ",", newlines_in_values=True)
-    header = pyarrow.csv.open_csv(path, parse_options=parse).schema.names
-    convert = pyarrow.csv.ConvertOptions(column_types={name: pa.string() for name in header}, strings_can_be_null=False)
-    return pyarrow.csv.read_csv(path, parse_options=parse, convert_options=convert).to_pydict()
 
 
 def _hub_columns(source: TaskRow) -> tuple[Columns, str]:
@@ -169,8 +164,7 @@ class Task:
         return f"task {self.name!r}, row {self.rows[observation] + 1}"
 
 
-@dataclass(frozen=True)
-class Draw:
+class Draw(NamedTuple):
     """Observations of one subsample: disjoint; train ordered by class, extra and test at random."""
 
     train: np.ndarray

@@ -44,14 +44,18 @@ class HeadTrials:
         self.counters.resets += 1
         sequences = self._pretraining_sequences(rows, answers)
         masked = self.plan.architecture == "masked"
-        mask = _Masking(self.model, settings.mask_probability, seed) if masked else None
+        # the library's corruption (80% mask, 10% random, 10% kept), from a generator of ours
+        mask = transformers.DataCollatorForLanguageModeling(
+            self.model.tokenizer, mlm=masked, mlm_probability=settings.mask_probability
+        )
+        mask.generator = torch.Generator().manual_seed(seed)
 
         def make_batch(examples: np.ndarray) -> Batch:
             chosen = [sequences[example] for example in examples]
             ids, attention = padded([tokens for tokens, _ in chosen], self.model.tokenizer.pad_token_id)
-            if mask is not None:
+            if masked:
                 special, _ = padded([special for _, special in chosen], 1)
-                ids, labels = mask(ids, special)
+                ids, labels = mask.torch_mask_tokens(ids, special_tokens_mask=special)
             else:
                 labels = next_tokens(ids, attention)
             return self._batch(ids, attention, labels)
@@ -173,19 +177,6 @@ class HeadTrials:
             for place, one in zip(leaking, self.model.encode(texts, length), strict=True):
                 sequences[place] = one
         return sequences
-
-
-class _Masking:
-    """The library's masked-LM corruption (80% mask, 10% random, 10% kept), from a generator of ours."""
-
-    def __init__(self, model: ResidentModel, probability: float, seed: int):
-        self.collator = transformers.DataCollatorForLanguageModeling(
-            model.tokenizer, mlm=True, mlm_probability=probability
-        )
-        self.collator.generator = torch.Generator().manual_seed(seed)
-
-    def __call__(self, ids: torch.Tensor, special: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        return self.collator.torch_mask_tokens(ids, special_tokens_mask=special)
 
 
 # ----------------------------------------------------------------------------------------------------------------------

@@ -3,7 +3,6 @@
 import json
 import logging
 import shutil
-from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -152,13 +151,28 @@ class ResidentWorker:
         task = self._read_task(plan)
         draws = {subsample: draw_trial(task, plan.m, plan.n, subsample) for subsample in pending}
         trials = self._trials(plan, task)
-        trials.prepare(np.unique(np.concatenate([rows for draw in draws.values() for rows in _rows(draw)])))
+        trials.prepare(np.unique(np.concatenate([rows for draw in draws.values() for rows in draw])))
         for subsample, draw in draws.items():
-            trial = _Trial(plan, task, trials, subsample, draw, shared, self.counters)
-            about = {"quantized": trials.model.quantized, "test_hash": draw_hash(task, draw.test)}
+            trial = _Trial(trials, subsample, draw, shared)
             with must_fit(plan.language_model, "one batch of a trial", TRIAL_MEMORY):
-                computed = trial.compute()
-            _write_trial(plan, folder, subsample, task, draw, about, *computed)
+                probabilities, losses = trial.compute()
+            about = {
+                "recipe": recipe_hash(plan.recipe()),
+                "losses": losses,
+                "quantized": trials.model.quantized,
+                "test_hash": draw_hash(task, draw.test),
+            }
+            columns = [
+                pa.array(np.repeat(ARMS, len(draw.test))),
+                pa.array(np.tile(task.rows[draw.test], len(ARMS))),
+                pa.array(np.tile(task.labels[draw.test], len(ARMS))),
+                pa.array(
+                    [row for arm in ARMS for row in probabilities[arm]], _TRIAL_COLUMNS.field("probabilities").type
+                ),
+            ]
+            schema = _TRIAL_COLUMNS.with_metadata({"trial": json.dumps(about)})
+            with replace_file(_trial_path(folder, subsample)) as temporary:
+                pq.write_table(pa.table(columns, schema=schema), temporary, compression="zstd")
             log.info("%s %s m=%d n=%d: subsample %d", plan.language_model, task.name, plan.m, plan.n, subsample)
 
     def take_counters(self) -> dict[str, int]:
@@ -194,18 +208,9 @@ class ResidentWorker:
 class _Trial:
     """One subsample's three arms."""
 
-    def __init__(
-        self,
-        plan: TrialPlan,
-        task: Task,
-        trials: HeadTrials | ZeroShotTrials,
-        subsample: int,
-        draw: Draw,
-        shared: Path | None,
-        counters: TrialCounters,
-    ):
-        self.plan, self.task, self.trials, self.draw = plan, task, trials, draw
-        self.subsample, self.shared, self.counters = subsample, shared, counters
+    def __init__(self, trials: HeadTrials | ZeroShotTrials, subsample: int, draw: Draw, shared: Path | None):
+        self.trials, self.subsample, self.draw, self.shared = trials, subsample, draw, shared
+        plan, task = self.plan, self.task = trials.plan, trials.task
         key = (plan.language_model, task.name, plan.m, subsample)
         fixed = plan.seeds == "fixed"
         # the arms differ in the pretraining texts and in nothing else; base is the same for every n and experiment
@@ -231,7 +236,7 @@ class _Trial:
         path = self._base_path(self.plan.n)
         found = _read_base(path, self.draw.test, self.task)
         if found is not None:
-            self.counters.shared_base_arms += 1
+            self.trials.counters.shared_base_arms += 1
             return found
         self.trials.classify(self.draw.train, "base", self.classification_seed)
         for n, subsamples in self.plan.share_base:
@@ -338,34 +343,8 @@ def _key(plan: TrialPlan, subsample: int) -> dict[str, Any]:
     return {**key, "m": plan.m, "n": plan.n, "subsample": subsample}
 
 
-def _rows(draw: Draw) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    return draw.train, draw.extra, draw.test
-
-
 def _trial_path(folder: Path, subsample: int) -> Path:
     return folder / f"trial-{subsample:05d}.parquet"
-
-
-def _write_trial(
-    plan: TrialPlan,
-    folder: Path,
-    subsample: int,
-    task: Task,
-    draw: Draw,
-    about: Mapping[str, object],
-    probabilities: Mapping[str, np.ndarray],
-    losses: Mapping[str, float | None],
-) -> None:
-    about = {"recipe": recipe_hash(plan.recipe()), "losses": losses, **about}
-    columns = [
-        pa.array(np.repeat(ARMS, len(draw.test))),
-        pa.array(np.tile(task.rows[draw.test], len(ARMS))),
-        pa.array(np.tile(task.labels[draw.test], len(ARMS))),
-        pa.array([row for arm in ARMS for row in probabilities[arm]], _TRIAL_COLUMNS.field("probabilities").type),
-    ]
-    schema = _TRIAL_COLUMNS.with_metadata({"trial": json.dumps(about)})
-    with replace_file(_trial_path(folder, subsample)) as temporary:
-        pq.write_table(pa.table(columns, schema=schema), temporary, compression="zstd")
 
 
 def _read_trial(plan: TrialPlan, folder: Path, subsample: int) -> pa.Table | None:

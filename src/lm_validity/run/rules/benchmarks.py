@@ -10,7 +10,7 @@ from lm_validity.config.load import Run
 from lm_validity.config.sections import SizeClass
 from lm_validity.config.sheets import Model
 from lm_validity.errors import InputError
-from lm_validity.run.cell import BenchmarkCell, Group, Job, Prompt, given, models_of, scale_settings
+from lm_validity.run.cell import BenchmarkCell, Group, Job, Prompt, given, make_groups, models_of, scale_settings
 from lm_validity.run.participants import Participants
 from lm_validity.run.records import Records
 from lm_validity.run.rules.base import LEAST_MINUTES, Rule, Work
@@ -226,10 +226,10 @@ class EvaluateModel(ScoringRule):
             name: one * max(len(splits) for (_, _, benchmark, _), splits in wanted.items() if benchmark == name)
             for name, one in self.minutes_by_benchmark(plan, first.model, benchmarks).items()
         }
-        what = "checkpoints" if alone else "adapters"
-        for of_benchmarks in plan.groups(first, benchmarks, size.benchmarks, "benchmarks", minutes=minutes):
+        what, longest = "checkpoints" if alone else "adapters", plan.longest_job
+        for of_benchmarks in make_groups(benchmarks, size.benchmarks, "benchmarks", minutes=minutes, longest=longest):
             of_one = dict.fromkeys(named, sum(minutes[name] for name in of_benchmarks.members))
-            for of_points in plan.groups(first, tuple(named), size.checkpoints, what, minutes=of_one):
+            for of_points in make_groups(tuple(named), size.checkpoints, what, minutes=of_one, longest=longest):
                 for prompt in dict.fromkeys(prompt for _, _, _, prompt in wanted):
                     cells = tuple(
                         self.cell(model, benchmark, checkpoint, prompt, split)
@@ -317,9 +317,9 @@ class FinetuneAdapter(BenchmarkRule):
         one = self.minutes_by_benchmark(plan, model.model, benchmarks)
         in_a_job = len(rates) if isinstance(size.learning_rates, str) else min(size.learning_rates, len(rates))
         of_all = {name: minutes * in_a_job for name, minutes in one.items()}
-        for group in plan.groups(model, benchmarks, size.benchmarks, "benchmarks", minutes=of_all):
+        for group in make_groups(benchmarks, size.benchmarks, "benchmarks", minutes=of_all, longest=plan.longest_job):
             a_rate = dict.fromkeys(rates, sum(one[name] for name in group.members))
-            of_rates = plan.groups(model, rates, size.learning_rates, "rates", "lr", minutes=a_rate)
+            of_rates = make_groups(rates, size.learning_rates, "rates", "lr", minutes=a_rate, longest=plan.longest_job)
             for prompt, members in _by_prompt(plan, model.model, group.members).items():
                 for together in of_rates:
                     for seed in settings.seeds:
@@ -438,7 +438,7 @@ def adapter_groups(rule: BenchmarkRule, plan: Participants, model: Model, benchm
     """Benchmarks of a model that share a job by `batching.evaluate_adapter`, as evaluations of adapters take."""
     size = plan.configuration.batching.evaluate_adapter
     minutes = rule.minutes_by_benchmark(plan, model.model, benchmarks)
-    return plan.groups(model, benchmarks, size.benchmarks, "benchmarks", minutes=minutes)
+    return make_groups(benchmarks, size.benchmarks, "benchmarks", minutes=minutes, longest=plan.longest_job)
 
 
 def jobs_by_seed(rule: BenchmarkRule, plan: Participants) -> Iterator[Job[BenchmarkCell]]:

@@ -11,8 +11,8 @@ from pydantic import Field
 from lm_validity.config.bias_sheets import LanguageModel
 from lm_validity.config.load import Run
 from lm_validity.config.rows import Positive
-from lm_validity.config.sections import Adapter, BiasSettings, HeadTraining, Prompting, TextTraining
-from lm_validity.run.cell import Job, scale_settings
+from lm_validity.config.sections import Adapter, HeadTraining, Prompting, TextTraining
+from lm_validity.run.cell import Job, make_groups, scale_settings
 from lm_validity.run.participants import Participants, end_of_round
 from lm_validity.run.records import Records
 from lm_validity.run.rules.base import LEAST_MINUTES, Rule, Work
@@ -54,17 +54,12 @@ class TrialCell(NamedTuple):
         return self.last - self.first + 1
 
 
-def shared_sizes(run: Run, cell: TrialCell) -> tuple[tuple[int, int], ...]:
-    """(n, number of subsamples) of the other cells that have the same base arms."""
-    experiment = run.bias.experiments[cell.experiment]
-    return tuple((n, experiment.count_subsamples(cell.m, n)) for n in experiment.n if n != cell.n)
-
-
 def plan_values(run: Run, cell: TrialCell) -> dict[str, Any]:
     """What the configuration and the sheets say that the cell's trials depend on, with the names of a trial's plan."""
     settings, row = run.bias, run.language_models[cell.model]
     experiment = settings.experiments[cell.experiment]
     zero_shot = experiment.method == "zero_shot"
+    prompting = {"method": "zero_shot", "prompt_characters": settings.zero_shot.prompt_characters}
     return {
         "experiment": cell.experiment,
         "language_model": cell.model,
@@ -72,7 +67,7 @@ def plan_values(run: Run, cell: TrialCell) -> dict[str, Any]:
         "m": cell.m,
         "n": cell.n,
         "pretraining": _prompt_pretraining(run, cell) if zero_shot else _text_pretraining(run, cell),
-        "classification": _prompting(settings) if zero_shot else _head(run, cell),
+        "classification": prompting if zero_shot else _head(run, cell),
         "seeds": settings.seeds,
         "planted_leak": experiment.planted_leak,
         "drop_duplicate_texts": settings.drop_duplicate_texts,
@@ -117,10 +112,6 @@ def _head(run: Run, cell: TrialCell) -> dict[str, Any]:
         "epochs": task.training_epochs or settings.epochs,
         "batch_size": (task.masked_batch if masked else task.causal_batch) or settings.batch_size,
     }
-
-
-def _prompting(settings: BiasSettings) -> dict[str, Any]:
-    return {"method": "zero_shot", "prompt_characters": settings.zero_shot.prompt_characters}
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -259,7 +250,7 @@ def make_plan(records: Records, cell: TrialCell, device: str = "cpu") -> TrialPl
     """The plan of a cell. `device` changes no number beyond rounding and is not in the plan's recipe."""
     values = plan_values(records.run, cell)
     pretraining, classification = values.pop("pretraining"), values.pop("classification")
-    adapter = pretraining.pop("adapter")
+    adapter, experiment = pretraining.pop("adapter"), records.run.bias.experiments[cell.experiment]
     point = records.language_model_record(cell.model)["checkpoints"]["final"]
     return TrialPlan(
         **values,
@@ -270,7 +261,7 @@ def make_plan(records: Records, cell: TrialCell, device: str = "cpu") -> TrialPl
         subsamples=tuple(range(cell.first, cell.last + 1)),
         pretraining=Pretraining(**pretraining, adapter=Adapter(**adapter) if adapter else None),
         classification=Classification(**classification),
-        share_base=shared_sizes(records.run, cell),
+        share_base=tuple((n, experiment.count_subsamples(cell.m, n)) for n in experiment.n if n != cell.n),
         device=device,
     )
 
@@ -304,14 +295,12 @@ class PretrainOnTest(Rule[TrialCell, LanguageModel]):
             for number, cell in self.cells_by_round(plan.run, model):
                 rounds.setdefault(number, []).append(cell)
             for number, cells in sorted(rounds.items()):
-                yield from self._jobs_of(model, cells, len(cells) if size == "all" else size, end_of_round(number))
-
-    def _jobs_of(self, model: str, cells: list[TrialCell], step: int, end: str) -> Iterator[Job[TrialCell]]:
-        batches = [tuple(cells[start : start + step]) for start in range(0, len(cells), step)]
-        for number, batch in enumerate(batches, start=1):
-            everything = "all-cells" if len(batches) == 1 else f"group-{number}-of-{len(batches)}-cells"
-            # a batch of one cell has the cell's name
-            yield Job(self.name, model, batch[0].name if len(batch) == 1 else everything + end, batch)
+                by_name = {cell.name: cell for cell in cells}
+                for group in make_groups(tuple(by_name), size, "cells"):
+                    # a batch of one cell has the cell's name
+                    alone = len(group.members) == 1
+                    name = group.members[0] if alone else f"{group.name}{end_of_round(number)}"
+                    yield Job(self.name, model, name, tuple(map(by_name.__getitem__, group.members)))
 
     def cells_by_round(self, run: Run, model: str) -> Iterator[tuple[int, TrialCell]]:
         """(round of the plan, cell) of a language model."""

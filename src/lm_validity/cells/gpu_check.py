@@ -26,8 +26,9 @@ from lm_validity.cells.models.scorer import HALF_TOLERANCE, TOLERANCE
 from lm_validity.cells.rehearsal import rehearse
 from lm_validity.cells.rehearsal.device import KIND, Ledger, pretended_gpus
 from lm_validity.cells.rehearsal.rehearse import pretend_model
+from lm_validity.cells.scoring import VllmAnswers
+from lm_validity.cells.tasks.evaluation import Example
 from lm_validity.cells.training.loop import Epoch, FinetuneSettings, Member, train_side_by_side
-from lm_validity.cells.training.text import Example
 from lm_validity.cells.training.worker import FinetuneResult, finetune
 from lm_validity.cells.trials.training import four_bits
 from lm_validity.cells.worker import describe_missing_gpu
@@ -354,8 +355,6 @@ def _vllm(folder: Path, device: str) -> Iterator[Finding]:
     elif device == "cpu":
         yield Finding("vLLM", "skipped", "it needs a GPU")
     else:
-        from lm_validity.cells.models.vllm_answers import VllmAnswers
-
         lm = _load(folder, device)
         expected = lm.generate_until(_questions())
         writer = VllmAnswers(lm, folder, folder, dtype="float32", gpus=1)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
 from statistics import median
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from lm_validity.config.bias_sheets import LanguageModel
 from lm_validity.config.load import Run
@@ -130,20 +130,14 @@ class Workload:
 
     def _documents(self, benchmark: str, split: str) -> int:
         """Documents of a split: as divided, as fetched, or the cap."""
-        cap = getattr(self.run.configuration.splits, split)
-        results = self.run.results
-        try:
-            found = read_json(results / "splits" / benchmark / f"{split}.json")["documents"]
-            if found:
-                return found
-        except (OSError, ValueError, KeyError):
-            pass
-        try:
-            found = read_json(results / "prefetch" / "benchmarks" / f"{benchmark}.json")["documents"].get(split)
-            if found:
-                return min(found, cap)
-        except (OSError, ValueError, KeyError):
-            pass
+        cap, results = getattr(self.run.configuration.splits, split), self.run.results
+        divided = read_json_or(results / "splits" / benchmark / f"{split}.json", {}).get("documents")
+        if divided:
+            return divided
+        record = read_json_or(results / "prefetch" / "benchmarks" / f"{benchmark}.json", {})
+        fetched = (record.get("documents") or {}).get(split)
+        if fetched:
+            return min(fetched, cap)
         self._assume(UNCOUNTED, benchmark)
         return cap
 
@@ -315,9 +309,9 @@ class Estimator:
             there = [(cell, names[cell.name]) for cell in cells if cell.name in names]
             row = RULES[rule].row(run, model)
             for cell, path in there[:: max(1, len(there) // SIDECARS)][:SIDECARS]:
-                sidecar = _read_sidecar(path)
-                if sidecar is None:
-                    continue
+                sidecar = read_json_or(path / "sidecar.json", {})
+                if "replay" in sidecar or not sidecar.get("wall_seconds") or sidecar.get("resumed_epochs"):
+                    continue  # of no model, without a time, or with that of the last attempt only
                 counted = RULES[rule].counted_tokens(workload, cell, sidecar)
                 if counted is not None:
                     tokens.setdefault(counted[0], []).append(counted[1])
@@ -441,10 +435,3 @@ def memory_by_class(estimator: Estimator) -> dict[str, ClassMemory]:
         row.measured_mb = max((one.memory_mb or 0.0 for one in same), default=0.0)
         row.measured_gpu_mb = max((one.gpu_memory_mb or 0.0 for one in same), default=0.0)
     return found
-
-
-def _read_sidecar(folder: Path) -> dict[str, Any] | None:
-    """A finished cell's sidecar, unless it is a replay's, has no time, or has only that of the last attempt."""
-    sidecar = read_json_or(folder / "sidecar.json", {})
-    unknown = "replay" in sidecar or not sidecar.get("wall_seconds") or sidecar.get("resumed_epochs")
-    return None if unknown else sidecar

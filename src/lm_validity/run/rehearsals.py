@@ -276,11 +276,6 @@ class Rehearsal:
     refused: str | None
     details: dict[str, Any]
 
-    def training_peak(self, micro_batch: int, *, checkpointing: bool) -> float | None:
-        """Bytes at a micro-batch, at the next larger one that was rehearsed; None where there is none."""
-        peaks = self.checkpointed if checkpointing else self.training
-        return next((peaks[rows] for rows in sorted(peaks) if rows >= micro_batch), None)
-
     def largest_micro_batch(self, gigabytes: float, *, checkpointing: bool) -> int | None:
         """The largest rehearsed micro-batch that fits, or None where not even one row does."""
         peaks = self.checkpointed if checkpointing else self.training
@@ -354,8 +349,8 @@ def judge(run: Run, row: Model, found: Rehearsal) -> Verdict:
 
 def _least_gb(found: Rehearsal, *, checkpointing: bool) -> float:
     """What the model's jobs need at the least: one text scored, one row trained."""
-    trained = found.training_peak(1, checkpointing=checkpointing) or 0.0
-    return needed_gb(max(found.one_text, trained))
+    peaks = found.checkpointed if checkpointing else found.training
+    return needed_gb(max(found.one_text, peaks[min(peaks)] if peaks else 0.0))
 
 
 def total_gb(one: SizeClass) -> float:

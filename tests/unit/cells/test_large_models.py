@@ -17,11 +17,10 @@ from toy_world import load_toy
 from lm_validity.cells import worker
 from lm_validity.cells.models.language_model import load_language_model
 from lm_validity.cells.models.prefetch import check_on_gpus
-from lm_validity.cells.tasks.evaluation import evaluate, metric_value, prepare_requests
+from lm_validity.cells.tasks.evaluation import evaluate, metric_value, prepare_requests, training_examples
 from lm_validity.cells.tasks.splits import documents, make_splits
 from lm_validity.cells.training.loop import FinetuneSettings
 from lm_validity.cells.training.lora import use_adapter
-from lm_validity.cells.training.text import training_examples
 from lm_validity.cells.training.worker import finetune
 from lm_validity.config.sections import DEFAULT_SIZE_CLASSES
 from lm_validity.errors import CellError, InputError

@@ -14,9 +14,9 @@ from toy_world import toy_tokenizer
 
 from lm_validity.cells.models import head
 from lm_validity.cells.models.language_model import LanguageModel
+from lm_validity.cells.tasks.evaluation import Example
 from lm_validity.cells.training import loop
 from lm_validity.cells.training.loop import FinetuneSettings, Run, less_memory
-from lm_validity.cells.training.text import Example
 
 SPLIT = ["llama", "gpt2", "pythia", "opt", "gemma2", "mamba"]
 

@@ -14,8 +14,8 @@ from toy_world import toy_model, toy_tokenizer
 from lm_validity.cells.models.language_model import LanguageModel
 from lm_validity.cells.models.prefetch import position_switch, prefetch_model
 from lm_validity.cells.models.scorer import PositionEncoding
+from lm_validity.cells.tasks.evaluation import Example
 from lm_validity.cells.training.loop import FinetuneSettings
-from lm_validity.cells.training.text import Example
 from lm_validity.config.sheets import Model
 
 SWITCH = 24

@@ -20,10 +20,10 @@ from lm_validity.cells.models.language_model import LanguageModel
 from lm_validity.cells.models.prefetch import DTYPES
 from lm_validity.cells.models.scorer import Request, Way
 from lm_validity.cells.rehearsal.device import KIND, Ledger, pretended_gpus
+from lm_validity.cells.tasks.evaluation import Example
 from lm_validity.cells.training import loop
 from lm_validity.cells.training.loop import FinetuneSettings, Member, less_memory, started
 from lm_validity.cells.training.lora import find_targets
-from lm_validity.cells.training.text import Example
 from lm_validity.errors import CellError, InputError, first_line
 from lm_validity.run.rehearsals import Question, Rehearsal, why_not_causal
 

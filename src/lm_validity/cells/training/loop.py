@@ -26,7 +26,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from lm_validity.cells.models.head import States, narrowed_head
 from lm_validity.cells.models.language_model import LanguageModel
 from lm_validity.cells.models.scorer import MORE_MEMORY, PositionEncoding, is_out_of_memory, must_fit, never_packed
-from lm_validity.cells.tasks.evaluation import NonFiniteScore
+from lm_validity.cells.tasks.evaluation import Example, NonFiniteScore
 from lm_validity.cells.training.lora import (
     DEFAULT_ADAPTER,
     BatchPosition,
@@ -34,7 +34,6 @@ from lm_validity.cells.training.lora import (
     adapter_tensors,
     add_adapter,
 )
-from lm_validity.cells.training.text import Example
 from lm_validity.config.sections import PATIENCE, OneFinetune
 from lm_validity.errors import CellError
 from lm_validity.files import replace_file

@@ -239,6 +239,16 @@ class BatchPosition:
         number = int.from_bytes(hashlib.blake2b(packed, digest_size=8).digest(), "little")
         return self._generators[device].manual_seed(number)
 
+    def begin_step(self, rows: int, width: int) -> None:
+        """A batch of `rows` padded to `width` tokens follows, in micro-batches of that width."""
+        self.step += 1
+        self.rows, self.width, self.length, self.start, self.count, self.training = rows, width, width, 0, 0, True
+
+    def begin_micro_batch(self, rows: int) -> None:
+        """The next `rows` of that batch follow."""
+        self.start += self.count
+        self.count = rows
+
     def rest(self) -> None:
         """A step is over: nothing is dropped until the next, and no large mask waits for it."""
         self.training = False

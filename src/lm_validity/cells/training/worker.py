@@ -12,10 +12,15 @@ import pyarrow
 import torch
 
 from lm_validity.cells.models.language_model import LanguageModel
-from lm_validity.cells.tasks.evaluation import PreparedRequests, metric_value, prepare_requests
+from lm_validity.cells.tasks.evaluation import (
+    Example,
+    PreparedRequests,
+    metric_value,
+    prepare_requests,
+    training_examples,
+)
 from lm_validity.cells.training.loop import Epoch, FinetuneSettings, Member, started, train_side_by_side
 from lm_validity.cells.training.lora import CannotStack, find_targets, save_adapter
-from lm_validity.cells.training.text import Example, training_examples
 from lm_validity.cells.worker import Files, Worker
 from lm_validity.run.cell import BenchmarkCell, Prompt, derive_seed, given
 from lm_validity.run.rehearsals import first_micro_batch

@@ -44,26 +44,6 @@ class TrialCounters:
     packed_sequences_cut: int = 0
 
 
-class DropoutPosition:
-    """Tells an adapter's dropout where in training a forward pass stands (see `low_rank.BatchDropout`)."""
-
-    def __init__(self, position: BatchPosition | None):
-        self.position = position
-
-    def begin_step(self, rows: int, width: int) -> None:
-        """A batch of `rows` padded to `width` tokens follows."""
-        if self.position is not None:
-            here = self.position
-            here.step += 1
-            here.rows, here.width, here.length, here.start, here.count, here.training = rows, width, width, 0, 0, True
-
-    def begin_micro_batch(self, rows: int) -> None:
-        """The next `rows` of that batch follow."""
-        if self.position is not None:
-            self.position.start += self.position.count
-            self.position.count = rows
-
-
 class ResidentModel:
     """The language model `lm` and, for the method `head`, the `classifier` over the same backbone.
 
@@ -125,17 +105,14 @@ class ResidentModel:
                 torch._foreach_copy_(self._weights, self._pristine)
 
     @contextlib.contextmanager
-    def adapting(self, seed: int) -> Iterator[DropoutPosition]:
+    def adapting(self, seed: int) -> Iterator[BatchPosition]:
         """Train inside the block: a fresh adapter where the plan has one, which stays until `reset`; else all
         weights."""
-        adapter = self.plan.pretraining.adapter
-        if adapter is None:
-            yield DropoutPosition(None)
-            return
-        position = BatchPosition(seed)
-        self._adapted = add_adapter(self, adapter, "all-linear", position)
+        adapter, position = self.plan.pretraining.adapter, BatchPosition(seed)
+        if adapter is not None:
+            self._adapted = add_adapter(self, adapter, "all-linear", position)
         try:
-            yield DropoutPosition(position)
+            yield position
         finally:
             position.rest()
 

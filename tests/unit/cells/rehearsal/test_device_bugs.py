@@ -111,7 +111,7 @@ BUGS = {
     "training rows": (
         loop.MicroBatch,
         "of",
-        lambda rows, padding, device, real=loop.MicroBatch.of: real(rows, padding, torch.device("cpu")),
+        lambda rows, padding, device, copies, real=loop.MicroBatch.of: real(rows, padding, torch.device("cpu"), copies),
         "train",
     ),
 }

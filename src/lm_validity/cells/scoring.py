@@ -273,13 +273,13 @@ class LocalJudge:
         temperature: float = 0.7,
         max_new_tokens: int = 8,
     ):
+        if dtype not in DTYPES:
+            raise InputError(f"dtype {dtype!r} is not known.", f"one of {', '.join(DTYPES)}.")
         try:
             self.tokenizer = AutoTokenizer.from_pretrained(str(path), local_files_only=True)
             self.model = AutoModelForCausalLM.from_pretrained(
-                str(path), local_files_only=True, use_safetensors=True, dtype=DTYPES[dtype]
+                str(path), local_files_only=True, use_safetensors=True, dtype=getattr(torch, dtype)
             )
-        except KeyError as error:
-            raise InputError(f"dtype {dtype!r} is not known.", f"one of {', '.join(DTYPES)}.") from error
         except (OSError, ValueError) as error:
             raise InputError(
                 f"{path}: no model could be loaded ({error}).",

@@ -38,7 +38,7 @@ def register(app: typer.Typer) -> None:
     """Add this module's subcommands."""
     before: Commands = [prefetch_model, prefetch_benchmark, prefetch_language_model, prefetch_task, split_benchmark]
     after: Commands = [merge, check_cells, partial_reports, build_site]
-    for command in [*before, *_job_commands(), *after]:
+    for command in [*before, *map(_make_command, RULES.values()), *after]:
         app.command()(command)
     app.add_typer(miniature, name="miniature")
 
@@ -79,21 +79,21 @@ def prefetch_benchmark(benchmark: BenchmarkId, configfile: Configfile = DEFAULT)
 
 def prefetch_language_model(language_model: LanguageModelId, configfile: Configfile = DEFAULT) -> None:
     """Fetch a language model of the bias study at a pinned revision, or take a local folder."""
-    from lm_validity.cells.trials import worker as trial_worker
+    from lm_validity.cells.models import prefetch
 
     run = _load(configfile)
     _row(run.language_models, language_model, "language model", "the bias study's sheet")
-    record = trial_worker.prefetch_language_model(run, language_model)
+    record = prefetch.prefetch_language_model(run, language_model)
     write_json(run.results / "prefetch" / "language_models" / f"{language_model}.json", record)
 
 
 def prefetch_task(task: TaskId, configfile: Configfile = DEFAULT) -> None:
     """Read a text-classification task of the bias study, check it against the sheet, keep its texts."""
-    from lm_validity.cells.trials import worker as trial_worker
+    from lm_validity.cells.trials.data import prefetch_trial_task
 
     run = _load(configfile)
     _row(run.tasks, task, "task", "the bias study's sheet")
-    write_json(run.results / "prefetch" / "tasks" / f"{task}.json", trial_worker.prefetch_trial_task(run, task))
+    write_json(run.results / "prefetch" / "tasks" / f"{task}.json", prefetch_trial_task(run, task))
 
 
 def split_benchmark(benchmark: BenchmarkId, configfile: Configfile = DEFAULT) -> None:
@@ -124,12 +124,9 @@ def _try_hub(*, needed: bool) -> None:
         os.environ["HF_HUB_OFFLINE"] = "1"
 
 
-def _job_commands() -> Commands:
-    """One command per rule that computes cells; they differ in the name of the command, its help and the sheet."""
-    return [_make_command(rule) for rule in RULES.values()]
-
-
 def _make_command(rule: Rule[Any, Any]) -> Callable[..., None]:
+    """The command of a rule that computes cells: they differ in their names, their helps and the sheet."""
+
     def of_model(model: ModelId, batch: Batch, configfile: Configfile = DEFAULT) -> None:
         _run_job(rule, model, batch, configfile)
 
@@ -218,7 +215,6 @@ def check_cells(
 ) -> None:
     """Name the failed cells and those of another recipe, set aside the manifests that hold them, and exit 1. If there
     are none, write --output."""
-    from lm_validity.files import write_json
     from lm_validity.monitor.check import failed_cells, manifests_digest, outdated_cells, set_aside
     from lm_validity.monitor.planning import describe_plans
     from lm_validity.run.cell import label

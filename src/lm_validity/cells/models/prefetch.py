@@ -10,10 +10,9 @@ import shutil
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, get_args
 
 import huggingface_hub
-import torch
 from huggingface_hub.constants import HF_HUB_CACHE
 from huggingface_hub.errors import (
     GatedRepoError,
@@ -24,8 +23,9 @@ from huggingface_hub.errors import (
 )
 from safetensors import SafetensorError
 
+from lm_validity.config.load import Run
 from lm_validity.config.rows import split_revision
-from lm_validity.config.sheets import FINAL, Checkpoint, Model
+from lm_validity.config.sheets import FINAL, Checkpoint, Dtype, Model
 from lm_validity.errors import PREFETCH, CellError, InputError, Problem, first_line
 from lm_validity.files import file_sha256, read_json, read_json_or
 from lm_validity.run.rehearsals import INDEX, WHOLE, HubModel, weight_names, why_not_causal
@@ -175,9 +175,10 @@ def position_switch(configuration: dict[str, Any]) -> int | None:
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# Where a model's files are on this machine, and the precisions that it can be loaded in. Imports no lm_eval.
+# Where a model's files are on this machine, and the precisions that it can be loaded in, by torch's names. Imports no
+# torch: the login node reads this module.
 
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+DTYPES: tuple[str, ...] = get_args(Dtype)
 
 
 def is_models_fault(error: Exception) -> bool:
@@ -305,6 +306,13 @@ def prefetch_model(model: Model, *, chat: bool = True, causal: bool = True) -> d
         "architecture": (configuration.get("architectures") or [configuration.get("model_type")])[0],
         "context_length": configuration.get("max_position_embeddings") or configuration.get("n_positions"),
     }
+
+
+def prefetch_language_model(run: Run, language_model: str) -> dict[str, Any]:
+    """Fetch a language model at a pinned revision, or take a local folder; the record of `prefetch_model`."""
+    row = run.language_models[language_model]
+    model = Model(model=language_model, path=row.path, revision=row.revision, dtype=row.dtype)
+    return prefetch_model(model, causal=row.architecture == "causal")
 
 
 def _checkpoint_record(model: Model, point: Checkpoint, folder: Path, sha: str | None, digest: str) -> dict[str, Any]:

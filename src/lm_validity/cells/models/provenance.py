@@ -13,9 +13,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 if TYPE_CHECKING:
+    import torch
+
     from lm_validity.cells.models.language_model import LanguageModel
 
 
@@ -65,8 +65,10 @@ def versions() -> dict[str, str | None]:
     return found
 
 
-def machine(device: torch.device) -> dict[str, Any]:
+def machine(device: "torch.device") -> dict[str, Any]:
     """The computer and the device: host, processor, threads, GPU with driver and CUDA, Slurm job, git commit."""
+    import torch
+
     found = {
         "host": platform.node(),
         "system": platform.platform(),
@@ -141,7 +143,7 @@ class Stopwatch:
         scoring = {"eval_batch_size": lm.batch_size} | lm.describe_scorer()
         return self.costs(lm.device) | {"counters": counters} | scoring
 
-    def costs(self, device: torch.device) -> dict[str, Any]:
+    def costs(self, device: "torch.device") -> dict[str, Any]:
         """Time, memory, machine and versions; `device` is the torch device that computed."""
         wall, cpu = self.seconds
         return {
@@ -155,8 +157,10 @@ class Stopwatch:
         }
 
 
-def _gpu_cost(device: torch.device) -> dict[str, int]:
+def _gpu_cost(device: "torch.device") -> dict[str, int]:
     """Peak GPU memory since the last cell, of the GPU that used most; the GPUs are held for the wall time."""
+    import torch
+
     if device.type != "cuda":
         return {}
     gpus = range(torch.cuda.device_count())

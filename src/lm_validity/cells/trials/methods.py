@@ -13,8 +13,18 @@ import transformers
 
 from lm_validity.cells.models.scorer import in_batches
 from lm_validity.cells.training.loop import layers_recomputed
-from lm_validity.cells.trials.data import SHARED_ROWS, Batch, Task, next_tokens, padded, share_rows
-from lm_validity.cells.trials.training import Arm, ResidentModel, TrialCounters, train
+from lm_validity.cells.trials.data import Task
+from lm_validity.cells.trials.training import (
+    SHARED_ROWS,
+    Arm,
+    Batch,
+    ResidentModel,
+    TrialCounters,
+    next_tokens,
+    padded,
+    share_rows,
+    train,
+)
 from lm_validity.errors import CellError
 from lm_validity.run.rules.pretrain_on_test import TrialPlan
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 
-from lm_validity.cells.models.prefetch import check_unchanged, prefetch_model
+from lm_validity.cells.models.prefetch import check_unchanged
 from lm_validity.cells.models.provenance import Stopwatch
 from lm_validity.cells.models.scorer import MORE_MEMORY, must_fit
 from lm_validity.cells.trials.data import (
@@ -21,15 +21,12 @@ from lm_validity.cells.trials.data import (
     Task,
     draw_hash,
     draw_trial,
-    prefetch_task,
     read_task,
     without_duplicates,
 )
 from lm_validity.cells.trials.methods import HeadTrials, ZeroShotTrials
 from lm_validity.cells.trials.training import Arm, ResidentModel, TrialCounters
 from lm_validity.cells.worker import resolve_device
-from lm_validity.config.load import Run
-from lm_validity.config.sheets import Model
 from lm_validity.errors import CellError
 from lm_validity.files import replace_file
 from lm_validity.run.cell import Job, derive_seed, recipe_hash
@@ -39,36 +36,9 @@ from lm_validity.run.workspace import Workspace
 from lm_validity.tables.schema import PROBABILITIES, TRIALS, write_table
 
 # ----------------------------------------------------------------------------------------------------------------------
-# The bias study's jobs: what the login node records of language models and tasks, and batches of trials into the
-# store.
+# The bias study's jobs: batches of trials into the store.
 
 log = logging.getLogger(__name__)
-
-
-def prefetch_language_model(run: Run, language_model: str) -> dict[str, Any]:
-    """Fetch a language model at a pinned revision, or take a local folder; the record of `prefetch.prefetch_model`."""
-    row = run.language_models[language_model]
-    model = Model(model=language_model, path=row.path, revision=row.revision, dtype=row.dtype)
-    return prefetch_model(model, causal=row.architecture == "causal")
-
-
-def prefetch_trial_task(run: Run, task: str) -> dict[str, Any]:
-    """Read a task's texts and labels, check them against the sheet and the experiments' sizes; the record of it."""
-    experiments = run.bias.experiments.values()
-    wanted = [one for one in experiments if task in (one.tasks or run.tasks)]
-    sizes = sorted({(m, n) for one in wanted for m in one.m for n in one.n})
-    unique = run.bias.drop_duplicate_texts
-    output = run.results / "prefetch" / "tasks" / f"{task}.parquet"
-    record = prefetch_task(run.tasks[task], output, sizes, unique=unique)
-    if record["duplicate_rows"]:
-        log.warning(
-            "task %r: %d of %d rows have a text that occurs more than once; %s.",
-            task,
-            record["duplicate_rows"],
-            record["rows"],
-            f"{record['unique_texts']} are drawn from" if unique else "a test text can also be in extra or train",
-        )
-    return record
 
 
 def trial_device(wanted: str, size_class: str, gpus: int) -> str:

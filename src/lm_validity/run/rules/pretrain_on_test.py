@@ -8,10 +8,10 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 from pydantic import Field
 
-from lm_validity.config.bias_sheets import LanguageModel
 from lm_validity.config.load import Run
 from lm_validity.config.rows import Positive
 from lm_validity.config.sections import Adapter, HeadTraining, Prompting, TextTraining
+from lm_validity.config.sheets import LanguageModel
 from lm_validity.run.cell import Job, make_groups, scale_settings
 from lm_validity.run.participants import Participants, end_of_round
 from lm_validity.run.records import Records

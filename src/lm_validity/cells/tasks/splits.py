@@ -512,7 +512,18 @@ def prefetch_benchmark(row: Benchmark) -> dict[str, Any]:
             f"{where}: output_type {row.output_type!r} in the sheet, {record.output_type!r} in the task.",
             "correct the benchmarks sheet.",
         )
-    _check_direction(where, row, stated=directions[row.metric])
+    stated = directions[row.metric]
+    if stated is None:  # neither the task nor lm-eval says anything: the sheet decides
+        log.info(
+            "%s: the task does not say whether a higher %s is better; higher_is_better of the benchmarks sheet is "
+            "taken, %d (1 where it is empty)",
+            *(where, row.metric, row.higher_is_better),
+        )
+    elif row.higher_is_better != stated:
+        raise InputError(
+            f"{where}: higher_is_better is {int(row.higher_is_better)} in the sheet, and the task says otherwise.",
+            "correct the benchmarks sheet.",
+        )
     task = load_task(record, row.num_fewshot, mutual_information=row.mutual_information)
     documents = {kind: found for kind in ("train", "validation", "test") if (found := rows(task, kind)) is not None}
     return {
@@ -524,18 +535,3 @@ def prefetch_benchmark(row: Benchmark) -> dict[str, Any]:
         "fewshot": fewshot_digest(task),
         "document_order": document_order({"record": record.to_json()}),
     }
-
-
-def _check_direction(where: str, row: Benchmark, *, stated: bool | None) -> None:
-    """`stated`: what the task or lm-eval says of the metric. Where neither says anything, the sheet decides."""
-    if stated is None:
-        log.info(
-            "%s: the task does not say whether a higher %s is better; higher_is_better of the benchmarks sheet is "
-            "taken, %d (1 where it is empty)",
-            *(where, row.metric, row.higher_is_better),
-        )
-    elif row.higher_is_better != stated:
-        raise InputError(
-            f"{where}: higher_is_better is {int(row.higher_is_better)} in the sheet, and the task says otherwise.",
-            "correct the benchmarks sheet.",
-        )

@@ -477,11 +477,11 @@ def started(lm: LanguageModel, examples: Sequence[Example], members: Sequence[Me
     longest = max(len(example.token_ids) for example in examples)
     hint = f"{MORE_MEMORY}, set gradient_checkpointing for it, or lower finetuning.max_length."
     settings, position = members[0].settings, BatchPosition(seed % 2**63)
-    names = [DEFAULT_ADAPTER, *(f"rate{number}" for number in range(1, len(members)))]
+    others = [f"rate{number}" for number in range(1, len(members))]
     with must_fit(lm.model_id, f"one text of up to {longest} tokens to train on", hint):
-        model = add_adapter(lm, settings, settings.target_modules, position, also=names[1:])
+        model = add_adapter(lm, settings, settings.target_modules, position, also=others)
         try:
-            yield Run(lm, model, position, examples, members, names, seed)
+            yield Run(lm, model, position, examples, members, seed)
         finally:
             model.unload()
 
@@ -496,13 +496,12 @@ class Run:
         position: BatchPosition,
         examples: Sequence[Example],
         members: Sequence[Member],
-        names: Sequence[str],
         seed: int,
     ):
         self.lm, self.model, self.position, self.members = lm, model, position, members
         self.trainings = [
             Training(lm, model, examples, member.settings, position, name)
-            for member, name in zip(members, names, strict=True)
+            for member, name in zip(members, model.peft_config, strict=True)
         ]
         self.states = [
             SavedState(member.work / "training.safetensors", fingerprint(lm, examples, member.settings, seed))

@@ -437,7 +437,8 @@ def add_adapter(
     generator = torch.Generator().manual_seed(position.seed)
     blocks: dict[str, Block] = {}
     for number, (path, module) in enumerate(adapted_layers(model).items()):
-        block = blocks.setdefault(_block_of(path), Block())
+        numbered = re.match(r".*\.\d+(?=\.)", path)  # layers of one block share all up to the last number
+        block = blocks.setdefault(numbered[0] if numbered else path, Block())
         dropout = BatchDropout(shape.dropout, position, number, block)
         start = torch.empty(module.lora_A[DEFAULT_ADAPTER].weight.shape)
         torch.nn.init.kaiming_uniform_(start, a=math.sqrt(5), generator=generator)  # PEFT's own, from our generator
@@ -457,12 +458,6 @@ def add_adapter(
 def adapted_layers(model: PeftModel) -> dict[str, torch.nn.Module]:
     """Path -> layer that carries adapters, in the model's order."""
     return {name: module for name, module in model.named_modules() if DEFAULT_ADAPTER in getattr(module, "lora_A", {})}
-
-
-def _block_of(path: str) -> str:
-    """The part of a layer's path that layers of one block share: all up to the last number in it."""
-    numbered = re.match(r".*\.\d+(?=\.)", path)
-    return numbered[0] if numbered else path
 
 
 def adapter_parameters(model: PeftModel, adapter: str) -> dict[str, torch.nn.Parameter]:

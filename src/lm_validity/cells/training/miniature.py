@@ -9,6 +9,7 @@ versions the same settings, world and row give the same bytes.
 """
 
 import hashlib
+import math
 import os
 import shutil
 import tempfile
@@ -91,9 +92,17 @@ def pretrain_model(
     """
     output, world = Path(output), Path(world)
     output.parent.mkdir(parents=True, exist_ok=True)
+    facts = read_world(world)
+    if facts != make_world(settings):
+        raise InputError(
+            f"{world}: not the world of these settings (seed {settings.seed}, formats {settings.formats!r}).",
+            "write it again with `lm-validity miniature world`.",
+        )
     made = Path(tempfile.mkdtemp(prefix=f".{output.name}.", dir=output.parent))
     try:
-        tokenizer = world / _tokenizer_of(row)
+        chat = row.tuned_from is not None or row.family in CHAT_FAMILIES
+        causal = "tokenizer_chat" if chat else "tokenizer"
+        tokenizer = world / ("tokenizer_masked" if row.architecture == "bert" else causal)
 
         def keep(model: PreTrainedModel, folder: Path) -> None:
             model.save_pretrained(folder)
@@ -101,7 +110,7 @@ def pretrain_model(
 
         transformers_logging.disable_progress_bar()  # one bar per checkpoint written
         with _one_thread(), torch.random.fork_rng(devices=[]):
-            points = _train(settings, _world_of(settings, world), row, start, made, keep, progress)
+            points = _train(settings, facts, row, start, made, keep, progress)
         write_json(made / "training.json", {"model": row.model, "points": [asdict(one) for one in points]})
         _move_into(made, output)
     finally:
@@ -154,28 +163,10 @@ def _parent(row: MiniatureModel, folder: Path) -> PreTrainedModel:
     return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, local_files_only=True)
 
 
-def _tokenizer_of(row: MiniatureModel) -> str:
-    if row.architecture == "bert":
-        return "tokenizer_masked"
-    chat = row.tuned_from is not None or row.family in CHAT_FAMILIES
-    return "tokenizer_chat" if chat else "tokenizer"
-
-
 def learning_rate(row: MiniatureModel, step: int) -> float:
     """Rate of a 1-based step: linear warm-up, then linear decay to a tenth of the peak."""
     warmup = min(1.0, step / WARMUP_STEPS)
     return row.learning_rate * warmup * (FINAL_LEARNING_RATE + (1 - FINAL_LEARNING_RATE) * (1 - step / row.steps))
-
-
-def _world_of(settings: MiniatureSettings, folder: Path) -> World:
-    """The world in `folder`, which must be the one that `settings` describe."""
-    world = read_world(folder)
-    if world != make_world(settings):
-        raise InputError(
-            f"{folder}: not the world of these settings (seed {settings.seed}, formats {settings.formats!r}).",
-            "write it again with `lm-validity miniature world`.",
-        )
-    return world
 
 
 def _train(
@@ -214,7 +205,13 @@ def _train(
         if progress and step in reports:
             progress(step, row.steps, losses[-1])
         if step in marks:
-            points.append(TrainingPoint(step, tokens, documents, _finite_mean(losses, row.model, step)))
+            mean = sum(losses) / len(losses)
+            if not math.isfinite(mean):
+                raise CellError(
+                    f"pretraining of {row.model}: the loss is not finite before step {step}.",
+                    "lower its learning_rate in the pool sheet.",
+                )
+            points.append(TrainingPoint(step, tokens, documents, mean))
             losses.clear()
             keep(model, folder if step == row.steps else folder / f"checkpoint-{step}")
         if step == row.steps:
@@ -241,16 +238,6 @@ def _update(model: PreTrainedModel, optimizer: torch.optim.Optimizer, loss: torc
     optimizer.step()
     optimizer.zero_grad(set_to_none=True)
     return loss.item()
-
-
-def _finite_mean(losses: list[float], model: str, step: int) -> float:
-    mean = sum(losses) / len(losses)
-    if mean != mean or mean in (float("inf"), float("-inf")):
-        raise CellError(
-            f"pretraining of {model}: the loss is not finite before step {step}.",
-            "lower its learning_rate in the pool sheet.",
-        )
-    return mean
 
 
 def _torch_seed(seed: int, model: str) -> int:

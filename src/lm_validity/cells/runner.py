@@ -290,7 +290,26 @@ class ReplayWorker:
         started, cell = time.time(), place.cell
         served = self._served(cell)
         scores = "scores" in benchmark_rule_of(cell).tables
-        result = self._evaluation(cell, served) if scores else _training(served)
+        result: dict[str, Any]
+        if scores:
+            metric = self.run.benchmarks[cell.benchmark].metric
+            result = {
+                "metrics": {metric: {"value": served.value, "stderr": served.stderr}},
+                "n_items": served.n_items,
+                "prompt_sha256": None,
+                "task_version": None,
+                "source": f"{served.source}:test" if cell.split == "validation" else served.source,
+            }
+        else:  # what a fine-tune of the real kind records, as far as a selection reads it
+            result = {
+                "epochs": [],
+                "best_epoch": 1,
+                "best_value": served.value,
+                "diverged": False,
+                "reason": None,
+                "adapter_sha256": None,
+                "source": f"{served.source}:test",
+            }
         path, digest = self.workspace.served
         sidecar = {
             "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(started)),
@@ -318,29 +337,6 @@ class ReplayWorker:
             f"{path}: no {protocol} score of {row.path} ({cell.checkpoint or 'final'}) on {cell.benchmark}.",
             "leave the model or the benchmark out of the sheets, or complete the file.",
         )
-
-    def _evaluation(self, cell: BenchmarkCell, served: Served) -> dict[str, Any]:
-        metric = self.run.benchmarks[cell.benchmark].metric
-        return {
-            "metrics": {metric: {"value": served.value, "stderr": served.stderr}},
-            "n_items": served.n_items,
-            "prompt_sha256": None,
-            "task_version": None,
-            "source": f"{served.source}:test" if cell.split == "validation" else served.source,
-        }
-
-
-def _training(served: Served) -> dict[str, Any]:
-    """What a fine-tune of the real kind records, as far as a selection reads it."""
-    return {
-        "epochs": [],
-        "best_epoch": 1,
-        "best_value": served.value,
-        "diverged": False,
-        "reason": None,
-        "adapter_sha256": None,
-        "source": f"{served.source}:test",
-    }
 
 
 @cache

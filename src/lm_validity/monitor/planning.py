@@ -166,7 +166,8 @@ def cheap_and_block(
     least = min(2, len(order))
     number = max(least, round(CHEAP_SHARE * len(order)))
     if budget is not None:
-        number = _affordable(costs, block, order, budget)
+        fitting = (n for n in range(len(order), -1, -1) if _hours_of(costs, block, order, n) <= budget)
+        number = next(fitting, -1)  # of benchmarks that all models can be fine-tuned on within the budget
         if number < least:
             needed = _hours_of(costs, block, order, least)
             raise InputError(
@@ -213,12 +214,6 @@ def draw_block(models: Sequence[str], rng: random.Random) -> dict[str, float]:
     edges = [one * len(models) // number for one in range(number + 1)]
     groups = [models[low:high] for low, high in itertools.pairwise(edges)]
     return {rng.choice(group): 1 / len(group) for group in groups}
-
-
-def _affordable(costs: Mapping[Pair, Cost], block: Iterable[str], order: Sequence[str], budget: float) -> int:
-    """How many benchmarks, cheapest first, all models can be fine-tuned on within a budget of hours."""
-    fitting = (n for n in range(len(order), -1, -1) if _hours_of(costs, block, order, n) <= budget)
-    return next(fitting, -1)
 
 
 def _hours_of(costs: Mapping[Pair, Cost], block: Iterable[str], order: Sequence[str], number: int) -> float:

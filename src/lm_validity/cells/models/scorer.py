@@ -817,7 +817,13 @@ class SharedContextLM(HFLM):
 
         Kept for the process, unless the numbers are not finite: an adapter that diverged says nothing about the model.
         """
-        requests = self._probe_requests()
+        random = np.random.default_rng(_PROBE_SEED)
+        vocabulary = min(self.model.config.get_text_config().vocab_size, len(self.tokenizer))
+        requests: list[Request] = []
+        for length in _PROBE_CONTEXTS:
+            context = random.integers(vocabulary, size=length).tolist()
+            for choice in range(_PROBE_CHOICES):
+                requests.append((None, context, random.integers(vocabulary, size=1 + choice).tolist()))
         before, self.counters = self.counters, Counters()
         try:
             with largest_logit(self.model) as largest:
@@ -839,16 +845,6 @@ class SharedContextLM(HFLM):
         if np.isfinite(expected).all():
             self._allowed, self._splits = found - {_IN_PARTS}, _IN_PARTS in found
         return found - {_IN_PARTS}
-
-    def _probe_requests(self) -> list[Request]:
-        random = np.random.default_rng(_PROBE_SEED)
-        vocabulary = min(self.model.config.get_text_config().vocab_size, len(self.tokenizer))
-        requests: list[Request] = []
-        for length in _PROBE_CONTEXTS:
-            context = random.integers(vocabulary, size=length).tolist()
-            for choice in range(_PROBE_CHOICES):
-                requests.append((None, context, random.integers(vocabulary, size=1 + choice).tolist()))
-        return requests
 
     def _tolerance(self, largest: float) -> float:
         """Largest difference a token. At 16 bits at least a step between neighbouring numbers of the logits' size:

@@ -19,7 +19,7 @@ import torch
 import torch.nn.functional as F
 
 from lm_validity.cells.models.language_model import load_language_model
-from lm_validity.cells.tasks.evaluation import evaluate
+from lm_validity.cells.tasks.evaluation import evaluate, training_examples
 from lm_validity.cells.tasks.splits import documents, make_splits
 from lm_validity.cells.tasks.tasks import find_task, load_task
 from lm_validity.cells.training.lora import (
@@ -29,7 +29,6 @@ from lm_validity.cells.training.lora import (
     save_adapter,
     use_adapter,
 )
-from lm_validity.cells.training.text import training_examples
 from lm_validity.config.sections import OneFinetune
 from lm_validity.run.cell import derive_seed
 

@@ -39,7 +39,7 @@ from lm_validity.cells.trials.data import Draw, Task, draw_trial, prefetch_task,
 from lm_validity.cells.trials.training import start_fresh
 from lm_validity.cells.trials.worker import FIXED_SEED, ResidentWorker, read_probabilities
 from lm_validity.config.sheets import Task as TaskRow
-from lm_validity.run.trial_plan import ARMS, Classification, Pretraining, TaskData, TrialPlan
+from lm_validity.run.rules.pretrain_on_test import ARMS, Classification, Pretraining, TaskData, TrialPlan
 
 TARGET = 3.0
 WIDTH, LAYERS, VOCABULARY = 32, 5, 1000

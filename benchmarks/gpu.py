@@ -25,9 +25,9 @@ from run import page_table
 
 from lm_validity.cells.models.language_model import LanguageModel
 from lm_validity.cells.models.provenance import errors_only
-from lm_validity.cells.training.loop import Member, train_side_by_side
-from lm_validity.cells.training.text import Example
-from lm_validity.cells.training.worker import FinetuneSettings, finetune
+from lm_validity.cells.tasks.evaluation import Example
+from lm_validity.cells.training.loop import FinetuneSettings, Member, train_side_by_side
+from lm_validity.cells.training.worker import finetune
 from lm_validity.files import read_json
 
 # (width, inner width, layers, heads, key-value heads, vocabulary): Qwen2.5's 0.5B and 7B

@@ -11,11 +11,11 @@ from peft import PeftModel
 from tests.real.conftest import DOCUMENTS, MODELS, model_folder
 
 from lm_validity.cells.models.language_model import OwnAdapter
-from lm_validity.cells.tasks.evaluation import metric_value, prepare_requests
+from lm_validity.cells.tasks.evaluation import metric_value, prepare_requests, training_examples
 from lm_validity.cells.tasks.tasks import fetch_documents, find_task, load_task
+from lm_validity.cells.training.loop import FinetuneSettings
 from lm_validity.cells.training.lora import use_adapter
-from lm_validity.cells.training.text import training_examples
-from lm_validity.cells.training.worker import FinetuneSettings, finetune
+from lm_validity.cells.training.worker import finetune
 
 pytestmark = pytest.mark.real
 SMOLLM, GEMMA = MODELS

@@ -4,7 +4,6 @@ A small model with random weights goes through the project's own code (load, sco
 on the device. The same checks run with the CPU in the device's place, so that all but CUDA itself is tested.
 """
 
-import functools
 import gc
 import importlib.util
 import subprocess
@@ -19,7 +18,6 @@ from typing import Any, Literal
 import numpy as np
 import torch
 import transformers
-from tokenizers import Tokenizer, models, pre_tokenizers
 
 from lm_validity.cells.models.language_model import LanguageModel, load_language_model
 from lm_validity.cells.models.provenance import versions
@@ -27,11 +25,12 @@ from lm_validity.cells.models.scorer import HALF_TOLERANCE, TOLERANCE
 from lm_validity.cells.rehearsal import rehearse
 from lm_validity.cells.rehearsal.device import KIND, Ledger, pretended_gpus
 from lm_validity.cells.rehearsal.rehearse import pretend_model
-from lm_validity.cells.runner import describe_missing_gpu
-from lm_validity.cells.training.loop import Epoch, Member, train_side_by_side
-from lm_validity.cells.training.text import Example
-from lm_validity.cells.training.worker import FinetuneResult, FinetuneSettings, finetune
+from lm_validity.cells.scoring import VllmAnswers
+from lm_validity.cells.tasks.evaluation import Example
+from lm_validity.cells.training.loop import Epoch, FinetuneSettings, Member, train_side_by_side
+from lm_validity.cells.training.worker import FinetuneResult, finetune
 from lm_validity.cells.trials.training import four_bits
+from lm_validity.cells.worker import describe_missing_gpu
 from lm_validity.errors import InputError, first_line
 
 Outcome = Literal["passed", "noted", "skipped", "failed"]
@@ -69,7 +68,7 @@ def check_gpu(device: str) -> list[Finding]:
             ("vLLM", _vllm),
         )
         for title, check in checks:
-            found += _tried(title, functools.partial(check, place, device))
+            found += _tried(title, partial(check, place, device))
     return found
 
 
@@ -155,11 +154,7 @@ def _products(device: str) -> Iterator[Finding]:
 
 def write_model(folder: Path) -> None:
     """A Llama of half a million random weights with a tokenizer of one word per token, in hub format."""
-    words = {"<end>": 0} | {f"w{number}": number for number in range(1, VOCABULARY)}
-    tokenizer = Tokenizer(models.WordLevel(words, unk_token="<end>"))
-    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    special = {"bos_token": "<end>", "eos_token": "<end>", "pad_token": "<end>", "unk_token": "<end>"}
-    transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, **special).save_pretrained(folder)
+    rehearse.word_tokenizer(VOCABULARY).save_pretrained(folder)
     config = transformers.LlamaConfig(
         hidden_size=128,
         intermediate_size=256,
@@ -255,24 +250,18 @@ def _training(folder: Path, device: str) -> Iterator[Finding]:
         yield _judge("training in bfloat16", detail, good=plain[-1] < plain[0] and difference <= HALF_LOSS)
 
 
-def _note_loss(losses: list[float], epoch: Epoch) -> None:
-    losses.append(epoch.train_loss)
-
-
 def _side_by_side(lm: LanguageModel, work: Path) -> tuple[list[float], list[float]]:
     """Losses of the epochs of two rates, trained together and one after the other."""
-    together: dict[float, list[float]] = {1e-3: [], 3e-3: []}
+    together: dict[float, list[Epoch]] = {1e-3: [], 3e-3: []}
     members = [
         Member(
-            FinetuneSettings(learning_rate=rate, epochs=2, effective_batch=8),
-            work / f"together-{rate}",
-            partial(_note_loss, losses),
+            FinetuneSettings(learning_rate=rate, epochs=2, effective_batch=8), work / f"together-{rate}", epochs.append
         )
-        for rate, losses in together.items()
+        for rate, epochs in together.items()
     ]
     train_side_by_side(lm, _examples(), lambda: 0.0, members, seed=SEED, higher_is_better=True)
     alone = [epoch.train_loss for rate in together for epoch in _train(lm, work / f"alone-{rate}", rate).epochs]
-    return [loss for losses in together.values() for loss in losses], alone
+    return [epoch.train_loss for epochs in together.values() for epoch in epochs], alone
 
 
 def _questions() -> list[SimpleNamespace]:
@@ -365,8 +354,6 @@ def _vllm(folder: Path, device: str) -> Iterator[Finding]:
     elif device == "cpu":
         yield Finding("vLLM", "skipped", "it needs a GPU")
     else:
-        from lm_validity.cells.models.vllm_answers import VllmAnswers
-
         lm = _load(folder, device)
         expected = lm.generate_until(_questions())
         writer = VllmAnswers(lm, folder, folder, dtype="float32", gpus=1)

@@ -1,116 +1,29 @@
-"""Workers of the scoring rules, selection on validation, and judges."""
+"""Workers of the scoring rules, vLLM where it writes the answers, and judges."""
 
 import gc
 import hashlib
+import importlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from lm_validity.cells.models.prefetch import DTYPES
-from lm_validity.cells.runner import Files, Worker
-from lm_validity.errors import CellError, InputError
+import pandas as pd
+import pyarrow
+import torch
+from lm_eval.api.instance import Instance
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from lm_validity.cells.models.language_model import LanguageModel
+from lm_validity.cells.models.prefetch import DTYPES, model_and_tokenizer_folder
+from lm_validity.cells.tasks.evaluation import PreparedRequests, prepare_requests, score_prepared
+from lm_validity.cells.training.lora import use_adapter
+from lm_validity.cells.worker import Files, Worker
+from lm_validity.errors import CellError, InputError, first_line
 from lm_validity.run.cell import BenchmarkCell, Job, Prompt, given
 from lm_validity.run.rules import scoring_rule_of
-from lm_validity.run.rules.select_adapter import SELECT_ADAPTER
-from lm_validity.run.rules.select_prompt import SELECT_PROMPT
 from lm_validity.run.store import Place
 from lm_validity.run.workspace import Workspace
-
-if TYPE_CHECKING:
-    import pandas as pd
-    import torch
-
-    from lm_validity.cells.models.language_model import LanguageModel
-    from lm_validity.cells.models.vllm_answers import VllmAnswers
-    from lm_validity.cells.tasks.evaluation import PreparedRequests
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# Choosing on validation: the prompt of the direct regime, and the adapter of train-before-test.
-#
-# Reads validation results only. An adapter is chosen over the untouched model only where it is strictly better.
-
-PROMPT_ORDER = ("plain", "chat")  # ties go to the earlier one
-
-
-def select_prompt(workspace: Workspace, cell: BenchmarkCell) -> dict[str, Any]:
-    """The direct regime's prompt: the best on validation, ties to plain."""
-    benchmark = workspace.run.benchmarks[cell.benchmark]
-    values = direct_validation(workspace, cell)
-    better = 1 if benchmark.higher_is_better else -1
-    best = max(values, key=lambda prompt: (better * values[prompt], -PROMPT_ORDER.index(prompt)))
-    return {
-        "prompt": best,
-        "metric": benchmark.metric,
-        "validation_value": values[best],
-        "validation_values": values,
-    }
-
-
-def direct_validation(workspace: Workspace, cell: BenchmarkCell) -> dict[str, float]:
-    """The untouched model's validation value of the benchmark's metric, by prompt."""
-    metric = workspace.run.benchmarks[cell.benchmark].metric
-    values: dict[str, float] = {}
-    for direct in SELECT_PROMPT.stands_on(workspace.grid, cell):
-        values[given(direct.prompt)] = workspace.finished(direct)["result"]["metrics"][metric]["value"]
-    return values
-
-
-def select_adapter(workspace: Workspace, cell: BenchmarkCell) -> dict[str, Any]:
-    """The best (learning rate, prompt, epoch) on validation for (model, benchmark, seed).
-
-    Ties go to the earlier epoch, then the smaller rate, then plain. A fine-tune that diverged is recorded and left
-    out; where all diverged the cell fails. The untouched model stays unless an adapter is strictly better than the
-    best direct prompt: then `learning_rate`, `epoch` and `folder` are None and the test score is the direct cell's.
-    """
-    benchmark = workspace.run.benchmarks[cell.benchmark]
-    better = 1 if benchmark.higher_is_better else -1
-    direct = select_prompt(workspace, cell)
-    rows, candidates = [], []
-    for candidate in SELECT_ADAPTER.candidates(workspace.grid, cell):
-        trained = workspace.finished(candidate)
-        result = trained["result"]
-        rows.append(
-            {
-                "prompt": candidate.prompt,
-                "learning_rate": candidate.learning_rate,
-                "epoch": result["best_epoch"],
-                "validation_value": result["best_value"],
-                "diverged": result["diverged"],
-                "adapted_share": result.get("adapted_share"),  # cells of earlier versions and replays have none
-            }
-        )
-        if not result["diverged"]:
-            order = (
-                better * result["best_value"],
-                -result["best_epoch"],
-                -float(given(candidate.learning_rate)),
-                -PROMPT_ORDER.index(given(candidate.prompt)),
-            )
-            candidates.append((order, trained["folder"], rows[-1]))
-    if not candidates:
-        raise CellError(
-            f"every fine-tune of {cell.model} on {cell.benchmark} (seed {cell.seed}) diverged",
-            "try smaller finetuning.learning_rates, or check the training data.",
-        )
-    _, folder, best = max(candidates, key=lambda candidate: candidate[0])
-    choice = {
-        "metric": benchmark.metric,
-        "direct_prompt": direct["prompt"],
-        "direct_validation_value": direct["validation_value"],
-        "candidates": rows,
-    }
-    if better * best["validation_value"] > better * direct["validation_value"]:
-        keys = ("prompt", "learning_rate", "epoch", "validation_value")
-        return choice | {key: best[key] for key in keys} | {"folder": folder}
-    return choice | {
-        "prompt": direct["prompt"],
-        "learning_rate": None,
-        "epoch": None,
-        "validation_value": direct["validation_value"],
-        "folder": None,
-    }
-
+from lm_validity.tables.schema import ITEMS, write_table
 
 # ----------------------------------------------------------------------------------------------------------------------
 # Scores of one model on documents: untouched, or with the adapters that were selected.
@@ -131,11 +44,9 @@ class Scorer(Worker):
             gc.collect()
 
     def _score(
-        self, lm: "LanguageModel", cell: BenchmarkCell, prompt: Prompt, adapter: Path | None = None
+        self, lm: LanguageModel, cell: BenchmarkCell, prompt: Prompt, adapter: Path | None = None
     ) -> tuple[dict[str, Any], Files]:
         """Score the documents of a cell with the model as it is, which has `adapter` in it where there is one."""
-        from lm_validity.cells.tasks.evaluation import PreparedRequests, prepare_requests, score_prepared
-
         rule = scoring_rule_of(cell)
         benchmark, split = cell.benchmark, rule.scored_split(cell)
 
@@ -145,7 +56,7 @@ class Scorer(Worker):
                 self._task(benchmark),
                 self._documents(benchmark, split),
                 prompt=prompt,
-                system_instruction=self._system_instruction,
+                system_instruction=self.run.configuration.evaluation.system_instruction,
             )
 
         prepared = self._kept.requests(lm, (benchmark, split, prompt), prepare)
@@ -168,13 +79,8 @@ class Scorer(Worker):
             result["document_bos"] = lm.window_prefix
         return result, lambda folder: _write_items(found.items, folder)
 
-    def _writer(self, lm: "LanguageModel", cell: BenchmarkCell, adapter: Path | None) -> "VllmAnswers":
+    def _writer(self, lm: LanguageModel, cell: BenchmarkCell, adapter: Path | None) -> "VllmAnswers":
         """vLLM's engine for the loaded checkpoint, made once; it writes with `adapter` or without any."""
-        import torch
-
-        from lm_validity.cells.models.prefetch import model_and_tokenizer_folder
-        from lm_validity.cells.models.vllm_answers import VllmAnswers
-
         if self._engine is None:
             point = self.workspace.model_record(self.model.model)["checkpoints"][cell.checkpoint or "final"]
             places = model_and_tokenizer_folder(point["path"], revision=point["revision"], subfolder=point["subfolder"])
@@ -201,8 +107,6 @@ class AdapterScorer(Scorer):
     """Scores of selected adapters (rule `evaluate_adapter`)."""
 
     def _compute(self, place: Place[BenchmarkCell]) -> tuple[dict[str, Any], Files]:
-        from lm_validity.cells.training.lora import use_adapter
-
         selection = self.workspace.selection(place.cell)
         damage = self.store.damage(selection["folder"])
         if damage:
@@ -230,8 +134,8 @@ class KeptRequests:
         self._encodings: dict[tuple[str, str], tuple[list[int], list[int]]] = {}
 
     def requests(
-        self, lm: "LanguageModel", key: tuple[str, str, str], prepare: "Callable[[], PreparedRequests]"
-    ) -> "PreparedRequests":
+        self, lm: LanguageModel, key: tuple[str, str, str], prepare: Callable[[], PreparedRequests]
+    ) -> PreparedRequests:
         """The prepared requests of (benchmark, split, prompt), built by `prepare` where they are not kept."""
         tokenizer = lm.tokenizer_key()
         kept = sum(len(group) for prepared in self._prepared.values() for group in prepared.requests)
@@ -243,14 +147,110 @@ class KeptRequests:
         return self._prepared[key]
 
 
-def _write_items(items: "pd.DataFrame", folder: Path) -> None:
+def _write_items(items: pd.DataFrame, folder: Path) -> None:
     """items.parquet of a cell: the columns of ITEMS that belong to a document."""
-    import pyarrow
-
-    from lm_validity.tables.schema import ITEMS, write_table
-
     own = ITEMS.names[ITEMS.names.index("doc_id") :]
     write_table(items, pyarrow.schema([ITEMS.field(name) for name in own]), folder / "items.parquet")
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Answers of generation tasks written by vLLM, through lm-eval's own model class for it: a GPU and the extra `vllm`.
+#
+# What is asked is made by `LanguageModel` as for every other cell; vLLM gets the same prompts, and the tokens it makes
+# of them are compared before anything is generated. Its kernels are others, so answers can differ: that vLLM wrote them
+# is part of a cell's recipe.
+
+MODULE = "lm_eval.models.vllm_causallms"
+RANKS = (8, 16, 32, 64, 128, 256, 320, 512)  # what vLLM makes room for
+FREE_SHARE = 0.9  # of the GPU memory that the model in transformers leaves free
+
+
+class VllmAnswers:
+    """vLLM's engine for one checkpoint, and the adapter it writes with.
+
+    folder, tokenizer_folder: local folders. gpus: GPUs that the model is spread over. rank: of the adapters; None for
+    none. Raises CellError where vLLM is not installed or cannot load the model.
+    """
+
+    def __init__(
+        self, lm: LanguageModel, folder: Path, tokenizer_folder: Path, *, dtype: str, gpus: int, rank: int | None = None
+    ):
+        self.lm = lm
+        options = {}
+        if rank is not None:
+            options = {"enable_lora": True, "max_lora_rank": next((room for room in RANKS if room >= rank), None)}
+            if options["max_lora_rank"] is None:
+                raise CellError(
+                    f"finetuning.rank {rank} is more than vLLM takes ({RANKS[-1]}).",
+                    "set generation_backend to transformers.",
+                )
+        try:
+            engine_class = importlib.import_module(MODULE).VLLM
+        except ImportError as error:
+            raise CellError(
+                f"evaluation.generation_backend is vllm, which cannot be imported ({error}).",
+                "pip install 'lm-validity[cells,vllm]', or set it to transformers.",
+            ) from error
+        try:
+            self.engine = engine_class(
+                pretrained=str(folder),
+                tokenizer=str(tokenizer_folder),
+                dtype=dtype,
+                tensor_parallel_size=gpus,
+                max_length=lm.max_length,
+                max_gen_toks=lm.max_gen_toks,
+                batch_size="auto",
+                add_bos_token=lm.add_bos_token,
+                gpu_memory_utilization=FREE_SHARE * _free_share(gpus),
+                **options,
+            )
+        # vLLM says with any of these, assertions too, that it does not support a model. A RuntimeError (out of memory,
+        # an engine that died) is the job's: it ends, and is tried again
+        except (ValueError, NotImplementedError, AssertionError) as error:
+            raise CellError(
+                f"{lm.model_id}: vLLM cannot load it ({first_line(error)}).", "set generation_backend to transformers."
+            ) from error
+        self._adapters: dict[Path, object] = {}
+
+    def use_adapter(self, folder: Path | None) -> None:
+        """Write with the adapter of `folder` from now on, or with none."""
+        if folder is not None and folder not in self._adapters:
+            request = importlib.import_module("vllm.lora.request").LoRARequest
+            self._adapters[folder] = request(folder.parent.name, len(self._adapters) + 1, str(folder.resolve()))
+        self.engine.lora_request = None if folder is None else self._adapters[folder]
+
+    def __call__(self, requests: list[Instance]) -> list[str]:
+        """One answer a request, cut at its stop strings by lm-eval. Raises CellError where vLLM's tokens of a prompt
+        are not those that transformers would see."""
+        prompts = [request.args[0] for request in requests]
+        ours = [list(self.lm.tok_encode(prompt)) for prompt in prompts]
+        for prompt, tokens, theirs in zip(prompts, ours, self.engine.tok_encode(prompts), strict=True):
+            if tokens != list(theirs):
+                raise CellError(
+                    f"{self.lm.model_id}: vLLM's tokens of a prompt differ from transformers': {prompt[:60]!r}.",
+                    "set generation_backend to transformers for this model.",
+                )
+        try:
+            answers = self.engine.generate_until(requests, disable_tqdm=True)
+        except ValueError as error:
+            raise CellError(
+                f"{self.lm.model_id}: vLLM cannot write its answers ({first_line(error)}).",
+                "set generation_backend to transformers.",
+            ) from error
+        counters = self.lm.counters
+        made = sum(len(self.lm.tok_encode(answer, add_special_tokens=False)) for answer in answers)
+        counters.generated_tokens += made
+        counters.forward_tokens += sum(map(len, ours)) + made
+        return answers
+
+
+def _free_share(gpus: int) -> float:
+    """Share of a GPU's memory that is free: vLLM is told a share of the whole."""
+    shares = []
+    for gpu in range(gpus):
+        free, total = torch.cuda.mem_get_info(gpu)
+        shares.append(free / total)
+    return min(shares)
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -273,9 +273,6 @@ class LocalJudge:
         temperature: float = 0.7,
         max_new_tokens: int = 8,
     ):
-        import torch
-        from transformers import AutoModelForCausalLM, AutoTokenizer
-
         if dtype not in DTYPES:
             raise InputError(f"dtype {dtype!r} is not known.", f"one of {', '.join(DTYPES)}.")
         try:
@@ -292,15 +289,14 @@ class LocalJudge:
         self.temperature = temperature
         self.max_new_tokens = max_new_tokens
 
+    @torch.inference_mode()
     def __call__(self, prompt: str, repetition: int) -> str:
         """The model's reply, without the prompt."""
-        import torch
-
         tokens = self._encode(prompt).to(self.model.device)
         sampling = {"do_sample": False} if repetition == 0 else {"do_sample": True, "temperature": self.temperature}
         seed = int.from_bytes(hashlib.sha256(f"{repetition}\0{prompt}".encode()).digest()[:7], "big")
         devices = [self.model.device] if self.model.device.type == "cuda" else []
-        with torch.inference_mode(), torch.random.fork_rng(devices=devices):
+        with torch.random.fork_rng(devices=devices):
             torch.manual_seed(seed)
             output = self.model.generate(
                 tokens,
@@ -311,7 +307,7 @@ class LocalJudge:
             )
         return self.tokenizer.decode(output[0, tokens.shape[1] :], skip_special_tokens=True)
 
-    def _encode(self, prompt: str) -> "torch.Tensor":
+    def _encode(self, prompt: str) -> torch.Tensor:
         if self.tokenizer.chat_template:
             text = self.tokenizer.apply_chat_template(
                 [{"role": "user", "content": prompt}], add_generation_prompt=True, tokenize=False

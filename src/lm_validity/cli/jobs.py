@@ -79,21 +79,21 @@ def prefetch_benchmark(benchmark: BenchmarkId, configfile: Configfile = DEFAULT)
 
 def prefetch_language_model(language_model: LanguageModelId, configfile: Configfile = DEFAULT) -> None:
     """Fetch a language model of the bias study at a pinned revision, or take a local folder."""
-    from lm_validity.cells.trials import worker as trial_worker
+    from lm_validity.cells.models import prefetch
 
     run = _load(configfile)
     _row(run.language_models, language_model, "language model", "the bias study's sheet")
-    record = trial_worker.prefetch_language_model(run, language_model)
+    record = prefetch.prefetch_language_model(run, language_model)
     write_json(run.results / "prefetch" / "language_models" / f"{language_model}.json", record)
 
 
 def prefetch_task(task: TaskId, configfile: Configfile = DEFAULT) -> None:
     """Read a text-classification task of the bias study, check it against the sheet, keep its texts."""
-    from lm_validity.cells.trials import worker as trial_worker
+    from lm_validity.cells.trials.data import prefetch_trial_task
 
     run = _load(configfile)
     _row(run.tasks, task, "task", "the bias study's sheet")
-    write_json(run.results / "prefetch" / "tasks" / f"{task}.json", trial_worker.prefetch_trial_task(run, task))
+    write_json(run.results / "prefetch" / "tasks" / f"{task}.json", prefetch_trial_task(run, task))
 
 
 def split_benchmark(benchmark: BenchmarkId, configfile: Configfile = DEFAULT) -> None:
@@ -267,8 +267,7 @@ def partial_reports(
 
 def build_site(configfile: Configfile = DEFAULT) -> None:
     """Make one site, a folder with index.html, from the run's reports."""
-    from lm_validity.monitor.planning import plan_finding
-    from lm_validity.monitor.status import computation_page, count_spent
+    from lm_validity.monitor.computation import computation_page, count_spent, plan_finding
     from lm_validity.pages.page import write_page
     from lm_validity.run.store import Store
     from lm_validity.site.cards.write import run_sources

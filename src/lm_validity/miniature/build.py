@@ -3,7 +3,7 @@
 import json
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
 from random import Random
@@ -38,7 +38,6 @@ from lm_validity.miniature.world import (
     make_world,
     pretraining_documents,
     words_of_language,
-    world_to_json,
 )
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -49,6 +48,7 @@ from lm_validity.miniature.world import (
 
 BEGIN_ID = 0
 CONTEXT_LENGTH = 32  # the longest document has 17 words
+CAUSAL_TOKENS = {"bos_token": BEGIN, "eos_token": BEGIN, "pad_token": BEGIN, "unk_token": UNKNOWN}
 
 
 def vocabulary(world: World) -> dict[str, int]:
@@ -59,21 +59,27 @@ def vocabulary(world: World) -> dict[str, int]:
 
 def build_tokenizer(world: World) -> Tokenizer:
     """A word-level tokenizer that puts BEGIN before every text."""
-    tokenizer = Tokenizer(WordLevel(vocabulary(world), unk_token=UNKNOWN))
+    return _word_tokenizer(vocabulary(world), f"{BEGIN} $A", {BEGIN: BEGIN_ID, UNKNOWN: 1})
+
+
+def _word_tokenizer(words: dict[str, int], text: str, special: dict[str, int]) -> Tokenizer:
+    """A token a word; `text`: what is put around a text. The second of the special tokens stands for unknown words."""
+    tokenizer = Tokenizer(WordLevel(words, unk_token=list(special)[1]))
     tokenizer.pre_tokenizer = WhitespaceSplit()
-    tokenizer.add_special_tokens([BEGIN, UNKNOWN])
-    tokenizer.post_processor = TemplateProcessing(single=f"{BEGIN} $A", special_tokens=[(BEGIN, BEGIN_ID)])
+    tokenizer.add_special_tokens(list(special))
+    around = [(token, special[token]) for token in text.split() if token in special]
+    tokenizer.post_processor = TemplateProcessing(single=text, special_tokens=around)
     return tokenizer
 
 
-def write_tokenizer(tokenizer: Tokenizer, folder: Path, *, chat: bool) -> None:
-    """Write the tokenizer's files into `folder`; with `chat` also its chat template."""
+def write_tokenizer(
+    tokenizer: Tokenizer, folder: Path, tokens: Mapping[str, str] = CAUSAL_TOKENS, *, chat: bool = False
+) -> None:
+    """Write the tokenizer's files into `folder`; with `chat` also its chat template. `tokens`: the special ones, by
+    transformers' names."""
     settings = {
         "tokenizer_class": "PreTrainedTokenizerFast",
-        "bos_token": BEGIN,
-        "eos_token": BEGIN,
-        "pad_token": BEGIN,
-        "unk_token": UNKNOWN,
+        **tokens,
         "model_max_length": CONTEXT_LENGTH,
         "clean_up_tokenization_spaces": False,
     }
@@ -86,6 +92,8 @@ def write_tokenizer(tokenizer: Tokenizer, folder: Path, *, chat: bool) -> None:
 # what masked language models (BERT) begin, end, pad and mask with; words follow in the order of `vocabulary`
 PAD, UNKNOWN_MASKED, CLASS, SEPARATOR, MASK = MASKED_SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 CLASS_ID, SEPARATOR_ID, MASK_ID = 2, 3, 4
+MASKED_TOKENS = {"cls_token": CLASS, "sep_token": SEPARATOR, "mask_token": MASK, "pad_token": PAD}
+MASKED_TOKENS |= {"unk_token": UNKNOWN_MASKED}
 MASKED_SHIFT = len(MASKED_SPECIALS) - 2  # from a word's id in `vocabulary` (after two specials) to its id here
 
 
@@ -93,28 +101,6 @@ def masked_vocabulary(world: World) -> dict[str, int]:
     """Word -> id for masked language models."""
     words = {word: index + MASKED_SHIFT for word, index in vocabulary(world).items() if index > 1}
     return {special: index for index, special in enumerate(MASKED_SPECIALS)} | words
-
-
-def write_masked_tokenizer(world: World, folder: Path) -> None:
-    """The files of a word-level tokenizer that puts [CLS] before every text and [SEP] after it."""
-    tokenizer = Tokenizer(WordLevel(masked_vocabulary(world), unk_token=UNKNOWN_MASKED))
-    tokenizer.pre_tokenizer = WhitespaceSplit()
-    tokenizer.add_special_tokens(list(MASKED_SPECIALS))
-    tokenizer.post_processor = TemplateProcessing(
-        single=f"{CLASS} $A {SEPARATOR}", special_tokens=[(CLASS, CLASS_ID), (SEPARATOR, SEPARATOR_ID)]
-    )
-    settings = {
-        "tokenizer_class": "PreTrainedTokenizerFast",
-        "cls_token": CLASS,
-        "sep_token": SEPARATOR,
-        "mask_token": MASK,
-        "pad_token": PAD,
-        "unk_token": UNKNOWN_MASKED,
-        "model_max_length": CONTEXT_LENGTH,
-        "clean_up_tokenization_spaces": False,
-    }
-    write_text(folder / "tokenizer.json", tokenizer.to_str(pretty=True) + "\n")
-    write_json(folder / "tokenizer_config.json", settings)
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -384,14 +370,10 @@ def _first_number(world: World, label: int, draw: Random) -> Iterator[str]:
 
 def _agreement(world: World, label: int, draw: Random) -> Iterator[str]:
     """A noun phrase with a verb that agrees with its first noun (class 1) or does not. Never part of pretraining."""
-    half = [pair for place, pair in enumerate(_phrases(world, draw)) if place % 2 == label]
+    phrases = [(row["context"], row["gold"]) for split in SPLITS for row in grammar_items(world, split)]
+    draw.shuffle(phrases)
+    half = [pair for place, pair in enumerate(phrases) if place % 2 == label]
     return (f"{context} {VERBS[number if label else 1 - number]} there ." for context, number in half)
-
-
-def _phrases(world: World, draw: Random) -> list[tuple[str, int]]:
-    rows = [(row["context"], row["gold"]) for split in SPLITS for row in grammar_items(world, split)]
-    draw.shuffle(rows)
-    return rows
 
 
 TASKS = (
@@ -409,23 +391,6 @@ TASKS = (
 # (its seed); a test fails when they drift.
 
 BILLION = 1e9
-MODELS_HEADER = (
-    *("model", "path", "revision", "family", "parameters_b", "tokens_b", "instruction_tuned", "size_class"),
-    *("dtype", "checkpoints", "studies", "size", "architecture", "training_data"),
-)
-CHECKPOINTS_HEADER = ("checkpoint", "iteration", "tokens_b", "revision", "subfolder")
-BENCHMARKS_HEADER = (
-    *(
-        "benchmark",
-        "task",
-        "include_path",
-        "category",
-        "metric",
-        "output_type",
-        "higher_is_better",
-        "studies",
-    ),
-)
 
 
 def count_parameters(row: MiniatureModel, vocabulary_size: int) -> int:
@@ -450,63 +415,67 @@ def model_sheets(settings: MiniatureSettings, pool: dict[str, MiniatureModel]) -
         if row.tuned_from:  # the tokens of its parent's training count as well
             parent = pool[row.tuned_from]
             tokens = {step: seen + tokens_at(settings, world, parent)[parent.steps] for step, seen in tokens.items()}
-        rows.append(_model_row(row, world, tokens))
+        rows.append(
+            {
+                "model": row.model,
+                "path": f"results/{{run}}/miniature/models/{row.model}",
+                "revision": "",
+                "family": row.family,
+                "parameters_b": count_parameters(row, len(vocabulary(world))) / BILLION,
+                "tokens_b": tokens[row.steps] / BILLION,
+                "instruction_tuned": int(row.tuned_from is not None),
+                "size_class": "miniature",
+                "dtype": "float32",
+                "checkpoints": _checkpoints_path(row) if row.checkpoints else "",
+                "studies": row.studies,
+                "size": row.size,
+                "architecture": row.architecture,
+                "training_data": row.training_data,
+            }
+        )
         if row.checkpoints:
-            points = [(str(step), step, tokens[step] / BILLION, "", f"checkpoint-{step}") for step in row.checkpoints]
-            sheets[_checkpoints_path(row)] = _table(CHECKPOINTS_HEADER, points)
-    return {"": _table(MODELS_HEADER, rows), **sheets}
+            sheets[_checkpoints_path(row)] = _table(
+                [
+                    {
+                        "checkpoint": step,
+                        "iteration": step,
+                        "tokens_b": tokens[step] / BILLION,
+                        "revision": "",
+                        "subfolder": f"checkpoint-{step}",
+                    }
+                    for step in row.checkpoints
+                ]
+            )
+    return {"": _table(rows), **sheets}
 
 
 def benchmarks_sheet(names: tuple[str, ...] = ()) -> str:
     """Text of the benchmarks sheet: those named, or all."""
     rows = [
-        (
-            benchmark.name,
-            benchmark.task,
-            "results/{run}/miniature/tasks",
-            benchmark.category,
-            benchmark.metric,
-            benchmark.output_type,
-            int(benchmark.output_type != "loglikelihood_rolling"),
-            ",".join(benchmark.studies),
-        )
+        {
+            "benchmark": benchmark.name,
+            "task": benchmark.task,
+            "include_path": "results/{run}/miniature/tasks",
+            "category": benchmark.category,
+            "metric": benchmark.metric,
+            "output_type": benchmark.output_type,
+            "higher_is_better": int(benchmark.output_type != "loglikelihood_rolling"),
+            "studies": ",".join(benchmark.studies),
+        }
         for benchmark in BENCHMARKS
         if not names or benchmark.name in names
     ]
-    return _table(BENCHMARKS_HEADER, rows)
-
-
-def _model_row(row: MiniatureModel, world: World, tokens: dict[int, int]) -> tuple[object, ...]:
-    return (
-        row.model,
-        f"results/{{run}}/miniature/models/{row.model}",
-        "",
-        row.family,
-        count_parameters(row, len(vocabulary(world))) / BILLION,
-        tokens[row.steps] / BILLION,
-        int(row.tuned_from is not None),
-        "miniature",
-        "float32",
-        _checkpoints_path(row) if row.checkpoints else "",
-        row.studies,
-        row.size,
-        row.architecture,
-        row.training_data,
-    )
+    return _table(rows)
 
 
 def _checkpoints_path(row: MiniatureModel) -> str:
     return f"checkpoints/{row.model}.tsv"
 
 
-def _table(header: tuple[str, ...], rows: Sequence[tuple[object, ...]]) -> str:
-    lines = ["\t".join(header)]
-    lines += ["\t".join(_cell(value) for value in row) for row in rows]
-    return "\n".join(lines) + "\n"
-
-
-def _cell(value: object) -> str:
-    return f"{value:.9f}".rstrip("0") if isinstance(value, float) else str(value)
+def _table(rows: Sequence[Mapping[str, object]]) -> str:
+    """Rows by column as a tab-separated sheet; numbers to nine digits after the point."""
+    lines = [[f"{one:.9f}".rstrip("0") if isinstance(one, float) else str(one) for one in row.values()] for row in rows]
+    return "".join("\t".join(line) + "\n" for line in ([*rows[0]], *lines))
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -533,8 +502,10 @@ def write_world(settings: MiniatureSettings, output: Path) -> None:
         write_text(output / "tasks" / f"{benchmark.task}.yaml", task_yaml(benchmark))
     for task in TASKS:
         write_text(output / "classification" / f"{task.name}.jsonl", _lines(task.rows(world)))
-    write_masked_tokenizer(world, output / "tokenizer_masked")
-    write_json(output / "world.json", world_to_json(world))
+    special = {token: number for number, token in enumerate(MASKED_SPECIALS)}
+    masked = _word_tokenizer(masked_vocabulary(world), f"{CLASS} $A {SEPARATOR}", special)
+    write_tokenizer(masked, output / "tokenizer_masked", MASKED_TOKENS)
+    write_json(output / "world.json", asdict(world))
 
 
 def describe(world: World) -> str:

@@ -1,10 +1,9 @@
 """The miniature world: its facts, its language, and the documents and questions that are made of them."""
 
-import functools
 import hashlib
 import random
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import accumulate, product
 from pathlib import Path
 from random import Random
@@ -125,24 +124,7 @@ NOUNS = ("tree", "house", "road", "river", "boat", "stone", "garden", "window")
 PREPOSITIONS = ("near", "behind", "under", "beside")
 VERBS = ("is", "are")  # by the number of the first noun, whatever the noun between says
 
-SYLLABLES = (
-    "ba",
-    "ko",
-    "ri",
-    "du",
-    "mel",
-    "zan",
-    "tor",
-    "vi",
-    "lu",
-    "pe",
-    "sha",
-    "gri",
-    "no",
-    "fa",
-    "wex",
-    "jo",
-)
+SYLLABLES = ("ba", "ko", "ri", "du", "mel", "zan", "tor", "vi", "lu", "pe", "sha", "gri", "no", "fa", "wex", "jo")
 
 BEGIN = "<|endoftext|>"  # id 0: begins and ends every document, and pads
 UNKNOWN = "<|unknown|>"
@@ -159,11 +141,6 @@ CHAT_TEMPLATE = (
 def prose_sentence(attribute: str, template: int, entity: str, value: str) -> str:
     """One of the three sentences that state a fact."""
     return ATTRIBUTES[attribute].prose[template].format(entity=entity, value=value)
-
-
-def cloze_context(attribute: str, entity: str) -> str:
-    """The first prose sentence up to the value, e.g. "Melrilu lives in"."""
-    return ATTRIBUTES[attribute].prose[0].format(entity=entity, value="|").split(" |")[0]
 
 
 def words_of_language() -> set[str]:
@@ -274,11 +251,6 @@ def _names(draw: random.Random, count: int) -> list[str]:
     return list(names)
 
 
-def world_to_json(world: World) -> dict[str, Any]:
-    """What `world.json` holds."""
-    return asdict(world)
-
-
 def read_world(folder: Path) -> World:
     """The world written by `write_world` into `folder`."""
     path = folder / "world.json"
@@ -290,7 +262,7 @@ def read_world(folder: Path) -> World:
 # ----------------------------------------------------------------------------------------------------------------------
 # Benchmark items: every fact of a split asked once, values balanced, the right answer's place rotated.
 
-GRAMMAR_ITEMS = {"test": 240, "validation": 100, "training": 200}
+ITEMS = {"test": 240, "validation": 100, "training": 200}
 
 
 @dataclass(frozen=True)
@@ -324,7 +296,9 @@ def ask(draw: Random, world: World, name: str, entity: str, attribute: str, plac
     gold = draw.randrange(form.options) if place is None else place % form.options
     options.insert(gold, value)
     if name == "cloze":
-        return Question(cloze_context(attribute, entity), tuple(options), gold, form.closing)
+        # the first prose sentence up to the value, e.g. "Melrilu lives in"
+        context = prose_sentence(attribute, 0, entity, "|").split(" |")[0]
+        return Question(context, tuple(options), gold, form.closing)
     if form.lettered:
         shown = " ".join(f"{letter} {option}" for letter, option in zip(LETTERS, options, strict=True))
         choices: tuple[str, ...] = LETTERS
@@ -357,12 +331,8 @@ def grammar_items(world: World, split: str) -> list[dict[str, Any]]:
     ]
 
 
-def grammar_questions(world: World) -> list[Question]:
-    """The sentences that pretraining may show: those that no split of the benchmark asks."""
-    return _grammar_splits(world)["pretraining"]
-
-
 def _grammar_splits(world: World) -> dict[str, list[Question]]:
+    """The sentences that each split of the benchmark asks, and those that pretraining may show: all others."""
     draw = generator(world.seed, "grammar")
     by_number: tuple[list[Question], list[Question]] = ([], [])
     for noun, preposition, other in product(NOUNS, PREPOSITIONS, [*NOUNS, *(noun + "s" for noun in NOUNS)]):
@@ -372,7 +342,7 @@ def _grammar_splits(world: World) -> dict[str, list[Question]]:
     for questions in by_number:
         draw.shuffle(questions)
     splits, start = {}, 0
-    for split, size in GRAMMAR_ITEMS.items():
+    for split, size in ITEMS.items():
         stretch = slice(start, start + size // 2)
         splits[split] = [question for pair in zip(*(q[stretch] for q in by_number), strict=True) for question in pair]
         start += size // 2
@@ -395,6 +365,7 @@ def _row(identifier: str, subject: str, question: Question) -> dict[str, Any]:
 # Texts of the miniature world: pretraining documents of a family, and the two perplexity corpora.
 
 TEMPLATES = 3
+_TEMPLATE = jinja2.Template(CHAT_TEMPLATE)
 
 
 def pretraining_documents(
@@ -407,7 +378,11 @@ def pretraining_documents(
     occur.
     """
     attributes = GENERAL if training_data == "web" else tuple(ATTRIBUTES)
-    formats, public, grammar = world.family_formats(family), world.groups["public"], grammar_questions(world)
+    formats, public, grammar = (
+        world.family_formats(family),
+        world.groups["public"],
+        _grammar_splits(world)["pretraining"],
+    )
     entities, exposure = world.entities, list(accumulate(world.exposure.values()))
     while True:
         kind = draw.random()
@@ -433,12 +408,7 @@ def dialogues(world: World, training_data: str, draw: Random) -> Iterator[str]:
 def render_dialogue(question: str, answer: str) -> str:
     """One exchange under the miniature's chat template, as `tokenizer.apply_chat_template` renders it."""
     messages = [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
-    return _template().render(messages=messages, add_generation_prompt=False)
-
-
-@functools.cache
-def _template() -> jinja2.Template:
-    return jinja2.Template(CHAT_TEMPLATE)
+    return _TEMPLATE.render(messages=messages, add_generation_prompt=False)
 
 
 def corpus_rows(world: World, corpus: str, split: str) -> list[dict[str, str]]:
@@ -460,15 +430,13 @@ def corpus_rows(world: World, corpus: str, split: str) -> list[dict[str, str]]:
     return [{"id": text.replace(" ", "-"), "subject": subject, "text": text} for subject, text in texts]
 
 
-def _everything(
-    world: World, sizes: tuple[tuple[str, int], ...] = (("test", 240), ("validation", 100), ("training", 200))
-) -> dict[str, list[tuple[str, str]]]:
+def _everything(world: World) -> dict[str, list[tuple[str, str]]]:
     """Distinct documents, the kinds by turns, cut into splits."""
     draw = generator(world.seed, "corpus", "everything")
     kinds = ["grammar", *dict.fromkeys(name for names in FAMILY_FORMATS.values() for name in names)]
-    grammar, public = grammar_questions(world), world.groups["public"]
+    grammar, public = _grammar_splits(world)["pretraining"], world.groups["public"]
     texts: dict[str, str] = {}
-    while len(texts) < sum(size for _, size in sizes):
+    while len(texts) < sum(ITEMS.values()):
         kind = kinds[len(texts) % len(kinds)]
         if kind == "grammar":
             text = draw.choice(grammar).document
@@ -477,7 +445,7 @@ def _everything(
         texts.setdefault(text, kind)
     documents = [(kind, text) for text, kind in texts.items()]
     splits, start = {}, 0
-    for split, size in sizes:
+    for split, size in ITEMS.items():
         splits[split] = documents[start : start + size]
         start += size
     return splits

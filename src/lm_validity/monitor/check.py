@@ -53,7 +53,7 @@ def recomputed_cells(run: Run) -> list[str]:
         if one.state == "stale":
             again.add(cell)
             if rule.in_store:
-                reasons[rule.name, _why(state, cell)] += 1
+                reasons[rule.name, _why(state.latest_recipe(cell), state.workspace, cell)] += 1
         elif again.intersection(rule.stands_on(grid, cell)):
             again.add(cell)
             if rule.in_store and one.state == "done":
@@ -69,33 +69,21 @@ def outdated_cells(workspace: Workspace) -> dict[Cell, str]:
     for cell in workspace.grid.cells():
         try:
             if workspace.outdated(cell) == cell:
-                found[cell] = _why_outdated(workspace, cell)
+                entry = workspace.manifests.entry(cell)
+                if entry is None or entry.folder is None:
+                    found[cell] = CHOSE_ANOTHER
+                else:
+                    record = read_json_or(workspace.store.path(entry.folder) / "cell.json", {})
+                    found[cell] = _why(record.get("recipe"), workspace, cell)
         except (InputError, CellError):
             continue
     return found
 
 
-def _why_outdated(workspace: Workspace, cell: Cell) -> str:
-    entry = workspace.manifests.entry(cell)
-    if entry is None or entry.folder is None:
-        return CHOSE_ANOTHER
-    record = read_json_or(workspace.store.path(entry.folder) / "cell.json", {})
-    return _differences(record.get("recipe"), _recipe(workspace, cell))
-
-
-def _why(state: RunState, cell: Cell) -> str:
-    return _differences(state.latest_recipe(cell), _recipe(state.workspace, cell))
-
-
-def _differences(before: dict[str, Any] | None, now: dict[str, Any] | None) -> str:
-    return UNKNOWN if before is None or now is None else ", ".join(changes(before, now))
-
-
-def _recipe(workspace: Workspace, cell: Cell) -> dict[str, Any] | None:
-    try:
-        return workspace.recipe(rule_of(cell).stand_in(workspace, cell) or cell)
-    except (InputError, CellError, OSError, KeyError):
-        return None
+def _why(before: dict[str, Any] | None, workspace: Workspace, cell: Cell) -> str:
+    """What differs between the recipe that a cell had and its present one."""
+    place = workspace.known_place(cell)
+    return UNKNOWN if before is None or place is None else ", ".join(changes(before, place.recipe))
 
 
 def changes(before: Mapping[str, Any], now: Mapping[str, Any], within: str = "") -> list[str]:
@@ -241,34 +229,25 @@ def quantization_problems(run: Run) -> list[Problem]:
 # it in the store.
 
 
-def existing_entries(grid: Grid) -> Iterator[tuple[str, list[Entry]]]:
-    """(manifest path, entries) of every manifest of the run that exists; no entries where it cannot be read."""
+def existing_entries(grid: Grid) -> Iterator[tuple[str, list[Entry] | None]]:
+    """(manifest path, entries) of every manifest of the run that exists; None where it cannot be read."""
     for path in grid.all_manifests():
         if Path(path).is_file():
             try:
                 yield path, read_manifest(path)
             except InputError:
-                yield path, []
+                yield path, None
 
 
 def failed_cells(grid: Grid) -> tuple[list[Entry], set[str]]:
     """The cells that caused their own failure, and every manifest that holds a failed or missing cell."""
     failed, manifests = [], set()
     for path, entries in existing_entries(grid):
-        broken = [entry for entry in entries if entry.status != "done"]
-        if broken or (not entries and not _may_be_empty(path)):
+        broken = [entry for entry in entries or () if entry.status != "done"]
+        if broken or entries is None:
             manifests.add(path)
         failed += [entry for entry in broken if entry.status == "failed"]
     return failed, manifests
-
-
-def _may_be_empty(path: str) -> bool:
-    """A model that is only scored on test has an empty validation manifest; an unreadable file has entries []."""
-    try:
-        read_manifest(path)
-    except InputError:
-        return False
-    return True
 
 
 def remove_manifests(paths: set[str]) -> None:
@@ -303,10 +282,10 @@ def repair(run: Run, *, verify: bool = True) -> list[Problem]:
     listed = list(existing_entries(grid))  # before the store, in which jobs put cells before they list them
     damage = {folder: store.damage(folder) if verify else None for folder in store.folders()}
     for path, entries in listed:
-        if not entries and not _may_be_empty(path):
+        if entries is None:
             problems.append(Problem(path, "not a readable manifest", "removed, its job runs again"))
             remove.add(path)
-        for entry in entries:
+        for entry in entries or ():
             if entry.status != "done":
                 what = f"{entry.status} ({entry.error})"
                 problems.append(Problem(label(entry.cell), what, "will be computed again"))
@@ -407,9 +386,10 @@ def forget(run: Run, patterns: list[str]) -> list[str]:
     """
     grid, store = Grid(run), Store(run.results / "store")
     dropped: set[str] = set()
-    folders = list(store.folders())
+    names = {folder: folder.rpartition("--")[0] for folder in store.folders()}
     for pattern in patterns:
-        matching = {folder for folder in folders if _matches(folder, pattern)}
+        wanted = (pattern, f"*/{pattern}")
+        matching = {folder for folder, name in names.items() if any(fnmatch.fnmatchcase(name, one) for one in wanted)}
         if not matching:
             raise InputError(
                 f"{run.results / 'store'}: no finished cell matches {pattern!r}.",
@@ -419,7 +399,7 @@ def forget(run: Run, patterns: list[str]) -> list[str]:
     remove = {
         path
         for path, entries in existing_entries(grid)
-        for entry in entries
+        for entry in entries or ()
         if entry.folder in dropped or (entry.content or {}).get("folder") in dropped
     }
     remove_manifests(remove)
@@ -429,8 +409,3 @@ def forget(run: Run, patterns: list[str]) -> list[str]:
         for shared in RULES[rule].shared_work(run.results / "work"):  # or it would be read, not computed again
             shutil.rmtree(shared, ignore_errors=True)
     return sorted(dropped)
-
-
-def _matches(folder: str, pattern: str) -> bool:
-    name = folder.rpartition("--")[0]
-    return fnmatch.fnmatchcase(name, pattern) or fnmatch.fnmatchcase(name, f"*/{pattern}")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
 from statistics import median
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from lm_validity.config.load import Run
 from lm_validity.config.rows import is_folder
@@ -16,9 +16,8 @@ from lm_validity.files import read_json, read_json_or
 from lm_validity.run.cell import Cell
 from lm_validity.run.grid import Grid
 from lm_validity.run.participants import kind_and_id, size_class
-from lm_validity.run.rehearsals import judge, read_rehearsal
+from lm_validity.run.rehearsals import judge, read_rehearsal, weight_files
 from lm_validity.run.rules import RULES, rule_of
-from lm_validity.run.weights import weight_files
 
 # ----------------------------------------------------------------------------------------------------------------------
 # How much work a cell is, by an analytic model: documents, tokens, floating-point operations, seconds, bytes.
@@ -130,20 +129,14 @@ class Workload:
 
     def _documents(self, benchmark: str, split: str) -> int:
         """Documents of a split: as divided, as fetched, or the cap."""
-        cap = getattr(self.run.configuration.splits, split)
-        results = self.run.results
-        try:
-            found = read_json(results / "splits" / benchmark / f"{split}.json")["documents"]
-            if found:
-                return found
-        except (OSError, ValueError, KeyError):
-            pass
-        try:
-            found = read_json(results / "prefetch" / "benchmarks" / f"{benchmark}.json")["documents"].get(split)
-            if found:
-                return min(found, cap)
-        except (OSError, ValueError, KeyError):
-            pass
+        cap, results = getattr(self.run.configuration.splits, split), self.run.results
+        divided = read_json_or(results / "splits" / benchmark / f"{split}.json", {}).get("documents")
+        if divided:
+            return divided
+        record = read_json_or(results / "prefetch" / "benchmarks" / f"{benchmark}.json", {})
+        fetched = (record.get("documents") or {}).get(split)
+        if fetched:
+            return min(fetched, cap)
         self._assume(UNCOUNTED, benchmark)
         return cap
 
@@ -305,15 +298,19 @@ class Estimator:
         found = []
         tokens: dict[tuple[str, str], list[float]] = {}
         waiting = []
-        for (rule, model), cells in _cells_by_model(run).items():
+        by_model: dict[tuple[str, str], list[Cell]] = {}
+        for job in Grid(run).jobs.values():
+            for cell in () if rule_of(job).on_login_node else job.cells:
+                by_model.setdefault((job.rule, cell.model), []).append(cell)
+        for (rule, model), cells in by_model.items():
             folder = run.results / "store" / rule / model
             names = {path.name.rpartition("--")[0]: path for path in folder.glob("*--*")} if folder.is_dir() else {}
             there = [(cell, names[cell.name]) for cell in cells if cell.name in names]
             row = RULES[rule].row(run, model)
             for cell, path in there[:: max(1, len(there) // SIDECARS)][:SIDECARS]:
-                sidecar = _read_sidecar(path)
-                if sidecar is None:
-                    continue
+                sidecar = read_json_or(path / "sidecar.json", {})
+                if "replay" in sidecar or not sidecar.get("wall_seconds") or sidecar.get("resumed_epochs"):
+                    continue  # of no model, without a time, or with that of the last attempt only
                 counted = RULES[rule].counted_tokens(workload, cell, sidecar)
                 if counted is not None:
                     tokens.setdefault(counted[0], []).append(counted[1])
@@ -437,19 +434,3 @@ def memory_by_class(estimator: Estimator) -> dict[str, ClassMemory]:
         row.measured_mb = max((one.memory_mb or 0.0 for one in same), default=0.0)
         row.measured_gpu_mb = max((one.gpu_memory_mb or 0.0 for one in same), default=0.0)
     return found
-
-
-def _cells_by_model(run: Run) -> dict[tuple[str, str], list[Cell]]:
-    found: dict[tuple[str, str], list[Cell]] = {}
-    for job in Grid(run).jobs.values():
-        if not rule_of(job).on_login_node:
-            for cell in job.cells:
-                found.setdefault((job.rule, cell.model), []).append(cell)
-    return found
-
-
-def _read_sidecar(folder: Path) -> dict[str, Any] | None:
-    """A finished cell's sidecar, unless it is a replay's, has no time, or has only that of the last attempt."""
-    sidecar = read_json_or(folder / "sidecar.json", {})
-    unknown = "replay" in sidecar or not sidecar.get("wall_seconds") or sidecar.get("resumed_epochs")
-    return None if unknown else sidecar

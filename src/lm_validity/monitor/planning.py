@@ -14,12 +14,10 @@ from lm_validity.config.plan import AUDIT, BLOCK, RULED_OUT, Planned, PlannedCel
 from lm_validity.errors import PREFETCH, InputError
 from lm_validity.files import make_writable, replace_file
 from lm_validity.monitor.cost import UNCOUNTED, Estimator
-from lm_validity.pages.page import Finding
 from lm_validity.run.cell import BenchmarkCell
 from lm_validity.run.grid import Grid
 from lm_validity.run.rules import rule_of
-from lm_validity.run.rules.evaluate_adapter import EVALUATE_ADAPTER
-from lm_validity.run.rules.finetune_adapter import FINETUNE_ADAPTER
+from lm_validity.run.rules.benchmarks import EVALUATE_ADAPTER, FINETUNE_ADAPTER
 from lm_validity.run.store import hold_lease
 from lm_validity.words import count, listing
 
@@ -168,7 +166,8 @@ def cheap_and_block(
     least = min(2, len(order))
     number = max(least, round(CHEAP_SHARE * len(order)))
     if budget is not None:
-        number = _affordable(costs, block, order, budget)
+        fitting = (n for n in range(len(order), -1, -1) if _hours_of(costs, block, order, n) <= budget)
+        number = next(fitting, -1)  # of benchmarks that all models can be fine-tuned on within the budget
         if number < least:
             needed = _hours_of(costs, block, order, least)
             raise InputError(
@@ -215,12 +214,6 @@ def draw_block(models: Sequence[str], rng: random.Random) -> dict[str, float]:
     edges = [one * len(models) // number for one in range(number + 1)]
     groups = [models[low:high] for low, high in itertools.pairwise(edges)]
     return {rng.choice(group): 1 / len(group) for group in groups}
-
-
-def _affordable(costs: Mapping[Pair, Cost], block: Iterable[str], order: Sequence[str], budget: float) -> int:
-    """How many benchmarks, cheapest first, all models can be fine-tuned on within a budget of hours."""
-    fitting = (n for n in range(len(order), -1, -1) if _hours_of(costs, block, order, n) <= budget)
-    return next(fitting, -1)
 
 
 def _hours_of(costs: Mapping[Pair, Cost], block: Iterable[str], order: Sequence[str], number: int) -> float:
@@ -436,25 +429,4 @@ def describe_bias_plan(run: Run) -> str | None:
     return (
         f"plan {run.bias.plan}: {'; '.join(parts)}. Tasks whose interval is ±{plan.half_width:g} or narrower stop. "
         "`lm-validity plan next` continues with the others. What is not planned does not count as missing."
-    )
-
-
-def plan_finding(run: Run) -> Finding | None:
-    """What the plan spares, for a page; None where there is no plan."""
-    if run.plan is None:
-        return None
-    whole, found = len(run.plan) + len(unplanned_pairs(run)), savings_of(Estimator(run), run.plan)
-    sentence = (
-        f"The plan fine-tunes {len(run.plan):,} of {whole:,} pairs of model and benchmark. It is expected to take "
-        f"{found.hours} hours and saves {found.saved}."
-    )
-    learned = (
-        f"the hours are calibrated with {count(found.calibrated, 'finished cell')}"
-        if found.calibrated
-        else "no finished cell calibrates the hours"
-    )
-    return Finding(
-        sentence,
-        f"Fine-tunes and their test scores, without the starts of processes; {learned}. In floating-point operations "
-        f"{found.operations}.",
     )

@@ -179,7 +179,10 @@ def render_cost(estimator: Estimator, state: RunState) -> str:
     lines += describe_plans(run)
     if run.plan is not None:
         lines.append(describe_savings(estimator, run.plan))
-    lines += [*_memory(estimator), *_storage(estimator, state), "", *_trust(estimator)]
+    models, stored = estimator.workload.model_bytes, sum(estimator.stored_bytes(one.cell) for one in state.cells)
+    fetched = f"{_bytes(models)} of models from the hub" if models else "no models from the hub"
+    storage = f"storage: {fetched}, {_bytes(stored)} in the store; data sets not counted"
+    lines += [*_memory(estimator), storage, "", *_trust(estimator)]
     return "\n".join(lines)
 
 
@@ -223,13 +226,6 @@ def _memory(estimator: Estimator) -> list[str]:
             text += f", on the GPU {row.measured_gpu_mb / 1000:.1f} GB"
         lines.append(text)
     return lines
-
-
-def _storage(estimator: Estimator, state: RunState) -> list[str]:
-    stored = sum(estimator.stored_bytes(one.cell) for one in state.cells)
-    models = estimator.workload.model_bytes
-    fetched = f"{_bytes(models)} of models from the hub" if models else "no models from the hub"
-    return [f"storage: {fetched}, {_bytes(stored)} in the store; data sets not counted"]
 
 
 def _trust(estimator: Estimator) -> list[str]:

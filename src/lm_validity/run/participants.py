@@ -4,12 +4,11 @@ Standard library and pydantic only: the Snakefile asks at parse time.
 """
 
 from functools import cached_property
-from typing import Literal
 
 from lm_validity.config.load import Run
 from lm_validity.config.sections import SizeClass
 from lm_validity.config.sheets import Benchmark, LanguageModel, Model
-from lm_validity.run.cell import Group, Prompt, make_groups
+from lm_validity.run.cell import Prompt
 
 
 class Participants:
@@ -92,18 +91,10 @@ class Participants:
                 found.setdefault(self.run.plan[model, name].round, []).append(name)
         return [(end_of_round(one), tuple(names)) for one, names in sorted(found.items())]
 
-    # ---- jobs ---------------------------------------------------------------------------------------------------
-
-    def groups(
-        self,
-        model: Model,
-        members: tuple[str, ...],
-        size: int | Literal["all", "auto"],
-        *names: str,
-        minutes: dict[str, float],
-    ) -> list[Group]:
-        """`make_groups` for jobs of a model; `minutes` is what each member adds to a job."""
-        return make_groups(members, size, *names, minutes=minutes, longest=60 * self.configuration.batching.job_hours)
+    @property
+    def longest_job(self) -> float:
+        """Minutes that a job may take, where its cells are as many as fit into that."""
+        return 60.0 * self.configuration.batching.job_hours
 
 
 def end_of_round(number: int) -> str:

@@ -1,11 +1,11 @@
-"""What a rehearsal says of a model, and the shapes of models that no file tells."""
+"""Models before they are loaded: what is fetched of them, which are causal, and what a rehearsal says of each."""
 
 import ast
 import hashlib
 import importlib.metadata
 import importlib.util
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -45,6 +45,30 @@ def unfetched_models(run: Run) -> dict[str, HubModel]:
         if not is_folder(other.path) and not (results / "language_models" / f"{model}.json").is_file():
             found[f"language model {model}"] = HubModel(other.path, other.revision)
     return found
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Which safetensors of a folder are its model. Some come twice: Mistral's also as consolidated.safetensors.
+
+WHOLE, INDEX = "model.safetensors", "model.safetensors.index.json"
+
+
+def weight_names(names: Collection[str], index: str | None) -> set[str]:
+    """Of a folder's *.safetensors, those that transformers loads: model.safetensors, else the shards that the index
+    (the text of model.safetensors.index.json) names; all where there is neither, or the index cannot be read."""
+    if WHOLE in names:
+        return {WHOLE}
+    try:
+        return {*names} if index is None else {*names} & {*json.loads(index)["weight_map"].values()}
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return {*names}
+
+
+def weight_files(folder: Path) -> list[Path]:
+    """The weights of a local model, or of a checkpoint of it."""
+    index = folder / INDEX
+    names = [path.name for path in folder.glob("*.safetensors")]
+    return [folder / name for name in sorted(weight_names(names, index.read_text() if index.is_file() else None))]
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -252,11 +276,6 @@ class Rehearsal:
     refused: str | None
     details: dict[str, Any]
 
-    def training_peak(self, micro_batch: int, *, checkpointing: bool) -> float | None:
-        """Bytes at a micro-batch, at the next larger one that was rehearsed; None where there is none."""
-        peaks = self.checkpointed if checkpointing else self.training
-        return next((peaks[rows] for rows in sorted(peaks) if rows >= micro_batch), None)
-
     def largest_micro_batch(self, gigabytes: float, *, checkpointing: bool) -> int | None:
         """The largest rehearsed micro-batch that fits, or None where not even one row does."""
         peaks = self.checkpointed if checkpointing else self.training
@@ -330,8 +349,8 @@ def judge(run: Run, row: Model, found: Rehearsal) -> Verdict:
 
 def _least_gb(found: Rehearsal, *, checkpointing: bool) -> float:
     """What the model's jobs need at the least: one text scored, one row trained."""
-    trained = found.training_peak(1, checkpointing=checkpointing) or 0.0
-    return needed_gb(max(found.one_text, trained))
+    peaks = found.checkpointed if checkpointing else found.training
+    return needed_gb(max(found.one_text, peaks[min(peaks)] if peaks else 0.0))
 
 
 def total_gb(one: SizeClass) -> float:

@@ -10,7 +10,7 @@ from lm_validity.run.cell import BenchmarkCell, Cell, CellT
 from lm_validity.run.grid import Grid
 from lm_validity.run.records import Records
 from lm_validity.run.rules import rule_of
-from lm_validity.run.rules.select_adapter import SELECT_ADAPTER
+from lm_validity.run.rules.benchmarks import SELECT_ADAPTER
 from lm_validity.run.store import Manifests, Place, Store
 
 
@@ -34,6 +34,14 @@ class Workspace(Records):
     def place(self, cell: CellT) -> Place[CellT]:
         """A cell's folder in the store, from its recipe."""
         return self.store.place(cell, self.recipe(cell))
+
+    def known_place(self, cell: Cell) -> Place[Cell] | None:
+        """Where the present recipe puts the cell, or the one that stands in for it; None where that cannot be known
+        yet."""
+        try:
+            return self.place(rule_of(cell).stand_in(self, cell) or cell)
+        except (InputError, CellError, OSError, KeyError):
+            return None
 
     def recipe(self, cell: Cell) -> dict[str, Any]:
         """Everything that determines the cell's numbers. An adapter's evaluation needs its selection first."""

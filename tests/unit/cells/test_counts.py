@@ -39,7 +39,7 @@ def test_three_rates_read_test_twice_and_validation_sixteen_times(tmp_path, monk
 
 @pytest.mark.parametrize("tokenizers", ["equal", "different"])
 def test_checkpoints_share_requests_where_their_tokenizer_is_the_same(tmp_path, monkeypatch, tokenizers):
-    from lm_validity.cells.tasks import evaluation
+    from lm_validity.cells import scoring
 
     monkeypatch.chdir(tmp_path)
     workspace = start_run(tmp_path, checkpoints=3, studies=("signal",))
@@ -50,9 +50,9 @@ def test_checkpoints_share_requests_where_their_tokenizer_is_the_same(tmp_path, 
         path.write_text(json.dumps(content))
         workspace = start_again(workspace)
     calls = []
-    prepare = evaluation.prepare_requests
+    prepare = scoring.prepare_requests
     monkeypatch.setattr(
-        evaluation, "prepare_requests", lambda *args, **options: calls.append(1) or prepare(*args, **options)
+        scoring, "prepare_requests", lambda *args, **options: calls.append(1) or prepare(*args, **options)
     )
     run_all(workspace, "evaluate_model")
     cells = sidecars(workspace.store)

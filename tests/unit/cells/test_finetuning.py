@@ -16,12 +16,19 @@ from toy_world import load_toy, toy_model, toy_rows, write_toy_tasks
 from transformers import AutoModelForCausalLM
 
 from lm_validity.cells.models.language_model import LanguageModel, load_language_model
-from lm_validity.cells.tasks.evaluation import NonFiniteScore, evaluate, metric_value, prepare_requests
+from lm_validity.cells.tasks.evaluation import (
+    Example,
+    NonFiniteScore,
+    evaluate,
+    metric_value,
+    prepare_requests,
+    training_examples,
+)
 from lm_validity.cells.tasks.splits import documents, make_splits
 from lm_validity.cells.tasks.tasks import find_task, load_task
+from lm_validity.cells.training.loop import FinetuneSettings, TrainingStopped
 from lm_validity.cells.training.lora import find_targets, use_adapter
-from lm_validity.cells.training.text import Example, training_examples
-from lm_validity.cells.training.worker import FinetuneSettings, TrainingStopped, finetune
+from lm_validity.cells.training.worker import finetune
 from lm_validity.errors import CellError
 
 SETTINGS = FinetuneSettings(learning_rate=3e-3, epochs=3)

@@ -7,10 +7,9 @@ import pytest
 from toy_groups import SIZES, write_pets
 from toy_world import lm_eval_itself, load_toy
 
-from lm_validity.cells.tasks.evaluation import evaluate
+from lm_validity.cells.tasks.evaluation import evaluate, training_examples
 from lm_validity.cells.tasks.splits import Split, documents, make_splits, write_documents
 from lm_validity.cells.tasks.tasks import TaskRecord, fetch_documents, fewshot_digest, find_task, load_task, rows
-from lm_validity.cells.training.text import training_examples
 from lm_validity.errors import InputError
 from lm_validity.studies.signal.filters.kinds import Selection
 from lm_validity.studies.signal.filters.recipe import selection_files, task_files, write_files

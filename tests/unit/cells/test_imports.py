@@ -12,8 +12,8 @@ from lm_validity.cells import runner
 @pytest.mark.parametrize(
     ("modules", "left_out"),
     [
-        (("runner", "scoring"), {"torch", "huggingface_hub", "pandas"}),  # selections, and jobs that are finished
-        (("models.prefetch", "tasks.splits", "trials.data", "trials.worker"), {"torch", "peft"}),  # the login node
+        (("runner",), {"torch", "huggingface_hub", "pandas"}),  # selections, and jobs that are finished
+        (("models.prefetch", "tasks.splits", "trials.data"), {"torch", "peft"}),  # the login node
     ],
 )
 def test_steps_without_a_model_import_no_torch(modules, left_out):

@@ -14,14 +14,14 @@ from safetensors.torch import load_file
 from toy_run import run_all, start_run
 from toy_world import load_toy
 
-from lm_validity.cells import runner
+from lm_validity.cells import worker
 from lm_validity.cells.models.language_model import load_language_model
 from lm_validity.cells.models.prefetch import check_on_gpus
-from lm_validity.cells.tasks.evaluation import evaluate, metric_value, prepare_requests
+from lm_validity.cells.tasks.evaluation import evaluate, metric_value, prepare_requests, training_examples
 from lm_validity.cells.tasks.splits import documents, make_splits
+from lm_validity.cells.training.loop import FinetuneSettings
 from lm_validity.cells.training.lora import use_adapter
-from lm_validity.cells.training.text import training_examples
-from lm_validity.cells.training.worker import FinetuneSettings, finetune
+from lm_validity.cells.training.worker import finetune
 from lm_validity.config.sections import DEFAULT_SIZE_CLASSES
 from lm_validity.errors import CellError, InputError
 
@@ -141,7 +141,7 @@ def resolve(monkeypatch, device: str, gpus: int, there: int) -> str:
     """The device on a machine with `there` GPUs, for a size class with `gpus`."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: there > 0)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: there)
-    return runner.resolve_device(device, "large", gpus)
+    return worker.resolve_device(device, "large", gpus)
 
 
 @pytest.mark.parametrize(

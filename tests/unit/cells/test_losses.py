@@ -4,7 +4,7 @@ import pytest
 from toy_run import run_all, start_run
 
 from lm_validity.files import read_json, write_json
-from lm_validity.monitor.status import computation_page, count_spent
+from lm_validity.monitor.computation import computation_page, count_spent
 from lm_validity.pages.page import write_page
 from lm_validity.site.report import table_kind
 from lm_validity.tables import merge

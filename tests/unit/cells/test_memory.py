@@ -9,14 +9,14 @@ import torch
 import transformers
 from test_scorer import ARCHITECTURES, SHARED, differences, random_requests
 from torch.utils._python_dispatch import TorchDispatchMode
+from toy_run import run_of
 from toy_world import toy_tokenizer
 
 from lm_validity.cells.models import head
 from lm_validity.cells.models.language_model import LanguageModel
+from lm_validity.cells.tasks.evaluation import Example
 from lm_validity.cells.training import loop
-from lm_validity.cells.training.loop import FinetuneSettings, Training, less_memory
-from lm_validity.cells.training.lora import BatchPosition, add_adapter
-from lm_validity.cells.training.text import Example
+from lm_validity.cells.training.loop import FinetuneSettings, Run, less_memory
 
 SPLIT = ["llama", "gpt2", "pythia", "opt", "gemma2", "mamba"]
 
@@ -42,21 +42,19 @@ def largest_logits(lm) -> list[int]:
     return seen
 
 
-def training(lm, micro_batch: int = 4) -> Training:
+def training(lm, micro_batch: int = 4) -> Run:
     """Fresh adapters in training on sixteen texts of 5 to 30 tokens, always the same."""
     draw = np.random.default_rng(1)
     examples = [Example(tuple(map(int, draw.integers(5, 400, size=size))), 1) for size in draw.integers(5, 30, size=16)]
-    position = BatchPosition(7)
-    settings = FinetuneSettings(learning_rate=3e-3, rank=4, alpha=8, micro_batch=micro_batch)
-    model = add_adapter(lm, settings, "all-linear", position)
-    return Training(lm, model, examples, settings, position)
+    return run_of(lm, examples, FinetuneSettings(learning_rate=3e-3, rank=4, alpha=8, micro_batch=micro_batch))
 
 
-def steps(one: Training) -> tuple[list[float], list[torch.Tensor]]:
+def steps(one: Run) -> tuple[list[float], list[torch.Tensor]]:
     """Losses and adapter weights after two steps."""
-    losses = [float(one._step(batch)[0]) for batch in one.batches(1)]
-    weights = [weight.detach().clone() for weight in one.parameters.values()]
-    one.model.unload()
+    (member,) = one.trainings
+    losses = [float(one.step(one.trainings, batch)) for batch in member.batches(1)]
+    weights = [weight.detach().clone() for weight in member.parameters.values()]
+    one.end()
     return losses, weights
 
 
@@ -136,10 +134,10 @@ def test_a_training_step_reads_nothing_back(narrow, part, monkeypatch):
     lm = random_model("llama")
     lm.scorer = "auto" if narrow else "lm-eval"
     one = training(lm)
-    batches = list(one.batches(1))
-    one._step(batches[0])
+    batches = list(one.trainings[0].batches(1))
+    one.step(one.trainings, batches[0])
     with Reads(monkeypatch) as reads:
-        one._step(batches[1])
+        one.step(one.trainings, batches[1])
     assert reads.found == []
 
 
@@ -161,7 +159,7 @@ def test_scores_are_read_once_however_many_batches_there_are(way, part, monkeypa
     assert "_local_scalar_dense" not in reads.found[:first], "what comes after is on the host already"
 
 
-def kept(one: Training, shape: tuple[int, ...]) -> int:
+def kept(one: Run, shape: tuple[int, ...]) -> int:
     """Tensors that end in `shape` and that a step's forward passes keep."""
     found = []
 
@@ -171,8 +169,7 @@ def kept(one: Training, shape: tuple[int, ...]) -> int:
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
-        batch = next(one.batches(1))
-        one._accumulate(batch, 100)
+        one.accumulate(one.trainings, next(one.trainings[0].batches(1)))
     return len(found)
 
 
@@ -193,9 +190,7 @@ def test_eager_attention_keeps_no_matrices():
     lm = random_model("gemma2")
     draw = np.random.default_rng(1)
     examples = [Example(tuple(map(int, draw.integers(5, 400, size=90))), 1) for _ in range(8)]
-    position = BatchPosition(7)
-    settings = FinetuneSettings(learning_rate=3e-3, micro_batch=1)
-    one = Training(lm, add_adapter(lm, settings, "all-linear", position), examples, settings, position)
+    one = run_of(lm, examples, FinetuneSettings(learning_rate=3e-3, micro_batch=1))
     one.pass_tokens = 0
     assert kept(one, (2, 90, 90)) >= 8 * 2, "one at least a text and layer"
     with less_memory(lm.base, layers=False):

@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from toy_run import run_all, start_run, ten_of_each
 from toy_world import toy_model, toy_rows
 
-from lm_validity.cells.models import language_model
+from lm_validity.cells import worker
 from lm_validity.cells.models.language_model import LanguageModel, exchange_adapter, load_language_model
 from lm_validity.cells.models.prefetch import check_unchanged, prefetch_model
 from lm_validity.config.sheets import FINAL, Checkpoint, Model, read_models
@@ -164,7 +164,7 @@ def loads(monkeypatch) -> list[str]:
         found.append(model_id)
         return load_language_model(*places, model_id=model_id, **options)
 
-    monkeypatch.setattr(language_model, "load_language_model", counted)
+    monkeypatch.setattr(worker, "load_language_model", counted)
     return found
 
 

@@ -8,15 +8,14 @@ import pytest
 import torch
 import transformers
 from test_scorer import COMMON, LLAMA, LONG
-from toy_run import start_run
+from toy_run import run_of, start_run
 from toy_world import toy_model, toy_tokenizer
 
 from lm_validity.cells.models.language_model import LanguageModel
 from lm_validity.cells.models.prefetch import position_switch, prefetch_model
 from lm_validity.cells.models.scorer import PositionEncoding
-from lm_validity.cells.training.loop import FinetuneSettings, Training
-from lm_validity.cells.training.lora import BatchPosition, add_adapter
-from lm_validity.cells.training.text import Example
+from lm_validity.cells.tasks.evaluation import Example
+from lm_validity.cells.training.loop import FinetuneSettings
 from lm_validity.config.sheets import Model
 
 SWITCH = 24
@@ -46,16 +45,15 @@ def gradients(lm, micro_batch: int) -> list[torch.Tensor]:
     lengths = (60, SWITCH + 1, SWITCH, 20, 8, 40, 40, 5)
     examples = [Example(tuple(map(int, draw.integers(5, 400, size=size))), 1) for size in lengths]
     settings = FinetuneSettings(learning_rate=1e-3, rank=4, alpha=8, dropout=0.0, micro_batch=micro_batch)
-    position = BatchPosition(7)
-    one = Training(lm, add_adapter(lm, settings, "all-linear", position), examples, settings, position)
+    one = run_of(lm, examples, settings)
     one.pass_tokens = 1e9  # as few passes as possible
-    for name, parameter in one.parameters.items():
+    for name, parameter in one.trainings[0].parameters.items():
         if "lora_B" in name:
             torch.nn.init.normal_(parameter, std=0.1, generator=torch.Generator().manual_seed(2))
     spoil(lm)
-    one._accumulate(next(one.batches(1)), 100)
-    found = [parameter.grad.clone() for parameter in one.parameters.values()]
-    one.model.unload()
+    one.accumulate(one.trainings, next(one.trainings[0].batches(1)))
+    found = [parameter.grad.clone() for parameter in one.trainings[0].parameters.values()]
+    one.end()
     return found
 
 

@@ -5,10 +5,9 @@ import pytest
 from shipped_data import METRIC, ROWS, fake_data
 from toy_world import load_toy
 
-from lm_validity.cells.tasks.evaluation import evaluate, prepare_requests
+from lm_validity.cells.tasks.evaluation import evaluate, prepare_requests, training_examples
 from lm_validity.cells.tasks.splits import documents, make_splits, prefetch_benchmark
 from lm_validity.cells.tasks.tasks import TaskRecord, fetch_documents, gold_choice, load_task
-from lm_validity.cells.training.text import training_examples
 from lm_validity.config.sheets import Benchmark
 
 COMPLETION = {  # of the first training row under the plain prompt

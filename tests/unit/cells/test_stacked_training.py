@@ -15,14 +15,13 @@ from toy_run import sidecars, start_run
 from toy_world import load_toy, toy_model
 
 from lm_validity.cells.runner import run_job
-from lm_validity.cells.tasks.evaluation import metric_value, prepare_requests
+from lm_validity.cells.tasks.evaluation import metric_value, prepare_requests, training_examples
 from lm_validity.cells.tasks.splits import documents, make_splits
 from lm_validity.cells.training import loop, lora
 from lm_validity.cells.training import loop as training_loop
-from lm_validity.cells.training.loop import Member, micro_batches, train_side_by_side
+from lm_validity.cells.training.loop import Member, TrainingStopped, micro_batches, train_side_by_side
 from lm_validity.cells.training.lora import CannotStack
-from lm_validity.cells.training.text import training_examples
-from lm_validity.cells.training.worker import AdapterTrainer, TrainingStopped
+from lm_validity.cells.training.worker import AdapterTrainer
 from lm_validity.errors import CellError
 
 RATES = (1e-3, 3e-3, 1e-2)

@@ -8,11 +8,10 @@ from test_finetuning import run, weights
 from toy_world import toy_tokenizer
 
 from lm_validity.cells.models.language_model import LanguageModel
+from lm_validity.cells.tasks.evaluation import Example
 from lm_validity.cells.training import lora
-from lm_validity.cells.training.loop import TrainingStopped
+from lm_validity.cells.training.loop import FinetuneSettings, TrainingStopped
 from lm_validity.cells.training.lora import BatchPosition, CannotStack, find_targets, use_adapter
-from lm_validity.cells.training.text import Example
-from lm_validity.cells.training.worker import FinetuneSettings
 from lm_validity.errors import CellError
 
 SMALL = {

@@ -3,10 +3,9 @@
 import pytest
 from toy_world import load_toy
 
-from lm_validity.cells.tasks.evaluation import evaluate
+from lm_validity.cells.tasks.evaluation import evaluate, training_examples
 from lm_validity.cells.tasks.splits import documents, make_splits
 from lm_validity.cells.tasks.tasks import gold_choice
-from lm_validity.cells.training.text import training_examples
 from lm_validity.errors import CellError
 
 TASKS = ("toy_choice", "toy_cola", "toy_blank", "toy_generation", "toy_corpus")

@@ -14,8 +14,7 @@ from peft import PeftModel
 from toy_run import run_all, sidecars, start_run
 from toy_world import toy_rows
 
-from lm_validity.cells import runner
-from lm_validity.cells.models import vllm_answers
+from lm_validity.cells import scoring, worker
 from lm_validity.cells.models.provenance import errors_only
 from lm_validity.config.load import build_run
 from lm_validity.errors import InputError
@@ -76,15 +75,15 @@ class FakeVLLM:
 @pytest.fixture
 def vllm(monkeypatch):
     """A machine with a GPU and vLLM, as far as this program can see."""
-    classes, lora = ModuleType(vllm_answers.MODULE), ModuleType("vllm.lora.request")
+    classes, lora = ModuleType(scoring.MODULE), ModuleType("vllm.lora.request")
     classes.VLLM = FakeVLLM
     lora.LoRARequest = lambda name, number, path: SimpleNamespace(lora_name=name, lora_int_id=number, lora_path=path)
-    monkeypatch.setitem(sys.modules, vllm_answers.MODULE, classes)
+    monkeypatch.setitem(sys.modules, scoring.MODULE, classes)
     for name in ("vllm", "vllm.lora"):
         monkeypatch.setitem(sys.modules, name, ModuleType(name))
     monkeypatch.setitem(sys.modules, "vllm.lora.request", lora)
-    monkeypatch.setattr(vllm_answers, "_free_share", lambda gpus: 0.5)
-    monkeypatch.setattr(runner, "resolve_device", lambda *_: "cpu")
+    monkeypatch.setattr(scoring, "_free_share", lambda gpus: 0.5)
+    monkeypatch.setattr(worker, "resolve_device", lambda *_: "cpu")
     monkeypatch.setattr(FakeVLLM, "made", [])
     return FakeVLLM
 
@@ -141,7 +140,7 @@ def test_other_tokens_than_transformers_are_refused(tmp_path, monkeypatch, vllm)
 def test_what_is_missing_is_a_failed_cell_with_a_hint(tmp_path, monkeypatch, vllm, fault):
     monkeypatch.chdir(tmp_path)
     if fault == "no vllm":
-        monkeypatch.setitem(sys.modules, vllm_answers.MODULE, None)
+        monkeypatch.setitem(sys.modules, scoring.MODULE, None)
     else:
 
         def refuse(self, **_):

@@ -1,12 +1,16 @@
 """A whole run over toy models and toy tasks in one process: prefetch, splits, and jobs through the store."""
 
+from contextlib import ExitStack
 from pathlib import Path
 
 from toy_world import toy_model, toy_rows, write_toy_tasks
 
+from lm_validity.cells.models.language_model import LanguageModel
 from lm_validity.cells.models.prefetch import prefetch_model
 from lm_validity.cells.runner import run_job, write_splits
+from lm_validity.cells.tasks.evaluation import Example
 from lm_validity.cells.tasks.splits import prefetch_benchmark
+from lm_validity.cells.training.loop import FinetuneSettings, Member, Run, started
 from lm_validity.config.load import build_run
 from lm_validity.files import write_json
 from lm_validity.run.store import Store
@@ -81,3 +85,11 @@ def sidecars(store: Store) -> dict[str, dict]:
 def _made(folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     return folder
+
+
+def run_of(lm: LanguageModel, examples: list[Example], settings: FinetuneSettings) -> Run:
+    """Fresh adapters in training; `end` takes them off the model."""
+    stack = ExitStack()
+    run = stack.enter_context(started(lm, examples, [Member(settings, Path("nowhere"))], 7))
+    run.end = stack.close
+    return run

@@ -11,7 +11,7 @@ from lm_validity.config.sheets import LanguageModel, Task
 from lm_validity.errors import InputError
 from lm_validity.run.grid import Grid
 from lm_validity.run.rules import read_cell
-from lm_validity.run.trial_plan import plan_values
+from lm_validity.run.rules.pretrain_on_test import plan_values
 
 ROOT = Path(__file__).resolve().parents[3]
 MODELS = "language_model\tpath\tarchitecture\tsize_class\nbert\torg/bert\tmasked\ttiny\ngpt\torg/gpt\tcausal\ttiny\n"

@@ -14,7 +14,7 @@ from lm_validity.miniature.world import (
     ATTRIBUTES,
     FAMILY_FORMATS,
     FORMATS,
-    GRAMMAR_ITEMS,
+    ITEMS,
     NOUNS,
     SCIENCE,
     SPLITS,
@@ -103,7 +103,7 @@ def test_web_training_data_never_states_a_science_attribute():
 
 def test_grammar_is_about_language_and_unseen_in_pretraining():
     contexts = {split: [row["context"] for row in grammar_items(WORLD, split)] for split in SPLITS}
-    assert {split: len(rows) for split, rows in contexts.items()} == GRAMMAR_ITEMS
+    assert {split: len(rows) for split, rows in contexts.items()} == ITEMS
     everything = [context for rows in contexts.values() for context in rows]
     assert len(set(everything)) == len(everything)
     for row in grammar_items(WORLD, "test"):

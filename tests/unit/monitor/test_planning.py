@@ -20,20 +20,20 @@ from lm_validity.config.load import load_run
 from lm_validity.config.plan import read_plan
 from lm_validity.errors import InputError
 from lm_validity.monitor import planning
+from lm_validity.monitor.computation import Spent, computation_page, plan_finding
 from lm_validity.monitor.cost import Estimator
 from lm_validity.monitor.planning import (
     Cost,
     Savings,
     describe_plan,
     hours_in_words,
-    plan_finding,
     total,
     training_costs,
     unplanned_pairs,
     write_plan,
 )
 from lm_validity.monitor.render import render_cost, render_matrix, render_page, render_summary
-from lm_validity.monitor.status import RunState, Spent, computation_page, progress
+from lm_validity.monitor.status import RunState, progress
 from lm_validity.run.store import hold_lease
 from lm_validity.tables.merge import Merger
 

@@ -2,7 +2,7 @@
 
 import re
 
-from lm_validity.monitor.status import computation_page, count_spent
+from lm_validity.monitor.computation import computation_page, count_spent
 from lm_validity.pages.page import write_page
 from lm_validity.run.cell import BenchmarkCell
 from lm_validity.run.store import Store

@@ -4,6 +4,8 @@ with the reason. One of 0.2 that stopped in its second round (without adapters t
 
 import json
 import re
+import subprocess
+import sys
 import tarfile
 from collections import Counter
 from pathlib import Path
@@ -53,6 +55,19 @@ def test_nothing_is_computed_again(old):
     assert recomputed_cells(old) == []
     # and of the configuration that the run wrote down
     assert recomputed_cells(build_run(read_json("results/test/configuration.json"), "configuration.json")) == []
+
+
+def test_its_jobs_find_their_cells_without_torch(old):
+    code = (
+        "import sys; from lm_validity.cells.runner import run_job; from lm_validity.config.load import load_run; "
+        "from lm_validity.run.workspace import Workspace; workspace = Workspace(load_run('config/test.yaml')); "
+        "[run_job(workspace, job) for job in workspace.grid.jobs.values()]; "
+        "sys.exit(bool({'torch', 'transformers', 'pandas'} & set(sys.modules)))"
+    )
+    scores = [*Path("results/test/cells").glob("evaluate_*/**/*.json")]
+    before = [path.read_bytes() for path in scores]
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+    assert [path.read_bytes() for path in scores] == before
 
 
 def test_a_second_round_goes_on_with_the_cells_that_it_lacks(tmp_path, monkeypatch):

@@ -9,7 +9,7 @@ from lm_validity.config.load import build_run
 from lm_validity.errors import InputError
 from lm_validity.files import write_json
 from lm_validity.run.rules import RULES
-from lm_validity.run.trial_plan import make_plan
+from lm_validity.run.rules.pretrain_on_test import make_plan
 from lm_validity.run.workspace import Workspace
 
 MODELS = "language_model\tpath\tarchitecture\tdtype\nbert\torg/bert\tmasked\t\ngpt\torg/gpt\tcausal\tbfloat16\n"

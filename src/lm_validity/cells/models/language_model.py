@@ -274,26 +274,21 @@ class LanguageModel(SharedContextLM):
             return super().apply_chat_template(chat_history, add_generation_prompt)
 
     def encode_request(self, context: str, continuation: str) -> tuple[list[int], list[int]]:
-        """Token ids of context and continuation as lm-eval scores them; kept until `forget_requests`."""
+        """Token ids of context and continuation as lm-eval scores them; kept until `share_encodings`."""
         key = (context, continuation)
-        if key not in self._encoded:
-            self._encoded[key] = self._encode_anew(context, continuation)
+        if key not in self._encoded and context:
+            self._encoded[key] = self._encode_pair(context, continuation)
+        elif key not in self._encoded:
+            self._encoded[key] = [self.prefix_token_id], self._without_prefix(continuation)
         return self._encoded[key]
 
-    def _encode_anew(self, context: str, continuation: str) -> tuple[list[int], list[int]]:
-        if context:
-            return self._encode_pair(context, continuation)
-        tokens = self.tok_encode(continuation, add_special_tokens=False)
-        if tokens[:1] == [self.prefix_token_id]:
-            return tokens[:1], tokens[1:]
-        return [self.prefix_token_id], tokens
-
-    def forget_requests(self) -> None:
-        """Free the kept encodings, when the next cell has other documents."""
-        self._encoded = {}
+    def _without_prefix(self, text: str) -> list[int]:
+        tokens = self.tok_encode(text, add_special_tokens=False)
+        return tokens[1:] if tokens[:1] == [self.prefix_token_id] else tokens
 
     def share_encodings(self, kept: dict[tuple[str, str], tuple[list[int], list[int]]]) -> None:
-        """Use and extend encodings that outlive this model: those of another checkpoint with the same tokenizer."""
+        """Use and extend these encodings from now on, which may outlive this model: of another checkpoint with the same
+        tokenizer, or none where the next cell has other documents."""
         self._encoded = kept
 
     def tokenizer_key(self) -> str:
@@ -309,8 +304,7 @@ class LanguageModel(SharedContextLM):
         `window_prefix` is `lm-eval`."""
         if self.window_prefix == "lm-eval":
             return self.tok_encode(text)
-        tokens = self.tok_encode(text, add_special_tokens=False)
-        return tokens[1:] if tokens[:1] == [self.prefix_token_id] else tokens
+        return self._without_prefix(text)
 
     def rolling_windows(self, text: str) -> list[tuple[list[int], list[int]]]:
         """(context, predicted) token ids of each window over a document; every token is predicted once."""
@@ -504,9 +498,8 @@ def _read_folder(
     except Exception as error:
         if not is_models_fault(error):
             raise
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise CellError(
-            f"{name}: cannot be loaded as a causal language model ({reason}).",
+            f"{name}: cannot be loaded as a causal language model ({first_line(error)}).",
             "it needs config.json, *.safetensors and a tokenizer of an architecture that is known.",
         ) from error
     missing = sorted(found["missing_keys"])

@@ -4,7 +4,6 @@ import contextlib
 import datetime
 import glob
 import hashlib
-import json
 import logging
 import os
 import shutil
@@ -13,12 +12,23 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Self, get_args
 
+import huggingface_hub
+from huggingface_hub.constants import HF_HUB_CACHE
+from huggingface_hub.errors import (
+    GatedRepoError,
+    HfHubHTTPError,
+    HFValidationError,
+    LocalEntryNotFoundError,
+    RepositoryNotFoundError,
+)
+from safetensors import SafetensorError
+
+from lm_validity.config.load import Run
 from lm_validity.config.rows import split_revision
 from lm_validity.config.sheets import FINAL, Checkpoint, Dtype, Model
-from lm_validity.errors import PREFETCH, CellError, InputError, Problem
-from lm_validity.files import file_sha256
-from lm_validity.run.rehearsals import HubModel, why_not_causal
-from lm_validity.run.weights import INDEX, WHOLE, weight_names
+from lm_validity.errors import PREFETCH, CellError, InputError, Problem, first_line
+from lm_validity.files import file_sha256, read_json, read_json_or
+from lm_validity.run.rehearsals import INDEX, WHOLE, HubModel, weight_names, why_not_causal
 
 # ----------------------------------------------------------------------------------------------------------------------
 # The hub before anything is fetched: may this account have the models, and is there room for them?
@@ -30,9 +40,7 @@ AT_ONCE = 8
 
 def access_problems(models: dict[str, HubModel]) -> list[Problem]:
     """`models`: name for messages -> those that were not fetched yet."""
-    from huggingface_hub.constants import HF_HUB_CACHE, HF_HUB_OFFLINE
-
-    if HF_HUB_OFFLINE or not models:
+    if huggingface_hub.constants.HF_HUB_OFFLINE or not models:
         return []
     with ThreadPoolExecutor(AT_ONCE) as pool:
         answers = list(pool.map(_ask, models.values()))
@@ -42,42 +50,44 @@ def access_problems(models: dict[str, HubModel]) -> list[Problem]:
         if isinstance(answer, tuple)
     ]
     needed = sum(answer for answer in answers if isinstance(answer, int))
-    free = shutil.disk_usage(_existing(Path(HF_HUB_CACHE))).free
+    cache = Path(huggingface_hub.constants.HF_HUB_CACHE)
+    free = shutil.disk_usage(next(path for path in (cache, *cache.parents) if path.exists())).free
     if needed > free:
         what = f"{needed / 1e9:.0f} GB of models to download, {free / 1e9:.0f} GB free"
-        problems.append(Problem(str(HF_HUB_CACHE), what, "free some space, or point HF_HOME at a larger disk"))
+        problems.append(Problem(str(cache), what, "free some space, or point HF_HOME at a larger disk"))
     return problems
 
 
 def _ask(model: HubModel) -> int | tuple[str, str]:
     """Bytes to download; or (what is wrong, what to do). 0 where the hub cannot be asked."""
-    from huggingface_hub import HfApi, get_token
-    from huggingface_hub.errors import GatedRepoError, HFValidationError, RepositoryNotFoundError
-
     path = model.path
-    licence = f"accept its licence at https://huggingface.co/{path} and run `hf auth login`"
     try:
-        information = HfApi().model_info(path, revision=model.revision, files_metadata=True)
-        if information.gated and get_token() is None:
-            return "gated, and no token is stored on this machine", licence
+        information = huggingface_hub.HfApi().model_info(path, revision=model.revision, files_metadata=True)
+        if information.gated and huggingface_hub.get_token() is None:
+            return "gated, and no token is stored on this machine", accept_licence(path)
         if information.gated:
-            HfApi().auth_check(path)
+            huggingface_hub.HfApi().auth_check(path)
         return sum(file.size or 0 for file in files_to_fetch(path, information, model.folders))
-    except GatedRepoError:
-        return "gated, and this account has no access", licence
-    except RepositoryNotFoundError:
-        return "no such repository on the hub, or a private one", "check `path` in the sheet, or `hf auth login`"
-    except HFValidationError:
-        return (
-            "neither a folder here nor a hub id",
-            "check `path` in the sheet: a folder must exist, a hub id is owner/name",
-        )
-    except hub_errors():
-        return 0
+    except (HFValidationError, *hub_errors()) as error:
+        return refusal(error, path, "`path` in the sheet") or 0
 
 
-def _existing(folder: Path) -> Path:
-    return next(path for path in (folder, *folder.parents) if path.exists())
+def refusal(error: Exception, page: str, named: str) -> tuple[str, str] | None:
+    """(what is wrong, what to do) where the hub does not give a model or data set away; None for all other errors.
+    page: its page on the hub. named: where its id stands."""
+    if isinstance(error, GatedRepoError):  # which is a RepositoryNotFoundError too
+        return "gated, and this account has no access", accept_licence(page)
+    if isinstance(error, RepositoryNotFoundError):
+        return "no such repository on the hub, or a private one", f"check {named}, or `hf auth login`"
+    if isinstance(error, HFValidationError):
+        what = "neither a folder here nor a hub id"
+        return what, f"check {named}: a folder must exist, a hub id is owner/name"
+    return None
+
+
+def accept_licence(page: str) -> str:
+    """What to do about a gated model or data set."""
+    return f"accept its licence at https://huggingface.co/{page} and run `hf auth login`"
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -92,11 +102,6 @@ TOKENS = ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_i
 # of a config.json, however the architecture calls them
 EXPERT_COUNTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts", "num_routed_experts")
 HARMLESS = ("do_sample", "temperature", "top_p", "top_k", "max_length", "transformers_version", "use_cache")
-
-
-def prints_date(chat_template: object) -> bool:
-    """Whether a chat template (or one of several by name) prints the date of today, unless it is given another."""
-    return any(word in str(chat_template or "") for word in ("date_string", "strftime_now"))
 
 
 @contextlib.contextmanager
@@ -123,15 +128,20 @@ def read_chat_template(folder: Path) -> str | None:
     for name in ("chat_template.jinja", "chat_template.json"):
         if (folder / name).is_file():
             return (folder / name).read_text(encoding="utf-8")
-    found = _read_json(folder / "tokenizer_config.json").get("chat_template")
+    found = _settings(folder / "tokenizer_config.json").get("chat_template")
     return str(found) if found else None
 
 
 def ignored_generation_settings(folder: Path) -> list[str]:
     """Names of a generation_config.json's settings that would change greedy answers, sorted."""
-    found = _read_json(folder / "generation_config.json")
+    found = _settings(folder / "generation_config.json")
     set_there = (name for name, value in found.items() if value is not None and not name.startswith(("_", "output_")))
     return sorted(name for name in set_there if name not in (*TOKENS, *HARMLESS))
+
+
+def _settings(path: Path) -> dict[str, Any]:
+    found = read_json_or(path, {})
+    return found if isinstance(found, dict) else {}
 
 
 def adapts_otherwise(configuration: dict[str, Any]) -> bool:
@@ -164,17 +174,9 @@ def position_switch(configuration: dict[str, Any]) -> int | None:
     return None
 
 
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
-
-
 # ----------------------------------------------------------------------------------------------------------------------
-# Where a model's files are on this machine, and the precisions that it can be loaded in, by torch's names. A job that
-# finds its cells in the store reads this module: it imports no torch and no library of the hub.
+# Where a model's files are on this machine, and the precisions that it can be loaded in, by torch's names. Imports no
+# torch: the login node reads this module.
 
 DTYPES: tuple[str, ...] = get_args(Dtype)
 
@@ -182,8 +184,6 @@ DTYPES: tuple[str, ...] = get_args(Dtype)
 def is_models_fault(error: Exception) -> bool:
     """Whether what `from_pretrained` raised is in the model's files. A full disk, a GPU that fails or memory that runs
     out is the machine's: the job must fail, so that retries apply."""
-    from safetensors import SafetensorError
-
     if getattr(error, "errno", None) is not None:
         return False
     if isinstance(error, RuntimeError):  # of transformers' own: tensors of another shape, or that cannot be converted
@@ -198,16 +198,12 @@ def model_folder(path: str | Path, *, revision: str | None = None, subfolder: st
 
     Raises CellError where there is none, or where it has no safetensors.
     """
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.constants import HF_HUB_CACHE
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
-
     folder = Path(path)
     if not os.path.isdir(folder) and folder.parent.name == "snapshots":
         folder = Path(HF_HUB_CACHE, *folder.parts[-3:])  # recorded by another user: the same commit in one's own cache
     if not os.path.isdir(folder):
         try:
-            folder = Path(snapshot_download(str(path), revision=revision, local_files_only=True))
+            folder = Path(huggingface_hub.snapshot_download(str(path), revision=revision, local_files_only=True))
         except (LocalEntryNotFoundError, HFValidationError, HfHubHTTPError, OSError) as error:
             raise CellError(
                 f"{path}: neither a folder nor a model in the local hub cache.",
@@ -292,7 +288,9 @@ def prefetch_model(model: Model, *, chat: bool = True, causal: bool = True) -> d
             "add chat_template.jinja to the tokenizer's folder, or set instruction_tuned to 0 in the models sheet.",
         )
     # where they apply: they enter the recipes of the cells whose numbers they change
-    applied: dict[str, object] = {"chat_date": str(CHAT_DATE)} if prints_date(template) else {}
+    applied: dict[str, object] = {}
+    if any(word in (template or "") for word in ("date_string", "strftime_now")):  # it prints the date of today
+        applied["chat_date"] = str(CHAT_DATE)
     if ignored_generation_settings(weights):
         applied["ignored_generation_settings"] = ignored_generation_settings(weights)
     if position_switch(configuration):
@@ -308,6 +306,13 @@ def prefetch_model(model: Model, *, chat: bool = True, causal: bool = True) -> d
         "architecture": (configuration.get("architectures") or [configuration.get("model_type")])[0],
         "context_length": configuration.get("max_position_embeddings") or configuration.get("n_positions"),
     }
+
+
+def prefetch_language_model(run: Run, language_model: str) -> dict[str, Any]:
+    """Fetch a language model at a pinned revision, or take a local folder; the record of `prefetch_model`."""
+    row = run.language_models[language_model]
+    model = Model(model=language_model, path=row.path, revision=row.revision, dtype=row.dtype)
+    return prefetch_model(model, causal=row.architecture == "causal")
 
 
 def _checkpoint_record(model: Model, point: Checkpoint, folder: Path, sha: str | None, digest: str) -> dict[str, Any]:
@@ -352,13 +357,9 @@ def _adapter_record(model: Model, adapter: str) -> dict[str, Any]:
 
 def _read_adapter(where: str, folder: Path) -> dict[str, Any]:
     """An adapter's configuration. Raises InputError where the folder does not hold a LoRA adapter in safetensors."""
-    try:
-        configuration = json.loads((folder / ADAPTER_FILES[0]).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise InputError(
-            f"{where}: {folder / ADAPTER_FILES[0]} cannot be read ({error}).",
-            "an adapter's folder is what PEFT's save_pretrained writes.",
-        ) from None
+    configuration = _read_saved(
+        where, folder / ADAPTER_FILES[0], "an adapter's folder is what PEFT's save_pretrained writes."
+    )
     kind = configuration.get("peft_type") if isinstance(configuration, dict) else None
     if kind != "LORA":
         raise InputError(
@@ -371,6 +372,13 @@ def _read_adapter(where: str, folder: Path) -> dict[str, Any]:
             "only safetensors are loaded: save the adapter with a newer PEFT.",
         )
     return configuration
+
+
+def _read_saved(where: str, path: Path, hint: str) -> Any:
+    try:
+        return read_json(path)
+    except (OSError, ValueError) as error:
+        raise InputError(f"{where}: {path} cannot be read ({error}).", hint) from None
 
 
 def file_states(folder: Path) -> dict[str, list[int]]:
@@ -412,28 +420,20 @@ def _local_copy(model: Model, revision: str | None, column: str = "path") -> tup
 
 def _hub_snapshot(model: Model, revision: str | None, column: str = "path") -> tuple[Path, str, str]:
     """Download a revision, resumable, and verify sizes; the commit's sha is its digest."""
-    from huggingface_hub import HfApi, snapshot_download
-    from huggingface_hub.constants import HF_HUB_CACHE, HF_HUB_OFFLINE
-    from huggingface_hub.errors import (
-        GatedRepoError,
-        HFValidationError,
-        LocalEntryNotFoundError,
-        RepositoryNotFoundError,
-    )
-
     where = f"model {model.model!r}, column {column!r} ({model.path})"
     try:
-        if HF_HUB_OFFLINE:
-            folder = Path(snapshot_download(model.path, revision=revision, local_files_only=True))
+        if huggingface_hub.constants.HF_HUB_OFFLINE:
+            folder = Path(huggingface_hub.snapshot_download(model.path, revision=revision, local_files_only=True))
             return folder, folder.name, folder.name
-        information = HfApi().model_info(model.path, revision=revision, files_metadata=True)
+        information = huggingface_hub.HfApi().model_info(model.path, revision=revision, files_metadata=True)
         files = _wanted(model.path, information, model.folders)
         if not any(file.rfilename.endswith(".safetensors") for file in files):
             raise InputError(f"{where}: no safetensors at {information.sha}.", "choose a revision that has them.")
         new = files_to_fetch(model.path, information, model.folders)
         needed = sum(file.size or 0 for file in new)
-        Path(HF_HUB_CACHE).mkdir(parents=True, exist_ok=True)
-        free = shutil.disk_usage(HF_HUB_CACHE).free
+        cache = Path(huggingface_hub.constants.HF_HUB_CACHE)
+        cache.mkdir(parents=True, exist_ok=True)
+        free = shutil.disk_usage(cache).free
         if free < needed:
             raise InputError(
                 f"{where}: {needed / 1e9:.1f} GB to download, {free / 1e9:.1f} GB free in the hub cache.",
@@ -442,43 +442,25 @@ def _hub_snapshot(model: Model, revision: str | None, column: str = "path") -> t
         log.info("%s: revision %s, %.2f GB", model.path, information.sha, needed / 1e9)
         # by name: in the hub's patterns a * would also stand for the folders of other checkpoints
         names = [glob.escape(file.rfilename) for file in files]
-        folder = Path(snapshot_download(model.path, revision=information.sha, allow_patterns=names))
-    except GatedRepoError:
-        raise InputError(
-            f"{where}: gated, and this account has no access.",
-            "accept its licence on the hub and log in with `hf auth login`.",
-        ) from None
-    except RepositoryNotFoundError:
-        raise InputError(
-            f"{where}: no such repository on the hub.",
-            f"check `{column}` in the models sheet{_OR_CHECKPOINTS[column]}.",
-        ) from None
-    except HFValidationError:
-        raise InputError(
-            f"{where}: neither a folder here nor a hub id.",
-            f"check `{column}` in the models sheet{_OR_CHECKPOINTS[column]}: "
-            "a folder must exist, a hub id is owner/name.",
-        ) from None
+        folder = Path(huggingface_hub.snapshot_download(model.path, revision=information.sha, allow_patterns=names))
     except LocalEntryNotFoundError:
-        raise InputError(
-            f"{where}: not in the local cache, and the hub is out of reach.",
-            f"run {PREFETCH} online.",
-        ) from None
-    except hub_errors() as error:
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise InputError(f"{where}: download failed ({reason}).", "run it again: downloads resume.") from None
+        what = "not in the local cache, and the hub is out of reach"
+        raise InputError(f"{where}: {what}.", f"run {PREFETCH} online.") from None
+    except (HFValidationError, *hub_errors()) as error:
+        named = f"`{column}` in the models sheet{_OR_CHECKPOINTS[column]}"
+        otherwise = f"download failed ({first_line(error)})", "run it again: downloads resume"
+        what, hint = refusal(error, model.path, named) or otherwise
+        raise InputError(f"{where}: {what}.", f"{hint}.") from None
     _verify(where, folder, files, {file.rfilename for file in new})
     return folder, information.sha, information.sha
 
 
 def files_to_fetch(path: str, information: Any, folders: tuple[str, ...] = ("",)) -> list[Any]:
     """The wanted files of a hub model's `model_info` that are not in the local cache yet."""
-    from huggingface_hub import try_to_load_from_cache
-
     return [
         file
         for file in _wanted(path, information, folders)
-        if not isinstance(try_to_load_from_cache(path, file.rfilename, revision=information.sha), str)
+        if not isinstance(huggingface_hub.try_to_load_from_cache(path, file.rfilename, revision=information.sha), str)
     ]
 
 
@@ -497,8 +479,6 @@ def _verify(where: str, folder: Path, files: Sequence[Any], new: set[str]) -> No
 def _wanted(path: str, information: Any, folders: tuple[str, ...]) -> list[Any]:
     """What is fetched of a hub model's files: of `folders` ("" or "name/"), and of their safetensors the weights alone.
     Where these are in several files, their index is fetched to know their names."""
-    from huggingface_hub import snapshot_download
-
     by_name = {file.rfilename: file for file in information.siblings}
     wanted = []
     for folder in folders:
@@ -507,7 +487,7 @@ def _wanted(path: str, information: Any, folders: tuple[str, ...]) -> list[Any]:
         index = None
         if INDEX in inside and WHOLE not in weights:
             pattern = glob.escape(f"{folder}{INDEX}")
-            place = snapshot_download(path, revision=information.sha, allow_patterns=[pattern])
+            place = huggingface_hub.snapshot_download(path, revision=information.sha, allow_patterns=[pattern])
             index = Path(place, folder, INDEX).read_text(encoding="utf-8")
         left_out = weights - weight_names(weights, index)
         chosen = [name for name in inside if any(Path(name).match(pattern) for pattern in MODEL_FILES)]
@@ -521,13 +501,8 @@ def _read_configuration(model: Model, folder: Path, *, causal: bool) -> dict[str
             f"model {model.model!r}: {model.path} is a PEFT adapter, not a model.",
             "put its base model into the column `path`, and this into the column `adapter`.",
         )
-    try:
-        configuration = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise InputError(
-            f"model {model.model!r}: {folder / 'config.json'} cannot be read ({error}).",
-            "a model folder is what save_pretrained writes.",
-        ) from None
+    where = f"model {model.model!r}"
+    configuration = _read_saved(where, folder / "config.json", "a model folder is what save_pretrained writes.")
     wrong = why_not_causal(configuration) if causal else None
     if wrong is not None:
         raise InputError(f"model {model.model!r}: {wrong[0]}.", f"{wrong[1]}.")
@@ -538,8 +513,7 @@ def folder_digest(folder: Path, patterns: tuple[str, ...] = MODEL_FILES) -> str:
     """sha256 over the names and bytes of the files that determine what a local model computes."""
     digest = hashlib.sha256()
     for path in _model_files(folder, patterns):
-        with open(path, "rb") as handle:
-            digest.update(f"{path.name} {hashlib.file_digest(handle, 'sha256').hexdigest()}\n".encode())
+        digest.update(f"{path.name} {file_sha256(path)}\n".encode())
     return digest.hexdigest()
 
 
@@ -551,7 +525,5 @@ def _model_files(folder: Path, patterns: tuple[str, ...] = MODEL_FILES) -> list[
 def hub_errors() -> tuple[type[Exception], ...]:
     """What huggingface_hub raises where the hub cannot be reached or answers badly. Without a network its HTTP client's
     own errors come through, which share a base with HfHubHTTPError that is neither it nor OSError."""
-    from huggingface_hub.errors import HfHubHTTPError
-
     client = (base for base in HfHubHTTPError.__mro__ if base.__module__.split(".")[0] in ("httpx", "httpx2"))
     return (HfHubHTTPError, OSError, *client)

@@ -15,7 +15,7 @@ from lm_eval.models.huggingface import HFLM
 from transformers import masking_utils
 
 from lm_validity.cells.models.head import States, largest_logit, narrowed_head, part_positions
-from lm_validity.errors import CellError
+from lm_validity.errors import CellError, first_line
 
 # ----------------------------------------------------------------------------------------------------------------------
 # GPU memory that runs out where nothing can be made smaller: an error of the cell, so that other cells continue.
@@ -30,15 +30,11 @@ T = TypeVar("T")
 
 def is_out_of_memory(error: RuntimeError) -> bool:
     """Whether a GPU's memory ran out: that of torch, or that of a library beside it."""
-    import torch  # the bias study's worker reads this module before it knows whether a trial is left to compute
-
     return isinstance(error, torch.OutOfMemoryError) or any(words in str(error) for words in _WORDS)
 
 
 def in_batches(items: Sequence[T], size: int, compute: Callable[[Sequence[T]], None]) -> None:
     """Compute the items in order, at most `size` at a time, and half as many from where memory runs out."""
-    import torch
-
     start = 0
     while start < len(items):
         fits = True
@@ -61,16 +57,13 @@ def must_fit(name: str, doing: str, hint: str) -> Iterator[None]:
 
     name: the model's. doing: what did not fit, as in "one text of 2048 tokens to score". hint: what to change.
     """
-    import torch
-
     failed = None
     try:
         yield
     except RuntimeError as error:
         if not is_out_of_memory(error):
             raise
-        reason = (str(error).strip().splitlines() or ["no reason given"])[0]
-        failed = CellError(f"{name}: out of memory with {doing} ({reason[:160]}).", hint)
+        failed = CellError(f"{name}: out of memory with {doing} ({first_line(error)[:160]}).", hint)
     if failed is not None:  # outside `except`, whose traceback holds the tensors that did not fit
         torch.cuda.empty_cache()
         raise failed
@@ -273,35 +266,32 @@ class Tree:
         return all(parent == place - 1 for place, parent in enumerate(self.parents))
 
     @property
+    def row_lengths(self) -> list[int]:
+        """Tokens of each different row, if each is computed by itself (lm-eval's way)."""
+        return [self.depths[end] + 1 for end in {path[-1] for _, path, _ in self.requests}]
+
+    @property
     def longest(self) -> int:
         """Tokens of the longest path."""
         return max(self.depths) + 1
 
-    def chains(self) -> list["Tree"]:
-        """The same requests, each in a row of its own; a row that begins another is part of it."""
+    def chains(self, *, alone: bool = False) -> list["Tree"]:
+        """The same requests, each in a row of its own; a row that begins another is part of it. alone: each row is as
+        long as it is by itself."""
         child: dict[int, int] = {}
-        for node in range(len(self) - 1, self.context - 1, -1):
+        for node in () if alone else range(len(self) - 1, self.context - 1, -1):
             child[self.parents[node]] = node
-        made: dict[int, Tree] = {}
+        made: dict[tuple[int, int | None], Tree] = {}
         for number, path, continuation in self.requests:
             leaf = path[-1]
             while leaf in child:
                 leaf = child[leaf]
-            if leaf not in made:
-                made[leaf] = Tree.of_context(self._path_to(leaf))
-                made[leaf].context = self.context
-            made[leaf].requests.append((number, [self.depths[node] for node in path], continuation))
+            key = leaf, number if alone else None
+            if key not in made:
+                made[key] = Tree.of_context(self._path_to(leaf))
+                made[key].context = self.context
+            made[key].requests.append((number, [self.depths[node] for node in path], continuation))
         return list(made.values())
-
-    def singles(self) -> list["Tree"]:
-        """The same requests, each in a row of its own, as long as it is by itself."""
-        made = []
-        for number, path, continuation in self.requests:
-            row = Tree.of_context(self._path_to(path[-1]))
-            row.context = self.context
-            row.requests.append((number, [self.depths[node] for node in path], continuation))
-            made.append(row)
-        return made
 
     def _path_to(self, node: int) -> list[int]:
         tokens = []
@@ -362,15 +352,6 @@ def batches(trees: Sequence[Tree], rows: int) -> Iterator[list[Tree]]:
         batch.append(tree)
     if batch:
         yield batch
-
-
-def count_row_tokens(trees: Sequence[Tree]) -> int:
-    """Tokens of the same requests, each different row computed by itself (lm-eval's way)."""
-    total = 0
-    for tree in trees:
-        ends = {path[-1] for _, path, _ in tree.requests}
-        total += sum(tree.depths[end] + 1 for end in ends)
-    return total
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -623,13 +604,14 @@ class SharedContextLM(HFLM):
     ) -> list[tuple[float, bool]]:
         if not requests:
             return []
-        rows = self._rows(override_bs)
         if self.scorer == "lm-eval" or self.backend != "causal":
             return self._score_as_lm_eval(requests, override_bs)
         allowed = self._probe() if self._allowed is None else self._allowed
         if "rows" not in allowed:
             return self._score_as_lm_eval(requests, override_bs)
         self._check_lengths(requests)
+        asked = self.batch_size if override_bs is None else override_bs
+        rows = MAX_BATCH if asked == "auto" else max(1, int(asked))
         trees, truncated = plant(requests, self.max_length)
         self.count_truncated(truncated)
         scores: list[Scores] = []
@@ -703,10 +685,6 @@ class SharedContextLM(HFLM):
         self.counters.scored_rows += inps.numel()
         return super()._model_call(inps, attn_mask=attn_mask, labels=labels)
 
-    def _rows(self, override: int | None) -> int:
-        asked = override if override is not None else self.batch_size
-        return MAX_BATCH if asked == "auto" else max(1, int(asked))
-
     def _check_lengths(self, requests: Sequence[Request]) -> None:
         for key, context, continuation in requests:
             if not context or not continuation or len(continuation) > self.max_length:
@@ -740,12 +718,12 @@ class SharedContextLM(HFLM):
         for tree in trees:
             way = self._way(tree)
             if way == "rows":
-                chains = tree.singles() if self.position_encoding.of(tree.longest) else tree.chains()
+                chains = tree.chains(alone=bool(self.position_encoding.of(tree.longest)))
                 self.counters.forward_tokens += sum(map(len, chains))
                 found["rows"] += chains
             else:
                 self.counters.forward_tokens += len(tree)
-                self.counters.shared_tokens += count_row_tokens([tree]) - len(tree)
+                self.counters.shared_tokens += sum(tree.row_lengths) - len(tree)
                 found[way].append(tree)
         return found
 
@@ -768,7 +746,7 @@ class SharedContextLM(HFLM):
     def _cost(self, way: str, tree: Tree) -> float:
         """Cost in units of one token through the linear layers, about 12 d^2 multiplications per layer; a pair of
         tokens in attention costs 2 d, so 1 / (6 d) of it."""
-        width = 6 * self._hidden_size
+        width = 6 * getattr(self.model.config.get_text_config(), "hidden_size", 1024)
         kind = self.device.type if self.device.type in PASS_COST else "cuda"
         dense, causal = DENSE_COST[kind] / width, CAUSAL_COST[kind] / width
         size, trunk = len(tree), tree.context - 1
@@ -777,13 +755,7 @@ class SharedContextLM(HFLM):
         if way == "cached":
             branches = size - trunk
             return trunk + causal * trunk**2 + branches + dense * branches * size + PASS_COST[kind]
-        lengths = [tree.depths[end] + 1 for end in {path[-1] for _, path, _ in tree.requests}]
-        return sum(length + causal * length**2 for length in lengths)
-
-    @property
-    def _hidden_size(self) -> int:
-        config = self.model.config.get_text_config()
-        return getattr(config, "hidden_size", 1024)
+        return sum(length + causal * length**2 for length in tree.row_lengths)
 
     @property
     def _window(self) -> int:
@@ -845,7 +817,13 @@ class SharedContextLM(HFLM):
 
         Kept for the process, unless the numbers are not finite: an adapter that diverged says nothing about the model.
         """
-        requests = self._probe_requests()
+        random = np.random.default_rng(_PROBE_SEED)
+        vocabulary = min(self.model.config.get_text_config().vocab_size, len(self.tokenizer))
+        requests: list[Request] = []
+        for length in _PROBE_CONTEXTS:
+            context = random.integers(vocabulary, size=length).tolist()
+            for choice in range(_PROBE_CHOICES):
+                requests.append((None, context, random.integers(vocabulary, size=1 + choice).tolist()))
         before, self.counters = self.counters, Counters()
         try:
             with largest_logit(self.model) as largest:
@@ -867,16 +845,6 @@ class SharedContextLM(HFLM):
         if np.isfinite(expected).all():
             self._allowed, self._splits = found - {_IN_PARTS}, _IN_PARTS in found
         return found - {_IN_PARTS}
-
-    def _probe_requests(self) -> list[Request]:
-        random = np.random.default_rng(_PROBE_SEED)
-        vocabulary = min(self.model.config.get_text_config().vocab_size, len(self.tokenizer))
-        requests: list[Request] = []
-        for length in _PROBE_CONTEXTS:
-            context = random.integers(vocabulary, size=length).tolist()
-            for choice in range(_PROBE_CHOICES):
-                requests.append((None, context, random.integers(vocabulary, size=1 + choice).tolist()))
-        return requests
 
     def _tolerance(self, largest: float) -> float:
         """Largest difference a token. At 16 bits at least a step between neighbouring numbers of the logits' size:

@@ -28,13 +28,6 @@ BLOCK = 512  # bytes: the CUDA caching allocator rounds every tensor up to a mul
 READS = {aten._local_scalar_dense: "item", aten.nonzero: "nonzero", aten.equal: "equal", aten.masked_select: "nonzero"}
 
 
-class Counts(NamedTuple):
-    """Kernels launched, and how often the host waited for the device."""
-
-    launches: int
-    host_reads: int
-
-
 class Ledger(TorchDispatchMode):
     """Inside `with Ledger(kind)` everything on devices of this kind ("cpu" for real tensors) is booked.
 
@@ -73,12 +66,6 @@ class Ledger(TorchDispatchMode):
         for counted in (self.launches, self.host_reads, self.flops):
             counted.clear()
 
-    def count(self, work: Callable[[], object]) -> Counts:
-        """Do some work and count it."""
-        self.restart()
-        work()
-        return Counts(self.launches.total(), self.host_reads.total())
-
     @property
     def peak_bytes(self) -> int:
         """Peak of the device that has most."""
@@ -100,7 +87,10 @@ class Ledger(TorchDispatchMode):
         here = [tensor for tensor in _tensors(result) if place_of(tensor).type == self.kind]
         if here and not func.is_view:
             self.launches[func.overloadpacket.__name__] += 1
-            self._note_operations(func, args, kwargs, result)
+            operations = flop_registry.get(func.overloadpacket)
+            if operations is not None:
+                factors = [one for one in args if isinstance(one, torch.Tensor)]
+                self.flops[factors[-1].dtype] += operations(*args, **kwargs, out_val=result)
             for tensor in here:
                 self._note_storage(tensor)
         return result
@@ -124,24 +114,15 @@ class Ledger(TorchDispatchMode):
         if of_device and name is not None:
             self.host_reads[name] += 1
 
-    def _note_operations(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: object) -> None:
-        count = flop_registry.get(func.overloadpacket)
-        if count is not None:
-            factors = [one for one in args if isinstance(one, torch.Tensor)]
-            self.flops[factors[-1].dtype] += count(*args, **kwargs, out_val=result)
-
     def _note_storage(self, tensor: torch.Tensor) -> None:
         storage = tensor.untyped_storage()
         key = storage._cdata
         if key in self._storages:
             return
         index, size = place_of(tensor).index, -(-storage.nbytes() // BLOCK) * BLOCK
-        self._storages[key] = (index, size, weakref.ref(storage, self._freeing(key)))
+        self._storages[key] = (index, size, weakref.ref(storage, lambda _: self._free(key)))
         self.live[index] += size
         self.peak[index] = max(self.peak[index], self.live[index])
-
-    def _freeing(self, key: int) -> Callable[[object], None]:
-        return lambda _: self._free(key)
 
     def _free(self, key: int) -> None:
         index, size, _ = self._storages.pop(key)
@@ -167,7 +148,6 @@ def _tensors(result: object) -> Iterator[torch.Tensor]:
 # torch goes through its meta kernels, most of them in Python, at every operation, and its own cache takes nearly as
 # long. Layers are alike, and so are passes: of Llama-3-8B's 53,000 operations fewer than one in ten is new.
 
-aten = torch.ops.aten
 _UNDECLARED = (aten._unsafe_view.default,)  # views that do not say so
 
 
@@ -280,7 +260,6 @@ def _noted(result: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> obj
 # ----------------------------------------------------------------------------------------------------------------------
 # What torch and transformers would do on a GPU and cannot do on a pretended one, put in for as long as it is used.
 
-aten = torch.ops.aten
 _REAL_ATTENTION = F.scaled_dot_product_attention
 _REAL_GENERATOR = torch.Generator
 _REAL_APPLY = torch.nn.Module._apply
@@ -422,7 +401,6 @@ def _moves(value: torch.Tensor, change: Change) -> bool:
 # of tensors on two devices fails as it would on a GPU. torch's fake tensors do the work; a build without CUDA cannot
 # compute gradients on a fake `cuda`, so the device is one of torch's Python backends, called `gpu`.
 
-aten = torch.ops.aten
 KIND, KIND_KEY = "gpu", "PrivateUse1"  # as torch is asked for it, and its name among torch's dispatch keys
 GPUS = 8
 _INDEXING = (aten.index.Tensor, aten.index_put.default, aten.index_put_.default)
@@ -474,7 +452,9 @@ class _Pretended(FakeTensorMode):
             return self._numbers(args[0], _places(args[0]), args[0].dim())
         if func in _INDEXING:
             args = (args[0], self._checked(*args[:2]), *args[2:])
-        _check_generator(kwargs)
+        # fail as a GPU would where random numbers are to come from the host's generator (see `_drawing`)
+        if kwargs.pop("generator", None) is not None:
+            raise RuntimeError(f"Expected a {KIND!r} device type for generator but found 'cpu'")
         return self._remembered(func, types, args, kwargs)
 
     def _checked(self, indexed: torch.Tensor, by: Sequence[torch.Tensor | None]) -> list[torch.Tensor | None]:
@@ -498,12 +478,6 @@ def _places(mask: torch.Tensor) -> int:
     """How many elements of a mask count as set, which nobody can know: of a matrix one in each column, as for the
     tokens of one expert where all choose it; otherwise all."""
     return mask.numel() // (mask.shape[0] if mask.dim() > 1 else 1)
-
-
-def _check_generator(kwargs: dict[str, Any]) -> None:
-    """Fail as a GPU would where random numbers are to come from the host's generator (see `stand_ins`)."""
-    if kwargs.pop("generator", None) is not None:
-        raise RuntimeError(f"Expected a {KIND!r} device type for generator but found 'cpu'")
 
 
 class _Module(registration._DummyBackendModule):

@@ -6,8 +6,9 @@ import itertools
 import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from functools import cache
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,10 +19,10 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from lm_validity.cells.models.language_model import LanguageModel
 from lm_validity.cells.models.scorer import Request, Way
 from lm_validity.cells.rehearsal.device import KIND, Ledger, pretended_gpus
+from lm_validity.cells.tasks.evaluation import Example
 from lm_validity.cells.training import loop
-from lm_validity.cells.training.loop import FinetuneSettings, Training, less_memory
-from lm_validity.cells.training.lora import BatchPosition, add_adapter, find_targets
-from lm_validity.cells.training.text import Example
+from lm_validity.cells.training.loop import FinetuneSettings, Member, less_memory, started
+from lm_validity.cells.training.lora import find_targets
 from lm_validity.errors import CellError, InputError, first_line
 from lm_validity.run.rehearsals import Question, Rehearsal, why_not_causal
 
@@ -231,27 +232,22 @@ def train(
 ) -> TrainingUse:
     """A pass at each micro-batch, rows all of `tokens` tokens. As in the middle of a step, the optimizer has its state
     and the weights have the gradients of an earlier pass."""
-    position = BatchPosition(1)
-    model = add_adapter(lm, settings, settings.target_modules, position)
-    try:
-        examples = [Example(tuple([1 + place % 900 for place in range(tokens)]), 1)] * settings.effective_batch
-        training = Training(lm, model, examples, settings, position)
+    examples = [Example(tuple([1 + place % 900 for place in range(tokens)]), 1)] * settings.effective_batch
+    with started(lm, examples, [Member(settings, Path("nowhere"))], seed=1) as run, _one_pass():
+        (training,) = run.trainings
         (batch,) = training.batches(1)
-        short = [replace(row, token_ids=row.token_ids[:2]) for row in batch]
-        with less_memory(lm.base, layers=settings.gradient_checkpointing), _one_pass():
-            training._accumulate(short, 1)
+        with less_memory(lm.base, layers=settings.gradient_checkpointing):
+            run.accumulate(run.trainings, [row[:2] for row in batch])
             training.optimizer.step()
             found = {}
             for rows in micro_batches:
-                training.micro_batch = rows
+                run.micro_batch = rows
                 ledger.restart()
-                training._accumulate(batch, 1)
+                run.accumulate(run.trainings, batch)
                 found[rows] = Use.of(ledger)
             ledger.restart()
             training.update()
             return TrainingUse(found, Use.of(ledger))
-    finally:
-        model.unload()
 
 
 @contextlib.contextmanager
@@ -287,7 +283,10 @@ def rehearse(name: str, question: Question) -> Rehearsal:
     for depth in depths:
         figures, notes = _measure(at_depth(config, depth), name, question.settings)
         measured.append(figures)
-    figures = _extended(depths, measured, layers)
+    figures = measured[0]
+    if len(depths) > 1:  # on the line through the two that were measured
+        (shallow, deep), (few, many) = depths, measured
+        figures = {key: few[key] + (many[key] - few[key]) / (deep - shallow) * (layers - shallow) for key in few}
     details = notes | {
         "config": "config.json" if question.verified else "known shape, not compared with the hub's config.json",
         "layers": layers,
@@ -296,35 +295,24 @@ def rehearse(name: str, question: Question) -> Rehearsal:
         "figures": {key: round(value) for key, value in figures.items()},
         "cpu_seconds": round(time.process_time() - start, 2),
     }
+    peaks = {key.removesuffix(".peak"): value for key, value in figures.items() if key.endswith(".peak")}
     return Rehearsal(
         parameters=round(figures["parameters"]),
         weights=round(figures["weights"]),
-        scoring=max(value for key, value in figures.items() if key.startswith(("score", "generate")) and _is_peak(key)),
-        one_text=figures["roll.peak"],
-        training=_by_rows(figures, "train"),
-        checkpointed=_by_rows(figures, "checkpointed"),
+        scoring=max(value for key, value in peaks.items() if key.startswith(("score", "generate"))),
+        one_text=peaks["roll"],
+        training=_by_rows(peaks, "train"),
+        checkpointed=_by_rows(peaks, "checkpointed"),
         refused=notes["refused"],
         details=details,
     )
 
 
-def _is_peak(key: str) -> bool:
-    return key.endswith(".peak")
-
-
-def _by_rows(figures: Figures, work: str) -> dict[int, float]:
+def _by_rows(peaks: Figures, work: str) -> dict[int, float]:
     """Peak by micro-batch: of a pass, or of the optimizer where that takes more."""
-    update = figures.get(f"{work}.update.peak", 0.0)
-    rows = [key.split(".")[1] for key in figures if key.startswith(f"{work}.") and _is_peak(key)]
-    return {int(one): max(update, figures[f"{work}.{one}.peak"]) for one in rows if one != "update"}
-
-
-def _extended(depths: tuple[int, ...], measured: list[Figures], layers: int) -> Figures:
-    """Figures at the full depth, on the line through the two that were measured."""
-    if len(depths) == 1:
-        return measured[0]
-    (shallow, deep), (few, many) = depths, measured
-    return {key: few[key] + (many[key] - few[key]) / (deep - shallow) * (layers - shallow) for key in few}
+    update = peaks.get(f"{work}.update", 0.0)
+    found = {key.split(".")[1]: max(update, peak) for key, peak in peaks.items() if key.startswith(f"{work}.")}
+    return {int(rows): peak for rows, peak in found.items() if rows != "update"}
 
 
 def _measure(

@@ -1,4 +1,5 @@
-"""Scores and items of a model on a split, with lm-eval's own prompts, filters and metrics."""
+"""Scores and items of a model on a split, and the texts that it is trained on, with lm-eval's own prompts, filters and
+metrics."""
 
 import contextlib
 import hashlib
@@ -24,7 +25,7 @@ from lm_eval.api.metrics import (
 )
 from lm_eval.api.task import Task
 
-from lm_validity.cells.lm_eval_internals import apply_filters
+from lm_validity.cells.lm_eval_internals import apply_filters, maybe_delimit
 from lm_validity.cells.models.language_model import LanguageModel, NonFiniteScore
 from lm_validity.cells.tasks.tasks import (
     FEWSHOT_SEED,
@@ -59,15 +60,11 @@ def describe_items(
 ) -> pd.DataFrame:
     """One row per document in their order, the columns of ITEMS from `doc_id` on. `requests` have their responses;
     `values` are the values of `metric`, by the documents' places."""
-    output_type = task.OUTPUT_TYPE
-    describe = {"multiple_choice": _choice_item, "loglikelihood_rolling": _rolling_item}.get(
-        output_type, _response_item
-    )
     rows = []
     for place, (address, doc, group) in enumerate(zip(documents.addresses, documents.docs, requests, strict=True)):
         own, value = task_of(task, doc), values.get(place)
         row = {"doc_id": address, "subject": subject_of(task, doc), "correct": _item_value(own, metric, value)}
-        rows.append(row | describe(lm, own, doc, group))
+        rows.append(row | _describe(lm, own, doc, group))
     columns = (
         "doc_id subject gold correct choice_loglikelihoods unconditional_loglikelihoods "
         "choice_tokens choice_characters choice_bytes response"
@@ -76,7 +73,18 @@ def describe_items(
     return items.astype({"gold": "Int64"})
 
 
-def _choice_item(lm: LanguageModel, task: Task, doc: Document, group: tuple[Instance, ...]) -> dict[str, Any]:
+def _describe(lm: LanguageModel, task: Task, doc: Document, group: tuple[Instance, ...]) -> dict[str, Any]:
+    """What there is of a document, by the output type of its task."""
+    if task.OUTPUT_TYPE == "loglikelihood_rolling":
+        (text,) = group[0].args
+        return {
+            "choice_loglikelihoods": [loglikelihood_of(group[0])],
+            "choice_tokens": [len(lm.document_tokens(text))],
+            "choice_characters": [len(text)],
+            "choice_bytes": [len(text.encode())],
+        }
+    if task.OUTPUT_TYPE != "multiple_choice":
+        return {"response": group[0].resps[0]}
     choices = task.doc_to_choice(doc)
     conditional, unconditional = group[: len(choices)], group[len(choices) :]
     return {
@@ -87,20 +95,6 @@ def _choice_item(lm: LanguageModel, task: Task, doc: Document, group: tuple[Inst
         "choice_characters": [len(choice) for choice in choices],
         "choice_bytes": [len(choice.encode()) for choice in choices],
     }
-
-
-def _rolling_item(lm: LanguageModel, task: Task, doc: Document, group: tuple[Instance, ...]) -> dict[str, Any]:
-    (text,) = group[0].args
-    return {
-        "choice_loglikelihoods": [loglikelihood_of(group[0])],
-        "choice_tokens": [len(lm.document_tokens(text))],
-        "choice_characters": [len(text)],
-        "choice_bytes": [len(text.encode())],
-    }
-
-
-def _response_item(lm: LanguageModel, task: Task, doc: Document, group: tuple[Instance, ...]) -> dict[str, Any]:
-    return {"response": group[0].resps[0]}
 
 
 def _item_value(task: Task, metric: str, value: Any) -> float:
@@ -462,3 +456,100 @@ def _one_quiet_process() -> Iterator[None]:
             del os.environ["DISABLE_MULTIPROC"]
         else:
             os.environ["DISABLE_MULTIPROC"] = before
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# What a model is fine-tuned on: the very tokens that evaluation scores, with the right answer, and an end of text.
+#
+# Each example is made from the document's own lm-eval request, so description, delimiters, chat template and BOS are
+# those of the evaluation by construction, and the context's tokens are a prefix of the example's.
+
+
+@dataclass(frozen=True)
+class Example:
+    """Token ids of one training text. The completion (the answer, or a whole document after its BOS) begins
+    at `completion_start`; `truncated` tokens were left out."""
+
+    token_ids: tuple[int, ...]
+    completion_start: int
+    truncated: int = 0
+
+
+def training_examples(
+    lm: LanguageModel,
+    task: AnyTask,
+    documents: Documents,
+    *,
+    prompt: Prompt = "plain",
+    system_instruction: str | None = None,
+    max_length: int = 1024,
+) -> list[Example]:
+    """One example a document, in the documents' order, of at most `max_length` tokens (and the model's own
+    limit).
+
+    - multiple choice: context and continuation of the right choice's request, as they are scored;
+    - generation: the prompt, the delimiter, the target (the first of several);
+    - rolling: BOS and the document.
+    The tokenizer's end of text is appended. A question that is too long loses tokens on the left, as in
+    scoring, so that its answer stays; a document of a corpus loses its end.
+    Raises CellError naming a document without a right answer.
+    """
+    limit = min(max_length, lm.max_length)
+    prepared = prepare_requests(lm, task, documents, prompt=prompt, system_instruction=system_instruction)
+    examples = []
+    for address, doc, group in zip(documents.addresses, documents.docs, prepared.requests, strict=True):
+        if task.OUTPUT_TYPE == "loglikelihood_rolling":
+            context, completion = [lm.prefix_token_id], lm.document_tokens(group[0].args[0])
+            examples.append(_example(lm, context, completion, limit, keep="start"))
+            continue
+        where = f"{documents.task}: document {address}"
+        if task.OUTPUT_TYPE == "multiple_choice":
+            gold = gold_choice(task_of(task, doc), doc)
+            if gold is None:
+                hint = "check its label; unlabelled rows cannot train."
+                raise CellError(f"{where} has no right answer among its choices.", hint)
+            context, completion = lm.encode_request(*group[gold].args)
+        else:
+            context, completion = _prompt_and_target(lm, task_of(task, doc), doc, group[0], prompt, where)
+        examples.append(_example(lm, context, completion, limit, keep="end"))
+    return examples
+
+
+def _example(lm: LanguageModel, context: list[int], completion: list[int], limit: int, keep: str) -> Example:
+    tokens = [*context, *completion]
+    if tokens[-1] != lm.eot_token_id or not completion:
+        tokens.append(lm.eot_token_id)
+    surplus = max(0, len(tokens) - limit)
+    if keep == "start":
+        return Example(tuple(tokens[:limit]), len(context), surplus)
+    return Example(tuple(tokens[surplus:]), max(0, len(context) - surplus), surplus)
+
+
+def _prompt_and_target(
+    lm: LanguageModel, task: Task, doc: Document, request: Instance, prompt: Prompt, where: str
+) -> tuple[list[int], list[int]]:
+    """Token ids of a generation prompt as it is fed to the model, and of the target after it."""
+    context, target = request.args[0], _first_target(task, doc, where)
+    prefix = task.doc_to_prefix(doc)
+    if prefix:
+        completion = maybe_delimit(prefix, target)[len(prefix) :]
+    else:  # under a chat template the answer is a turn of its own
+        start = lm.answer_start if prompt == "chat" else task.config.target_delimiter
+        completion = target if prompt == "chat" and target[:1].isspace() else f"{start}{target}"
+    context_tokens = lm.tok_encode(context) or [lm.prefix_token_id]
+    together = lm.tok_encode(context + completion)
+    if together[: len(context_tokens)] == context_tokens:
+        return context_tokens, together[len(context_tokens) :]
+    # the tokenizer merges across the border: the prompt's tokens stay those that generation starts from
+    return context_tokens, lm.tok_encode(completion, add_special_tokens=False)
+
+
+def _first_target(task: Task, doc: Document, where: str) -> str:
+    target = task.doc_to_target(doc)
+    if task.config.doc_to_choice is not None and isinstance(target, int):
+        target = task.doc_to_choice(doc)[target]
+    if isinstance(target, list):
+        if not target:
+            raise CellError(f"{where} has no target.", "check its answers; unlabelled rows cannot train.")
+        target = target[0]
+    return str(target)

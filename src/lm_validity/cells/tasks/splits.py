@@ -5,7 +5,7 @@ import json
 import logging
 import re
 import unicodedata
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,15 +16,18 @@ import pandas as pd
 from lm_validity.cells.tasks.tasks import (
     FEWSHOT_SEED,
     KINDS,
+    WORDS,
     AnyTask,
     Document,
     Documents,
     TaskGroup,
     address_of,
+    documents_digest,
     fetch_documents,
     fewshot_digest,
     find_task,
     gold_choice,
+    has_documents,
     load_task,
     rows,
     subject_of,
@@ -32,7 +35,7 @@ from lm_validity.cells.tasks.tasks import (
     tasks_in,
 )
 from lm_validity.config.sheets import Benchmark
-from lm_validity.errors import CellError, InputError, nearest
+from lm_validity.errors import CellError, InputError, did_you_mean, nearest
 from lm_validity.files import check_encodable, replace_file, write_text
 from lm_validity.run.scoring import document_order
 from lm_validity.tables.schema import DOCUMENTS, write_table
@@ -290,11 +293,11 @@ def make_splits(
     Raises InputError naming task, split, row: empty split, row that cannot be rendered, too much overlap.
     """
     name = task.config.task
-    sources = _sources(task, seed, test_only=test_only)
+    rule, candidates = _sources(task, seed, test_only=test_only)
     taken: list[_Row] = []
     splits: dict[str, Split] = {}
     for split in ("test",) if test_only else ("test", "validation", "train"):
-        chosen = _choose(task, sources.candidates[split], caps[KINDS.index(split)], taken)
+        chosen = _choose(task, candidates[split], caps[KINDS.index(split)], taken)
         _check_overlap(name, split, chosen, allow_overlap=allow_overlap)
         if not chosen.rows:
             raise InputError(f"{name}: the {split} split is empty.", "check the task's data and *_split keys.")
@@ -302,7 +305,7 @@ def make_splits(
         splits[split] = Split(
             task=name,
             split=split,
-            rule=sources.rule,
+            rule=rule,
             seed=seed,
             addresses=tuple(row.address for row in chosen.rows),
             hashes=tuple(row.digest for row in chosen.rows),
@@ -332,13 +335,8 @@ def documents(task: AnyTask, split: Split) -> Documents:
 Candidates = tuple[str, Sequence[Document], np.ndarray]
 
 
-class _Sources(NamedTuple):
-    rule: str
-    candidates: dict[str, Candidates]
-
-
-def _sources(task: AnyTask, seed: int, *, test_only: bool) -> _Sources:
-    """Which rows may become which split, each in a seeded order.
+def _sources(task: AnyTask, seed: int, *, test_only: bool) -> tuple[str, dict[str, Candidates]]:
+    """(the rule in words, which rows may become which split, each in a seeded order).
 
     - test: the documents that lm-eval scores (test, else validation);
     - validation: lm-eval's, if it has both and they are not the same split (medmcqa names one split twice);
@@ -352,7 +350,7 @@ def _sources(task: AnyTask, seed: int, *, test_only: bool) -> _Sources:
     test_documents = _rows(task, scored)
     test = (scored, test_documents, _permutation(seed, "test", test_documents))
     if test_only:
-        return _Sources("test only", {"test": test})
+        return "test only", {"test": test}
     if isinstance(task, TaskGroup):
         for kind in ("train", "validation"):
             task.check_alike(kind)
@@ -364,14 +362,18 @@ def _sources(task: AnyTask, seed: int, *, test_only: bool) -> _Sources:
     if has_train and has_validation:
         parts = {kind: _rows(task, kind) for kind in ("train", "validation")}
         own = {kind: (kind, docs, _permutation(seed, kind, docs)) for kind, docs in parts.items()}
-        return _Sources("the task's own splits", own | {"test": test})
+        return "the task's own splits", own | {"test": test}
     if has_train or has_validation:
         kind = "train" if has_train else "validation"
-        return _Sources(f"20% of {kind} becomes validation", _carved(task, kind, seed) | {"test": test})
+        docs = _rows(task, kind)
+        order = _permutation(seed, "train", docs)
+        border = len(docs) - round(VALIDATION_SHARE * len(docs))
+        carved = {"train": (kind, docs, order[:border]), "validation": (kind, docs, order[border:])}
+        return f"20% of {kind} becomes validation", carved | {"test": test}
     bounds = np.cumsum([round(share * len(test_documents)) for share in ONE_SPLIT_SHARES[:2]])
     thirds = np.split(_permutation(seed, "train", test_documents), bounds)
     cut = {split: (scored, test_documents, part) for split, part in zip(KINDS, thirds, strict=True)}
-    return _Sources("8:1:1 of the one split", cut)
+    return "8:1:1 of the one split", cut
 
 
 def _rows(task: AnyTask, kind: str) -> Sequence[Document]:
@@ -381,25 +383,13 @@ def _rows(task: AnyTask, kind: str) -> Sequence[Document]:
     return found
 
 
-def _carved(task: AnyTask, kind: str, seed: int) -> dict[str, Candidates]:
-    docs = _rows(task, kind)
-    order = _permutation(seed, "train", docs)
-    border = len(docs) - round(VALIDATION_SHARE * len(docs))
-    return {"train": (kind, docs, order[:border]), "validation": (kind, docs, order[border:])}
-
-
 def _permutation(seed: int, split: str, docs: Sequence[Document]) -> np.ndarray:
     return np.random.default_rng([seed, KINDS.index(split)]).permutation(len(docs))
 
 
 def _split_name(task: AnyTask, kind: str) -> str | None:
     """The data set's name of lm-eval's split; tasks written in Python have only the kind."""
-    has, key = {
-        "train": (task.has_training_docs, "training_split"),
-        "validation": (task.has_validation_docs, "validation_split"),
-        "test": (task.has_test_docs, "test_split"),
-    }[kind]
-    return (getattr(task.config, key, None) or kind) if has() else None
+    return (getattr(task.config, f"{WORDS[kind]}_split", None) or kind) if has_documents(task, kind) else None
 
 
 class _Row(NamedTuple):
@@ -515,33 +505,15 @@ def prefetch_benchmark(row: Benchmark) -> dict[str, Any]:
     where = f"benchmark {row.benchmark!r} (task {row.task})"
     directions = {**record.higher_is_better, **({"acc_mutual_info,none": True} if row.mutual_information else {})}
     if row.metric not in directions:
-        close = nearest(row.metric, directions)
-        raise InputError(
-            f"{where}: lm-eval has no metric {row.metric!r} for it.",
-            f"did you mean {close!r}?" if close else f"it has {', '.join(directions)}.",
-        )
+        hint = did_you_mean(row.metric, directions, f"it has {', '.join(directions)}.")
+        raise InputError(f"{where}: lm-eval has no metric {row.metric!r} for it.", hint)
     if row.output_type != record.output_type:
         raise InputError(
             f"{where}: output_type {row.output_type!r} in the sheet, {record.output_type!r} in the task.",
             "correct the benchmarks sheet.",
         )
-    _check_direction(where, row, stated=directions[row.metric])
-    task = load_task(record, row.num_fewshot, mutual_information=row.mutual_information)
-    documents = {kind: found for kind in ("train", "validation", "test") if (found := rows(task, kind)) is not None}
-    return {
-        "record": record.to_json(),
-        "digest": record.config_digest,
-        "output_type": record.output_type,
-        "documents": {kind: len(found) for kind, found in documents.items()},
-        "data": _documents_digest(documents),
-        "fewshot": fewshot_digest(task),
-        "document_order": document_order({"record": record.to_json()}),
-    }
-
-
-def _check_direction(where: str, row: Benchmark, *, stated: bool | None) -> None:
-    """`stated`: what the task or lm-eval says of the metric. Where neither says anything, the sheet decides."""
-    if stated is None:
+    stated = directions[row.metric]
+    if stated is None:  # neither the task nor lm-eval says anything: the sheet decides
         log.info(
             "%s: the task does not say whether a higher %s is better; higher_is_better of the benchmarks sheet is "
             "taken, %d (1 where it is empty)",
@@ -552,13 +524,14 @@ def _check_direction(where: str, row: Benchmark, *, stated: bool | None) -> None
             f"{where}: higher_is_better is {int(row.higher_is_better)} in the sheet, and the task says otherwise.",
             "correct the benchmarks sheet.",
         )
-
-
-def _documents_digest(documents: Mapping[str, Sequence[Document]]) -> str:
-    """sha256 over all documents: the splits are made anew when the data change."""
-    digest = hashlib.sha256()
-    for kind, found in documents.items():
-        digest.update(f"{kind} {len(found)}\n".encode())
-        for document in found:
-            digest.update(json.dumps(document, sort_keys=True, default=str).encode())
-    return digest.hexdigest()
+    task = load_task(record, row.num_fewshot, mutual_information=row.mutual_information)
+    documents = {kind: found for kind in ("train", "validation", "test") if (found := rows(task, kind)) is not None}
+    return {
+        "record": record.to_json(),
+        "digest": record.config_digest,
+        "output_type": record.output_type,
+        "documents": {kind: len(found) for kind, found in documents.items()},
+        "data": documents_digest(documents),
+        "fewshot": fewshot_digest(task),
+        "document_order": document_order({"record": record.to_json()}),
+    }

@@ -47,7 +47,9 @@ from lm_validity.run.scoring import code_file, draws_at_random, python_files
 
 Document: TypeAlias = dict[str, Any]  # a row of a data set, by column
 
-_KINDS = ("training", "validation", "test")
+# of documents; and what lm-eval calls them in its methods and keys
+KINDS = ("train", "validation", "test")
+WORDS = {"train": "training", "validation": "validation", "test": "test"}
 
 
 @dataclass
@@ -57,12 +59,6 @@ class Expansion:
     group_files: list[Path] = field(default_factory=list)
     tags: set[str] = field(default_factory=set)
     tasks: list[tuple[Entry, dict[str, Any]]] = field(default_factory=list)
-
-
-def read_index(folders: Iterable[Path]) -> dict[str, Entry]:
-    """lm-eval's index of the tasks, groups and tags under `folders`; a later folder's win."""
-    with errors_only("lm_eval"):
-        return TaskIndex.build(list(folders))
 
 
 def expand(name: str, index: Mapping[str, Entry]) -> Expansion:
@@ -114,7 +110,7 @@ def build_group(name: str, files: Sequence[Path]) -> "TaskGroup":
         by_size, tasks = {}, built
     group = TaskGroup(name, {task.task_name: task for task in tasks}, by_size)
     group.check_alike("test")
-    if not group.has_test_docs():  # then the validation documents are scored
+    if not has_documents(group, "test"):  # then the validation documents are scored
         group.check_alike("validation")
     return group
 
@@ -141,7 +137,7 @@ class TaskGroup:
     def config(self) -> SimpleNamespace:
         """The parts of lm-eval's TaskConfig that are the group's: its name, and its splits' names."""
         first = next(iter(self.members.values()))
-        splits = {f"{kind}_split": getattr(first.config, f"{kind}_split", None) for kind in _KINDS}
+        splits = {f"{kind}_split": getattr(first.config, f"{kind}_split", None) for kind in WORDS.values()}
         return SimpleNamespace(task=self.name, process_results=None, **splits)
 
     def check_alike(self, kind: str) -> None:
@@ -149,7 +145,7 @@ class TaskGroup:
 
         Else the group would take another split of those that have it than lm-eval does.
         """
-        splits = {name: _split_kinds(task) for name, task in self.members.items()}
+        splits = {name: [one for one in KINDS if has_documents(task, one)] for name, task in self.members.items()}
         with_it = next((name for name, kinds in splits.items() if kind in kinds), None)
         without = next((name for name, kinds in splits.items() if kind not in kinds), None)
         if with_it is not None and without is not None:
@@ -159,22 +155,11 @@ class TaskGroup:
                 "give each kind of task a row of its own in the benchmarks sheet.",
             )
 
-    def has_training_docs(self) -> bool:
-        """Whether every member has a train split; `check_alike` refuses a group where only some do."""
-        return all(task.has_training_docs() for task in self.members.values())
 
-    def has_validation_docs(self) -> bool:
-        """Whether every member has a validation split."""
-        return all(task.has_validation_docs() for task in self.members.values())
-
-    def has_test_docs(self) -> bool:
-        """Whether every member has a test split."""
-        return all(task.has_test_docs() for task in self.members.values())
-
-
-def _split_kinds(task: Task) -> list[str]:
-    has = {"train": task.has_training_docs, "validation": task.has_validation_docs, "test": task.has_test_docs}
-    return [kind for kind, has_docs in has.items() if has_docs()]
+def has_documents(task: "AnyTask", kind: str) -> bool:
+    """Whether a task, or every task of a group, has documents of a kind; `check_alike` refuses a group of which only
+    some have."""
+    return all(getattr(one, f"has_{WORDS[kind]}_docs")() for one in tasks_in(task).values())
 
 
 class GroupDocument(Document):
@@ -419,18 +404,16 @@ def _texts(folder: Path) -> Sequence[tuple[Path, str]]:
 
     In the order in which lm-eval keeps the first of several that declare a name. lm-eval's own are read once a process.
     """
-    return _shipped_texts() if folder == PACKAGE / "tasks" else _read_texts(folder)
-
-
-@cache
-def _shipped_texts() -> Sequence[tuple[Path, str]]:
-    return _read_texts(PACKAGE / "tasks")
+    return _shipped_texts(folder) if folder == PACKAGE / "tasks" else _read_texts(folder)
 
 
 def _read_texts(folder: Path) -> Sequence[tuple[Path, str]]:
     paths = [path for path in folder.rglob("*") if path.suffix in ("", ".yaml") and path.is_file()]
     paths.sort(key=lambda path: path.as_posix())
     return [(path, path.read_text(encoding="utf-8", errors="replace")) for path in paths]
+
+
+_shipped_texts = cache(_read_texts)
 
 
 def _expansion(name: str, folder: Path, include_path: str | Path | None) -> Expansion | None:
@@ -444,7 +427,8 @@ def _expansion(name: str, folder: Path, include_path: str | Path | None) -> Expa
     everywhere = [PACKAGE / "tasks", *([] if include_path is None else [Path(include_path)])]
     missing = None
     for places in (near, everywhere):
-        index = read_index(places)
+        with errors_only("lm_eval"):
+            index = TaskIndex.build(list(places))  # a later folder's win
         if name not in index:
             return None
         try:
@@ -473,12 +457,7 @@ def _folders_naming(names: Iterable[str], folder: Path) -> list[Path]:
 
 def _record(task: str, path: Path, overrides: Mapping[str, Any], include_path: str | None) -> TaskRecord:
     root = root_of(include_path)
-    try:
-        config = load_yaml(path, resolve_func=False) | overrides
-    except Exception as error:
-        raise InputError(
-            f"{path}: lm-eval cannot read it ({first_line(error)}).", "correct the task's YAML file."
-        ) from error
+    config = {**_read(path), **overrides}
     if "class" in config:
         built = build_task(task, path)
         output_type, directions = built.OUTPUT_TYPE, built.higher_is_better()
@@ -638,10 +617,7 @@ def _read(path: Path) -> dict[str, Any]:
 # ----------------------------------------------------------------------------------------------------------------------
 # A loaded lm-eval task, or a group of them, and its documents by address.
 
-__all__ = ["KINDS", "Documents", "TaskGroup", "TaskRecord", "errors_only", "find_task", "load_task", "task_of"]
-
 FEWSHOT_SEED = 1234  # lm-eval's default
-KINDS = ("train", "validation", "test")
 AnyTask: TypeAlias = Task | TaskGroup
 
 datasets.disable_progress_bars()
@@ -717,14 +693,9 @@ def rows(task: AnyTask, kind: str) -> Sequence[Document] | None:
         parts = {name: rows(member, kind) for name, member in task.members.items()}
         found = {name: part for name, part in parts.items() if part is not None}
         return GroupRows(found) if len(found) == len(parts) else None
-    has, docs = {
-        "train": (task.has_training_docs, task.training_docs),
-        "validation": (task.has_validation_docs, task.validation_docs),
-        "test": (task.has_test_docs, task.test_docs),
-    }[kind]
-    if not has():
+    if not has_documents(task, kind):
         return None
-    documents = docs()
+    documents = getattr(task, f"{WORDS[kind]}_docs")()
     return documents if hasattr(documents, "__getitem__") else list(documents)
 
 
@@ -799,12 +770,15 @@ def subject_of(task: AnyTask, doc: Document) -> str | None:
 def fewshot_digest(task: AnyTask) -> str | None:
     """sha256 over the documents that examples are drawn from; None for a task that shows none."""
     pools = {name: own.sampler.df for name, own in tasks_in(task).items() if own.config.num_fewshot}
-    if not pools:
-        return None
+    return documents_digest(pools) if pools else None
+
+
+def documents_digest(parts: Mapping[str, Sequence[Document]]) -> str:
+    """sha256 over documents by name, in their order."""
     digest = hashlib.sha256()
-    for name, pool in pools.items():
-        digest.update(f"{name} {len(pool)}\n".encode())
-        for document in pool:
+    for name, documents in parts.items():
+        digest.update(f"{name} {len(documents)}\n".encode())
+        for document in documents:
             digest.update(json.dumps(document, sort_keys=True, default=str).encode())
     return digest.hexdigest()
 

@@ -8,7 +8,6 @@ import json
 import logging
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -27,7 +26,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from lm_validity.cells.models.head import States, narrowed_head
 from lm_validity.cells.models.language_model import LanguageModel
 from lm_validity.cells.models.scorer import MORE_MEMORY, PositionEncoding, is_out_of_memory, must_fit, never_packed
-from lm_validity.cells.tasks.evaluation import NonFiniteScore
+from lm_validity.cells.tasks.evaluation import Example, NonFiniteScore
 from lm_validity.cells.training.lora import (
     DEFAULT_ADAPTER,
     BatchPosition,
@@ -35,31 +34,12 @@ from lm_validity.cells.training.lora import (
     adapter_tensors,
     add_adapter,
 )
-from lm_validity.cells.training.text import Example
 from lm_validity.config.sections import PATIENCE, OneFinetune
 from lm_validity.errors import CellError
 from lm_validity.files import replace_file
 
 # ----------------------------------------------------------------------------------------------------------------------
 # The loss of a micro-batch: cross-entropy at each predicted token, and the vocabulary nowhere else.
-
-
-@dataclass(frozen=True)
-class Row:
-    """token_ids, of which all from place `first` on are predicted, each from the one before it."""
-
-    token_ids: torch.Tensor
-    first: int
-
-    @property
-    def predicted(self) -> int:
-        """Number of tokens that are predicted."""
-        return len(self.token_ids) - self.first
-
-
-def row_of(example: Example) -> Row:
-    """The row of an example: all but the first token are predicted."""
-    return Row(torch.tensor(example.token_ids), 1)
 
 
 @dataclass(frozen=True)
@@ -74,14 +54,15 @@ class MicroBatch:
     targets: torch.Tensor
 
     @classmethod
-    def of(cls, rows: Sequence[Row], padding: int, device: torch.device, copies: int = 1) -> "MicroBatch":
-        """`copies`: how often the rows are there, one time behind the other."""
+    def of(cls, rows: Sequence[torch.Tensor], padding: int, device: torch.device, copies: int = 1) -> "MicroBatch":
+        """Of texts in tokens, of which all but the first are predicted. `copies`: how often the rows are there, one
+        time behind the other."""
         rows = [*rows] * copies
         parts = (
-            torch.nn.utils.rnn.pad_sequence([row.token_ids for row in rows], batch_first=True, padding_value=padding),
-            torch.cat([torch.full((row.predicted,), number) for number, row in enumerate(rows)]),
-            torch.cat([torch.arange(row.first - 1, len(row.token_ids) - 1) for row in rows]),
-            torch.cat([row.token_ids[row.first :] for row in rows]),
+            torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=padding),
+            torch.cat([torch.full((len(row) - 1,), number) for number, row in enumerate(rows)]),
+            torch.cat([torch.arange(len(row) - 1) for row in rows]),
+            torch.cat([row[1:] for row in rows]),
         )
         return cls(*(part.to(device, non_blocking=True) for part in parts))
 
@@ -273,7 +254,7 @@ ALL_MASK_ATTENTION_FUNCTIONS.register(RECOMPUTED, eager_mask)
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# One adapter in training: its batches, its steps, its epochs, its history. Several of them may share a base model.
+# One adapter in training: its batches, its epochs, its history. Several of them may share a base model (`Run`).
 
 STEPS_BETWEEN_CHECKS = 50  # reading a loss off a GPU waits for it
 
@@ -313,36 +294,17 @@ class Training:
     ):
         self.lm, self.model, self.settings, self.position = lm, model, settings, position
         self.adapter = adapter
-        self.rows = [row_of(example) for example in examples]
+        self.rows = [torch.tensor(example.token_ids) for example in examples]
         self.parameters = adapter_parameters(model, adapter)
         self.optimizer = torch.optim.AdamW(
             self.parameters.values(), lr=settings.learning_rate, weight_decay=settings.weight_decay, fused=True
         )
         self.micro_batch = min(settings.micro_batch, settings.effective_batch)
-        self.pass_tokens = pass_tokens(lm)
-        self.narrow, self.part = lm.narrows_head(), lm.head_part()
         self.steps_per_epoch = -(-len(self.rows) // settings.effective_batch)
         self.epochs: list[Epoch] = []
         self.step_losses: list[float] = []
         self.best_epoch: int | None = None
         self.best_tensors: dict[str, torch.Tensor] = {}
-
-    def run_epoch(self, number: int, validate: Callable[[], float], stop: Callable[[], bool]) -> str | None:
-        """Train one epoch and validate; the reason where it diverged."""
-        losses, weights = [], []
-        with (
-            less_memory(self.lm.base, layers=self.settings.gradient_checkpointing),
-            self.lm.counters.phase("train"),
-        ):
-            for batch in self.batches(number):
-                if stop():
-                    raise TrainingStopped(f"{self.lm.model_id}: stopped in epoch {number}, epoch {number - 1} is saved")
-                loss, predicted = self._step(batch)
-                losses.append(loss)
-                weights.append(predicted)
-                if due(loss, len(losses)) and not torch.isfinite(loss):
-                    break
-        return self.finish_epoch(number, losses, weights, validate)
 
     def finish_epoch(
         self, number: int, losses: list[torch.Tensor], weights: list[int], validate: Callable[[], float]
@@ -374,33 +336,14 @@ class Training:
             return True
         return len(self.epochs) >= self.settings.epochs
 
-    def batches(self, epoch: int) -> Iterator[list[Row]]:
+    def batches(self, epoch: int) -> Iterator[list[torch.Tensor]]:
         """Effective batches in the epoch's order; the last may be smaller. Long rows first: the first micro-batch is
         the one that needs most memory."""
         order = np.random.default_rng([self.position.seed, epoch]).permutation(len(self.rows))
         size = self.settings.effective_batch
         for start in range(0, len(order), size):
             chosen = [self.rows[index] for index in order[start : start + size]]
-            yield sorted(chosen, key=lambda row: -len(row.token_ids))
-
-    def _step(self, batch: list[Row]) -> tuple[torch.Tensor, int]:
-        """One optimizer step; its loss and the number of predicted tokens."""
-        predicted = sum(row.predicted for row in batch)
-        while True:
-            try:
-                loss = self._accumulate(batch, predicted)
-                break
-            except RuntimeError as error:
-                if self.micro_batch == 1 or not is_out_of_memory(error):
-                    raise
-            # outside `except`, whose traceback holds the tensors that did not fit
-            self.micro_batch //= 2
-            self.optimizer.zero_grad(set_to_none=True)
-            self.lm.counters.oom_halvings += 1
-            torch.cuda.empty_cache()
-        self.update()
-        self.position.step += 1
-        return loss, predicted
+            yield sorted(chosen, key=lambda row: -len(row))
 
     def update(self) -> None:
         """Clip this adapter's gradients, set its rate by the schedule, step its optimizer."""
@@ -410,42 +353,6 @@ class Training:
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         self.lm.counters.optimizer_steps += 1
-
-    def _accumulate(self, batch: list[Row], predicted: int) -> torch.Tensor:
-        """Gradients of the token mean over the whole batch, one micro-batch after another."""
-        here, counters = self.position, self.lm.counters
-        here.rows, here.width, here.training = len(batch), len(batch[0].token_ids), True
-        total = torch.zeros((), device=self.lm.device)
-        scale = loss_scale(self.lm.base.dtype, predicted)
-        try:
-            lengths = [len(row.token_ids) for row in batch]
-            for start, end in passes(lengths, self.micro_batch, self.pass_tokens, self.lm.position_encoding):
-                rows = batch[start:end]
-                micro = MicroBatch.of(rows, self.lm.tokenizer.pad_token_id, self.lm.device)
-                here.start, (here.count, here.length) = start, micro.inputs.shape
-                loss = token_losses(self.lm.base, micro, narrow=self.narrow, part=self.part).sum() / predicted
-                (loss * scale).backward()
-                total += loss.detach().to(total.device)
-                counters.training_tokens += sum(len(row.token_ids) for row in rows)
-                counters.training_tokens_padded += micro.inputs.numel()
-        finally:
-            here.rest()
-        unscale(self.parameters.values(), scale)
-        return total
-
-
-def one_text_must_fit(lm: LanguageModel, examples: Sequence[Example]) -> AbstractContextManager[None]:
-    """Inside the block it is a CellError where not even one text can be trained on; at once where there is none."""
-    if not examples:
-        raise CellError(f"{lm.model_id}: no training examples.", "check the benchmark's train split.")
-    longest = max(len(example.token_ids) for example in examples)
-    hint = f"{MORE_MEMORY}, set gradient_checkpointing for it, or lower finetuning.max_length."
-    return must_fit(lm.model_id, f"one text of up to {longest} tokens to train on", hint)
-
-
-def due(loss: torch.Tensor, steps: int) -> bool:
-    """Whether to look at the loss after this step: on a GPU only now and then, since a look makes the host wait."""
-    return loss.device.type == "cpu" or steps % STEPS_BETWEEN_CHECKS == 0
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -516,14 +423,16 @@ class SavedState:
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# Learning rates trained side by side: K adapters on one frozen base, in one forward and one backward pass.
+# Training: one adapter, or learning rates side by side: K adapters on one frozen base, in one forward and one backward
+# pass.
 #
 # The rows of a step go through the base K times over as one batch, each copy with its own adapter. Nothing trainable is
 # shared, so each adapter's gradient is what it would be alone; clipping, optimizer and schedule stay its own, and the
 # dropout mask is one for all, as it is when rates are trained one after another with one seed.
 #
-# Only the work folders are written: a fine-tune that finds its epochs there (`finetune`) has nothing left to train. So
-# this is a way to get there faster where kernels are launched more slowly than they run: on a GPU, not on a CPU.
+# Side by side only the work folders are written: a fine-tune that finds its epochs there (`finetune`) has nothing left
+# to train. So this is a way to get there faster where kernels are launched more slowly than they run: on a GPU, not on
+# a CPU.
 
 
 @dataclass(frozen=True)
@@ -554,19 +463,31 @@ def train_side_by_side(
     Raises CannotStack where the model does not allow it, and CellError where memory runs out at one row; nothing is
     lost then.
     """
-    settings = members[0].settings
-    position = BatchPosition(seed % 2**63)
-    names = [DEFAULT_ADAPTER, *(f"rate{number}" for number in range(1, len(members)))]
-    with one_text_must_fit(lm, examples), ExitStack() as stack:
-        model = add_adapter(lm, settings, settings.target_modules, position, also=names[1:])
-        stack.callback(model.unload)
-        run = _Run(lm, model, position, examples, members, names, seed)
+    with started(lm, examples, members, seed) as run:
         run.train(validate, higher_is_better=higher_is_better, stop=stop)
         return run.together
 
 
-class _Run:
-    """The members in training."""
+@contextlib.contextmanager
+def started(lm: LanguageModel, examples: Sequence[Example], members: Sequence[Member], seed: int) -> Iterator["Run"]:
+    """Adapters on the base model, as far as their work folders say, to train on inside the block. It is a CellError
+    where not even one text can be trained on; at once where there is none."""
+    if not examples:
+        raise CellError(f"{lm.model_id}: no training examples.", "check the benchmark's train split.")
+    longest = max(len(example.token_ids) for example in examples)
+    hint = f"{MORE_MEMORY}, set gradient_checkpointing for it, or lower finetuning.max_length."
+    settings, position = members[0].settings, BatchPosition(seed % 2**63)
+    others = [f"rate{number}" for number in range(1, len(members))]
+    with must_fit(lm.model_id, f"one text of up to {longest} tokens to train on", hint):
+        model = add_adapter(lm, settings, settings.target_modules, position, also=others)
+        try:
+            yield Run(lm, model, position, examples, members, seed)
+        finally:
+            model.unload()
+
+
+class Run:
+    """The members in training, each with its adapter."""
 
     def __init__(
         self,
@@ -575,13 +496,12 @@ class _Run:
         position: BatchPosition,
         examples: Sequence[Example],
         members: Sequence[Member],
-        names: Sequence[str],
         seed: int,
     ):
-        self.lm, self.position, self.members = lm, position, members
+        self.lm, self.model, self.position, self.members = lm, model, position, members
         self.trainings = [
             Training(lm, model, examples, member.settings, position, name)
-            for member, name in zip(members, names, strict=True)
+            for member, name in zip(members, model.peft_config, strict=True)
         ]
         self.states = [
             SavedState(member.work / "training.safetensors", fingerprint(lm, examples, member.settings, seed))
@@ -591,10 +511,15 @@ class _Run:
             state.restore(training)
         self.together = len(members)
         self.micro_batch = min(training.micro_batch for training in self.trainings)
+        self.pass_tokens = pass_tokens(lm)
+        self.narrow, self.part = lm.narrows_head(), lm.head_part()
 
-    def train(self, validate: Callable[[], float], *, higher_is_better: bool, stop: Callable[[], bool]) -> None:
-        """Epoch by epoch, those that are furthest behind first, until all are done or diverged."""
-        diverged: set[int] = set()
+    def train(
+        self, validate: Callable[[], float], *, higher_is_better: bool, stop: Callable[[], bool]
+    ) -> dict[int, str]:
+        """Epoch by epoch, those that are furthest behind first, until all are done or diverged; number of a member ->
+        why it diverged."""
+        diverged: dict[int, str] = {}
         while True:
             behind = [
                 number
@@ -602,18 +527,17 @@ class _Run:
                 if number not in diverged and not training.is_done
             ]
             if not behind:
-                return
+                return diverged
             done = min(len(self.trainings[number].epochs) for number in behind)
             now = [number for number in behind if len(self.trainings[number].epochs) == done]
             losses, weights = self._run_steps([self.trainings[number] for number in now], done + 1, stop)
             for place, number in enumerate(now):
                 training, member = self.trainings[number], self.members[number]
-                self.position.adapters = [training.adapter]
-                own = [loss[place] for loss in losses]
-                if training.finish_epoch(done + 1, own, weights, validate):
-                    diverged.add(number)
+                self.position.adapters, training.micro_batch = [training.adapter], self.micro_batch
+                reason = training.finish_epoch(done + 1, [loss[place] for loss in losses], weights, validate)
+                if reason is not None:
+                    diverged[number] = reason
                     continue
-                training.micro_batch = self.micro_batch
                 training.keep_if_best(higher_is_better=higher_is_better)
                 self.states[number].save(training)
                 if member.on_epoch:
@@ -622,31 +546,33 @@ class _Run:
     def _run_steps(
         self, trainings: list[Training], epoch: int, stop: Callable[[], bool]
     ) -> tuple[list[torch.Tensor], list[int]]:
-        """Every step of an epoch; the losses (one a training) and predicted tokens of each."""
-        losses, weights = [], []
+        """Every step of an epoch, until none of its losses is finite; the losses (one a training) and predicted tokens
+        of each."""
+        losses: list[torch.Tensor] = []
+        weights = []
         first = trainings[0]
         self.position.step = (epoch - 1) * first.steps_per_epoch
         with less_memory(self.lm.base, layers=first.settings.gradient_checkpointing), self.lm.counters.phase("train"):
             for batch in first.batches(epoch):
                 if stop():
                     raise TrainingStopped(f"{self.lm.model_id}: stopped in epoch {epoch}, epoch {epoch - 1} is saved")
-                predicted = sum(row.predicted for row in batch)
-                losses.append(self._gradients(trainings, batch, predicted))
-                weights.append(predicted)
-                for training in trainings:
-                    training.update()
-                self.position.step += 1
+                losses.append(self.step(trainings, batch))
+                weights.append(predicted_tokens(batch))
+                # a look at a GPU makes the host wait for it
+                looks = losses[-1].device.type == "cpu" or len(losses) % STEPS_BETWEEN_CHECKS == 0
+                if looks and not torch.isfinite(losses[-1]).any():
+                    break
         return losses, weights
 
-    def _gradients(self, trainings: list[Training], batch: list[Row], predicted: int) -> torch.Tensor:
-        """Gradients of one step for all, as many at a time as fit into memory; the loss of each."""
+    def step(self, trainings: list[Training], batch: list[torch.Tensor]) -> torch.Tensor:
+        """One optimizer step for all, as many at a time as fit into memory; the loss of each."""
         while True:
             try:
                 found = [
-                    self._accumulate(trainings[start : start + self.together], batch, predicted)
+                    self.accumulate(trainings[start : start + self.together], batch)
                     for start in range(0, len(trainings), self.together)
                 ]
-                return torch.cat(found)
+                break
             except RuntimeError as error:
                 if self.together == self.micro_batch == 1 or not is_out_of_memory(error):
                     raise
@@ -659,30 +585,39 @@ class _Run:
                 training.optimizer.zero_grad(set_to_none=True)
             self.lm.counters.oom_halvings += 1
             torch.cuda.empty_cache()
+        for training in trainings:
+            training.update()
+        self.position.step += 1
+        return torch.cat(found)
 
-    def _accumulate(self, trainings: list[Training], batch: list[Row], predicted: int) -> torch.Tensor:
-        here, counters, copies = self.position, self.lm.counters, len(trainings)
-        here.rows, here.width, here.training = len(batch), len(batch[0].token_ids), True
+    def accumulate(self, trainings: list[Training], batch: list[torch.Tensor]) -> torch.Tensor:
+        """Gradients of the token mean over the whole batch, one micro-batch after another; the mean of each training,
+        (trainings,)."""
+        here, counters, copies, predicted = self.position, self.lm.counters, len(trainings), predicted_tokens(batch)
+        here.rows, here.width, here.training = len(batch), len(batch[0]), True
         here.adapters = [training.adapter for training in trainings]
         total = torch.zeros(copies, device=self.lm.device)
-        first = trainings[0]
         scale = loss_scale(self.lm.base.dtype, predicted)
         try:
-            lengths = [len(row.token_ids) for row in batch]
             # what a pass costs by itself is shared by the copies
-            cost = first.pass_tokens / copies
-            for start, end in passes(lengths, self.micro_batch, cost, self.lm.position_encoding):
+            cost, encoding = self.pass_tokens / copies, self.lm.position_encoding
+            for start, end in passes([len(row) for row in batch], self.micro_batch, cost, encoding):
                 rows = batch[start:end]
                 micro = MicroBatch.of(rows, self.lm.tokenizer.pad_token_id, self.lm.device, copies)
                 here.start, here.count, here.length = start, len(rows), micro.inputs.shape[1]
-                losses = token_losses(self.lm.base, micro, narrow=first.narrow, part=first.part).reshape(copies, -1)
+                losses = token_losses(self.lm.base, micro, narrow=self.narrow, part=self.part).reshape(copies, -1)
                 loss = losses.sum(1) / predicted
-                (loss.sum() * scale).backward()
+                loss.backward(torch.full_like(loss, scale))
                 total += loss.detach().to(total.device)
-                counters.training_tokens += copies * sum(len(row.token_ids) for row in rows)
+                counters.training_tokens += copies * sum(map(len, rows))
                 counters.training_tokens_padded += micro.inputs.numel()
         finally:
             here.rest()
         for training in trainings:
             unscale(training.parameters.values(), scale)
         return total
+
+
+def predicted_tokens(batch: Sequence[torch.Tensor]) -> int:
+    """Tokens of an effective batch that are predicted: all but the first of each text."""
+    return sum(map(len, batch)) - len(batch)

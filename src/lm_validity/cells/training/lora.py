@@ -24,6 +24,7 @@ from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from lm_validity.cells.models.prefetch import EXPERT_COUNTS
+from lm_validity.config.sections import Adapter, OneFinetune
 from lm_validity.errors import CellError, first_line
 from lm_validity.files import replace_file, write_text
 
@@ -78,7 +79,12 @@ def find_targets(lm: Adaptable, rule: str) -> Targets:
     Raises CellError where the architecture has none.
     """
     everything = _reached(lm.base)
-    reached = {name: module for name, module in everything.items() if _adaptable(lm.base, name, module)}
+    linear = {name: module for name, module in everything.items() if isinstance(module, torch.nn.Linear | Conv1D)}
+    reached = {
+        name: module
+        for name, module in linear.items()
+        if not _is_router(lm.base, name, module) and not _is_bypassed(lm.base, name)
+    }
     architecture: str = lm.base.config.model_type
     experts: tuple[str, ...] = ()
     wanted: Collection[str]
@@ -134,11 +140,6 @@ def _reached(model: PreTrainedModel) -> dict[str, torch.nn.Module]:
         for handle in handles:
             handle.remove()
     return {name: module for name, module in weighty.items() if _pattern(name) in met}
-
-
-def _adaptable(model: PreTrainedModel, name: str, module: torch.nn.Module) -> bool:
-    linear = isinstance(module, torch.nn.Linear | Conv1D)
-    return linear and not _is_router(model, name, module) and not _is_bypassed(model, name)
 
 
 def _is_router(model: PreTrainedModel, name: str, layer: torch.nn.Module) -> bool:
@@ -237,6 +238,16 @@ class BatchPosition:
         packed = struct.pack("<qqq", self.seed, self.step, layer)
         number = int.from_bytes(hashlib.blake2b(packed, digest_size=8).digest(), "little")
         return self._generators[device].manual_seed(number)
+
+    def begin_step(self, rows: int, width: int) -> None:
+        """A batch of `rows` padded to `width` tokens follows, in micro-batches of that width."""
+        self.step += 1
+        self.rows, self.width, self.length, self.start, self.count, self.training = rows, width, width, 0, 0, True
+
+    def begin_micro_batch(self, rows: int) -> None:
+        """The next `rows` of that batch follow."""
+        self.start += self.count
+        self.count = rows
 
     def rest(self) -> None:
         """A step is over: nothing is dropped until the next, and no large mask waits for it."""
@@ -385,24 +396,8 @@ def _rows(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
 warnings.filterwarnings("ignore", message=".*is_gradient_checkpointing", category=FutureWarning)
 
 
-class AdapterShape(Protocol):
-    """What is read of a section of the configuration that has adapters."""
-
-    @property
-    def rank(self) -> int:
-        """Rows of the factor A, columns of the factor B."""
-
-    @property
-    def alpha(self) -> int:
-        """What an adapter adds is multiplied by alpha / rank."""
-
-    @property
-    def dropout(self) -> float:
-        """Share of an adapter's inputs that a training step leaves out, from 0 up to but not 1."""
-
-
 def add_adapter(
-    lm: Adaptable, shape: AdapterShape, rule: str, position: BatchPosition, also: Sequence[str] = ()
+    lm: Adaptable, shape: Adapter | OneFinetune, rule: str, position: BatchPosition, also: Sequence[str] = ()
 ) -> PeftModel:
     """Put fresh adapters on the base model, seeded by `position.seed`; their weights are float32.
 
@@ -413,6 +408,8 @@ def add_adapter(
     targets = find_targets(lm, rule)
     if targets.experts and also:
         raise CannotStack
+    head = lm.base.get_output_embeddings()
+    heads = [name for name, module in lm.base.named_modules() if module is head]
     config = LoraConfig(
         task_type=TaskType.CAUSAL_LM,
         r=shape.rank,
@@ -422,7 +419,7 @@ def add_adapter(
         target_modules=list(targets.names),
         target_parameters=list(targets.experts) or None,
         # PEFT takes a short name wherever it ends a path, the output head's included
-        exclude_modules=_excluded(lm, targets.names),
+        exclude_modules=[name for name in heads if _last(name) in targets.names] or None,
         fan_in_fan_out=any(isinstance(layer, Conv1D) for layer in targets.layers.values()),
     )
     try:
@@ -440,7 +437,8 @@ def add_adapter(
     generator = torch.Generator().manual_seed(position.seed)
     blocks: dict[str, Block] = {}
     for number, (path, module) in enumerate(adapted_layers(model).items()):
-        block = blocks.setdefault(_block_of(path), Block())
+        numbered = re.match(r".*\.\d+(?=\.)", path)  # layers of one block share all up to the last number
+        block = blocks.setdefault(numbered[0] if numbered else path, Block())
         dropout = BatchDropout(shape.dropout, position, number, block)
         start = torch.empty(module.lora_A[DEFAULT_ADAPTER].weight.shape)
         torch.nn.init.kaiming_uniform_(start, a=math.sqrt(5), generator=generator)  # PEFT's own, from our generator
@@ -460,12 +458,6 @@ def add_adapter(
 def adapted_layers(model: PeftModel) -> dict[str, torch.nn.Module]:
     """Path -> layer that carries adapters, in the model's order."""
     return {name: module for name, module in model.named_modules() if DEFAULT_ADAPTER in getattr(module, "lora_A", {})}
-
-
-def _block_of(path: str) -> str:
-    """The part of a layer's path that layers of one block share: all up to the last number in it."""
-    numbered = re.match(r".*\.\d+(?=\.)", path)
-    return numbered[0] if numbered else path
 
 
 def adapter_parameters(model: PeftModel, adapter: str) -> dict[str, torch.nn.Parameter]:
@@ -503,12 +495,6 @@ def _take_off(base: PreTrainedModel) -> None:
             setattr(base.get_submodule(parent), last, module.get_base_layer())
 
 
-def _excluded(lm: Adaptable, modules: Sequence[str]) -> list[str] | None:
-    head = lm.base.get_output_embeddings()
-    names = [name for name, module in lm.base.named_modules() if module is head]
-    return [name for name in names if name.rpartition(".")[2] in modules] or None
-
-
 def adapter_tensors(model: PeftModel, adapter: str = DEFAULT_ADAPTER) -> dict[str, torch.Tensor]:
     """A copy of an adapter's weights on the CPU under PEFT's names."""
     # left to itself, PEFT asks the hub whether the vocabulary was resized
@@ -539,9 +525,9 @@ def use_adapter(lm: Adaptable, folder: str | Path) -> Iterator[None]:
         with _names_as_given():
             model = PeftModel.from_pretrained(lm.base, str(folder), is_trainable=False)
     except (OSError, ValueError, KeyError, RuntimeError) as error:
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise CellError(
-            f"{folder}: not an adapter of {lm.model_id} ({reason}).", "compute the fine-tune that makes it again."
+            f"{folder}: not an adapter of {lm.model_id} ({first_line(error)}).",
+            "compute the fine-tune that makes it again.",
         ) from error
     model.eval()
     try:

@@ -9,6 +9,7 @@ versions the same settings, world and row give the same bytes.
 """
 
 import hashlib
+import math
 import os
 import shutil
 import tempfile
@@ -19,8 +20,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from transformers import (
     AutoModelForCausalLM,
+    BertConfig,
+    BertForPreTraining,
     GPT2Config,
     GPT2LMHeadModel,
     LlamaConfig,
@@ -29,12 +33,22 @@ from transformers import (
 )
 from transformers.utils import logging as transformers_logging
 
-from lm_validity.cells.training.miniature_masked import MaskedSteps, build_masked_model
 from lm_validity.config.sections import MiniatureSettings
 from lm_validity.config.sheets import MiniatureModel
 from lm_validity.errors import CellError, InputError
 from lm_validity.files import write_json
-from lm_validity.miniature.build import BEGIN_ID, CONTEXT_LENGTH, masked_vocabulary, training_batches, vocabulary
+from lm_validity.miniature.build import (
+    BEGIN_ID,
+    CLASS_ID,
+    CONTEXT_LENGTH,
+    MASK_ID,
+    MASKED_SHIFT,
+    MASKED_SPECIALS,
+    SEPARATOR_ID,
+    masked_vocabulary,
+    training_batches,
+    vocabulary,
+)
 from lm_validity.miniature.world import World, make_world, read_world
 
 # Transformers' 0.02 is meant for wide layers; these narrow ones would stay longer on the plateau
@@ -42,7 +56,8 @@ INITIALIZER_RANGE = 0.08
 WARMUP_STEPS = 50
 FINAL_LEARNING_RATE = 0.1  # of the peak
 BETAS, WEIGHT_DECAY, CLIP = (0.9, 0.95), 0.01, 1.0
-IGNORED = -100  # no loss where the target is padding
+IGNORED = -100  # no loss where the target is padding, or a word that is not masked
+MASK_SHARE = 0.15
 CHAT_FAMILIES = ("forum",)  # whose tokenizer has a chat template
 
 Progress = Callable[[int, int, float], None]
@@ -77,9 +92,17 @@ def pretrain_model(
     """
     output, world = Path(output), Path(world)
     output.parent.mkdir(parents=True, exist_ok=True)
+    facts = read_world(world)
+    if facts != make_world(settings):
+        raise InputError(
+            f"{world}: not the world of these settings (seed {settings.seed}, formats {settings.formats!r}).",
+            "write it again with `lm-validity miniature world`.",
+        )
     made = Path(tempfile.mkdtemp(prefix=f".{output.name}.", dir=output.parent))
     try:
-        tokenizer = world / _tokenizer_of(row)
+        chat = row.tuned_from is not None or row.family in CHAT_FAMILIES
+        causal = "tokenizer_chat" if chat else "tokenizer"
+        tokenizer = world / ("tokenizer_masked" if row.architecture == "bert" else causal)
 
         def keep(model: PreTrainedModel, folder: Path) -> None:
             model.save_pretrained(folder)
@@ -87,7 +110,7 @@ def pretrain_model(
 
         transformers_logging.disable_progress_bar()  # one bar per checkpoint written
         with _one_thread(), torch.random.fork_rng(devices=[]):
-            points = _train(settings, _world_of(settings, world), row, start, made, keep, progress)
+            points = _train(settings, facts, row, start, made, keep, progress)
         write_json(made / "training.json", {"model": row.model, "points": [asdict(one) for one in points]})
         _move_into(made, output)
     finally:
@@ -140,28 +163,10 @@ def _parent(row: MiniatureModel, folder: Path) -> PreTrainedModel:
     return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, local_files_only=True)
 
 
-def _tokenizer_of(row: MiniatureModel) -> str:
-    if row.architecture == "bert":
-        return "tokenizer_masked"
-    chat = row.tuned_from is not None or row.family in CHAT_FAMILIES
-    return "tokenizer_chat" if chat else "tokenizer"
-
-
 def learning_rate(row: MiniatureModel, step: int) -> float:
     """Rate of a 1-based step: linear warm-up, then linear decay to a tenth of the peak."""
     warmup = min(1.0, step / WARMUP_STEPS)
     return row.learning_rate * warmup * (FINAL_LEARNING_RATE + (1 - FINAL_LEARNING_RATE) * (1 - step / row.steps))
-
-
-def _world_of(settings: MiniatureSettings, folder: Path) -> World:
-    """The world in `folder`, which must be the one that `settings` describe."""
-    world = read_world(folder)
-    if world != make_world(settings):
-        raise InputError(
-            f"{folder}: not the world of these settings (seed {settings.seed}, formats {settings.formats!r}).",
-            "write it again with `lm-validity miniature world`.",
-        )
-    return world
 
 
 def _train(
@@ -200,7 +205,13 @@ def _train(
         if progress and step in reports:
             progress(step, row.steps, losses[-1])
         if step in marks:
-            points.append(TrainingPoint(step, tokens, documents, _finite_mean(losses, row.model, step)))
+            mean = sum(losses) / len(losses)
+            if not math.isfinite(mean):
+                raise CellError(
+                    f"pretraining of {row.model}: the loss is not finite before step {step}.",
+                    "lower its learning_rate in the pool sheet.",
+                )
+            points.append(TrainingPoint(step, tokens, documents, mean))
             losses.clear()
             keep(model, folder if step == row.steps else folder / f"checkpoint-{step}")
         if step == row.steps:
@@ -217,21 +228,16 @@ def _step(model: PreTrainedModel, optimizer: torch.optim.Optimizer, rows: list[l
     inputs = torch.tensor([row + [BEGIN_ID] * (width - len(row)) for row in rows])
     labels = torch.tensor([row + [IGNORED] * (width - len(row)) for row in rows])
     loss = model(input_ids=inputs, labels=labels, use_cache=False).loss
+    return _update(model, optimizer, loss)
+
+
+def _update(model: PreTrainedModel, optimizer: torch.optim.Optimizer, loss: torch.Tensor) -> float:
+    """An optimizer step down the loss; the loss."""
     loss.backward()
-    torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP)
+    torch.nn.utils.clip_grad_norm_((weight for weight in model.parameters() if weight.grad is not None), CLIP)
     optimizer.step()
     optimizer.zero_grad(set_to_none=True)
     return loss.item()
-
-
-def _finite_mean(losses: list[float], model: str, step: int) -> float:
-    mean = sum(losses) / len(losses)
-    if mean != mean or mean in (float("inf"), float("-inf")):
-        raise CellError(
-            f"pretraining of {model}: the loss is not finite before step {step}.",
-            "lower its learning_rate in the pool sheet.",
-        )
-    return mean
 
 
 def _torch_seed(seed: int, model: str) -> int:
@@ -258,3 +264,53 @@ def _move_into(made: Path, output: Path) -> None:
         shutil.rmtree(old) if old.is_dir() else old.unlink()
     for new in sorted(made.iterdir(), key=lambda path: path.name == "config.json"):
         os.replace(new, output / new.name)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# What is different about the miniature's BERT: its model, and a step on masked tokens.
+
+
+def build_masked_model(row: MiniatureModel, vocabulary_size: int) -> PreTrainedModel:
+    """An untrained BERT of a pool row, weights drawn from torch's generator.
+
+    With the pooler that hub BERTs come with, but untrained: there is no next-sentence task here, so it stays as drawn.
+    """
+    config = BertConfig(
+        vocab_size=vocabulary_size,
+        hidden_size=row.hidden_size,
+        num_hidden_layers=row.layers,
+        num_attention_heads=row.heads,
+        intermediate_size=4 * row.hidden_size,
+        max_position_embeddings=CONTEXT_LENGTH,
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+        initializer_range=INITIALIZER_RANGE,
+        pad_token_id=0,
+        dtype="float32",
+    )
+    return BertForPreTraining(config)
+
+
+class MaskedSteps:
+    """Optimizer steps on rows of token ids (of `training_rows`): 15% of the words are predicted; of these 80% are
+    replaced by the mask, 10% by another word, 10% left. A generator of its own draws them."""
+
+    def __init__(self, seed: int, vocabulary_size: int):
+        self.draw = torch.Generator().manual_seed(seed)
+        self.vocabulary_size = vocabulary_size
+
+    def __call__(self, model: PreTrainedModel, optimizer: torch.optim.Optimizer, rows: list[list[int]]) -> float:
+        """One step; its loss in nats per predicted word."""
+        words = [[token + MASKED_SHIFT for token in row if token != BEGIN_ID] for row in rows]
+        width = max(map(len, words)) + 2
+        inputs = torch.tensor([[CLASS_ID, *row, SEPARATOR_ID] + [0] * (width - 2 - len(row)) for row in words])
+        attention = (inputs != 0).long()
+        chosen = (torch.rand(inputs.shape, generator=self.draw) < MASK_SHARE) & (inputs >= len(MASKED_SPECIALS))
+        labels = inputs.where(chosen, torch.tensor(IGNORED))
+        fate = torch.rand(inputs.shape, generator=self.draw)
+        other = torch.randint(len(MASKED_SPECIALS), self.vocabulary_size, inputs.shape, generator=self.draw)
+        masked = inputs.where(~(chosen & (fate < 0.8)), torch.tensor(MASK_ID))
+        masked = masked.where(~(chosen & (fate >= 0.8) & (fate < 0.9)), other)
+        logits = model(input_ids=masked, attention_mask=attention).prediction_logits
+        loss = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=IGNORED)
+        return _update(model, optimizer, loss)

@@ -1,35 +1,31 @@
 """Fine-tunes of a job: epochs with validation, the adapter that is kept."""
 
-import contextlib
 import logging
 import shutil
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pandas as pd
+import pyarrow
+import torch
 
 from lm_validity.cells.models.language_model import LanguageModel
-from lm_validity.cells.runner import Files, Worker
-from lm_validity.cells.training.loop import (
-    Epoch,
-    FinetuneSettings,
-    SavedState,
-    Training,
-    TrainingStopped,
-    fingerprint,
-    one_text_must_fit,
+from lm_validity.cells.tasks.evaluation import (
+    Example,
+    PreparedRequests,
+    metric_value,
+    prepare_requests,
+    training_examples,
 )
-from lm_validity.cells.training.lora import BatchPosition, add_adapter, find_targets, save_adapter
-from lm_validity.cells.training.text import Example
+from lm_validity.cells.training.loop import Epoch, FinetuneSettings, Member, started, train_side_by_side
+from lm_validity.cells.training.lora import CannotStack, find_targets, save_adapter
+from lm_validity.cells.worker import Files, Worker
 from lm_validity.run.cell import BenchmarkCell, Prompt, derive_seed, given
 from lm_validity.run.rehearsals import first_micro_batch
 from lm_validity.run.store import Place
-
-if TYPE_CHECKING:
-    from lm_validity.cells.models.language_model import LanguageModel
-    from lm_validity.cells.tasks.evaluation import PreparedRequests
-    from lm_validity.cells.training.text import Example
-
+from lm_validity.tables.schema import LOSSES, write_table
 
 # ----------------------------------------------------------------------------------------------------------------------
 # LoRA fine-tuning on a benchmark's training split: one plain loop, validated and saved after every epoch.
@@ -38,8 +34,6 @@ if TYPE_CHECKING:
 # does not depend on memory. Everything random is a function of the seed, the epoch, the step and the layer, so
 # a resumed run, a halved micro-batch and an undisturbed run take the same steps (a resumed one on a CPU: the same
 # bytes). The base model is frozen and is given back as it was.
-
-__all__ = ["Epoch", "FinetuneResult", "FinetuneSettings", "TrainingStopped", "finetune"]
 
 
 @dataclass(frozen=True)
@@ -91,36 +85,12 @@ def finetune(
     Raises CellError where there is nothing to train on, the architecture has no layers for adapters, or memory runs
     out at one row.
     """
-    position = BatchPosition(seed % 2**63)
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(one_text_must_fit(lm, examples))
-        model = add_adapter(lm, settings, settings.target_modules, position)
-        stack.callback(model.unload)
-        training = Training(lm, model, examples, settings, position)
-        saved = SavedState(work / "training.safetensors", fingerprint(lm, examples, settings, seed))
-        resumed = saved.restore(training)
-        diverged = None
-        while not training.is_done:
-            diverged = training.run_epoch(len(training.epochs) + 1, validate, stop)
-            if diverged:
-                break
-            training.keep_if_best(higher_is_better=higher_is_better)
-            saved.save(training)
-            if on_epoch:
-                on_epoch(training.epochs[-1])
-        digest = save_adapter(model, training.best_tensors, adapter_output) if training.best_tensors else None
-    return _result(lm, training, examples, diverged, digest, resumed)
-
-
-def _result(
-    lm: LanguageModel,
-    training: Training,
-    examples: Sequence[Example],
-    diverged: str | None,
-    digest: str | None,
-    resumed: int,
-) -> FinetuneResult:
-    targets = find_targets(lm, training.settings.target_modules)
+    with started(lm, examples, [Member(settings, work, on_epoch)], seed) as run:
+        (training,) = run.trainings
+        resumed = len(training.epochs)
+        diverged = run.train(validate, higher_is_better=higher_is_better, stop=stop).get(0)
+        digest = save_adapter(run.model, training.best_tensors, adapter_output) if training.best_tensors else None
+    targets = find_targets(lm, settings.target_modules)
     return FinetuneResult(
         epochs=tuple(training.epochs),
         best_epoch=training.best_epoch,
@@ -148,10 +118,9 @@ log = logging.getLogger(__name__)
 class AdapterTrainer(Worker):
     """LoRA fine-tunes (rule `finetune_adapter`)."""
 
-    _prepared: "tuple[tuple[str, str | None], PreparedRequests, Sequence[Example]] | None" = None
+    _prepared: tuple[tuple[str, str | None], PreparedRequests, Sequence[Example]] | None = None
 
     def _compute(self, place: Place[BenchmarkCell]) -> tuple[dict[str, Any], Files]:
-
         plan = self._plan(place)
         work = plan["work"]
         found = finetune(**plan, adapter_output=work / "adapter")
@@ -164,18 +133,23 @@ class AdapterTrainer(Worker):
                 self._notes |= {"epochs_allowed": plan["settings"].epochs}
         self._notes |= {"truncated_texts": found.truncated}
 
+        result = asdict(found)
+        # of this process only, or one number a step, which has a file of its own
+        del result["micro_batch"], result["resumed_epochs"], result["step_losses"]
+        best = found.epochs[found.best_epoch - 1].validation_value if found.best_epoch else None
+        # a rate that diverged is left out of the selection, whatever its first epochs gave
+        result |= {"best_value": best, "diverged": found.diverged is not None, "reason": found.diverged}
+
         def write_files(folder: Path) -> None:
-            _copy_adapter(work, folder)
+            if (work / "adapter").is_dir():  # there is none where training diverged at once
+                shutil.copytree(work / "adapter", folder / "adapter")
             _write_losses(found, folder)
 
-        return _training_result(found), write_files
+        return result, write_files
 
     def compute_together(self, places: list[Place[BenchmarkCell]]) -> None:
         """Bring fine-tunes that differ in the learning rate only to their last epoch, side by side, in their work
         folders; `compute` then finds nothing left to train."""
-        from lm_validity.cells.training.loop import Member, train_side_by_side
-        from lm_validity.cells.training.lora import CannotStack
-
         plans = [self._plan(place) for place in places]
         members = [Member(plan.pop("settings"), plan.pop("work"), plan.pop("on_epoch")) for plan in plans]
         try:
@@ -185,8 +159,6 @@ class AdapterTrainer(Worker):
 
     def _plan(self, place: Place[BenchmarkCell]) -> dict[str, Any]:
         """Arguments of `finetune` for a cell."""
-        from lm_validity.cells.tasks.evaluation import metric_value
-
         cell, benchmark = place.cell, self.run.benchmarks[place.cell.benchmark]
         lm = self._language_model("final")
         validation, examples = self._training_data(lm, cell)
@@ -214,27 +186,22 @@ class AdapterTrainer(Worker):
             ),
         }
 
-    def _first_micro_batch(self, lm: "LanguageModel") -> int:
+    def _first_micro_batch(self, lm: LanguageModel) -> int:
         """As configured, or what a rehearsal found to fit the GPUs that the job has."""
         if lm.device.type == "cpu":
             return self.run.configuration.finetuning.micro_batch
-        import torch
-
         gpus = range(torch.cuda.device_count()) if self._device == "all" else [lm.device.index or 0]
         available = sum(torch.cuda.get_device_properties(gpu).total_memory for gpu in gpus)
         return first_micro_batch(self.run, self.model, available / 1e9)
 
-    def _training_data(self, lm: "LanguageModel", cell: BenchmarkCell) -> "tuple[PreparedRequests, Sequence[Example]]":
+    def _training_data(self, lm: LanguageModel, cell: BenchmarkCell) -> tuple[PreparedRequests, Sequence[Example]]:
         """(prepared validation requests, training examples) of a benchmark and prompt, kept for the next rate."""
-        from lm_validity.cells.tasks.evaluation import prepare_requests
-        from lm_validity.cells.training.text import training_examples
-
         key = (cell.benchmark, cell.prompt)
         if self._prepared is None or self._prepared[0] != key:
-            lm.forget_requests()
+            lm.share_encodings({})
             task = self._task(cell.benchmark)
             prompt: Prompt = given(cell.prompt)
-            system = self._system_instruction
+            system = self.run.configuration.evaluation.system_instruction
             documents = self._documents(cell.benchmark, "validation")
             validation = prepare_requests(lm, task, documents, prompt=prompt, system_instruction=system)
             longest = self.run.configuration.finetuning.max_length
@@ -244,25 +211,8 @@ class AdapterTrainer(Worker):
         return self._prepared[1:]
 
 
-def _training_result(found: "FinetuneResult") -> dict[str, Any]:
-    """What a fine-tune's cell records; what is of one process only goes to the sidecar."""
-    from dataclasses import asdict
-
-    result = asdict(found)
-    # one number per step is in a file of its own
-    del result["micro_batch"], result["resumed_epochs"], result["step_losses"]
-    best = found.epochs[found.best_epoch - 1].validation_value if found.best_epoch else None
-    # a rate that diverged is left out of the selection, whatever its first epochs gave
-    return result | {"best_value": best, "diverged": found.diverged is not None, "reason": found.diverged}
-
-
-def _write_losses(found: "FinetuneResult", folder: Path) -> None:
+def _write_losses(found: FinetuneResult, folder: Path) -> None:
     """losses.parquet of a cell: the loss of every step of its finished epochs, and each epoch's value on validation."""
-    import pandas as pd
-    import pyarrow
-
-    from lm_validity.tables.schema import LOSSES, write_table
-
     steps = range(1, len(found.step_losses) + 1)
     of_epoch = len(steps) // max(1, len(found.epochs))
     values = {epoch.number * of_epoch: epoch.validation_value for epoch in found.epochs}
@@ -271,9 +221,3 @@ def _write_losses(found: "FinetuneResult", folder: Path) -> None:
     frame["validation_value"] = frame["step"].map(values)
     own = LOSSES.names[LOSSES.names.index("epoch") :]
     write_table(frame, pyarrow.schema([LOSSES.field(name) for name in own]), folder / "losses.parquet")
-
-
-def _copy_adapter(work: Path, folder: Path) -> None:
-    """The finished adapter into the cell's folder; there is none where training diverged at once."""
-    if (work / "adapter").is_dir():
-        shutil.copytree(work / "adapter", folder / "adapter")

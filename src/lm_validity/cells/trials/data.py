@@ -2,29 +2,36 @@
 
 import hashlib
 import json
+import logging
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
+import datasets
+import huggingface_hub
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
+from huggingface_hub.errors import HFValidationError
 
-from lm_validity.cells.models.prefetch import hub_errors
+from lm_validity.cells.models.prefetch import hub_errors, refusal
+from lm_validity.config.load import Run
 from lm_validity.config.sheets import Task as TaskRow
-from lm_validity.errors import CellError, InputError, nearest
+from lm_validity.errors import CellError, InputError, did_you_mean, first_line
 from lm_validity.files import check_encodable, replace_file
-from lm_validity.run.trial_plan import TaskData
+from lm_validity.run.rules.pretrain_on_test import TaskData
 
 # ----------------------------------------------------------------------------------------------------------------------
 # Columns of a text classification data set: a local file, parquet files of a hub repository, or what the `datasets`
 # library makes of a hub id. No remote code.
 
 Columns: TypeAlias = dict[str, list[Any]]  # values by name, one a row
+
+log = logging.getLogger(__name__)
 
 LOCAL_FORMATS = (".jsonl", ".json", ".csv", ".tsv", ".parquet")
 
@@ -41,11 +48,8 @@ def source_columns(source: TaskRow) -> tuple[Columns, str | None]:
         columns, revision = _hub_columns(source)
     for name in (*source.text, source.label):
         if name not in columns:
-            close = nearest(name, columns)
-            raise InputError(
-                f"task {source.task!r}: no column {name!r} in {source.path}.",
-                f"did you mean {close!r}?" if close else f"it has {', '.join(columns)}.",
-            )
+            hint = did_you_mean(name, columns, f"it has {', '.join(columns)}.")
+            raise InputError(f"task {source.task!r}: no column {name!r} in {source.path}.", hint)
     return columns, revision
 
 
@@ -58,8 +62,11 @@ def _local_columns(source: TaskRow, path: Path) -> Columns:
             return _json_lines(source, path)
         if path.suffix == ".parquet":
             return pq.read_table(path).to_pydict()
-        if path.suffix in (".csv", ".tsv"):
-            return _separated(path)
+        if path.suffix in (".csv", ".tsv"):  # all columns as text, so that a text `NA` stays one
+            parse = pyarrow.csv.ParseOptions(delimiter="\t" if path.suffix == ".tsv" else ",", newlines_in_values=True)
+            texts = {name: pa.string() for name in pyarrow.csv.open_csv(path, parse_options=parse).schema.names}
+            convert = pyarrow.csv.ConvertOptions(column_types=texts, strings_can_be_null=False)
+            return pyarrow.csv.read_csv(path, parse_options=parse, convert_options=convert).to_pydict()
     except (pa.ArrowInvalid, UnicodeDecodeError) as error:
         raise InputError(f"{where}: cannot be read ({error}).", "check the file.") from error
     raise InputError(f"{where}: unknown format.", f"use one of {', '.join(LOCAL_FORMATS)}.")
@@ -86,52 +93,29 @@ def _json_lines(source: TaskRow, path: Path) -> Columns:
     return columns
 
 
-def _separated(path: Path) -> Columns:
-    """All columns as text, so that a text `NA` stays one."""
-    parse = pyarrow.csv.ParseOptions(delimiter="\t" if path.suffix == ".tsv" else ",", newlines_in_values=True)
-    header = pyarrow.csv.open_csv(path, parse_options=parse).schema.names
-    convert = pyarrow.csv.ConvertOptions(column_types={name: pa.string() for name in header}, strings_can_be_null=False)
-    return pyarrow.csv.read_csv(path, parse_options=parse, convert_options=convert).to_pydict()
-
-
 def _hub_columns(source: TaskRow) -> tuple[Columns, str]:
-    from huggingface_hub import HfApi
-    from huggingface_hub.constants import HF_HUB_OFFLINE
-    from huggingface_hub.errors import GatedRepoError, HFValidationError, RepositoryNotFoundError
-
     where = f"task {source.task!r} ({source.path})"
     try:
         revision = source.revision
-        if not HF_HUB_OFFLINE:
-            revision = HfApi().dataset_info(source.path, revision=source.revision).sha
-        read = _hub_parquet if source.files else _hub_library
-        return read(source, revision)
-    except GatedRepoError:
-        raise InputError(
-            f"{where}: gated, and this account has no access.",
-            "accept its terms on the hub and log in with `hf auth login`.",
-        ) from None
-    except RepositoryNotFoundError:
-        raise InputError(f"{where}: no such data set on the hub.", "check `path` in the tasks sheet.") from None
+        if not huggingface_hub.constants.HF_HUB_OFFLINE:
+            revision = huggingface_hub.HfApi().dataset_info(source.path, revision=source.revision).sha
+        return _hub_parquet(source, revision) if source.files else _hub_library(source, revision)
     except (*hub_errors(), HFValidationError, ValueError) as error:
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise InputError(
-            f"{where}: cannot be fetched ({reason}).",
-            "check configuration, split and files; without network it must be in the local cache already.",
-        ) from error
+        what, hint = refusal(error, f"datasets/{source.path}", "`path` in the tasks sheet") or (
+            f"cannot be fetched ({first_line(error)})",
+            "check configuration, split and files; without network it must be in the local cache already",
+        )
+        raise InputError(f"{where}: {what}.", f"{hint}.") from error
 
 
 def _hub_parquet(source: TaskRow, revision: str | None) -> tuple[Columns, str]:
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.constants import HF_HUB_OFFLINE
-
     folder = Path(
-        snapshot_download(
+        huggingface_hub.snapshot_download(
             source.path,
             repo_type="dataset",
             revision=revision,
             allow_patterns=list(source.files),
-            local_files_only=HF_HUB_OFFLINE,
+            local_files_only=huggingface_hub.constants.HF_HUB_OFFLINE,
         )
     )
     files = sorted({found for pattern in source.files for found in folder.glob(pattern)})
@@ -147,8 +131,6 @@ def _hub_parquet(source: TaskRow, revision: str | None) -> tuple[Columns, str]:
 
 
 def _hub_library(source: TaskRow, revision: str | None) -> tuple[Columns, str]:
-    import datasets
-
     datasets.disable_progress_bars()
     found = datasets.load_dataset(source.path, source.configuration, split=source.split, revision=revision)
     needed = {*source.text, source.label}
@@ -185,8 +167,7 @@ class Task:
         return f"task {self.name!r}, row {self.rows[observation] + 1}"
 
 
-@dataclass(frozen=True)
-class Draw:
+class Draw(NamedTuple):
     """Observations of one subsample: disjoint; train ordered by class, extra and test at random."""
 
     train: np.ndarray
@@ -195,6 +176,25 @@ class Draw:
 
 
 # ---- login node ---------------------------------------------------------------------------------------------------
+
+
+def prefetch_trial_task(run: Run, task: str) -> dict[str, Any]:
+    """Read a task's texts and labels, check them against the sheet and the experiments' sizes; the record of it."""
+    experiments = run.bias.experiments.values()
+    wanted = [one for one in experiments if task in (one.tasks or run.tasks)]
+    sizes = sorted({(m, n) for one in wanted for m in one.m for n in one.n})
+    unique = run.bias.drop_duplicate_texts
+    output = run.results / "prefetch" / "tasks" / f"{task}.parquet"
+    record = prefetch_task(run.tasks[task], output, sizes, unique=unique)
+    if record["duplicate_rows"]:
+        log.warning(
+            "task %r: %d of %d rows have a text that occurs more than once; %s.",
+            task,
+            record["duplicate_rows"],
+            record["rows"],
+            f"{record['unique_texts']} are drawn from" if unique else "a test text can also be in extra or train",
+        )
+    return record
 
 
 def prefetch_task(
@@ -281,12 +281,9 @@ def _checked(source: TaskRow, columns: Columns) -> tuple[list[int], list[str], l
             continue
         known = numbers.get(_label_text(label))
         if known is None:
-            close = nearest(_label_text(label), numbers)
             listed = f"the labels are {', '.join(numbers)}; the column's values go into the tasks sheet's `labels`."
-            raise InputError(
-                f"{where}: unknown label {label!r} in {source.label}.",
-                f"did you mean {close!r}?" if close else listed,
-            )
+            hint = did_you_mean(_label_text(label), numbers, listed)
+            raise InputError(f"{where}: unknown label {label!r} in {source.label}.", hint)
         rows.append(row)
         texts.append(text)
         labels.append(known)

@@ -2,7 +2,7 @@
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from typing import Any, Literal
 
@@ -14,10 +14,10 @@ from transformers.activations import NewGELUActivation
 
 from lm_validity.cells.models.prefetch import is_models_fault, model_folder
 from lm_validity.cells.training.loop import loss_scale, unscale
-from lm_validity.cells.training.lora import BatchPosition
-from lm_validity.errors import INSTALL_NF4, CellError
+from lm_validity.cells.training.lora import BatchPosition, add_adapter
+from lm_validity.errors import INSTALL_NF4, CellError, first_line
 from lm_validity.run.cell import derive_seed
-from lm_validity.run.trial_plan import TrialPlan
+from lm_validity.run.rules.pretrain_on_test import Classification, Pretraining, TrialPlan
 
 # ----------------------------------------------------------------------------------------------------------------------
 # Batches of texts of very different lengths without the padding: short texts share a row.
@@ -173,30 +173,6 @@ class TrialCounters:
     shared_base_arms: int = 0
     packed_sequences_cut: int = 0
 
-    def to_json(self) -> dict[str, int]:
-        """The counts by name."""
-        return asdict(self)
-
-
-class DropoutPosition:
-    """Tells an adapter's dropout where in training a forward pass stands (see `low_rank.BatchDropout`)."""
-
-    def __init__(self, position: "BatchPosition | None"):
-        self.position = position
-
-    def begin_step(self, rows: int, width: int) -> None:
-        """A batch of `rows` padded to `width` tokens follows."""
-        if self.position is not None:
-            here = self.position
-            here.step += 1
-            here.rows, here.width, here.length, here.start, here.count, here.training = rows, width, width, 0, 0, True
-
-    def begin_micro_batch(self, rows: int) -> None:
-        """The next `rows` of that batch follow."""
-        if self.position is not None:
-            self.position.start += self.position.count
-            self.position.count = rows
-
 
 class ResidentModel:
     """The language model `lm` and, for the method `head`, the `classifier` over the same backbone.
@@ -225,7 +201,10 @@ class ResidentModel:
             self._add_classifier(plan)
         for model in (self.lm, self.classifier):
             _fuse_activations(model)
-        self.limit = self._limit()
+        if not self.quantized:  # which is on its device already
+            self.lm.to(self.device)
+        longest = getattr(self.lm.config, "max_position_embeddings", None) or self.tokenizer.model_max_length
+        self.limit = min(longest, self.tokenizer.model_max_length)
         self._adapted = None  # PEFT's view of the language model while it has an adapter
         self._weights = self._unique_weights()
         self._pristine = [weight.detach().clone() for weight in self._weights]
@@ -256,19 +235,14 @@ class ResidentModel:
                 torch._foreach_copy_(self._weights, self._pristine)
 
     @contextlib.contextmanager
-    def adapting(self, seed: int) -> Iterator["DropoutPosition"]:
+    def adapting(self, seed: int) -> Iterator[BatchPosition]:
         """Train inside the block: a fresh adapter where the plan has one, which stays until `reset`; else all
         weights."""
-        adapter = self.plan.pretraining.adapter
-        if adapter is None:
-            yield DropoutPosition(None)
-            return
-        from lm_validity.cells.training.lora import BatchPosition, add_adapter
-
-        position = BatchPosition(seed)
-        self._adapted = add_adapter(self, adapter, "all-linear", position)
+        adapter, position = self.plan.pretraining.adapter, BatchPosition(seed)
+        if adapter is not None:
+            self._adapted = add_adapter(self, adapter, "all-linear", position)
         try:
-            yield DropoutPosition(position)
+            yield position
         finally:
             position.rest()
 
@@ -324,9 +298,8 @@ class ResidentModel:
             raise self._unusable(error) from error
 
     def _unusable(self, error: Exception) -> CellError:
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         return CellError(
-            f"{self.name}: cannot be loaded as a {self.plan.architecture} language model ({reason}).",
+            f"{self.name}: cannot be loaded as a {self.plan.architecture} language model ({first_line(error)}).",
             "check model and architecture in the sheet of language models.",
         )
 
@@ -354,12 +327,6 @@ class ResidentModel:
         self.lm.tie_weights()
         classifier.config.pad_token_id = self.tokenizer.pad_token_id
         self.classifier = classifier.to(self.device)
-
-    def _limit(self) -> int:
-        positions = getattr(self.lm.config, "max_position_embeddings", None) or self.tokenizer.model_max_length
-        if not self.quantized:  # which is on its device already
-            self.lm.to(self.device)
-        return min(positions, self.tokenizer.model_max_length)
 
     def _unique_weights(self) -> list[torch.Tensor]:
         """What training changes: nothing of the model itself where only an adapter is trained."""
@@ -414,27 +381,17 @@ def four_bits(device: torch.device) -> dict[str, Any]:
 MAX_GRADIENT_NORM = 1.0
 
 
-@dataclass(frozen=True)
-class Schedule:
-    """micro_batch: rows of a forward pass; null, the whole batch."""
-
-    epochs: int
-    learning_rate: float
-    batch_size: int
-    weight_decay: float
-    seed: int
-    shuffle: bool = True
-    micro_batch: int | None = None
-
-
 def train(
     model: transformers.PreTrainedModel,
     count: int,
     make_batch: Callable[[np.ndarray], Batch],
     predict: "Predict",
-    schedule: Schedule,
+    settings: Pretraining | Classification,
+    seed: int,
     counters: TrialCounters,
     where: str,
+    *,
+    shuffle: bool,
 ) -> float:
     """Train in place; the mean loss (nats per predicted token or row) over the last epoch, dropout on.
 
@@ -442,23 +399,32 @@ def train(
     where: how an error names the training. Raises CellError for a loss that is not finite.
     """
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    optimizer = _optimizer(trained, schedule)
-    total = schedule.epochs * -(-count // schedule.batch_size)
+    # weight decay on matrices only, as in the library's Trainer: not on biases and normalisation weights
+    groups = [
+        {"params": [each for each in trained if each.ndim > 1], "weight_decay": settings.weight_decay},
+        {"params": [each for each in trained if each.ndim <= 1], "weight_decay": 0.0},
+    ]
+    groups = [group for group in groups if group["params"]]
+    optimizer = torch.optim.AdamW(groups, lr=settings.learning_rate, fused=True)
+    total = settings.epochs * -(-count // settings.batch_size)
     losses: list[torch.Tensor] = []
     weights: list[int] = []
     model.train()
-    with _seeded(schedule.seed, trained[0].device):
-        for step, examples in enumerate(_batches(count, schedule)):
+    device = trained[0].device
+    # the library's dropout reads torch's global generators: seeded inside the block, given back after it
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        torch.manual_seed(seed)
+        for step, examples in enumerate(_batches(count, settings, seed, shuffle=shuffle)):
             batch = make_batch(examples)
             predicted = max(1, batch.predicted)
             scale = loss_scale(model.dtype, predicted)
-            losses.append(_backward(batch, predicted, scale, predict, schedule))
+            losses.append(_backward(batch, predicted, scale, predict, settings.micro_batch))
             unscale(trained, scale)
             weights.append(predicted)
             counters.training_tokens += batch.tokens
             torch.nn.utils.clip_grad_norm_(trained, MAX_GRADIENT_NORM)
             for group in optimizer.param_groups:
-                group["lr"] = schedule.learning_rate * (1 - step / total)
+                group["lr"] = settings.learning_rate * (1 - step / total)
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
     model.eval()
@@ -467,17 +433,17 @@ def train(
     values = torch.stack(losses).double().cpu().numpy()
     if not np.isfinite(values).all():
         raise CellError(f"{where}: the loss is not finite.", "lower the learning rate.")
-    last = total // schedule.epochs
+    last = total // settings.epochs
     return float(np.average(values[-last:], weights=weights[-last:]))
 
 
 Predict = Callable[[Batch], tuple[torch.Tensor, torch.Tensor]]
 
 
-def _backward(batch: Batch, predicted: int, scale: int, predict: Predict, schedule: Schedule) -> torch.Tensor:
+def _backward(batch: Batch, predicted: int, scale: int, predict: Predict, micro_batch: int | None) -> torch.Tensor:
     """Gradients of the mean over the whole batch times the scale, one micro-batch after another; the mean."""
     rows = len(batch.input_ids)
-    size = schedule.micro_batch or rows
+    size = micro_batch or rows
     total = torch.zeros((), device=batch.input_ids.device)
     for start in range(0, rows, size):
         logits, labels = predict(batch.rows(start, start + size) if size < rows else batch)
@@ -487,27 +453,8 @@ def _backward(batch: Batch, predicted: int, scale: int, predict: Predict, schedu
     return total
 
 
-def _batches(count: int, schedule: Schedule) -> Iterator[np.ndarray]:
-    for epoch in range(schedule.epochs):
-        order = np.arange(count)
-        if schedule.shuffle:
-            order = np.random.default_rng([schedule.seed, epoch]).permutation(count)
-        for start in range(0, count, schedule.batch_size):
-            yield order[start : start + schedule.batch_size]
-
-
-def _optimizer(trained: list[torch.nn.Parameter], schedule: Schedule) -> torch.optim.AdamW:
-    """Weight decay on matrices only, as in the library's Trainer: not on biases and normalisation weights."""
-    groups = [
-        {"params": [each for each in trained if each.ndim > 1], "weight_decay": schedule.weight_decay},
-        {"params": [each for each in trained if each.ndim <= 1], "weight_decay": 0.0},
-    ]
-    return torch.optim.AdamW([group for group in groups if group["params"]], lr=schedule.learning_rate, fused=True)
-
-
-@contextlib.contextmanager
-def _seeded(seed: int, device: torch.device) -> Iterator[None]:
-    """The library's dropout reads torch's global generators: seeded inside the block, given back after it."""
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-        torch.manual_seed(seed)
-        yield
+def _batches(count: int, settings: Pretraining | Classification, seed: int, *, shuffle: bool) -> Iterator[np.ndarray]:
+    for epoch in range(settings.epochs):
+        order = np.random.default_rng([seed, epoch]).permutation(count) if shuffle else np.arange(count)
+        for start in range(0, count, settings.batch_size):
+            yield order[start : start + settings.batch_size]

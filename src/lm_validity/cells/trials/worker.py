@@ -3,80 +3,52 @@
 import json
 import logging
 import shutil
-from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
+import torch
 
-from lm_validity.cells.models.prefetch import check_unchanged, prefetch_model
-from lm_validity.cells.trials.data import Draw, Task, draw_hash, draw_trial, read_task, without_duplicates
-from lm_validity.config.load import Run
-from lm_validity.config.sheets import Model
+from lm_validity.cells.models.prefetch import check_unchanged
+from lm_validity.cells.models.provenance import Stopwatch
+from lm_validity.cells.models.scorer import MORE_MEMORY, must_fit
+from lm_validity.cells.trials.data import (
+    Draw,
+    Task,
+    draw_hash,
+    draw_trial,
+    read_task,
+    without_duplicates,
+)
+from lm_validity.cells.trials.methods import HeadTrials, ZeroShotTrials
+from lm_validity.cells.trials.training import Arm, ResidentModel, TrialCounters
+from lm_validity.cells.worker import resolve_device
 from lm_validity.errors import CellError
 from lm_validity.files import replace_file
 from lm_validity.run.cell import Job, derive_seed, recipe_hash
-from lm_validity.run.rules.pretrain_on_test import PRETRAIN_ON_TEST
+from lm_validity.run.rules.pretrain_on_test import ARMS, PRETRAIN_ON_TEST, TrialCell, TrialPlan, make_plan
 from lm_validity.run.store import Place
-from lm_validity.run.trial_plan import ARMS, TrialCell, TrialPlan, make_plan
 from lm_validity.run.workspace import Workspace
 from lm_validity.tables.schema import PROBABILITIES, TRIALS, write_table
 
-if TYPE_CHECKING:
-    from lm_validity.cells.trials.head import HeadTrials
-    from lm_validity.cells.trials.training import Arm, ResidentModel, TrialCounters
-    from lm_validity.cells.trials.zero_shot import ZeroShotTrials
-
-
 # ----------------------------------------------------------------------------------------------------------------------
-# The bias study's jobs: what the login node records of language models and tasks, and batches of trials into the
-# store.
+# The bias study's jobs: batches of trials into the store.
 
 log = logging.getLogger(__name__)
 
 
-def prefetch_language_model(run: Run, language_model: str) -> dict[str, Any]:
-    """Fetch a language model at a pinned revision, or take a local folder; the record of `prefetch.prefetch_model`."""
-    row = run.language_models[language_model]
-    model = Model(model=language_model, path=row.path, revision=row.revision, dtype=row.dtype)
-    return prefetch_model(model, causal=row.architecture == "causal")
-
-
-def prefetch_trial_task(run: Run, task: str) -> dict[str, Any]:
-    """Read a task's texts and labels, check them against the sheet and the experiments' sizes; the record of it."""
-    from lm_validity.cells.trials.data import prefetch_task
-
-    experiments = run.bias.experiments.values()
-    wanted = [one for one in experiments if task in (one.tasks or run.tasks)]
-    sizes = sorted({(m, n) for one in wanted for m in one.m for n in one.n})
-    unique = run.bias.drop_duplicate_texts
-    output = run.results / "prefetch" / "tasks" / f"{task}.parquet"
-    record = prefetch_task(run.tasks[task], output, sizes, unique=unique)
-    if record["duplicate_rows"]:
-        log.warning(
-            "task %r: %d of %d rows have a text that occurs more than once; %s.",
-            task,
-            record["duplicate_rows"],
-            record["rows"],
-            f"{record['unique_texts']} are drawn from" if unique else "a test text can also be in extra or train",
-        )
-    return record
-
-
 def trial_device(wanted: str, size_class: str, gpus: int) -> str:
-    """The device of a trial for `evaluation.device`, as `worker.resolve_device` but never more than one GPU."""
-    from lm_validity.cells.runner import resolve_device
-
+    """The device of a trial for `evaluation.device`, as `resolve_device` but never more than one GPU."""
     single = wanted == "all" or (wanted == "auto" and gpus)
     return resolve_device("cuda" if single else wanted, size_class, gpus)
 
 
 class TrialWorker:
-    """Computes batches of trials of one language model, which stays loaded. torch is imported when the first batch
-    really has to be computed."""
+    """Computes batches of trials of one language model, which stays loaded."""
 
     def __init__(self, workspace: Workspace, job: Job[TrialCell]):
         self.workspace, self.row = workspace, workspace.run.language_models[job.model]
@@ -87,10 +59,6 @@ class TrialWorker:
 
         The work directory is named after the recipe and outlives a kill; the finished trials in it are kept.
         """
-        import torch
-
-        from lm_validity.cells.models.provenance import Stopwatch
-
         stopwatch, workspace = Stopwatch(), self.workspace
         configuration, row = workspace.run.configuration, self.row
         gpus = configuration.size_classes[row.size_class].gpu
@@ -120,7 +88,7 @@ class TrialWorker:
 # and renamed, so that a kill at any moment leaves whole trials only, and the next process goes on with the first
 # missing one.
 
-log = logging.getLogger(__name__)
+TRIAL_MEMORY = f"lower micro_batch (of bias.pretraining or bias.zero_shot) if it trains, or {MORE_MEMORY}."
 
 FIXED_SEED = 42  # of every training in the authors' code
 _TRIAL_COLUMNS = pa.schema([PROBABILITIES.field(name) for name in ("arm", "row", "label", "probabilities")])
@@ -130,8 +98,6 @@ class ResidentWorker:
     """Keeps one loaded model and one task; the next plan that needs the same ones finds them."""
 
     def __init__(self) -> None:
-        from lm_validity.cells.trials.training import TrialCounters
-
         self.counters = TrialCounters()
         self._task: Task | None = None
         self._task_key: tuple[object, ...] | None = None
@@ -148,29 +114,40 @@ class ResidentWorker:
         Raises CellError for what is the task's or the model's fault, naming the task and, where one is at fault, the
         row.
         """
-        from lm_validity.cells.models.scorer import MORE_MEMORY, must_fit
-
         folder.mkdir(parents=True, exist_ok=True)
         pending = [subsample for subsample in plan.subsamples if _read_trial(plan, folder, subsample) is None]
         if not pending:
             return
-        less = f"lower micro_batch (of bias.pretraining or bias.zero_shot) if it trains, or {MORE_MEMORY}."
         task = self._read_task(plan)
         draws = {subsample: draw_trial(task, plan.m, plan.n, subsample) for subsample in pending}
         trials = self._trials(plan, task)
-        trials.prepare(np.unique(np.concatenate([rows for draw in draws.values() for rows in _rows(draw)])))
+        trials.prepare(np.unique(np.concatenate([rows for draw in draws.values() for rows in draw])))
         for subsample, draw in draws.items():
-            trial = _Trial(plan, task, trials, subsample, draw, shared, self.counters)
-            about = {"quantized": trials.model.quantized, "test_hash": draw_hash(task, draw.test)}
-            with must_fit(plan.language_model, "one batch of a trial", less):
-                computed = trial.compute()
-            _write_trial(plan, folder, subsample, task, draw, about, *computed)
+            trial = _Trial(trials, subsample, draw, shared)
+            with must_fit(plan.language_model, "one batch of a trial", TRIAL_MEMORY):
+                probabilities, losses = trial.compute()
+            about = {
+                "recipe": recipe_hash(plan.recipe()),
+                "losses": losses,
+                "quantized": trials.model.quantized,
+                "test_hash": draw_hash(task, draw.test),
+            }
+            columns = [
+                pa.array(np.repeat(ARMS, len(draw.test))),
+                pa.array(np.tile(task.rows[draw.test], len(ARMS))),
+                pa.array(np.tile(task.labels[draw.test], len(ARMS))),
+                pa.array(
+                    [row for arm in ARMS for row in probabilities[arm]], _TRIAL_COLUMNS.field("probabilities").type
+                ),
+            ]
+            schema = _TRIAL_COLUMNS.with_metadata({"trial": json.dumps(about)})
+            with replace_file(_trial_path(folder, subsample)) as temporary:
+                pq.write_table(pa.table(columns, schema=schema), temporary, compression="zstd")
             log.info("%s %s m=%d n=%d: subsample %d", plan.language_model, task.name, plan.m, plan.n, subsample)
 
     def take_counters(self) -> dict[str, int]:
         """What was done since the last call, for a sidecar."""
-        taken = self.counters.to_json()
-        self.counters = type(self.counters)()
+        taken, self.counters = asdict(self.counters), TrialCounters()
         return taken
 
     def _read_task(self, plan: TrialPlan) -> Task:
@@ -182,10 +159,7 @@ class ResidentWorker:
         assert self._task is not None
         return self._task
 
-    def _trials(self, plan: TrialPlan, task: Task) -> "HeadTrials | ZeroShotTrials":
-        from lm_validity.cells.trials.head import HeadTrials
-        from lm_validity.cells.trials.training import ResidentModel
-
+    def _trials(self, plan: TrialPlan, task: Task) -> HeadTrials | ZeroShotTrials:
         options = plan.classification
         head = (options.pooler, len(plan.data.class_names)) if options.method == "head" else None
         place = (plan.model_path, plan.model_revision, plan.architecture, plan.dtype, plan.device)
@@ -198,26 +172,15 @@ class ResidentWorker:
         self._model.plan = plan
         if options.method == "head":
             return HeadTrials(plan, task, self._model, self.counters)
-        from lm_validity.cells.trials.zero_shot import ZeroShotTrials
-
         return ZeroShotTrials(plan, task, self._model, self.counters)
 
 
 class _Trial:
     """One subsample's three arms."""
 
-    def __init__(
-        self,
-        plan: TrialPlan,
-        task: Task,
-        trials: "HeadTrials | ZeroShotTrials",
-        subsample: int,
-        draw: Draw,
-        shared: Path | None,
-        counters: "TrialCounters",
-    ):
-        self.plan, self.task, self.trials, self.draw = plan, task, trials, draw
-        self.subsample, self.shared, self.counters = subsample, shared, counters
+    def __init__(self, trials: HeadTrials | ZeroShotTrials, subsample: int, draw: Draw, shared: Path | None):
+        self.trials, self.subsample, self.draw, self.shared = trials, subsample, draw, shared
+        plan, task = self.plan, self.task = trials.plan, trials.task
         key = (plan.language_model, task.name, plan.m, subsample)
         fixed = plan.seeds == "fixed"
         # the arms differ in the pretraining texts and in nothing else; base is the same for every n and experiment
@@ -243,7 +206,7 @@ class _Trial:
         path = self._base_path(self.plan.n)
         found = _read_base(path, self.draw.test, self.task)
         if found is not None:
-            self.counters.shared_base_arms += 1
+            self.trials.counters.shared_base_arms += 1
             return found
         self.trials.classify(self.draw.train, "base", self.classification_seed)
         for n, subsamples in self.plan.share_base:
@@ -350,34 +313,8 @@ def _key(plan: TrialPlan, subsample: int) -> dict[str, Any]:
     return {**key, "m": plan.m, "n": plan.n, "subsample": subsample}
 
 
-def _rows(draw: Draw) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    return draw.train, draw.extra, draw.test
-
-
 def _trial_path(folder: Path, subsample: int) -> Path:
     return folder / f"trial-{subsample:05d}.parquet"
-
-
-def _write_trial(
-    plan: TrialPlan,
-    folder: Path,
-    subsample: int,
-    task: Task,
-    draw: Draw,
-    about: Mapping[str, object],
-    probabilities: Mapping[str, np.ndarray],
-    losses: Mapping[str, float | None],
-) -> None:
-    about = {"recipe": recipe_hash(plan.recipe()), "losses": losses, **about}
-    columns = [
-        pa.array(np.repeat(ARMS, len(draw.test))),
-        pa.array(np.tile(task.rows[draw.test], len(ARMS))),
-        pa.array(np.tile(task.labels[draw.test], len(ARMS))),
-        pa.array([row for arm in ARMS for row in probabilities[arm]], _TRIAL_COLUMNS.field("probabilities").type),
-    ]
-    schema = _TRIAL_COLUMNS.with_metadata({"trial": json.dumps(about)})
-    with replace_file(_trial_path(folder, subsample)) as temporary:
-        pq.write_table(pa.table(columns, schema=schema), temporary, compression="zstd")
 
 
 def _read_trial(plan: TrialPlan, folder: Path, subsample: int) -> pa.Table | None:

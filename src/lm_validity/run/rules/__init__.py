@@ -4,13 +4,16 @@ from typing import Any
 
 from lm_validity.run.cell import BenchmarkCell, Cell, CellT, Job
 from lm_validity.run.rules.base import Rule
-from lm_validity.run.rules.benchmark_rule import BenchmarkRule, ScoringRule
-from lm_validity.run.rules.evaluate_adapter import EVALUATE_ADAPTER
-from lm_validity.run.rules.evaluate_model import EVALUATE_MODEL
-from lm_validity.run.rules.finetune_adapter import FINETUNE_ADAPTER
+from lm_validity.run.rules.benchmarks import (
+    EVALUATE_ADAPTER,
+    EVALUATE_MODEL,
+    FINETUNE_ADAPTER,
+    SELECT_ADAPTER,
+    SELECT_PROMPT,
+    BenchmarkRule,
+    ScoringRule,
+)
 from lm_validity.run.rules.pretrain_on_test import PRETRAIN_ON_TEST
-from lm_validity.run.rules.select_adapter import SELECT_ADAPTER
-from lm_validity.run.rules.select_prompt import SELECT_PROMPT
 
 # which rule belongs to which kind of cell only the name of a cell's rule says
 RULES: dict[str, Rule[Any, Any]] = {

@@ -1,7 +1,7 @@
 """What a rule is: one object that knows everything that one kind of cell needs, from the jobs of a run to the worker.
 
 The grid, the workspace, the tables, the monitor, the command line and the Snakefile ask the rule and compare no names.
-A new rule is a module here with its line in `RULES`, a Snakemake rule, and a worker under `cells/`. Standard library,
+A new rule is a class here with its line in `RULES`, a Snakemake rule, and a worker under `cells/`. Standard library,
 pydantic and PyYAML only: the Snakefile asks at parse time.
 """
 

@@ -1,17 +1,273 @@
-"""Rule `pretrain_on_test`: trials of the bias study. What one trial does: `run.trial_settings`, `run.trial_plan`."""
+"""Rule `pretrain_on_test`: trials of the bias study, and the plan that a job of it is told."""
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
+
+from pydantic import Field
 
 from lm_validity.config.load import Run
+from lm_validity.config.rows import Positive
+from lm_validity.config.sections import Adapter, HeadTraining, Prompting, TextTraining
 from lm_validity.config.sheets import LanguageModel
-from lm_validity.run.cell import Job
+from lm_validity.run.cell import Job, make_groups, scale_settings
 from lm_validity.run.participants import Participants, end_of_round
 from lm_validity.run.records import Records
 from lm_validity.run.rules.base import LEAST_MINUTES, Rule, Work
-from lm_validity.run.trial_plan import COST_ONLY, TrialCell, plan_values
+
+# ----------------------------------------------------------------------------------------------------------------------
+# What the configuration and the sheets say about a batch of trials of the bias study.
+#
+# Standard library and pydantic only: the Snakefile asks at parse time.
+
+# what changes memory or time and no number: it neither enters a recipe nor reruns a job
+COST_ONLY = ("micro_batch", "gradient_checkpointing")
+
+
+class TrialCell(NamedTuple):
+    """Subsamples `first` to `last` of one (experiment, language model, task, m, n)."""
+
+    rule: str
+    model: str
+    experiment: str
+    task: str
+    m: int
+    n: int
+    first: int
+    last: int
+
+    @property
+    def name(self) -> str:
+        """The cell within its language model, e.g. `head.ag_news.m50.n200.subsamples1-25`."""
+        return f"{self.experiment}.{self.task}.m{self.m}.n{self.n}.subsamples{self.first}-{self.last}"
+
+    @property
+    def subject(self) -> str:
+        """The task."""
+        return self.task
+
+    @property
+    def count(self) -> int:  # type: ignore[override] # a cell is no sequence, though a tuple has this name
+        """Number of subsamples."""
+        return self.last - self.first + 1
+
+
+def plan_values(run: Run, cell: TrialCell) -> dict[str, Any]:
+    """What the configuration and the sheets say that the cell's trials depend on, with the names of a trial's plan."""
+    settings, row = run.bias, run.language_models[cell.model]
+    experiment = settings.experiments[cell.experiment]
+    zero_shot = experiment.method == "zero_shot"
+    prompting = {"method": "zero_shot", "prompt_characters": settings.zero_shot.prompt_characters}
+    return {
+        "experiment": cell.experiment,
+        "language_model": cell.model,
+        "architecture": row.architecture,
+        "m": cell.m,
+        "n": cell.n,
+        "pretraining": _prompt_pretraining(run, cell) if zero_shot else _text_pretraining(run, cell),
+        "classification": prompting if zero_shot else _head(run, cell),
+        "seeds": settings.seeds,
+        "planted_leak": experiment.planted_leak,
+        "drop_duplicate_texts": settings.drop_duplicate_texts,
+        # where all weights are trained: in half precision most of AdamW's steps are smaller than a weight's last bit
+        "dtype": row.dtype if zero_shot else "float32",
+    }
+
+
+def _text_pretraining(run: Run, cell: TrialCell) -> dict[str, Any]:
+    settings = run.bias.pretraining
+    masked = run.language_models[cell.model].architecture == "masked"
+    own = run.bias.experiments[cell.experiment].pretraining_epochs
+    return settings.model_dump(exclude={"masked_epochs", "causal_epochs", "batch_size"}) | {
+        "epochs": own or (settings.masked_epochs if masked else settings.causal_epochs),
+        "batch_size": run.tasks[cell.task].pretraining_batch or settings.batch_size,
+        "adapter": None,
+    }
+
+
+def _prompt_pretraining(run: Run, cell: TrialCell) -> dict[str, Any]:
+    settings, experiment = run.bias.zero_shot, run.bias.experiments[cell.experiment]
+    values: dict[str, Any] = {
+        "epochs": experiment.pretraining_epochs or settings.epochs,
+        "batch_size": run.tasks[cell.task].pretraining_batch or settings.batch_size,
+        "learning_rate": settings.learning_rate,
+        "max_length": settings.max_length,
+        "weight_decay": 0.0,
+        "adapter": settings.model_dump(include={"rank", "alpha", "dropout", "quantization"}),
+        **settings.model_dump(include=set(COST_ONLY)),
+    }
+    if experiment.packing:  # one packed sequence a step
+        packed = {"packing": settings.packed_texts, "max_length": settings.packed_max_length, "batch_size": 1}
+        return values | packed
+    return values
+
+
+def _head(run: Run, cell: TrialCell) -> dict[str, Any]:
+    settings, task = run.bias.training, run.tasks[cell.task]
+    masked = run.language_models[cell.model].architecture == "masked"
+    return settings.model_dump() | {
+        "method": "head",
+        "epochs": task.training_epochs or settings.epochs,
+        "batch_size": (task.masked_batch if masked else task.causal_batch) or settings.batch_size,
+    }
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# What a job of the bias study is told: a language model, a task's texts, sizes, subsamples, hyperparameters.
+#
+# Imports nothing heavy. Defaults are those of the configuration's section `bias`, chosen for validity; its key `paper`
+# gives those of the authors' code (arXiv 2410.00179). Fields that say "memory only" or "cost only" change no number
+# beyond rounding and stay out of `recipe()`.
+
+Architecture = Literal["masked", "causal"]
+Method = Literal["head", "zero_shot"]
+ARMS = ("base", "extra", "test")
+
+
+@dataclass(frozen=True)
+class TaskData:
+    """A task as `data.prefetch_task` wrote it: one parquet file of `row`, `text` and `label`.
+
+    sha256: of the texts and labels (`data.content_digest`), not of the file's bytes.
+    """
+
+    name: str
+    path: str
+    sha256: str
+    class_names: tuple[str, ...]
+    description: str = ""
+
+    @classmethod
+    def of_record(cls, record: Mapping[str, Any]) -> "TaskData":
+        """What a plan says of a prefetched task, from its record."""
+        names = tuple(record["class_names"])
+        return cls(record["task"], record["path"], record["sha256"], names, record["description"])
+
+
+class Pretraining(TextTraining):
+    """A trial's pretraining on unlabelled texts.
+
+    packing: texts joined into one sequence (zero-shot only); 0: none. adapter: train this instead of all weights;
+    zero-shot needs one. gradient_checkpointing, micro_batch: memory only.
+    """
+
+    epochs: Positive
+    packing: Annotated[int, Field(ge=0)] = 0
+    adapter: Adapter | None = None
+    gradient_checkpointing: bool = False
+
+
+class Classification(HeadTraining):
+    """How a language model becomes a classifier.
+
+    method: `head`, a linear layer, all weights trained on the m labelled texts; `zero_shot`, the class whose name has
+        the highest mean token log-probability after the prompt, nothing trained.
+    max_length: null is the model's limit, as in the authors' code (the paper's text says 256).
+    pooler: under `paper` base has the model's, the pretrained arms a fresh one (as in the authors' code, where
+        extra - base thereby mixes pretraining with the loss of the pooler).
+    prompt_characters: zero-shot prompts quote this much of a text. predict_batch: cost only.
+    """
+
+    method: Method = "head"
+    prompt_characters: Positive = Prompting.model_fields["prompt_characters"].default
+    predict_batch: Positive = 64
+    micro_batch: ClassVar[None] = None  # of the m texts: whole batches
+
+
+@dataclass(frozen=True)
+class TrialPlan:
+    """A batch of trials of one (experiment, language model, task, m, n).
+
+    model_path: a local folder in hub format, or a hub id in the local cache (with revision).
+    model_digest: of its files, or the commit, for the recipe.
+    m: labelled training texts, floor(m / C) of each class; n: texts of extra and of test. subsamples: from 1.
+    seeds: `varied`, training randomness differs from subsample to subsample (the same in the three arms: they differ
+        in the pretraining texts and in nothing else); `fixed`, seed 42 in every training, as in the authors' code.
+    shuffle: order of the training texts drawn anew each epoch; off only to compare programs.
+    drop_duplicate_texts: draw from the first row of each text only (`data.first_rows`), so that no test text is
+        also one of extra or train; off in the authors' code.
+    planted_leak: FOR TESTING ONLY. Share of the test arm's pretraining texts that carry their label's name.
+    share_base: (n, subsamples) of the study's other cells with this (experiment, language model, task, m). The base
+        arm does not depend on n, so whichever job trains it first also predicts the others' test texts
+        (`ResidentWorker.run`). Cost only.
+    """
+
+    experiment: str
+    language_model: str
+    model_path: str
+    architecture: Architecture
+    data: TaskData
+    m: int
+    n: int
+    subsamples: tuple[int, ...]
+    pretraining: Pretraining
+    classification: Classification
+    model_revision: str | None = None
+    model_digest: str = ""
+    seeds: Literal["varied", "fixed"] = "varied"
+    shuffle: bool = True
+    drop_duplicate_texts: bool = True
+    planted_leak: float = 0.0
+    dtype: str = "float32"
+    device: str = "cpu"
+    share_base: tuple[tuple[int, int], ...] = ()
+
+    def quantizes(self) -> bool:
+        """Whether weights are 4-bit, on a GPU or a CPU."""
+        adapter = self.pretraining.adapter
+        return adapter is not None and adapter.quantization == "nf4"
+
+    def base_recipe(self) -> dict[str, Any]:
+        """What the base arm's numbers depend on, n and subsample aside: nothing of the pretraining, but whether the
+        weights are 4-bit."""
+        values = self.recipe()
+        for other in ("experiment", "n", "pretraining", "planted_leak", *scale_settings(self.dtype)):
+            values.pop(other, None)
+        return values | {"quantized": self.quantizes()}
+
+    def recipe(self) -> dict[str, Any]:
+        """Everything that determines the trials' numbers, as plain JSON values; without the list of subsamples, since
+        a trial does not depend on its batch."""
+        values = asdict(self)
+        for cost_only in ("model_path", "model_revision", "device", "share_base", "subsamples"):
+            del values[cost_only]
+        del values["data"]["path"]
+        values["pretraining"] = self.pretraining.model_dump(exclude={"gradient_checkpointing", "micro_batch"})
+        values["classification"] = self.classification.model_dump(exclude={"predict_batch"})
+        values["data"]["class_names"] = list(self.data.class_names)
+        if self.quantizes():
+            values["four_bit_weights"] = "on every machine"  # before, only where bitsandbytes was: other cells
+        return values | (scale_settings(self.dtype) if self.pretraining.adapter is not None else {})
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# From a batch of trials in the grid to the plan of its worker: the configuration and the login node's records.
+
+
+def make_plan(records: Records, cell: TrialCell, device: str = "cpu") -> TrialPlan:
+    """The plan of a cell. `device` changes no number beyond rounding and is not in the plan's recipe."""
+    values = plan_values(records.run, cell)
+    pretraining, classification = values.pop("pretraining"), values.pop("classification")
+    adapter, experiment = pretraining.pop("adapter"), records.run.bias.experiments[cell.experiment]
+    point = records.language_model_record(cell.model)["checkpoints"]["final"]
+    return TrialPlan(
+        **values,
+        model_path=point["path"],
+        model_revision=point["revision"],
+        model_digest=point["digest"],
+        data=TaskData.of_record(records.trial_task_record(cell.task)),
+        subsamples=tuple(range(cell.first, cell.last + 1)),
+        pretraining=Pretraining(**pretraining, adapter=Adapter(**adapter) if adapter else None),
+        classification=Classification(**classification),
+        share_base=tuple((n, experiment.count_subsamples(cell.m, n)) for n in experiment.n if n != cell.n),
+        device=device,
+    )
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# The rule.
 
 TRIAL_TOKENS = 128
 TEXT_BYTES, RECORD_BYTES = 100, 5000  # a predicted text's rows in the tables; the small files of a cell
@@ -39,14 +295,12 @@ class PretrainOnTest(Rule[TrialCell, LanguageModel]):
             for number, cell in self.cells_by_round(plan.run, model):
                 rounds.setdefault(number, []).append(cell)
             for number, cells in sorted(rounds.items()):
-                yield from self._jobs_of(model, cells, len(cells) if size == "all" else size, end_of_round(number))
-
-    def _jobs_of(self, model: str, cells: list[TrialCell], step: int, end: str) -> Iterator[Job[TrialCell]]:
-        batches = [tuple(cells[start : start + step]) for start in range(0, len(cells), step)]
-        for number, batch in enumerate(batches, start=1):
-            everything = "all-cells" if len(batches) == 1 else f"group-{number}-of-{len(batches)}-cells"
-            # a batch of one cell has the cell's name
-            yield Job(self.name, model, batch[0].name if len(batch) == 1 else everything + end, batch)
+                by_name = {cell.name: cell for cell in cells}
+                for group in make_groups(tuple(by_name), size, "cells"):
+                    # a batch of one cell has the cell's name
+                    alone = len(group.members) == 1
+                    name = group.members[0] if alone else f"{group.name}{end_of_round(number)}"
+                    yield Job(self.name, model, name, tuple(map(by_name.__getitem__, group.members)))
 
     def cells_by_round(self, run: Run, model: str) -> Iterator[tuple[int, TrialCell]]:
         """(round of the plan, cell) of a language model."""
@@ -90,8 +344,6 @@ class PretrainOnTest(Rule[TrialCell, LanguageModel]):
     def recipe(self, records: Records, cell: TrialCell) -> dict[str, Any]:
         """The plan of the cell's trials, its range of subsamples, and how dropout masks are drawn where an adapter is
         trained."""
-        from lm_validity.run.trial_plan import make_plan
-
         settings = {"subsamples": [cell.first, cell.last]}
         plan, run = make_plan(records, cell), records.run
         adapter = plan.pretraining.adapter

@@ -11,10 +11,11 @@ from lm_validity.cells.models import scorer
 from lm_validity.cells.models.language_model import load_language_model
 from lm_validity.cells.rehearsal import rehearse
 from lm_validity.cells.rehearsal.device import KIND, pretended_gpus
+from lm_validity.cells.tasks.evaluation import Example
 from lm_validity.cells.training import loop, lora
+from lm_validity.cells.training.loop import FinetuneSettings, TrainingStopped
 from lm_validity.cells.training.lora import use_adapter
-from lm_validity.cells.training.text import Example
-from lm_validity.cells.training.worker import FinetuneSettings, TrainingStopped, finetune
+from lm_validity.cells.training.worker import finetune
 
 EXAMPLES = [Example(tuple(range(5, 15 + number)), 1) for number in range(8)]
 SETTINGS = FinetuneSettings(learning_rate=1e-3, epochs=2)  # a step of one pass each
@@ -110,7 +111,7 @@ BUGS = {
     "training rows": (
         loop.MicroBatch,
         "of",
-        lambda rows, padding, device, real=loop.MicroBatch.of: real(rows, padding, torch.device("cpu")),
+        lambda rows, padding, device, copies, real=loop.MicroBatch.of: real(rows, padding, torch.device("cpu"), copies),
         "train",
     ),
 }

@@ -25,9 +25,6 @@ from transformers import (  # noqa: F401
     PreTrainedTokenizerFast,
 )
 
-import lm_validity.cells.training.lora
-import lm_validity.cells.trials.head
-import lm_validity.cells.trials.zero_shot  # noqa: F401
 from lm_validity.cells.trials.worker import ResidentWorker
 
 LIMIT_S = 240.0

@@ -11,7 +11,7 @@ from toy_texts import CLASSES, toy_rows, toy_source
 
 from lm_validity.cells.trials.data import draw_hash, draw_trial, prefetch_task, read_task, without_duplicates
 from lm_validity.errors import CellError, InputError
-from lm_validity.run.trial_plan import TaskData
+from lm_validity.run.rules.pretrain_on_test import TaskData
 
 KINDS = {"labels": CLASSES, "label": "kind"}
 

@@ -5,8 +5,7 @@ from types import SimpleNamespace
 import pytest
 from toy_texts import toy_model
 
-from lm_validity.cells.models.prefetch import prefetch_model
-from lm_validity.cells.trials.worker import prefetch_language_model
+from lm_validity.cells.models.prefetch import prefetch_language_model, prefetch_model
 from lm_validity.config.sheets import LanguageModel, Model
 from lm_validity.errors import InputError
 

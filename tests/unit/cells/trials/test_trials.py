@@ -10,7 +10,7 @@ from toy_texts import toy_model, toy_plan, toy_rows, toy_task
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoModelForSequenceClassification
 
 from lm_validity.cells.trials.data import draw_hash, draw_trial, read_task
-from lm_validity.cells.trials.head import HeadTrials
+from lm_validity.cells.trials.methods import HeadTrials
 from lm_validity.cells.trials.training import (
     IGNORED,
     ResidentModel,
@@ -28,7 +28,7 @@ from lm_validity.cells.trials.worker import (
 )
 from lm_validity.config.sections import BiasSettings
 from lm_validity.errors import CellError, InputError
-from lm_validity.run.trial_plan import ARMS, TrialPlan
+from lm_validity.run.rules.pretrain_on_test import ARMS, TrialPlan
 from lm_validity.studies.bias.trials import pair_arms
 
 
@@ -210,7 +210,7 @@ def unequal_batch(model: ResidentModel) -> tuple[torch.Tensor, torch.Tensor]:
 def test_logits_and_losses_are_those_of_one_text_a_row(plan_of, models, kind, shared, monkeypatch):
     """Against the library's own models; texts that share rows, and one per row for architectures that cannot."""
     if not shared:
-        monkeypatch.setattr("lm_validity.cells.trials.head.SHARED_ROWS", frozenset())
+        monkeypatch.setattr("lm_validity.cells.trials.methods.SHARED_ROWS", frozenset())
     plan = plan_of(kind)
     model = ResidentModel(plan)
     model.start_classifier("base", 1)

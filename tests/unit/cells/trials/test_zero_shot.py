@@ -9,9 +9,9 @@ from toy_texts import CLASSES, toy_model, toy_plan, toy_rows, toy_task
 from transformers import AutoModelForCausalLM
 
 from lm_validity.cells.trials.data import draw_trial, read_task
+from lm_validity.cells.trials.methods import PromptFormat, ZeroShotTrials
 from lm_validity.cells.trials.training import ResidentModel, TrialCounters
 from lm_validity.cells.trials.worker import ResidentWorker, read_trials
-from lm_validity.cells.trials.zero_shot import PromptFormat, ZeroShotTrials
 from lm_validity.config.sections import Adapter
 from lm_validity.errors import CellError
 

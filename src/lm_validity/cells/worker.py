@@ -1,0 +1,213 @@
+"""What the workers of the agreement and signal studies share: the loaded model, tasks and documents of a job."""
+
+import contextlib
+import os
+import shutil
+import socket
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from itertools import starmap
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from lm_validity.cells.models.language_model import LanguageModel, exchange_adapter, load_language_model
+from lm_validity.cells.models.prefetch import check_unchanged
+from lm_validity.cells.models.provenance import Stopwatch
+from lm_validity.cells.models.scorer import equal_part
+from lm_validity.cells.tasks.splits import Split, documents
+from lm_validity.cells.tasks.tasks import AnyTask, Documents, TaskRecord, fewshot_digest, load_task
+from lm_validity.errors import INSTALL_CUDA, CellError, InputError
+from lm_validity.files import read_json
+from lm_validity.run.cell import BenchmarkCell, Job
+from lm_validity.run.scoring import document_bos, prompt_settings
+from lm_validity.run.store import Place
+from lm_validity.run.workspace import Workspace
+
+Files = Callable[[Path], None]
+
+
+class Worker(ABC):
+    """Computes cells of one rule, and of one model or of adapters that share its weights."""
+
+    def __init__(self, workspace: Workspace, job: Job[BenchmarkCell]):
+        self.workspace, self.run, self.store = workspace, workspace.run, workspace.store
+        self.model = self.run.models[job.model]  # of the cell at hand
+        self.size_class = self.run.configuration.size_classes[self.model.size_class]
+        self._points = {(cell.model, cell.checkpoint) for cell in job.cells if cell.checkpoint}
+        self._loaded: tuple[dict[str, Any], LanguageModel] | None = None  # a checkpoint's record, and the model
+        self._load_errors: dict[tuple[str, str], CellError] = {}
+        self._tasks: dict[str, AnyTask] = {}
+        self._notes: dict[str, object] = {}  # of the cell at hand, for its sidecar
+        # folder -> part of what was computed side by side (seconds, of the processor, counts), notes of its sidecar
+        self._shared: dict[str, tuple[float, float, dict[str, Any], dict[str, int]]] = {}
+
+    def compute(self, place: Place[BenchmarkCell]) -> None:
+        """Compute one cell and commit it to the store. Raises CellError for a failure that the cell causes."""
+        stopwatch, self._notes = Stopwatch(), {}
+        self.model = self.run.models[place.cell.model]
+        result, write_files = self._compute(place)
+        assert self._loaded is not None
+        lm = self._loaded[1]
+        if place.folder in self._shared:
+            wall, cpu, counts, notes = self._shared.pop(place.folder)
+            stopwatch.add(wall, cpu)
+            lm.counters.add(counts)
+            self._notes |= notes
+        self.store.commit(place, result, stopwatch.sidecar(lm) | self._notes, write_files)
+        # only now: a job killed before the commit resumes from it
+        shutil.rmtree(self.workspace.work / place.folder, ignore_errors=True)
+
+    @contextlib.contextmanager
+    def shared_cost(self, places: list[Place[BenchmarkCell]]) -> Iterator[None]:
+        """What is computed inside the block is booked to the cells in equal parts."""
+        stopwatch, parts = Stopwatch(), len(places)
+        # what an undisturbed cell finds of its epochs is its own; else an attempt that was killed had begun on it
+        begun = [(self.workspace.work / place.folder).exists() for place in places]
+        try:
+            yield
+        finally:
+            if self._loaded is not None:
+                lm, (wall, cpu) = self._loaded[1], stopwatch.seconds
+                counts, lm.counters = lm.counters.to_json(), type(lm.counters)()
+                for number, place in enumerate(places):
+                    notes = {"side_by_side": parts} | ({} if begun[number] else {"resumed_epochs": 0})
+                    self._shared[place.folder] = wall / parts, cpu / parts, equal_part(counts, number, parts), notes
+
+    @abstractmethod
+    def _compute(self, place: Place[BenchmarkCell]) -> tuple[dict[str, Any], Files]:
+        """(result, function that writes the cell's files into a folder)."""
+
+    # ---- what cells share ---------------------------------------------------------------------------------------
+
+    @property
+    def _device(self) -> str:
+        return resolve_device(self.run.configuration.evaluation.device, self.model.size_class, self.size_class.gpu)
+
+    def _language_model(self, checkpoint: str) -> LanguageModel:
+        """The model of the cell at hand at a checkpoint, loaded once; only one is held at a time."""
+        key = (self.model.model, checkpoint)
+        if key in self._load_errors:
+            raise self._load_errors[key]
+        point = self._point(*key)
+        if self._loaded is None or self._loaded[0] is not point:
+            check_unchanged(self.model.model, point)
+            try:
+                self._loaded = point, self._exchange_adapter(point) or self._load(point)
+            except CellError as error:
+                self._load_errors[key] = error
+                raise
+        return self._loaded[1]
+
+    def _point(self, model: str, checkpoint: str) -> dict[str, Any]:
+        """The login node's record of a checkpoint, read once."""
+        point: dict[str, Any] = self.workspace.model_record(model)["checkpoints"][checkpoint]
+        return point
+
+    def _load(self, point: dict[str, Any]) -> LanguageModel:
+        self._release()
+        evaluation = self.run.configuration.evaluation
+        others = (other for other in starmap(self._point, self._points) if other is not point)
+        return load_language_model(
+            point["path"],
+            subfolder=point["subfolder"],
+            revision=point["revision"],
+            dtype=self.model.dtype,
+            device=self._device,
+            eval_batch_size=evaluation.batch_size,
+            max_length=evaluation.max_length,
+            max_generated_tokens=evaluation.max_generated_tokens,
+            window_prefix=document_bos(self.run, self.model.model),
+            scorer=evaluation.scorer,
+            model_id=self.model.model,
+            adapter=(point.get("adapter") or {}).get("path"),
+            # a copy of what the adapter changes, where the job needs another one of the same base
+            keep_base=any(_same_base(point, other) for other in others),
+        )
+
+    def _exchange_adapter(self, point: dict[str, Any]) -> LanguageModel | None:
+        """The loaded model with another adapter in it, where the two differ in the user's adapter only."""
+        if self._loaded is None or not _same_base(self._loaded[0], point):
+            return None
+        (_, lm), self._loaded = self._loaded, None  # whatever happens now, it is no longer the model that was held
+        lm.model_id = self.model.model
+        return lm if exchange_adapter(lm, (point.get("adapter") or {}).get("path")) else None
+
+    def _release(self) -> None:
+        """Give up what holds the last checkpoint, before the next one is loaded."""
+        self._loaded = None
+
+    def _task(self, benchmark: str) -> AnyTask:
+        if benchmark not in self._tasks:
+            record = self.workspace.task_record(benchmark)
+            settings = prompt_settings(self.run, benchmark)
+            try:
+                task = load_task(TaskRecord.from_json(record["record"]), **settings)
+                if fewshot_digest(task) != record.get("fewshot"):
+                    raise InputError(
+                        f"benchmark {benchmark!r}: its few-shot examples changed after they were recorded.",
+                        f"run lm-validity prefetch-benchmark --benchmark {benchmark} again, then the workflow.",
+                    )
+                self._tasks[benchmark] = task
+            except InputError as error:  # this benchmark's cells fail; the job's others go on
+                raise CellError(error.problem, error.hint) from error
+        return self._tasks[benchmark]
+
+    def _documents(self, benchmark: str, split: str) -> Documents:
+        record = read_json(self.workspace.split_path(benchmark, split))
+        if not record["documents"]:
+            raise CellError(
+                f"benchmark {benchmark!r}: no {split} documents.",
+                "it takes part in scoring only; see `studies`.",
+            )
+        task = self._task(benchmark)
+        try:
+            return documents(task, Split.from_json(record))
+        except InputError as error:  # its data have fewer rows now: this benchmark's cells fail, the job's others go on
+            raise CellError(error.problem, error.hint) from error
+
+
+def _same_base(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    """Whether two recorded checkpoints differ in the user's adapter only, and read the same tokenizer."""
+    adapters = [point.get("adapter") or {} for point in (one, other)]
+    same_tokenizer = len({adapter.get("tokenizer") for adapter in adapters}) == 1
+    return any(adapters) and same_tokenizer and all(one[key] == other[key] for key in ("path", "subfolder", "revision"))
+
+
+def resolve_device(device: str, size_class: str, gpus: int) -> str:
+    """The device for `evaluation.device` in a size class with `gpus` GPUs.
+
+    `auto` is the CPU where the size class has no GPU, `cuda` where it has one, and `all` where it has several.
+    Raises InputError where a GPU is needed and cannot be used. That is the machine's fault: the job ends, no cell is
+    recorded as failed, and a retry may start on another node.
+    """
+    if device == "cpu" or (device == "auto" and not gpus):
+        return "cpu"
+    needed = max(gpus, 1) if device in ("auto", "all") else int(device.partition(":")[2] or 0) + 1
+    usable = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if usable < needed:
+        raise InputError(*describe_missing_gpu(needed, usable, f"size class {size_class!r} with gpu: {gpus}"))
+    if device != "auto":
+        return device
+    return "all" if gpus > 1 else "cuda"
+
+
+def describe_missing_gpu(needed: int, usable: int, asked: str) -> tuple[str, str]:
+    """(problem, hint): what torch says about the GPUs of this machine, and where to look."""
+    problem = (
+        f"the job needs {needed} GPU{'s' if needed > 1 else ''} and can use {usable} on {socket.gethostname()} "
+        f"({asked}; torch {torch.__version__}, torch.version.cuda {torch.version.cuda}, torch.cuda.is_available() "
+        f"{torch.cuda.is_available()}, torch.cuda.device_count() {torch.cuda.device_count()}, CUDA_VISIBLE_DEVICES "
+        f"{os.environ.get('CUDA_VISIBLE_DEVICES')!r})."
+    )
+    if usable:
+        hint = "ask the scheduler for as many GPUs (docs/how_to/cluster.md), or lower `gpu` in the size class."
+    elif not torch.backends.cuda.is_built():
+        hint = f"this torch is the build without CUDA: {INSTALL_CUDA}."
+    else:
+        hint = (
+            "check `nvidia-smi` and the driver on that node, and what the job asks the scheduler for "
+            "(docs/how_to/cluster.md). To compute on the CPU on purpose, set evaluation.device to cpu."
+        )
+    return problem, hint

@@ -1,0 +1,610 @@
+"""The rules of models and benchmarks: scores of models as they come, fine-tunes, selections on validation, and the look
+at test."""
+
+import math
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar, Literal
+
+from lm_validity.config.load import Run
+from lm_validity.config.sections import SizeClass
+from lm_validity.config.sheets import Model
+from lm_validity.errors import InputError
+from lm_validity.run.cell import BenchmarkCell, Group, Job, Prompt, given, make_groups, models_of, scale_settings
+from lm_validity.run.participants import Participants
+from lm_validity.run.records import Records
+from lm_validity.run.rules.base import LEAST_MINUTES, Rule, Work
+from lm_validity.run.scoring import document_bos, document_order, scoring_settings
+
+# ----------------------------------------------------------------------------------------------------------------------
+# What they share: data files, the settings line, the scoring part of a recipe, costs.
+
+GENERATION = 5  # an answer written token by token takes this many times as long as choices that are only scored
+ITEM_BYTES, RECORD_BYTES = 300, 5000  # a document's row of items.parquet; the small files of a cell
+
+
+class BenchmarkRule(Rule[BenchmarkCell, Model]):
+    """A rule whose cells are of one model and one benchmark."""
+
+    cell_type = BenchmarkCell
+    protocol: ClassVar[Literal["direct", "train_before_test"]] = "direct"  # that its cells belong to
+
+    def splits(self, cell: BenchmarkCell) -> tuple[str, ...]:
+        """The splits whose documents a cell reads."""
+        return ()
+
+    def data_files(self, run: Run, job: Job[BenchmarkCell]) -> list[str]:
+        """The file of each split whose documents a cell of the job reads, once each."""
+        folder = f"{run.results}/splits"
+        found = {f"{folder}/{cell.benchmark}/{split}.json": None for cell in job.cells for split in self.splits(cell)}
+        return list(found)
+
+    def asked_minutes(self, of_size: SizeClass, output_type: str) -> float:
+        """Minutes that a cell of a model of this size asks for."""
+        return of_size.evaluate_minutes * (GENERATION if output_type == "generate_until" else 1)
+
+    def minutes(self, run: Run, job: Job[BenchmarkCell], attempt: int = 1) -> int:
+        """The sum of `asked_minutes` over its cells, times the attempt; at least LEAST_MINUTES."""
+        of_size = self.size_class(run, job.model)
+        asked = sum(self.asked_minutes(of_size, run.benchmarks[cell.benchmark].output_type) for cell in job.cells)
+        return max(LEAST_MINUTES, int(asked * attempt))
+
+    def minutes_by_benchmark(self, plan: Participants, model: str, benchmarks: tuple[str, ...]) -> dict[str, float]:
+        """Benchmark -> minutes that a cell of the model asks for."""
+        of_size, rows = self.size_class(plan.run, model), plan.run.benchmarks
+        return {name: self.asked_minutes(of_size, rows[name].output_type) for name in benchmarks}
+
+    # ---- settings -----------------------------------------------------------------------------------------------
+
+    def settings_key(self, run: Run, job: Job[BenchmarkCell]) -> tuple[object, ...]:
+        """(dtype, document_bos, the cells without rule and model); where a job has several models, its cells keep
+        theirs."""
+        # without the model: most models share what can differ by it
+        several = models_of(job)[1:]
+        cells = tuple(cell[1 if several else 2 :] for cell in job.cells)
+        return (self.row(run, job.model).dtype, document_bos(run, job.model), cells)
+
+    def settings(self, run: Run, job: Job[BenchmarkCell]) -> str:
+        """Words `key=value`: which cells they are and `job_settings`, then what all benchmarks have in common, then
+        what each has of its own as `benchmark.key=value`, or its bare name."""
+        # which cells: a list in the configuration may grow while the batch keeps its name
+        words = [f"models={','.join(models_of(job))}"] if models_of(job)[1:] else []
+        for name in ("checkpoint", "learning_rate", "seed", "split"):
+            values = dict.fromkeys(str(getattr(cell, name)) for cell in job.cells if getattr(cell, name) is not None)
+            words += [f"{name}={','.join(values)}"] if values else []
+        words += self.job_settings(run)
+        parts = {cell.benchmark: self.cell_settings(run, cell) for cell in job.cells}
+        first = next(iter(parts.values()))
+        common = {key: value for key, value in first.items() if all(part.get(key) == value for part in parts.values())}
+        words += [f"{key}={value}" for key, value in common.items()]
+        for benchmark, part in parts.items():
+            own = [f"{benchmark}.{key}={value}" for key, value in part.items() if key not in common]
+            words += own or [benchmark]
+        return " ".join(words)
+
+    def job_settings(self, run: Run) -> list[str]:
+        """Settings that are no single cell's, as words of the settings line."""
+        return []
+
+    def cell_settings(self, run: Run, cell: BenchmarkCell) -> dict[str, Any]:
+        """What the configuration says that can change a cell's numbers, but for what the cell itself names."""
+        row = run.benchmarks[cell.benchmark]
+        settings = {"metric": row.metric, "higher_is_better": row.higher_is_better}
+        if cell.prompt:
+            settings |= scoring_settings(run, cell.model, cell.benchmark, cell.prompt)
+        return settings | self._backend(run, cell)
+
+    def _backend(self, run: Run, cell: BenchmarkCell) -> dict[str, Any]:
+        return {"generation_backend": "vllm"} if self.writes_with_vllm(run, cell) else {}
+
+    def scoring_recipe(self, records: Records, cell: BenchmarkCell, prompt: str) -> dict[str, Any]:
+        """What every cell that scores documents of a benchmark depends on."""
+        record = records.task_record(cell.benchmark)
+        task = {"task": record["digest"]}
+        if record.get("fewshot"):
+            task["fewshot"] = record["fewshot"]
+        if order := document_order(record):
+            task["document_order"] = order
+        settings = scoring_settings(records.run, cell.model, cell.benchmark, prompt)
+        model, generated = records.model_record(cell.model), "max_generated_tokens" in settings
+        if prompt == "chat" and "chat_date" in model:
+            settings["chat_date"] = model["chat_date"]  # before, today's: other cells
+        if generated and "ignored_generation_settings" in model:
+            settings["ignored_generation_settings"] = model["ignored_generation_settings"]  # before, heeded
+        if "position_switch" in model and _longest(records.run, model) > model["position_switch"]:
+            settings["position_switch"] = model["position_switch"]  # before, by the longest of a batch: other cells
+        return task | settings | self._backend(records.run, cell)
+
+
+def _longest(run: Run, model: Mapping[str, Any]) -> float:
+    """Most tokens that a model (its record) can be given, in training too."""
+    limits = (run.configuration.evaluation.max_length, model["context_length"])
+    return min((limit for limit in limits if limit), default=math.inf)
+
+
+class ScoringRule(BenchmarkRule):
+    """A rule whose cells are scores on the documents of one split."""
+
+    tables = ("scores", "items")
+
+    @abstractmethod
+    def scored_split(self, cell: BenchmarkCell) -> str:
+        """The split whose documents are scored."""
+
+    def splits(self, cell: BenchmarkCell) -> tuple[str, ...]:
+        """Only the split that is scored."""
+        return (self.scored_split(cell),)
+
+    @abstractmethod
+    def scored_prompt(self, records: Records, cell: BenchmarkCell) -> Prompt:
+        """The prompt that the model is asked with."""
+
+    def writes_with_vllm(self, run: Run, cell: BenchmarkCell) -> bool:
+        """On test only: validation selects among cells of which some are still in training, where only transformers
+        can write."""
+        generated = run.benchmarks[cell.benchmark].output_type == "generate_until"
+        on_test = self.scored_split(cell) == "test"
+        return generated and on_test and run.configuration.evaluation.generation_backend == "vllm"
+
+    def seconds(self, work: Work, cell: BenchmarkCell) -> float:
+        """Expected seconds of scoring the split, without those of loading the model."""
+        return work.scoring_seconds(self.row(work.run, cell.model), cell.benchmark, self.scored_split(cell))
+
+    def operations(self, work: Work, cell: BenchmarkCell) -> float:
+        """Floating-point operations of scoring the split."""
+        return work.scoring_operations(self.row(work.run, cell.model), cell.benchmark, self.scored_split(cell))
+
+    def stored_bytes(self, work: Work, cell: BenchmarkCell) -> float:
+        """Bytes of an item's row for every document of the split, and of the cell's small files."""
+        return ITEM_BYTES * work.documents(cell.benchmark, self.scored_split(cell)) + RECORD_BYTES
+
+    def counted_tokens(
+        self, work: Work, cell: BenchmarkCell, sidecar: Mapping[str, Any]
+    ) -> tuple[tuple[str, str], float] | None:
+        """Tokens of the forward passes, padding left out, per document of the split; None where the sidecar counts
+        none."""
+        tokens = (sidecar.get("counters") or {}).get("forward_tokens")
+        documents = work.documents(cell.benchmark, self.scored_split(cell))
+        return (("scored", cell.benchmark), tokens / documents) if tokens else None
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Rule `evaluate_model`: zero-shot scores of untouched models, at every checkpoint asked for.
+
+# (model, checkpoint, benchmark, prompt) -> splits to score
+Wanted = dict[tuple[str, str, str, Prompt], tuple[str, ...]]
+
+
+class EvaluateModel(ScoringRule):
+    """A cell is (model, checkpoint, benchmark, prompt, split); validation and test have a manifest each."""
+
+    name = "evaluate_model"
+    summary = "Score an untouched model on validation and test documents."
+    recipe_version = 2
+    worker = "lm_validity.cells.scoring:ModelScorer"
+    parts = (".validation", ".test")
+
+    def cell(self, model: str, benchmark: str, checkpoint: str, prompt: Prompt, split: str) -> BenchmarkCell:
+        """A cell of this rule."""
+        return BenchmarkCell(self.name, model, benchmark, checkpoint, prompt, split=split)
+
+    def jobs(self, plan: Participants) -> Iterator[Job[BenchmarkCell]]:
+        """Jobs by group of benchmarks, group of checkpoints and prompt. Models with adapters on one base share jobs,
+        which load the base once."""
+        agreement = {model.model for model in plan.agreement_models}
+        signal = {model.model for model in plan.signal_models}
+        for models in _sharing_a_load(plan.run, agreement | signal):
+            wanted: Wanted = {}
+            for model in models:
+                wanted |= self._wanted(plan, model, agreement=model.model in agreement, signal=model.model in signal)
+            yield from self._jobs_of(plan, models[0], wanted)
+
+    def _wanted(self, plan: Participants, model: Model, *, agreement: bool, signal: bool) -> Wanted:
+        """What of a model is scored. Selection needs validation; curves need test only."""
+        wanted: Wanted = {}
+        if signal:
+            for point in model.checkpoints:
+                for benchmark in plan.benchmarks("signal"):
+                    wanted[model.model, point.checkpoint, benchmark, "plain"] = ("test",)
+        if agreement:
+            for benchmark in plan.benchmarks("agreement"):
+                for prompt in plan.prompts(model.model, benchmark):
+                    wanted[model.model, "final", benchmark, prompt] = ("validation", "test")
+            for variant in plan.variants:
+                for prompt in plan.prompts(model.model, variant):
+                    wanted[model.model, "final", variant, prompt] = ("test",)
+        return wanted
+
+    def _jobs_of(self, plan: Participants, first: Model, wanted: Wanted) -> Iterator[Job[BenchmarkCell]]:
+        """`first`: of the models that share a load. A job is filed under the first model that it has cells of."""
+        size = plan.configuration.batching.evaluate_model
+        points = dict.fromkeys((model, checkpoint) for model, checkpoint, _, _ in wanted)
+        alone = len({model for model, _ in points}) == 1
+        named = {checkpoint if alone else f"{model}.{checkpoint}": (model, checkpoint) for model, checkpoint in points}
+        benchmarks = tuple(name for name in plan.run.benchmarks if any(name == b for _, _, b, _ in wanted))
+        minutes = {
+            name: one * max(len(splits) for (_, _, benchmark, _), splits in wanted.items() if benchmark == name)
+            for name, one in self.minutes_by_benchmark(plan, first.model, benchmarks).items()
+        }
+        what, longest = "checkpoints" if alone else "adapters", plan.longest_job
+        for of_benchmarks in make_groups(benchmarks, size.benchmarks, "benchmarks", minutes=minutes, longest=longest):
+            of_one = dict.fromkeys(named, sum(minutes[name] for name in of_benchmarks.members))
+            for of_points in make_groups(tuple(named), size.checkpoints, what, minutes=of_one, longest=longest):
+                for prompt in dict.fromkeys(prompt for _, _, _, prompt in wanted):
+                    cells = tuple(
+                        self.cell(model, benchmark, checkpoint, prompt, split)
+                        for model, checkpoint in map(named.__getitem__, of_points.members)
+                        for benchmark in of_benchmarks.members
+                        for split in wanted.get((model, checkpoint, benchmark, prompt), ())
+                    )
+                    if cells:
+                        batch = f"{of_benchmarks.name}.{of_points.name}.{prompt}"
+                        yield Job(self.name, cells[0].model, batch, cells)
+
+    def part(self, cell: BenchmarkCell) -> str:
+        """`.validation` or `.test`, by the cell's split: what is chosen on validation reads no manifest of test
+        scores."""
+        return f".{cell.split}"
+
+    def scored_split(self, cell: BenchmarkCell) -> str:
+        """The split that the cell names."""
+        return given(cell.split)
+
+    def scored_prompt(self, records: Records, cell: BenchmarkCell) -> Prompt:
+        """The prompt that the cell names."""
+        return given(cell.prompt)
+
+    def recipe(self, records: Records, cell: BenchmarkCell) -> dict[str, Any]:
+        """How documents are scored, with the digests of the checkpoint and of the split. Raises InputError where the
+        model's prefetch record lacks the checkpoint."""
+        checkpoint = records.model_record(cell.model)["checkpoints"].get(given(cell.checkpoint))
+        if checkpoint is None:
+            raise InputError(
+                f"model {cell.model!r} has no checkpoint {cell.checkpoint!r} in its prefetch record.",
+                f"run lm-validity prefetch-model --model {cell.model} again.",
+            )
+        return self.scoring_recipe(records, cell, given(cell.prompt)) | {
+            "model": checkpoint["digest"],
+            "documents": records.split_digest(cell.benchmark, given(cell.split)),
+        }
+
+
+def _sharing_a_load(run: Run, used: set[str]) -> list[list[Model]]:
+    """The used models in the order of their sheet. Those with adapters of one base are together, with the base."""
+    found: dict[tuple[object, ...], list[Model]] = {}
+    for row in run.models.values():
+        if row.model in used:
+            # what a loaded model is, but for the adapter, and what a job asks for
+            same = (row.path, row.revision, row.dtype, document_bos(run, row.model), row.size_class)
+            found.setdefault(same, []).append(row)
+    return [
+        models
+        for rows in found.values()
+        for models in ([rows] if any(row.adapters for row in rows) else [[row] for row in rows])
+    ]
+
+
+EVALUATE_MODEL = EvaluateModel()
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Rule `finetune_adapter`: LoRA fine-tunes on a benchmark's training documents, validation after each epoch.
+
+NOT_IN_RECIPE = {"learning_rates", "seeds", "micro_batch", "gradient_checkpointing", "rates_side_by_side"}
+
+
+class FinetuneAdapter(BenchmarkRule):
+    """A cell is (model, benchmark, prompt, learning rate, seed). It never sees the test split."""
+
+    name = "finetune_adapter"
+    summary = "Fine-tune a model with LoRA, with validation after each epoch. Never reads test documents."
+    recipe_version = 2
+    worker = "lm_validity.cells.training.worker:AdapterTrainer"
+    protocol = "train_before_test"
+
+    def jobs(self, plan: Participants) -> Iterator[Job[BenchmarkCell]]:
+        """One for each model, round of the plan, group of benchmarks, prompt, group of learning rates and seed."""
+        for model in plan.agreement_models:
+            for end, benchmarks in plan.rounds(model.model):
+                yield from self._jobs_of(plan, model, benchmarks, end)
+
+    def _jobs_of(
+        self, plan: Participants, model: Model, benchmarks: tuple[str, ...], end: str
+    ) -> Iterator[Job[BenchmarkCell]]:
+        """The jobs of a model in one round of the plan, whose names have that round's `end`."""
+        settings, size = plan.configuration.finetuning, plan.configuration.batching.finetune_adapter
+        rates = settings.learning_rates
+        one = self.minutes_by_benchmark(plan, model.model, benchmarks)
+        in_a_job = len(rates) if isinstance(size.learning_rates, str) else min(size.learning_rates, len(rates))
+        of_all = {name: minutes * in_a_job for name, minutes in one.items()}
+        for group in make_groups(benchmarks, size.benchmarks, "benchmarks", minutes=of_all, longest=plan.longest_job):
+            a_rate = dict.fromkeys(rates, sum(one[name] for name in group.members))
+            of_rates = make_groups(rates, size.learning_rates, "rates", "lr", minutes=a_rate, longest=plan.longest_job)
+            for prompt, members in _by_prompt(plan, model.model, group.members).items():
+                for together in of_rates:
+                    for seed in settings.seeds:
+                        cells = tuple(
+                            self.cell(model.model, benchmark, prompt, rate, seed)
+                            for benchmark in members
+                            for rate in together.members
+                        )
+                        batch = f"{group.name}.{prompt}.{together.name}.seed{seed}{end}"
+                        yield Job(self.name, model.model, batch, cells)
+
+    def cell(self, model: str, benchmark: str, prompt: Prompt, learning_rate: str, seed: int) -> BenchmarkCell:
+        """A cell of this rule."""
+        return BenchmarkCell(self.name, model, benchmark, None, prompt, learning_rate, seed)
+
+    def splits(self, cell: BenchmarkCell) -> tuple[str, ...]:
+        """`train` to learn from and `validation` to score after each epoch; never test."""
+        return ("train", "validation")
+
+    def side_by_side(self, run: Run, job: Job[BenchmarkCell]) -> list[list[BenchmarkCell]]:
+        """The learning rates of each fine-tune, where the configuration asks for it."""
+        alike: dict[tuple[object, ...], list[BenchmarkCell]] = {}
+        for cell in job.cells if run.configuration.finetuning.rates_side_by_side else ():
+            alike.setdefault((cell.benchmark, cell.prompt, cell.seed), []).append(cell)
+        return list(alike.values())
+
+    # ---- settings and recipe ------------------------------------------------------------------------------------
+
+    def training_settings(self, run: Run, benchmark: str) -> dict[str, Any]:
+        """What the configuration says that can change a fine-tune, without its learning rate and seed."""
+        row = run.benchmarks[benchmark]
+        settings = run.configuration.finetuning.model_dump(exclude=NOT_IN_RECIPE)
+        if not settings["early_stop"]:
+            del settings["early_stop"]  # recipes of before there was one
+        return {"metric": row.metric, "higher_is_better": row.higher_is_better, **settings}
+
+    def cell_settings(self, run: Run, cell: BenchmarkCell) -> dict[str, Any]:
+        """Those of scoring on validation, and those of training."""
+        settings = super().cell_settings(run, cell) | self.training_settings(run, cell.benchmark)
+        return settings | scale_settings(self.row(run, cell.model).dtype)
+
+    def recipe(self, records: Records, cell: BenchmarkCell) -> dict[str, Any]:
+        """How validation is scored, how training goes, the digests of the model and of both splits, and the cell's
+        learning rate and seed."""
+        model, settings = records.model_record(cell.model), self.training_settings(records.run, cell.benchmark)
+        if settings["target_modules"] == "all-linear" and "all_linear" in model:
+            settings["all_linear"] = model["all_linear"]  # before, experts without adapters: other cells
+        settings |= self.mask_settings(records.run, cell.model, settings["dropout"])
+        settings |= scale_settings(self.row(records.run, cell.model).dtype)
+        return (
+            self.scoring_recipe(records, cell, given(cell.prompt))
+            | settings
+            | {
+                "model": model["checkpoints"]["final"]["digest"],
+                "train": records.split_digest(cell.benchmark, "train"),
+                "validation": records.split_digest(cell.benchmark, "validation"),
+                "learning_rate": cell.learning_rate,
+                "seed": cell.seed,
+            }
+        )
+
+    # ---- what it costs ------------------------------------------------------------------------------------------
+
+    def asked_minutes(self, of_size: SizeClass, output_type: str) -> float:
+        """Minutes of one fine-tune with its validations, the same for every output type."""
+        return of_size.finetune_minutes
+
+    def _epoch_operations(self, work: Work, cell: BenchmarkCell) -> float:
+        """Of training: 2P forward and 2P for the activations' gradients; frozen weights have none."""
+        parameters, documents = work.parameters(self.row(work.run, cell.model)), work.documents(cell.benchmark, "train")
+        return 4 * parameters * documents * work.tokens("trained", cell.benchmark)
+
+    def operations(self, work: Work, cell: BenchmarkCell) -> float:
+        """Floating-point operations of training and validation in every epoch; an early stop is not foreseen."""
+        validation = work.scoring_operations(self.row(work.run, cell.model), cell.benchmark, "validation")
+        return work.run.configuration.finetuning.epochs * (self._epoch_operations(work, cell) + validation)
+
+    def seconds(self, work: Work, cell: BenchmarkCell) -> float:
+        """Expected seconds of training and validation in every epoch; an early stop is not foreseen."""
+        settings, documents = work.run.configuration.finetuning, work.documents(cell.benchmark, "train")
+        row, steps = self.row(work.run, cell.model), -(-documents // settings.effective_batch)
+        epoch = work.computing_seconds(row, self._epoch_operations(work, cell), passes=0, steps=steps)
+        return settings.epochs * (epoch + work.scoring_seconds(row, cell.benchmark, "validation"))
+
+    def stored_bytes(self, work: Work, cell: BenchmarkCell) -> float:
+        """Bytes of the adapter and of the cell's small files."""
+        return work.adapter_bytes(self.row(work.run, cell.model)) + RECORD_BYTES
+
+    def counted_tokens(
+        self, work: Work, cell: BenchmarkCell, sidecar: Mapping[str, Any]
+    ) -> tuple[tuple[str, str], float] | None:
+        """Tokens trained, padding left out, per document and epoch. None where the sidecar counts none."""
+        tokens = (sidecar.get("counters") or {}).get("training_tokens")
+        epochs = sidecar.get("epochs", work.run.configuration.finetuning.epochs)  # fewer where it stopped early
+        seen = work.documents(cell.benchmark, "train") * epochs
+        return (("trained", cell.benchmark), tokens / seen) if tokens and seen else None
+
+
+def _by_prompt(plan: Participants, model: str, benchmarks: tuple[str, ...]) -> dict[Prompt, list[str]]:
+    """Prompt -> the benchmarks that the model is tried on with it."""
+    found: dict[Prompt, list[str]] = {}
+    for benchmark in benchmarks:
+        for prompt in plan.prompts(model, benchmark):
+            found.setdefault(prompt, []).append(benchmark)
+    return found
+
+
+FINETUNE_ADAPTER = FinetuneAdapter()
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# What the rules share that take place after the fine-tunes: the selections on validation and the look at test.
+
+
+def adapter_groups(rule: BenchmarkRule, plan: Participants, model: Model, benchmarks: tuple[str, ...]) -> list[Group]:
+    """Benchmarks of a model that share a job by `batching.evaluate_adapter`, as evaluations of adapters take."""
+    size = plan.configuration.batching.evaluate_adapter
+    minutes = rule.minutes_by_benchmark(plan, model.model, benchmarks)
+    return make_groups(benchmarks, size.benchmarks, "benchmarks", minutes=minutes, longest=plan.longest_job)
+
+
+def jobs_by_seed(rule: BenchmarkRule, plan: Participants) -> Iterator[Job[BenchmarkCell]]:
+    """A job for each model, round of the plan, of `adapter_groups` and seed, with a cell for each benchmark."""
+    for model in plan.agreement_models:
+        for end, benchmarks in plan.rounds(model.model):
+            for group in adapter_groups(rule, plan, model, benchmarks):
+                for seed in plan.configuration.finetuning.seeds:
+                    cells = tuple(rule.cell_type(rule.name, model.model, name, seed=seed) for name in group.members)
+                    yield Job(rule.name, model.model, f"{group.name}.seed{seed}{end}", cells)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Rule `select_prompt`: the prompt of direct scores, plain or chat, by validation.
+
+
+class SelectPrompt(BenchmarkRule):
+    """A cell is (model, benchmark), where there are several prompts: a base model has nothing to choose, nor has a
+    corpus, which has no prompt."""
+
+    name = "select_prompt"
+    summary = "Choose the prompt of direct scores on validation."
+    worker = "lm_validity.cells.runner:select_prompt"
+    on_login_node = True
+
+    def cell(self, model: str, benchmark: str) -> BenchmarkCell:
+        """A cell of this rule."""
+        return BenchmarkCell(self.name, model, benchmark)
+
+    def has_choice(self, plan: Participants, model: str, benchmark: str) -> bool:
+        """Whether there is anything to choose."""
+        return len(plan.prompts(model, benchmark)) > 1
+
+    def choice_for(self, plan: Participants, score: BenchmarkCell) -> BenchmarkCell | None:
+        """The cell whose choice says whether a score counts; None where there was nothing to choose. Signal curves have
+        one prompt, and an adapter's was chosen with it."""
+        direct = score.rule == EVALUATE_MODEL.name and score.checkpoint == "final"
+        chosen = direct and self.has_choice(plan, score.model, score.benchmark)
+        return self.cell(score.model, score.benchmark) if chosen else None
+
+    def jobs(self, plan: Participants) -> Iterator[Job[BenchmarkCell]]:
+        """One for each model and group of benchmarks, planned or not, in which there is something to choose."""
+        # direct scores are taken of every benchmark, planned or not
+        benchmarks = plan.benchmarks("agreement")
+        for model in plan.agreement_models:
+            for group in adapter_groups(self, plan, model, benchmarks):
+                open_choice = (name for name in group.members if self.has_choice(plan, model.model, name))
+                cells = tuple(self.cell(model.model, name) for name in open_choice)
+                if cells:
+                    yield Job(self.name, model.model, group.name, cells)
+
+    def model_records(self, run: Run, job: Job[BenchmarkCell]) -> list[str]:
+        """No record: the manifests of the scores that it compares already depend on it."""
+        return []
+
+    def stands_on(self, plan: Participants, cell: BenchmarkCell) -> list[BenchmarkCell]:
+        """The direct scores on validation, with every prompt."""
+        prompts = plan.prompts(cell.model, cell.benchmark)
+        return [EVALUATE_MODEL.cell(cell.model, cell.benchmark, "final", one, "validation") for one in prompts]
+
+
+SELECT_PROMPT = SelectPrompt()
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Rule `select_adapter`: the best learning rate, prompt and epoch by validation, or the untouched model.
+
+
+class SelectAdapter(BenchmarkRule):
+    """A cell is (model, benchmark, seed). Its inputs are validation results only."""
+
+    name = "select_adapter"
+    summary = "Choose the best learning rate, prompt and epoch on validation."
+    worker = "lm_validity.cells.runner:select_adapter"
+    protocol = "train_before_test"
+    tables = ("selections",)
+    on_login_node = True
+
+    def jobs(self, plan: Participants) -> Iterator[Job[BenchmarkCell]]:
+        """One for each model, round of the plan, group of benchmarks and seed."""
+        return jobs_by_seed(self, plan)
+
+    def model_records(self, run: Run, job: Job[BenchmarkCell]) -> list[str]:
+        """No record: the manifests of the scores that it compares already depend on it."""
+        return []
+
+    def job_settings(self, run: Run) -> list[str]:
+        """The learning rates that it chooses from, so that it chooses again when the list changes."""
+        return [f"candidates={','.join(run.configuration.finetuning.learning_rates)}"]
+
+    def candidates(self, plan: Participants, cell: BenchmarkCell) -> list[BenchmarkCell]:
+        """The fine-tunes that a selection of (model, benchmark, seed) chooses from: prompts × learning rates."""
+        return [
+            FINETUNE_ADAPTER.cell(cell.model, cell.benchmark, prompt, rate, given(cell.seed))
+            for prompt in plan.prompts(cell.model, cell.benchmark)
+            for rate in plan.configuration.finetuning.learning_rates
+        ]
+
+    def stands_on(self, plan: Participants, cell: BenchmarkCell) -> list[BenchmarkCell]:
+        """The direct scores on validation with every prompt, and every candidate."""
+        return SELECT_PROMPT.stands_on(plan, cell) + self.candidates(plan, cell)
+
+    def choice(self, cell: BenchmarkCell, content: Mapping[str, Any]) -> BenchmarkCell | None:
+        """The chosen fine-tune; None where the untouched model stays."""
+        if content["folder"] is None:
+            return None
+        prompt, rate = content["prompt"], content["learning_rate"]
+        return FINETUNE_ADAPTER.cell(cell.model, cell.benchmark, prompt, rate, given(cell.seed))
+
+
+SELECT_ADAPTER = SelectAdapter()
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Rule `evaluate_adapter`: the selected adapter's score on the test split, once.
+
+
+class EvaluateAdapter(ScoringRule):
+    """A cell is (model, benchmark, seed). Where no adapter was better on validation, the direct score is the result."""
+
+    name = "evaluate_adapter"
+    summary = "Score the selected adapters on test documents, once."
+    recipe_version = 2
+    worker = "lm_validity.cells.scoring:AdapterScorer"
+    protocol = "train_before_test"
+
+    def jobs(self, plan: Participants) -> Iterator[Job[BenchmarkCell]]:
+        """One for each model, round of the plan, group of benchmarks and seed, as those of `select_adapter`."""
+        return jobs_by_seed(self, plan)
+
+    def model_records(self, run: Run, job: Job[BenchmarkCell]) -> list[str]:
+        """No record: the manifests that the job reads already depend on it."""
+        return []
+
+    def scored_split(self, cell: BenchmarkCell) -> str:
+        """Always test."""
+        return "test"
+
+    def scored_prompt(self, records: Records, cell: BenchmarkCell) -> Prompt:
+        """The prompt that the selection chose. Raises as `Workspace.selection` where there is none."""
+        prompt: Prompt = records.selection(cell)["prompt"]
+        return prompt
+
+    def stands_on(self, plan: Participants, cell: BenchmarkCell) -> list[BenchmarkCell]:
+        """The selection, and the direct test scores with every prompt, of which one is the result where no adapter was
+        better."""
+        prompts = plan.prompts(cell.model, cell.benchmark)
+        direct = [EVALUATE_MODEL.cell(cell.model, cell.benchmark, "final", prompt, "test") for prompt in prompts]
+        return [cell._replace(rule=SELECT_ADAPTER.name), *direct]
+
+    def stand_in(self, records: Records, cell: BenchmarkCell) -> BenchmarkCell | None:
+        """The direct score, where the selection kept the untouched model."""
+        choice = records.selection(cell)
+        if choice["folder"] is not None:
+            return None
+        return EVALUATE_MODEL.cell(cell.model, cell.benchmark, "final", choice["prompt"], "test")
+
+    def recipe(self, records: Records, cell: BenchmarkCell) -> dict[str, Any]:
+        """Needs the selection to be made."""
+        selection = records.selection(cell)
+        trained = records.stored(selection["folder"])
+        return self.scoring_recipe(records, cell, selection["prompt"]) | {
+            "model": records.model_record(cell.model)["checkpoints"]["final"]["digest"],
+            "adapter": trained["result"]["adapter_sha256"],
+            "documents": records.split_digest(cell.benchmark, "test"),
+        }
+
+
+EVALUATE_ADAPTER = EvaluateAdapter()

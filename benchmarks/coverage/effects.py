@@ -14,8 +14,12 @@ from lm_validity.config.plan import LEAST
 from lm_validity.studies.agreement.statistics.resampling import Interval
 from lm_validity.studies.bias.effects import interval_over_subsamples
 from lm_validity.studies.bias.statistics.effects import mean_over_tasks
-from lm_validity.studies.signal.statistics.quality import signal_quality
-from lm_validity.studies.signal.statistics.resampling import draw_items, resample_item_means, resampling_interval
+from lm_validity.studies.signal.statistics.quality import (
+    draw_items,
+    resample_item_means,
+    resampling_interval,
+    signal_quality,
+)
 from lm_validity.summaries import Missing
 
 MEAN, SPREAD, TASK_NOISE = 0.01, 0.01, 0.005  # accuracy: mean and standard deviation of effects, error of one
@@ -177,6 +181,6 @@ def prepare_curve(world: str, size: str, seed: list[int]) -> Callable[[np.random
         draws = signal_quality(resample_item_means(scores, draw_items(items, CURVE_RESAMPLES, rng))).signal_quality
         value = float(signal_quality(scores.mean(axis=1)).signal_quality)
         found = resampling_interval(value, draws, 0.0, 1.0)
-        return {"signal quality|items|other items of this number": one(value, Interval(found.low, found.high), truth)}
+        return {"signal quality|items|other items of this number": one(value, Interval(*found), truth)}
 
     return simulate

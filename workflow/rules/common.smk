@@ -14,10 +14,9 @@ from snakemake.exceptions import WorkflowError
 from snakemake.logging import logger
 
 try:
-    from lm_validity.config.bias_sheets import SOURCE_COLUMNS
     from lm_validity.config.load import PLANNED_SHEETS, build_run, planned_sheets
     from lm_validity.config.sections import PRETRAINING_VERSION
-    from lm_validity.config.sheets import read_pool
+    from lm_validity.config.sheets import SOURCE_COLUMNS, read_pool
     from lm_validity.config.rows import Sheets
     from lm_validity.errors import InputError
     from lm_validity.files import json_text, read_json, write_text
@@ -157,12 +156,14 @@ def resource_of(rule_name, part):
 
 
 def study_reports(*studies):
-    """The reports of the named studies that this configuration asks for."""
+    """The reports of the named studies that this configuration asks for. Those of versions up to 0.2 have no
+    results.parquet, which the site needs, so they are written again."""
     return [
-        f"{RESULTS}/reports/{name}/summary.json"
+        f"{RESULTS}/reports/{name}/{file}"
         for study in studies
         if study in RUN.configuration.studies
         for name in reports_of(study, RUN.configuration)
+        for file in ("summary.json", "results.parquet")
     ]
 
 

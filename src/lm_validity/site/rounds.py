@@ -18,7 +18,7 @@ from lm_validity.config.plan import (
     PlannedBatch,
     PlannedCell,
     next_round,
-    read_batches,
+    read_bias_plan,
 )
 from lm_validity.errors import InputError, did_you_mean
 from lm_validity.monitor.planning import Cost, Pair, hours_in_words, planned_cell, total, write_sheet
@@ -105,10 +105,6 @@ class Standing:
     def names(self) -> tuple[tuple[str, ...], list[str]]:
         """Models and benchmarks in the order of the tables' axes."""
         return self.matrix.models, self.matrix.task_names()
-
-    def choice(self) -> Choice:
-        """A fresh choice of cells."""
-        return Choice(self.tables())
 
     def tables(self) -> np.ndarray:
         """(draws, models, benchmarks) what the table may be, for a choice."""
@@ -199,7 +195,7 @@ def choose_round(standing: Standing, goal: Goal, costs: Mapping[Pair, Cost]) -> 
     """The cells that take most off the variance of ranks an hour, until the goal is expected to be reached or the round
     is full."""
     planned = standing.run.plan or {}
-    choice, hours = standing.choice(), standing.hours(costs, planned)
+    choice, hours = Choice(standing.tables()), standing.hours(costs, planned)
     before, steps, spent = choice.outlook(), [], 0.0
     planned_hours = total(costs, planned).hours
     left = goal.value - planned_hours if goal.kind == "budget" else np.inf
@@ -346,8 +342,9 @@ def place_model(run: Run, model: str, costs: Mapping[Pair, Cost]) -> Joining:
             f"{model!r} has train-before-test scores already.", "add further cells with `lm-validity plan next`."
         )
     tables = standing.tables()
-    own, places = _own_hours(standing, costs, row), list[Place]()
-    for step in Choice(tables).steps(own, np.arange(len(models)) == row):
+    alone, places = np.arange(len(models)) == row, list[Place]()
+    own = np.where(alone[:, None], standing.hours(costs, {}), np.inf)  # (models, benchmarks)
+    for step in Choice(tables).steps(own, alone):
         spent = own[row, step.benchmark] + (places[-1].hours if places else 0.0)
         places.append(Place(benchmarks[step.benchmark], float(spent), float(step.outlook.half_width[row])))
     low, high = np.quantile(rank_draws(tables)[:, row], [0.025, 0.975])
@@ -360,12 +357,6 @@ def place_model(run: Run, model: str, costs: Mapping[Pair, Cost]) -> Joining:
         places,
         total(costs, ((model, name) for name in benchmarks)).hours,
     )
-
-
-def _own_hours(standing: Standing, costs: Mapping[Pair, Cost], row: int) -> np.ndarray:
-    """(models, benchmarks) hours of the model's cells, inf elsewhere."""
-    hours = standing.hours(costs, {})
-    return np.where((np.arange(len(hours)) == row)[:, None], hours, np.inf)
 
 
 def joining_cells(found: Joining, goal: Goal, earlier: Plan) -> list[PlannedCell]:
@@ -427,9 +418,12 @@ def add_batch(run: Run) -> tuple[list[str], int]:
         last += "would stay too wide"
         return [*lines, last], 0
     place = Path(run.bias.plan)
-    experiments, tasks = run.bias.experiments, run.tasks
-    rows = [*plan.rows.values(), *added]
-    write_sheet(place, rows, plan.rows, check=lambda path: read_batches(path, experiments, tasks))
+    write_sheet(
+        place,
+        [*plan.rows.values(), *added],
+        plan.rows,
+        check=lambda path: read_bias_plan(run.bias.model_copy(update={"plan": str(path)}), run.tasks),
+    )
     left = {min(plan.batch, plan.most[row.experiment] - plan.planned(row.experiment, row.task)) for row in added}
     more = " to ".join(str(size) for size in sorted({min(left), max(left)}))
     return [*lines, f"{place}: {more} more subsamples for {len(added)} of {len(stops)} tasks"], len(added)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from lm_validity.cli import main, study
+from lm_validity.cli import app, main, study
 from lm_validity.config.sections import Reports, Screening
 from lm_validity.template.folder import make_study
 
@@ -65,6 +65,16 @@ def test_a_path_that_is_too_long(monkeypatch, capsys, tmp_path):
         code, _, error = end(monkeypatch, capsys, *words, *output)
         assert code == 2 and "too long" in error and error.count("\n") == 1
     assert [path.name for path in tmp_path.iterdir()] == ["s.csv"]
+
+
+@pytest.mark.parametrize("output", ["taken", "taken/below"])
+def test_an_output_that_is_no_folder(monkeypatch, capsys, tmp_path, output):
+    monkeypatch.chdir(tmp_path)
+    Path("s.csv").write_text("model,b\na,0.5\n")
+    Path("taken").write_text("a file")
+    code, _, error = end(monkeypatch, capsys, "import", "csv", "s.csv", "--output", output)
+    assert code == 2 and error.startswith("Error: taken") and error.count("\n") == 1 and "Hint: " in error
+    assert Path("taken").read_text() == "a file"
 
 
 @pytest.mark.parametrize("table", [1, 2])
@@ -136,6 +146,8 @@ def test_help_lists_at_most_16_commands_and_nothing_of_the_workflow(monkeypatch,
     assert code == 0 and len(listed) == len(set(listed)) <= 16
     assert {"report", "import", "plan", "status"} <= set(listed)
     assert not {"merge", "evaluate-model", "miniature", "next", "rounds", "add-model"} & set(listed)
+    names = [command.name or command.callback.__name__ for command in app.registered_commands]
+    assert len(names) == len(set(names)), "however often the command line was run in this process"
 
 
 def test_the_exit_code_of_control_c(monkeypatch, capsys, tmp_path):

@@ -15,7 +15,7 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 
 from lm_validity.cells.models.prefetch import hub_errors
-from lm_validity.config.bias_sheets import Task as TaskRow
+from lm_validity.config.sheets import Task as TaskRow
 from lm_validity.errors import CellError, InputError, nearest
 from lm_validity.files import check_encodable, replace_file
 from lm_validity.run.trial_plan import TaskData

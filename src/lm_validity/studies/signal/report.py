@@ -21,7 +21,7 @@ from lm_validity.studies.signal.glance import at_a_glance
 from lm_validity.studies.signal.items import analyze_items, filters_on_trial, item_metrics, subgroups
 from lm_validity.studies.signal.order import order_of_models
 from lm_validity.studies.signal.quality import rise_of_scores
-from lm_validity.summaries import Missing, number
+from lm_validity.summaries import Missing
 from lm_validity.tables.items import item_benchmarks, read_benchmark_items
 from lm_validity.words import Reason, ReasonCode, explain_protocols
 
@@ -106,8 +106,8 @@ def signal(data: SignalData) -> tuple[Page, dict[str, Any]]:
         title="Early signal",
         question="Does a benchmark tell you anything early in training? Each model is scored at checkpoints along "
         f"its pretraining, under direct evaluation. {explain_protocols(['direct'])} Signal quality is high if scores "
-        "rise steadily. The order of the models has settled when it stays as it is at the end, and nearly settled "
-        "when 9 of 10 pairs do.",
+        f"{data.rise} steadily. The order of the models has settled when it stays as it is at the end, and nearly "
+        "settled when 9 of 10 pairs do.",
         findings=[finding for part in parts for finding in part.findings if finding is not None],
         sections=[part.section for part in parts if part.section is not None],
         notes=notes,
@@ -148,14 +148,13 @@ def _all_scores(data: SignalData) -> Part:
             "low": low,
             "high": high,
             "selected": np.concatenate([benchmark.selected[model] for model in curves]),
-            "chance": number(benchmark.chance),
         }
         frames.append(pd.DataFrame(columns))
     frame = pd.concat(frames, ignore_index=True)
     table = Table(
         "learning_curves",
         "All scores",
-        frame.drop(columns="chance"),
+        frame,
         formats={"score": ".4f"},
         labels={"progress": data.progress.title, "selected": "used for signal quality"},
         folded=True,

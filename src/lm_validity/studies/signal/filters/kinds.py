@@ -5,8 +5,8 @@ import re
 import string
 import unicodedata
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
-from typing import Literal, Protocol
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal
 
 import numpy as np
 import pandas as pd
@@ -66,20 +66,19 @@ class Candidates:
         return self.documents
 
 
-class ItemFilter(Protocol):
-    """`name` is its name in configurations; `fitted` says whether its choice depends on the models'
-    answers."""
+class ItemFilter:
+    """A choice of items; `name` is what recipes and records call it."""
 
-    @property
-    def name(self) -> str:
-        """What recipes and records call the filter."""
+    name: ClassVar[str]
 
     @property
     def fitted(self) -> bool:
         """Whether the choice depends on the models' answers: then it is judged on answers it did not see."""
+        return False
 
     def keep(self, candidates: Candidates) -> np.ndarray:
         """Boolean (items,): True where an item stays. Raises InputError where the candidates lack what it reads."""
+        raise NotImplementedError
 
 
 @dataclass(frozen=True)
@@ -114,7 +113,7 @@ def keep_items(filters: list[ItemFilter], candidates: Candidates) -> Selection:
 
 
 @dataclass(frozen=True)
-class AnyOf:
+class AnyOf(ItemFilter):
     """Keeps an item that any of several chains of filters keeps, each chain run on all candidates.
 
     Team Noor's rule is such a union: hard-science subjects as they are, other sciences if the judge accepts
@@ -122,7 +121,7 @@ class AnyOf:
     """
 
     chains: tuple[tuple[ItemFilter, ...], ...]
-    name: str = field(default="any_of", init=False)
+    name = "any_of"
 
     @property
     def fitted(self) -> bool:
@@ -216,6 +215,9 @@ def missing_for(answers: BenchmarkItems, model: ModelItems, metric: str) -> str 
 # Length of the gold answer: strata, and whether a filter is a filter of lengths in disguise.
 
 
+STRATA = 5  # groups of gold answers of similar length
+
+
 def answer_lengths(answers: BenchmarkItems) -> np.ndarray:
     """Length (items,) of each gold answer: in tokens of the first model, else in characters."""
     lengths = answers.models[0].tokens if answers.models[0].tokens is not None else answers.characters
@@ -244,22 +246,6 @@ def length_dependence(kept: np.ndarray, lengths: np.ndarray) -> float:
     return float(spearmanr(kept.astype(float), lengths).statistic)
 
 
-@dataclass(frozen=True)
-class LengthRange:
-    """Keeps items whose gold answer has at least `minimum` and at most `maximum` tokens (or characters)."""
-
-    minimum: float = 0.0
-    maximum: float = float("inf")
-    name: str = field(default="length_range", init=False)
-    fitted: bool = field(default=False, init=False)
-
-    def keep(self, candidates: Candidates) -> np.ndarray:
-        """True where the gold answer's length is within both bounds, bounds included. Raises InputError where lengths
-        are unknown."""
-        lengths = answer_lengths(candidates.need_answers(self.name))
-        return (lengths >= self.minimum) & (lengths <= self.maximum)
-
-
 # ----------------------------------------------------------------------------------------------------------------------
 # Random choices, as controls and to keep a benchmark within the competition's size rule.
 
@@ -274,13 +260,12 @@ def _draw_order(doc_ids: np.ndarray, seed: int) -> np.ndarray:
 
 
 @dataclass(frozen=True)
-class RandomSubset:
+class RandomSubset(ItemFilter):
     """Keeps a random choice: the control of the same size that every other filter has to beat."""
 
     count: int
     seed: int = 0
-    name: str = field(default="random_subset", init=False)
-    fitted: bool = field(default=False, init=False)
+    name = "random_subset"
 
     def keep(self, candidates: Candidates) -> np.ndarray:
         """True for `count` items, drawn by hashes of seed and id, so that the order of the items does not matter.
@@ -294,15 +279,14 @@ class RandomSubset:
 
 
 @dataclass(frozen=True)
-class SizeRule:
+class SizeRule(ItemFilter):
     """The competition's rule: at least 100 items (else an error), at most 15,000 (else a deterministic
     choice)."""
 
     minimum: int = MINIMUM_ITEMS
     maximum: int = MAXIMUM_ITEMS
     seed: int = 0
-    name: str = field(default="size_rule", init=False)
-    fitted: bool = field(default=False, init=False)
+    name = "size_rule"
 
     def keep(self, candidates: Candidates) -> np.ndarray:
         """True for all items, or for `maximum` random ones where there are more (`RandomSubset`). Raises InputError for
@@ -323,7 +307,7 @@ class SizeRule:
 
 
 @dataclass(frozen=True)
-class Subjects:
+class Subjects(ItemFilter):
     """Keeps items of the listed subjects, or with `complement` all others (STEM against non-STEM).
 
     `column` names another column of the documents table, e.g. an author-given category.
@@ -332,8 +316,7 @@ class Subjects:
     values: tuple[str, ...]
     complement: bool = False
     column: str = "subject"
-    name: str = field(default="subjects", init=False)
-    fitted: bool = field(default=False, init=False)
+    name = "subjects"
 
     def keep(self, candidates: Candidates) -> np.ndarray:
         """True where the label is one of `values`, or with `complement` where it is none of them. Subjects are read
@@ -372,7 +355,7 @@ def slopes(scores: np.ndarray) -> np.ndarray:
 
 
 @dataclass(frozen=True)
-class PositiveSlope:
+class PositiveSlope(ItemFilter):
     """Keeps items whose score rises along training (team Noor: the confidence margin).
 
     `pooling`: `mean` asks for a positive slope of the mean over models, `each` for one in every model; the
@@ -381,8 +364,8 @@ class PositiveSlope:
 
     score: str = "confidence_margin"
     pooling: Literal["mean", "each"] = "mean"
-    name: str = field(default="positive_slope", init=False)
-    fitted: bool = field(default=True, init=False)
+    name = "positive_slope"
+    fitted = True
 
     def keep(self, candidates: Candidates) -> np.ndarray:
         """True where the least-squares slope over checkpoints is above 0 in every model (`each`), or where the mean
@@ -409,23 +392,22 @@ class PositiveSlope:
 
 
 @dataclass(frozen=True)
-class TopShare:
+class TopShare(ItemFilter):
     """Keeps the share of items whose score gained most from the first to the last checkpoint (team Morai).
 
         gain(item) = mean over models of (score at the last - score at the first checkpoint)
 
     Morai's score is the probability of the gold answer; whether raw or normalised over the choices is not
     said, raw is the default. Of items that tie at the border the earlier stay. `length_matched` takes the
-    share within each of `strata` groups of gold answers of similar length, so that the filter cannot simply
+    share within each of five groups of gold answers of similar length, so that the filter cannot simply
     prefer short answers.
     """
 
     share: float = 0.5
     score: str = "probability"
     length_matched: bool = False
-    strata: int = 5
-    name: str = field(default="top_share", init=False)
-    fitted: bool = field(default=True, init=False)
+    name = "top_share"
+    fitted = True
 
     def keep(self, candidates: Candidates) -> np.ndarray:
         """True for the `share` of items with the highest gain: of all items, or with `length_matched` of each length
@@ -443,7 +425,7 @@ class TopShare:
         gain = np.mean(gains, axis=0)
         groups = np.zeros(len(gain), dtype=int)
         if self.length_matched:
-            groups = length_strata(answer_lengths(answers), self.strata)
+            groups = length_strata(answer_lengths(answers), STRATA)
         return top_of_groups(gain, groups, self.share)
 
 
@@ -459,22 +441,22 @@ def top_of_groups(score: np.ndarray, groups: np.ndarray, share: float) -> np.nda
 
 
 @dataclass(frozen=True)
-class SciScore:
+class SciScore(ItemFilter):
     """Keeps the items that a specialised model finds more likely than a general one (team Shaikespear).
 
         SciScore(q, a) = CLL_science - CLL_general = (ll_science - ll_general) / |a|
 
     of the gold answer at each model's last checkpoint, in tokens of the science model (the source's two
     models share one tokenizer). `keep_count` highest stay, or the `share`. The two models are never among those
-    that the choice is judged on (`filters.apply`).
+    that the choice is judged on (`filters.recipe`).
     """
 
     science_model: str
     general_model: str
     share: float | None = None
     keep_count: int | None = None
-    name: str = field(default="sci_score", init=False)
-    fitted: bool = field(default=True, init=False)
+    name = "sci_score"
+    fitted = True
 
     @property
     def reference_models(self) -> tuple[str, str]:
@@ -563,7 +545,7 @@ def tokens_per_character(documents: pd.DataFrame, tokenizer: str | None = None) 
 
 
 @dataclass(frozen=True)
-class QualityGates:
+class QualityGates(ItemFilter):
     """Keeps a document iff each gate lets it through; a gate without a threshold is open.
 
         quality:      dclm > t or cosmo > t
@@ -582,8 +564,7 @@ class QualityGates:
     readability: float | None = 30.0
     tokens_per_character: tuple[float, float] | None = (0.10, 0.50)
     tokenizer: str | None = None
-    name: str = field(default="quality_gates", init=False)
-    fitted: bool = field(default=False, init=False)
+    name = "quality_gates"
 
     def keep(self, candidates: Candidates) -> np.ndarray:
         """True where the document passes every gate; either of the two conditions is enough for quality and for
@@ -641,16 +622,21 @@ def normalise_text(text: str) -> str:
     return folded.strip(string.punctuation + " ")
 
 
-def occurs_in(answer: str, context: str, minimum_length: int = 2, *, digits_count: bool = True) -> bool:
+def occurs_in(answer: str, context: str) -> bool:
     """Whether the normalised answer appears in the normalised context between word boundaries.
 
-    Answers shorter than `minimum_length` never count, and without `digits_count` neither do answers of digits
-    only: they are in many contexts by chance.
+    Answers of a single character never count: they are in many contexts by chance.
     """
     answer, context = normalise_text(answer), normalise_text(context)
-    if len(answer) < minimum_length or (answer.isdigit() and not digits_count):
-        return False
-    return re.search(rf"(?<!\w){re.escape(answer)}(?!\w)", context) is not None
+    return len(answer) > 1 and re.search(rf"(?<!\w){re.escape(answer)}(?!\w)", context) is not None
+
+
+def occurrences(documents: pd.DataFrame) -> list[tuple[bool, list[bool]]]:
+    """Whether an item's gold answer occurs in its own context, without few-shot examples, and each distractor."""
+    return [
+        (occurs_in(choices[gold], text), [occurs_in(choice, text) for i, choice in enumerate(choices) if i != gold])
+        for text, choices, gold in questions(documents)
+    ]
 
 
 @dataclass(frozen=True)
@@ -668,75 +654,36 @@ class LeakageRates:
     examples: float = float("nan")
 
 
-def leaked_gold(documents: pd.DataFrame, minimum_length: int = 2, *, digits_count: bool = True) -> np.ndarray:
-    """Boolean (items,): the gold answer occurs in the item's own context (few-shot examples are not part of
-    it)."""
-    return np.array(
-        [
-            occurs_in(choices[gold], context, minimum_length, digits_count=digits_count)
-            for context, choices, gold in questions(documents)
-        ],
-        dtype=bool,
-    )
-
-
 def leakage_rates(documents: pd.DataFrame) -> LeakageRates:
     """Share of gold answers in their prompt, and of distractors (mean over items) as the base rate."""
     if documents.empty:
         return LeakageRates(float("nan"), float("nan"), 0)
-    rates = []
-    for context, choices, gold in questions(documents):
-        wrong = [choice for index, choice in enumerate(choices) if index != gold]
-        rates.append(np.mean([occurs_in(choice, context) for choice in wrong]))
-    leaked = leaked_gold(documents)
+    found = occurrences(documents)
     examples = float("nan")
     if "prompt" in documents.columns and documents["prompt"].notna().all():
         before = [p.removesuffix(c) for p, c in zip(documents["prompt"], documents["context"], strict=True)]
-        examples = float(leaked_gold(documents.assign(context=before)).mean())
-    return LeakageRates(float(leaked.mean()), float(np.mean(rates)), len(documents), examples)
+        examples = float(np.mean([gold for gold, _ in occurrences(documents.assign(context=before))]))
+    gold, distractors = np.mean([gold for gold, _ in found]), np.mean([np.mean(wrong) for _, wrong in found])
+    return LeakageRates(float(gold), float(distractors), len(documents), examples)
 
 
 @dataclass(frozen=True)
-class Leakage:
-    """Drops items whose prompt contains the gold answer but not all distractors.
+class Leakage(ItemFilter):
+    """Drops items whose prompt contains the gold answer but not all distractors (then it lists the options)."""
 
-    With `strict` it drops them also where every distractor is in the prompt too (a prompt that lists the
-    options).
-    """
-
-    minimum_length: int = 2
-    digits_count: bool = True
-    strict: bool = False
-    name: str = field(default="leakage", init=False)
-    fitted: bool = field(default=False, init=False)
+    name = "leakage"
 
     def keep(self, candidates: Candidates) -> np.ndarray:
-        """True where the gold answer is not in the item's context and, unless `strict`, also where every distractor is
-        in it too."""
-        documents = candidates.need_documents(self.name)
-        leaked = leaked_gold(documents, self.minimum_length, digits_count=self.digits_count)
-        if self.strict:
-            return ~leaked
-        listed = np.array(
-            [
-                all(
-                    occurs_in(choice, context, self.minimum_length, digits_count=self.digits_count)
-                    for index, choice in enumerate(choices)
-                    if index != gold
-                )
-                for context, choices, gold in questions(documents)
-            ],
-            dtype=bool,
-        )
-        return ~leaked | listed
+        """True where the gold answer is not in the item's context, or every distractor is in it too."""
+        found = occurrences(candidates.need_documents(self.name))
+        return np.array([not gold or all(wrong) for gold, wrong in found], dtype=bool)
 
 
 @dataclass(frozen=True)
-class Duplicates:
+class Duplicates(ItemFilter):
     """Drops exact repetitions (normalised context and gold answer), keeping the first."""
 
-    name: str = field(default="duplicates", init=False)
-    fitted: bool = field(default=False, init=False)
+    name = "duplicates"
 
     def keep(self, candidates: Candidates) -> np.ndarray:
         """True for the first item of each pair of normalised context and gold answer, in the order given."""

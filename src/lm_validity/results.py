@@ -1,20 +1,24 @@
 """One form of a result: every number of a summary as a row, by one table that maps keys to rows.
 
-`KEYS` has a line for each key of each report's summary.json:
+`KEYS` has a line for each number of each report's summary.json:
 
-    path                                                    quantity         unit  n of    interval over
-    kendall_tau.{protocol}.by_benchmark.{subject}           tau_with_others  tau   models  -
-    kendall_tau.{protocol}.by_benchmark_interval.{subject}  tau_with_others  tau   -       models
+    path                                           quantity         unit n of    intervals over
+    kendall_tau.{protocol}.mean                    tau_mean         tau  models  models,interval_clustered:families
+    kendall_tau.{protocol}.by_benchmark.{subject}  tau_with_others  tau  models  models
 
 A line that is indented goes on from the last one that is not.
 
 A path names keys, joined by points. `{name}` stands for any text, a whole key or part of one, and that text is where
 the number belongs: `subject`, `other` and `protocol` are columns of their own, other names go into `conditions`.
 `[a,b=subject]` is a list of records, told apart by their fields `a` and `b`, of which `b` is the subject; `[#place]` is
-a list by place, from 1. A line with `interval over` is an interval of the quantity with the same subject, other,
-protocol and conditions; `interval over` may end in its level, `@0.89`, which is 0.95 otherwise. `n of`: the key of the
-number of models, tasks or items that the number rests on, in the same record or in one around it. `name=text` after
-that sets a condition.
+a list by place, from 1. `n of`: the key of the number of models, tasks or items that the number rests on, in the same
+record or in one around it.
+
+`intervals over` says what the number's intervals are over. The key of an interval stands in the place of the last key
+of the path that is a name: `interval` for a `mean` or `value`, else `name_interval`. Another key is written before a
+colon; a level other than 0.95 after an @. `=` before it: the path is that of an interval itself, of the quantity with
+the same subject, other, protocol and conditions or, if there is none, of no value. `name=text` after that sets a
+condition.
 
 Rows are unique by `UNIQUE`. Those that differ in `interval_for` alone are intervals of one number, which each repeats.
 """
@@ -88,12 +92,10 @@ influence.{protocol}[kind,name=subject]
 
 _GAP = """
   .models                                     models                            models       -            -
-  .lead.{protocol}.value                      lead                              score        models       -
-  .lead.{protocol}.interval                   lead                              score        -            families
+  .lead.{protocol}.value                      lead                              score        models       families
   .lead.{protocol}.standard_error             lead_error                        score        models       -
   .lead.{protocol}.p                          lead_p                            probability  models       -
-  .change.value                               readiness_change                  score        models       -
-  .change.interval                            readiness_change                  score        -            families
+  .change.value                               readiness_change                  score        models       families
   .change.standard_error                      readiness_change_error            score        models       -
   .change.p                                   readiness_change_p                probability  models       -
   .p_adjusted                                 readiness_change_p_adjusted       probability  models       -
@@ -102,6 +104,32 @@ _GAP = """
   .placebo_families                           readiness_placebo_families        families     -            -
   .checks.{check}.lead.{protocol}             lead_check                        score        models       -
   .checks.{check}.change                      readiness_change_check            score        models       -
+"""
+_CONSISTENCY = """
+ranking_consistency.{subject}
+  .value  consistency  share  -  checkpoints,item_interval:items
+  .coin_flip_interval                         consistency_coin_flips            share        -            =coin_flips
+  .coin_flip_p                                consistency_coin_flip_p           probability  -            -
+  .lasts                                      consistency_lasts                 yes_or_no    -            -
+  .with_last                                  consistency_with_last             share        -            -
+  .by_size.{size}                             consistency_of_size               share        -            -
+ranking_consistency.{subject}.pairs[size,first,second]
+  .value                                      consistency_of_pair               share        base_checkpoints -
+  .base_gap                                   consistency_base_gap              score        base_checkpoints -
+  .with_last                                  consistency_of_pair_with_last     share        base_checkpoints -
+  .base_checkpoints                           consistency_base_checkpoints      checkpoints  -            -
+  .later_checkpoints                          consistency_later_checkpoints     checkpoints  -            -
+"""
+_EFFECT = """
+headline.{experiment}.{effect}
+  .mean                                       effect                            accuracy     tasks        tasks
+  .standard_error                             effect_standard_error             accuracy     tasks        -
+  .tasks                                      effect_tasks                      tasks        -            -
+  .positive                                   effect_tasks_above_zero           tasks        tasks        -
+  .negative                                   effect_tasks_below_zero           tasks        tasks        -
+  .excluded_beyond                            effect_excluded_beyond            accuracy     tasks        -
+headline.{experiment}.{effect}.equivalence[margin].p effect_equivalence_p              probability  tasks        -
+headline.{experiment}.{effect}.smallest_detectable effect_smallest_detectable        accuracy     tasks        -
 """
 
 KEYS: Mapping[str, str] = {
@@ -116,33 +144,21 @@ improved_pairs                                improved_pairs                    
 compared_pairs                                compared_pairs                    pairs        -            -
 kendall_tau.{protocol}
   .models                                     models_scored                     models       -            -
-  .mean                                       tau_mean                          tau          models       -
-  .interval                                   tau_mean                          tau          -            models
-  .interval_clustered                         tau_mean                          tau          -            families
-  .interval_population_of_{over}              tau_mean                          tau          -            {over}
-  .by_benchmark.{subject}                     tau_with_others                   tau          models       -
-  .by_benchmark_interval.{subject}            tau_with_others                   tau          -            models
+  .mean  tau_mean  tau  models  models,interval_clustered:families,interval_population_of_{over}:{over}
+  .by_benchmark.{subject}                     tau_with_others                   tau          models       models
 kendall_tau.{protocol}.by_pair[0=subject,1=other].2 tau                               tau          models       -
 kendall_tau.{protocol}
   .by_category.{subject}.{other}              tau_of_categories                 tau          models       -
   .ceiling                                    tau_ceiling                       tau          models       -
   .ceiling_by_benchmark.{subject}             tau_with_others_ceiling           tau          models       -
-  .corrected.mean                             tau_mean_corrected                tau          models       -
-  .corrected.interval                         tau_mean_corrected                tau          -            models
-  .corrected.interval_clustered               tau_mean_corrected                tau          -            families
-  .corrected.by_benchmark.{subject}           tau_with_others_corrected         tau          models       -
-  .corrected.by_benchmark_interval.{subject}  tau_with_others_corrected         tau          -            models
-kendall_tau.{protocol}.corrected.by_pair[0=subject,1=other].2  tau_corrected  tau  models  -
-kendall_tau.{protocol}.corrected.by_pair_interval[0=subject,1=other].2  tau_corrected  tau  -  models
+  .corrected.mean  tau_mean_corrected  tau  models  models,interval_clustered:families
+  .corrected.by_benchmark.{subject}           tau_with_others_corrected         tau          models       models
+kendall_tau.{protocol}.corrected.by_pair[0=subject,1=other].2  tau_corrected  tau  models  models
 kendall_tau.{protocol}.by_{distance}_ratio[at_least,at_most]
   .pairs_of_models                            pairs_of_models                   pairs        -            -
-  .mean                                       tau_mean_by_ratio                 tau          pairs_of_models -
-  .interval                                   tau_mean_by_ratio                 tau          -            models
-  .interval_clustered                         tau_mean_by_ratio                 tau          -            families
+  .mean  tau_mean_by_ratio  tau  pairs_of_models  models,interval_clustered:families
   .ceiling                                    tau_ceiling_by_ratio              tau          pairs_of_models -
-  .corrected                                  tau_mean_corrected_by_ratio       tau          pairs_of_models -
-  .corrected_interval                         tau_mean_corrected_by_ratio       tau          -            models
-  .corrected_interval_clustered               tau_mean_corrected_by_ratio       tau          -            families
+  .corrected  tau_mean_corrected_by_ratio  tau  pairs_of_models  models,corrected_interval_clustered:families
 kendall_tau.{protocol}
   .above_chance.above                         benchmarks_above_chance           benchmarks   known        -
   .above_chance.known                         benchmarks_chance_known           benchmarks   -            -
@@ -150,29 +166,21 @@ kendall_tau.{protocol}
   .above_chance.ceiling                       tau_ceiling_above_chance          tau          above        -
   .pearson                                    pearson_mean                      correlation  models       -
 improvement
-  .mean                                       tau_change                        tau          models_in_both -
-  .interval                                   tau_change                        tau          -            models
-  .interval_clustered                         tau_change                        tau          -            families
-  .interval_population_of_{over}              tau_change                        tau          -            {over}
+  .mean  tau_change  tau  models_in_both  models,interval_clustered:families,interval_population_of_{over}:{over}
   .means.{protocol}                           tau_mean_in_both                  tau          models_in_both -
   .test.effect                                tau_change_contribution           tau          units        -
   .test.p                                     tau_change_p                      probability  units        -
   .test.units                                 tau_change_units                  units        -            -
 improvement.by_{distance}_ratio.{protocol}[at_least,at_most]
   .pairs_of_models                            pairs_of_models_in_both           pairs        -            -
-  .mean                                       tau_mean_in_both_by_ratio         tau          pairs_of_models -
-  .interval                                   tau_mean_in_both_by_ratio         tau          -            models
-  .interval_clustered                         tau_mean_in_both_by_ratio         tau          -            families
+  .mean  tau_mean_in_both_by_ratio  tau  pairs_of_models  models,interval_clustered:families
   .ceiling                                    tau_ceiling_in_both_by_ratio      tau          pairs_of_models -
-  .corrected                                  tau_mean_corrected_in_both_by_ratio tau          pairs_of_models -
-  .corrected_interval                         tau_mean_corrected_in_both_by_ratio tau          -            models
-  .corrected_interval_clustered               tau_mean_corrected_in_both_by_ratio tau          -            families
+  .corrected  tau_mean_corrected_in_both_by_ratio  tau  pairs_of_models  models,corrected_interval_clustered:families
 significance_tau
   .improved_pairs                             significance_improved_pairs       pairs        compared_pairs -
   .compared_pairs                             significance_compared_pairs       pairs        -            -
 significance_tau.{protocol}
-  .mean                                       significance_tau_mean             tau          -            -
-  .interval                                   significance_tau_mean             tau          -            models
+  .mean                                       significance_tau_mean             tau          -            models
   .significant_pairs.{subject}                significant_pairs                 pairs        -            -
   .by_benchmark.{subject}                     significance_tau_with_others      tau          -            -
 significance_tau.{protocol}.by_pair[0=subject,1=other].2 significance_tau                  tau          -            -
@@ -187,18 +195,13 @@ variance_components.{protocol}.decision_study[benchmarks,items,seeds,prompts]
 perplexity
   .models                                     perplexity_models                 models       -            -
   .corpora[#place]                            perplexity_corpus                 text         -            -
-  .corpus_benchmark.{protocol}                tau_corpus_benchmark              tau          models       -
-  .corpus_benchmark_interval.{protocol}       tau_corpus_benchmark              tau          -            models
-  .corpus_corpus.{protocol}                   tau_corpus_corpus                 tau          models       -
-  .corpus_corpus_interval.{protocol}          tau_corpus_corpus                 tau          -            models
-  .average_average.{protocol}                 tau_average_average               tau          models       -
-  .average_average_interval.{protocol}        tau_average_average               tau          -            models
+  .corpus_benchmark.{protocol}                tau_corpus_benchmark              tau          models       models
+  .corpus_corpus.{protocol}                   tau_corpus_corpus                 tau          models       models
+  .average_average.{protocol}                 tau_average_average               tau          models       models
   .same_corpus.{subject}                      tau_same_corpus                   tau          models       -
   .in_both.{kind}.{protocol}                  tau_perplexity_in_both            tau          -            -
-  .before_after.{kind}                        tau_before_after                  tau          -            -
-  .before_after_interval.{kind}               tau_before_after                  tau          -            models
-families.{subject}.{protocol}                 tau_mean_within_family            tau          -            -
-families_interval.{subject}.{protocol}        tau_mean_within_family            tau          -            models
+  .before_after.{kind}                        tau_before_after                  tau          -            models
+families.{subject}.{protocol}                 tau_mean_within_family            tau          -            models
 families_in_both.{subject}.{protocol}         tau_mean_within_family_in_both    tau          -            -
 reliability.{subject}                         tau_between_seeds                 tau          -            -
 subsets.{protocol}
@@ -209,8 +212,7 @@ subsets.{protocol}
   .greedy_mean[#place]                        tau_greedy_subset                 tau          -            -
   .greedy_order[#place]                       greedy_benchmark                  index        -            -
   .others_mean[#place]                        tau_subset_with_others            tau          -            -
-  .one_with_others                            tau_one_with_others               tau          -            -
-  .one_with_others_interval                   tau_one_with_others               tau          -            models
+  .one_with_others                            tau_one_with_others               tau          -            models
 """
     + _INFLUENCE
     + """
@@ -220,15 +222,12 @@ incomplete.{protocol}
   .unplanned                                  cells_unplanned                   cells        -            -
   .by_scores                                  cells_by_scores                   cells        -            -
   .kendall_tau.comparisons                    comparisons                       comparisons  -            -
-  .kendall_tau.mean                           tau_pooled                        tau          comparisons  -
-  .kendall_tau.interval                       tau_pooled                        tau          -            models
+  .kendall_tau.mean                           tau_pooled                        tau          comparisons  models
   .kendall_tau.by_benchmark.{subject}         tau_with_others_pooled            tau          -            -
-  .kendall_tau.assisted                       tau_assisted                      tau          comparisons  -
-  .kendall_tau.assisted_interval              tau_assisted                      tau          -            models
+  .kendall_tau.assisted                       tau_assisted                      tau          comparisons  models
   .kendall_tau.assisted_by_benchmark.{subject} tau_with_others_assisted          tau          -            -
   .kendall_tau.differ                         tau_pooled_and_assisted_differ    yes_or_no    -            -
-  .ranks.{subject}.rank                       rank_predicted                    rank         -            -
-  .ranks.{subject}.interval                   rank_predicted                    rank         -            missing_cells
+  .ranks.{subject}.rank  rank_predicted  rank  -  interval:missing_cells
   .trust.source                               predictions_checked_by            text         -            -
   .trust.cells                                predictions_checked               cells        -            -
   .trust.coverage                             predictions_coverage              share        cells        -
@@ -238,12 +237,8 @@ pooled.{pairs}
   .pairs_of_models                            pooled_pairs_of_models            pairs        -            -
   .models                                     pooled_models                     models       -            -
   .comparisons                                pooled_comparisons                comparisons  -            -
-  .mean.{protocol}                            tau_pooled_in_both                tau          comparisons  -
-  .interval.{protocol}                        tau_pooled_in_both                tau          -            models
-  .interval_clustered.{protocol}              tau_pooled_in_both                tau          -            families
-  .change                                     tau_pooled_change                 tau          comparisons  -
-  .change_interval                            tau_pooled_change                 tau          -            models
-  .change_interval_clustered                  tau_pooled_change                 tau          -            families
+  .mean.{protocol}  tau_pooled_in_both  tau  comparisons  models,interval_clustered:families
+  .change  tau_pooled_change  tau  comparisons  models,change_interval_clustered:families
 alignment[protocol,benchmarks.0=subject,benchmarks.1=other]
   .models                                     alignment_models                  models       -            -
   .tau                                        alignment_tau                     tau          models       -
@@ -264,8 +259,7 @@ by_benchmark.{protocol}.{subject}
   .highest                                    highest                           score        models       -
   .models_above_chance                        above_chance                      models       models       -
   .models_at_best                             at_best                           models       models       -
-  .reliability                                reliability                       share        models       -
-  .reliability_interval                       reliability                       share        -            models
+  .reliability                                reliability                       share        models       models
   .training_noise                             training_noise                    score        reruns       -
   .reruns                                     reruns                            trainings    -            -
   .smallest_difference                        smallest_difference               score        items        -
@@ -273,14 +267,11 @@ by_benchmark.{protocol}.{subject}
   .items_needed                               items_needed                      items        -            -
 by_benchmark.{protocol}.{subject}.by_distance[at_least,at_most]
   .pairs_of_models                            benchmark_pairs_of_models         pairs        -            -
-  .separated                                  separated                         share        pairs_of_models -
-  .separated_interval                         separated                         share        -            models
-  .tau                                        tau_with_others_by_ratio          tau          pairs_of_models -
-  .tau_interval                               tau_with_others_by_ratio          tau          -            models
+  .separated                                  separated                         share        pairs_of_models models
+  .tau                                        tau_with_others_by_ratio          tau          pairs_of_models models
   .tau_ceiling                                tau_with_others_ceiling_by_ratio  tau          pairs_of_models -
 prompt_range.{subject}
-  .mean                                       prompt_range                      score        models       -
-  .interval                                   prompt_range                      score        -            models
+  .mean                                       prompt_range                      score        models       models
   .models                                     prompt_range_models               models       -            -
   .prompts                                    prompts                           prompts      -            -
 """
@@ -291,14 +282,12 @@ models                                        models                            
 benchmarks                                    benchmarks                        benchmarks   -            -
 cells_in_both                                 cells_in_both                     cells        -            -
 models_in_both                                models_in_both                    models       -            -
-explained_variance_in_both.{protocol}[#component] explained_variance_in_both        share        models_in_both -
-explained_variance_in_both_interval.{protocol}[#component]  explained_variance_in_both  share  -  models
-explained_variance_in_both_interval_clustered.{protocol}  explained_variance_in_both  share  -  families  component=1
+explained_variance_in_both.{protocol}[#component] explained_variance_in_both        share        models_in_both models
+explained_variance_in_both_interval_clustered.{protocol}  explained_variance_in_both  share  -  =families  component=1
 pc1_compute_in_both.{protocol}.models         first_component_compute_models_in_both models       -            -
 pc1_compute_in_both.{protocol}.{correlation}  first_component_compute_in_both   correlation  models       -
-explained_variance.{protocol}[#component]     explained_variance                share        models       -
-explained_variance_interval.{protocol}[#component] explained_variance                share        -            models
-explained_variance_interval_clustered.{protocol}  explained_variance  share  -  families  component=1
+explained_variance.{protocol}[#component]     explained_variance                share        models       models
+explained_variance_interval_clustered.{protocol}  explained_variance  share  -  =families  component=1
 explained_variance_without_size.{protocol}[#component] explained_variance_without_size   share        -            -
 first_component_ceiling.{protocol}            first_component_ceiling           share        -            -
 parallel_analysis.{protocol}
@@ -309,24 +298,22 @@ parallel_analysis.{protocol}
   .p_first                                    first_component_p                 probability  -            -
 families.{subject}
   .explained_variance.{protocol}[#component]  explained_variance_within_family  share        -            -
-  .first_component_interval.{protocol}  explained_variance_within_family  share  -  models  component=1
+  .first_component_interval.{protocol}  explained_variance_within_family  share  -  =models  component=1
 pc1_scores.{protocol}.{subject}               first_component_score             sd           -            -
 pc1_loadings.{protocol}.{subject}             first_component_loading           loading      -            -
 pc1_compute.{protocol}
   .models                                     first_component_compute_models    models       -            -
-  .kendall_interval  first_component_compute  correlation  -  models  correlation=kendall
+  .kendall_interval  first_component_compute  correlation  -  =models  correlation=kendall
 pc1_compute.{protocol}.{correlation}          first_component_compute           correlation  models       -
 potential.{protocol}.{subject}
-  .rank                                       first_component_rank              rank         -            -
-  .interval_population_of_{over}              first_component_rank              rank         -            {over}
+  .rank  first_component_rank  rank  -  interval_population_of_{over}:{over}
   .share_in_top.{top}                         share_in_top                      share        -            -
 best_by_budget.{protocol}[parameters_b]
   .model                                      best_model                        text         -            -
   .probability_best                           best_model_probability            share        -            -
   .rivals[#place]                             best_model_rival                  text         -            -
 direct_excess.{subject}
-  .value                                      direct_excess                     score        -            -
-  .interval                                   direct_excess                     score        -            prediction
+  .value                                      direct_excess                     score        -            prediction
 completion.{protocol}
   .missing_cells                              cells_predicted                   cells        -            -
   .held_out.mean_absolute_error               prediction_error                  score        cells        -
@@ -338,7 +325,7 @@ completion.{protocol}
   .held_out.error_in_sd                       prediction_error_in_sd            sd           cells        -
   .held_out.baseline_in_sd                    prediction_error_baseline_in_sd   sd           cells        -
   .second_factor_p                            second_factor_p                   probability  -            -
-  .rank_interval.{subject}                    ability_rank                      rank         -            missing_cells
+  .rank_interval.{subject}                    ability_rank                      rank         -            =missing_cells
 """
     + _INFLUENCE
     + _CHECKS,
@@ -361,18 +348,15 @@ conventions
   .ties                                       ties                              text         -            -
   .normalisation                              normalisation_convention          text         -            -
   .weights.{part}                             weight                            share        -            -
-  .windows_b.base                             window_base                       billion_tokens -            convention
-  .windows_b.later                            window_later                      billion_tokens -            convention
+  .windows_b.base                             window_base                       billion_tokens -            =convention
+  .windows_b.later                            window_later                      billion_tokens -            =convention
   .windows_b.relative                         windows_relative                  yes_or_no    -            -
   .resamples                                  resamples                         resamples    -            -
 models.{model}.{subject}
-  .monotonicity                               monotonicity                      index        checkpoints  -
-  .monotonicity_interval                      monotonicity                      index        -            items
+  .monotonicity                               monotonicity                      index        checkpoints  items
   .rank_correlation                           rank_correlation                  correlation  checkpoints  -
-  .autocorrelation                            autocorrelation                   index        checkpoints  -
-  .autocorrelation_interval                   autocorrelation                   index        -            items
-  .signal_quality                             signal_quality                    index        checkpoints  -
-  .signal_quality_interval                    signal_quality                    index        -            items
+  .autocorrelation                            autocorrelation                   index        checkpoints  items
+  .signal_quality                             signal_quality                    index        checkpoints  items
   .signal_quality_null_p                      signal_quality_null_p             probability  checkpoints  -
   .signal_quality_null_mean                   signal_quality_null_mean          index        checkpoints  -
   .signal_quality_null_95                     signal_quality_null_95            index        checkpoints  -
@@ -384,19 +368,16 @@ models.{model}.{subject}
   .net_rise                                   net_rise                          score        checkpoints  -
   .degenerate                                 degenerate                        yes_or_no    -            -
 benchmarks.{subject}
-  .signal_quality                             signal_quality_mean               index        models       -
-  .signal_quality_interval                    signal_quality_mean               index        -            items
+  .signal_quality                             signal_quality_mean               index        models       items
   .signal_quality_null_p                      signal_quality_mean_null_p        probability  models       -
   .signal_quality_walk_p                      signal_quality_mean_walk_p        probability  models       -
   .steady                                     steady                            yes_or_no    models       -
   .rank_correlation                           rank_correlation_mean             correlation  models       -
   .direction_assumed                          direction_assumed                 yes_or_no    -            -
-  .signal_quality_by_size.{size}              signal_quality_of_size            index        -            -
-  .signal_quality_by_size_interval.{size}     signal_quality_of_size            index        -            items
+  .signal_quality_by_size.{size}              signal_quality_of_size            index        -            items
   .signal_quality_by_items.{items}            signal_quality_at_items           index        -            -
   .signal_quality_by_errors.{items}           signal_quality_at_items_by_errors index        -            -
-  .noise_free_quality                         noise_free_quality_mean           index        models       -
-  .noise_free_quality_interval                noise_free_quality_mean           index        -            items
+  .noise_free_quality                         noise_free_quality_mean           index        models       items
   .models                                     models                            models       -            -
   .items                                      items                             items        -            -
   .chance                                     chance                            score        -            -
@@ -411,66 +392,34 @@ benchmarks.{subject}
   .common.interpolated                        common_points_interpolated        points       points       -
   .common.last_b                              common_points_last                billion_tokens -            -
   .common.at_end                              common_points_at_end              yes_or_no    -            -
-ranking_consistency.{subject}
-  .value                                      consistency                       share        -            -
-  .interval                                   consistency                       share        -            checkpoints
-  .item_interval                              consistency                       share        -            items
-  .coin_flip_interval                         consistency_coin_flips            share        -            coin_flips
-  .coin_flip_p                                consistency_coin_flip_p           probability  -            -
-  .lasts                                      consistency_lasts                 yes_or_no    -            -
-  .with_last                                  consistency_with_last             share        -            -
-  .by_size.{size}                             consistency_of_size               share        -            -
-ranking_consistency.{subject}.pairs[size,first,second]
-  .value                                      consistency_of_pair               share        base_checkpoints -
-  .base_gap                                   consistency_base_gap              score        base_checkpoints -
-  .with_last                                  consistency_of_pair_with_last     share        base_checkpoints -
-  .base_checkpoints                           consistency_base_checkpoints      checkpoints  -            -
-  .later_checkpoints                          consistency_later_checkpoints     checkpoints  -            -
-ranking_consistency.{subject}
-  .fitted.value                               fitted_consistency                share        -            -
-  .fitted.interval                            fitted_consistency                share        -            checkpoints
-  .fitted.item_interval                       fitted_consistency                share        -            items
-  .fitted.coin_flip_interval                  fitted_consistency_coin_flips     share        -            coin_flips
-  .fitted.coin_flip_p                         fitted_consistency_coin_flip_p    probability  -            -
-  .fitted.lasts                               fitted_consistency_lasts          yes_or_no    -            -
-  .fitted.with_last                           fitted_consistency_with_last      share        -            -
-  .fitted.by_size.{size}                      fitted_consistency_of_size        share        -            -
-ranking_consistency.{subject}.fitted.pairs[size,first,second]
-  .value                                      fitted_consistency_of_pair        share        base_checkpoints -
-  .base_gap                                   fitted_consistency_base_gap       score        base_checkpoints -
-  .with_last                                  fitted_consistency_of_pair_with_last share        base_checkpoints -
-  .base_checkpoints                           fitted_consistency_base_checkpoints checkpoints  -            -
-  .later_checkpoints                          fitted_consistency_later_checkpoints checkpoints  -            -
+"""
+    + _CONSISTENCY
+    + _CONSISTENCY.replace("{subject}", "{subject}.fitted").replace(" consistency", " fitted_consistency")
+    + """
 compliance.{subject}
-  .value                                      compliance                        share        -            -
-  .interval                                   compliance                        share        -            items
+  .value                                      compliance                        share        -            items
   .null_p                                     compliance_null_p                 probability  -            -
-  .raw_gap                                    compliance_raw_gap                score        -            -
-  .raw_gap_interval                           compliance_raw_gap                score        -            items
+  .raw_gap                                    compliance_raw_gap                score        -            items
   .normalisation                              compliance_normalisation          text         -            -
   .normalisations.{normalisation}             compliance_under                  share        -            -
   .pairs[#pair][#place]                       compliance_model                  text         -            -
   .checkpoints[#pair]                         compliance_checkpoints            checkpoints  -            -
-overall.{subject}                             overall                           index        -            -
-overall_interval.{subject}                    overall                           index        -            items
+overall.{subject}                             overall                           index        -            items
 overall_null_p.{subject}                      overall_null_p                    probability  -            -
 weight_sensitivity.{subject}
   .share_first                                share_of_weights_first            share        -            -
-  .rank_interval                              rank_over_weights                 rank         -            weights
+  .rank_interval                              rank_over_weights                 rank         -            =weights
 ranking.{subject}
   .models[#place]                             ranked_model                      text         -            -
   .tokens_b[#point]                           point_tokens                      billion_tokens -            -
   .interpolated[#point]                       point_interpolated                models       -            -
   .agreement_with_last[#point]                agreement_with_last               tau          -            -
-  .stable_from_b                              stable_from                       billion_tokens pairs        -
-  .stable_from_interval_b                     stable_from                       billion_tokens -            differences
+  .stable_from_b  stable_from  billion_tokens  pairs  stable_from_interval_b:differences
   .nearly_stable_tau                          nearly_stable_tau                 tau          -            -
-  .nearly_stable_from_b                       nearly_stable_from                billion_tokens pairs        -
-  .nearly_stable_from_interval_b              nearly_stable_from                billion_tokens -            differences
+  .nearly_stable_from_b  nearly_stable_from  billion_tokens  pairs  nearly_stable_from_interval_b:differences
   .pairs                                      pairs                             pairs        -            -
   .separable_pairs                            separable_pairs                   pairs        pairs        -
-  .settled_from_b                             settled_from                      billion_tokens separable_pairs -
-  .settled_from_interval_b                    settled_from                      billion_tokens -            differences
+  .settled_from_b  settled_from  billion_tokens  separable_pairs  settled_from_interval_b:differences
   .size_pairs                                 size_pairs                        pairs        -            -
   .size_order_share[#point]                   size_order_share                  share        size_pairs   -
   .size_gap[#point]                           size_gap                          score        size_pairs   -
@@ -486,19 +435,14 @@ criteria.{subject}
   .signal_and_noise.signal                    signal                            ratio        -            -
   .signal_and_noise.noise                     noise                             ratio        -            -
   .signal_and_noise.noise_from                noise_from                        text         -            -
-  .signal_and_noise.signal_to_noise           signal_to_noise                   ratio        -            -
-  .signal_and_noise.signal_to_noise_interval  signal_to_noise                   ratio        -            checkpoints
+  .signal_and_noise.signal_to_noise           signal_to_noise                   ratio        -            checkpoints
   .signal_and_noise.step_direction            step_direction                    ratio        -            -
   .signal_and_noise.total_variation           total_variation                   ratio        -            -
-  .decision_accuracy.middle_to_last           decision_accuracy_middle_to_last  share        -            -
-  .decision_accuracy.middle_to_last_interval  decision_accuracy_middle_to_last  share        -            models
-  .decision_accuracy.smallest_to_largest      decision_accuracy_smallest_to_largest share        -            -
-  .decision_accuracy.smallest_to_largest_interval decision_accuracy_smallest_to_largest share        -            models
+  .decision_accuracy.middle_to_last           decision_accuracy_middle_to_last  share        -            models
+  .decision_accuracy.smallest_to_largest      decision_accuracy_smallest_to_largest share        -            models
 item_metrics.{subject}.{metric}
-  .signal_quality                             signal_quality_by_metric          index        -            -
-  .interval                                   signal_quality_by_metric          index        -            items
-  .less_accuracy                              signal_quality_less_accuracy      index        -            -
-  .less_accuracy_interval                     signal_quality_less_accuracy      index        -            items
+  .signal_quality                             signal_quality_by_metric          index        -            interval:items
+  .less_accuracy                              signal_quality_less_accuracy      index        -            items
 filters.{subject}[filter,score,design]
   .unfiltered                                 filter_unfiltered                 index        items        -
   .in_sample                                  filter_in_sample                  index        items        -
@@ -515,23 +459,13 @@ filters.{subject}[filter,score,design]
   .per_item_score_ratio                       filter_per_item_score_ratio       ratio        items        -
 subgroups.{subject}[kind,name]
   .items                                      subgroup_items                    items        -            -
-  .signal_quality                             subgroup_signal_quality           index        items        -
-  .interval                                   subgroup_signal_quality           index        -            items
+  .signal_quality                             subgroup_signal_quality           index        items        interval:items
   .last_score                                 subgroup_last_score               score        items        -
   .last_log_likelihood_per_token              subgroup_last_log_likelihood_per_token nats         items        -
 """
     + _CHECKS,
-    "bias": """
-headline.{experiment}.{effect}
-  .mean                                       effect                            accuracy     tasks        -
-  .interval                                   effect                            accuracy     -            tasks
-  .standard_error                             effect_standard_error             accuracy     tasks        -
-  .tasks                                      effect_tasks                      tasks        -            -
-  .positive                                   effect_tasks_above_zero           tasks        tasks        -
-  .negative                                   effect_tasks_below_zero           tasks        tasks        -
-  .excluded_beyond                            effect_excluded_beyond            accuracy     tasks        -
-headline.{experiment}.{effect}.equivalence[margin].p effect_equivalence_p              probability  tasks        -
-headline.{experiment}.{effect}.smallest_detectable effect_smallest_detectable        accuracy     tasks        -
+    "bias": _EFFECT
+    + """
 cells[experiment,language_model,m,n]
   .{effect}_mean                              cell_effect                       accuracy     {effect}_tasks -
   .{effect}_se                                cell_effect_standard_error        accuracy     {effect}_tasks -
@@ -545,8 +479,7 @@ tasks[experiment,task=subject]
   .cells                                      task_cells                        cells        -            -
   .{effect}                                   task_effect_of_cells              accuracy     cells        -
 by_task[experiment,task=subject,effect]
-  .mean                                       task_effect                       accuracy     subsamples   -
-  .interval                                   task_effect                       accuracy     -            subsamples
+  .mean                                       task_effect                       accuracy     subsamples   subsamples
   .excluded_beyond                            task_effect_excluded_beyond       accuracy     subsamples   -
   .cells                                      task_effect_cells                 cells        -            -
   .subsamples                                 task_effect_subsamples            subsamples   -            -
@@ -557,24 +490,16 @@ stops[experiment,task=subject]
   .half_width                                 stop_half_width                   accuracy     subsamples   -
   .stop_at                                    stop_at                           accuracy     -            -
   .state                                      stop_state                        text         -            -
-settings[experiment,m,n,effect]
-  .over_tasks.mean                            setting_effect                    accuracy     tasks        -
-  .over_tasks.interval                        setting_effect                    accuracy     -            tasks
-  .over_tasks.standard_error                  setting_effect_standard_error     accuracy     tasks        -
-  .over_tasks.tasks                           setting_effect_tasks              tasks        -            -
-  .over_tasks.positive                        setting_effect_tasks_above_zero   tasks        tasks        -
-  .over_tasks.negative                        setting_effect_tasks_below_zero   tasks        tasks        -
-  .over_tasks.excluded_beyond                 setting_effect_excluded_beyond    accuracy     tasks        -
-settings[experiment,m,n,effect].over_tasks.equivalence[margin].p  setting_effect_equivalence_p  probability  tasks  -
-settings[experiment,m,n,effect].over_tasks.smallest_detectable  setting_effect_smallest_detectable  accuracy  tasks  -
+"""
+    + _EFFECT.replace("headline.{experiment}.{effect}", "settings[experiment,m,n,effect].over_tasks").replace(
+        " effect", " setting_effect"
+    )
+    + """
 posterior[experiment,m,n,effect,formula,sampler]
-  .beta_mean                                  beta                              log_odds     -            -
-  .interval89                                 beta                              log_odds     -            posterior@0.89
+  .beta_mean  beta  log_odds  -  interval89:posterior@0.89
   .beta_sd                                    beta_sd                           log_odds     -            -
-  .marginal_mean                              marginal_effect                   accuracy     -            -
-  .marginal_interval                          marginal_effect                   accuracy     -            posterior
-  .difference_mean                            predicted_difference              accuracy     -            -
-  .difference_interval89                      predicted_difference              accuracy     -            posterior@0.89
+  .marginal_mean  marginal_effect  accuracy  -  marginal_interval:posterior
+  .difference_mean  predicted_difference  accuracy  -  difference_interval89:posterior@0.89
   .divergences                                divergences                       draws        -            -
   .rhat_max                                   rhat_max                          ratio        -            -
   .effective_nodes                            effective_nodes                   nodes        -            -
@@ -588,7 +513,7 @@ permutation[experiment,language_model,m,n,task=subject,effect]
   .smallest_detectable                        permutation_smallest_detectable   accuracy     -            -
 correlations[experiment,m,n,effect,language_model,other=other_language_model]
   .correlation                                correlation                       correlation  tasks        -
-  .null_interval                              correlation_null                  correlation  -            chance
+  .null_interval                              correlation_null                  correlation  -            =chance
   .p                                          correlation_p                     probability  tasks        -
   .tasks                                      correlation_tasks                 tasks        -            -
   .subsamples                                 correlation_subsamples            subsamples   -            -
@@ -648,8 +573,7 @@ comparisons[benchmark=subject,protocol]
   .metric                                     metric                            text         -            -
   .first_score                                first_score                       score        items        -
   .second_score                               second_score                      score        items        -
-  .difference                                 difference                        score        items        -
-  .interval                                   difference                        score        -            items
+  .difference                                 difference                        score        items        interval:items
   .test                                       test                              text         -            -
   .items                                      items                             items        -            -
   .subjects                                   subjects                          subjects     -            -
@@ -749,9 +673,8 @@ class Row(NamedTuple):
         return dict(json.loads(self.conditions))
 
 
-@dataclass(frozen=True)
-class Line:
-    """A line of `KEYS`; `over` is empty in the line of a value. `given`: conditions that the path does not say."""
+class Line(NamedTuple):
+    """A key with its row; `over` is empty where it is a value's. `given`: conditions that the path does not say."""
 
     path: str
     quantity: str
@@ -763,56 +686,60 @@ class Line:
 
 
 def lines_of(study: str) -> list[Line]:
-    """The lines of a study, in their order. A line that is indented goes on from the one before it that is not."""
+    """The keys of a study, in the order of `KEYS`, each value's followed by those of its intervals."""
     found, begin = [], ""
     for text in filter(str.strip, KEYS[study].split("\n")):
         path, *columns = text.split()
-        if not text.startswith(" "):
+        if text.startswith(" "):
+            path = begin + path
+        else:
             begin = path
-        if columns:
-            quantity, unit, counted, over, *given = ("" if word == "-" else word for word in columns)
+        if not columns:
+            continue
+        quantity, unit, counted, intervals, *words = ("" if word == "-" else word for word in columns)
+        given, without_value = dict(word.split("=") for word in words), intervals.startswith("=")
+        if not without_value:
+            found.append(Line(path, quantity, unit, counted, "", LEVEL, given))
+        for interval in filter(None, intervals.removeprefix("=").split(",")):
+            key, _, over = interval.rpartition(":")
             over, _, level = over.partition("@")
-            whole = begin + path if text.startswith(" ") else path
-            conditions = dict(word.split("=") for word in given)
-            found.append(Line(whole, quantity, unit, counted, over, float(level or LEVEL), conditions))
+            own_path = path if without_value else _beside(path, key)
+            found.append(Line(own_path, quantity, unit, "", over, float(level or LEVEL), given))
     return found
 
 
-@dataclass
-class _Node:
-    """What may follow a part of a path: keys by name, keys by pattern, a list of records or by place; or a line."""
+def _beside(path: str, key: str) -> str:
+    """The path with another last key: `key`, or without one the usual one of an interval."""
+    return re.sub(
+        r"(\w+)((\.\{\w+\}|\[[^\]]*\]|\.\d)*)$",
+        lambda last: (key or ("interval" if last[1] in ("mean", "value") else f"{last[1]}_interval")) + last[2],
+        path,
+    )
 
-    names: dict[str, "_Node"] = field(default_factory=dict)
-    patterns: dict[str, "_Node"] = field(default_factory=dict)
-    records: dict[str, "_Node"] = field(default_factory=dict)
-    line: Line | None = None
 
-    def lines(self) -> Iterator[Line]:
-        """The lines of all paths from here."""
-        if self.line is not None:
-            yield self.line
-        for below in (self.names, self.patterns, self.records):
-            for node in below.values():
-                yield from node.lines()
+_Tree = dict[str, "_Tree | Line"]  # what may follow a part of a path: a name, a pattern, or `[...]`, which is alone
 
 
 @cache
-def _tree(study: str) -> _Node:
-    root = _Node()
+def _tree(study: str) -> _Tree:
+    root: _Tree = {}
     for line in lines_of(study):
-        node = root
-        for part in re.findall(r"\[[^\]]*\]|[^.\[\]]+", line.path):
-            below = node.records if part[0] == "[" else node.patterns if "{" in part else node.names
-            node = below.setdefault(part, _Node())
-        if node.line is not None:
+        *outer, last = re.findall(r"\[[^\]]*\]|[^.\[\]]+", line.path)
+        node: Any = root
+        for part in outer:
+            node = node.setdefault(part, {})
+        if node.setdefault(last, line) is not line:
             raise ValueError(f"{study}: two lines for {line.path}")
-        node.line = line
     return root
 
 
-@cache
-def _pattern(part: str) -> re.Pattern[str]:
-    return re.compile(re.sub(r"\{(\w+)\}", r"(?P<\1>.+)", part), re.DOTALL)
+def _leaves(node: _Tree | Line) -> Iterator[Line]:
+    """The lines of all paths from here, names before patterns."""
+    if isinstance(node, Line):
+        yield node
+    else:
+        for part in sorted(node, key=lambda part: "{" in part):
+            yield from _leaves(node[part])
 
 
 class _Found(NamedTuple):
@@ -826,7 +753,7 @@ class _Found(NamedTuple):
 
 def _walk(
     value: Any,
-    node: _Node,
+    node: _Tree | Line,
     at: dict[str, Any],
     around: tuple[dict[str, Any], ...],
     where: str,
@@ -835,29 +762,28 @@ def _walk(
     """What is under `value`, which is at `where`; `told`: its fields that `at` has already."""
     if isinstance(value, np.ndarray | np.generic):
         value = value.tolist()
-    if node.line is not None:
-        yield _Found(node.line, at, value, around)
-    elif value is None or isinstance(value, Missing):
-        yield from (_Found(line, at, value, around) for line in node.lines())
-    elif isinstance(value, list | tuple) and node.records:
-        ((part, below),) = node.records.items()
+    if isinstance(node, Line):
+        yield _Found(node, at, value, around)
+        return
+    if value is None or isinstance(value, Missing):
+        yield from (_Found(line, at, value, around) for line in _leaves(node))
+        return
+    part, below = next(iter(node.items()))
+    if isinstance(value, list | tuple) and part[0] == "[":
         for place, item in enumerate(value, 1):
             said, fields_told = _record(item, part[1:-1], place)
             yield from _walk(item, below, at | said, around, f"{where}[{place}]", fields_told)
-    else:
-        entries = {str(key): item for key, item in _entries(value, where)}
-        for key, item in entries.items():
-            if key not in told and (where or key != "notes"):
-                below, said = _next(node, key, f"{where}.{key}")
-                yield from _walk(item, below, at | said, (*around, entries), f"{where}.{key}")
-
-
-def _entries(value: Any, where: str) -> Iterator[tuple[Any, Any]]:
+        return
     if isinstance(value, list | tuple):
-        return iter(enumerate(value))
-    if isinstance(value, dict) or is_dataclass(value):
-        return entries_of(value)
-    raise ValueError(f"summary{where}: no line of results.KEYS ends here")
+        entries = {str(place): item for place, item in enumerate(value)}
+    elif isinstance(value, dict) or is_dataclass(value):
+        entries = dict(entries_of(value))
+    else:
+        raise ValueError(f"summary{where}: no line of results.KEYS ends here")
+    for key, item in entries.items():
+        if key not in told and (where or key != "notes"):
+            below, said = _next(node, key, f"{where}.{key}")
+            yield from _walk(item, below, at | said, (*around, entries), f"{where}.{key}")
 
 
 def _record(item: Any, part: str, place: int) -> tuple[dict[str, Any], list[str]]:
@@ -875,13 +801,18 @@ def _record(item: Any, part: str, place: int) -> tuple[dict[str, Any], list[str]
     return said, told
 
 
-def _next(node: _Node, key: str, where: str) -> tuple[_Node, dict[str, str]]:
-    if key in node.names:
-        return node.names[key], {}
-    for part, below in node.patterns.items():
-        if (match := _pattern(part).fullmatch(key)) is not None:
+def _next(node: _Tree, key: str, where: str) -> tuple[_Tree | Line, dict[str, str]]:
+    if key in node:
+        return node[key], {}
+    for part, below in node.items():
+        if "{" in part and (match := _pattern(part).fullmatch(key)) is not None:
             return below, match.groupdict()
     raise ValueError(f"summary{where}: no line of results.KEYS begins so")
+
+
+@cache
+def _pattern(part: str) -> re.Pattern[str]:
+    return re.compile(re.sub(r"\{(\w+)\}", r"(?P<\1>.+)", part), re.DOTALL)
 
 
 _Place = tuple[str, str | None, str | None, str | None, str]  # quantity, subject, other, protocol, conditions

@@ -19,14 +19,12 @@ from lm_validity.site.cards.values import QUANTITIES
 from lm_validity.studies.agreement.factors.summary import FactorsSummary
 from lm_validity.studies.agreement.readiness import ReadinessSummary
 from lm_validity.studies.items.compare import CompareSummary, Comparison
-from lm_validity.studies.items.item_report import ItemsSummary
 from lm_validity.summaries import Missing, summary_values
 from lm_validity.words import Reason, ReasonCode
 
 SUMMARIES = {
     "factors": FactorsSummary,
     "readiness": ReadinessSummary,
-    "items": ItemsSummary,
     "compare": CompareSummary,
 }
 WHY = Missing(Reason("It was not measured.", ReasonCode.NO_ITEMS))

@@ -230,12 +230,13 @@ def compare(
     output: Annotated[Path | None, typer.Option(help="Folder for a page, its tables and summary.json.")] = None,
 ) -> None:
     """Compare two models on every benchmark that both have."""
-    from lm_validity.studies.items.compare import compare_models, comparison_lines, write_comparison
+    from lm_validity.pages.page import write_report
+    from lm_validity.studies.items.compare import compare_models, comparison_lines, comparison_page
 
     summary = compare_models(model_a, model_b, scores, items, benchmarks)
     say(*comparison_lines(summary))
     if output is not None:
-        write_comparison(summary, output)
+        write_report(comparison_page(summary), summary, output)
         say(f"Page: {output / 'index.html'}")
 
 

@@ -87,7 +87,6 @@ class PlannedBatch(Planned):
 
 
 Plan = Mapping[tuple[str, str], PlannedCell]  # by (model, benchmark)
-BatchRows = Mapping[tuple[str, str, int], PlannedBatch]  # by (experiment, task, round)
 Row = TypeVar("Row", bound=Planned)
 
 
@@ -150,7 +149,7 @@ class BiasPlan:
     half_width: float
     batch: int
     most: Mapping[str, int]
-    rows: BatchRows
+    rows: Mapping[tuple[str, str, int], PlannedBatch]
 
     @property
     def first(self) -> int:
@@ -179,18 +178,9 @@ class BiasPlan:
         return min(self.planned(experiment, task), there) < self.most[experiment]
 
 
-def read_batches(
-    path: str | Path, experiments: Iterable[str], tasks: Iterable[str], sheets: Sheets | None = None
-) -> BatchRows:
-    """The batches of a sheet; none where the file is not there, since the first batch needs none."""
-    if (sheets or Sheets()).text(path) is None:
-        return {}
-    known = {"experiments": tuple(experiments), "tasks": tuple(tasks)}
-    return read_sheet(path, PlannedBatch, sheets, study="bias", **known)
-
-
 def read_bias_plan(settings: BiasSettings, tasks: Iterable[str], sheets: Sheets | None = None) -> BiasPlan | None:
-    """The plan that a configuration names, None where tasks have all subsamples.
+    """The plan that a configuration names, None where tasks have all subsamples. Without a sheet it has no rows: the
+    first batch needs none.
 
     Raises InputError for a bad row, for batches that do not end where a cell of the store ends, and for a later round
     with no more subsamples than an earlier one.
@@ -202,7 +192,10 @@ def read_bias_plan(settings: BiasSettings, tasks: Iterable[str], sheets: Sheets 
         name: max(one.count_subsamples(m, n) for m in one.m for n in one.n)
         for name, one in settings.experiments.items()
     }
-    rows = read_batches(settings.plan, settings.experiments, tasks, sheets)
+    rows, sheets = {}, sheets or Sheets()
+    if sheets.text(settings.plan) is not None:
+        known = {"experiments": tuple(settings.experiments), "tasks": tuple(tasks)}
+        rows = read_sheet(settings.plan, PlannedBatch, sheets, study="bias", **known)
     plan = BiasPlan(width, batch, most, rows)
     for row in rows.values():
         where = f"{settings.plan}: experiment {row.experiment!r}, task {row.task!r}, round {row.round}"

@@ -18,7 +18,7 @@ from lm_validity.config.plan import (
     PlannedBatch,
     PlannedCell,
     next_round,
-    read_batches,
+    read_bias_plan,
 )
 from lm_validity.errors import InputError, did_you_mean
 from lm_validity.monitor.planning import Cost, Pair, hours_in_words, planned_cell, total, write_sheet
@@ -427,9 +427,12 @@ def add_batch(run: Run) -> tuple[list[str], int]:
         last += "would stay too wide"
         return [*lines, last], 0
     place = Path(run.bias.plan)
-    experiments, tasks = run.bias.experiments, run.tasks
-    rows = [*plan.rows.values(), *added]
-    write_sheet(place, rows, plan.rows, check=lambda path: read_batches(path, experiments, tasks))
+    write_sheet(
+        place,
+        [*plan.rows.values(), *added],
+        plan.rows,
+        check=lambda path: read_bias_plan(run.bias.model_copy(update={"plan": str(path)}), run.tasks),
+    )
     left = {min(plan.batch, plan.most[row.experiment] - plan.planned(row.experiment, row.task)) for row in added}
     more = " to ".join(str(size) for size in sorted({min(left), max(left)}))
     return [*lines, f"{place}: {more} more subsamples for {len(added)} of {len(stops)} tasks"], len(added)

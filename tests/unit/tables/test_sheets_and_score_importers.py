@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 
 from lm_validity.errors import InputError
-from lm_validity.tables.formats.import_files import read_files
+from lm_validity.tables.formats.import_files import import_files, read_files
 from lm_validity.tables.formats.published import read_lm_harmony
 from lm_validity.tables.formats.score_files import ImportLog, ImportOptions
 from lm_validity.tables.schema import SCORES
@@ -99,6 +99,9 @@ def test_lm_harmony(tmp_path):
     direct = {name: block for name, block in document.items() if name.startswith("direct_eval")}
     alone = read_lm_harmony(write(tmp_path / "direct.json", json.dumps(direct)))
     pd.testing.assert_frame_equal(alone, frame.head(1), check_dtype=False)
+    recognised, _ = import_files([tmp_path / "all_results.json"], tmp_path / "tables")
+    said = ["model", "benchmark", "protocol", "value", "source"]
+    assert recognised[said].values.tolist() == frame[said].values.tolist() and recognised["prompt"].isna().all()
 
 
 @pytest.mark.parametrize("unknown", ["N/A", None, {"rte": "N/A"}, {"rte": None}, {"rte": {"org/a": 10**400}}])

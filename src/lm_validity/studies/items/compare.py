@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -12,10 +11,10 @@ from markupsafe import Markup
 from lm_validity.errors import InputError
 from lm_validity.pages import svg
 from lm_validity.pages.figures import PROTOCOL_LABELS
-from lm_validity.pages.page import Finding, Lede, Page, Picture, Section, Table, write_report
+from lm_validity.pages.page import Finding, Lede, Page, Picture, Section, Table
 from lm_validity.pages.svg import KINDS
 from lm_validity.statistics import holm
-from lm_validity.studies.items.item_report import CELL, cell_scores, model_items, model_scores
+from lm_validity.studies.items.item_report import CELL, model_items, model_scores
 from lm_validity.studies.items.statistics import LEVEL, paired_difference, unpaired_difference
 from lm_validity.summaries import Missing, as_columns, is_known, number, page_only
 from lm_validity.tables.schema import PROTOCOLS, trained_here
@@ -28,6 +27,10 @@ FIRST, SECOND, OPEN, UNTESTED = "first better", "second better", "not separated"
 NO_TEST = Missing(
     Reason("Neither common items nor the standard errors of both scores are known.", ReasonCode.NO_ERRORS)
 )
+# fields of `PairedDifference` that a comparison has under the same name
+OF_PAIRED = (
+    "difference", "interval", "items", "first_only", "second_only", "p", "smallest_detectable", "items_needed",
+)  # fmt: skip
 NO_ITEMS = Missing(Reason("The score is not known item by item for both models.", ReasonCode.NO_ITEMS))
 
 
@@ -104,25 +107,37 @@ def compare_models(
     if items is not None:
         answers = model_items(items, rows)
     by_cell = {key: group for key, group in answers.groupby(CELL)}
-    cells = cell_scores(rows).set_index(CELL)
-    compared, one_sided = [], []
-    for benchmark, protocol in sorted({(b, p) for _, b, p in cells.index}, key=lambda key: (key[1], key[0])):
-        keys = [(model, benchmark, protocol) for model in (first, second)]
-        if all(key in cells.index for key in keys):
-            pair = [by_cell.get(key) for key in keys]
-            compared.append(_compared(benchmark, protocol, cells.loc[keys[0]], cells.loc[keys[1]], pair))
-        else:
-            one_sided.append(f"{benchmark} ({protocol})")
+    cells = _cell_scores(rows)
+    compared: list[Comparison] = []
+    one_sided = []
+    for protocol in PROTOCOLS:
+        of_protocol = []
+        for benchmark in sorted({name for _, name, under in cells.index if under == protocol}):
+            keys = [(model, benchmark, protocol) for model in (first, second)]
+            if all(key in cells.index for key in keys):
+                pair = [by_cell.get(key) for key in keys]
+                of_protocol.append(_compared(benchmark, protocol, cells.loc[keys[0]], cells.loc[keys[1]], pair))
+            else:
+                one_sided.append(f"{benchmark} ({protocol})")
+        adjusted = iter(holm(np.array([row.p for row in of_protocol if is_known(row.p)])).tolist())
+        compared += [replace(row, p_adjusted=next(adjusted) if is_known(row.p) else row.p) for row in of_protocol]
     if not compared:
         raise InputError(f"{scores}: {first} and {second} share no benchmark.", "compare models with common scores.")
     if one_sided:
         notes = (*notes, f"Only one of the two models has a score on {listing(one_sided)}.")
-    adjusted: dict[Comparison, float] = {}
-    for protocol in PROTOCOLS:
-        tested = [row for row in compared if row.protocol == protocol and is_known(row.p)]
-        adjusted |= dict(zip(tested, holm(np.array([row.p for row in tested])).tolist(), strict=True))
-    compared = [replace(row, p_adjusted=adjusted.get(row, row.p)) for row in compared]
     return CompareSummary(first, second, tuple(compared), (*notes, *_test_notes(compared)), trained_here(rows))
+
+
+def _cell_scores(rows: pd.DataFrame) -> pd.DataFrame:
+    """By model, benchmark and protocol: `value`, `stderr`, `metric`, `better` (1, -1); over seeds."""
+    cells = rows.assign(variance=rows["stderr"].astype(float) ** 2, up=rows["higher_is_better"].astype("boolean"))
+    cells = cells.groupby(CELL).agg(
+        value=("value", "mean"), variance=("variance", "mean"), up=("up", "first"), metric=("metric", "first")
+    )
+    cells["stderr"] = np.sqrt(cells.pop("variance"))  # seeds share their items: averaging does not shrink this error
+    cells["metric"] = cells["metric"].astype(object).where(cells["metric"].notna(), None)
+    cells["better"] = np.where(cells.pop("up").fillna(value=True).astype(bool), 1.0, -1.0)
+    return cells
 
 
 def _compared(
@@ -136,30 +151,16 @@ def _compared(
         one, other = (sign * common[name].to_numpy(dtype=float) for name in ("first", "second"))
         paired = paired_difference(one, other, subjects if (subjects != "").all() else None)
         ungraded = "McNemar" if paired.first_only is not None else "paired t"
-        return replace(
-            row,
-            difference=paired.difference,
-            interval=paired.interval,
-            test="clustered by subject" if paired.clusters else ungraded,
-            items=paired.items,
-            subjects=paired.clusters,
-            first_only=paired.first_only,
-            second_only=paired.second_only,
-            p=paired.p,
-            smallest_detectable=paired.smallest_detectable,
-            items_needed=paired.items_needed,
-        )
+        test = "clustered by subject" if paired.clusters else ungraded
+        return replace(row, test=test, subjects=paired.clusters, **{name: getattr(paired, name) for name in OF_PAIRED})
     errors = float(first["stderr"]), float(second["stderr"])
     if not np.isfinite(errors).all() or max(errors) == 0:
         return row
     error, p, smallest = unpaired_difference(row.difference, errors)
+    interval = (row.difference - 1.96 * error, row.difference + 1.96 * error)
+    needed = Missing(Reason("Items needed are known from common items only.", ReasonCode.NO_ITEMS))
     return replace(
-        row,
-        interval=(row.difference - 1.96 * error, row.difference + 1.96 * error),
-        test="standard errors",
-        p=p,
-        smallest_detectable=smallest,
-        items_needed=Missing(Reason("Items needed are known from common items only.", ReasonCode.NO_ITEMS)),
+        row, interval=interval, test="standard errors", p=p, smallest_detectable=smallest, items_needed=needed
     )
 
 
@@ -218,30 +219,25 @@ def comparison_sentence(summary: CompareSummary, protocol: str) -> str:
 
 def comparison_lines(summary: CompareSummary) -> list[str]:
     """The comparison as lines of aligned text."""
+
+    def shown(value: object, form: str) -> str:
+        return "-" if isinstance(value, Missing) else format(value, form)
+
     rows = [
         (
             row.benchmark,
             row.protocol.replace("_", " "),
             f"{row.difference:+.3f}",
-            *(_shown(end, "+.3f") for end in as_columns(row.interval).values()),
-            _shown(row.p_adjusted, ".2g"),
-            _shown(row.smallest_detectable, ".3f"),
-            _shown(row.items, "d"),
+            *(shown(end, "+.3f") for end in as_columns(row.interval).values()),
+            shown(row.p_adjusted, ".2g"),
+            shown(row.smallest_detectable, ".3f"),
+            shown(row.items, "d"),
         )
         for row in summary.comparisons
     ]
     words = "low, high: 95% interval; p: by Holm's correction; detectable: found four times out of five"
-    return [
-        render_table(COLUMNS, rows, text=(0, 1)),
-        words,
-        "",
-        *(comparison_sentence(summary, name) for name in summary.by_protocol),
-        *summary.notes,
-    ]
-
-
-def _shown(value: float | Missing, form: str) -> str:
-    return "-" if isinstance(value, Missing) else format(value, form)
+    sentences = (comparison_sentence(summary, name) for name in summary.by_protocol)
+    return [render_table(COLUMNS, rows, text=(0, 1)), words, "", *sentences, *summary.notes]
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -249,11 +245,6 @@ def _shown(value: float | Missing, form: str) -> str:
 
 MOST_ROWS = 60  # benchmarks that the picture shows
 NUMBERS = ("none", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")
-
-
-def write_comparison(summary: CompareSummary, output: str | Path) -> None:
-    """Write the page, its tables and summary.json under `output`."""
-    write_report(comparison_page(summary), summary, output)
 
 
 def comparison_page(summary: CompareSummary) -> Page:
@@ -307,7 +298,12 @@ def _answer(summary: CompareSummary) -> str:
 
 
 def _benchmark_section(summary: CompareSummary) -> Section:
-    rows = [_page_row(row) for row in summary.comparisons]
+    rows = [
+        {name: value for name, value in vars(row).items() if name != "interval"}
+        | as_columns(row.interval)
+        | {"outcome": row.outcome}
+        for row in summary.comparisons
+    ]
     signed = dict.fromkeys(["difference", "low", "high"], "+.4f")
     numbers = dict.fromkeys(["first_score", "second_score", "smallest_detectable"], ".4f")
     table = Table(
@@ -334,11 +330,6 @@ def _benchmark_section(summary: CompareSummary) -> Section:
         ),
         tables=[table],
     )
-
-
-def _page_row(row: Comparison) -> dict[str, Any]:
-    values = {name: value for name, value in vars(row).items() if name != "interval"}
-    return values | as_columns(row.interval) | {"outcome": row.outcome}
 
 
 def _forest(summary: CompareSummary) -> Picture | None:

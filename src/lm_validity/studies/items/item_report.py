@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import altair as alt
 import numpy as np
@@ -12,11 +13,11 @@ from markupsafe import Markup
 
 from lm_validity.errors import InputError, did_you_mean
 from lm_validity.pages import svg
-from lm_validity.pages.figures import CATEGORY_COLORS, PROTOCOL_LABELS, lines, tooltips
-from lm_validity.pages.page import Figure, Finding, Lede, Page, Panel, Picture, Section, Table, write_report
+from lm_validity.pages.figures import PROTOCOL_LABELS, cycled_colors, lines, tooltips
+from lm_validity.pages.page import Figure, Finding, Lede, Page, Panel, Part, Picture, Section, Table, write_report
 from lm_validity.pages.svg import KINDS
 from lm_validity.studies.items.statistics import ItemParameters, fit_2pl, resolution
-from lm_validity.summaries import Missing, is_known, number, page_only
+from lm_validity.summaries import Missing, is_known, number
 from lm_validity.tables.documents import NoDocuments, read_documents
 from lm_validity.tables.items import items_of_scores, open_items
 from lm_validity.tables.reruns import reruns_of
@@ -85,18 +86,6 @@ def _final(rows: pd.DataFrame) -> pd.DataFrame:
     return rows[order == last]
 
 
-def cell_scores(rows: pd.DataFrame) -> pd.DataFrame:
-    """One row for each model, benchmark and protocol: `value`, `stderr`, `metric`, `better` (1, -1); over seeds."""
-    cells = rows.assign(variance=rows["stderr"].astype(float) ** 2, up=rows["higher_is_better"].astype("boolean"))
-    cells = cells.groupby(CELL).agg(
-        value=("value", "mean"), variance=("variance", "mean"), up=("up", "first"), metric=("metric", "first")
-    )
-    cells["stderr"] = np.sqrt(cells.pop("variance"))  # seeds share their items: averaging does not shrink this error
-    cells["metric"] = cells["metric"].astype(object).where(cells["metric"].notna(), None)
-    cells["better"] = np.where(cells.pop("up").fillna(value=True).astype(bool), 1.0, -1.0)
-    return cells.reset_index()
-
-
 def model_items(path: str | Path, scores: pd.DataFrame) -> pd.DataFrame:
     """The items behind `scores` (rows of `model_scores`): `model, benchmark, protocol, doc_id, subject, correct`.
 
@@ -120,163 +109,7 @@ TOO_FEW = Reason("The 2PL model needs at least 3 models and 3 items.", ReasonCod
 NOT_GRADED = "The items are not scored between 0 (wrong) and 1 (right)."
 
 
-@dataclass(frozen=True)
-class Item:
-    """One item: `discrimination` with its standard error; `certain`: below zero after correction for their number."""
-
-    benchmark: str
-    protocol: str
-    doc_id: str
-    share_right: float
-    discrimination: float
-    discrimination_se: float
-    certain: bool
-    text: str | None
-
-
-@dataclass(frozen=True)
-class ItemsOfBenchmark:
-    """One benchmark under one protocol. Abilities are in standard deviations between these models.
-
-    reliability: share of the variance of estimated abilities that is no error. information: test information at the
-    models' abilities, median. negative: items whose estimated discrimination is below zero; negative_certain: so after
-    correction for their number. all_equal: items that all models get right, or all wrong. neighbours, resolved,
-    share_resolved, minimal_detectable_difference: see `statistics.resolution`.
-    """
-
-    benchmark: str
-    protocol: str
-    models: int
-    items: int
-    all_equal: int
-    neighbours: int
-    resolved: int
-    share_resolved: float | Missing
-    minimal_detectable_difference: float | Missing
-    discrimination_median: float | Missing
-    negative: int | Missing
-    negative_certain: int | Missing
-    information: float | Missing
-    reliability: float | Missing
-    fit: ItemParameters | Missing = page_only()
-
-
-@dataclass(frozen=True)
-class ItemsSummary:
-    """All benchmarks, and their items with negative discrimination, the surest first."""
-
-    benchmarks: tuple[ItemsOfBenchmark, ...]
-    negative_items: tuple[Item, ...]
-    notes: tuple[str, ...]
-    trained_here: bool = page_only(default=False)  # a run of the workflow made the fine-tunes
-
-    @property
-    def by_protocol(self) -> dict[str, list[ItemsOfBenchmark]]:
-        """The benchmarks of each protocol under which there are any."""
-        rows = {protocol: [row for row in self.benchmarks if row.protocol == protocol] for protocol in PROTOCOLS}
-        return {protocol: own for protocol, own in rows.items() if own}
-
-
-def analyze_items(
-    scores: str | Path,
-    items: str | Path,
-    documents: Sequence[str | Path] = (),
-    benchmarks: str | Path | None = None,
-    models: str | Path | None = None,
-) -> ItemsSummary:
-    """Analyse the items behind the selected scores, one benchmark at a time: a table may be larger than memory.
-
-    `documents`: tables with the texts of the items. `models`: a sheet, whose reruns take no part. Raises InputError
-    where no item belongs to a selected score.
-    """
-    rows, notes = model_scores(scores, None, benchmarks)
-    if models is not None:
-        rows = rows[~rows["model"].isin(reruns_of(as_in_scores(read_models(models), set(rows["model"]))))]
-    fitted, negative = [], []
-    for benchmark, of_benchmark in rows.groupby("benchmark"):
-        answers = model_items(items, of_benchmark)
-        texts = _texts(documents, str(benchmark)) if len(answers) else {}
-        for protocol, here in answers.groupby("protocol"):
-            row, worst = _benchmark(str(benchmark), str(protocol), here, texts)
-            fitted.append(row)
-            negative += worst
-    if not fitted:
-        raise InputError(
-            f"{items}: no item belongs to a selected score of {scores}.", "are both tables of the same run or import?"
-        )
-    return ItemsSummary(tuple(fitted), tuple(negative), notes, trained_here(rows))
-
-
-def _texts(documents: Sequence[str | Path], benchmark: str) -> dict[str, str]:
-    """Context by doc_id, from the first table that has the benchmark."""
-    for path in documents:
-        try:
-            table = read_documents(path, benchmark)
-        except NoDocuments:
-            continue
-        return dict(zip(table["doc_id"], table["context"], strict=True))
-    return {}
-
-
-def _benchmark(
-    benchmark: str, protocol: str, answers: pd.DataFrame, texts: dict[str, str]
-) -> tuple[ItemsOfBenchmark, list[Item]]:
-    table = answers.pivot(index="model", columns="doc_id", values="correct")
-    correct = table.to_numpy(dtype=float)
-    subjects = answers.drop_duplicates("doc_id").set_index("doc_id")["subject"].reindex(table.columns)
-    labels = subjects.to_numpy(dtype=str) if (subjects != "").all() else None
-    told_apart, fit = resolution(correct, labels), _fit(correct)
-    row = ItemsOfBenchmark(
-        benchmark=benchmark,
-        protocol=protocol,
-        models=len(table),
-        items=table.shape[1],
-        all_equal=int((np.nanmax(correct, axis=0) == np.nanmin(correct, axis=0)).sum()),
-        neighbours=told_apart.neighbours,
-        resolved=told_apart.resolved,
-        share_resolved=told_apart.share,
-        minimal_detectable_difference=told_apart.minimal_detectable_difference,
-        discrimination_median=fit if isinstance(fit, Missing) else float(np.median(fit.discrimination)),
-        negative=fit if isinstance(fit, Missing) else int((fit.discrimination < 0).sum()),
-        negative_certain=fit if isinstance(fit, Missing) else int(fit.negative().sum()),
-        information=fit if isinstance(fit, Missing) else float(np.median(fit.information(fit.abilities))),
-        reliability=fit if isinstance(fit, Missing) else float(1 - np.mean(fit.ability_sds**2)),
-        fit=fit,
-    )
-    return row, [] if isinstance(fit, Missing) else list(_negative(row, fit, table, texts))
-
-
-def _fit(correct: np.ndarray) -> ItemParameters | Missing:
-    values = correct[np.isfinite(correct)]
-    if values.size and (values.min() < 0 or values.max() > 1):
-        return Missing(NOT_GRADED)
-    return fit_2pl(correct) if min(correct.shape) >= FEWEST else Missing(TOO_FEW)
-
-
-def _negative(row: ItemsOfBenchmark, fit: ItemParameters, table: pd.DataFrame, texts: dict[str, str]) -> Iterator[Item]:
-    """Items with a negative discrimination, the surest first."""
-    certain, shares = fit.negative(), table.mean().to_numpy()
-    order = np.argsort(fit.discrimination_z, kind="stable")
-    for index in order[fit.discrimination[order] < 0][:LISTED]:
-        name = str(table.columns[index])
-        yield Item(
-            row.benchmark,
-            row.protocol,
-            name,
-            float(shares[index]),
-            float(fit.discrimination[index]),
-            float(fit.discrimination_se[index]),
-            bool(certain[index]),
-            texts.get(name),
-        )
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# The page of the items report.
-
-SHOWN_ABILITIES = np.linspace(-3, 3, 25)
-MOST_ROWS = 60  # benchmarks that the picture shows
-FEW_MODELS = 20  # below it, discriminations of single items say little
+FITTED = ("discrimination_median", "negative", "negative_certain", "information", "reliability")
 _LABELS = {
     "doc_id": "item",
     "all_equal": "all models alike",
@@ -291,60 +124,163 @@ _LABELS = {
 }
 
 
+@dataclass(frozen=True)
+class ItemsData:
+    """What the sections read: an entry of summary.json for each benchmark and protocol, beside each its 2PL fit, and
+    the items of negative discrimination, the surest first. `trained_here`: a run of the workflow made the fine-tunes.
+
+    In an entry, abilities are in standard deviations between these models. all_equal: items that all models get right,
+    or all wrong. neighbours to minimal_detectable_difference: see `statistics.resolution`. negative: items whose
+    estimated discrimination is below zero; negative_certain: so after correction for their number. information: test
+    information at the models' abilities, median. reliability: share of the variance of estimated abilities that is no
+    error.
+    """
+
+    benchmarks: list[dict[str, Any]]
+    fits: list[ItemParameters | Missing]
+    negative_items: list[dict[str, Any]]
+    notes: tuple[str, ...]
+    trained_here: bool
+
+    @property
+    def by_protocol(self) -> dict[str, list[dict[str, Any]]]:
+        """The benchmarks of each protocol under which there are any."""
+        rows = {protocol: [row for row in self.benchmarks if row["protocol"] == protocol] for protocol in PROTOCOLS}
+        return {protocol: own for protocol, own in rows.items() if own}
+
+
 def report_items(
     scores: str | Path,
     items: str | Path,
     output: str | Path,
-    documents: tuple[Path, ...] = (),
+    documents: Sequence[Path] = (),
     benchmarks: str | Path | None = None,
     models: str | Path | None = None,
 ) -> None:
     """Write summary.json, tables, figures and the page of the items report under `output`."""
-    summary = analyze_items(scores, items, documents, benchmarks, models)
-    write_report(items_page(summary), summary, output)
+    write_report(*items_report(analyze_items(scores, items, documents, benchmarks, models)), output)
 
 
-def items_page(summary: ItemsSummary) -> Page:
-    """The page of the report."""
-    return Page(
+def items_report(data: ItemsData) -> tuple[Page, dict[str, Any]]:
+    """The page and the summary."""
+    parts = [each_benchmark(data), items_against_it(data)]
+    page = Page(
         name="items",
         title="Items",
         question="How finely do these benchmarks tell models apart, and which items work against them? "
-        + explain_protocols(summary.by_protocol, own=summary.trained_here),
-        findings=[Finding(_finding(protocol, rows)) for protocol, rows in summary.by_protocol.items()],
-        sections=[_benchmark_section(summary), _negative_section(summary)],
-        notes=summary.notes,
-        lede=_lede(summary),
-        picture=_picture(summary),
-        panels=[panel for panel in (_negative_panel(summary), _alike_panel(summary)) if panel is not None],
+        + explain_protocols(data.by_protocol, own=data.trained_here),
+        findings=[finding for part in parts for finding in part.findings if finding is not None],
+        sections=[part.section for part in parts if part.section is not None],
+        notes=data.notes,
+        lede=_lede(data),
+        picture=_picture(data),
+        panels=[part.panel for part in reversed(parts) if part.panel is not None],
     )
+    return page, dict(parts[0].summary) | dict(parts[1].summary) | {"notes": data.notes}
 
 
-def _finding(protocol: str, rows: list[ItemsOfBenchmark]) -> str:
-    pairs, resolved = sum(row.neighbours for row in rows), sum(row.resolved for row in rows)
-    words = f"{UNDER[protocol].capitalize()}, no two models have answered the same items."
-    if pairs:
-        words = (
-            f"{UNDER[protocol].capitalize()}, {resolved} of {count(pairs, 'pair')} of neighbours in a benchmark's "
-            f"ranking ({percent(resolved / pairs)}) differ by more than chance (p < .05, each by itself)."
+def analyze_items(
+    scores: str | Path,
+    items: str | Path,
+    documents: Sequence[str | Path] = (),
+    benchmarks: str | Path | None = None,
+    models: str | Path | None = None,
+) -> ItemsData:
+    """Analyse the items behind the selected scores, one benchmark at a time: a table may be larger than memory.
+
+    `documents`: tables with the texts of the items. `models`: a sheet, whose reruns take no part. Raises InputError
+    where no item belongs to a selected score.
+    """
+    rows, notes = model_scores(scores, None, benchmarks)
+    if models is not None:
+        rows = rows[~rows["model"].isin(reruns_of(as_in_scores(read_models(models), set(rows["model"]))))]
+    data = ItemsData([], [], [], notes, trained_here(rows))
+    for benchmark, of_benchmark in rows.groupby("benchmark"):
+        answers = model_items(items, of_benchmark)
+        texts = _texts(documents, str(benchmark)) if len(answers) else {}
+        for protocol, here in answers.groupby("protocol"):
+            key = {"benchmark": str(benchmark), "protocol": str(protocol)}
+            table = here.pivot(index="model", columns="doc_id", values="correct")
+            entry, fit = _fitted(table, here.drop_duplicates("doc_id").set_index("doc_id")["subject"])
+            data.benchmarks.append(key | entry)
+            data.fits.append(fit)
+            if not isinstance(fit, Missing):
+                data.negative_items.extend(key | item for item in _negative(fit, table, texts))
+    if not data.benchmarks:
+        raise InputError(
+            f"{items}: no item belongs to a selected score of {scores}.", "are both tables of the same run or import?"
         )
-    fitted = [row for row in rows if is_known(row.negative)]
-    if fitted:
-        certain, negative = (sum(getattr(row, name) for row in fitted) for name in ("negative_certain", "negative"))
-        words += (
-            f" {negative} of {count(sum(row.items for row in fitted), 'item')} have a negative discrimination, "
-            f"which is certain for {certain} of them."
-        )
-        fewest = min(row.models for row in fitted)
-        if fewest < FEW_MODELS:
-            words += f" With {fewest} models, the discrimination of a single item says little."
-    return words
+    return data
 
 
-def _lede(summary: ItemsSummary) -> Lede:
+def _texts(documents: Sequence[str | Path], benchmark: str) -> dict[str, str]:
+    """Context by doc_id, from the first table that has the benchmark."""
+    for path in documents:
+        try:
+            table = read_documents(path, benchmark)
+        except NoDocuments:
+            continue
+        return dict(zip(table["doc_id"], table["context"], strict=True))
+    return {}
+
+
+def _fitted(table: pd.DataFrame, subject: pd.Series) -> tuple[dict[str, Any], ItemParameters | Missing]:
+    """The entry of a benchmark from its `table` of models and items and the `subject` of each item; and the fit."""
+    correct, subjects = table.to_numpy(dtype=float), subject.reindex(table.columns)
+    fit: ItemParameters | Missing = Missing(TOO_FEW)
+    if np.nanmin(correct, initial=0) < 0 or np.nanmax(correct, initial=1) > 1:
+        fit = Missing(NOT_GRADED)
+    elif min(correct.shape) >= FEWEST:
+        fit = fit_2pl(correct)
+    entry = {
+        "models": len(table),
+        "items": table.shape[1],
+        "all_equal": int((np.nanmax(correct, axis=0) == np.nanmin(correct, axis=0)).sum()),
+        **vars(resolution(correct, subjects.to_numpy(dtype=str) if (subjects != "").all() else None)),
+    }
+    if isinstance(fit, Missing):
+        return entry | dict.fromkeys(FITTED, fit), fit
+    values = (
+        float(np.median(fit.discrimination)),
+        int((fit.discrimination < 0).sum()),
+        int(fit.negative().sum()),
+        float(np.median(fit.information(fit.abilities))),
+        float(1 - np.mean(fit.ability_sds**2)),
+    )
+    return entry | dict(zip(FITTED, values, strict=True)), fit
+
+
+def _negative(fit: ItemParameters, table: pd.DataFrame, texts: dict[str, str]) -> Iterator[dict[str, Any]]:
+    """Items with a negative discrimination, the surest first; `certain`: after correction for their number."""
+    certain, shares = fit.negative(), table.mean().to_numpy()
+    order = np.argsort(fit.discrimination_z, kind="stable")
+    for index in order[fit.discrimination[order] < 0][:LISTED]:
+        name = str(table.columns[index])
+        yield {
+            "doc_id": name,
+            "share_right": float(shares[index]),
+            "discrimination": float(fit.discrimination[index]),
+            "discrimination_se": float(fit.discrimination_se[index]),
+            "certain": bool(certain[index]),
+            "text": texts.get(name),
+        }
+
+
+def _sums(rows: Sequence[dict[str, Any]], *names: str) -> list[int]:
+    return [sum(row[name] for row in rows) for name in names]
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Above the folds: which share of neighbours is told apart, and the gap that this takes.
+
+MOST_ROWS = 60  # benchmarks that the picture shows
+FEW_MODELS = 20  # below it, discriminations of single items say little
+
+
+def _lede(data: ItemsData) -> Lede:
     """How many neighbours in rankings are told apart, direct where that is known."""
-    for protocol, rows in summary.by_protocol.items():
-        pairs, resolved = sum(row.neighbours for row in rows), sum(row.resolved for row in rows)
+    for protocol, rows in data.by_protocol.items():
+        pairs, resolved = _sums(rows, "neighbours", "resolved")
         if pairs:
             share = "Half" if 2 * resolved == pairs else "Most" if 2 * resolved > pairs else "Fewer than half"
             begin = "Direct" if protocol == "direct" else "After training"
@@ -355,15 +291,15 @@ def _lede(summary: ItemsSummary) -> Lede:
     return Lede("Not known: how finely do these benchmarks tell models apart?", "No two models answered the same items")
 
 
-def _picture(summary: ItemsSummary) -> Picture | None:
+def _picture(data: ItemsData) -> Picture | None:
     """A row for each benchmark: the share of neighbours told apart, and the gap that takes."""
-    rows: dict[str, list[ItemsOfBenchmark]] = {}
-    for row in summary.benchmarks:
-        if is_known(row.share_resolved):
-            rows.setdefault(row.benchmark, []).append(row)
+    rows: dict[str, list[dict[str, Any]]] = {}
+    for row in data.benchmarks:
+        if is_known(row["share_resolved"]):
+            rows.setdefault(row["benchmark"], []).append(row)
     if not rows:
         return None
-    shown = sorted(rows.values(), key=lambda of_benchmark: -number(of_benchmark[0].share_resolved))[:MOST_ROWS]
+    shown = sorted(rows.values(), key=lambda of_benchmark: -number(of_benchmark[0]["share_resolved"]))[:MOST_ROWS]
     note = (
         "Left: share of neighbours in the benchmark's ranking whose answers to common items differ beyond chance (p < "
         ".05, each by itself). Right: the gap that such a test finds four times out of five, median over neighbours, "
@@ -375,9 +311,9 @@ def _picture(summary: ItemsSummary) -> Picture | None:
     return Picture(Markup("").join(_picture_svg(shown, *size) for size in sizes), note)
 
 
-def _picture_svg(rows: list[list[ItemsOfBenchmark]], width: float, room: float, kind: str) -> Markup:
+def _picture_svg(rows: list[list[dict[str, Any]]], width: float, room: float, kind: str) -> Markup:
     """The protocols of a benchmark are a row; `room` pixels for names."""
-    gaps = [number(row.minimal_detectable_difference) for of_benchmark in rows for row in of_benchmark]
+    gaps = [number(row["minimal_detectable_difference"]) for of_benchmark in rows for row in of_benchmark]
     middle, height = room + (width - room) / 2, 30 + 23 * len(rows) + 26
     shares = svg.Axis(0, 1, room, middle - 24)
     sizes = svg.Axis(0, max(0.01, np.nanmax(gaps, initial=0.01)), middle + 24, width - 16)
@@ -392,14 +328,14 @@ def _picture_svg(rows: list[list[ItemsOfBenchmark]], width: float, room: float, 
     ]
     for place, of_benchmark in enumerate(rows):
         y = 24 + 23 * (place + 0.5)
-        marks.append(svg.text(4, y + 4, svg.shortened(of_benchmark[0].benchmark, int(room / 6.4)), "lab"))
+        marks.append(svg.text(4, y + 4, svg.shortened(of_benchmark[0]["benchmark"], int(room / 6.4)), "lab"))
         for row in of_benchmark:
-            at = y + (0 if len(of_benchmark) == 1 else -4 if row.protocol == "direct" else 4)
-            marks.append(svg.dot(shares(number(row.share_resolved)), at, KINDS[row.protocol]))
-            if is_known(row.minimal_detectable_difference):
-                marks.append(svg.dot(sizes(number(row.minimal_detectable_difference)), at, KINDS[row.protocol]))
+            at = y + (0 if len(of_benchmark) == 1 else -4 if row["protocol"] == "direct" else 4)
+            marks.append(svg.dot(shares(number(row["share_resolved"])), at, KINDS[row["protocol"]]))
+            if is_known(row["minimal_detectable_difference"]):
+                marks.append(svg.dot(sizes(number(row["minimal_detectable_difference"])), at, KINDS[row["protocol"]]))
     said = "; ".join(
-        f"{row.benchmark} {PROTOCOL_LABELS[row.protocol].lower()} {row.resolved} of {row.neighbours}"
+        f"{row['benchmark']} {PROTOCOL_LABELS[row['protocol']].lower()} {row['resolved']} of {row['neighbours']}"
         for of_benchmark in rows
         for row in of_benchmark
     )
@@ -408,46 +344,52 @@ def _picture_svg(rows: list[list[ItemsOfBenchmark]], width: float, room: float, 
     )
 
 
-def _negative_panel(summary: ItemsSummary) -> Panel | None:
-    """How many items weaker models answer better, of the protocol that the page begins with."""
-    rows = [row for row in next(iter(summary.by_protocol.values())) if is_known(row.negative_certain)]
-    if not rows:
-        return None
-    certain, items = sum(int(number(row.negative_certain)) for row in rows), sum(row.items for row in rows)
-    few = min(row.models for row in rows) < FEW_MODELS
-    return Panel(
-        "Do items work against the benchmark?",
-        f"**{certain} of {count(items, 'item')}** are answered better by weaker models, beyond chance",
-        _shares_svg("Items that weaker models answer better", rows, [number(row.negative_certain) for row in rows]),
-        "yes" if certain else "not known" if few else "no",
-    )
-
-
-def _alike_panel(summary: ItemsSummary) -> Panel:
-    """How many items tell no models apart."""
-    rows = next(iter(summary.by_protocol.values()))
-    alike, items = sum(row.all_equal for row in rows), sum(row.items for row in rows)
-    return Panel(
-        "Which items count?",
-        f"**{alike} of {count(items, 'item')}** are answered alike by all models and tell none apart",
-        _shares_svg("Items that all models answer alike", rows, [row.all_equal for row in rows]),
-    )
-
-
-def _shares_svg(title: str, rows: list[ItemsOfBenchmark], counts: Sequence[float]) -> Markup:
+def _shares_svg(title: str, rows: list[dict[str, Any]], of: str) -> Markup:
     """A dot for each benchmark: which share of its items that is. The largest first, at most 10."""
-    shares = [(row.benchmark, number / row.items, None) for row, number in zip(rows, counts, strict=True)]
-    shares = sorted(shares, key=lambda share: -share[1])[:10]
+    shares = sorted(((row["benchmark"], row[of] / row["items"], None) for row in rows), key=lambda share: -share[1])[
+        :10
+    ]
     values = svg.round_values(0, max(0.05, shares[0][1]), 5)
     said = "; ".join(f"{name} {100 * share:.1f}%" for name, share, _ in shares)
     label = f"{title}, shares without intervals: {said}."
-    return svg.named_rows(label, shares, values, [f"{100 * value:g}%" for value in values], KINDS[rows[0].protocol])
+    return svg.named_rows(label, shares, values, [f"{100 * value:g}%" for value in values], KINDS[rows[0]["protocol"]])
 
 
-def _benchmark_section(summary: ItemsSummary) -> Section:
-    names = [name for name in ItemsOfBenchmark.__dataclass_fields__ if name != "fit"]
-    frame = pd.DataFrame([[getattr(row, name) for name in names] for row in summary.benchmarks], columns=names)
-    return Section(
+# ----------------------------------------------------------------------------------------------------------------------
+# The sections.
+
+
+def each_benchmark(data: ItemsData) -> Part:
+    """How finely each benchmark tells models apart, and how much its items say of their abilities."""
+    figures, findings = [], []
+    for place, (protocol, rows) in enumerate(data.by_protocol.items(), 1):
+        pairs, resolved = _sums(rows, "neighbours", "resolved")
+        words = f"{UNDER[protocol].capitalize()}, no two models have answered the same items."
+        if pairs:
+            words = (
+                f"{UNDER[protocol].capitalize()}, {resolved} of {count(pairs, 'pair')} of neighbours in a benchmark's "
+                f"ranking ({percent(resolved / pairs)}) differ by more than chance (p < .05, each by itself)."
+            )
+        if fitted := [row for row in rows if is_known(row["negative"])]:
+            certain, negative, items = _sums(fitted, "negative_certain", "negative", "items")
+            words += f" {negative} of {count(items, 'item')} have a negative discrimination, which is certain for "
+            words += f"{certain} of them."
+            fewest = min(row["models"] for row in fitted)
+            if fewest < FEW_MODELS:
+                words += f" With {fewest} models, the discrimination of a single item says little."
+            title = f"Test information, {PROTOCOL_LABELS[protocol].lower()}"
+            figures.append(Figure(f"information_{place}", title, _information(data, protocol)))
+        findings.append(Finding(words))
+    table = Table(
+        "benchmarks",
+        "Benchmarks",
+        pd.DataFrame(data.benchmarks).replace({"protocol": PROTOCOL_LABELS}),
+        labels=_LABELS,
+        formats=dict.fromkeys(["share_resolved", "discrimination_median", "reliability"], ".2f")
+        | {"minimal_detectable_difference": ".3f", "information": ".1f"}
+        | dict.fromkeys(["negative", "negative_certain"], ".0f"),
+    )
+    section = Section(
         "Benchmark by benchmark",
         hint="information, reliability, gaps that are found",
         explanation=(
@@ -459,40 +401,34 @@ def _benchmark_section(summary: ItemsSummary) -> Section:
             "deviations of these models. Reliability is the share of the variance of abilities that is not error. "
             "Each protocol has its own scale."
         ),
-        figures=[
-            Figure(f"information_{index}", f"Test information, {PROTOCOL_LABELS[protocol].lower()}", _information(rows))
-            for index, (protocol, of_protocol) in enumerate(summary.by_protocol.items(), 1)
-            if (rows := [row for row in of_protocol if is_known(row.fit)])
-        ],
-        tables=[
-            Table(
-                "benchmarks",
-                "Benchmarks",
-                frame.replace({"protocol": PROTOCOL_LABELS}),
-                labels=_LABELS,
-                formats=dict.fromkeys(["share_resolved", "discrimination_median", "reliability"], ".2f")
-                | {"minimal_detectable_difference": ".3f", "information": ".1f"}
-                | dict.fromkeys(["negative", "negative_certain"], ".0f"),
-            )
-        ],
+        figures=figures,
+        tables=[table],
     )
+    first = next(iter(data.by_protocol.values()))
+    alike, items = _sums(first, "all_equal", "items")
+    panel = Panel(
+        "Which items count?",
+        f"**{alike} of {count(items, 'item')}** are answered alike by all models and tell none apart",
+        _shares_svg("Items that all models answer alike", first, "all_equal"),
+    )
+    return Part({"benchmarks": data.benchmarks}, section, findings, panel=panel)
 
 
-def _information(rows: list[ItemsOfBenchmark]) -> alt.LayerChart:
-    curves = []
-    for row in rows:
-        if not isinstance(row.fit, Missing):
-            values = row.fit.information(SHOWN_ABILITIES)
-            points = zip(SHOWN_ABILITIES, values, strict=True)
-            curves += [{"benchmark": row.benchmark, "ability": a, "information": v} for a, v in points]
-    frame = pd.DataFrame(curves)
-    names = frame["benchmark"].drop_duplicates().tolist()
-    colors = [CATEGORY_COLORS[index % len(CATEGORY_COLORS)] for index in range(len(names))]
+def _information(data: ItemsData, protocol: str) -> alt.LayerChart:
+    abilities = np.linspace(-3, 3, 25)
+    curves = [
+        {"benchmark": row["benchmark"], "ability": ability, "information": value}
+        for row, fit in zip(data.benchmarks, data.fits, strict=True)
+        if row["protocol"] == protocol and not isinstance(fit, Missing)
+        for ability, value in zip(abilities, fit.information(abilities), strict=True)
+    ]
+    colors = cycled_colors(dict.fromkeys(point["benchmark"] for point in curves))
+    scale = alt.Scale(domain=list(colors), range=list(colors.values()))
     return lines(
-        frame,
+        pd.DataFrame(curves),
         x="ability",
         y="information",
-        color=alt.Color("benchmark:N", scale=alt.Scale(domain=names, range=colors), title=None),
+        color=alt.Color("benchmark:N", scale=scale, title=None),
         x_title="Ability",
         y_title="Information",
         tooltip=tooltips(benchmark="Benchmark", ability="Ability|.2f", information="Information|.1f"),
@@ -500,35 +436,46 @@ def _information(rows: list[ItemsOfBenchmark]) -> alt.LayerChart:
     )
 
 
-def _negative_section(summary: ItemsSummary) -> Section:
-    rows = summary.negative_items
-    frame = pd.DataFrame([vars(row) for row in rows], columns=list(Item.__dataclass_fields__))
-    if frame["text"].isna().all():
+def items_against_it(data: ItemsData) -> Part:
+    """Items that weaker models answer better; the panel is of the protocol that the page begins with."""
+    rows = data.negative_items
+    frame = pd.DataFrame(rows)
+    if rows and frame["text"].isna().all():
         frame = frame.drop(columns="text")
-    alone = bool(rows) and len(summary.benchmarks) == 1
-    fitted = any(is_known(row.negative) for row in summary.benchmarks)
-    nothing = "No item has a negative discrimination." if fitted else "Discriminations are not known."
-    worst = f" The most certain is {rows[0].doc_id} of {rows[0].benchmark}." if alone else ""
-    return Section(
+    fitted = any(is_known(row["negative"]) for row in data.benchmarks)
+    finding = "No item has a negative discrimination." if fitted else "Discriminations are not known."
+    if rows:
+        finding = f"{count(len(rows), 'item')} listed."
+        if len(data.benchmarks) == 1:
+            finding += f" The most certain is {rows[0]['doc_id']} of {rows[0]['benchmark']}."
+    table = Table(
+        "negative_items",
+        "Items with negative discrimination",
+        frame.replace({"protocol": PROTOCOL_LABELS}),
+        labels=_LABELS,
+        formats={"share_right": ".2f", "discrimination": "+.2f", "discrimination_se": ".2f"},
+        folded=len(rows) > LISTED,
+    )
+    section = Section(
         "Items on which better models do worse",
         hint="each with its text, where that is known",
-        finding=f"{count(len(rows), 'item')} listed.{worst}" if rows else nothing,
+        finding=finding,
         explanation=(
             "A negative discrimination means that models that do well elsewhere get this item wrong. Wrong gold "
             "answers and ambiguous questions can cause this. So can chance if there are few models. Certain: below "
             f"zero after correction for the number of items (Benjamini and Hochberg). At most {LISTED} for each "
             "benchmark and protocol."
         ),
-        tables=[
-            Table(
-                "negative_items",
-                "Items with negative discrimination",
-                frame.replace({"protocol": PROTOCOL_LABELS}),
-                labels=_LABELS,
-                formats={"share_right": ".2f", "discrimination": "+.2f", "discrimination_se": ".2f"},
-                folded=len(rows) > LISTED,
-            )
-        ]
-        if rows
-        else [],
+        tables=[table] if rows else [],
     )
+    panel, first = None, [row for row in next(iter(data.by_protocol.values())) if is_known(row["negative_certain"])]
+    if first:
+        certain, items = _sums(first, "negative_certain", "items")
+        few = min(row["models"] for row in first) < FEW_MODELS
+        panel = Panel(
+            "Do items work against the benchmark?",
+            f"**{certain} of {count(items, 'item')}** are answered better by weaker models, beyond chance",
+            _shares_svg("Items that weaker models answer better", first, "negative_certain"),
+            "yes" if certain else "not known" if few else "no",
+        )
+    return Part({"negative_items": rows}, section, panel=panel)

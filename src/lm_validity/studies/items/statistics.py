@@ -275,14 +275,14 @@ def _clustered_error(residual: np.ndarray, groups: np.ndarray) -> tuple[float, f
 class Resolution:
     """Of the models of one benchmark, best first.
 
-    neighbours: pairs of adjacent ranks. resolved: those whose difference has p < .05, each by itself. share:
-    resolved / neighbours. minimal_detectable_difference: median over neighbours of what the paired test finds four
-    times out of five.
+    neighbours: pairs of adjacent ranks. resolved: those whose difference has p < .05, each by itself.
+    share_resolved: resolved / neighbours. minimal_detectable_difference: median over neighbours of what the paired test
+    finds four times out of five.
     """
 
     neighbours: int
     resolved: int
-    share: float | Missing
+    share_resolved: float | Missing
     minimal_detectable_difference: float | Missing
 
 
@@ -310,6 +310,6 @@ def resolution(correct: np.ndarray, clusters: np.ndarray | None = None) -> Resol
     return Resolution(
         neighbours=len(found),
         resolved=int((p < 0.05).sum()),
-        share=float((p < 0.05).mean()),
+        share_resolved=float((p < 0.05).mean()),
         minimal_detectable_difference=float(np.median(sizes)) if sizes else Missing("No two neighbours differ."),
     )

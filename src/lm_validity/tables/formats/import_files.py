@@ -23,6 +23,7 @@ from lm_validity.tables.formats import (
     import_json,
     import_lighteval,
     lm_eval_results,
+    published,
 )
 from lm_validity.tables.formats.import_samples import (
     Part,
@@ -60,6 +61,7 @@ FORMATS: tuple[Format, ...] = (
     import_lighteval.FORMAT,
     import_inspect.FORMAT,
     lm_eval_results.FORMAT,
+    published.LM_HARMONY,
     import_csv.FORMAT,
     import_json.FORMAT,
 )
@@ -78,7 +80,9 @@ def import_files(
     output, options = Path(output), options or ImportOptions()
     log = ImportLog(strict=options.strict)
     results, samples = _read_all(paths, options, log)
-    check_identities([*results, *(one.identified for one in samples)])
+    check_identities(
+        [*results, *(ScoreFile(each.found.path, [], each.common, identity=each.identity) for each in samples)]
+    )
     with ExitStack() as stack:
         parts: list[Part] = []
         if samples:

@@ -79,7 +79,7 @@ def read_sample(line: dict[str, Any]) -> Sample:
     if isinstance(answers[0], list) and len(answers) > 1:
         choices, known = _choices(line, requests, answers, values)
         item |= choices
-    elif isinstance(answers[0], list) or _is_rolling(requests):
+    elif isinstance(answers[0], list) or (requests and len(requests[0]) == 1):  # a text alone: rolling log-likelihood
         item["choice_loglikelihoods"] = [_loglikelihood(answers[0])]
     else:
         item["response"] = _text(answers[0])
@@ -160,11 +160,6 @@ def _requests(arguments: object) -> list[list[Any]]:
     return [list(each.values()) if isinstance(each, dict) else list(each) for each in arguments]
 
 
-def _is_rolling(requests: list[list[Any]]) -> bool:
-    """Whether the requests are texts alone: the log-likelihood of a whole document."""
-    return bool(requests) and len(requests[0]) == 1
-
-
 def _loglikelihood(answer: Any) -> float:
     """From `-1.5`, `"-1.5"`, `[-1.5, false]` or `["-1.5", "False"]`."""
     return float(answer[0] if isinstance(answer, list) else answer)
@@ -204,11 +199,6 @@ class SampleFile:
     date: float | None = None
     limited: bool = False
     identity: dict[str, str] = field(default_factory=dict)
-
-    @property
-    def identified(self) -> ScoreFile:
-        """The file as one without scores, by which two models of one name are told apart."""
-        return ScoreFile(self.found.path, [], self.common, identity=self.identity)
 
     @property
     def key(self) -> tuple[object, ...]:
@@ -303,39 +293,38 @@ def _completed(common: dict[str, Any]) -> dict[str, Any]:
 # ---- reading -----------------------------------------------------------------------------------------------------
 
 
-def _read_part(file: SampleFile, path: Path) -> tuple[Part, dict[str, int]]:
-    """Read a samples file into a table of its documents at `path`; also the documents' hashes, where lines have them.
-
-    Raises InputError, with the line, for a line that is no sample, and for a file without any.
-    """
-    reader = _Reader(file)
-    with pq.ParquetWriter(path, _PART, compression="zstd") as writer:
-        for table in reader.tables():
-            writer.write_table(table)
-    if not reader.places:
-        raise InputError(f"{file.found.path}: no samples.", _HINT)
-    return reader.part(path), reader.hashes
-
-
 def read_all_samples(samples: list[SampleFile], folder: Path, log: ImportLog) -> tuple[list[Part], list[ScoreFile]]:
-    """The newest samples file of each evaluation whose items count, and the scores of those without a result file."""
+    """The newest samples file of each evaluation whose items count, and the scores of those without a result file.
+
+    A document's place in the task names it, so all files of a task must mean the same documents by the same numbers.
+    Their hashes tell, where lines have them.
+    """
     parts: list[Part] = []
     scores: list[ScoreFile] = []
-    documents = _SameDocuments()
+    first: tuple[str, Path, dict[str, int]] = "", Path(), {}  # task, path and hashes of the first file of the task
     for number, one in enumerate(with_progress(_newest(samples, log), "files of samples")):
+        path, reader = one.found.path, _Reader(one)
         try:
-            part, hashes = _read_part(one, folder / f"{number}.parquet")
+            part = reader.part(folder / f"{number}.parquet")
         except InputError as error:
-            log.skip(one.found.path, error.problem, error.hint, named=one.found.named)
+            log.skip(path, error.problem, error.hint, named=one.found.named)
             log.formats["lm-eval"] -= 1
             continue
         if not one.scores:
             scores.append(_score_file(part))
-        difference = documents.difference(part, hashes)
-        if difference is None:
-            parts.append(part)
+        if reader.hashes and first[0] != one.task:
+            first = one.task, path, reader.hashes
+        both = reader.hashes.keys() & first[2].keys()
+        differ = sum(reader.hashes[name] != first[2][name] for name in both)
+        if differ:
+            log.skip(
+                path,
+                f"{path}: {differ} of {len(both)} documents differ from those in {first[1]}: another version of the "
+                "task; its items are left out",
+                "import it into another folder.",
+            )
         else:
-            log.skip(one.found.path, difference, "import it into another folder.")
+            parts.append(part)
     log.notes += [note for part in parts for note in part.notes]
     unknown = sorted({part.file.benchmark for part in parts if not part.gold_known})
     if unknown:
@@ -367,16 +356,46 @@ class _Reader:
     places: dict[str, int] = field(default_factory=dict)  # of a document: its row
     # by metric and filter; filters without a name are numbers from 1
     values: dict[tuple[str, str | int], "array[float]"] = field(default_factory=dict)
-    hashes: dict[str, int] = field(default_factory=dict)
+    hashes: dict[str, int] = field(default_factory=dict)  # of documents, where lines have them
     gold_known: bool = True
     repeated: int = 0
 
-    def tables(self) -> Iterator[pa.Table]:
+    def part(self, path: Path) -> Part:
+        """Read the file into a table of its documents at `path`. Raises InputError, with the line, for a line that is
+        no sample, and for a file without any."""
+        source = self.file.found.path
+        with pq.ParquetWriter(path, _PART, compression="zstd") as writer:
+            for table in self._tables():
+                writer.write_table(table)
+        if not self.places:
+            raise InputError(f"{source}: no samples.", _HINT)
+        values, notes = {}, []
+        for (metric, label), column in self.values.items():
+            name = self._filter(metric, label)
+            if name is None:
+                notes.append(
+                    f"{source}: several answers to a document and no name of their filters; the first ones count."
+                )
+                continue
+            column.extend([math.nan] * (len(self.places) - len(column)))
+            values[metric, name] = column
+        if self.repeated:
+            notes.append(f"{source}: {self.repeated} lines repeat a document; the first one of each counts.")
+        return Part(self.file, path, len(self.places), values, self.gold_known, tuple(dict.fromkeys(notes)))
+
+    def _tables(self) -> Iterator[pa.Table]:
         """The documents in portions; each one once, with what its first line says."""
         waiting: list[dict[str, Any]] = []
         size = 0
         for number, line in self._lines():
-            sample = self._sample(number, line)
+            try:
+                sample = read_sample(json.loads(line))
+            except (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError) as error:
+                raise InputError(
+                    f"{self.file.found.path}, line {number}: not a sample of lm-eval "
+                    f"({type(error).__name__}: {error}).",
+                    _HINT,
+                ) from error
             if sample.doc_id not in self.places:
                 waiting.append(sample.item)
                 size += len(line)
@@ -386,24 +405,6 @@ class _Reader:
                 waiting, size = [], 0
         if waiting:
             yield pa.Table.from_pylist(waiting, schema=_PART)
-
-    def part(self, path: Path) -> Part:
-        """What was read, with the names of the filters."""
-        values, notes = {}, []
-        for (metric, label), column in self.values.items():
-            name = self._filter(metric, label)
-            if name is None:
-                notes.append(
-                    f"{self.file.found.path}: several answers to a document and no name of their filters; the first "
-                    "ones count."
-                )
-                continue
-            values[metric, name] = column
-        if self.repeated:
-            notes.append(
-                f"{self.file.found.path}: {self.repeated} lines repeat a document; the first one of each counts."
-            )
-        return Part(self.file, path, len(self.places), values, self.gold_known, tuple(dict.fromkeys(notes)))
 
     def _lines(self) -> Iterator[tuple[int, bytes]]:
         path, ticker, done = self.file.found.path, Ticker(), 0
@@ -418,15 +419,6 @@ class _Reader:
                 ticker.say(f"{path}: {done / 2**20:.0f} of {size / 2**20:.0f} MiB")
                 if line.strip():
                     yield number, line
-
-    def _sample(self, number: int, line: bytes) -> Sample:
-        try:
-            return read_sample(json.loads(line))
-        except (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError) as error:
-            raise InputError(
-                f"{self.file.found.path}, line {number}: not a sample of lm-eval ({type(error).__name__}: {error}).",
-                _HINT,
-            ) from error
 
     def _add(self, sample: Sample) -> None:
         """Keep the numbers of an answer. Further answers to a document are those of further filters."""
@@ -462,32 +454,6 @@ class _Reader:
 
 
 # ---- putting together --------------------------------------------------------------------------------------------
-
-
-class _SameDocuments:
-    """Tells whether files mean the same documents by the same numbers: by their hashes, one task at a time.
-
-    A document's place in the task names it. Files come sorted by task, so that one answer sheet is held at a time.
-    """
-
-    def __init__(self) -> None:
-        self.first: tuple[str, Path, dict[str, int]] | None = None
-
-    def difference(self, part: Part, hashes: dict[str, int]) -> str | None:
-        """What tells the part's documents from those of the first file of its task; None where nothing does."""
-        if not hashes:
-            return None
-        if self.first is None or self.first[0] != part.file.task:
-            self.first = part.file.task, part.file.found.path, hashes
-        _, path, known = self.first
-        both = hashes.keys() & known.keys()
-        differ = sum(hashes[name] != known[name] for name in both)
-        if not differ:
-            return None
-        return (
-            f"{part.file.found.path}: {differ} of {len(both)} documents differ from those in {path}: another version "
-            "of the task; its items are left out"
-        )
 
 
 def _score_file(part: Part) -> ScoreFile:
@@ -555,7 +521,9 @@ def _portions_of(files: list[ScoreFile]) -> Iterator[pa.Table]:
 def _item_table(part: Part, documents: pa.Table, start: int, *, with_gold: bool) -> pa.Table:
     """The columns of ITEMS of a portion of a part, whose first document is number `start`."""
     count = len(documents)
-    values = {f"{metric},{name}": _portion(column, start, count) for (metric, name), column in part.values.items()}
+    values = {
+        f"{metric},{name}": np.asarray(column[start : start + count]) for (metric, name), column in part.values.items()
+    }
     file, columns = part.file, []
     in_group = file.task != file.benchmark  # its tasks number their documents each from 0
     for item in ITEMS:
@@ -579,11 +547,3 @@ def _item_table(part: Part, documents: pa.Table, start: int, *, with_gold: bool)
         else:
             columns.append(pa.nulls(count, item.type))
     return pa.table(columns, schema=ITEMS)
-
-
-def _portion(column: "array[float]", start: int, count: int) -> np.ndarray:
-    """Values of documents `start` and after, NaN beyond the column's end."""
-    found = np.full(count, np.nan)
-    part = np.asarray(column[start : start + count])
-    found[: len(part)] = part
-    return found

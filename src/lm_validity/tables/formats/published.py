@@ -9,7 +9,16 @@ import pandas as pd
 from lm_validity.config.rows import read_text_rows
 from lm_validity.config.sections import E2LM_BATCH_RAMP
 from lm_validity.errors import InputError
-from lm_validity.tables.formats.score_files import finite, labelled, read_json_file, score, typed_scores
+from lm_validity.tables.formats.score_files import (
+    DEFAULTS,
+    Format,
+    ScoreFile,
+    finite,
+    labelled,
+    read_json_file,
+    score,
+    typed_scores,
+)
 from lm_validity.tables.schema import check_values
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -19,8 +28,8 @@ from lm_validity.tables.schema import check_values
 # number. A standard error, or all of a benchmark's or of a block's, may be the string "N/A". Scores of one of the two
 # protocols are enough.
 
-_PROTOCOLS = {"direct": "direct_eval", "train_before_test": "train_before_test"}
-_UNKNOWN = "remove the entry where the score is unknown."
+_BLOCKS = {"direct": "direct_eval", "train_before_test": "train_before_test"}
+_AUTHORS_FILE = "is it the authors' notebooks/all_results.json?"
 
 
 def read_lm_harmony(path: str | Path) -> pd.DataFrame:
@@ -32,49 +41,48 @@ def read_lm_harmony(path: str | Path) -> pd.DataFrame:
     Raises InputError for a file that is not such JSON and for a score that is not a finite number.
     """
     path = Path(path)
-    results = _read_results(path)
-    rows = []
-    for protocol, block in _PROTOCOLS.items():
-        errors = _object(results.get(f"{block}_stderr"))
-        for benchmark, scores in results.get(block, {}).items():
-            errors_here = _object(errors.get(benchmark))
-            for model, value in scores.items():
-                rows.append(
-                    {
-                        "model": model,
-                        "checkpoint": "final",
-                        "benchmark": benchmark,
-                        "protocol": protocol,
-                        "split": "test",
-                        "value": score(value, f"{path}, {block}, {benchmark}, {model}", _UNKNOWN),
-                        "stderr": finite(errors_here.get(model)),
-                        "selected": True,
-                        "source": "lm-harmony",
-                    }
-                )
-    frame = typed_scores(pd.DataFrame(rows))
+    rows = _harmony_rows(read_json_file(path, _AUTHORS_FILE), path)
+    frame = typed_scores(pd.DataFrame([DEFAULTS | {"source": LM_HARMONY.name} | row for row in rows]))
     check_values(labelled(frame), path)
     return frame.sort_values(["protocol", "benchmark", "model"], ignore_index=True)
 
 
-def _read_results(path: Path) -> dict[str, Any]:
-    results = read_json_file(path, "the authors' notebooks/all_results.json is meant.")
-    given = [block for block in _PROTOCOLS.values() if isinstance(results, dict) and block in results]
+def _harmony_rows(results: object, path: Path) -> list[dict[str, Any]]:
+    given = [block for block in _BLOCKS.values() if isinstance(results, dict) and block in results]
     for block in given or ("direct_eval",):
-        found = results.get(block) if given else None
+        found = results[block] if isinstance(results, dict) and given else None
         if not isinstance(found, dict) or not all(isinstance(scores, dict) for scores in found.values()):
-            raise InputError(
-                f"{path}: no object {block!r} of benchmarks with scores by model.",
-                "is it the authors' notebooks/all_results.json?",
-            )
-    if not any(scores for block in given for scores in results[block].values()):
-        raise InputError(f"{path}: no scores in it.", "is it the authors' notebooks/all_results.json?")
-    return results
+            raise InputError(f"{path}: no object {block!r} of benchmarks with scores by model.", _AUTHORS_FILE)
+    assert isinstance(results, dict)
+    rows = [
+        {
+            "model": model,
+            "benchmark": benchmark,
+            "protocol": protocol,
+            "prompt": None,
+            "value": score(value, f"{path}, {block}, {benchmark}, {model}", "remove the entry where it is unknown."),
+            "stderr": finite(_object(_object(results.get(f"{block}_stderr")).get(benchmark)).get(model)),
+        }
+        for protocol, block in _BLOCKS.items()
+        for benchmark, scores in results.get(block, {}).items()
+        for model, value in scores.items()
+    ]
+    if not rows:
+        raise InputError(f"{path}: no scores in it.", _AUTHORS_FILE)
+    return rows
 
 
 def _object(value: object) -> dict[str, Any]:
     """Standard errors by name; none where they are unknown (null, or a text such as "N/A")."""
     return value if isinstance(value, dict) else {}
+
+
+LM_HARMONY = Format(
+    "lm-harmony",
+    (".json",),
+    lambda opened: isinstance(opened.document, dict) and bool(set(_BLOCKS.values()) & set(opened.document)),
+    lambda opened, options: [ScoreFile(opened.path, _harmony_rows(opened.document, opened.path))],
+)
 
 
 # ----------------------------------------------------------------------------------------------------------------------

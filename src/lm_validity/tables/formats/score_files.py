@@ -234,7 +234,7 @@ class ImportLog:
         """Leave a file out; one that was named itself, or any with `strict`, raises InputError."""
         if named or self.strict:
             raise InputError(reason, hint)
-        self.skipped.append((str(path), reason.removeprefix(f"{path}: ")))
+        self.skipped.append((str(path), re.sub(rf"^{re.escape(str(path))}(: |, )", "", reason)))
 
     def repeat(self, sentence: str) -> None:
         """Leave scores out that another file has too; with `strict` that raises InputError."""

@@ -92,9 +92,9 @@ def test_a_benchmark_resolves_models_that_are_apart_and_no_others():
     easy = generator.standard_normal(2000)
     apart = np.array([(generator.logistic(size=2000) < easy + ability) for ability in (2.0, 0.0, 1.0)], dtype=float)
     found = resolution(apart)
-    assert (found.neighbours, found.resolved, found.share) == (2, 2, 1.0)
+    assert (found.neighbours, found.resolved, found.share_resolved) == (2, 2, 1.0)
     shares = [
-        resolution((generator.logistic(size=(5, 300)) < generator.standard_normal(300)).astype(float)).share
+        resolution((generator.logistic(size=(5, 300)) < generator.standard_normal(300)).astype(float)).share_resolved
         for _ in range(50)
     ]
     assert np.mean(shares) < 0.05
@@ -103,8 +103,8 @@ def test_a_benchmark_resolves_models_that_are_apart_and_no_others():
 def test_models_without_common_items_have_no_resolution():
     apart = np.array([[1.0, 0.0, np.nan, np.nan], [np.nan, np.nan, 1.0, 0.0]])
     found = resolution(apart)
-    assert found.neighbours == 0 and isinstance(found.share, Missing)
-    assert isinstance(resolution(np.array([[1.0, 0.0]])).share, Missing)
+    assert found.neighbours == 0 and isinstance(found.share_resolved, Missing)
+    assert isinstance(resolution(np.array([[1.0, 0.0]])).share_resolved, Missing)
 
 
 def test_one_graded_item_is_no_evidence():

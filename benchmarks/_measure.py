@@ -115,7 +115,6 @@ def write_records(path: Path | str, records: list[dict], finished: bool = True) 
         "run": os.environ.get(RUN) or None,
         "load": [round(LOAD, 1), round(os.getloadavg()[0], 1)],
         "source": SOURCE,
-        "commit": COMMIT,
     }
     if source() != SOURCE:
         raise SystemExit(
@@ -135,16 +134,7 @@ def source() -> str:
     return digest.hexdigest()
 
 
-def commit() -> str | None:
-    """The commit of this folder, or null where there is none."""
-    done = subprocess.run(
-        ["git", "describe", "--always", "--dirty"], cwd=Path(__file__).parent, capture_output=True, text=True
-    )
-    return done.stdout.strip() or None
-
-
 SOURCE = source()  # what this process, and those that it starts, were begun with
-COMMIT = commit()
 
 
 def _middle(costs: list[Cost], clock: str) -> float:

@@ -1,6 +1,6 @@
 """Trials of the bias study: the authors' loop against the resident worker, on a tiny BERT and a tiny GPT-2.
 
-    python benchmarks/bias_trials.py --output FILE [--subsamples 4] [--rounds 3] [--width 32] [--layers 5]
+    python benchmarks/bias_trials.py --output FILE [--subsamples 4] [--rounds 3]
 
 The authors' loop is written after the description of arXiv 2410.00179 and its code: per subsample five trainings by the
 library's Trainer, three loads of a classifier from disk and two saves of a pretrained model, whole-set padding, texts
@@ -38,10 +38,11 @@ from transformers import DataCollatorForLanguageModeling, PrinterCallback, Train
 from lm_validity.cells.trials.data import Draw, Task, draw_trial, prefetch_task, read_task
 from lm_validity.cells.trials.training import start_fresh
 from lm_validity.cells.trials.worker import FIXED_SEED, ResidentWorker, read_probabilities
-from lm_validity.config.bias_sheets import Task as TaskRow
+from lm_validity.config.sheets import Task as TaskRow
 from lm_validity.run.trial_plan import ARMS, Classification, Pretraining, TaskData, TrialPlan
 
 TARGET = 3.0
+WIDTH, LAYERS, VOCABULARY = 32, 5, 1000
 CLASSES = ("first", "second", "third", "fourth")
 TRAINING_TEXTS, TEST_TEXTS, POSITIONS = 100, (50, 100), 256
 # log-normal lengths: the middle one of the paper's 25 tasks, by its quartiles of characters at 5.5 a word
@@ -53,11 +54,11 @@ LOADERS = {"masked": transformers.AutoModelForMaskedLM, "causal": transformers.A
 # ---- a task and models --------------------------------------------------------------------------------------------
 
 
-def write_task(folder: Path, vocabulary: int) -> dict:
+def write_task(folder: Path) -> dict:
     """600 texts of a Zipf-like vocabulary, with a few words that tell the class."""
     rng = np.random.default_rng(0)
-    words = np.array([f"w{number}" for number in range(vocabulary)])
-    share = 1 / np.arange(1, vocabulary + 1)
+    words = np.array([f"w{number}" for number in range(VOCABULARY)])
+    share = 1 / np.arange(1, VOCABULARY + 1)
     path = folder / "texts.jsonl"
     with open(path, "w") as handle:
         for number in range(600):
@@ -70,10 +71,9 @@ def write_task(folder: Path, vocabulary: int) -> dict:
     return prefetch_task(source, folder / "task.parquet")
 
 
-def write_model(architecture: str, folder: Path, shape: argparse.Namespace) -> Path:
+def write_model(architecture: str, folder: Path) -> Path:
     """A random model without dropout, in hub format."""
-    width, vocabulary = shape.width, shape.vocabulary
-    words = {word: number for number, word in enumerate([*SPECIAL, *(f"w{number}" for number in range(vocabulary))])}
+    words = {word: number for number, word in enumerate([*SPECIAL, *(f"w{number}" for number in range(VOCABULARY))])}
     tokenizer = Tokenizer(models.WordLevel(words, "[UNK]"))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     torch.manual_seed(0)
@@ -83,23 +83,17 @@ def write_model(architecture: str, folder: Path, shape: argparse.Namespace) -> P
         model = transformers.BertForMaskedLM(
             transformers.BertConfig(
                 vocab_size=len(words),
-                hidden_size=width,
-                num_hidden_layers=shape.layers,
+                hidden_size=WIDTH,
+                num_hidden_layers=LAYERS,
                 num_attention_heads=4,
-                intermediate_size=4 * width,
+                intermediate_size=4 * WIDTH,
                 max_position_embeddings=POSITIONS,
                 hidden_dropout_prob=0.0,
                 attention_probs_dropout_prob=0.0,
             )
         )
     else:
-        sizes = {
-            "n_embd": width,
-            "n_layer": shape.layers,
-            "n_head": 4,
-            "n_positions": POSITIONS,
-            "vocab_size": len(words),
-        }
+        sizes = {"n_embd": WIDTH, "n_layer": LAYERS, "n_head": 4, "n_positions": POSITIONS, "vocab_size": len(words)}
         rates = {"embd_pdrop": 0.0, "attn_pdrop": 0.0, "resid_pdrop": 0.0}
         ends = {"bos_token_id": words["[SEP]"], "eos_token_id": words["[SEP]"], "pad_token_id": 0}
         model = transformers.GPT2LMHeadModel(transformers.GPT2Config(**sizes, **rates, **ends))
@@ -277,8 +271,8 @@ def largest_difference(plan: TrialPlan, task: Task, theirs: dict, ours: dict) ->
 
 def measure(architecture: str, folder: Path, arguments: argparse.Namespace) -> dict:
     """One record. Raises SystemExit where accuracies differ."""
-    data = write_task(folder, arguments.vocabulary)
-    model = write_model(architecture, folder / "model", arguments)
+    data = write_task(folder)
+    model = write_model(architecture, folder / "model")
     plans = make_plans(architecture, model, data, arguments.subsamples)
     task, trials = read_task(plans[0].data), arguments.subsamples * len(plans)
     loops = [AuthorsLoop(plan, task, folder) for plan in plans]
@@ -302,7 +296,7 @@ def measure(architecture: str, folder: Path, arguments: argparse.Namespace) -> d
         target=TARGET,
         agreement=max(differences),
         tolerance=1e-4,
-        detail=f"{trials} trials a round; {arguments.layers} layers of width {arguments.width}, "
+        detail=f"{trials} trials a round; {LAYERS} layers of width {WIDTH}, "
         f"{description['parameters']} parameters, m = {plans[0].m}, n = {' and '.join(map(str, TEST_TEXTS))}; "
         "all accuracies equal",
         model=description,
@@ -314,16 +308,12 @@ def main() -> None:
     parser.add_argument("--output", type=Path, required=True)
     parser.add_argument("--subsamples", type=int, default=4)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--width", type=int, default=32)
-    parser.add_argument("--layers", type=int, default=5)
-    parser.add_argument("--vocabulary", type=int, default=1000)
-    parser.add_argument("--architectures", nargs="+", choices=list(LOADERS), default=list(LOADERS))
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
     records = []
-    for architecture in arguments.architectures:
+    for architecture in LOADERS:
         with tempfile.TemporaryDirectory() as name:
             records.append(measure(architecture, Path(name), arguments))
     write_records(arguments.output, records)

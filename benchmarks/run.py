@@ -1,14 +1,11 @@
 """Runs every measurement of this folder and gathers results/benchmark/summary.json (`make benchmark`).
 
-    python benchmarks/run.py [--keep] [NAME ...]        all of them, or those named
+    python benchmarks/run.py [NAME ...]        all of them, or those named
 
 Each other script here is one measurement (but for `NO_MEASUREMENTS`; names that begin with `_` are helpers), called as
 `python benchmarks/NAME.py --output FILE` in a process of its own (so that none warms another's caches), one after the
 other (so that none takes another's processor). It writes a JSON list of records with the keys of `KEYS`. A measurement
 that cannot run here (no GPU, say) writes an empty list and prints why.
-
---keep: what is in results/benchmark/ already, made on this very source of the package, is not measured again; the
-summary and the page say which rows come from a run of their own.
 """
 
 import argparse
@@ -17,7 +14,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from _measure import RUN, STARTED, TIME, source, write_records
+from _measure import RUN, STARTED, TIME, write_records
 
 from lm_validity.files import read_json, write_json, write_text
 
@@ -49,15 +46,13 @@ def measurements(names: list[str]) -> list[Path]:
     return [scripts[name] for name in names or scripts]
 
 
-def measure(script: Path, keep: bool) -> list[dict] | None:
+def measure(script: Path) -> list[dict] | None:
     """One measurement's records; null where it failed or wrote something else."""
     output = RESULTS / f"{script.stem}.json"
-    kept = keep and made_on_this_source(output)
-    if not kept:
-        output.unlink(missing_ok=True)
-        print(f"== {script.stem}", flush=True)
-        if subprocess.run([sys.executable, str(script), "--output", str(output)]).returncode:
-            return None
+    output.unlink(missing_ok=True)
+    print(f"== {script.stem}", flush=True)
+    if subprocess.run([sys.executable, str(script), "--output", str(output)]).returncode:
+        return None
     records = read_json(output) if output.is_file() else None
     if not isinstance(records, list) or any(set(KEYS) - set(record) for record in records):
         print(f"Error: {output} is not a list of records with {', '.join(KEYS)}.", file=sys.stderr)
@@ -65,13 +60,7 @@ def measure(script: Path, keep: bool) -> list[dict] | None:
     if any("measured" not in record for record in records):
         write_records(output, records)
         records = read_json(output)
-    return [record | {"measurement": script.stem, "kept": kept} for record in records]
-
-
-def made_on_this_source(output: Path) -> bool:
-    """Whether a measurement's file has records, all of them of the package as it is now."""
-    records = read_json(output) if output.is_file() else []
-    return bool(records) and all(record.get("measured", {}).get("source") == source() for record in records)
+    return [record | {"measurement": script.stem} for record in records]
 
 
 def page_table(found: dict[str, list[dict] | None]) -> str:
@@ -95,10 +84,10 @@ def origins(found: dict[str, list[dict] | None]) -> list[str]:
     for name, records in found.items():
         if records:
             moment = records[0]["measured"]
-            run = f"the run of all begun {moment['run']}" if moment.get("run") else "a run of its own"
             load = " to ".join(f"{value:g}" for value in moment["load"])
+            when = f"the run of all begun {moment['run']}, {moment['begun']} to {moment['ended']}"
             where = f"load {load}, source {moment['source'][:12]}, {records[0]['machine']}"
-            lines.append(f"- `{name}`: measured in {run}, {moment['begun']} to {moment['ended']}, {where}.")
+            lines.append(f"- `{name}`: measured in {when}, {where}.")
     missing = {
         "Failed, so without a row": [name for name, records in found.items() if records is None],
         "Not measured on this machine": [name for name, records in found.items() if records == []],
@@ -118,12 +107,10 @@ def main() -> int:
     """Run, write the summary of what worked, say what each found. Exit 1 where one failed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", metavar="NAME")
-    parser.add_argument("--keep", action="store_true")
     arguments = parser.parse_args()
     RESULTS.mkdir(parents=True, exist_ok=True)
-    whole = not (arguments.names or arguments.keep)
-    os.environ[RUN] = STARTED.strftime(TIME) if whole else ""
-    found = {script.stem: measure(script, arguments.keep) for script in measurements(arguments.names)}
+    os.environ[RUN] = "" if arguments.names else STARTED.strftime(TIME)
+    found = {script.stem: measure(script) for script in measurements(arguments.names)}
     records = [record for each in found.values() for record in each or []]
     write_json(RESULTS / "summary.json", records)
     if not arguments.names:

@@ -31,9 +31,9 @@ LM_VALIDITY = str(Path(sys.executable).parent / "lm-validity")
 FOLDER = Path(__file__).resolve().parent
 
 
-def write_world(folder: Path, scale: float, **finetuning: str) -> tuple[dict[str, int], str, dict]:
-    """Model, task, sheets and configuration (`finetuning`: of that section), prefetched and split; documents of each
-    split, the model's size in words and in numbers."""
+def write_world(folder: Path, scale: float) -> tuple[dict[str, int], str, dict]:
+    """Model, task, sheets and configuration, prefetched and split; documents of each split, the model's size in words
+    and in numbers."""
     model = random_model(WIDTH, LAYERS, VOCABULARY)
     model.save_pretrained(folder / "model")
     word_tokenizer(VOCABULARY).save_pretrained(folder / "model")
@@ -53,7 +53,7 @@ def write_world(folder: Path, scale: float, **finetuning: str) -> tuple[dict[str
         "models": str(folder / "models.tsv"),
         "benchmarks": str(folder / "benchmarks.tsv"),
         "evaluation": {"device": "cpu"},
-        "finetuning": {"learning_rates": RATES, **finetuning},
+        "finetuning": {"learning_rates": RATES},
     }
     (folder / "config.yaml").write_text(json.dumps(configuration))
     configuration["finetuning"]["rates_side_by_side"] = True

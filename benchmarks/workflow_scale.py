@@ -14,7 +14,6 @@ import argparse
 import os
 import random
 import re
-import resource
 import shutil
 import subprocess
 import sys
@@ -232,7 +231,6 @@ def main() -> None:
         records.append(record(f"{name}_memory", 1000, [memory], f"largest process; {jobs} jobs; {size}", "MB"))
     write_records(options.output, records)
     shutil.rmtree(place.folder)
-    print(f"{resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime:.0f} CPU s, {time.strftime('%H:%M:%S')}")
 
 
 if __name__ == "__main__":

@@ -177,6 +177,6 @@ def prepare_curve(world: str, size: str, seed: list[int]) -> Callable[[np.random
         draws = signal_quality(resample_item_means(scores, draw_items(items, CURVE_RESAMPLES, rng))).signal_quality
         value = float(signal_quality(scores.mean(axis=1)).signal_quality)
         found = resampling_interval(value, draws, 0.0, 1.0)
-        return {"signal quality|items|other items of this number": one(value, Interval(found.low, found.high), truth)}
+        return {"signal quality|items|other items of this number": one(value, Interval(*found), truth)}
 
     return simulate

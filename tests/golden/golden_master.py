@@ -1,17 +1,23 @@
 """The golden master: everything that two trees of this project compute, held against each other.
 
+    python tests/golden/golden_master.py check [COMMIT] [--values] [--fast]
+
+`check` is the one to use: it records a commit (HEAD) and the tree at hand, compares them, and exits 1 where they
+differ. Records lie in `build/golden/`; a commit's is kept and made once. In parts:
+
     python tests/golden/golden_master.py record OUTPUT [--tree TREE] [--fast]
     python tests/golden/golden_master.py compare OLD NEW [--values]
 
 `record` copies a tree and keeps what it writes under OUTPUT: the runs of `config/test.yaml` and
-`config/test_bias.yaml`; of the first also its items, `report FOLDER` and partial reports with cells missing; the four
-reports on the published tables; agreement and factors on parts of these (`_parts`). `compare` lists the differences and
-exits 1 where there are any:
+`config/test_bias.yaml`; of the first also its items, a comparison of its models, `report FOLDER` and partial reports
+with cells missing; the six reports on the published tables; agreement and factors on parts of these (`_parts`).
+`compare` lists the differences:
 
 - by default every byte: names of store folders (recipe hashes), cells, parquet, JSON, CSV, SVG;
 - with `--values` parsed values: numbers to 1e-9, `notes` and prose left out, pictures and pages left out.
 
-The page "What was computed" and the pages of the site that holds it tell seconds and are never compared; cards are.
+Two records of one tree are equal: every random number has a seed. The page "What was computed" and the pages of the
+site that holds it tell seconds and are never compared; cards are.
 
 PDF files hold the time of writing and are never compared. Record both trees on one machine: processors differ in the
 last digits of trained weights.
@@ -26,6 +32,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -51,7 +58,7 @@ def record(tree: Path, output: Path, fast: bool) -> None:
             _run(work, "snakemake", "--profile", "profiles/local", "--cores", "2", "--configfile", configuration)
             _keep(work / "results" / name, output / name)
     _record_test_run(work, output.resolve())
-    _record_published(work, output / "published", tree.resolve().parent / "shared" / "published")
+    _record_published(work, output.resolve() / "published", ROOT.parent / "shared" / "published")
     shutil.rmtree(work)
 
 
@@ -79,6 +86,8 @@ def _record_test_run(work: Path, output: Path) -> None:
     run, tables = work / "results" / "test", work / "results" / "test" / "tables"
     items = ("--scores", f"{tables}/scores.parquet", "--items", f"{tables}/items.parquet")
     _run(work, "lm-validity", "report", "items", *items, "--output", f"{output / 'items'}")
+    models = [row.split("\t")[0] for row in (work / "config/test_models.tsv").read_text().splitlines()[1:]]
+    _run(work, "lm-validity", "compare", *models, *items, "--output", f"{output / 'compared'}")
     _run(work, "lm-validity", "report", f"{tables}", "--output", f"{output / 'site'}")
     _run(work, "lm-validity", "forget", FORGOTTEN, "--configfile", RUNS["test"])
     _run(work, "lm-validity", "partial-reports", "--configfile", RUNS["test"])
@@ -90,7 +99,6 @@ def _record_published(work: Path, output: Path, published: Path) -> None:
     if not published.is_dir():
         print(f"SKIPPED: no published tables in {published}", file=sys.stderr)
         return
-    output = output.resolve()
     harmony, curves, trials = (output / name for name in ("train_before_test", "early_training", "pretrain_on_test"))
     of_harmony = published / "train_before_test"
     _run(work, "lm-validity", "import", "lm-harmony", f"{of_harmony}/scores.json", "--output", f"{harmony}")
@@ -102,6 +110,9 @@ def _record_published(work: Path, output: Path, published: Path) -> None:
     for name in ("agreement", "factors"):
         report = ("lm-validity", "report", name, "--scores", f"{harmony}/scores.parquet", *sheets)
         _run(work, *report, "--resamples", RESAMPLES, "--output", f"{harmony / name}")
+    for name, options in (("readiness", ("--group", "instruction_tuned")), ("screening", ())):
+        report = ("lm-validity", "report", name, "--scores", f"{harmony}/scores.parquet", *sheets)
+        _run(work, *report, *options, "--output", f"{harmony / name}")
     for part, rows, plan in _parts(harmony / "scores.parquet", of_harmony / "models.csv", work):
         for name in ("agreement", "factors"):
             report = ("lm-validity", "report", name, "--scores", f"{rows}", *sheets, *plan)
@@ -139,6 +150,23 @@ def _parts(scores: Path, models: Path, work: Path) -> Iterator[tuple[str, Path, 
         path = work / f"{name}.parquet"
         table[kept].to_parquet(path)
         yield name, path, options
+
+
+def check(commit: str, values: bool, fast: bool) -> list[str]:
+    """Record a commit, unless that was done before, and the tree at hand; every difference between the two."""
+    sha = subprocess.check_output(["git", "rev-parse", "--short", commit], cwd=ROOT, text=True).strip()
+    kept = ROOT / "build" / "golden"
+    old, new, here = kept / (f"{sha}_fast" if fast else sha), kept / "tree", kept / "now"  # one path, which pages name
+    if not old.is_dir():
+        with tempfile.TemporaryDirectory() as folder:
+            archive = subprocess.check_output(["git", "archive", sha], cwd=ROOT)
+            subprocess.run(["tar", "-x", "-C", folder], input=archive, check=True)
+            record(Path(folder), here, fast)
+        here.rename(old)
+    record(ROOT, here, fast)
+    shutil.rmtree(new, ignore_errors=True)
+    here.rename(new)
+    return compare(old, new, values)
 
 
 def compare(old: Path, new: Path, values: bool) -> list[str]:
@@ -219,19 +247,26 @@ def equal(old, new) -> bool:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
+    checker = commands.add_parser("check")
+    checker.add_argument("commit", nargs="?", default="HEAD")
     recorder = commands.add_parser("record")
     recorder.add_argument("output", type=Path)
     recorder.add_argument("--tree", type=Path, default=ROOT)
-    recorder.add_argument("--fast", action="store_true", help="config/test.yaml only, no bias study")
     comparer = commands.add_parser("compare")
     comparer.add_argument("old", type=Path)
     comparer.add_argument("new", type=Path)
-    comparer.add_argument("--values", action="store_true", help="parsed values to 1e-9, without prose")
+    for command in (checker, recorder):
+        command.add_argument("--fast", action="store_true", help="config/test.yaml only, no run of the bias study")
+    for command in (checker, comparer):
+        command.add_argument("--values", action="store_true", help="parsed values to 1e-9, without prose")
     chosen = parser.parse_args()
     if chosen.command == "record":
         record(chosen.tree, chosen.output, chosen.fast)
         return
-    found = compare(chosen.old, chosen.new, chosen.values)
+    if chosen.command == "check":
+        found = check(chosen.commit, chosen.values, chosen.fast)
+    else:
+        found = compare(chosen.old, chosen.new, chosen.values)
     print(*found, f"{len(found)} differences" if found else "equal", sep="\n")
     sys.exit(bool(found))
 

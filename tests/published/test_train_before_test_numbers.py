@@ -261,7 +261,7 @@ def test_missing_cells_compare_the_protocols_as_if_their_models_were_absent(repo
     import pandas as pd
 
     from lm_validity.studies.agreement.data import Data
-    from lm_validity.studies.agreement.factors.analysis import analyze_factors
+    from lm_validity.studies.agreement.factors.report import factors
     from lm_validity.studies.agreement.report import agreement
     from lm_validity.studies.agreement.score_matrix import read_score_matrix
     from lm_validity.tables.schema import SCORES, read_table, write_table
@@ -286,7 +286,7 @@ def test_missing_cells_compare_the_protocols_as_if_their_models_were_absent(repo
         found[name] = [summary["cells_in_both"], summary["models_in_both"]]
         found[name] += [*change["means"].values(), change["test"]["effect"]]
         found[name] += [of[key] for of in (summary, significance) for key in ("improved_pairs", "compared_pairs")]
-        shares[name] = [analyze_factors(matrix).common_components[p].explained_variance[0] for p in (DIRECT, TRAINED)]
+        shares[name] = [share[0] for share in factors(matrix)[1]["explained_variance_in_both"].values()]
     assert found["absent"][:2] == [49 * 24, 49]
     assert found["absent"][2:5] == [near(0.435323), near(0.675534), near(0.240211)]
     assert found[TRAINED] == found[DIRECT] == pytest.approx(found["absent"])

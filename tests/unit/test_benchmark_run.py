@@ -116,22 +116,3 @@ def test_no_ratio_reaches_summary_or_page_where_scores_differ(run, tmp_path):
     assert same.returncode == 0, same.stderr
     found = {record["measurement"]: record for record in summary}["different"]
     assert found["ratio"] == 4 and found["machine"] and found["rounds"]["ours"] == [{"cpu": 1, "wall": 1}]
-
-
-def test_kept_is_what_was_made_on_the_same_source(run, tmp_path):
-    run({"a": script([RECORD])})
-    path = tmp_path / "results" / "benchmark" / "a.json"
-    faster = script([RECORD | {"ratio": 9.0}])
-    _, summary = run({"a": faster}, "--keep")
-    assert (summary[0]["ratio"], summary[0]["kept"]) == (4.0, True)
-    records = json.loads(path.read_text())
-    records[0]["measured"]["source"] = "another"
-    path.write_text(json.dumps(records))
-    _, summary = run({"a": faster}, "--keep")
-    assert (summary[0]["ratio"], summary[0]["kept"]) == (9.0, False), "another source: measured again"
-    assert summary[0]["measured"]["run"] is None, "a run of its own"
-    _, summary = run({"a": script([RECORD])})
-    assert (summary[0]["ratio"], summary[0]["kept"]) == (4.0, False), "without --keep: measured again"
-    begun = summary[0]["measured"]["run"]
-    _, summary = run({}, "--keep")
-    assert begun and summary[0]["measured"]["run"] == begun and summary[0]["kept"], "still the run it was made in"

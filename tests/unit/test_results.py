@@ -16,14 +16,12 @@ import pytest
 from lm_validity.pages.page import Page, write_report
 from lm_validity.results import CARDS, COLUMNS, INTERVALS, KEYS, UNIQUE, Row, lines_of, rows_of
 from lm_validity.site.cards.values import QUANTITIES
-from lm_validity.studies.agreement.factors.summary import FactorsSummary
 from lm_validity.studies.agreement.readiness import ReadinessSummary
 from lm_validity.studies.items.compare import CompareSummary, Comparison
 from lm_validity.summaries import Missing, summary_values
 from lm_validity.words import Reason, ReasonCode
 
 SUMMARIES = {
-    "factors": FactorsSummary,
     "readiness": ReadinessSummary,
     "compare": CompareSummary,
 }

@@ -14,10 +14,9 @@ from snakemake.exceptions import WorkflowError
 from snakemake.logging import logger
 
 try:
-    from lm_validity.config.bias_sheets import SOURCE_COLUMNS
     from lm_validity.config.load import PLANNED_SHEETS, build_run, planned_sheets
     from lm_validity.config.sections import PRETRAINING_VERSION
-    from lm_validity.config.sheets import read_pool
+    from lm_validity.config.sheets import SOURCE_COLUMNS, read_pool
     from lm_validity.config.rows import Sheets
     from lm_validity.errors import InputError
     from lm_validity.files import json_text, read_json, write_text

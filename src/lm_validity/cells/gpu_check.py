@@ -22,7 +22,6 @@ import transformers
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from lm_validity.cells.models.language_model import LanguageModel, load_language_model
-from lm_validity.cells.models.prefetch import DTYPES
 from lm_validity.cells.models.provenance import versions
 from lm_validity.cells.models.scorer import HALF_TOLERANCE, TOLERANCE
 from lm_validity.cells.rehearsal import rehearse
@@ -133,7 +132,7 @@ def _products(device: str) -> Iterator[Finding]:
     draw = torch.Generator().manual_seed(SEED)
     left, right = torch.randn(256, 512, generator=draw), torch.randn(512, 256, generator=draw)
     for name, most in PRODUCT.items():
-        dtype = DTYPES[name]
+        dtype = getattr(torch, name)
         a, b = left.to(dtype), right.to(dtype)
         exact = a.double() @ b.double()
         try:
@@ -198,7 +197,7 @@ def _scores(folder: Path, device: str) -> Iterator[Finding]:
         here, there = (
             np.array([value for value, _ in one.loglikelihood(requests)]) for one in (lm, _load(folder, "cpu", dtype))
         )
-        most = TOLERANCE.get(DTYPES[dtype], HALF_TOLERANCE)
+        most = TOLERANCE.get(getattr(torch, dtype), HALF_TOLERANCE)
         difference = float((np.abs(here - there) / tokens).max())
         detail = f"largest difference from the CPU {difference:.1e} nats per token, at most {most:.0e}"
         yield _judge(f"scores in {dtype}", detail, good=difference <= most)

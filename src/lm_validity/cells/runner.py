@@ -453,10 +453,14 @@ def run_cells(workspace: Workspace, job: Job[Cell]) -> list[Entry]:
     """The manifest entries of a job's cells, computed where they are not in the store."""
     rule = rule_of(job)
     module, name = rule.worker.split(":")
-    make = getattr(import_module(module), name)
     if not rule.in_store:
-        return [_try(cell, lambda cell: Entry(cell, "done", content=make(workspace, cell))) for cell in job.cells]
-    worker = ReplayWorker(workspace) if workspace.replay else make(workspace, job)
+        choose = getattr(import_module(module), name)
+        return [_try(cell, lambda cell: Entry(cell, "done", content=choose(workspace, cell))) for cell in job.cells]
+
+    @cache
+    def worker() -> Any:  # imports torch: only where the store lacks a cell
+        return ReplayWorker(workspace) if workspace.replay else getattr(import_module(module), name)(workspace, job)
+
     if not workspace.replay:
         for cells in rule.side_by_side(workspace.run, job):
             _compute_together(workspace, worker, cells)
@@ -483,7 +487,7 @@ def _lease(workspace: Workspace, place: Place[Cell]) -> AbstractContextManager[b
     return hold_lease(workspace.store.lease(place.folder), lambda: workspace.store.has(place), say=log.info)
 
 
-def _compute_together(workspace: Workspace, worker: Any, cells: list[Cell]) -> None:
+def _compute_together(workspace: Workspace, worker: Callable[[], Any], cells: list[Cell]) -> None:
     """Bring those of the cells that are missing to their end side by side; what cannot be computed so is left to
     `_stored`, which says why."""
     missing = [place for place in map(workspace.place, cells) if not workspace.store.has(place)]
@@ -493,13 +497,13 @@ def _compute_together(workspace: Workspace, worker: Any, cells: list[Cell]) -> N
             return
         log.info("computing %d cells side by side, from %s on", len(ours), ours[0].label)
         try:
-            with worker.shared_cost(ours):
-                worker.compute_together(ours)
+            with worker().shared_cost(ours):
+                worker().compute_together(ours)
         except CellError as error:
             log.info("not side by side: %s", error)
 
 
-def _stored(workspace: Workspace, worker: Any, cell: Cell) -> Entry:
+def _stored(workspace: Workspace, worker: Callable[[], Any], cell: Cell) -> Entry:
     """The entry of a cell that the store holds; computed only if it does not yet."""
     stand_in = rule_of(cell).stand_in(workspace, cell)
     if stand_in is not None:
@@ -509,7 +513,7 @@ def _stored(workspace: Workspace, worker: Any, cell: Cell) -> Entry:
         with _lease(workspace, place) as ours:
             if ours:
                 log.info("computing %s", place.label)
-                worker.compute(place)
+                worker().compute(place)
     return _done(workspace, cell, place.folder)
 
 

@@ -6,9 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
-
+from lm_validity.cells.models.prefetch import DTYPES
 from lm_validity.cells.runner import Files, Worker
 from lm_validity.errors import CellError, InputError
 from lm_validity.run.cell import BenchmarkCell, Job, Prompt, given
@@ -20,6 +18,7 @@ from lm_validity.run.workspace import Workspace
 
 if TYPE_CHECKING:
     import pandas as pd
+    import torch
 
     from lm_validity.cells.models.language_model import LanguageModel
     from lm_validity.cells.models.vllm_answers import VllmAnswers
@@ -257,8 +256,6 @@ def _write_items(items: "pd.DataFrame", folder: Path) -> None:
 # ----------------------------------------------------------------------------------------------------------------------
 # A local causal language model as judge of single questions (see `lm_validity.studies.signal.filters.recipe`).
 
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-
 
 class LocalJudge:
     """Answers prompts with a model read from a local folder: greedy first, sampled in repetitions.
@@ -276,13 +273,16 @@ class LocalJudge:
         temperature: float = 0.7,
         max_new_tokens: int = 8,
     ):
+        import torch
+        from transformers import AutoModelForCausalLM, AutoTokenizer
+
+        if dtype not in DTYPES:
+            raise InputError(f"dtype {dtype!r} is not known.", f"one of {', '.join(DTYPES)}.")
         try:
             self.tokenizer = AutoTokenizer.from_pretrained(str(path), local_files_only=True)
             self.model = AutoModelForCausalLM.from_pretrained(
-                str(path), local_files_only=True, use_safetensors=True, dtype=DTYPES[dtype]
+                str(path), local_files_only=True, use_safetensors=True, dtype=getattr(torch, dtype)
             )
-        except KeyError as error:
-            raise InputError(f"dtype {dtype!r} is not known.", f"one of {', '.join(DTYPES)}.") from error
         except (OSError, ValueError) as error:
             raise InputError(
                 f"{path}: no model could be loaded ({error}).",
@@ -292,14 +292,15 @@ class LocalJudge:
         self.temperature = temperature
         self.max_new_tokens = max_new_tokens
 
-    @torch.inference_mode()
     def __call__(self, prompt: str, repetition: int) -> str:
         """The model's reply, without the prompt."""
+        import torch
+
         tokens = self._encode(prompt).to(self.model.device)
         sampling = {"do_sample": False} if repetition == 0 else {"do_sample": True, "temperature": self.temperature}
         seed = int.from_bytes(hashlib.sha256(f"{repetition}\0{prompt}".encode()).digest()[:7], "big")
         devices = [self.model.device] if self.model.device.type == "cuda" else []
-        with torch.random.fork_rng(devices=devices):
+        with torch.inference_mode(), torch.random.fork_rng(devices=devices):
             torch.manual_seed(seed)
             output = self.model.generate(
                 tokens,
@@ -310,7 +311,7 @@ class LocalJudge:
             )
         return self.tokenizer.decode(output[0, tokens.shape[1] :], skip_special_tokens=True)
 
-    def _encode(self, prompt: str) -> torch.Tensor:
+    def _encode(self, prompt: str) -> "torch.Tensor":
         if self.tokenizer.chat_template:
             text = self.tokenizer.apply_chat_template(
                 [{"role": "user", "content": prompt}], add_generation_prompt=True, tokenize=False

@@ -284,7 +284,7 @@ def export_lm_eval(
     benchmarks: Benchmarks = None,
 ) -> None:
     """Turn scores.parquet into result files in lm-eval's layout, which `import lm-eval` reads back."""
-    from lm_validity.tables.formats.export_lm_eval import write_lm_eval
+    from lm_validity.tables.formats.exports import write_lm_eval
 
     written = write_lm_eval(_scores(scores, benchmarks), output)
     say(f"{output}: {len(written)} result files")
@@ -308,7 +308,7 @@ def export_every_eval_ever(
     ] = None,
 ) -> None:
     """Turn scores.parquet into files of every_eval_ever, one per evaluation of a model."""
-    from lm_validity.tables.formats.export_every_eval_ever import with_directions, write_every_eval_ever
+    from lm_validity.tables.formats.exports import with_directions, write_every_eval_ever
     from lm_validity.tables.formats.import_every_eval_ever import find_schema
 
     rules = find_schema(schema)

@@ -38,7 +38,7 @@ def register(app: typer.Typer) -> None:
     """Add this module's subcommands."""
     before: Commands = [prefetch_model, prefetch_benchmark, prefetch_language_model, prefetch_task, split_benchmark]
     after: Commands = [merge, check_cells, partial_reports, build_site]
-    for command in [*before, *_job_commands(), *after]:
+    for command in [*before, *map(_make_command, RULES.values()), *after]:
         app.command()(command)
     app.add_typer(miniature, name="miniature")
 
@@ -124,12 +124,9 @@ def _try_hub(*, needed: bool) -> None:
         os.environ["HF_HUB_OFFLINE"] = "1"
 
 
-def _job_commands() -> Commands:
-    """One command per rule that computes cells; they differ in the name of the command, its help and the sheet."""
-    return [_make_command(rule) for rule in RULES.values()]
-
-
 def _make_command(rule: Rule[Any, Any]) -> Callable[..., None]:
+    """The command of a rule that computes cells: they differ in their names, their helps and the sheet."""
+
     def of_model(model: ModelId, batch: Batch, configfile: Configfile = DEFAULT) -> None:
         _run_job(rule, model, batch, configfile)
 
@@ -218,7 +215,6 @@ def check_cells(
 ) -> None:
     """Name the failed cells and those of another recipe, set aside the manifests that hold them, and exit 1. If there
     are none, write --output."""
-    from lm_validity.files import write_json
     from lm_validity.monitor.check import failed_cells, manifests_digest, outdated_cells, set_aside
     from lm_validity.monitor.planning import describe_plans
     from lm_validity.run.cell import label

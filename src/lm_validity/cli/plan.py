@@ -76,16 +76,6 @@ def plan(
     from lm_validity.config.plan import read_cells
     from lm_validity.monitor import planning
     from lm_validity.monitor.cost import Estimator
-    from lm_validity.monitor.planning import (
-        check_place,
-        describe_hours_of_a_gpu,
-        describe_savings,
-        describe_uncounted,
-        is_plan_of,
-        listed_cells,
-        training_costs,
-        write_plan,
-    )
 
     if sum((cells is not None, audit is not None, budget is not None)) > 1:
         raise InputError("--cells, --audit and --budget exclude each other.", "give only one.")
@@ -95,25 +85,25 @@ def plan(
             f"--audit {audit}: {configfile} has no plan, and an audit adds to one.",
             "make the first plan with `lm-validity plan`, and name it under plan.",
         )
-    place = check_place(run, configfile, output, adds_a_round=cells is not None or audit is not None)
+    place = planning.check_place(run, configfile, output, adds_a_round=cells is not None or audit is not None)
     estimator = Estimator(run, map(load_run, calibration or ()))
-    costs, before = training_costs(estimator), run.plan or {}
+    costs, before = planning.training_costs(estimator), run.plan or {}
     if cells is not None:
-        added = listed_cells(read_cells(cells, *run.agreement_names), before, cells, run.ruled_out)
+        added = planning.listed_cells(read_cells(cells, *run.agreement_names), before, cells, run.ruled_out)
     elif audit is not None:
         added = planning.audit(costs, before, audit, seed, run.ruled_out)
     else:
         added = planning.first_plan(estimator, costs, design, seed, budget)
     planned = [*before.values(), *added]
-    write_plan(place, planned, run)
+    planning.write_plan(place, planned, run)
     say(f"{place}: {len(planned):,} of {len(costs):,} pairs of model and benchmark, {len(added):,} of them new")
     for reason in dict.fromkeys(one.reason for one in added):
         say(f"  {reason}: {sum(one.reason == reason for one in added):,}")
-    say(describe_savings(estimator, [(one.model, one.benchmark) for one in planned]))
-    warnings = (describe_hours_of_a_gpu(estimator), describe_uncounted(estimator))
+    say(planning.describe_savings(estimator, [(one.model, one.benchmark) for one in planned]))
+    warnings = (planning.describe_hours_of_a_gpu(estimator), planning.describe_uncounted(estimator))
     for line in filter(None, (planning.describe_whole(costs, planned), *warnings)):
         say(line)
-    if not is_plan_of(run, place):
+    if not planning.is_plan_of(run, place):
         say(f"Set `plan: {place}` in {configfile}.")
 
 
@@ -140,7 +130,7 @@ def run_rounds(
     wanted, options = None if goal is None else parse_goal(goal), tuple(arguments or ())
     _check_that_it_runs(options)
     if wanted is None:
-        _studies_that_go_on(configfile, wanted)
+        _load_what_goes_on(configfile, wanted)
     else:
         _plan_first(configfile, wanted, seed, calibration, options)
     while True:
@@ -171,8 +161,8 @@ def add_model(
 ) -> None:
     """Say which few cells place a new model among those of a finished study, at what cost, and with what interval. With
     --goal, these cells become a round of the plan."""
+    from lm_validity.monitor import planning
     from lm_validity.monitor.cost import Estimator
-    from lm_validity.monitor.planning import check_place, is_plan_of, training_costs, write_plan
     from lm_validity.site.rounds import (
         describe_cells,
         describe_joining,
@@ -187,8 +177,8 @@ def add_model(
         raise InputError(f"--goal {goal}: one model cannot be ranked.", "write rank=2 or budget=5.")
     run = load_run(configfile)
     earlier = earlier_cells(run, model)
-    place = None if wanted is None else check_place(run, configfile, output, adds_a_round=True)
-    found = place_model(run, model, training_costs(Estimator(run, map(load_run, calibration or ()))))
+    place = None if wanted is None else planning.check_place(run, configfile, output, adds_a_round=True)
+    found = place_model(run, model, planning.training_costs(Estimator(run, map(load_run, calibration or ()))))
     for line in describe_joining(found):
         say(line)
     if place is None or wanted is None:
@@ -197,9 +187,9 @@ def add_model(
     cells = joining_cells(found, wanted, earlier)
     if not cells:
         return
-    write_plan(place, [*earlier.values(), *cells], run)
+    planning.write_plan(place, [*earlier.values(), *cells], run)
     say(f"{place}: {count(len(cells), 'cell')} of {model} added as round {cells[0].round}")
-    if not is_plan_of(run, place):
+    if not planning.is_plan_of(run, place):
         say(f"Set `plan: {place}` in {configfile}.")
 
 
@@ -227,8 +217,8 @@ def _plan_first(
     import yaml
 
     from lm_validity.files import write_text
+    from lm_validity.monitor import planning
     from lm_validity.monitor.cost import Estimator
-    from lm_validity.monitor.planning import first_plan, total, training_costs, write_plan
 
     values = read_values(configfile)
     place = values.get("plan") if isinstance(values, dict) else None
@@ -245,11 +235,14 @@ def _plan_first(
     _run_workflow(copy, "prefetch", *options)
     _check_counted(run)
     estimator = Estimator(run, map(load_run, calibration or ()))
-    costs = training_costs(estimator)
-    cells = first_plan(estimator, costs, "cheap-and-block", seed, None)
-    if goal.kind == "budget" and total(costs, ((one.model, one.benchmark) for one in cells)).hours > goal.value:
-        cells = first_plan(estimator, costs, "cheap-and-block", seed, goal.value)
-    write_plan(Path(place), cells, run)
+    costs = planning.training_costs(estimator)
+    cells = planning.first_plan(estimator, costs, "cheap-and-block", seed, None)
+    if (
+        goal.kind == "budget"
+        and planning.total(costs, ((one.model, one.benchmark) for one in cells)).hours > goal.value
+    ):
+        cells = planning.first_plan(estimator, costs, "cheap-and-block", seed, goal.value)
+    planning.write_plan(Path(place), cells, run)
     say(f"{place}: round 1, {len(cells):,} of {len(costs):,} pairs of model and benchmark")
 
 
@@ -303,48 +296,35 @@ def _add_rounds(
     configfile: Path, goal: "Goal | None", calibration: Iterable[Path] | None
 ) -> "tuple[Round | None, int]":
     """(the agreement study's round, if a goal is given; how many rows the plans of all studies got)."""
-    run, adding = _studies_that_go_on(configfile, goal)
-    found = None if goal is None else _add_round(configfile, goal, calibration)
-    added = 0 if found is None else len(found.cells)
-    for add in adding:
-        lines, rows = add(run)
+    from lm_validity.monitor import planning
+    from lm_validity.monitor.cost import Estimator
+    from lm_validity.site import rounds
+
+    run, found, added = _load_what_goes_on(configfile, goal), None, 0
+    if goal is not None:
+        place = rounds.plan_place(run, configfile)
+        standing = rounds.standing_of(run)
+        assert run.plan is not None, "plan_place has seen to it"
+        rounds.check_finished(standing, run.plan)
+        costs = planning.training_costs(Estimator(run, map(load_run, calibration or ())))
+        found = rounds.choose_round(standing, goal, costs)
+        if found.cells:
+            planning.write_plan(place, [*run.plan.values(), *found.cells], run)
+        added = len(found.cells)
+        say(*rounds.describe_round(found))
+    if run.bias_plan is not None:
+        lines, rows = rounds.add_batch(run)
         added += rows
-        for line in lines:
-            say(line)
+        say(*lines)
     return found, added
 
 
-def _studies_that_go_on(
-    configfile: Path, goal: "Goal | None"
-) -> "tuple[Run, list[Callable[[Run], tuple[list[str], int]]]]":
-    """The run, and what adds to the plans of its bias study. Raises InputError where nothing can be added:
-    before the workflow, which may take days."""
-    from lm_validity.site.rounds import add_batch
-
+def _load_what_goes_on(configfile: Path, goal: "Goal | None") -> Run:
+    """The run. Raises InputError where no study in it goes on: before the workflow, which may take days."""
     run = load_run(configfile)
-    adding: list[Callable[[Run], tuple[list[str], int]]] = [] if run.bias_plan is None else [add_batch]
-    if goal is None and not adding:
+    if goal is None and run.bias_plan is None:
         raise InputError(
             f"{configfile}: no study in it continues without a goal.",
             "give --goal for a plan of the agreement study, or set bias.stop_at_half_width.",
         )
-    return run, adding
-
-
-def _add_round(configfile: Path, goal: "Goal", calibration: Iterable[Path] | None) -> "Round":
-    """The round (`site.rounds.Round`), in the plan now if it has cells."""
-    from lm_validity.monitor.cost import Estimator
-    from lm_validity.monitor.planning import training_costs, write_plan
-    from lm_validity.site.rounds import check_finished, choose_round, describe_round, plan_place, standing_of
-
-    run = load_run(configfile)
-    place = plan_place(run, configfile)
-    standing = standing_of(run)
-    assert run.plan is not None, "plan_place has seen to it"
-    check_finished(standing, run.plan)
-    found = choose_round(standing, goal, training_costs(Estimator(run, map(load_run, calibration or ()))))
-    if found.cells:
-        write_plan(place, [*run.plan.values(), *found.cells], run)
-    for line in describe_round(found):
-        say(line)
-    return found
+    return run

@@ -7,12 +7,19 @@ from typing import Any, TypeVar, overload
 
 from pydantic import BaseModel, ValidationError
 
-from lm_validity.config.bias_sheets import LanguageModel, Task, read_bias_sheets
 from lm_validity.config.groups import members, parse_group
 from lm_validity.config.plan import BiasPlan, Plan, PlannedCell, read_bias_plan, read_plan, read_sheet
 from lm_validity.config.rows import Sheets
 from lm_validity.config.sections import BiasSettings, Configuration
-from lm_validity.config.sheets import Benchmark, Model, read_benchmarks, read_models
+from lm_validity.config.sheets import (
+    Benchmark,
+    LanguageModel,
+    Model,
+    Task,
+    read_benchmarks,
+    read_bias_sheets,
+    read_models,
+)
 from lm_validity.errors import InputError, did_you_mean
 from lm_validity.files import read_json_or, unprintable
 

@@ -1,6 +1,11 @@
-"""The sheets of models, benchmarks, checkpoints and the miniature's models."""
+"""The sheets of models, benchmarks and checkpoints, of the miniature's models, and those of the bias study.
+
+Standard library and pydantic only: the Snakefile reads this at parse time.
+"""
 
 from collections.abc import Collection, Mapping, Sequence
+from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self, get_args
 
@@ -16,9 +21,11 @@ from pydantic import (
 
 from lm_validity.config.groups import Group, Released, with_columns
 from lm_validity.config.rows import (
+    BETWEEN_BARS,
     BETWEEN_COMMAS,
     Identifier,
     PathInRun,
+    Positive,
     SheetRow,
     Sheets,
     SizeClassName,
@@ -26,15 +33,14 @@ from lm_validity.config.rows import (
     is_folder,
     read_rows,
 )
-from lm_validity.config.sections import E2LM_BATCH_RAMP, Study
+from lm_validity.config.sections import E2LM_BATCH_RAMP, BiasSettings, Experiment, Study
 from lm_validity.errors import InputError, did_you_mean
 
 # ----------------------------------------------------------------------------------------------------------------------
 # The sheets of models, benchmarks and checkpoints: what each row may say, checked before any job starts.
 #
 # `ModelFacts` and `BenchmarkFacts` are what reports know beside the scores; `Model` and `Benchmark` are the rows of
-# the workflow, which has to load and to score them too. Standard library and pydantic only: the Snakefile reads this
-# at parse time.
+# the workflow, which has to load and to score them too.
 
 OutputType = Literal["multiple_choice", "generate_until", "loglikelihood_rolling"]
 Dtype = Literal["float32", "bfloat16", "float16"]
@@ -325,8 +331,6 @@ def read_benchmarks(
 
 # ----------------------------------------------------------------------------------------------------------------------
 # The pool sheet of the miniature world: one row per model that is trained from scratch.
-#
-# Standard library and pydantic only: the Snakefile reads this at parse time.
 
 
 class MiniatureModel(SheetRow):
@@ -406,3 +410,127 @@ def _check_parent(path: Path, row: MiniatureModel, pool: dict[str, MiniatureMode
     for column in ("family", "training_data", "architecture", "hidden_size", "layers"):
         if getattr(row, column) != getattr(parent, column):
             raise InputError(f"{where}: they differ in {column!r}.", "a tuned model is built like its parent.")
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# The bias study's sheets, language models and text-classification tasks, checked against the experiments.
+
+ListOfText = Annotated[tuple[str, ...], BETWEEN_BARS]
+_OF_BIAS = "docs/how_to/bias_study.md"
+
+
+class LanguageModel(SheetRow):
+    """One row of the sheet of language models."""
+
+    language_model: Identifier = Field(description="Id, also in file names.")
+    path: PathInRun = Field(description="Hub id, or a folder in hub format.")
+    architecture: Literal["masked", "causal"] = Field(
+        description="masked: models like BERT. causal: models like GPT-2."
+    )
+    revision: str | None = Field(None, description="Of the hub. Empty: the main branch, resolved when fetched.")
+    dtype: Dtype = Field(
+        "float32",
+        description="Of the weights, for the method zero_shot. The method head trains all of them, in float32.",
+    )
+    size_class: SizeClassName = Field(
+        "small", validate_default=True, description="One of the configuration's size_classes."
+    )
+
+
+class Task(SheetRow):
+    """One row of the sheet of tasks: where the texts are, what they mean, and what must be true of them."""
+
+    task: Identifier = Field(description="Id, also in file names.")
+    path: PathInRun = Field(description="Hub id of a data set, or a local .jsonl, .csv, .tsv or .parquet file.")
+    text: ListOfText = Field(description="Column of the text. Several, separated by |, are joined by a line break.")
+    label: str = Field(description="Column of the class: numbers 0 to C-1, or the values of `labels`.")
+    class_names: ListOfText = Field(description="Names of the classes, separated by |, in the order of the labels.")
+    configuration: str | None = Field(None, description="Of the hub data set.")
+    split: str = Field("train", description="Of the hub data set.")
+    revision: str | None = Field(
+        None, description="Pinned commit. For a data set that was a script: refs/convert/parquet."
+    )
+    files: ListOfText = Field((), description="Parquet files in the hub repository (patterns, separated by |).")
+    labels: ListOfText = Field(
+        (), description="Values of the label column as text (booleans as 0 and 1), in the order of class_names."
+    )
+    description: str = Field("", description="What a prompt says of the task: what the text is, what to answer.")
+    drop_empty: bool = Field(False, description="1: leave out rows without text. Otherwise they are an error.")
+    shorter_than: Positive | None = Field(None, description="Keep only texts with fewer characters.")
+    rows: Positive | None = Field(None, description="Number of rows that must be left. Empty: not checked.")
+    majority_share: float | None = Field(
+        None, gt=0, le=1, description="Share of the largest class. Empty: not checked."
+    )
+    training_epochs: Positive | None = Field(None, description="Instead of the configuration's.")
+    pretraining_batch: Positive | None = Field(None, description="Instead of the configuration's.")
+    masked_batch: Positive | None = Field(
+        None, description="Training batch of masked models, instead of the configuration's."
+    )
+    causal_batch: Positive | None = Field(None, description="Training batch of causal models.")
+
+    @model_validator(mode="after")
+    def name_each_class_once(self) -> Self:
+        """Refuses fewer than two class names, a repeated name, and a number of `labels` other than that of the classes:
+        each label stands for one class."""
+        if len(self.class_names) < 2 or len(set(self.class_names)) < len(self.class_names):
+            raise ValueError("class_names must be two or more different names, separated by |")
+        if self.labels and len(self.labels) != len(self.class_names):
+            raise ValueError(f"{len(self.labels)} labels for {len(self.class_names)} class_names")
+        return self
+
+
+# what the login node reads; the batch sizes are for the jobs
+SOURCE_COLUMNS = set(Task.model_fields) - {"training_epochs", "pretraining_batch", "masked_batch", "causal_batch"}
+
+
+def read_bias_sheets(
+    settings: BiasSettings,
+    run: str,
+    size_classes: Collection[str],
+    results: str = "results",
+    sheets: Sheets | None = None,
+) -> tuple[dict[str, LanguageModel], dict[str, Task]]:
+    """Both sheets by id, `results/{run}` in a path replaced by the run's folder, and every experiment checked against
+    them."""
+    read = partial(read_rows, described_in=_OF_BIAS, run=run, results=results, size_classes=size_classes, sheets=sheets)
+    models = read(settings.language_models, LanguageModel, setting="bias: language_models")
+    tasks = read(settings.tasks, Task, setting="bias: tasks")
+    for name, experiment in settings.experiments.items():
+        _check_experiment(name, experiment, settings, models, tasks)
+    return models, tasks
+
+
+def _check_experiment(
+    name: str,
+    experiment: Experiment,
+    settings: BiasSettings,
+    models: dict[str, LanguageModel],
+    tasks: dict[str, Task],
+) -> None:
+    for key, wanted, known, sheet in (
+        ("language_models", experiment.language_models, models, settings.language_models),
+        ("tasks", experiment.tasks, tasks, settings.tasks),
+    ):
+        for identifier in wanted:
+            if identifier not in known:
+                hint = did_you_mean(identifier, known, f"it has {', '.join(known)}.")
+                raise InputError(f"bias: experiments.{name}.{key}, value {identifier!r}: not in {sheet}.", hint)
+    for identifier in experiment.language_models or models:
+        if experiment.method == "zero_shot" and models[identifier].architecture == "masked":
+            raise InputError(
+                f"bias: experiment {name!r}: {identifier!r} is a masked language model and cannot be prompted.",
+                f"name causal ones in experiments.{name}.language_models (architecture in {settings.language_models}).",
+            )
+    for task, m in product((tasks[each] for each in experiment.tasks or tasks), experiment.m):
+        where = f"{settings.tasks}: task {task.task!r}, experiment {name!r}"
+        if m < len(task.class_names):
+            raise InputError(
+                f"{where}: m = {m} labelled texts for {len(task.class_names)} classes.",
+                "every class needs at least one: raise m, or leave the task out.",
+            )
+        for n in experiment.n:
+            if task.rows is not None and task.rows < m + 2 * n:
+                raise InputError(
+                    f"{where}: {task.rows} rows, but m + 2n = {m + 2 * n} are needed (m = {m}, n = {n}).",
+                    "lower m or n for it in an experiment of its own, or leave it out.",
+                )

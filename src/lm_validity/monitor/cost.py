@@ -9,10 +9,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
-from lm_validity.config.bias_sheets import LanguageModel
 from lm_validity.config.load import Run
 from lm_validity.config.rows import is_folder
-from lm_validity.config.sheets import Model
+from lm_validity.config.sheets import LanguageModel, Model
 from lm_validity.files import read_json, read_json_or
 from lm_validity.run.cell import Cell
 from lm_validity.run.grid import Grid

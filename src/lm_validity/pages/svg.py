@@ -28,7 +28,6 @@ RAMP: Final = (
     "#cfe0cf",
     "#ece9d6",
 )  # first to last of a ranking
-UNKNOWN: Final = (128, 128, 128)
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -196,7 +195,7 @@ def rug(axis: Axis, values: Sequence[float], top: float, bottom: float, kind: st
 
 
 def carpet(ranks: np.ndarray, x: float, y: float, width: float, height: float, last: float | None = None) -> Markup:
-    """Ranks (models, benchmarks) as shades, 1 = dark to `last` = light; NaN is grey.
+    """Ranks (models, benchmarks) as shades, 1 = dark to `last` = light; where there is none, a faint ground shows.
 
     A cell is a pixel of an image that is stretched.
     """
@@ -207,20 +206,20 @@ def carpet(ranks: np.ndarray, x: float, y: float, width: float, height: float, l
     last = last or max(np.nanmax(ranks) if np.isfinite(ranks).any() else 1, 2)
     stops = np.array([[int(shade[place : place + 2], 16) for place in (1, 3, 5)] for shade in RAMP], dtype=float)
     place = (np.nan_to_num(ranks, nan=1.0) - 1) / (last - 1) * (len(RAMP) - 1)
-    colours = np.stack([np.interp(place, np.arange(len(RAMP)), stops[:, part]) for part in range(3)], axis=-1)
-    colours[~np.isfinite(ranks)] = UNKNOWN
-    return image.format(x, y, width, height, _png(colours.round().astype(np.uint8)))
+    shades = [np.interp(place, np.arange(len(RAMP)), stops[:, part]) for part in range(3)]
+    colours = np.stack([*shades, 255 * np.isfinite(ranks)], axis=-1)
+    return box(x, y, width, height, "zone") + image.format(x, y, width, height, _png(colours.round().astype(np.uint8)))
 
 
 def _png(colours: np.ndarray) -> str:
-    """An image (rows, columns, 3) as a PNG in base64."""
+    """An image (rows, columns, 4: red, green, blue, opacity) as a PNG in base64."""
     rows, columns, _ = colours.shape
     raw = b"".join(b"\0" + row.tobytes() for row in colours)
 
     def chunk(kind: bytes, data: bytes) -> bytes:
         return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
 
-    header = struct.pack(">IIBBBBB", columns, rows, 8, 2, 0, 0, 0)
+    header = struct.pack(">IIBBBBB", columns, rows, 8, 6, 0, 0, 0)
     parts = (chunk(b"IHDR", header), chunk(b"IDAT", zlib.compress(raw, 9)), chunk(b"IEND", b""))
     return base64.b64encode(b"\x89PNG\r\n\x1a\n" + b"".join(parts)).decode("ascii")
 

@@ -6,10 +6,9 @@ Standard library and pydantic only: the Snakefile asks at parse time.
 from functools import cached_property
 from typing import Literal
 
-from lm_validity.config.bias_sheets import LanguageModel
 from lm_validity.config.load import Run
 from lm_validity.config.sections import SizeClass
-from lm_validity.config.sheets import Benchmark, Model
+from lm_validity.config.sheets import Benchmark, LanguageModel, Model
 from lm_validity.run.cell import Group, Prompt, make_groups
 
 

@@ -222,12 +222,12 @@ def config_of(run: Run, row: Model) -> tuple[dict[str, Any], bool] | None:
         found = read_json_or(folder / "config.json", None)
         if isinstance(found, dict):
             return found, True
-    known = _known_shapes().get(row.path)
+    known = known_shapes().get(row.path)
     return None if known is None else (known, False)
 
 
 @cache
-def _known_shapes() -> dict[str, dict[str, Any]]:
+def known_shapes() -> dict[str, dict[str, Any]]:
     """Hub id -> config.json as far as memory depends on it, of the published grid's models; nobody has compared them
     with the files on the hub."""
     entries = read_json(Path(__file__).with_name("known_shapes.json"))

@@ -176,7 +176,14 @@ def _population(sources: CardSources, cards: Sequence[Card]) -> str:
         factor, unit = scale_of(max(sizes))
         words += f", up to {max(sizes) * factor:.3g} {unit} parameters"
     used = [NAMES[protocol] for protocol in PROTOCOLS if any(card.value(f"models.{protocol}") for card in cards)]
-    return f"{words}. {' and '.join(used).capitalize()}{' scores only' if len(used) == 1 else ''}."
+    words += f". {' and '.join(used).capitalize()}{' scores only' if len(used) == 1 else ''}."
+    compared = sum(any(card.value(f"tau.{protocol}") for protocol in PROTOCOLS) for card in cards)
+    words += (
+        f" {compared} of the {len(cards)} benchmarks are compared with each other." if 0 < compared < len(cards) else ""
+    )
+    if sources.preparation_is_assumed:
+        words += " It is assumed that models were trained first on each benchmark's own training set: nobody says so."
+    return words
 
 
 # ----------------------------------------------------------------------------------------------------------------------

@@ -202,10 +202,11 @@ def read_benchmark_items(
     correct = item_values(_read(path, ["correct", "metric_values"], benchmark), metric)
     correct = _floats(correct)[used][order].reshape(cells.shape)
     progress = {name: _floats(keys.column(name))[order][:: cells.items] for name in ("iteration", "tokens_b")}
+    subjects = keys.column("subject").cast(pa.string()).take(pa.array(order[: cells.items]))
     return BenchmarkItems(
         benchmark=benchmark,
         doc_ids=cells.doc_ids,
-        subjects=_subjects(keys.column("subject"), order[: cells.items]),
+        subjects=np.array([text or "" for text in subjects.to_pylist()], dtype=str),
         gold=gold,
         characters=None if characters is None else characters[0],
         bytes=None if width is None else width[0],
@@ -353,10 +354,6 @@ def _floats(column: pa.ChunkedArray | pa.Array) -> np.ndarray:
     if isinstance(column, pa.ChunkedArray):
         column = column.combine_chunks()
     return column.cast(pa.float64()).to_numpy(zero_copy_only=False)
-
-
-def _subjects(column: pa.ChunkedArray, rows: np.ndarray) -> np.ndarray:
-    return np.array([text or "" for text in column.cast(pa.string()).take(pa.array(rows)).to_pylist()], dtype=str)
 
 
 def _gold(column: pa.ChunkedArray, cells: _Cells) -> np.ndarray | None:

@@ -15,7 +15,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lm_validity.config.load import Run
-from lm_validity.config.sheets import Checkpoint, Model
 from lm_validity.errors import InputError
 from lm_validity.files import replace_file, write_json
 from lm_validity.run.cell import BenchmarkCell, Cell, label
@@ -167,7 +166,7 @@ class Merger:
             "model": cell.model,
             "checkpoint": point.checkpoint,
             "iteration": point.iteration,
-            "tokens_b": _tokens_b(model, point),
+            "tokens_b": model.tokens_b if point.tokens_b is None and point.checkpoint == "final" else point.tokens_b,
             "benchmark": row.variant_of or cell.benchmark,
             "protocol": rule.protocol,
             "prompt": rule.scored_prompt(self.workspace, cell),
@@ -247,13 +246,6 @@ class Merger:
                 "run the workflow to its end (lm-validity preflight first), or use --partial.",
             )
         self._missing.setdefault(cell, lack)
-
-
-def _tokens_b(model: Model, point: Checkpoint) -> float | None:
-    """Billions of tokens seen: the checkpoint's own, else for the final one those of the model's row."""
-    if point.tokens_b is None and point.checkpoint == "final":
-        return model.tokens_b
-    return point.tokens_b
 
 
 def _selection_rows(cell: BenchmarkCell, choice: Mapping[str, Any]) -> Iterator[dict[str, Any]]:

@@ -294,6 +294,7 @@ def trained_here(scores: pd.DataFrame) -> bool:
     return bool((scores.loc[trained, "source"] == OWN).all())
 
 
+PREPARED = (OWN, "lm-harmony")  # sources whose train-before-test scores are of models fine-tuned on that benchmark
 REPLAY = "replay:"  # begins the source of a score that was served from a file instead of running a model
 
 

@@ -112,22 +112,18 @@ def benchmark_metric(rows: pd.DataFrame, sheet: pd.DataFrame, path: str | Path, 
             notes.append(f"{benchmark}: no score under its metric {metric}; the table has {listing(found)}.")
         elif here.any() and wanted[here][0] is not None:
             if (here & lost).any():
-                notes.append(_other_metrics(rows[here & lost].assign(metric=given[here & lost]), wanted[here][0]))
+                pairs = rows.loc[here & lost, ["model", "protocol"]].drop_duplicates().to_numpy()
+                scores = listing([f"{model} ({protocol})" for model, protocol in pairs], 6)
+                notes.append(
+                    f"{benchmark}: the scores of {scores} are not under its metric {wanted[here][0]} but under "
+                    f"{listing(sorted(set(given[here & lost])))} only; they count as missing."
+                )
         elif here.any() and len(found) > 1:
             raise InputError(
                 f"{path}: {benchmark} has several metrics ({listing(found)}) and the benchmarks sheet names none.",
                 "fill in the sheet's column 'metric'.",
             )
     return rows.assign(metric=given)[keep]
-
-
-def _other_metrics(lost: pd.DataFrame, metric: str) -> str:
-    """A note on cells of one benchmark that have rows under other metrics only, and so count as missing."""
-    cells = [f"{model} ({protocol})" for model, protocol in lost[["model", "protocol"]].drop_duplicates().to_numpy()]
-    return (
-        f"{lost['benchmark'].iloc[0]}: the scores of {listing(cells, 6)} are not under its metric {metric} but under "
-        f"{listing(sorted(set(lost['metric'])))} only; they count as missing."
-    )
 
 
 def _one_wording(rows: pd.DataFrame, notes: list[str]) -> pd.DataFrame:
@@ -161,7 +157,12 @@ def _one_count(rows: pd.DataFrame, sheet: pd.DataFrame | None, notes: list[str])
     if not used:
         return rows
     out = rows["num_fewshot"].notna() & (rows["num_fewshot"] != rows["benchmark"].map(used))
-    notes.append(_used_note(used))
+    by_count: dict[int, list[str]] = {}
+    for benchmark, count in sorted(used.items()):
+        by_count.setdefault(count, []).append(benchmark)
+    parts = [f"{count} on {listing(names)}" for count, names in sorted(by_count.items())]
+    shown = "; ".join(parts) if len(parts) > 1 else next(iter(by_count))
+    notes.append(f"Solved examples before each question (few-shot): {shown}.")
     if out.any():
         parts = [
             f"{count} on {listing(sorted(found['benchmark'].unique()))} (models: {found['model'].nunique()})"
@@ -169,16 +170,6 @@ def _one_count(rows: pd.DataFrame, sheet: pd.DataFrame | None, notes: list[str])
         ]
         notes.append(f"Scores with another number of solved examples stay out ({out.sum()}): {'; '.join(parts)}.")
     return rows[~out.to_numpy(dtype=bool)]
-
-
-def _used_note(used: dict[str, int]) -> str:
-    by_count: dict[int, list[str]] = {}
-    for benchmark, count in sorted(used.items()):
-        by_count.setdefault(count, []).append(benchmark)
-    if len(by_count) == 1:
-        return f"Solved examples before each question (few-shot): {next(iter(by_count))}."
-    parts = [f"{count} on {listing(names)}" for count, names in sorted(by_count.items())]
-    return f"Solved examples before each question (few-shot): {'; '.join(parts)}."
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -228,15 +219,12 @@ def read_benchmarks(path: str | Path) -> pd.DataFrame:
 
 def _frame(found: Mapping[str, SheetRow], kind: type[SheetRow]) -> pd.DataFrame:
     rows = [row.model_dump() for row in found.values()]
-    columns = {name: pd.Series([row[name] for row in rows], dtype=_dtype(name)) for name in kind.model_fields}
+    types = dict.fromkeys(NUMBERS, "float64") | dict.fromkeys(_BOOLEANS, "boolean")
+    columns = {
+        name: pd.Series([row[name] for row in rows], dtype=types.get(name, "object")) for name in kind.model_fields
+    }
     columns["studies"] = columns["studies"].map(lambda names: ",".join(names) or None)
     return pd.DataFrame(columns)
-
-
-def _dtype(column: str) -> str:
-    if column in NUMBERS:
-        return "float64"
-    return "boolean" if column in _BOOLEANS else "object"
 
 
 def as_in_scores(sheet: pd.DataFrame, names: set[str]) -> pd.DataFrame:

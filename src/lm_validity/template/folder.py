@@ -52,7 +52,12 @@ def _write(folder: Path, name: str, scores: Sequence[Path]) -> list[str]:
     (folder / "slurm").symlink_to("profiles/slurm")
     shutil.copy(FILES / "Snakefile", folder)
     shutil.copy(FILES / "gitignore", folder / ".gitignore")
-    (folder / "study.yaml").write_text(_configuration(name), encoding="utf-8")
+    small = (SMALL / "small.yaml").read_text(encoding="utf-8")
+    named = small[small.index("name: small") :].replace(
+        "name: small", f"name: {json.dumps(name)}", 1
+    )  # 123 and on are no texts
+    configuration = HEADER.format(name=name) + named.replace("config/small/", "")  # the sheets are beside it
+    (folder / "study.yaml").write_text(configuration, encoding="utf-8")
     about = (FILES / "scores.md").read_text(encoding="utf-8") if scores else ""
     readme = (FILES / "README.md").read_text(encoding="utf-8")
     (folder / "README.md").write_text(readme.format(name=name, scores=about), encoding="utf-8")
@@ -63,12 +68,3 @@ def _write(folder: Path, name: str, scores: Sequence[Path]) -> list[str]:
     from lm_validity.template.around_scores import write_sheets  # pandas, only where it is needed
 
     return write_sheets(scores, folder, *SHEETS)
-
-
-def _configuration(name: str) -> str:
-    """The small study's configuration under another name, with the sheets beside it."""
-    text = (SMALL / "small.yaml").read_text(encoding="utf-8")
-    body = text[text.index("name: small") :].replace(
-        "name: small", f"name: {json.dumps(name)}", 1
-    )  # 123 and on are no texts
-    return HEADER.format(name=name) + body.replace("config/small/", "")

@@ -1,16 +1,13 @@
 """Our scores against `lm_eval.simple_evaluate` run as itself, for every output type and prompt."""
 
-import logging
 import math
 from dataclasses import replace
 
-import lm_eval
 import numpy as np
 import pytest
 import torch
 from lm_eval.api.filter import Filter
-from lm_eval.tasks import TaskManager
-from toy_world import load_toy, toy_model
+from toy_world import RESAMPLES, lm_eval_itself, load_toy, toy_model
 
 from lm_validity.cells.tasks.evaluation import NonFiniteScore, evaluate, metric_value, prepare_requests
 from lm_validity.cells.tasks.tasks import Documents, fetch_documents, rows
@@ -21,23 +18,6 @@ def all_documents(task, kind: str = "test") -> Documents:
     return fetch_documents(task, kind, [f"{kind}:{row}" for row in range(len(rows(task, kind)))])
 
 
-def lm_eval_itself(folder, tasks, name: str, *, chat: bool = False, **model_args) -> tuple[dict, list[dict]]:
-    logging.getLogger("lm_eval").setLevel(logging.ERROR)
-    found = lm_eval.simple_evaluate(
-        model="hf",
-        model_args={"pretrained": str(folder), "dtype": "float32", **model_args},
-        tasks=[name],
-        num_fewshot=0,
-        device="cpu",
-        batch_size=8,
-        bootstrap_iters=RESAMPLES,
-        apply_chat_template=chat,
-        task_manager=TaskManager(include_path=str(tasks), include_defaults=False),
-    )
-    return found["results"][name], found["samples"][name]
-
-
-RESAMPLES = 100
 METRICS = {
     "toy_choice": "acc,none",
     "toy_cola": "mcc,none",
@@ -56,7 +36,8 @@ CASES = [
 def test_equals_lm_eval(kind, name, prompt, model_folders, toy_folder, toy_task):
     # a document of a corpus gets one BOS: lm-eval's own setting for that is add_bos_token=False
     rolling = {"add_bos_token": False} if name == "toy_corpus" else {}
-    expected, samples = lm_eval_itself(model_folders[kind], toy_folder, name, chat=prompt == "chat", **rolling)
+    theirs = lm_eval_itself(model_folders[kind], toy_folder, name, chat=prompt == "chat", **rolling)
+    expected, samples = theirs["results"][name], theirs["samples"][name]
     task = toy_task(name)
     options = {"metric": METRICS[name], "prompt": prompt, "bootstrap_iterations": RESAMPLES}
     # the toy template puts a blank before an answer, which lm-eval leaves out
@@ -257,7 +238,7 @@ def test_rolling_windows_against_a_direct_computation(kind, every, model_folders
 
 def test_lm_eval_default_windows_score_a_second_bos(model_folders, toy_folder, toy_task):
     """lm-eval left to itself predicts the tokenizer's BOS from its own; the option repeats that exactly."""
-    expected, _ = lm_eval_itself(model_folders["llama"], toy_folder, "toy_corpus")
+    expected = lm_eval_itself(model_folders["llama"], toy_folder, "toy_corpus")["results"]["toy_corpus"]
     task = toy_task("toy_corpus")
     docs = all_documents(task)
     theirs, ours = (

@@ -1,14 +1,11 @@
 """Groups of tasks and few-shot prompts against `lm_eval.simple_evaluate` run as itself."""
 
 import json
-import logging
 
-import lm_eval
 import numpy as np
 import pytest
-from lm_eval.tasks import TaskManager
 from toy_groups import SIZES, write_pets
-from toy_world import load_toy
+from toy_world import lm_eval_itself, load_toy
 
 from lm_validity.cells.tasks.evaluation import evaluate
 from lm_validity.cells.tasks.splits import Split, documents, make_splits, write_documents
@@ -36,21 +33,6 @@ def documents_of_test(task):
     source = rows(task, "test")
     addresses = [source.address("test", n) if hasattr(source, "address") else f"test:{n}" for n in range(len(source))]
     return fetch_documents(task, "test", addresses)
-
-
-def lm_eval_itself(model, folder, name, num_fewshot, chat=False):
-    logging.getLogger("lm_eval").setLevel(logging.ERROR)
-    return lm_eval.simple_evaluate(
-        model="hf",
-        model_args={"pretrained": str(model), "dtype": "float32"},
-        tasks=[name],
-        num_fewshot=num_fewshot,
-        device="cpu",
-        batch_size=8,
-        bootstrap_iters=100,
-        apply_chat_template=chat,
-        task_manager=TaskManager(include_path=str(folder), include_defaults=False),
-    )
 
 
 def check_items(found, samples, member=None):

@@ -110,7 +110,7 @@ def test_the_commit_is_resolved_and_recorded_and_the_token_is_not(hub):
 def test_a_snapshot_in_another_users_cache_is_looked_for_in_ones_own(tmp_path, monkeypatch):
     snapshot = Path("models--org--name", "snapshots", SHA)
     write_text(tmp_path / "mine" / snapshot / "model.safetensors", "")
-    monkeypatch.setattr(prefetch, "HF_HUB_CACHE", tmp_path / "mine")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", tmp_path / "mine")
     assert prefetch.model_folder(tmp_path / "theirs" / snapshot) == tmp_path / "mine" / snapshot
 
 

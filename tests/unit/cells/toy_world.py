@@ -1,10 +1,14 @@
 """Tiny models and local lm-eval tasks, without network, no miniature world."""
 
 import json
+import logging
 from pathlib import Path
+from unittest import mock
 
+import lm_eval
 import torch
 import transformers
+from lm_eval.tasks import TaskManager
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
 from lm_validity.cells.models.language_model import load_language_model
@@ -168,3 +172,26 @@ def toy_model(kind: str, folder: Path, *, seed: int = 0, positions: int = 96) ->
 
 def load_toy(folder: Path, **options):
     return load_language_model(folder, dtype="float32", device="cpu", eval_batch_size=8, **options)
+
+
+RESAMPLES = 100
+
+
+def lm_eval_itself(model: Path, tasks: Path, name: str, num_fewshot: int = 0, *, chat: bool = False, **model_args):
+    """What `lm_eval.simple_evaluate` finds, without its record of the machine, for which it starts pip and git."""
+    logging.getLogger("lm_eval").setLevel(logging.ERROR)
+    with (
+        mock.patch("lm_eval.evaluator.add_env_info"),
+        mock.patch("lm_eval.evaluator.get_git_commit_hash", return_value=None),
+    ):
+        return lm_eval.simple_evaluate(
+            model="hf",
+            model_args={"pretrained": str(model), "dtype": "float32", **model_args},
+            tasks=[name],
+            num_fewshot=num_fewshot,
+            device="cpu",
+            batch_size=8,
+            bootstrap_iters=RESAMPLES,
+            apply_chat_template=chat,
+            task_manager=TaskManager(include_path=str(tasks), include_defaults=False),
+        )

@@ -67,6 +67,16 @@ def test_a_path_that_is_too_long(monkeypatch, capsys, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["s.csv"]
 
 
+@pytest.mark.parametrize("output", ["taken", "taken/below"])
+def test_an_output_that_is_no_folder(monkeypatch, capsys, tmp_path, output):
+    monkeypatch.chdir(tmp_path)
+    Path("s.csv").write_text("model,b\na,0.5\n")
+    Path("taken").write_text("a file")
+    code, _, error = end(monkeypatch, capsys, "import", "csv", "s.csv", "--output", output)
+    assert code == 2 and error.startswith("Error: taken") and error.count("\n") == 1 and "Hint: " in error
+    assert Path("taken").read_text() == "a file"
+
+
 @pytest.mark.parametrize("table", [1, 2])
 def test_a_full_disk(monkeypatch, capsys, tmp_path, table):
     """The first file that is written, and the second."""

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from lm_validity.config.bias_sheets import LanguageModel, Task
 from lm_validity.config.load import build_run, load_run
 from lm_validity.config.sections import Experiment
+from lm_validity.config.sheets import LanguageModel, Task
 from lm_validity.errors import InputError
 from lm_validity.run.grid import Grid
 from lm_validity.run.rules import read_cell

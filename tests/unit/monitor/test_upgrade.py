@@ -1,9 +1,11 @@
-"""A run that the version of commit a4fdde2 finished (config/test.yaml, without model weights) under the present code:
-nothing of it is computed again, its tables are read, and what an update would compute again is said with the reason."""
+"""Runs of earlier versions under the present code. One that 0.1 finished (commit a4fdde2, config/test.yaml, without
+weights of models): nothing of it is computed again, its tables are read, and what an update would compute again is said
+with the reason. One of 0.2 that stopped in its second round (without adapters too) goes on with the cells it lacks."""
 
 import json
 import re
 import tarfile
+from collections import Counter
 from pathlib import Path
 
 import pandas as pd
@@ -20,16 +22,21 @@ from lm_validity.studies.agreement.report import report_agreement
 from lm_validity.tables.merge import Merger
 from lm_validity.tables.schema import read_scores
 
-FIXTURE = Path(__file__).parents[2] / "fixtures" / "run_a4fdde2.tar.gz"
+FIXTURES = Path(__file__).parents[2] / "fixtures"
 TABLES = Path("results/test/tables")
+OF_A_CELL = ("finetune_adapter", "select_adapter", "evaluate_adapter")
 
 
 @pytest.fixture
 def old(tmp_path, monkeypatch) -> Run:
-    with tarfile.open(FIXTURE) as archive:
-        archive.extractall(tmp_path, filter="data")
-    monkeypatch.chdir(tmp_path)
-    return load_run("config/test.yaml")
+    return unpacked("run_a4fdde2", "test", tmp_path, monkeypatch)
+
+
+def unpacked(fixture: str, name: str, folder: Path, monkeypatch) -> Run:
+    with tarfile.open(FIXTURES / f"{fixture}.tar.gz") as archive:
+        archive.extractall(folder, filter="data")
+    monkeypatch.chdir(folder)
+    return load_run(f"config/{name}.yaml")
 
 
 def finished(rule: str) -> str:
@@ -46,6 +53,15 @@ def test_nothing_is_computed_again(old):
     assert recomputed_cells(old) == []
     # and of the configuration that the run wrote down
     assert recomputed_cells(build_run(read_json("results/test/configuration.json"), "configuration.json")) == []
+
+
+def test_a_second_round_goes_on_with_the_cells_that_it_lacks(tmp_path, monkeypatch):
+    run = unpacked("run_0.2.0_rounds", "rounds", tmp_path, monkeypatch)
+    states = RunState(run).cells
+    assert Counter(one.state for one in states) == {"done": 32, "missing": 4}
+    lacking = {(one.cell.rule, one.cell.model, one.cell.benchmark) for one in states if one.state == "missing"}
+    assert lacking == {(rule, "forum-gpt2-xs", "table") for rule in OF_A_CELL}
+    assert recomputed_cells(run) == []
 
 
 def test_a_raised_version_is_named_with_its_cells(old, monkeypatch, capsys):

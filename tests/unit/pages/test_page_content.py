@@ -1,7 +1,9 @@
 """What a page shows and leaves out: empty figures and sections, folded findings, room for names, its size."""
 
+import base64
 import json
 import re
+import zlib
 from dataclasses import replace
 
 import numpy as np
@@ -26,7 +28,7 @@ from lm_validity.pages.page import (
     write_library,
     write_page,
 )
-from lm_validity.pages.svg import dot, line, named_rows, round_values, shortened, svg, written_points
+from lm_validity.pages.svg import carpet, dot, line, named_rows, round_values, shortened, svg, written_points
 from lm_validity.summaries import Missing
 
 NAMES = [f"a benchmark of number {number}" for number in range(65)]
@@ -252,6 +254,13 @@ def test_names_below_bars_are_upright_only_where_they_have_room(name, upright):
 def test_an_axis_has_round_numbers_with_as_many_digits_as_they_need(low, high, most, values, written):
     assert round_values(low, high, most) == pytest.approx(values) and len(values) <= most
     assert written_points(round_values(low, high, most)) == written
+
+
+def test_a_missing_rank_is_transparent():
+    image = base64.b64decode(re.findall(r"base64,([^\"]+)", carpet(np.array([[1, np.nan, 2]]), 0, 0, 9, 9))[0])
+    length = int.from_bytes(image[33:37], "big")
+    pixels = zlib.decompress(image[41 : 41 + length])
+    assert list(pixels[4::4]) == [255, 0, 255]
 
 
 def test_a_panel_of_rows_holds_values_and_intervals_beyond_its_axis():

@@ -75,6 +75,7 @@ def test_direct_scores_give_agreement_without_an_empty_figure(tmp_path):
     assert compared == [*TASKS, "aa_rare"]  # what is not compared comes last
     page = (tmp_path / "out/agreement/page.json").read_text()
     assert "rain before test" not in page
+    assert " 4 of the 5 benchmarks " in (tmp_path / "out/index.html").read_text()
 
 
 def test_two_folders_of_two_protocols_are_compared(tmp_path):
@@ -87,6 +88,9 @@ def test_two_folders_of_two_protocols_are_compared(tmp_path):
     assert done.exit_code == 0, done.output
     summary = json.loads((tmp_path / "out/agreement/summary.json").read_text())
     assert summary["models"] == 4 and all(summary["kendall_tau"][each]["mean"] is not None for each in ("direct", TBT))
+    assert "It is assumed" in (tmp_path / "out/index.html").read_text()
+    done = CliRunner().invoke(app, [*paths, "--prepared-on", ", ".join(TASKS), *more, str(tmp_path / "said")])
+    assert "It is assumed" not in (tmp_path / "said/index.html").read_text()
     done = CliRunner().invoke(app, [*paths, "--prepared-on", "a mixture", *more, str(tmp_path / "other")])
     summary = json.loads((tmp_path / "other/agreement/summary.json").read_text())
     assert summary["kendall_tau"][TBT]["mean"] is None

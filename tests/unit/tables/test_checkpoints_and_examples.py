@@ -8,7 +8,7 @@ import pytest
 
 from lm_validity.studies.agreement.score_matrix import read_score_matrix
 from lm_validity.studies.signal.curves import read_learning_curves
-from lm_validity.tables.formats.export_lm_eval import write_lm_eval
+from lm_validity.tables.formats.exports import write_lm_eval
 from lm_validity.tables.formats.import_files import read_files
 from lm_validity.tables.formats.lm_eval_results import Point, parse_arguments, training_point
 from lm_validity.tables.formats.score_files import ImportLog, ImportOptions

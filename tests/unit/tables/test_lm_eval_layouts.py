@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from lm_validity.cli.imports import exports as app
 from lm_validity.errors import InputError
-from lm_validity.tables.formats.export_lm_eval import write_lm_eval
+from lm_validity.tables.formats.exports import write_lm_eval
 from lm_validity.tables.formats.import_files import read_files
 from lm_validity.tables.formats.score_files import ImportLog, ImportOptions
 from lm_validity.tables.schema import SCORES, read_scores, read_table, write_table
@@ -17,6 +17,11 @@ from lm_validity.tables.schema import SCORES, read_scores, read_table, write_tab
 def read_lm_eval(paths):
     """The scores of lm-eval's files, none of which may be left out."""
     return read_files(paths, ImportOptions(format="lm-eval"), ImportLog(strict=True))
+
+
+def write(path, document: dict):
+    path.write_text(json.dumps(document), encoding="utf-8")
+    return path
 
 
 VERSION_0_3 = {
@@ -47,7 +52,9 @@ VERSION_0_4_13 = {
             "sample_len": 9,
             "acc,none": 0.5,
             "acc_stderr,none": 0.01,
+            "acc_norm,none": 0.45,
         },
+        "wiki": {"bits_per_byte,none": 0.9, "bits_per_byte_stderr,none": "N/A"},
         "nq_open": {
             "alias": "nq_open",
             "exact_match,remove_whitespace": 0.1,
@@ -56,7 +63,12 @@ VERSION_0_4_13 = {
         "group": {"alias": "group", "acc,none": 0.5, "acc_stderr,none": 0.01},
     },
     "group_subtasks": {"arc_easy": [], "nq_open": [], "group": ["arc_easy"]},
-    "higher_is_better": {"arc_easy": {"acc": True}, "nq_open": {"exact_match": True}, "group": {"acc": True}},
+    "higher_is_better": {
+        "arc_easy": {"acc": True},
+        "wiki": {"bits_per_byte": False},
+        "nq_open": {"exact_match": True},
+        "group": {"acc": True},
+    },
     "n-samples": {"arc_easy": {"original": 9, "effective": 9}},
     "config": {"model": "hf", "model_args": {"pretrained": "gpt2"}},
     "model_source": "hf",
@@ -78,8 +90,33 @@ def test_layouts_of_several_versions(document, tmp_path):
         assert rows["wikitext", "bits_per_byte,none"].value == 0.98
         assert pd.isna(rows["wikitext", "bits_per_byte,none"].stderr)
     if document is VERSION_0_4_13:
-        assert set(rows) == {("arc_easy", "acc,none"), ("nq_open", "exact_match,remove_whitespace")}
+        assert {metric for benchmark, metric in rows if benchmark == "arc_easy"} == {"acc,none", "acc_norm,none"}
+        assert ("nq_open", "exact_match,remove_whitespace") in rows and len(rows) == 4
         assert accuracy.n_items == 9 and accuracy.higher_is_better
+        assert (accuracy.protocol, accuracy.prompt) == ("direct", "plain")
+        corpus = rows["wiki", "bits_per_byte,none"]
+        assert not corpus.higher_is_better and pd.isna(corpus.stderr)
+
+
+def test_lm_eval_of_two_models_and_twice_the_same(tmp_path):
+    first = write(tmp_path / "a.json", VERSION_0_4_13)
+    other = write(tmp_path / "b.json", VERSION_0_4_13 | {"model_name": "other", "chat_template": "{{ x }}"})
+    frame = read_lm_eval([first, other])
+    assert list(frame.columns) == SCORES.names
+    assert set(frame["model"]) == {"gpt2", "other"} and set(frame["prompt"]) == {"plain", "chat"}
+    assert len(read_lm_eval([first, first])) == 4  # one file, named twice
+    again = write(tmp_path / "again.json", VERSION_0_4_13)
+    with pytest.raises(InputError, match="4 scores also in"):
+        read_lm_eval([first, again])
+
+
+@pytest.mark.parametrize(
+    ("document", "message"),
+    [({}, "no object 'results'"), ({"results": {"a": {"acc,none": 1}}}, "names the model")],
+)
+def test_bad_lm_eval_files(tmp_path, document, message):
+    with pytest.raises(InputError, match=message):
+        read_lm_eval([write(tmp_path / "r.json", document)])
 
 
 @pytest.mark.parametrize(
@@ -127,7 +164,7 @@ def test_a_whole_count_written_as_a_fraction_is_read(tmp_path):
     path.write_text(json.dumps(VERSION_0_4_13 | {"n-samples": {"arc_easy": {"effective": 9.0}}}))
     write_table(read_lm_eval([path]), SCORES, tmp_path / "scores.parquet")
     read = read_table(tmp_path / "scores.parquet", SCORES).set_index("benchmark")
-    assert read["n_items"]["arc_easy"] == 9
+    assert set(read["n_items"]["arc_easy"]) == {9}
 
 
 def our_scores() -> pd.DataFrame:

@@ -469,7 +469,7 @@ def load_language_model(
     folder, tokenizer_folder = prefetch.model_and_tokenizer_folder(path, revision=revision, subfolder=subfolder)
     tokenizer_folder = prefetch.own_tokenizer(adapter) or tokenizer_folder
     with must_fit(model_id or str(path), "its weights to load", f"{MORE_MEMORY}."):
-        model, tokenizer = _read_folder(folder, tokenizer_folder, str(path), DTYPES[dtype], device)
+        model, tokenizer = _read_folder(folder, tokenizer_folder, str(path), getattr(torch, dtype), device)
         if device != "all":
             model.to(device)
         own = OwnAdapter(model, adapter, model_id or str(path), keep=keep_base) if adapter else None

@@ -11,16 +11,10 @@ import shutil
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Self
-
-import torch
-from huggingface_hub import snapshot_download
-from huggingface_hub.constants import HF_HUB_CACHE
-from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
-from safetensors import SafetensorError
+from typing import Any, Self, get_args
 
 from lm_validity.config.rows import split_revision
-from lm_validity.config.sheets import FINAL, Checkpoint, Model
+from lm_validity.config.sheets import FINAL, Checkpoint, Dtype, Model
 from lm_validity.errors import PREFETCH, CellError, InputError, Problem
 from lm_validity.files import file_sha256
 from lm_validity.run.rehearsals import HubModel, why_not_causal
@@ -179,14 +173,17 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# Where a model's files are on this machine, and the precisions that it can be loaded in. Imports no lm_eval.
+# Where a model's files are on this machine, and the precisions that it can be loaded in, by torch's names. A job that
+# finds its cells in the store reads this module: it imports no torch and no library of the hub.
 
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+DTYPES: tuple[str, ...] = get_args(Dtype)
 
 
 def is_models_fault(error: Exception) -> bool:
     """Whether what `from_pretrained` raised is in the model's files. A full disk, a GPU that fails or memory that runs
     out is the machine's: the job must fail, so that retries apply."""
+    from safetensors import SafetensorError
+
     if getattr(error, "errno", None) is not None:
         return False
     if isinstance(error, RuntimeError):  # of transformers' own: tensors of another shape, or that cannot be converted
@@ -201,6 +198,10 @@ def model_folder(path: str | Path, *, revision: str | None = None, subfolder: st
 
     Raises CellError where there is none, or where it has no safetensors.
     """
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.constants import HF_HUB_CACHE
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+
     folder = Path(path)
     if not os.path.isdir(folder) and folder.parent.name == "snapshots":
         folder = Path(HF_HUB_CACHE, *folder.parts[-3:])  # recorded by another user: the same commit in one's own cache

@@ -13,8 +13,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 if TYPE_CHECKING:
     import torch
 
@@ -67,8 +65,10 @@ def versions() -> dict[str, str | None]:
     return found
 
 
-def machine(device: torch.device) -> dict[str, Any]:
+def machine(device: "torch.device") -> dict[str, Any]:
     """The computer and the device: host, processor, threads, GPU with driver and CUDA, Slurm job, git commit."""
+    import torch
+
     found = {
         "host": platform.node(),
         "system": platform.platform(),

@@ -16,7 +16,6 @@ import transformers
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from lm_validity.cells.models.language_model import LanguageModel
-from lm_validity.cells.models.prefetch import DTYPES
 from lm_validity.cells.models.scorer import Request, Way
 from lm_validity.cells.rehearsal.device import KIND, Ledger, pretended_gpus
 from lm_validity.cells.training import loop
@@ -105,7 +104,7 @@ def pretend_model(
 ) -> LanguageModel:
     """The model on `device`, its weights without values where that is a pretended one."""
     with torch.device(device):
-        model = transformers.AutoModelForCausalLM.from_config(config, dtype=DTYPES[dtype]).eval()
+        model = transformers.AutoModelForCausalLM.from_config(config, dtype=getattr(torch, dtype)).eval()
     return LanguageModel(
         model.to(device),
         word_tokenizer(min(WORDS, config.get_text_config().vocab_size)),

@@ -7,8 +7,19 @@ import torch
 import transformers
 
 from lm_validity.cells.models.scorer import in_batches
-from lm_validity.cells.trials.data import SHARED_ROWS, Batch, Task, next_tokens, padded, share_rows
-from lm_validity.cells.trials.training import Arm, ResidentModel, Schedule, TrialCounters, train
+from lm_validity.cells.trials.data import Task
+from lm_validity.cells.trials.training import (
+    SHARED_ROWS,
+    Arm,
+    Batch,
+    ResidentModel,
+    Schedule,
+    TrialCounters,
+    next_tokens,
+    padded,
+    share_rows,
+    train,
+)
 from lm_validity.errors import CellError
 from lm_validity.run.trial_plan import TrialPlan
 

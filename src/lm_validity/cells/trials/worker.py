@@ -13,7 +13,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lm_validity.cells.models.prefetch import check_unchanged, prefetch_model
-from lm_validity.cells.models.scorer import MORE_MEMORY, must_fit
 from lm_validity.cells.trials.data import Draw, Task, draw_hash, draw_trial, read_task, without_duplicates
 from lm_validity.config.load import Run
 from lm_validity.config.sheets import Model
@@ -123,8 +122,6 @@ class TrialWorker:
 
 log = logging.getLogger(__name__)
 
-TRIAL_MEMORY = f"lower micro_batch (of bias.pretraining or bias.zero_shot) if it trains, or {MORE_MEMORY}."
-
 FIXED_SEED = 42  # of every training in the authors' code
 _TRIAL_COLUMNS = pa.schema([PROBABILITIES.field(name) for name in ("arm", "row", "label", "probabilities")])
 
@@ -151,10 +148,13 @@ class ResidentWorker:
         Raises CellError for what is the task's or the model's fault, naming the task and, where one is at fault, the
         row.
         """
+        from lm_validity.cells.models.scorer import MORE_MEMORY, must_fit
+
         folder.mkdir(parents=True, exist_ok=True)
         pending = [subsample for subsample in plan.subsamples if _read_trial(plan, folder, subsample) is None]
         if not pending:
             return
+        less = f"lower micro_batch (of bias.pretraining or bias.zero_shot) if it trains, or {MORE_MEMORY}."
         task = self._read_task(plan)
         draws = {subsample: draw_trial(task, plan.m, plan.n, subsample) for subsample in pending}
         trials = self._trials(plan, task)
@@ -162,7 +162,7 @@ class ResidentWorker:
         for subsample, draw in draws.items():
             trial = _Trial(plan, task, trials, subsample, draw, shared, self.counters)
             about = {"quantized": trials.model.quantized, "test_hash": draw_hash(task, draw.test)}
-            with must_fit(plan.language_model, "one batch of a trial", TRIAL_MEMORY):
+            with must_fit(plan.language_model, "one batch of a trial", less):
                 computed = trial.compute()
             _write_trial(plan, folder, subsample, task, draw, about, *computed)
             log.info("%s %s m=%d n=%d: subsample %d", plan.language_model, task.name, plan.m, plan.n, subsample)

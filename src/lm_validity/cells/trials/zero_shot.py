@@ -12,8 +12,18 @@ import torch
 
 from lm_validity.cells.models.scorer import in_batches
 from lm_validity.cells.training.loop import layers_recomputed
-from lm_validity.cells.trials.data import SHARED_ROWS, Batch, Task, next_tokens, padded
-from lm_validity.cells.trials.training import Arm, ResidentModel, Schedule, TrialCounters, train
+from lm_validity.cells.trials.data import Task
+from lm_validity.cells.trials.training import (
+    SHARED_ROWS,
+    Arm,
+    Batch,
+    ResidentModel,
+    Schedule,
+    TrialCounters,
+    next_tokens,
+    padded,
+    train,
+)
 from lm_validity.errors import CellError
 from lm_validity.run.trial_plan import TrialPlan
 

@@ -10,10 +10,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Literal, NamedTuple, Protocol, TypeVar
 
-from lm_validity.config.bias_sheets import LanguageModel
 from lm_validity.config.load import Run
 from lm_validity.config.sections import SizeClass
-from lm_validity.config.sheets import Model
+from lm_validity.config.sheets import LanguageModel, Model
 from lm_validity.run.cell import Cell, CellT, Job, models_of
 from lm_validity.run.participants import Participants, size_class
 from lm_validity.run.records import Records

@@ -5,8 +5,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from lm_validity.config.bias_sheets import LanguageModel
 from lm_validity.config.load import Run
+from lm_validity.config.sheets import LanguageModel
 from lm_validity.run.cell import Job
 from lm_validity.run.participants import Participants, end_of_round
 from lm_validity.run.records import Records

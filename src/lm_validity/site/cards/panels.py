@@ -29,6 +29,7 @@ from lm_validity.pages.svg import (
 )
 from lm_validity.site.cards.values import CardSources, Value, tokens_words
 from lm_validity.site.cards.verdict import NOT_MEASURED, PARTLY, YES, Mark, Verdict
+from lm_validity.statistics import shown_ceiling
 from lm_validity.words import scale_of
 
 WIDTH, HEIGHT = 360, 132  # of a panel's picture
@@ -49,6 +50,13 @@ def known(values: Values, key: str) -> Value | None:
     """The value of a key, if it is measured."""
     value = values.get(key)
     return value if value is not None and value.is_measured else None
+
+
+def ceiling_of(values: Values, tau: Value, key: str) -> float | None:
+    """The noise ceiling `key` of an agreement, where it is shown."""
+    ceiling = known(values, key)
+    limit = math.nan if ceiling is None else shown_ceiling(ceiling.number, tau.number)
+    return None if math.isnan(limit) else limit
 
 
 def between(value: Value, write: Callable[[float], str] = decimal) -> str:
@@ -155,9 +163,9 @@ def _ranks_panel(sources: CardSources, benchmark: str, values: Values, verdict: 
         kind = KINDS[protocol]
         if size == "tau":
             marks.append(rug(axis, others.get(protocol, ()), y - 8, y + 8, kind))
-        ceiling = known(values, f"{size.replace('tau', 'tau_ceiling')}.{protocol}")
+        ceiling = ceiling_of(values, value, f"{size.replace('tau', 'tau_ceiling')}.{protocol}")
         if ceiling is not None:
-            marks.append(line(axis(ceiling.number), y - 8, axis(ceiling.number), y + 8, "s cl"))
+            marks.append(line(axis(ceiling), y - 8, axis(ceiling), y + 8, "s cl"))
         wide = f"{kind} thick" if size == "tau" else kind
         marks += [whisker(axis, value.interval, y, wide), dot(axis(value.number), y, kind, 4.6)]
         label.append(f"{name} apart in size, " if size != "tau" else "All models, ")
@@ -250,12 +258,21 @@ def _scores_panel(sources: CardSources, benchmark: str, values: Values) -> Panel
             text(30, up(level) + 4, plain(level) if from_zero else decimal(level), "", "end"),
         ]
     if chance is not None and low <= chance.number <= high:
-        marks += [line(34, up(chance.number), WIDTH - 6, up(chance.number), "chance")]
-        marks += [text(WIDTH - 6, up(chance.number) - 4, "chance", "", "end")]
-    for protocol, rows in by_protocol.items():
-        known_sizes = rows["model"].map(sources.sizes)
-        marks += [dot(across(math.log10(size)), up(score), KINDS[protocol], 2.4)
-                  for size, score in zip(known_sizes, rows["value"], strict=True) if size > 0]  # fmt: skip
+        marks.append(line(34, up(chance.number), WIDTH - 6, up(chance.number), "chance"))
+    dots = [
+        (across(math.log10(size)), up(score), KINDS[protocol])
+        for protocol, rows in by_protocol.items()
+        for size, score in zip(rows["model"].map(sources.sizes), rows["value"], strict=True)
+        if size > 0
+    ]
+    marks += [dot(x, y, kind, 2.4) for x, y, kind in dots]
+    if chance is not None and low <= chance.number <= high:
+        # the word, 40 pixels wide, stands above or below its line, left or right: where the fewest dots are
+        places = [
+            (left, y) for y in (up(chance.number) - 4, min(up(chance.number) + 11, 112)) for left in (WIDTH - 46, 38)
+        ]
+        left, y = min(places, key=lambda at: sum(-3 < x - at[0] < 43 and -11 < dy - at[1] < 3 for x, dy, _ in dots))
+        marks.append(text(left, y, "chance"))
     marks += _size_ticks(across, sizes.min(), sizes.max())
     return Panel("What do scores look like?", f"{words}; {number} models", svg(WIDTH, HEIGHT, label, *marks))
 
@@ -448,11 +465,11 @@ def tau_cell(values: Values, quantity: str, mark: Mark, low: float, width: int) 
         marks.append(line(axis(first.number), 9, axis(second.number), 19, "join"))
     for place, (protocol, value) in enumerate(found.items()):
         y, kind = (14 if len(found) == 1 else 9 + 10 * place), KINDS[protocol]
-        ceiling = known(values, f"{quantity.replace('tau', 'tau_ceiling')}.{protocol}")
+        ceiling = ceiling_of(values, value, f"{quantity.replace('tau', 'tau_ceiling')}.{protocol}")
         if ceiling is not None:
-            marks.append(line(axis(ceiling.number), y - 4.5, axis(ceiling.number), y + 4.5, "s cl"))
+            marks.append(line(axis(ceiling), y - 4.5, axis(ceiling), y + 4.5, "s cl"))
         marks += [whisker(axis, value.interval, y, kind), dot(axis(value.number), y, kind, 3.8)]
-        limit = f", noise ceiling {decimal(ceiling.number)}" if ceiling is not None else ""
+        limit = f", noise ceiling {decimal(ceiling)}" if ceiling is not None else ""
         label.append(f"{NAMES[protocol]} {said(value)}{limit}")
     picture = svg(width, HIGH, f"Agreement with the other benchmarks: {'; '.join(label)}", *marks)
     return Cell(next(iter(found.values())).number, picture, mark)

@@ -18,22 +18,9 @@ from lm_validity.config.sheets import metric_key
 from lm_validity.errors import InputError
 from lm_validity.files import read_json
 from lm_validity.results import CARDS, Results, Row
-from lm_validity.tables.schema import PROTOCOLS, read_scores, trained_here
+from lm_validity.tables.schema import PREPARED, PROTOCOLS, REPLAY, read_scores, trained_here
 from lm_validity.tables.sheets import completed, read_benchmarks, read_models, report_rows
 from lm_validity.words import UNDER, decimal, listing, scale_of
-
-MEASURES, RANGE, RESOLUTION, AGREEMENT, READINESS, SIGNAL, BIAS, SPLITS, PROMPTS, ITEMS = (
-    "What it measures",
-    "Chance and ceiling",
-    "Reliability and resolution",
-    "Agreement with the other benchmarks",
-    "Readiness gap",
-    "Signal during training",
-    "Bias from test text seen",
-    "Leakage and duplicates",
-    "Prompts",
-    "Suspicious items",
-)
 
 
 @dataclass(frozen=True)
@@ -48,233 +35,113 @@ class Quantity:
     explanation: str
 
 
-_ALL = (
-    Quantity("category", MEASURES, "Category", "text", "The group of benchmarks that the benchmarks sheet puts it in."),
-    Quantity("metric", MEASURES, "Metric", "text", "How an answer is scored, by lm-eval's name."),
-    Quantity("output_type", MEASURES, "Kind of task", "text", "Choice among answers, a written answer, or perplexity."),
-    Quantity("items", MEASURES, "Items", "items", "Test questions behind a score: the median over models."),
-    Quantity("models", MEASURES, "Models", "models", "Models with a score on this benchmark."),
-    Quantity("chance", RANGE, "Chance", "score", "The score that guessing would give."),
-    Quantity("lowest", RANGE, "Lowest score", "score", "The lowest score of a model."),
-    Quantity("highest", RANGE, "Highest score", "score", "The highest score of a model."),
-    Quantity(
-        "above_chance",
-        RANGE,
-        "Models above chance",
-        "models",
-        "Models whose score is above chance: one-sided tests at 5% with Holm's adjustment over the models.",
-    ),
-    Quantity(
-        "at_best",
-        RANGE,
-        "Models at the ceiling",
-        "models",
-        "Models whose score is not more than 1.96 standard errors below 1, the best score.",
-    ),
-    Quantity(
-        "reliability",
-        RESOLUTION,
-        "Reliability",
-        "share",
-        "Share of the variance between the models' scores that is not due to which items were asked or, where this was "
-        "measured, to training the models again. 100% means no such noise.",
-    ),
-    Quantity(
-        "training_noise",
-        RESOLUTION,
-        "Noise of training",
-        "score",
-        "Standard deviation of a model's score between trainings of it, on the same items.",
-    ),
-    Quantity(
-        "smallest_difference",
-        RESOLUTION,
-        "Smallest detectable difference",
-        "score",
-        "Two models this far apart are told apart four times out of five by a test that ignores which items they "
-        "share. A test that pairs the answers item by item detects smaller differences.",
-    ),
-    Quantity(
-        "paired_difference",
-        RESOLUTION,
-        "Smallest detectable difference, paired by item",
-        "score",
-        "The same for two neighbours in the ranking, compared item by item; the median over neighbours.",
-    ),
-    Quantity(
-        "items_needed",
-        RESOLUTION,
-        "Items needed",
-        "items",
-        "How many items like these it would take to detect the typical difference between two models at most 2× apart "
-        "in size four times out of five.",
-    ),
-    Quantity(
-        "separated_within_1_25",
-        RESOLUTION,
-        "Separated within 1.25×",
-        "share",
-        "Share of the pairs of models whose sizes differ by at most 1.25× that have significantly different scores "
-        "(p < .05, each pair by itself).",
-    ),
-    Quantity(
-        "separated_within_2", RESOLUTION, "Separated within 2×", "share", "The same among sizes at most 2× apart."
-    ),
-    Quantity(
-        "separated_beyond_2", RESOLUTION, "Separated beyond 2×", "share", "The same among sizes more than 2× apart."
-    ),
-    Quantity(
-        "separated_all", RESOLUTION, "Separated, all pairs", "share", "The same among all pairs, whatever their sizes."
-    ),
-    Quantity(
-        "tau",
-        AGREEMENT,
-        "Agreement, all models",
-        "tau",
-        "Kendall's tau between its ranking of the models and that of another benchmark, mean over the others. 1 is the "
-        "same order, 0 no relation, -1 the opposite order.",
-    ),
-    Quantity(
-        "tau_ceiling",
-        AGREEMENT,
-        "Noise ceiling of the agreement",
-        "tau",
-        "The mean tau that would be seen if all benchmarks ordered the models identically and only item noise "
-        "differed.",
-    ),
-    Quantity("tau_corrected", AGREEMENT, "Noise-corrected tau", "tau", "The mean tau, corrected for item noise."),
-    Quantity(
-        "tau_within_1_25",
-        AGREEMENT,
-        "Agreement within 1.25×",
-        "tau",
-        "The mean tau over the pairs of models whose sizes differ by at most 1.25×. Size alone can make benchmarks "
-        "agree. This figure shows what remains among models of similar size.",
-    ),
-    Quantity("tau_within_2", AGREEMENT, "Agreement within 2×", "tau", "The same among sizes at most 2× apart."),
-    Quantity(
-        "tau_ceiling_within_2",
-        AGREEMENT,
-        "Noise ceiling within 2×",
-        "tau",
-        "The noise ceiling of the agreement among sizes at most 2× apart.",
-    ),
-    Quantity("tau_beyond_2", AGREEMENT, "Agreement beyond 2×", "tau", "The same among sizes more than 2× apart."),
-    Quantity(
-        "lead",
-        READINESS,
-        "Lead of the group",
-        "score",
-        "How far the group of models that was named leads the others at equal pretraining compute. The intervals are "
-        "over families of models.",
-    ),
-    Quantity(
-        "readiness_change",
-        READINESS,
-        "Change of the lead",
-        "score",
-        "The lead under train before test minus the direct one: below 0, preparation makes the lead smaller.",
-    ),
-    Quantity(
-        "signal_at_end",
-        SIGNAL,
-        "Models above chance at the end",
-        "models",
-        "Models whose last score is above chance: one-sided tests at 5% with Holm's adjustment over the models.",
-    ),
-    Quantity(
-        "signal_from",
-        SIGNAL,
-        "Above chance from",
-        "billion tokens",
-        "The amount of training after which the models' mean score stays more than 1.96 standard errors above chance, "
-        "at the points of training that all models have.",
-    ),
-    Quantity(
-        "signal_quality",
-        SIGNAL,
-        "Signal quality",
-        "index",
-        "How steadily scores rise during training, from 0 to 1: the mean of the curves' monotonicity and "
-        "autocorrelation.",
-    ),
-    Quantity(
-        "steady",
-        SIGNAL,
-        "Steadier than a random walk",
-        "yes or no",
-        "Whether scores rise more steadily in training than a random walk would: the mean signal quality over models, "
-        "at a false discovery rate of 5% over the benchmarks. No means that it is not shown.",
-    ),
-    Quantity(
-        "settled_from",
-        SIGNAL,
-        "Order settled from",
-        "billion tokens",
-        "The amount of training after which models that can be told apart are nearly in the order of the last point of "
-        "training that all of them have.",
-    ),
-    Quantity(
-        "bias",
-        BIAS,
-        "Effect of test text seen",
-        "score",
-        "Accuracy after pretraining on the unlabelled test texts, minus accuracy after pretraining on other text "
-        "from the same source.",
-    ),
-    Quantity(
-        "bias_excluded",
-        BIAS,
-        "Excluded effects",
-        "score",
-        "One-sided tests at 5% exclude effects of this size or larger.",
-    ),
-    Quantity(
-        "train_leakage",
-        SPLITS,
-        "Training rows in later splits",
-        "share",
-        "Share of the candidate training rows that have the text or the id of a test or validation row. They were "
-        "removed.",
-    ),
-    Quantity(
-        "validation_leakage",
-        SPLITS,
-        "Validation rows that are in test",
-        "share",
-        "Share of the candidate validation rows that have the text or the id of a test row. They were removed.",
-    ),
-    Quantity(
-        "test_duplicates",
-        SPLITS,
-        "Repeated test rows",
-        "share",
-        "Share of the test rows whose text, as shown to models, repeats an earlier test row.",
-    ),
-    Quantity(
-        "prompt_range",
-        PROMPTS,
-        "Range over prompts",
-        "score",
-        "A model's best minus its worst score over different prompts, averaged over models. Part of it is chance.",
-    ),
-    Quantity(
-        "negative_items",
-        ITEMS,
-        "Items that work against the benchmark",
-        "items",
-        "Items on which generally better models do worse (negative discrimination), after correction for the number of "
-        "items. Wrong gold answers or ambiguous questions can cause this.",
-    ),
-    Quantity(
-        "equal_items",
-        ITEMS,
-        "Items that all models answer alike",
-        "items",
-        "Items that all models get right, or all wrong.",
-    ),
-)
-QUANTITIES = {quantity.name: quantity for quantity in _ALL}
+# by section of the card: (label, unit, explanation) of each
+_ALL: Mapping[str, Mapping[str, tuple[str, str, str]]] = {
+    "What it measures": {
+        "category": ("Category", "text", "The group of benchmarks that the benchmarks sheet puts it in."),
+        "metric": ("Metric", "text", "How an answer is scored, by lm-eval's name."),
+        "output_type": ("Kind of task", "text", "Choice among answers, a written answer, or perplexity."),
+        "items": ("Items", "items", "Test questions behind a score: the median over models."),
+        "models": ("Models", "models", "Models with a score on this benchmark."),
+    },
+    "Chance and ceiling": {
+        "chance": ("Chance", "score", "The score that guessing would give."),
+        "lowest": ("Lowest score", "score", "The lowest score of a model."),
+        "highest": ("Highest score", "score", "The highest score of a model."),
+        "above_chance": ("Models above chance", "models",
+            "Models whose score is above chance: one-sided tests at 5% with Holm's adjustment over the models."),
+        "at_best": ("Models at the ceiling", "models",
+            "Models whose score is not more than 1.96 standard errors below 1, the best score."),
+    },
+    "Reliability and resolution": {
+        "reliability": ("Reliability", "share",
+            "Share of the variance between the models' scores that is not due to which items were asked or, where "
+            "this was measured, to training the models again. 100% means no such noise."),
+        "training_noise": ("Noise of training", "score",
+            "Standard deviation of a model's score between trainings of it, on the same items."),
+        "smallest_difference": ("Smallest detectable difference", "score",
+            "Two models this far apart are told apart four times out of five by a test that ignores which items they "
+            "share. A test that pairs the answers item by item detects smaller differences."),
+        "paired_difference": ("Smallest detectable difference, paired by item", "score",
+            "The same for two neighbours in the ranking, compared item by item; the median over neighbours."),
+        "items_needed": ("Items needed", "items",
+            "How many items like these it would take to detect the typical difference between two models at most 2× "
+            "apart in size four times out of five."),
+        "separated_within_1_25": ("Separated within 1.25×", "share",
+            "Share of the pairs of models whose sizes differ by at most 1.25× that have significantly different "
+            "scores (p < .05, each pair by itself)."),
+        "separated_within_2": ("Separated within 2×", "share", "The same among sizes at most 2× apart."),
+        "separated_beyond_2": ("Separated beyond 2×", "share", "The same among sizes more than 2× apart."),
+        "separated_all": ("Separated, all pairs", "share", "The same among all pairs, whatever their sizes."),
+    },
+    "Agreement with the other benchmarks": {
+        "tau": ("Agreement, all models", "tau",
+            "Kendall's tau between its ranking of the models and that of another benchmark, mean over the others. 1 "
+            "is the same order, 0 no relation, -1 the opposite order."),
+        "tau_ceiling": ("Noise ceiling of the agreement", "tau",
+            "The mean tau that would be seen if all benchmarks ordered the models identically and only item noise "
+            "differed."),
+        "tau_corrected": ("Noise-corrected tau", "tau", "The mean tau, corrected for item noise."),
+        "tau_within_1_25": ("Agreement within 1.25×", "tau",
+            "The mean tau over the pairs of models whose sizes differ by at most 1.25×. Size alone can make "
+            "benchmarks agree. This figure shows what remains among models of similar size."),
+        "tau_within_2": ("Agreement within 2×", "tau", "The same among sizes at most 2× apart."),
+        "tau_ceiling_within_2": ("Noise ceiling within 2×", "tau",
+            "The noise ceiling of the agreement among sizes at most 2× apart."),
+        "tau_beyond_2": ("Agreement beyond 2×", "tau", "The same among sizes more than 2× apart."),
+    },
+    "Readiness gap": {
+        "lead": ("Lead of the group", "score",
+            "How far the group of models that was named leads the others at equal pretraining compute. The intervals "
+            "are over families of models."),
+        "readiness_change": ("Change of the lead", "score",
+            "The lead under train before test minus the direct one: below 0, preparation makes the lead smaller."),
+    },
+    "Signal during training": {
+        "signal_at_end": ("Models above chance at the end", "models",
+            "Models whose last score is above chance: one-sided tests at 5% with Holm's adjustment over the models."),
+        "signal_from": ("Above chance from", "billion tokens",
+            "The amount of training after which the models' mean score stays more than 1.96 standard errors above "
+            "chance, at the points of training that all models have."),
+        "signal_quality": ("Signal quality", "index",
+            "How steadily scores rise during training, from 0 to 1: the mean of the curves' monotonicity and "
+            "autocorrelation."),
+        "steady": ("Steadier than a random walk", "yes or no",
+            "Whether scores rise more steadily in training than a random walk would: the mean signal quality over "
+            "models, at a false discovery rate of 5% over the benchmarks. No means that it is not shown."),
+        "settled_from": ("Order settled from", "billion tokens",
+            "The amount of training after which models that can be told apart are nearly in the order of the last "
+            "point of training that all of them have."),
+    },
+    "Bias from test text seen": {
+        "bias": ("Effect of test text seen", "score",
+            "Accuracy after pretraining on the unlabelled test texts, minus accuracy after pretraining on other text "
+            "from the same source."),
+        "bias_excluded": ("Excluded effects", "score", "One-sided tests at 5% exclude effects of this size or larger."),
+    },
+    "Leakage and duplicates": {
+        "train_leakage": ("Training rows in later splits", "share",
+            "Share of the candidate training rows that have the text or the id of a test or validation row. They "
+            "were removed."),
+        "validation_leakage": ("Validation rows that are in test", "share",
+            "Share of the candidate validation rows that have the text or the id of a test row. They were removed."),
+        "test_duplicates": ("Repeated test rows", "share",
+            "Share of the test rows whose text, as shown to models, repeats an earlier test row."),
+    },
+    "Prompts": {
+        "prompt_range": ("Range over prompts", "score",
+            "A model's best minus its worst score over different prompts, averaged over models. Part of it is "
+            "chance."),
+    },
+    "Suspicious items": {
+        "negative_items": ("Items that work against the benchmark", "items",
+            "Items on which generally better models do worse (negative discrimination), after correction for the "
+            "number of items. Wrong gold answers or ambiguous questions can cause this."),
+        "equal_items": ("Items that all models answer alike", "items",
+            "Items that all models get right, or all wrong."),
+    },
+}  # fmt: skip
+QUANTITIES = {name: Quantity(name, section, *rest) for section, own in _ALL.items() for name, rest in own.items()}
 
 
 @dataclass(frozen=True)
@@ -403,6 +270,8 @@ def basis_words(value: Value) -> str:
             parts.append(f"{name} at {tokens_words(float(number))}")
         elif isinstance(number, str):
             parts.append(f"{name} {number}")
+        elif not float(number).is_integer():
+            parts.append(f"{name} {number:.3g}")
         else:
             singular = re.sub(r"s\b", "", name, count=1)  # `pair of models`
             parts.append(f"{number:,} {singular if number == 1 else name}")
@@ -539,6 +408,14 @@ class CardSources:
         return trained_here(self.rows[self.rows["benchmark"] == benchmark])
 
     @cached_property
+    def preparation_is_assumed(self) -> bool:
+        """Whether nobody says what the models of some train-before-test scores were prepared on."""
+        trained = self.rows[self.rows["protocol"] == PROTOCOLS[1]]
+        told = trained["prepared_on"].notna() | trained["benchmark"].map(self.sheet["prepared_on"]).notna()
+        known = trained["source"].isin(PREPARED) | trained["source"].str.startswith(REPLAY)
+        return not (told | known).all()
+
+    @cached_property
     def _model_counts(self) -> dict[tuple[str, str], int]:
         known = self.rows[self.rows["value"].notna()]
         return known.groupby(["benchmark", "protocol"])["model"].nunique().to_dict()
@@ -609,7 +486,7 @@ _LAST = {True: "last checkpoint", False: "last common point"}  # by whether it i
 # what a card reads of each report beside `results.CARDS`
 USED = {report: {quantity for of, quantity, _ in CARDS.values() if of == report} | more for report, more in {
     "agreement": {"benchmarks", "benchmark_models", "benchmark_pairs_of_models", "reruns", "prompt_range_models",
-                  "prompts", "tau"},
+                  "prompts", "tau", "typical_difference"},
     "signal": {"models", "items", "chance", "common_points", "common_points_at_end", "point_tokens", "separable_pairs"},
     "readiness": set(),
     "items": {"models", "items", "neighbours"},
@@ -681,7 +558,8 @@ def _resolution(sources: CardSources, benchmark: str, protocol: str) -> Iterator
     yield _ranked(sources, benchmark, protocol, "training_noise", **{"second trainings": reruns})
     yield _ranked(sources, benchmark, protocol, "smallest_difference", items=items)
     yield _of_items(sources, benchmark, protocol, "paired_difference", "neighbours", "items")
-    yield _ranked(sources, benchmark, protocol, "items_needed", items=items)
+    typical = {"typical difference": sources.number("agreement", "typical_difference", benchmark, protocol)}
+    yield _ranked(sources, benchmark, protocol, "items_needed", items=items, **typical)
     for distance in ("within_1_25", "within_2", "beyond_2", "all"):
         yield _at_distance(sources, benchmark, protocol, f"separated_{distance}")
 

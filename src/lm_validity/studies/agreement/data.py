@@ -32,6 +32,7 @@ from lm_validity.studies.agreement.values import (
     MINIMUM_FAMILY,
     NEARLY_WHOLE,
     TRAINED,
+    WHY_ABOVE,
     Entry,
     Value,
     no_intervals,
@@ -267,7 +268,11 @@ class Data:
             *comparison_notes(self.matrix, self.in_both, whole=self.whole),
             *family_notes(self.matrix.families),
             *([f"No perplexity of {listing(absent)}: left out of the comparisons with perplexity."] if absent else []),
-            *(note for p in PROTOCOLS for note in ceiling_notes(p, self.ceiling[p], self.tasks)),
+            *(
+                note
+                for p, of in self.ceiling.items()
+                for note in ceiling_notes(p, of, self.tasks, "mean tau", of.mean_tau, self.agreement[p].mean)
+            ),
             *selection_notes(selected_on_test(self.matrix, self.scores)),
             *([] if any(self.matrix.training.values()) else [NOT_MEASURED]),
         ]
@@ -390,12 +395,21 @@ def family_notes(families: np.ndarray) -> list[str]:
     )
 
 
-def ceiling_notes(protocol: str, ceiling: Ceiling, tasks: list[str]) -> list[str]:
-    """Which benchmarks the noise ceiling leaves out, where there is one."""
+def ceiling_notes(
+    protocol: str, ceiling: Ceiling, tasks: list[str], name: str, limit: float, value: float
+) -> list[str]:
+    """Which benchmarks the noise ceiling leaves out, where there is one, and why it is not shown where it is below the
+    value called `name`. `limit`: the ceiling of that `value`."""
+    notes, under = [], UNDER[protocol].capitalize()
     out = [task for task, used in zip(tasks, ceiling.used, strict=True) if not used]
-    if not out or not np.isfinite(ceiling.mean_tau):
-        return []
-    return [f"{UNDER[protocol].capitalize()}, the noise ceiling is over the benchmarks other than {listing(out)}."]
+    if out and np.isfinite(ceiling.mean_tau):
+        notes.append(f"{under}, the noise ceiling is over the benchmarks other than {listing(out)}.")
+    if value > limit:
+        notes.append(
+            f"{under}, the {name} ({decimal(value)}) is above its noise ceiling ({decimal(limit)}), which is therefore "
+            f"not shown. {WHY_ABOVE}"
+        )
+    return notes
 
 
 def no_ceiling(ceiling: Ceiling, scores: np.ndarray, protocol: str) -> str:

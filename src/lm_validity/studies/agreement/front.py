@@ -17,11 +17,12 @@ from lm_validity.config.sections import Cards
 from lm_validity.pages import svg
 from lm_validity.pages.page import Answer, Lede, Panel, Picture
 from lm_validity.pages.svg import KINDS, NAMES
+from lm_validity.statistics import shown_ceiling
 from lm_validity.studies.agreement.data import Data
 from lm_validity.studies.agreement.statistics.ranking import average_ranks
 from lm_validity.studies.agreement.tau import benchmark_order
 from lm_validity.studies.agreement.values import DIRECT, JACKKNIFED, TRAINED, Entry, Range, Value, wider
-from lm_validity.summaries import Missing, is_known, number
+from lm_validity.summaries import Missing, is_known, known, number
 from lm_validity.words import count
 
 LIKE_SIZE, ANY_SIZE = {"at_least": 1.0, "at_most": 2.0}, {"at_least": 1.0, "at_most": None}
@@ -168,9 +169,14 @@ def _whom(models: Range, families: Range) -> str:
 def _noise(entry: Entry) -> tuple[bool, str]:
     """Whether benchmarks surely disagree more than noise explains, and the agreement in words."""
     corrected = wider(entry["corrected"]["interval"], entry["corrected"]["interval_clustered"])
-    limit = entry["ceiling"] if is_known(entry["ceiling"]) and entry["ceiling"] > number(entry["mean"]) else None
-    possible = f" of a possible {_tau(limit)}" if limit is not None else ""
+    limit = _limit(entry)
+    possible = f" of a possible {_tau(limit)}" if is_known(limit) else ""
     return corrected is not None and round(corrected.high, 2) < 1, f"{_tau(entry['mean'])}{possible}"
+
+
+def _limit(entry: Entry) -> Value:
+    """The noise ceiling where it is shown."""
+    return known(shown_ceiling(number(entry["ceiling"]), number(entry["mean"])), "It is not shown.")
 
 
 def _quoted(entry: Entry) -> Sequence[float] | None:
@@ -190,7 +196,7 @@ def _noise_answer(data: Data, entry: Entry, protocol: str, columns: list[int], l
     ranks, _ = _ordered(data.scores[protocol][:, columns])
     words = f"columns: {count(len(columns), 'benchmark')} · rows: {count(len(ranks), 'model')} · dark: ranked first"
     marks = [svg.carpet(ranks, 0, 0, 380, 62), svg.text(0, 75, words), _scale(entry, protocol, 12, 368, 97)]
-    ceiling = f", noise ceiling {_tau(entry['ceiling'])}" if is_known(entry["ceiling"]) else ""
+    ceiling = f", noise ceiling {_tau(limit)}" if is_known(limit := _limit(entry)) else ""
     label = (
         f"Ranks of {count(len(ranks), 'model')} on {count(len(columns), 'benchmark')}. Mean agreement "
         f"{_tau(entry['mean'])}, {lede.interval or 'no interval'}{ceiling}."
@@ -380,8 +386,9 @@ def _by_size(by_protocol: dict[str, Any]) -> Panel | None:
             row = rows[p][place]
             if not is_known(row.mean):
                 continue
-            if is_known(row.ceiling):
-                marks.append(svg.line(axis(row.ceiling), y + shift - 4, axis(row.ceiling), y + shift + 4, "s cl"))
+            limit = shown_ceiling(number(row.ceiling), number(row.mean))
+            if np.isfinite(limit):
+                marks.append(svg.line(axis(limit), y + shift - 4, axis(limit), y + shift + 4, "s cl"))
             ends = quoted[id(row)]
             marks.append(svg.estimate(axis, row.mean, ends, y + shift, KINDS[p]))
             said.append(f"{name}, {NAMES[p]}: {_tau(row.mean)}" + (f", 95% {_to(ends)}" if ends else ", no interval"))
@@ -437,9 +444,8 @@ def _scale(entry: Entry, protocol: str, left: float, right: float, y: float) -> 
         svg.ticks(axis, grid, y - 4, y + 4, [_short(tick) for tick in grid]),
         svg.text(right, y + 33, "same order", "", "end"),
     ]
-    if is_known(entry["ceiling"]):
-        at = axis(entry["ceiling"])
-        marks.append(svg.line(at, y - 9, at, y + 9, "s cl"))
+    if is_known(limit := _limit(entry)):
+        marks.append(svg.line(axis(limit), y - 9, axis(limit), y + 9, "s cl"))
     return Markup("").join([*marks, svg.estimate(axis, number(entry["mean"]), interval, y, KINDS[protocol])])
 
 
@@ -455,17 +461,20 @@ def _against_noise(entry: Entry, protocol: str) -> Panel | None:
     axis = svg.Axis(math.floor(2 * low) / 2, 1, 104, 352)
     grid = _grid(axis.low, 1, 4)
     marks = [svg.ticks(axis, grid, 4, 106, [_short(tick) for tick in grid])]
-    if is_known(entry["ceiling"]):
-        marks.append(svg.line(axis(entry["ceiling"]), 6, axis(entry["ceiling"]), 104, "s cl"))
+    if is_known(limit := _limit(entry)):
+        marks.append(svg.line(axis(limit), 6, axis(limit), 104, "s cl"))
     for place, (name, value, ends) in enumerate(rows):
         y = 34 + 42 * place
         kind = KINDS[protocol] if place == 0 else "k"
         marks += [svg.text(0, y + 4, name, "lab"), svg.estimate(axis, number(value), ends, y, kind)]
     surely, numbers = _noise(entry)
     said = "; ".join(f"{name} {_tau(value)}, {_with('95%', ends) or 'no interval'}" for name, value, ends in rows)
-    ceiling = f" Noise ceiling {_tau(entry['ceiling'])}." if is_known(entry["ceiling"]) else ""
-    label = f"Agreement: {said}.{ceiling}"
-    text = f"**{numbers}**" if ceiling else f"**{numbers}**; without standard errors, noise is not known"
+    label, text = f"Agreement: {said}.", f"**{numbers}**"
+    if is_known(limit):
+        label += f" Noise ceiling {_tau(limit)}."
+    else:
+        why = "how much noise would allow" if is_known(entry["ceiling"]) else "without standard errors, noise"
+        text += f"; {why} is not known"
     question = "Do they disagree more than noise explains?"
     return Panel(question, text, svg.svg(360, 132, label, *marks), "yes" if surely else "not known")
 
@@ -568,7 +577,8 @@ def _shares_apart(shares: dict[str, tuple[float, Range]], yes: list[str], no: li
     if len(names) <= 40:
         marks.append(svg.text(40, first + 22 if first < 30 else first - 9, svg.shortened(names[0], 22), "lab"))
     if 1 < len(names) <= 40:
-        marks.append(svg.text(376, min(last + 16, 98), svg.shortened(names[-1], 22), "lab", "end"))
+        below = last + 16 if last <= 82 else last - 9  # near 0 there is no room under its dot
+        marks.append(svg.text(376, below, svg.shortened(names[-1], 22), "lab", "end"))
     marks += [
         svg.text(34, 116, f"each dot: a benchmark, {what} it"),
         svg.text(34, 129, f"tells apart · shaded: under {rule.not_separated:.0%}"),

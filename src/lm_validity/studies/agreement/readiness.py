@@ -39,7 +39,10 @@ Value = float | Missing
 Range = tuple[float, float] | Missing
 DIRECT, TRAINED = PROTOCOLS
 CHECKS = {"straight_line": "a straight line", "larger_of_both": "the larger score as the prepared one"}
-LEADS = {DIRECT: ("lead, direct", "from", "to"), TRAINED: ("lead, train before test", "from", "to")}
+LEADS = {  # heads of columns
+    protocol: (f"lead, {words}", "from", "to", "standard error of the lead", "p of the lead")
+    for protocol, words in ((DIRECT, "direct"), (TRAINED, "train before test"))
+}
 MOST_DRAWN = 12  # benchmarks of the slopes
 NO_LEAD = Reason("The group cannot be told from compute here, or no score is known.", ReasonCode.TOO_FEW)
 NO_ERROR = Reason("There are too few models or families for a standard error.", ReasonCode.TOO_FEW)
@@ -479,21 +482,25 @@ def _tables(summary: GroupSummary, scores: pd.DataFrame, place: int) -> list[Tab
         row: dict[str, object] = {"benchmark": benchmark, "models": gap.models}
         for protocol, fit in gap.lead.items():
             row |= {protocol: fit.value} | as_columns(fit.interval, f"{protocol}_low", f"{protocol}_high")
+            row |= {f"{protocol}_error": fit.standard_error, f"{protocol}_p": fit.p}
         row |= {"change": gap.change.value} | as_columns(gap.change.interval)
         rows.append(row | {"error": gap.change.standard_error, "p": gap.change.p, "p_adjusted": gap.p_adjusted})
         for check, one in gap.checks.items():
             others.append({"benchmark": benchmark, "choice": CHECKS[check], **one.lead, "change": one.change})
         for family, change in gap.without_family.items():
             others.append({"benchmark": benchmark, "choice": f"without {family}", "change": change})
-    ends = ("", "_low", "_high")
-    in_points = [*(f"{protocol}{end}" for protocol in PROTOCOLS for end in ends), "change", "low", "high", "error"]
+    ends = ("", "_low", "_high", "_error", "_p")
+    in_points = [*(f"{protocol}{end}" for protocol in PROTOCOLS for end in ends[:3]), "change", "low", "high"]
+    errors, p_values = ([*(f"{p}_{of}" for p in PROTOCOLS), of] for of in ("error", "p"))
     labels = {
         f"{protocol}{end}": word for protocol in PROTOCOLS for end, word in zip(ends, LEADS[protocol], strict=True)
     }
     labels |= {"low": "change from", "high": "change to", "error": "standard error", "p_adjusted": "p, Holm"}
     shown: dict[str, Any] = {
-        "formats": dict.fromkeys(in_points, "+.1f") | {"p": "p", "p_adjusted": "p", "error": ".1f"},
-        "scales": dict.fromkeys(in_points, 100.0),
+        "formats": dict.fromkeys(in_points, "+.1f")
+        | dict.fromkeys(errors, ".1f")
+        | dict.fromkeys([*p_values, "p_adjusted"], "p"),
+        "scales": dict.fromkeys([*in_points, *errors], 100.0),
         "labels": labels,
     }
     formats = {"compute": ".2e", **dict.fromkeys(PROTOCOLS, ".3f")}

@@ -16,7 +16,6 @@ from lm_validity.studies.agreement.values import (
     MOST_DRAWN,
     TRAINED,
     Entry,
-    InfluenceSummary,
     Value,
     ends,
     plotted,
@@ -141,40 +140,43 @@ def subset_sentence(subsets: Entry, assumed: str = "") -> tuple[str, bool]:
 
 def influence(data: Data, tau: Entry) -> Part:
     """The mean tau without one of them."""
-    entry = {
-        p: [
-            InfluenceSummary.of(left)
-            for left in leave_one_out(data.scores[p], list(data.matrix.models), data.tasks, data.matrix.families)
-        ]
-        for p in data.matrix.protocols
-    }
+    entry = left_out(data)
     whole = {p: tau[p]["mean"] for p in PROTOCOLS}
     section = influence_section(entry, whole, measure="mean_tau", prefix="influence", name="mean tau")
     return Part({"influence": entry}, section)
 
 
+def left_out(data: Data) -> dict[str, list[Entry]]:
+    """By protocol the headline figures without each family, benchmark and model."""
+    reason, entry = "Without this part, too little of the table would be left.", {}
+    for p in data.matrix.protocols:
+        rows = leave_one_out(data.scores[p], list(data.matrix.models), data.tasks, data.matrix.families)
+        entry[p] = [{name: known(value, reason) for name, value in vars(row).items()} for row in rows]
+    return entry
+
+
 def influence_section(
-    influence: dict[str, list[InfluenceSummary]],
+    influence: dict[str, list[Entry]],
     whole: dict[str, Value],
     *,
     measure: str,
     prefix: str,
     name: str,
 ) -> Section | None:
-    """`influence` and the figure of the `whole` table by protocol; `measure`: the figure's name in `InfluenceSummary`.
+    """`influence` and the figure of the `whole` table by protocol; `measure`: the figure's key in a row.
 
     `prefix`: of file names; `name`: what the figure is called, e.g. `mean tau`. None where nothing can be shown.
     """
     rows = [
         {
-            "left_out": left.name,
-            "kind": left.kind,
+            "left_out": row["name"],
+            "kind": row["kind"],
             "protocol": LABELS[protocol],
-            "value": getattr(left, measure),
-            "change": number(getattr(left, measure)) - number(whole.get(protocol)),
+            "value": row[measure],
+            "change": number(row[measure]) - number(whole[protocol]),
         }
-        for protocol, results in influence.items()
-        for left in results
+        for protocol, of in influence.items()
+        for row in of
     ]
     frame = pd.DataFrame(rows)
     if frame.empty or not frame["change"].notna().any():

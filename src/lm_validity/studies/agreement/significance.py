@@ -85,7 +85,12 @@ def significant_differences(data: Data, entry: Entry) -> Part:
         return Part(summary)
     frame = plotted(
         pd.DataFrame(
-            {"benchmark": name, "protocol": label, "tau": entry[p]["by_benchmark"][name]}
+            {
+                "benchmark": name,
+                "protocol": label,
+                "tau": entry[p]["by_benchmark"][name],
+                "pairs": entry[p]["significant_pairs"][name],
+            }
             for name in names
             for p, label in LABELS.items()
         )
@@ -97,7 +102,9 @@ def significant_differences(data: Data, entry: Entry) -> Part:
         value="tau",
         title="Mean tau, significant differences only",
         x_order=direct["benchmark"].tolist(),
-        tooltip=figures.tooltips(benchmark="Benchmark", protocol="Protocol", tau="tau|.3f"),
+        tooltip=figures.tooltips(
+            benchmark="Benchmark", protocol="Protocol", tau="tau|.3f", pairs="Pairs of models that differ|d"
+        ),
     )
     charts = [Figure("significance_by_benchmark", "Mean tau by benchmark", chart, wide=True, min_width=460)]
     grids = {p: kendall_tau_matrix(data.significant[p]) for p in PROTOCOLS}

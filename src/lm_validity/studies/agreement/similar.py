@@ -8,7 +8,7 @@ import pandas as pd
 
 from lm_validity.pages import figures
 from lm_validity.pages.page import Figure, Finding, Part, Section, Table
-from lm_validity.statistics import section_generator
+from lm_validity.statistics import section_generator, shown_ceiling
 from lm_validity.studies.agreement.data import Data, measurement_error, no_ceiling
 from lm_validity.studies.agreement.statistics.factors import LEAST_MODELS, Ceiling, noise_ceiling
 from lm_validity.studies.agreement.statistics.noise import (
@@ -27,6 +27,7 @@ from lm_validity.studies.agreement.values import (
     LOST_CLUSTER,
     LOST_MODEL,
     WHICH_INTERVAL,
+    WHY_ABOVE,
     Entry,
     Range,
     Value,
@@ -36,11 +37,11 @@ from lm_validity.studies.agreement.values import (
     no_categories,
     no_clusters,
     over_families,
-    plotted,
     value_in_words,
     which_interval,
+    with_ceiling,
 )
-from lm_validity.summaries import Missing, as_columns, is_known, known
+from lm_validity.summaries import Missing, as_columns, is_known, known, number
 from lm_validity.tables.schema import PROTOCOLS
 from lm_validity.words import UNDER, Reason, ReasonCode, count, decimal, no_scores
 
@@ -48,10 +49,7 @@ from lm_validity.words import UNDER, Reason, ReasonCode, count, decimal, no_scor
 RATIOS = ((1.0, 1.25), (1.0, 2.0), (1.0, 4.0), (4.0, None))
 HEADLINE_RATIO = 2.0  # models that a reader chooses between
 LEAST_PAIRS = 10  # of models; fewer say nothing about a mean over pairs of benchmarks
-ABOVE_CEILING = (
-    "The tau observed is above its noise ceiling, so there is no noise left to correct for. Errors that benchmarks "
-    "share, standard errors that are too large, or chance can cause this."
-)
+ABOVE_CEILING = f"The tau observed is above its noise ceiling, so there is no noise left to correct for. {WHY_ABOVE}"
 TOO_LARGE = "The table has too many models and benchmarks to take the noise ceiling apart."
 SIZE_ALONE = "Among models of very different sizes, benchmarks can agree merely because scores rise with size."
 TAU_LABELS = {
@@ -346,9 +344,10 @@ def _renumbered(signs: PairSigns, pairs: np.ndarray, clusters: np.ndarray) -> np
 # Sections.
 
 
-def noise_leaves(ceilings: dict[str, Value]) -> str:
-    """The noise ceilings that are known, in a sentence to follow that on the taus."""
-    parts = [f"{value_in_words(ceiling)} {UNDER[p]}" for p, ceiling in ceilings.items() if is_known(ceiling)]
+def noise_leaves(taus: dict[str, tuple[Value, Value]]) -> str:
+    """The noise ceilings that are shown, in a sentence to follow that on the taus. `taus`: with their ceilings."""
+    limits = {p: shown_ceiling(number(ceiling), number(tau)) for p, (tau, ceiling) in taus.items()}
+    parts = [f"{decimal(limit)} {UNDER[p]}" for p, limit in limits.items() if np.isfinite(limit)]
     return f" Noise would leave benchmarks that order all models alike {' and '.join(parts)}." if parts else ""
 
 
@@ -404,7 +403,7 @@ def similar_sizes(data: Data, tau: Entry, improvement: Entry, pooled: Entry) -> 
         return Part({}, findings=[finding])
     frame = pd.DataFrame(sorted(rows, key=lambda row: row["cells"] == "known under both"))
     drawn = frame[frame["cells"] == frame["cells"].iloc[-1]]  # those known under both protocols where some are not
-    charts = [_ratio_figure(plotted(part), str(what)) for what, part in drawn.groupby("by", sort=False) if len(part)]
+    charts = [_ratio_figure(with_ceiling(part), str(what)) for what, part in drawn.groupby("by", sort=False)]
     frame = frame.drop(columns="cells") if data.whole else frame
     numbers = [name for name in frame.columns if name not in ("cells", "by", "models", "protocol", "pairs")]
     section = Section(
@@ -454,7 +453,7 @@ def _size_finding(data: Data, tau: Entry, improvement: Entry) -> Finding | None:
         return None
     parts = [f"{both_intervals(row.mean, row.interval, row.interval_clustered)} {UNDER[p]}" for p, row in rows.items()]
     without = [f"{value_in_words(row.corrected)} {UNDER[p]}" for p, row in rows.items() if is_known(row.corrected)]
-    noise = noise_leaves({p: row.ceiling for p, row in rows.items()})
+    noise = noise_leaves({p: (row.mean, row.ceiling) for p, row in rows.items()})
     noise += f" The noise-corrected tau is {' and '.join(without)}." if without else ""
     pairs = " and ".join(dict.fromkeys(count(row.pairs_of_models, "pair") for row in rows.values()))
     cells = ""

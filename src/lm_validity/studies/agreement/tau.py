@@ -11,6 +11,7 @@ import pandas as pd
 
 from lm_validity.pages import figures
 from lm_validity.pages.page import Figure, Finding, Part, Section, Table
+from lm_validity.statistics import shown_ceiling
 from lm_validity.studies.agreement.data import Data, draws, family_members, large_families, no_ceiling, tuned_members
 from lm_validity.studies.agreement.similar import (
     TAU_LABELS,
@@ -47,6 +48,7 @@ from lm_validity.studies.agreement.statistics.resampling import (
 )
 from lm_validity.studies.agreement.values import (
     DIRECT,
+    FEW_IN_BOTH,
     JACKKNIFED,
     MINIMUM_FAMILY,
     NO_FAMILIES,
@@ -66,6 +68,7 @@ from lm_validity.studies.agreement.values import (
     plotted,
     shown_mean,
     value_in_words,
+    with_ceiling,
 )
 from lm_validity.summaries import Missing, as_columns, is_known, known, number
 from lm_validity.tables.schema import PROTOCOLS
@@ -79,7 +82,6 @@ NO_TAU = Reason(
 NO_PAIR = Reason(
     "The benchmark has fewer than two models in common with each other one, or they are tied.", ReasonCode.TOO_FEW
 )
-FEW_IN_BOTH = Reason("Fewer than 3 models have scores under both protocols.", ReasonCode.TOO_FEW)
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -266,7 +268,7 @@ def each_benchmark(data: Data, tau: Entry, significance: Entry) -> Part:
         )
     frame, order = pd.DataFrame(rows), benchmark_order(tau, data.tasks)
     chart = figures.interval_dots(
-        plotted(frame),
+        with_ceiling(frame),
         y="benchmark",
         value="tau",
         mark="ceiling",
@@ -351,16 +353,16 @@ def _mean_finding(data: Data, tau: Entry) -> Finding:
         if is_known(tau[p]["ceiling"]) and isinstance(corrected := tau[p]["corrected"]["mean"], Missing)
     ]
     pairs = len(data.tasks) * (len(data.tasks) - 1) // 2
-    limits = noise_leaves({p: tau[p]["ceiling"] for p in scored})
+    limits = noise_leaves({p: (tau[p]["mean"], tau[p]["ceiling"]) for p in scored})
     for p in scored:
         above = tau[p]["above_chance"]
         if isinstance(above, Missing):
             continue
         on = f"{above['above']} of {count(above['known'], 'benchmark')} with a known chance level"
         limits += f" A model is above chance on {on} {UNDER[p]}"
-        if is_known(above["mean"]) and is_known(above["ceiling"]):
-            mean, limit = value_in_words(above["mean"]), value_in_words(above["ceiling"])
-            limits += f"; over these, tau is {mean}, and noise would leave {limit}"
+        limit = shown_ceiling(number(above["ceiling"]), number(above["mean"]))
+        if np.isfinite(limit):
+            limits += f"; over these, tau is {value_in_words(above['mean'])}, and noise would leave {decimal(limit)}"
         limits += "."
     return Finding(
         f"Two benchmarks' rankings of the models have{data.assumed} a mean Kendall's tau of {' and '.join(parts)}."

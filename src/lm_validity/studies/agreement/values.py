@@ -1,15 +1,14 @@
 """Values of the two reports: intervals, why there is none, and how sentences, tables and charts write them."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from lm_validity.statistics import shown_ceiling
 from lm_validity.studies.agreement.statistics.noise import LEAST_CLUSTERS, MOST_IN_ONE, cluster_numbers
 from lm_validity.studies.agreement.statistics.resampling import Interval
-from lm_validity.studies.agreement.statistics.subsets import LeftOut
 from lm_validity.summaries import Missing, is_known, known, number
 from lm_validity.tables.schema import PROTOCOLS
 from lm_validity.words import Reason, ReasonCode, decimal, with_interval
@@ -53,11 +52,15 @@ LOST_CATEGORY = (
     f"There are fewer than {LEAST_CLUSTERS} families, or one family or category holds more than half of its kind. Or "
     "leaving a family or a category out leaves no tau, or a tau of 1 or -1."
 )
+WHY_ABOVE = (
+    "A ceiling counts the noise of each score as independent. Models that answer the same items share part of theirs, "
+    "and so do benchmarks with items in common. Standard errors that are too large, or chance, can cause this too."
+)
 NARROWER = (
     f"There are fewer than {FEW_FAMILIES} families, and it would be narrower than the interval over models: these "
     "families happen to differ less than their models do, which says nothing about other families."
 )
-NO_INFLUENCE = "Without this part, too little of the table would be left."
+FEW_IN_BOTH = Reason("Fewer than 3 models have scores under both protocols.", ReasonCode.TOO_FEW)
 
 
 def no_intervals(resamples: int, models: int) -> str:
@@ -140,21 +143,6 @@ def wider(*intervals: Range) -> Interval[float] | None:
     return max(exist, key=lambda interval: interval.high - interval.low, default=None)
 
 
-@dataclass(frozen=True)
-class InfluenceSummary:
-    """The headline figures without one family, benchmark or model."""
-
-    kind: str
-    name: str
-    mean_tau: Value
-    first_component: Value
-
-    @classmethod
-    def of(cls, left: LeftOut) -> "InfluenceSummary":
-        """One row of an influence table."""
-        return cls(left.kind, left.name, known(left.mean_tau, NO_INFLUENCE), known(left.first_component, NO_INFLUENCE))
-
-
 # ----------------------------------------------------------------------------------------------------------------------
 # Words, table columns, charts.
 
@@ -205,6 +193,12 @@ def which_interval(clustered: Sequence[Range]) -> str:
 def over_both(*, partly: bool) -> str:
     """The end of a sentence that compares the protocols where that leaves cells out."""
     return ", over what is known under both protocols" if partly else ""
+
+
+def with_ceiling(frame: pd.DataFrame) -> pd.DataFrame:
+    """`plotted`, with the `ceiling` of each `tau` where it is shown."""
+    drawn = plotted(frame)
+    return drawn.assign(ceiling=shown_ceiling(drawn["ceiling"].to_numpy(float), drawn["tau"].to_numpy(float)))
 
 
 def plotted(frame: pd.DataFrame) -> pd.DataFrame:

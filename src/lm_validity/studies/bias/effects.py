@@ -276,6 +276,12 @@ def task_section(study: Study, by_task: list[TaskEffect]) -> Part:
             f"{decimal(biases[largest], 4, signed=True)} ({largest})."
         )
 
+    shown = frame.loc[order.index]
+    for effect in EFFECTS:
+        rows = {(row.experiment, row.task): row for row in by_task if row.effect == effect}
+        own = [rows.get(key) for key in zip(shown["experiment"], shown["task"], strict=True)]
+        for name in ("excluded_beyond", "subsamples", "trials"):
+            shown[f"{effect}_{name}"] = [getattr(row, name) if row else without_arms(effect) for row in own]
     section = Section(
         "Task by task",
         hint="distributions over draws of the texts",
@@ -289,9 +295,15 @@ def task_section(study: Study, by_task: list[TaskEffect]) -> Part:
             Table(
                 "tasks",
                 "Boost and bias by task",
-                frame.loc[order.index],
-                formats={"boost": CHANGE, "bias": CHANGE},
-                caption="Every cell (language model, m, n) has the same weight.",
+                shown,
+                formats={
+                    "boost": CHANGE,
+                    "bias": CHANGE,
+                    "boost_excluded_beyond": ".4f",
+                    "bias_excluded_beyond": ".4f",
+                },
+                caption="Every cell (language model, m, n) has the same weight. Excluded beyond: one-sided tests at 5% "
+                "exclude effects of this size or larger.",
             )
         ],
     )

@@ -105,8 +105,8 @@ def model_items(path: str | Path, scores: pd.DataFrame) -> pd.DataFrame:
 
 FEWEST = 3  # models and items of a fit
 LISTED = 50  # items with negative discrimination, of a benchmark and protocol
-TOO_FEW = Reason("The 2PL model needs at least 3 models and 3 items.", ReasonCode.TOO_FEW)
-NOT_GRADED = "The items are not scored between 0 (wrong) and 1 (right)."
+TOO_FEW = Missing(Reason("The 2PL model needs at least 3 models and 3 items.", ReasonCode.TOO_FEW))
+NOT_GRADED = Missing("The items are not scored between 0 (wrong) and 1 (right).")
 
 
 FITTED = ("discrimination_median", "negative", "negative_certain", "information", "reliability")
@@ -227,9 +227,9 @@ def _texts(documents: Sequence[str | Path], benchmark: str) -> dict[str, str]:
 def _fitted(table: pd.DataFrame, subject: pd.Series) -> tuple[dict[str, Any], ItemParameters | Missing]:
     """The entry of a benchmark from its `table` of models and items and the `subject` of each item; and the fit."""
     correct, subjects = table.to_numpy(dtype=float), subject.reindex(table.columns)
-    fit: ItemParameters | Missing = Missing(TOO_FEW)
+    fit: ItemParameters | Missing = TOO_FEW
     if np.nanmin(correct, initial=0) < 0 or np.nanmax(correct, initial=1) > 1:
-        fit = Missing(NOT_GRADED)
+        fit = NOT_GRADED
     elif min(correct.shape) >= FEWEST:
         fit = fit_2pl(correct)
     entry = {
@@ -305,6 +305,8 @@ def _picture(data: ItemsData) -> Picture | None:
         ".05, each by itself). Right: the gap that such a test finds four times out of five, median over neighbours, "
         "in points (hundredths)."
     )
+    if any(row["reliability"] is NOT_GRADED for of_benchmark in shown for row in of_benchmark):
+        note += " Gaps of scores that are no shares are in the table alone."
     if len(shown) < len(rows):
         note += f" The first {len(shown)} of {len(rows)} benchmarks."
     sizes = ((1180.0, 230.0, "w640"), (380.0, 118.0, "n640"))
@@ -313,10 +315,15 @@ def _picture(data: ItemsData) -> Picture | None:
 
 def _picture_svg(rows: list[list[dict[str, Any]]], width: float, room: float, kind: str) -> Markup:
     """The protocols of a benchmark are a row; `room` pixels for names."""
-    gaps = [number(row["minimal_detectable_difference"]) for of_benchmark in rows for row in of_benchmark]
+    gaps = {
+        (row["benchmark"], row["protocol"]): gap
+        for of_benchmark in rows
+        for row in of_benchmark
+        if is_known(gap := row["minimal_detectable_difference"]) and row["reliability"] is not NOT_GRADED
+    }
     middle, height = room + (width - room) / 2, 30 + 23 * len(rows) + 26
     shares = svg.Axis(0, 1, room, middle - 24)
-    sizes = svg.Axis(0, max(0.01, np.nanmax(gaps, initial=0.01)), middle + 24, width - 16)
+    sizes = svg.Axis(0, max([0.01, *gaps.values()]), middle + 24, width - 16)
     values = svg.round_values(0, sizes.high, 6 if width > 500 else 4)
     percents = (0, 0.25, 0.5, 0.75, 1) if width > 500 else (0, 0.5, 1)
     marks = [
@@ -332,8 +339,8 @@ def _picture_svg(rows: list[list[dict[str, Any]]], width: float, room: float, ki
         for row in of_benchmark:
             at = y + (0 if len(of_benchmark) == 1 else -4 if row["protocol"] == "direct" else 4)
             marks.append(svg.dot(shares(number(row["share_resolved"])), at, KINDS[row["protocol"]]))
-            if is_known(row["minimal_detectable_difference"]):
-                marks.append(svg.dot(sizes(number(row["minimal_detectable_difference"])), at, KINDS[row["protocol"]]))
+            if gap := gaps.get((row["benchmark"], row["protocol"])):
+                marks.append(svg.dot(sizes(gap), at, KINDS[row["protocol"]]))
     said = "; ".join(
         f"{row['benchmark']} {PROTOCOL_LABELS[row['protocol']].lower()} {row['resolved']} of {row['neighbours']}"
         for of_benchmark in rows

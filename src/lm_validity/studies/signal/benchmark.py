@@ -82,10 +82,8 @@ def bounds(value: Value, draws: Draws, minimum: float = -np.inf, maximum: float 
         return draws
     if draws.size == 0:
         return SKIPPED
-    interval = resampling_interval(value, draws, minimum, maximum)
-    return known_bounds(
-        interval.low, interval.high, Reason("None of the resamples has a value.", ReasonCode.NO_INTERVAL)
-    )
+    none = Reason("None of the resamples has a value.", ReasonCode.NO_INTERVAL)
+    return known_bounds(*resampling_interval(value, draws, minimum, maximum), none)
 
 
 def known_bounds(low: float, high: float, reason: str) -> Bounds:
@@ -380,7 +378,7 @@ def compliance_of(
     if normalisation == "above_chance" and chance is None:
         return np.array(np.nan), np.array(np.nan)
     scores = [compliance(*pair.read(values), normalisation, chance) for pair in design.compliance_pairs]
-    return mean_of_known([score.value for score in scores]), mean_of_known([score.gap for score in scores])
+    return mean_of_known([value for value, _ in scores]), mean_of_known([gap for _, gap in scores])
 
 
 def _by_size(pairs: list[Pair], values: list[np.ndarray]) -> dict[str, np.ndarray]:
@@ -644,6 +642,11 @@ class SignalData:
     def labels(self) -> dict[str, str]:
         """By model."""
         return self.learning.facts["label"].to_dict()
+
+    @property
+    def rise(self) -> str:
+        """What scores do that get better: they improve where a metric is better when lower, else they rise."""
+        return "improve" if any(benchmark.direction < 0 for benchmark in self.benchmarks.values()) else "rise"
 
     @property
     def falling(self) -> list[str]:

@@ -26,9 +26,9 @@ from lm_validity.studies.signal.statistics.quality import (
     FINETASKS_NON_RANDOMNESS,
     FINETASKS_SIGNAL_TO_NOISE,
     LAST_CHECKPOINTS,
-    mean_rank_correlation,
     ordering_consistency,
     pair_share_interval,
+    rank_correlation,
     seed_criteria,
     signal_to_noise,
     signal_to_noise_interval,
@@ -268,7 +268,8 @@ def criteria_of_others(data: SignalData) -> Part:
 def _criteria(data: SignalData, benchmark: BenchmarkCurves) -> dict[str, dict[str, Any]]:
     selected = benchmark.selected_curves
     curves = [selected[model].values for model in benchmark.scored if len(selected[model].values) >= 2]
-    monotonicity = known(mean_rank_correlation(curves), NO_CURVE) if curves else Missing(NO_CURVE)
+    # FineTasks' monotonicity is not clipped
+    monotonicity = known(float(mean_of_known([rank_correlation(curve) for curve in curves])), NO_CURVE)
     ratio, non_randomness = _seed_criteria(data, benchmark)
     again = benchmark.training_noise
     training = None if isinstance(again, Missing) else (again.sd, again.reruns)
@@ -347,12 +348,10 @@ def _seed_criteria(data: SignalData, benchmark: BenchmarkCurves) -> tuple[Value,
         none = Missing(Reason(why, ReasonCode.NO_RERUNS))
         return none, none
     best = max(float(curves[model].values[-1]) for model in benchmark.scored)
-    seeds = seed_criteria(runs, benchmark.chance_level, best)
+    to_noise, non_randomness = seed_criteria(runs, benchmark.chance_level, best)
     agree = "Repeated trainings agree exactly, so there is no noise to divide by."
     chance = benchmark.chance
-    return known(seeds.signal_to_noise, agree), chance if isinstance(chance, Missing) else known(
-        seeds.non_randomness, agree
-    )
+    return known(to_noise, agree), chance if isinstance(chance, Missing) else known(non_randomness, agree)
 
 
 def _in_the_middle(benchmark: BenchmarkCurves) -> tuple[Value, Value]:

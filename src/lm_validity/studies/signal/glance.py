@@ -28,7 +28,6 @@ from lm_validity.words import count, percent
 
 WIDTH = 380
 MOST_ROWS, MOST_BENCHMARKS, MOST_MODELS, MOST_POINTS = 48, 24, 60, 30_000  # that are drawn
-STEADY = "Do scores rise steadily in training?"
 
 
 def at_a_glance(data: SignalData, results: Mapping[str, Any]) -> dict[str, Any]:
@@ -56,9 +55,10 @@ def _not_tested(data: SignalData) -> tuple[str, str]:
     if data.falling:
         return "Scores fall steadily: is lower better?", "Nothing says which direction is better."
     if any(is_known(benchmark.quality) for benchmark in data.benchmarks.values()):
-        return "Whether scores rise steadily was not tested", "Nothing was resampled, so there is no test."
+        return f"Whether scores {data.rise} steadily was not tested", "Nothing was resampled, so there is no test."
     fewest = fewest_checkpoints(data.options.convention)
-    return "Too few checkpoints to say whether scores rise steadily", f"That takes {fewest} checkpoints of a model."
+    heading = f"Too few checkpoints to say whether scores {data.rise} steadily"
+    return heading, f"That takes {fewest} checkpoints of a model."
 
 
 def _lede(data: SignalData) -> Lede:
@@ -66,9 +66,9 @@ def _lede(data: SignalData) -> Lede:
     if not tested:
         return Lede(*_not_tested(data))
     if not steady:
-        heading = "No benchmark is shown to rise steadily during training"
-        return Lede(heading, "More steadily than a random walk, that is. Noisy curves may hide a rise.")
-    heading = f"{steady} of {count(tested, 'benchmark')} {'rises' if steady == 1 else 'rise'} steadily during training"
+        heading = f"On no benchmark are scores shown to {data.rise} steadily during training"
+        return Lede(heading, "More steadily than a random walk, that is. Noisy curves may hide it.")
+    heading = f"On {steady} of {count(tested, 'benchmark')}, scores {data.rise} steadily during training"
     rest = "" if steady == tested else f" For the other{'s' * (tested - steady > 1)} this is not shown."
     return Lede(heading, f"More steadily than a random walk, that is.{rest}")
 
@@ -108,9 +108,9 @@ def _curves(data: SignalData, best_first: Sequence[BenchmarkCurves]) -> Picture:
     each = f"{MOST_MODELS} of the models" if numbers[-1] > MOST_MODELS else "each model"
     note = f"Scores of {models} against {data.progress.words} of training. Thin: {each}. "
     if any(len(benchmark.mean_curve) > 1 for benchmark in shown):
-        note += "Thick: their mean where all have a score; dashed where it is not shown to rise steadily. "
+        note += f"Thick: their mean where all have a score; dashed where it is not shown to {data.rise} steadily. "
     note += "Dotted: chance. " if any(is_known(benchmark.chance) for benchmark in shown) else ""
-    note += "Signal quality runs from 0 to 1; at 1 scores rise without a dip."
+    note += f"Signal quality runs from 0 to 1; at 1 scores {data.rise} without a setback."
     others = len(data.benchmarks) - _tested(data)[1]
     if others and _tested(data)[1]:
         note += f" {count(others, 'benchmark is', 'benchmarks are')} not tested, and not counted."
@@ -173,9 +173,12 @@ def _ends(low: float, high: float) -> tuple[str, str]:
 def _steady_answer(data: SignalData, best_first: Sequence[BenchmarkCurves]) -> Answer:
     steady, tested = _tested(data)
     heading, why = _not_tested(data)
-    sentence = f"On {steady} of {count(tested, 'benchmark')}, scores rise more steadily than a random walk."
+    sentence = f"On {steady} of {count(tested, 'benchmark')}, scores {data.rise} more steadily than a random walk."
     if not steady:
-        sentence = f"On none of {count(tested, 'benchmark')} are scores shown to rise more steadily than a random walk."
+        sentence = (
+            f"On none of {count(tested, 'benchmark')} are scores shown to {data.rise} more steadily than a random "
+        )
+        sentence += "walk."
     if not tested:
         sentence = f"{heading}."
         if data.falling:
@@ -208,7 +211,13 @@ def _steady_answer(data: SignalData, best_first: Sequence[BenchmarkCurves]) -> A
     if any(len(benchmark.mean_curve) < 2 for benchmark in shown):
         basis += "; where their training has nothing in common, the one trained longest"
     basis += ". " + ("Solid: steadier than a random walk (false discovery rate 5%)." if tested else why)
-    return Answer(STEADY, sentence, svg(WIDTH, 132, label, *marks), basis=basis, link="The curves")
+    return Answer(
+        f"Do scores {data.rise} steadily in training?",
+        sentence,
+        svg(WIDTH, 132, label, *marks),
+        basis=basis,
+        link="The curves",
+    )
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -330,7 +339,8 @@ def _above_chance(data: SignalData) -> tuple[Panel | None, Answer | None]:
     """The mean score's distance from chance at the first and at the last common point."""
     rows: list[tuple[str, float, float]] = []
     for name, benchmark in data.benchmarks.items():
-        if is_known(benchmark.chance) and len(benchmark.mean_curve):
+        # a score beyond 1 is no share, so that its distance from chance has no points
+        if is_known(benchmark.chance) and len(benchmark.mean_curve) and np.abs(benchmark.mean_curve).max() <= 1:
             first, last = benchmark.direction * (benchmark.mean_curve[[0, -1]] - number(benchmark.chance))
             rows.append((name, float(first), float(last)))
     if not rows:

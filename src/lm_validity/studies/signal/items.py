@@ -45,6 +45,7 @@ from lm_validity.studies.signal.filters.kinds import (
 from lm_validity.studies.signal.statistics.items import METRICS, FilterTrial
 from lm_validity.studies.signal.statistics.quality import (
     NoiseFree,
+    error_covariance,
     fewest_checkpoints,
     noise_free_interval,
     noise_free_quality,
@@ -55,9 +56,7 @@ from lm_validity.studies.signal.statistics.quality import (
 from lm_validity.studies.signal.statistics.ranking import compliance, exchanged_curves
 from lm_validity.studies.signal.statistics.resampling import (
     draw_items,
-    error_covariance,
     resample_item_means,
-    standard_errors,
 )
 from lm_validity.summaries import Missing, as_columns, is_known, known
 from lm_validity.tables.items import BenchmarkItems
@@ -118,7 +117,7 @@ def analyze_items(
     return ItemAnalysis(
         items=len(answers.doc_ids),
         chance=chance,
-        errors={name: standard_errors(scores, clusters) for name, scores in correct.items()},
+        errors={name: np.sqrt(np.diagonal(error_covariance(scores, clusters))) for name, scores in correct.items()},
         by_items=_by_items(curves, options),
         noise=_noise(design, design.alignment.places, correct, clusters),
         end_noise=_noise(design, own_ends([design.curves[model] for model in design.scored]), correct, clusters)[0],
@@ -216,7 +215,7 @@ def _compliance_null(
     for pair in design.compliance_pairs:
         first, second = pair.read({model: correct[model].T for model in (pair.first, pair.second)})
         science, web = exchanged_curves(first.T, second.T, exchanges, np.random.default_rng(SEED))
-        draws.append(compliance(science, web, options.normalisation, chance if is_known(chance) else None).value)
+        draws.append(compliance(science, web, options.normalisation, chance if is_known(chance) else None)[0])
     return mean_of_known(draws)
 
 

@@ -151,8 +151,8 @@ def _settling(benchmark: BenchmarkCurves) -> dict[str, Any] | Missing:
             return pairs
         return known_bounds(*settling_interval(curves, deviations, tokens, pairs, threshold), equal)
 
-    ordering = size_ordering(curves, larger)
-    alone = None if ordering.pairs else Missing("No two models differ in size only.")
+    share, gap = size_ordering(curves, larger)
+    alone = None if larger else Missing("No two models differ in size only.")
     return {
         "models": benchmark.scored,
         "tokens_b": Missing(UNKNOWN_TOKENS) if unknown else tokens,
@@ -168,10 +168,10 @@ def _settling(benchmark: BenchmarkCurves) -> dict[str, Any] | Missing:
         "separable_pairs": separable if isinstance(separable, Missing) else int(separable.sum()),
         "settled_from_b": settled,  # as nearly_stable_from_b, over the separable pairs
         "settled_from_interval_b": interval(settled, STABLE_TAU, separable),
-        "size_pairs": ordering.pairs,
-        "size_order_share": alone or ordering.share,
-        "size_gap": alone or ordering.gap,
-        "separated_from_b": alone or _separated_from(benchmark, ordering.gap),
+        "size_pairs": len(larger),
+        "size_order_share": alone or share,
+        "size_gap": alone or gap,
+        "separated_from_b": alone or _separated_from(benchmark, gap),
     }
 
 
@@ -218,7 +218,7 @@ def order_of_models(data: SignalData) -> Part:
             hint="whether an early order lasts, and when it settles",
             explanation=_windows_in_words(data),
             figures=charts,
-            tables=[_table(data, consistency, ranking)],
+            tables=[_table(data, consistency, ranking), *_details(data, consistency, ranking)],
         )
     pairs = [pair for benchmark in data.benchmarks.values() for pair in benchmark.ranking_pairs[CHOSEN]]
     later = sorted({int(pair.windows[1].sum()) for pair in pairs if pair.counts})
@@ -374,6 +374,37 @@ def _table(
         f"apart from: also in {words}. Common points: points of training that all models have. At "
         "interpolated ones, a model is read on the line between two of its checkpoints.",
     )
+
+
+def _details(
+    data: SignalData, consistency: dict[str, dict[str, Any]], ranking: dict[str, dict[str, Any] | Missing]
+) -> list[Table]:
+    """Each pair of architectures, under the chosen and the fitted windows, and each common point of training."""
+    pairs = [
+        {"benchmark": name, "windows": windows, **pair}
+        for name, entry in consistency.items()
+        for windows, own in (("chosen", entry), ("fitted", entry["fitted"]))
+        for pair in own["pairs"]
+    ]
+    columns = {"tokens_b": "tokens_b", "tau": "agreement_with_last", "ahead": "size_order_share", "gap": "size_gap"}
+    points = [
+        pd.DataFrame({column: entry[key] for column, key in columns.items() if is_known(entry[key])})
+        .assign(benchmark=name, point=range(1, len(entry["agreement_with_last"]) + 1))
+        .reindex(columns=["benchmark", "point", *columns])
+        for name, entry in ranking.items()
+        if not isinstance(entry, Missing)
+    ]
+    labels = {"value": "consistency", "base_gap": "gap in the base window", "with_last": "same order as at the end"}
+    labels |= {"tau": "tau with the final ranking", "ahead": "larger model ahead (share)", "gap": "gap between sizes"}
+    tables = {
+        "pairs_of_architectures": ("Ranking consistency by pair of models", pd.DataFrame(pairs)),
+        "order_by_point": ("Order of the models by point of training", pd.concat(points) if points else pd.DataFrame()),
+    }
+    return [
+        Table(name, title, frame, formats=dict.fromkeys(frame.columns[1:], ".4g"), labels=labels, folded=True,
+              scales={"tokens_b": data.progress.scale})
+        for name, (title, frame) in tables.items() if len(frame)
+    ]  # fmt: skip
 
 
 def _windows_in_words(data: SignalData) -> str:

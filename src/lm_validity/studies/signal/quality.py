@@ -261,6 +261,8 @@ def rise_of_scores(data: SignalData) -> Part:
                 **{column: entry[column] for column in columns},
                 **as_columns(entry["signal_quality_interval"]),
                 "p": entry["signal_quality_null_p"],
+                "null_mean": entry["signal_quality_null_mean"],
+                "null_95": entry["signal_quality_null_95"],
                 "walk_p": entry["signal_quality_walk_p"],
                 **{key: entry[key] for key in ("above_chance_from_b", "rank_correlation", "net_rise", "checkpoints")},
             }
@@ -306,6 +308,8 @@ def rise_of_scores(data: SignalData) -> Part:
     labels = {
         "p": "p (white noise)",
         "walk_p": "p (random walk)",
+        "null_mean": "of shuffled checkpoints, mean",
+        "null_95": "of shuffled checkpoints, 95th percentile",
         "noise_free_quality": "without noise of items",
         "noise_free_low": "from",
         "noise_free_high": "to",
@@ -353,7 +357,8 @@ def rise_of_scores(data: SignalData) -> Part:
                 "By model and benchmark",
                 of_models.drop(columns="label"),
                 labels=labels,
-                formats=dict.fromkeys((*columns, "rank_correlation"), ".4f") | {"p": "p", "walk_p": "p"},
+                formats=dict.fromkeys((*columns, "rank_correlation", "null_mean", "null_95"), ".4f")
+                | {"p": "p", "walk_p": "p"},
                 scales=scales,
                 folded=True,
             ),

@@ -1,4 +1,5 @@
-"""A table of scores as CSV, TSV or parquet: one score per row (long), or one column per benchmark or model (wide).
+"""A table of scores as CSV, TSV or parquet: one score per row (long), or one column per benchmark or model (wide); JSON
+of no known format.
 
 A file without a column of models whose rows are steps of training is one run. A matrix of 0 and 1 is answers to items.
 """
@@ -18,10 +19,9 @@ import pandas as pd
 from lm_validity.config.rows import read_text_rows
 from lm_validity.config.sheets import metric_key
 from lm_validity.errors import InputError, did_you_mean
+from lm_validity.tables.formats import checked
 from lm_validity.tables.formats.score_files import (
     KEY,
-    LARGEST_SCORE,
-    NO_STDERR,
     CsvOptions,
     Format,
     ImportOptions,
@@ -29,7 +29,7 @@ from lm_validity.tables.formats.score_files import (
     ScoreFile,
     date_in,
 )
-from lm_validity.tables.schema import PROTOCOLS, readable
+from lm_validity.tables.schema import LARGEST_SCORE, PROTOCOLS, readable
 from lm_validity.words import count, listing
 
 _LAYOUT = "a header, and one row per score (model, benchmark, value) or one column per benchmark, as UTF-8 text."
@@ -62,6 +62,11 @@ _MOST_COLUMNS = 10_000  # of scores: no table of benchmarks has more
 _PLUS_MINUS = re.compile(r"\s*(?:±|\+/-|\+-)\s*")
 # 0,5 or 51,25; not 1,234, which may be a thousand
 _DECIMAL_COMMA = re.compile(r"[-+]?(0?,\d+|\d+,\d{1,2}) ?%?")
+_NOT_A = {
+    "percentage": "import the columns that are percentages with --scores.",
+    "fraction": "--percent where scores are percentages, --as-is where they are neither; --scores names the columns of "
+    "scores.",
+}
 _ERROR_ENDS = ("_stderr", "_std_err", "_err", "_se")  # of a column or a file beside that of the scores
 
 # By a column's plain name: what leaderboards have beside their scores
@@ -157,11 +162,17 @@ def read_table(path: Path, options: CsvOptions, model: str | None = None) -> lis
         spread = "model"
     if not long:
         roles = {role: column for role, column in roles.items() if role not in (spread, "value", "stderr")}
-    keys = [own | key for key in _keys(table, roles)]
+    keys = [own | said for said in _keys(table, roles)]
     if answers and not {"model", "benchmark"} & set(keys[0]):
-        keys = [key | {"model": f"{_stem(path)}-{row}"} for row, key in enumerate(keys, 1)]
+        keys = [said | {"model": f"{_stem(path)}-{row}"} for row, said in enumerate(keys, 1)]
         notes.append("No names of models: they are called as the file, with the number of their row.")
-    _check_key(table, keys[0], "benchmark" if spread == "model" else "model")
+    key = "benchmark" if spread == "model" else "model"
+    if key not in keys[0]:
+        column = _quoted(f"{key}={_telling(table) or 'COLUMN'}")
+        raise InputError(
+            f"{path}: no column of {key}s among {', '.join(table.header[:8])}.",
+            f"say which: --columns {column}; for a table of models in columns, --across models.",
+        )
     with_models = "model" in keys[0]
     taken = {*roles.values(), *(_named(table, options.scores) if options.scores else ())}
     described = [name for name in table.header if name not in taken and fact_column(name)] if with_models else []
@@ -255,15 +266,6 @@ def _stem(path: Path) -> str:
     return re.sub(r"(\.(csv|tsv|parquet|gz))+$", "", path.name)
 
 
-def _check_key(table: _Table, known: dict[str, Any], key: str) -> None:
-    if key not in known:
-        column = _quoted(f"{key}={_telling(table) or 'COLUMN'}")
-        raise InputError(
-            f"{table.path}: no column of {key}s among {', '.join(table.header[:8])}.",
-            f"say which: --columns {column}; for a table of models in columns, --across models.",
-        )
-
-
 def _telling(table: _Table) -> str | None:
     """The first column of texts that are all different: perhaps that of the models."""
     for name, texts in table.columns(table.header[:100]).items():
@@ -289,16 +291,10 @@ def fact_column(name: str) -> str | None:
 
 
 def _score_columns(table: _Table, taken: set[str], options: CsvOptions, notes: list[str]) -> list[str]:
-    """The columns of scores: those named, else those that look like scores."""
-    columns = _named(table, options.scores) if options.scores else _guessed(table, taken, options, notes)
-    if not columns:
-        raise InputError(f"{table.path}: no column of scores.", "name them: --scores COLUMN,COLUMN,...")
-    return columns
-
-
-def _guessed(table: _Table, taken: set[str], options: CsvOptions, notes: list[str]) -> list[str]:
-    """All columns of numbers, without what leaderboards have beside scores, and without the few that are outside of the
-    scores' range where most are inside."""
+    """The columns of scores: those named, else all columns of numbers, without what leaderboards have beside them,
+    and without the few that are outside of the scores' range where most are inside."""
+    if options.scores:
+        return _named(table, options.scores)
     left_out: dict[str, list[str]] = defaultdict(list)
     taken = taken | set(_error_columns(table.header))
     columns = []
@@ -319,6 +315,8 @@ def _guessed(table: _Table, taken: set[str], options: CsvOptions, notes: list[st
         left_out["Outside of the scores' range, so left out (name them with --scores, and --as-is)"] = odd
         columns = [name for name in columns if name not in set(odd)]
     notes += [f"{title}: {listing(names, 10)}." for title, names in left_out.items()]
+    if not columns:
+        raise InputError(f"{table.path}: no column of scores.", "name them: --scores COLUMN,COLUMN,...")
     return columns
 
 
@@ -372,7 +370,10 @@ def _facts(
     for name, cells in table.columns(described).items():
         fact = fact_column(name)
         assert fact is not None
-        values: list[Any] = [None if text.casefold() in _MISSING else _fact_value(text) for text in cells]
+        values: list[Any] = [
+            None if text.casefold() in _MISSING else text if (number := _parsed(text)) is None else number.value
+            for text in cells
+        ]
         if fact in ("tokens_b", "parameters_b"):
             values = in_billions(_plain(name), values)
         by_model: dict[str, set[Any]] = defaultdict(set)
@@ -391,11 +392,6 @@ def _facts(
     notes += [f"Columns about the models, for the models sheet: {listing(told, 10)}."] if told else []
     notes += [f"Not one value for each model, left out: {listing(varying, 10)}."] if varying else []
     return dict(facts)
-
-
-def _fact_value(text: str) -> float | str:
-    number = _parsed(text)
-    return text if number is None else number.value
 
 
 def in_billions(plain: str, values: list[Any]) -> list[Any]:
@@ -535,7 +531,8 @@ def _scores(
         scale = 0.01 if number.percent or (percent and not loss) else 1.0
         row["value"] = number.value * scale
         if options.unit != "neither" and not loss and not 0 <= row["value"] <= 1:
-            raise _outside_of_range(f"{where()}: {cell.text}", percent=percent or number.percent)
+            what = "percentage" if percent or number.percent else "fraction"
+            raise InputError(f"{where()}: {cell.text} is not a {what}.", _NOT_A[what])
         if loss:
             row.setdefault("higher_is_better", False)
         error = _error(table, cell, number)
@@ -561,17 +558,8 @@ def _error(table: _Table, cell: _Cell, number: _Number) -> float | None:
         if found is None:
             raise _no_number(table.where(cell.row, "stderr"), text)
     if found is not None and found < 0:
-        raise InputError(f"{table.where(cell.row, 'stderr')}: {text} is negative.", NO_STDERR)
+        raise InputError(f"{table.where(cell.row, 'stderr')}: {text} is negative.", checked.NO_STDERR)
     return found
-
-
-def _outside_of_range(found: str, *, percent: bool) -> InputError:
-    if percent:
-        return InputError(f"{found} is not a percentage.", "import the columns that are percentages with --scores.")
-    hint = (
-        "--percent where scores are percentages, --as-is where they are neither; --scores names the columns of scores."
-    )
-    return InputError(f"{found} is not a fraction.", hint)
 
 
 def _once(
@@ -659,8 +647,63 @@ def _recognises(opened: Opened) -> bool:
     return bool(names & {"model", *ROLES["model"], "iteration", *ROLES["iteration"]})
 
 
-def _read(opened: Opened, options: ImportOptions) -> list[ScoreFile]:
-    return read_table(opened.path, options.csv, opened.model)
+CSV = Format("csv", _SUFFIXES, _recognises, lambda opened, options: read_table(opened.path, options.csv, opened.model))
 
 
-FORMAT = Format("csv", _SUFFIXES, _recognises, _read)
+# ---- JSON of no known format ----------------------------------------------------------------------------------------
+#
+# Where `--format json` asks for it: the largest object of nothing but scores. Its keys are the benchmarks. Numbers
+# elsewhere whose keys say so (`params`, `tokens`, `lr`) are facts of the model; a file may hold these alone.
+
+_NAMING = ("model_name", "name", "model")
+_FEWEST_SCORES = 2  # scores of an object of scores
+
+
+def _read_json(opened: Opened, options: ImportOptions) -> list[ScoreFile]:
+    """The scores and facts of a file. The model is that of `--path` or `--model`, else `model_name`, `name` or `model`.
+
+    Raises InputError for a file with neither, and for one that names no model.
+    """
+    path, document = opened.path, opened.document
+    objects: dict[tuple[str, ...], dict[str, Any]] = defaultdict(dict)
+    for place, value in _leaves(document, ()):
+        objects[place[:-1]][place[-1]] = value
+    unit = options.csv.unit
+    scale, most = (0.01, 100.0) if unit == "percentages" else (1.0, 1.0 if unit == "fractions" else float("inf"))
+    scored = {place: _only_scores(values, most) for place, values in objects.items()}
+    place = max(scored, key=lambda each: len(scored[each]), default=())
+    scores = scored.get(place, {})
+    facts: dict[str, Any] = {}
+    for other, values in objects.items():
+        for key, value in values.items():
+            column = fact_column(key)
+            if column is not None and (other != place or not scores) and checked.finite(value) is not None:
+                known = in_billions(key, [float(value)])[0] if column in ("tokens_b", "parameters_b") else value
+                facts.setdefault(column, known)
+    if not scores and not facts:
+        raise InputError(f"{path}: no object of scores (benchmarks with numbers from 0 to {most:g}).", "leave it out.")
+    named = next((document[key] for key in _NAMING if document.get(key)), None) if isinstance(document, dict) else None
+    name = checked.required_text(
+        opened.model or named, f"{path}, the model", f"name it: --model '{path}=NAME', or --path."
+    )
+    rows = [{"benchmark": benchmark, "value": scale * value} for benchmark, value in scores.items()]
+    return [ScoreFile(path, rows, {"model": name}, date_in(path.stem), facts={name: facts} if facts else {})]
+
+
+def _leaves(value: object, place: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], object]]:
+    """The values in objects within objects, with the keys that lead to them."""
+    if isinstance(value, dict):
+        for key, each in value.items():
+            yield from _leaves(each, (*place, key))
+    elif place:
+        yield place, value
+
+
+def _only_scores(values: dict[str, Any], most: float) -> dict[str, float]:
+    """An object's numbers, if it has several and nothing else; {} otherwise."""
+    numbers = {key: checked.finite(value) for key, value in values.items() if value is not None}
+    scores = {key: number for key, number in numbers.items() if number is not None and 0 <= number <= most}
+    return scores if len(scores) == len(numbers) >= _FEWEST_SCORES else {}
+
+
+JSON = Format("json", (".json",), lambda opened: False, _read_json)

@@ -11,22 +11,9 @@ from typing import Any, NamedTuple
 from lm_validity.config.sheets import metric_key
 from lm_validity.errors import InputError
 from lm_validity.files import check_encodable
+from lm_validity.tables.formats import checked
 from lm_validity.tables.formats.lm_eval_results import parse_arguments, training_point
-from lm_validity.tables.formats.score_files import (
-    Format,
-    ImportOptions,
-    Opened,
-    ScoreFile,
-    date,
-    date_in,
-    flag,
-    number,
-    required_text,
-    score,
-    standard_error,
-    text,
-    whole,
-)
+from lm_validity.tables.formats.score_files import Format, ImportOptions, Opened, ScoreFile, date_in
 from lm_validity.tables.schema import PROTOCOLS
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -130,14 +117,17 @@ def _read(opened: Opened, options: ImportOptions) -> list[ScoreFile]:
     """
     path, document = opened.path, opened.document
     if path.suffix == ".jsonl":
-        return _check_owner(path)
+        owner = path.with_name(path.stem.removesuffix(_SAMPLES) + ".json")  # with which a file of samples is read
+        if not owner.is_file():
+            raise InputError(f"{path}: no {owner.name} beside it, which tells model and scores.", _HINT)
+        return []
     if not _recognises(opened):
         raise InputError(f"{path}: no list 'evaluation_results' in it.", _HINT)
     version = str(document.get("schema_version"))
     if version.startswith(_CHECKED):
         check_schema(document, options.schema or find_schema(None), str(path))
     model = _object(document.get("model_info"), f"{path}, 'model_info'")
-    model_name = required_text(model.get("id"), f"{path}, 'model_info', 'id'", _HINT)
+    model_name = checked.required_text(model.get("id"), f"{path}, 'model_info', 'id'", _HINT)
     details = _details(model)
     own = _own(document, path)
     if own is None:
@@ -147,7 +137,7 @@ def _read(opened: Opened, options: ImportOptions) -> list[ScoreFile]:
         own = training_point(arguments)._asdict()
     results = [_object(result, f"{path}, a result") for result in document["evaluation_results"]]
     rows = [_row(result, document, f"{path}, result {place}") for place, result in enumerate(results, 1)]
-    size = _number(details.get("params_billions"), number, f"{path}, 'params_billions'")
+    size = _number(details.get("params_billions"), checked.number, f"{path}, 'params_billions'")
     return [
         ScoreFile(
             path,
@@ -165,26 +155,26 @@ def _read(opened: Opened, options: ImportOptions) -> list[ScoreFile]:
 
 
 def _row(result: dict[str, Any], document: dict[str, Any], where: str) -> dict[str, Any]:
-    benchmark = required_text(result.get("evaluation_name"), f"{where}, 'evaluation_name'", _HINT)
+    benchmark = checked.required_text(result.get("evaluation_name"), f"{where}, 'evaluation_name'", _HINT)
     where = f"{where} ({benchmark})"
     metric = _object(result.get("metric_config"), f"{where}, 'metric_config'")
     details = _object(result.get("score_details"), f"{where}, 'score_details'")
     uncertainty = _object(details.get("uncertainty") or {}, f"{where}, 'uncertainty'")
     error = uncertainty.get("standard_error")
-    error = standard_error(error.get("value") if isinstance(error, dict) else error, where)
+    error = checked.standard_error(error.get("value") if isinstance(error, dict) else error, where)
     scale = 0.01 if str(metric.get("metric_unit")).casefold() in _PERCENT else 1.0
-    lower = flag(metric.get("lower_is_better"), f"{where}, 'lower_is_better'")
+    lower = checked.flag(metric.get("lower_is_better"), f"{where}, 'lower_is_better'")
     benchmark, key = _names(benchmark, metric, document)
     shots = {**_details(metric), **_details(result.get("generation_config"))}.get("num_fewshot")
     own = _details(metric)
     return {
-        "benchmark": required_text(own.get(f"{OWN}benchmark", benchmark), f"{where}, '{OWN}benchmark'", _HINT),
-        "metric": text(own.get(f"{OWN}metric", key), f"{where}, '{OWN}metric'"),
-        "value": scale * score(details.get("score"), f"{where}, 'score'", _HINT),
+        "benchmark": checked.required_text(own.get(f"{OWN}benchmark", benchmark), f"{where}, '{OWN}benchmark'", _HINT),
+        "metric": checked.text(own.get(f"{OWN}metric", key), f"{where}, '{OWN}metric'"),
+        "value": scale * checked.score(details.get("score"), f"{where}, 'score'", _HINT),
         "stderr": None if error is None else scale * error,
         "n_items": _count(uncertainty, result, where),
         "higher_is_better": None if lower is None else not lower,
-        "num_fewshot": _number(shots, partial(whole, least=0), f"{where}, 'num_fewshot'"),
+        "num_fewshot": _number(shots, partial(checked.whole, least=0), f"{where}, 'num_fewshot'"),
         "selected": own.get(f"{OWN}selected", "true") == "true",
     }
 
@@ -194,7 +184,7 @@ def _names(benchmark: str, metric: dict[str, Any], document: dict[str, Any]) -> 
     known = metric.get("metric_id") or metric.get("metric_name")
     library = document.get("eval_library")
     if known:
-        return benchmark, metric_key(required_text(known, f"{benchmark}, metric", _HINT))
+        return benchmark, metric_key(checked.required_text(known, f"{benchmark}, metric", _HINT))
     description = metric.get("evaluation_description")
     if not isinstance(library, dict) or library.get("name") != "lm_eval" or not isinstance(description, str):
         return benchmark, None
@@ -208,7 +198,7 @@ def _count(uncertainty: dict[str, Any], result: dict[str, Any], where: str) -> i
     source = result.get("source_data")
     if found is None and isinstance(source, dict):
         found = source.get("samples_number")
-    return whole(found, f"{where}, number of samples", least=0) or None  # some converters write 0 for unknown
+    return checked.whole(found, f"{where}, number of samples", least=0) or None  # some converters write 0 for unknown
 
 
 def _own(document: dict[str, Any], path: Path) -> dict[str, Any] | None:
@@ -218,8 +208,8 @@ def _own(document: dict[str, Any], path: Path) -> dict[str, Any] | None:
     if not own:
         return None
     texts = ("checkpoint", "protocol", "prompt", "prompt_variant", "split")
-    found: dict[str, Any] = {name: text(own.get(name), f"{path}, {OWN + name!r}") for name in texts}
-    for name, kind in (("iteration", whole), ("seed", whole), ("tokens_b", number)):
+    found: dict[str, Any] = {name: checked.text(own.get(name), f"{path}, {OWN + name!r}") for name in texts}
+    for name, kind in (("iteration", checked.whole), ("seed", checked.whole), ("tokens_b", checked.number)):
         found[name] = _number(own.get(name), kind, f"{path}, {OWN + name!r}")
     if found["protocol"] not in (None, *PROTOCOLS):
         raise InputError(
@@ -241,7 +231,7 @@ def _number(value: object, check: Callable[[object, str], float | None], where: 
 def _date(document: dict[str, Any], path: Path) -> float | None:
     for name in ("evaluation_timestamp", "retrieved_timestamp"):
         value = document.get(name)
-        found = date(value)
+        found = checked.date(value)
         if found is None and isinstance(value, str):
             found = date_in(value)
         if found is not None:
@@ -250,14 +240,6 @@ def _date(document: dict[str, Any], path: Path) -> float | None:
 
 
 # ---- items -------------------------------------------------------------------------------------------------------
-
-
-def _check_owner(path: Path) -> list[ScoreFile]:
-    """No scores: a file of samples is read with that of its evaluation, beside it."""
-    owner = path.with_name(path.stem.removesuffix(_SAMPLES) + ".json")
-    if not owner.is_file():
-        raise InputError(f"{path}: no {owner.name} beside it, which tells model and scores.", _HINT)
-    return []
 
 
 def _items(
@@ -319,10 +301,10 @@ def _lines(path: Path) -> Iterator[dict[str, Any]]:
             except (ValueError, RecursionError) as error:
                 raise InputError(f"{where}: not JSON ({error}).", _HINT) from error
             for key in ("evaluation_name", "sample_id"):
-                check_encodable(required_text(sample.get(key), f"{where}, {key!r}", _HINT), where)
+                check_encodable(checked.required_text(sample.get(key), f"{where}, {key!r}", _HINT), where)
             evaluation = _object(sample.get("evaluation"), f"{where}, 'evaluation'")
-            score(evaluation.get("score"), f"{where}, 'score'", _HINT)
-            check_encodable(text(sample.get("sample_hash"), f"{where}, 'sample_hash'") or "", where)
+            checked.score(evaluation.get("score"), f"{where}, 'score'", _HINT)
+            check_encodable(checked.text(sample.get("sample_hash"), f"{where}, 'sample_hash'") or "", where)
             yield sample
 
 

@@ -17,10 +17,10 @@ import pandas as pd
 from lm_validity.errors import InputError, did_you_mean
 from lm_validity.files import as_written, made_folder, replace_file
 from lm_validity.tables.formats import (
+    checked,
     import_csv,
     import_every_eval_ever,
     import_inspect,
-    import_json,
     import_lighteval,
     lm_eval_results,
     published,
@@ -46,7 +46,6 @@ from lm_validity.tables.formats.score_files import (
     date_in,
     find_files,
     labelled,
-    read_json_file,
     score_table,
     with_item_errors,
     with_progress,
@@ -62,8 +61,8 @@ FORMATS: tuple[Format, ...] = (
     import_inspect.FORMAT,
     lm_eval_results.FORMAT,
     published.LM_HARMONY,
-    import_csv.FORMAT,
-    import_json.FORMAT,
+    import_csv.CSV,
+    import_csv.JSON,
 )
 _HINT = "docs/how_to/importing.md has the formats; --format names one."
 _HEAD = 2**16  # bytes by which a file that is not JSON is recognised
@@ -114,7 +113,11 @@ def _read_all(
     paths: Iterable[str | Path], options: ImportOptions, log: ImportLog
 ) -> tuple[list[ScoreFile], list[SampleFile]]:
     """The scores of every file, and lm-eval's files of samples with what their result files say."""
-    formats = _formats(options.format)
+    names = [one.name for one in FORMATS]
+    if options.format not in (None, *names):
+        hint = did_you_mean(options.format, names, f"one of {', '.join(names)}.")
+        raise InputError(f"--format {options.format}: not known.", hint)
+    formats = [one for one in FORMATS if options.format in (None, one.name)]
     found, log.others = find_files(paths, tuple({suffix for one in formats for suffix in one.suffixes}))
     _check_places(options, found)
     pattern = None if options.path is None else PathPattern(options.path)
@@ -136,13 +139,13 @@ def _read_all(
             log.formats[chosen.name] += 1
         except InputError as error:
             log.skip(each.path, error.problem, error.hint, named=each.named)
-    names = {each.path: name for each in samples if (name := _given_name(each.path, options, pattern))}
-    matched = match_all_samples(samples, results, names, log)
-    matched = [one if one.scores else _with_protocol(one, options) for one in matched]
+    given = {each.path: name for each in samples if (name := _given_name(each.path, options, pattern))}
+    matched = [_under_protocol(one, options) for one in match_all_samples(samples, results, given, log)]
     log.formats += Counter({"lm-eval": len(matched)})
     log.files = log.formats.total()
     if not results and not matched:
-        first = ": ".join(log.skipped[0]).rstrip(".") if log.skipped else f"no file of theirs ({_kinds(log.others)})"
+        kinds = ", ".join(f"{count(number, 'file')} {suffix}" for suffix, number in sorted(log.others.items()))
+        first = ": ".join(log.skipped[0]).rstrip(".") if log.skipped else f"no file of theirs ({kinds or 'no file'})"
         what = formats[0].name if options.format else "any known format"
         raise InputError(f"no results of {what} in the given paths ({first}).", _HINT)
     if pattern is not None and not pattern.used:
@@ -155,20 +158,11 @@ def _read_all(
     return results, matched
 
 
-def _formats(name: str | None) -> tuple[Format, ...]:
-    if name is None:
-        return FORMATS
-    names = [one.name for one in FORMATS]
-    if name not in names:
-        raise InputError(f"--format {name}: not known.", did_you_mean(name, names, f"one of {', '.join(names)}."))
-    return tuple(one for one in FORMATS if one.name == name)
-
-
 def _opened(found: Found, options: ImportOptions, pattern: PathPattern | None) -> Opened:
     """The file, parsed where it is JSON, with the name that the reader gives its model."""
     model = _given_name(found.path, options, pattern)
     if found.path.suffix in (".json", ""):
-        return Opened(found.path, found.named, read_json_file(found.path, _HINT), model=model)
+        return Opened(found.path, found.named, checked.read_json_file(found.path, _HINT), model=model)
     try:
         with open(found.path, "rb") as handle:
             return Opened(found.path, found.named, head=handle.read(_HEAD), model=model)
@@ -233,16 +227,22 @@ def _protocol_of(path: Path, options: ImportOptions) -> str | None:
     return _of_place(path, options.protocols) or options.protocol
 
 
-def _with_protocol(one: SampleFile, options: ImportOptions) -> SampleFile:
-    """A samples file without a result file, under the protocol that the reader says."""
-    protocol = _protocol_of(one.found.path, options)
+def _under_protocol(one: SampleFile, options: ImportOptions) -> SampleFile:
+    """A samples file; without a result file under the protocol that the reader says."""
+    protocol = None if one.scores else _protocol_of(one.found.path, options)
     return one if protocol is None else replace(one, common=one.common | {"protocol": protocol})
 
 
 def _settled(results: list[ScoreFile], options: ImportOptions, log: ImportLog) -> pd.DataFrame:
     """One table of all files."""
     scores = score_table(results, log)
-    log.notes += _unsaid(scores, options)
+    trained = scores["protocol"] != DEFAULTS["protocol"]
+    given = {options.protocol, *options.protocols.values()} - {None}
+    if given and scores.loc[trained, "prepared_on"].isna().any():
+        log.notes.append(
+            "What the models were prepared on is not given (--prepared-on, or `prepared_on` in the benchmarks sheet). "
+            "The scores count as if each benchmark's own training set had been used."
+        )
     if options.prepared_on is not None and scores["prepared_on"].isna().all():
         raise InputError(
             f"--prepared-on '{options.prepared_on}': none of the scores is train before test.",
@@ -252,18 +252,6 @@ def _settled(results: list[ScoreFile], options: ImportOptions, log: ImportLog) -
         scores, number = with_item_errors(scores, scores["n_items"])
         log.notes.append(f"Standard errors from accuracies and numbers of items: {count(number, 'score')}.")
     return scores
-
-
-def _unsaid(scores: pd.DataFrame, options: ImportOptions) -> list[str]:
-    """A line where the reader calls scores train before test and nobody says what the models were trained on."""
-    given = {options.protocol, *options.protocols.values()} - {None}
-    trained = scores["protocol"] != DEFAULTS["protocol"]
-    if not given or scores.loc[trained, "prepared_on"].notna().all():
-        return []
-    return [
-        "What the models were prepared on is not given (--prepared-on, or `prepared_on` in the benchmarks sheet). The "
-        "scores count as if each benchmark's own training set had been used."
-    ]
 
 
 def _of_place(path: Path, given: Any) -> str | None:
@@ -291,7 +279,3 @@ def _facts(files: list[ScoreFile], places: PlacesRead) -> dict[str, dict[str, An
         for model, columns in one.facts.items():
             facts[model] = {**columns, **facts.get(model, {})}
     return facts
-
-
-def _kinds(others: Counter[str]) -> str:
-    return ", ".join(f"{count(number, 'file')} {suffix}" for suffix, number in sorted(others.items())) or "no file"

@@ -8,17 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from lm_validity.errors import InputError, first_line
+from lm_validity.tables.formats import checked
 from lm_validity.tables.formats.lm_eval_results import training_point
-from lm_validity.tables.formats.score_files import (
-    Format,
-    ImportOptions,
-    Opened,
-    ScoreFile,
-    date_in,
-    finite,
-    score,
-    standard_error,
-)
+from lm_validity.tables.formats.score_files import Format, ImportOptions, Opened, ScoreFile, date_in
 
 _HINT = "Inspect writes such a log into ./logs: <date>_<task>_<id>.eval."
 _ERRORS = frozenset(("stderr", "bootstrap_stderr"))
@@ -81,11 +73,11 @@ def _rows(log: Any, where: str) -> Iterable[dict[str, Any]]:
         error = next((values[name] for name in values if name in _ERRORS), None)
         items = scorer.scored_samples or log.results.completed_samples // (log.eval.config.epochs or 1)
         for name, value in values.items():
-            if name not in _ERRORS | _SPREADS and finite(value) is not None:
+            if name not in _ERRORS | _SPREADS and checked.finite(value) is not None:
                 yield {
                     "metric": f"{name},{scorer.name}",
-                    "value": score(value, f"{where}, {scorer.name}, {name}", _HINT),
-                    "stderr": standard_error(error, f"{where}, {scorer.name}") if name in _MEANS else None,
+                    "value": checked.score(value, f"{where}, {scorer.name}, {name}", _HINT),
+                    "stderr": checked.standard_error(error, f"{where}, {scorer.name}") if name in _MEANS else None,
                     "n_items": items or None,
                 }
 

@@ -10,19 +10,9 @@ from typing import Any, NamedTuple
 
 from lm_validity.config.sheets import metric_key
 from lm_validity.errors import InputError
+from lm_validity.tables.formats import checked
 from lm_validity.tables.formats.lm_eval_results import training_point
-from lm_validity.tables.formats.score_files import (
-    Format,
-    ImportOptions,
-    Opened,
-    ScoreFile,
-    date_in,
-    finite,
-    score,
-    standard_error,
-    text,
-    whole,
-)
+from lm_validity.tables.formats.score_files import Format, ImportOptions, Opened, ScoreFile, date_in
 
 _HINT = "lighteval writes such a file below its --output-dir: results/<model>/results_<date>.json."
 _AVERAGE = ":_average"
@@ -57,7 +47,7 @@ def _read(opened: Opened, options: ImportOptions) -> list[ScoreFile]:
         raise InputError(f"{path}: no objects 'config_general' and 'results' in it.", _HINT)
     general = document["config_general"]
     config = general.get("model_config") if isinstance(general.get("model_config"), dict) else {}
-    name = text(general.get("model_name") or config.get("model_name"), f"{path}, 'model_name'") or opened.model
+    name = checked.text(general.get("model_name") or config.get("model_name"), f"{path}, 'model_name'") or opened.model
     if not name:
         raise InputError(f"{path}: no 'model_name' in 'config_general'.", f"name it: --model '{path}=NAME'.")
     point = training_point({key: str(config[key]) for key in ("revision", "subfolder") if config.get(key)})
@@ -122,24 +112,29 @@ def _rows(
         if counts[task.name, task.shots] > 1:
             name = f"{task.suite}|{name}"
         configs = [_config(document, each) for each in members]
-        items = [_items(config, f"{where}, {each.key}") for config, each in zip(configs, members, strict=True)]
+        items = [  # lighteval writes -1 where it does not know
+            checked.whole(config.get("effective_num_docs"), f"{where}, {each.key}, 'effective_num_docs'")
+            for config, each in zip(configs, members, strict=True)
+        ]
         for metric, value in task.metrics.items():
             if metric.endswith("_stderr"):
                 continue
-            if finite(value) is None:
+            if checked.finite(value) is None:
                 missing += 1
                 continue
-            errors = [standard_error(each.metrics.get(f"{metric}_stderr"), f"{where}, {each.key}") for each in members]
+            errors = [
+                checked.standard_error(each.metrics.get(f"{metric}_stderr"), f"{where}, {each.key}") for each in members
+            ]
             squares = [error**2 for error in errors if error is not None]
             rows.append(
                 {
                     "benchmark": name,
                     "metric": metric_key(metric),
                     "num_fewshot": task.shots,
-                    "value": score(value, f"{where}, {task.key}, {metric}", _HINT),
+                    "value": checked.score(value, f"{where}, {task.key}, {metric}", _HINT),
                     # of a mean over independent scores
                     "stderr": math.sqrt(sum(squares)) / len(members) if len(squares) == len(members) else None,
-                    "n_items": None if None in items else sum(filter(None, items)),
+                    "n_items": sum(filter(None, items)) if all(one and one > 0 for one in items) else None,
                     "higher_is_better": _direction(configs[0], metric),
                 }
             )
@@ -154,12 +149,6 @@ def _config(document: dict[str, Any], task: _Task) -> dict[str, Any]:
         if isinstance(found, dict):
             return found
     return {}
-
-
-def _items(config: dict[str, Any], where: str) -> int | None:
-    """How many documents were scored; lighteval writes -1 where it does not know."""
-    found = whole(config.get("effective_num_docs"), f"{where}, 'effective_num_docs'")
-    return found if found is not None and found > 0 else None
 
 
 def _direction(config: dict[str, Any], metric: str) -> bool | None:

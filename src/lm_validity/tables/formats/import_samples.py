@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lm_validity.errors import InputError
+from lm_validity.tables.formats import checked
 from lm_validity.tables.formats.lm_eval_results import folder_identity, folder_name
 from lm_validity.tables.formats.score_files import (
     DEFAULTS,
@@ -24,7 +25,6 @@ from lm_validity.tables.formats.score_files import (
     Ticker,
     date_in,
     date_text,
-    finite,
     with_progress,
 )
 from lm_validity.tables.schema import ITEMS, LARGEST_SCORE
@@ -132,13 +132,13 @@ def _value(name: str, value: object) -> float | None:
     if isinstance(value, bool):
         return float(value)
     if not isinstance(value, list):
-        return finite(value)
+        return checked.finite(value)
     if len(value) != 2:
         return None
     if name in _PAIRS:
         return float(value[0] == value[1])
     if name in _WEIGHTED:
-        total, weight = finite(value[0]), finite(value[1])
+        total, weight = checked.finite(value[0]), checked.finite(value[1])
         try:
             return None if total is None or not weight else _WEIGHTED[name](total / weight)
         except OverflowError:

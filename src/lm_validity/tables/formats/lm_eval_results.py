@@ -10,21 +10,8 @@ from typing import Any, NamedTuple
 
 from lm_validity.errors import InputError
 from lm_validity.files import as_written
-from lm_validity.tables.formats.score_files import (
-    Format,
-    ImportOptions,
-    Opened,
-    ScoreFile,
-    date,
-    date_in,
-    finite,
-    flag,
-    number,
-    score,
-    standard_error,
-    text,
-    whole,
-)
+from lm_validity.tables.formats import checked
+from lm_validity.tables.formats.score_files import Format, ImportOptions, Opened, ScoreFile, date_in
 from lm_validity.tables.schema import PROTOCOLS
 from lm_validity.words import count, listing
 
@@ -217,14 +204,14 @@ _NO_METRICS = frozenset(
 )  # fmt: skip
 # What `export lm-eval` says of a whole file, and how it is checked
 _OF_FILE: dict[str, Callable[[object, str], object]] = {
-    "checkpoint": text,
-    "iteration": whole,
-    "tokens_b": number,
-    "protocol": text,
-    "prompt": text,
-    "prompt_variant": text,
-    "seed": whole,
-    "split": text,
+    "checkpoint": checked.text,
+    "iteration": checked.whole,
+    "tokens_b": checked.number,
+    "protocol": checked.text,
+    "prompt": checked.text,
+    "prompt_variant": checked.text,
+    "seed": checked.whole,
+    "split": checked.text,
 }
 # Arguments of a model that name its weights, or say where and how fast it runs
 _NO_SETTINGS = frozenset(
@@ -254,8 +241,12 @@ def _read(opened: Opened, options: ImportOptions) -> list[ScoreFile]:
     infinity and null are scores that are missing.
     """
     path, document = opened.path, opened.document
-    _check_results(document, path)
-    if isinstance(document.get("checkpoints"), list) and isinstance(document["results"], dict):
+    if not _recognises(opened):
+        raise InputError(f"{path}: no object 'results' in it.", HINT)
+    results = document["results"]
+    if not any(isinstance(one, dict) and one for one in (results if isinstance(results, list) else results.values())):
+        raise InputError(f"{path}: no task's metrics in 'results'.", HINT)
+    if isinstance(document.get("checkpoints"), list) and isinstance(results, dict):
         return [_curves(document, path, opened.model or path.stem.removesuffix("_agg"))]
     config = _section(document, "config", path)
     arguments = parse_arguments(config.get("model_args"))
@@ -269,7 +260,7 @@ def _read(opened: Opened, options: ImportOptions) -> list[ScoreFile]:
             path=path,
             rows=rows,
             common={"model": name, **_of_file(document, config, arguments, own, path)},
-            date=_date(document, path),
+            date=checked.date(document.get("date")) or date_in(path.stem),
             identity=_identity(config, arguments, path if of_folder else None),
             limited=config.get("limit") is not None,
             commit=str(config.get("model_sha") or ""),
@@ -336,7 +327,7 @@ def _groups(document: dict[str, Any], path: Path) -> dict[str, list[str]]:
         alike = len(tasks) > 2 and len(kinds) == 1 and all(re.split(r"[-_]", task)[0] == start for task in tasks)
         scores = own.get(name)
         errors = [metric for metric in scores if "_stderr" in metric] if isinstance(scores, dict) else []
-        known = any(finite(own[name][metric]) is not None for metric in errors)
+        known = any(checked.finite(own[name][metric]) is not None for metric in errors)
         if alike and known and not any(name in below[other] for other in kept):
             kept[name] = tasks
     return kept
@@ -373,28 +364,28 @@ def _rows(
         if task in left_out:
             continue
         shots = {
-            whole(_examples(one, examples, configs, config), f"{path}, number of solved examples of {one!r}")
+            checked.whole(_examples(one, examples, configs, config), f"{path}, number of solved examples of {one!r}")
             for one in kept.get(task, [task])
         }
         items = [
-            whole((counts.get(one) or {}).get("effective"), f"{path}, 'n-samples', {one!r}, 'effective'")
+            checked.whole((counts.get(one) or {}).get("effective"), f"{path}, 'n-samples', {one!r}, 'effective'")
             for one in kept.get(task, [task])
         ]
         common = {
             "benchmark": task,
             "num_fewshot": shots.pop() if len(shots) == 1 else None,
             "n_items": None if None in items else sum(filter(None, items)),
-            "selected": flag(selected.get(task, True), f"{path}, 'selected', {task!r}"),
+            "selected": checked.flag(selected.get(task, True), f"{path}, 'selected', {task!r}"),
         }
         if variant is not None:
-            common["prompt_variant"] = text(variant, f"{path}, {task}, 'prompt_name'")
+            common["prompt_variant"] = checked.text(variant, f"{path}, {task}, 'prompt_name'")
         directions = all_directions.get(task) or all_directions.get(kept.get(task, [""])[0]) or {}
         for row in _metrics(metrics, f"{path}, {task}"):
             if row["value"] is None:
                 missing += 1
                 continue
             name = row["metric"].partition(",")[0]
-            direction = flag(directions.get(name), f"{path}, 'higher_is_better', {task!r}, {name!r}")
+            direction = checked.flag(directions.get(name), f"{path}, 'higher_is_better', {task!r}, {name!r}")
             rows.append({**common, **row, "higher_is_better": direction})
     return rows, missing
 
@@ -427,8 +418,8 @@ def _metrics(metrics: dict[str, Any], where: str) -> Iterable[dict[str, Any]]:
         unknown = value is None or (isinstance(value, float) and not math.isfinite(value))
         yield {
             "metric": key if filter_name else f"{key},none",
-            "value": None if unknown else score(value, f"{where}, {key}", "run that task again."),
-            "stderr": standard_error(
+            "value": None if unknown else checked.score(value, f"{where}, {key}", "run that task again."),
+            "stderr": checked.standard_error(
                 metrics.get(f"{name}_stderr,{filter_name}" if filter_name else f"{name}_stderr"), f"{where}, {key}"
             ),
         }
@@ -436,7 +427,7 @@ def _metrics(metrics: dict[str, Any], where: str) -> Iterable[dict[str, Any]]:
 
 def _curves(document: dict[str, Any], path: Path, model: str) -> ScoreFile:
     """Curves: `checkpoints` (steps) and `tokens`, and for each task and metric one value per checkpoint."""
-    steps = [whole(step, f"{path}, 'checkpoints'") for step in document["checkpoints"]]
+    steps = [checked.whole(step, f"{path}, 'checkpoints'") for step in document["checkpoints"]]
     tokens = document.get("tokens") or [None] * len(steps)
     rows, missing = [], 0
     for task, metrics in document["results"].items():
@@ -447,29 +438,21 @@ def _curves(document: dict[str, Any], path: Path, model: str) -> ScoreFile:
             if not all(isinstance(each, list) and len(each) == len(steps) for each in (values, errors, tokens)):
                 raise InputError(f"{path}, {task}, {metric}: not one value for each of {len(steps)} checkpoints.", HINT)
             for step, seen, value, error in zip(steps, tokens, values, errors, strict=True):
-                if step is None or finite(value) is None:
+                if step is None or checked.finite(value) is None:
                     missing += 1
                     continue
                 rows.append(
                     {
                         "checkpoint": f"step{step}",
                         "iteration": step,
-                        "tokens_b": None if (known := finite(seen)) is None else known / 1e9,
+                        "tokens_b": None if (known := checked.finite(seen)) is None else known / 1e9,
                         "benchmark": task,
                         "metric": f"{metric},none",
-                        "value": finite(value),
-                        "stderr": standard_error(error, f"{path}, {task}, {metric}, checkpoint {step}"),
+                        "value": checked.finite(value),
+                        "stderr": checked.standard_error(error, f"{path}, {task}, {metric}, checkpoint {step}"),
                     }
                 )
     return ScoreFile(path, rows, {"model": model}, date_in(path.name), missing=missing)
-
-
-def _check_results(document: Any, path: Path) -> None:
-    if not isinstance(document, dict) or not isinstance(document.get("results"), dict | list):
-        raise InputError(f"{path}: no object 'results' in it.", HINT)
-    results = document["results"]
-    if not any(isinstance(one, dict) and one for one in (results if isinstance(results, list) else results.values())):
-        raise InputError(f"{path}: no task's metrics in 'results'.", HINT)
 
 
 def _section(document: dict[str, Any], name: str, path: Path, *, of_objects: bool = False) -> dict[str, Any]:
@@ -490,11 +473,6 @@ def _examples(task: str, examples: dict[str, Any], configs: dict[str, Any], conf
     of_task = configs.get(task)
     found = of_task.get("num_fewshot") if isinstance(of_task, dict) else None
     return config.get("num_fewshot") if found is None else found
-
-
-def _date(document: dict[str, Any], path: Path) -> float | None:
-    """The file's `date` (seconds since 1970), else the date in its name."""
-    return date(document.get("date")) or date_in(path.stem)
 
 
 def _name(
@@ -522,7 +500,7 @@ def folder_name(path: Path) -> str:
 def _identity(config: dict[str, Any], arguments: dict[str, str], folder: Path | None) -> dict[str, str]:
     """What tells two models of one name apart: parameters, quantisation, and for a folder's name the folder."""
     identity = {}
-    parameters = finite(config.get("model_num_parameters"))
+    parameters = checked.finite(config.get("model_num_parameters"))
     if parameters and parameters > 0:
         identity[PARAMETERS] = f"{parameters:.0f}"
     changed = [

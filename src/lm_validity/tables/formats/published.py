@@ -9,16 +9,8 @@ import pandas as pd
 from lm_validity.config.rows import read_text_rows
 from lm_validity.config.sections import E2LM_BATCH_RAMP
 from lm_validity.errors import InputError
-from lm_validity.tables.formats.score_files import (
-    DEFAULTS,
-    Format,
-    ScoreFile,
-    finite,
-    labelled,
-    read_json_file,
-    score,
-    typed_scores,
-)
+from lm_validity.tables.formats import checked
+from lm_validity.tables.formats.score_files import DEFAULTS, Format, ScoreFile, labelled, typed_scores
 from lm_validity.tables.schema import check_values
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -41,7 +33,7 @@ def read_lm_harmony(path: str | Path) -> pd.DataFrame:
     Raises InputError for a file that is not such JSON and for a score that is not a finite number.
     """
     path = Path(path)
-    rows = _harmony_rows(read_json_file(path, _AUTHORS_FILE), path)
+    rows = _harmony_rows(checked.read_json_file(path, _AUTHORS_FILE), path)
     frame = typed_scores(pd.DataFrame([DEFAULTS | {"source": LM_HARMONY.name} | row for row in rows]))
     check_values(labelled(frame), path)
     return frame.sort_values(["protocol", "benchmark", "model"], ignore_index=True)
@@ -60,8 +52,10 @@ def _harmony_rows(results: object, path: Path) -> list[dict[str, Any]]:
             "benchmark": benchmark,
             "protocol": protocol,
             "prompt": None,
-            "value": score(value, f"{path}, {block}, {benchmark}, {model}", "remove the entry where it is unknown."),
-            "stderr": finite(_object(_object(results.get(f"{block}_stderr")).get(benchmark)).get(model)),
+            "value": checked.score(
+                value, f"{path}, {block}, {benchmark}, {model}", "remove the entry where it is unknown."
+            ),
+            "stderr": checked.finite(_object(_object(results.get(f"{block}_stderr")).get(benchmark)).get(model)),
         }
         for protocol, block in _BLOCKS.items()
         for benchmark, scores in results.get(block, {}).items()
@@ -111,7 +105,14 @@ def read_e2lm(path: str | Path) -> pd.DataFrame:
     benchmarks = [column for column in curves.columns if column not in _KEYS]
     if not benchmarks:
         raise InputError(f"{path}: no benchmark column beside {', '.join(_KEYS)}.", _LAYOUT)
-    curves["iteration"] = _whole_numbers(path, curves)
+    steps = _numbers(path, curves, "iteration")
+    for index in np.flatnonzero((steps < 0) | (steps != np.floor(steps))):
+        found = curves["iteration"].iloc[index]
+        raise InputError(
+            f"{path}: row {curves.index[index]}, column 'iteration': {found!r} is not a step count.",
+            "write optimizer steps as whole numbers.",
+        )
+    curves["iteration"] = steps.astype(np.int64)
     if "gtokens" in curves.columns:
         curves["gtokens"] = _numbers(path, curves, "gtokens")
     else:
@@ -152,7 +153,7 @@ def _read_curves(path: Path) -> pd.DataFrame:
 
 def _organisers_curves(path: Path) -> pd.DataFrame:
     """The same of the organisers' file; the index is a checkpoint's number, counted through all models."""
-    document = read_json_file(path, _LAYOUT)
+    document = checked.read_json_file(path, _LAYOUT)
     models = document.get("data") if isinstance(document, dict) else None
     if not isinstance(models, dict) or not models:
         raise InputError(f"{path}: no object 'data' of models with their curves.", _LAYOUT)
@@ -187,17 +188,6 @@ def _numbers(path: Path, curves: pd.DataFrame, column: str, *, empty_allowed: bo
             "leave the cell empty where nothing was measured." if empty_allowed else "write a number.",
         )
     return values
-
-
-def _whole_numbers(path: Path, curves: pd.DataFrame) -> np.ndarray:
-    values = _numbers(path, curves, "iteration")
-    for index in np.flatnonzero((values < 0) | (values != np.floor(values))):
-        raise InputError(
-            f"{path}: row {curves.index[index]}, column 'iteration': "
-            f"{curves['iteration'].iloc[index]!r} is not a step count.",
-            "write optimizer steps as whole numbers.",
-        )
-    return values.astype(np.int64)
 
 
 def _check_checkpoints(path: Path, curves: pd.DataFrame) -> None:

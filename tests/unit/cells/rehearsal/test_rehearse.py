@@ -5,10 +5,9 @@ import torch
 import transformers
 
 from lm_validity.cells.rehearsal import rehearse
-from lm_validity.cells.rehearsal.rehearse import _measure
 from lm_validity.config.load import load_run
 from lm_validity.errors import InputError
-from lm_validity.run.rehearsals import Question, _known_shapes
+from lm_validity.run.rehearsals import Question, known_shapes
 
 SETTINGS = {
     "dtype": "bfloat16",
@@ -53,13 +52,13 @@ DEEP = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", DEEP)
-def test_the_line_through_two_depths_meets_the_whole_model(kind):
+def test_the_line_through_two_depths_meets_the_whole_model(kind, monkeypatch):
     """Every figure: peaks, launches, operations, reads."""
-    values = DEEP[kind] | {"model_type": kind}
-    found = rehearse.rehearse("m", Question(values, SETTINGS, True)).details
-    whole, _ = _measure(rehearse.causal_config("m", values), "m", SETTINGS)
+    question = Question(DEEP[kind] | {"model_type": kind}, SETTINGS, True)
+    found = rehearse.rehearse("m", question).details
     assert len(found["rehearsed_layers"]) == 2
-    assert found["figures"] == pytest.approx(whole, rel=1e-4)
+    monkeypatch.setattr(rehearse, "rehearsed_depths", lambda config: (found["layers"],))
+    assert found["figures"] == pytest.approx(rehearse.rehearse("m", question).details["figures"], rel=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -91,12 +90,12 @@ def test_what_is_no_causal_language_model_is_refused(values, words):
     assert refused.value.problem.startswith("model 'm'") and refused.value.hint
 
 
-def test_known_shapes_have_the_parameters_of_the_published_sheet():
+def testknown_shapes_have_the_parameters_of_the_published_sheet():
     """To two per cent of what the sheet says; every published model has one. GPT-2's files on the hub also hold a mask
     of positions for each layer, which the sheet counts."""
     counted: dict[int, float] = {}
     for row in load_run("config/paper/train_before_test.yaml").models.values():
-        shape = _known_shapes()[row.path]
+        shape = known_shapes()[row.path]
         if id(shape) not in counted:
             masks = shape["n_layer"] * shape["n_positions"] ** 2 if shape["model_type"] == "gpt2" else 0
             counted[id(shape)] = parameters(rehearse.causal_config(row.model, shape)) + masks

@@ -2,7 +2,7 @@
 
 import torch
 
-from lm_validity.cells.trials.data import IGNORED, Batch
+from lm_validity.cells.trials.training import IGNORED, Batch
 
 
 def test_masked_places_are_found_on_the_host():

@@ -7,8 +7,7 @@ from toy_texts import toy_model
 
 from lm_validity.cells.models.prefetch import prefetch_model
 from lm_validity.cells.trials.worker import prefetch_language_model
-from lm_validity.config.bias_sheets import LanguageModel
-from lm_validity.config.sheets import Model
+from lm_validity.config.sheets import LanguageModel, Model
 from lm_validity.errors import InputError
 
 

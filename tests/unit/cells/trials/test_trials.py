@@ -9,9 +9,16 @@ import torch.nn.functional as F
 from toy_texts import toy_model, toy_plan, toy_rows, toy_task
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoModelForSequenceClassification
 
-from lm_validity.cells.trials.data import IGNORED, draw_hash, draw_trial, next_tokens, padded, read_task, share_rows
+from lm_validity.cells.trials.data import draw_hash, draw_trial, read_task
 from lm_validity.cells.trials.head import HeadTrials
-from lm_validity.cells.trials.training import ResidentModel, TrialCounters
+from lm_validity.cells.trials.training import (
+    IGNORED,
+    ResidentModel,
+    TrialCounters,
+    next_tokens,
+    padded,
+    share_rows,
+)
 from lm_validity.cells.trials.worker import (
     ResidentWorker,
     read_probabilities,

@@ -9,7 +9,7 @@ import transformers
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
 from lm_validity.cells.trials.data import prefetch_task
-from lm_validity.config.bias_sheets import Task
+from lm_validity.config.sheets import Task
 from lm_validity.run.trial_plan import Classification, Pretraining, TaskData, TrialPlan
 
 CLASSES = ("animal", "tool", "plant")

@@ -8,9 +8,7 @@ import pytest
 from lm_validity.config.sections import Reports
 from lm_validity.pages.page import Page
 from lm_validity.studies.agreement.data import Data
-from lm_validity.studies.agreement.factors.analysis import analyze_factors, factors_uncertainty
-from lm_validity.studies.agreement.factors.summarize import summarize_factors_report
-from lm_validity.studies.agreement.factors.summary import FactorsSummary
+from lm_validity.studies.agreement.factors.report import factors
 from lm_validity.studies.agreement.report import agreement, report_agreement
 from lm_validity.studies.agreement.score_matrix import ScoreMatrix, read_score_matrix
 from lm_validity.tables.schema import SCORES, write_table
@@ -102,7 +100,11 @@ def section_of(page: Page, title: str):
     return section
 
 
-def factors_of(tmp_path, rows, resamples=0, **sheets) -> FactorsSummary:
-    """The typed summary of the factors report."""
-    analysis = analyze_factors(matrix_of(tmp_path, rows, **sheets))
-    return summarize_factors_report(analysis, factors_uncertainty(analysis, resamples), resamples)
+def factors_page(tmp_path, rows, resamples=0, **sheets) -> tuple[Page, dict]:
+    """The page and the summary of the factors report, with what is missing and why."""
+    return factors(matrix_of(tmp_path, rows, **sheets), resamples)
+
+
+def factors_of(tmp_path, rows, resamples=0, **sheets) -> dict:
+    """The summary of the factors report, with what is missing and why."""
+    return factors_page(tmp_path, rows, resamples, **sheets)[1]

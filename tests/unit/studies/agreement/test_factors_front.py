@@ -19,9 +19,9 @@ MODELS = "model,family,parameters_b,tokens_b\n" + "".join(
 LONG = [f"{'x' * 80}-{name}" for name in NAMES]
 
 
-def report(folder, table, resamples=60, names=NAMES, models=MODELS) -> tuple[dict, dict]:
+def report(folder, table, resamples=60, names=NAMES, models=MODELS, stderr=0.01) -> tuple[dict, dict]:
     """page.json and summary.json, without the figures' files."""
-    write_table(pd.DataFrame(score_rows(table, names, 0.01)), SCORES, folder / "scores.parquet")
+    write_table(pd.DataFrame(score_rows(table, names, stderr)), SCORES, folder / "scores.parquet")
     (folder / "models.csv").write_text(models)
     (folder / "benchmarks.csv").write_text(BENCHMARKS)
     paths = [folder / name for name in ("scores.parquet", "models.csv", "benchmarks.csv")]
@@ -82,6 +82,7 @@ def test_the_heading_and_the_numbers_are_the_summarys(tmp_path):
         assert ranks["text"].startswith(f"**{sum(end <= 1 for end in low)} of 16**")
     gaps = pd.read_csv(tmp_path / "factors" / "tables" / "misleading_direct_ranks.csv")
     assert misleading["text"].startswith(f"**{int(((gaps['low'] > 0) | (gaps['high'] < 0)).sum())} of 16**")
+    assert "; about 0.8 would" in misleading["text"]  # 5% of 16
 
 
 def test_neither_two_benchmarks_nor_noise_decide_in_how_many_ways_models_differ(tmp_path):
@@ -98,6 +99,15 @@ def test_neither_two_benchmarks_nor_noise_decide_in_how_many_ways_models_differ(
         low, high = summary["explained_variance_interval"][DIRECT][0]
         assert (low > 0.5, high < 0.5) == (place == 0, place == 1)
         assert page["lede"]["heading"] == "Whether these models differ mainly in one way is not known"
+
+
+@pytest.mark.parametrize("stderr", [0.01, 0.2])
+def test_a_ceiling_below_the_first_factors_share_is_neither_drawn_nor_named(tmp_path, stderr):
+    page, summary = report(tmp_path, {DIRECT: scores(0.3)[DIRECT]}, stderr=stderr)
+    above = summary["explained_variance"][DIRECT][0] > summary["first_component_ceiling"][DIRECT]
+    assert above == (stderr == 0.2) == any("above its noise ceiling" in note for note in page["notes"])
+    drawn = bool(re.search('class="[^"]*\\bcl\\b', page["panels"][0]["svg"]))
+    assert drawn == ("noise would leave" in page["findings"][1]["basis"]) != above
 
 
 def test_the_picture_gives_a_tau_no_interval_of_other_cells(tmp_path):

@@ -116,6 +116,12 @@ def test_disagreement_is_held_against_noise_where_there_is_one_protocol(tmp_path
     assert page.panels[0].outcome == ("yes" if surely else "not known")
     possible = f" of a possible {digits(tau['ceiling'])}" if tau["ceiling"] > tau["mean"] else ""
     assert page.answers[0].sentence.endswith(f": {digits(tau['mean'])}{possible}") and bool(possible) == surely
+    # a ceiling below the agreement bounds nothing: it is neither drawn nor named, and a note says why
+    drawn = [bool(re.search('class="[^"]*\\bcl\\b', svg)) for svg in (page.panels[0].svg, page.answers[0].svg)]
+    named = ["Noise ceiling" in page.panels[0].svg, "noise ceiling" in page.answers[0].svg]
+    named.append(any("Noise would leave" in finding.sentence for finding in page.findings))
+    assert (tau["mean"] <= tau["ceiling"]) == surely and {*drawn, *named} == {surely}
+    assert any("above its noise ceiling" in note for note in page.notes) != surely
 
 
 def test_benchmarks_that_tell_similar_models_apart_are_those_of_the_cards_rule(tmp_path):
@@ -131,6 +137,10 @@ def test_benchmarks_that_tell_similar_models_apart_are_those_of_the_cards_rule(t
     # where the interval decides on each benchmark there are no others
     page, _ = page_of(tmp_path, {DIRECT: scores()[DIRECT]}, stderr=0.2)
     assert page.answers[1].sentence.endswith("on 8, under half") and "other" not in page.answers[1].basis
+    # the last one's name lies on no dot, although its share is near 0
+    last = float(re.findall(r'<circle [^>]*cy="([\d.]+)"', page.answers[1].svg)[-1])
+    label = float(re.findall(r'<text [^>]*y="([\d.]+)"[^>]*>task', page.answers[1].svg)[-1])
+    assert last > 90 and last - label > 6
 
 
 @pytest.mark.parametrize("trained", [1, 3])

@@ -25,7 +25,7 @@ from lm_validity.files import write_json
 from lm_validity.site.partial import mark_unfinished
 from lm_validity.studies.agreement.data import Data
 from lm_validity.studies.agreement.factors.report import report_factors
-from lm_validity.studies.agreement.report import agreement
+from lm_validity.studies.agreement.report import agreement, report_agreement
 from lm_validity.studies.agreement.score_matrix import read_score_matrix
 from lm_validity.studies.agreement.values import NO_SPREAD
 from lm_validity.summaries import Missing, is_known
@@ -44,6 +44,52 @@ def pick_finding(folder) -> str:
     page = json.loads((folder / "report" / "page.json").read_text(encoding="utf-8"))
     (sentence,) = [f["sentence"] for f in page["findings"] if "rank 1 of" in f["sentence"]]
     return sentence
+
+
+@pytest.mark.parametrize("report", [report_agreement, report_factors])
+def test_incomplete_tables_give_a_report_that_says_so(tmp_path, report):
+    table = {p: {b: list(v) for b, v in columns.items()} for p, columns in SMALL.items()}
+    table[DIRECT]["a"][1] = None
+    table[DIRECT]["c"] = [0.25, 0.25, 0.25, 0.25]
+    for columns in table.values():
+        for values in columns.values():
+            values[3] = float("nan")
+    summary = run(tmp_path, score_rows(table, stderr=None), report=report)
+    text = " ".join(summary["notes"])
+    assert "m3" in text and "c" in text
+    if report is report_agreement:
+        assert summary["kendall_tau"][DIRECT]["by_benchmark"]["c"] is None
+        assert summary["significance_tau"][DIRECT]["mean"] is None
+        assert "standard error" in text and "m1 on a" in text
+    assert (tmp_path / "report" / "index.html").is_file()
+
+
+@pytest.mark.parametrize("report", [report_agreement, report_factors])
+def test_one_protocol_alone(tmp_path, report):
+    summary = run(tmp_path, score_rows({DIRECT: SMALL[DIRECT]}), report=report)
+    if report is report_agreement:
+        assert summary["improved_pairs"] is None
+        assert summary["kendall_tau"][TRAINED]["mean"] is None
+    else:
+        assert summary["explained_variance"][TRAINED] is None
+    assert any(TRAINED in note for note in summary["notes"])
+
+
+@pytest.mark.parametrize("report", [report_agreement, report_factors])
+@pytest.mark.parametrize("resamples", [0, 20])
+def test_bare_sheets(tmp_path, report, resamples):
+    """Sheets with ids and types only: families, sizes, directions and categories unknown."""
+    summary = run(
+        tmp_path,
+        score_rows(),
+        models="model\nm0\n",
+        benchmarks="benchmark\tmetric\toutput_type\na\tacc\t\nb\tacc\t\nc\tacc\t\n",
+        report=report,
+        resamples=resamples,
+    )
+    text = " ".join(summary["notes"])
+    assert "not in the models sheet" in text and "m1" in text and "wiki" in text
+    assert "Direction unknown" in text
 
 
 def test_resamples_without_two_benchmarks_that_differ_leave_the_interval_of_a_rank(tmp_path):
@@ -169,14 +215,15 @@ def paired_test(scores, models, benchmarks, output, section, variant) -> None:
 
 @pytest.mark.parametrize("variant", ["a", "b", "c"])
 def test_the_paired_test_counts_the_exchanges_of_rankings_whatever_the_variant_of_tau(tmp_path, variant):
+    """Of three benchmarks: the four exchanges that leave the first one; those that do not have the opposite effects."""
     found = []
-    for exchanged in itertools.product([False, True], repeat=3):
+    for exchanged in itertools.product([False, True], repeat=2):
         table = {DIRECT: {}, TRAINED: {}}
-        for name, swap in zip("abc", exchanged, strict=True):
+        for name, swap in zip("abc", (False, *exchanged), strict=True):
             table[DIRECT][name], table[TRAINED][name] = (SMALL[p][name] for p in sorted(table, reverse=swap))
         found.append(run(tmp_path, score_rows(table), report=partial(paired_test, variant=variant)))
-    effects = np.array([result["effect"] for result in found])
-    assert [result["p"] for result in found] == [(effects >= effect - 1e-9).mean() for effect in effects]
+    effects = np.array([sign * result["effect"] for sign in (1, -1) for result in found])
+    assert [result["p"] for result in found] == [(effects >= effect - 1e-9).mean() for effect in effects[:4]]
 
 
 def test_one_model_has_no_taus_for_want_of_another(tmp_path):
@@ -191,8 +238,8 @@ def test_one_benchmark_has_no_mean_tau_for_want_of_another(tmp_path):
     tau = agreement_of(tmp_path, rows)["kendall_tau"][DIRECT]
     assert tau["mean"] == Missing("One benchmark has scores, so there are no two rankings to compare.")
     factors = factors_of(tmp_path, rows, resamples=20)
-    assert isinstance(factors.explained_variance[DIRECT], Missing)
-    assert factors.potential[DIRECT]["m0"].rank == factors.explained_variance[DIRECT]
+    assert isinstance(factors["explained_variance"][DIRECT], Missing)
+    assert factors["potential"][DIRECT]["m0"]["rank"] == factors["explained_variance"][DIRECT]
 
 
 def test_pairs_of_benchmarks_without_a_tau_are_missing(tmp_path):
@@ -231,11 +278,11 @@ def test_factors_that_cannot_be_computed_say_why(tmp_path):
     rows = score_rows()
     apart = (rows["benchmark"] != "c") == (rows["model"] == "m3")  # m3 on c alone, the others on a and b
     summary = factors_of(tmp_path, rows[~apart], resamples=20, models="model\nm0\n")
-    assert isinstance(summary.pc1_scores[DIRECT]["m3"], Missing)
-    assert "0 models" in summary.pc1_compute[DIRECT].kendall.reason
-    assert sum(isinstance(left.first_component, Missing) for left in summary.influence[DIRECT]) == 2
-    assert len(summary.explained_variance[TRAINED]) == 2
-    assert isinstance(summary.explained_variance_interval[TRAINED], Missing)  # the share is 1 without a model
+    assert isinstance(summary["pc1_scores"][DIRECT]["m3"], Missing)
+    assert "0 models" in summary["pc1_compute"][DIRECT]["kendall"].reason
+    assert sum(isinstance(left["first_component"], Missing) for left in summary["influence"][DIRECT]) == 2
+    assert len(summary["explained_variance"][TRAINED]) == 2
+    assert isinstance(summary["explained_variance_interval"][TRAINED], Missing)  # the share is 1 without a model
 
 
 def test_a_complete_table_lacks_what_takes_more_models_or_resamples_and_nothing_else(tmp_path):

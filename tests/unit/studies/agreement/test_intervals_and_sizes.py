@@ -11,13 +11,13 @@ from tests.unit.studies.agreement.conftest import (
     agreement_of,
     agreement_page,
     factors_of,
+    factors_page,
     matrix_of,
     score_rows,
     section_of,
 )
 
 from lm_validity.studies.agreement.benchmarks import prompt_error
-from lm_validity.studies.agreement.factors.component_sections import variance_section as components_section
 from lm_validity.studies.agreement.similar import ABOVE_CEILING
 from lm_validity.studies.agreement.statistics.noise import mean_tau_left_out, transformed_interval
 from lm_validity.studies.agreement.statistics.ranking import kendall_tau_matrix, mean_over_pairs, pair_signs
@@ -183,7 +183,7 @@ def test_seeds_lower_the_ceiling_of_the_first_component(tmp_path):
     both = pd.concat(seeds)
     of_means = both.groupby(["model", "benchmark"], as_index=False).agg({"value": "mean"})
     one_seed = rows.drop(columns="value").merge(of_means, on=["model", "benchmark"])
-    ceilings = [factors_of(tmp_path, each, **SHEETS).first_component_ceiling[TRAINED] for each in (both, one_seed)]
+    ceilings = [factors_of(tmp_path, each, **SHEETS)["first_component_ceiling"][TRAINED] for each in (both, one_seed)]
     assert ceilings[0] < ceilings[1] - 0.05
 
 
@@ -253,5 +253,5 @@ def test_the_first_components_are_summed_up_where_there_are_twice_as_many_benchm
     rng = np.random.default_rng(0)
     scores = {DIRECT: {name: rng.uniform(0.2, 0.8, 14).tolist() for name in names}}
     sheet = "benchmark,metric\n" + "".join(f"{name},acc\n" for name in names)
-    summary = factors_of(tmp_path, score_rows(scores, NAMES), models=MODELS, benchmarks=sheet)
-    assert bool(components_section(summary).finding) == (benchmarks == 10)
+    page, _ = factors_page(tmp_path, score_rows(scores, NAMES), models=MODELS, benchmarks=sheet)
+    assert bool(section_of(page, "Explained variance").finding) == (benchmarks == 10)

@@ -4,9 +4,7 @@ import re
 
 import numpy as np
 import pytest
-from tests.unit.studies.agreement.conftest import DIRECT, TRAINED, agreement_page, factors_of, score_rows
-
-from lm_validity.studies.agreement.factors.page import factors_page
+from tests.unit.studies.agreement.conftest import DIRECT, TRAINED, agreement_page, factors_page, score_rows
 
 NAMES = [f"m{i}" for i in range(12)]
 SHEET = "model,family\n" + "".join(f"{name},F{i // 3}\n" for i, name in enumerate(NAMES))
@@ -38,7 +36,7 @@ def test_every_headline_of_a_table_that_lacks_many_cells_says_what_its_interval_
     assert summary["cells_in_both"] == np.isfinite(np.sum(known, axis=0)).sum()
 
 
-@pytest.mark.parametrize("report", [agreement_page, factors_of])
+@pytest.mark.parametrize("report", [agreement_page, factors_page])
 def test_two_of_many_cells_change_no_headline_and_take_no_interval(tmp_path, report):
     """The same sentences as of the whole table, but for their numbers."""
     names = [f"m{i}" for i in range(40)]
@@ -50,8 +48,7 @@ def test_two_of_many_cells_change_no_headline_and_take_no_interval(tmp_path, rep
     sheet = "model,family,parameters_b\n" + "".join(f"{name},F{i % 8},1\n" for i, name in enumerate(names))
 
     def shapes():
-        found = report(tmp_path, score_rows(whole, names), models=sheet, resamples=50)
-        page = found[0] if report is agreement_page else factors_page(found)
+        page, _ = report(tmp_path, score_rows(whole, names), models=sheet, resamples=50)
         return {re.sub(r"[-+]?\d+(\.\d+)?", "#", one.sentence) for one in page.findings[:4]}
 
     before = shapes()

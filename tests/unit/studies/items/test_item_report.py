@@ -12,7 +12,6 @@ from lm_validity.cli import reports
 from lm_validity.errors import InputError
 from lm_validity.studies.items.item_report import NOT_GRADED, TOO_FEW, analyze_items, items_report
 from lm_validity.studies.items.statistics import fit_2pl, resolution
-from lm_validity.summaries import Missing
 from lm_validity.tables.schema import DOCUMENTS, write_table
 
 DIRECT, TRAINED = "direct", "train_before_test"
@@ -68,7 +67,7 @@ def test_two_models_have_a_resolution_but_no_item_response_model(write):
     folder = write(world(models=2))
     (row,) = (summary := analyze_items(*files(folder))).benchmarks
     assert "not known" in items_report(summary)[0].sections[-1].finding
-    assert row["neighbours"] == 1 and row["reliability"] == Missing(TOO_FEW) and row["negative"] == Missing(TOO_FEW)
+    assert row["neighbours"] == 1 and row["reliability"] == TOO_FEW and row["negative"] == TOO_FEW
 
 
 def test_reruns_are_no_models(write, tmp_path):
@@ -81,8 +80,11 @@ def test_reruns_are_no_models(write, tmp_path):
 
 def test_graded_items_beyond_one_are_not_fitted(write):
     cells = {key: 3.0 * values for key, values in world(models=5).items()}
-    (row,) = analyze_items(*files(write(cells))).benchmarks
-    assert row["information"] == Missing(NOT_GRADED) and row["neighbours"] == 4
+    (row,) = (data := analyze_items(*files(write(cells)))).benchmarks
+    assert row["information"] == NOT_GRADED and row["neighbours"] == 4
+    # a gap of such scores has no points: the picture has the dot of the share told apart alone, wide and narrow
+    assert row["minimal_detectable_difference"] > 0
+    assert items_report(data)[0].picture.svg.count("<circle") == 2
 
 
 def test_items_of_other_scores_are_an_error(write, tmp_path):

@@ -11,8 +11,8 @@ import pytest
 from lm_validity.config.sections import Reports
 from lm_validity.studies.signal.curves import Curve, align
 from lm_validity.studies.signal.report import analyze_signal, report_signal, signal
+from lm_validity.studies.signal.statistics.quality import error_covariance
 from lm_validity.studies.signal.statistics.ranking import difference_errors
-from lm_validity.studies.signal.statistics.resampling import error_covariance, standard_errors
 from lm_validity.summaries import Missing
 from lm_validity.tables.reruns import NOT_MEASURED
 from lm_validity.tables.schema import SCORES, write_table
@@ -155,8 +155,7 @@ def test_errors_of_differences_are_those_over_shared_items():
     np.testing.assert_allclose(found, [(scores[i] - scores[j]).std(ddof=1) / np.sqrt(60) for i, j in pairs])
     subjects = np.arange(60) % 12
     clustered = error_covariance(scores, subjects)
-    np.testing.assert_allclose(np.sqrt(np.diag(clustered)), standard_errors(scores, subjects))
-    whole = standard_errors(np.array([scores[i] - scores[j] for i, j in pairs]), subjects)
+    whole = np.sqrt(np.diag(error_covariance(np.array([scores[i] - scores[j] for i, j in pairs]), subjects)))
     np.testing.assert_allclose(difference_errors(clustered[None])[:, 0], whole)
 
 

@@ -17,24 +17,24 @@ NAMES = ["facts", "flat", "שפה", LONG]
 
 
 def page_of(folder, models=4, checkpoints=12, names=NAMES, resamples=60, tokens_b=10.0, stderr=0.01, fall=False,
-            later=0.0):  # fmt: skip
-    """The page and the results of a world in which all benchmarks but `flat` rise; models differ in level, and each
-    begins `later` billion tokens after the one before."""
+            later=0.0, lower_is_better=()):  # fmt: skip
+    """The page and the results of a world in which all benchmarks but `flat` rise, or fall from 3 where lower is
+    better; models differ in level, and each begins `later` billion tokens after the one before."""
     rng = np.random.default_rng(0)
     rows = [
         {"model": f"m{i}", "checkpoint": f"step{step}", "iteration": 1000 * step,
          "tokens_b": tokens_b * step + later * i, "benchmark": name, "protocol": "direct", "metric": "acc,none",
          "stderr": stderr, "n_items": 2000,
-         "value": 0.25 + 0.002 * rng.standard_normal()
-         + (name != "flat") * (0.4 + 0.1 * i) * (-0.5 if fall else 1) * step / checkpoints}
+         "value": 0.25 + 2.75 * (name in lower_is_better) + 0.002 * rng.standard_normal() + (name != "flat")
+         * (0.4 + 0.1 * i) * (-0.5 if fall or name in lower_is_better else 1) * step / checkpoints}
         for name in names for i in range(models) for step in range(1, checkpoints + 1)
     ]  # fmt: skip
     write_table(pd.DataFrame(rows), SCORES, folder / "scores.parquet")
     sheet = [{"model": f"m{i}", "size": f"{i // 2}b", "architecture": f"a{i % 2}"} for i in range(models)]
     pd.DataFrame(sheet).to_csv(folder / "m.csv", index=False)
-    pd.DataFrame([{"benchmark": name, "metric": "acc", "chance": 0.25} for name in names]).to_csv(
-        folder / "b.csv", index=False
-    )
+    direction = {name: {"higher_is_better": 0} for name in lower_is_better}
+    listed = [{"benchmark": name, "metric": "acc", "chance": 0.25} | direction.get(name, {}) for name in names]
+    pd.DataFrame(listed).to_csv(folder / "b.csv", index=False)
     section = Reports(resamples=resamples)
     data = analyze_signal(folder / "scores.parquet", folder / "m.csv", folder / "b.csv", section=section)
     page, summary = signal(data)
@@ -97,6 +97,17 @@ def test_answers_that_need_no_more_data_are_given_and_others_say_what_is_missing
     assert outcomes["whole"]["scores"] == "in part" and outcomes["no standard errors"]["scores"] == "not measured"
     assert outcomes["no intervals"]["an"] == "not measured"
     assert (outcomes["whole"]["does"], outcomes["no standard errors"]["does"]) == ("in part", "not measured")
+
+
+def test_scores_of_which_lower_is_better_improve_and_are_no_points(tmp_path):
+    page, rows = page_of(tmp_path, names=["facts", "loss"], lower_is_better=["loss"])
+    steady = rows[rows["quantity"] == "steady"].set_index("subject")["value"]
+    assert steady["loss"] == 1
+    question, chance = page["answers"][0]["question"], page["panels"][-1]
+    assert question == "Do scores improve steadily in training?" and " improve steadily" in page["lede"]["heading"]
+    above = [page["lede"]["heading"], page["lede"]["sentence"], page["picture"]["note"], page["answers"][0]["sentence"]]
+    assert not re.search(r"\brises?\b", " ".join([*above, page["question"]]))
+    assert "facts" in chance["svg"] and "loss" not in chance["svg"]
 
 
 @pytest.mark.parametrize("world", ["whole", "nothing in common"])

@@ -42,11 +42,11 @@ def test_coverage(benchmark):
     for _ in range(REPEATS):
         scores = new_items(rng, *benchmark)
         draws = quality_of(resample_item_means(scores, draw_items(scores.shape[1], RESAMPLES, rng)))
-        interval = resampling_interval(float(quality_of(scores.mean(axis=1))), draws, 0.0, 1.0)
+        lower, upper = resampling_interval(float(quality_of(scores.mean(axis=1))), draws, 0.0, 1.0)
         low, high = np.quantile(draws, [0.025, 0.975])
-        joint += interval.low <= truth <= interval.high
+        joint += lower <= truth <= upper
         percentiles += low <= truth <= high
-        width += interval.high - interval.low
+        width += upper - lower
     print(
         f"{benchmark}: mean score {truth:.3f}, coverage {joint / REPEATS:.3f} (percentiles alone "
         f"{percentiles / REPEATS:.3f}), mean width {width / REPEATS:.2f}"

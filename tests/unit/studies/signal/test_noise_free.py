@@ -7,6 +7,7 @@ from signal_world import World, write_world
 from lm_validity.config.sections import Reports
 from lm_validity.studies.signal.report import analyze_signal, signal
 from lm_validity.studies.signal.statistics.quality import (
+    error_covariance,
     noise_free_interval,
     noise_free_quality,
     pair_share_interval,
@@ -16,7 +17,6 @@ from lm_validity.studies.signal.statistics.quality import (
     signal_to_noise,
     signal_to_noise_interval,
 )
-from lm_validity.studies.signal.statistics.resampling import standard_errors
 from lm_validity.summaries import Missing, is_known
 from lm_validity.tables.schema import SCORES, read_scores, write_table
 
@@ -88,7 +88,7 @@ def test_subjects_are_left_out_whole():
     assert clustered.reliability == pytest.approx(expected)
     low, high = noise_free_interval([world], np.random.default_rng(0), clusters=subjects)
     assert low <= clustered.value <= high
-    assert standard_errors(world, subjects) == pytest.approx(np.sqrt(np.diag(noise)))
+    assert error_covariance(world, subjects) == pytest.approx(noise)
 
 
 def test_fewer_items_from_standard_errors_are_near_those_from_items_and_below():

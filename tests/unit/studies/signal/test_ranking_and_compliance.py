@@ -143,23 +143,23 @@ def test_decision_accuracy_counts_pairs():
 
 def test_size_ordering():
     curves = np.array([[0.1, 0.2], [0.3, 0.2], [0.2, 0.5]])
-    found = size_ordering(curves, [(0, 1), (1, 2)])
-    assert found.share == pytest.approx([0.5, 0.75])  # the tie counts one half
-    assert found.gap == pytest.approx([0.05, 0.15]) and found.pairs == 2
-    assert np.isnan(size_ordering(curves, []).share).all()
+    share, gap = size_ordering(curves, [(0, 1), (1, 2)])
+    assert share == pytest.approx([0.5, 0.75])  # the tie counts one half
+    assert gap == pytest.approx([0.05, 0.15])
+    assert np.isnan(size_ordering(curves, [])).all()
 
 
 def test_compliance_by_hand():
     science, web = np.array([0.3, 0.5, 0.7]), np.array([0.3, 0.4, 0.4])
-    assert compliance(science, web, "none").value == pytest.approx(0.4 / 3)
-    assert compliance(science, web, "joint_minmax").value == pytest.approx(0.4 / 3 / 0.4)
-    assert compliance(science, web, "sci_range").value == pytest.approx(0.4 / 3 / 0.4)
-    assert compliance(science, web, "above_chance", 0.2).value == pytest.approx((0.1 / 0.3 + 0.3 / 0.5) / 3)
-    behind = compliance(web, science, "none")
-    assert behind.value == 0.0 and behind.gap == pytest.approx(-0.4 / 3)
-    assert compliance(np.full(3, 0.2), np.full(3, 0.2)).value == 0.0
-    assert np.isnan(compliance(science, web, "above_chance", 0.3).value)
-    assert np.isnan(compliance(np.array([]), np.array([])).value)
+    assert compliance(science, web, "none")[0] == pytest.approx(0.4 / 3)
+    assert compliance(science, web, "joint_minmax")[0] == pytest.approx(0.4 / 3 / 0.4)
+    assert compliance(science, web, "sci_range")[0] == pytest.approx(0.4 / 3 / 0.4)
+    assert compliance(science, web, "above_chance", 0.2)[0] == pytest.approx((0.1 / 0.3 + 0.3 / 0.5) / 3)
+    behind, gap = compliance(web, science, "none")
+    assert behind == 0.0 and gap == pytest.approx(-0.4 / 3)
+    assert compliance(np.full(3, 0.2), np.full(3, 0.2))[0] == 0.0
+    assert np.isnan(compliance(science, web, "above_chance", 0.3)[0])
+    assert np.isnan(compliance(np.array([]), np.array([]))[0])
     with pytest.raises(ValueError, match="chance"):
         compliance(science, web, "above_chance")
 

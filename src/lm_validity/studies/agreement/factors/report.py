@@ -1,13 +1,67 @@
-"""The factors report: how many factors does the score matrix have, what is the first, and which model to pick?"""
+"""The factors report: how many factors does the score matrix have, what is the first, and which model to pick?
 
+Above the folds stand what the first factor explains and what it follows, and three panels; the answer for the first
+page of a site is which model is best.
+"""
+
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from markupsafe import Markup
 
 from lm_validity.config.sections import REPORTS, Reports
-from lm_validity.pages.page import write_report
-from lm_validity.studies.agreement.factors.analysis import analyze_factors, factors_uncertainty
-from lm_validity.studies.agreement.factors.page import factors_page
-from lm_validity.studies.agreement.factors.summarize import summarize_factors_report
-from lm_validity.studies.agreement.score_matrix import read_score_matrix
+from lm_validity.pages import svg
+from lm_validity.pages.page import Answer, Lede, Page, Panel, Part, Picture, write_report
+from lm_validity.pages.svg import KINDS, NAMES
+from lm_validity.statistics import shown_ceiling
+from lm_validity.studies.agreement.data import comparison_notes, coverage_notes, selected_on_test, selection_notes
+from lm_validity.studies.agreement.factors.components import (
+    FactorData,
+    Shares,
+    compared_shares,
+    component_notes,
+    entry_of,
+    explained_variance,
+    first_component,
+    with_compute,
+    within_families,
+)
+from lm_validity.studies.agreement.factors.ranks import (
+    beyond_interval,
+    by_chance,
+    completion,
+    direct_excess,
+    drawn_ranks,
+    main_protocol,
+    potential,
+    rank_gaps,
+)
+from lm_validity.studies.agreement.robustness import influence_section, left_out
+from lm_validity.studies.agreement.score_matrix import ScoreMatrix, read_score_matrix
+from lm_validity.studies.agreement.statistics.resampling import Interval
+from lm_validity.studies.agreement.values import DIRECT, JACKKNIFED, TRAINED, Entry, wider
+from lm_validity.summaries import Missing, is_known, number
+from lm_validity.words import count, explain_protocols
+
+MAINLY = 0.5  # share of the variance from which on, interval and all, models differ mainly in one way
+FOLLOWS = 0.5  # tau with compute from which on, interval and all, the factor follows compute
+LEAST_DRAWN = 3  # models whose compute is known, for the picture
+FIRST_RANKS = 8  # models of the panels with a row for each one
+NAME_WIDTH = 21  # characters
+Ranked = tuple[str, float, Interval[float] | None]  # a model's label, its rank and the interval of that
+Quoted = dict[str, tuple[list[float], Sequence[float] | None]]
+# what summary.json holds, in this order
+KEYS = (
+    "models", "benchmarks", "cells_in_both", "models_in_both", "explained_variance_in_both",
+    "explained_variance_in_both_interval", "explained_variance_in_both_interval_clustered", "pc1_compute_in_both",
+    "explained_variance", "explained_variance_interval", "explained_variance_interval_clustered",
+    "explained_variance_without_size", "first_component_ceiling", "parallel_analysis", "families", "pc1_scores",
+    "pc1_loadings", "pc1_compute", "potential", "best_by_budget", "direct_excess", "completion", "influence",
+    "standard_errors", "resamples", "notes",
+)  # fmt: skip
 
 
 def report_factors(
@@ -23,8 +77,314 @@ def report_factors(
     Without resamples, intervals are skipped, and with them the choice of a model by budget. `plan`: what was to be
     fine-tuned.
     """
-    matrix = read_score_matrix(scores, models, benchmarks, plan)
-    analysis = analyze_factors(matrix)
-    uncertainty = factors_uncertainty(analysis, section.resamples)
-    summary = summarize_factors_report(analysis, uncertainty, section.resamples)
-    write_report(factors_page(summary), summary, output)
+    write_report(*factors(read_score_matrix(scores, models, benchmarks, plan), section.resamples), output)
+
+
+def factors(matrix: ScoreMatrix, resamples: int = 0) -> tuple[Page, dict[str, Any]]:
+    """The page and the summary."""
+    data = FactorData(matrix, {}, resamples)
+    drawn, excess = drawn_ranks(data), direct_excess(data)
+    gaps = rank_gaps(data, excess, drawn)
+    variance = explained_variance(data)
+    parts = [
+        variance,
+        within_families(data),
+        first_component(data),
+        with_compute(data),
+        potential(data, excess, gaps, drawn),
+        completion(data),
+        _influence(data, variance.summary["explained_variance"]),
+    ]
+    notes = (
+        *matrix.notes,
+        *coverage_notes(matrix, data.scores, data.stderr, data.tasks),
+        *selection_notes(selected_on_test(matrix, data.scores)),
+        *component_notes(data),
+        *comparison_notes(matrix, data.in_both, whole=data.whole),
+        *(note for part in parts for note in part.notes),
+    )
+    summary: dict[str, Any] = {
+        "models": len(matrix.models),
+        "benchmarks": len(data.tasks),
+        "cells_in_both": int(data.in_both.sum()),
+        "models_in_both": len(data.models_in_both),
+        "standard_errors": matrix.error_checks,
+        "resamples": resamples,
+        "notes": notes,
+    }
+    for part in parts:
+        summary |= part.summary
+    shares, ranked = _quoted_shares(summary), _best_first(data, summary["potential"])
+    panels = _explained(summary, shares), _first_ranks(summary, ranked), _misleading(gaps)
+    page = Page(
+        name="factors",
+        title="Factors and potential",
+        question="How many factors does the score matrix have, what is the first, and which model has most potential? "
+        "A factor (here a principal component) is a weighted sum of the benchmarks. The first is the one along which "
+        f"models differ most. {explain_protocols(matrix.protocols, own=matrix.trained_here)}",
+        lede=_lede(summary, shares),
+        picture=_against_compute(data, summary),
+        panels=[panel for panel in panels if panel is not None],
+        answers=[_best_answer(summary, ranked)] if ranked else [],
+        findings=[finding for part in parts for finding in part.findings if finding is not None],
+        sections=[part.section for part in parts if part.section is not None],
+        notes=notes,
+    )
+    return page, {key: summary[key] for key in KEYS}
+
+
+def _influence(data: FactorData, shares: dict[str, Shares]) -> Part:
+    """The first component's share without one family, benchmark or model."""
+    influence = left_out(data)
+    whole = {p: entry_of(of, 0) for p, of in shares.items()}
+    name = "share of the first component"
+    section = influence_section(influence, whole, measure="first_component", prefix="share_influence", name=name)
+    return Part({"influence": influence}, section)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# The finding.
+
+
+def _quoted_shares(summary: Entry) -> Quoted:
+    """By protocol the shares of the components and the interval of the first that a sentence quotes."""
+    _, shares, over_models, families = compared_shares(summary)
+    return {p: (of, wider(over_models[p], families[p])) for p, of in shares.items() if not isinstance(of, Missing)}
+
+
+def _lede(summary: Entry, shares: Quoted) -> Lede:
+    if not shares:
+        return Lede("In how many ways do these models differ?", "Not known: the components cannot be computed.")
+    protocol = TRAINED if TRAINED in shares else DIRECT
+    (first, *_), interval = shares[protocol]
+    heading = "Whether these models differ mainly in one way is not known"
+    # noise alone makes the first share small, and few benchmarks or models make it large
+    ceiling, shuffled = summary["first_component_ceiling"][protocol], summary["parallel_analysis"][protocol]
+    if interval is not None and is_known(ceiling) and interval[1] < min(MAINLY, ceiling):
+        heading = "These models differ in more than one way"
+    if interval is not None and is_known(shuffled) and interval[0] > max(MAINLY, shuffled["null_95"][0]):
+        heading = "These models differ mainly in one way"
+        with_compute = summary["pc1_compute"][protocol]["kendall_interval"]
+        if not isinstance(with_compute, Missing) and with_compute.low > FOLLOWS:
+            heading += ", and it follows pretraining compute"
+    when = "After training for the test, one" if protocol == TRAINED else "Direct, one"
+    sentence = f"{when} factor explains {svg.points(first)}% of the differences between models"
+    ends = "" if interval is None else f"95%: {svg.points(interval[0])}% to {svg.points(interval[1])}%"
+    return Lede(heading, sentence, ends)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# The first factor against pretraining compute.
+
+
+def _against_compute(data: FactorData, summary: Entry) -> Picture | None:
+    """A scatter by protocol, once for wide screens and once for narrow ones."""
+    known = np.isfinite(data.compute)
+    values = {}
+    for protocol, scores in summary["pc1_scores"].items():
+        value = np.array([number(score) if is_known(score) else np.nan for score in scores.values()])
+        spread = np.nanstd(value) if np.isfinite(value).sum() > 1 else 1.0
+        values[protocol] = value / (spread or 1.0)
+    drawn = {p: one for p, one in values.items() if (np.isfinite(one) & known).sum() >= LEAST_DRAWN}
+    if not drawn:
+        return None
+    every = np.concatenate([one[known & np.isfinite(one)] for one in drawn.values()])
+    floor, ceiling = np.floor(every.min()), np.ceil(every.max())
+    charts = [
+        Markup('<div class="{}">{}</div>').format(
+            kind, Markup("").join(_scatter(data, summary, p, one, width, floor, ceiling) for p, one in drawn.items())
+        )
+        for kind, width in (
+            ("pair w640" if len(drawn) == 2 else "w640", 560 if len(drawn) == 2 else 900),
+            ("n640", 342),
+        )
+    ]
+    note = (
+        f"A factor is a weighted sum of the benchmarks along which models differ. Each dot is one of "
+        f"{count(int(known.sum()), 'model')} whose compute is known. Order as by compute: tau is 1 for the same order "
+        "and 0 for unrelated ones."
+    )
+    return Picture(Markup("").join(charts), note)
+
+
+def _scatter(
+    data: FactorData, summary: Entry, protocol: str, values: np.ndarray, width: int, floor: float, ceiling: float
+) -> Markup:
+    there = np.isfinite(data.compute) & np.isfinite(values)
+    power = np.log10(data.compute[there])
+    low, high = np.floor(power.min()), np.ceil(power.max())
+    x, y = svg.Axis(low, high if high > low else low + 1, 34, width - 12), svg.Axis(floor, ceiling, 244, 44)
+    step = max(1, round((ceiling - floor) / 5))
+    levels = np.arange(floor, ceiling + 0.5, step)
+    relation = summary["pc1_compute"][protocol]
+    both = {p: of["kendall"] for p, of in summary["pc1_compute_in_both"].items()}
+    kendall = both[protocol] if all(map(is_known, both.values())) else relation["kendall"]
+    said = f"order as by compute: {svg.decimal(number(kendall))}" if is_known(kendall) else "order not known"
+    marks = [
+        svg.text(0, 14, NAMES[protocol], f"{KINDS[protocol]} big"),
+        svg.text(width - 12, 14, said, "num big", "end"),
+        svg.text(34, 34, "first factor, standard deviations"),
+        *(svg.line(34, y(level), width - 12, y(level), "g") for level in levels),
+        *(svg.text(28, y(level) + 4, svg.decimal(float(level), 0), "", "end") for level in levels),
+    ]
+    exponents = np.arange(low, high + 0.5, max(1, round((high - low) / 5)))
+    power_of_ten = Markup(
+        '<text x="{:g}" y="262" text-anchor="middle">10<tspan dy="-4" style="font-size:8.5px">{:.0f}</tspan></text>'
+    )
+    marks += [power_of_ten.format(x(float(exponent)), exponent) for exponent in exponents]
+    marks.append(svg.text(width - 12, 278, "pretraining compute, floating-point operations", "", "end"))
+    places = [(x(float(at)), y(float(value))) for at, value in zip(power, values[there], strict=True)]
+    marks += [svg.dot(*place, KINDS[protocol]) for place in places]
+    labels = np.array(data.matrix.labels, dtype=object)[there]
+    for row in dict.fromkeys((int(power.argmin()), int(values[there].argmax()))):
+        left, top = places[row]
+        right = left > width * 0.65
+        name = svg.shortened(str(labels[row]), NAME_WIDTH)
+        marks.append(svg.text(left + (-8 if right else 8), top + 4, name, "lab", "end" if right else "start"))
+    interval = relation["kendall_interval"] if kendall == relation["kendall"] else Missing("It is of other cells.")
+    ends = "" if isinstance(interval, Missing) else f", 95% {svg.decimal(interval.low)} to {svg.decimal(interval.high)}"
+    models = count(int(there.sum()), "model")
+    label = f"First factor against pretraining compute, {NAMES[protocol]}: {models}, {said}{ends}."
+    return svg.svg(width, 284, label, *marks)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Panels and the answer.
+
+
+def _explained(summary: Entry, shares: Quoted) -> Panel | None:
+    """The shares of the first three components beside those of shuffled tables."""
+    if not shares:
+        return None
+    axis, marks, told = svg.Axis(0, 1, 60, 372), [], []
+    marks.append(svg.ticks(axis, (0, 0.25, 0.5, 0.75, 1), 4, 108, ("0%", "25%", "50%", "75%", "100%")))
+    for place, name in enumerate(("first", "second", "third")):
+        marks.append(svg.text(0, 26 + 34 * place, name, "lab"))
+        for protocol, (own, interval) in shares.items():
+            if place >= len(own):
+                continue
+            y = 22 + 34 * place + (0 if len(shares) == 1 else -5 if protocol == DIRECT else 6)
+            ends = interval if place == 0 else None
+            null = summary["parallel_analysis"][protocol]
+            if not isinstance(null, Missing) and place < len(null["null_95"]):
+                at = axis(null["null_95"][place])
+                marks.append(svg.line(at, y - 5, at, y + 5, "k w"))
+            limit = shown_ceiling(number(summary["first_component_ceiling"][protocol]), own[0])
+            if place == 0 and np.isfinite(limit):
+                marks.append(svg.line(axis(limit), y - 5, axis(limit), y + 5, "s cl"))
+            marks.append(svg.estimate(axis, own[place], ends, y, KINDS[protocol]))
+            more = "" if ends is None else f" (95% {svg.points(ends[0])}% to {svg.points(ends[1])}%)"
+            told.append(f"{name}, {NAMES[protocol]}: {svg.points(own[place])}%{more}")
+    label = f"Share of the variance that each factor explains. {'; '.join(told)}. Ticks: shuffled tables."
+    numbers = " → ".join(f"{svg.points(own[0])}%" for own, _ in shares.values())
+    return Panel(
+        "How much does it explain?",
+        f"**{numbers}** of the variance; black ticks: shuffled tables",
+        svg.svg(380, 128, label, *marks),
+    )
+
+
+def _best_first(data: FactorData, potential: Entry) -> list[Ranked]:
+    """The models' labels from the best rank on, with rank and the interval that a sentence quotes; [] for too few."""
+    if not potential:
+        return []
+    ranks = potential[main_protocol(potential)].values()
+    rows = [
+        (
+            label,
+            number(rank["rank"]),
+            wider(rank["interval_population_of_benchmarks"], rank["interval_population_of_categories"]),
+        )
+        for label, rank in zip(data.matrix.labels, ranks, strict=True)
+        if is_known(rank["rank"])
+    ]
+    enough = len(rows) >= max(2, min(JACKKNIFED, len(ranks) / 2))
+    return sorted(rows, key=lambda row: row[1]) if enough else []
+
+
+def _may_be_first(ranked: list[Ranked]) -> int | None:
+    """How many models' intervals hold rank 1, or the rank of those that share the first place; None where one has no
+    interval."""
+    first = max(ranked[0][1], 1.5)
+    known = [interval.low <= first for _, _, interval in ranked if interval is not None]
+    return sum(known) if len(known) == len(ranked) else None
+
+
+def _places(interval: Interval[float]) -> str:
+    """`1 to 3`; models that share a place may have half of one."""
+    return f"{round(2 * interval.low) / 2:g} to {round(2 * interval.high) / 2:g}"
+
+
+def _rank_rows(summary: Entry, ranked: list[Ranked], height: float) -> Markup:
+    """A row for each of the first models: its rank and interval."""
+    protocol, shown = main_protocol(summary["potential"]), ranked[:FIRST_RANKS]
+    last = max([2.0, *(rank for _, rank, _ in shown), *(ends.high for *_, ends in shown if ends is not None)])
+    axis, step = svg.Axis(1, last, 140, 372), (height - 24) / len(shown)
+    between = (1, *range(5, int(last), 5)) if last <= 30 else (1, *range(20, int(last), 20))
+    marks = [svg.ticks(axis, between, 0, height - 22, [f"{at}" for at in between])]
+    told = []
+    for place, (label, rank, interval) in enumerate(shown):
+        y = step * (place + 0.5)
+        marks += [
+            svg.text(0, y + 4, svg.shortened(label, NAME_WIDTH), "lab"),
+            svg.estimate(axis, rank, interval, y, KINDS[protocol]),
+        ]
+        more = "" if interval is None else f", 95% {_places(interval)}"
+        told.append(f"{label} {rank:g}{more}")
+    label = f"Ranks on the first factor, {NAMES[protocol]}: {'; '.join(told)}."
+    return svg.svg(380, height, label, *marks)
+
+
+def _first_ranks(summary: Entry, ranked: list[Ranked]) -> Panel | None:
+    if not ranked:
+        return None
+    first, interval = svg.shortened(ranked[0][0], NAME_WIDTH), ranked[0][2]
+    among = _may_be_first(ranked)
+    text = f"{first} ranks first" if among is None else f"**{among} of {len(ranked)}** may be first"
+    if among is not None and interval is not None:
+        text += f"; {first} ranks {_places(interval)}"
+    return Panel("Which models rank first?", text, _rank_rows(summary, ranked, 128))
+
+
+def _misleading(gaps: pd.DataFrame | None) -> Panel | None:
+    """Models whose direct rank and rank under train before test differ beyond their interval."""
+    if gaps is None:
+        return None
+    surely, measured = beyond_interval(gaps), int(gaps["gap"].notna().sum())
+    if not measured:
+        return None
+    text = f"**{len(surely)} of {measured}** models move beyond their 95% interval; {by_chance(measured)}"
+    rows = surely.head(FIRST_RANKS)
+    last = max([2.0, *rows["direct_rank"], *rows["tuned_rank"]])
+    axis, step = svg.Axis(1, last, 140, 372), 104 / max(len(rows), 1)
+    between = [at for at in (1, 10, 20, 30, 40, 50, 100, 200, 500, 1000) if at <= axis.high]
+    marks, told = [svg.ticks(axis, between, 0, 106, [f"{at}" for at in between])], []
+    for place, row in enumerate(rows.itertuples()):
+        y, before, after = step * (place + 0.5), float(row.direct_rank), float(row.tuned_rank)
+        marks += [
+            svg.text(0, y + 4, svg.shortened(row.model, NAME_WIDTH), "lab"),
+            svg.line(axis(before), y, axis(after), y, "join"),
+            svg.dot(axis(before), y, "d", 3.6),
+            svg.dot(axis(after), y, "t", 3.6),
+        ]
+        ends = f"{row.low:+.0f} to {row.high:+.0f}"
+        told.append(f"{row.model} {before:.0f} to {after:.0f} (95% of the gap: {ends})")
+    label = f"Ranks direct and under train before test of the models that move most: {'; '.join(told) or 'none'}."
+    return Panel("Where do direct ranks mislead?", text, svg.svg(380, 128, label, *marks))
+
+
+def _best_answer(summary: Entry, ranked: list[Ranked]) -> Answer:
+    first, interval, among = svg.shortened(ranked[0][0], 30), ranked[0][2], _may_be_first(ranked)
+    ends = "" if interval is None else f"95%: {_places(interval)}"
+    sentence = f"Not known: {first} ranks first, without an interval"
+    if ends:
+        sentence = f"Not known how many models may be best; {first} ranks first"
+    if among is not None:
+        sentence = f"{among} of {count(len(ranked), 'model')} may be best; {first} ranks first"
+    trained = main_protocol(summary["potential"]) == TRAINED
+    basis = (
+        "Rank by what the benchmarks share, once every model has trained for the test."
+        if trained
+        else ("Rank by what the benchmarks share, direct.")
+    )
+    return Answer("Which model is best?", sentence, _rank_rows(summary, ranked, 132), ends, basis, "All models")

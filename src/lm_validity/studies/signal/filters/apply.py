@@ -1,7 +1,6 @@
 """A recipe applied: the items that stay, and how the filter does on models that it did not see."""
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +29,7 @@ from lm_validity.studies.signal.statistics.items import (
 )
 from lm_validity.studies.signal.statistics.quality import MINIMUM_CHECKPOINTS, Convention
 from lm_validity.tables.documents import match_documents, read_documents
-from lm_validity.tables.items import BenchmarkItems, read_benchmark_items
+from lm_validity.tables.items import read_benchmark_items
 from lm_validity.tables.sheets import as_in_scores, read_models
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -60,32 +59,32 @@ def folds_by_design(
     filter looks at others, there is one fold that scores all others.
     """
     answers = candidates.need_answers("held-out judgement")
-    facts = models.set_index("model").reindex([model.model for model in answers.models])
-    counts = [len(model.checkpoints) for model in answers.models]
+    names = [model.model for model in answers.models]
+    facts = models.set_index("model").reindex(names)
     references = reference_models(filters)
-    free = [index for index, model in enumerate(answers.models) if model.model not in references]
-    usable = [index for index in free if counts[index] >= MINIMUM_CHECKPOINTS]
+    counts = [len(model.checkpoints) for model in answers.models]
+    free = [0 if name in references else number for name, number in zip(names, counts, strict=True)]
+    usable = [number >= MINIMUM_CHECKPOINTS for number in free]
 
-    everything = [(index, np.arange(counts[index])) for index in range(len(counts))]
-    fitted = [item_filter for item_filter in leaves(filters) if item_filter.fitted]
-    if references and all(reference_models([item_filter]) for item_filter in fitted):
-        chosen = [row for row in everything if row[0] not in free]
-        others = [everything[index] for index in usable if answers.models[index].model not in fit_models]
-        return {"references": [Fold("other models", tuple(chosen), tuple(others))]} if others else {}
-    if fit_models:
-        chosen = [row for row in everything if answers.models[row[0]].model in fit_models]
-        others = [everything[index] for index in usable if answers.models[index].model not in fit_models]
-        return {"fit_models": [Fold("other models", tuple(chosen), tuple(others))]} if chosen and others else {}
+    of_filter = [item_filter for item_filter in leaves(filters) if item_filter.fitted]
+    alone = bool(references) and all(reference_models([item_filter]) for item_filter in of_filter)
+    if alone or fit_models:
+        choosing = references if alone else fit_models
+        everything = [(index, np.arange(number)) for index, number in enumerate(counts)]
+        fit = tuple(row for row in everything if names[row[0]] in choosing)
+        score = tuple(row for row in everything if usable[row[0]] and names[row[0]] not in fit_models)
+        design = "references" if alone else "fit_models"
+        return {design: [Fold("other models", fit, score)]} if score and (fit or alone) else {}
 
-    designs = {}
-    for design in ("architecture", "size"):
-        named = [index for index in usable if pd.notna(facts[design].iloc[index])]
-        designs[design] = _leave_out(named, [str(facts[design].iloc[index]) for index in named], counts)
+    def left_out(groups: Iterable[object]) -> list[Fold]:
+        """By group of the usable models; others take no part."""
+        known = zip(groups, usable, strict=True)
+        return leave_one_group_out([str(group) if use and pd.notna(group) else None for group, use in known], counts)
+
+    designs = {design: left_out(facts[design]) for design in ("architecture", "size")}
     if not any(designs.values()):
-        designs["model"] = _leave_out(usable, [answers.models[index].model for index in usable], counts)
-    designs["checkpoints"] = [
-        _renumbered(fold, free) for fold in disjoint_checkpoints([counts[index] for index in free])
-    ]
+        designs["model"] = left_out(names)
+    designs["checkpoints"] = disjoint_checkpoints(free)
     return {design: folds for design, folds in designs.items() if folds}
 
 
@@ -111,7 +110,7 @@ def judge(
     if not designs:
         raise InputError(
             f"benchmark {answers.benchmark!r}: nothing is left to judge the filter on that it was not fitted to; "
-            f"models and checkpoints: {_listing(answers)}.",
+            f"models and checkpoints: {', '.join(f'{m.model} {len(m.checkpoints)}' for m in answers.models)}.",
             f"give a second model with at least {MINIMUM_CHECKPOINTS} checkpoints, or "
             f"{2 * MINIMUM_CHECKPOINTS - 1} checkpoints of one.",
         )
@@ -137,24 +136,6 @@ def verdict(trial: FilterTrial) -> str:
     if trial.useful:
         return f"The filter helps beyond its own data: {figures}."
     return f"The filter found nothing that holds beyond its own data: {figures}."
-
-
-def _leave_out(indices: list[int], groups: list[str], counts: list[int]) -> list[Fold]:
-    """Leave-one-group-out folds of some of the models."""
-    return [_renumbered(fold, indices) for fold in leave_one_group_out(groups, [counts[index] for index in indices])]
-
-
-def _renumbered(fold: Fold, indices: list[int]) -> Fold:
-    """A fold of some of the models, numbered as among all."""
-
-    def renumber(rows: Rows) -> Rows:
-        return tuple((indices[model], checkpoints) for model, checkpoints in rows)
-
-    return replace(fold, fit=renumber(fold.fit), score=renumber(fold.score))
-
-
-def _listing(answers: BenchmarkItems) -> str:
-    return ", ".join(f"{model.model} {len(model.checkpoints)}" for model in answers.models)
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -225,13 +206,9 @@ def _judged(
 
 def trial_json(trial: FilterTrial) -> dict[str, Any]:
     """A trial as JSON: fractions unrounded, what cannot be computed as null."""
-    numbers = ("unfiltered", "in_sample", "held_out", "optimism_gap", "control_mean", "control_high", "p")
     return {
-        **{name: _number(getattr(trial, name)) for name in numbers},
-        "useful": trial.useful,
-        "items": trial.items,
-        "kept_in_sample": trial.kept_in_sample,
-        "kept_by_fold": trial.kept_by_fold,
+        name: None if isinstance(value, float) and not np.isfinite(value) else value
+        for name, value in vars(trial).items()
     }
 
 
@@ -268,7 +245,3 @@ def _fit_rows(recipe: Recipe, candidates: Candidates) -> Candidates:
         (names.index(name), np.arange(len(answers.models[names.index(name)].checkpoints))) for name in recipe.fit_models
     ]
     return candidates.rows(tuple(rows))
-
-
-def _number(value: float) -> float | None:
-    return float(value) if np.isfinite(value) else None

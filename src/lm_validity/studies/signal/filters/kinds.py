@@ -5,8 +5,8 @@ import re
 import string
 import unicodedata
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
-from typing import Literal, Protocol
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal
 
 import numpy as np
 import pandas as pd
@@ -66,20 +66,19 @@ class Candidates:
         return self.documents
 
 
-class ItemFilter(Protocol):
-    """`name` is its name in configurations; `fitted` says whether its choice depends on the models'
-    answers."""
+class ItemFilter:
+    """A choice of items; `name` is what recipes and records call it."""
 
-    @property
-    def name(self) -> str:
-        """What recipes and records call the filter."""
+    name: ClassVar[str]
 
     @property
     def fitted(self) -> bool:
         """Whether the choice depends on the models' answers: then it is judged on answers it did not see."""
+        return False
 
     def keep(self, candidates: Candidates) -> np.ndarray:
         """Boolean (items,): True where an item stays. Raises InputError where the candidates lack what it reads."""
+        raise NotImplementedError
 
 
 @dataclass(frozen=True)
@@ -114,7 +113,7 @@ def keep_items(filters: list[ItemFilter], candidates: Candidates) -> Selection:
 
 
 @dataclass(frozen=True)
-class AnyOf:
+class AnyOf(ItemFilter):
     """Keeps an item that any of several chains of filters keeps, each chain run on all candidates.
 
     Team Noor's rule is such a union: hard-science subjects as they are, other sciences if the judge accepts
@@ -122,7 +121,7 @@ class AnyOf:
     """
 
     chains: tuple[tuple[ItemFilter, ...], ...]
-    name: str = field(default="any_of", init=False)
+    name = "any_of"
 
     @property
     def fitted(self) -> bool:
@@ -245,13 +244,12 @@ def length_dependence(kept: np.ndarray, lengths: np.ndarray) -> float:
 
 
 @dataclass(frozen=True)
-class LengthRange:
+class LengthRange(ItemFilter):
     """Keeps items whose gold answer has at least `minimum` and at most `maximum` tokens (or characters)."""
 
     minimum: float = 0.0
     maximum: float = float("inf")
-    name: str = field(default="length_range", init=False)
-    fitted: bool = field(default=False, init=False)
+    name = "length_range"
 
     def keep(self, candidates: Candidates) -> np.ndarray:
         """True where the gold answer's length is within both bounds, bounds included. Raises InputError where lengths
@@ -274,13 +272,12 @@ def _draw_order(doc_ids: np.ndarray, seed: int) -> np.ndarray:
 
 
 @dataclass(frozen=True)
-class RandomSubset:
+class RandomSubset(ItemFilter):
     """Keeps a random choice: the control of the same size that every other filter has to beat."""
 
     count: int
     seed: int = 0
-    name: str = field(default="random_subset", init=False)
-    fitted: bool = field(default=False, init=False)
+    name = "random_subset"
 
     def keep(self, candidates: Candidates) -> np.ndarray:
         """True for `count` items, drawn by hashes of seed and id, so that the order of the items does not matter.
@@ -294,15 +291,14 @@ class RandomSubset:
 
 
 @dataclass(frozen=True)
-class SizeRule:
+class SizeRule(ItemFilter):
     """The competition's rule: at least 100 items (else an error), at most 15,000 (else a deterministic
     choice)."""
 
     minimum: int = MINIMUM_ITEMS
     maximum: int = MAXIMUM_ITEMS
     seed: int = 0
-    name: str = field(default="size_rule", init=False)
-    fitted: bool = field(default=False, init=False)
+    name = "size_rule"
 
     def keep(self, candidates: Candidates) -> np.ndarray:
         """True for all items, or for `maximum` random ones where there are more (`RandomSubset`). Raises InputError for
@@ -323,7 +319,7 @@ class SizeRule:
 
 
 @dataclass(frozen=True)
-class Subjects:
+class Subjects(ItemFilter):
     """Keeps items of the listed subjects, or with `complement` all others (STEM against non-STEM).
 
     `column` names another column of the documents table, e.g. an author-given category.
@@ -332,8 +328,7 @@ class Subjects:
     values: tuple[str, ...]
     complement: bool = False
     column: str = "subject"
-    name: str = field(default="subjects", init=False)
-    fitted: bool = field(default=False, init=False)
+    name = "subjects"
 
     def keep(self, candidates: Candidates) -> np.ndarray:
         """True where the label is one of `values`, or with `complement` where it is none of them. Subjects are read
@@ -372,7 +367,7 @@ def slopes(scores: np.ndarray) -> np.ndarray:
 
 
 @dataclass(frozen=True)
-class PositiveSlope:
+class PositiveSlope(ItemFilter):
     """Keeps items whose score rises along training (team Noor: the confidence margin).
 
     `pooling`: `mean` asks for a positive slope of the mean over models, `each` for one in every model; the
@@ -381,8 +376,8 @@ class PositiveSlope:
 
     score: str = "confidence_margin"
     pooling: Literal["mean", "each"] = "mean"
-    name: str = field(default="positive_slope", init=False)
-    fitted: bool = field(default=True, init=False)
+    name = "positive_slope"
+    fitted = True
 
     def keep(self, candidates: Candidates) -> np.ndarray:
         """True where the least-squares slope over checkpoints is above 0 in every model (`each`), or where the mean
@@ -409,7 +404,7 @@ class PositiveSlope:
 
 
 @dataclass(frozen=True)
-class TopShare:
+class TopShare(ItemFilter):
     """Keeps the share of items whose score gained most from the first to the last checkpoint (team Morai).
 
         gain(item) = mean over models of (score at the last - score at the first checkpoint)
@@ -424,8 +419,8 @@ class TopShare:
     score: str = "probability"
     length_matched: bool = False
     strata: int = 5
-    name: str = field(default="top_share", init=False)
-    fitted: bool = field(default=True, init=False)
+    name = "top_share"
+    fitted = True
 
     def keep(self, candidates: Candidates) -> np.ndarray:
         """True for the `share` of items with the highest gain: of all items, or with `length_matched` of each length
@@ -459,7 +454,7 @@ def top_of_groups(score: np.ndarray, groups: np.ndarray, share: float) -> np.nda
 
 
 @dataclass(frozen=True)
-class SciScore:
+class SciScore(ItemFilter):
     """Keeps the items that a specialised model finds more likely than a general one (team Shaikespear).
 
         SciScore(q, a) = CLL_science - CLL_general = (ll_science - ll_general) / |a|
@@ -473,8 +468,8 @@ class SciScore:
     general_model: str
     share: float | None = None
     keep_count: int | None = None
-    name: str = field(default="sci_score", init=False)
-    fitted: bool = field(default=True, init=False)
+    name = "sci_score"
+    fitted = True
 
     @property
     def reference_models(self) -> tuple[str, str]:
@@ -563,7 +558,7 @@ def tokens_per_character(documents: pd.DataFrame, tokenizer: str | None = None) 
 
 
 @dataclass(frozen=True)
-class QualityGates:
+class QualityGates(ItemFilter):
     """Keeps a document iff each gate lets it through; a gate without a threshold is open.
 
         quality:      dclm > t or cosmo > t
@@ -582,8 +577,7 @@ class QualityGates:
     readability: float | None = 30.0
     tokens_per_character: tuple[float, float] | None = (0.10, 0.50)
     tokenizer: str | None = None
-    name: str = field(default="quality_gates", init=False)
-    fitted: bool = field(default=False, init=False)
+    name = "quality_gates"
 
     def keep(self, candidates: Candidates) -> np.ndarray:
         """True where the document passes every gate; either of the two conditions is enough for quality and for
@@ -697,7 +691,7 @@ def leakage_rates(documents: pd.DataFrame) -> LeakageRates:
 
 
 @dataclass(frozen=True)
-class Leakage:
+class Leakage(ItemFilter):
     """Drops items whose prompt contains the gold answer but not all distractors.
 
     With `strict` it drops them also where every distractor is in the prompt too (a prompt that lists the
@@ -707,8 +701,7 @@ class Leakage:
     minimum_length: int = 2
     digits_count: bool = True
     strict: bool = False
-    name: str = field(default="leakage", init=False)
-    fitted: bool = field(default=False, init=False)
+    name = "leakage"
 
     def keep(self, candidates: Candidates) -> np.ndarray:
         """True where the gold answer is not in the item's context and, unless `strict`, also where every distractor is
@@ -732,11 +725,10 @@ class Leakage:
 
 
 @dataclass(frozen=True)
-class Duplicates:
+class Duplicates(ItemFilter):
     """Drops exact repetitions (normalised context and gold answer), keeping the first."""
 
-    name: str = field(default="duplicates", init=False)
-    fitted: bool = field(default=False, init=False)
+    name = "duplicates"
 
     def keep(self, candidates: Candidates) -> np.ndarray:
         """True for the first item of each pair of normalised context and gold answer, in the order given."""

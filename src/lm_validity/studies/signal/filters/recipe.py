@@ -8,7 +8,7 @@ import re
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -117,15 +117,14 @@ def count_accepts(documents: pd.DataFrame, judge: Judge, cache: VerdictCache, pr
 
 
 @dataclass(frozen=True)
-class UnanimousJudge:
+class UnanimousJudge(ItemFilter):
     """Keeps items that all of `promptings` independent promptings accept (team Noor: 5 of 5)."""
 
     judge: Judge
     judge_name: str
     cache: Path
     promptings: int = 5
-    name: str = field(default="llm_judge", init=False)
-    fitted: bool = field(default=False, init=False)
+    name = "llm_judge"
 
     def keep(self, candidates: Candidates) -> np.ndarray:
         """True where every prompting accepts the item; a reply that is no verdict counts as not accepted. New verdicts
@@ -335,12 +334,25 @@ def task_files(
         )
     names = {"test": f"{name}.test.jsonl"}
     files = {names["test"]: _lines(kept)}
+    config: dict[str, Any] = {
+        "task": name,
+        "custom_dataset": "!function dataset.load",
+        "dataset_kwargs": {"files": names},
+        "output_type": "multiple_choice",
+        "test_split": "test",
+        "description": description or "",
+        "doc_to_text": "prompt" if whole else "context",
+        "doc_to_choice": "choices",
+        "doc_to_target": "gold",
+        "target_delimiter": _delimiter(name, kept) if target_delimiter is None else target_delimiter,
+        "num_fewshot": num_fewshot,
+        "metric_list": [{"metric": m, "aggregation": "mean", "higher_is_better": True} for m in ("acc", "acc_norm")],
+        "metadata": {"version": 1.0},
+    }
     if num_fewshot:
         names["fewshot"] = f"{name}.fewshot.jsonl"
         files[names["fewshot"]] = _lines(fewshot)
-    delimiter = _delimiter(name, kept) if target_delimiter is None else target_delimiter
-    config = _task_config(name, names, description or "", delimiter, num_fewshot)
-    config["doc_to_text"] = "prompt" if whole else "context"
+        config |= {"fewshot_split": "fewshot", "fewshot_config": {"sampler": "first_n"}}
     text = yaml.safe_dump(config, sort_keys=False, allow_unicode=True)
     # A YAML tag cannot be written by safe_dump; the quotes around it would make it a string
     text = text.replace("'!function dataset.load'", "!function dataset.load")
@@ -377,31 +389,6 @@ def _delimiter(name: str, documents: pd.DataFrame) -> str:
     return str(found[0])
 
 
-def _task_config(
-    name: str, files: dict[str, str], description: str, target_delimiter: str, num_fewshot: int
-) -> dict[str, Any]:
-    """lm-eval's keys of a cloze task over the documents' columns."""
-    metrics = ("acc", "acc_norm")
-    config = {
-        "task": name,
-        "custom_dataset": "!function dataset.load",
-        "dataset_kwargs": {"files": files},
-        "output_type": "multiple_choice",
-        "test_split": "test",
-        "description": description,
-        "doc_to_text": "context",
-        "doc_to_choice": "choices",
-        "doc_to_target": "gold",
-        "target_delimiter": target_delimiter,
-        "num_fewshot": num_fewshot,
-        "metric_list": [{"metric": metric, "aggregation": "mean", "higher_is_better": True} for metric in metrics],
-        "metadata": {"version": 1.0},
-    }
-    if num_fewshot:
-        config |= {"fewshot_split": "fewshot", "fewshot_config": {"sampler": "first_n"}}
-    return config
-
-
 def _lines(documents: pd.DataFrame) -> str:
     """JSON lines with the columns that a task reads."""
     columns = [
@@ -428,18 +415,10 @@ def _lines(documents: pd.DataFrame) -> str:
 #   - size_rule
 # export: {num_fewshot: 5, description: "Questions about {{subject}}.\n\n"}
 
-FILTERS = {
-    "positive_slope": PositiveSlope,
-    "top_share": TopShare,
-    "sci_score": SciScore,
-    "subjects": Subjects,
-    "length_range": LengthRange,
-    "quality_gates": QualityGates,
-    "leakage": Leakage,
-    "duplicates": Duplicates,
-    "random_subset": RandomSubset,
-    "size_rule": SizeRule,
-}
+KINDS = (
+    PositiveSlope, TopShare, SciScore, Subjects, LengthRange, QualityGates, Leakage, Duplicates, RandomSubset, SizeRule,
+)  # fmt: skip
+FILTERS: dict[str, Any] = {kind.name: kind for kind in KINDS}
 _TEXT_KEYS = ("name", "benchmark", "task", "score")
 _KEYS = ("name", "benchmark", "task", "score", "fit_models", "filters", "export")
 
@@ -518,7 +497,7 @@ def _filter(step: object, where: str, make_judge: MakeJudge) -> ItemFilter:
         hint = did_you_mean(name, known, f"one of {', '.join(known)}.")
         raise InputError(f"{where}: unknown filter {name!r}.", hint)
     kind = FILTERS[name]
-    _check_keys(settings, [field.name for field in fields(kind) if field.init], f"{where}, {name}")
+    _check_keys(settings, [field.name for field in fields(kind)], f"{where}, {name}")
     settings = {key: tuple(value) if isinstance(value, list) else value for key, value in settings.items()}
     check_values(settings, get_type_hints(kind), f"{where}, {name}")
     try:

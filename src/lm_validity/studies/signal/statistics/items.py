@@ -2,11 +2,15 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 
-from lm_validity.studies.signal.statistics.quality import MINIMUM_CHECKPOINTS, Convention, signal_quality
+from lm_validity.studies.signal.statistics.quality import (
+    MINIMUM_CHECKPOINTS,
+    Convention,
+    random_items_quality,
+    signal_quality,
+)
 from lm_validity.studies.signal.statistics.resampling import exceedance_p
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -19,46 +23,41 @@ from lm_validity.studies.signal.statistics.resampling import exceedance_p
 
 @dataclass(frozen=True)
 class ItemMetric:
-    """How one item score is read: its name in figures, its range, and what must be known to compute it."""
+    """How one item score is read: its name in figures, and what must be known to compute it."""
 
     label: str
     per: str | None = None  # None, "token", "character" or "byte": lengths it divides by
     higher_is_better: bool = True
-    minimum: float = -np.inf
-    maximum: float = np.inf
     unconditional: bool = False  # needs the choices' log-likelihoods without the question
 
 
-_share = partial(ItemMetric, minimum=0.0, maximum=1.0)
-_margin = partial(ItemMetric, minimum=-1.0, maximum=1.0)
-
 METRICS: dict[str, ItemMetric] = {
-    "accuracy": _share("accuracy"),
-    "accuracy_per_token": _share("accuracy, per token", "token"),
-    "accuracy_per_character": _share("accuracy, per character", "character"),
-    "accuracy_pmi": _share("accuracy by PMI", unconditional=True),
-    "log_likelihood": ItemMetric("log-likelihood", maximum=0.0),
-    "log_likelihood_per_token": ItemMetric("CLL (per token)", "token", maximum=0.0),
-    "log_likelihood_per_character": ItemMetric("log-lik., per character", "character", maximum=0.0),
+    "accuracy": ItemMetric("accuracy"),
+    "accuracy_per_token": ItemMetric("accuracy, per token", "token"),
+    "accuracy_per_character": ItemMetric("accuracy, per character", "character"),
+    "accuracy_pmi": ItemMetric("accuracy by PMI", unconditional=True),
+    "log_likelihood": ItemMetric("log-likelihood"),
+    "log_likelihood_per_token": ItemMetric("CLL (per token)", "token"),
+    "log_likelihood_per_character": ItemMetric("log-lik., per character", "character"),
     "log_probability_gap": ItemMetric("gap to mean (Morai)"),
     "log_probability_gap_per_token": ItemMetric("gap, per token", "token"),
     "log_probability_gap_per_character": ItemMetric("gap, per character", "character"),
     "confidence_margin": ItemMetric("margin to best (Noor)"),
     "confidence_margin_per_token": ItemMetric("margin, per token", "token"),
     "confidence_margin_per_character": ItemMetric("margin, per character", "character"),
-    "probability": _share("probability"),
-    "probability_per_token": _share("prob., per token", "token"),
-    "probability_per_character": _share("prob., per character", "character"),
-    "probability_margin": _margin("prob. margin"),
-    "probability_margin_per_token": _margin("prob. margin, token", "token"),
-    "probability_margin_per_character": _margin("prob. margin, character", "character"),
-    "normalised_probability": _share("norm. prob."),
-    "normalised_probability_per_token": _share("norm. prob., token", "token"),
-    "normalised_probability_per_character": _share("norm. prob., character", "character"),
+    "probability": ItemMetric("probability"),
+    "probability_per_token": ItemMetric("prob., per token", "token"),
+    "probability_per_character": ItemMetric("prob., per character", "character"),
+    "probability_margin": ItemMetric("prob. margin"),
+    "probability_margin_per_token": ItemMetric("prob. margin, token", "token"),
+    "probability_margin_per_character": ItemMetric("prob. margin, character", "character"),
+    "normalised_probability": ItemMetric("norm. prob."),
+    "normalised_probability_per_token": ItemMetric("norm. prob., token", "token"),
+    "normalised_probability_per_character": ItemMetric("norm. prob., character", "character"),
     "pmi": ItemMetric("PMI", unconditional=True),
     "pmi_per_token": ItemMetric("PMI, per token", "token", unconditional=True),
     "pmi_per_character": ItemMetric("PMI, per character", "character", unconditional=True),
-    "bits_per_byte": ItemMetric("bits per byte", "byte", higher_is_better=False, minimum=0.0),
+    "bits_per_byte": ItemMetric("bits per byte", "byte", higher_is_better=False),
 }
 
 
@@ -124,28 +123,12 @@ def _accuracy(values: np.ndarray, gold: np.ndarray) -> np.ndarray:
     return np.where(np.isnan(_of_gold(values, gold)), np.nan, correct)
 
 
-def _log_likelihood(values: np.ndarray, gold: np.ndarray) -> np.ndarray:
-    return _of_gold(values, gold)
-
-
 def _log_probability_gap(values: np.ndarray, gold: np.ndarray) -> np.ndarray:
     wrong = _distractors(values, gold)
     count = np.count_nonzero(~np.isnan(wrong), axis=-1)
     total = np.nansum(wrong, axis=-1)
     mean = np.divide(total, count, out=np.full(total.shape, np.nan), where=count > 0)
     return _of_gold(values, gold) - mean
-
-
-def _confidence_margin(values: np.ndarray, gold: np.ndarray) -> np.ndarray:
-    return _of_gold(values, gold) - _best_distractor(values, gold)
-
-
-def _probability(values: np.ndarray, gold: np.ndarray) -> np.ndarray:
-    return np.exp(_of_gold(values, gold))
-
-
-def _probability_margin(values: np.ndarray, gold: np.ndarray) -> np.ndarray:
-    return np.exp(_of_gold(values, gold)) - np.exp(_best_distractor(values, gold))
 
 
 def _normalised_probability(values: np.ndarray, gold: np.ndarray) -> np.ndarray:
@@ -155,21 +138,17 @@ def _normalised_probability(values: np.ndarray, gold: np.ndarray) -> np.ndarray:
     return np.exp(_of_gold(values, gold) - largest) / total
 
 
-def _bits_per_byte(values: np.ndarray, gold: np.ndarray) -> np.ndarray:
-    return -_of_gold(values, gold) / np.log(2.0)
-
-
 _SCORES: dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
     "accuracy": _accuracy,
     "accuracy_pmi": _accuracy,
-    "log_likelihood": _log_likelihood,
+    "log_likelihood": _of_gold,
     "log_probability_gap": _log_probability_gap,
-    "confidence_margin": _confidence_margin,
-    "probability": _probability,
-    "probability_margin": _probability_margin,
+    "confidence_margin": lambda values, gold: _of_gold(values, gold) - _best_distractor(values, gold),
+    "probability": lambda values, gold: np.exp(_of_gold(values, gold)),
+    "probability_margin": lambda values, gold: np.exp(_of_gold(values, gold)) - np.exp(_best_distractor(values, gold)),
     "normalised_probability": _normalised_probability,
-    "pmi": _log_likelihood,
-    "bits_per_byte": _bits_per_byte,
+    "pmi": _of_gold,
+    "bits_per_byte": lambda values, gold: -_of_gold(values, gold) / np.log(2.0),
 }
 
 
@@ -220,19 +199,22 @@ class FilterTrial:
     kept_by_fold: dict[str, int]
 
 
-def leave_one_group_out(groups: list[str], checkpoints: list[int]) -> list[Fold]:
+def leave_one_group_out(groups: list[str | None], checkpoints: list[int]) -> list[Fold]:
     """Folds that score one group's models (an architecture, a size) and fit on the other groups'.
 
-    `groups` and `checkpoints` have one entry per model: its group and its number of checkpoints. No fold
-    for fewer than two groups.
+    `groups` and `checkpoints` have one entry per model: its group, None where it takes no part, and its number of
+    checkpoints. No fold for fewer than two groups.
     """
-    everything = [np.arange(count) for count in checkpoints]
-    folds = []
-    for group in sorted(set(groups)) if len(set(groups)) > 1 else ():
-        score = tuple((model, everything[model]) for model, name in enumerate(groups) if name == group)
-        fit = tuple((model, everything[model]) for model, name in enumerate(groups) if name != group)
-        folds.append(Fold(f"without {group}", fit, score))
-    return folds
+    rows = [(name, (model, np.arange(checkpoints[model]))) for model, name in enumerate(groups) if name is not None]
+    names = sorted({name for name, _ in rows})
+    return [
+        Fold(
+            f"without {group}",
+            fit=tuple(row for name, row in rows if name != group),
+            score=tuple(row for name, row in rows if name == group),
+        )
+        for group in (names if len(names) > 1 else ())
+    ]
 
 
 def disjoint_checkpoints(checkpoints: list[int]) -> list[Fold]:
@@ -283,7 +265,7 @@ def judge_filter(
         curves = _take(scored, fold.score)
         unfiltered += weight * mean_quality(curves, np.ones(items, dtype=bool), convention)
         held_out += weight * mean_quality(curves, kept, convention)
-        control += weight * _random_quality(curves, int(kept.sum()), controls, generator, convention)
+        control += weight * random_items_quality(curves, int(kept.sum()), controls, generator, convention)
     in_sample = mean_quality(_take(scored, in_sample_rows), in_sample_kept, convention)
     known = np.isfinite(held_out) and np.isfinite(control).all() and controls > 0
     high = float(np.quantile(control, 0.975)) if known else float("nan")
@@ -314,17 +296,3 @@ def mean_quality(curves: Curves, kept: np.ndarray, convention: Convention = "cod
 
 def _take(curves: Curves, rows: Rows) -> Curves:
     return [curves[model][checkpoints] for model, checkpoints in rows]
-
-
-def _random_quality(
-    curves: Curves, size: int, draws: int, generator: np.random.Generator, convention: Convention
-) -> np.ndarray:
-    """Mean quality (draws,) of random choices of `size` items, each choice scored on all the curves."""
-    items = curves[0].shape[1]
-    if size == 0:
-        return np.full(draws, np.nan)
-    # A matrix of 0/1 choices; sums over items for all draws and checkpoints are then one product
-    chosen = np.zeros((draws, items))
-    for row in chosen:
-        row[generator.choice(items, size=size, replace=False)] = 1.0
-    return np.mean([signal_quality(chosen @ values.T / size, convention).signal_quality for values in curves], axis=0)

@@ -124,17 +124,12 @@ def autocorrelation(curves: np.ndarray, convention: Convention = "code") -> np.n
     return np.where(np.isnan(curves).any(axis=-1), np.nan, result)
 
 
-def signal_quality(
-    curves: np.ndarray,
-    convention: Convention = "code",
-    ties: Ties = "stable",
-    monotonicity_weight: float = 0.5,
-) -> SignalQuality:
+def signal_quality(curves: np.ndarray, convention: Convention = "code", ties: Ties = "stable") -> SignalQuality:
     """Scores of learning curves (..., n): higher is better, checkpoints in order of training.
 
         monotonicity    = max(0, rank correlation of score and checkpoint)
         autocorrelation = mean |correlation of the curve with itself, some checkpoints later|
-        signal quality  = w monotonicity + (1 - w) autocorrelation,  w = 1/2
+        signal quality  = (monotonicity + autocorrelation) / 2
 
     White noise does not score 0: for n = 14 its mean is 0.168, for n = 27 it is 0.119
     (`resampling.noise_levels`).
@@ -146,7 +141,7 @@ def signal_quality(
     return SignalQuality(
         monotonicity=monotonicity,
         autocorrelation=coherence,
-        signal_quality=monotonicity_weight * monotonicity + (1.0 - monotonicity_weight) * coherence,
+        signal_quality=0.5 * monotonicity + 0.5 * coherence,
         rank_correlation=correlation,
         degenerate=is_constant(curves),
     )
@@ -191,6 +186,45 @@ class NoiseFree(NamedTuple):
     reliability: float
 
 
+def error_covariance(scores: np.ndarray, clusters: np.ndarray | None = None) -> np.ndarray:
+    """Covariances (n, n) of the errors of the means of `scores` (n, items) over the same items.
+
+    With `clusters` (items,), whole numbers from 0 of clusters that are drawn whole: G / (G - 1) times the products of
+    the G clusters' sums of residuals, over the squared number of items (Cameron and Miller 2015, J. Human Resources
+    50:317).
+    """
+    items = scores.shape[1]
+    residual = scores - scores.mean(axis=1, keepdims=True)
+    if clusters is None:
+        return residual @ residual.T / (items - 1) / items
+    number = int(clusters.max()) + 1
+    sums = np.array([np.bincount(clusters, row, number) for row in residual])
+    return number / (number - 1) * (sums @ sums.T) / items**2
+
+
+def random_items_quality(
+    curves: list[np.ndarray],
+    size: int,
+    draws: int,
+    generator: np.random.Generator,
+    convention: Convention = "code",
+    ties: Ties = "stable",
+) -> np.ndarray:
+    """Mean signal quality (draws,) over models of item scores [(n, items)] on random choices of `size` items each.
+
+    A choice is without replacement, the same for all models and checkpoints. NaN for no items.
+    """
+    if size == 0:
+        return np.full(draws, np.nan)
+    chosen = np.zeros((draws, curves[0].shape[1]))
+    for row in chosen:
+        row[generator.choice(chosen.shape[1], size=size, replace=False)] = 1.0
+    # sums of right answers are exact, so that ties between checkpoints stay ties
+    return np.mean(
+        [signal_quality(chosen @ scores.T / size, convention, ties).signal_quality for scores in curves], axis=0
+    )
+
+
 def quality_by_items(
     curves: list[np.ndarray],
     sizes: tuple[int, ...],
@@ -201,20 +235,15 @@ def quality_by_items(
 ) -> dict[int, float]:
     """Mean signal quality over models of item scores [(n, items)] if the benchmark had each of the `sizes`.
 
-    Mean over `draws` choices of so many items without replacement, the same items for all models and checkpoints. No
-    entry for sizes above the number of items. The choices are of one set of items, so that near its own size they are
-    nearly the same choice: that value is as uncertain as the benchmark's own.
+    Mean over `draws` choices of so many items (`random_items_quality`). No entry for sizes above the number of items.
+    The choices are of one set of items, so that near its own size they are nearly the same choice: that value is as
+    uncertain as the benchmark's own.
     """
-    items = curves[0].shape[1]
-    found = {}
-    for size in (size for size in sizes if size <= items):
-        chosen = np.zeros((draws, items))
-        for row in chosen:
-            row[generator.choice(items, size=size, replace=False)] = 1.0
-        # sums of right answers are exact, so that ties between checkpoints stay ties
-        quality = [signal_quality(chosen @ scores.T / size, convention, ties).signal_quality for scores in curves]
-        found[size] = float(np.mean(quality))
-    return found
+    return {
+        size: float(np.mean(random_items_quality(curves, size, draws, generator, convention, ties)))
+        for size in sizes
+        if size <= curves[0].shape[1]
+    }
 
 
 def noise_free_quality(scores: np.ndarray, ties: Ties = "stable", clusters: np.ndarray | None = None) -> NoiseFree:
@@ -243,7 +272,7 @@ def noise_free_quality(scores: np.ndarray, ties: Ties = "stable", clusters: np.n
     spread = _centred(mean, mean)
     if not lags or items < 2 or spread <= 0:
         return NoiseFree(np.nan, np.nan)
-    noise = np.cov(scores) / items if clusters is None else _clustered_noise(scores - mean[:, None], clusters)
+    noise = error_covariance(scores, clusters)
     reliability = 1.0 - _centred_trace(noise) / spread
     if reliability < MINIMUM_RELIABILITY:
         return NoiseFree(np.nan, reliability)
@@ -262,7 +291,6 @@ def noise_free_interval(
     generator: np.random.Generator,
     ties: Ties = "stable",
     clusters: np.ndarray | None = None,
-    level: float = 0.95,
 ) -> tuple[float, float]:
     """Interval of the mean noise-free quality of models' item scores [(n, items)], over items.
 
@@ -286,7 +314,7 @@ def noise_free_interval(
     if not np.isfinite([value, *left_out]).all():
         return np.nan, np.nan
     error = np.sqrt((GROUPS - 1) / GROUPS * ((left_out - left_out.mean()) ** 2).sum())
-    reach = stats.t.ppf(0.5 + level / 2, GROUPS - 1) * error
+    reach = stats.t.ppf(0.975, GROUPS - 1) * error
     return float(max(0.0, value - reach)), float(min(1.0, value + reach))
 
 
@@ -315,13 +343,6 @@ def quality_by_errors(
     return found
 
 
-def _clustered_noise(residual: np.ndarray, clusters: np.ndarray) -> np.ndarray:
-    """Covariance (n, n) of the mean curve if whole clusters are drawn, from residuals (n, items)."""
-    number = int(clusters.max()) + 1
-    sums = np.array([np.bincount(clusters, row, number) for row in residual])
-    return number / (number - 1) * (sums @ sums.T) / residual.shape[1] ** 2
-
-
 def _centred(first: np.ndarray, second: np.ndarray) -> float:
     return float((first - first.mean()) @ (second - second.mean()))
 
@@ -346,19 +367,6 @@ LAST_CHECKPOINTS = 5  # both sources average over the final five
 ROUNDING = 1e-12  # residuals of a line through equal scores, relative to these, are below it
 
 
-@dataclass(frozen=True)
-class SeedCriteria:
-    """FineTasks' two criteria that need repeated trainings; NaN where there are none."""
-
-    signal_to_noise: float
-    non_randomness: float
-
-
-def mean_rank_correlation(curves: list[np.ndarray]) -> float:
-    """FineTasks' monotonicity: mean over models of Spearman(step, score), not clipped; passes at 0.5."""
-    return float(np.mean([rank_correlation(curve) for curve in curves]))
-
-
 def ordering_consistency(curves: np.ndarray) -> float:
     """Mean tau-a (C - D) / pairs between rankings at consecutive checkpoints, second half of training.
 
@@ -375,7 +383,7 @@ def ordering_consistency(curves: np.ndarray) -> float:
     return float(np.mean(signs[:, 1:] * signs[:, :-1]))
 
 
-def seed_criteria(groups: list[np.ndarray], chance: float | None, best_final: float) -> SeedCriteria:
+def seed_criteria(groups: list[np.ndarray], chance: float | None, best_final: float) -> tuple[float, float]:
     """FineTasks' signal-to-noise and non-randomness from groups of `runs` (seeds, n), one group a model.
 
         signal-to-noise = mean over groups and checkpoints of |mu| / sigma
@@ -391,7 +399,7 @@ def seed_criteria(groups: list[np.ndarray], chance: float | None, best_final: fl
     noise = ROUNDING * np.abs(means).max()
     sigma = pooled_deviation(groups)
     late = pooled_deviation([runs[:, -LAST_CHECKPOINTS:] for runs in groups])
-    return SeedCriteria(
+    return (
         float(np.abs(means).mean() / sigma) if sigma > noise else float("nan"),
         float((best_final - chance) / late) if chance is not None and late > noise else float("nan"),
     )
@@ -404,8 +412,7 @@ def pooled_deviation(groups: list[np.ndarray]) -> float:
     return float(np.sqrt(squares / freedom)) if freedom else float("nan")
 
 
-@dataclass(frozen=True)
-class SignalToNoise:
+class SignalToNoise(NamedTuple):
     """Signal and Noise's ratio, with its two parts relative to the mean score."""
 
     signal: float
@@ -413,39 +420,27 @@ class SignalToNoise:
     ratio: float
 
 
-def signal_to_noise(
-    curves: list[np.ndarray],
-    last: int = LAST_CHECKPOINTS,
-    *,
-    detrend: bool = True,
-    training: tuple[float, int] | None = None,
-) -> SignalToNoise:
-    """Spread between models over scatter within, from the `last` checkpoints of each model's curve (n_m,).
+def signal_to_noise(curves: list[np.ndarray], training: tuple[float, int] | None = None) -> SignalToNoise:
+    """Spread between models over scatter within, from the last five checkpoints of each model's curve (n_m,).
 
         signal = max_{j,k} |m_j - m_k| / |mean(m)|,  m_j = mean of model j's last checkpoints
         noise  = mean over models of sd of its last checkpoints / |mean(m)|
 
     The source's script pools all models before taking the deviation, so that its noise holds part of the
-    signal; this is the deviation within models, of the residuals from a straight line with `detrend`
-    (progress is no noise; last - 2 degrees of freedom) and plain population sd without. Checkpoints of one training are
-    more alike than trainings of one model: where these are known, `training` is (their standard deviation, its degrees
-    of freedom), and takes the place of the scatter. NaN for fewer than
-    two models, a model with fewer than `last` (or three) checkpoints, or last scores of either sign, which
-    have no relative spread (margins; all zero); the ratio alone is NaN without any noise.
+    signal; this is the deviation within models, of the residuals from a straight line (progress is no noise; 3 degrees
+    of freedom). Checkpoints of one training are more alike than trainings of one model: where these are known,
+    `training` is (their standard deviation, its degrees of freedom), and takes the place of the scatter. NaN for fewer
+    than two models, a model with fewer than five checkpoints, or last scores of either sign, which have no relative
+    spread (margins; all zero); the ratio alone is NaN without any noise.
     """
-    usable = [np.asarray(curve, dtype=float)[-last:] for curve in curves if len(curve) >= max(last, 3)]
-    if len(usable) < 2 or len(usable) < len(curves):
-        return SignalToNoise(float("nan"), float("nan"), float("nan"))
-    tails = np.array(usable)
+    nothing = SignalToNoise(float("nan"), float("nan"), float("nan"))
+    if len(curves) < 2 or min(map(len, curves)) < LAST_CHECKPOINTS:
+        return nothing
+    tails = np.array([np.asarray(curve, dtype=float)[-LAST_CHECKPOINTS:] for curve in curves])
     level = abs(tails.mean())
     if level == 0 or tails.min() < 0 < tails.max():
-        return SignalToNoise(float("nan"), float("nan"), float("nan"))
-    if training is not None:
-        scatter = np.full(len(tails), training[0])
-    elif detrend:
-        scatter = _residual_deviation(tails)
-    else:
-        scatter = tails.std(axis=1)
+        return nothing
+    scatter = _residual_deviation(tails) if training is None else np.full(len(tails), training[0])
     signal = float(np.ptp(tails.mean(axis=1)) / level)
     noise = float(scatter.mean() / level)
     return SignalToNoise(signal, noise, signal / noise if noise > ROUNDING else float("nan"))
@@ -455,7 +450,6 @@ def signal_to_noise_interval(
     curves: list[np.ndarray],
     draws: int,
     generator: np.random.Generator,
-    last: int = LAST_CHECKPOINTS,
     training: tuple[float, int] | None = None,
 ) -> tuple[float, float]:
     """95% interval of the ratio for other checkpoints near the end of these trainings; NaN where the ratio is.
@@ -474,9 +468,10 @@ def signal_to_noise_interval(
     deviation with its degrees of freedom, and since another training moves all of a model's last checkpoints together,
     z is not divided by sqrt(last).
     """
-    ratio = signal_to_noise(curves, last, training=training).ratio
+    ratio = signal_to_noise(curves, training).ratio
     if not np.isfinite(ratio) or not draws:
         return float("nan"), float("nan")
+    last = LAST_CHECKPOINTS
     tails = np.array([np.asarray(curve, dtype=float)[-last:] for curve in curves])
     if training is None:
         scatter, freedom, size, shape = _residual_deviation(tails), last - 2, last, (draws, len(tails))
@@ -501,7 +496,7 @@ def pair_share_interval(share: float, models: int) -> tuple[float, float]:
     pairs = models // 2
     if pairs < 1 or not np.isfinite(share):
         return float("nan"), float("nan")
-    z = 1.959964
+    z = QUANTILE
     centre = (share + z**2 / (2 * pairs)) / (1 + z**2 / pairs)
     half = z / (1 + z**2 / pairs) * np.sqrt(share * (1 - share) / pairs + z**2 / (4 * pairs**2))
     # up to rounding, the share lies inside

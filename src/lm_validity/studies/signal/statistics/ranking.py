@@ -131,27 +131,22 @@ def coin_flip_consistency(
     return np.repeat(coins, length, axis=1)[:, :later_checkpoints].mean(axis=1)
 
 
-@dataclass(frozen=True)
-class SizeOrdering:
-    """Larger against smaller models along training; arrays have shape (..., n)."""
+def size_ordering(curves: np.ndarray, pairs: list[tuple[int, int]]) -> tuple[np.ndarray, np.ndarray]:
+    """Larger against smaller models of `curves` (..., models, n), along training: (..., n) share and gap.
 
-    share: np.ndarray  # share of pairs in which the larger model is better (ties count one half)
-    gap: np.ndarray  # mean of larger minus smaller
-    pairs: int
-
-
-def size_ordering(curves: np.ndarray, pairs: list[tuple[int, int]]) -> SizeOrdering:
-    """Separation by size of `curves` (..., models, n); `pairs` are (smaller, larger) comparable models."""
+    The share of `pairs` (smaller, larger) in which the larger model is better (ties count one half), and the mean of
+    larger minus smaller. NaN without a pair.
+    """
     curves = np.asarray(curves, dtype=float)
     if not pairs:
         nothing = np.full(curves.shape[:-2] + curves.shape[-1:], np.nan)
-        return SizeOrdering(nothing, nothing, 0)
+        return nothing, nothing
     ahead, total = np.zeros((2, *curves.shape[:-2], curves.shape[-1]))
     for smaller, larger in pairs:  # one by one: with a thousand resamples, all at once would not fit into the cache
         gap = curves[..., larger, :] - curves[..., smaller, :]
         total += gap
         ahead += 0.5 * (np.sign(gap) + 1.0)
-    return SizeOrdering(ahead / len(pairs), total / len(pairs), len(pairs))
+    return ahead / len(pairs), total / len(pairs)
 
 
 def agreement_with_last(curves: np.ndarray) -> np.ndarray:
@@ -285,21 +280,12 @@ def _agreement_over(curves: np.ndarray, pairs: np.ndarray) -> np.ndarray:
 NORMALISATIONS = get_args(Normalisation)
 
 
-@dataclass(frozen=True)
-class Compliance:
-    """Arrays have the curves' leading shape. `gap` is in units of the score and keeps its sign."""
-
-    value: np.ndarray
-    gap: np.ndarray
-    normalisation: Normalisation
-
-
 def compliance(
     science: np.ndarray,
     web: np.ndarray,
     normalisation: Normalisation = "joint_minmax",
     chance: float | None = None,
-) -> Compliance:
+) -> tuple[np.ndarray, np.ndarray]:
     """Compliance of two curves (..., n) at the same checkpoints, oriented so that higher is better.
 
         gap   = mean_i (science_i - web_i)
@@ -310,18 +296,19 @@ def compliance(
     Where the scale is not positive (constant curves, a science curve that touches chance) the value is 0
     for curves that are equal and NaN otherwise. All but `none` are free of the score's unit, hence apply to
     log-probability scores too, and all of these are blind to its size: a small consistent gap on a flat
-    curve scores high. NaN without a checkpoint.
+    curve scores high. NaN without a checkpoint. Returns value and gap; the gap is in units of the score and keeps its
+    sign.
     """
     science, web = np.broadcast_arrays(np.asarray(science, dtype=float), np.asarray(web, dtype=float))
     if science.shape[-1] == 0:
         nothing = np.full(science.shape[:-1], np.nan)
-        return Compliance(nothing, nothing, normalisation)
+        return nothing, nothing
     difference = science - web
     gap = difference.mean(axis=-1)
     scale = _scale(science, web, normalisation, chance)
     ratio = np.divide(difference, scale, out=np.full(difference.shape, np.nan), where=scale > 0).mean(axis=-1)
     value = np.where((difference == 0).all(axis=-1), 0.0, ratio)
-    return Compliance(np.maximum(value, 0.0), gap, normalisation)
+    return np.maximum(value, 0.0), gap
 
 
 def _scale(science: np.ndarray, web: np.ndarray, normalisation: Normalisation, chance: float | None) -> np.ndarray:

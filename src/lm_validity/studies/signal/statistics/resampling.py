@@ -1,23 +1,11 @@
 """Uncertainty of curve scores: paired item bootstrap, permutation null, block bootstrap over checkpoints."""
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from lm_validity.studies.signal.statistics.quality import Convention, Ties, signal_quality
 
 # Resamples per matrix product: 100 x 15,000 items of float64 are 12 MB
 _BATCH = 100
-
-
-@dataclass(frozen=True)
-class Interval:
-    """A 95% interval around `value`; `bias` is the mean of the resamples minus the value."""
-
-    value: float
-    low: float
-    high: float
-    bias: float
 
 
 def draw_items(
@@ -55,43 +43,10 @@ def resample_item_means(values: np.ndarray, counts: np.ndarray) -> np.ndarray:
     return means / total
 
 
-def standard_errors(scores: np.ndarray, clusters: np.ndarray | None = None) -> np.ndarray:
-    """Standard errors (n,) of the means of `scores` (n, items) over items, or over `clusters` (items,) of items.
-
-    Clustered: the root of G / (G - 1) times the sum over G clusters of their squared sums of residuals, over the number
-    of items (Cameron and Miller 2015, J. Human Resources 50:317).
-    """
-    items = scores.shape[1]
-    if clusters is None:
-        return scores.std(axis=1, ddof=1) / np.sqrt(items)
-    number = int(clusters.max()) + 1
-    residual = scores - scores.mean(axis=1, keepdims=True)
-    sums = np.array([np.bincount(clusters, row, number) for row in residual])
-    return np.sqrt(number / (number - 1) * (sums**2).sum(axis=1)) / items
-
-
-def error_covariance(scores: np.ndarray, clusters: np.ndarray | None = None) -> np.ndarray:
-    """Covariances (models, models) of the errors of the means of `scores` (models, items) over the same items.
-
-    Their diagonal is that of `standard_errors`, squared; `clusters` as there.
-    """
-    items = scores.shape[1]
-    residual = scores - scores.mean(axis=1, keepdims=True)
-    if clusters is None:
-        return residual @ residual.T / (items - 1) / items
-    number = int(clusters.max()) + 1
-    sums = np.array([np.bincount(clusters, row, number) for row in residual])
-    return number / (number - 1) * (sums @ sums.T) / items**2
-
-
 def resampling_interval(
-    value: float,
-    resampled: np.ndarray,
-    minimum: float = -np.inf,
-    maximum: float = np.inf,
-    level: float = 0.95,
-) -> Interval:
-    """From the lower to the higher of two intervals: the resamples' percentiles, and these less twice their bias.
+    value: float, resampled: np.ndarray, minimum: float = -np.inf, maximum: float = np.inf
+) -> tuple[float, float]:
+    """From the lower to the higher of two 95% intervals: the resamples' percentiles, and these less twice their bias.
 
     A resampled curve carries the items' noise twice, once from the data and once from the draw, so a score
     that falls with noise (as signal quality does) is lower in nearly every resample than in the data, and
@@ -105,13 +60,12 @@ def resampling_interval(
     resampled = np.asarray(resampled, dtype=float)
     resampled = resampled[np.isfinite(resampled)]
     if resampled.size == 0 or not np.isfinite(value):
-        return Interval(float(value), np.nan, np.nan, np.nan)
-    tail = (1.0 - level) / 2.0
-    low, high = np.quantile(resampled, [tail, 1.0 - tail])
+        return np.nan, np.nan
+    low, high = np.quantile(resampled, [0.025, 0.975])
     bias = resampled.mean() - value
     low, high = np.clip([min(low, low - 2 * bias), max(high, high - 2 * bias)], minimum, maximum)
     # The mean of a very skewed distribution can lie outside its own percentiles
-    return Interval(float(value), min(float(low), float(value)), max(float(high), float(value)), float(bias))
+    return min(float(low), float(value)), max(float(high), float(value))
 
 
 def shuffled_quality(

@@ -1,0 +1,612 @@
+"""Factors of the score matrix: how many there are, what the first explains, within families, by model, with compute."""
+
+from collections.abc import Sequence
+from functools import cached_property, partial
+from typing import Any, TypeVar
+
+import numpy as np
+import pandas as pd
+
+from lm_validity.pages import figures
+from lm_validity.pages.page import Figure, Finding, Part, Section, Table
+from lm_validity.statistics import section_generator, shown_ceiling
+from lm_validity.studies.agreement.data import (
+    Data,
+    ceiling_notes,
+    family_members,
+    family_notes,
+    measurement_error,
+    no_ceiling,
+)
+from lm_validity.studies.agreement.statistics.factors import (
+    Components,
+    noise_ceiling,
+    parallel_analysis,
+    principal_components,
+    relate_to_compute,
+    share_intervals,
+    without_group_means,
+    without_size,
+)
+from lm_validity.studies.agreement.statistics.noise import cluster_numbers
+from lm_validity.studies.agreement.statistics.ranking import (
+    fewest_in_common,
+    known_in_all,
+    pair_signs,
+    resampled_kendall_tau,
+)
+from lm_validity.studies.agreement.statistics.resampling import Interval, multiplicities, percentile_interval
+from lm_validity.studies.agreement.values import (
+    DIRECT,
+    FEW_IN_BOTH,
+    JACKKNIFED,
+    LOST_CLUSTER,
+    MINIMUM_FAMILY,
+    MOST_DRAWN,
+    NEARLY_WHOLE,
+    NO_FAMILIES,
+    SMALL_FAMILY,
+    TRAINED,
+    Entry,
+    Range,
+    Value,
+    both_intervals,
+    each,
+    ends,
+    no_clusters,
+    over_families,
+    plotted,
+    shown_mean,
+    value_in_words,
+)
+from lm_validity.summaries import Missing, as_columns, is_known, known, number
+from lm_validity.tables.schema import PROTOCOLS
+from lm_validity.words import UNDER, Reason, ReasonCode, count, listing, no_scores, percent
+
+LABELS = figures.PROTOCOL_LABELS
+SHOWN_COMPONENTS = 5
+MINIMUM_RESAMPLED_FAMILY = 10  # models of a family: fewer give no usable interval of a share of variance
+FEW_IN_COMMON = (
+    f"Two benchmarks have fewer than half of the models in common, or fewer than {JACKKNIFED} models have scores and "
+    "most have none. Correlations over so few models make the first share "
+    "too large, and so would a table with predicted cells."
+)
+NO_COMPONENTS = Reason("Fewer than two benchmarks can take part, so there are no components.", ReasonCode.TOO_FEW)
+NO_SHARE_INTERVAL = Reason(
+    "Without one of the models there is no such component, or its share is 1.", ReasonCode.NO_INTERVAL
+)
+Shares = list[float] | Missing
+simulations = partial(section_generator, seed=2)
+resamples = partial(section_generator, seed=3)
+T = TypeVar("T", float, Interval[float])
+
+
+class FactorData(Data):
+    """`common`, `in_both`, `models_in_both` and `whole`: of the benchmarks that take part in the components of both."""
+
+    @cached_property
+    def components(self) -> dict[str, Components]:
+        """Of all scores of each protocol."""
+        return {p: principal_components(self.scores[p]) for p in PROTOCOLS}
+
+    @cached_property
+    def common(self) -> dict[str, np.ndarray]:
+        """(models, benchmarks) scores of the cells known under both protocols."""
+        common = known_in_all(self.scores)
+        used = np.logical_and.reduce([principal_components(scores).used for scores in common.values()])
+        return {p: np.where(used, scores, np.nan) for p, scores in common.items()}
+
+    @cached_property
+    def common_components(self) -> dict[str, Components]:
+        """Of `common`."""
+        return {p: principal_components(self.common[p]) for p in PROTOCOLS}
+
+    @cached_property
+    def whole(self) -> bool:
+        """Whether a comparison of the protocols leaves out no cell."""
+        return all(np.array_equal(self.common[p], self.scores[p], equal_nan=True) for p in PROTOCOLS)
+
+    @cached_property
+    def benchmark_weights(self) -> np.ndarray:
+        """(resamples, benchmarks) how often each benchmark is in a resample, the same for both protocols: so the gap of
+        a model's two ranks has an interval."""
+        return multiplicities(len(self.tasks), self.resamples, resamples("benchmarks"))
+
+    @property
+    def compute(self) -> np.ndarray:
+        """(models,) of pretraining, in floating-point operations."""
+        return self.matrix.sizes()[1]
+
+    @property
+    def model_columns(self) -> dict[str, Any]:
+        """The first columns of a table with a row for each model."""
+        return {"model": self.matrix.labels, "family": [family or "unknown" for family in self.matrix.families]}
+
+    def unless_unscored(self, protocol: str, reason: str) -> str:
+        """Why something of a protocol is missing: it has no scores, or `reason`."""
+        return reason if self.matrix.has(protocol) else no_scores(protocol)
+
+
+def entry_of(values: Sequence[T | Missing] | Missing, index: int) -> T | Missing:
+    """An entry of a list that may be missing as a whole, or have no such entry."""
+    if isinstance(values, Missing):
+        return values
+    return values[index] if index < len(values) else Missing("There is no such component.")
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# How much the components explain.
+
+
+def explained_variance(data: FactorData) -> Part:
+    """The share of each component, beside that of shuffled tables, and the loadings of the first."""
+    protocols, of_ceiling, of_shuffled = (
+        data.matrix.protocols, simulations("noise ceiling"), simulations("parallel analysis")
+    )  # fmt: skip
+    ceilings = {p: noise_ceiling(data.scores[p], measurement_error(data.matrix, p), of_ceiling) for p in protocols}
+    parallel = {p: _parallel(data, p, of_shuffled) for p in PROTOCOLS}
+    shares, ranges, families = own = _first_shares(data, data.scores, data.components, data.scores)
+    of_both = {p: scores[data.models_in_both] for p, scores in data.common.items()}
+    in_both = own if data.whole else _first_shares(data, data.common, data.common_components, of_both)
+    constant = "The benchmark is constant, alone or without enough common models: not in the components."
+    loadings = {
+        p: each(
+            data.tasks, data.components[p].loadings, of.reason if isinstance(of := shares[p], Missing) else constant
+        )
+        for p in PROTOCOLS
+    }
+    summary = {
+        "explained_variance_in_both": in_both[0],
+        "explained_variance_in_both_interval": in_both[1],
+        "explained_variance_in_both_interval_clustered": in_both[2],
+        "explained_variance": shares,
+        "explained_variance_interval": ranges,
+        "explained_variance_interval_clustered": families,
+        "explained_variance_without_size": {p: _without_size(data, p) for p in PROTOCOLS},
+        "first_component_ceiling": {
+            p: known(of.first_component, no_ceiling(of, data.scores[p], p)) for p, of in ceilings.items()
+        },
+        "parallel_analysis": parallel,
+        "pc1_loadings": loadings,
+    }
+    frame = pd.DataFrame(
+        {
+            "component": f"PC{i + 1}",
+            "protocol": label,
+            "share": entry_of(shares[p], i),
+            **as_columns(entry_of(ranges[p], i)),
+            **{
+                name: entry_of(null if isinstance(null := parallel[p], Missing) else null[name], i)
+                for name in ("null_mean", "null_95")
+            },
+        }
+        for p, label in LABELS.items()
+        for i in range(SHOWN_COMPONENTS)
+    )
+    chart = figures.grouped_bars(
+        plotted(frame),
+        x="component",
+        value="share",
+        mark="null_95",
+        title="Share of the variance",
+        x_order=[f"PC{i + 1}" for i in range(SHOWN_COMPONENTS)],
+        tooltip=figures.tooltips(
+            component="Component", protocol="Protocol", share="Share|.3f", low="from|.3f", high="to|.3f",
+            null_95="95% of shuffled tables below|.3f",
+        ),
+        domain=(0, 1),
+    )  # fmt: skip
+    caption = "Lines: 95% intervals over models. Ticks: 95th percentile of tables with shuffled columns."
+    section = Section(
+        "Explained variance",
+        # nearly as many components as benchmarks explain nearly all, whatever the scores are
+        finding=" ".join(
+            f"{LABELS[p]}: the first {SHOWN_COMPONENTS} components together explain {percent(sum(of))}."
+            for p, of in shares.items()
+            if not isinstance(of, Missing) and sum(map(is_known, loadings[p].values())) >= 2 * SHOWN_COMPONENTS
+        ),
+        figures=[Figure("explained_variance", "All models", chart, caption=caption, wide=True)],
+        tables=[
+            Table(
+                "explained_variance",
+                "Explained variance",
+                frame,
+                formats=dict.fromkeys(("share", "low", "high", "null_mean", "null_95"), ".4f"),
+                labels={"null_mean": "shuffled, mean", "null_95": "shuffled, 95th percentile"},
+                folded=True,
+            ),
+            Table(
+                "loadings",
+                "Loadings of the first component",
+                pd.DataFrame({"benchmark": data.tasks} | {LABELS[p]: list(of.values()) for p, of in loadings.items()}),
+                formats=dict.fromkeys(LABELS.values(), ".3f"),
+                folded=True,
+            ),
+        ],
+    )
+    notes = [
+        note
+        for p, of in ceilings.items()
+        for note in ceiling_notes(
+            p, of, data.tasks, "first factor's share", of.first_component, number(entry_of(shares[p], 0))
+        )
+    ]
+    return Part(summary, section, [_share_finding(data, summary), _factor_count_finding(data, summary)], notes)
+
+
+def _first_shares(
+    data: FactorData,
+    scores: dict[str, np.ndarray],
+    components: dict[str, Components],
+    of_models: dict[str, np.ndarray],
+) -> tuple[dict[str, Shares], dict[str, list[Range] | Missing], dict[str, Range]]:
+    """By protocol the first five shares of variance of the components of `scores`; [low, high] of each over the models
+    of the scores `of_models`; and of the first with families as clusters."""
+    shares: dict[str, Shares] = {}
+    ranges: dict[str, list[Range] | Missing] = {}
+    families: dict[str, Range] = {}
+    names, no_interval = data.matrix.families, data.no_intervals
+    if not no_interval and len(of_models[DIRECT]) < MINIMUM_FAMILY:
+        no_interval = FEW_IN_BOTH
+    for p in PROTOCOLS:
+        of = shares[p] = first_shares(data, p, components[p], scores[p])
+        if isinstance(of, Missing):
+            ranges[p] = families[p] = of
+            continue
+        over_models: list[Range] | Missing = Missing(no_interval)
+        if not no_interval:
+            interval = share_intervals(of_models[p], np.arange(len(of_models[p])))
+            over_models = [range_at(interval, i, NO_SHARE_INTERVAL) for i in range(len(of))]
+            if not np.isfinite(interval.low).any():
+                over_models = Missing(NO_SHARE_INTERVAL)
+        ranges[p], families[p] = over_models, Missing(no_clusters(names))
+        if not no_clusters(names):
+            (low, *_), (high, *_) = share_intervals(scores[p], cluster_numbers(names), 1)
+            clustered = ends(of[0], Interval(low, high), LOST_CLUSTER)
+            families[p] = over_families(clustered, entry_of(over_models, 0), names)
+    return shares, ranges, families
+
+
+def first_shares(data: FactorData, protocol: str, components: Components, scores: np.ndarray) -> Shares:
+    """The first five shares of variance of the components of `scores`."""
+    if not len(components.explained_variance):
+        return Missing(data.unless_unscored(protocol, NO_COMPONENTS))
+    if _few_in_common(scores[:, components.used]):
+        return Missing(FEW_IN_COMMON)
+    return components.explained_variance[:SHOWN_COMPONENTS].tolist()
+
+
+def range_at(interval: Interval[np.ndarray], index: int, reason: str) -> Range:
+    """One of many intervals; missing for the `reason` where it is not finite."""
+    low, high = interval.low[index], interval.high[index]
+    return Interval(low, high) if np.isfinite(low) else Missing(reason)
+
+
+def _few_in_common(scores: np.ndarray) -> bool:
+    """Whether two benchmarks have fewer than half of the models with `scores` (models, benchmarks) in common, or so few
+    models have scores that they say nothing about the others."""
+    there = np.isfinite(scores).astype(int)
+    models = there.any(axis=1).sum()
+    return bool((there.T @ there).min() < models / 2 or models < min(JACKKNIFED, len(scores) / 2))
+
+
+def _without_size(data: FactorData, protocol: str) -> Shares:
+    """Shares of variance of scores less what goes with the logarithm of the number of parameters."""
+    if not data.matrix.has(protocol):
+        return Missing(no_scores(protocol))
+    size, _ = data.matrix.sizes()
+    components = principal_components(without_size(data.scores[protocol], size))
+    if np.isfinite(size).sum() < MINIMUM_FAMILY or not len(components.explained_variance):
+        return Missing(f"Fewer than {MINIMUM_FAMILY} models have a known number of parameters, or {NO_COMPONENTS}")
+    return first_shares(data, protocol, components, data.scores[protocol])
+
+
+def _parallel(data: FactorData, protocol: str, rng: np.random.Generator) -> Entry | Missing:
+    """The number of factors, overall and within families, and the shares of tables with shuffled columns."""
+    if not data.matrix.has(protocol):
+        return Missing(no_scores(protocol))
+    scores, families = data.scores[protocol], data.matrix.families
+    null = parallel_analysis(scores, rng)
+    if not len(null.observed):
+        return Missing(NO_COMPONENTS)
+    if _few_in_common(scores[:, data.components[protocol].used]):
+        return Missing(FEW_IN_COMMON)
+    within = parallel_analysis(without_group_means(scores, families), simulations(f"within families {protocol}"), 200)
+    few = Missing(f"No family of at least {MINIMUM_FAMILY} models differs on two benchmarks.")
+    return {
+        "factors": null.factors,
+        "factors_within_families": within.factors if len(within.observed) else few,
+        "null_mean": null.null_mean[:SHOWN_COMPONENTS].tolist(),
+        "null_95": null.null_95[:SHOWN_COMPONENTS].tolist(),
+        "p_first": null.p_first,
+    }
+
+
+def compared_shares(summary: Entry) -> tuple[bool, dict[str, Shares], dict[str, Range], dict[str, Range]]:
+    """What sentences quote, over the cells known under both protocols where both have components, and whether they do:
+    by protocol the shares, and the interval of the first over models and that over families."""
+    compared = all(map(is_known, summary["explained_variance_in_both"].values()))
+    key = "explained_variance_in_both" if compared else "explained_variance"
+    first = {p: entry_of(ranges, 0) for p, ranges in summary[f"{key}_interval"].items()}
+    return compared, summary[key], first, summary[f"{key}_interval_clustered"]
+
+
+def _share_finding(data: FactorData, summary: Entry) -> Finding:
+    compared, shares, over_models, families = compared_shares(summary)
+    parts = [
+        both_intervals(entry_of(shares[p], 0), over_models[p], families[p])
+        + f"{'' if i else ' of the variance'} {UNDER[p]}"
+        for i, p in enumerate(p for p in PROTOCOLS if is_known(shares[p]))
+    ]
+    everyone, in_both = len(data.matrix.models), len(data.models_in_both)
+    models = count(in_both if compared else everyone, "model")
+    cells = f", {count(int(data.in_both.sum()), 'cell')} known under both protocols" if compared else ""
+    basis = (
+        f"Standardised scores of {models} on {count(len(data.tasks), 'benchmark')}{cells}. The intervals are for "
+        "other models on these benchmarks. In simulations with 20 and 61 models, some of them far from the rest (heavy "
+        "tails), they contained the truth in 78% to 91% of cases, not 95%. Fewer models were not simulated."
+    )
+    if not parts:
+        return Finding("The components cannot be computed.", basis)
+    some = compared and in_both < everyone
+    without = [
+        f"{value_in_words(entry_of(of, 0))} {UNDER[p]}"
+        for p, of in summary["explained_variance_without_size"].items()
+        if is_known(of) and not some  # it is over all models of a protocol
+    ]
+    more = " Of the variance that model size leaves unexplained, its own first factor explains "
+    more = f"{more}{' and '.join(without)}." if without else ""
+    # an interval's condition comes before its number
+    assumed = "no heavy tails"
+    if any(fewest_in_common(data.scores[p]) < NEARLY_WHOLE for p in data.matrix.protocols):
+        assumed += " and that cells are missing by chance"
+    among = f"Among the {models} known under both protocols, the" if some else "The"
+    return Finding(f"{among} first factor (intervals assume {assumed}) explains {' and '.join(parts)}.{more}", basis)
+
+
+def _factor_count_finding(data: FactorData, summary: Entry) -> Finding | None:
+    parts, several = [], len(set(data.matrix.families)) > 1
+    for p, parallel in summary["parallel_analysis"].items():
+        if not isinstance(parallel, Missing):
+            within = parallel["factors_within_families"]
+            inside = f" ({within} within families)" if is_known(within) and several else ""
+            parts.append(f"{count(parallel['factors'], 'factor')} {UNDER[p]}{inside}")
+    if not parts:
+        return None
+    ceilings = summary["first_component_ceiling"]
+    limits = [
+        f"{percent(number(limit))} {UNDER[p]}"
+        for p, limit in ceilings.items()
+        if np.isfinite(shown_ceiling(number(limit), number(entry_of(summary["explained_variance"][p], 0))))
+    ]
+    basis = (
+        "Parallel analysis counts the factors above the 95th percentile of tables with shuffled columns. Differences "
+        "between families of models look like factors even where benchmarks are independent within families."
+    )
+    first = [f"{of['p_first']:.3f} {UNDER[p]}" for p, of in summary["parallel_analysis"].items() if is_known(of)]
+    basis += f" Shuffled tables have so large a first factor with a probability of {' and '.join(first)}."
+    if limits:
+        basis += (
+            f" If all benchmarks ordered the models alike, noise would leave the first factor {' and '.join(limits)}."
+        )
+    return Finding(f"Factors beyond what chance would give: {' and '.join(parts)}.", basis)
+
+
+def component_notes(data: FactorData) -> list[str]:
+    """Which benchmarks and cells the components leave out."""
+    notes = []
+    for p in data.matrix.protocols:
+        under, components = UNDER[p].capitalize(), data.components[p]
+        left_out = [name for name, used in zip(data.tasks, components.used, strict=True) if not used]
+        if left_out:
+            notes.append(
+                f"{under}, these benchmarks are constant, alone or without enough common models, and not in the "
+                f"components: {listing(left_out)}."
+            )
+        missing = int((~np.isfinite(data.scores[p][:, components.used])).sum())
+        if missing and len(components.explained_variance):
+            notes.append(
+                f"{under}, {missing} cells are missing; correlations are over the models known on both benchmarks "
+                f"(smallest eigenvalue share {components.explained_variance[-1]:.3f})."
+            )
+    return notes
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Within families.
+
+
+def within_families(data: FactorData) -> Part:
+    """The first component's share within each family."""
+    summary, rows = {}, []
+    for family, members in family_members(data.matrix.families).items():
+        shares = {p: _family_shares(data, p, members) for p in PROTOCOLS}
+        few = Reason(f"The family has fewer than {MINIMUM_RESAMPLED_FAMILY} models.", ReasonCode.TOO_FEW)
+        intervals: dict[str, Range] | Missing = Missing(data.no_intervals or few)
+        if not data.no_intervals and len(members) >= MINIMUM_RESAMPLED_FAMILY:
+            intervals = {}
+            for p in PROTOCOLS:
+                (low, *_), (high, *_) = share_intervals(data.scores[p][members], np.arange(len(members)), 1)
+                interval = Interval(low, high) if data.matrix.has(p) else None
+                intervals[p] = ends(entry_of(shares[p], 0), interval, no_scores(p))
+        summary[family] = {"explained_variance": shares, "first_component_interval": intervals}
+        rows += [
+            {
+                "family": family,
+                "models": len(members),
+                "protocol": label,
+                "share": entry_of(shares[p], 0),
+                **as_columns(intervals if isinstance(intervals, Missing) else intervals[p]),
+                **{f"PC{i + 1}": entry_of(shares[p], i) for i in range(1, SHOWN_COMPONENTS)},
+            }
+            for p, label in LABELS.items()
+        ]
+    frame, notes = pd.DataFrame(rows), family_notes(data.matrix.families)
+    drawn = frame if frame.empty else plotted(frame).dropna(subset="share")
+    if drawn.empty:
+        return Part({"families": summary}, Section("Within families", notes=[NO_FAMILIES]), notes=notes)
+    chart = figures.interval_dots(
+        drawn[["family", "models", "protocol", "share", "low", "high"]],
+        y="family",
+        value="share",
+        title="Share of the first component, models of the family only",
+        y_order=drawn["family"].unique().tolist(),
+        tooltip=figures.tooltips(
+            family="Family", models="Models", protocol="Protocol", share="Share|.3f", low="from|.3f", high="to|.3f"
+        ),
+        offset="protocol",
+        row_height=26,
+    )
+    section = Section(
+        "Within families",
+        explanation="With few models the first component explains a large share whatever the scores are. Intervals are "
+        "given for families of at least 10 models.",
+        figures=[Figure("explained_variance_by_family", "First component within each family", chart, wide=True)],
+        tables=[
+            Table(
+                "explained_variance_by_family",
+                "Share of each component within each family",
+                frame,
+                formats=dict.fromkeys(frame.columns[3:], ".3f"),
+                labels={"share": "PC1", "low": "PC1, from", "high": "PC1, to"},
+                folded=True,
+            )
+        ],
+    )
+    return Part({"families": summary}, section, notes=notes)
+
+
+def _family_shares(data: FactorData, protocol: str, members: np.ndarray) -> Shares:
+    """Shares of variance among the models of one family."""
+    if len(members) < MINIMUM_FAMILY:
+        return Missing(data.unless_unscored(protocol, SMALL_FAMILY))
+    scores = data.scores[protocol][members]
+    shares = principal_components(scores).explained_variance
+    if not len(shares):
+        return Missing(data.unless_unscored(protocol, "Models of the family differ on fewer than two benchmarks."))
+    if _few_in_common(scores[:, np.isfinite(scores).any(axis=0)]):
+        return Missing(FEW_IN_COMMON)
+    return shares[:SHOWN_COMPONENTS].tolist()
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# The first component by model, and with compute.
+
+
+def first_component(data: FactorData) -> Part:
+    """Each model's value on the first component."""
+    values = {p: by_model(data, p) for p in PROTOCOLS}
+    frame = pd.DataFrame(
+        {**data.model_columns, **{p: list(of.values()) for p, of in values.items()}, "compute": data.compute}
+    )
+    drawn = plotted(frame)
+    main = TRAINED if drawn[TRAINED].notna().any() else DIRECT
+    drawn = drawn.sort_values(main, ascending=False).head(MOST_DRAWN)
+    tooltip = figures.tooltips(
+        model="Model", family="Family", train_before_test="PC1 train before test|.2f", direct="PC1 direct|.2f"
+    )
+    mark = DIRECT if main == TRAINED else None
+    chart = model_chart(data, drawn, main, "First component", tooltip, mark=mark)
+    caption = ("Dot: train before test. Tick: direct." if main == TRAINED else "") + first_shown(len(frame))
+    section = Section(
+        "First component by model",
+        figures=[Figure("pc1_by_model", "First component", chart, caption=caption, wide=True)],
+        tables=[
+            Table(
+                "pc1_by_model",
+                "First component by model",
+                frame,
+                formats={"direct": ".2f", "train_before_test": ".2f", "compute": ".3g"},
+                labels=LABELS | {"compute": "pretraining compute (FLOPs)"},
+                folded=True,
+            )
+        ],
+    )
+    return Part({"pc1_scores": values}, section)
+
+
+def by_model(data: FactorData, protocol: str) -> dict[str, Value]:
+    """First component by model."""
+    components, reason = data.components[protocol], "The model has no score on a benchmark of the components."
+    if not len(components.explained_variance):
+        reason = data.unless_unscored(protocol, NO_COMPONENTS)
+    return each(data.matrix.models, components.scores, reason)
+
+
+def model_chart(
+    data: FactorData, drawn: pd.DataFrame, value: str, title: str, tooltip: list[Any], mark: str | None = None
+) -> Any:
+    """A row for each model of the frame, in its order, coloured by family."""
+    return figures.interval_dots(
+        drawn,
+        y="model",
+        value=value,
+        mark=mark,
+        title=title,
+        y_order=drawn["model"].tolist(),
+        color=figures.family_color(data.matrix.families),
+        tooltip=tooltip,
+        focus=True,
+        row_height=14,
+    )
+
+
+def first_shown(models: int) -> str:
+    """The end of a caption of a figure that shows the first models only."""
+    return f" The first {MOST_DRAWN} models." if models > MOST_DRAWN else ""
+
+
+def with_compute(data: FactorData) -> Part:
+    """The first component against pretraining compute."""
+    there = np.isfinite(data.compute)
+    own, both = (
+        {p: _relation(data, p, components[p].scores) for p in PROTOCOLS}
+        for components in (data.components, data.common_components)
+    )
+    for p, relation in own.items():
+        interval = None
+        if not data.no_intervals and data.matrix.has(p):
+            interval = Interval(float("nan"), float("nan"))
+            pairs = np.column_stack([data.components[p].scores, data.compute])
+            pairs = pairs[np.isfinite(pairs).all(axis=1)]
+            if len(pairs) >= MINIMUM_FAMILY:
+                weights = multiplicities(len(pairs), data.resamples, resamples(f"compute {p}"))
+                taus = resampled_kendall_tau(pair_signs(pairs), weights)
+                interval = percentile_interval(taus[:, 0, 1], len(pairs))
+        relation["kendall_interval"] = ends(relation["kendall"], interval, data.no_intervals)
+    summary = {"pc1_compute_in_both": both, "pc1_compute": own}
+    if not there.any():
+        section = Section("Pretraining compute", notes=["No model has both parameters and tokens in the models sheet."])
+    else:
+        columns = ["kendall", "spearman", "pearson", "models"]
+        table = Table(
+            "pc1_compute",
+            "Correlations of the first component with compute",
+            pd.DataFrame({"protocol": LABELS[p]} | of for p, of in own.items())[["protocol", *columns]],
+            formats=dict.fromkeys(columns[:3], ".3f"),
+            labels={"kendall": "Kendall's tau", "spearman": "Spearman", "pearson": "Pearson (log compute)"},
+            folded=True,
+        )
+        section = Section("Pretraining compute", hint="correlations with the first factor", tables=[table])
+    relation = both if all(is_known(of["kendall"]) for of in both.values()) else own
+    parts = [
+        f"{shown_mean(relation[p]['kendall'], own[p]['kendall'], own[p]['kendall_interval'])} {UNDER[p]}"
+        for p in PROTOCOLS
+        if is_known(relation[p]["kendall"])
+    ]
+    finding = Finding(
+        f"Tau between the first factor and pretraining compute is {' and '.join(parts)}.",
+        f"{count(max(of['models'] for of in relation.values()), 'model')} with known and reliable compute: "
+        "6 × parameters × tokens.",
+    )
+    notes = [f"Pretraining compute is known and reliable for {there.sum()} of {len(there)} models."]
+    return Part(summary, section, [finding] if parts else [], [] if there.all() else notes)
+
+
+def _relation(data: FactorData, protocol: str, scores: np.ndarray) -> Entry:
+    """Correlations of the first component with compute."""
+    relation = relate_to_compute(scores, data.compute)
+    reason = "Models are equal in compute or in the first component."
+    if relation.models < MINIMUM_FAMILY:
+        reason = f"{count(relation.models, 'model')} with a first component and known compute: too few for a relation."
+    return {name: known(value, data.unless_unscored(protocol, reason)) for name, value in vars(relation).items()}

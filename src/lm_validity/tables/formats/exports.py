@@ -1,0 +1,316 @@
+"""Scores -> result files in lm-eval's own layout, for programs that read those, and files of every_eval_ever."""
+
+import hashlib
+import json
+import re
+import time
+import uuid
+from collections import Counter
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from lm_validity import __version__
+from lm_validity.errors import InputError
+from lm_validity.files import write_json
+from lm_validity.tables.formats.import_every_eval_ever import METRICS, OWN, VERSION, check_schema
+from lm_validity.tables.schema import SCORES
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Scores divided into files, and the refusal of scores that no file has a place for.
+
+
+class OfFile(NamedTuple):
+    """What holds of all scores in a file, beside the model; None where unknown. `part`: see `_file_groups`."""
+
+    checkpoint: str | None
+    iteration: int | None
+    tokens_b: float | None
+    protocol: str
+    prompt: str | None
+    prompt_variant: str | None
+    seed: int | None
+    split: str | None
+    part: int
+
+
+# What others' files have no place for; it goes under keys of our own, from which the importers read it back
+OWN_COLUMNS = OfFile._fields[:-1]
+
+
+def _file_groups(scores: pd.DataFrame, files: str) -> list[tuple[str, OfFile, pd.DataFrame]]:
+    """Model, what else holds of all scores, and rows of each file, sorted.
+
+    A file has one number of solved examples of a benchmark: a second one is in the file with `part` 2. Raises
+    InputError where a score has no metric or no finite value; `files` names the format in its hint.
+    """
+    scores = scores.reindex(columns=SCORES.names)
+    _check_known(scores, scores["metric"].notna(), "metric", f"{files} name each score by its metric")
+    finite = np.isfinite(scores["value"].to_numpy(dtype=float, na_value=np.nan))
+    _check_known(scores, finite, "finite value", f"{files} have no place for a missing score")
+    frame = scores.assign(**{column: scores[column].astype(object) for column in OWN_COLUMNS})
+    counts = frame.assign(count=scores["num_fewshot"].astype("Float64").fillna(-1))
+    evaluation = ["model", *OWN_COLUMNS, "benchmark"]
+    frame["part"] = counts.groupby(evaluation, dropna=False)["count"].rank("dense").astype(int)
+    grouped = frame.groupby(["model", *OfFile._fields], dropna=False, sort=True)
+    return [(key[0], _of_file(*map(_plain, key[1:])), rows) for key, rows in grouped]
+
+
+def _plain(value: Any) -> Any:
+    """Python's own type of a table's value; None for null."""
+    if pd.isna(value):
+        return None
+    return value.item() if hasattr(value, "item") else value
+
+
+def _of_file(*key: Any) -> OfFile:
+    """pandas makes floats of whole numbers among nulls."""
+    own = OfFile(*key)
+    iteration, seed = (None if value is None else int(value) for value in (own.iteration, own.seed))
+    return own._replace(iteration=iteration, seed=seed, part=int(own.part))
+
+
+def _check_known(scores: pd.DataFrame, known: pd.Series | np.ndarray, what: str, why: str) -> None:
+    unknown = scores[~np.asarray(known, dtype=bool)]
+    if len(unknown):
+        first = unknown.iloc[0]
+        raise InputError(
+            f"{len(unknown)} of {len(scores)} scores have no {what}, the first of {first['model']} on "
+            f"{first['benchmark']}.",
+            f"{why}: fill it in (--benchmarks with a sheet gives metrics and directions), or remove these rows.",
+        )
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Result files in lm-eval's own layout.
+
+
+def write_lm_eval(scores: pd.DataFrame, output: str | Path) -> list[Path]:
+    """Write one file per (model, checkpoint, iteration, tokens_b, protocol, prompt, prompt_variant, seed, split), and
+    a further one where a benchmark has scores with several numbers of solved examples; the paths.
+
+    `<output>/<model>/results_<protocol>...json`, as lm-eval writes `<output_path>/<model>/results_<date>.json`, with
+    `results`, `versions`, `n-shot`, `higher_is_better`, `n-samples`, `group_subtasks`, `config` and `model_name`.
+    `n-shot` has the benchmarks whose `num_fewshot` is known. Raises InputError, writing nothing, where a score's
+    metric is unknown (lm-eval's files name scores by it: `completed` takes it from a sheet), where a value is missing,
+    where two files would have one name, and where a model's name is none that a folder can have.
+    """
+    groups = _file_groups(scores, "lm-eval's files")
+    paths = _paths([(model, own) for model, own, _ in groups])
+    for path, (model, own, rows) in zip(paths, groups, strict=True):
+        write_json(Path(output) / path, _lm_eval_document(model, own, rows))
+    return [Path(output) / path for path in paths]
+
+
+def _paths(files: list[tuple[str, OfFile]]) -> list[Path]:
+    """A path of its own for each file: with the point of training only where files of one name differ in them."""
+    for model, _ in files:
+        if _folder_name(model) in ("", ".", ".."):
+            raise InputError(f"model {model!r}: no folder can have its name.", "rename it in the table of scores.")
+    paths = [_path(model, own) for model, own in files]
+    count = Counter(paths)
+    paths = [
+        _path(model, own, exact=True) if count[path] > 1 else path
+        for path, (model, own) in zip(paths, files, strict=True)
+    ]
+    for path, times in Counter(paths).items():
+        if times > 1:
+            models = {model for at, (model, _) in zip(paths, files, strict=True) if at == path}
+            raise InputError(
+                f"{times} files of {' and '.join(sorted(models))} would have the name {path}.",
+                "rename a model or a checkpoint, or export them into folders of their own.",
+            )
+    return paths
+
+
+def _path(model: str, own: OfFile, *, exact: bool = False) -> Path:
+    """Below the output folder. `exact`: with iteration and tokens."""
+    parts = [own.protocol, own.checkpoint, own.prompt, own.split]
+    parts += [own.prompt_variant] if own.prompt_variant is not None else []
+    parts += [f"seed{own.seed}"] if own.seed is not None else []
+    parts += [f"part{own.part}"] if own.part > 1 else []
+    if exact:
+        parts += [f"iter{own.iteration}"] if own.iteration is not None else []
+        parts += [f"{own.tokens_b!r}B"] if own.tokens_b is not None else []
+    name = "_".join(["results", *(part for part in parts if part)])
+    return Path(_folder_name(model)) / f"{_folder_name(name)}.json"
+
+
+def _folder_name(name: str) -> str:
+    """The folder name that lm-eval derives from a model's name."""
+    return name.replace("/", "__")
+
+
+def _lm_eval_document(model: str, own: OfFile, rows: pd.DataFrame) -> dict[str, Any]:
+    document: dict[str, Any] = {
+        "results": {},
+        "group_subtasks": {},
+        "configs": {},
+        "versions": {},
+        "n-shot": {},
+        "higher_is_better": {},
+        "n-samples": {},
+        "config": {"model": "hf", "model_args": {"pretrained": model}, "bootstrap_iters": 0},
+        "model_source": "hf",
+        "model_name": model,
+        "model_name_sanitized": _folder_name(model),
+        # lm-eval puts the template's text here, which a table of scores does not have
+        "chat_template": "the model's own" if own.prompt == "chat" else None,
+        "lm_validity": {name: getattr(own, name) for name in OWN_COLUMNS} | {"selected": {}},
+    }
+    for benchmark, found in rows.groupby("benchmark", sort=True):
+        results: dict[str, object] = {"alias": benchmark}
+        directions: dict[str, bool] = {}
+        for row in found.itertuples():
+            name, _, filter_name = row.metric.partition(",")
+            filter_name = filter_name or "none"
+            results[f"{name},{filter_name}"] = float(row.value)
+            results[f"{name}_stderr,{filter_name}"] = "N/A" if pd.isna(row.stderr) else float(row.stderr)
+            if not pd.isna(row.higher_is_better):
+                directions[name] = bool(row.higher_is_better)
+        document["results"][benchmark] = results
+        document["group_subtasks"][benchmark] = []
+        document["higher_is_better"][benchmark] = directions
+        shots = _plain(found["num_fewshot"].iloc[0])
+        if shots is not None:
+            document["n-shot"][benchmark] = shots
+        count = _plain(found["n_items"].iloc[0])
+        if count is not None:
+            document["n-samples"][benchmark] = {"original": count, "effective": count}
+        document["lm_validity"]["selected"][benchmark] = _plain(found["selected"].iloc[0])
+    return document
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Files of every_eval_ever.
+
+RELATIONSHIPS = ("first_party", "third_party", "collaborative", "other")
+
+
+def write_every_eval_ever(
+    scores: pd.DataFrame,
+    output: str | Path,
+    organization: str,
+    relationship: str = "other",
+    collection: str = "lm-validity",
+    schema: dict[str, Any] | None = None,
+) -> list[Path]:
+    """Write `<output>/data/<collection>/<developer>/<model>/<uuid>.json`, one file per evaluation; the paths.
+
+    Every score has a direction (`with_directions`). organization: who publishes the scores; relationship: theirs to the
+    models' developers. The same evaluation has the same identifier and path each time. What the format has no place for
+    stands under keys that begin with `lm_validity_`, from which `import every-eval-ever` reads the same rows back.
+    Raises InputError, writing nothing, where a score has no metric or no finite value, and for a file that does not fit
+    the `schema`.
+    """
+    if relationship not in RELATIONSHIPS:
+        raise InputError(f"--relationship {relationship}: not known.", f"one of {', '.join(RELATIONSHIPS)}.")
+    documents = {}
+    for model, own, rows in _file_groups(scores, "files of every_eval_ever"):
+        key = json.dumps([collection, model, own._asdict()], sort_keys=True)
+        digest = hashlib.sha256(key.encode()).digest()
+        name = uuid.UUID(bytes=digest[:16], version=4)
+        developer, _, short = model.rpartition("/")
+        path = Path("data", *(_file_name(part) for part in (collection, developer or "unknown", short)), f"{name}.json")
+        document = _document(model, own, rows, f"{collection}/{_file_name(model)}/{name}")
+        document["source_metadata"] |= {
+            "source_organization_name": organization,
+            "evaluator_relationship": relationship,
+        }
+        check_schema(document, schema, str(path))
+        documents[Path(output) / path] = document
+    for path, document in documents.items():
+        write_json(path, document)
+    return list(documents)
+
+
+def with_directions(scores: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
+    """The scores of which it is known whether higher is better, and the metrics of the others.
+
+    Where the table leaves it open the metric tells, if it is one of `METRICS`. Raises InputError where none is left.
+    """
+    names = scores["metric"].str.partition(",")[0]
+    by_name = names.map({name: metric.higher_is_better for name, metric in METRICS.items()}).astype("boolean")
+    direction = scores["higher_is_better"].astype("boolean").fillna(by_name)
+    unknown = sorted(names[direction.isna()].dropna().unique())
+    kept = scores.assign(higher_is_better=direction)[direction.notna()]
+    if kept.empty:
+        raise InputError(
+            f"no score of which it is known whether higher is better (metrics: {', '.join(unknown) or 'none'}).",
+            "give --benchmarks with a sheet of metrics and directions.",
+        )
+    return kept, unknown
+
+
+def _file_name(name: str) -> str:
+    return re.sub(r"[^A-Za-z0-9._-]+", "_", name).strip("._") or "unknown"
+
+
+def _document(model: str, own: OfFile, rows: pd.DataFrame, identifier: str) -> dict[str, Any]:
+    """The file without who publishes it. Details are texts, as the format asks."""
+    sources = set(rows["source"].dropna())
+    library = {"name": "lm-validity", "version": __version__}
+    if sources == {"lm-eval"}:
+        library = {"name": "lm_eval", "version": "unknown"}
+    details = {f"{OWN}{name}": _text(value) for name in OWN_COLUMNS if (value := getattr(own, name)) is not None}
+    developer = {"developer": model.split("/")[0]} if "/" in model else {}
+    return {
+        "schema_version": VERSION,
+        "evaluation_id": identifier,
+        "retrieved_timestamp": str(int(time.time())),
+        "source_metadata": {
+            "source_name": "lm-validity",
+            "source_type": "evaluation_run" if sources <= {"lm-validity", "lm-eval"} else "documentation",
+            "additional_details": details,
+        },
+        "eval_library": library,
+        "model_info": {
+            "name": model,
+            "id": model,
+            **developer,
+            "additional_details": {"deployment_type": "unknown", "model_availability": "unknown"},
+        },
+        "evaluation_results": [_result(row) for row in rows.itertuples()],
+    }
+
+
+def _result(row: Any) -> dict[str, Any]:
+    name, _, filter_name = row.metric.partition(",")
+    known = METRICS.get(name)
+    metric = {
+        "evaluation_description": name if filter_name == "none" else f"{name} (filter: {filter_name})",
+        "metric_id": known.identifier if known else name,
+        "metric_name": name,
+        "lower_is_better": not row.higher_is_better,
+        "additional_details": {
+            f"{OWN}benchmark": row.benchmark,
+            f"{OWN}metric": row.metric,
+            f"{OWN}selected": _text(pd.isna(row.selected) or bool(row.selected)),
+        },
+    }
+    if known is None:
+        metric["additional_details"]["bounds_status"] = "unknown"
+    else:
+        metric |= {"score_type": "continuous", "min_score": known.low, "max_score": known.high}
+        metric |= {"metric_unit": "proportion"} if known.high == 1 else {}
+    uncertainty: dict[str, object] = {}
+    if not pd.isna(row.stderr):
+        uncertainty["standard_error"] = {"value": float(row.stderr)}
+    if not pd.isna(row.n_items):
+        uncertainty["num_samples"] = int(row.n_items)
+    details = {"score": float(row.value)} | ({"uncertainty": uncertainty} if uncertainty else {})
+    shots = _plain(row.num_fewshot)
+    asked = {} if shots is None else {"generation_config": {"additional_details": {"num_fewshot": str(shots)}}}
+    return {
+        "evaluation_name": row.benchmark if filter_name == "none" else f"{row.benchmark}/{filter_name}",
+        "source_data": {"dataset_name": row.benchmark, "source_type": "other"},
+        "metric_config": metric,
+        "score_details": details,
+        **asked,
+    }
+
+
+def _text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,103 @@
+"""Which rows of a scores table the reports read, and the tables that they refuse."""
+
+import pandas as pd
+import pytest
+from tests.unit.studies.agreement.conftest import BENCHMARKS, DIRECT, MODELS, NAMES, run, score_rows
+
+from lm_validity.config.sections import Reports
+from lm_validity.errors import InputError
+from lm_validity.studies.agreement.factors.report import report_factors
+from lm_validity.studies.agreement.report import report_agreement
+from lm_validity.studies.signal.report import report_signal
+from lm_validity.tables.sheets import NO_STUDY
+
+
+def test_only_selected_test_rows_of_the_metric_count(tmp_path):
+    rows = score_rows()
+    noise = pd.concat(
+        [
+            rows.assign(value=0.5, selected=False),
+            rows.assign(value=0.5, split="validation"),
+            rows.assign(value=0.5, metric="f1,none"),
+            rows.assign(value=0.5, checkpoint="step100"),
+            rows.assign(value=0.5, benchmark="unlisted"),
+        ]
+    )
+    summary = run(tmp_path, pd.concat([noise, rows.assign(split=None, selected=None)]))
+    assert summary["kendall_tau"][DIRECT]["mean"] == pytest.approx(-1 / 3)
+    assert any("unlisted" in note for note in summary["notes"])
+
+
+def test_scores_may_name_models_by_their_path(tmp_path):
+    models = "model,path,family\n" + "".join(f"short-{name},{name},F\n" for name in NAMES)
+    summary = run(tmp_path, score_rows(), models=models)
+    assert summary["families"]["F"][DIRECT] == pytest.approx(-1 / 3)
+    assert not any("in the models sheet" in note for note in summary["notes"])
+    assert "short-m0" in (tmp_path / "report" / "page.json").read_text(encoding="utf-8")
+
+
+def test_models_and_benchmarks_of_other_studies_stay_out(tmp_path):
+    rows = score_rows()
+    more = [rows.assign(model="early"), rows[rows["model"] == "m0"].assign(model="sparse")]
+    others = pd.concat([*more, rows[rows["benchmark"] == "a"].assign(benchmark="curve")])
+    models = "model,studies\n" + "".join(f'{name},"signal, agreement"\n' for name in NAMES) + "early,signal\n"
+    models += f"sparse,{NO_STUDY}\n"
+    benchmarks = BENCHMARKS.replace("higher_is_better\n", "higher_is_better,studies\n").replace(
+        "choice,1\n", "choice,1,\n"
+    )
+    benchmarks = benchmarks.replace("true\n", "true,agreement\n").replace("rolling,0\n", "rolling,0,\n")
+    summary = run(tmp_path, pd.concat([rows, others]), models, benchmarks + "curve,x,acc,multiple_choice,1,signal\n")
+    assert (summary["models"], summary["benchmarks"]) == (4, 3)
+    assert summary["kendall_tau"][DIRECT]["mean"] == pytest.approx(-1 / 3)
+    of_others = [note for note in summary["notes"] if "early" in note]
+    left_out = [note for note in summary["notes"] if "sparse" in note]
+    assert len(of_others) == len(left_out) == 1 and f"`{NO_STUDY}`" in left_out[0] and of_others != left_out
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda rows: rows.assign(protocol="both"), "row 0, column 'protocol'"),
+        (lambda rows: pd.concat([rows, rows.iloc[:1]]), "two selected test scores of m0 on a"),
+        (lambda rows: rows.assign(metric="f1"), "no selected test score"),
+        (lambda rows: rows.assign(stderr=-0.1), "row 0, column 'stderr'"),
+        (lambda rows: rows.assign(model=rows["model"].where(rows.index != 3)), "row 3, column 'model': empty"),
+        (lambda rows: rows.assign(benchmark=rows["benchmark"].mask(rows.index > 1)), "row 2, column 'benchmark'"),
+    ],
+)
+def test_bad_tables_are_one_clear_error(tmp_path, change, message):
+    with pytest.raises(InputError, match=message):
+        run(tmp_path, change(score_rows()))
+    assert not (tmp_path / "report").exists()
+
+
+@pytest.mark.parametrize("report", [report_agreement, report_factors, report_signal])
+@pytest.mark.parametrize(
+    ("lacking", "found", "words"),
+    [
+        ("value", "score", ["no column 'value'", "the columns are: model,"]),
+        ("model", "model_id", ["no column 'model'", "rename 'model_id'"]),
+        ("protocol", "how", ["no column 'protocol'"]),
+    ],
+)
+def test_a_scores_table_without_a_required_column_is_refused(tmp_path, report, lacking, found, words):
+    score_rows().rename(columns={lacking: found}).to_parquet(tmp_path / "scores.parquet")
+    (tmp_path / "models.csv").write_text(MODELS, encoding="utf-8")
+    (tmp_path / "benchmarks.csv").write_text(BENCHMARKS, encoding="utf-8")
+    sheets = {name: tmp_path / f"{name}.csv" for name in ("models", "benchmarks")}
+    with pytest.raises(InputError) as error:
+        report(tmp_path / "scores.parquet", output=tmp_path / "report", section=Reports(resamples=0), **sheets)
+    assert all(word in str(error.value) for word in ["scores.parquet", *words])
+
+
+def test_two_metrics_and_no_name_for_either(tmp_path):
+    rows = pd.concat([score_rows(), score_rows().assign(metric="f1,none")])
+    with pytest.raises(InputError, match="several metrics"):
+        run(tmp_path, rows, benchmarks="benchmark\na\nb\nc\n")
+
+
+def test_too_small_an_address_space_is_said_before_anything_is_written(tmp_path, monkeypatch):
+    monkeypatch.setattr("resource.getrlimit", lambda which: (14 * 10**9, 14 * 10**9))
+    with pytest.raises(InputError, match="14 GB"):
+        run(tmp_path, score_rows())
+    assert not (tmp_path / "report").exists()

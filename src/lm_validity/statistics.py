@@ -6,6 +6,7 @@ from typing import TypeVar
 import numpy as np
 from scipy.stats import norm
 
+PRINTED = 0.01  # the step of taus and shares as pages print them
 LEVEL = 0.05  # family-wise, of the tests against chance
 Values = TypeVar("Values", float, np.ndarray)
 
@@ -31,9 +32,10 @@ def shown_ceiling(ceiling: Values, value: Values) -> Values:
     """A noise ceiling where a picture or a sentence may name it: NaN where it lies below the `value` that it is of.
 
     It counts the noise of each score as independent. Models that answer the same items share part of theirs, and so do
-    benchmarks with items in common: the ceiling is then too low, and below the value it plainly bounds nothing.
+    benchmarks with items in common: the ceiling is then too low, and below the value it plainly bounds nothing. One
+    that prints as the value does is not below it.
     """
-    return np.where(np.asarray(ceiling) >= value, ceiling, np.nan)[()]  # type: ignore[return-value]
+    return np.where(np.asarray(ceiling) >= np.asarray(value) - PRINTED / 2, ceiling, np.nan)[()]  # type: ignore[return-value]
 
 
 def holm(p: np.ndarray) -> np.ndarray:

@@ -14,6 +14,7 @@ ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
 import sparse_grid  # noqa: E402
+from tests.unit.studies.agreement.conftest import incomplete_of  # noqa: E402
 
 from lm_validity.config.plan import AUDIT, BY_SCORES  # noqa: E402
 from lm_validity.config.sections import Reports  # noqa: E402
@@ -23,7 +24,6 @@ from lm_validity.monitor.planning import (  # noqa: E402
     cheap_and_block,
 )
 from lm_validity.site.rounds import Goal, parse_goal, round_is_full  # noqa: E402
-from lm_validity.studies.agreement.incomplete import incomplete_protocols  # noqa: E402
 from lm_validity.studies.agreement.report import report_agreement  # noqa: E402
 from lm_validity.studies.agreement.score_matrix import read_score_matrix  # noqa: E402
 from lm_validity.studies.agreement.statistics.ranking import (  # noqa: E402
@@ -192,11 +192,9 @@ def test_intervals_of_predicted_direct_scores_hold_what_they_claim(table, rows, 
     for seed in range(3):
         kept = {(one.model, one.benchmark): one.reason for one in balanced(hours, seed, share * len(hours))}
         matrix = read_score_matrix(*files_of(tmp_path, rows[rows.protocol == DIRECT], DIRECT, kept)[:3])
-        found = incomplete_protocols(matrix)[DIRECT]
-        assert (found.cells, len(found.predictions)) == (len(kept), len(hours) - len(kept))
-        inside += [
-            one.interval.low <= truth[one.model, one.benchmark] <= one.interval.high for one in found.predictions
-        ]
+        found, predictions = incomplete_of(matrix, DIRECT)
+        assert (found["cells"], len(predictions)) == (len(kept), len(hours) - len(kept))
+        inside += [one.low <= truth[one.model, one.benchmark] <= one.high for one in predictions.itertuples()]
     assert 0.90 < np.mean(inside) < 0.97
 
 
@@ -262,8 +260,8 @@ def test_the_planned_tau_is_right_where_that_of_all_measured_cells_is_not(table,
     assert sum(reason == BY_SCORES for reason in reasons.values()) == 147
     files = files_of(tmp_path, rows, TRAINED, reasons)
     truth = pooled_tau(pair_signs(table.scores)).mean
-    found, every = (incomplete_protocols(read_score_matrix(*given))[TRAINED] for given in (files, files[:3]))
-    assert (found.by_scores, every.by_scores, found.cells) == (147, 0, every.cells)
-    assert abs(found.kendall_tau.mean - truth) < 0.05 and found.kendall_tau.interval.low < truth
-    assert abs(found.kendall_tau.assisted - truth) < 0.05
-    assert every.kendall_tau.mean - truth < -0.15
+    found, every = (incomplete_of(read_score_matrix(*given), TRAINED)[0] for given in (files, files[:3]))
+    assert (found["by_scores"], every["by_scores"], found["cells"]) == (147, 0, every["cells"])
+    assert abs(found["kendall_tau"]["mean"] - truth) < 0.05 and found["kendall_tau"]["interval"].low < truth
+    assert abs(found["kendall_tau"]["assisted"] - truth) < 0.05
+    assert every["kendall_tau"]["mean"] - truth < -0.15

@@ -11,7 +11,7 @@ import pytest
 
 from lm_validity.config.sections import Reports
 from lm_validity.errors import InputError
-from lm_validity.studies.agreement.item_significance import use_paired_tests
+from lm_validity.studies.agreement.data import use_paired_tests
 from lm_validity.studies.agreement.score_matrix import read_score_matrix
 from lm_validity.studies.agreement.statistics.ranking import significant_signs
 from lm_validity.studies.signal.report import analyze_signal

@@ -12,14 +12,7 @@ from lm_validity.pages.page import Part, Section, Table
 from lm_validity.statistics import models_above_chance
 from lm_validity.studies.agreement.data import Data
 from lm_validity.studies.agreement.score_matrix import FRACTIONS, ScoreMatrix
-from lm_validity.studies.agreement.statistics.ranking import (
-    Z_95,
-    finite_mean,
-    kendall_tau_matrix,
-    pair_signs,
-)
-from lm_validity.studies.agreement.statistics.resampling import Interval
-from lm_validity.studies.agreement.statistics.separation import (
+from lm_validity.studies.agreement.statistics.noise import (
     ceiling_with_others,
     items_needed,
     reliability,
@@ -28,6 +21,13 @@ from lm_validity.studies.agreement.statistics.separation import (
     tau_with_others,
     typical_difference,
 )
+from lm_validity.studies.agreement.statistics.ranking import (
+    Z_95,
+    finite_mean,
+    kendall_tau_matrix,
+    pair_signs,
+)
+from lm_validity.studies.agreement.statistics.resampling import Interval
 from lm_validity.studies.agreement.values import DIRECT, TRAINED, Entry, Value, ends, plotted
 from lm_validity.summaries import Missing, known
 from lm_validity.tables.reruns import NOT_MEASURED
@@ -342,61 +342,42 @@ def prompt_error(choices: pd.DataFrame | None, matrix: ScoreMatrix) -> dict[str,
     return error
 
 
-def adapted_shares(selections: pd.DataFrame | None, matrix: ScoreMatrix) -> pd.DataFrame:
-    """One row per model that was fine-tuned, in the matrix's order: model, family, adapted_share (of the weights that a
-    text goes through, those with an adapter). Models of which that is not known are left out."""
-    shares = pd.Series(dtype=float)
-    if selections is not None:
-        rows = selections.dropna(subset="adapted_share")
-        shares = rows.groupby("model")["adapted_share"].min()
-    families = zip(matrix.models, matrix.model_facts["family"], strict=True)
-    rows = [(model, family, shares[model]) for model, family in families if model in shares.index]
-    return pd.DataFrame(rows, columns=["model", "family", "adapted_share"])
-
-
-def unequal_training(shares: pd.DataFrame | None) -> list[str]:
-    """A note where the most adapted model has more than UNEQUAL times the least adapted one's share."""
-    if shares is None or len(shares) < 2:
-        return []
-    ordered = shares.sort_values("adapted_share", kind="stable")
-    least, most = ordered.iloc[0], ordered.iloc[-1]
-    if most["adapted_share"] <= UNEQUAL * least["adapted_share"]:
-        return []
-    return [
-        f"The same recipe reaches the models unequally: adapters cover {least['adapted_share']:.0%} of the weights of "
-        f"{least['model']} and {most['adapted_share']:.0%} of those of {most['model']}. If less of a model "
-        "is adapted, it may gain less."
-    ]
-
-
 # ----------------------------------------------------------------------------------------------------------------------
 # Sections.
 
 
-def fine_tuned_shares(shares: pd.DataFrame | None, matrix: ScoreMatrix) -> Part:
-    """The share of each model's weights that fine-tuning trains; nothing where it is not known."""
-    if shares is None or shares.empty:
+def fine_tuned_shares(selections: pd.DataFrame | None, matrix: ScoreMatrix) -> Part:
+    """The share of each model's weights that fine-tuning trains: of those that a text goes through, those with an
+    adapter. Nothing where it is not known; a note where the most adapted model has more than `UNEQUAL` times the share
+    of the least adapted one."""
+    if selections is None:
         return Part({})
-    least, most = shares["adapted_share"].min(), shares["adapted_share"].max()
+    shares = selections.groupby("model")["adapted_share"].min().reindex(list(matrix.models))
+    frame = pd.DataFrame(
+        {"model": matrix.labels, "family": matrix.families, "adapted_share": shares.to_numpy(dtype=float)}
+    )
+    frame, ordered = frame.dropna(subset="adapted_share"), shares.dropna().sort_values(kind="stable")
+    if frame.empty:
+        return Part({})
+    (least, *_), (*_, most) = ordered, ordered
+    notes = [
+        f"The same recipe reaches the models unequally: adapters cover {least:.0%} of the weights of "
+        f"{ordered.index[0]} and {most:.0%} of those of {ordered.index[-1]}. If less of a model is adapted, it may "
+        "gain less."
+    ]
     spread = f"{least:.0%}" if f"{least:.0%}" == f"{most:.0%}" else f"{least:.0%} to {most:.0%}"
-    labels = dict(zip(matrix.models, matrix.labels, strict=True))
     section = Section(
         "What fine-tuning trains",
         hint="share of each model’s weights",
-        finding=f"Fine-tuning has adapters on {spread} of the weights of {count(len(shares), 'model')}.",
+        finding=f"Fine-tuning has adapters on {spread} of the weights of {count(len(frame), 'model')}.",
         explanation="An adapter is a pair of small trained matrices beside a weight matrix of the model. The model's "
         "own weights stay as they are. The share counts the weight matrices that a text goes through, without the "
         "embeddings and the output layer. Routers of mixtures of experts get no adapter.",
         tables=[
-            Table(
-                "adapted_shares",
-                "Share of the weights with an adapter",
-                shares.assign(model=shares["model"].map(labels)),
-                formats={"adapted_share": ".1%"},
-            )
+            Table("adapted_shares", "Share of the weights with an adapter", frame, formats={"adapted_share": ".1%"})
         ],
     )
-    return Part({}, section, notes=unequal_training(shares))
+    return Part({}, section, notes=notes if most > UNEQUAL * least else [])
 
 
 def prompts_chosen(choices: pd.DataFrame | None, matrix: ScoreMatrix) -> Part:

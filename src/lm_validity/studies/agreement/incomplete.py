@@ -3,7 +3,9 @@
 Taus are never those of a filled table.
 """
 
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
 
 import altair as alt
 import numpy as np
@@ -13,7 +15,7 @@ from scipy import stats
 from lm_validity.config.plan import AUDIT
 from lm_validity.pages import figures
 from lm_validity.pages.page import Figure, Finding, Part, Section, Table
-from lm_validity.studies.agreement.data import Data
+from lm_validity.studies.agreement.data import Data, family_members
 from lm_validity.studies.agreement.score_matrix import ERROR_RATES, ScoreMatrix
 from lm_validity.studies.agreement.similar import HEADLINE_RATIO, LEAST_PAIRS, size_ratios
 from lm_validity.studies.agreement.statistics.noise import cluster_numbers, transformed_interval
@@ -45,11 +47,12 @@ from lm_validity.studies.agreement.values import (
     Entry,
     Range,
     Value,
+    each,
     no_clusters,
     over_families,
     value_in_words,
 )
-from lm_validity.summaries import Missing, as_columns, is_known, known, number, page_only
+from lm_validity.summaries import Missing, as_columns, is_known, known, number
 from lm_validity.tables.schema import PROTOCOLS
 from lm_validity.words import UNDER, Reason, ReasonCode, count, decimal, listing, percent
 
@@ -71,93 +74,11 @@ LEAST_CHECKED = 19  # cells that a 95% quantile takes
 FEW_RESIDUALS = Reason(f"Fewer than {LEAST_CHECKED} cells can be checked.", ReasonCode.TOO_FEW)
 
 
-@dataclass(frozen=True)
-class Pooled:
-    """Agreement pooled over pairs of models, and the same assisted by predictions; intervals over models.
-
-    `comparisons`: (pair of models, pair of benchmarks) with all four cells known; `differ`: the two are more than two
-    standard errors of their difference apart.
-    """
-
-    mean: Value
-    interval: Range
-    comparisons: int
-    by_benchmark: dict[str, Value]
-    assisted: Value
-    assisted_interval: Range
-    assisted_by_benchmark: dict[str, Value]
-    differ: bool | Missing
-
-
-@dataclass(frozen=True)
-class Standing:
-    """A model's rank by its mean standardised score over all benchmarks, and the 95% interval for its missing cells."""
-
-    rank: Value
-    interval: Range
-
-
-@dataclass(frozen=True)
-class Trust:
-    """How far predictions can be trusted. `source`: `audit` of random unmeasured cells, or `left out` measured ones.
-
-    `coverage`: share of `cells` inside their 95% interval before it is widened; `widening`: factor of all intervals;
-    `hardly_measured`: families with fewer than 3 measured cells per model.
-    """
-
-    source: str
-    cells: int
-    coverage: Value
-    widening: Value
-    hardly_measured: list[str]
-
-
-@dataclass(frozen=True)
-class Prediction:
-    """A cell that was not measured: its score as the others suggest it, in the metric's own units and direction."""
-
-    model: str
-    benchmark: str
-    planned: bool
-    value: float
-    interval: Interval[float]
-
-
-@dataclass(frozen=True)
-class Incomplete:
-    """A protocol some of whose cells are missing. `unplanned` of the `missing` are so by plan. `by_scores` of the
-    `cells` were chosen by earlier scores: they are in ranks and predictions, and in no agreement.
-
-    `measured`: (models, benchmarks) True where there is a score.
-    """
-
-    cells: int
-    missing: int
-    unplanned: int
-    by_scores: int
-    kendall_tau: Pooled
-    ranks: dict[str, Standing] | Missing
-    trust: Trust | Missing
-    predictions: list[Prediction] = page_only()
-    measured: np.ndarray = page_only()
-
-
-def incomplete_protocols(matrix: ScoreMatrix) -> dict[str, Incomplete]:
-    """What is known of each protocol that has scores and lacks some; nothing for a complete table."""
-    is_task = ~matrix.is_corpus
-    return {
-        protocol: _incomplete(matrix, protocol)
-        for protocol in PROTOCOLS
-        if matrix.has(protocol) and not np.isfinite(matrix.oriented(protocol)[:, is_task]).all()
-    }
-
-
-@dataclass(frozen=True)
-class Fitted:
-    """A protocol's process with how far it can be trusted, and the factor by which its intervals are widened for it."""
+class Fitted(NamedTuple):
+    """A protocol's process, how far it can be trusted, and the factor by which its intervals are widened for it."""
 
     process: CellProcess
-    trust: Trust
+    trust: Entry
     widening: float
 
 
@@ -166,27 +87,6 @@ def fit_cells(matrix: ScoreMatrix, protocol: str) -> Fitted | None:
     scores = matrix.measured(protocol)[:, ~matrix.is_corpus]
     process = _fit(matrix, protocol, scores)
     return None if process is None else Fitted(process, *_trust(matrix, protocol, scores, process))
-
-
-def _incomplete(matrix: ScoreMatrix, protocol: str) -> Incomplete:
-    is_task = ~matrix.is_corpus
-    measured, planned = np.isfinite(matrix.measured(protocol)[:, is_task]), matrix.planned(protocol)[:, is_task]
-    fitted, scores = fit_cells(matrix, protocol), matrix.oriented(protocol)[:, is_task]
-    by_scores = int((measured & ~np.isfinite(scores)).sum())
-    # agreement must not learn of cells that scores chose, not even through a prediction
-    process = None if fitted is None else fitted.process
-    unchosen = _fit(matrix, protocol, scores) if by_scores else process
-    return Incomplete(
-        cells=int(measured.sum()),
-        missing=int((~measured).sum()),
-        unplanned=int((~measured & ~planned).sum()),
-        by_scores=by_scores,
-        kendall_tau=_pooled(matrix, scores, unchosen),
-        ranks=Missing(NO_PROCESS) if fitted is None else _standings(matrix, fitted),
-        trust=Missing(NO_PROCESS) if fitted is None else fitted.trust,
-        predictions=[] if fitted is None else _predictions(matrix, fitted, planned),
-        measured=measured,
-    )
 
 
 def _fit(matrix: ScoreMatrix, protocol: str, scores: np.ndarray) -> CellProcess | None:
@@ -210,31 +110,37 @@ def _fit(matrix: ScoreMatrix, protocol: str, scores: np.ndarray) -> CellProcess 
     return fit_process(scores, stderr, direct, size, matrix.families, SEED, losses)
 
 
-def _pooled(matrix: ScoreMatrix, scores: np.ndarray, process: CellProcess | None) -> Pooled:
-    names, signs = matrix.task_names(), pair_signs(scores)
+def _pooled(matrix: ScoreMatrix, scores: np.ndarray, process: CellProcess | None) -> Entry:
+    """Agreement pooled over pairs of models, and the same assisted by predictions; intervals over models.
+
+    `comparisons`: (pair of models, pair of benchmarks) with all four cells known; `differ`: the two are more than two
+    standard errors of their difference apart.
+    """
+    names, signs, models = matrix.task_names(), pair_signs(scores), int(np.isfinite(scores).any(axis=1).sum())
     own = pooled_tau(signs)
-    by_benchmark = {name: known(float(tau), NO_COMPARISON) for name, tau in zip(names, own.by_benchmark, strict=True)}
-    models = int(np.isfinite(scores).any(axis=1).sum())
-    mean, interval = known(own.mean, NO_COMPARISON), _jackknifed(own.mean, own.standard_error, models)
-    if process is None or isinstance(mean, Missing):
-        reason = mean if isinstance(mean, Missing) else Missing(NO_PROCESS)
-        nothing: dict[str, float | Missing] = {name: reason for name in names}
-        return Pooled(mean, interval, own.comparisons, by_benchmark, reason, reason, nothing, reason)
+    entry: Entry = {
+        "mean": known(own.mean, NO_COMPARISON),
+        "interval": _jackknifed(own.mean, own.standard_error, models),
+        "comparisons": own.comparisons,
+        "by_benchmark": each(names, own.by_benchmark.tolist(), NO_COMPARISON),
+    }
+    if process is None or isinstance(entry["mean"], Missing):
+        nothing = entry["mean"] if isinstance(entry["mean"], Missing) else Missing(NO_PROCESS)
+        return entry | {
+            "assisted": nothing,
+            "assisted_interval": nothing,
+            "assisted_by_benchmark": dict.fromkeys(names, nothing),
+            "differ": nothing,
+        }
     helped = assisted_tau(signs, expected_signs(process))
-    return Pooled(
-        mean=mean,
-        interval=interval,
-        comparisons=own.comparisons,
-        by_benchmark=by_benchmark,
-        assisted=known(helped.mean, NO_COMPARISON),
-        assisted_interval=_jackknifed(helped.mean, helped.standard_error, models),
-        assisted_by_benchmark={
-            name: known(float(tau), NO_COMPARISON) for name, tau in zip(names, helped.by_benchmark, strict=True)
-        },
-        differ=bool(abs(helped.mean - own.mean) > 2 * helped.difference_error)
+    return entry | {
+        "assisted": known(helped.mean, NO_COMPARISON),
+        "assisted_interval": _jackknifed(helped.mean, helped.standard_error, models),
+        "assisted_by_benchmark": each(names, helped.by_benchmark.tolist(), NO_COMPARISON),
+        "differ": bool(abs(helped.mean - own.mean) > 2 * helped.difference_error)
         if np.isfinite(helped.difference_error)
         else Missing(NO_ERROR),
-    )
+    }
 
 
 def _jackknifed(mean: float, error: float, models: int) -> Range:
@@ -249,11 +155,13 @@ def _jackknifed(mean: float, error: float, models: int) -> Range:
 # How far predictions can be trusted.
 
 
-def _trust(matrix: ScoreMatrix, protocol: str, scores: np.ndarray, process: CellProcess) -> tuple[Trust, float]:
-    """How well known cells were predicted, and the factor by which intervals are widened for it.
+def _trust(matrix: ScoreMatrix, protocol: str, scores: np.ndarray, process: CellProcess) -> tuple[Entry, float]:
+    """How far predictions can be trusted, and the factor by which intervals are widened for it.
 
-    By the audit's cells, predicted without any of them, where there are at least 19; else each known cell is predicted
-    from the others, which cannot show what only the cells that were left out have in common.
+    `source`: `audit`, random cells that were predicted without any of them, where there are at least 19; else `left
+    out`: each known cell is predicted from the others, which cannot show what only the cells that were left out have in
+    common. `coverage`: share of `cells` inside their 95% interval before it is widened; `widening`: factor of all
+    intervals; `hardly_measured`: families with fewer than 3 measured cells per model, in order of first appearance.
     """
     audited = _audited(matrix, protocol) & np.isfinite(scores)
     source, residuals = "left out", process.residuals()
@@ -263,11 +171,16 @@ def _trust(matrix: ScoreMatrix, protocol: str, scores: np.ndarray, process: Cell
             hidden = replace(without, scores=np.where(audited, scores, np.nan))
             source, residuals = AUDIT, hidden.residuals()
     residuals = residuals[np.isfinite(residuals)]
-    widening = widening_of(residuals)
-    hardly = _hardly_measured(matrix, np.isfinite(scores))
+    widening, families, measured = widening_of(residuals), matrix.families, np.isfinite(scores).sum(axis=1)
+    limit = min(HARDLY, scores.shape[1])
     coverage = float(np.mean(np.abs(residuals) <= NORMAL_95)) if len(residuals) else float("nan")
-    factor = known(widening, FEW_RESIDUALS)
-    trust = Trust(source, len(residuals), known(coverage, FEW_RESIDUALS), factor, hardly)
+    trust = {
+        "source": source,
+        "cells": len(residuals),
+        "coverage": known(coverage, FEW_RESIDUALS),
+        "widening": known(widening, FEW_RESIDUALS),
+        "hardly_measured": [name for name, rows in family_members(families).items() if measured[rows].mean() < limit],
+    }
     return trust, widening if np.isfinite(widening) else 1.0
 
 
@@ -278,14 +191,6 @@ def _audited(matrix: ScoreMatrix, protocol: str) -> np.ndarray:
         return np.zeros((len(matrix.models), len(names)), dtype=bool)
     drawn = {pair for pair, cell in matrix.plan.items() if cell.reason == AUDIT}
     return np.array([[(model, name) in drawn for name in names] for model in matrix.models])
-
-
-def _hardly_measured(matrix: ScoreMatrix, measured: np.ndarray) -> list[str]:
-    """Families with fewer than 3 measured cells per model, in order of first appearance."""
-    families, number = matrix.families, measured.sum(axis=1)
-    limit = min(HARDLY, measured.shape[1])
-    names = dict.fromkeys(name for name in families if isinstance(name, str))
-    return [name for name in names if number[families == name].mean() < limit]
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -299,35 +204,38 @@ def drawn_tables(fitted: Fitted, draws: int = DRAWS) -> np.ndarray:
     return process.draws(fewer, np.random.default_rng(SEED), fitted.widening)
 
 
-def _standings(matrix: ScoreMatrix, fitted: Fitted) -> dict[str, Standing]:
-    """Ranks over all benchmarks, missing scores drawn from the process; a model without any score has none."""
+def _standings(matrix: ScoreMatrix, fitted: Fitted) -> dict[str, Entry]:
+    """By model the rank by its mean standardised score over all benchmarks, missing scores drawn from the process, and
+    the 95% interval for these; a model without any score has none."""
     scored = np.flatnonzero(fitted.process.measured.any(axis=1))
     tables = drawn_tables(fitted)[:, scored]
     rank = average_ranks(mean_standing(tables).mean(axis=0))
     low, high = np.quantile(rank_draws(tables), [0.025, 0.975], axis=0)
     nowhere = Missing("The model has no score.")
-    standings = dict.fromkeys(matrix.models, Standing(nowhere, nowhere))
+    standings: dict[str, Entry] = {name: {"rank": nowhere, "interval": nowhere} for name in matrix.models}
     for place, row in enumerate(scored):
-        bounds = Interval(float(low[place]), float(high[place]))
-        standings[matrix.models[row]] = Standing(float(rank[place]), bounds)
+        interval = Interval(float(low[place]), float(high[place]))
+        standings[matrix.models[row]] = {"rank": float(rank[place]), "interval": interval}
     return standings
 
 
-def _predictions(matrix: ScoreMatrix, fitted: Fitted, planned: np.ndarray) -> list[Prediction]:
-    """Every cell that was not measured, of models and benchmarks with a score; in the metric's own direction."""
+def _predictions(matrix: ScoreMatrix, fitted: Fitted, planned: np.ndarray) -> pd.DataFrame:
+    """Every cell that was not measured, of models and benchmarks with a score; in the metric's own units and
+    direction."""
     direction, names, process = matrix.direction[~matrix.is_corpus], matrix.task_names(), fitted.process
     value, low, high = (part * direction for part in process.predict(fitted.widening))
     hidden = ~process.measured & process.measured.any(axis=1, keepdims=True) & process.measured.any(axis=0)
-    return [
-        Prediction(
-            matrix.models[i],
-            names[j],
-            bool(planned[i, j]),
-            float(value[i, j]),
-            Interval(float(min(low[i, j], high[i, j])), float(max(low[i, j], high[i, j]))),
-        )
+    return pd.DataFrame(
+        {
+            "model": matrix.labels[i],
+            "benchmark": names[j],
+            "planned": "yes" if planned[i, j] else "no",
+            "predicted": value[i, j],
+            "low": min(low[i, j], high[i, j]),
+            "high": max(low[i, j], high[i, j]),
+        }
         for i, j in zip(*np.nonzero(hidden), strict=True)
-    ]
+    )
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -413,75 +321,63 @@ MOST_PREDICTED = 60  # predicted cells in the figure, the most uncertain ones fi
 
 
 def despite_missing_cells(data: Data, pooled: Entry) -> Part:
-    """Pooled agreement by benchmark, ranks with intervals, and predictions in a table of their own.
+    """Of each protocol that has scores and lacks some: pooled agreement by benchmark, ranks with intervals, and
+    predictions in a table of their own.
 
-    Findings only where so many cells are missing that headlines are pooled.
+    `unplanned` of the `missing` cells are so by plan. `by_scores` of the measured `cells` were chosen by earlier
+    scores: they are in ranks and predictions, and in no agreement. Findings only where so many cells are missing that
+    headlines are pooled.
     """
-    by_protocol = incomplete_protocols(data.matrix)
-    summary = {"incomplete": by_protocol, "pooled": pooled}
-    if not by_protocol:
-        return Part(summary)
-    labels = dict(zip(data.matrix.models, data.matrix.labels, strict=True))
-    frame = pd.DataFrame(
-        {
-            "benchmark": name,
-            "protocol": figures.PROTOCOL_LABELS[p],
-            "pooled": value,
-            "assisted": incomplete.kendall_tau.assisted_by_benchmark[name],
+    matrix, findings, rows, charts, notes = data.matrix, [], [], [], []
+    entries: dict[str, Entry] = {}
+    tables: list[Table] = []
+    for p in data.incomplete:
+        title, scores = figures.PROTOCOL_LABELS[p], data.scores[p]
+        planned = matrix.planned(p)[:, ~matrix.is_corpus]
+        measured = np.isfinite(matrix.measured(p)[:, ~matrix.is_corpus])
+        fitted, by_scores = fit_cells(matrix, p), int((measured & ~np.isfinite(scores)).sum())
+        # agreement must not learn of cells that scores chose, not even through a prediction
+        process = None if fitted is None else fitted.process
+        ranks = Missing(NO_PROCESS) if fitted is None else _standings(matrix, fitted)
+        entry: Entry = {
+            "cells": int(measured.sum()),
+            "missing": int((~measured).sum()),
+            "unplanned": int((~measured & ~planned).sum()),
+            "by_scores": by_scores,
+            "kendall_tau": _pooled(matrix, scores, _fit(matrix, p, scores) if by_scores else process),
+            "ranks": ranks,
+            "trust": Missing(NO_PROCESS) if fitted is None else fitted.trust,
         }
-        for p, incomplete in by_protocol.items()
-        for name, value in incomplete.kendall_tau.by_benchmark.items()
-    )
-    formats = {"pooled": ".3f", "assisted": ".3f"}
-    tables = [
-        Table("pooled_tau", "Pooled agreement of each benchmark with the others", frame, formats=formats, folded=True)
-    ]
-    charts, notes = [], []
-    for p, incomplete in by_protocol.items():
-        title = figures.PROTOCOL_LABELS[p]
-        if not isinstance(incomplete.ranks, Missing):
-            ranks = [
-                {"model": labels[model], "measured": int(measured), "rank": of.rank, **as_columns(of.interval)}
-                for (model, of), measured in zip(incomplete.ranks.items(), incomplete.measured.sum(axis=1), strict=True)
-            ]
-            ranks.sort(key=lambda row: number(row["rank"]) if is_known(row["rank"]) else np.inf)
-            tables.append(
-                Table(
-                    f"ranks_{p}",
-                    f"{title}: ranks despite missing cells",
-                    pd.DataFrame(ranks),
-                    formats={"rank": ".1f", "low": ".1f", "high": ".1f"},
-                    labels={"measured": "cells measured", "low": "from", "high": "to"},
-                    caption="95% intervals over the values that missing cells may have had, for these benchmarks and "
-                    "items.",
-                    folded=True,
+        entries[p], tau = entry, entry["kendall_tau"]
+        rows += [
+            {"benchmark": name, "protocol": title, "pooled": value, "assisted": tau["assisted_by_benchmark"][name]}
+            for name, value in tau["by_benchmark"].items()
+        ]
+        if is_known(tau["mean"]):
+            findings.append(_finding(p, entry, measured))
+        if fitted is not None and not isinstance(ranks, Missing):
+            tables.append(_rank_table(p, matrix.labels, ranks, measured))
+            predicted = _predictions(matrix, fitted, planned)
+            if len(predicted):
+                tables.append(
+                    Table(
+                        f"predictions_{p}",
+                        f"{title}: predicted scores of cells that were not measured",
+                        predicted,
+                        formats={"predicted": ".3f", "low": ".3f", "high": ".3f"},
+                        labels={"low": "from", "high": "to"},
+                        caption="Predictions, not results. Only the assisted estimates and the ranks above use the "
+                        "same model.",
+                        folded=True,
+                    )
                 )
-            )
-        if incomplete.predictions:
-            predicted = pd.DataFrame(
-                {
-                    "model": labels[cell.model],
-                    "benchmark": cell.benchmark,
-                    "planned": "yes" if cell.planned else "no",
-                    "predicted": cell.value,
-                    **as_columns(cell.interval),
-                }
-                for cell in incomplete.predictions
-            )
-            tables.append(
-                Table(
-                    f"predictions_{p}",
-                    f"{title}: predicted scores of cells that were not measured",
-                    predicted,
-                    formats={"predicted": ".3f", "low": ".3f", "high": ".3f"},
-                    labels={"low": "from", "high": "to"},
-                    caption="Predictions, not results. Only the assisted estimates and the ranks above use the same "
-                    "model.",
-                    folded=True,
-                )
-            )
-            charts.append(_prediction_figure(p, predicted))
-        notes += trust_notes(p, incomplete.trust)
+                charts.append(_prediction_figure(p, predicted))
+        notes += trust_notes(p, entry["trust"])
+    summary = {"incomplete": entries, "pooled": pooled}
+    if not entries:
+        return Part(summary)
+    title, formats = "Pooled agreement of each benchmark with the others", {"pooled": ".3f", "assisted": ".3f"}
+    tables = [Table("pooled_tau", title, pd.DataFrame(rows), formats=formats, folded=True), *tables]
     section = Section(
         "Despite missing cells",
         hint="pooled agreement, ranks and predictions",
@@ -495,33 +391,46 @@ def despite_missing_cells(data: Data, pooled: Entry) -> Part:
         tables=tables,
         notes=notes,
     )
-    findings = [
-        _finding(p, incomplete) for p, incomplete in by_protocol.items() if is_known(incomplete.kendall_tau.mean)
-    ]
     return Part(summary, section, findings if data.lacks_many else [])
 
 
-def _finding(protocol: str, incomplete: Incomplete) -> Finding:
-    tau = incomplete.kendall_tau
-    models = int(incomplete.measured.any(axis=1).sum())
-    on = "" if models == len(incomplete.measured) else f" ({models} of {count(len(incomplete.measured), 'model')})"
-    cells = f"{incomplete.cells:,} of {incomplete.cells + incomplete.missing:,}"
-    sentence = (
-        f"{UNDER[protocol].capitalize()}, {cells} cells were measured{on}. "
-        f"Pooled over pairs of models{BY_CHANCE if incomplete.missing > incomplete.unplanned else ''}, tau is "
-        f"{value_in_words(tau.mean, tau.interval)}"
+def _rank_table(protocol: str, labels: Sequence[str], ranks: dict[str, Entry], measured: np.ndarray) -> Table:
+    rows = [
+        {"model": label, "measured": int(cells), "rank": of["rank"], **as_columns(of["interval"])}
+        for label, of, cells in zip(labels, ranks.values(), measured.sum(axis=1), strict=True)
+    ]
+    rows.sort(key=lambda row: number(row["rank"]) if is_known(row["rank"]) else np.inf)
+    return Table(
+        f"ranks_{protocol}",
+        f"{figures.PROTOCOL_LABELS[protocol]}: ranks despite missing cells",
+        pd.DataFrame(rows),
+        formats={"rank": ".1f", "low": ".1f", "high": ".1f"},
+        labels={"measured": "cells measured", "low": "from", "high": "to"},
+        caption="95% intervals over the values that missing cells may have had, for these benchmarks and items.",
+        folded=True,
     )
-    if is_known(tau.assisted):
-        sentence += f". Assisted by predictions it is {value_in_words(tau.assisted, tau.assisted_interval)}"
-    planned = f"{incomplete.unplanned:,} cells are not planned. " if incomplete.unplanned else ""
-    if incomplete.by_scores:
-        planned += f"{count(incomplete.by_scores, 'measured cell')} chosen by earlier scores are left out. "
-    basis = f"{planned}{tau.comparisons:,} comparisons."
-    if not isinstance(tau.interval, Missing):
+
+
+def _finding(protocol: str, entry: Entry, measured: np.ndarray) -> Finding:
+    tau, missing, unplanned = entry["kendall_tau"], entry["missing"], entry["unplanned"]
+    models = int(measured.any(axis=1).sum())
+    on = "" if models == len(measured) else f" ({models} of {count(len(measured), 'model')})"
+    sentence = (
+        f"{UNDER[protocol].capitalize()}, {entry['cells']:,} of {measured.size:,} cells were measured{on}. "
+        f"Pooled over pairs of models{BY_CHANCE if missing > unplanned else ''}, tau is "
+        f"{value_in_words(tau['mean'], tau['interval'])}"
+    )
+    if is_known(tau["assisted"]):
+        sentence += f". Assisted by predictions it is {value_in_words(tau['assisted'], tau['assisted_interval'])}"
+    basis = f"{unplanned:,} cells are not planned. " if unplanned else ""
+    if entry["by_scores"]:
+        basis += f"{count(entry['by_scores'], 'measured cell')} chosen by earlier scores are left out. "
+    basis += f"{tau['comparisons']:,} comparisons."
+    if not isinstance(tau["interval"], Missing):
         basis += " Intervals are for other models on these benchmarks."
     else:
-        basis += f" There is no interval for other models. {tau.interval.reason}"
-    if is_known(tau.differ) and tau.differ:
+        basis += f" There is no interval for other models. {tau['interval'].reason}"
+    if is_known(tau["differ"]) and tau["differ"]:
         basis += (
             " The two estimates differ by more than twice the standard error of their difference. Either the measured "
             "cells are not typical of the others, or the model predicts them badly."
@@ -529,34 +438,31 @@ def _finding(protocol: str, incomplete: Incomplete) -> Finding:
     return Finding(f"{sentence}.", basis)
 
 
-def trust_notes(protocol: str, trust: Trust | Missing) -> list[str]:
+def trust_notes(protocol: str, trust: Entry | Missing) -> list[str]:
     """How often known cells lie inside their intervals, and warnings where that is too seldom."""
+    label = figures.PROTOCOL_LABELS[protocol]
     if isinstance(trust, Missing):
-        return [f"{figures.PROTOCOL_LABELS[protocol]}: no predictions. {trust.reason}"]
-    checked = (
-        f"{figures.PROTOCOL_LABELS[protocol]}: of {count(trust.cells, 'random cell')} of the audit"
-        if trust.source == AUDIT
-        else f"{figures.PROTOCOL_LABELS[protocol]}: of {count(trust.cells, 'measured cell')}, each predicted from the "
-        "others"
+        return [f"{label}: no predictions. {trust.reason}"]
+    audited, coverage, widening = trust["source"] == AUDIT, number(trust["coverage"]), number(trust["widening"])
+    cells = (
+        f"{count(trust['cells'], 'random cell')} of the audit"
+        if audited
+        else f"{count(trust['cells'], 'measured cell')}, each predicted from the others"
     )
-    notes = [f"{checked}, {percent(number(trust.coverage))} lie inside their 95% interval."]
-    if is_known(trust.widening) and trust.widening > 1:
-        notes[0] += f" All intervals were made {decimal(number(trust.widening))} times as wide for this reason."
-    if trust.source != AUDIT:
+    notes = [f"{label}: of {cells}, {percent(coverage)} lie inside their 95% interval."]
+    if widening > 1:
+        notes[0] += f" All intervals were made {decimal(widening)} times as wide for this reason."
+    if not audited:
         notes[0] += (
             " The cells that are hard to predict may all be unmeasured. Only an audit of random unmeasured cells can "
             "show this (`lm-validity plan --audit 40`)."
         )
-    if is_known(trust.coverage) and trust.coverage < LEAST_COVERAGE:
+    if coverage < LEAST_COVERAGE:
+        notes.append(f"{label}: fewer than 90% lie inside. The predictions are less certain than their intervals say.")
+    if trust["hardly_measured"]:
         notes.append(
-            f"{figures.PROTOCOL_LABELS[protocol]}: fewer than 90% lie inside. The predictions are less certain than "
-            "their intervals say."
-        )
-    if trust.hardly_measured:
-        notes.append(
-            f"{figures.PROTOCOL_LABELS[protocol]}: fewer than 3 measured cells per model in "
-            f"{listing(trust.hardly_measured)}. Predictions for these families are based on other families, so "
-            "their intervals may be too narrow."
+            f"{label}: fewer than 3 measured cells per model in {listing(trust['hardly_measured'])}. Predictions for "
+            "these families are based on other families, so their intervals may be too narrow."
         )
     return notes
 

@@ -9,39 +9,12 @@ import pandas as pd
 from lm_validity.config.sections import REPORTS, Reports
 from lm_validity.errors import InputError, did_you_mean
 from lm_validity.pages.page import Finding, Page, Part, write_report
-from lm_validity.studies.agreement.benchmarks import (
-    adapted_shares,
-    agreement_between_seeds,
-    benchmark_figures,
-    fine_tuned_shares,
-    prompt_choices,
-    prompt_error,
-    prompt_ranges,
-    prompts_chosen,
-    wording_error,
-)
+from lm_validity.studies.agreement import benchmarks as alone
+from lm_validity.studies.agreement import incomplete, robustness, significance, similar, tau
 from lm_validity.studies.agreement.data import Data, selected_on_test
 from lm_validity.studies.agreement.front import above_the_folds
-from lm_validity.studies.agreement.incomplete import compare_pooled, despite_missing_cells
-from lm_validity.studies.agreement.robustness import (
-    all_scores,
-    influence,
-    sources_of_variance,
-    subsets_of_benchmarks,
-)
 from lm_validity.studies.agreement.score_matrix import ScoreMatrix, read_score_matrix
-from lm_validity.studies.agreement.significance import aligned_rankings, significance_tau, significant_differences
-from lm_validity.studies.agreement.similar import similar_sizes, without_noise
 from lm_validity.studies.agreement.statistics.ranking import TauVariant
-from lm_validity.studies.agreement.tau import (
-    categories_of_benchmarks,
-    each_benchmark,
-    families_of_models,
-    improvement,
-    kendall_tau,
-    pairs_of_benchmarks,
-    perplexity,
-)
 from lm_validity.studies.agreement.values import DIRECT, Entry, value_in_words
 from lm_validity.summaries import Missing
 from lm_validity.tables.schema import SCORES, SELECTIONS, read_table
@@ -81,57 +54,56 @@ def report_agreement(
     pair = _alignment_pair(align, matrix)
     rows = read_table(scores, SCORES)  # those of prompts that are not selected, too
     selected = None if selections is None else read_table(selections, SELECTIONS)
-    choices, shares = prompt_choices(rows, selected, matrix), adapted_shares(selected, matrix)
-    of_prompts = prompt_error(choices, matrix)
-    of_prompts[DIRECT] = np.where(np.isnan(of_prompts[DIRECT]), wording_error(rows, matrix), of_prompts[DIRECT])
-    prompts = prompt_ranges(rows, matrix)
-    page, summary = agreement(
-        Data.of(matrix, section.resamples, tau, items), pair, choices, shares, of_prompts, prompts
-    )
-    write_report(page, summary, output)
+    write_report(*agreement(Data.of(matrix, section.resamples, tau, items), pair, rows, selected), output)
 
 
 def agreement(
     data: Data,
     align: tuple[str, str] | None = None,
-    choices: pd.DataFrame | None = None,
-    shares: pd.DataFrame | None = None,
-    of_prompts: dict[str, np.ndarray] | None = None,
-    prompt_range: dict[str, Entry | Missing] | None = None,
+    rows: pd.DataFrame | None = None,
+    selections: pd.DataFrame | None = None,
 ) -> tuple[Page, dict[str, Any]]:
-    """The page and the summary. `align`: the pair of benchmarks to draw; `choices`: prompts chosen; `shares`: of each
-    model's weights, those with an adapter; `of_prompts`: by protocol (benchmarks,) how far the prompt moves a score;
-    `prompt_range`: of the scores over prompts, by benchmark."""
-    by_benchmark = benchmark_figures(data)
-    tau, significance, pooled = kendall_tau(data, by_benchmark), significance_tau(data), compare_pooled(data)
-    change, by_pair = improvement(data, tau)
+    """The page and the summary. `align`: the pair of benchmarks to draw; `rows`: the scores table, for what prompts do;
+    `selections`: which fine-tunes were selected."""
+    matrix, choices = data.matrix, None
+    of_prompts: dict[str, np.ndarray] = {}
+    prompt_range: dict[str, Entry | Missing] = {}
+    if rows is not None:
+        choices, prompt_range = alone.prompt_choices(rows, selections, matrix), alone.prompt_ranges(rows, matrix)
+        of_prompts, wording = alone.prompt_error(choices, matrix), alone.wording_error(rows, matrix)
+        of_prompts[DIRECT] = np.where(np.isnan(of_prompts[DIRECT]), wording, of_prompts[DIRECT])
+    by_benchmark = alone.benchmark_figures(data)
+    taus, significant, pooled = (
+        tau.kendall_tau(data, by_benchmark), significance.significance_tau(data), incomplete.compare_pooled(data)
+    )  # fmt: skip
+    change, by_pair = tau.improvement(data, taus)
     parts = [
-        similar_sizes(data, tau, change, pooled),
-        pairs_of_benchmarks(data, tau, change, by_pair, pooled),
-        without_noise(data, tau),
-        despite_missing_cells(data, pooled),
-        each_benchmark(data, tau, significance),
-        subsets_of_benchmarks(data),
-        perplexity(data),
+        similar.similar_sizes(data, taus, change, pooled),
+        tau.pairs_of_benchmarks(data, taus, change, by_pair, pooled),
+        similar.without_noise(data, taus),
+        incomplete.despite_missing_cells(data, pooled),
+        tau.each_benchmark(data, taus, significant),
+        robustness.subsets_of_benchmarks(data),
+        tau.perplexity(data),
         chosen_on_test(data),
-        categories_of_benchmarks(data, tau),
-        families_of_models(data),
-        sources_of_variance(data, of_prompts or {}),
-        significant_differences(data, significance),
-        influence(data, tau),
-        agreement_between_seeds(data),
-        fine_tuned_shares(shares, data.matrix),
-        aligned_rankings(data, align),
-        prompts_chosen(choices, data.matrix),
-        all_scores(data),
+        tau.categories_of_benchmarks(data, taus),
+        tau.families_of_models(data),
+        robustness.sources_of_variance(data, of_prompts),
+        significance.significant_differences(data, significant),
+        robustness.influence(data, taus),
+        alone.agreement_between_seeds(data),
+        alone.fine_tuned_shares(selections, matrix),
+        significance.aligned_rankings(data, align),
+        alone.prompts_chosen(choices, matrix),
+        robustness.all_scores(data),
     ]
     notes = (*data.notes, *(note for part in parts for note in part.notes))
     summary: dict[str, Any] = {
-        "models": len(data.matrix.models),
+        "models": len(matrix.models),
         "benchmarks": len(data.tasks),
         "by_benchmark": by_benchmark,
-        "prompt_range": prompt_range or {},
-        "standard_errors": data.matrix.error_checks,
+        "prompt_range": prompt_range,
+        "standard_errors": matrix.error_checks,
         "resamples": data.resamples,
         "notes": notes,
     }
@@ -141,11 +113,11 @@ def agreement(
         name="agreement",
         title="Ranking agreement",
         question="Do the benchmarks agree on which model is better? "
-        + explain_protocols(data.matrix.protocols, own=data.matrix.trained_here),
+        + explain_protocols(matrix.protocols, own=matrix.trained_here),
         findings=[finding for part in parts for finding in part.findings if finding is not None],
         sections=[part.section for part in parts if part.section is not None],
         notes=notes,
-        **above_the_folds(data, tau, change, pooled, by_benchmark),
+        **above_the_folds(data, taus, change, pooled, by_benchmark),
     )
     return page, {key: summary[key] for key in KEYS}
 

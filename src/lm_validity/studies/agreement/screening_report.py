@@ -1,6 +1,5 @@
 """The screening page: which candidate benchmarks stay, and why each of the others does not."""
 
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -12,39 +11,12 @@ from lm_validity.files import read_json
 from lm_validity.pages.page import Finding, Page, Section, Table, write_report
 from lm_validity.studies.agreement.score_matrix import read_score_matrix
 from lm_validity.studies.agreement.statistics.ranking import screen_benchmarks
-from lm_validity.summaries import Missing, known, page_only
+from lm_validity.summaries import known
 from lm_validity.tables.schema import PROTOCOLS
 from lm_validity.words import count, explain_protocols
 
 NO_EXAMPLES = "The number of training examples is unknown. This excludes no benchmark."
 NO_OTHER = "No other benchmark that passes both rules has a tau with this one."
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """A benchmark, whether it is kept, and what its screening rests on."""
-
-    benchmark: str
-    kept: bool
-    reason: str
-    training_examples: float | Missing
-    models: int
-    not_improved: int
-    others: int
-    negative_agreement: int
-    mean_tau: float | Missing
-    category: str | None
-    output_type: str | None
-
-
-@dataclass(frozen=True)
-class ScreeningSummary:
-    """The screening of all candidates."""
-
-    thresholds: dict[str, float]
-    benchmarks: list[Candidate]
-    notes: tuple[str, ...]
-    trained_here: bool = page_only(default=False)
 
 
 def report_screening(
@@ -74,50 +46,36 @@ def report_screening(
         examples = np.where(np.isnan(examples), recorded, examples)
     direct, trained = (matrix.oriented(protocol)[:, tasks] for protocol in PROTOCOLS)
     found = screen_benchmarks(direct, trained, examples, section)
-    candidates = [
-        Candidate(
-            benchmark=fact.benchmark,
-            kept=not found.reasons[i],
-            reason=found.reasons[i],
-            training_examples=known(examples[i], NO_EXAMPLES),
-            models=found.models[i],
-            not_improved=found.unimproved[i],
-            others=found.others[i],
-            negative_agreement=found.negative[i],
-            mean_tau=known(found.mean_tau[i], NO_OTHER),
-            category=None if pd.isna(fact.category) else fact.category,
-            output_type=None if pd.isna(fact.output_type) else fact.output_type,
-        )
+    table = pd.DataFrame(
+        {
+            "benchmark": fact.benchmark,
+            "kept": not found.reasons[i],
+            "reason": found.reasons[i],
+            "training_examples": known(examples[i], NO_EXAMPLES),
+            "models": found.models[i],
+            "not_improved": found.unimproved[i],
+            "others": found.others[i],
+            "negative_agreement": found.negative[i],
+            "mean_tau": known(found.mean_tau[i], NO_OTHER),
+            "category": None if pd.isna(fact.category) else fact.category,
+            "output_type": None if pd.isna(fact.output_type) else fact.output_type,
+        }
         for i, fact in enumerate(facts.itertuples())
-    ]
-    summary = ScreeningSummary(section.model_dump(), candidates, matrix.notes, matrix.trained_here)
-    write_report(_page(summary), summary, output)
-
-
-def _recorded(results: Path, benchmark: str) -> float:
-    """What lm-eval's task offers for training, by the prefetch record."""
-    try:
-        return float(read_json(results / "prefetch" / "benchmarks" / f"{benchmark}.json")["documents"]["train"])
-    except (OSError, ValueError, KeyError):
-        return float("nan")
-
-
-def _page(summary: ScreeningSummary) -> Page:
-    table, thresholds = pd.DataFrame([vars(candidate) for candidate in summary.benchmarks]), summary.thresholds
-    kept = int(table["kept"].sum())
+    )
+    summary = {"thresholds": section.model_dump(), "benchmarks": table.to_dict("records"), "notes": matrix.notes}
     left = table.loc[~table["kept"], ["benchmark", "reason"]]
     reasons = "; ".join(f"{row.benchmark}: {row.reason}" for row in left.itertuples())
     finding = Finding(
-        f"{kept} of {count(len(table), 'candidate benchmark')} pass.",
+        f"{int(table['kept'].sum())} of {count(len(table), 'candidate benchmark')} pass.",
         f"Dropped: {reasons}." if reasons else "None is dropped.",
     )
     explanation = (
         "There are three rules. A benchmark is dropped if it has fewer than "
-        f"{thresholds['training_examples']} training examples. It is dropped if more than "
-        f"{thresholds['unimproved_share']:.0%} of the models do not score higher under train before test. (A model at "
+        f"{section.training_examples} training examples. It is dropped if more than "
+        f"{section.unimproved_share:.0%} of the models do not score higher under train before test. (A model at "
         "its ceiling before fine-tuning counts too, so look at the scores of benchmarks dropped by this rule.) It is "
         "dropped if its direct ranking has a negative Kendall's tau with more than "
-        f"{thresholds['negative_share']:.0%} of the benchmarks that pass the first two rules."
+        f"{section.negative_share:.0%} of the benchmarks that pass the first two rules."
     )
     formats = {"training_examples": ".0f", "mean_tau": ".3f"}
     labels = {
@@ -126,14 +84,22 @@ def _page(summary: ScreeningSummary) -> Page:
         "negative_agreement": "others with negative tau",
         "mean_tau": "mean tau, direct",
     }
-    section = Section(
-        "Each candidate and the reason",
-        explanation=explanation,
-        tables=[Table("screening", "Candidates", table, formats=formats, labels=labels)],
+    tables = [Table("screening", "Candidates", table, formats=formats, labels=labels)]
+    explained = explain_protocols(PROTOCOLS, own=matrix.trained_here)
+    page = Page(
+        name="screening",
+        title="Screening of benchmarks",
+        question=f"Which candidate benchmarks are usable in the study? {explained}",
+        findings=[finding],
+        sections=[Section("Each candidate and the reason", explanation=explanation, tables=tables)],
+        notes=matrix.notes,
     )
-    explained = explain_protocols(PROTOCOLS, own=summary.trained_here)
-    question = f"Which candidate benchmarks are usable in the study? {explained}"
-    return Page(
-        name="screening", title="Screening of benchmarks", question=question, findings=[finding], sections=[section],
-        notes=summary.notes,
-    )  # fmt: skip
+    write_report(page, summary, output)
+
+
+def _recorded(results: Path, benchmark: str) -> float:
+    """What lm-eval's task offers for training, by the prefetch record."""
+    try:
+        return float(read_json(results / "prefetch" / "benchmarks" / f"{benchmark}.json")["documents"]["train"])
+    except (OSError, ValueError, KeyError):
+        return float("nan")

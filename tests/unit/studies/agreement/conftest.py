@@ -9,6 +9,7 @@ from lm_validity.config.sections import Reports
 from lm_validity.pages.page import Page
 from lm_validity.studies.agreement.data import Data
 from lm_validity.studies.agreement.factors.report import factors
+from lm_validity.studies.agreement.incomplete import despite_missing_cells
 from lm_validity.studies.agreement.report import agreement, report_agreement
 from lm_validity.studies.agreement.score_matrix import ScoreMatrix, read_score_matrix
 from lm_validity.tables.schema import SCORES, write_table
@@ -92,6 +93,14 @@ def agreement_page(tmp_path, rows, resamples=0, **sheets) -> tuple[Page, dict]:
 def agreement_of(tmp_path, rows, resamples=0, **sheets) -> dict:
     """The summary of the agreement report, with what is missing and why."""
     return agreement_page(tmp_path, rows, resamples, **sheets)[1]
+
+
+def incomplete_of(matrix, protocol) -> tuple[dict, pd.DataFrame]:
+    """What is said despite missing cells of a protocol, and the table of predictions by the models' ids."""
+    part = despite_missing_cells(Data.of(matrix), {})
+    (predictions,) = [table.frame for table in part.section.tables if table.name == f"predictions_{protocol}"]
+    ids = dict(zip(matrix.labels, matrix.models, strict=True))
+    return part.summary["incomplete"][protocol], predictions.assign(model=predictions["model"].map(ids))
 
 
 def section_of(page: Page, title: str):

@@ -9,8 +9,7 @@ from tests.unit.studies.agreement.conftest import DIRECT, agreement_of, score_ro
 from lm_validity.studies.agreement.benchmarks import prompt_ranges, wording_error
 from lm_validity.studies.agreement.score_matrix import read_score_matrix
 from lm_validity.studies.agreement.statistics.factors import noise_ceiling
-from lm_validity.studies.agreement.statistics.ranking import pair_signs
-from lm_validity.studies.agreement.statistics.separation import (
+from lm_validity.studies.agreement.statistics.noise import (
     ceiling_with_others,
     items_needed,
     reliability,
@@ -19,6 +18,7 @@ from lm_validity.studies.agreement.statistics.separation import (
     tau_with_others,
     typical_difference,
 )
+from lm_validity.studies.agreement.statistics.ranking import pair_signs
 from lm_validity.summaries import Missing
 from lm_validity.tables.schema import SCORES, read_scores, write_table
 

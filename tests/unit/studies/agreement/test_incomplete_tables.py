@@ -5,13 +5,13 @@ import json
 import numpy as np
 import pandas as pd
 import pytest
-from tests.unit.studies.agreement.conftest import DIRECT, TRAINED, score_rows, written
+from tests.unit.studies.agreement.conftest import DIRECT, TRAINED, incomplete_of, score_rows, written
 
 from lm_validity.config.plan import BY_SCORES
 from lm_validity.config.sections import Reports
-from lm_validity.studies.agreement.data import coverage_notes
+from lm_validity.studies.agreement.data import Data, coverage_notes
 from lm_validity.studies.agreement.factors.report import report_factors
-from lm_validity.studies.agreement.incomplete import Trust, fit_cells, incomplete_protocols, trust_notes
+from lm_validity.studies.agreement.incomplete import despite_missing_cells, fit_cells, trust_notes
 from lm_validity.studies.agreement.report import report_agreement
 from lm_validity.studies.agreement.score_matrix import read_score_matrix
 from lm_validity.studies.agreement.statistics.ranking import pair_signs
@@ -70,7 +70,7 @@ def notes_of(matrix) -> str:
 
 def test_a_complete_table_has_nothing_to_say_of_missing_cells(tables, tmp_path):
     matrix = read_score_matrix(*written(tmp_path, score_rows(tables, NAMES), MODELS, BENCHMARKS))
-    assert incomplete_protocols(matrix) == {} and "missing" not in notes_of(matrix)
+    assert despite_missing_cells(Data.of(matrix), {}).summary["incomplete"] == {} and "missing" not in notes_of(matrix)
 
 
 def test_a_planned_table_has_pooled_agreement_and_ranks(planned, tables):
@@ -119,16 +119,16 @@ def test_cells_that_earlier_scores_chose_are_in_ranks_and_in_no_agreement(tables
         changed["c"][-4:] -= shift
         more = [(*pair, BY_SCORES) for pair in chosen]
         matrix = read_score_matrix(*files_of(tmp_path, {DIRECT: tables[DIRECT], TRAINED: changed}, more=more))
-        found.append((matrix, incomplete_protocols(matrix)[TRAINED]))
-    (without, one), (poisoned, other) = found
+        found.append((matrix, *incomplete_of(matrix, TRAINED)))
+    (without, one, predictions), (poisoned, other, _) = found
     np.testing.assert_array_equal(without.oriented(TRAINED), poisoned.oriented(TRAINED))
     assert np.isfinite(without.oriented(TRAINED)).sum() == 44 and np.isfinite(without.measured(TRAINED)).sum() == 48
     # also the assisted tau, whose predictions must not have seen them; and as if they had never been measured
-    never = incomplete_protocols(read_score_matrix(*files_of(tmp_path, tables)))[TRAINED]
-    assert one.kendall_tau == other.kendall_tau == never.kendall_tau
-    assert (one.cells, one.by_scores, one.missing, one.unplanned) == (48, 4, 22, 22)
-    assert other.ranks["m13"].interval.high > one.ranks["m13"].interval.high + 1
-    assert not {(cell.model, cell.benchmark) for cell in one.predictions} & set(chosen)
+    never, _ = incomplete_of(read_score_matrix(*files_of(tmp_path, tables)), TRAINED)
+    assert one["kendall_tau"] == other["kendall_tau"] == never["kendall_tau"]
+    assert [one[key] for key in ("cells", "by_scores", "missing", "unplanned")] == [48, 4, 22, 22]
+    assert other["ranks"]["m13"]["interval"].high > one["ranks"]["m13"]["interval"].high + 1
+    assert not set(zip(predictions.model, predictions.benchmark, strict=True)) & set(chosen)
     assert (TRAINED, "c") in set(zip(without.selected.protocol, without.selected.benchmark, strict=True))
     aside = without.selected[without.selected.model.isin(NAMES[-4:]) & without.selected.benchmark.eq("c")]
     assert set(aside.protocol) == {DIRECT}
@@ -150,24 +150,24 @@ def test_a_loss_has_a_range_only_where_its_metric_is_a_share_of_errors(tables, t
 def test_what_is_planned_and_not_there_is_missing(tables, tmp_path):
     without = files_of(tmp_path, tables, lambda rows: rows[~((rows.protocol == TRAINED) & (rows.model == "m01"))])
     matrix = read_score_matrix(*without)
-    found = incomplete_protocols(matrix)[TRAINED]
-    assert (found.missing, found.unplanned) == (31, 26)
-    assert isinstance(found.ranks["m01"].rank, Missing) and not isinstance(found.ranks["m02"].rank, Missing)
+    found, _ = incomplete_of(matrix, TRAINED)
+    assert (found["missing"], found["unplanned"]) == (31, 26)
+    assert [isinstance(found["ranks"][name]["rank"], Missing) for name in ("m01", "m02")] == [True, False]
     assert "5 of 70 cells are missing (m01 on a" in notes_of(matrix)
 
 
 def test_a_benchmark_without_any_score_is_not_predicted(tables, tmp_path):
     """Its direct scores are known, and nothing says what fine-tuning does to it."""
     without = files_of(tmp_path, tables, lambda rows: rows[~((rows.protocol == TRAINED) & (rows.benchmark == "e"))])
-    found = incomplete_protocols(read_score_matrix(*without))[TRAINED]
-    assert {cell.benchmark for cell in found.predictions} == {"c", "d"} and found.missing == 31
-    assert isinstance(found.kendall_tau.by_benchmark["e"], Missing)
+    found, predictions = incomplete_of(read_score_matrix(*without), TRAINED)
+    assert set(predictions.benchmark) == {"c", "d"} and found["missing"] == 31
+    assert isinstance(found["kendall_tau"]["by_benchmark"]["e"], Missing)
 
 
 def test_without_a_plan_every_absent_cell_is_missing(tables, tmp_path):
     matrix = read_score_matrix(*files_of(tmp_path, tables)[:3])
-    found = incomplete_protocols(matrix)[TRAINED]
-    assert (found.missing, found.unplanned) == (26, 0) and "26 of 70 cells are missing" in notes_of(matrix)
+    found, _ = incomplete_of(matrix, TRAINED)
+    assert (found["missing"], found["unplanned"]) == (26, 0) and "26 of 70 cells are missing" in notes_of(matrix)
 
 
 def test_the_first_components_share_is_not_given_for_few_models_in_common(tables, tmp_path):
@@ -197,10 +197,10 @@ def test_an_audit_of_enough_cells_decides_how_wide_intervals_are(tables, tmp_pat
         rows = score_rows({DIRECT: tables[DIRECT], TRAINED: changed}, NAMES)
         rows = rows[~((rows.protocol == TRAINED) & (rows.model == "m13") & (rows.benchmark == "e"))]
         matrix = read_score_matrix(*written(tmp_path, rows, MODELS, BENCHMARKS), plan)
-        found[name] = incomplete_protocols(matrix)[TRAINED].trust
-    assert {one.source for one in found.values()} == {"audit"} and {one.cells for one in found.values()} == {21}
-    assert found["far off"].coverage < 0.5 < 0.85 < found["like the others"].coverage
-    assert found["far off"].widening > 2 * found["like the others"].widening
+        found[name] = incomplete_of(matrix, TRAINED)[0]["trust"]
+    assert {(one["source"], one["cells"]) for one in found.values()} == {("audit", 21)}
+    assert found["far off"]["coverage"] < 0.5 < 0.85 < found["like the others"]["coverage"]
+    assert found["far off"]["widening"] > 2 * found["like the others"]["widening"]
 
 
 def test_a_reports_plan_says_which_prepared_cells_were_to_be(tables, tmp_path):
@@ -212,15 +212,16 @@ def test_a_reports_plan_says_which_prepared_cells_were_to_be(tables, tmp_path):
 @pytest.mark.parametrize(
     ("trust", "told"),
     [
-        (Trust("audit", 40, 0.95, 1.0, []), ["40 random cells", "95%"]),
-        (Trust("audit", 40, 0.80, 1.6, []), ["1.60", "fewer than 90%"]),
-        (Trust("left out", 200, 0.95, 1.0, ["Oak"]), ["lm-validity plan --audit", "Oak"]),
+        (("audit", 40, 0.95, 1.0, []), ["40 random cells", "95%"]),
+        (("audit", 40, 0.80, 1.6, []), ["1.60", "fewer than 90%"]),
+        (("left out", 200, 0.95, 1.0, ["Oak"]), ["lm-validity plan --audit", "Oak"]),
     ],
 )
 def test_warnings_where_predictions_cannot_be_trusted(trust, told):
-    text = " ".join(trust_notes(TRAINED, trust))
+    keys = ("source", "cells", "coverage", "widening", "hardly_measured")
+    text = " ".join(trust_notes(TRAINED, dict(zip(keys, trust, strict=True))))
     assert all(words in text for words in told)
-    assert ("fewer than 90%" in text) == (trust.coverage < 0.9)
+    assert ("fewer than 90%" in text) == (trust[2] < 0.9)
 
 
 def test_what_is_pooled_over_both_protocols_is_over_the_same_comparisons(planned, tables):

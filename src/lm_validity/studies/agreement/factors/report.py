@@ -18,27 +18,9 @@ from lm_validity.pages.page import Answer, Lede, Page, Panel, Part, Picture, wri
 from lm_validity.pages.svg import KINDS, NAMES
 from lm_validity.statistics import shown_ceiling
 from lm_validity.studies.agreement.data import comparison_notes, coverage_notes, selected_on_test, selection_notes
-from lm_validity.studies.agreement.factors.components import (
-    FactorData,
-    Shares,
-    compared_shares,
-    component_notes,
-    entry_of,
-    explained_variance,
-    first_component,
-    with_compute,
-    within_families,
-)
-from lm_validity.studies.agreement.factors.ranks import (
-    beyond_interval,
-    by_chance,
-    completion,
-    direct_excess,
-    drawn_ranks,
-    main_protocol,
-    potential,
-    rank_gaps,
-)
+from lm_validity.studies.agreement.factors import components, ranks
+from lm_validity.studies.agreement.factors.components import FactorData, Shares
+from lm_validity.studies.agreement.factors.ranks import main_protocol
 from lm_validity.studies.agreement.robustness import influence_section, left_out
 from lm_validity.studies.agreement.score_matrix import ScoreMatrix, read_score_matrix
 from lm_validity.studies.agreement.statistics.resampling import Interval
@@ -83,23 +65,23 @@ def report_factors(
 def factors(matrix: ScoreMatrix, resamples: int = 0) -> tuple[Page, dict[str, Any]]:
     """The page and the summary."""
     data = FactorData(matrix, {}, resamples)
-    drawn, excess = drawn_ranks(data), direct_excess(data)
-    gaps = rank_gaps(data, excess, drawn)
-    variance = explained_variance(data)
+    drawn, excess = ranks.drawn_ranks(data), ranks.direct_excess(data)
+    gaps = ranks.rank_gaps(data, excess, drawn)
+    variance = components.explained_variance(data)
     parts = [
         variance,
-        within_families(data),
-        first_component(data),
-        with_compute(data),
-        potential(data, excess, gaps, drawn),
-        completion(data),
+        components.within_families(data),
+        components.first_component(data),
+        components.with_compute(data),
+        ranks.potential(data, excess, gaps, drawn),
+        ranks.completion(data),
         _influence(data, variance.summary["explained_variance"]),
     ]
     notes = (
         *matrix.notes,
         *coverage_notes(matrix, data.scores, data.stderr, data.tasks),
         *selection_notes(selected_on_test(matrix, data.scores)),
-        *component_notes(data),
+        *components.component_notes(data),
         *comparison_notes(matrix, data.in_both, whole=data.whole),
         *(note for part in parts for note in part.notes),
     )
@@ -136,7 +118,7 @@ def factors(matrix: ScoreMatrix, resamples: int = 0) -> tuple[Page, dict[str, An
 def _influence(data: FactorData, shares: dict[str, Shares]) -> Part:
     """The first component's share without one family, benchmark or model."""
     influence = left_out(data)
-    whole = {p: entry_of(of, 0) for p, of in shares.items()}
+    whole = {p: components.entry_of(of, 0) for p, of in shares.items()}
     name = "share of the first component"
     section = influence_section(influence, whole, measure="first_component", prefix="share_influence", name=name)
     return Part({"influence": influence}, section)
@@ -148,7 +130,7 @@ def _influence(data: FactorData, shares: dict[str, Shares]) -> Part:
 
 def _quoted_shares(summary: Entry) -> Quoted:
     """By protocol the shares of the components and the interval of the first that a sentence quotes."""
-    _, shares, over_models, families = compared_shares(summary)
+    _, shares, over_models, families = components.compared_shares(summary)
     return {p: (of, wider(over_models[p], families[p])) for p, of in shares.items() if not isinstance(of, Missing)}
 
 
@@ -288,17 +270,17 @@ def _best_first(data: FactorData, potential: Entry) -> list[Ranked]:
     """The models' labels from the best rank on, with rank and the interval that a sentence quotes; [] for too few."""
     if not potential:
         return []
-    ranks = potential[main_protocol(potential)].values()
+    by_model = potential[main_protocol(potential)].values()
     rows = [
         (
             label,
             number(rank["rank"]),
             wider(rank["interval_population_of_benchmarks"], rank["interval_population_of_categories"]),
         )
-        for label, rank in zip(data.matrix.labels, ranks, strict=True)
+        for label, rank in zip(data.matrix.labels, by_model, strict=True)
         if is_known(rank["rank"])
     ]
-    enough = len(rows) >= max(2, min(JACKKNIFED, len(ranks) / 2))
+    enough = len(rows) >= max(2, min(JACKKNIFED, len(by_model) / 2))
     return sorted(rows, key=lambda row: row[1]) if enough else []
 
 
@@ -350,10 +332,10 @@ def _misleading(gaps: pd.DataFrame | None) -> Panel | None:
     """Models whose direct rank and rank under train before test differ beyond their interval."""
     if gaps is None:
         return None
-    surely, measured = beyond_interval(gaps), int(gaps["gap"].notna().sum())
+    surely, measured = ranks.beyond_interval(gaps), int(gaps["gap"].notna().sum())
     if not measured:
         return None
-    text = f"**{len(surely)} of {measured}** models move beyond their 95% interval; {by_chance(measured)}"
+    text = f"**{len(surely)} of {measured}** models move beyond their 95% interval; {ranks.by_chance(measured)}"
     rows = surely.head(FIRST_RANKS)
     last = max([2.0, *rows["direct_rank"], *rows["tuned_rank"]])
     axis, step = svg.Axis(1, last, 140, 372), 104 / max(len(rows), 1)

@@ -48,7 +48,9 @@ def test_every_tutorial_and_how_to_opens_with_what_comes_out(guide):
     if picture := re.match(r"!\[[^]]+\]\((\S+)\)$", opening):
         path = (guide.parent / picture[1]).resolve()
         assert path.stat().st_size < 200_000
-        assert path.suffix == ".svg" or path.stem in json.loads((path.parent / "pages.json").read_text(encoding="utf-8"))
+        assert path.suffix == ".svg" or path.stem in json.loads(
+            (path.parent / "pages.json").read_text(encoding="utf-8")
+        )
     else:
         assert all(line.startswith("    ") for line in opening.splitlines())
 

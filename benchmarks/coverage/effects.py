@@ -14,8 +14,12 @@ from lm_validity.config.plan import LEAST
 from lm_validity.studies.agreement.statistics.resampling import Interval
 from lm_validity.studies.bias.effects import interval_over_subsamples
 from lm_validity.studies.bias.statistics.effects import mean_over_tasks
-from lm_validity.studies.signal.statistics.quality import signal_quality
-from lm_validity.studies.signal.statistics.resampling import draw_items, resample_item_means, resampling_interval
+from lm_validity.studies.signal.statistics.quality import (
+    draw_items,
+    resample_item_means,
+    resampling_interval,
+    signal_quality,
+)
 from lm_validity.summaries import Missing
 
 MEAN, SPREAD, TASK_NOISE = 0.01, 0.01, 0.005  # accuracy: mean and standard deviation of effects, error of one

@@ -11,6 +11,7 @@ import pytest
 import yaml
 from scipy.stats import ttest_1samp
 from tests.workflow.conftest import Project
+from tests.workflow.test_dry_run import jobs
 
 CONFIG = ("--configfile", "config/test_bias.yaml")
 RESULTS = Path("results/test_bias")
@@ -75,6 +76,14 @@ def test_a_second_run_does_nothing(finished):
     done = finished.snakemake(*CONFIG)
     assert "Nothing to be done" in done.stdout + done.stderr
     assert sidecars(finished) == before
+
+
+def test_the_report_of_a_version_without_results_parquet_is_written_again(finished, tmp_path):
+    """0.1 and 0.2 wrote summary.json alone; the site is made of both."""
+    project = finished.copy_to(tmp_path / "copy")
+    (project.folder / RESULTS / "reports/bias/results.parquet").unlink()
+    done = project.snakemake("-n", "--quiet", "rules", *CONFIG)
+    assert jobs(done.stdout) == {"report_bias": 1, "build_site": 1, "all": 1, "total": 3}
 
 
 def test_a_lost_batch_is_computed_again_and_nothing_else(finished, tmp_path):

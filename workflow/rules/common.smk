@@ -156,12 +156,14 @@ def resource_of(rule_name, part):
 
 
 def study_reports(*studies):
-    """The reports of the named studies that this configuration asks for."""
+    """The reports of the named studies that this configuration asks for. Those of versions up to 0.2 have no
+    results.parquet, which the site needs, so they are written again."""
     return [
-        f"{RESULTS}/reports/{name}/summary.json"
+        f"{RESULTS}/reports/{name}/{file}"
         for study in studies
         if study in RUN.configuration.studies
         for name in reports_of(study, RUN.configuration)
+        for file in ("summary.json", "results.parquet")
     ]
 
 

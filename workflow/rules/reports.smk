@@ -1,7 +1,7 @@
 """From tables to pages. CPU only; the same commands run on imported scores.
 
 REQUIRED INPUTS: results/<run>/tables/*.parquet and the sheets of the configuration
-OUTPUTS: results/<run>/reports/<report>/summary.json, results/<run>/report/index.html
+OUTPUTS: results/<run>/reports/<report>/{summary.json,results.parquet}, results/<run>/report/index.html
 """
 
 
@@ -16,6 +16,7 @@ rule report_agreement:
         plan=from_user(RUN.configuration.plan),
     output:
         f"{RESULTS}/reports/agreement/summary.json",
+        f"{RESULTS}/reports/agreement/results.parquet",
         figures=report(
             directory(f"{RESULTS}/reports/agreement/figures"),
             patterns=["{figure}.svg"],
@@ -51,6 +52,7 @@ rule report_factors:
         plan=from_user(RUN.configuration.plan),
     output:
         f"{RESULTS}/reports/factors/summary.json",
+        f"{RESULTS}/reports/factors/results.parquet",
         figures=report(
             directory(f"{RESULTS}/reports/factors/figures"),
             patterns=["{figure}.svg"],
@@ -86,6 +88,7 @@ rule report_readiness:
         plan=from_user(RUN.configuration.plan),
     output:
         f"{RESULTS}/reports/readiness/summary.json",
+        f"{RESULTS}/reports/readiness/results.parquet",
     log:
         f"{LOGS}/report_readiness.log",
     conda:
@@ -114,6 +117,7 @@ rule report_signal:
         benchmarks=from_user(RUN.configuration.benchmarks),
     output:
         f"{RESULTS}/reports/signal/summary.json",
+        f"{RESULTS}/reports/signal/results.parquet",
         figures=report(
             directory(f"{RESULTS}/reports/signal/figures"),
             patterns=["{figure}.svg"],

@@ -95,8 +95,9 @@ def _options(
     """How far can a language-model benchmark be trusted?"""
 
 
+@functools.cache
 def register_commands() -> typer.Typer:
-    """The whole command line; its modules are imported only now."""
+    """The whole command line; its modules are imported only now. A second call adds nothing."""
     from lm_validity.cli import imports, jobs, plan, reports, study, tools
 
     for module in (reports, imports, study, plan, tools, jobs):

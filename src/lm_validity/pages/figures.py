@@ -176,7 +176,8 @@ def label_room(spec: Spec) -> int:
     """Pixels of width that a specification needs so that names on its axes do not overlap, and neither a legend nor the
     title of the horizontal axis is cut; 0: it has none of them."""
     across, down = (_names(spec, channel) for channel in ("x", "y"))
-    step = max(_label_step(across), _NUMBER if _has_numbers(spec) else 0.0)
+    # from a name to the next: the height of a letter, more where names lean
+    step = max(13.0 if len(across) > _MANY else 16.0, _NUMBER if _has_numbers(spec) else 0.0)
     legend = max(_LEGEND if down else 0.0, _legend(spec))
     plot = max(step * len(across), legend, _TITLE_LETTER * len(_title(spec)))
     if not plot:
@@ -208,19 +209,9 @@ def _title(spec: Spec) -> str:
     return max([own if isinstance(own, str) else "", *inner], key=len)
 
 
-def fits_in_one_line(names: Sequence[str]) -> bool:
-    """Whether upright names have room beside each other on the narrowest figure: 460 pixels, 6.5 a letter."""
-    return len(names) * max(map(len, names), default=0) <= 70
-
-
 def names_axis(names: Sequence[str]) -> alt.Axis:
     """A horizontal axis of names, none of which is left out."""
     return alt.Axis(labelAngle=-90 if len(names) > _MANY else -50, labelOverlap=False)
-
-
-def _label_step(names: Sequence[str]) -> float:
-    """Pixels from a name to the next: the height of a letter, more where names lean."""
-    return 13.0 if len(names) > _MANY else 16.0
 
 
 def _names(spec: Spec, channel: str) -> list[str]:
@@ -383,12 +374,14 @@ def grouped_bars(
     A protocol without any value is left out.
     """
     frame, color = with_values(frame, value, PROTOCOL, protocol_color())
+    # whether upright names have room beside each other on the narrowest figure: 460 pixels, 6.5 a letter
+    upright = len(x_order) * max(map(len, x_order), default=0) <= 70
     base = alt.Chart(chart_data(frame)).encode(
         x=alt.X(
             f"{x}:N",
             scale=discrete(x_order),
             title=None,
-            axis=alt.Axis(labelAngle=0) if fits_in_one_line(x_order) else names_axis(x_order),
+            axis=alt.Axis(labelAngle=0) if upright else names_axis(x_order),
         ),
         xOffset=alt.XOffset(f"{PROTOCOL}:N", scale=discrete(frame[PROTOCOL].drop_duplicates())),
         tooltip=tooltip,
@@ -544,18 +537,13 @@ def check_address_space() -> None:
 def save_figure(spec: Spec, stem: str | Path) -> None:
     """Write `stem`.vl.json, `stem`.svg and `stem`.pdf from a Vega-Lite specification, for papers: on white."""
     stem = Path(stem)
-    static = static_spec(spec)
+    static = {**spec, "config": {**spec.get("config", {}), "background": "white"}}
+    static |= {"width": STATIC_WIDTH} if static.get("width") == "container" else {}
     svg = vl_convert.vegalite_to_svg(static)
     write_text(f"{stem}.vl.json", json.dumps(static, ensure_ascii=False, allow_nan=False))
     write_text(f"{stem}.svg", svg)
     with replace_file(f"{stem}.pdf") as temporary:
         temporary.write_bytes(vl_convert.svg_to_pdf(svg))
-
-
-def static_spec(spec: Spec) -> Spec:
-    """A copy of fixed width on a white background."""
-    static = {**spec, "config": {**spec.get("config", {}), "background": "white"}}
-    return static | {"width": STATIC_WIDTH} if static.get("width") == "container" else static
 
 
 # ----------------------------------------------------------------------------------------------------------------------

@@ -174,7 +174,7 @@ def table_document(table: "Table") -> TableDocument:
         {
             "name": str(name),
             "label": table.labels.get(str(name), str(name).replace("_", " ")),
-            "numeric": _is_numeric(values),
+            "numeric": pd.api.types.is_numeric_dtype(values) and not pd.api.types.is_bool_dtype(values),
             "format": table.formats.get(str(name)),
             "scale": table.scales.get(str(name), 1.0),
         }
@@ -245,10 +245,6 @@ def _uncomputed(value: object) -> object:
     except ValueError:
         return f"'{value}"
     return value
-
-
-def _is_numeric(values: pd.Series) -> bool:
-    return pd.api.types.is_numeric_dtype(values) and not pd.api.types.is_bool_dtype(values)
 
 
 def plain_value(value: object) -> Value:
@@ -468,7 +464,18 @@ def _write_results(rows: Sequence[Row], folder: Path) -> None:
 
 def page_document(page: Page) -> PageDocument:
     """The page as JSON: texts, pictures, Vega-Lite specifications, table cells with what is shown and sorted by."""
-    sections = [_section_document(section) for section in page.sections]
+    sections: list[SectionDocument] = [
+        {
+            "title": section.title,
+            "hint": section.hint,
+            "finding": section.finding,
+            "explanation": section.explanation,
+            "figures": [found for figure in section.figures if can_draw() and (found := _figure_document(figure))],
+            "tables": [table_document(table) for table in section.tables],
+            "notes": list(section.notes),
+        }
+        for section in page.sections
+    ]
     tables = [table for section in sections for table in section["tables"]]
     return {
         "format": 2,
@@ -488,18 +495,6 @@ def page_document(page: Page) -> PageDocument:
 
 NOT_DRAWN = "Figures of folds are left out: vl-convert, which draws them, is not installed (lm-validity[figures])."
 _CONTENT: tuple[Literal["finding", "figures", "tables", "notes"], ...] = ("finding", "figures", "tables", "notes")
-
-
-def _section_document(section: Section) -> SectionDocument:
-    return {
-        "title": section.title,
-        "hint": section.hint,
-        "finding": section.finding,
-        "explanation": section.explanation,
-        "figures": [found for figure in section.figures if can_draw() and (found := _figure_document(figure))],
-        "tables": [table_document(table) for table in section.tables],
-        "notes": list(section.notes),
-    }
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -621,17 +616,13 @@ def _packed_rows(table: TableDocument) -> str:
     columns = list(zip(*table["rows"], strict=True)) or [() for _ in table["columns"]]
     shown = [
         [_shown(value, column["format"], column.get("scale", 1.0)) for value in values]
-        if _is_formatted(values)
+        if any(value is not None and not isinstance(value, str) for value in values)
         else None
         for column, values in zip(table["columns"], columns, strict=True)
     ]
     return packed(
         {"values": columns, "shown": shown, "reasons": table.get("reasons", {}), "links": table.get("links", [])}
     )
-
-
-def _is_formatted(values: Sequence[object]) -> bool:
-    return any(value is not None and not isinstance(value, str) for value in values)
 
 
 def _figure_document(figure: Figure) -> FigureDocument | None:

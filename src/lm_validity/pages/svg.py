@@ -176,10 +176,13 @@ def named_rows(
     return svg(360, bottom + 22, label, *marks)
 
 
+MOST_TICKS = 100
+
+
 def rug(axis: Axis, values: Sequence[float], top: float, bottom: float, kind: str) -> Markup:
-    """A tick for each value; above 100 values their density, as a strip of 60 shades."""
+    """A tick for each value; above `MOST_TICKS` values their density, as a strip of 60 shades."""
     known = np.asarray([one for one in values if np.isfinite(one)], dtype=float)
-    if len(known) <= 100:
+    if len(known) <= MOST_TICKS:
         return Markup("").join(line(axis(one), top, axis(one), bottom, f"{kind} rug") for one in known)
     edges = np.linspace(axis.low, axis.high, 61)
     counts = np.histogram(np.clip(known, axis.low, axis.high), edges)[0]

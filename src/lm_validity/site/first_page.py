@@ -16,7 +16,7 @@ from lm_validity.config.sections import Cards
 from lm_validity.errors import InputError
 from lm_validity.files import read_json, write_text
 from lm_validity.pages.page import Link, PageDocument, Words, asset, from_template, legend_of, write_html, write_library
-from lm_validity.pages.svg import Axis, decimal, dot, rug, shortened, svg, text, ticks
+from lm_validity.pages.svg import MOST_TICKS, Axis, decimal, dot, rug, shortened, svg, text, ticks
 from lm_validity.site.cards.panels import (
     EMPTY,
     NAMES,
@@ -211,16 +211,12 @@ class Column:
         """The numbers under the heading."""
         if self.scale is None:
             return Markup()
+        written = [(self.scale(at), words) for at, words in self.ticks if words]
         marks = [
-            text(self.scale(at), 11, words, "", _anchor(self.scale(at), self.width))
-            for at, words in self.ticks
-            if words
+            text(x, 11, words, "", "start" if x < 8 else "end" if x > self.width - 12 else "middle")
+            for x, words in written
         ]
         return svg(self.width, 13, "", *marks).replace(Markup('role="img" aria-label=""'), Markup('aria-hidden="true"'))
-
-
-def _anchor(x: float, width: float) -> str:
-    return "start" if x < 8 else "end" if x > width - 12 else "middle"
 
 
 class Row(NamedTuple):
@@ -361,9 +357,11 @@ def _columns(sources: CardSources, cards: Sequence[Card]) -> list[Column]:
     def tau_ticks(lowest: float) -> list[tuple[float, str]]:
         return [(lowest, ""), *((each, plain(each)) for each in (-0.5, 0.0, 0.5, 1.0) if each >= lowest)]
 
+    many = len(sources.last_scores["model"].unique()) > MOST_TICKS
+    ticked = f"a tick for each model, shades for over {MOST_TICKS}" if many else "one tick for each model"
     kind = "t" if trained and not any("direct" in drawn_taus(card.values, "tau") for card in cards) else "d"
     columns = [
-        Column("scores", "What do scores look like?", "one tick for each model", "Scores",
+        Column("scores", "What do scores look like?", ticked, "Scores",
                lambda card: scores_cell(sources, card.benchmark, card.values), 118, Axis(0, 1, 1, 117),
                [(0, "0"), (0.5, "0.5"), (1, "1")]),
         Column("ranks", "Does it rank models like the others?", "agreement (tau), all models", "Ranks like others?",

@@ -72,7 +72,8 @@ def gather(paths: Iterable[str | Path], folder: Path, options: ImportOptions) ->
     for path in own:
         if options.protocols.keys() & {as_written(path), *as_written(path).parents}:
             raise InputError(f"{path}: a table of ours says the protocol of each score.", "leave out PROTOCOL=.")
-    frames = [_own_scores(path, gathered.lines) for path in own]
+    frames = [read_scores(path) for path in own]
+    gathered.lines += [f"{path}: no rows." for path, frame in zip(own, frames, strict=True) if frame.empty]
     for path in own:
         gathered.facts = {**gathered.facts, **_facts_beside(path)}
     for kind in ("items", "trials", "selections"):
@@ -98,13 +99,6 @@ def _facts_beside(path: Path) -> dict[str, dict[str, Any]]:
     log = read_json_or(path.with_name("import.json"), {})
     facts = log.get("facts") if isinstance(log, dict) else None
     return facts if isinstance(facts, dict) else {}
-
-
-def _own_scores(path: Path, lines: list[str]) -> pd.DataFrame:
-    rows = read_scores(path)
-    if rows.empty:
-        lines.append(f"{path}: no rows.")
-    return rows
 
 
 def table_kind(path: Path) -> str | None:
@@ -213,7 +207,8 @@ def choose_reports(
             if agreement is not None and agreement.groups:
                 asked = {"section": agreement, "plan": plan}
                 jobs.append(Job("readiness", folder / "readiness", (scores, models, benchmarks), asked))
-        if _most_checkpoints(gathered.scores) >= LEAST_CHECKPOINTS:
+        direct = gathered.scores[gathered.scores["protocol"] == PROTOCOLS[0]]
+        if (direct.groupby(["model", "benchmark"])["checkpoint"].nunique() >= LEAST_CHECKPOINTS).any():
             more = options | {"benchmarks": benchmarks, "items": gathered.items}
             jobs.append(Job("signal", folder / "signal", (scores, models), more))
         else:
@@ -281,11 +276,6 @@ def _too_few(scores: pd.DataFrame, models: pd.DataFrame, benchmarks: pd.DataFram
             f"there are {number_of_models} and {number}."
         )
     return None
-
-
-def _most_checkpoints(scores: pd.DataFrame) -> int:
-    direct = scores[scores["protocol"] == "direct"]
-    return int(direct.groupby(["model", "benchmark"])["checkpoint"].nunique().max()) if len(direct) else 0
 
 
 # ----------------------------------------------------------------------------------------------------------------------

@@ -106,10 +106,6 @@ class Standing:
         """Models and benchmarks in the order of the tables' axes."""
         return self.matrix.models, self.matrix.task_names()
 
-    def choice(self) -> Choice:
-        """A fresh choice of cells."""
-        return Choice(self.tables())
-
     def tables(self) -> np.ndarray:
         """(draws, models, benchmarks) what the table may be, for a choice."""
         return drawn_tables(self.fitted, DRAWS)
@@ -199,7 +195,7 @@ def choose_round(standing: Standing, goal: Goal, costs: Mapping[Pair, Cost]) -> 
     """The cells that take most off the variance of ranks an hour, until the goal is expected to be reached or the round
     is full."""
     planned = standing.run.plan or {}
-    choice, hours = standing.choice(), standing.hours(costs, planned)
+    choice, hours = Choice(standing.tables()), standing.hours(costs, planned)
     before, steps, spent = choice.outlook(), [], 0.0
     planned_hours = total(costs, planned).hours
     left = goal.value - planned_hours if goal.kind == "budget" else np.inf
@@ -346,8 +342,9 @@ def place_model(run: Run, model: str, costs: Mapping[Pair, Cost]) -> Joining:
             f"{model!r} has train-before-test scores already.", "add further cells with `lm-validity plan next`."
         )
     tables = standing.tables()
-    own, places = _own_hours(standing, costs, row), list[Place]()
-    for step in Choice(tables).steps(own, np.arange(len(models)) == row):
+    alone, places = np.arange(len(models)) == row, list[Place]()
+    own = np.where(alone[:, None], standing.hours(costs, {}), np.inf)  # (models, benchmarks)
+    for step in Choice(tables).steps(own, alone):
         spent = own[row, step.benchmark] + (places[-1].hours if places else 0.0)
         places.append(Place(benchmarks[step.benchmark], float(spent), float(step.outlook.half_width[row])))
     low, high = np.quantile(rank_draws(tables)[:, row], [0.025, 0.975])
@@ -360,12 +357,6 @@ def place_model(run: Run, model: str, costs: Mapping[Pair, Cost]) -> Joining:
         places,
         total(costs, ((model, name) for name in benchmarks)).hours,
     )
-
-
-def _own_hours(standing: Standing, costs: Mapping[Pair, Cost], row: int) -> np.ndarray:
-    """(models, benchmarks) hours of the model's cells, inf elsewhere."""
-    hours = standing.hours(costs, {})
-    return np.where((np.arange(len(hours)) == row)[:, None], hours, np.inf)
 
 
 def joining_cells(found: Joining, goal: Goal, earlier: Plan) -> list[PlannedCell]:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from lm_validity.cli import main, study
+from lm_validity.cli import app, main, study
 from lm_validity.config.sections import Reports, Screening
 from lm_validity.template.folder import make_study
 
@@ -146,6 +146,8 @@ def test_help_lists_at_most_16_commands_and_nothing_of_the_workflow(monkeypatch,
     assert code == 0 and len(listed) == len(set(listed)) <= 16
     assert {"report", "import", "plan", "status"} <= set(listed)
     assert not {"merge", "evaluate-model", "miniature", "next", "rounds", "add-model"} & set(listed)
+    names = [command.name or command.callback.__name__ for command in app.registered_commands]
+    assert len(names) == len(set(names)), "however often the command line was run in this process"
 
 
 def test_the_exit_code_of_control_c(monkeypatch, capsys, tmp_path):

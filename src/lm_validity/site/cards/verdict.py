@@ -70,6 +70,14 @@ CLAUSES: Mapping[tuple[str, str], tuple[str, str]] = {
         "ranks like the others if scored direct",
         "*agrees*: yes under direct evaluation, not known under train before test",
     ),
+    ("ranks", "not direct"): (
+        "ranks unlike the others if scored direct",
+        "*agrees*: no under direct evaluation, not known under train before test",
+    ),
+    ("ranks", "not trained first"): (
+        "ranks unlike the others if trained first",
+        "*agrees*: not known under direct evaluation, no under train before test",
+    ),
     ("reliable", YES): ("reliable scores", "*reliable*: yes"),
     ("reliable", NO): ("noisy scores", "*reliable*: no"),
     ("steady", YES): ("scores rise steadily in training", "*steady*: yes"),
@@ -168,6 +176,8 @@ _RANKS = {
     (NO, YES): Mark(PARTLY, "only trained first"),
     (NOT_KNOWN, YES): Mark(PARTLY, "trained first"),
     (YES, NOT_KNOWN): Mark(PARTLY, "direct"),
+    (NO, NOT_KNOWN): Mark(PARTLY, "not direct"),
+    (NOT_KNOWN, NO): Mark(PARTLY, "not trained first"),
 }
 
 

@@ -18,7 +18,6 @@ from lm_validity.site.cards.values import CardSources, Value, basis_words, card_
 from lm_validity.site.cards.verdict import (
     NOT_KNOWN,
     NOT_MEASURED,
-    Statement,
     Verdict,
     make_verdict,
 )
@@ -131,8 +130,8 @@ def card_html(card: Card, navigation: Sequence[Link] = (), missing: Sequence[str
         scope=_scope(card),
         sections={title: found for title, values in card.sections().items() if (found := rows(values))},
         gaps=gaps(list(card.values.values())),
-        rules=[(statement, outcome(statement.outcome), threshold_words(statement))
-               for statement in card.verdict.statements],
+        rules=[(each, outcome(each.outcome), ", ".join(f"{name} {at:g}" for name, at in each.thresholds.items()))
+               for each in card.verdict.statements],
     )  # fmt: skip
 
 
@@ -198,11 +197,6 @@ def rows(values: Sequence[Value]) -> list[dict[str, Any]]:
         }
         for group in found.values()
     ]
-
-
-def threshold_words(statement: Statement) -> str:
-    """`separated 0.8, not_separated 0.5`, as the configuration names them."""
-    return ", ".join(f"{name} {number:g}" for name, number in statement.thresholds.items()) or "none"
 
 
 # ----------------------------------------------------------------------------------------------------------------------

@@ -1,5 +1,6 @@
 """Two simulations beside the bias report, each a page of its own: principal components, and the priors alone."""
 
+from itertools import product
 from pathlib import Path
 
 import altair as alt
@@ -9,10 +10,9 @@ import pandas as pd
 from lm_validity.errors import InputError
 from lm_validity.pages.figures import CATEGORY_COLORS, chart_data, lines, tooltips
 from lm_validity.pages.page import Figure, Finding, Page, Section, Table, write_page
-from lm_validity.studies.bias.statistics.effects import PcaSimulation, simulate_pca
+from lm_validity.studies.bias.statistics.effects import simulate_pca
 from lm_validity.studies.bias.statistics.model import (
     FORMULAS,
-    PriorPredictive,
     build_design,
     equal_tailed,
     prior_predictive,
@@ -24,14 +24,23 @@ PCA_RANKS, PCA_SIZES = (5, 10, 15, 20), (25, 50, 100, 200, 500)
 
 def write_pca_simulation(output: str | Path, splits: int) -> None:
     """Write the page of the simulation with principal components: `splits` splits for each rank and n."""
-    results = {(rank, n): simulate_pca(rank, n, splits) for rank in PCA_RANKS for n in PCA_SIZES}
-    rows = [
-        dict(
-            zip(("effective_rank", "n", "bias", "bias_se", "boost", "boost_se"), (*key, *r.bias, *r.boost), strict=True)
-        )
-        for key, r in results.items()
-    ]
-    frame = pd.DataFrame(rows)
+    rows = []
+    for rank, n in product(PCA_RANKS, PCA_SIZES):
+        base, extra, test = simulate_pca(rank, n, splits).T
+        for_effects = [(of.mean(), of.std(ddof=1) / np.sqrt(splits)) for of in (test - extra, extra - base)]
+        rows.append((rank, n, *for_effects[0], *for_effects[1]))
+    frame = pd.DataFrame(rows, columns=["effective_rank", "n", "bias", "bias_se", "boost", "boost_se"])
+    bands = frame.assign(rank=frame["effective_rank"].astype(str), low=frame["bias"] - 1.96 * frame["bias_se"],
+                         high=frame["bias"] + 1.96 * frame["bias_se"])  # fmt: skip
+    chart = lines(
+        bands[["rank", "n", "bias", "low", "high"]],
+        x="n",
+        y="bias",
+        color=series_color(bands["rank"].drop_duplicates(), "rank", "Effective rank"),
+        x_title="n",
+        y_title="Bias of R²",
+        tooltip=tooltips(rank="Rank", n="n", bias="Bias|.3f"),
+    )
     worst = frame.loc[frame["bias"].idxmax()]
     finding = (
         f"Principal components that are fitted on the test rows inflate R² by {worst['bias']:.2f} (standard error "
@@ -45,11 +54,7 @@ def write_pca_simulation(output: str | Path, splits: int) -> None:
             "principal components: those of other rows (extra), or those of the test rows (test). bias is test less "
             "extra."
         ),
-        figures=[
-            Figure(
-                "pca_simulation", "Bias of R² by n", _pca_curves(results), f"Mean of {splits} splits with 95% bands."
-            )
-        ],
+        figures=[Figure("pca_simulation", "Bias of R² by n", chart, f"Mean of {splits} splits with 95% bands.")],
         tables=[
             Table(
                 "pca_simulation",
@@ -62,24 +67,6 @@ def write_pca_simulation(output: str | Path, splits: int) -> None:
     write_page(Page("pca", "A simulation with principal components", [Finding(finding)], [section]), output)
 
 
-def _pca_curves(results: dict[tuple[int, int], PcaSimulation]) -> alt.LayerChart:
-    """Bias of R² against n, a line an effective rank, with 95% bands."""
-    rows = []
-    for (rank, n), result in results.items():
-        mean, error = result.bias
-        rows.append({"rank": str(rank), "n": n, "bias": mean, "low": mean - 1.96 * error, "high": mean + 1.96 * error})
-    frame = pd.DataFrame(rows)
-    return lines(
-        frame,
-        x="n",
-        y="bias",
-        color=series_color(frame["rank"].drop_duplicates(), "rank", "Effective rank"),
-        x_title="n",
-        y_title="Bias of R²",
-        tooltip=tooltips(rank="Rank", n="n", bias="Bias|.3f"),
-    )
-
-
 def write_prior_simulation(trials: str | Path, output: str | Path, formula: str, draws: int) -> None:
     """Write the page of what `formula`'s priors say before any data, in the layout of a table of trials."""
     if formula not in FORMULAS:
@@ -88,13 +75,18 @@ def write_prior_simulation(trials: str | Path, output: str | Path, formula: str,
     layout = min(setting_counts(read_trials(trials)).values(), key=len)
     prior = prior_predictive(build_design(layout, FORMULAS[formula]), draws, np.random.default_rng(0))
     low, high = equal_tailed(prior.differences)
+    accuracies = _histogram(prior.accuracies[np.isfinite(prior.accuracies)], "Accuracy", 0.0)
+    differences = _histogram(prior.differences, "Average accuracy difference", -1.0)
     section = Section(
         "What the priors say",
         explanation=(
             "Data sets simulated from the priors alone, in the layout of these trials. Where the priors allow nearly "
             "every accuracy, and differences far larger than the observed ones, a narrow posterior comes from the data."
         ),
-        figures=_prior_figures(prior),
+        figures=[
+            Figure("prior_accuracy", "Accuracy under the prior", accuracies),
+            Figure("prior_difference", "Average difference under the prior", differences),
+        ],
     )
     finding = Finding(
         f"Before any data, the model {formula} expects an average difference between {low:+.2f} and {high:+.2f} (89%).",
@@ -103,20 +95,12 @@ def write_prior_simulation(trials: str | Path, output: str | Path, formula: str,
     write_page(Page("prior", "What the priors of the bias study say", [finding], [section]), output)
 
 
-def _prior_figures(prior: PriorPredictive) -> list[Figure]:
-    accuracies = prior.accuracies[np.isfinite(prior.accuracies)]
-    difference = _histogram(prior.differences, "Average accuracy difference", -1.0, 1.0)
-    return [
-        Figure("prior_accuracy", "Accuracy under the prior", _histogram(accuracies, "Accuracy", 0.0, 1.0)),
-        Figure("prior_difference", "Average difference under the prior", difference),
-    ]
-
-
-def _histogram(values: np.ndarray, title: str, low: float, high: float, bins: int = 40) -> alt.LayerChart:
-    number, edges = np.histogram(values, bins=bins, range=(low, high))
+def _histogram(values: np.ndarray, title: str, low: float) -> alt.LayerChart:
+    """Of values from `low` to 1."""
+    number, edges = np.histogram(values, bins=40, range=(low, 1.0))
     frame = pd.DataFrame({"start": edges[:-1], "end": edges[1:], "share": number / max(number.sum(), 1)})
     bars = alt.Chart(chart_data(frame)).mark_bar(color=CATEGORY_COLORS[0], opacity=0.8)
-    axis = alt.Axis(values=np.linspace(low, high, 6 if low == 0 else 5).tolist(), format=".1f")
+    axis = alt.Axis(values=np.linspace(low, 1.0, 6 if low == 0 else 5).tolist(), format=".1f")
     bars = bars.encode(
         x=alt.X("start:Q", title=title, bin="binned", axis=axis),
         x2="end:Q",

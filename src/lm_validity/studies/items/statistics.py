@@ -62,9 +62,9 @@ class ItemParameters:
         right = expit(np.outer(abilities, self.discrimination) + self.intercept)
         return (right * (1 - right)) @ self.discrimination**2
 
-    def negative(self, level: float = 0.05) -> np.ndarray:
+    def negative(self) -> np.ndarray:
         """(items,) whether the discrimination is below zero after Benjamini & Hochberg's correction, one-sided."""
-        return stats.false_discovery_control(stats.norm.cdf(self.discrimination_z)) < level
+        return stats.false_discovery_control(stats.norm.cdf(self.discrimination_z)) < 0.05
 
 
 def fit_2pl(correct: np.ndarray) -> ItemParameters:
@@ -239,12 +239,12 @@ def items_needed(difference: float, deviation: float, freedom: float = np.inf) -
     return int(np.ceil((noncentrality_needed(freedom) * deviation / difference) ** 2))
 
 
-def noncentrality_needed(freedom: float, level: float = LEVEL, power: float = POWER) -> float:
-    """The shift, in standard errors, that a two-sided t test on `freedom` degrees of freedom finds with `power`."""
+def noncentrality_needed(freedom: float) -> float:
+    """The shift, in standard errors, that a two-sided t test on `freedom` degrees of freedom finds 4 times out of 5."""
     if not np.isfinite(freedom) or freedom > 1000:
-        return float(stats.norm.ppf(1 - level / 2) + stats.norm.ppf(power))
-    critical = stats.t.ppf(1 - level / 2, freedom)
-    return float(optimize.brentq(lambda shift: stats.nct.sf(critical, freedom, shift) - power, 0.0, 10 * critical))
+        return float(stats.norm.ppf(1 - LEVEL / 2) + stats.norm.ppf(POWER))
+    critical = stats.t.ppf(1 - LEVEL / 2, freedom)
+    return float(optimize.brentq(lambda shift: stats.nct.sf(critical, freedom, shift) - POWER, 0.0, 10 * critical))
 
 
 def _clusters(labels: np.ndarray | None) -> np.ndarray | None:

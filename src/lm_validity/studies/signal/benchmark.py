@@ -29,9 +29,14 @@ from lm_validity.studies.signal.statistics.quality import (
     FINETASKS_MONOTONICITY,
     NoiseFree,
     SignalQuality,
+    drawn_around,
+    exceedance_p,
     fewest_checkpoints,
     overall_score,
+    resampling_interval,
+    shuffled_quality,
     signal_quality,
+    walked_quality,
 )
 from lm_validity.studies.signal.statistics.ranking import (
     E2LM_WINDOWS,
@@ -45,13 +50,6 @@ from lm_validity.studies.signal.statistics.ranking import (
     pair_consistency,
     persistence,
     separable_pairs,
-)
-from lm_validity.studies.signal.statistics.resampling import (
-    drawn_around,
-    exceedance_p,
-    resampling_interval,
-    shuffled_quality,
-    walked_quality,
 )
 from lm_validity.summaries import Missing, is_known, known, number
 from lm_validity.tables.reruns import NOT_MEASURED, TrainingNoise
@@ -70,6 +68,7 @@ Values = dict[str, np.ndarray]
 SKIPPED = Missing(Reason("Intervals and p-values were skipped (resamples = 0).", ReasonCode.SKIPPED))
 FALSE_DISCOVERIES = 0.05  # rate, of what is said of several benchmarks
 WHICH_DIRECTION = Missing("Scores fall steadily, and nothing says which direction is better.")
+UNKNOWN_TOKENS = "Tokens are unknown."
 NO_ERRORS = Missing(Reason("Whether a score is above chance needs its standard error.", ReasonCode.NO_ERRORS))
 NO_NOISE = Missing(Reason("It needs a standard error of every model's scores, or items.", ReasonCode.NO_ERRORS))
 
@@ -159,9 +158,8 @@ class Pair:
     first: str
     second: str
     alignment: CommonPoints
-    size: str = ""
-    base: np.ndarray | None = None
-    later: np.ndarray | None = None
+    size: str
+    windows: tuple[np.ndarray, np.ndarray]  # (base, later); empty of pairs that are not compared in windows
 
     def read(self, values: Values) -> tuple[np.ndarray, np.ndarray]:
         """The (..., points) of both models' values (..., n)."""
@@ -169,16 +167,9 @@ class Pair:
         return first.read(values[self.first]), second.read(values[self.second])
 
     @property
-    def windows(self) -> tuple[np.ndarray, np.ndarray]:
-        """(base, later) of a pair that has them."""
-        assert self.base is not None and self.later is not None
-        return self.base, self.later
-
-    @property
     def counts(self) -> bool:
         """Whether there is a checkpoint in either window."""
-        base, later = self.windows
-        return bool(base.any() and later.any())
+        return all(window.any() for window in self.windows)
 
 
 @dataclass(frozen=True)
@@ -260,8 +251,8 @@ def _ranking_pairs(
             both = {first: curves[first], second: curves[second]}
             common = align(both, [select_for_ranking(curve, selection) for curve in both.values()])
             # relative windows are shares of the training, whatever it is counted in; the others are billions of tokens
-            base, later = windows.masks(common.progress if windows.relative else common.tokens_b)
-            pairs.append(Pair(first, second, common, size, base, later))
+            within = windows.masks(common.progress if windows.relative else common.tokens_b)
+            pairs.append(Pair(first, second, common, size, within))
     return pairs
 
 
@@ -277,7 +268,7 @@ def _compliance_pairs(curves: dict[str, Curve], facts: pd.DataFrame, selection: 
                 continue
             both = {science: curves[science], web: curves[web]}
             common = align(both, [select_for_compliance(curve, selection) for curve in both.values()])
-            pairs.append(Pair(science, web, common, str(a["size"])))
+            pairs.append(Pair(science, web, common, str(a["size"]), (np.array([]), np.array([]))))
     return pairs
 
 
@@ -469,6 +460,19 @@ class BenchmarkCurves(CurveDesign):
     def mean_curve(self) -> np.ndarray:
         """(points,) mean of the scored models at their common points, in the metric's own direction."""
         return self.direction * self.at_common_points(self.values).mean(axis=0)
+
+    @property
+    def common(self) -> dict[str, Any] | Missing:
+        """The points of training that the scored models have in common, as summary.json has them."""
+        if self.alignment.reason:
+            return Missing(self.alignment.reason)
+        return {
+            "aligned_by": self.alignment.by,  # names of checkpoints, tokens or share of training
+            "points": len(self.alignment.progress),
+            "interpolated": int((self.alignment.interpolated > 0).sum()),
+            "last_b": known(float(self.alignment.tokens_b[-1]), UNKNOWN_TOKENS),
+            "at_end": self.alignment.at_end,  # whether the last point is the last checkpoint of every model
+        }
 
     @cached_property
     def walk_p(self) -> Value:

@@ -195,49 +195,39 @@ def _overall_p(data: SignalData, name: str, overall: Value) -> Value:
 # FineTasks, Signal and Noise, DataDecide.
 
 
+# of the table: the column, what it holds, and its label
+COLUMNS = (
+    ("monotonicity", "finetasks.monotonicity", "FineTasks: monotonicity"),
+    ("passes", "finetasks.monotonicity_passes", "FineTasks: monotonicity passes"),
+    ("seed_signal_to_noise", "finetasks.signal_to_noise", "FineTasks: signal to noise over seeds"),
+    ("non_randomness", "finetasks.non_randomness", "FineTasks: non-randomness"),
+    ("ordering_consistency", "finetasks.ordering_consistency", "FineTasks: ordering consistency"),
+    ("signal", "signal_and_noise.signal", "Signal and Noise: signal"),
+    ("noise", "signal_and_noise.noise", "Signal and Noise: noise"),
+    ("signal_to_noise", "signal_and_noise.signal_to_noise", "Signal and Noise: signal to noise"),
+    ("signal_to_noise_low", "signal_and_noise.signal_to_noise_interval.low", "signal to noise, from"),
+    ("signal_to_noise_high", "signal_and_noise.signal_to_noise_interval.high", "signal to noise, to"),
+    ("step_direction", "signal_and_noise.step_direction", "Signal and Noise: direction of steps"),
+    ("total_variation", "signal_and_noise.total_variation", "Signal and Noise: total variation"),
+    ("decision_middle_to_last", "decision_accuracy.middle_to_last",
+     "DataDecide: same winner half way as at the last common point"),
+    ("decision_low", "decision_accuracy.middle_to_last_interval.low", "same winner, from"),
+    ("decision_high", "decision_accuracy.middle_to_last_interval.high", "same winner, to"),
+    ("decision_small_to_large", "decision_accuracy.smallest_to_largest",
+     "DataDecide: same winner for small as for large models"),
+)  # fmt: skip
+
+
 def criteria_of_others(data: SignalData) -> Part:
     """Values, and the thresholds passed where there are any."""
     criteria = {name: _criteria(data, benchmark) for name, benchmark in data.benchmarks.items()}
-    frame = pd.DataFrame(
-        [
-            {
-                "benchmark": name,
-                "monotonicity": fine["monotonicity"],
-                "passes": fine["monotonicity_passes"],
-                "seed_signal_to_noise": fine["signal_to_noise"],
-                "non_randomness": fine["non_randomness"],
-                "ordering_consistency": fine["ordering_consistency"],
-                "signal": noise["signal"],
-                "noise": noise["noise"],
-                "signal_to_noise": noise["signal_to_noise"],
-                **as_columns(noise["signal_to_noise_interval"], "signal_to_noise_low", "signal_to_noise_high"),
-                "step_direction": noise["step_direction"],
-                "total_variation": noise["total_variation"],
-                "decision_middle_to_last": decisions["middle_to_last"],
-                **as_columns(decisions["middle_to_last_interval"], "decision_low", "decision_high"),
-                "decision_small_to_large": decisions["smallest_to_largest"],
-            }
-            for name, (fine, noise, decisions) in ((name, entry.values()) for name, entry in criteria.items())
-        ]
-    )
-    labels = {
-        "monotonicity": "FineTasks: monotonicity",
-        "passes": "FineTasks: monotonicity passes",
-        "seed_signal_to_noise": "FineTasks: signal to noise over seeds",
-        "non_randomness": "FineTasks: non-randomness",
-        "ordering_consistency": "FineTasks: ordering consistency",
-        "signal": "Signal and Noise: signal",
-        "noise": "Signal and Noise: noise",
-        "signal_to_noise": "Signal and Noise: signal to noise",
-        "signal_to_noise_low": "signal to noise, from",
-        "signal_to_noise_high": "signal to noise, to",
-        "step_direction": "Signal and Noise: direction of steps",
-        "total_variation": "Signal and Noise: total variation",
-        "decision_middle_to_last": "DataDecide: same winner half way as at the last common point",
-        "decision_low": "same winner, from",
-        "decision_high": "same winner, to",
-        "decision_small_to_large": "DataDecide: same winner for small as for large models",
-    }
+    rows = []
+    for name, entry in criteria.items():
+        values = {f"{source}.{key}": value for source, part in entry.items() for key, value in part.items()}
+        for place in [place for place in values if place.endswith("_interval")]:
+            values |= as_columns(values[place], f"{place}.low", f"{place}.high")
+        rows.append({"benchmark": name} | {column: values[place] for column, place, _ in COLUMNS})
+    frame = pd.DataFrame(rows)
     section = Section(
         "Criteria of others",
         hint="FineTasks, Signal and Noise, DataDecide",
@@ -257,7 +247,7 @@ def criteria_of_others(data: SignalData) -> Part:
                 "Side by side",
                 frame,
                 formats=dict.fromkeys(frame.columns[3:], ".3f"),
-                labels=labels,
+                labels={column: label for column, _, label in COLUMNS},
                 folded=len(frame) > 8,
             )
         ],

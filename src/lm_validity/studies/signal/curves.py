@@ -109,7 +109,9 @@ def read_learning_curves(
     rows, of_rows = _used_rows(table, listed, scores)
     rows, checks = checked_errors(rows, listed)
     check_directions(rows, listed, scores)
-    rows, of_axis = _on_one_axis(_filled_tokens(rows, sheet))
+    # the final checkpoint's tokens, where the scores table lacks them, are those of the models sheet
+    total = rows["model"].map(sheet.set_index("model")["tokens_b"]).where(rows["checkpoint"] == "final")
+    rows, of_axis = _on_one_axis(rows.assign(tokens_b=rows["tokens_b"].astype(float).fillna(total.astype(float))))
     directions, assumed = _directions(rows, listed)
     again = reruns_of(sheet)
     noise = training_noise(rows, again)
@@ -152,13 +154,24 @@ def _used_rows(table: pd.DataFrame, listed: pd.DataFrame | None, path: str | Pat
     if listed is not None:
         rows, of_sheet = _of_sheet(rows, listed, path)
         notes += of_sheet
-    _check_one_metric(rows, path)
+    for benchmark, metrics in rows.groupby("benchmark")["metric"].unique().items():
+        names = sorted(name for name in metrics if not pd.isna(name))
+        if len(names) > 1:
+            raise InputError(
+                f"{path}: benchmark {benchmark!r} has several metrics: {listing(names)}.",
+                "give --benchmarks with a sheet whose column 'metric' names one.",
+            )
     finite = np.isfinite(rows["value"].to_numpy(dtype=float))
     if not finite.all():
         lost = [f"{r.model} on {r.benchmark} at {r.checkpoint}" for r in rows[~finite].itertuples()]
         notes.append(f"Scores without a finite value count as missing: {listing(lost)}.")
     rows = rows[finite]
-    _check_unique(rows, path)
+    for row in rows[rows.duplicated(["model", "benchmark", "checkpoint"])].itertuples():
+        raise InputError(
+            f"{path}: two selected scores of model {row.model!r} on {row.benchmark!r} "
+            f"at checkpoint {row.checkpoint!r}.",
+            "set 'selected' to false for all but one prompt.",
+        )
     return rows, notes
 
 
@@ -215,33 +228,6 @@ def _of_sheet(rows: pd.DataFrame, sheet: pd.DataFrame, path: str | Path) -> tupl
     return under_metric, [*notes, *of_metrics]
 
 
-def _check_one_metric(rows: pd.DataFrame, path: str | Path) -> None:
-    for benchmark, metrics in rows.groupby("benchmark")["metric"].unique().items():
-        names = sorted(name for name in metrics if not pd.isna(name))
-        if len(names) > 1:
-            raise InputError(
-                f"{path}: benchmark {benchmark!r} has several metrics: {listing(names)}.",
-                "give --benchmarks with a sheet whose column 'metric' names one.",
-            )
-
-
-def _check_unique(rows: pd.DataFrame, path: str | Path) -> None:
-    for row in rows[rows.duplicated(["model", "benchmark", "checkpoint"])].itertuples():
-        raise InputError(
-            f"{path}: two selected scores of model {row.model!r} on {row.benchmark!r} "
-            f"at checkpoint {row.checkpoint!r}.",
-            "set 'selected' to false for all but one prompt.",
-        )
-
-
-def _filled_tokens(rows: pd.DataFrame, sheet: pd.DataFrame) -> pd.DataFrame:
-    """The final checkpoint's tokens, where the scores table lacks them, are those of the models sheet."""
-    total = sheet.set_index("model")["tokens_b"].reindex(rows["model"]).to_numpy(dtype=float)
-    tokens = rows["tokens_b"].to_numpy(dtype=float)
-    final = (rows["checkpoint"] == "final").to_numpy()
-    return rows.assign(tokens_b=np.where(np.isnan(tokens) & final, total, tokens))
-
-
 def _on_one_axis(rows: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
     """Rows with tokens, where any curve has them at two checkpoints; else all rows, and nobody's tokens. With notes."""
     curve = [rows["benchmark"], rows["model"]]
@@ -263,16 +249,12 @@ def _on_one_axis(rows: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
 
 def _directions(rows: pd.DataFrame, listed: pd.DataFrame | None) -> tuple[dict[str, float], frozenset[str]]:
     """+1 or -1 by benchmark: from the sheet, else from the table, else higher is better; and those of the last kind."""
-    in_sheet = {} if listed is None else dict(zip(listed["benchmark"], listed["higher_is_better"], strict=True))
-    directions, assumed = {}, []
-    for benchmark, given in rows.groupby("benchmark")["higher_is_better"]:
-        known = in_sheet.get(benchmark, pd.NA)
-        if pd.isna(known):
-            known = given.dropna().iloc[0] if given.notna().any() else pd.NA
-        if pd.isna(known):
-            assumed.append(benchmark)
-        directions[benchmark] = -1.0 if not pd.isna(known) and not known else 1.0
-    return directions, frozenset(assumed)
+    known = rows.groupby("benchmark")["higher_is_better"].first().astype("boolean")
+    if listed is not None:
+        in_sheet = listed.drop_duplicates("benchmark").set_index("benchmark")["higher_is_better"]
+        known = in_sheet.reindex(known.index).astype("boolean").fillna(known)
+    assumed = frozenset(known.index[known.isna()])
+    return {name: 1.0 if up else -1.0 for name, up in known.fillna(value=True).items()}, assumed
 
 
 def _curves(rows: pd.DataFrame, directions: Mapping[str, float]) -> tuple[dict[str, dict[str, Curve]], list[str]]:

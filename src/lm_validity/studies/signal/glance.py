@@ -292,6 +292,7 @@ def _settling(data: SignalData, ranking: Mapping[str, Any]) -> Panel | None:
 
 def _lasting(data: SignalData, consistency: Mapping[str, Any]) -> tuple[Panel | None, Answer | None]:
     """The share of later checkpoints with an early order, beside what coin tosses give."""
+    # of windows that are fitted to each training where no benchmark has a value in the chosen ones
     fitted = not any(is_known(entry["value"]) for entry in consistency.values())
     entries = {name: entry["fitted"] if fitted else entry for name, entry in consistency.items()}
     known = {name: entry for name, entry in entries.items() if is_known(entry["value"])}

@@ -29,8 +29,8 @@ from lm_validity.studies.signal.benchmark import (
     too_few_checkpoints,
 )
 from lm_validity.studies.signal.curves import Places, own_ends
-from lm_validity.studies.signal.filters.apply import DESIGNS, folds_by_design, judge
 from lm_validity.studies.signal.filters.kinds import (
+    STRATA,
     Candidates,
     ItemFilter,
     PositiveSlope,
@@ -42,29 +42,27 @@ from lm_validity.studies.signal.filters.kinds import (
     model_scores,
     with_scores_only,
 )
+from lm_validity.studies.signal.filters.recipe import DESIGNS, folds_by_design, judge
 from lm_validity.studies.signal.statistics.items import METRICS, FilterTrial
 from lm_validity.studies.signal.statistics.quality import (
     NoiseFree,
+    draw_items,
     error_covariance,
     fewest_checkpoints,
     noise_free_interval,
     noise_free_quality,
     per_item_score_ratio,
     quality_by_items,
+    resample_item_means,
     signal_quality,
 )
 from lm_validity.studies.signal.statistics.ranking import compliance, exchanged_curves
-from lm_validity.studies.signal.statistics.resampling import (
-    draw_items,
-    resample_item_means,
-)
 from lm_validity.summaries import Missing, as_columns, is_known, known
 from lm_validity.tables.items import BenchmarkItems
 from lm_validity.words import Reason, ReasonCode, count, decimal, listing, percent
 
 CONTROLS = 200  # random choices of the same size beside every filter
 SIZES = (100, 300, 1000, 3000, 10_000)  # items at which benchmarks are compared
-STRATA = 5  # groups of gold answers of similar length
 SUBGROUP_RESAMPLES = 200
 FEWEST_SUBJECTS = 10  # to draw whole subjects: with fewer their spread is too uncertain
 MINIMUM_SUBGROUP = 10  # items; a curve of fewer is mostly ties
@@ -246,14 +244,6 @@ def _each(data: SignalData, part: str) -> dict[str, Any]:
 # ----------------------------------------------------------------------------------------------------------------------
 # Filters, on models and checkpoints that they did not see.
 
-SHORT_DESIGNS = {
-    "architecture": "by shape",
-    "size": "by size",
-    "model": "by model",
-    "checkpoints": "by time",
-    "fit_models": "by choice",
-}
-
 
 def _trials(
     answers: BenchmarkItems, facts: pd.DataFrame, options: SignalConventions
@@ -292,28 +282,18 @@ def _trials(
 
 
 def _trial(trial: FilterTrial, length_dependence: Value) -> dict[str, Any]:
+    """A trial as summary.json has it: what the filter leaves unknown with its reason."""
     nothing = "The filter keeps no item where it was fitted."
     in_sample = known(trial.in_sample, "The filter keeps no item when it sees all models that are scored.")
-    held_out = ratio = known(trial.held_out, nothing)
+    values = {name: known(value, nothing) if isinstance(value, float) else value for name, value in vars(trial).items()}
+    if isinstance(in_sample, Missing):
+        values |= {"in_sample": in_sample, "optimism_gap": in_sample}
+    ratio: Value = values["held_out"]
     if not trial.kept_in_sample or not trial.unfiltered:
         ratio = Missing("No score per item: the filter keeps no item, or all items together score 0.")
     elif is_known(ratio):  # held-out quality per item that was kept, over that of all items
         ratio = per_item_score_ratio(trial.held_out, trial.kept_in_sample, trial.unfiltered, trial.items)
-    return {
-        "unfiltered": trial.unfiltered,
-        "in_sample": in_sample,
-        "held_out": held_out,
-        "optimism_gap": known(trial.optimism_gap, nothing) if is_known(in_sample) else in_sample,
-        "control_mean": known(trial.control_mean, nothing),
-        "control_high": known(trial.control_high, nothing),
-        "p": known(trial.p, nothing),
-        "useful": trial.useful,
-        "items": trial.items,
-        "kept_in_sample": trial.kept_in_sample,
-        "kept_by_fold": trial.kept_by_fold,
-        "length_dependence": length_dependence,
-        "per_item_score_ratio": ratio,
-    }
+    return values | {"length_dependence": length_dependence, "per_item_score_ratio": ratio}
 
 
 def filters_on_trial(data: SignalData) -> Part:
@@ -328,7 +308,7 @@ def filters_on_trial(data: SignalData) -> Part:
     charts = []
     for index, (name, trials) in enumerate(frame.groupby("benchmark", sort=False)):
         dots = [
-            {"row": f"{trial.filter}, {SHORT_DESIGNS[trial.design]}", "kind": kind, **values}
+            {"row": f"{trial.filter}, {DESIGNS[trial.design][0]}", "kind": kind, **values}
             for trial in trials[trials["score"] != "correct"].itertuples()
             for kind, values in {
                 "where it was fitted": {"value": trial.in_sample},
@@ -357,9 +337,7 @@ def filters_on_trial(data: SignalData) -> Part:
         charts.append(Figure(f"filters_{index}", f"Filters on {name}", chart, caption=caption))
     scores = {metric: described.label for metric, described in METRICS.items()} | {"correct": "the benchmark's own"}
     designs = " ".join(
-        f"{SHORT_DESIGNS[design].capitalize()}: {text}."
-        for design, text in DESIGNS.items()
-        if design in set(frame["design"])
+        f"{short.capitalize()}: {text}." for design, (short, text) in DESIGNS.items() if design in set(frame["design"])
     )
     section = Section(
         "Filters on data they were not fitted on",
@@ -370,7 +348,7 @@ def filters_on_trial(data: SignalData) -> Part:
             Table(
                 "filters",
                 "All trials",
-                table.replace({"design": SHORT_DESIGNS, "score": scores}),
+                table.replace({"design": {design: short for design, (short, _) in DESIGNS.items()}, "score": scores}),
                 formats=dict.fromkeys([*numbers, "length_dependence", "per_item_score_ratio"], ".3f") | {"p": "p"},
                 labels={
                     "score": "item score",

@@ -13,6 +13,7 @@ from lm_validity.studies.signal.benchmark import (
     CHOSEN,
     FITTED,
     SKIPPED,
+    UNKNOWN_TOKENS,
     BenchmarkCurves,
     Bounds,
     Pair,
@@ -42,7 +43,6 @@ from lm_validity.words import count, decimal, listing
 
 STABLE_TAU = 0.8  # a ranking that differs from the final one in one pair of ten
 E2LM_LATER_CHECKPOINTS = 47  # of the competition's ranking consistency, 222.8 to 994.5 billion tokens
-UNKNOWN_TOKENS = "Tokens are unknown."
 ONE_LATER = "The order at the last checkpoint is compared with that of other later checkpoints, and there is none."
 NEARLY = "Nearly settled means that 9 of 10 pairs stay in their final order (tau 0.8)."
 
@@ -104,7 +104,7 @@ def _no_consistency(benchmark: BenchmarkCurves, pairs: list[Pair], windows: Rank
         return pairs[0].alignment.reason
     if not windows.relative and all(np.isnan(curve.tokens_b).all() for curve in benchmark.curves.values()):
         return "The windows are in billions of tokens, and tokens are unknown."
-    empty = [kind for kind in ("base", "later") if not any(getattr(pair, kind).any() for pair in pairs)]
+    empty = [kind for place, kind in enumerate(("base", "later")) if not any(p.windows[place].any() for p in pairs)]
     if not empty:
         return "No pair has a checkpoint in the base window and one in the later window."
     ends = getattr(windows, empty[0])
@@ -208,16 +208,13 @@ def order_of_models(data: SignalData) -> Part:
         for name, lasts in discoveries({name: entry["coin_flip_p"] for name, entry in entries.items()}).items():
             entries[name]["lasts"] = lasts
     ranking = {name: _settling(benchmark) for name, benchmark in data.benchmarks.items()}
-    charts = [
-        chart for chart in (_consistency_figure(consistency), _settling_figure(data, ranking)) if chart is not None
-    ]
-    section = None
-    if charts:
+    chart, section = _settling_figure(data, ranking), None
+    if chart is not None or any(entry["by_size"] for entry in consistency.values()):
         section = Section(
             "Order of the models",
             hint="whether an early order lasts, and when it settles",
             explanation=_windows_in_words(data),
-            figures=charts,
+            figures=[] if chart is None else [chart],
             tables=[_table(data, consistency, ranking), *_details(data, consistency, ranking)],
         )
     pairs = [pair for benchmark in data.benchmarks.values() for pair in benchmark.ranking_pairs[CHOSEN]]
@@ -231,34 +228,6 @@ def order_of_models(data: SignalData) -> Part:
         notes = [f"Ranking consistency rests on {ends} later checkpoints per pair{beside}."]
     findings = [_settling_finding(data, ranking), *_unaligned_findings(data)]
     return Part({"ranking_consistency": consistency, "ranking": ranking}, section, findings, notes)
-
-
-def _consistency_figure(consistency: dict[str, dict[str, Any]]) -> Figure | None:
-    """By benchmark and size; of fitted windows where no benchmark has one of the chosen. One half is a coin flip."""
-    fitted = not any(is_known(entry["value"]) for entry in consistency.values())
-    rows = [
-        {"benchmark": name, "size": size, "consistency": number(value)}
-        for name, entry in consistency.items()
-        for size, value in (entry["fitted"] if fitted else entry)["by_size"].items()
-    ]
-    if not rows:
-        return None
-    frame = pd.DataFrame(rows)
-    dots = figures.interval_dots(
-        frame,
-        y="benchmark",
-        value="consistency",
-        title="Ranking consistency",
-        y_order=list(dict.fromkeys(frame["benchmark"])),
-        offset="size",
-        color=figures.listed_color("size", figures.cycled_colors(list(dict.fromkeys(frame["size"]))), "Size"),
-        tooltip=figures.tooltips(benchmark="Benchmark", size="Size", consistency="Consistency|.3f"),
-        zero=True,
-    )
-    caption = "Share of later checkpoints with the order of the base window. Dashed: a coin flip."
-    caption += " Windows are scaled to the length of each training run." if fitted else ""
-    chart = figures.layered(dots, figures.dashed_lines("at", 0.5))
-    return Figure("ranking_consistency", "Ranking consistency", chart, caption=caption)
 
 
 def _settling_figure(data: SignalData, ranking: dict[str, dict[str, Any] | Missing]) -> Figure | None:
@@ -311,7 +280,7 @@ def _table(
     counted = ("pairs", "separable_pairs", "settled_from_b", "stable_from_b", "nearly_stable_from_b")
     rows = []
     for name, entry in consistency.items():
-        settling, alignment = ranking[name], data.benchmarks[name].alignment
+        settling = ranking[name]
         if isinstance(settling, Missing):
             ends = ("nearly_stable_low_b", "nearly_stable_high_b", "size_order_share", "separated_from_b")
             columns: dict[str, Any] = dict.fromkeys((*counted, *ends), settling)
@@ -323,13 +292,7 @@ def _table(
             )
             columns["size_order_share"] = share if isinstance(share, Missing) else float(np.mean(share))
             columns["separated_from_b"] = settling["separated_from_b"]
-        points: dict[str, Any] = dict.fromkeys(("aligned_by", "points", "interpolated", "last_b"))
-        if alignment.reason:
-            points = dict.fromkeys(points, Missing(alignment.reason))
-        else:
-            last = known(float(alignment.tokens_b[-1]), UNKNOWN_TOKENS)
-            between = int((alignment.interpolated > 0).sum())
-            points = dict(zip(points, (alignment.by, len(alignment.progress), between, last), strict=True))
+        common, places = data.benchmarks[name].common, ("aligned_by", "points", "interpolated", "last_b")
         rows.append(
             {
                 "benchmark": name,
@@ -341,7 +304,7 @@ def _table(
                 "with_last": entry["with_last"],
                 **columns,
                 "separable_at_end": data.benchmarks[name].separable_at_end,
-                **points,
+                **{key: common if isinstance(common, Missing) else common[key] for key in places},
             }
         )
     frame, words = pd.DataFrame(rows), data.progress.words

@@ -1,6 +1,5 @@
 """How steadily scores rise in training: signal quality, beside that of curves that learn nothing, and chance."""
 
-from functools import partial
 from typing import Any
 
 import altair as alt
@@ -12,9 +11,10 @@ from lm_validity.pages.page import Figure, Finding, Part, Section, Table
 from lm_validity.studies.signal.benchmark import (
     NO_ERRORS,
     SKIPPED,
+    UNKNOWN_TOKENS,
     BenchmarkCurves,
     Bounds,
-    CurveScores,
+    Draws,
     SignalData,
     Value,
     as_numbers,
@@ -31,9 +31,9 @@ from lm_validity.studies.signal.statistics.quality import (
     above_chance_from,
     fewest_checkpoints,
     net_rise,
+    noise_levels,
     quality_by_errors,
 )
-from lm_validity.studies.signal.statistics.resampling import noise_levels
 from lm_validity.summaries import Missing, as_columns, is_known, known, number
 from lm_validity.words import Reason, ReasonCode, count, decimal, listing, with_interval
 
@@ -91,6 +91,10 @@ def _of_benchmark(data: SignalData, benchmark: BenchmarkCurves) -> dict[str, Any
         size: known(float(mean), too_few_checkpoints(options))
         for size, mean in benchmark.scores.quality_by_size.items()
     }
+
+    def draws_of(size: str) -> Draws:
+        return benchmark.draws(lambda resampled: resampled.quality_by_size[size])
+
     by_model = [_noise_free(benchmark, model, "value") for model in benchmark.scored]
     noise_free: Value = next((value for value in by_model if isinstance(value, Missing)), None) or float(
         np.mean([number(value) for value in by_model])
@@ -101,16 +105,8 @@ def _of_benchmark(data: SignalData, benchmark: BenchmarkCurves) -> dict[str, Any
     noise_free_interval: Bounds = noise_free if isinstance(noise_free, Missing) else Missing(f"{why}out.")
     if is_known(items) and is_known(noise_free):
         noise_free_interval = known_bounds(*items.noise_free_interval, f"{why}out.")
-    common: dict[str, Any] | Missing = Missing(alignment.reason)
     above: Value = Missing(alignment.reason)
     if not alignment.reason:
-        common = {
-            "aligned_by": alignment.by,  # names of checkpoints, tokens or share of training
-            "points": len(alignment.progress),
-            "interpolated": int((alignment.interpolated > 0).sum()),
-            "last_b": known(float(alignment.tokens_b[-1]), "Tokens are unknown."),
-            "at_end": alignment.at_end,  # whether the last point is the last checkpoint of every model
-        }
         # The mean's standard error is the mean of the models' own, as though their errors were one: models answer the
         # same items
         mean, errors = (
@@ -128,8 +124,7 @@ def _of_benchmark(data: SignalData, benchmark: BenchmarkCurves) -> dict[str, Any
         "direction_assumed": benchmark.direction_assumed,  # neither the sheet nor the scores say it
         "signal_quality_by_size": by_size,
         "signal_quality_by_size_interval": {
-            size: bounds(mean, benchmark.draws(partial(_quality_of_size, size)), 0.0, 1.0)
-            for size, mean in by_size.items()
+            size: bounds(mean, draws_of(size), 0.0, 1.0) for size, mean in by_size.items()
         },
         "signal_quality_by_items": items if isinstance(items, Missing) else items.by_items,
         "signal_quality_by_errors": _quality_by_errors(data, benchmark),  # None where items are known
@@ -144,12 +139,8 @@ def _of_benchmark(data: SignalData, benchmark: BenchmarkCurves) -> dict[str, Any
         "training_noise": again if isinstance(again, Missing) else again.sd,
         "reruns": 0 if isinstance(again, Missing) else again.reruns,
         "separable_at_end": benchmark.separable_at_end,
-        "common": common,
+        "common": benchmark.common,
     }
-
-
-def _quality_of_size(size: str, scores: CurveScores) -> np.ndarray:
-    return scores.quality_by_size[size]
 
 
 def _noise_free(benchmark: BenchmarkCurves, model: str, what: str) -> Value:
@@ -175,7 +166,7 @@ def _above_chance_from(benchmark: BenchmarkCurves, values: np.ndarray, errors: n
         return NO_ERRORS
     assert benchmark.chance_level is not None
     first = above_chance_from(values, errors, benchmark.chance_level)
-    return AT_CHANCE if first is None else known(float(tokens[first]), "Tokens are unknown.")
+    return AT_CHANCE if first is None else known(float(tokens[first]), UNKNOWN_TOKENS)
 
 
 def _quality_by_errors(data: SignalData, benchmark: BenchmarkCurves) -> dict[int, float] | Missing | None:
@@ -229,6 +220,7 @@ def rise_of_scores(data: SignalData) -> Part:
     matched = {n: by_errors.get(n, entry["signal_quality_by_items"]) for n, entry in by_benchmark.items()}
     sizes = [set(quality) for quality in matched.values() if is_known(quality)]
     common = sorted(set.intersection(*sizes))[-1:] if sizes else []
+    of_benchmark = ("rank_correlation", "chance", "models_above_chance", "above_chance_from_b", "items")
     frame = pd.DataFrame(
         [
             {
@@ -238,11 +230,7 @@ def rise_of_scores(data: SignalData) -> Part:
                 "p": entry["signal_quality_null_p"],
                 "walk_p": entry["signal_quality_walk_p"],
                 "steady": shown_or_not(entry["steady"]),
-                "rank_correlation": entry["rank_correlation"],
-                "chance": entry["chance"],
-                "models_above_chance": entry["models_above_chance"],
-                "above_chance_from_b": entry["above_chance_from_b"],
-                "items": entry["items"],
+                **{key: entry[key] for key in of_benchmark},
                 **{f"at {n} items": of if isinstance(of := matched[name], Missing) else of[n] for n in common},
                 "noise_free_quality": entry["noise_free_quality"],
                 **as_columns(entry["noise_free_quality_interval"], "noise_free_low", "noise_free_high"),

@@ -21,7 +21,7 @@ from lm_validity.studies.signal.glance import at_a_glance
 from lm_validity.studies.signal.items import analyze_items, filters_on_trial, item_metrics, subgroups
 from lm_validity.studies.signal.order import order_of_models
 from lm_validity.studies.signal.quality import rise_of_scores
-from lm_validity.summaries import Missing, number
+from lm_validity.summaries import Missing
 from lm_validity.tables.items import item_benchmarks, read_benchmark_items
 from lm_validity.words import Reason, ReasonCode, explain_protocols
 
@@ -148,14 +148,13 @@ def _all_scores(data: SignalData) -> Part:
             "low": low,
             "high": high,
             "selected": np.concatenate([benchmark.selected[model] for model in curves]),
-            "chance": number(benchmark.chance),
         }
         frames.append(pd.DataFrame(columns))
     frame = pd.concat(frames, ignore_index=True)
     table = Table(
         "learning_curves",
         "All scores",
-        frame.drop(columns="chance"),
+        frame,
         formats={"score": ".4f"},
         labels={"progress": data.progress.title, "selected": "used for signal quality"},
         folded=True,

@@ -403,17 +403,14 @@ def test_nuts_without_its_packages_is_an_input_error(report, tmp_path, monkeypat
 
 
 def test_the_command_line_imports_and_reports(tmp_path):
-    from lm_validity.cli import app, imports, reports
+    from lm_validity.cli import register_commands
 
-    if not app.registered_groups:
-        app.add_typer(imports.app, name="import")
-        app.add_typer(reports.app, name="report")
     lines = [f"e,lm,50,10,t{task},{s},0.{3 + s},0.{4 + s},0.{5 + s},0.5" for task in range(3) for s in range(3)]
     source = tmp_path / "accuracies.csv"
     source.write_text("experiment,lm,m,n,task,subsample,base,extra,test,majority\n" + "\n".join(lines))
 
     def run(*arguments):
-        CliRunner().invoke(app, [str(argument) for argument in arguments], catch_exceptions=False)
+        CliRunner().invoke(register_commands(), [str(argument) for argument in arguments], catch_exceptions=False)
 
     run("import", "pretrain-on-test", source, "--output", tmp_path)
     run("report", "bias", "--trials", tmp_path / "trials.parquet", "--output", tmp_path / "o", "--formula", "equations")

@@ -12,7 +12,6 @@ from lm_validity.studies.signal.filters.kinds import (
     Candidates,
     Duplicates,
     Leakage,
-    LengthRange,
     PositiveSlope,
     QualityGates,
     RandomSubset,
@@ -101,7 +100,7 @@ def test_length_matched_share_keeps_the_distribution_of_lengths():
     # short answers gain, long ones do not
     gold = np.array([[-2.0] * 8, [-1.0, -1.1, -1.2, -1.3, -2.0, -1.9, -2.0, -2.0]])
     toy = candidates(answers({"a": gold}, tokens=[1, 1, 1, 1, 9, 9, 9, 9]))
-    plain, matched = TopShare().keep(toy), TopShare(length_matched=True, strata=2).keep(toy)
+    plain, matched = TopShare().keep(toy), TopShare(length_matched=True).keep(toy)
     lengths = toy.answers.models[0].tokens[:, 0]
     assert list(plain) == [True] * 4 + [False] * 4
     assert matched[:4].sum() == matched[4:].sum() == 2 and matched[5]
@@ -117,9 +116,6 @@ def test_ties_at_the_border_go_to_the_earlier_item():
 def test_length_strata_keep_equal_lengths_together():
     assert list(length_strata(np.array([1, 1, 1, 1, 5, 9.0]), 3)) == [0, 0, 0, 0, 1, 1]
     assert set(length_strata(np.full(5, 3.0), 4)) == {0}
-    assert list(LengthRange(2, 5).keep(candidates(answers({"a": RISING}, tokens=[1, 2, 5, 6])))) == [
-        False, True, True, False,
-    ]  # fmt: skip
 
 
 def test_sci_score_prefers_what_the_science_model_knows():
@@ -193,8 +189,7 @@ def test_normalised_text_and_occurrence():
     assert normalise_text("  The  Cell’s\tWall!! ") == "the cell’s wall"
     assert occurs_in("Water.", "Plants need water, and light")
     assert not occurs_in("at", "Water")  # inside a word
-    assert not occurs_in("a", "a b") and occurs_in("a", "a b", minimum_length=1)
-    assert occurs_in("42", "it is 42") and not occurs_in("42", "it is 42", digits_count=False)
+    assert not occurs_in("a", "a b") and occurs_in("42", "it is 42")
     assert occurs_in("ﬁsh", "Fish swim")  # NFKC
 
 
@@ -218,7 +213,6 @@ def test_leakage_against_its_base_rate():
     toy = Candidates(texts["doc_id"].to_numpy(), None, texts)
     # a prompt that lists every option leaks nothing
     assert list(Leakage().keep(toy)) == [False, True, True, True]
-    assert list(Leakage(strict=True).keep(toy)) == [False, False, True, True]
 
 
 def test_duplicates_keep_the_first():

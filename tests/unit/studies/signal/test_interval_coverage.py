@@ -3,8 +3,12 @@
 import numpy as np
 import pytest
 
-from lm_validity.studies.signal.statistics.quality import signal_quality
-from lm_validity.studies.signal.statistics.resampling import draw_items, resample_item_means, resampling_interval
+from lm_validity.studies.signal.statistics.quality import (
+    draw_items,
+    resample_item_means,
+    resampling_interval,
+    signal_quality,
+)
 
 REPEATS = 200
 RESAMPLES = 300

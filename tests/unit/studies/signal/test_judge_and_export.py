@@ -12,13 +12,13 @@ from typer.testing import CliRunner
 
 from lm_validity.cli.tools import filters as app
 from lm_validity.errors import InputError
-from lm_validity.studies.signal.filters.apply import folds_by_design
 from lm_validity.studies.signal.filters.kinds import Candidates
 from lm_validity.studies.signal.filters.recipe import (
     EndpointJudge,
     UnanimousJudge,
     VerdictCache,
     alignment,
+    folds_by_design,
     item_text,
     parse_verdict,
     read_recipe,
@@ -169,7 +169,7 @@ STEP = "name: x\nbenchmark: b\nfilters:\n  - %s"
         (STEP % "subjects: {values: physics}", ["subjects, values: 'physics'", "tuple"]),
         (STEP % "positive_slope: {pooling: median}", ["positive_slope, pooling: 'median'", "'mean' or 'each'"]),
         (STEP % "quality_gates: {tokens_per_character: [0.1]}", ["quality_gates, tokens_per_character: (0.1,)"]),
-        (STEP % "any_of: [[{length_range: {maximum: long}}]]", ["any_of, step 1, length_range, maximum: 'long'"]),
+        (STEP % "any_of: [[{size_rule: {maximum: long}}]]", ["any_of, step 1, size_rule, maximum: 'long'"]),
         (STEP % "llm_judge: {model: x, promptings: many}", ["llm_judge, promptings: 'many'"]),
         (STEP % "leakage" + "\nfit_models: small", ["recipe.yaml, fit_models: 'small'"]),
         (STEP % "leakage" + "\nexport: {num_fewshot: five}", ["export, num_fewshot: 'five'"]),
@@ -292,7 +292,7 @@ def test_exported_task_is_what_lm_eval_runs(tmp_path):
         ("name: mmlu rising\nfilters: [duplicates]", "recipe.yaml, name: 'mmlu rising' is not a task name"),
         ("name: x\nfilters: [duplicates]\nexport: {num_fewshot: 5}", "5 few-shot examples asked for, 0 given"),
         ("name: x\nfilters: [{subjects: {values: [physics, law], complement: true}}]", "no document is left"),
-        ("name: x\nfilters: [{length_range: {maximum: .nan}}]", "maximum: nan is not a number"),
+        ("name: x\nfilters: [{size_rule: {maximum: .nan}}]", "maximum: nan is not a number"),
     ],
 )
 def test_a_recipe_that_cannot_be_exported_leaves_nothing_behind(tmp_path, recipe, said):

@@ -10,14 +10,15 @@ from signal_world import MODELS, models_sheet
 from lm_validity.config.sections import Reports
 from lm_validity.errors import InputError
 from lm_validity.studies.signal.report import analyze_signal, report_signal, signal
-from lm_validity.studies.signal.statistics.quality import above_chance_from, signal_quality
-from lm_validity.studies.signal.statistics.ranking import separable_pairs, settled_from, settling_interval
-from lm_validity.studies.signal.statistics.resampling import (
+from lm_validity.studies.signal.statistics.quality import (
+    above_chance_from,
     drawn_around,
     exceedance_p,
     shuffled_quality,
+    signal_quality,
     walked_quality,
 )
+from lm_validity.studies.signal.statistics.ranking import separable_pairs, settled_from, settling_interval
 from lm_validity.summaries import Missing, is_known
 from lm_validity.tables.schema import SCORES, write_table
 

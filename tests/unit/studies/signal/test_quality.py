@@ -5,17 +5,19 @@ import pytest
 from scipy.stats import kstest, pearsonr, spearmanr
 
 from lm_validity.config.sections import E2LM_BATCH_RAMP, BatchRamp
-from lm_validity.studies.signal.statistics.quality import autocorrelation, net_rise, rank_correlation, signal_quality
-from lm_validity.studies.signal.statistics.resampling import (
-    block_length,
+from lm_validity.studies.signal.statistics.quality import (
+    autocorrelation,
     draw_items,
     exceedance_p,
+    net_rise,
     noise_levels,
-    resample_blocks,
+    rank_correlation,
     resample_item_means,
     resampling_interval,
     shuffled_quality,
+    signal_quality,
 )
+from lm_validity.studies.signal.statistics.ranking import block_length, resample_blocks
 
 
 def test_rank_correlation_by_hand():
@@ -145,9 +147,9 @@ def test_resampling_interval_joins_percentiles_and_percentiles_less_twice_the_bi
 
 
 def test_blocks_are_consecutive_and_wrap_around():
-    indices = resample_blocks(10, 50, np.random.default_rng(0), length=5)
-    assert indices.shape == (50, 10) and indices.min() >= 0 and indices.max() < 10
-    assert (np.diff(indices[:, :5], axis=1) % 10 == 1).all()
+    indices = resample_blocks(28, 50, np.random.default_rng(0))
+    assert indices.shape == (50, 28) and indices.min() >= 0 and indices.max() < 28
+    assert (np.diff(indices.reshape(50, 7, 4), axis=2) % 28 == 1).all()
     assert [block_length(n) for n in (1, 8, 27, 47)] == [1, 2, 3, 4]
 
 

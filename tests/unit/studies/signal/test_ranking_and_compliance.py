@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from lm_validity.studies.signal.statistics.quality import (
+    exceedance_p,
     overall_score,
     per_item_score_ratio,
     weight_sensitivity,
@@ -25,7 +26,6 @@ from lm_validity.studies.signal.statistics.ranking import (
     settled_from,
     size_ordering,
 )
-from lm_validity.studies.signal.statistics.resampling import exceedance_p
 
 
 def test_windows():

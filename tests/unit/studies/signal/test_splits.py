@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from lm_validity.studies.signal.filters.apply import verdict
 from lm_validity.studies.signal.filters.kinds import slopes
+from lm_validity.studies.signal.filters.recipe import verdict
 from lm_validity.studies.signal.statistics.items import disjoint_checkpoints, judge_filter, leave_one_group_out
 from lm_validity.studies.signal.statistics.quality import signal_quality
 

@@ -31,6 +31,8 @@ LEAST_SPREAD = 1e-12  # of the largest difference: a standard deviation below it
 TOO_FEW = Reason(
     "Fewer than two tasks have two subsamples: variances within and between tasks are unknown.", ReasonCode.TOO_FEW
 )
+LEVEL, POWER = 0.05, 0.8
+MOST_SUBSAMPLES, MOST_TASKS = 100_000, 10_000  # that are asked about
 LARGEST_SHIFT = 1e6  # standard errors, which no t test misses; scipy's noncentral t is NaN for some larger shifts
 
 
@@ -61,58 +63,41 @@ def variance_components(differences: np.ndarray, task: np.ndarray) -> VarianceCo
     return VarianceComponents(*(sd if sd > least else 0.0 for sd in sds))
 
 
-def detection_power(
-    effect: float, components: VarianceComponents, tasks: int, subsamples: int, level: float = 0.05
-) -> float:
-    """Probability that a two-sided t test over `tasks` (at least 2) task means finds `effect` in accuracy."""
+def detection_power(effect: float, components: VarianceComponents, tasks: int, subsamples: int) -> float:
+    """Probability that a two-sided t test over `tasks` (at least 2) task means, at `LEVEL`, finds `effect` in
+    accuracy."""
     variance = components.between_tasks**2 + components.within_task**2 / subsamples
     if variance == 0:
-        return 1.0 if effect else level
+        return 1.0 if effect else LEVEL
     shift = min(abs(effect) / np.sqrt(variance / tasks), LARGEST_SHIFT)
-    critical = stats.t.ppf(1 - level / 2, tasks - 1)
+    critical = stats.t.ppf(1 - LEVEL / 2, tasks - 1)
     # scipy's far tail is NaN for some large shifts, where it is zero to any precision that matters
     wrong_side = np.nan_to_num(stats.nct.cdf(-critical, tasks - 1, shift))
     return float(stats.nct.sf(critical, tasks - 1, shift) + wrong_side)
 
 
-def subsamples_needed(
-    effect: float,
-    components: VarianceComponents,
-    tasks: int,
-    power: float = 0.8,
-    level: float = 0.05,
-    most: int = 100_000,
-) -> int | Missing:
-    """Fewest subsamples per task with at least `power`; Missing where `most` of them do not suffice."""
-    if detection_power(effect, components, tasks, most, level) < power:
+def subsamples_needed(effect: float, components: VarianceComponents, tasks: int) -> int | Missing:
+    """Fewest subsamples per task that give `POWER`; Missing where `MOST_SUBSAMPLES` of them do not suffice."""
+    if detection_power(effect, components, tasks, MOST_SUBSAMPLES) < POWER:
         return Missing("More subsamples alone never suffice: the tasks differ too much, or are too few.")
-    return _fewest(lambda subsamples: detection_power(effect, components, tasks, subsamples, level) >= power, 1, most)
+    return _fewest(lambda each: detection_power(effect, components, tasks, each) >= POWER, 1, MOST_SUBSAMPLES)
 
 
-def tasks_needed(
-    effect: float,
-    components: VarianceComponents,
-    subsamples: int,
-    power: float = 0.8,
-    level: float = 0.05,
-    most: int = 10_000,
-) -> int | Missing:
-    """Fewest tasks (at least 2) with at least `power`; Missing where `most` of them do not suffice."""
-    if detection_power(effect, components, most, subsamples, level) < power:
-        return Missing(f"Not even {most:,} tasks suffice with so few subsamples.")
-    return _fewest(lambda tasks: detection_power(effect, components, tasks, subsamples, level) >= power, 2, most)
+def tasks_needed(effect: float, components: VarianceComponents, subsamples: int) -> int | Missing:
+    """Fewest tasks (at least 2) that give `POWER`; Missing where `MOST_TASKS` of them do not suffice."""
+    if detection_power(effect, components, MOST_TASKS, subsamples) < POWER:
+        return Missing(f"Not even {MOST_TASKS:,} tasks suffice with so few subsamples.")
+    return _fewest(lambda each: detection_power(effect, components, each, subsamples) >= POWER, 2, MOST_TASKS)
 
 
-def smallest_detectable(
-    components: VarianceComponents, tasks: int, subsamples: int, power: float = 0.8, level: float = 0.05
-) -> float:
-    """The effect that is found with probability `power`."""
+def smallest_detectable(components: VarianceComponents, tasks: int, subsamples: int) -> float:
+    """The effect that is found with probability `POWER`."""
     error = np.sqrt((components.between_tasks**2 + components.within_task**2 / subsamples) / tasks)
     if error == 0:
         return 0.0
 
     def excess(effect: float) -> float:
-        return detection_power(effect, components, tasks, subsamples, level) - power
+        return detection_power(effect, components, tasks, subsamples) - POWER
 
     # the noncentrality that a t test on one degree of freedom needs is below 100 standard errors
     return float(optimize.brentq(excess, 0.0, 100 * error))
@@ -136,7 +121,6 @@ NO_SPREAD = Reason(
     ReasonCode.NO_INTERVAL,
 )
 ROUNDING = 1e-12  # accuracy; a spread below it is the rounding of equal numbers
-LEVEL = 0.05
 MARGINS = (0.005, 0.0025, 0.0015)  # accuracy; sizes that an effect is tested to be smaller than
 
 
@@ -207,9 +191,9 @@ def equivalence_p(mean: float, error: float, tasks: int, margin: float) -> float
     return float(stats.t.sf((margin - abs(mean)) / error, tasks - 1))
 
 
-def excluded_beyond(mean: float, error: float, tasks: int, level: float = LEVEL) -> float:
-    """The smallest margin whose equivalence test rejects at `level`: |mean| + t(1 - level, tasks - 1) error."""
-    return abs(mean) + float(stats.t.ppf(1 - level, tasks - 1)) * error
+def excluded_beyond(mean: float, error: float, tasks: int) -> float:
+    """The smallest margin whose equivalence test rejects at `LEVEL`: |mean| + t(1 - LEVEL, tasks - 1) error."""
+    return abs(mean) + float(stats.t.ppf(1 - LEVEL, tasks - 1)) * error
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -285,8 +269,8 @@ def common_subsamples(tasks: Sequence[np.ndarray], seed: int = 0) -> CommonSubsa
     return CommonSubsamples(mean, (float(low), float(high)), p, len(observed))
 
 
-def smallest_detectable_shift(differences: np.ndarray, level: float, power: float = 0.8) -> float | Missing:
-    """The mean difference that the sign-flip test finds at one-sided `level` with probability `power`.
+def smallest_detectable_shift(differences: np.ndarray, level: float) -> float | Missing:
+    """The mean difference that the sign-flip test finds at one-sided `level` with probability `POWER`.
 
     differences: (K,) of one task, in the unit of the result. The power of the test is taken to be that of the one-sided
     t test on K - 1 degrees of freedom, to which it is asymptotically equal (Hoeffding 1952, Ann. Math. Stat. 23, p.
@@ -301,14 +285,14 @@ def smallest_detectable_shift(differences: np.ndarray, level: float, power: floa
     spread = float(np.std(differences, ddof=1))
     if spread < 1e-12:
         return Missing("The subsamples of the task do not differ: what a test could find is unknown.")
-    return _shift_needed(number, level, power) * spread / np.sqrt(number)
+    return _shift_needed(number, level) * spread / np.sqrt(number)
 
 
 @cache
-def _shift_needed(number: int, level: float, power: float) -> float:
-    """Noncentrality, in standard errors, at which the one-sided t test over `number` values has `power`."""
+def _shift_needed(number: int, level: float) -> float:
+    """Noncentrality, in standard errors, at which the one-sided t test over `number` values has `POWER`."""
     critical = stats.t.ppf(1 - level, number - 1)
-    return float(optimize.brentq(lambda shift: stats.nct.sf(critical, number - 1, shift) - power, 0.0, 50 + critical))
+    return float(optimize.brentq(lambda shift: stats.nct.sf(critical, number - 1, shift) - POWER, 0.0, 50 + critical))
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -421,29 +405,11 @@ DATA_SEED = 123
 SPLIT_SEED = 42
 
 
-@dataclass(frozen=True)
-class PcaSimulation:
-    """Test R^2 of each trial (R,) in the three arms."""
+def simulate_pca(effective_rank: int, n: int, trials: int) -> np.ndarray:
+    """(trials, 3) test R^2 under base, extra and test, of splits of one data set of 100 + 2n rows (seeds 42, 43, …).
 
-    base: np.ndarray
-    extra: np.ndarray
-    test: np.ndarray
-
-    @property
-    def bias(self) -> tuple[float, float]:
-        """Mean test - extra and its standard error."""
-        difference = self.test - self.extra
-        return float(difference.mean()), float(difference.std(ddof=1) / np.sqrt(len(difference)))
-
-    @property
-    def boost(self) -> tuple[float, float]:
-        """Mean extra - base and its standard error."""
-        difference = self.extra - self.base
-        return float(difference.mean()), float(difference.std(ddof=1) / np.sqrt(len(difference)))
-
-
-def simulate_pca(effective_rank: int, n: int, trials: int = 2000) -> PcaSimulation:
-    """Split one data set of 100 + 2n rows `trials` times (seeds 42, 43, …); components = int(0.6 rank)."""
+    The number of components is int(0.6 rank).
+    """
     from sklearn.datasets import make_regression
     from sklearn.model_selection import train_test_split
 
@@ -461,16 +427,12 @@ def simulate_pca(effective_rank: int, n: int, trials: int = 2000) -> PcaSimulati
         train, rest = train_test_split(np.arange(len(target)), train_size=TRAIN, random_state=SPLIT_SEED + trial)
         extra, test = train_test_split(rest, train_size=n, test_size=n, random_state=SPLIT_SEED + 1 + trial)
         for arm, rows in enumerate((None, extra, test)):
-            axes = np.eye(FEATURES) if rows is None else _components(features[rows], components)
-            origin = 0.0 if rows is None else features[rows].mean(axis=0)
-            projected = (features - origin) @ axes
+            projected = features
+            if rows is not None:  # the directions of largest variance
+                axes = np.linalg.eigh(np.cov(features[rows], rowvar=False))[1][:, ::-1][:, :components]
+                projected = (features - features[rows].mean(axis=0)) @ axes
             scores[trial, arm] = _test_r2(projected, target, train, test)
-    return PcaSimulation(*scores.T)
-
-
-def _components(features: np.ndarray, number: int) -> np.ndarray:
-    """(features, number) directions of largest variance."""
-    return np.linalg.eigh(np.cov(features, rowvar=False))[1][:, ::-1][:, :number]
+    return scores
 
 
 def _test_r2(features: np.ndarray, target: np.ndarray, train: np.ndarray, test: np.ndarray) -> float:

@@ -215,6 +215,9 @@ def missing_for(answers: BenchmarkItems, model: ModelItems, metric: str) -> str 
 # Length of the gold answer: strata, and whether a filter is a filter of lengths in disguise.
 
 
+STRATA = 5  # groups of gold answers of similar length
+
+
 def answer_lengths(answers: BenchmarkItems) -> np.ndarray:
     """Length (items,) of each gold answer: in tokens of the first model, else in characters."""
     lengths = answers.models[0].tokens if answers.models[0].tokens is not None else answers.characters
@@ -241,21 +244,6 @@ def length_dependence(kept: np.ndarray, lengths: np.ndarray) -> float:
     if np.ptp(kept.astype(float)) == 0 or np.ptp(lengths) == 0:
         return float("nan")
     return float(spearmanr(kept.astype(float), lengths).statistic)
-
-
-@dataclass(frozen=True)
-class LengthRange(ItemFilter):
-    """Keeps items whose gold answer has at least `minimum` and at most `maximum` tokens (or characters)."""
-
-    minimum: float = 0.0
-    maximum: float = float("inf")
-    name = "length_range"
-
-    def keep(self, candidates: Candidates) -> np.ndarray:
-        """True where the gold answer's length is within both bounds, bounds included. Raises InputError where lengths
-        are unknown."""
-        lengths = answer_lengths(candidates.need_answers(self.name))
-        return (lengths >= self.minimum) & (lengths <= self.maximum)
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -411,14 +399,13 @@ class TopShare(ItemFilter):
 
     Morai's score is the probability of the gold answer; whether raw or normalised over the choices is not
     said, raw is the default. Of items that tie at the border the earlier stay. `length_matched` takes the
-    share within each of `strata` groups of gold answers of similar length, so that the filter cannot simply
+    share within each of five groups of gold answers of similar length, so that the filter cannot simply
     prefer short answers.
     """
 
     share: float = 0.5
     score: str = "probability"
     length_matched: bool = False
-    strata: int = 5
     name = "top_share"
     fitted = True
 
@@ -438,7 +425,7 @@ class TopShare(ItemFilter):
         gain = np.mean(gains, axis=0)
         groups = np.zeros(len(gain), dtype=int)
         if self.length_matched:
-            groups = length_strata(answer_lengths(answers), self.strata)
+            groups = length_strata(answer_lengths(answers), STRATA)
         return top_of_groups(gain, groups, self.share)
 
 
@@ -461,7 +448,7 @@ class SciScore(ItemFilter):
 
     of the gold answer at each model's last checkpoint, in tokens of the science model (the source's two
     models share one tokenizer). `keep_count` highest stay, or the `share`. The two models are never among those
-    that the choice is judged on (`filters.apply`).
+    that the choice is judged on (`filters.recipe`).
     """
 
     science_model: str
@@ -635,16 +622,21 @@ def normalise_text(text: str) -> str:
     return folded.strip(string.punctuation + " ")
 
 
-def occurs_in(answer: str, context: str, minimum_length: int = 2, *, digits_count: bool = True) -> bool:
+def occurs_in(answer: str, context: str) -> bool:
     """Whether the normalised answer appears in the normalised context between word boundaries.
 
-    Answers shorter than `minimum_length` never count, and without `digits_count` neither do answers of digits
-    only: they are in many contexts by chance.
+    Answers of a single character never count: they are in many contexts by chance.
     """
     answer, context = normalise_text(answer), normalise_text(context)
-    if len(answer) < minimum_length or (answer.isdigit() and not digits_count):
-        return False
-    return re.search(rf"(?<!\w){re.escape(answer)}(?!\w)", context) is not None
+    return len(answer) > 1 and re.search(rf"(?<!\w){re.escape(answer)}(?!\w)", context) is not None
+
+
+def occurrences(documents: pd.DataFrame) -> list[tuple[bool, list[bool]]]:
+    """Whether an item's gold answer occurs in its own context, without few-shot examples, and each distractor."""
+    return [
+        (occurs_in(choices[gold], text), [occurs_in(choice, text) for i, choice in enumerate(choices) if i != gold])
+        for text, choices, gold in questions(documents)
+    ]
 
 
 @dataclass(frozen=True)
@@ -662,66 +654,29 @@ class LeakageRates:
     examples: float = float("nan")
 
 
-def leaked_gold(documents: pd.DataFrame, minimum_length: int = 2, *, digits_count: bool = True) -> np.ndarray:
-    """Boolean (items,): the gold answer occurs in the item's own context (few-shot examples are not part of
-    it)."""
-    return np.array(
-        [
-            occurs_in(choices[gold], context, minimum_length, digits_count=digits_count)
-            for context, choices, gold in questions(documents)
-        ],
-        dtype=bool,
-    )
-
-
 def leakage_rates(documents: pd.DataFrame) -> LeakageRates:
     """Share of gold answers in their prompt, and of distractors (mean over items) as the base rate."""
     if documents.empty:
         return LeakageRates(float("nan"), float("nan"), 0)
-    rates = []
-    for context, choices, gold in questions(documents):
-        wrong = [choice for index, choice in enumerate(choices) if index != gold]
-        rates.append(np.mean([occurs_in(choice, context) for choice in wrong]))
-    leaked = leaked_gold(documents)
+    found = occurrences(documents)
     examples = float("nan")
     if "prompt" in documents.columns and documents["prompt"].notna().all():
         before = [p.removesuffix(c) for p, c in zip(documents["prompt"], documents["context"], strict=True)]
-        examples = float(leaked_gold(documents.assign(context=before)).mean())
-    return LeakageRates(float(leaked.mean()), float(np.mean(rates)), len(documents), examples)
+        examples = float(np.mean([gold for gold, _ in occurrences(documents.assign(context=before))]))
+    gold, distractors = np.mean([gold for gold, _ in found]), np.mean([np.mean(wrong) for _, wrong in found])
+    return LeakageRates(float(gold), float(distractors), len(documents), examples)
 
 
 @dataclass(frozen=True)
 class Leakage(ItemFilter):
-    """Drops items whose prompt contains the gold answer but not all distractors.
+    """Drops items whose prompt contains the gold answer but not all distractors (then it lists the options)."""
 
-    With `strict` it drops them also where every distractor is in the prompt too (a prompt that lists the
-    options).
-    """
-
-    minimum_length: int = 2
-    digits_count: bool = True
-    strict: bool = False
     name = "leakage"
 
     def keep(self, candidates: Candidates) -> np.ndarray:
-        """True where the gold answer is not in the item's context and, unless `strict`, also where every distractor is
-        in it too."""
-        documents = candidates.need_documents(self.name)
-        leaked = leaked_gold(documents, self.minimum_length, digits_count=self.digits_count)
-        if self.strict:
-            return ~leaked
-        listed = np.array(
-            [
-                all(
-                    occurs_in(choice, context, self.minimum_length, digits_count=self.digits_count)
-                    for index, choice in enumerate(choices)
-                    if index != gold
-                )
-                for context, choices, gold in questions(documents)
-            ],
-            dtype=bool,
-        )
-        return ~leaked | listed
+        """True where the gold answer is not in the item's context, or every distractor is in it too."""
+        found = occurrences(candidates.need_documents(self.name))
+        return np.array([not gold or all(wrong) for gold, wrong in found], dtype=bool)
 
 
 @dataclass(frozen=True)

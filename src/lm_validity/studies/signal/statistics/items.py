@@ -8,10 +8,10 @@ import numpy as np
 from lm_validity.studies.signal.statistics.quality import (
     MINIMUM_CHECKPOINTS,
     Convention,
+    exceedance_p,
     random_items_quality,
     signal_quality,
 )
-from lm_validity.studies.signal.statistics.resampling import exceedance_p
 
 # ----------------------------------------------------------------------------------------------------------------------
 # Scores of single multiple-choice items from the log-likelihoods of their choices.

@@ -7,7 +7,6 @@ import numpy as np
 from scipy.stats import false_discovery_control, norm
 
 from lm_validity.config.sections import E2LM, Normalisation
-from lm_validity.studies.signal.statistics.resampling import block_length, resample_blocks
 
 # ----------------------------------------------------------------------------------------------------------------------
 # Do rankings of early training last? Ranking consistency, order by size, and when the final order settles.
@@ -99,6 +98,24 @@ def bootstrap_pair_consistency(
     base_gap = gap[base][resample_blocks(int(base.sum()), resamples, generator)].mean(axis=1)
     better = gap[later][resample_blocks(int(later.sum()), resamples, generator)] > 0
     return np.mean(better == (base_gap > 0)[:, None], axis=1)
+
+
+def block_length(checkpoints: int) -> int:
+    """Checkpoints in a block, n^(1/3) rounded up: the usual order for a block bootstrap."""
+    return max(1, int(np.ceil(checkpoints ** (1.0 / 3.0) - 1e-9)))
+
+
+def resample_blocks(checkpoints: int, resamples: int, generator: np.random.Generator) -> np.ndarray:
+    """Indices (resamples, checkpoints) of a circular block bootstrap (Politis and Romano 1992).
+
+    Neighbouring checkpoints share most of their training, so they are drawn in blocks
+    (`block_length`), not one by one.
+    """
+    length = block_length(checkpoints)
+    blocks = -(-checkpoints // length)
+    starts = generator.integers(checkpoints, size=(resamples, blocks, 1))
+    indices = (starts + np.arange(length)) % checkpoints
+    return indices.reshape(resamples, blocks * length)[:, :checkpoints]
 
 
 def persistence(gap: np.ndarray) -> int:

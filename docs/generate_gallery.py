@@ -103,7 +103,7 @@ PICTURES = (
         "pretrain-on-test",
         (
             "lm-validity import pretrain-on-test pretrain-on-test/analysis/accuracies_from_paper --output tables",
-            "lm-validity report bias --trials tables/trials.parquet --output site",
+            "lm-validity report bias --trials tables/trials.parquet --formula overdispersed --output site",
         ),
         "index.html",
         800,

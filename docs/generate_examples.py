@@ -19,6 +19,8 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
+import pandas as pd
+
 from lm_validity.config.generate import renew
 from lm_validity.files import read_json
 from lm_validity.pages.svg import RAMP
@@ -27,7 +29,11 @@ ROOT = Path(__file__).resolve().parents[1]
 FOLDER, IMAGES = ROOT / "docs" / "examples", ROOT / "docs" / "images"
 SHEETS = ROOT / "config" / "paper"
 BENCHMARKS = ("hellaswag", "nq_open", "openbookqa")
-SHOTS = {"first_page": ("index.html", 820), "card": ("cards/nq_open/index.html", 620)}  # page, height in pixels
+SHOTS = {  # page, height in pixels
+    "first_page": ("index.html", 820),
+    "card": ("cards/nq_open/index.html", 620),
+    "sparse": ("sparse/index.html", 690),
+}
 MADE = "<!-- Made by docs/generate_examples.py from published scores: do not edit this page. -->\n"
 
 
@@ -36,7 +42,22 @@ def make_site(scores: Path, work: Path) -> Path:
     sheets = [f"--{name}={SHEETS / f'train_before_test_{name}.tsv'}" for name in ("models", "benchmarks")]
     _lm_validity("import", "lm-harmony", scores, "--output", work / "scores")
     _lm_validity("report", work / "scores" / "scores.parquet", *sheets, "--output", work / "site")
+    _sparse_report(work, sheets)
     return work / "site"
+
+
+def _sparse_report(work: Path, sheets: list[str]) -> None:
+    """The agreement report as it would be if only the cells of a plan had been fine-tuned."""
+    configuration = ("--configfile", SHEETS / "train_before_test.yaml")
+    _lm_validity("plan", *configuration, "--design", "balanced", "--output", work / "plan.tsv")
+    scores, plan = pd.read_parquet(work / "scores" / "scores.parquet"), pd.read_csv(work / "plan.tsv", sep="\t")
+    models = pd.read_csv(SHEETS / "train_before_test_models.tsv", sep="\t", comment="#")
+    paths = plan["model"].map(models.set_index("model")["path"])
+    planned = pd.MultiIndex.from_arrays([paths, plan["benchmark"]])
+    cells = pd.MultiIndex.from_frame(scores[["model", "benchmark"]])
+    scores[(scores["protocol"] == "direct") | cells.isin(planned)].to_parquet(work / "planned.parquet")
+    tables = ("--scores", work / "planned.parquet", "--plan", work / "plan.tsv")
+    _lm_validity("report", "agreement", *tables, *sheets, "--output", work / "site" / "sparse")
 
 
 def page(card: Path) -> str:
@@ -130,13 +151,13 @@ def screenshots(site: Path, shots: Mapping[str, tuple[str, int]], folder: Path, 
 
 
 def _lm_validity(*arguments: str | Path) -> None:
-    subprocess.run(["lm-validity", *map(str, arguments)], check=True, stdout=subprocess.DEVNULL)
+    subprocess.run(["lm-validity", *map(str, arguments)], check=True, stdout=subprocess.DEVNULL, cwd=ROOT)
 
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as work:
         IMAGES.mkdir(exist_ok=True)
-        site = make_site(Path(sys.argv[1]), Path(work))
+        site = make_site(Path(sys.argv[1]).resolve(), Path(work))
         texts = {FOLDER / f"{name}.md": page(site / "cards" / name / "card.md") for name in BENCHMARKS}
         stale = renew({**texts, IMAGES / "hero.svg": hero(site / "agreement")}.items())
         sys.exit(screenshots(site, SHOTS, IMAGES, check="--check" in sys.argv) or stale)

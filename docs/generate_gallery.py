@@ -1,4 +1,5 @@
-"""Writes docs/gallery/: pictures of the sites of public collections of results, and what their first pages say.
+"""Writes docs/gallery/: pictures of the sites of public collections of results, what their first pages say, and the
+pictures that open some tutorials and how-tos.
 
     python docs/generate_gallery.py REAL_DATA          # rewrite what is not up to date
     python docs/generate_gallery.py REAL_DATA --check  # exit 1 where something is not
@@ -14,6 +15,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import textwrap
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -51,6 +53,62 @@ class Collection(NamedTuple):
         return f"cards/{self.folder}"
 
 
+class Picture(NamedTuple):
+    """Of a page that `commands` write to the folder `site`, which opens `shown_in`; the rest as in Collection."""
+
+    name: str
+    shown_in: str
+    clone: str
+    commands: tuple[str, ...]
+    page: str
+    height: int
+
+
+def _sheets_of_the_tutorial() -> str:
+    """The command of the tutorial on readiness that writes the two sheets."""
+    text = (ROOT / "docs" / "tutorials" / "readiness.md").read_text("utf-8")
+    return textwrap.dedent(re.findall(r"^ +python - <<'END'\n.*?^ +END\n", text, re.M | re.S)[0])
+
+
+PICTURES = (
+    Picture(
+        "readiness",
+        "tutorials/readiness.md",
+        "training-on-the-test-task",
+        (
+            "ln -s training-on-the-test-task/notebooks/utils.py utils.py",
+            _sheets_of_the_tutorial(),
+            "lm-validity report direct=training-on-the-test-task/notebooks/evaluations/base"
+            " train_before_test=training-on-the-test-task/notebooks/evaluations/e3 --path '{model}-{task}.json'"
+            " --models models.tsv --benchmarks benchmarks.tsv --group 'released>=2023-11' --output site",
+        ),
+        "readiness/index.html",
+        540,
+    ),
+    Picture(
+        "compare",
+        "how_to/items.md",
+        "StableLM",
+        (
+            "lm-validity report StableLM/evals --output all",
+            "lm-validity compare stablelm-3b-4e1t openlm-research/open_llama_3b_v2 --scores all/scores.parquet"
+            " --benchmarks all/benchmarks.tsv --output site",
+        ),
+        "index.html",
+        575,
+    ),
+    Picture(
+        "bias",
+        "how_to/bias_study.md",
+        "pretrain-on-test",
+        (
+            "lm-validity import pretrain-on-test pretrain-on-test/analysis/accuracies_from_paper --output tables",
+            "lm-validity report bias --trials tables/trials.parquet --formula overdispersed --output site",
+        ),
+        "index.html",
+        800,
+    ),
+)
 COLLECTIONS = (
     Collection(
         "published",
@@ -191,7 +249,7 @@ def page(findings: dict[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def make_site(collection: Collection, data: Path, work: Path) -> Path:
+def make_site(collection: Collection | Picture, data: Path, work: Path) -> Path:
     """Run the commands in the folder `work`, as a reader would beside the clone and the sheets."""
     for name, there in ((collection.clone, data / collection.clone), ("config", ROOT / "config")):
         (work / name).symlink_to(there)
@@ -203,12 +261,15 @@ def make_site(collection: Collection, data: Path, work: Path) -> Path:
 def main(data: Path, *, check: bool) -> int:
     findings = read_json(FINDINGS) if FINDINGS.is_file() else {}
     stale = 0
-    for collection in COLLECTIONS:
+    for collection in (*COLLECTIONS, *PICTURES):
         if not (data / collection.clone).exists():
             print(f"{data / collection.clone}: not there, so the gallery keeps what it has of it")
             continue
         with tempfile.TemporaryDirectory() as work:
             site = make_site(collection, data, Path(work))
+            if isinstance(collection, Picture):
+                stale |= screenshots(site, {collection.name: (collection.page, collection.height)}, FOLDER, check=check)
+                continue
             findings[collection.name] = learned(collection, site)
             first, card = collection.heights
             shots = {collection.name: ("index.html", first),

@@ -38,6 +38,23 @@ def test_the_gallery_is_light_and_says_what_was_found(monkeypatch):
     assert len(shown) == 2 * len(gallery.COLLECTIONS) and max(sizes) < 200_000 and sum(sizes) < 2_000_000
 
 
+GUIDES = sorted(page for folder in ("tutorials", "how_to") for page in (ROOT / "docs" / folder).glob("*.md"))
+
+
+@pytest.mark.parametrize("guide", GUIDES, ids=lambda guide: guide.stem)
+def test_every_tutorial_and_how_to_opens_with_what_comes_out(guide):
+    """A picture that a command makes, or what a command prints, before any text."""
+    opening = guide.read_text(encoding="utf-8").split("\n\n")[1]
+    if picture := re.match(r"!\[[^]]+\]\((\S+)\)$", opening):
+        path = (guide.parent / picture[1]).resolve()
+        assert path.stat().st_size < 200_000
+        assert path.suffix == ".svg" or path.stem in json.loads(
+            (path.parent / "pages.json").read_text(encoding="utf-8")
+        )
+    else:
+        assert all(line.startswith("    ") for line in opening.splitlines())
+
+
 @pytest.mark.parametrize("page", PAGES)
 def test_links_lead_to_files(page):
     text = (ROOT / page).read_text(encoding="utf-8")

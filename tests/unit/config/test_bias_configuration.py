@@ -156,6 +156,8 @@ def test_the_guide_shows_a_configuration_and_sheets_that_are_read(make_run):
     run = load_run("my.yaml")
     assert list(run.tasks) == ["news", "tickets"] and run.tasks["tickets"].text == ("subject", "body")
     assert run.tasks["tickets"].labels == ("billing", "technical") and run.tasks["news"].labels == ()  # words, numbers
+    assert "reference/configuration.md" in guide  # the keys of an experiment are there
+    guide += (ROOT / "docs" / "reference" / "configuration.md").read_text(encoding="utf-8")
     columns = set(re.findall(r"`(\w+)`", " ".join(re.findall(r"^\| (`.*?) \|", guide, re.MULTILINE))))
     assert set(Task.model_fields) | set(LanguageModel.model_fields) | set(Experiment.model_fields) <= columns
 

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, Self, get_args
 
 import huggingface_hub
-from huggingface_hub.constants import HF_HUB_CACHE
 from huggingface_hub.errors import (
     GatedRepoError,
     HfHubHTTPError,
@@ -200,7 +199,8 @@ def model_folder(path: str | Path, *, revision: str | None = None, subfolder: st
     """
     folder = Path(path)
     if not os.path.isdir(folder) and folder.parent.name == "snapshots":
-        folder = Path(HF_HUB_CACHE, *folder.parts[-3:])  # recorded by another user: the same commit in one's own cache
+        # recorded by another user: the same commit in one's own cache
+        folder = Path(huggingface_hub.constants.HF_HUB_CACHE, *folder.parts[-3:])
     if not os.path.isdir(folder):
         try:
             folder = Path(huggingface_hub.snapshot_download(str(path), revision=revision, local_files_only=True))

@@ -20,8 +20,8 @@ def table(*trials):
     for n, task, subsample, *counts in trials:
         for arm, correct in zip(("base", "extra", "test"), counts, strict=True):
             if correct is not None:
-                rows.append(("e", "lm", 50, n, task, subsample, arm, correct, n, None))
-    return pair_arms(pd.DataFrame(rows, columns=[*KEYS, "arm", "correct", "total", "test_hash"]))
+                rows.append(("e", "lm", 50, n, task, subsample, arm, correct, n, None, np.nan))
+    return pair_arms(pd.DataFrame(rows, columns=[*KEYS, "arm", "correct", "total", "test_hash", "pretraining_loss"]))
 
 
 def test_cell_means_and_standard_errors():

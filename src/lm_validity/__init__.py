@@ -1,3 +1,3 @@
 """lm-validity: how far can a language-model benchmark be trusted?"""
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"

@@ -350,6 +350,7 @@ def _columns(sources: CardSources, cards: Sequence[Card]) -> list[Column]:
         card.value("separated_within_2.direct") or card.value("separated_within_2.train_before_test") for card in cards
     )
     pairs = "pairs at most 2× apart in size" if sizes else "all pairs of models"
+    units = "points" if all(map(in_points, values)) else "points, or the score's own unit"
 
     def mark(card: Card, question: str) -> Mark:
         return card.verdict.marks[question]
@@ -373,7 +374,7 @@ def _columns(sources: CardSources, cards: Sequence[Card]) -> list[Column]:
         Column("apart", "Does it tell similar models apart?" if sizes else "Does it tell models apart?", pairs,
                "Tells apart?", lambda card: apart_cell(card.values, mark(card, "apart")), 112, Axis(0, 1, 5, 107),
                [(0, "0%"), (0.5, "50%"), (0.8, "80%"), (1, "")]),
-        Column("gap", "How small a gap does it see?", "points, found 4 times in 5", "Smallest gap",
+        Column("gap", "How small a gap does it see?", f"{units}, found 4 times in 5", "Smallest gap",
                lambda card: gap_cell(card.values, gap)),
         Column("steady", "Do scores rise steadily in training?", "mean score of the models", "Rises steadily?",
                lambda card: steady_cell(sources, card.benchmark, card.values, mark(card, "steady"))),

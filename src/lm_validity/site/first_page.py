@@ -343,7 +343,7 @@ def _columns(sources: CardSources, cards: Sequence[Card]) -> list[Column]:
     low = lowest_tau(values, ("tau.direct", "tau.train_before_test"))
     low_similar = lowest_tau(values, ("tau_within_2.direct",))
     similar = 150 if sources.curves.empty else 110  # beside what curves say there is less room
-    wide = 200 if trained else similar
+    wide = (200 if sources.curves.empty else 165) if trained else similar
     gap = max((value.number for card in cards for key in ("direct", "train_before_test") if in_points(card.values)
                and (value := card.value(f"smallest_difference.{key}")) is not None), default=1.0)  # fmt: skip
     sizes = any(

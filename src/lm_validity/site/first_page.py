@@ -255,8 +255,8 @@ _FILTERS = {
 
 
 def benchmark_table(sources: CardSources, cards: Sequence[Card], folders: Mapping[str, str]) -> BenchmarkTable:
-    """The table, sorted by agreement, else by how steadily scores rise; columns that nobody measured are left out. Of
-    more than 40 benchmarks those of a group stand below its row, and scores are left to the cards."""
+    """The table, sorted by agreement, else by how steadily scores improve; columns that nobody measured are left out.
+    Of more than 40 benchmarks those of a group stand below its row, and scores are left to the cards."""
     columns, rows, absent = [], {card.benchmark: list[Cell]() for card in cards}, []
     is_long = len(cards) > LONG
     for column in _columns(sources, cards)[int(is_long) :]:
@@ -376,7 +376,7 @@ def _columns(sources: CardSources, cards: Sequence[Card]) -> list[Column]:
                [(0, "0%"), (0.5, "50%"), (0.8, "80%"), (1, "")]),
         Column("gap", "How small a gap does it see?", f"{units}, found 4 times in 5", "Smallest gap",
                lambda card: gap_cell(card.values, gap)),
-        Column("steady", "Do scores rise steadily in training?", "mean score of the models", "Rises steadily?",
+        Column("steady", "Do scores improve steadily in training?", "mean score of the models", "Improves steadily?",
                lambda card: steady_cell(sources, card.benchmark, card.values, mark(card, "steady"))),
         Column("ready", "Is it ready early?", "above chance, order settled", "Ready early?", _ready_cell),
         Column("bias", "Does seen test text change it?", "points of its score", "Seen test text",
@@ -419,7 +419,7 @@ def _rules(limits: Cards, columns: Sequence[str]) -> list[tuple[str, str]]:
                   f"by more than noise. No: fewer than {percent(limits.not_separated)}. In part: between the two."),
         "gap": ("Smallest gap", "Two models this far apart are told apart four times out of five by a test that "
                 "ignores which items they share."),
-        "steady": ("Steady", "Scores rise more steadily than a random walk (false discovery rate 5%). That they do "
+        "steady": ("Steady", "Scores improve more steadily than a random walk (false discovery rate 5%). That they do "
                    "not is never said."),
         "ready": ("Ready early", f"By {percent(limits.early)} of training the mean score is above chance for good, "
                   "and models that can be told apart are nearly in their final order."),
@@ -474,7 +474,7 @@ def _invitation(sources: CardSources | None, cards: Sequence[Card]) -> str:
     if "agreement" not in sources.results:
         return "Do the benchmarks agree on which model is better? That needs scores of three models on two benchmarks."
     if "signal" not in sources.results:
-        return "Do scores rise steadily in training? That needs scores of three checkpoints of a model."
+        return "Do scores improve steadily in training? That needs scores of three checkpoints of a model."
     if "bias" not in sources.results:
         return "Does having seen test text change scores? That needs models trained with and without it."
     return ""

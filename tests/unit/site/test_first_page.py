@@ -126,7 +126,7 @@ def test_panels_say_what_the_values_say(made):
     gap = 100 * values["smallest_difference.direct"].number
     assert text["How small a gap does it see?"] == f"**{gap:.1f} points**: found 4 times in 5"
     low, high = map(decimal, quality.interval)
-    training = text["Do scores rise steadily in training?"]
+    training = text["Do scores improve steadily in training?"]
     assert training == f"**Signal quality {decimal(quality.number)}** (95%: {low} to {high}); 6 models"
     ends = [decimal(values[f"{end}.direct"].number) for end in ("lowest", "highest")]
     assert text["What do scores look like?"].startswith(f"**{ends[0]} to {ends[1]}** direct, ")
@@ -207,7 +207,7 @@ def test_models_whose_training_has_nothing_in_common_have_no_mean(tmp_path, star
     """Each has its curve on the card, and the table its answer."""
     sources = in_training(tmp_path, (1, 2), starts)
     panels = {panel.question: str(panel.svg) for panel in make_card(sources, "a").panels}
-    curves = re.findall(r'<polyline points="([^"]*)"', panels["Do scores rise steadily in training?"])
+    curves = re.findall(r'<polyline points="([^"]*)"', panels["Do scores improve steadily in training?"])
     assert len([curve for curve in curves if curve]) == drawn
     cell = steady_cell(sources, "a", {}, Mark(YES, "steady"))
     assert cell.mark == Mark(YES, "steady") and bool(cell.picture) == (drawn == 3)

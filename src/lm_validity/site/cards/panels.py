@@ -404,7 +404,7 @@ def _training_panel(sources: CardSources, benchmark: str, values: Values, verdic
     label += f"Signal quality {said(quality)}." if quality else ""
     words = f"**Signal quality {decimal(quality.number)}**{in_brackets(between(quality))}; " if quality else ""
     words += f"{number} models"
-    question = "Do scores rise steadily in training?"
+    question = "Do scores improve steadily in training?"
     return Panel(question, words, svg(WIDTH, HEIGHT, label, *marks), outcome(mark.outcome), mark.word)
 
 
@@ -496,8 +496,8 @@ def gap_cell(values: Values, most: float, width: int = 62) -> Cell:
 
 
 def steady_cell(sources: CardSources, benchmark: str, values: Values, mark: Mark, width: int = 76) -> Cell:
-    """The mean score of the models in training; dashed where it is not shown to rise steadily. The answer alone where
-    their training has nothing in common."""
+    """The mean score of the models in training; dashed where it is not shown to improve steadily. The answer alone
+    where their training has nothing in common."""
     frame = sources.curves[sources.curves["benchmark"] == benchmark]
     quality = known(values, "signal_quality")
     if frame.empty:

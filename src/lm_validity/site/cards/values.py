@@ -104,10 +104,10 @@ _ALL: Mapping[str, Mapping[str, tuple[str, str, str]]] = {
             "The amount of training after which the models' mean score stays more than 1.96 standard errors above "
             "chance, at the points of training that all models have."),
         "signal_quality": ("Signal quality", "index",
-            "How steadily scores rise during training, from 0 to 1: the mean of the curves' monotonicity and "
+            "How steadily scores improve during training, from 0 to 1: the mean of the curves' monotonicity and "
             "autocorrelation."),
         "steady": ("Steadier than a random walk", "yes or no",
-            "Whether scores rise more steadily in training than a random walk would: the mean signal quality over "
+            "Whether scores improve more steadily in training than a random walk would: the mean signal quality over "
             "models, at a false discovery rate of 5% over the benchmarks. No means that it is not shown."),
         "settled_from": ("Order settled from", "billion tokens",
             "The amount of training after which models that can be told apart are nearly in the order of the last "

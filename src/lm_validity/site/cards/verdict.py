@@ -79,7 +79,7 @@ CLAUSES: Mapping[tuple[str, str], tuple[str, str]] = {
     ),
     ("reliable", YES): ("reliable scores", "*reliable*: yes"),
     ("reliable", NO): ("noisy scores", "*reliable*: no"),
-    ("steady", YES): ("scores rise steadily in training", "*steady*: yes"),
+    ("steady", YES): ("scores improve steadily in training", "*steady*: yes"),
     ("signal", YES): ("above chance from the first checkpoint", "*signal*: yes"),
     ("signal", "from"): ("above chance from {share} of training", "*signal*: no, but some model ends above chance"),
     ("signal", NO): ("no model ends above chance", "*signal*: no model ends above chance"),
@@ -330,13 +330,13 @@ def _settled(values: Values) -> Statement:
 
 def _steady(values: Values) -> Statement:
     """The signal report's test against a random walk, at a false discovery rate of 5% over its benchmarks. That scores
-    do not rise steadily is never said."""
+    do not improve steadily is never said."""
     value, key = known(values, "steady"), "steady"
     outcome, words = NOT_MEASURED, ""
     if value is not None:
         outcome = YES if value.number else NOT_KNOWN
-        words = "its scores rise more steadily than a random walk" if value.number else ""
-    return Statement("steady", "whether its scores rise steadily in training", outcome, words, {}, (key,))
+        words = "its scores improve more steadily than a random walk" if value.number else ""
+    return Statement("steady", "whether its scores improve steadily in training", outcome, words, {}, (key,))
 
 
 def _ready(values: Values, settings: Cards) -> Statement:

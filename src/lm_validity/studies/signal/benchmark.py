@@ -648,18 +648,13 @@ class SignalData:
         return self.learning.facts["label"].to_dict()
 
     @property
-    def rise(self) -> str:
-        """What scores do that get better: they improve where a metric is better when lower, else they rise."""
-        return "improve" if any(benchmark.direction < 0 for benchmark in self.benchmarks.values()) else "rise"
-
-    @property
     def falling(self) -> list[str]:
         """Benchmarks of which the direction is in question."""
         return [name for name, benchmark in self.benchmarks.items() if benchmark.falls]
 
     @cached_property
     def steady(self) -> dict[str, Found]:
-        """By benchmark, whether its scores rise steadily in training: whether that is shown.
+        """By benchmark, whether its scores improve steadily in training: whether that is shown.
 
         They improve more steadily than a random walk (`walk_p`, false discovery rate 5% over benchmarks, Benjamini and
         Hochberg 1995), they rise, and they do not end at chance.

@@ -45,7 +45,7 @@ def at_a_glance(data: SignalData, results: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _tested(data: SignalData) -> tuple[int, int]:
-    """On how many benchmarks scores rise steadily, and on how many that could be tested."""
+    """On how many benchmarks scores improve steadily, and on how many that could be tested."""
     tested = [steady for steady in data.steady.values() if is_known(steady)]
     return sum(tested), len(tested)
 
@@ -55,9 +55,9 @@ def _not_tested(data: SignalData) -> tuple[str, str]:
     if data.falling:
         return "Scores fall steadily: is lower better?", "Nothing says which direction is better."
     if any(is_known(benchmark.quality) for benchmark in data.benchmarks.values()):
-        return f"Whether scores {data.rise} steadily was not tested", "Nothing was resampled, so there is no test."
+        return "Whether scores improve steadily was not tested", "Nothing was resampled, so there is no test."
     fewest = fewest_checkpoints(data.options.convention)
-    heading = f"Too few checkpoints to say whether scores {data.rise} steadily"
+    heading = "Too few checkpoints to say whether scores improve steadily"
     return heading, f"That takes {fewest} checkpoints of a model."
 
 
@@ -66,9 +66,9 @@ def _lede(data: SignalData) -> Lede:
     if not tested:
         return Lede(*_not_tested(data))
     if not steady:
-        heading = f"On no benchmark are scores shown to {data.rise} steadily during training"
+        heading = "On no benchmark are scores shown to improve steadily during training"
         return Lede(heading, "More steadily than a random walk, that is. Noisy curves may hide it.")
-    heading = f"On {steady} of {count(tested, 'benchmark')}, scores {data.rise} steadily during training"
+    heading = f"On {steady} of {count(tested, 'benchmark')}, scores improve steadily during training"
     rest = "" if steady == tested else f" For the other{'s' * (tested - steady > 1)} this is not shown."
     return Lede(heading, f"More steadily than a random walk, that is.{rest}")
 
@@ -108,9 +108,9 @@ def _curves(data: SignalData, best_first: Sequence[BenchmarkCurves]) -> Picture:
     each = f"{MOST_MODELS} of the models" if numbers[-1] > MOST_MODELS else "each model"
     note = f"Scores of {models} against {data.progress.words} of training. Thin: {each}. "
     if any(len(benchmark.mean_curve) > 1 for benchmark in shown):
-        note += f"Thick: their mean where all have a score; dashed where it is not shown to {data.rise} steadily. "
+        note += "Thick: their mean where all have a score; dashed where it is not shown to improve steadily. "
     note += "Dotted: chance. " if any(is_known(benchmark.chance) for benchmark in shown) else ""
-    note += f"Signal quality runs from 0 to 1; at 1 scores {data.rise} without a setback."
+    note += "Signal quality runs from 0 to 1; at 1 scores improve without a setback."
     others = len(data.benchmarks) - _tested(data)[1]
     if others and _tested(data)[1]:
         note += f" {count(others, 'benchmark is', 'benchmarks are')} not tested, and not counted."
@@ -173,11 +173,9 @@ def _ends(low: float, high: float) -> tuple[str, str]:
 def _steady_answer(data: SignalData, best_first: Sequence[BenchmarkCurves]) -> Answer:
     steady, tested = _tested(data)
     heading, why = _not_tested(data)
-    sentence = f"On {steady} of {count(tested, 'benchmark')}, scores {data.rise} more steadily than a random walk."
+    sentence = f"On {steady} of {count(tested, 'benchmark')}, scores improve more steadily than a random walk."
     if not steady:
-        sentence = (
-            f"On none of {count(tested, 'benchmark')} are scores shown to {data.rise} more steadily than a random "
-        )
+        sentence = f"On none of {count(tested, 'benchmark')} are scores shown to improve more steadily than a random "
         sentence += "walk."
     if not tested:
         sentence = f"{heading}."
@@ -212,7 +210,7 @@ def _steady_answer(data: SignalData, best_first: Sequence[BenchmarkCurves]) -> A
         basis += "; where their training has nothing in common, the one trained longest"
     basis += ". " + ("Solid: steadier than a random walk (false discovery rate 5%)." if tested else why)
     return Answer(
-        f"Do scores {data.rise} steadily in training?",
+        "Do scores improve steadily in training?",
         sentence,
         svg(WIDTH, 132, label, *marks),
         basis=basis,

@@ -106,7 +106,7 @@ def signal(data: SignalData) -> tuple[Page, dict[str, Any]]:
         title="Early signal",
         question="Does a benchmark tell you anything early in training? Each model is scored at checkpoints along "
         f"its pretraining, under direct evaluation. {explain_protocols(['direct'])} Signal quality is high if scores "
-        f"{data.rise} steadily. The order of the models has settled when it stays as it is at the end, and nearly "
+        f"improve steadily. The order of the models has settled when it stays as it is at the end, and nearly "
         "settled when 9 of 10 pairs do.",
         findings=[finding for part in parts for finding in part.findings if finding is not None],
         sections=[part.section for part in parts if part.section is not None],

@@ -66,7 +66,7 @@ def test_a_page_is_short_and_its_pictures_say_their_numbers(tmp_path, world):
     assert lede["heading"] and words(lede["sentence"]) <= 18
     assert all(0 < words(answer["sentence"]) <= 18 for answer in answers) and len(panels) <= 3
     assert all(re.search(r"\w\.$", answer["sentence"]) for answer in answers)
-    assert len([answer for answer in answers if answer["question"] == "Do scores rise steadily in training?"]) == 1
+    assert len([answer for answer in answers if answer["question"] == "Do scores improve steadily in training?"]) == 1
     pictures = [page["picture"]["svg"], *(each["svg"] for each in (*panels, *answers))]
     labels = [label for picture in pictures for label in re.findall(r'<svg[^>]*aria-label="([^"]*)"', picture)]
     pictures_in_all = sum(picture.count('role="img"') for picture in pictures)

@@ -45,7 +45,7 @@ def main(folder: Path, rate: float, batch_size: int, output: Path) -> None:
     splits = make_splits(task)
 
     def score(split: str) -> float:
-        lm.forget_requests()
+        lm.share_encodings({})
         docs = documents(task, getattr(splits, split))
         return evaluate(lm, task, docs, metric=METRIC, bootstrap_iterations=0).metrics[METRIC][0]
 

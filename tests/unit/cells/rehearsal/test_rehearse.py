@@ -90,7 +90,7 @@ def test_what_is_no_causal_language_model_is_refused(values, words):
     assert refused.value.problem.startswith("model 'm'") and refused.value.hint
 
 
-def testknown_shapes_have_the_parameters_of_the_published_sheet():
+def test_known_shapes_have_the_parameters_of_the_published_sheet():
     """To two per cent of what the sheet says; every published model has one. GPT-2's files on the hub also hold a mask
     of positions for each layer, which the sheet counts."""
     counted: dict[int, float] = {}

@@ -431,8 +431,8 @@ class SavedState:
 # dropout mask is one for all, as it is when rates are trained one after another with one seed.
 #
 # Side by side only the work folders are written: a fine-tune that finds its epochs there (`finetune`) has nothing left
-# to train. So this is a way to get there faster where kernels are launched more slowly than they run: on a GPU, not on
-# a CPU.
+# to train. So this is a way to get there faster where kernels are launched more slowly than they run, as those of small
+# models are.
 
 
 @dataclass(frozen=True)

@@ -64,7 +64,8 @@ def model_scores(
     rows = report_rows(rows, sheet, notes)
     # a run's own tables say the direction of each benchmark's own metric alone
     several = rows.groupby("benchmark")["metric"].transform("nunique") > 1
-    rows = rows[~several | rows["higher_is_better"].notna()]
+    told = rows["higher_is_better"].notna()
+    rows = rows[~several | told | ~told.groupby(rows["benchmark"]).transform("any")]
     check_one_metric(rows, path)
     rows, checks = checked_errors(rows, sheet)
     final = rows["checkpoint"].fillna("final") == "final"

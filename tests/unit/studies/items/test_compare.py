@@ -116,9 +116,12 @@ def test_models_without_a_common_benchmark_cannot_be_compared(write, answers):
         compare_models("a", "b", folder / "scores.parquet")
 
 
-def test_several_metrics_need_a_name(write, answers, tmp_path):
+@pytest.mark.parametrize("direction", [True, None])
+def test_several_metrics_need_a_name(write, answers, tmp_path, direction):
     def both(scores):
-        return pd.concat([scores, scores.assign(metric="f1,none", value=0.1)])
+        scores = scores.assign(higher_is_better=pd.array([direction] * len(scores), dtype="boolean"))
+        further = scores.assign(metric="f1,none", value=0.1)
+        return pd.concat([scores, further[further["benchmark"] == "far"]])
 
     folder = write(answers, changes=both)
     with pytest.raises(InputError, match="several metrics"):

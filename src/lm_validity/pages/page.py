@@ -398,6 +398,27 @@ class Part(NamedTuple):
     notes: Sequence[str] = ()
     panel: Panel | None = None
 
+    @staticmethod
+    def joined(*parts: "Part") -> "Parts":
+        """What the `parts` add together, in their order, without what a part lacks."""
+        return Parts(
+            {key: value for part in parts for key, value in part.summary.items()},
+            [part.section for part in parts if part.section is not None],
+            [finding for part in parts for finding in part.findings if finding is not None],
+            [note for part in parts for note in part.notes],
+            [part.panel for part in parts if part.panel is not None],
+        )
+
+
+class Parts(NamedTuple):
+    """What all sections of a report add to it."""
+
+    summary: dict[str, Any]
+    sections: list["Section"]
+    findings: list["Finding"]
+    notes: list[str]
+    panels: list[Panel]
+
 
 @dataclass(frozen=True)
 class Page:

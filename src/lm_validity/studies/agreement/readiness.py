@@ -173,9 +173,9 @@ def report_readiness(
         raise InputError("report readiness: no group.", "name one with --group, or in agreement.groups.")
     parsed = [parse_group(text) for text in section.groups]
     matrix = read_score_matrix(scores, models, benchmarks, plan, groups=parsed)
-    parts = [readiness(matrix, group, models, section.knots, seed, place) for place, group in enumerate(parsed, 1)]
-    summaries = [part.summary["group"] for part in parts]
-    notes = tuple(dict.fromkeys([*matrix.notes, *(note for part in parts for note in part.notes)]))
+    groups = [readiness(matrix, group, models, section.knots, seed, place) for place, group in enumerate(parsed, 1)]
+    summaries, parts = [group.summary["group"] for group in groups], Part.joined(*groups)
+    notes = tuple(dict.fromkeys([*matrix.notes, *parts.notes]))
     page = Page(
         name="readiness",
         title="Readiness gap",
@@ -193,11 +193,11 @@ def report_readiness(
                 else ""
             ),
         ),
-        panels=[part.panel for part in parts if part.panel],
+        panels=parts.panels,
         # an estimate without an interval is no answer
         answers=[answer for summary in summaries if (answer := _answer(summary)).interval],
-        findings=[finding for part in parts for finding in part.findings if finding],
-        sections=[part.section for part in parts if part.section],
+        findings=parts.findings,
+        sections=parts.sections,
         notes=notes,
     )
     write_report(page, ReadinessSummary(len(matrix.models), summaries, notes), output)

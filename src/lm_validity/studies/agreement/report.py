@@ -77,7 +77,7 @@ def agreement(
         tau.kendall_tau(data, by_benchmark), significance.significance_tau(data), incomplete.compare_pooled(data)
     )  # fmt: skip
     change, by_pair = tau.improvement(data, taus)
-    parts = [
+    parts = Part.joined(
         similar.similar_sizes(data, taus, change, pooled),
         tau.pairs_of_benchmarks(data, taus, change, by_pair, pooled),
         similar.without_noise(data, taus),
@@ -96,8 +96,8 @@ def agreement(
         significance.aligned_rankings(data, align),
         alone.prompts_chosen(choices, matrix),
         robustness.all_scores(data),
-    ]
-    notes = (*data.notes, *(note for part in parts for note in part.notes))
+    )
+    notes = (*data.notes, *parts.notes)
     summary: dict[str, Any] = {
         "models": len(matrix.models),
         "benchmarks": len(data.tasks),
@@ -106,16 +106,14 @@ def agreement(
         "standard_errors": matrix.error_checks,
         "resamples": data.resamples,
         "notes": notes,
-    }
-    for part in parts:
-        summary |= part.summary
+    } | parts.summary
     page = Page(
         name="agreement",
         title="Ranking agreement",
         question="Do the benchmarks agree on which model is better? "
         + explain_protocols(matrix.protocols, own=matrix.trained_here),
-        findings=[finding for part in parts for finding in part.findings if finding is not None],
-        sections=[part.section for part in parts if part.section is not None],
+        findings=parts.findings,
+        sections=parts.sections,
         notes=notes,
         **above_the_folds(data, taus, change, pooled, by_benchmark),
     )

@@ -71,7 +71,7 @@ def bias(study: Study, sampler: str = "laplace", formula: str = "all") -> tuple[
     by_task = effects_by_task(study.trials, study.plan)
     fits = fit_all(study.trials, formula, sampler)
     means = headline(task_effects(study.trials))
-    parts = [
+    parts = Part.joined(
         _headline(study, fits, means),
         cell_section(study),
         task_section(study, by_task),
@@ -83,26 +83,23 @@ def bias(study: Study, sampler: str = "laplace", formula: str = "all") -> tuple[
         slice_section(study, fits),
         power_section(study),
         belonging(study),
-    ]
-    summary: dict[str, Any] = {}
-    for part in parts:
-        summary |= part.summary
-    notes = [*READING_NOTES, *coverage_notes(study.trials, study.plan), *(n for part in parts for n in part.notes)]
+    )
+    notes = [*READING_NOTES, *coverage_notes(study.trials, study.plan), *parts.notes]
     page = Page(
         name="bias",
         title="Test text seen",
         question="Does pretraining on a benchmark's unlabelled test text inflate its score? The boost is what "
         "pretraining on other text from the same source adds to accuracy. The bias is what the test set's own text "
         "adds beyond that.",
-        findings=[finding for part in parts for finding in part.findings if finding is not None],
-        sections=[part.section for part in parts if part.section is not None],
+        findings=parts.findings,
+        sections=parts.sections,
         notes=notes,
         lede=_lede(study, means),
         picture=_forest(study, means, by_task),
-        panels=[part.panel for part in parts if part.panel is not None],
+        panels=parts.panels,
         answers=_answers(study, means[study.main]),
     )
-    return page, summary | {"notes": notes}
+    return page, parts.summary | {"notes": notes}
 
 
 # ----------------------------------------------------------------------------------------------------------------------

@@ -154,20 +154,20 @@ def report_items(
 
 def items_report(data: ItemsData) -> tuple[Page, dict[str, Any]]:
     """The page and the summary."""
-    parts = [each_benchmark(data), items_against_it(data)]
+    parts = Part.joined(each_benchmark(data), items_against_it(data))
     page = Page(
         name="items",
         title="Items",
         question="How finely do these benchmarks tell models apart, and which items work against them? "
         + explain_protocols(data.by_protocol, own=data.trained_here),
-        findings=[finding for part in parts for finding in part.findings if finding is not None],
-        sections=[part.section for part in parts if part.section is not None],
+        findings=parts.findings,
+        sections=parts.sections,
         notes=data.notes,
         lede=_lede(data),
         picture=_picture(data),
-        panels=[part.panel for part in reversed(parts) if part.panel is not None],
+        panels=parts.panels[::-1],
     )
-    return page, dict(parts[0].summary) | dict(parts[1].summary) | {"notes": data.notes}
+    return page, parts.summary | {"notes": data.notes}
 
 
 def analyze_items(

@@ -84,7 +84,7 @@ def analyze_signal(
 
 def signal(data: SignalData) -> tuple[Page, dict[str, Any]]:
     """The page and the summary."""
-    parts = [
+    parts = Part.joined(
         rise_of_scores(data),
         order_of_models(data),
         science_against_web(data),
@@ -93,14 +93,13 @@ def signal(data: SignalData) -> tuple[Page, dict[str, Any]]:
         subgroups(data),
         criteria_of_others(data),
         _all_scores(data),
-    ]
+    )
     analyses = [benchmark.items for benchmark in data.benchmarks.values()]
     notes = [
         *data.learning.notes,
         *(note for items in analyses if isinstance(items, ItemAnalysis) for note in items.notes),
-        *(note for part in parts for note in part.notes),
+        *parts.notes,
     ]
-    results = {key: value for part in parts for key, value in part.summary.items()}
     page = Page(
         name="signal",
         title="Early signal",
@@ -108,10 +107,10 @@ def signal(data: SignalData) -> tuple[Page, dict[str, Any]]:
         f"its pretraining, under direct evaluation. {explain_protocols(['direct'])} Signal quality is high if scores "
         f"improve steadily. The order of the models has settled when it stays as it is at the end, and nearly "
         "settled when 9 of 10 pairs do.",
-        findings=[finding for part in parts for finding in part.findings if finding is not None],
-        sections=[part.section for part in parts if part.section is not None],
+        findings=parts.findings,
+        sections=parts.sections,
         notes=notes,
-        **at_a_glance(data, results),
+        **at_a_glance(data, parts.summary),
     )
     options, windows = data.options, data.windows
     named = ("signal_quality", "ranking_consistency", "compliance")
@@ -123,7 +122,9 @@ def signal(data: SignalData) -> tuple[Page, dict[str, Any]]:
         "windows_b": {"base": windows.base, "later": windows.later, "relative": windows.relative},
         "resamples": data.section.resamples,
     }
-    summary = {"selection": data.learning.selection, "conventions": conventions} | {key: results[key] for key in KEYS}
+    summary = {"selection": data.learning.selection, "conventions": conventions} | {
+        key: parts.summary[key] for key in KEYS
+    }
     return page, summary | {"standard_errors": data.learning.error_checks, "notes": notes}
 
 

@@ -69,7 +69,7 @@ def factors(matrix: ScoreMatrix, resamples: int = 0) -> tuple[Page, dict[str, An
     drawn, excess = ranks.drawn_ranks(data), ranks.direct_excess(data)
     gaps = ranks.rank_gaps(data, excess, drawn)
     variance = components.explained_variance(data)
-    parts = [
+    parts = Part.joined(
         variance,
         components.within_families(data),
         components.first_component(data),
@@ -77,14 +77,14 @@ def factors(matrix: ScoreMatrix, resamples: int = 0) -> tuple[Page, dict[str, An
         ranks.potential(data, excess, gaps, drawn),
         ranks.completion(data),
         _influence(data, variance.summary["explained_variance"]),
-    ]
+    )
     notes = (
         *matrix.notes,
         *coverage_notes(matrix, data.scores, data.stderr, data.tasks),
         *selection_notes(selected_on_test(matrix, data.scores)),
         *components.component_notes(data),
         *comparison_notes(matrix, data.in_both, whole=data.whole),
-        *(note for part in parts for note in part.notes),
+        *parts.notes,
     )
     summary: dict[str, Any] = {
         "models": len(matrix.models),
@@ -94,9 +94,7 @@ def factors(matrix: ScoreMatrix, resamples: int = 0) -> tuple[Page, dict[str, An
         "standard_errors": matrix.error_checks,
         "resamples": resamples,
         "notes": notes,
-    }
-    for part in parts:
-        summary |= part.summary
+    } | parts.summary
     shares, ranked = _quoted_shares(summary), _best_first(data, summary["potential"])
     panels = _explained(summary, shares), _first_ranks(summary, ranked), _misleading(gaps)
     page = Page(
@@ -109,8 +107,8 @@ def factors(matrix: ScoreMatrix, resamples: int = 0) -> tuple[Page, dict[str, An
         picture=_against_compute(data, summary),
         panels=[panel for panel in panels if panel is not None],
         answers=[_best_answer(summary, ranked)] if ranked else [],
-        findings=[finding for part in parts for finding in part.findings if finding is not None],
-        sections=[part.section for part in parts if part.section is not None],
+        findings=parts.findings,
+        sections=parts.sections,
         notes=notes,
     )
     return page, {key: summary[key] for key in KEYS}

@@ -323,7 +323,7 @@ def _prepared_choices(selections: pd.DataFrame, asked: set[tuple[str, str]], mat
     return pd.DataFrame(rows)
 
 
-def prompt_error(choices: pd.DataFrame | None, matrix: ScoreMatrix) -> dict[str, np.ndarray]:
+def prompt_error(choices: pd.DataFrame, matrix: ScoreMatrix) -> dict[str, np.ndarray]:
     """By protocol (benchmarks,) how far the prompt moves a model's score, as a standard deviation; no corpora.
 
     Half the variance over models of plain less chat: what a prompt does to all models of a benchmark alike leaves their
@@ -332,7 +332,7 @@ def prompt_error(choices: pd.DataFrame | None, matrix: ScoreMatrix) -> dict[str,
     """
     tasks = matrix.task_names()
     error = {p: np.full(len(tasks), np.nan) for p in (DIRECT, TRAINED)}
-    if choices is None or choices.empty:
+    if choices.empty:
         return error
     difference = (choices["plain"] - choices["chat"]).groupby([choices[k] for k in ("protocol", "benchmark", "model")])
     of_models = difference.mean().dropna()

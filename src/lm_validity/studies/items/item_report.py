@@ -344,9 +344,8 @@ def _picture_svg(rows: list[list[dict[str, Any]]], width: float, room: float, ki
 
 def _shares_svg(title: str, rows: list[dict[str, Any]], of: str) -> Markup:
     """A dot for each benchmark: which share of its items that is. The largest first, at most 10."""
-    shares = sorted(((row["benchmark"], row[of] / row["items"], None) for row in rows), key=lambda share: -share[1])[
-        :10
-    ]
+    shares = [(row["benchmark"], row[of] / row["items"], None) for row in rows]
+    shares = sorted(shares, key=lambda share: -share[1])[:10]
     values = svg.round_values(0, max(0.05, shares[0][1]), 5)
     said = "; ".join(f"{name} {100 * share:.1f}%" for name, share, _ in shares)
     label = f"{title}, shares without intervals: {said}."

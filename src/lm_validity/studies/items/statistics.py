@@ -309,7 +309,7 @@ def resolution(correct: np.ndarray, clusters: np.ndarray | None = None) -> Resol
     sizes = [number(pair.smallest_detectable) for pair in found if is_known(pair.smallest_detectable)]
     return Resolution(
         neighbours=len(found),
-        resolved=int((p < 0.05).sum()),
-        share_resolved=float((p < 0.05).mean()),
+        resolved=int((p < LEVEL).sum()),
+        share_resolved=float((p < LEVEL).mean()),
         minimal_detectable_difference=float(np.median(sizes)) if sizes else Missing("No two neighbours differ."),
     )

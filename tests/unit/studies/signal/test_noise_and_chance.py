@@ -190,8 +190,11 @@ def test_a_score_that_falls_steadily_is_asked_for_its_direction(tmp_path):
         (tmp_path / name).mkdir()
         sheet = f"benchmark,metric,higher_is_better,chance\nfacts,acc,1,0.25\nbits,acc,{known},\n"
         paths = write_scores(tmp_path / name, curves, 0.02, sheet)
-        entry = signal(analyze_signal(*paths, section=Reports(resamples=0)))[1]["benchmarks"]["bits"]
+        _, summary = signal(analyze_signal(*paths, section=Reports(resamples=0)))
+        entry = summary["benchmarks"]["bits"]
         assert entry["direction_assumed"] == (not known) and abs(entry["rank_correlation"]) == 1
+        # FineTasks' monotonicity is not cut off at 0
+        assert summary["criteria"]["bits"]["finetasks"]["monotonicity"] == pytest.approx(1 if known else -1)
         first, *others = quality_sentences(paths, tmp_path / name / "r")
         assert ("?" in first and "bits" in first) == (not known)
         (steady,) = rows_of_steady(tmp_path / name / "r", "bits")

@@ -536,8 +536,8 @@ def _check_keys(settings: Mapping[object, object], known: Collection[str], where
 
 # by name: in short, and in a sentence
 DESIGNS = {
-    "architecture": ("by shape", "each architecture's models scored with items chosen on the other's"),
-    "size": ("by size", "each size's models scored with items chosen on the other sizes'"),
+    "architecture": ("by shape", "each architecture's models scored with items chosen on the others'"),
+    "size": ("by size", "each size's models scored with items chosen on the others'"),
     "model": ("by model", "each model scored with items chosen on the others"),
     "checkpoints": ("by time", "alternate checkpoints scored with items chosen on those between"),
     "references": ("by reference", "the other models scored with items that the filter's own two models chose"),

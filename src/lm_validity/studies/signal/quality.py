@@ -325,7 +325,7 @@ def rise_of_scores(data: SignalData) -> Part:
         )
     section = Section(
         "Signal quality",
-        hint="how steady a rise is, beside curves that learn nothing",
+        hint="how steadily scores improve, beside curves that learn nothing",
         explanation=explanation,
         figures=[
             Figure("signal_quality", "Mean over models", dots),

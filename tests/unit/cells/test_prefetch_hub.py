@@ -3,6 +3,7 @@
 import hashlib
 import json
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -105,6 +106,12 @@ def test_the_commit_is_resolved_and_recorded_and_the_token_is_not(hub):
     record = prefetch_model(MODEL)
     assert record["revision"] == SHA and record["checkpoints"]["final"]["digest"] == SHA
     assert TOKEN not in repr(record) and hub.downloads == list(FILES)
+
+
+def test_a_process_that_only_asks_the_hub_knows_its_settings():
+    """`import huggingface_hub` alone does not import its constants; in other tests another package has done so."""
+    code = "from lm_validity.cells.models.prefetch import access_problems; print(access_problems({}))"
+    assert subprocess.check_output([sys.executable, "-c", code], text=True) == "[]\n"
 
 
 def test_a_snapshot_in_another_users_cache_is_looked_for_in_ones_own(tmp_path, monkeypatch):

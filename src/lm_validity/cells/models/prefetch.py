@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Self, get_args
 
 import huggingface_hub
+import huggingface_hub.constants
 from huggingface_hub.errors import (
     GatedRepoError,
     HfHubHTTPError,

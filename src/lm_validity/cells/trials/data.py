@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import datasets
 import huggingface_hub
+import huggingface_hub.constants
 import numpy as np
 import pandas as pd
 import pyarrow as pa

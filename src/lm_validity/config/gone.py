@@ -13,6 +13,7 @@ _SHEET = "give the column `{}` of the tasks sheet, which goes before it"
 _PAPER = "`bias: paper: true` sets what the authors' code has; nothing else is valid"
 _ADAPTER = "it is the paper's adapter, and `pretraining_epochs` of the experiment makes it learn more"
 _PACKED = "it is the packed experiment's of the paper"
+_HALVED = "it is halved by itself where memory runs out"
 _WORLD = "choose another world by `formats`, `test_facts` and `seed`; its sizes are those for which it was checked"
 
 # Keys that `bias: paper: true` went before: beside it they were not read
@@ -24,7 +25,7 @@ GONE: dict[str, tuple[Any, str]] = {
     "evaluation.document_bos": ("auto", "give the models that differ the column `document_bos` of the models sheet"),
     "evaluation.chat_answer_start": ("template", "what the template puts there is what the model was trained on"),
     "finetuning.effective_batch": (8, _RATE.format("batch")),
-    "finetuning.micro_batch": (8, "it is halved by itself where memory runs out"),
+    "finetuning.micro_batch": (8, _HALVED),
     "finetuning.loss": ("all", _RATE.format("loss")),
     "finetuning.rank": (8, _RATE.format("rank")),
     "finetuning.alpha": (32, "it multiplies the learning rate; give other learning_rates"),
@@ -44,6 +45,7 @@ GONE: dict[str, tuple[Any, str]] = {
     "bias.pretraining.mask_probability": (0.15, "it is BERT's own"),
     "bias.pretraining.masked_epochs": (2, "give the experiment's `pretraining_epochs`"),
     "bias.pretraining.causal_epochs": (1, "give the experiment's `pretraining_epochs`"),
+    "bias.pretraining.micro_batch": (None, _HALVED),
     "bias.training.batch_size": (16, _SHEET.format("masked_batch` or `causal_batch")),
     "bias.training.weight_decay": (0.01, "give another learning rate"),
     "bias.training.max_length": (256, _PAPER),
@@ -55,6 +57,7 @@ GONE: dict[str, tuple[Any, str]] = {
     "bias.zero_shot.max_length": (512, "longer prompts are cut, as in the paper; shorten the texts themselves"),
     "bias.zero_shot.epochs": (1, "give the experiment's `pretraining_epochs`"),
     "bias.zero_shot.batch_size": (16, _SHEET.format("pretraining_batch")),
+    "bias.zero_shot.micro_batch": (None, _HALVED),
     "bias.zero_shot.prompt_characters": (1000, "shorten the task's texts themselves"),
     "bias.zero_shot.packed_texts": (8, _PACKED),
     "bias.zero_shot.packed_max_length": (8192, _PACKED),

@@ -296,10 +296,6 @@ class TextTraining(Section):
     max_length: Positive = 256  # tokens per text; the rest is cut
     weight_decay: Annotated[float, Field(ge=0)] = 0.0
     mask_probability: Rate = 0.15  # share of tokens that a masked language model must guess
-    micro_batch: Positive | None = Field(
-        None,
-        description="Texts per forward pass. Set it if memory runs out. Affects memory only. null: the whole batch.",
-    )
 
 
 class TextPretraining(TextTraining):
@@ -348,11 +344,8 @@ class Prompting(Adapter):
     packed_max_length: Positive = 8192  # tokens of a packed sequence
     gradient_checkpointing: bool = Field(
         False,
-        description="Turn it on if training does not fit at micro_batch 1. It costs time and changes results by "
+        description="Turn it on if training does not fit one prompt at a time. It costs time and changes results by "
         "rounding only.",
-    )
-    micro_batch: Positive | None = Field(
-        None, description="Prompts per forward pass. Set it if memory runs out. Affects memory only."
     )
 
 

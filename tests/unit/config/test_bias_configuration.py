@@ -77,7 +77,8 @@ def test_settings_tell_what_changes_numbers(make_run):
 
     before = said()
     assert said(training={"epochs": 4}) != before
-    assert said(pretraining={"micro_batch": 2}) == before
+    ask = {"experiments": {"ask": {"method": "zero_shot", "language_models": ["gpt"]}}}
+    assert said(**ask, zero_shot={"gradient_checkpointing": True}) == said(**ask)
     assert said(subsamples_a_cell=10) != before
     assert said(paper=True) != before
 

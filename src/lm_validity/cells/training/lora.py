@@ -244,10 +244,9 @@ class BatchPosition:
         self.step += 1
         self.rows, self.width, self.length, self.start, self.count, self.training = rows, width, width, 0, 0, True
 
-    def begin_micro_batch(self, rows: int) -> None:
-        """The next `rows` of that batch follow."""
-        self.start += self.count
-        self.count = rows
+    def begin_micro_batch(self, start: int, rows: int) -> None:
+        """So many rows of that batch follow, from row `start` on."""
+        self.start, self.count = start, rows
 
     def rest(self) -> None:
         """A step is over: nothing is dropped until the next, and no large mask waits for it."""

@@ -307,7 +307,7 @@ class ZeroShotTrials:
                 return batch.to(self.model.device)
 
             def predict(batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
-                position.begin_micro_batch(len(batch.input_ids))
+                position.begin_micro_batch(batch.first, len(batch.input_ids))
                 found = self.model.lm(**batch.inputs(), use_cache=False)
                 return found.logits.flatten(0, 1), batch.labels.flatten()
 

@@ -13,6 +13,7 @@ import transformers
 from transformers.activations import NewGELUActivation
 
 from lm_validity.cells.models.prefetch import is_models_fault, model_folder
+from lm_validity.cells.models.scorer import is_out_of_memory
 from lm_validity.cells.training.loop import loss_scale, unscale
 from lm_validity.cells.training.lora import BatchPosition, add_adapter
 from lm_validity.errors import INSTALL_NF4, CellError, first_line
@@ -36,7 +37,7 @@ class Batch:
     with position_ids (rows, tokens). labels: (rows, tokens) of token ids, or one class per text; IGNORED where nothing
     is predicted. places: (texts, 3), row, first and last token of each text. tokens: without padding. predicted: labels
     that are not IGNORED, counted before the batch goes to its device, which the host would wait for. host_labels: the
-    labels where they were before that."""
+    labels where they were before that. first: row of the whole batch with which these rows begin."""
 
     input_ids: torch.Tensor
     attention_mask: torch.Tensor
@@ -46,6 +47,7 @@ class Batch:
     places: torch.Tensor | None = None
     predicted: int = 0
     host_labels: torch.Tensor | None = None
+    first: int = 0
 
     def inputs(self) -> dict[str, torch.Tensor]:
         """What a model's forward pass is called with."""
@@ -63,6 +65,7 @@ class Batch:
             position_ids=positions,
             places=None,
             host_labels=None if self.host_labels is None else self.host_labels[start:stop],
+            first=start,
         )
 
     def to(self, device: torch.device) -> "Batch":
@@ -169,6 +172,7 @@ class TrialCounters:
     trainings: int = 0
     optimizer_steps: int = 0
     training_tokens: int = 0
+    oom_halvings: int = 0
     forward_tokens: int = 0
     shared_base_arms: int = 0
     packed_sequences_cut: int = 0
@@ -396,7 +400,8 @@ def train(
     """Train in place; the mean loss (nats per predicted token or row) over the last epoch, dropout on.
 
     make_batch: of the given examples, on the model's device. predict: (logits, labels) of a batch's predictions.
-    where: how an error names the training. Raises CellError for a loss that is not finite.
+    where: how an error names the training. Where memory runs out, the step is repeated in halves. Raises CellError for
+    a loss that is not finite.
     """
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     # weight decay on matrices only, as in the library's Trainer: not on biases and normalisation weights
@@ -409,6 +414,7 @@ def train(
     total = settings.epochs * -(-count // settings.batch_size)
     losses: list[torch.Tensor] = []
     weights: list[int] = []
+    rows = settings.batch_size  # per forward pass
     model.train()
     device = trained[0].device
     # the library's dropout reads torch's global generators: seeded inside the block, given back after it
@@ -418,7 +424,18 @@ def train(
             batch = make_batch(examples)
             predicted = max(1, batch.predicted)
             scale = loss_scale(model.dtype, predicted)
-            losses.append(_backward(batch, predicted, scale, predict, settings.micro_batch))
+            while True:
+                try:
+                    losses.append(_backward(batch, predicted, scale, predict, rows))
+                    break
+                except RuntimeError as error:
+                    if rows == 1 or batch.labels.ndim == 1 or not is_out_of_memory(error):  # classes are not by row
+                        raise
+                # outside `except`, whose traceback holds the tensors that did not fit
+                rows = min(rows, len(batch.input_ids)) // 2 or 1
+                counters.oom_halvings += 1
+                optimizer.zero_grad(set_to_none=True)
+                torch.cuda.empty_cache()
             unscale(trained, scale)
             weights.append(predicted)
             counters.training_tokens += batch.tokens
@@ -440,13 +457,11 @@ def train(
 Predict = Callable[[Batch], tuple[torch.Tensor, torch.Tensor]]
 
 
-def _backward(batch: Batch, predicted: int, scale: int, predict: Predict, micro_batch: int | None) -> torch.Tensor:
-    """Gradients of the mean over the whole batch times the scale, one micro-batch after another; the mean."""
-    rows = len(batch.input_ids)
-    size = micro_batch or rows
+def _backward(batch: Batch, predicted: int, scale: int, predict: Predict, rows: int) -> torch.Tensor:
+    """Gradients of the mean over the whole batch times the scale, so many rows at a time; the mean."""
     total = torch.zeros((), device=batch.input_ids.device)
-    for start in range(0, rows, size):
-        logits, labels = predict(batch.rows(start, start + size) if size < rows else batch)
+    for start in range(0, len(batch.input_ids), rows):
+        logits, labels = predict(batch.rows(start, start + rows) if rows < len(batch.input_ids) else batch)
         loss = F.cross_entropy(logits.float(), labels, ignore_index=IGNORED, reduction="sum") / predicted
         (loss * scale).backward()
         total += loss.detach()

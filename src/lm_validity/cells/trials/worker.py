@@ -88,8 +88,6 @@ class TrialWorker:
 # and renamed, so that a kill at any moment leaves whole trials only, and the next process goes on with the first
 # missing one.
 
-TRIAL_MEMORY = f"lower micro_batch (of bias.pretraining or bias.zero_shot) if it trains, or {MORE_MEMORY}."
-
 FIXED_SEED = 42  # of every training in the authors' code
 _TRIAL_COLUMNS = pa.schema([PROBABILITIES.field(name) for name in ("arm", "row", "label", "probabilities")])
 
@@ -124,7 +122,7 @@ class ResidentWorker:
         trials.prepare(np.unique(np.concatenate([rows for draw in draws.values() for rows in draw])))
         for subsample, draw in draws.items():
             trial = _Trial(trials, subsample, draw, shared)
-            with must_fit(plan.language_model, "one batch of a trial", TRIAL_MEMORY):
+            with must_fit(plan.language_model, "one batch of a trial", f"{MORE_MEMORY}."):
                 probabilities, losses = trial.compute()
             about = {
                 "recipe": recipe_hash(plan.recipe()),

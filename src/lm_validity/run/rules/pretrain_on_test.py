@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field
 
@@ -23,7 +23,7 @@ from lm_validity.run.rules.base import LEAST_MINUTES, Rule, Work
 # Standard library and pydantic only: the Snakefile asks at parse time.
 
 # what changes memory or time and no number: it neither enters a recipe nor reruns a job
-COST_ONLY = ("micro_batch", "gradient_checkpointing")
+COST_ONLY = ("gradient_checkpointing",)
 
 
 class TrialCell(NamedTuple):
@@ -150,7 +150,7 @@ class Pretraining(TextTraining):
     """A trial's pretraining on unlabelled texts.
 
     packing: texts joined into one sequence (zero-shot only); 0: none. adapter: train this instead of all weights;
-    zero-shot needs one. gradient_checkpointing, micro_batch: memory only.
+    zero-shot needs one. gradient_checkpointing: memory only.
     """
 
     epochs: Positive
@@ -173,7 +173,6 @@ class Classification(HeadTraining):
     method: Method = "head"
     prompt_characters: Positive = Prompting.model_fields["prompt_characters"].default
     predict_batch: Positive = 64
-    micro_batch: ClassVar[None] = None  # of the m texts: whole batches
 
 
 @dataclass(frozen=True)
@@ -234,7 +233,7 @@ class TrialPlan:
         for cost_only in ("model_path", "model_revision", "device", "share_base", "subsamples"):
             del values[cost_only]
         del values["data"]["path"]
-        values["pretraining"] = self.pretraining.model_dump(exclude={"gradient_checkpointing", "micro_batch"})
+        values["pretraining"] = self.pretraining.model_dump(exclude={"gradient_checkpointing"})
         values["classification"] = self.classification.model_dump(exclude={"predict_batch"})
         values["data"]["class_names"] = list(self.data.class_names)
         if self.quantizes():

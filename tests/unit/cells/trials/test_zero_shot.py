@@ -10,7 +10,7 @@ from transformers import AutoModelForCausalLM
 
 from lm_validity.cells.trials.data import draw_trial, read_task
 from lm_validity.cells.trials.methods import PromptFormat, ZeroShotTrials
-from lm_validity.cells.trials.training import ResidentModel, TrialCounters
+from lm_validity.cells.trials.training import Batch, ResidentModel, TrialCounters
 from lm_validity.cells.trials.worker import ResidentWorker, read_trials
 from lm_validity.config.sections import Adapter
 from lm_validity.errors import CellError
@@ -21,8 +21,14 @@ SETTINGS = {
     "all weights": {},
     "adapter": {"adapter": Adapter(rank=4, alpha=8)},
     "packed": {"adapter": Adapter(rank=4, alpha=8), "packing": 4, "batch_size": 1},
-    "checkpointed": {"adapter": Adapter(rank=4, alpha=8), "gradient_checkpointing": True, "micro_batch": 3},
+    "checkpointed": {"adapter": Adapter(rank=4, alpha=8), "gradient_checkpointing": True},
 }
+
+
+def three_rows_fit(batch: Batch, inputs=Batch.inputs):
+    if len(batch.input_ids) > 3:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+    return inputs(batch)
 
 
 def zero_shot(plan, **changes) -> ZeroShotTrials:
@@ -149,10 +155,12 @@ def test_a_text_of_another_n_that_does_not_fit_fails_that_n_alone(plan_of, tmp_p
         worker.run(replace(plan_of("gpt2", n=60, **options), data=data), tmp_path / "60", shared)
 
 
-def test_micro_batches_and_checkpointing_change_rounding_only(plan_of, tmp_path):
+def test_checkpointing_and_memory_that_runs_out_change_rounding_only(plan_of, tmp_path, monkeypatch):
     """Dropout of an adapter belongs to the batch; the base model's own is off here."""
     found = []
     for name in ("adapter", "checkpointed"):
+        if name == "checkpointed":
+            monkeypatch.setattr(Batch, "inputs", three_rows_fit)
         plan = plan_of("gpt2", subsamples=(1,), classification=PROMPTED, pretraining=SETTINGS[name])
         model = ResidentModel(plan)
         for module in model.lm.modules():
@@ -163,7 +171,10 @@ def test_micro_batches_and_checkpointing_change_rounding_only(plan_of, tmp_path)
         trials = ZeroShotTrials(plan, read_task(plan.data), model, TrialCounters())
         rows = np.arange(12)
         trials.prepare(rows)
-        found.append((trials.pretrain(rows, 7, [None] * 12), trials.probabilities(rows)))
+        loss = trials.pretrain(rows, 7, [None] * 12)
+        assert trials.counters.oom_halvings == (2 if name == "checkpointed" else 0)  # 12 prompts, 6, 3
+        monkeypatch.undo()
+        found.append((loss, trials.probabilities(rows)))
     assert found[0][0] == pytest.approx(found[1][0], rel=1e-5)
     assert np.abs(found[0][1] - found[1][1]).max() < 1e-4
 

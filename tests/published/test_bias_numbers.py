@@ -157,7 +157,7 @@ def test_the_binomial_alone_is_too_sure(largest):
 def test_posterior_predictive_difference(largest):
     design = build_design(largest["bias"], FORMULAS["equations"])
     predictive = posterior_predictive(design, fit_laplace(design), size=2000)
-    assert predictive.mean == pytest.approx(-0.00181, abs=0.0001)
+    assert predictive.draws.mean() == pytest.approx(-0.00181, abs=0.0001)
     assert predictive.draws.std() == pytest.approx(0.00125, rel=0.06)
 
 

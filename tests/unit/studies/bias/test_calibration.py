@@ -47,10 +47,10 @@ def calibrate(formula: str, layout: PairedCounts, replicates: int, seed: int = 0
     design = build_design(layout, FORMULAS[formula])
     quantiles, covered, unreliable = np.empty(replicates), 0, 0
     for index, generator in enumerate(np.random.default_rng(seed).spawn(replicates)):
-        truth = simulate(design, generator)
-        posterior = fit_laplace(replace(design, correct=truth.correct), nodes=nodes, seed=index)
-        quantiles[index] = posterior.weights @ stats.norm.cdf(truth.beta, posterior.node_means, posterior.node_sds)
-        covered += posterior.interval[0] <= truth.beta <= posterior.interval[1]
+        correct, beta = simulate(design, generator)
+        posterior = fit_laplace(replace(design, correct=correct), nodes=nodes, seed=index)
+        quantiles[index] = posterior.weights @ stats.norm.cdf(beta, posterior.node_means, posterior.node_sds)
+        covered += posterior.interval[0] <= beta <= posterior.interval[1]
         unreliable += posterior.effective_nodes < nodes / 4
     return Calibration(quantiles, float(stats.kstest(quantiles, "uniform").pvalue), covered / replicates, unreliable)
 

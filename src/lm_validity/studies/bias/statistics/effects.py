@@ -367,7 +367,7 @@ def _fit_slice(design: Design, start: Start) -> tuple[float, float, Start]:
         mode = find_mode(design, np.array([scale]), start)
         density[index] = mode.log_marginal + prior[index]
         means[index], variances[index] = mode.u[design.beta], mode.variance(design.beta)
-        start = Start(mode.u, mode.v, mode.e)
+        start = mode
     weights = np.exp(density - density.max())
     weights /= weights.sum()
     mean = float(weights @ means)

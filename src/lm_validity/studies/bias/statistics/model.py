@@ -128,12 +128,16 @@ class Design:
 def build_design(counts: PairedCounts, formula: Formula) -> Design:
     """The design of `formula` for `counts`. Works for any number of tasks, models and (unequal) subsamples."""
     models, within = len(counts.language_models), formula.pair_within_model
-    factors = _patterns(len(counts.tasks), models)
+    # of each pattern, (Q,): patterns are numbered in this order
+    task, model, arm = np.indices((len(counts.tasks), models, 2)).reshape(3, -1)
+    factors = {"task": task, "model": model, "arm": arm}
     scales = formula.group_scales(models)
     columns, column_scale, fixed_scale = _columns(counts, factors, list(scales))
     slots = 2 if within else 2 * models
-    pair, block, first = _pairs(counts, within_model=within)
-    correct, total = np.zeros((len(first), slots)), np.zeros((len(first), slots))
+    block = counts.task * models + counts.language_model if within else counts.task
+    # the block of each pair, (P,), and the pair of each trial, (R,)
+    (block, _), pair = np.unique(np.stack([block, counts.subsample]), axis=1, return_inverse=True)
+    correct, total = np.zeros((2, len(block), slots))
     slot = np.zeros(len(counts), dtype=int) if within else 2 * counts.language_model
     correct[pair, slot], correct[pair, slot + 1] = counts.control, counts.treatment
     total[pair, slot] = total[pair, slot + 1] = counts.total
@@ -142,7 +146,7 @@ def build_design(counts: PairedCounts, formula: Formula) -> Design:
     prior_scale = [*scales.values(), formula.pair_scale]
     noise = None
     if formula.overdispersion_scale is not None:
-        noise = len(names) + factors["model"][pattern]
+        noise = len(names) + model[pattern]
         names += [f"observation ({name})" for name in counts.language_models]
         prior_scale += [formula.overdispersion_scale] * models
     return Design(
@@ -157,16 +161,10 @@ def build_design(counts: PairedCounts, formula: Formula) -> Design:
         names=tuple(names),
         prior_scale=np.array(prior_scale),
         pair=len(scales),
-        arm=factors["arm"][pattern],
-        models=factors["model"][pattern],
+        arm=arm[pattern],
+        models=model[pattern],
         beta=models,
     )
-
-
-def _patterns(tasks: int, models: int) -> dict[str, np.ndarray]:
-    """Task, model and arm of each pattern, (Q,) each; patterns are numbered in this order."""
-    task, model, arm = np.indices((tasks, models, 2)).reshape(3, -1)
-    return {"task": task, "model": model, "arm": arm}
 
 
 def _columns(
@@ -190,15 +188,6 @@ def _columns(
     return columns, np.concatenate(owner), fixed_scale
 
 
-def _pairs(counts: PairedCounts, *, within_model: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Pair of each trial (R,), block of each pair (P,), first trial of each pair (P,); pairs sorted by block."""
-    models = len(counts.language_models)
-    block = counts.task * models + counts.language_model if within_model else counts.task
-    keys = np.stack([block, counts.subsample])
-    unique, first, pair = np.unique(keys, axis=1, return_index=True, return_inverse=True)
-    return pair, unique[0], first
-
-
 # ----------------------------------------------------------------------------------------------------------------------
 # Posterior of the hierarchical binomial model by nested Laplace approximation.
 #
@@ -213,40 +202,46 @@ NEWTON_TOLERANCE = 1e-8  # of the Newton decrement, in nats
 
 
 @dataclass(frozen=True)
-class Mode:
-    """The Gaussian approximation of the latent effects at given standard deviations.
-
-    u (d,), v (P,), e (P, S): the mode; factor (d, d): lower Cholesky factor of the precision of u; log_marginal:
-    log p(counts | sd) up to a constant.
-    For drawing v given u and e given u, v: pair_precision (P,), observation_precision (P, S; None without
-    over-dispersion), weight (P, S) the binomial's working weight n p (1 - p), residual_weight (P, S) what e leaves
-    of it.
-    """
+class Start:
+    """The latent effects where Newton's iteration begins: u (d,), v of the pairs (P,), e of the observations (P, S)."""
 
     u: np.ndarray
     v: np.ndarray
     e: np.ndarray
-    factor: np.ndarray
-    log_marginal: float
-    pair_precision: np.ndarray
-    observation_precision: np.ndarray | None
-    residual_weight: np.ndarray
+
+
+@dataclass(frozen=True)
+class System:
+    """Newton's equations after the elimination of e and v.
+
+    weight (P, S): the binomial's working weight n p (1 - p); residual_weight (P, S): what e leaves of it;
+    observation_precision (P, S): of e given u and v, None without over-dispersion; pair_precision (P,): of v given u;
+    factor (d, d): lower Cholesky factor of the precision of u; gradients: of e, v and u.
+    """
+
     weight: np.ndarray
+    residual_weight: np.ndarray
+    observation_precision: np.ndarray | None
+    pair_precision: np.ndarray
+    factor: np.ndarray
+    gradient_e: np.ndarray
+    gradient_v: np.ndarray
+    gradient_u: np.ndarray
+
+
+@dataclass(frozen=True)
+class Mode(Start):
+    """The Gaussian approximation of the latent effects at given standard deviations: their mode, the system there, and
+    log_marginal: log p(counts | sd) up to a constant."""
+
+    system: System
+    log_marginal: float
 
     def variance(self, index: int) -> float:
         """Posterior variance of u[index] at these standard deviations."""
         unit = np.zeros(len(self.u))
         unit[index] = 1.0
-        return float(np.sum(linalg.solve_triangular(self.factor, unit, lower=True, check_finite=False) ** 2))
-
-
-@dataclass(frozen=True)
-class Start:
-    """Where Newton's iteration begins."""
-
-    u: np.ndarray
-    v: np.ndarray
-    e: np.ndarray
+        return float(np.sum(linalg.solve_triangular(self.system.factor, unit, lower=True, check_finite=False) ** 2))
 
 
 def zero_start(design: Design) -> Start:
@@ -281,7 +276,7 @@ def find_mode(design: Design, scale: np.ndarray, start: Start) -> Mode:
     state, value = start, _log_joint(design, prior, start)
     for _ in range(NEWTON_STEPS):
         system = _reduce(design, prior, state)
-        step, decrement = _newton_step(design, prior, system)
+        step, decrement = _newton_step(design, system)
         if decrement < NEWTON_TOLERANCE:
             break
         length = 1.0
@@ -292,33 +287,25 @@ def find_mode(design: Design, scale: np.ndarray, start: Start) -> Mode:
                 break
             length /= 2
         state, value = trial, trial_value
-    return _at_mode(prior, state, value, system)
+    log_determinant = 2.0 * np.sum(np.log(np.diag(system.factor))) + np.sum(np.log(system.pair_precision))
+    log_prior = np.sum(np.log(prior.u)) + len(state.v) * np.log(prior.v)
+    if prior.e is not None and system.observation_precision is not None:
+        log_determinant += np.sum(np.log(system.observation_precision))
+        log_prior += np.sum(np.log(prior.e))
+    return Mode(state.u, state.v, state.e, system, float(value + 0.5 * (log_prior - log_determinant)))
 
 
-@dataclass(frozen=True)
-class _System:
-    """Newton's equations after the elimination of e and v (names as in `Mode`)."""
-
-    weight: np.ndarray
-    residual_weight: np.ndarray
-    gradient_e: np.ndarray
-    pair_precision: np.ndarray
-    gradient_v: np.ndarray
-    gradient_u: np.ndarray
-    factor: np.ndarray  # lower Cholesky factor of the precision of u
-
-
-def _reduce(design: Design, prior: _Precisions, state: Start) -> _System:
+def _reduce(design: Design, prior: _Precisions, state: Start) -> System:
     predictor = (design.columns @ state.u)[design.pattern] + state.v[:, None] + state.e
     probability = expit(predictor)
     expected = design.total * probability
     weight = expected * (1.0 - probability)
     gradient = design.correct - expected
-    if prior.e is None:
-        residual_weight, gradient_e = weight, np.zeros_like(weight)
-    else:
+    observation_precision, residual_weight, gradient_e = None, weight, np.zeros_like(weight)
+    if prior.e is not None:
+        observation_precision = weight + prior.e
         gradient_e = gradient - prior.e * state.e
-        gain = weight / (weight + prior.e)
+        gain = weight / observation_precision
         residual_weight = weight - weight * gain
         gradient = gradient - gain * gradient_e
     pair_precision = residual_weight.sum(axis=1) + prior.v
@@ -329,14 +316,15 @@ def _reduce(design: Design, prior: _Precisions, state: Start) -> _System:
     information = _pattern_information(design, residual_weight, pair_precision)
     precision = design.columns.T @ information @ design.columns
     precision[np.diag_indices_from(precision)] += prior.u
-    return _System(
+    return System(
         weight=weight,
         residual_weight=residual_weight,
-        gradient_e=gradient_e,
+        observation_precision=observation_precision,
         pair_precision=pair_precision,
+        factor=linalg.cholesky(precision, lower=True, check_finite=False),
+        gradient_e=gradient_e,
         gradient_v=gradient_v,
         gradient_u=design.columns.T @ by_pattern - prior.u * state.u,
-        factor=linalg.cholesky(precision, lower=True, check_finite=False),
     )
 
 
@@ -352,52 +340,30 @@ def _pattern_information(design: Design, weight: np.ndarray, pair_precision: np.
     return information
 
 
-def _newton_step(design: Design, prior: _Precisions, system: _System) -> tuple[Start, float]:
+def _newton_step(design: Design, system: System) -> tuple[Start, float]:
     """The step in all effects and half the decrease that it promises."""
     u = linalg.cho_solve((system.factor, True), system.gradient_u, check_finite=False)
     moved = (design.columns @ u)[design.pattern]
     v = (system.gradient_v - np.sum(system.residual_weight * moved, axis=1)) / system.pair_precision
     decrement = u @ system.gradient_u + np.sum(system.gradient_v**2 / system.pair_precision)
-    if prior.e is None:
+    if system.observation_precision is None:
         return Start(u, v, np.zeros_like(moved)), 0.5 * float(decrement)
-    total_precision = system.weight + prior.e
-    e = (system.gradient_e - system.weight * (moved + v[:, None])) / total_precision
-    decrement += np.sum(system.gradient_e**2 / total_precision)
+    e = (system.gradient_e - system.weight * (moved + v[:, None])) / system.observation_precision
+    decrement += np.sum(system.gradient_e**2 / system.observation_precision)
     return Start(u, v, e), 0.5 * float(decrement)
-
-
-def _at_mode(prior: _Precisions, state: Start, value: float, system: _System) -> Mode:
-    log_determinant = 2.0 * np.sum(np.log(np.diag(system.factor))) + np.sum(np.log(system.pair_precision))
-    log_prior = np.sum(np.log(prior.u)) + len(state.v) * np.log(prior.v)
-    observation_precision = None
-    if prior.e is not None:
-        observation_precision = system.weight + prior.e
-        log_determinant += np.sum(np.log(observation_precision))
-        log_prior += np.sum(np.log(prior.e))
-    return Mode(
-        u=state.u,
-        v=state.v,
-        e=state.e,
-        factor=system.factor,
-        log_marginal=float(value + 0.5 * (log_prior - log_determinant)),
-        pair_precision=system.pair_precision,
-        observation_precision=observation_precision,
-        residual_weight=system.residual_weight,
-        weight=system.weight,
-    )
 
 
 def draw_predictor(design: Design, mode: Mode, size: int, generator: np.random.Generator) -> np.ndarray:
     """(size, P, S) draws of the linear predictor from the Gaussian at `mode`."""
-    noise = generator.standard_normal((len(mode.u), size))
-    effects = linalg.solve_triangular(mode.factor, noise, lower=True, trans="T", check_finite=False)
+    system, noise = mode.system, generator.standard_normal((len(mode.u), size))
+    effects = linalg.solve_triangular(system.factor, noise, lower=True, trans="T", check_finite=False)
     moved = (design.columns @ effects).T[:, design.pattern]
-    pairs = generator.standard_normal((size, len(mode.v))) / np.sqrt(mode.pair_precision)
-    pairs -= np.einsum("ps,rps->rp", mode.residual_weight / mode.pair_precision[:, None], moved)
+    pairs = generator.standard_normal((size, len(mode.v))) / np.sqrt(system.pair_precision)
+    pairs -= np.einsum("ps,rps->rp", system.residual_weight / system.pair_precision[:, None], moved)
     moved += pairs[:, :, None]
-    if mode.observation_precision is not None:
-        noise = generator.standard_normal(moved.shape) / np.sqrt(mode.observation_precision)
-        moved = moved * (1.0 - mode.weight / mode.observation_precision) + noise
+    if system.observation_precision is not None:
+        noise = generator.standard_normal(moved.shape) / np.sqrt(system.observation_precision)
+        moved = moved * (1.0 - system.weight / system.observation_precision) + noise
     return moved + ((design.columns @ mode.u)[design.pattern] + mode.v[:, None] + mode.e)
 
 
@@ -466,7 +432,7 @@ MINIMUM_EFFECTIVE_NODES = 40.0  # below it the report calls the fit unreliable
 class LaplacePosterior:
     """Posterior of one fit; H standard deviations (named in the design), M nodes.
 
-    beta_mean, beta_sd: of beta, in log-odds; interval: equal-tailed, of probability `INTERVAL`
+    beta_mean, beta_sd: of beta, in log-odds
     scales (M, H) nodes, weights (M,) summing to 1, node_means and node_sds (M,) of beta at each node
     effective_nodes: 1 / sum(weights^2), the quality of the importance sampling
     log_evidence: log p(counts) up to a constant shared by all formulas for the same counts
@@ -475,7 +441,6 @@ class LaplacePosterior:
 
     beta_mean: float
     beta_sd: float
-    interval: tuple[float, float]
     scales: np.ndarray
     weights: np.ndarray
     node_means: np.ndarray
@@ -493,9 +458,23 @@ class LaplacePosterior:
         """(H,) posterior means of the standard deviations."""
         return self.weights @ self.scales
 
+    @property
+    def interval(self) -> tuple[float, float]:
+        """That of probability `INTERVAL`."""
+        return self.interval_at(INTERVAL)
+
     def interval_at(self, level: float) -> tuple[float, float]:
-        """Equal-tailed interval of beta, of probability `level`."""
-        return _mixture_interval(self.weights, self.node_means, self.node_sds, level)
+        """Equal-tailed interval of beta, a mixture of Gaussians, of probability `level`."""
+        weights, means, sds = self.weights, self.node_means, self.node_sds
+        low, high = np.min(means - 10 * sds), np.max(means + 10 * sds)
+
+        def excess(x: float, probability: float) -> float:
+            return float(weights @ stats.norm.cdf(x, means, sds)) - probability
+
+        tail = (1 - level) / 2
+        lower, upper = (float(optimize.brentq(excess, low, high, args=(share,))) for share in (tail, 1 - tail))
+
+        return lower, upper
 
 
 class _Target:
@@ -503,7 +482,7 @@ class _Target:
 
     def __init__(self, design: Design):
         self.design = design
-        self.start = zero_start(design)
+        self.start: Start = zero_start(design)
 
     def mode(self, scale: np.ndarray) -> Mode:
         return find_mode(self.design, scale, self.start)
@@ -516,40 +495,56 @@ class _Target:
     def negative_log(self, log_scale: np.ndarray) -> float:
         """Minus the log density of the logarithms (with their Jacobian, so that a mode away from zero exists)."""
         log_scale = np.clip(log_scale, *LOG_SCALE_RANGE)
-        mode = self.mode(np.exp(log_scale))
-        self.start = Start(mode.u, mode.v, mode.e)
+        self.start = mode = self.mode(np.exp(log_scale))
         return -self.density(mode, np.exp(log_scale)) - float(np.sum(log_scale))
+
+    def evaluate(self, scales: np.ndarray) -> np.ndarray:
+        """(3, M) log density, and mean and sd of beta, at nodes (M, H)."""
+        values, beta = np.empty((3, len(scales))), self.design.beta
+        for index, scale in enumerate(scales):
+            mode = self.mode(scale)
+            values[:, index] = self.density(mode, scale), mode.u[beta], np.sqrt(mode.variance(beta))
+        return values
 
 
 def fit_laplace(design: Design, nodes: int = NODES, seed: int = 0) -> LaplacePosterior:
     """Fit `design`, with rounds of `nodes` nodes until half as many are effective; `seed` scrambles the nodes."""
     target = _Target(design)
-    log_centre = _maximise(target)
-    covariance = _curvature(target, log_centre)
-    target.negative_log(log_centre)
-    centre = np.exp(log_centre)
+    found = optimize.minimize(
+        target.negative_log,
+        np.log(0.2 * design.prior_scale),
+        method="L-BFGS-B",
+        bounds=[LOG_SCALE_RANGE] * len(design.names),
+        options={"ftol": 1e-9, "gtol": 0.02, "maxiter": 60, "eps": 1e-3},
+    )
+    covariance = _curvature(target, found.x)
+    target.negative_log(found.x)
+    centre = np.exp(found.x)
     mode = target.mode(centre)
     proposals = [_Proposal(centre, centre[:, None] * covariance * centre)]
-    sample = _Sample(target)
+    scales, values = np.empty((0, len(centre))), np.empty((3, 0))
     for attempt in range(ROUNDS):
-        sample.extend(proposals[-1].draw(nodes, seed + attempt))
-        weights, log_evidence = sample.weigh(proposals)
+        drawn = proposals[-1].draw(nodes, seed + attempt)
+        scales, values = np.vstack([scales, drawn]), np.hstack([values, target.evaluate(drawn)])
+        # every node counts as a draw of the mixture of all rounds
+        mixture = logsumexp([proposal.log_density(scales) for proposal in proposals], axis=0) - np.log(len(proposals))
+        total = logsumexp(values[0] - mixture)
+        weights = np.exp(values[0] - mixture - total)
         effective = float(1.0 / np.sum(weights**2))
         if effective >= nodes / 2:
             break
-        proposals.append(_Proposal.adapted(sample.scales, weights))
-    means, sds = sample.means, sample.sds
+        proposals.append(_Proposal.adapted(scales, weights))
+    _, means, sds = values
     beta_mean = float(weights @ means)
     return LaplacePosterior(
         beta_mean=beta_mean,
         beta_sd=float(np.sqrt(weights @ (sds**2 + (means - beta_mean) ** 2))),
-        interval=_mixture_interval(weights, means, sds),
-        scales=sample.scales,
+        scales=scales,
         weights=weights,
         node_means=means,
         node_sds=sds,
         effective_nodes=effective,
-        log_evidence=log_evidence,
+        log_evidence=float(total - np.log(len(weights))),
         mode=mode,
     )
 
@@ -592,51 +587,9 @@ class _Proposal:
         return density - np.sum(np.log(np.diag(self.factor))) - self.log_inside
 
 
-class _Sample:
-    """All nodes of all rounds: the target's log density, and mean and sd of beta, at each."""
-
-    def __init__(self, target: _Target):
-        self.target = target
-        self.scales = np.empty((0, len(target.design.names)))
-        self.densities, self.means, self.sds = np.empty((3, 0))
-
-    def extend(self, scales: np.ndarray) -> None:
-        """Evaluate more nodes (M, H)."""
-        values, beta = np.empty((3, len(scales))), self.target.design.beta
-        for index, scale in enumerate(scales):
-            mode = self.target.mode(scale)
-            values[:, index] = self.target.density(mode, scale), mode.u[beta], np.sqrt(mode.variance(beta))
-        self.scales = np.vstack([self.scales, scales])
-        self.densities = np.append(self.densities, values[0])
-        self.means, self.sds = np.append(self.means, values[1]), np.append(self.sds, values[2])
-
-    def weigh(self, proposals: list[_Proposal]) -> tuple[np.ndarray, float]:
-        """Normalised weights (M,) and log evidence: every node counts as a draw of the mixture of all rounds."""
-        mixture = logsumexp([proposal.log_density(self.scales) for proposal in proposals], axis=0) - np.log(
-            len(proposals)
-        )
-        log_weights = self.densities - mixture
-        total = logsumexp(log_weights)
-        return np.exp(log_weights - total), float(total - np.log(len(log_weights)))
-
-
-def _maximise(target: _Target) -> np.ndarray:
-    start = np.log(0.2 * target.design.prior_scale)
-    bounds = [LOG_SCALE_RANGE] * len(start)
-    options = {"ftol": 1e-9, "gtol": 0.02, "maxiter": 60, "eps": 1e-3}
-    found = optimize.minimize(  # type: ignore[call-overload] # the stub knows no options of L-BFGS-B
-        target.negative_log, start, method="L-BFGS-B", bounds=bounds, options=options
-    )
-    best: np.ndarray = found.x
-    return best
-
-
-def _curvature(target: _Target, centre: np.ndarray, step: float = 0.2) -> np.ndarray:
-    """Covariance of the logarithms: inverse Hessian by central differences, kept within sensible spreads.
-
-    The step is wide on purpose: it measures the curvature over the width of the posterior.
-    """
-    size = len(centre)
+def _curvature(target: _Target, centre: np.ndarray) -> np.ndarray:
+    """Covariance of the logarithms: inverse Hessian by central differences, kept within sensible spreads."""
+    size, step = len(centre), 0.2  # wide on purpose: it measures the curvature over the width of the posterior
     steps = step * np.eye(size)
     middle = target.negative_log(centre)
     up = np.array([target.negative_log(centre + row) for row in steps])
@@ -652,19 +605,6 @@ def _curvature(target: _Target, centre: np.ndarray, step: float = 0.2) -> np.nda
     return (vectors / np.clip(values, 0.5, 1e6)) @ vectors.T
 
 
-def _mixture_interval(
-    weights: np.ndarray, means: np.ndarray, sds: np.ndarray, level: float = INTERVAL
-) -> tuple[float, float]:
-    """Equal-tailed interval of probability `level` of a mixture of Gaussians."""
-
-    def quantile(probability: float) -> float:
-        low, high = np.min(means - 10 * sds), np.max(means + 10 * sds)
-        return float(optimize.brentq(lambda x: float(weights @ stats.norm.cdf(x, means, sds) - probability), low, high))
-
-    tail = (1 - level) / 2
-    return quantile(tail), quantile(1 - tail)
-
-
 # ----------------------------------------------------------------------------------------------------------------------
 # What the hierarchical model says in accuracy: posterior and prior predictive differences between two arms.
 #
@@ -678,7 +618,7 @@ STRATA = 25  # standard deviations among which the draws are divided
 
 @dataclass(frozen=True)
 class Predictive:
-    """Draws (R,) of the mean accuracy difference, a fraction, with mean and equal-tailed `INTERVAL` interval.
+    """Draws (R,) of the mean accuracy difference, a fraction.
 
     by_task (R, T): draws of the same for each task by itself. predicted, observed (Q,): mean accuracy by pattern (task,
     model, arm); NaN for a pattern without observations.
@@ -686,8 +626,6 @@ class Predictive:
 
     draws: np.ndarray
     by_task: np.ndarray
-    mean: float
-    interval: tuple[float, float]
     predicted: np.ndarray
     observed: np.ndarray
 
@@ -698,32 +636,28 @@ def equal_tailed(draws: np.ndarray, level: float = INTERVAL) -> tuple[float, flo
     return float(low), float(high)
 
 
-def posterior_predictive(design: Design, posterior: LaplacePosterior, size: int = 1000, seed: int = 0) -> Predictive:
+def posterior_predictive(design: Design, posterior: LaplacePosterior, size: int = 1000) -> Predictive:
     """Posterior predictive mean difference, treated minus control, in accuracy."""
-    generator, of_tasks = np.random.default_rng(seed), np.random.default_rng(seed + 1)
+    generator, of_tasks = np.random.default_rng(0), np.random.default_rng(1)
     # systematic resampling: each node appears in proportion to its weight
     places = (generator.random() + np.arange(STRATA)) / STRATA
     nodes = np.minimum(np.searchsorted(np.cumsum(posterior.weights), places), len(posterior.weights) - 1)
-    start = Start(posterior.mode.u, posterior.mode.v, posterior.mode.e)
     per_node = -(-size // STRATA)
     task = design.pattern[:, 0] // (2 * (design.models.max() + 1))  # a pair is of one task
     tasks = [replace(design, total=design.total[task == t], arm=design.arm[task == t]) for t in range(task.max() + 1)]
     parts, probability, by_task = list[np.ndarray](), np.zeros_like(design.correct), list[np.ndarray]()
     for node in nodes:
-        mode = find_mode(design, posterior.scales[node], start)
+        mode = find_mode(design, posterior.scales[node], posterior.mode)
         drawn = expit(draw_predictor(design, mode, per_node, generator))
         parts.append(difference_draws(design, drawn, generator))
         of_task = [difference_draws(one, drawn[:, task == t], of_tasks) for t, one in enumerate(tasks)]
         by_task.append(np.column_stack(of_task))
         probability += drawn.mean(axis=0) / STRATA
-    draws = np.concatenate(parts)
     return Predictive(
-        draws=draws,
+        draws=np.concatenate(parts),
         by_task=np.concatenate(by_task),
-        mean=float(draws.mean()),
-        interval=equal_tailed(draws),
-        predicted=_by_pattern(design, probability * (design.total > 0), design.total > 0),
-        observed=_by_pattern(design, design.correct / np.maximum(design.total, 1), design.total > 0),
+        predicted=_by_pattern(design, probability),
+        observed=_by_pattern(design, design.correct / np.maximum(design.total, 1)),
     )
 
 
@@ -738,24 +672,16 @@ def difference_draws(design: Design, probability: np.ndarray, generator: np.rand
     return mean + np.sqrt(variance) * generator.standard_normal(len(mean))
 
 
-def _by_pattern(design: Design, values: np.ndarray, present: np.ndarray) -> np.ndarray:
-    patterns = len(design.columns)
+def _by_pattern(design: Design, values: np.ndarray) -> np.ndarray:
+    """(Q,) mean of values (P, S) over the observations of each pattern; NaN without one."""
+    present, patterns = design.total > 0, len(design.columns)
     number = np.bincount(design.pattern.ravel(), present.ravel(), patterns)
-    total = np.bincount(design.pattern.ravel(), values.ravel(), patterns)
+    total = np.bincount(design.pattern.ravel(), (values * present).ravel(), patterns)
     return np.divide(total, number, out=np.full(patterns, np.nan), where=number > 0)
 
 
-@dataclass(frozen=True)
-class Simulated:
-    """One data set from the model: counts (P, S), the beta and the standard deviations (H,) behind them."""
-
-    correct: np.ndarray
-    beta: float
-    scales: np.ndarray
-
-
-def simulate(design: Design, generator: np.random.Generator, beta: float | None = None) -> Simulated:
-    """Draw standard deviations, effects and counts from the prior, in the layout of `design`.
+def simulate(design: Design, generator: np.random.Generator, beta: float | None = None) -> tuple[np.ndarray, float]:
+    """Counts (P, S) drawn from the prior in the layout of `design`, and the beta behind them.
 
     `beta` fixes the effect of the treatment, as in the paper's null and non-null recovery checks.
     """
@@ -769,7 +695,7 @@ def simulate(design: Design, generator: np.random.Generator, beta: float | None 
     if design.noise is not None:
         predictor = predictor + generator.normal(0.0, scales[design.noise])
     correct = generator.binomial(design.total.astype(np.int64), expit(predictor)).astype(float)
-    return Simulated(correct, float(effects[design.beta]), scales)
+    return correct, float(effects[design.beta])
 
 
 def prior_predictive(design: Design, size: int, generator: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
@@ -779,7 +705,7 @@ def prior_predictive(design: Design, size: int, generator: np.random.Generator) 
     present = design.total > 0
     sign = np.where(design.arm == 1, 2.0, -2.0) * present / present.sum()
     for draw in range(size):
-        share = simulate(design, generator).correct / np.maximum(design.total, 1)
-        accuracies[draw] = _by_pattern(design, share, present)
+        share = simulate(design, generator)[0] / np.maximum(design.total, 1)
+        accuracies[draw] = _by_pattern(design, share)
         differences[draw] = np.sum(sign * share)
     return accuracies, differences

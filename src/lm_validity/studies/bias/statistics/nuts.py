@@ -134,10 +134,10 @@ def _centred(design: Design) -> dict[str, bool]:
     for name in design.names:
         if name.endswith("arm"):
             uncertainty[name] = _slope_uncertainty(design, fit.mode) / np.sqrt(2)
-    uncertainty["pair"] = float(np.median(fit.mode.residual_weight.sum(axis=1) ** -0.5))
+    uncertainty["pair"] = float(np.median(fit.mode.system.residual_weight.sum(axis=1) ** -0.5))
     if design.noise is not None:
         for index in np.unique(design.noise):
-            weight = fit.mode.weight[(design.total > 0) & (design.noise == index)]
+            weight = fit.mode.system.weight[(design.total > 0) & (design.noise == index)]
             uncertainty[design.names[index]] = float(np.median(weight**-0.5))
     scales = dict(zip(design.names, fit.scale_means(), strict=True))
     return {name: bool(scales[name] > uncertainty[name]) for name in design.names}
@@ -145,7 +145,7 @@ def _centred(design: Design) -> dict[str, bool]:
 
 def _slope_uncertainty(design: Design, mode: Mode) -> float:
     """Median over (task, model) of the standard error of an unpooled slope, from the working weights."""
-    information = np.bincount(design.pattern.ravel(), mode.residual_weight.ravel(), len(design.columns))
+    information = np.bincount(design.pattern.ravel(), mode.system.residual_weight.ravel(), len(design.columns))
     arms = information.reshape(-1, 2)
     arms = arms[(arms > 0).all(axis=1)]
     return float(np.median(np.sqrt((1 / arms).sum(axis=1)))) if len(arms) else np.inf

@@ -76,11 +76,11 @@ def test_scores_that_differ_and_ways_that_are_refused_are_seen(folder, monkeypat
             lm.base.lm_head.weight.data[:, :8] *= 1.5
         return lm
 
-    def alike(model, forward, trees, where, part=None):
+    def alike(visible, dtype, device):
         raise RuntimeError("no mask of ours")
 
     monkeypatch.setattr(gpu_check, "_load", wrong)
-    monkeypatch.setitem(scorer._METHODS, "packed", alike)
+    monkeypatch.setattr(scorer, "_additive", alike)
     said = outcomes(gpu_check._scores(folder, "cpu"))
     assert said == {
         "scores in float32": "failed",

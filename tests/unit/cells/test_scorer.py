@@ -309,18 +309,17 @@ def test_running_out_of_memory_halves_the_batch_and_says_so(models, monkeypatch)
     largest = []
 
     def limited(score):
-        def run(model, forward, trees, device):
+        def run(way, model, forward, trees, device, part):
             if len(trees) > 3:
                 raise torch.OutOfMemoryError("CUDA out of memory")
             largest.append(len(trees))
-            return score(model, forward, trees, device)
+            return score(way, model, forward, trees, device, part)
 
         return run
 
     lm = own(models, "llama", scorer="packed", batch_size=32)
     lm._allowed = frozenset(SHARED)
-    methods = {name: limited(score) for name, score in scorer_module._METHODS.items()}
-    monkeypatch.setattr(scorer_module, "_METHODS", methods)
+    monkeypatch.setattr(scorer_module, "score", limited(scorer_module.score))
     assert differences(lm._loglikelihood_tokens(requests), expected, requests) < 1e-4
     assert lm.counters.oom_halvings >= 1 and max(largest) <= 3
     halvings = lm.counters.oom_halvings
@@ -335,15 +334,15 @@ def test_a_corpus_that_does_not_fit_leaves_the_questions_behind_it_their_batches
     questions = [(None, random.integers(420, size=5).tolist(), [7, 8]) for _ in range(64)]
 
     def limited(score):
-        def run(model, forward, trees, device):
+        def run(way, model, forward, trees, device, part):
             if len(trees) * max(map(len, trees)) > 400:
                 raise torch.OutOfMemoryError("CUDA out of memory")
             largest.append(len(trees))
-            return score(model, forward, trees, device)
+            return score(way, model, forward, trees, device, part)
 
         return run
 
-    monkeypatch.setattr(scorer_module, "_METHODS", {name: limited(one) for name, one in scorer_module._METHODS.items()})
+    monkeypatch.setattr(scorer_module, "score", limited(scorer_module.score))
     lm = own(models, "llama", scorer="rows", batch_size=32)
     lm._allowed = frozenset(SHARED)
     lm._loglikelihood_tokens(documents)
@@ -357,15 +356,17 @@ def test_one_tree_that_does_not_fit_goes_as_rows_and_one_row_is_the_callers(mode
     requests = random_requests()
     expected = shipped(models, "llama")._loglikelihood_tokens(requests, disable_tqdm=True)
 
-    def never(model, forward, trees, device):
-        raise torch.OutOfMemoryError("CUDA out of memory")
+    def never(way, *arguments):
+        if way not in fits:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return score(way, *arguments)
 
     lm = own(models, "llama", scorer="packed")
     lm._allowed = frozenset(SHARED)
-    rows = scorer_module._METHODS["rows"]
-    monkeypatch.setattr(scorer_module, "_METHODS", {"rows": rows, "packed": never, "cached": never})
+    score, fits = scorer_module.score, ["rows"]
+    monkeypatch.setattr(scorer_module, "score", never)
     assert differences(lm._loglikelihood_tokens(requests), expected, requests) < 1e-4
-    monkeypatch.setattr(scorer_module, "_METHODS", {"rows": never, "packed": never, "cached": never})
+    fits.clear()
     with pytest.raises(torch.OutOfMemoryError):
         lm._loglikelihood_tokens(requests)
 

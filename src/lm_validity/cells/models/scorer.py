@@ -192,22 +192,17 @@ class PositionEncoding:
 # ----------------------------------------------------------------------------------------------------------------------
 # Reads of the GPU by the host, each of which waits for all work that was launched before.
 
-_LOOK = "find_packed_sequence_indices"
-
 
 @contextlib.contextmanager
 def never_packed() -> Iterator[None]:
     """Inside the block no row without a mask holds several texts, which transformers otherwise looks up on the GPU in
     every forward pass."""
-    before = getattr(masking_utils, _LOOK, None)
-    if before is None:  # a version that does not look
-        yield
-        return
-    setattr(masking_utils, _LOOK, lambda position_ids: None)
+    before = masking_utils.find_packed_sequence_indices
+    masking_utils.find_packed_sequence_indices = lambda position_ids: None
     try:
         yield
     finally:
-        setattr(masking_utils, _LOOK, before)
+        masking_utils.find_packed_sequence_indices = before
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -359,11 +354,12 @@ def batches(trees: Sequence[Tree], rows: int) -> Iterator[list[Tree]]:
 #
 # Three ways, which agree up to rounding:
 #
-# - `score_rows`: chains, padded on the right, causal attention. What lm-eval does, without the vocabulary at positions
-# that nobody scores. - `score_packed`: trees, all branches behind their trunk in one row. A 4-D mask shows each token
-# its ancestors only, and   position ids are depths. - `score_cached`: trees in two passes. Trunks as plain causal rows
-# fill the key-value cache, then the branches look at   their trunk through it. Dense masks cost the square of a row's
-# length; here that of the branches' only.
+# - `rows`: chains, padded on the right, causal attention. What lm-eval does, without the vocabulary at positions that
+#   nobody scores.
+# - `packed`: trees, all branches behind their trunk in one row. A 4-D mask shows each token its ancestors only, and
+#   position ids are depths.
+# - `cached`: trees in two passes. Trunks as plain causal rows fill the key-value cache, then the branches look at their
+#   trunk through it. Dense masks cost the square of a row's length; here that of the branches' only.
 
 Forward = Callable[..., Any]  # the model: input_ids=…, returning an object with .logits
 
@@ -386,8 +382,6 @@ class Scores:
 
 def read(batches: Sequence[Scores]) -> dict[int, tuple[float, bool]]:
     """number of a request -> (log-likelihood in nats, whether greedy decoding gives it). One read for all batches."""
-    if not batches:
-        return {}
     device = batches[0].values.device
     values = torch.cat([scores.values.to(device) for scores in batches], 1).cpu()
     found, first = {}, 0
@@ -402,127 +396,80 @@ def read(batches: Sequence[Scores]) -> dict[int, tuple[float, bool]]:
     return found
 
 
-def score_rows(
-    model: torch.nn.Module, forward: Forward, trees: Sequence[Tree], device: torch.device, part: int | None = None
+def score(
+    way: str, model: torch.nn.Module, forward: Forward, trees: Sequence[Tree], device: torch.device, part: int | None
 ) -> Scores:
-    """Score chains, each in a row. Right padding is behind every token that counts, so no mask is needed."""
-    width = max(map(len, trees))
-    inputs = _padded([tree.tokens for tree in trees], width, device)
-    return _Wanted(trees).scores(model, forward, part, inputs.numel(), input_ids=inputs, use_cache=False)
+    """Score trees one way; `rows` takes chains, `cached` trunks of two tokens or more. part: positions whose logits are
+    computed at a time; None where the model's head cannot be computed separately."""
+    # cached: the trunk's last token goes with the branches, so that everything scored is in the second pass
+    starts = [tree.context - 1 if way == "cached" else 0 for tree in trees]
+    own = list(zip(trees, starts, strict=True))
+    past, width = max(starts), max(len(tree) - start for tree, start in own)
+    inputs: dict[str, Any] = {"use_cache": way == "cached"}
+    if way == "cached":
+        nowhere = torch.zeros(1, dtype=torch.long)
+        with narrowed_head(model, nowhere, nowhere):
+            first = _padded([tree.tokens[:start] for tree, start in own], past, device)
+            inputs["past_key_values"] = forward(input_ids=first, use_cache=True).past_key_values
+    inputs["input_ids"] = _padded([tree.tokens[start:] for tree, start in own], width, device)
+    if way != "rows":  # right padding is behind every token of a chain that counts: it needs no mask
+        inputs["position_ids"] = _padded([tree.depths[start:] for tree, start in own], width, device)
+        visible = np.zeros((len(trees), 1, width, past + width), dtype=bool)
+        visible[:, :, range(width), range(past, past + width)] = True  # what looks at nothing would be not a number
+        for number, (tree, start) in enumerate(own):
+            seen = tree.visible(start)
+            visible[number, 0, : len(seen), :start] = seen[:, :start]
+            visible[number, 0, : len(seen), past : past + len(seen)] = seen[:, start:]
+        inputs["attention_mask"] = _additive(visible, model.dtype, device)
 
-
-def score_packed(
-    model: torch.nn.Module, forward: Forward, trees: Sequence[Tree], device: torch.device, part: int | None = None
-) -> Scores:
-    """Score trees in one pass."""
-    width = max(map(len, trees))
-    inputs = _padded([tree.tokens for tree in trees], width, device)
-    positions = _padded([tree.depths for tree in trees], width, device)
-    visible = np.zeros((len(trees), 1, width, width), dtype=bool)
-    visible[:, :, range(width), range(width)] = True  # a token that looks at nothing would be not a number
-    for number, tree in enumerate(trees):
-        visible[number, 0, : len(tree), : len(tree)] = tree.visible()
-    return _Wanted(trees).scores(
-        model,
-        forward,
-        part,
-        inputs.numel(),
-        input_ids=inputs,
-        position_ids=positions,
-        attention_mask=_additive(visible, model.dtype, device),
-        use_cache=False,
+    positions: dict[tuple[int, int], int] = {}  # those whose predictions are scored, each once
+    rows, targets, requests = [], [], []
+    for number, (tree, start) in enumerate(own):
+        for request, path, continuation in tree.requests:
+            rows += [positions.setdefault((number, node - start), len(positions)) for node in path]
+            targets += continuation
+            requests.append((request, len(path)))
+    values, places = _log_probabilities(
+        _logits(model, forward, torch.tensor(list(positions)), part, inputs), np.array(rows), np.array(targets)
     )
+    return Scores(values, places, requests, len(trees) * (past + width), len(positions))
 
 
-def score_cached(
-    model: torch.nn.Module, forward: Forward, trees: Sequence[Tree], device: torch.device, part: int | None = None
-) -> Scores:
-    """Score trees in two passes; each trunk has two tokens or more. The trunk's last token goes with the branches, so
-    that everything scored is in the second pass."""
-    trunks = [tree.tokens[: tree.context - 1] for tree in trees]
-    first = _padded(trunks, max(map(len, trunks)), device)
-    with narrowed_head(model, torch.zeros(1, dtype=torch.long), torch.zeros(1, dtype=torch.long)):
-        cache = forward(input_ids=first, use_cache=True).past_key_values
-    branches = [tree.tokens[tree.context - 1 :] for tree in trees]
-    past, width = first.shape[1], max(map(len, branches))
-    second = _padded(branches, width, device)
-    positions = _padded([tree.depths[tree.context - 1 :] for tree in trees], width, device)
-    visible = np.zeros((len(trees), 1, width, past + width), dtype=bool)
-    visible[:, :, range(width), range(past, past + width)] = True
-    for number, tree in enumerate(trees):
-        seen = tree.visible(tree.context - 1)
-        visible[number, 0, : len(seen), : tree.context - 1] = seen[:, : tree.context - 1]
-        visible[number, 0, : len(seen), past : past + len(seen)] = seen[:, tree.context - 1 :]
-    return _Wanted(trees, offsets=[tree.context - 1 for tree in trees]).scores(
-        model,
-        forward,
-        part,
-        first.numel() + second.numel(),
-        input_ids=second,
-        position_ids=positions,
-        attention_mask=_additive(visible, model.dtype, device),
-        past_key_values=cache,
-        use_cache=True,
-    )
+def _log_probabilities(
+    parts: Iterable[tuple[int, torch.Tensor]], rows: np.ndarray, targets: np.ndarray
+) -> tuple[torch.Tensor, np.ndarray]:
+    """`values` and `places` of Scores, from the logits' parts; `rows`: the position that predicts each of `targets`."""
+    values, places = [], []
+    for start, logits in parts:
+        here = np.flatnonzero((rows >= start) & (rows < start + len(logits)))
+        predicting, wanted = (
+            torch.from_numpy(each).to(logits.device, non_blocking=True) for each in (rows[here] - start, targets[here])
+        )
+        greedy = logits.argmax(-1)[predicting] == wanted
+        # float32 whatever the model's dtype: eight bits would round log-probabilities to quarters of a nat
+        log_probabilities = torch.log_softmax(logits, -1, dtype=torch.float32)[predicting, wanted]
+        values.append(torch.stack((log_probabilities, greedy.float())))
+        places.append(here)
+    return torch.cat(values, 1), np.concatenate(places)
 
 
-class _Wanted:
-    """The positions of a batch whose predictions are scored, each once, and what is read there."""
-
-    def __init__(self, trees: Sequence[Tree], offsets: Sequence[int] | None = None):
-        places: dict[tuple[int, int], int] = {}
-        self._requests: list[tuple[int, int]] = []  # number, tokens of its continuation
-        targets: list[int] = []
-        rows: list[int] = []
-        for number, tree in enumerate(trees):
-            offset = offsets[number] if offsets else 0
-            for request, path, continuation in tree.requests:
-                own = [places.setdefault((number, node - offset), len(places)) for node in path]
-                rows += own
-                targets += continuation
-                self._requests.append((request, len(own)))
-        self.rows, self.targets = np.array(rows), np.array(targets)  # what the host alone reads
-        found = torch.tensor(list(places))
-        self.batch, self.position = found[:, 0], found[:, 1]
-
-    def scores(
-        self, model: torch.nn.Module, forward: Forward, part: int | None, padded: int, **inputs: object
-    ) -> Scores:
-        """Log-likelihoods of a forward pass with these inputs. part: positions whose logits are computed at a time,
-        None where the model's head cannot be computed separately; their softmax is a part at a time even so."""
-        values, found_places = [], []
-        for start, logits in self._logits(model, forward, part, inputs):
-            here = np.flatnonzero((self.rows >= start) & (self.rows < start + len(logits)))
-            rows, targets = (
-                torch.from_numpy(each).to(logits.device, non_blocking=True)
-                for each in (self.rows[here] - start, self.targets[here])
-            )
-            greedy = logits.argmax(-1)[rows] == targets
-            # float32 whatever the model's dtype: eight bits would round log-probabilities to quarters of a nat
-            log_probabilities = torch.log_softmax(logits, -1, dtype=torch.float32)[rows, targets]
-            values.append(torch.stack((log_probabilities, greedy.float())))
-            found_places.append(here)
-        return Scores(torch.cat(values, 1), np.concatenate(found_places), self._requests, padded, len(self.batch))
-
-    def _logits(
-        self, model: torch.nn.Module, forward: Forward, part: int | None, inputs: dict[str, Any]
-    ) -> Iterator[tuple[int, torch.Tensor]]:
-        """First position and logits (positions, vocabulary) of one part after another."""
-        count = len(self.batch)
-        if part is not None and count > part:
-            states = States(model, forward, **inputs)
-            device = states.hidden.device
-            hidden = states.hidden[
-                self.batch.to(device, non_blocking=True), self.position.to(device, non_blocking=True)
-            ]
-            yield from ((start, states.logits(hidden[start : start + part])) for start in range(0, count, part))
-            return
-        with narrowed_head(model, self.batch, self.position):
-            logits = forward(**inputs).logits
-        if logits.shape[:2] != (1, count):
-            raise ValueError(f"logits of shape {tuple(logits.shape)} for {count} positions")
-        part = part_positions(model)
-        yield from ((start, logits[0, start : start + part]) for start in range(0, count, part))
+def _logits(
+    model: torch.nn.Module, forward: Forward, positions: torch.Tensor, part: int | None, inputs: dict[str, Any]
+) -> Iterator[tuple[int, torch.Tensor]]:
+    """First position and logits (positions, vocabulary) of one part after another. positions: (rows and columns)."""
+    count, (batch, position) = len(positions), positions.T
+    if part is not None and count > part:
+        states = States(model, forward, **inputs)
+        batch, position = (each.to(states.hidden.device, non_blocking=True) for each in (batch, position))
+        hidden = states.hidden[batch, position]
+        yield from ((start, states.logits(hidden[start : start + part])) for start in range(0, count, part))
+        return
+    with narrowed_head(model, batch, position):
+        logits = forward(**inputs).logits
+    if logits.shape[:2] != (1, count):
+        raise ValueError(f"logits of shape {tuple(logits.shape)} for {count} positions")
+    part = part_positions(model)
+    yield from ((start, logits[0, start : start + part]) for start in range(0, count, part))
 
 
 def _padded(rows: Sequence[Sequence[int]], width: int, device: torch.device) -> torch.Tensor:
@@ -553,7 +500,6 @@ log = logging.getLogger(__name__)
 
 # lm-eval: HFLM as it is; rows: each choice by itself; packed, cached: shared contexts, one way always; auto: the faster
 Way = Literal["auto", "packed", "cached", "rows", "lm-eval"]
-_METHODS = {"rows": score_rows, "packed": score_packed, "cached": score_cached}
 MAX_MASK = 4096**2  # pairs of tokens in a dense mask; trees beyond it are not packed
 MAX_BATCH = 64  # rows per batch where lm-eval's command line says batch_size=auto, halved as memory needs
 
@@ -561,21 +507,21 @@ MAX_BATCH = 64  # rows per batch where lm-eval's command line says batch_size=au
 TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-6}
 HALF_TOLERANCE = 0.1
 # how configurations call the number of tokens that a layer's attention reaches back, or chooses from
-_WINDOWS: tuple[str, ...] = (
+_WINDOWS = (
     "sliding_window",
     "sliding_window_size",
     "attention_chunk_size",
     "attention_window_size",
     "window_size",
+    "index_topk",
 )
-_WINDOWS += ("index_topk",)
 _IN_PARTS = "rows in parts"
 _PROBE_SEED, _PROBE_CONTEXTS, _PROBE_CHOICES = 20250729, (3, 11, 7), 4
 
 # What attention costs a multiplication, in units of the linear layers: under a dense mask, and causal without one.
 # A second pass costs as much as PASS_COST tokens per question. CPU: fitted to the table of packed, cached and rows in
 # docs/explanation/lab_record.md; CUDA: not measured, set so that short contexts are packed.
-DENSE_COST = {"cpu": 0.7, "cuda": 0.7}
+DENSE_COST = 0.7
 CAUSAL_COST = {"cpu": 0.3, "cuda": 0.15}
 PASS_COST = {"cpu": 48, "cuda": 256}
 
@@ -604,10 +550,7 @@ class SharedContextLM(HFLM):
     ) -> list[tuple[float, bool]]:
         if not requests:
             return []
-        if self.scorer == "lm-eval" or self.backend != "causal":
-            return self._score_as_lm_eval(requests, override_bs)
-        allowed = self._probe() if self._allowed is None else self._allowed
-        if "rows" not in allowed:
+        if not self.narrows_head():
             return self._score_as_lm_eval(requests, override_bs)
         self._check_lengths(requests)
         asked = self.batch_size if override_bs is None else override_bs
@@ -696,7 +639,7 @@ class SharedContextLM(HFLM):
 
     def narrows_head(self) -> bool:
         """Whether this model can compute logits of chosen positions alone (`narrowed_head`), found by trying."""
-        if self.scorer == "lm-eval":
+        if self.scorer == "lm-eval" or self.backend != "causal":
             return False
         return "rows" in (self._probe() if self._allowed is None else self._allowed)
 
@@ -748,7 +691,7 @@ class SharedContextLM(HFLM):
         tokens in attention costs 2 d, so 1 / (6 d) of it."""
         width = 6 * getattr(self.model.config.get_text_config(), "hidden_size", 1024)
         kind = self.device.type if self.device.type in PASS_COST else "cuda"
-        dense, causal = DENSE_COST[kind] / width, CAUSAL_COST[kind] / width
+        dense, causal = DENSE_COST / width, CAUSAL_COST[kind] / width
         size, trunk = len(tree), tree.context - 1
         if way == "packed":
             return size + dense * size**2
@@ -778,17 +721,18 @@ class SharedContextLM(HFLM):
         ):
             return self.model(**inputs)
 
-    def _run(self, way: str, batch: Sequence[Tree]) -> Scores:
-        part = {"part": self.head_part()} if self._splits else {}
-        return _METHODS[way](self.model, self._forward, batch, self.device, **part)
+    def _run(self, way: str, batch: Sequence[Tree], part: int | None = None) -> Scores:
+        return score(way, self.model, self._forward, batch, self.device, part)
 
     def _score(self, way: str, batch: list[Tree]) -> list[Scores]:
         """Score one batch, in halves where memory runs out; a tree alone goes as rows then."""
         longest = max(map(len, batch))
-        if self._token_limit and len(batch) > max(1, self._token_limit // longest):
-            return self._in_parts(way, batch, max(1, self._token_limit // longest))
+        most = max(1, self._token_limit // longest) if self._token_limit else len(batch)
+        if len(batch) > most:
+            parts = (batch[start : start + most] for start in range(0, len(batch), most))
+            return [scores for part in parts for scores in self._score(way, part)]
         try:
-            scores = self._run(way, batch)
+            scores = self._run(way, batch, self.head_part() if self._splits else None)
         except RuntimeError as error:
             if (len(batch) == 1 and way == "rows") or not is_out_of_memory(error):
                 raise
@@ -799,16 +743,10 @@ class SharedContextLM(HFLM):
             if len(batch) == 1:
                 return self._score("rows", batch[0].chains())
             self._token_limit = len(batch) * longest // 2
-            return self._in_parts(way, batch, len(batch) // 2)
+            return self._score(way, batch)
         self.counters.forward_tokens_padded += scores.padded
         self.counters.scored_rows += scores.rows
         return [scores]
-
-    def _in_parts(self, way: str, batch: list[Tree], size: int) -> list[Scores]:
-        found: list[Scores] = []
-        for start in range(0, len(batch), size):
-            found += self._score(way, batch[start : start + size])
-        return found
 
     # ---- what is exact ------------------------------------------------------------------------------------------
 
@@ -831,9 +769,9 @@ class SharedContextLM(HFLM):
             tolerance = self._tolerance(largest())
             trees, _ = plant(requests, self.max_length)
             chains = [chain for tree in trees for chain in tree.chains()]
-            attempts: dict[str, Callable[[], Scores]] = {
+            attempts = {
                 "rows": partial(self._run, "rows", chains),
-                _IN_PARTS: partial(score_rows, self.model, self._forward, chains, self.device, part=_PROBE_CHOICES),
+                _IN_PARTS: partial(self._run, "rows", chains, _PROBE_CHOICES),
             }
             if self.model.config._attn_implementation in ("sdpa", "eager"):  # others take no mask of ours
                 attempts |= {way: partial(self._run, way, trees) for way in ("packed", "cached")}

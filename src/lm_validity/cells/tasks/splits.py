@@ -347,7 +347,7 @@ def _sources(task: AnyTask, seed: int, *, test_only: bool) -> tuple[str, dict[st
     scored = "test" if names["test"] else "validation"
     has_train = names["train"] not in (None, names[scored])
     has_validation = scored == "test" and names["validation"] not in (None, names["test"], names["train"])
-    test_documents = _rows(task, scored)
+    test_documents = rows(task, scored)
     test = (scored, test_documents, _permutation(seed, "test", test_documents))
     if test_only:
         return "test only", {"test": test}
@@ -360,12 +360,12 @@ def _sources(task: AnyTask, seed: int, *, test_only: bool) -> tuple[str, dict[st
             "fine-tuning needs a training_split; use the task in studies that only evaluate.",
         )
     if has_train and has_validation:
-        parts = {kind: _rows(task, kind) for kind in ("train", "validation")}
+        parts = {kind: rows(task, kind) for kind in ("train", "validation")}
         own = {kind: (kind, docs, _permutation(seed, kind, docs)) for kind, docs in parts.items()}
         return "the task's own splits", own | {"test": test}
     if has_train or has_validation:
         kind = "train" if has_train else "validation"
-        docs = _rows(task, kind)
+        docs = rows(task, kind)
         order = _permutation(seed, "train", docs)
         border = len(docs) - round(VALIDATION_SHARE * len(docs))
         carved = {"train": (kind, docs, order[:border]), "validation": (kind, docs, order[border:])}
@@ -374,13 +374,6 @@ def _sources(task: AnyTask, seed: int, *, test_only: bool) -> tuple[str, dict[st
     thirds = np.split(_permutation(seed, "train", test_documents), bounds)
     cut = {split: (scored, test_documents, part) for split, part in zip(KINDS, thirds, strict=True)}
     return "8:1:1 of the one split", cut
-
-
-def _rows(task: AnyTask, kind: str) -> Sequence[Document]:
-    """`rows` of a kind that the task has."""
-    found = rows(task, kind)
-    assert found is not None, kind
-    return found
 
 
 def _permutation(seed: int, split: str, docs: Sequence[Document]) -> np.ndarray:
@@ -525,7 +518,7 @@ def prefetch_benchmark(row: Benchmark) -> dict[str, Any]:
             "correct the benchmarks sheet.",
         )
     task = load_task(record, row.num_fewshot, mutual_information=row.mutual_information)
-    documents = {kind: found for kind in ("train", "validation", "test") if (found := rows(task, kind)) is not None}
+    documents = {kind: rows(task, kind) for kind in KINDS if has_documents(task, kind)}
     return {
         "record": record.to_json(),
         "digest": record.config_digest,

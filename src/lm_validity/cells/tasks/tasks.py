@@ -1,13 +1,12 @@
 """Tasks of lm-eval: found, recorded and built; groups of them as one benchmark."""
 
+import contextlib
 import hashlib
 import json
 import re
-from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cache
-from itertools import accumulate
 from pathlib import Path
 from tempfile import mkdtemp
 from types import SimpleNamespace
@@ -21,6 +20,7 @@ from lm_eval.api.group import Group
 from lm_eval.api.registry import DEFAULT_METRIC_REGISTRY, is_higher_better
 from lm_eval.api.task import Task
 from lm_eval.tasks import TaskManager
+from pydantic import TypeAdapter
 
 from lm_validity.cells.lm_eval_internals import (
     GROUP_FIELD_NAMES,
@@ -61,19 +61,12 @@ class Expansion:
     tasks: list[tuple[Entry, dict[str, Any]]] = field(default_factory=list)
 
 
-def expand(name: str, index: Mapping[str, Entry]) -> Expansion:
-    """The tasks that a group or tag names, in lm-eval's order. Raises KeyError for a name the index lacks."""
-    found = Expansion()
-    _expand(name, index, {}, found)
-    return found
-
-
-def _expand(name: str, index: Mapping[str, Entry], overrides: dict[str, Any], found: Expansion) -> None:
+def expand(name: str, index: Mapping[str, Entry], overrides: dict[str, Any], found: Expansion) -> None:
+    """Add the tasks that a group or tag names, in lm-eval's order. Raises KeyError for a name the index lacks."""
     entry = index[name]
     if entry.kind == Kind.TAG:
         found.tags.add(name)
-        for task in sorted(entry.tags):
-            found.tasks.append((index[task], overrides))
+        found.tasks += [(index[task], overrides) for task in sorted(entry.tags)]
     elif entry.kind == Kind.GROUP:
         if entry.yaml_path not in found.group_files:
             found.group_files.append(entry.yaml_path)
@@ -88,11 +81,11 @@ def _expand_members(
     own = {key: value for key, value in config.items() if key not in GROUP_FIELD_NAMES} | overrides
     for item in config.get("task") or ():
         if isinstance(item, str):
-            _expand(item, index, own, found)
+            expand(item, index, own, found)
         elif "group" not in item:
-            _expand(item["task"], index, {**own, **item}, found)
+            expand(item["task"], index, own | item, found)
         elif item["group"] in index:
-            _expand(item["group"], index, {**own, **{k: v for k, v in item.items() if k != "group"}}, found)
+            expand(item["group"], index, own | {key: value for key, value in item.items() if key != "group"}, found)
         else:  # a group within the group, named nowhere else
             _expand_members(item, index, own, found)
 
@@ -176,30 +169,24 @@ class GroupRows(Sequence[GroupDocument]):
     """The documents of a group's tasks one after the other."""
 
     def __init__(self, parts: Mapping[str, Sequence[Document]]):
-        self._names, self._parts = list(parts), list(parts.values())
-        self._ends = list(accumulate(len(part) for part in self._parts))
+        self._parts = parts
+        self._places = [(name, row) for name, part in parts.items() for row in range(len(part))]
 
     def __len__(self) -> int:
-        return self._ends[-1] if self._ends else 0
+        return len(self._places)
 
     def __getitem__(self, number: int) -> GroupDocument:  # type: ignore[override] # one row at a time
-        part, row = self._place(number)
-        return GroupDocument(self._parts[part][row], self._names[part])
+        name, row = self._places[number]
+        return GroupDocument(self._parts[name][row], name)
 
     def __iter__(self) -> Iterator[GroupDocument]:
-        for name, part in zip(self._names, self._parts, strict=True):
+        for name, part in self._parts.items():
             yield from (GroupDocument(document, name) for document in part)
 
     def address(self, kind: str, number: int) -> str:
         """`<task>/<kind>:<row>`, the row being that within the task."""
-        part, row = self._place(number)
-        return f"{self._names[part]}/{kind}:{row}"
-
-    def _place(self, number: int) -> tuple[int, int]:
-        if not 0 <= number < len(self):
-            raise IndexError(number)
-        part = bisect_right(self._ends, number)
-        return part, number - (self._ends[part - 1] if part else 0)
+        name, row = self._places[number]
+        return f"{name}/{kind}:{row}"
 
 
 def task_of(task: Task | TaskGroup, document: Mapping[str, Any]) -> Task:
@@ -260,24 +247,19 @@ class TaskRecord:
         return root_of(self.include_path) / self.file
 
     @property
-    def group_paths(self) -> list[Path]:
-        """The YAML files that declare the groups the task was reached by."""
-        return [root_of(include_path) / file for include_path, file in self.group_files]
+    def paths(self) -> list[Path]:
+        """The YAML files that it is built from: the task's; of a group: those of its groups, and of its tasks."""
+        groups = [root_of(include_path) / file for include_path, file in self.group_files]
+        return [*groups, *(member.path for member in self.members)] or [self.path]
 
     def to_json(self) -> dict[str, Any]:
         """The record as JSON stores it; `from_json` reads it back."""
-        members = [member.to_json() for member in self.members]
-        files = [list(file) for file in self.group_files]
-        return {**asdict(self), "metrics": list(self.metrics), "members": members, "group_files": files}
+        return asdict(self)
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> "TaskRecord":
         """The record in `value`, which may hold other keys beside it."""
-        own = {entry.name: value[entry.name] for entry in fields(cls) if entry.name in value}
-        own["metrics"] = tuple(own["metrics"])
-        own["members"] = tuple(cls.from_json(member) for member in own.get("members", ()))
-        own["group_files"] = tuple((place, file) for place, file in own.get("group_files", ()))
-        return cls(**own)
+        return TypeAdapter(cls).validate_python(value)
 
 
 def find_task(task: str, include_path: str | Path | None = None) -> TaskRecord:
@@ -365,14 +347,12 @@ def _code_file(reference: str) -> Path:
     return code_file(Path(reference).parent, Path(reference).name)
 
 
-def group_digest(record: TaskRecord) -> str:
-    """sha256 over the group's own files and its tasks' digests, as they are on disk now."""
-    files = [
-        config_digest(path, root_of(place))
-        for (place, _), path in zip(record.group_files, record.group_paths, strict=True)
-    ]
-    members = [config_digest(member.path, root_of(member.include_path)) for member in record.members]
-    return hashlib.sha256("\n".join([*files, *members]).encode()).hexdigest()
+def record_digest(record: TaskRecord) -> str:
+    """`config_digest` of the task as it is on disk now; of a group: sha256 over those of its files and its tasks."""
+    if not record.members:
+        return config_digest(record.path, root_of(record.include_path))
+    files = [config_digest(root_of(place) / file, root_of(place)) for place, file in record.group_files]
+    return hashlib.sha256("\n".join([*files, *map(record_digest, record.members)]).encode()).hexdigest()
 
 
 def root_of(include_path: str | None) -> Path:
@@ -382,21 +362,23 @@ def root_of(include_path: str | None) -> Path:
 
 def build_task(name: str, path: Path) -> Task:
     """lm-eval's task of a YAML file; its data set is loaded. Raises InputError where lm-eval cannot."""
-    try:
-        with errors_only("lm_eval"):  # it remarks on every default that a task's file leaves to it
-            loaded = TaskManager(include_path=None, include_defaults=False).load([str(path)])
-    except Exception as error:  # whatever a task's code, its template or the data library raises
-        raise cannot_build(name, error) from error
-    (task,) = loaded["tasks"].values()
+    with _building(name):
+        (task,) = TaskManager(include_path=None, include_defaults=False).load([str(path)])["tasks"].values()
     return task
 
 
-def cannot_build(name: str, error: Exception) -> InputError:
-    """The error of a task that lm-eval refused, with what lm-eval raised."""
-    return InputError(
-        f"{name}: lm-eval cannot build the task ({type(error).__name__}: {first_line(error)}).",
-        "check its YAML file and columns; on a machine without network, run the prefetch step first.",
-    )
+@contextlib.contextmanager
+def _building(name: str) -> Iterator[None]:
+    try:
+        with errors_only("lm_eval"):  # it remarks on every default that a task's file leaves to it
+            yield
+    except InputError:
+        raise
+    except Exception as error:  # whatever a task's code, its template or the data library raises
+        raise InputError(
+            f"{name}: lm-eval cannot build the task ({type(error).__name__}: {first_line(error)}).",
+            "check its YAML file and columns; on a machine without network, run the prefetch step first.",
+        ) from error
 
 
 def _texts(folder: Path) -> Sequence[tuple[Path, str]]:
@@ -431,8 +413,9 @@ def _expansion(name: str, folder: Path, include_path: str | Path | None) -> Expa
             index = TaskIndex.build(list(places))  # a later folder's win
         if name not in index:
             return None
+        found = Expansion()
         try:
-            found = expand(name, index)
+            expand(name, index, {}, found)
         except KeyError as error:
             missing = error.args[0]
             continue
@@ -512,7 +495,7 @@ def _group_record(name: str, found: Expansion, include_path: str | Path | None) 
         members=tuple(members),
         group_files=files,
     )
-    return replace(record, config_digest=group_digest(record))
+    return replace(record, config_digest=record_digest(record))
 
 
 def _common_directions(members: list[TaskRecord]) -> dict[str, bool | None]:
@@ -670,13 +653,8 @@ def load_task(record: TaskRecord, num_fewshot: int = 0, *, mutual_information: b
 def _build(record: TaskRecord) -> AnyTask:
     if not record.members:
         return build_task(record.task, record.path)
-    try:
-        with errors_only("lm_eval"):
-            return build_group(record.task, [*record.group_paths, *(member.path for member in record.members)])
-    except InputError:
-        raise
-    except Exception as error:  # whatever a task's code, its template or the data library raises
-        raise cannot_build(record.task, error) from error
+    with _building(record.task):
+        return build_group(record.task, record.paths)
 
 
 def tasks_in(task: AnyTask) -> dict[str, Task]:
@@ -684,17 +662,11 @@ def tasks_in(task: AnyTask) -> dict[str, Task]:
     return task.members if isinstance(task, TaskGroup) else {task.config.task: task}
 
 
-def rows(task: AnyTask, kind: str) -> Sequence[Document] | None:
-    """lm-eval's documents of one kind (`train`, `validation`, `test`), or None where the task has none.
-
-    Of a group: those of its tasks one after the other, or None where one of them has none.
-    """
+def rows(task: AnyTask, kind: str) -> Sequence[Document]:
+    """lm-eval's documents of one kind (`train`, `validation`, `test`) that the task has; of a group: those of its tasks
+    one after the other."""
     if isinstance(task, TaskGroup):
-        parts = {name: rows(member, kind) for name, member in task.members.items()}
-        found = {name: part for name, part in parts.items() if part is not None}
-        return GroupRows(found) if len(found) == len(parts) else None
-    if not has_documents(task, kind):
-        return None
+        return GroupRows({name: rows(member, kind) for name, member in task.members.items()})
     documents = getattr(task, f"{WORDS[kind]}_docs")()
     return documents if hasattr(documents, "__getitem__") else list(documents)
 
@@ -707,46 +679,28 @@ def address_of(documents: Sequence[Document], kind: str, number: int) -> str:
 def fetch_documents(task: AnyTask, split: str, addresses: Iterable[str]) -> Documents:
     """The documents at `addresses`, in that order; only the kinds of documents named there are touched."""
     addresses = tuple(addresses)
-    if isinstance(task, TaskGroup):
-        found = _fetch_from_members(task, split, addresses)
-    else:
-        found = _fetch(task, addresses)
-    return Documents(task.config.task, split, addresses, tuple(found[address] for address in addresses))
-
-
-def _fetch_from_members(group: TaskGroup, split: str, addresses: tuple[str, ...]) -> dict[str, Document]:
-    wanted: dict[str, list[str]] = {}
-    for address in addresses:
-        member, _, own = address.rpartition("/")
-        wanted.setdefault(member, []).append(own)
-    found: dict[str, Document] = {}
-    for name, addressed in wanted.items():
-        if name not in group.members:
-            raise InputError(
-                f"{group.name}: the group has no task {name!r} any more.", "its tasks changed; split it again."
-            )
-        docs = fetch_documents(group.members[name], split, addressed).docs
-        found |= {f"{name}/{a}": GroupDocument(doc, name) for a, doc in zip(addressed, docs, strict=True)}
-    return found
-
-
-def _fetch(task: Task, addresses: tuple[str, ...]) -> dict[str, Document]:
     wanted: dict[str, list[int]] = {}
     for address in addresses:
-        kind, _, row = address.partition(":")
-        wanted.setdefault(kind, []).append(int(row))
+        place, _, row = address.rpartition(":")
+        wanted.setdefault(place, []).append(int(row))
     found: dict[str, Document] = {}
-    for kind, numbers in wanted.items():
-        source = rows(task, kind)
-        size = 0 if source is None else len(source)
-        if source is None or max(numbers) >= size:
+    for place, numbers in wanted.items():
+        member, _, kind = place.rpartition("/")
+        own = task.members.get(member) if isinstance(task, TaskGroup) else task
+        if own is None:
             raise InputError(
-                f"{task.config.task}: there is no document {kind}:{max(numbers)}, only {size} of them.",
+                f"{task.config.task}: the group has no task {member!r} any more.", "its tasks changed; split it again."
+            )
+        source = rows(own, kind) if has_documents(own, kind) else ()
+        if max(numbers) >= len(source):
+            raise InputError(
+                f"{own.config.task}: there is no document {kind}:{max(numbers)}, only {len(source)} of them.",
                 "the data set changed after it was split; split it again.",
             )
         chosen = source.select(numbers) if hasattr(source, "select") else [source[row] for row in numbers]
-        found.update((f"{kind}:{row}", doc) for row, doc in zip(numbers, chosen, strict=True))
-    return found
+        for number, doc in zip(numbers, chosen, strict=True):
+            found[f"{place}:{number}"] = GroupDocument(doc, member) if isinstance(task, TaskGroup) else doc
+    return Documents(task.config.task, split, addresses, tuple(found[address] for address in addresses))
 
 
 def gold_choice(task: Task, doc: Document) -> int | None:
@@ -784,15 +738,14 @@ def documents_digest(parts: Mapping[str, Sequence[Document]]) -> str:
 
 
 def _check_unchanged(record: TaskRecord) -> None:
-    paths = [*record.group_paths, *(member.path for member in record.members)] if record.members else [record.path]
-    for path in paths:
+    for path in record.paths:
         if not path.is_file():
             raise InputError(f"{record.task}: {path} does not exist any more.", "run the prefetch step again.")
-    found = group_digest(record) if record.members else config_digest(record.path, root_of(record.include_path))
-    if found != record.config_digest:
-        what = f"a file of the group's {len(paths)}" if record.members else str(record.path)
-        what += " or its code"
-        raise InputError(f"{record.task}: {what} changed after it was recorded.", "run the prefetch step again.")
+    if record_digest(record) != record.config_digest:
+        what = f"a file of the group's {len(record.paths)}" if record.members else str(record.path)
+        raise InputError(
+            f"{record.task}: {what} or its code changed after it was recorded.", "run the prefetch step again."
+        )
 
 
 def _set_fewshot(name: str, task: Task, count: int) -> None:

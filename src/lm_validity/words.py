@@ -4,6 +4,7 @@ import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from enum import StrEnum
 
+MINUS = "−"
 # the two protocols in a sentence, and what they mean; of fine-tunes that others made only what their name says
 UNDER = {"direct": "under direct evaluation", "train_before_test": "under train before test"}
 _EXPLAINED = {
@@ -67,11 +68,11 @@ def no_scores(protocol: str) -> Reason:
 
 
 def decimal(value: float | None, digits: int = 2, *, signed: bool = False) -> str:
-    """A number for a sentence; `unknown` where there is none."""
+    """A number for a sentence or a picture, with a real minus sign; `unknown` where there is none."""
     if value is None or not math.isfinite(value):
         return "unknown"
-    rounded = round(value, digits) + 0.0  # no minus before a zero
-    return f"{rounded:{'+' if signed else ''}.{digits}f}"
+    rounded = round(float(value), digits) + 0.0  # no minus before a zero
+    return f"{rounded:{'+' if signed else ''}.{digits}f}".replace("-", MINUS)
 
 
 def percent(value: float | None) -> str:

@@ -16,7 +16,8 @@ from typing import Final
 import numpy as np
 from markupsafe import Markup
 
-MINUS: Final = "−"
+from lm_validity.words import decimal
+
 KINDS: Final = {"direct": "d", "train_before_test": "t"}  # class of a protocol's marks
 NAMES: Final = {"direct": "direct", "train_before_test": "train before test"}  # of a protocol, in a picture
 RAMP: Final = (
@@ -30,21 +31,9 @@ RAMP: Final = (
 )  # first to last of a ranking
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# Numbers as a picture and the sentence beside it write them.
-
-
-def decimal(value: float, digits: int = 2, *, sign: bool = False) -> str:
-    """A number with a real minus sign, and with `sign` a plus; what rounds to zero has no minus."""
-    text = f"{abs(value):.{digits}f}"
-    if value < 0 and float(text):
-        return MINUS + text
-    return f"+{text}" if sign else text
-
-
-def points(value: float, digits: int = 0, *, sign: bool = False) -> str:
+def points(value: float, digits: int = 0, *, signed: bool = False) -> str:
     """Hundredths of an accuracy."""
-    return decimal(100 * value, digits, sign=sign)
+    return decimal(100 * value, digits, signed=signed)
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -143,7 +132,7 @@ def round_values(low: float, high: float, most: int = 10) -> list[float]:
 def written_points(values: Sequence[float]) -> list[str]:
     """What stands at an axis of accuracies: hundredths with their sign, all with as many digits as the finest needs."""
     digits = next((n for n in range(3) if all(abs(100 * one - round(100 * one, n)) < 1e-6 for one in values)), 3)
-    return [points(one, digits if one else 0, sign=bool(one)) for one in values]
+    return [points(one, digits if one else 0, signed=bool(one)) for one in values]
 
 
 def key(*entries: tuple[str, str]) -> Markup:

@@ -16,7 +16,7 @@ from lm_validity.config.sections import Cards
 from lm_validity.errors import InputError
 from lm_validity.files import read_json, write_text
 from lm_validity.pages.page import Link, PageDocument, Words, asset, from_template, legend_of, write_html, write_library
-from lm_validity.pages.svg import MOST_TICKS, Axis, decimal, dot, rug, shortened, svg, text, ticks
+from lm_validity.pages.svg import MOST_TICKS, Axis, dot, rug, shortened, svg, text, ticks
 from lm_validity.site.cards.panels import (
     EMPTY,
     NAMES,
@@ -39,7 +39,7 @@ from lm_validity.site.cards.verdict import NO, NOT_KNOWN, NOT_MEASURED, PARTLY, 
 from lm_validity.site.cards.write import FOLDER, Card, gaps, make_card, write_cards
 from lm_validity.tables.schema import PROTOCOLS
 from lm_validity.tables.sheets import read_models
-from lm_validity.words import count, scale_of
+from lm_validity.words import count, decimal, scale_of
 
 ORDER = ("beside", "agreement", "factors", "readiness", "signal", "items", "bias", "computation", "data")
 SYNTHETIC = "The models of this run are synthetic. They live in a miniature world, made for trying out the workflow."

@@ -10,7 +10,7 @@ import pytest
 
 from lm_validity.config.sections import Reports
 from lm_validity.pages.page import Answer, Page, page_document, write_page
-from lm_validity.pages.svg import decimal, svg
+from lm_validity.pages.svg import svg
 from lm_validity.site.cards.panels import steady_cell
 from lm_validity.site.cards.values import CardSources, measured
 from lm_validity.site.cards.verdict import NOT_KNOWN, YES, Mark, make_verdict
@@ -19,6 +19,7 @@ from lm_validity.site.first_page import benchmark_table, build_site, chosen_answ
 from lm_validity.studies.agreement.report import report_agreement
 from lm_validity.studies.signal.report import report_signal
 from lm_validity.tables.schema import SCORES, write_table
+from lm_validity.words import decimal
 
 BENCHMARKS = ("alike", "noisy", "שפה", "a_benchmark_with_a_name_of_" + "eighty_letters_" * 4)
 

@@ -16,7 +16,6 @@ from lm_validity.pages.svg import (
     Axis,
     box,
     curve,
-    decimal,
     dot,
     estimate,
     line,
@@ -30,7 +29,7 @@ from lm_validity.pages.svg import (
 from lm_validity.site.cards.values import CardSources, Value, Values, known, tokens_words
 from lm_validity.site.cards.verdict import NOT_MEASURED, PARTLY, YES, Mark, Verdict
 from lm_validity.statistics import shown_ceiling
-from lm_validity.words import scale_of
+from lm_validity.words import decimal, scale_of
 
 WIDTH, HEIGHT = 360, 132  # of a panel's picture
 SHARES = (0.0, 0.5, 0.8, 1.0)
@@ -314,7 +313,9 @@ def _lead_panel(values: Values) -> Panel | None:
         ]
     pair = " → ".join(points(value.number) for value in leads.values())
     group = parse_group(str(change.basis["group"])).words
-    interval = between(change, lambda end: points(end, sign=True)).replace("95%", "95% of the change") or "no interval"
+    interval = (
+        between(change, lambda end: points(end, signed=True)).replace("95%", "95% of the change") or "no interval"
+    )
     label = f"Lead of {group} at equal compute, direct and under train before test: {pair} points; {interval}."
     return Panel(
         f"Do {group} lead?", f"**{pair} points** at equal compute ({interval})", svg(WIDTH, HEIGHT, label, *marks)
@@ -532,5 +533,5 @@ def bias_cell(values: Values, mark: Mark, width: int = 112) -> Cell:
     most = max(0.05, *(abs(end) for end in value.interval or ()), abs(value.number))
     axis = Axis(-most, most, 5, width - 5)
     marks = [ticks(axis, (-most, 0, most), 2, 26), estimate(axis, value.number, value.interval, 14, "k")]
-    label = f"Test text seen changes the score by {said(value, lambda end: points(end, 1, sign=True))} points"
+    label = f"Test text seen changes the score by {said(value, lambda end: points(end, 1, signed=True))} points"
     return Cell(value.number, svg(width, HIGH, label, *marks), mark)

@@ -24,7 +24,7 @@ from lm_validity.studies.agreement.tau import benchmark_order
 from lm_validity.studies.agreement.values import JACKKNIFED, Entry, Range, Value, wider
 from lm_validity.summaries import Missing, is_known, known, number
 from lm_validity.tables.schema import DIRECT, TRAINED
-from lm_validity.words import count
+from lm_validity.words import MINUS, count, decimal
 
 LIKE_SIZE, ANY_SIZE = {"at_least": 1.0, "at_most": 2.0}, {"at_least": 1.0, "at_most": None}
 MOST_READ = 10_000  # ranks that a carpet can read out; more would make the page slow
@@ -106,7 +106,7 @@ def above_the_folds(
 
 def _to(interval: Sequence[float] | None, *, sign: bool = False) -> str:
     """`+0.15 to +0.33`."""
-    return "" if interval is None else " to ".join(svg.decimal(float(end), sign=sign) for end in interval)
+    return "" if interval is None else " to ".join(decimal(float(end), signed=sign) for end in interval)
 
 
 def _with(prefix: str, interval: Sequence[float] | None, *, sign: bool = False) -> str:
@@ -114,7 +114,7 @@ def _with(prefix: str, interval: Sequence[float] | None, *, sign: bool = False) 
 
 
 def _tau(value: Value) -> str:
-    return svg.decimal(number(value)) if is_known(value) else "not known"
+    return decimal(number(value)) if is_known(value) else "not known"
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -214,7 +214,7 @@ def _not_yet(data: Data, change: Change) -> Lede:
     heading = f"Not known yet: {trained} have both scores"
     if interval is None:
         return Lede(heading)
-    so_far = svg.decimal(number(change.change), sign=True)
+    so_far = decimal(number(change.change), signed=True)
     return Lede(heading, f"Change in agreement so far: {so_far}", _with("95%", interval, sign=True))
 
 
@@ -327,7 +327,7 @@ def _grid(low: float, high: float, at_most: int = 5) -> list[float]:
 def _short(value: float, *, sign: bool = False) -> str:
     """`0`, `+0.2`, `−0.5`."""
     text = f"{abs(value):g}"
-    return text if not float(text) else f"{svg.MINUS if value < 0 else '+' if sign else ''}{text}"
+    return text if not float(text) else f"{MINUS if value < 0 else '+' if sign else ''}{text}"
 
 
 def _for_whom(change: Change) -> Panel:
@@ -354,8 +354,8 @@ def _for_whom(change: Change) -> Panel:
     if not drawn:
         marks += [svg.text(0, 26, "these models", "lab"), svg.dot(axis(value), 22, "k")]
     said = ". ".join(f"{name}: 95% {_to(ends, sign=True)}" for name, ends in drawn.items()) or "There is no interval"
-    label = f"Change in agreement {svg.decimal(value, sign=True)}. {said}."
-    change_words = f"Change **{svg.decimal(value, sign=True)}**"
+    label = f"Change in agreement {decimal(value, signed=True)}. {said}."
+    change_words = f"Change **{decimal(value, signed=True)}**"
     return Panel(
         "For whom does the change hold?",
         f"{change_words}; lines: 95% intervals" if drawn else f"{change_words}, for these models: there is no interval",
@@ -416,7 +416,7 @@ def _every_pair(data: Data, columns: list[int], protocols: list[str]) -> Panel |
         text = f"**{improved} of {compared}** pairs of benchmarks agree better after training"
         marks += [svg.text(84, 110, NAMES[DIRECT], "d", "end"), svg.text(214, 14, NAMES[TRAINED], "t")]
     else:
-        text = f"Pairs agree from **{svg.decimal(finite.min())}** to **{svg.decimal(finite.max())}**"
+        text = f"Pairs agree from **{decimal(finite.min())}** to **{decimal(finite.max())}**"
     for place, shade in enumerate(reversed(svg.RAMP)):
         swatch = Markup('<rect x="{}" y="86" width="14" height="9" style="fill:{};stroke:none"/>')
         marks.append(swatch.format(214 + 14 * place, shade))
@@ -426,8 +426,8 @@ def _every_pair(data: Data, columns: list[int], protocols: list[str]) -> Panel |
         svg.text(312, 108, "1", "", "end"),
     ]
     label = (
-        f"Agreement of every pair of {count(size, 'benchmark')}, as a heat map, from {svg.decimal(finite.min())} to "
-        f"{svg.decimal(finite.max())}. {text.replace('**', '')}."
+        f"Agreement of every pair of {count(size, 'benchmark')}, as a heat map, from {decimal(finite.min())} to "
+        f"{decimal(finite.max())}. {text.replace('**', '')}."
     )
     return Panel("Is it so for every pair?", text, svg.svg(360, 132, label, *marks))
 
@@ -511,7 +511,7 @@ def _progress(data: Data, change: Change) -> Markup:
             svg.text(12, y + 43, "change in agreement, direct → train before test"),
         ]
         said = _with("95%", interval, sign=True)
-        label = f"{words}. Change in agreement {svg.decimal(value, sign=True)}, {said}."
+        label = f"{words}. Change in agreement {decimal(value, signed=True)}, {said}."
     return svg.svg(380, round(bottom) + (22 if interval is None else 106), label, *marks)
 
 

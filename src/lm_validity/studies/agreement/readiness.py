@@ -33,7 +33,7 @@ from lm_validity.studies.agreement.statistics.readiness import (
 from lm_validity.summaries import Missing, as_columns, is_known, known, number, page_only
 from lm_validity.tables.schema import DIRECT, PROTOCOLS, TRAINED
 from lm_validity.tables.sheets import group_members
-from lm_validity.words import Reason, ReasonCode, count, explain_protocols, listing, with_names
+from lm_validity.words import Reason, ReasonCode, count, decimal, explain_protocols, listing, with_names
 
 Value = float | Missing
 Range = tuple[float, float] | Missing
@@ -398,7 +398,7 @@ def _answer(summary: GroupSummary) -> Answer:
 def _of_the_change(gap: Gap) -> str:
     if isinstance(gap.change.interval, Missing):
         return "no interval"
-    low, high = (svg.points(end, sign=True) for end in gap.change.interval)
+    low, high = (svg.points(end, signed=True) for end in gap.change.interval)
     return f"95% of the change: {low} to {high}"
 
 
@@ -418,7 +418,7 @@ def _slopes(summary: GroupSummary, most: int, whole: int, kind: str = "") -> Mar
     marks, said, right_end = [], [], first_left + width * len(shown)
     for level in np.arange(np.ceil(low / step), np.floor(high / step) + 1) * step:
         marks.append(svg.line(first_left, axis(level), right_end, axis(level), "g" if abs(level) > 1e-9 else "ax"))
-        marks.append(svg.text(first_left - 6, axis(level) + 4, svg.points(level, sign=abs(level) > 1e-9), "", "end"))
+        marks.append(svg.text(first_left - 6, axis(level) + 4, svg.points(level, signed=abs(level) > 1e-9), "", "end"))
     for place, (name, gap) in enumerate(shown):
         middle = first_left + width * (place + 0.5)
         left, right = middle - 0.2 * width, middle + 0.2 * width
@@ -459,9 +459,7 @@ def _scatter(compute: np.ndarray, direct: np.ndarray, after: np.ndarray, side: n
         marks.append(svg.text(start, 12, words, kind))
         for level in levels:
             marks.append(svg.line(start, y(level), start + 150, y(level), "g"))
-            marks.append(
-                svg.text(start - 5, y(level) + 4, svg.decimal(float(level), 1 if step >= 0.1 else 2), "", "end")
-            )
+            marks.append(svg.text(start - 5, y(level) + 4, decimal(float(level), 1 if step >= 0.1 else 2), "", "end"))
         for power in powers:
             if log.min() <= power <= log.max():
                 marks.append(svg.text(x(power), 138, f"1e{power}", "", "middle"))

@@ -211,7 +211,7 @@ def excludes_zero(mean: MeanOverTasks | Missing) -> bool | None:
 
 
 def _points(value: float) -> str:
-    return svg.points(value, 2, sign=True)
+    return svg.points(value, 2, signed=True)
 
 
 def _interval_words(mean: MeanOverTasks | TaskEffect | Missing) -> str:

@@ -407,6 +407,6 @@ def _forest_svg(
 def _said(row: Comparison) -> str:
     """The numbers of a comparison for a label."""
     ends = row.interval if isinstance(row.interval, tuple) else ()
-    interval = " to ".join(svg.points(end, 1, sign=True) for end in ends) or "no interval"
+    interval = " to ".join(svg.points(end, 1, signed=True) for end in ends) or "no interval"
     name = PROTOCOL_LABELS[row.protocol].lower()
-    return f"{name} {svg.points(row.difference, 1, sign=True)} ({interval}), {row.outcome}"
+    return f"{name} {svg.points(row.difference, 1, signed=True)} ({interval}), {row.outcome}"

@@ -7,24 +7,11 @@ import numpy as np
 from markupsafe import Markup
 
 from lm_validity.pages.page import Answer, Lede, Outcome, Panel, Picture, panel_grid
-from lm_validity.pages.svg import (
-    Axis,
-    box,
-    curve,
-    decimal,
-    dot,
-    line,
-    points,
-    shortened,
-    svg,
-    text,
-    ticks,
-    whisker,
-)
+from lm_validity.pages.svg import Axis, box, curve, dot, line, points, shortened, svg, text, ticks, whisker
 from lm_validity.studies.signal.benchmark import WHICH_DIRECTION, BenchmarkCurves, SignalData
 from lm_validity.studies.signal.statistics.quality import fewest_checkpoints
 from lm_validity.summaries import Missing, is_known, number
-from lm_validity.words import count, percent
+from lm_validity.words import count, decimal, percent
 
 WIDTH = 380
 MOST_ROWS, MOST_BENCHMARKS, MOST_MODELS, MOST_POINTS = 48, 24, 60, 30_000  # that are drawn
@@ -352,7 +339,7 @@ def _above_chance(data: SignalData) -> tuple[Panel | None, Answer | None]:
     axis = Axis(low, high, left, WIDTH - 12)
     step = next(step for step in (0.02, 0.05, 0.1, 0.2, 0.5, 1e9) if (high - low) / step <= 5)
     values = [step * place for place in range(int(np.ceil(low / step)), int(high / step) + 1)]
-    written = ["chance" if not value else points(value, sign=True) for value in values]
+    written = ["chance" if not value else points(value, signed=True) for value in values]
     marks, radius = [ticks(axis, values, 4, bottom, written), *labels], _radius(heights)
     for (_, first, last), y in zip(drawn, heights, strict=True):
         marks += [
@@ -361,7 +348,9 @@ def _above_chance(data: SignalData) -> tuple[Panel | None, Answer | None]:
             dot(axis(last), y, "k", radius),
         ]
     marks.append(text(WIDTH - 8, bottom + 27, "points above chance, mean of the models: first → last", "", "end"))
-    words = "; ".join(f"{name} {points(first, sign=True)} to {points(last, sign=True)}" for name, first, last in drawn)
+    words = "; ".join(
+        f"{name} {points(first, signed=True)} to {points(last, signed=True)}" for name, first, last in drawn
+    )
     label = f"Mean score in points above chance, first and last common point: {words}. No intervals."
     picture = svg(WIDTH, bottom + 32, label, *marks)
     question = "Do scores end above chance?"

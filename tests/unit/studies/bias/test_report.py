@@ -134,7 +134,7 @@ def test_the_page_begins_with_what_the_interval_over_tasks_decides(report, tmp_p
         return
     (shown,) = page["answers"]
     ends = [] if bias["interval"] is None else bias["interval"]
-    printed = [points(value, 2, sign=True) for value in (bias["mean"], *ends)]
+    printed = [points(value, 2, signed=True) for value in (bias["mean"], *ends)]
     assert shown["sentence"].startswith(answer) and shown["interval"] == page["lede"]["interval"]
     assert re.findall(r"[+−]\d+\.\d+", page["lede"]["sentence"] + page["lede"]["interval"]) == printed
     for picture in (shown["svg"], page["picture"]["svg"]):
@@ -149,7 +149,7 @@ def test_a_heading_over_several_experiments_counts_them(rows):
     planted = rows(models=1, tasks=4, sizes=(40,), shift={"test": 2.5}, seed=1).assign(experiment="planted")
     page, summary = bias(Study(pair_arms(pd.concat([clean, planted], ignore_index=True))), formula="equations")
     assert page.lede.heading.endswith(" in 1 of 2 experiments")
-    assert points(summary["headline"]["clean"]["bias"].mean, 2, sign=True) in page.lede.sentence
+    assert points(summary["headline"]["clean"]["bias"].mean, 2, signed=True) in page.lede.sentence
 
 
 def test_a_picture_of_many_tasks_has_those_that_change_most(rows):

@@ -203,7 +203,7 @@ def test_the_picture_has_what_was_tested_and_its_label_the_intervals(write, answ
     assert drawn(page) == {"far", "near"}
     label = re.search('aria-label="([^"]*)"', page["picture"]["svg"])[1]
     for row in summary.comparisons:
-        assert all(points(value, 1, sign=True) in label for value in (row.difference, *row.interval))
+        assert all(points(value, 1, signed=True) in label for value in (row.difference, *row.interval))
     # scores that are no shares, and benchmarks without a test, are in the table alone
     row = summary.comparisons[0]
     others = (

@@ -27,7 +27,7 @@ from lm_validity.studies.agreement.statistics.resampling import Interval
 from lm_validity.studies.agreement.values import JACKKNIFED, Entry, wider
 from lm_validity.summaries import Missing, is_known, number
 from lm_validity.tables.schema import DIRECT, TRAINED
-from lm_validity.words import count, explain_protocols
+from lm_validity.words import count, decimal, explain_protocols
 
 MAINLY = 0.5  # share of the variance from which on, interval and all, models differ mainly in one way
 FOLLOWS = 0.5  # tau with compute from which on, interval and all, the factor follows compute
@@ -200,13 +200,13 @@ def _scatter(
     relation = summary["pc1_compute"][protocol]
     both = {p: of["kendall"] for p, of in summary["pc1_compute_in_both"].items()}
     kendall = both[protocol] if all(map(is_known, both.values())) else relation["kendall"]
-    said = f"order as by compute: {svg.decimal(number(kendall))}" if is_known(kendall) else "order not known"
+    said = f"order as by compute: {decimal(number(kendall))}" if is_known(kendall) else "order not known"
     marks = [
         svg.text(0, 14, NAMES[protocol], f"{KINDS[protocol]} big"),
         svg.text(width - 12, 14, said, "num big", "end"),
         svg.text(34, 34, "first factor, standard deviations"),
         *(svg.line(34, y(level), width - 12, y(level), "g") for level in levels),
-        *(svg.text(28, y(level) + 4, svg.decimal(float(level), 0), "", "end") for level in levels),
+        *(svg.text(28, y(level) + 4, decimal(float(level), 0), "", "end") for level in levels),
     ]
     exponents = np.arange(low, high + 0.5, max(1, round((high - low) / 5)))
     power_of_ten = Markup(
@@ -223,7 +223,7 @@ def _scatter(
         name = svg.shortened(str(labels[row]), NAME_WIDTH)
         marks.append(svg.text(left + (-8 if right else 8), top + 4, name, "lab", "end" if right else "start"))
     interval = relation["kendall_interval"] if kendall == relation["kendall"] else Missing("It is of other cells.")
-    ends = "" if isinstance(interval, Missing) else f", 95% {svg.decimal(interval.low)} to {svg.decimal(interval.high)}"
+    ends = "" if isinstance(interval, Missing) else f", 95% {decimal(interval.low)} to {decimal(interval.high)}"
     models = count(int(there.sum()), "model")
     label = f"First factor against pretraining compute, {NAMES[protocol]}: {models}, {said}{ends}."
     return svg.svg(width, 284, label, *marks)

@@ -9,11 +9,10 @@ from benchmarks.coverage.results import NOTHING, Result, many, one
 from benchmarks.coverage.truth import Population, Truth, normal_truth, typed_truth
 from benchmarks.coverage.worlds import LOADINGS, Size, Table, World
 
-from lm_validity.studies.agreement.similar import no_correction
+from lm_validity.studies.agreement.data import no_correction
 from lm_validity.studies.agreement.statistics.factors import (
     RankDraws,
     component_ranks,
-    noise_ceiling,
     principal_components,
     ranks_over_benchmarks,
     share_intervals,
@@ -21,9 +20,8 @@ from lm_validity.studies.agreement.statistics.factors import (
 from lm_validity.studies.agreement.statistics.noise import (
     corrected_interval,
     mean_tau_left_out,
-    means_without_clusters,
+    noise_ceiling,
     noise_corrected_tau,
-    transformed_interval,
 )
 from lm_validity.studies.agreement.statistics.ranking import (
     finite_mean,
@@ -37,8 +35,10 @@ from lm_validity.studies.agreement.statistics.resampling import (
     cluster_multiplicities,
     hull,
     mean_over_pairs_by_resample,
+    means_without_clusters,
     multiplicities,
     percentile_interval,
+    transformed_interval,
     two_way_interval,
 )
 from lm_validity.tables.schema import PROTOCOLS

@@ -10,7 +10,7 @@ from lm_validity.config.sheets import metric_key
 from lm_validity.pages import figures
 from lm_validity.pages.page import Part, Section, Table
 from lm_validity.statistics import models_above_chance
-from lm_validity.studies.agreement.data import Data
+from lm_validity.studies.agreement.data import Data, Entry, Value, ends, plotted
 from lm_validity.studies.agreement.score_matrix import FRACTIONS, ScoreMatrix
 from lm_validity.studies.agreement.statistics.noise import (
     ceiling_with_others,
@@ -28,7 +28,6 @@ from lm_validity.studies.agreement.statistics.ranking import (
     pair_signs,
 )
 from lm_validity.studies.agreement.statistics.resampling import Interval
-from lm_validity.studies.agreement.values import Entry, Value, ends, plotted
 from lm_validity.summaries import Missing, known
 from lm_validity.tables.reruns import NOT_MEASURED
 from lm_validity.tables.schema import DIRECT, PROTOCOLS, TRAINED

@@ -15,12 +15,25 @@ from scipy import stats
 from lm_validity.config.plan import AUDIT
 from lm_validity.pages import figures
 from lm_validity.pages.page import Figure, Finding, Part, Section, Table
-from lm_validity.studies.agreement.data import Data, family_members
+from lm_validity.studies.agreement.data import (
+    BY_CHANCE,
+    JACKKNIFED,
+    LOST_CLUSTER,
+    LOST_MODEL,
+    Data,
+    Entry,
+    Range,
+    Value,
+    each,
+    family_members,
+    no_clusters,
+    over_families,
+    value_in_words,
+)
 from lm_validity.studies.agreement.score_matrix import ERROR_RATES, ScoreMatrix
 from lm_validity.studies.agreement.similar import HEADLINE_RATIO, LEAST_PAIRS, size_ratios
-from lm_validity.studies.agreement.statistics.noise import cluster_numbers, transformed_interval
 from lm_validity.studies.agreement.statistics.ranking import PairSigns, average_ranks, pair_signs
-from lm_validity.studies.agreement.statistics.resampling import Interval
+from lm_validity.studies.agreement.statistics.resampling import Interval, cluster_numbers, transformed_interval
 from lm_validity.studies.agreement.statistics.sparse import (
     LEAST_CELLS,
     MOST_CELLS,
@@ -36,19 +49,6 @@ from lm_validity.studies.agreement.statistics.sparse import (
     pooled_tau,
     rank_draws,
     widening_of,
-)
-from lm_validity.studies.agreement.values import (
-    BY_CHANCE,
-    JACKKNIFED,
-    LOST_CLUSTER,
-    LOST_MODEL,
-    Entry,
-    Range,
-    Value,
-    each,
-    no_clusters,
-    over_families,
-    value_in_words,
 )
 from lm_validity.summaries import Missing, as_columns, is_known, known, number
 from lm_validity.tables.schema import DIRECT, PROTOCOLS, TRAINED

@@ -17,7 +17,6 @@ from lm_validity.pages.page import Answer, Finding, Lede, Page, Panel, Part, Pic
 from lm_validity.statistics import holm, section_generator
 from lm_validity.studies.agreement.data import selected_on_test
 from lm_validity.studies.agreement.score_matrix import ScoreMatrix, read_score_matrix
-from lm_validity.studies.agreement.statistics.noise import cluster_numbers
 from lm_validity.studies.agreement.statistics.ranking import finite_mean
 from lm_validity.studies.agreement.statistics.readiness import (
     LEAST_FAMILIES,
@@ -30,6 +29,7 @@ from lm_validity.studies.agreement.statistics.readiness import (
     outside_overlap,
     without_families,
 )
+from lm_validity.studies.agreement.statistics.resampling import cluster_numbers
 from lm_validity.summaries import Missing, as_columns, is_known, known, number, page_only
 from lm_validity.tables.schema import DIRECT, PROTOCOLS, TRAINED
 from lm_validity.tables.sheets import group_members

@@ -1,24 +1,39 @@
 """The agreement report: do benchmarks agree on which model is better, under direct evaluation and train before test?"""
 
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
+from markupsafe import Markup
 
-from lm_validity.config.sections import REPORTS, Reports
+from lm_validity.config.sections import REPORTS, Cards, Reports
 from lm_validity.errors import InputError, did_you_mean
-from lm_validity.pages.page import Finding, Page, Part, write_report
+from lm_validity.pages import svg
+from lm_validity.pages.page import Answer, Finding, Lede, Page, Panel, Part, Picture, write_report
+from lm_validity.pages.svg import KINDS, NAMES
+from lm_validity.statistics import shown_ceiling
 from lm_validity.studies.agreement import benchmarks as alone
 from lm_validity.studies.agreement import incomplete, robustness, significance, similar, tau
-from lm_validity.studies.agreement.data import Data, selected_on_test
-from lm_validity.studies.agreement.front import above_the_folds
+from lm_validity.studies.agreement.data import (
+    JACKKNIFED,
+    Data,
+    Entry,
+    Range,
+    Value,
+    selected_on_test,
+    value_in_words,
+    wider,
+)
 from lm_validity.studies.agreement.score_matrix import ScoreMatrix, read_score_matrix
-from lm_validity.studies.agreement.statistics.ranking import TauVariant
-from lm_validity.studies.agreement.values import Entry, value_in_words
-from lm_validity.summaries import Missing
-from lm_validity.tables.schema import DIRECT, SCORES, SELECTIONS, read_table
-from lm_validity.words import explain_protocols, listing
+from lm_validity.studies.agreement.statistics.ranking import TauVariant, average_ranks
+from lm_validity.studies.agreement.tau import benchmark_order
+from lm_validity.summaries import Missing, is_known, known, number
+from lm_validity.tables.schema import DIRECT, PROTOCOLS, SCORES, SELECTIONS, TRAINED, read_table
+from lm_validity.words import MINUS, count, decimal, explain_protocols, listing
 
 # what summary.json holds, in this order
 KEYS = (
@@ -73,14 +88,15 @@ def agreement(
         of_prompts, wording = alone.prompt_error(choices, matrix), alone.wording_error(rows, matrix)
         of_prompts[DIRECT] = np.where(np.isnan(of_prompts[DIRECT]), wording, of_prompts[DIRECT])
     by_benchmark = alone.benchmark_figures(data)
-    taus, significant, pooled = (
-        tau.kendall_tau(data, by_benchmark), significance.significance_tau(data), incomplete.compare_pooled(data)
-    )  # fmt: skip
-    change, by_pair = tau.improvement(data, taus)
+    significant, pooled = significance.significance_tau(data), incomplete.compare_pooled(data)
+    by_ratio = similar.by_ratio(data, data.scores, data.ceiling)
+    in_both = similar.by_ratio_in_both(data, by_ratio)
+    taus = {p: tau.kendall_tau(data, p, by_ratio, by_benchmark[p]) for p in PROTOCOLS}
+    change, by_pair = tau.improvement(data, in_both)
     parts = Part.joined(
-        similar.similar_sizes(data, taus, change, pooled),
+        similar.similar_sizes(data, by_ratio, in_both, pooled),
         tau.pairs_of_benchmarks(data, taus, change, by_pair, pooled),
-        similar.without_noise(data, taus),
+        tau.without_noise(data, taus),
         incomplete.despite_missing_cells(data, pooled),
         tau.each_benchmark(data, taus, significant),
         robustness.subsets_of_benchmarks(data),
@@ -90,7 +106,7 @@ def agreement(
         tau.families_of_models(data),
         robustness.sources_of_variance(data, of_prompts),
         significance.significant_differences(data, significant),
-        robustness.influence(data, taus),
+        robustness.influence(data),
         alone.agreement_between_seeds(data),
         alone.fine_tuned_shares(selections, matrix),
         significance.aligned_rankings(data, align),
@@ -145,3 +161,571 @@ def _alignment_pair(align: str | None, matrix: ScoreMatrix) -> tuple[str, str] |
             hint = did_you_mean(name, names, f"the benchmarks are {listing(names)}.")
             raise InputError(f"--align {align}: no benchmark {name!r}.", hint)
     return first, others[0]
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# What stands above the folds: the finding, the ranks as carpets, three panels; and the answers for the first page of a
+# site. There are three cases. Both protocols are *compared*; or one alone has scores; or *so few* models have both that
+# nothing is known of the other ones yet.
+
+LIKE_SIZE, ANY_SIZE = {"at_least": 1.0, "at_most": 2.0}, {"at_least": 1.0, "at_most": None}
+MOST_READ = 10_000  # ranks that a carpet can read out; more would make the page slow
+LINE, LETTER = 12.0, 6.1  # pixels between two lines of names, and of a letter's width
+MOST_SQUARES = 93  # models, in three rows
+AGREE_QUESTION = "Do benchmarks agree on the better model?"
+CHANGE_QUESTION = "Do benchmarks agree better after training?"
+
+
+@dataclass(frozen=True)
+class Change:
+    """What train before test changes, with its intervals by whom they are for; pooled where many cells are missing."""
+
+    before: Value
+    after: Value
+    change: Value
+    intervals: dict[str, Range]
+
+    @classmethod
+    def of(cls, data: Data, improvement: Entry, pooled: Entry) -> "Change":
+        """Where many cells are missing, that of the pooled tau."""
+        if data.lacks_many and "all" in pooled:
+            row = pooled["all"]
+            means, change = row["mean"], row["change"]
+            over = {"models": row["change_interval"], "families": row["change_interval_clustered"]}
+        else:
+            means, change = improvement["means"], improvement["mean"]
+            over = {
+                "models": improvement["interval"],
+                "families": improvement["interval_clustered"],
+                "benchmarks": improvement["interval_population_of_categories"],
+            }
+            if isinstance(over["benchmarks"], Missing):
+                over["benchmarks"] = improvement["interval_population_of_benchmarks"]
+        return cls(means.get(DIRECT, change), means.get(TRAINED, change), change, over)
+
+    @property
+    def quoted(self) -> Sequence[float] | None:
+        """The interval that a sentence quotes: the wider of other models and other families."""
+        return wider(self.intervals["models"], self.intervals["families"])
+
+    @property
+    def arrow(self) -> str:
+        """`0.52 → 0.76`."""
+        return f"{_tau(self.before)} → {_tau(self.after)}"
+
+
+def above_the_folds(
+    data: Data, tau: Entry, improvement: Entry, pooled: Entry, by_benchmark: dict[str, dict[str, Any]]
+) -> dict[str, Any]:
+    """The fields of `Page` that stand above its folds, and its answers."""
+    protocols, everyone = data.matrix.protocols, np.arange(len(data.matrix.models))
+    columns = [data.tasks.index(name) for name in benchmark_order(tau, data.tasks)]
+    change = Change.of(data, improvement, pooled)
+    few = len(data.models_in_both) < min(JACKKNIFED, len(everyone) / 2)
+    panels: list[Panel | None]
+    p = protocols[0]
+    if len(protocols) == 2 and not few and is_known(change.change):
+        means = {DIRECT: change.before, TRAINED: change.after}
+        scores = {protocol: data.common[protocol][data.models_in_both] for protocol in means}
+        columns = [column for column in columns if data.in_both[:, column].any()]
+        lede, picture = _change_lede(change), _carpets(data, scores, means, columns, data.models_in_both)
+        panels = [_for_whom(change), _by_size(improvement["by_size_ratio"]), _every_pair(data, columns, protocols)]
+        answers = [_change_answer(data, change, columns, lede)]
+    else:
+        lede, picture = _noise_lede(tau[p]), _carpets(data, data.scores, {p: tau[p]["mean"]}, columns, everyone)
+        panels = [_against_noise(tau[p], p), _by_size({p: tau[p]["by_size_ratio"]}), _every_pair(data, columns, [p])]
+        answers = [_noise_answer(data, tau[p], p, columns, lede)]
+        if few and len(protocols) == 2:
+            text = f"**{len(data.models_in_both)} of {len(everyone)}** models are trained"
+            trained = Panel(CHANGE_QUESTION, text, _progress(data, change), "not known", "not known yet")
+            lede, panels[0] = _not_yet(data, change), trained
+            answers = [_not_yet_answer(data, change, tau, lede)]
+    apart = _apart(by_benchmark[p], p)
+    answers += [apart] if apart is not None else []
+    shown = [panel for panel in panels if panel is not None]
+    return {"lede": lede, "picture": picture, "panels": shown, "answers": answers}
+
+
+def _to(interval: Sequence[float] | None, *, sign: bool = False) -> str:
+    """`+0.15 to +0.33`."""
+    return "" if interval is None else " to ".join(decimal(float(end), signed=sign) for end in interval)
+
+
+def _with(prefix: str, interval: Sequence[float] | None, *, sign: bool = False) -> str:
+    return f"{prefix}: {_to(interval, sign=sign)}" if interval is not None else ""
+
+
+def _tau(value: Value) -> str:
+    return decimal(number(value)) if is_known(value) else "not known"
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Sentences.
+
+
+def _change_lede(change: Change) -> Lede:
+    interval, heading = change.quoted, "Not known whether benchmarks agree better after training"
+    if interval is not None:
+        heading = "No change found in how well benchmarks agree"
+        if not interval[0] <= 0 <= interval[1]:
+            more = "better" if interval[0] > 0 else "less"
+            heading = f"Benchmarks agree {more} once every model has trained for the test"
+    sentence = f"How well two benchmarks’ rankings agree: {change.arrow}"
+    return Lede(heading, sentence, _with("95% of the change", interval, sign=True))
+
+
+def _change_answer(data: Data, change: Change, columns: list[int], lede: Lede) -> Answer:
+    models = data.models_in_both
+    width, shown, marks = 178, (change.before, change.after), []
+    for p, value, x in zip((DIRECT, TRAINED), shown, (0, 202), strict=True):
+        ranks, _ = _ordered(data.common[p][models][:, columns])
+        marks += [
+            svg.carpet(ranks, x, 20, width, 94),
+            svg.text(x, 13, NAMES[p], f"{KINDS[p]} big"),
+            svg.text(x + width, 13, _tau(value), f"{KINDS[p]} big", "end"),
+        ]
+    words = f"columns: {count(len(columns), 'benchmark')} · rows: {count(len(models), 'model')} · dark: ranked first"
+    label = (
+        f"Ranks of {count(len(models), 'model')} on {count(len(columns), 'benchmark')}, as two heat maps. Mean "
+        f"agreement: direct {_tau(change.before)}, train before test {_tau(change.after)}. "
+        f"{lede.interval or 'There is no interval of the change'}."
+    )
+    picture = svg.svg(380, 132, label, *marks, svg.text(0, 128, words))
+    whom = _whom(change.intervals["models"], change.intervals["families"])
+    return Answer(
+        CHANGE_QUESTION,
+        f"{lede.heading}: {change.arrow}",
+        picture,
+        lede.interval,
+        f"{count(len(models), 'model')}, {count(len(columns), 'benchmark')}{whom}.",
+        "The rankings",
+    )
+
+
+def _whom(models: Range, families: Range) -> str:
+    """Whom the quoted interval is for, to follow what it rests on."""
+    quoted = wider(models, families)
+    if quoted is None:
+        return "; no interval"
+    return "; interval: other families too" if quoted is families else "; interval: other models"
+
+
+def _noise(entry: Entry) -> tuple[bool, str]:
+    """Whether benchmarks surely disagree more than noise explains, and the agreement in words."""
+    corrected = wider(entry["corrected"]["interval"], entry["corrected"]["interval_clustered"])
+    limit = _limit(entry)
+    possible = f" of a possible {_tau(limit)}" if is_known(limit) else ""
+    return corrected is not None and round(corrected.high, 2) < 1, f"{_tau(entry['mean'])}{possible}"
+
+
+def _limit(entry: Entry) -> Value:
+    """The noise ceiling where it is shown."""
+    return known(shown_ceiling(number(entry["ceiling"]), number(entry["mean"])), "It is not shown.")
+
+
+def _quoted(entry: Entry) -> Sequence[float] | None:
+    return wider(entry["interval"], entry["interval_clustered"])
+
+
+def _noise_lede(entry: Entry) -> Lede:
+    surely, numbers = _noise(entry)
+    if not is_known(entry["mean"]):
+        return Lede("Not known whether benchmarks agree: they give no two rankings to compare")
+    heading = f"{'B' if surely else 'Not known whether b'}enchmarks disagree more than noise explains"
+    return Lede(heading, f"How well two benchmarks’ rankings agree: {numbers}", _with("95%", _quoted(entry)))
+
+
+def _noise_answer(data: Data, entry: Entry, protocol: str, columns: list[int], lede: Lede) -> Answer:
+    sentence = f"{lede.heading}: {_noise(entry)[1]}" if lede.sentence else lede.heading
+    ranks, _ = _ordered(data.scores[protocol][:, columns])
+    words = f"columns: {count(len(columns), 'benchmark')} · rows: {count(len(ranks), 'model')} · dark: ranked first"
+    marks = [svg.carpet(ranks, 0, 0, 380, 62), svg.text(0, 75, words), _scale(entry, protocol, 12, 368, 97)]
+    ceiling = f", noise ceiling {_tau(limit)}" if is_known(limit := _limit(entry)) else ""
+    label = (
+        f"Ranks of {count(len(ranks), 'model')} on {count(len(columns), 'benchmark')}. Mean agreement "
+        f"{_tau(entry['mean'])}, {lede.interval or 'no interval'}{ceiling}."
+    )
+    whom = _whom(entry["interval"], entry["interval_clustered"])
+    basis = f"{count(entry['models'], 'model')}, {count(len(columns), 'benchmark')}{whom}."
+    picture = svg.svg(380, 132, label, *marks)
+    return Answer(AGREE_QUESTION, sentence, picture, lede.interval, basis, "The rankings")
+
+
+def _not_yet(data: Data, change: Change) -> Lede:
+    trained, interval = f"{len(data.models_in_both)} of {count(len(data.matrix.models), 'model')}", change.quoted
+    heading = f"Not known yet: {trained} have both scores"
+    if interval is None:
+        return Lede(heading)
+    so_far = decimal(number(change.change), signed=True)
+    return Lede(heading, f"Change in agreement so far: {so_far}", _with("95%", interval, sign=True))
+
+
+def _not_yet_answer(data: Data, change: Change, tau: Entry, lede: Lede) -> Answer:
+    sentence, mean = f"{lede.heading}. {lede.sentence}".removesuffix(". "), tau[DIRECT]["mean"]
+    basis = f"On the {count(len(data.models_in_both), 'model')} with both scores."
+    if is_known(mean):
+        basis += f" Direct, on {count(data.models(DIRECT), 'model')}, agreement is {_tau(mean)}."
+    return Answer(CHANGE_QUESTION, sentence, _progress(data, change), lede.interval, basis, "The rankings")
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# The carpets.
+
+
+def _ordered(scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Ranks (models, benchmarks), the models from best to worst mean rank, and their places in `scores`."""
+    ranks = average_ranks(scores)
+    scored = np.isfinite(ranks)
+    mean = np.where(scored, ranks, 0).sum(axis=1) / np.maximum(scored.sum(axis=1), 1)
+    order = np.argsort(np.where(scored.any(axis=1), mean, np.inf), kind="stable")
+    return ranks[order], order
+
+
+def _carpets(
+    data: Data,
+    scores: dict[str, np.ndarray],
+    means: dict[str, Value],
+    columns: list[int],
+    models: np.ndarray,
+) -> Picture:
+    """The ranks under the protocols of `means`, side by side, once for wide screens and once for narrow ones."""
+    both = len(means) == 2
+    pictures = [
+        Markup('<div class="{}">{}</div>').format(
+            kind,
+            Markup("").join(_carpet(data, p, scores[p], mean, columns, models, width) for p, mean in means.items()),
+        )
+        for kind, width in (("pair w640" if both else "w640", 560 if both else 1160), ("n640", 342))
+    ]
+    note = (
+        f"Each column is a benchmark’s ranking of {count(len(models), 'model')}, each row a model, best on average at "
+        "the top; dark: ranked first, grey: no score. Toward the right, columns agree less with the others. Agreement "
+        "is 1 for the same order and 0 for unrelated ones."
+    )
+    return Picture(Markup("").join(pictures), note)
+
+
+def _carpet(
+    data: Data, protocol: str, scores: np.ndarray, mean: Value, columns: list[int], models: np.ndarray, width: int
+) -> Markup:
+    ranks, order = _ordered(scores[:, columns])
+    names = [svg.shortened(data.tasks[column], 18) for column in columns]
+    labels = [data.matrix.labels[models[row]] for row in order]
+    tallest = {342: 260, 560: 340}.get(width, 250)
+    height, top = min(tallest, max(60, 24 * len(ranks))), 24
+    cell, left = (width - 8) / max(len(names), 1), 4.0
+    written = cell >= LINE + 1
+    if written:  # names run down to the left of their columns, the steeper the closer these are
+        angle = max(math.pi / 4, math.asin(min(1.0, LINE / cell)))
+        across, down = math.cos(angle) * LETTER, math.sin(angle) * LETTER
+        left = max(4.0, *(across * len(name) - (place + 0.5) * cell for place, name in enumerate(names)))
+        cell = (width - left - 4) / len(names)
+    bottom = top + height
+    marks = [
+        svg.text(left, 14, NAMES[protocol], f"{KINDS[protocol]} big"),
+        svg.text(width - 4, 14, f"agreement {_tau(mean)}", "num big", "end"),
+        svg.carpet(ranks, left, top, width - left - 4, height),
+    ]
+    if cell >= 5:
+        gap = Markup(
+            '<line x1="{0:.1f}" x2="{0:.1f}" y1="{1}" y2="{2}" style="stroke:var(--paper)" stroke-width="1.4"/>'
+        )
+        marks += [gap.format(left + place * cell, top, bottom) for place in range(1, len(names))]
+    if written:
+        slanted = Markup(
+            '<text transform="translate({:.1f},{}) rotate({:.0f})" text-anchor="end" class="lab">{}</text>'
+        )
+        for place, name in enumerate(names):
+            marks.append(slanted.format(left + (place + 0.5) * cell + 4, bottom + 12, -math.degrees(angle), name))
+        below = 22 + down * max(map(len, names))
+    else:
+        marks.append(svg.text(left, bottom + 15, f"{len(names)} benchmarks, most agreement first"))
+        below = 20.0
+    label = (
+        f"{NAMES[protocol]}: ranks of {count(len(ranks), 'model')} (rows) on {count(len(names), 'benchmark')} "
+        f"(columns). Mean agreement {_tau(mean)}."
+    )
+    if ranks.size > MOST_READ or not ranks.size:
+        return svg.svg(width, round(bottom + below), label, *marks)
+    said = {
+        "rows": labels,
+        "columns": [data.tasks[column] for column in columns],
+        "label": NAMES[protocol],
+        "ranks": [[round(float(rank), 1) if math.isfinite(rank) else None for rank in row] for row in ranks],
+    }
+    return svg.carpet_svg(width, round(bottom + below), f"{label} Arrow keys read a rank.", *marks, ranks=said)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Panels.
+
+
+def _grid(low: float, high: float, at_most: int = 5) -> list[float]:
+    """Round numbers from `low` to `high` for an axis."""
+    step = next((step for step in (0.05, 0.1, 0.2, 0.25, 0.5, 1.0, 2.0) if (high - low) / step <= at_most), 5.0)
+    return [step * place for place in range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)]
+
+
+def _short(value: float, *, sign: bool = False) -> str:
+    """`0`, `+0.2`, `−0.5`."""
+    text = f"{abs(value):g}"
+    return text if not float(text) else f"{MINUS if value < 0 else '+' if sign else ''}{text}"
+
+
+def _for_whom(change: Change) -> Panel:
+    """The intervals of the change, by whom they hold for."""
+    names = {
+        "models": "models of these families" if is_known(change.intervals["families"]) else "other models",
+        "families": "other families, too",
+        "benchmarks": "other benchmarks, too",
+    }
+    drawn = {
+        name: ends
+        for key, name in names.items()
+        if not isinstance(ends := change.intervals.get(key, Missing("")), Missing)
+    }
+    value, intervals = number(change.change), list(drawn.values())
+    low = min(0.0, value, *(ends[0] for ends in intervals)) if intervals else min(0.0, value)
+    high = max(0.0, value, *(ends[1] for ends in intervals)) if intervals else max(0.0, value)
+    axis = svg.Axis(low - 0.02, high + 0.02, 150, 352)
+    grid = _grid(axis.low, axis.high, 4)
+    marks = [svg.ticks(axis, grid, 4, 106, [_short(tick, sign=True) for tick in grid])]
+    for place, (name, ends) in enumerate(drawn.items()):
+        y = 22 + 34 * place
+        marks += [svg.text(0, y + 4, name, "lab"), svg.estimate(axis, value, ends, y, "k")]
+    if not drawn:
+        marks += [svg.text(0, 26, "these models", "lab"), svg.dot(axis(value), 22, "k")]
+    said = ". ".join(f"{name}: 95% {_to(ends, sign=True)}" for name, ends in drawn.items()) or "There is no interval"
+    label = f"Change in agreement {decimal(value, signed=True)}. {said}."
+    change_words = f"Change **{decimal(value, signed=True)}**"
+    return Panel(
+        "For whom does the change hold?",
+        f"{change_words}; lines: 95% intervals" if drawn else f"{change_words}, for these models: there is no interval",
+        svg.svg(360, 132, label, *marks),
+        None if drawn else "not known",
+    )
+
+
+def _by_size(by_protocol: dict[str, Any]) -> Panel | None:
+    """Agreement by distance in size; nothing where sizes are not known."""
+    rows = {p: rows for p, rows in by_protocol.items() if not isinstance(rows, Missing)}
+    known = [row for of_protocol in rows.values() for row in of_protocol if is_known(row.mean)]
+    if not known:
+        return None
+    quoted = {id(row): wider(row.interval, row.interval_clustered) for row in known}
+    lowest = min(min(number(row.mean), *(ends[:1] if (ends := quoted[id(row)]) else [1.0])) for row in known)
+    axis = svg.Axis(min(0.0, math.floor(2 * lowest) / 2), 1, 104, 352)
+    grid = _grid(axis.low, axis.high, 4)
+    marks, said = [svg.ticks(axis, grid, 4, 106, [_short(tick) for tick in grid])], []
+    distances = next(iter(rows.values()))
+    for place, distance in enumerate(distances):
+        y = 4 + 102 / len(distances) * (place + 0.5)
+        name = f"at most {distance.at_most:g}×" if distance.at_most else f"more than {distance.at_least:g}×"
+        marks.append(svg.text(0, y + 4, name, "lab"))
+        for p, shift in zip(rows, (-4.5, 4.5) if len(rows) == 2 else (0,), strict=True):
+            row = rows[p][place]
+            if not is_known(row.mean):
+                continue
+            limit = shown_ceiling(number(row.ceiling), number(row.mean))
+            if np.isfinite(limit):
+                marks.append(svg.line(axis(limit), y + shift - 4, axis(limit), y + shift + 4, "s cl"))
+            ends = quoted[id(row)]
+            marks.append(svg.estimate(axis, row.mean, ends, y + shift, KINDS[p]))
+            said.append(f"{name}, {NAMES[p]}: {_tau(row.mean)}" + (f", 95% {_to(ends)}" if ends else ", no interval"))
+    headline = [row.mean for of_protocol in rows.values() for row in of_protocol if row.at_most == LIKE_SIZE["at_most"]]
+    known_headline = bool(headline) and all(map(is_known, headline))
+    arrow = " → ".join(map(_tau, headline))
+    text = f"**{arrow}** among models at most 2× apart in size" if known_headline else "By distance in size"
+    label = f"Agreement among pairs of models, by distance in size. {'; '.join(said)}."
+    return Panel("Does size make them agree?", text, svg.svg(360, 132, label, *marks))
+
+
+def _every_pair(data: Data, columns: list[int], protocols: list[str]) -> Panel | None:
+    """The tau of every pair of benchmarks; of two protocols that of the second above the diagonal."""
+    both, size = len(protocols) == 2, len(columns)
+    below, *_, above = ((data.common_tau if both else data.tau)[p][np.ix_(columns, columns)] for p in protocols * 2)
+    square = np.where(np.tri(size, k=-1, dtype=bool), below, above)
+    square[np.eye(size, dtype=bool)] = np.nan
+    finite = square[np.isfinite(square)]
+    if not len(finite):
+        return None
+    lowest = min(0.0, math.floor(2 * finite.min()) / 2)
+    # a carpet is dark at rank 1 and light at the last one
+    shades = 1 + 99 * (1 - square) / (1 - lowest)
+    marks = [svg.carpet(shades, 92, 2, 114, 114, last=100)]
+    if both:
+        improved, compared = data.improved
+        text = f"**{improved} of {compared}** pairs of benchmarks agree better after training"
+        marks += [svg.text(84, 110, NAMES[DIRECT], "d", "end"), svg.text(214, 14, NAMES[TRAINED], "t")]
+    else:
+        text = f"Pairs agree from **{decimal(finite.min())}** to **{decimal(finite.max())}**"
+    for place, shade in enumerate(reversed(svg.RAMP)):
+        swatch = Markup('<rect x="{}" y="86" width="14" height="9" style="fill:{};stroke:none"/>')
+        marks.append(swatch.format(214 + 14 * place, shade))
+    marks += [
+        svg.text(214, 80, "agreement"),
+        svg.text(214, 108, _short(lowest)),
+        svg.text(312, 108, "1", "", "end"),
+    ]
+    label = (
+        f"Agreement of every pair of {count(size, 'benchmark')}, as a heat map, from {decimal(finite.min())} to "
+        f"{decimal(finite.max())}. {text.replace('**', '')}."
+    )
+    return Panel("Is it so for every pair?", text, svg.svg(360, 132, label, *marks))
+
+
+def _scale(entry: Entry, protocol: str, left: float, right: float, y: float) -> Markup:
+    """The mean agreement on its interval, and the most that noise allows."""
+    interval = _quoted(entry)
+    axis = svg.Axis(math.floor(2 * min([0.0, number(entry["mean"]), *(interval or [])])) / 2, 1, left, right)
+    grid = _grid(axis.low, 1, 4)
+    marks = [
+        svg.line(left, y, right, y, "ax"),
+        svg.ticks(axis, grid, y - 4, y + 4, [_short(tick) for tick in grid]),
+        svg.text(right, y + 33, "same order", "", "end"),
+    ]
+    if is_known(limit := _limit(entry)):
+        marks.append(svg.line(axis(limit), y - 9, axis(limit), y + 9, "s cl"))
+    return Markup("").join([*marks, svg.estimate(axis, number(entry["mean"]), interval, y, KINDS[protocol])])
+
+
+def _against_noise(entry: Entry, protocol: str) -> Panel | None:
+    """The mean agreement beside what noise would leave of a perfect one, and without that noise."""
+    if not is_known(entry["mean"]):
+        return None
+    corrected = entry["corrected"]
+    rows = [("observed", entry["mean"], _quoted(entry))]
+    if is_known(corrected["mean"]):
+        rows.append(("without noise", corrected["mean"], wider(corrected["interval"], corrected["interval_clustered"])))
+    low = min([0.0, *(number(value) for _, value, _ in rows), *(end for *_, ends in rows for end in ends or [])])
+    axis = svg.Axis(math.floor(2 * low) / 2, 1, 104, 352)
+    grid = _grid(axis.low, 1, 4)
+    marks = [svg.ticks(axis, grid, 4, 106, [_short(tick) for tick in grid])]
+    if is_known(limit := _limit(entry)):
+        marks.append(svg.line(axis(limit), 6, axis(limit), 104, "s cl"))
+    for place, (name, value, ends) in enumerate(rows):
+        y = 34 + 42 * place
+        kind = KINDS[protocol] if place == 0 else "k"
+        marks += [svg.text(0, y + 4, name, "lab"), svg.estimate(axis, number(value), ends, y, kind)]
+    surely, numbers = _noise(entry)
+    said = "; ".join(f"{name} {_tau(value)}, {_with('95%', ends) or 'no interval'}" for name, value, ends in rows)
+    label, text = f"Agreement: {said}.", f"**{numbers}**"
+    if is_known(limit):
+        label += f" Noise ceiling {_tau(limit)}."
+    else:
+        why = "how much noise would allow" if is_known(entry["ceiling"]) else "without standard errors, noise"
+        text += f"; {why} is not known"
+    question = "Do they disagree more than noise explains?"
+    return Panel(question, text, svg.svg(360, 132, label, *marks), "yes" if surely else "not known")
+
+
+def _progress(data: Data, change: Change) -> Markup:
+    """A square for each model, those with both scores filled, over the interval of the change."""
+    models, trained = len(data.matrix.models), len(data.models_in_both)
+    square = Markup(
+        '<rect x="{:.1f}" y="{:.1f}" width="{:.1f}" height="10.5" rx="1.5" class="{}" style="stroke:none;{}"/>'
+    )
+    faint = "opacity:.22"
+    if models <= MOST_SQUARES:
+        marks = [
+            square.format(
+                place % 31 * 12.2, place // 31 * 12.2 + 2, 10.5, *(("t", "") if place < trained else ("s", faint))
+            )
+            for place in range(models)
+        ]
+        bottom, unit = 2 + 12.2 * math.ceil(models / 31), "one square: a model"
+    else:
+        share = 376 * trained / models
+        marks = [square.format(0, 2, 376, "s", faint), square.format(0, 2, max(share, 2), "t", "")]
+        bottom, unit = 15, ""
+    words = f"{trained} of {models} models trained"
+    marks += [svg.text(0, bottom + 13, words, "t"), svg.text(378, bottom + 13, unit, "", "end")]
+    interval, value = change.quoted, number(change.change)
+    label = f"{words}. Change in agreement not known."
+    if interval is not None:
+        reach = max(1.0, math.ceil(2 * max(abs(value), *(abs(end) for end in interval))) / 2)
+        axis = svg.Axis(-reach, reach, 12, 368)
+        grid = _grid(-reach, reach, 5)
+        y = bottom + 44
+        marks += [
+            svg.ticks(axis, grid, y - 14, y + 14, [_short(tick, sign=True) for tick in grid]),
+            svg.estimate(axis, value, interval, y, "k"),
+            svg.text(12, y + 43, "change in agreement, direct → train before test"),
+        ]
+        said = _with("95%", interval, sign=True)
+        label = f"{words}. Change in agreement {decimal(value, signed=True)}, {said}."
+    return svg.svg(380, round(bottom) + (22 if interval is None else 106), label, *marks)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Which benchmarks tell similar models apart.
+
+
+def _apart(by_name: dict[str, Any], protocol: str) -> Answer | None:
+    """Of each benchmark the share of pairs of similar models that it tells apart, by the rule of the cards.
+
+    Of all pairs where nothing is known of similar models.
+    """
+    rule = Cards()
+    for alike in (True, False):
+        wanted = LIKE_SIZE if alike else ANY_SIZE
+        shares = {
+            name: (float(row["separated"]), row["separated_interval"])
+            for name, figures in by_name.items()
+            for row in ([] if isinstance(figures, Missing) else figures["by_distance"])
+            if wanted.items() <= row.items() and is_known(row["separated"])
+        }
+        if shares:
+            break
+    if not shares:
+        return None
+    shares = dict(sorted(shares.items(), key=lambda share: -share[1][0]))
+    yes = [name for name, (_, ends) in shares.items() if is_known(ends) and ends[0] >= rule.separated]
+    no = [name for name, (_, ends) in shares.items() if is_known(ends) and ends[1] < rule.not_separated]
+    pairs, under = "similar pairs" if alike else "pairs", f"{rule.not_separated:.0%}".replace("50%", "half")
+    decided = len(yes) + len(no)
+    rest = f" On the other {len(shares) - decided}: in part, or not known." if decided < len(shares) else ""
+    return Answer(
+        f"Can they tell {'similar ' if alike else ''}models apart?",
+        f"On {len(yes)} of {count(len(shares), 'benchmark')}, at least {rule.separated:.0%} of {pairs} are told apart; "
+        f"on {len(no)}, under {under}",
+        _shares_apart(shares, yes, no, f"{NAMES[protocol]} · share of {pairs}"),
+        "",
+        ("Similar: at most 2× apart in size. " if alike else "Pairs of models whatever their sizes. ")
+        + f"Black: decided by the 95% interval.{rest}",
+        "Which ones",
+    )
+
+
+def _shares_apart(shares: dict[str, tuple[float, Range]], yes: list[str], no: list[str], what: str) -> Markup:
+    """The shares, sorted, with their intervals; black where it is decided, hollow where it is no."""
+    rule, names = Cards(), list(shares)
+    across, height = svg.Axis(0, len(names), 34, 376), svg.Axis(0, 1, 100, 6)
+    marks = [svg.box(34, height(rule.not_separated), 342, height(0) - height(rule.not_separated), "zone")]
+    for level in (0, rule.not_separated, rule.separated, 1):
+        marks += [
+            svg.line(34, height(level), 376, height(level), "g"),
+            svg.text(29, height(level) + 4, f"{level:.0%}", "", "end"),
+        ]
+    dense = len(names) > 60
+    for place, (name, (share, ends)) in enumerate(shares.items()):
+        x, kind = across(place + 0.5), "k" if name in yes or name in no else "s"
+        if not isinstance(ends, Missing) and not dense:
+            marks.append(svg.line(x, height(ends.low), x, height(ends.high), f"{kind} w"))
+        marks.append(svg.dot(x, height(share), "hollow" if name in no else kind, 1.7 if dense else 3.6))
+    first, last = (height(shares[names[place]][0]) for place in (0, -1))
+    if len(names) <= 40:
+        marks.append(svg.text(40, first + 22 if first < 30 else first - 9, svg.shortened(names[0], 22), "lab"))
+    if 1 < len(names) <= 40:
+        below = last + 16 if last <= 82 else last - 9  # near 0 there is no room under its dot
+        marks.append(svg.text(376, below, svg.shortened(names[-1], 22), "lab", "end"))
+    marks += [
+        svg.text(34, 116, f"each dot: a benchmark, {what} it"),
+        svg.text(34, 129, f"tells apart · shaded: under {rule.not_separated:.0%}"),
+    ]
+    label = (
+        f"Each of {count(len(names), 'benchmark')}, {what} it tells apart: from {shares[names[0]][0]:.0%} ({names[0]}) "
+        f"to {shares[names[-1]][0]:.0%} ({names[-1]}). By their 95% intervals, {len(yes)} surely at least "
+        f"{rule.separated:.0%}, {len(no)} surely under {rule.not_separated:.0%}."
+    )
+    return svg.svg(380, 132, label, *marks)

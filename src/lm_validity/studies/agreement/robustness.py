@@ -1,5 +1,7 @@
 """What the agreement rests on: subsets of benchmarks, each family or benchmark alone, sources of variance, scores."""
 
+from collections.abc import Callable
+
 import altair as alt
 import numpy as np
 import pandas as pd
@@ -7,10 +9,10 @@ import pandas as pd
 from lm_validity.pages import figures
 from lm_validity.pages.page import Figure, Finding, Part, Section, Table
 from lm_validity.statistics import section_generator
-from lm_validity.studies.agreement.data import Data
-from lm_validity.studies.agreement.statistics.noise import reliability_of, transformed_interval, variance_components
+from lm_validity.studies.agreement.data import LOST_MODEL, MOST_DRAWN, Data, Entry, Value, ends, plotted, value_in_words
+from lm_validity.studies.agreement.statistics.noise import reliability_of, variance_components
+from lm_validity.studies.agreement.statistics.resampling import transformed_interval
 from lm_validity.studies.agreement.statistics.subsets import leave_one_out, one_with_others, subset_agreement
-from lm_validity.studies.agreement.values import LOST_MODEL, MOST_DRAWN, Entry, Value, ends, plotted, value_in_words
 from lm_validity.summaries import Missing, is_known, known, number
 from lm_validity.tables.reruns import NOT_MEASURED
 from lm_validity.tables.schema import DIRECT, PROTOCOLS, TRAINED
@@ -128,11 +130,10 @@ def subset_sentence(subsets: Entry, assumed: str = "") -> tuple[str, bool]:
 # Without one family, benchmark or model.
 
 
-def influence(data: Data, tau: Entry) -> Part:
+def influence(data: Data) -> Part:
     """The mean tau without one of them."""
     entry = left_out(data)
-    whole = {p: tau[p]["mean"] for p in PROTOCOLS}
-    section = influence_section(entry, whole, measure="mean_tau", prefix="influence", name="mean tau")
+    section = influence_section(entry, data.mean_tau, measure="mean_tau", prefix="influence", name="mean tau")
     return Part({"influence": entry}, section)
 
 
@@ -147,7 +148,7 @@ def left_out(data: Data) -> dict[str, list[Entry]]:
 
 def influence_section(
     influence: dict[str, list[Entry]],
-    whole: dict[str, Value],
+    whole: Callable[[str], Value],
     *,
     measure: str,
     prefix: str,
@@ -163,7 +164,7 @@ def influence_section(
             "kind": row["kind"],
             "protocol": LABELS[protocol],
             "value": row[measure],
-            "change": number(row[measure]) - number(whole[protocol]),
+            "change": number(row[measure]) - number(whole(protocol)),
         }
         for protocol, of in influence.items()
         for row in of

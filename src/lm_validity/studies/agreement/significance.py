@@ -9,7 +9,7 @@ import pandas as pd
 from lm_validity.pages import figures
 from lm_validity.pages.figures import bump, bump_width
 from lm_validity.pages.page import Figure, Part, Section, Table
-from lm_validity.studies.agreement.data import Data
+from lm_validity.studies.agreement.data import Data, Entry, each, ends, over_both, plotted, shown_mean, value_in_words
 from lm_validity.studies.agreement.statistics.ranking import (
     align_rankings,
     average_ranks,
@@ -28,7 +28,6 @@ from lm_validity.studies.agreement.statistics.ranking import (
 )
 from lm_validity.studies.agreement.statistics.resampling import mean_over_pairs_by_resample, percentile_interval
 from lm_validity.studies.agreement.tau import by_category, by_pair, by_protocol, category_grid, tau_heatmaps
-from lm_validity.studies.agreement.values import Entry, each, ends, over_both, plotted, shown_mean, value_in_words
 from lm_validity.summaries import Missing, is_known, known
 from lm_validity.tables.schema import DIRECT, PROTOCOLS, TRAINED
 from lm_validity.words import UNDER, count, no_scores
@@ -45,7 +44,7 @@ def significance_tau(data: Data) -> Entry:
         tau = kendall_tau_matrix(data.significant[p])
         agreement = summarize_agreement(tau, data.categories)
         reason = data.no_tau(p, NO_SIGNIFICANT)
-        mean, interval = data.mean_tau(p, agreement.mean, NO_SIGNIFICANT), None
+        mean, interval = data.spoken_for(p, agreement.mean, NO_SIGNIFICANT), None
         if not data.no_intervals:
             resampled = mean_over_pairs_by_resample(resampled_kendall_tau(data.significant[p], data.weights))
             interval = percentile_interval(resampled, len(data.matrix.models))

@@ -3,6 +3,7 @@ families of models, and perplexity."""
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -12,18 +13,47 @@ import pandas as pd
 from lm_validity.pages import figures
 from lm_validity.pages.page import Figure, Finding, Part, Section, Table
 from lm_validity.statistics import shown_ceiling
-from lm_validity.studies.agreement.data import Data, draws, family_members, large_families, no_ceiling, tuned_members
-from lm_validity.studies.agreement.similar import (
-    TAU_LABELS,
-    Scored,
-    by_ratio,
-    by_ratio_in_both,
-    clustered_change,
-    clustered_interval,
-    corrected_tau,
+from lm_validity.studies.agreement.data import (
+    FEW_IN_BOTH,
+    JACKKNIFED,
+    LOST_CATEGORY,
+    LOST_CLUSTER,
+    LOST_MODEL,
+    MINIMUM_FAMILY,
+    NO_FAMILIES,
+    NO_TAU,
+    SMALL_FAMILY,
+    ByProtocol,
+    Data,
+    Entry,
+    Range,
+    Value,
+    both_intervals,
+    draws,
+    each,
+    ends,
+    family_members,
+    in_words,
+    large_families,
+    no_categories,
+    no_ceiling,
+    no_clusters,
+    no_correction,
     noise_leaves,
-    population_change,
-    population_interval,
+    over_both,
+    over_families,
+    plotted,
+    shown_mean,
+    tuned_members,
+    value_in_words,
+    with_ceiling,
+)
+from lm_validity.studies.agreement.similar import ABOVE_CEILING, TAU_LABELS, TOO_LARGE, ByRatio, Scored, among_pairs
+from lm_validity.studies.agreement.statistics.noise import (
+    corrected_interval,
+    mean_tau_left_out,
+    noise_corrected_tau,
+    taus_left_out,
 )
 from lm_validity.studies.agreement.statistics.ranking import (
     Agreement,
@@ -40,43 +70,20 @@ from lm_validity.studies.agreement.statistics.resampling import (
     Interval,
     PairedTest,
     agreement_contributions,
+    cluster_numbers,
     mean_over_pairs_by_resample,
+    means_without_clusters,
     multiplicities,
     percentile_interval,
     sign_flip_test,
+    transformed_interval,
     two_way_interval,
-)
-from lm_validity.studies.agreement.values import (
-    FEW_IN_BOTH,
-    JACKKNIFED,
-    MINIMUM_FAMILY,
-    NO_FAMILIES,
-    SMALL_FAMILY,
-    ByProtocol,
-    Entry,
-    Range,
-    Value,
-    both_intervals,
-    each,
-    ends,
-    in_words,
-    no_clusters,
-    over_both,
-    over_families,
-    plotted,
-    shown_mean,
-    value_in_words,
-    with_ceiling,
 )
 from lm_validity.summaries import Missing, as_columns, is_known, known, number
 from lm_validity.tables.schema import DIRECT, PROTOCOLS, TRAINED
 from lm_validity.words import UNDER, Reason, ReasonCode, count, decimal, no_scores
 
 LABELS = figures.PROTOCOL_LABELS
-NO_TAU = Reason(
-    "The two benchmarks have fewer than two models in common, or all of those are tied on one of the two.",
-    ReasonCode.TOO_FEW,
-)
 NO_PAIR = Reason(
     "The benchmark has fewer than two models in common with each other one, or they are tied.", ReasonCode.TOO_FEW
 )
@@ -86,17 +93,13 @@ NO_PAIR = Reason(
 # The numbers that several sections show: each protocol by itself, and the change.
 
 
-def kendall_tau(data: Data, by_benchmark: dict[str, dict[str, Any]]) -> Entry:
-    """The summary's entries by protocol, over all scores of each. `by_benchmark`: what each benchmark alone tells."""
-    return {p: _of_protocol(data, p, by_benchmark[p]) for p in PROTOCOLS}
-
-
-def _of_protocol(data: Data, protocol: str, figures_of: dict[str, Any]) -> Entry:
+def kendall_tau(data: Data, protocol: str, by_ratio: ByRatio, alone: dict[str, Any]) -> Entry:
+    """The summary's entry of a protocol, over all of its scores. `alone`: what each benchmark alone tells."""
     names, scores, agreement, ceiling = (
         data.tasks, data.scores[protocol], data.agreement[protocol], data.ceiling[protocol]
     )  # fmt: skip
     of_pair, of_benchmark = (data.no_tau(protocol, reason) for reason in (NO_TAU, NO_PAIR))
-    mean = data.mean_tau(protocol, agreement.mean, f"No pair of benchmarks has a tau. {NO_TAU}")
+    mean = data.mean_tau(protocol)
     by_benchmark = each(names, agreement.by_benchmark, of_benchmark)
     over_models = over_benchmarks = None
     intervals: dict[str, Range] | Missing = Missing(data.no_intervals)
@@ -115,6 +118,7 @@ def _of_protocol(data: Data, protocol: str, figures_of: dict[str, Any]) -> Entry
         bounds = zip(names, *percentile_interval(finite_mean(taus * others, axis=2), models), strict=True)
         intervals = {name: ends(by_benchmark[name], Interval(low, high), "") for name, low, high in bounds}
     interval = ends(mean, over_models, data.no_intervals)
+    clustered, population = _over_clusters(data, mean, interval, protocol)
     without_ceiling = no_ceiling(ceiling, scores, protocol)
     return {
         "models": data.models(protocol),
@@ -134,10 +138,10 @@ def _of_protocol(data: Data, protocol: str, figures_of: dict[str, Any]) -> Entry
             else "The benchmark is not in the noise ceiling: no standard errors, or models do not differ.",
         ),
         "corrected": corrected_tau(data, protocol),
-        "interval_clustered": over_families(clustered_interval(data, protocol, mean), interval, data.matrix.families),
-        "interval_population_of_categories": population_interval(data, protocol, mean),
-        **by_ratio(data, Scored.of(data, protocol)),
-        "above_chance": _above_chance(data, protocol, figures_of),
+        "interval_clustered": clustered,
+        "interval_population_of_categories": population,
+        **{key: of_protocol[protocol] for key, of_protocol in by_ratio.items()},
+        "above_chance": _above_chance(data, protocol, alone),
         "pearson": known(mean_over_pairs(_correlations(scores)), of_pair),
     }
 
@@ -188,9 +192,9 @@ def _above_chance(data: Data, protocol: str, figures_of: dict[str, Any]) -> Entr
     }
 
 
-def improvement(data: Data, tau: Entry) -> tuple[Entry, Interval[np.ndarray] | Missing]:
-    """What train before test changes, over what is known under both protocols; and (benchmarks, benchmarks) bounds of
-    the change by pair. `tau`: the entries of each protocol alone."""
+def improvement(data: Data, by_ratio: ByRatio) -> tuple[Entry, Interval[np.ndarray] | Missing]:
+    """What train before test changes, over what is known under both protocols, as `by_ratio` is; and (benchmarks,
+    benchmarks) bounds of the change by pair."""
     reason, rows = data.nothing_compared("tau"), data.models_in_both
     means = {p: known(data.common_agreement[p].mean, reason) for p in PROTOCOLS}
     mean = known(data.common_agreement[TRAINED].mean - data.common_agreement[DIRECT].mean, reason)
@@ -217,16 +221,17 @@ def improvement(data: Data, tau: Entry) -> tuple[Entry, Interval[np.ndarray] | M
         over_benchmarks = two_way_interval(of_both, of_models, of_benchmarks, len(rows))
         by_pair_bounds = percentile_interval(taus[TRAINED] - taus[DIRECT], len(rows))
     interval = ends(mean, over_models, no_interval)
+    clustered, population = _over_clusters(data, mean, interval)
     test = _paired_test(data)
     entry = {
         "mean": mean,
         "means": means,
         "interval": interval,
-        "interval_clustered": over_families(clustered_change(data, mean), interval, data.matrix.families),
+        "interval_clustered": clustered,
         "interval_population_of_benchmarks": ends(mean, over_benchmarks, no_interval),
-        "interval_population_of_categories": population_change(data, mean),
+        "interval_population_of_categories": population,
         "test": {"effect": known(test.effect, reason), "p": known(test.p, reason), "units": test.units},
-        **by_ratio_in_both(data, tau),
+        **by_ratio,
     }
     return entry, by_pair_bounds
 
@@ -240,6 +245,98 @@ def _paired_test(data: Data) -> PairedTest:
     )
     contributions = agreement_contributions(data.common_tau[DIRECT], data.common_tau[TRAINED], trained_direct)
     return sign_flip_test(contributions, draws("paired test"))
+
+
+def _over_clusters(data: Data, mean: Value, over_models: Range, protocol: str | None = None) -> tuple[Range, Range]:
+    """Intervals of the mean tau under `protocol`, without it of the change over the cells known under both.
+
+    The first has families as clusters. The second is for other models and other benchmarks: families and categories are
+    clusters. Models of a table without families are clusters of their own.
+    """
+    reasons = no_clusters(data.matrix.families), no_categories(data.categories)
+    if isinstance(mean, Missing):
+        return mean, mean
+    if all(reasons):
+        return Missing(reasons[0]), Missing(reasons[1])
+    rows, compared = np.arange(len(data.matrix.models)), [data.scores[protocol]] if protocol else []
+    if protocol is None:
+        rows, compared = data.models_in_both, [data.compared_scores[p] for p in PROTOCOLS]
+    families = cluster_numbers(data.matrix.families[rows])
+    categories = cluster_numbers(np.array(data.categories, dtype=object))
+    signs = [pair_signs(scores[rows]) for scores in compared]
+    taus = np.array([mean_tau_left_out(of, None, np.ones(len(of.first), bool), families)[0] for of in signs])
+    others = np.array([means_without_clusters(kendall_tau_matrix(of), categories) for of in signs])
+    taus, others = (means[-1] - means[:-1].sum(axis=0) for means in (taus, others))
+    of_mean = partial(transformed_interval, taus[0], taus[1:], "tau" if protocol else "change")
+    sizes = np.bincount(families, np.isfinite(compared[0]).any(axis=1) if protocol else None)
+    clustered, population = of_mean(sizes), of_mean(sizes, others, np.bincount(categories))
+    return (
+        Missing(reasons[0])
+        if reasons[0]
+        else over_families(ends(mean, clustered, LOST_CLUSTER), over_models, data.matrix.families),
+        Missing(reasons[1]) if reasons[1] else ends(mean, population, LOST_CATEGORY),
+    )
+
+
+def corrected_tau(data: Data, protocol: str) -> Entry:
+    """The agreement without measurement error: over all, by benchmark, by pair; intervals over models.
+
+    A benchmark's or a pair's interval leaves out one model at a time; ceilings stay those of the whole table.
+    """
+    of, names = Scored(protocol, data.scores[protocol], data.ceiling[protocol], data.matrix.families), data.tasks
+    ceiling, reason = of.ceiling, no_correction(of.ceiling, of.scores, protocol)
+    mean: Value = Missing(reason)
+    by_benchmark, by_pair = np.full(len(names), np.nan), np.full((len(names), len(names)), np.nan)
+    interval: Range = Missing(reason)
+    clustered: Range = Missing(reason)
+    if not reason:
+        mean = known(float(noise_corrected_tau(ceiling.observed, ceiling.mean_tau)), ABOVE_CEILING)
+        everyone = among_pairs(of, np.ones(len(pair_signs(of.scores).first), dtype=bool))
+        interval = mean if isinstance(mean, Missing) else everyone.corrected_interval
+        clustered = mean if isinstance(mean, Missing) else everyone.corrected_interval_clustered
+        defined = [row[np.isfinite(row)] for row in ceiling.observed_by_pair]
+        observed = np.array([row.mean() if len(row) else np.nan for row in defined])
+        by_benchmark = np.asarray(noise_corrected_tau(observed, ceiling.by_benchmark))
+        by_pair = np.asarray(noise_corrected_tau(ceiling.observed_by_pair, ceiling.by_pair))
+    benchmark_intervals: dict[int, Interval[float]] = {}
+    pair_intervals: dict[tuple[int, int], Interval[float]] = {}
+    if ceiling.expected is not None:
+        signs, columns = pair_signs(of.scores), ceiling.expected.columns
+        taus, limits = taus_left_out(
+            signs, ceiling.expected, np.ones(len(signs.first), bool), np.arange(len(data.matrix.models))
+        )
+        places = [(a, b) for a, b in zip(*np.triu_indices(len(columns)), strict=True) if a != b]
+        both = np.isfinite(taus[:, :1]) & np.isfinite(limits[:, :1])
+        taus, limits = (np.where(both, values, np.nan) for values in (taus, limits))
+        pair_intervals = {
+            (columns[a], columns[b]): corrected_interval(tau[0], limit[0], tau[1:])
+            for (a, b), tau, limit in zip(places, taus, limits, strict=True)
+        }
+        for place, column in enumerate(columns):
+            own = both[:, 0] & np.array([place in pair for pair in places], dtype=bool)
+            if own.any():
+                mean_tau, limit = taus[own].mean(axis=0), limits[own].mean(axis=0)
+                benchmark_intervals[column] = corrected_interval(mean_tau[0], limit[0], mean_tau[1:])
+    lost = TOO_LARGE if ceiling.expected is None else LOST_MODEL
+    alone = " has no tau or no noise ceiling, or its tau is above the ceiling."
+    of_benchmarks = each(names, by_benchmark.tolist(), reason or f"The benchmark{alone}")
+    of_pairs = {
+        (int(i), int(j)): known(float(by_pair[i, j]), reason or f"The pair{alone}")
+        for i, j in zip(*np.triu_indices(len(names), 1), strict=True)
+    }
+    return {
+        "mean": mean,
+        "interval": interval,
+        "interval_clustered": clustered,
+        "by_benchmark": of_benchmarks,
+        "by_benchmark_interval": {
+            name: ends(of_benchmarks[name], benchmark_intervals.get(j), lost) for j, name in enumerate(names)
+        },
+        "by_pair": [(names[i], names[j], tau) for (i, j), tau in of_pairs.items()],
+        "by_pair_interval": [
+            (names[i], names[j], ends(tau, pair_intervals.get((i, j)), lost)) for (i, j), tau in of_pairs.items()
+        ],
+    }
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -381,6 +478,26 @@ def _for_other_benchmarks(data: Data, intervals: str) -> str:
         "benchmarks in general, quote this last interval, or one before it that is wider. Those before it are for "
         "these benchmarks only."
     )
+
+
+def without_noise(data: Data, tau: Entry) -> Part:
+    """Agreement over all models without measurement error."""
+    shown = {p: tau[p]["corrected"] for p in PROTOCOLS if is_known(tau[p]["corrected"]["mean"])}
+    if not shown:
+        return Part({})
+    parts = [
+        f"{both_intervals(corrected['mean'], corrected['interval'], corrected['interval_clustered'])} {UNDER[p]}"
+        for p, corrected in shown.items()
+    ]
+    ceilings = [f"{value_in_words(tau[p]['ceiling'])} {UNDER[p]}" for p in shown]
+    finding = Finding(
+        f"Over all models, the noise-corrected tau{data.assumed} is {' and '.join(parts)}.",
+        "It estimates the tau without the noise that was measured: of items, and of seeds where fine-tuning was "
+        "repeated. The observed tau is corrected with a noise ceiling: the tau that would be seen if all benchmarks "
+        "ordered the models identically and only this noise set them apart. The "
+        f"correction is not a simple division. The ceiling is {' and '.join(ceilings)}.",
+    )
+    return Part({}, findings=[finding])
 
 
 # ----------------------------------------------------------------------------------------------------------------------

@@ -8,10 +8,10 @@ from tests.unit.studies.agreement.conftest import DIRECT, agreement_of, score_ro
 
 from lm_validity.studies.agreement.benchmarks import prompt_ranges, wording_error
 from lm_validity.studies.agreement.score_matrix import read_score_matrix
-from lm_validity.studies.agreement.statistics.factors import noise_ceiling
 from lm_validity.studies.agreement.statistics.noise import (
     ceiling_with_others,
     items_needed,
+    noise_ceiling,
     reliability,
     separated_share,
     smallest_difference,

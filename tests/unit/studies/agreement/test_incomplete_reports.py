@@ -23,11 +23,10 @@ from tests.unit.studies.agreement.conftest import (
 from lm_validity.errors import InputError
 from lm_validity.files import write_json
 from lm_validity.site.partial import mark_unfinished
-from lm_validity.studies.agreement.data import Data
+from lm_validity.studies.agreement.data import NO_SPREAD, Data
 from lm_validity.studies.agreement.factors.report import report_factors
 from lm_validity.studies.agreement.report import agreement, report_agreement
 from lm_validity.studies.agreement.score_matrix import read_score_matrix
-from lm_validity.studies.agreement.values import NO_SPREAD
 from lm_validity.summaries import Missing, is_known
 from lm_validity.tables.reruns import NOT_MEASURED
 

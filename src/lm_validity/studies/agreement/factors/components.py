@@ -11,32 +11,6 @@ from lm_validity.pages import figures
 from lm_validity.pages.page import Figure, Finding, Part, Section, Table
 from lm_validity.statistics import section_generator, shown_ceiling
 from lm_validity.studies.agreement.data import (
-    Data,
-    ceiling_notes,
-    family_members,
-    family_notes,
-    measurement_error,
-    no_ceiling,
-)
-from lm_validity.studies.agreement.statistics.factors import (
-    Components,
-    noise_ceiling,
-    parallel_analysis,
-    principal_components,
-    relate_to_compute,
-    share_intervals,
-    without_group_means,
-    without_size,
-)
-from lm_validity.studies.agreement.statistics.noise import cluster_numbers
-from lm_validity.studies.agreement.statistics.ranking import (
-    fewest_in_common,
-    known_in_all,
-    pair_signs,
-    resampled_kendall_tau,
-)
-from lm_validity.studies.agreement.statistics.resampling import Interval, multiplicities, percentile_interval
-from lm_validity.studies.agreement.values import (
     FEW_IN_BOTH,
     JACKKNIFED,
     LOST_CLUSTER,
@@ -45,17 +19,45 @@ from lm_validity.studies.agreement.values import (
     NEARLY_WHOLE,
     NO_FAMILIES,
     SMALL_FAMILY,
+    Data,
     Entry,
     Range,
     Value,
     both_intervals,
+    ceiling_notes,
     each,
     ends,
+    family_members,
+    family_notes,
+    measurement_error,
+    no_ceiling,
     no_clusters,
     over_families,
     plotted,
     shown_mean,
     value_in_words,
+)
+from lm_validity.studies.agreement.statistics.factors import (
+    Components,
+    parallel_analysis,
+    principal_components,
+    relate_to_compute,
+    share_intervals,
+    without_group_means,
+    without_size,
+)
+from lm_validity.studies.agreement.statistics.noise import noise_ceiling
+from lm_validity.studies.agreement.statistics.ranking import (
+    fewest_in_common,
+    known_in_all,
+    pair_signs,
+    resampled_kendall_tau,
+)
+from lm_validity.studies.agreement.statistics.resampling import (
+    Interval,
+    cluster_numbers,
+    multiplicities,
+    percentile_interval,
 )
 from lm_validity.summaries import Missing, as_columns, is_known, known, number
 from lm_validity.tables.schema import DIRECT, PROTOCOLS, TRAINED

@@ -9,6 +9,7 @@ from lm_validity.config.groups import KNOTS
 from lm_validity.pages import figures
 from lm_validity.pages.page import Figure, Finding, Part, Section, Table
 from lm_validity.statistics import LEVEL
+from lm_validity.studies.agreement.data import JACKKNIFED, MOST_DRAWN, Entry, plotted, value_in_words
 from lm_validity.studies.agreement.factors.components import (
     LABELS,
     FactorData,
@@ -29,15 +30,14 @@ from lm_validity.studies.agreement.statistics.factors import (
     ranks_over_benchmarks,
     second_factor,
 )
-from lm_validity.studies.agreement.statistics.noise import cluster_numbers
 from lm_validity.studies.agreement.statistics.readiness import compute_terms, excess_over_prediction
 from lm_validity.studies.agreement.statistics.resampling import (
     Interval,
     cluster_multiplicities,
+    cluster_numbers,
     hull,
     share_in_top,
 )
-from lm_validity.studies.agreement.values import JACKKNIFED, MOST_DRAWN, Entry, plotted, value_in_words
 from lm_validity.summaries import Missing, as_columns, is_known, known, number
 from lm_validity.tables.schema import DIRECT, PROTOCOLS, TRAINED
 from lm_validity.words import UNDER, Reason, ReasonCode, count, listing, percent

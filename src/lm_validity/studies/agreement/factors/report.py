@@ -17,14 +17,21 @@ from lm_validity.pages import svg
 from lm_validity.pages.page import Answer, Lede, Page, Panel, Part, Picture, write_report
 from lm_validity.pages.svg import KINDS, NAMES
 from lm_validity.statistics import shown_ceiling
-from lm_validity.studies.agreement.data import comparison_notes, coverage_notes, selected_on_test, selection_notes
+from lm_validity.studies.agreement.data import (
+    JACKKNIFED,
+    Entry,
+    comparison_notes,
+    coverage_notes,
+    selected_on_test,
+    selection_notes,
+    wider,
+)
 from lm_validity.studies.agreement.factors import components, ranks
 from lm_validity.studies.agreement.factors.components import FactorData, Shares
 from lm_validity.studies.agreement.factors.ranks import main_protocol
 from lm_validity.studies.agreement.robustness import influence_section, left_out
 from lm_validity.studies.agreement.score_matrix import ScoreMatrix, read_score_matrix
 from lm_validity.studies.agreement.statistics.resampling import Interval
-from lm_validity.studies.agreement.values import JACKKNIFED, Entry, wider
 from lm_validity.summaries import Missing, is_known, number
 from lm_validity.tables.schema import DIRECT, TRAINED
 from lm_validity.words import count, decimal, explain_protocols
@@ -117,9 +124,13 @@ def factors(matrix: ScoreMatrix, resamples: int = 0) -> tuple[Page, dict[str, An
 def _influence(data: FactorData, shares: dict[str, Shares]) -> Part:
     """The first component's share without one family, benchmark or model."""
     influence = left_out(data)
-    whole = {p: components.entry_of(of, 0) for p, of in shares.items()}
-    name = "share of the first component"
-    section = influence_section(influence, whole, measure="first_component", prefix="share_influence", name=name)
+    section = influence_section(
+        influence,
+        lambda p: components.entry_of(shares[p], 0),
+        measure="first_component",
+        prefix="share_influence",
+        name="share of the first component",
+    )
     return Part({"influence": influence}, section)
 
 

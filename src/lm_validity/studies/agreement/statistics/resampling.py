@@ -1,11 +1,12 @@
-"""Intervals by resampling, and how often a model is among the first."""
+"""Intervals by resampling and by leaving out clusters, and how often a model is among the first."""
 
+from collections.abc import Callable
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 from scipy import stats
 
-from lm_validity.studies.agreement.statistics.ranking import finite_mean
+from lm_validity.studies.agreement.statistics.ranking import finite_mean, mean_over_pairs
 
 # ----------------------------------------------------------------------------------------------------------------------
 # Resampling of models and benchmarks, intervals from it, and a paired test.
@@ -215,3 +216,93 @@ def cluster_multiplicities(clusters: np.ndarray, resamples: int, rng: np.random.
     number = int(clusters.max()) + 1
     drawn = rng.multinomial(number, np.full(number, 1 / number), size=resamples)
     return drawn[:, clusters].astype(float)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Intervals by leaving out clusters, such as families of models.
+
+LEAST_CLUSTERS = 3  # with two, a t quantile of 12.7 says nothing
+MOST_IN_ONE = 0.5  # of all units; a cluster that holds more is no draw from clusters like it
+
+
+def effective_clusters(sizes: np.ndarray) -> float:
+    """(Σ m)² / Σ m² of clusters of m units each: as many equal clusters would vary as much; their number if all are
+    equal (Carter, Schnepel and Steigerwald 2017, Review of Economics and Statistics 99:698). NaN without units.
+    """
+    sizes = np.asarray(sizes, dtype=float)
+    return float(sizes.sum() ** 2 / (sizes**2).sum()) if sizes.any() else float("nan")
+
+
+def jackknife_interval(
+    estimate: float,
+    left_out: np.ndarray,
+    sizes: np.ndarray | None = None,
+    others: np.ndarray | None = None,
+    other_sizes: np.ndarray | None = None,
+    level: float = 0.95,
+) -> Interval[float]:
+    """estimate ± t · se from the estimates `left_out` (clusters,), one without each cluster.
+
+        se² = (G - 1) / G · Σ (θ₍g₎ - mean θ₍g₎)²,   t with G* - 1 degrees of freedom
+
+    (Tukey 1958; with few clusters: MacKinnon, Nielsen and Webb 2023, Journal of Econometrics 232). G is the number of
+    clusters and G* the effective one (`effective_clusters`) of their `sizes` (clusters,), in units; without `sizes` all
+    are equal and G* is G. With G - 1 degrees of freedom the interval is too narrow where sizes differ. Clusters are
+    taken as independent draws, members of one need not be. NaN for fewer than 3 clusters, where one holds more than
+    half of the units, and where leaving one out leaves no estimate.
+
+    `others` (clusters,): estimates without each cluster of a second kind, such as categories of benchmarks beside
+    families of models, of `other_sizes`. The two squared errors are added, with the degrees of freedom of Satterthwaite
+    (1946, Biometrics 2:110). What belongs to a family and a category together is then counted twice: rather too wide
+    than too narrow.
+    """
+    kinds = [(left_out, sizes)] if others is None else [(left_out, sizes), (others, other_sizes)]
+    units = [np.ones(len(one)) if m is None else np.asarray(m, dtype=float) for one, m in kinds]
+    few = any(len(one) < LEAST_CLUSTERS or not np.isfinite(one).all() for one, _ in kinds)
+    if not np.isfinite(estimate) or few or not all(0 < m.max() <= MOST_IN_ONE * m.sum() for m in units):
+        return Interval(float("nan"), float("nan"))
+    freedom = np.array([effective_clusters(m) for m in units]) - 1
+    squares = np.array([(len(one) - 1) / len(one) * ((one - one.mean()) ** 2).sum() for one, _ in kinds])
+    total = squares.sum()
+    joint = total**2 / (squares**2 / freedom).sum() if total > 0 else freedom.min()
+    reach = stats.t.ppf(0.5 + level / 2, joint) * np.sqrt(total)
+    return Interval(float(estimate - reach), float(estimate + reach))
+
+
+def transformed_interval(
+    estimate: float,
+    left_out: np.ndarray,
+    scale: str,
+    sizes: np.ndarray | None = None,
+    others: np.ndarray | None = None,
+    other_sizes: np.ndarray | None = None,
+) -> Interval[float]:
+    """`jackknife_interval` on the scale of atanh (`tau`; of half of it, `change`) or logit (`share`), so that it stays
+    within the range: -1 to 1, -2 to 2, or 0 to 1."""
+    scales: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
+        "tau": (np.arctanh, np.tanh),
+        "change": (lambda change: np.arctanh(change / 2), lambda half: 2 * np.tanh(half)),
+        "share": (lambda share: np.log(share / (1 - share)), lambda logit: 1 / (1 + np.exp(-logit))),
+    }
+    forward, back = scales[scale]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        own = np.asarray(forward(left_out), dtype=float)
+        other = None if others is None else np.asarray(forward(others), dtype=float)
+        low, high = jackknife_interval(float(forward(np.float64(estimate))), own, sizes, other, other_sizes)
+    return Interval(float(back(low)), float(back(high)))
+
+
+def means_without_clusters(tau: np.ndarray, clusters: np.ndarray) -> np.ndarray:
+    """(clusters,) means over the pairs of benchmarks of `tau` (k, k) without the benchmarks of each cluster (k,)."""
+    means = []
+    for cluster in range(int(clusters.max()) + 1):
+        rest = clusters != cluster
+        means.append(mean_over_pairs(tau[np.ix_(rest, rest)]))
+    return np.array(means)
+
+
+def cluster_numbers(names: np.ndarray) -> np.ndarray:
+    """(n,) whole numbers of the clusters that `names` (n,) gives; each unnamed unit (None) is a cluster of its own."""
+    numbers: dict[tuple[object, int | None], int] = {}
+    keys = [(name, None) if name is not None else (None, i) for i, name in enumerate(names)]
+    return np.array([numbers.setdefault(key, len(numbers)) for key in keys], dtype=int)

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from lm_validity.studies.agreement.statistics.factors import latent_order_table, noise_ceiling, parallel_analysis
+from lm_validity.studies.agreement.statistics.factors import parallel_analysis
+from lm_validity.studies.agreement.statistics.noise import latent_order_table, noise_ceiling
 from lm_validity.studies.agreement.statistics.ranking import kendall_tau_matrix, mean_over_pairs, pair_signs
 
 

@@ -4,20 +4,22 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from lm_validity.studies.agreement.statistics.factors import noise_ceiling
 from lm_validity.studies.agreement.statistics.noise import (
-    cluster_numbers,
     corrected_interval,
-    effective_clusters,
-    jackknife_interval,
     mean_tau_left_out,
-    means_without_clusters,
+    noise_ceiling,
     noise_corrected_tau,
     reliability_of,
-    transformed_interval,
     variance_components,
 )
 from lm_validity.studies.agreement.statistics.ranking import PairSigns, kendall_tau_matrix, mean_over_pairs, pair_signs
+from lm_validity.studies.agreement.statistics.resampling import (
+    cluster_numbers,
+    effective_clusters,
+    jackknife_interval,
+    means_without_clusters,
+    transformed_interval,
+)
 
 
 def world(rng, models=60, benchmarks=10, correlation=0.8, noise=0.5):

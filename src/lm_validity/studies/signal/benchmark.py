@@ -329,9 +329,7 @@ class CurveScores:
     overall: np.ndarray
 
 
-def compute_scores(
-    design: CurveDesign, values: Values, options: SignalConventions, chance: float | None = None
-) -> CurveScores:
+def compute_scores(design: CurveDesign, values: Values, options: SignalConventions, chance: float) -> CurveScores:
     """All scores of a benchmark from `values`, e.g. bootstrap means (resamples, n) of every model."""
     quality = {
         model: signal_quality(values[model][..., design.selected[model]], options.convention, options.ties)
@@ -363,10 +361,10 @@ def _order_scores(pairs: list[Pair], values: Values) -> OrderScores:
 
 
 def compliance_of(
-    design: CurveDesign, values: Values, normalisation: Normalisation, chance: float | None
+    design: CurveDesign, values: Values, normalisation: Normalisation, chance: float
 ) -> tuple[np.ndarray, np.ndarray]:
     """Compliance and raw gap, mean over the pairs of a science and a web model; NaN without one."""
-    if normalisation == "above_chance" and chance is None:
+    if normalisation == "above_chance" and np.isnan(chance):
         return np.array(np.nan), np.array(np.nan)
     scores = [compliance(*pair.read(values), normalisation, chance) for pair in design.compliance_pairs]
     return mean_of_known([value for value, _ in scores]), mean_of_known([gap for _, gap in scores])
@@ -434,9 +432,9 @@ class BenchmarkCurves(CurveDesign):
     quality: Value  # signal quality, mean over the scored models
 
     @property
-    def chance_level(self) -> float | None:
-        """Chance as statistics take it: oriented as the curves are."""
-        return self.direction * self.chance if is_known(self.chance) else None
+    def chance_level(self) -> float:
+        """Chance as statistics take it: oriented as the curves are, NaN where it is unknown."""
+        return self.direction * number(self.chance)
 
     def draws(self, read: Callable[[CurveScores], np.ndarray]) -> Draws:
         """A score under the resamples, or why there are none."""
@@ -498,7 +496,6 @@ class BenchmarkCurves(CurveDesign):
         if isinstance(self.chance, Missing):
             return self.chance
         last, errors = np.array([(self.curves[m].values[-1], self.errors[m][-1]) for m in self.scored]).T
-        assert self.chance_level is not None
         return NO_ERRORS if np.isnan(errors).any() else models_above_chance(last, errors, self.chance_level)
 
 
@@ -506,7 +503,7 @@ def analyze_benchmark(
     design: CurveDesign, items: ItemAnalysis | Missing, chance: Value, options: SignalConventions, resamples: int
 ) -> BenchmarkCurves:
     """Scores, resampled scores and nulls of one benchmark."""
-    level = design.direction * chance if is_known(chance) else None
+    level = design.direction * number(chance)
     values, selected = design.values, design.selected_curves
     curves, names = [c.values for c in selected.values()], [c.checkpoints for c in selected.values()]
     of_shuffles, of_order, of_walks, of_fits = (

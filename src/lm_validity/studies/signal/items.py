@@ -57,7 +57,7 @@ from lm_validity.studies.signal.statistics.quality import (
     signal_quality,
 )
 from lm_validity.studies.signal.statistics.ranking import compliance, exchanged_curves
-from lm_validity.summaries import Missing, as_columns, is_known, known
+from lm_validity.summaries import Missing, as_columns, is_known, known, number
 from lm_validity.tables.items import BenchmarkItems
 from lm_validity.words import Reason, ReasonCode, count, decimal, listing, percent
 
@@ -213,7 +213,7 @@ def _compliance_null(
     for pair in design.compliance_pairs:
         first, second = pair.read({model: correct[model].T for model in (pair.first, pair.second)})
         science, web = exchanged_curves(first.T, second.T, exchanges, np.random.default_rng(SEED))
-        draws.append(compliance(science, web, options.normalisation, chance if is_known(chance) else None)[0])
+        draws.append(compliance(science, web, options.normalisation, number(chance))[0])
     return mean_of_known(draws)
 
 

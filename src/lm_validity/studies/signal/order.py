@@ -151,8 +151,8 @@ def _settling(benchmark: BenchmarkCurves) -> dict[str, Any] | Missing:
             return pairs
         return known_bounds(*settling_interval(curves, deviations, tokens, pairs, threshold), equal)
 
-    share, gap = size_ordering(curves, larger)
-    alone = None if larger else Missing("No two models differ in size only.")
+    alone = Missing("No two models differ in size only.")
+    share, gap = size_ordering(curves, larger) if larger else (alone, alone)
     return {
         "models": benchmark.scored,
         "tokens_b": Missing(UNKNOWN_TOKENS) if unknown else tokens,
@@ -169,9 +169,9 @@ def _settling(benchmark: BenchmarkCurves) -> dict[str, Any] | Missing:
         "settled_from_b": settled,  # as nearly_stable_from_b, over the separable pairs
         "settled_from_interval_b": interval(settled, STABLE_TAU, separable),
         "size_pairs": len(larger),
-        "size_order_share": alone or share,
-        "size_gap": alone or gap,
-        "separated_from_b": alone or _separated_from(benchmark, gap),
+        "size_order_share": share,
+        "size_gap": gap,
+        "separated_from_b": gap if isinstance(gap, Missing) else _separated_from(benchmark, gap),
     }
 
 

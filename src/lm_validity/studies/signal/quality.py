@@ -164,7 +164,6 @@ def _above_chance_from(benchmark: BenchmarkCurves, values: np.ndarray, errors: n
         return benchmark.chance
     if np.isnan(errors).any():
         return NO_ERRORS
-    assert benchmark.chance_level is not None
     first = above_chance_from(values, errors, benchmark.chance_level)
     return AT_CHANCE if first is None else known(float(tokens[first]), UNKNOWN_TOKENS)
 

@@ -26,7 +26,7 @@ def test_seed_criteria_by_hand():
     assert to_noise == pytest.approx(0.6 / np.sqrt(5 * 0.02 / 6))
     assert non_randomness == pytest.approx((0.8 - 0.25) / np.sqrt(4 * 0.02 / 5))
     assert np.isnan(seed_criteria([runs[:1]], 0.25, 0.8)[0])
-    assert np.isnan(seed_criteria([runs], None, 0.8)[1])
+    assert np.isnan(seed_criteria([runs], np.nan, 0.8)[1])
     assert np.isnan(seed_criteria([np.array([runs[0]] * 3)], 0.25, 0.8)[0])
     # several models: the sum of squares of all over all degrees of freedom, whatever their number of seeds
     noisy = np.array([[0.5], [0.7], [0.9]])
@@ -36,7 +36,7 @@ def test_seed_criteria_by_hand():
 
 def test_checkpoints_at_which_two_seeds_nearly_agree_do_not_decide():
     rng = np.random.default_rng(0)
-    found = [seed_criteria([0.6 + 0.05 * rng.standard_normal((2, 20))], None, 0)[0] for _ in range(300)]
+    found = [seed_criteria([0.6 + 0.05 * rng.standard_normal((2, 20))], np.nan, 0)[0] for _ in range(300)]
     # the truth is 12, and FineTasks passes at 20
     assert np.median(found) == pytest.approx(12, rel=0.05) and np.mean(np.array(found) >= 20) < 0.02
 
@@ -75,7 +75,7 @@ def test_signal_to_noise_needs_two_models_and_scores_of_one_sign():
 
 def test_seeds_of_a_score_of_which_less_is_better_have_its_own_ratio():
     runs = np.array([[0.4, 0.5, 0.6], [0.6, 0.7, 0.8]])
-    assert seed_criteria([-runs], None, -0.6)[0] == pytest.approx(0.6 / np.sqrt(0.02))
+    assert seed_criteria([-runs], np.nan, -0.6)[0] == pytest.approx(0.6 / np.sqrt(0.02))
 
 
 def test_step_direction_and_total_variation():

@@ -156,7 +156,6 @@ def test_interval_of_a_share_of_pairs_holds_it_and_counts_models():
     assert pair_share_interval(1.0, 40)[0] > pair_share_interval(1.0, 6)[0]
     # Wilson's for 10 of 10
     assert pair_share_interval(1.0, 20)[0] == pytest.approx(10 / (10 + 1.959964**2))
-    assert np.isnan(pair_share_interval(1.0, 1)).all()
 
 
 def test_criteria_have_intervals(tmp_path):

@@ -133,12 +133,12 @@ def test_settling():
 
 
 def test_decision_accuracy_counts_pairs():
-    assert decision_accuracy([1, 2, 3], [1, 3, 2]) == pytest.approx(2 / 3)
-    assert decision_accuracy([3, 2, 1], [1, 2, 3]) == 0.0
+    rising, falling = np.array([1.0, 2.0, 3.0]), np.array([3.0, 2.0, 1.0])
+    assert decision_accuracy(rising, np.array([1.0, 3.0, 2.0])) == pytest.approx(2 / 3)
+    assert decision_accuracy(falling, rising) == 0.0
     # a tie counts one half, whichever of the two comes first
-    assert decision_accuracy([1, 1], [1, 2]) == decision_accuracy([1, 1], [2, 1]) == decision_accuracy([1, 1], [1, 1])
-    assert decision_accuracy([1, 1], [1, 2]) == 0.5
-    assert np.isnan(decision_accuracy([1], [1]))
+    tied = np.array([1.0, 1.0])
+    assert [decision_accuracy(tied, other) for other in (rising[:2], falling[:2], tied)] == [0.5, 0.5, 0.5]
 
 
 def test_size_ordering():
@@ -146,7 +146,6 @@ def test_size_ordering():
     share, gap = size_ordering(curves, [(0, 1), (1, 2)])
     assert share == pytest.approx([0.5, 0.75])  # the tie counts one half
     assert gap == pytest.approx([0.05, 0.15])
-    assert np.isnan(size_ordering(curves, [])).all()
 
 
 def test_compliance_by_hand():
@@ -160,8 +159,7 @@ def test_compliance_by_hand():
     assert compliance(np.full(3, 0.2), np.full(3, 0.2))[0] == 0.0
     assert np.isnan(compliance(science, web, "above_chance", 0.3)[0])
     assert np.isnan(compliance(np.array([]), np.array([]))[0])
-    with pytest.raises(ValueError, match="chance"):
-        compliance(science, web, "above_chance")
+    assert np.isnan(compliance(science, web, "above_chance")[0])  # chance is not known
 
 
 def test_exchanged_curves_keep_their_sum_and_forget_the_difference():
@@ -183,8 +181,6 @@ def test_overall_and_its_weights():
     expected = np.mean(weights @ np.array([0.4, 0.3, -0.5]) > 0)
     assert found.share_first[0] == pytest.approx(expected, abs=0.02)
     assert weight_sensitivity(components[:1], 10, np.random.default_rng(0)).share_first == pytest.approx([1.0])
-    with pytest.raises(ValueError, match="all three"):
-        weight_sensitivity(np.array([[np.nan, 1, 1]]), 10, np.random.default_rng(0))
 
 
 def test_per_item_score_ratio_of_the_printed_table():

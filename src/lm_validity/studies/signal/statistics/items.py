@@ -89,7 +89,7 @@ def item_scores(
     distractor: NaN. lm-eval's `acc_norm` divides by characters.
     """
     described = METRICS[metric]
-    values = np.asarray(loglikelihoods, dtype=float)
+    values = loglikelihoods
     if described.unconditional:
         if unconditional is None:
             raise ValueError(f"{metric} needs unconditional log-likelihoods")
@@ -99,7 +99,7 @@ def item_scores(
             raise ValueError(f"{metric} needs the choices' lengths in {described.per}s")
         values = values / lengths
     base = metric if metric in _SCORES else metric.removesuffix(f"_per_{described.per}")
-    return _SCORES[base](values, np.asarray(gold, dtype=np.intp))
+    return _SCORES[base](values, gold)
 
 
 def _of_gold(values: np.ndarray, gold: np.ndarray) -> np.ndarray:
@@ -248,8 +248,6 @@ def judge_filter(
     whose means make the learning curves, one array (checkpoints, items) a model. Quality is averaged over the
     models of each fold, then over folds by their number of models.
     """
-    if not folds:
-        raise ValueError("a filter is judged on at least one fold")
     items = scored[0].shape[1]
     used = {(model, tuple(rows)) for fold in folds for model, rows in fold.score}
     in_sample_rows = tuple((model, np.array(rows)) for model, rows in sorted(used))

@@ -26,7 +26,7 @@ def above_chance_from(values: np.ndarray, errors: np.ndarray, chance: float) -> 
     None where the last one is not. `values` are oriented: higher is better. Since every later checkpoint has to be
     above chance too, a lucky early one does not count; the point found is rather late than early.
     """
-    above = np.asarray(values, dtype=float) - QUANTILE * np.asarray(errors, dtype=float) > chance
+    above = values - QUANTILE * errors > chance
     for_good = np.flip(np.logical_and.accumulate(np.flip(above)))
     return int(np.argmax(for_good)) if for_good.any() else None
 
@@ -83,7 +83,6 @@ def rank_correlation(curves: np.ndarray, ties: Ties = "stable") -> np.ndarray:
     notebook's argsort, made independent of the platform); `average` is Spearman's correlation with average
     ranks. A constant curve scores 0: by stable ties it would score 1. NaN in, NaN out.
     """
-    curves = np.asarray(curves, dtype=float)
     n = curves.shape[-1]
     if n < 2:
         return np.full(curves.shape[:-1], np.nan)
@@ -91,11 +90,9 @@ def rank_correlation(curves: np.ndarray, ties: Ties = "stable") -> np.ndarray:
         # sum_j (j - rank_j)^2, summed in order of rank: one sort instead of two
         order = np.argsort(curves, axis=-1, kind="stable")
         result = 1.0 - 6.0 * np.sum((order - np.arange(n)) ** 2, axis=-1) / (n * (n**2 - 1))
-    elif ties == "average":
+    else:
         positions = np.broadcast_to(np.arange(1.0, n + 1), curves.shape)
         result = _pearson(rankdata(curves, axis=-1), positions, level=np.full(curves.shape[:-1], float(n)))
-    else:
-        raise ValueError(f"ties must be 'stable' or 'average', got {ties!r}")
     result = np.where(is_constant(curves), 0.0, result)
     return np.where(np.isnan(curves).any(axis=-1), np.nan, result)
 
@@ -107,11 +104,8 @@ def autocorrelation(curves: np.ndarray, convention: Convention = "code") -> np.n
     checkpoints (`code`; four for `paper`) there is no lag: NaN. By `paper` the segments are centred on the
     whole curve's mean. NaN in, NaN out.
     """
-    curves = np.asarray(curves, dtype=float)
     n = curves.shape[-1]
     last_lag = n // 4 if convention == "paper" else n // 4 - 1
-    if convention not in ("code", "paper"):
-        raise ValueError(f"convention must be 'code' or 'paper', got {convention!r}")
     if n < fewest_checkpoints(convention):
         return np.full(curves.shape[:-1], np.nan)
     if convention == "paper":
@@ -134,7 +128,6 @@ def signal_quality(curves: np.ndarray, convention: Convention = "code", ties: Ti
     White noise does not score 0: for n = 14 its mean is 0.168, for n = 27 it is 0.119
     (`noise_levels`).
     """
-    curves = np.asarray(curves, dtype=float)
     correlation = rank_correlation(curves, ties)
     monotonicity = np.maximum(correlation, 0.0)
     coherence = autocorrelation(curves, convention)
@@ -149,7 +142,6 @@ def signal_quality(curves: np.ndarray, convention: Convention = "code", ties: Ti
 
 def net_rise(curves: np.ndarray) -> np.ndarray:
     """Last minus first value of each curve (..., n): the size that a rank correlation does not see."""
-    curves = np.asarray(curves, dtype=float)
     return curves[..., -1] - curves[..., 0]
 
 
@@ -265,7 +257,6 @@ def noise_free_quality(scores: np.ndarray, ties: Ties = "stable", clusters: np.n
     segment is nothing but noise. Both NaN for fewer than eight checkpoints, two items, or a constant curve.
     `clusters`: (items,) whole numbers from 0 of subjects that were drawn whole; K is then that of their sums.
     """
-    scores = np.asarray(scores, dtype=float)
     n, items = scores.shape
     lags = range(1, n // 4)
     mean = scores.mean(axis=1)
@@ -382,16 +373,12 @@ def resample_item_means(values: np.ndarray, counts: np.ndarray) -> np.ndarray:
 
     Every curve, i.e. every checkpoint, model and score, uses the same draws: what items have in common (their
     difficulty) cancels in comparisons. Sums of 0/1 items are exact, so that ties between checkpoints stay ties. NaN
-    in, NaN out; without items NaN.
+    in, NaN out.
     """
-    values = np.asarray(values, dtype=float)
     means = np.empty((len(counts), len(values)))
-    total = counts.sum(axis=1, dtype=float)[:, None]
-    if values.shape[1] == 0:
-        return np.full_like(means, np.nan)
     for start in range(0, len(counts), _BATCH):
         means[start : start + _BATCH] = counts[start : start + _BATCH].astype(float) @ values.T
-    return means / total
+    return means / counts.sum(axis=1, dtype=float)[:, None]
 
 
 def resampling_interval(
@@ -408,7 +395,6 @@ def resampling_interval(
     (docs/reference/signal.md). Bounds are cut to [minimum, maximum]. `resampled` is (resamples,); NaN among them are
     left out, and without any the bounds are NaN.
     """
-    resampled = np.asarray(resampled, dtype=float)
     resampled = resampled[np.isfinite(resampled)]
     if resampled.size == 0 or not np.isfinite(value):
         return np.nan, np.nan
@@ -434,7 +420,7 @@ def shuffled_quality(
     """
     draws = np.empty((shuffles, len(curves)))
     for index, curve in enumerate(curves):
-        shuffled = generator.permuted(np.tile(np.asarray(curve, dtype=float), (shuffles, 1)), axis=1)
+        shuffled = generator.permuted(np.tile(curve, (shuffles, 1)), axis=1)
         draws[:, index] = signal_quality(shuffled, convention, ties).signal_quality
     return draws
 
@@ -463,7 +449,6 @@ def walked_quality(
     signs = generator.integers(2, size=(draws, len(names))) * 2.0 - 1.0
     found = np.empty((draws, len(curves)))
     for index, (curve, own) in enumerate(zip(curves, checkpoints, strict=True)):
-        curve = np.asarray(curve, dtype=float)
         steps = np.diff(curve, prepend=curve[:1] if curve.size else 0.0)
         at = np.array([places[name] for name in own], dtype=np.intp)
         walks = curve[:1] + np.cumsum(signs[:, at] * steps, axis=1)
@@ -479,13 +464,11 @@ def drawn_around(values: np.ndarray, errors: np.ndarray, draws: int, generator: 
     disturb the shape of a curve less: intervals from these draws are too wide, and lie too low for a score that noise
     lowers.
     """
-    values, errors = np.asarray(values, dtype=float), np.asarray(errors, dtype=float)
     return values + errors * generator.standard_normal((draws, len(values)))
 
 
 def exceedance_p(observed: float, draws: np.ndarray) -> float:
     """One-sided p: (1 + draws at least as high) / (1 + draws); NaN for an unknown value or null."""
-    draws = np.asarray(draws, dtype=float)
     if draws.size == 0 or not np.isfinite(observed) or not np.isfinite(draws).all():
         return float("nan")
     # Equal outcomes can differ in the last bit of a sum
@@ -523,7 +506,6 @@ def ordering_consistency(curves: np.ndarray) -> float:
     `curves` (models, n). FineTasks observes it without a threshold. NaN for fewer than two models, or fewer
     than two checkpoints in the second half.
     """
-    curves = np.asarray(curves, dtype=float)
     models, n = curves.shape
     late = curves[:, n // 2 :]
     if models < 2 or late.shape[1] < 2:
@@ -533,7 +515,7 @@ def ordering_consistency(curves: np.ndarray) -> float:
     return float(np.mean(signs[:, 1:] * signs[:, :-1]))
 
 
-def seed_criteria(groups: list[np.ndarray], chance: float | None, best_final: float) -> tuple[float, float]:
+def seed_criteria(groups: list[np.ndarray], chance: float, best_final: float) -> tuple[float, float]:
     """FineTasks' signal-to-noise and non-randomness from groups of `runs` (seeds, n), one group a model.
 
         signal-to-noise = mean over groups and checkpoints of |mu| / sigma
@@ -542,16 +524,16 @@ def seed_criteria(groups: list[np.ndarray], chance: float | None, best_final: fl
 
     mu is the mean over the seeds of a group at a checkpoint. FineTasks averages mu / sigma over checkpoints, each with
     a sigma of its own seeds. With two seeds that mean has no finite expectation: one checkpoint at which they nearly
-    agree decides it. So sigma is pooled. NaN without any noise.
+    agree decides it. So sigma is pooled. NaN without any noise, and for an unknown
+    (NaN) chance.
     """
-    groups = [np.asarray(runs, dtype=float) for runs in groups]
     means = np.concatenate([runs.mean(axis=0) for runs in groups])
     noise = ROUNDING * np.abs(means).max()
     sigma = pooled_deviation(groups)
     late = pooled_deviation([runs[:, -LAST_CHECKPOINTS:] for runs in groups])
     return (
         float(np.abs(means).mean() / sigma) if sigma > noise else float("nan"),
-        float((best_final - chance) / late) if chance is not None and late > noise else float("nan"),
+        float((best_final - chance) / late) if late > noise else float("nan"),
     )
 
 
@@ -586,7 +568,7 @@ def signal_to_noise(curves: list[np.ndarray], training: tuple[float, int] | None
     nothing = SignalToNoise(float("nan"), float("nan"), float("nan"))
     if len(curves) < 2 or min(map(len, curves)) < LAST_CHECKPOINTS:
         return nothing
-    tails = np.array([np.asarray(curve, dtype=float)[-LAST_CHECKPOINTS:] for curve in curves])
+    tails = np.array([curve[-LAST_CHECKPOINTS:] for curve in curves])
     level = abs(tails.mean())
     if level == 0 or tails.min() < 0 < tails.max():
         return nothing
@@ -622,7 +604,7 @@ def signal_to_noise_interval(
     if not np.isfinite(ratio) or not draws:
         return float("nan"), float("nan")
     last = LAST_CHECKPOINTS
-    tails = np.array([np.asarray(curve, dtype=float)[-last:] for curve in curves])
+    tails = np.array([curve[-last:] for curve in curves])
     if training is None:
         scatter, freedom, size, shape = _residual_deviation(tails), last - 2, last, (draws, len(tails))
     else:
@@ -641,12 +623,9 @@ def pair_share_interval(share: float, models: int) -> tuple[float, float]:
     The m (m - 1) / 2 pairs of m models share their models. A mean over all pairs is at least as precise as one over
     m // 2 pairs without a model in common (Hoeffding 1963, on U-statistics), hence never too narrow by counting pairs
     twice, and often too wide. It holds the share itself. Fails where the models are not drawn alike: sizes of one
-    family. NaN for fewer than two models.
+    family. At least two models.
     """
-    pairs = models // 2
-    if pairs < 1 or not np.isfinite(share):
-        return float("nan"), float("nan")
-    z = QUANTILE
+    pairs, z = models // 2, QUANTILE
     centre = (share + z**2 / (2 * pairs)) / (1 + z**2 / pairs)
     half = z / (1 + z**2 / pairs) * np.sqrt(share * (1 - share) / pairs + z**2 / (4 * pairs**2))
     # up to rounding, the share lies inside
@@ -663,7 +642,7 @@ def _residual_deviation(tails: np.ndarray) -> np.ndarray:
 
 def step_direction(curves: np.ndarray) -> np.ndarray:
     """(rising - falling) / (rising + falling) steps of each curve (..., n): in [-1, 1]; 0 without any."""
-    steps = np.diff(np.asarray(curves, dtype=float), axis=-1)
+    steps = np.diff(curves, axis=-1)
     rising, falling = (steps > 0).sum(axis=-1), (steps < 0).sum(axis=-1)
     moved = rising + falling
     return np.divide(rising - falling, moved, out=np.zeros(moved.shape), where=moved > 0)
@@ -676,7 +655,6 @@ def total_variation(curves: np.ndarray) -> np.ndarray:
 
     NaN for constant curves.
     """
-    curves = np.asarray(curves, dtype=float)
     wander = np.abs(np.diff(curves, axis=-1)).sum(axis=-1) - np.abs(curves[..., -1] - curves[..., 0])
     spread = np.ptp(curves, axis=-1) * (curves.shape[-1] - 1)
     return np.divide(wander, spread, out=np.full(np.shape(wander), np.nan), where=spread > 0)
@@ -688,7 +666,7 @@ def total_variation(curves: np.ndarray) -> np.ndarray:
 
 def overall_score(components: np.ndarray, weights: tuple[float, float, float] = E2LM.weights) -> np.ndarray:
     """0.5 SQ + 0.1 RC + 0.4 CS for `components` (..., 3) in this order. A missing component makes it NaN."""
-    return np.asarray(components, dtype=float) @ np.array(weights)
+    return components @ np.array(weights)
 
 
 @dataclass(frozen=True)
@@ -705,9 +683,6 @@ def weight_sensitivity(components: np.ndarray, draws: int, generator: np.random.
 
     Rows must be finite. Rows that tie for the first place share it.
     """
-    components = np.asarray(components, dtype=float)
-    if not np.isfinite(components).all():
-        raise ValueError("weight sensitivity needs all three components of every row")
     weights = generator.dirichlet(np.ones(components.shape[1]), size=draws)
     overall = weights @ components.T
     first = overall >= overall.max(axis=1, keepdims=True) - 1e-12

@@ -32,7 +32,6 @@ class RankingWindows:
 
     def masks(self, tokens_b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Which checkpoints (n,) lie in the base and in the later window."""
-        tokens_b = np.asarray(tokens_b, dtype=float)
         if self.relative and tokens_b.size:
             tokens_b = tokens_b / tokens_b.max() * 1000.0
         base = (tokens_b >= self.base[0]) & (tokens_b < self.base[1])
@@ -63,7 +62,7 @@ def pair_consistency(first: np.ndarray, second: np.ndarray, base: np.ndarray, la
     Equality counts as "not better" in both windows, so two constant equal curves are consistent (1). Chance
     is 1/2. `with_last` replaces the base window by the outcome at the last checkpoint.
     """
-    gap = np.asarray(first, dtype=float) - np.asarray(second, dtype=float)
+    gap = first - second
     leading = gap.shape[:-1]
     base_gap = gap[..., base].mean(axis=-1) if base.any() else np.full(leading, np.nan)
     if not later.any():
@@ -92,7 +91,7 @@ def bootstrap_pair_consistency(
     nearer to the number of blocks than to the number of checkpoints. NaN with fewer than eight later checkpoints:
     they make fewer than four blocks, too few to draw from.
     """
-    gap = np.asarray(first, dtype=float) - np.asarray(second, dtype=float)
+    gap = first - second
     if not base.any() or later.sum() < MINIMUM_FOR_BLOCKS:
         return np.full(resamples, np.nan)
     base_gap = gap[base][resample_blocks(int(base.sum()), resamples, generator)].mean(axis=1)
@@ -125,7 +124,6 @@ def persistence(gap: np.ndarray) -> int:
     1954), cut to [0, 1): n autocorrelated values say as much about their mean as n (1 - r) / (1 + r) independent ones.
     n for up to four checkpoints and for a constant gap, of which nothing can be told.
     """
-    gap = np.asarray(gap, dtype=float)
     n = len(gap)
     centred = gap - gap.mean()
     power = centred @ centred
@@ -152,12 +150,8 @@ def size_ordering(curves: np.ndarray, pairs: list[tuple[int, int]]) -> tuple[np.
     """Larger against smaller models of `curves` (..., models, n), along training: (..., n) share and gap.
 
     The share of `pairs` (smaller, larger) in which the larger model is better (ties count one half), and the mean of
-    larger minus smaller. NaN without a pair.
+    larger minus smaller. At least one pair.
     """
-    curves = np.asarray(curves, dtype=float)
-    if not pairs:
-        nothing = np.full(curves.shape[:-2] + curves.shape[-1:], np.nan)
-        return nothing, nothing
     ahead, total = np.zeros((2, *curves.shape[:-2], curves.shape[-1]))
     for smaller, larger in pairs:  # one by one: with a thousand resamples, all at once would not fit into the cache
         gap = curves[..., larger, :] - curves[..., smaller, :]
@@ -169,13 +163,9 @@ def size_ordering(curves: np.ndarray, pairs: list[tuple[int, int]]) -> tuple[np.
 def agreement_with_last(curves: np.ndarray) -> np.ndarray:
     """Kendall's tau-a (..., n) of the rankings of `curves` (..., models, n) at each checkpoint and the last.
 
-    tau-a = (concordant - discordant) / pairs, in [-1, 1]; a tie counts 0. NaN for fewer than two models.
+    tau-a = (concordant - discordant) / pairs, in [-1, 1]; a tie counts 0. At least two models.
     """
-    curves = np.asarray(curves, dtype=float)
-    pairs = np.array(np.triu_indices(curves.shape[-2], k=1))
-    if pairs.shape[1] == 0:
-        return np.full(curves.shape[:-2] + curves.shape[-1:], np.nan)
-    return _agreement_over(curves, pairs)
+    return _agreement_over(curves, np.array(np.triu_indices(curves.shape[-2], k=1)))
 
 
 def decision_accuracy(early: np.ndarray, target: np.ndarray) -> np.ndarray:
@@ -183,13 +173,9 @@ def decision_accuracy(early: np.ndarray, target: np.ndarray) -> np.ndarray:
 
     A pair that ties in either counts one half, as a coin flip does, so that the value does not depend on the order of
     the models. `early` (..., models) and `target` (..., models). Source: DataDecide (arXiv 2504.11393) and Signal and
-    Noise (arXiv 2508.13144), whose [(s_i > s_j) == (t_i > t_j)] counts ties by that order. NaN for fewer than two
-    models.
+    Noise (arXiv 2508.13144), whose [(s_i > s_j) == (t_i > t_j)] counts ties by that order. At least two models.
     """
-    early, target = np.broadcast_arrays(np.asarray(early, dtype=float), np.asarray(target, dtype=float))
     first, second = np.triu_indices(early.shape[-1], k=1)
-    if first.size == 0:
-        return np.full(early.shape[:-1], np.nan)
     same = np.sign(early[..., first] - early[..., second]) * np.sign(target[..., first] - target[..., second])
     return (1 + same.mean(axis=-1)) / 2
 
@@ -228,7 +214,6 @@ def settled_from(curves: np.ndarray, tokens_b: np.ndarray, separable: np.ndarray
     settle into, and stay out: with them, one pair of equal models puts the point at the last checkpoint about every
     second time. NaN without any separable pair.
     """
-    curves = np.asarray(curves, dtype=float)
     pairs = np.array(np.triu_indices(curves.shape[-2], k=1))[:, separable]
     if pairs.shape[1] == 0:
         return np.full(curves.shape[:-2], np.nan)
@@ -268,7 +253,7 @@ def from_then_on(tau: np.ndarray, tokens_b: np.ndarray, threshold: float) -> np.
     models tie at the end, tau-a cannot reach 1.
     """
     settled = np.flip(np.logical_and.accumulate(np.flip(tau >= threshold - 1e-12, axis=-1), axis=-1), axis=-1)
-    earliest = np.asarray(tokens_b, dtype=float)[np.argmax(settled, axis=-1)]
+    earliest = tokens_b[np.argmax(settled, axis=-1)]
     return np.where(settled.any(axis=-1), earliest, np.nan)
 
 
@@ -301,7 +286,7 @@ def compliance(
     science: np.ndarray,
     web: np.ndarray,
     normalisation: Normalisation = "joint_minmax",
-    chance: float | None = None,
+    chance: float = np.nan,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Compliance of two curves (..., n) at the same checkpoints, oriented so that higher is better.
 
@@ -313,10 +298,9 @@ def compliance(
     Where the scale is not positive (constant curves, a science curve that touches chance) the value is 0
     for curves that are equal and NaN otherwise. All but `none` are free of the score's unit, hence apply to
     log-probability scores too, and all of these are blind to its size: a small consistent gap on a flat
-    curve scores high. NaN without a checkpoint. Returns value and gap; the gap is in units of the score and keeps its
-    sign.
+    curve scores high. NaN without a checkpoint, or without the chance level where it is needed. Returns value and gap;
+    the gap is in units of the score and keeps its sign.
     """
-    science, web = np.broadcast_arrays(np.asarray(science, dtype=float), np.asarray(web, dtype=float))
     if science.shape[-1] == 0:
         nothing = np.full(science.shape[:-1], np.nan)
         return nothing, nothing
@@ -328,7 +312,7 @@ def compliance(
     return np.maximum(value, 0.0), gap
 
 
-def _scale(science: np.ndarray, web: np.ndarray, normalisation: Normalisation, chance: float | None) -> np.ndarray:
+def _scale(science: np.ndarray, web: np.ndarray, normalisation: Normalisation, chance: float) -> np.ndarray:
     """What differences are divided by, broadcastable against (..., n)."""
     if normalisation == "none":
         return np.ones(1)
@@ -336,11 +320,7 @@ def _scale(science: np.ndarray, web: np.ndarray, normalisation: Normalisation, c
         return np.ptp(np.concatenate([science, web], axis=-1), axis=-1, keepdims=True)
     if normalisation == "sci_range":
         return np.ptp(science, axis=-1, keepdims=True)
-    if normalisation == "above_chance":
-        if chance is None:
-            raise ValueError("above_chance needs the chance level")
-        return science - chance
-    raise ValueError(f"normalisation must be one of {', '.join(NORMALISATIONS)}, got {normalisation!r}")
+    return science - chance
 
 
 def exchanged_curves(
@@ -352,8 +332,7 @@ def exchanged_curves(
     either learning curve of an item, so each item's two curves swap with probability 1/2, whole. It is conditional
     on these two runs: another seed of the same training is not another item.
     """
-    mean = (np.asarray(science, dtype=float) + web) / 2.0
-    half = (np.asarray(science, dtype=float) - web) / 2.0
+    mean, half = (science + web) / 2.0, (science - web) / 2.0
     shift = np.empty((exchanges, half.shape[0]))
     # In batches: exchanges x items of float64 can be large
     for start in range(0, exchanges, 100):

@@ -167,6 +167,10 @@ class Task:
         """How an error names an observation."""
         return f"task {self.name!r}, row {self.rows[observation] + 1}"
 
+    def class_name(self, observation: int) -> str:
+        """Of an observation's label."""
+        return self.class_names[self.labels[observation]]
+
 
 class Draw(NamedTuple):
     """Observations of one subsample: disjoint; train ordered by class, extra and test at random."""

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
+from itertools import takewhile
 from typing import Any
 
 import numpy as np
@@ -20,10 +21,10 @@ from lm_validity.cells.trials.training import (
     Batch,
     ResidentModel,
     TrialCounters,
+    Trials,
     next_tokens,
     padded,
     share_rows,
-    train,
 )
 from lm_validity.errors import CellError
 from lm_validity.run.rules.pretrain_on_test import TrialPlan
@@ -32,11 +33,11 @@ from lm_validity.run.rules.pretrain_on_test import TrialPlan
 # Trials with a linear head: pretrain on unlabelled texts, then train backbone and head on m labelled ones.
 
 
-class HeadTrials:
+class HeadTrials(Trials):
     """Trains and predicts with a resident model; one method per stage. Tokenised texts are kept."""
 
     def __init__(self, plan: TrialPlan, task: Task, model: ResidentModel, counters: TrialCounters):
-        self.plan, self.task, self.model, self.counters = plan, task, model, counters
+        super().__init__(plan, task, model, counters)
         self._encoded: dict[tuple[int, int | None], tuple[list[int], list[int]]] = {}
 
     def prepare(self, rows: np.ndarray) -> None:
@@ -44,15 +45,17 @@ class HeadTrials:
         for length in {self.plan.pretraining.max_length, self.plan.classification.max_length}:
             self._encode(rows, length)
 
-    def pretrain(self, rows: np.ndarray, seed: int, answers: Sequence[str | None]) -> float:
+    def pretrain(self, rows: np.ndarray, seed: int, leaks: int) -> float:
         """Pretrain the pristine model on texts; the last epoch's mean loss in nats per predicted token.
 
-        answers: what is appended to each text, for planted leaks only; else null.
+        leaks: how many of the texts carry their class's name, a planted leak.
         """
         settings = self.plan.pretraining
-        self.model.reset()
-        self.counters.resets += 1
-        sequences = self._pretraining_sequences(rows, answers)
+        self._forget_training()
+        sequences = self._encode(rows, settings.max_length)
+        if leaks:
+            texts = [f"{self.task.texts[row]} {self.task.class_name(row)}" for row in rows[:leaks]]
+            sequences[:leaks] = self.model.encode(texts, settings.max_length)
         masked = self.plan.architecture == "masked"
         # the library's corruption (80% mask, 10% random, 10% kept), from a generator of ours
         mask = transformers.DataCollatorForLanguageModeling(
@@ -70,24 +73,14 @@ class HeadTrials:
                 labels = next_tokens(ids, attention)
             return self._batch(ids, attention, labels)
 
-        return train(
-            self.model.lm,
-            len(sequences),
-            make_batch,
-            self._masked_logits if masked else self._causal_logits,
-            settings,
-            seed,
-            self.counters,
-            f"task {self.task.name!r}, pretraining of {self.model.name}",
-            shuffle=self.plan.shuffle,
-        )
+        predict = self._masked_logits if masked else self._causal_logits
+        return self._train(self.model.lm, "pretraining", len(sequences), make_batch, predict, settings, seed)
 
     def classify(self, rows: np.ndarray, arm: Arm, seed: int) -> None:
         """Train the classifier on labelled observations, from the backbone as it stands (base: pristine)."""
         settings, model = self.plan.classification, self.model
         if arm == "base":
-            model.reset()
-            self.counters.resets += 1
+            self._forget_training()
         model.start_classifier(arm, seed)
         sequences = [tokens for tokens, _ in self._encode(rows, settings.max_length)]
         labels = torch.from_numpy(self.task.labels[rows].astype(np.int64))
@@ -96,17 +89,10 @@ class HeadTrials:
             ids, attention = padded([sequences[example] for example in examples], model.tokenizer.pad_token_id)
             return self._batch(ids, attention, labels[examples])
 
-        train(
-            model.classifier,
-            len(sequences),
-            make_batch,
-            lambda batch: (self._class_logits(batch), batch.labels),
-            settings,
-            seed,
-            self.counters,
-            f"task {self.task.name!r}, classifier of {self.model.name}",
-            shuffle=self.plan.shuffle,
-        )
+        def predict(batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+            return self._class_logits(batch), batch.labels
+
+        self._train(model.classifier, "classifier", len(sequences), make_batch, predict, settings, seed)
 
     @torch.no_grad()
     def probabilities(self, rows: np.ndarray) -> np.ndarray:
@@ -137,7 +123,7 @@ class HeadTrials:
 
     def _class_logits(self, batch: Batch) -> torch.Tensor:
         """(texts, classes). The library's classifiers read one text per row, so shared rows go to their heads here."""
-        classifier = self.model.head_model
+        classifier = self.model.classifier
         if batch.places is None:
             return classifier(**batch.inputs()).logits
         row, first, last = batch.places.T
@@ -170,23 +156,11 @@ class HeadTrials:
             for row, one in zip(missing, encoded, strict=True):
                 if not one[0]:
                     raise CellError(
-                        f"{self.task.where(row)}: the tokenizer of {self.model.name} makes no token of its text.",
+                        f"{self.task.where(row)}: the tokenizer of {self.model.model_id} makes no token of its text.",
                         "correct or remove the row.",
                     )
                 self._encoded[row, length] = one
         return [self._encoded[int(row), length] for row in rows]
-
-    def _pretraining_sequences(
-        self, rows: np.ndarray, answers: Sequence[str | None]
-    ) -> list[tuple[list[int], list[int]]]:
-        length = self.plan.pretraining.max_length
-        sequences = list(self._encode(rows, length))
-        leaking = [place for place, answer in enumerate(answers) if answer is not None]
-        if leaking:
-            texts = [f"{self.task.texts[rows[place]]} {answers[place]}" for place in leaking]
-            for place, one in zip(leaking, self.model.encode(texts, length), strict=True):
-                sequences[place] = one
-        return sequences
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -219,10 +193,6 @@ class PromptFormat:
     def prompt(self, text: str) -> str:
         """What is scored, and what is pretrained on: it ends before the answer."""
         return f"{self.instruction}{self.query(text)}{CUE}"
-
-    def answer(self, name: str) -> str:
-        """What follows a prompt whose class is `name`."""
-        return f" {name}"
 
     def packed(self, texts: Sequence[str]) -> str:
         """Several texts under one instruction, without a cue."""
@@ -268,14 +238,19 @@ class Choices:
         return cls(*texts, column(picks), column(targets), column(classes), max(map(len, answers)))
 
 
-class ZeroShotTrials:
-    """The stages of a trial with a resident causal LM."""
+class ZeroShotTrials(Trials):
+    """The stages of a trial with a resident causal LM. Raises CellError for an architecture that may not heed the mask
+    under which answers are scored side by side."""
 
     def __init__(self, plan: TrialPlan, task: Task, model: ResidentModel, counters: TrialCounters):
-        self.plan, self.task, self.model, self.counters = plan, task, model, counters
-        self._check_architecture()
-        options = plan.classification
-        self.format = PromptFormat(task.class_names, task.description, options.prompt_characters)
+        super().__init__(plan, task, model, counters)
+        kind = model.lm.config.model_type
+        if kind not in SHARED_ROWS:
+            raise CellError(
+                f"{model.model_id}: prompts are not scored with the architecture {kind!r}.",
+                f"use a model of {', '.join(sorted(SHARED_ROWS - {'bert'}))}, or the method head.",
+            )
+        self.format = PromptFormat(task.class_names, task.description, plan.classification.prompt_characters)
         self.choices = Choices.of([self._answer_tokens(name) for name in task.class_names])
         self.prefix = self._common_prefix()
         self._prompts: dict[int, list[int]] = {}
@@ -284,14 +259,14 @@ class ZeroShotTrials:
         """Tokenise the observations' prompts. Raises CellError for one that the model cannot read whole."""
         self._encode(rows)
 
-    def pretrain(self, rows: np.ndarray, seed: int, answers: Sequence[str | None]) -> float:
+    def pretrain(self, rows: np.ndarray, seed: int, leaks: int) -> float:
         """Pretrain on prompts; the last epoch's mean loss over all tokens, in nats.
 
-        answers: appended to a prompt, for planted leaks only; else null.
+        leaks: how many of the prompts carry their answer, a planted leak.
         """
         settings = self.plan.pretraining
         self._forget_training()
-        texts = self._pretraining_texts(rows, answers)
+        texts = self._pretraining_texts(rows, leaks)
         if settings.packing:
             self._check_packed(texts)
         sequences = [tokens for tokens, _ in self.model.encode(texts, settings.max_length)]
@@ -311,18 +286,7 @@ class ZeroShotTrials:
                 found = self.model.lm(**batch.inputs(), use_cache=False)
                 return found.logits.flatten(0, 1), batch.labels.flatten()
 
-            where = f"task {self.task.name!r}, pretraining of {self.model.name}"
-            return train(
-                self.model.lm,
-                len(sequences),
-                make_batch,
-                predict,
-                settings,
-                seed,
-                self.counters,
-                where,
-                shuffle=self.plan.shuffle,
-            )
+            return self._train(self.model.lm, "pretraining", len(sequences), make_batch, predict, settings, seed)
 
     def classify(self, rows: np.ndarray, arm: Arm, seed: int) -> None:
         """Nothing is trained on labels; base is the model as it came."""
@@ -407,15 +371,6 @@ class ZeroShotTrials:
         dtype = self.model.lm.dtype
         return torch.zeros(seen.shape, dtype=dtype).masked_fill_(~seen, torch.finfo(dtype).min)
 
-    def _check_architecture(self) -> None:
-        """Answers are scored side by side under a mask of their own, which not every architecture heeds."""
-        kind = self.model.lm.config.model_type
-        if kind not in SHARED_ROWS:
-            raise CellError(
-                f"{self.model.name}: prompts are not scored with the architecture {kind!r}.",
-                f"use a model of {', '.join(sorted(SHARED_ROWS - {'bert'}))}, or the method head.",
-            )
-
     # ---- tokens and weights -----------------------------------------------------------------------------------------
 
     def _encode(self, rows: np.ndarray) -> list[list[int]]:
@@ -427,7 +382,7 @@ class ZeroShotTrials:
             needed = len(tokens) + self.choices.longest
             if needed > self.model.limit:
                 raise CellError(
-                    f"{self.task.where(row)}: its prompt and answer have {needed} tokens, {self.model.name} reads "
+                    f"{self.task.where(row)}: its prompt and answer have {needed} tokens, {self.model.model_id} reads "
                     f"{self.model.limit}.",
                     "lower prompt_characters.",
                 )
@@ -438,34 +393,27 @@ class ZeroShotTrials:
         """Tokens of an answer as they follow the cue."""
         prompt = f"{self.format.query('text')}{CUE}"
         before = self.model.tokenizer(prompt)["input_ids"]
-        whole = self.model.tokenizer(prompt + self.format.answer(name))["input_ids"]
+        whole = self.model.tokenizer(f"{prompt} {name}")["input_ids"]
         if whole[: len(before)] != before:  # a merge over the border: the answer by itself
-            before, whole = [], self.model.tokenizer(self.format.answer(name), add_special_tokens=False)["input_ids"]
+            before, whole = [], self.model.tokenizer(f" {name}", add_special_tokens=False)["input_ids"]
         if len(whole) == len(before):
-            raise CellError(
-                f"task {self.task.name!r}: the tokenizer of {self.model.name} makes no token of the class {name!r}.",
-                "use other class names.",
-            )
+            where = f"task {self.task.name!r}: the tokenizer of {self.model.model_id}"
+            raise CellError(f"{where} makes no token of the class {name!r}.", "use other class names.")
         return whole[len(before) :]
 
     def _common_prefix(self) -> list[int]:
         """Tokens before the text: what prompts of two different texts have in common."""
         one, other = (self.model.tokenizer(f"{self.format.instruction}{QUERY} {text}")["input_ids"] for text in "aZ")
-        length = 0
-        while length < min(len(one), len(other)) and one[length] == other[length]:
-            length += 1
-        return one[: max(0, min(length, len(one) - 1))]
+        common = takewhile(lambda pair: pair[0] == pair[1], zip(one[:-1], other, strict=False))
+        return [token for token, _ in common]
 
-    def _pretraining_texts(self, rows: np.ndarray, answers: Sequence[str | None]) -> list[str]:
+    def _pretraining_texts(self, rows: np.ndarray, leaks: int) -> list[str]:
         texts = [self.task.texts[row] for row in rows]
         size = self.plan.pretraining.packing
         if size:
             return [self.format.packed(texts[start : start + size]) for start in range(0, len(texts), size)]
-        prompts = [self.format.prompt(text) for text in texts]
-        return [
-            prompt if answer is None else prompt + self.format.answer(answer)
-            for prompt, answer in zip(prompts, answers, strict=True)
-        ]
+        answers = [f" {self.task.class_name(row)}" for row in rows[:leaks]] + [""] * (len(rows) - leaks)
+        return [self.format.prompt(text) + answer for text, answer in zip(texts, answers, strict=True)]
 
     def _check_packed(self, texts: Sequence[str]) -> None:
         """Count packed sequences that lose their end to packed_max_length. Raises CellError for one that would lose it
@@ -474,12 +422,8 @@ class ZeroShotTrials:
         longest = [len(tokens) for tokens in self.model.tokenizer(list(texts), verbose=False)["input_ids"]]
         if max(longest) > limit and wanted > limit:
             raise CellError(
-                f"task {self.task.name!r}: a packed sequence has {max(longest)} tokens, {self.model.name} reads "
+                f"task {self.task.name!r}: a packed sequence has {max(longest)} tokens, {self.model.model_id} reads "
                 f"{limit}.",
                 "leave `packing` out of the experiment, or take a model that reads more.",
             )
         self.counters.packed_sequences_cut += sum(length > wanted for length in longest)
-
-    def _forget_training(self) -> None:
-        self.model.reset()
-        self.counters.resets += 1

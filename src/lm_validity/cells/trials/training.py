@@ -16,6 +16,7 @@ from lm_validity.cells.models.prefetch import is_models_fault, model_folder
 from lm_validity.cells.models.scorer import is_out_of_memory
 from lm_validity.cells.training.loop import loss_scale, unscale
 from lm_validity.cells.training.lora import BatchPosition, add_adapter
+from lm_validity.cells.trials.data import Task
 from lm_validity.errors import INSTALL_NF4, CellError, first_line
 from lm_validity.run.cell import derive_seed
 from lm_validity.run.rules.pretrain_on_test import Classification, Pretraining, TrialPlan
@@ -56,24 +57,17 @@ class Batch:
 
     def rows(self, start: int, stop: int) -> "Batch":
         """Some of the rows; of labelled tokens only, since classes are not by row."""
-        positions = None if self.position_ids is None else self.position_ids[start:stop]
-        return replace(
-            self,
-            input_ids=self.input_ids[start:stop],
-            attention_mask=self.attention_mask[start:stop],
-            labels=self.labels[start:stop],
-            position_ids=positions,
-            places=None,
-            host_labels=None if self.host_labels is None else self.host_labels[start:stop],
-            first=start,
-        )
+        names = ("input_ids", "attention_mask", "labels", "position_ids", "host_labels")
+        return replace(self, **self._changed(names, lambda tensor: tensor[start:stop]), places=None, first=start)
 
     def to(self, device: torch.device) -> "Batch":
         """The batch on a device; the labels are also kept on the host, for `predicted_places`."""
         names = ("input_ids", "attention_mask", "labels", "position_ids", "places")
-        present = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
-        moved = {name: tensor.to(device, non_blocking=True) for name, tensor in present.items()}
+        moved = self._changed(names, lambda tensor: tensor.to(device, non_blocking=True))
         return replace(self, **moved, predicted=int((self.labels != IGNORED).sum()), host_labels=self.labels)
+
+    def _changed(self, names: Sequence[str], change: Callable[[torch.Tensor], torch.Tensor]) -> dict[str, Any]:
+        return {name: change(getattr(self, name)) for name in names if getattr(self, name) is not None}
 
     def predicted_places(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Row and position of each labelled token, on the device: found on the host, which would wait for a device to
@@ -179,32 +173,31 @@ class TrialCounters:
 
 
 class ResidentModel:
-    """The language model `lm` and, for the method `head`, the `classifier` over the same backbone.
+    """The language model `lm` and, for the method `head`, the `classifier` over the same backbone, else `lm` again.
 
     Raises CellError where files, tokenizer or architecture do not fit the plan.
     """
 
     def __init__(self, plan: TrialPlan):
-        self.name, self.plan = plan.language_model, plan
+        self.model_id, self.plan = plan.language_model, plan
         self.folder = model_folder(plan.model_path, revision=plan.model_revision)
         self.device = torch.device(plan.device)
-        self.tokenizer = self._tokenizer(plan)
+        self.tokenizer = self._tokenizer()
         self.fresh: list[str] = []  # the classifier's parameters that the model came without
         self.quantized = plan.quantizes()
         if self.quantized and find_spec("bitsandbytes") is None:
             raise CellError(
-                f"{self.name}: bias.zero_shot.quantization is nf4, and bitsandbytes is missing.", INSTALL_NF4
+                f"{self.model_id}: bias.zero_shot.quantization is nf4, and bitsandbytes is missing.", INSTALL_NF4
             )
         options = four_bits(self.device) if self.quantized else {}
-        loader = LANGUAGE_MODELS[plan.architecture]
-        self.lm, found = self._load(loader, output_loading_info=True, **options)
+        self.lm, found = self._load(LANGUAGE_MODELS[plan.architecture], **options)
         if found["missing_keys"]:  # transformers draws them at random, anew in each process, and only warns
             raise self._unusable(ValueError(f"its weights lack {', '.join(sorted(found['missing_keys'])[:3])}"))
-        self.classifier: transformers.PreTrainedModel | None = None
-        if plan.classification.method == "head":
-            self._add_classifier(plan)
-        for model in (self.lm, self.classifier):
-            _fuse_activations(model)
+        self.classifier = self._classifier() if plan.classification.method == "head" else self.lm
+        for module in [*self.lm.modules(), *self.classifier.modules()]:
+            for name, child in module.named_children():
+                if isinstance(child, NewGELUActivation):  # the library's eight kernels, up to rounding
+                    setattr(module, name, torch.nn.GELU(approximate="tanh"))
         if not self.quantized:  # which is on its device already
             self.lm.to(self.device)
         longest = getattr(self.lm.config, "max_position_embeddings", None) or self.tokenizer.model_max_length
@@ -217,17 +210,6 @@ class ResidentModel:
     def base(self) -> transformers.PreTrainedModel:
         """What adapters are put on, as `lora.add_adapter` calls it."""
         return self.lm
-
-    @property
-    def head_model(self) -> transformers.PreTrainedModel:
-        """The classifier of a plan whose method is `head`."""
-        assert self.classifier is not None
-        return self.classifier
-
-    @property
-    def model_id(self) -> str:
-        """The model's name in the language models sheet, as `lora.add_adapter` asks for it."""
-        return self.name
 
     def reset(self) -> None:
         """All weights of both heads and the backbone as they were loaded, and no adapter."""
@@ -257,8 +239,8 @@ class ResidentModel:
         """
         fresh = set(self.fresh)
         if self.plan.classification.pooler == "paper" and arm != "base":
-            fresh |= {name for name, _ in self.head_model.named_parameters() if ".pooler." in name}
-        start_fresh(self.head_model, fresh, seed)
+            fresh |= {name for name, _ in self.classifier.named_parameters() if ".pooler." in name}
+        start_fresh(self.classifier, fresh, seed)
 
     def encode(self, texts: Sequence[str], max_length: int | None) -> list[tuple[list[int], list[int]]]:
         """(token ids, 1 where the tokenizer added the token) of each text, cut at `max_length` or the model's limit."""
@@ -270,7 +252,7 @@ class ResidentModel:
 
     # ---- loading ----------------------------------------------------------------------------------------------------
 
-    def _tokenizer(self, plan: TrialPlan) -> transformers.PreTrainedTokenizerBase:
+    def _tokenizer(self) -> transformers.PreTrainedTokenizerBase:
         try:
             tokenizer = transformers.AutoTokenizer.from_pretrained(self.folder, local_files_only=True)
         except (OSError, ValueError, KeyError, ImportError) as error:
@@ -279,14 +261,15 @@ class ResidentModel:
             tokenizer.pad_token = tokenizer.eos_token
         if tokenizer.pad_token_id is None:
             raise CellError(
-                f"{self.name}: the tokenizer has neither a padding nor an end-of-text token.",
+                f"{self.model_id}: the tokenizer has neither a padding nor an end-of-text token.",
                 "set one of them in tokenizer_config.json.",
             )
-        if plan.architecture == "masked" and tokenizer.mask_token_id is None:
-            raise CellError(f"{self.name}: the tokenizer has no mask token.", "is it a masked LM (architecture)?")
+        if self.plan.architecture == "masked" and tokenizer.mask_token_id is None:
+            raise CellError(f"{self.model_id}: the tokenizer has no mask token.", "is it a masked LM (architecture)?")
         return tokenizer
 
-    def _load(self, loader: type[Any], **options: Any) -> transformers.PreTrainedModel:
+    def _load(self, loader: type[Any], **options: Any) -> tuple[transformers.PreTrainedModel, dict[str, Any]]:
+        """The model, and what the library says of its loading."""
         try:
             return loader.from_pretrained(
                 self.folder,
@@ -294,6 +277,7 @@ class ResidentModel:
                 use_safetensors=True,
                 local_files_only=True,
                 trust_remote_code=False,
+                output_loading_info=True,
                 **options,
             )
         except Exception as error:
@@ -303,53 +287,39 @@ class ResidentModel:
 
     def _unusable(self, error: Exception) -> CellError:
         return CellError(
-            f"{self.name}: cannot be loaded as a {self.plan.architecture} language model ({first_line(error)}).",
+            f"{self.model_id}: cannot be loaded as a {self.plan.architecture} language model ({first_line(error)}).",
             "check model and architecture in the sheet of language models.",
         )
 
-    def _add_classifier(self, plan: TrialPlan) -> None:
+    def _classifier(self) -> transformers.PreTrainedModel:
         """The library's classifier of the architecture, its backbone shared with the language model."""
         verbosity = transformers.utils.logging.get_verbosity()
         transformers.utils.logging.set_verbosity_error()  # it reports the head's missing weights, which are ours to set
         try:
-            classifier, found = self._load(
-                transformers.AutoModelForSequenceClassification,
-                num_labels=len(plan.data.class_names),
-                output_loading_info=True,
-            )
+            classes = len(self.plan.data.class_names)
+            classifier, found = self._load(transformers.AutoModelForSequenceClassification, num_labels=classes)
         finally:
             transformers.utils.logging.set_verbosity(verbosity)
         prefix = classifier.base_model_prefix
         if self.lm.base_model_prefix != prefix or not hasattr(self.lm, prefix):
             raise CellError(
-                f"{self.name}: its classifier does not share the language model's backbone.",
+                f"{self.model_id}: its classifier does not share the language model's backbone.",
                 "this architecture is not supported with a linear head.",
             )
         self.fresh = sorted(found["missing_keys"])
-        backbone = getattr(classifier, prefix)
-        setattr(self.lm, prefix, backbone)
+        setattr(self.lm, prefix, getattr(classifier, prefix))
         self.lm.tie_weights()
         classifier.config.pad_token_id = self.tokenizer.pad_token_id
-        self.classifier = classifier.to(self.device)
+        return classifier.to(self.device)
 
     def _unique_weights(self) -> list[torch.Tensor]:
         """What training changes: nothing of the model itself where only an adapter is trained."""
         if self.plan.pretraining.adapter is not None:
             self.lm.requires_grad_(requires_grad=False)
             return []
-        found: dict[int, torch.Tensor] = {}
-        for model in (self.lm, self.classifier):
-            for tensor in [] if model is None else [*model.parameters(), *model.buffers()]:
-                found.setdefault(id(tensor), tensor)
-        return list(found.values())
-
-
-def _fuse_activations(model: torch.nn.Module | None) -> None:
-    """GPT-2's activation as torch's one kernel instead of the library's eight: the same function, up to rounding."""
-    for module in [] if model is None else list(model.modules()):
-        for name, child in module.named_children():
-            if isinstance(child, NewGELUActivation):
-                setattr(module, name, torch.nn.GELU(approximate="tanh"))
+        models = (self.lm, self.classifier)
+        tensors = [tensor for model in models for tensor in (*model.parameters(), *model.buffers())]
+        return list({id(tensor): tensor for tensor in tensors}.values())
 
 
 @torch.no_grad()
@@ -383,78 +353,86 @@ def four_bits(device: torch.device) -> dict[str, Any]:
 # Everything random is a function of the seed: the order of the batches, dropout, and the tokens that are masked.
 
 MAX_GRADIENT_NORM = 1.0
+Predict = Callable[[Batch], tuple[torch.Tensor, torch.Tensor]]  # (logits, labels) of a batch's predictions
 
 
-def train(
-    model: transformers.PreTrainedModel,
-    count: int,
-    make_batch: Callable[[np.ndarray], Batch],
-    predict: "Predict",
-    settings: Pretraining | Classification,
-    seed: int,
-    counters: TrialCounters,
-    where: str,
-    *,
-    shuffle: bool,
-) -> float:
-    """Train in place; the mean loss (nats per predicted token or row) over the last epoch, dropout on.
+class Trials:
+    """What trials of both methods share: a plan, its task, the resident model and the counters."""
 
-    make_batch: of the given examples, on the model's device. predict: (logits, labels) of a batch's predictions.
-    where: how an error names the training. Where memory runs out, the step is repeated in halves. Raises CellError for
-    a loss that is not finite.
-    """
-    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    # weight decay on matrices only, as in the library's Trainer: not on biases and normalisation weights
-    groups = [
-        {"params": [each for each in trained if each.ndim > 1], "weight_decay": settings.weight_decay},
-        {"params": [each for each in trained if each.ndim <= 1], "weight_decay": 0.0},
-    ]
-    groups = [group for group in groups if group["params"]]
-    optimizer = torch.optim.AdamW(groups, lr=settings.learning_rate, fused=True)
-    total = settings.epochs * -(-count // settings.batch_size)
-    losses: list[torch.Tensor] = []
-    weights: list[int] = []
-    rows = settings.batch_size  # per forward pass
-    model.train()
-    device = trained[0].device
-    # the library's dropout reads torch's global generators: seeded inside the block, given back after it
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-        torch.manual_seed(seed)
-        for step, examples in enumerate(_batches(count, settings, seed, shuffle=shuffle)):
-            batch = make_batch(examples)
-            predicted = max(1, batch.predicted)
-            scale = loss_scale(model.dtype, predicted)
-            while True:
-                try:
-                    losses.append(_backward(batch, predicted, scale, predict, rows))
-                    break
-                except RuntimeError as error:
-                    if rows == 1 or batch.labels.ndim == 1 or not is_out_of_memory(error):  # classes are not by row
-                        raise
-                # outside `except`, whose traceback holds the tensors that did not fit
-                rows = min(rows, len(batch.input_ids)) // 2 or 1
-                counters.oom_halvings += 1
+    def __init__(self, plan: TrialPlan, task: Task, model: ResidentModel, counters: TrialCounters):
+        self.plan, self.task, self.model, self.counters = plan, task, model, counters
+
+    def _forget_training(self) -> None:
+        self.model.reset()
+        self.counters.resets += 1
+
+    def _train(
+        self,
+        model: transformers.PreTrainedModel,
+        stage: str,
+        count: int,
+        make_batch: Callable[[np.ndarray], Batch],
+        predict: Predict,
+        settings: Pretraining | Classification,
+        seed: int,
+    ) -> float:
+        """Train in place; the mean loss (nats per predicted token or row) over the last epoch, dropout on.
+
+        make_batch: of some of `count` examples, on the model's device. stage: how an error names the training. Where
+        memory runs out, the step is repeated in halves. Raises CellError for a loss that is not finite.
+        """
+        trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        # weight decay on matrices only, as in the library's Trainer: not on biases and normalisation weights
+        groups = [
+            {"params": [each for each in trained if each.ndim > 1], "weight_decay": settings.weight_decay},
+            {"params": [each for each in trained if each.ndim <= 1], "weight_decay": 0.0},
+        ]
+        groups = [group for group in groups if group["params"]]
+        optimizer = torch.optim.AdamW(groups, lr=settings.learning_rate, fused=True)
+        total = settings.epochs * -(-count // settings.batch_size)
+        losses: list[torch.Tensor] = []
+        weights: list[int] = []
+        rows = settings.batch_size  # per forward pass
+        model.train()
+        device = trained[0].device
+        # the library's dropout reads torch's global generators: seeded inside the block, given back after it
+        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+            torch.manual_seed(seed)
+            for step, examples in enumerate(_batches(count, settings, seed, shuffle=self.plan.shuffle)):
+                batch = make_batch(examples)
+                predicted = max(1, batch.predicted)
+                scale = loss_scale(model.dtype, predicted)
+                while True:
+                    try:
+                        losses.append(_backward(batch, predicted, scale, predict, rows))
+                        break
+                    except RuntimeError as error:
+                        if rows == 1 or batch.labels.ndim == 1 or not is_out_of_memory(error):  # classes are not by row
+                            raise
+                    # outside `except`, whose traceback holds the tensors that did not fit
+                    rows = min(rows, len(batch.input_ids)) // 2 or 1
+                    self.counters.oom_halvings += 1
+                    optimizer.zero_grad(set_to_none=True)
+                    torch.cuda.empty_cache()
+                unscale(trained, scale)
+                weights.append(predicted)
+                self.counters.training_tokens += batch.tokens
+                torch.nn.utils.clip_grad_norm_(trained, MAX_GRADIENT_NORM)
+                for group in optimizer.param_groups:
+                    group["lr"] = settings.learning_rate * (1 - step / total)
+                optimizer.step()
                 optimizer.zero_grad(set_to_none=True)
-                torch.cuda.empty_cache()
-            unscale(trained, scale)
-            weights.append(predicted)
-            counters.training_tokens += batch.tokens
-            torch.nn.utils.clip_grad_norm_(trained, MAX_GRADIENT_NORM)
-            for group in optimizer.param_groups:
-                group["lr"] = settings.learning_rate * (1 - step / total)
-            optimizer.step()
-            optimizer.zero_grad(set_to_none=True)
-    model.eval()
-    counters.trainings += 1
-    counters.optimizer_steps += total
-    values = torch.stack(losses).double().cpu().numpy()
-    if not np.isfinite(values).all():
-        raise CellError(f"{where}: the loss is not finite.", "lower the learning rate.")
-    last = total // settings.epochs
-    return float(np.average(values[-last:], weights=weights[-last:]))
-
-
-Predict = Callable[[Batch], tuple[torch.Tensor, torch.Tensor]]
+        model.eval()
+        self.counters.trainings += 1
+        self.counters.optimizer_steps += total
+        values = torch.stack(losses).double().cpu().numpy()
+        if not np.isfinite(values).all():
+            raise CellError(
+                f"task {self.task.name!r}, {stage} of {self.model.model_id}: the loss is not finite.",
+                "lower the learning rate.",
+            )
+        last = total // settings.epochs
+        return float(np.average(values[-last:], weights=weights[-last:]))
 
 
 def _backward(batch: Batch, predicted: int, scale: int, predict: Predict, rows: int) -> torch.Tensor:

@@ -1,9 +1,12 @@
 """Trials of a job: arms, the files of finished ones, and the batch that is committed."""
 
+import contextlib
 import json
 import logging
 import shutil
+from collections.abc import Iterator
 from dataclasses import asdict
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +33,7 @@ from lm_validity.cells.worker import resolve_device
 from lm_validity.errors import CellError
 from lm_validity.files import replace_file
 from lm_validity.run.cell import Job, derive_seed, recipe_hash
-from lm_validity.run.rules.pretrain_on_test import ARMS, PRETRAIN_ON_TEST, TrialCell, TrialPlan, make_plan
+from lm_validity.run.rules.pretrain_on_test import ARMS, PRETRAIN_ON_TEST, TaskData, TrialCell, TrialPlan, make_plan
 from lm_validity.run.store import Place
 from lm_validity.run.workspace import Workspace
 from lm_validity.tables.schema import PROBABILITIES, TRIALS, write_table
@@ -52,7 +55,7 @@ class TrialWorker:
 
     def __init__(self, workspace: Workspace, job: Job[TrialCell]):
         self.workspace, self.row = workspace, workspace.run.language_models[job.model]
-        self._resident: ResidentWorker | None = None
+        self._resident = ResidentWorker()
 
     def compute(self, place: Place[TrialCell]) -> None:
         """Compute one batch and commit it to the store. Raises CellError for a failure that the cell causes.
@@ -67,7 +70,6 @@ class TrialWorker:
         record = workspace.language_model_record(place.cell.model)
         check_unchanged(place.cell.model, record["checkpoints"]["final"])
         work = workspace.work / place.folder
-        self._resident = self._resident or ResidentWorker()
         self._resident.run(plan, work, shared=PRETRAIN_ON_TEST.base_arms(workspace.work))
         result: dict[str, Any] = {}
 
@@ -97,8 +99,6 @@ class ResidentWorker:
 
     def __init__(self) -> None:
         self.counters = TrialCounters()
-        self._task: Task | None = None
-        self._task_key: tuple[object, ...] | None = None
         self._model_key: tuple[object, ...] | None = None
         self._model: ResidentModel | None = None
 
@@ -107,8 +107,8 @@ class ResidentWorker:
 
         folder: a work directory that survives kills (nobody's declared output). Trials of another recipe in it, and
             those with 4-bit weights where this process has none (or the reverse), are computed anew.
-        shared: a directory of base arms that jobs of other n and experiments may read; null: none. They are the same
-            bytes as if each job had trained its own.
+        shared: a directory of base arms that jobs of other n and experiments may read; null: `folder`. They are the
+            same bytes as if each job had trained its own.
         Raises CellError for what is the task's or the model's fault, naming the task and, where one is at fault, the
         row.
         """
@@ -116,12 +116,12 @@ class ResidentWorker:
         pending = [subsample for subsample in plan.subsamples if _read_trial(plan, folder, subsample) is None]
         if not pending:
             return
-        task = self._read_task(plan)
+        task = _read_task(plan.data, unique=plan.drop_duplicate_texts)
         draws = {subsample: draw_trial(task, plan.m, plan.n, subsample) for subsample in pending}
         trials = self._trials(plan, task)
         trials.prepare(np.unique(np.concatenate([rows for draw in draws.values() for rows in draw])))
         for subsample, draw in draws.items():
-            trial = _Trial(trials, subsample, draw, shared)
+            trial = _Trial(trials, subsample, draw, shared or folder)
             with must_fit(plan.language_model, "one batch of a trial", f"{MORE_MEMORY}."):
                 probabilities, losses = trial.compute()
             about = {
@@ -131,12 +131,10 @@ class ResidentWorker:
                 "test_hash": draw_hash(task, draw.test),
             }
             columns = [
-                pa.array(np.repeat(ARMS, len(draw.test))),
-                pa.array(np.tile(task.rows[draw.test], len(ARMS))),
-                pa.array(np.tile(task.labels[draw.test], len(ARMS))),
-                pa.array(
-                    [row for arm in ARMS for row in probabilities[arm]], _TRIAL_COLUMNS.field("probabilities").type
-                ),
+                np.repeat(ARMS, len(draw.test)),
+                np.tile(task.rows[draw.test], len(ARMS)),
+                np.tile(task.labels[draw.test], len(ARMS)),
+                [row for arm in ARMS for row in probabilities[arm]],
             ]
             schema = _TRIAL_COLUMNS.with_metadata({"trial": json.dumps(about)})
             with replace_file(_trial_path(folder, subsample)) as temporary:
@@ -148,35 +146,29 @@ class ResidentWorker:
         taken, self.counters = asdict(self.counters), TrialCounters()
         return taken
 
-    def _read_task(self, plan: TrialPlan) -> Task:
-        key = (plan.data.name, plan.data.sha256, plan.drop_duplicate_texts)
-        if self._task_key != key:
-            task = read_task(plan.data)
-            self._task = without_duplicates(task) if plan.drop_duplicate_texts else task
-            self._task_key = key
-        assert self._task is not None
-        return self._task
-
     def _trials(self, plan: TrialPlan, task: Task) -> HeadTrials | ZeroShotTrials:
         options = plan.classification
         head = (options.pooler, len(plan.data.class_names)) if options.method == "head" else None
         place = (plan.model_path, plan.model_revision, plan.architecture, plan.dtype, plan.device)
-        key = (*place, options.method, head, plan.pretraining.adapter)
+        key = (*place, head, plan.pretraining.adapter)
         if self._model is None or self._model_key != key:
             self._model = self._model_key = None  # never two models at once
             self._model = ResidentModel(plan)
             self._model_key = key
             self.counters.model_loads += 1
-        self._model.plan = plan
-        if options.method == "head":
-            return HeadTrials(plan, task, self._model, self.counters)
-        return ZeroShotTrials(plan, task, self._model, self.counters)
+        return (ZeroShotTrials if head is None else HeadTrials)(plan, task, self._model, self.counters)
+
+
+@lru_cache(maxsize=1)
+def _read_task(data: TaskData, *, unique: bool) -> Task:
+    task = read_task(data)
+    return without_duplicates(task) if unique else task
 
 
 class _Trial:
     """One subsample's three arms."""
 
-    def __init__(self, trials: HeadTrials | ZeroShotTrials, subsample: int, draw: Draw, shared: Path | None):
+    def __init__(self, trials: HeadTrials | ZeroShotTrials, subsample: int, draw: Draw, shared: Path):
         self.trials, self.subsample, self.draw, self.shared = trials, subsample, draw, shared
         plan, task = self.plan, self.task = trials.plan, trials.task
         key = (plan.language_model, task.name, plan.m, subsample)
@@ -191,59 +183,44 @@ class _Trial:
         losses: dict[str, float | None] = {"base": None}
         pretrained: dict[Arm, np.ndarray] = {"extra": self.draw.extra, "test": self.draw.test}
         for arm, rows in pretrained.items():
-            losses[arm] = self.trials.pretrain(rows, self.pretraining_seed, self._answers(arm, rows))
+            # labels leak into the pretraining texts only where a test of this program plants them
+            leaks = round(self.plan.planted_leak * len(rows)) if arm == "test" else 0
+            losses[arm] = self.trials.pretrain(rows, self.pretraining_seed, leaks)
             self.trials.classify(self.draw.train, arm, self.classification_seed)
-            probabilities[arm] = self._checked(self.trials.probabilities(self.draw.test))
+            probabilities[arm] = self._predicted(self.draw.test)
         return probabilities, losses
 
     def _base(self) -> np.ndarray:
         """The arm without pretraining, read where another job of the study has left it."""
-        if self.shared is None:
-            self.trials.classify(self.draw.train, "base", self.classification_seed)
-            return self._checked(self.trials.probabilities(self.draw.test))
-        path = self._base_path(self.plan.n)
-        found = _read_base(path, self.draw.test, self.task)
-        if found is not None:
-            self.trials.counters.shared_base_arms += 1
-            return found
+        plan, test = self.plan, self.draw.test
+        with contextlib.suppress(OSError, ValueError, EOFError):  # never there, or damaged
+            found = np.load(self._base_path(plan.n))
+            if found.shape == (len(test), 1 + len(self.task.class_names)) and np.array_equal(found[:, 0], test):
+                self.trials.counters.shared_base_arms += 1
+                return found[:, 1:].astype(np.float32)
         self.trials.classify(self.draw.train, "base", self.classification_seed)
-        for n, subsamples in self.plan.share_base:
+        for n, subsamples in plan.share_base:
             # one test set after another, in batches of their own: the same bytes as a job of that n alone
-            if n != self.plan.n and subsamples >= self.subsample:
-                self._lend_base(n)
-        own = self._checked(self.trials.probabilities(self.draw.test))
-        self._write_base(self.plan.n, self.draw.test, own)
-        return own
-
-    def _lend_base(self, n: int) -> None:
-        """Predict the test set of another n for its job. A fault of texts that this job does not need is left to that
-        job, which meets and names it."""
-        try:
-            test = draw_trial(self.task, self.plan.m, n, self.subsample).test
-            found = self._checked(self.trials.probabilities(test))
-        except CellError:
-            return
-        self._write_base(n, test, found)
+            if subsamples >= self.subsample:
+                # a fault of texts that this job does not need is left to that job, which meets and names it
+                with contextlib.suppress(CellError):
+                    self._write_base(n, draw_trial(self.task, plan.m, n, self.subsample).test)
+        return self._write_base(plan.n, test)
 
     def _base_path(self, n: int) -> Path:
         """Named after everything that the base arm depends on."""
         recipe = self.plan.base_recipe() | {"seed": self.classification_seed}
-        assert self.shared is not None
         return self.shared / recipe_hash(recipe) / f"n{n}-{self.subsample:05d}.npy"
 
-    def _write_base(self, n: int, test: np.ndarray, probabilities: np.ndarray) -> None:
+    def _write_base(self, n: int, test: np.ndarray) -> np.ndarray:
+        """Predict the test set of this or another n, for whichever job asks."""
+        probabilities = self._predicted(test)
         with replace_file(self._base_path(n)) as temporary:
             np.save(temporary, np.column_stack([test.astype(np.float64), probabilities]))
+        return probabilities
 
-    def _answers(self, arm: str, rows: np.ndarray) -> list[str | None]:
-        """Labels that leak into the pretraining texts: none, unless a test of this program plants them."""
-        answers: list[str | None] = [None] * len(rows)
-        if arm == "test" and self.plan.planted_leak > 0:
-            for place in range(round(self.plan.planted_leak * len(rows))):
-                answers[place] = self.task.class_names[self.task.labels[rows[place]]]
-        return answers
-
-    def _checked(self, probabilities: np.ndarray) -> np.ndarray:
+    def _predicted(self, test: np.ndarray) -> np.ndarray:
+        probabilities = self.trials.probabilities(test)
         if not np.isfinite(probabilities).all():
             raise CellError(
                 f"task {self.task.name!r}, subsample {self.subsample}: a probability is not finite.",
@@ -258,29 +235,28 @@ class _Trial:
 def read_trials(plan: TrialPlan, folder: Path) -> pd.DataFrame:
     """The plan's finished trials in `folder`: columns of TRIALS, by subsample and arm; others are not there."""
     rows = []
-    for subsample in sorted(plan.subsamples):
-        table = _read_trial(plan, folder, subsample)
-        if table is None:
-            continue
-        about = _about(table)
-        frame = table.to_pandas()
+    for key, about, frame in _finished(plan, folder):
         for arm in ARMS:
             own = frame[frame["arm"] == arm]
             predicted = np.stack(own["probabilities"].to_list()).argmax(axis=1)
-            row = {**_key(plan, subsample), "arm": arm, "correct": int((predicted == own["label"]).sum())}
-            row |= {"total": len(own), "pretraining_loss": about["losses"][arm], "test_hash": about["test_hash"]}
-            rows.append(row)
+            row = {**key, "arm": arm, "correct": int((predicted == own["label"]).sum()), "total": len(own)}
+            rows.append(row | {"pretraining_loss": about["losses"][arm], "test_hash": about["test_hash"]})
     return pd.DataFrame(rows, columns=TRIALS.names)
 
 
 def read_probabilities(plan: TrialPlan, folder: Path) -> pd.DataFrame:
     """Class probabilities of the finished trials, one row an observation and arm: columns of PROBABILITIES."""
-    frames = []
-    for subsample in sorted(plan.subsamples):
+    return pd.concat([frame.assign(**key) for key, _, frame in _finished(plan, folder)])[PROBABILITIES.names]
+
+
+def _finished(plan: TrialPlan, folder: Path) -> Iterator[tuple[dict[str, Any], dict[str, Any], pd.DataFrame]]:
+    """What names each finished trial, what is known of it, and its observations."""
+    key: dict[str, Any] = {"experiment": plan.experiment, "language_model": plan.language_model}
+    key |= {"task": plan.data.name, "m": plan.m, "n": plan.n}
+    for subsample in plan.subsamples:
         table = _read_trial(plan, folder, subsample)
         if table is not None:
-            frames.append(table.to_pandas().assign(**_key(plan, subsample)))
-    return pd.concat(frames)[PROBABILITIES.names] if frames else pd.DataFrame(columns=PROBABILITIES.names)
+            yield key | {"subsample": subsample}, _about(table), table.to_pandas()
 
 
 def write_tables(plan: TrialPlan, folder: Path, output: Path) -> dict[str, Any]:
@@ -302,13 +278,8 @@ def write_tables(plan: TrialPlan, folder: Path, output: Path) -> dict[str, Any]:
     return {
         "trials": len(plan.subsamples),
         "accuracy": {arm: float(accuracy[arm]) for arm in ARMS},
-        "quantized_trials": sum(_about(_read_trial(plan, folder, each))["quantized"] for each in plan.subsamples),
+        "quantized_trials": len(plan.subsamples) if plan.quantizes() else 0,
     }
-
-
-def _key(plan: TrialPlan, subsample: int) -> dict[str, Any]:
-    key = {"experiment": plan.experiment, "language_model": plan.language_model, "task": plan.data.name}
-    return {**key, "m": plan.m, "n": plan.n, "subsample": subsample}
 
 
 def _trial_path(folder: Path, subsample: int) -> Path:
@@ -330,13 +301,3 @@ def _read_trial(plan: TrialPlan, folder: Path, subsample: int) -> pa.Table | Non
 
 def _about(table: pa.Table) -> dict[str, Any]:
     return json.loads(table.schema.metadata[b"trial"])
-
-
-def _read_base(path: Path, test: np.ndarray, task: Task) -> np.ndarray | None:
-    try:
-        found = np.load(path)
-    except (OSError, ValueError, EOFError):
-        return None
-    if found.shape != (len(test), 1 + len(task.class_names)) or not np.array_equal(found[:, 0], test):
-        return None
-    return found[:, 1:].astype(np.float32)

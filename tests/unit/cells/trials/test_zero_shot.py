@@ -171,7 +171,7 @@ def test_checkpointing_and_memory_that_runs_out_change_rounding_only(plan_of, tm
         trials = ZeroShotTrials(plan, read_task(plan.data), model, TrialCounters())
         rows = np.arange(12)
         trials.prepare(rows)
-        loss = trials.pretrain(rows, 7, [None] * 12)
+        loss = trials.pretrain(rows, 7, 0)
         assert trials.counters.oom_halvings == (2 if name == "checkpointed" else 0)  # 12 prompts, 6, 3
         monkeypatch.undo()
         found.append((loss, trials.probabilities(rows)))
@@ -184,7 +184,7 @@ def test_checkpointing_leaves_no_hook_behind(plan_of):
     trials = zero_shot(plan_of("gpt2", classification=PROMPTED, pretraining=SETTINGS["checkpointed"]))
     trials.prepare(np.arange(8))
     for seed in (1, 2):
-        trials.pretrain(np.arange(8), seed, [None] * 8)
+        trials.pretrain(np.arange(8), seed, 0)
         assert not trials.model.lm.get_input_embeddings()._forward_hooks
 
 
@@ -206,7 +206,7 @@ def test_predictions_go_on_in_smaller_batches_where_memory_runs_out(plan_of, mon
 
 def test_packing_joins_consecutive_texts(plan_of):
     trials = zero_shot(plan_of("gpt2", classification=PROMPTED, pretraining={**SETTINGS["packed"]}))
-    texts = trials._pretraining_texts(np.arange(10), [None] * 10)
+    texts = trials._pretraining_texts(np.arange(10), 0)
     assert [text.count("### Text:") for text in texts] == [4, 4, 2]
     assert all(text.startswith(trials.format.instruction) and "Answer:" not in text for text in texts)
 
@@ -217,10 +217,10 @@ def test_a_packed_sequence_that_the_model_would_cut_is_named_and_other_cuts_are_
     with pytest.raises(
         CellError, match=r"task 'toy': a packed sequence has 1\d\d tokens, tiny-gpt2 reads 96"
     ) as caught:
-        trials.pretrain(np.arange(13), 7, [None] * 13)
+        trials.pretrain(np.arange(13), 7, 0)
     assert "leave `packing` out" in caught.value.hint
     cut = zero_shot(plan_of("gpt2", classification=PROMPTED, pretraining={**pretraining, "max_length": 96}))
-    cut.pretrain(np.arange(13), 7, [None] * 13)
+    cut.pretrain(np.arange(13), 7, 0)
     assert cut.counters.packed_sequences_cut == 1  # the second sequence holds one text
 
 

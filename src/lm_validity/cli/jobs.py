@@ -5,26 +5,32 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from lm_validity.cells.runner import benchmark_record, model_record, run_job, write_splits
 from lm_validity.cli.options import DEFAULT, Configfile, make_group, report_folders
 from lm_validity.config.load import Run, load_planned_run, planned_sheets, read_values, validate
+from lm_validity.config.sheets import read_pool
 from lm_validity.errors import InputError, did_you_mean
-from lm_validity.files import write_json
+from lm_validity.files import write_json, write_text
+from lm_validity.monitor.check import failed_cells, manifests_digest, outdated_cells, set_aside
+from lm_validity.monitor.planning import describe_plans
+from lm_validity.run.cell import label
 from lm_validity.run.participants import kind_label
 from lm_validity.run.rules import RULES
 from lm_validity.run.rules.base import Rule
+from lm_validity.run.store import Store, write_failures
+from lm_validity.run.workspace import Workspace
 from lm_validity.terminal import say
 from lm_validity.words import count
 
 if TYPE_CHECKING:
     from lm_validity.config.sections import MiniatureSettings
 
-RowT = TypeVar("RowT")
 Commands = list[Callable[..., None]]
 
 ModelId = Annotated[str, typer.Option("--model", help="Id in the models sheet.")]
@@ -45,12 +51,8 @@ def register(app: typer.Typer) -> None:
 
 def prefetch_model(model: ModelId, configfile: Configfile = DEFAULT) -> None:
     """Fetch a model at a pinned revision, or take a local folder, and record its digest."""
-
-    run = _load(configfile)
-    row = _row(run.models, model, "model", run.configuration.models)
+    run, row = _found(configfile, "models", model)
     if run.configuration.replay:
-        from lm_validity.cells.runner import model_record
-
         record = model_record(run, row)
     else:
         _try_hub(needed=not row.is_local)
@@ -62,12 +64,8 @@ def prefetch_model(model: ModelId, configfile: Configfile = DEFAULT) -> None:
 
 def prefetch_benchmark(benchmark: BenchmarkId, configfile: Configfile = DEFAULT) -> None:
     """Find a benchmark's lm-eval task, fetch its data set, prove that it loads."""
-
-    run = _load(configfile)
-    row = _row(run.benchmarks, benchmark, "benchmark", run.configuration.benchmarks)
+    run, row = _found(configfile, "benchmarks", benchmark)
     if run.configuration.replay:
-        from lm_validity.cells.runner import benchmark_record
-
         record = benchmark_record(run, row)
     else:
         _try_hub(needed=not (row.include_path or row.corpus))
@@ -81,8 +79,7 @@ def prefetch_language_model(language_model: LanguageModelId, configfile: Configf
     """Fetch a language model of the bias study at a pinned revision, or take a local folder."""
     from lm_validity.cells.models import prefetch
 
-    run = _load(configfile)
-    _row(run.language_models, language_model, "language model", "the bias study's sheet")
+    run, _ = _found(configfile, "language_models", language_model)
     record = prefetch.prefetch_language_model(run, language_model)
     write_json(run.results / "prefetch" / "language_models" / f"{language_model}.json", record)
 
@@ -91,19 +88,14 @@ def prefetch_task(task: TaskId, configfile: Configfile = DEFAULT) -> None:
     """Read a text-classification task of the bias study, check it against the sheet, keep its texts."""
     from lm_validity.cells.trials.data import prefetch_trial_task
 
-    run = _load(configfile)
-    _row(run.tasks, task, "task", "the bias study's sheet")
+    run, _ = _found(configfile, "tasks", task)
     write_json(run.results / "prefetch" / "tasks" / f"{task}.json", prefetch_trial_task(run, task))
 
 
 def split_benchmark(benchmark: BenchmarkId, configfile: Configfile = DEFAULT) -> None:
     """Divide a benchmark's documents into train, validation and test, disjoint by construction."""
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
-    from lm_validity.cells.runner import write_splits
-    from lm_validity.run.workspace import Workspace
-
-    run = _load(configfile)
-    _row(run.benchmarks, benchmark, "benchmark", run.configuration.benchmarks)
+    run, _ = _found(configfile, "benchmarks", benchmark)
     write_splits(Workspace(run), benchmark)
 
 
@@ -143,12 +135,7 @@ def _run_job(rule: Rule[Any, Any], model: str, batch: str, configfile: Path) -> 
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     # a time limit or scancel ends the process in an orderly way: leases are given back
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    from lm_validity.cells.runner import run_job
-    from lm_validity.run.workspace import Workspace
-
-    run = _load(configfile)
-    sheets = {"models": run.configuration.models, "language_models": "the bias study's sheet"}
-    _row(getattr(run, rule.sheet), model, kind_label(rule.sheet), sheets[rule.sheet])
+    run, _ = _found(configfile, rule.sheet, model)
     workspace = Workspace(run)
     try:
         job = workspace.grid.job(rule.name, model, batch)
@@ -161,18 +148,17 @@ def _run_job(rule: Rule[Any, Any], model: str, batch: str, configfile: Path) -> 
     run_job(workspace, job)
 
 
-def _load(configfile: Path) -> Run:
-    """The run; from here on the job's log goes to stderr."""
+def _found(configfile: Path, sheet: str, identifier: str) -> tuple[Run, Any]:
+    """The run, and the row of one of its sheets; from here on the job's log goes to stderr."""
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
     logging.getLogger("lm_validity").setLevel(logging.INFO)
-    return load_planned_run(configfile)
-
-
-def _row(rows: Mapping[str, RowT], identifier: str, kind: str, sheet: str | None) -> RowT:
-
+    run = load_planned_run(configfile)
+    rows = getattr(run, sheet)
     if identifier not in rows:
-        raise InputError(f"{sheet}: no {kind} {identifier!r}.", did_you_mean(identifier, rows, "check the sheet."))
-    return rows[identifier]
+        place = getattr(run.configuration, sheet, "the bias study's sheet")
+        problem = f"{place}: no {kind_label(sheet)} {identifier!r}."
+        raise InputError(problem, did_you_mean(identifier, rows, "check the sheet."))
+    return run, rows[identifier]
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -215,12 +201,6 @@ def check_cells(
 ) -> None:
     """Name the failed cells and those of another recipe, set aside the manifests that hold them, and exit 1. If there
     are none, write --output."""
-    from lm_validity.monitor.check import failed_cells, manifests_digest, outdated_cells, set_aside
-    from lm_validity.monitor.planning import describe_plans
-    from lm_validity.run.cell import label
-    from lm_validity.run.store import write_failures
-    from lm_validity.run.workspace import Workspace
-
     run = load_planned_run(configfile)
     workspace = Workspace(run)
     grid = workspace.grid
@@ -269,7 +249,6 @@ def build_site(configfile: Configfile = DEFAULT) -> None:
     """Make one site, a folder with index.html, from the run's reports."""
     from lm_validity.monitor.computation import computation_page, count_spent, plan_finding
     from lm_validity.pages.page import write_page
-    from lm_validity.run.store import Store
     from lm_validity.site.cards.write import run_sources
     from lm_validity.site.first_page import about_run
     from lm_validity.site.first_page import build_site as build
@@ -328,7 +307,6 @@ def pretrain(
 ) -> None:
     """Train one tiny language model from scratch and keep its checkpoints. A tuned model starts from its parent."""
     from lm_validity.cells.training.miniature import pretrain_model
-    from lm_validity.config.sheets import read_pool
 
     settings = _settings(configfile)
     pool = read_pool(settings.pool, planned_sheets(configfile))
@@ -349,8 +327,6 @@ def sheets(
     only: Annotated[list[str] | None, typer.Option(help="Benchmarks to list. Default: all.")] = None,
 ) -> None:
     """Write the sheets that describe the pool and the benchmarks, with parameters and tokens counted."""
-    from lm_validity.config.sheets import read_pool
-    from lm_validity.files import write_text
     from lm_validity.miniature.build import benchmarks_sheet, model_sheets
 
     settings = _settings(configfile)

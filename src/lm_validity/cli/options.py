@@ -16,6 +16,8 @@ from typer.core import TyperGroup
 from lm_validity.config.load import Run, read_values, validate
 from lm_validity.config.rows import Section
 from lm_validity.config.sections import Configuration
+from lm_validity.run.grid import reports_of
+from lm_validity.site.findings import headlines
 from lm_validity.terminal import say
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -103,8 +105,6 @@ def seen_as(
 
 def report_folders(run: Run) -> list[Path]:
     """The reports of the studies that the configuration asks for; older ones of others may lie beside them."""
-    from lm_validity.run.grid import reports_of
-
     names = [name for study in run.configuration.studies for name in reports_of(study, run.configuration)]
     folders = [run.results / "reports" / name for name in names]
     return [folder for folder in folders if (folder / "page.json").is_file()]
@@ -131,8 +131,6 @@ def site_reports(site: Path) -> list[Path]:
 
 def say_findings(site: Path, reports: list[Path], where: str) -> None:
     """Print where a site is and what its reports found; `where`: the arguments of `lm-validity findings` for it."""
-    from lm_validity.site.findings import headlines
-
     say(f"Report: {site / 'index.html'}", *headlines(reports))
     say(f"All findings and their intervals: {' '.join(['lm-validity findings --all', where]).strip()}")
 

@@ -12,7 +12,12 @@ import typer
 
 from lm_validity.cli.options import DEFAULT, Calibration, Configfile, WholeHelp, snakemake_command
 from lm_validity.config.load import Run, build_run, load_run, read_values
+from lm_validity.config.plan import read_cells
 from lm_validity.errors import InputError
+from lm_validity.files import write_text
+from lm_validity.monitor import planning
+from lm_validity.monitor.cost import Estimator
+from lm_validity.run.participants import Participants
 from lm_validity.terminal import say
 from lm_validity.words import count, listing
 
@@ -73,10 +78,6 @@ def plan(
             later = f"plan {context.invoked_subcommand}"
             raise InputError(f"{given[0]} stands before the subcommand of `{later}`.", f"write {later} {given[0]} ...")
         return
-    from lm_validity.config.plan import read_cells
-    from lm_validity.monitor import planning
-    from lm_validity.monitor.cost import Estimator
-
     if sum((cells is not None, audit is not None, budget is not None)) > 1:
         raise InputError("--cells, --audit and --budget exclude each other.", "give only one.")
     run = load_run(configfile)
@@ -161,8 +162,6 @@ def add_model(
 ) -> None:
     """Say which few cells place a new model among those of a finished study, at what cost, and with what interval. With
     --goal, these cells become a round of the plan."""
-    from lm_validity.monitor import planning
-    from lm_validity.monitor.cost import Estimator
     from lm_validity.site.rounds import (
         describe_cells,
         describe_joining,
@@ -216,10 +215,6 @@ def _plan_first(
     """Write the first round, unless it is there. Documents are counted before, so that cheap benchmarks are known."""
     import yaml
 
-    from lm_validity.files import write_text
-    from lm_validity.monitor import planning
-    from lm_validity.monitor.cost import Estimator
-
     values = read_values(configfile)
     place = values.get("plan") if isinstance(values, dict) else None
     if not isinstance(values, dict) or not isinstance(place, str) or not place:
@@ -249,8 +244,6 @@ def _plan_first(
 def _check_counted(run: Run) -> None:
     """Raises InputError where Snakemake ended well and benchmarks have no record: it was asked for something else than
     to run the workflow (--summary, --lint, --touch, --dag), and cheap benchmarks cannot be told from costly ones."""
-    from lm_validity.run.participants import Participants
-
     folder = run.results / "prefetch" / "benchmarks"
     missing = [name for name in Participants(run).used_benchmarks if not (folder / f"{name}.json").is_file()]
     if missing:
@@ -296,8 +289,6 @@ def _add_rounds(
     configfile: Path, goal: "Goal | None", calibration: Iterable[Path] | None
 ) -> "tuple[Round | None, int]":
     """(the agreement study's round, if a goal is given; how many rows the plans of all studies got)."""
-    from lm_validity.monitor import planning
-    from lm_validity.monitor.cost import Estimator
     from lm_validity.site import rounds
 
     run, found, added = _load_what_goes_on(configfile, goal), None, 0

@@ -5,9 +5,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Collection
+from dataclasses import asdict
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -20,13 +21,26 @@ from lm_validity.cli.options import (
     site_reports,
     snakemake_command,
 )
+from lm_validity.config.generate import render_defaults, render_yaml
 from lm_validity.config.load import Run, load_run
 from lm_validity.errors import InputError, did_you_mean, first_line
+from lm_validity.files import write_json, write_text
+from lm_validity.monitor import check
+from lm_validity.monitor.cost import Estimator
+from lm_validity.monitor.planning import unplanned_pairs
+from lm_validity.monitor.render import (
+    Rehearsed,
+    render_cost,
+    render_matrix,
+    render_page,
+    render_rehearsals,
+    render_summary,
+)
+from lm_validity.monitor.status import RunState, progress
+from lm_validity.run import rehearsals
+from lm_validity.site.findings import all_findings
 from lm_validity.terminal import say, say_markdown
 from lm_validity.words import count
-
-if TYPE_CHECKING:
-    from lm_validity.monitor.render import Rehearsed
 
 
 def register(app: typer.Typer) -> None:
@@ -55,12 +69,6 @@ def status(
     watch: Annotated[float | None, typer.Option(min=1, help="Repeat after this many seconds.")] = None,
 ) -> None:
     """Say which cells are done, running, failed, stale or missing, and the rate and expected finish. Only reads."""
-    from lm_validity.files import write_text
-    from lm_validity.monitor.cost import Estimator
-    from lm_validity.monitor.planning import unplanned_pairs
-    from lm_validity.monitor.render import render_matrix, render_page, render_summary
-    from lm_validity.monitor.status import RunState, progress
-
     while True:
         run = load_run(configfile)
         state = RunState(run)
@@ -82,8 +90,6 @@ def config(
     defaults: Annotated[bool, typer.Option("--defaults", help="With the defaults instead, without a run.")] = False,
 ) -> None:
     """Print every key of a run's configuration with its meaning and value."""
-    from lm_validity.config.generate import render_defaults, render_yaml
-
     print(render_defaults() if defaults else render_yaml(load_run(configfile).configuration), end="")
 
 
@@ -92,10 +98,6 @@ def cost(
     calibration: Calibration = None,
 ) -> None:
     """Say how many jobs, GPU hours, memory and storage a run is expected to take."""
-    from lm_validity.monitor.cost import Estimator
-    from lm_validity.monitor.render import render_cost
-    from lm_validity.monitor.status import RunState
-
     run = load_run(configfile)
     say(render_cost(Estimator(run, map(load_run, calibration or ())), RunState(run)))
 
@@ -105,31 +107,23 @@ def rehearse(
     model: Annotated[list[str] | None, typer.Option(help="Only these models.")] = None,
 ) -> int:
     """Run every model's work at full size on a fake GPU: say which micro-batch fits, or what to change."""
-    from lm_validity.run.rehearsals import memory_problem, rehearsed_models
-
     run = load_run(configfile)
-    known = [row.model for row in rehearsed_models(run)]
+    known = [row.model for row in rehearsals.rehearsed_models(run)]
     unknown = [name for name in model or () if name not in known]
     if unknown:
         raise InputError(f"--model {unknown[0]}: not a model of this run.", f"choose one of {', '.join(known)}.")
     found = _rehearse(run, model or known)
     failed = any(one.unforeseen for one in found)
-    problems = [one for each in found if each.answer for one in memory_problem(run, each.row, each.answer)]
+    problems = [one for each in found if each.answer for one in rehearsals.memory_problem(run, each.row, each.answer)]
     say(*problems)
     return 1 if failed or problems else 0
 
 
-def _rehearse(run: Run, models: Collection[str]) -> "list[Rehearsed]":
+def _rehearse(run: Run, models: Collection[str]) -> list[Rehearsed]:
     """Print the table of these models; what nobody has asked yet is rehearsed first, and kept."""
-    from dataclasses import asdict
-
-    from lm_validity.files import write_json
-    from lm_validity.monitor.render import Rehearsed, render_rehearsals
-    from lm_validity.run.rehearsals import question_of, read_rehearsal, rehearsal_path, rehearsed_models
-
     found = []
-    for row in (row for row in rehearsed_models(run) if row.model in models):
-        question, answer, unforeseen = question_of(run, row), read_rehearsal(run, row), ""
+    for row in (row for row in rehearsals.rehearsed_models(run) if row.model in models):
+        question, answer, unforeseen = rehearsals.question_of(run, row), rehearsals.read_rehearsal(run, row), ""
         if question is not None and answer is None:
             from lm_validity.cells.rehearsal.rehearse import rehearse as ask
 
@@ -137,7 +131,7 @@ def _rehearse(run: Run, models: Collection[str]) -> "list[Rehearsed]":
                 print(f"rehearsing {row.model}", file=sys.stderr)
             try:
                 answer = ask(f"model {row.model!r}", question)
-                write_json(rehearsal_path(run, question), asdict(answer))
+                write_json(rehearsals.rehearsal_path(run, question), asdict(answer))
             except Exception as error:  # no causal model, a bug on GPUs, or an operation that cannot be faked
                 line = f"{type(error).__name__}: {first_line(error)[:200]}"
                 unforeseen = error.problem if isinstance(error, InputError) else line
@@ -156,32 +150,19 @@ def preflight(
     """Before you submit: say what is missing, damaged or locked, and what would be computed again because its recipe
     changed. One line each. Damaged cells, and manifests of damaged cells or of another recipe, are removed, so that
     they are made again."""
-    from lm_validity.monitor.check import (
-        leases,
-        orphan_problems,
-        readiness_problems,
-        recomputed_cells,
-        record_problems,
-        remove_outdated,
-        repair,
-    )
-    from lm_validity.run.rehearsals import unfetched_models
-
     run = load_run(configfile)
-    for line in recomputed_cells(run):
+    for line in check.recomputed_cells(run):
         say(f"will be computed again: {line}")
-    remove_outdated(run)
+    check.remove_outdated(run)
     if memory and not run.configuration.replay:
-        from lm_validity.run.rehearsals import rehearsed_models
-
-        _rehearse(run, [row.model for row in rehearsed_models(run)])
-    problems = [*record_problems(run), *readiness_problems(run)]
-    if unfetched_models(run) and not run.configuration.replay:
+        _rehearse(run, [row.model for row in rehearsals.rehearsed_models(run)])
+    problems = [*check.record_problems(run), *check.readiness_problems(run)]
+    if rehearsals.unfetched_models(run) and not run.configuration.replay:
         from lm_validity.cells.models.prefetch import access_problems
 
-        problems += access_problems(unfetched_models(run))
-    stale, held = leases(run)
-    problems += [*repair(run, verify=not fast), *stale, *orphan_problems(run)]
+        problems += access_problems(rehearsals.unfetched_models(run))
+    stale, held = check.leases(run)
+    problems += [*check.repair(run, verify=not fast), *stale, *check.orphan_problems(run)]
     for one in [*held, *problems]:
         say(one)
     found = count(len(problems), "problem") if problems else "nothing missing, damaged or locked"
@@ -194,9 +175,7 @@ def forget(
     configfile: Configfile = DEFAULT,
 ) -> None:
     """Drop cells from the store, so that they are computed again."""
-    from lm_validity.monitor.check import forget as drop
-
-    for folder in drop(load_run(configfile), patterns):
+    for folder in check.forget(load_run(configfile), patterns):
         say(f"forgot {folder}")
 
 
@@ -210,8 +189,6 @@ def findings(
     ] = False,
 ) -> None:
     """Print where the report is, and what each study found, in at most 12 lines."""
-    from lm_validity.site.findings import all_findings
-
     if site is not None:
         reports, where, hint = site_reports(site), quote(str(site)), "name a folder that `lm-validity report` wrote."
     else:

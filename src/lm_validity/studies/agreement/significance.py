@@ -10,6 +10,7 @@ from lm_validity.pages import figures
 from lm_validity.pages.figures import bump, bump_width
 from lm_validity.pages.page import Figure, Part, Section, Table
 from lm_validity.studies.agreement.data import Data, Entry, each, ends, over_both, plotted, shown_mean, value_in_words
+from lm_validity.studies.agreement.similar import by_protocol, tau_heatmaps
 from lm_validity.studies.agreement.statistics.ranking import (
     align_rankings,
     average_ranks,
@@ -27,7 +28,7 @@ from lm_validity.studies.agreement.statistics.ranking import (
     violations,
 )
 from lm_validity.studies.agreement.statistics.resampling import mean_over_pairs_by_resample, percentile_interval
-from lm_validity.studies.agreement.tau import by_category, by_pair, by_protocol, category_grid, tau_heatmaps
+from lm_validity.studies.agreement.tau import by_category, by_pair, category_grid
 from lm_validity.summaries import Missing, is_known, known
 from lm_validity.tables.schema import DIRECT, PROTOCOLS, TRAINED
 from lm_validity.words import UNDER, count, no_scores

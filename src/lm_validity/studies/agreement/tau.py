@@ -1,8 +1,6 @@
-"""Kendall's tau between benchmarks: the mean, what train before test changes, each benchmark, pairs, categories,
-families of models, and perplexity."""
+"""Kendall's tau between benchmarks: the mean, also without noise, its change, each benchmark, pairs and categories."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 from itertools import product
 from typing import Any
@@ -15,15 +13,11 @@ from lm_validity.pages.page import Figure, Finding, Part, Section, Table
 from lm_validity.statistics import shown_ceiling
 from lm_validity.studies.agreement.data import (
     FEW_IN_BOTH,
-    JACKKNIFED,
     LOST_CATEGORY,
     LOST_CLUSTER,
     LOST_MODEL,
     MINIMUM_FAMILY,
-    NO_FAMILIES,
     NO_TAU,
-    SMALL_FAMILY,
-    ByProtocol,
     Data,
     Entry,
     Range,
@@ -32,9 +26,7 @@ from lm_validity.studies.agreement.data import (
     draws,
     each,
     ends,
-    family_members,
     in_words,
-    large_families,
     no_categories,
     no_ceiling,
     no_clusters,
@@ -42,13 +34,19 @@ from lm_validity.studies.agreement.data import (
     noise_leaves,
     over_both,
     over_families,
-    plotted,
-    shown_mean,
-    tuned_members,
     value_in_words,
     with_ceiling,
 )
-from lm_validity.studies.agreement.similar import ABOVE_CEILING, TAU_LABELS, TOO_LARGE, ByRatio, Scored, among_pairs
+from lm_validity.studies.agreement.similar import (
+    ABOVE_CEILING,
+    TAU_LABELS,
+    TOO_LARGE,
+    ByRatio,
+    Scored,
+    among_pairs,
+    by_protocol,
+    tau_heatmaps,
+)
 from lm_validity.studies.agreement.statistics.noise import (
     corrected_interval,
     mean_tau_left_out,
@@ -57,13 +55,11 @@ from lm_validity.studies.agreement.statistics.noise import (
 )
 from lm_validity.studies.agreement.statistics.ranking import (
     Agreement,
-    PerplexityAgreement,
     finite_mean,
     kendall_tau_matrix,
     known_in_all,
     mean_over_pairs,
     pair_signs,
-    perplexity_agreement,
     resampled_kendall_tau,
 )
 from lm_validity.studies.agreement.statistics.resampling import (
@@ -81,7 +77,7 @@ from lm_validity.studies.agreement.statistics.resampling import (
 )
 from lm_validity.summaries import Missing, as_columns, is_known, known, number
 from lm_validity.tables.schema import DIRECT, PROTOCOLS, TRAINED
-from lm_validity.words import UNDER, Reason, ReasonCode, count, decimal, no_scores
+from lm_validity.words import UNDER, Reason, ReasonCode, count, decimal
 
 LABELS = figures.PROTOCOL_LABELS
 NO_PAIR = Reason(
@@ -609,55 +605,13 @@ def _pooled_change(data: Data, change: Entry, pooled: Entry) -> Finding | None:
     )
 
 
-def tau_heatmaps(
-    values: dict[tuple[str, str], np.ndarray],
-    rows: list[str],
-    columns: list[str],
-    *,
-    caption: str = "",
-    without_diagonal: bool = False,
-    **options: Any,
-) -> list[Figure]:
-    """Heatmaps of taus on one colour scale, which starts below 0 only where a tau does.
-
-    `values`: (rows, columns) arrays by (file name, title); `options` go to `figures.heatmap`.
-    """
-    lowest = min((float(np.nanmin(tau)) for tau in values.values() if np.isfinite(tau).any()), default=0.0)
-    return [
-        Figure(
-            name,
-            title,
-            figures.heatmap(
-                figures.matrix_frame(tau, rows, columns, "tau", without_diagonal=without_diagonal),
-                x="column",
-                y="row",
-                value="tau",
-                title="Kendall's tau-b",
-                x_order=columns,
-                y_order=rows,
-                tooltip=figures.tooltips(row="", column="with", tau="tau|.3f"),
-                domain=(min(0.0, np.floor(10 * lowest) / 10), 1.0),
-                **options,
-            ),
-            caption=caption,
-            min_width=460 if len(columns) > 12 else 320,
-        )
-        for (name, title), tau in values.items()
-    ]
-
-
-def by_protocol(name: str, values: dict[str, np.ndarray], title: str = "{}") -> dict[tuple[str, str], np.ndarray]:
-    """The grids of `tau_heatmaps` from values by protocol, under (file name, title)."""
-    return {(f"{name}_{p}", title.format(label)): values[p] for p, label in LABELS.items()}
-
-
 def category_grid(of_categories: dict[str, dict[str, Value]]) -> np.ndarray:
     """(categories, categories) taus, NaN where missing."""
     return np.array([[number(tau) for tau in row.values()] for row in of_categories.values()])
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# Categories of benchmarks, families of models.
+# Categories of benchmarks.
 
 
 def categories_of_benchmarks(data: Data, tau: Entry) -> Part:
@@ -712,264 +666,3 @@ def categories_of_benchmarks(data: Data, tau: Entry) -> Part:
         ],
     )
     return Part({}, section)
-
-
-def families_of_models(data: Data) -> Part:
-    """Agreement over the models of each family."""
-    matrix, large = data.matrix, large_families(data.matrix.families)
-    taus: dict[str, ByProtocol] = {}
-    in_both: dict[str, ByProtocol] = {}
-    for name, members in family_members(matrix.families).items():
-        alone = "No two benchmarks have a tau among the models of the family." if name in large else SMALL_FAMILY
-        why = {p: alone if matrix.has(p) else no_scores(p) for p in PROTOCOLS}
-        of_family = {p: kendall_tau_matrix(pair_signs(data.scores[p][members])) for p in PROTOCOLS}
-        means = {p: mean_over_pairs(of_family[p]) if name in large else None for p in PROTOCOLS}
-        taus[name] = {p: known(means[p], why[p]) for p in PROTOCOLS}
-        if name in large:
-            common = known_in_all({p: kendall_tau_matrix(pair_signs(data.common[p][members])) for p in PROTOCOLS})
-            in_both[name] = {p: known(mean_over_pairs(common[p]), why[p]) for p in PROTOCOLS}
-    rng = draws("families")
-    intervals: dict[str, dict[str, Range]] = {
-        name: dict.fromkeys(PROTOCOLS, Missing(data.no_intervals)) for name in large
-    }
-    for name, members in large.items() if not data.no_intervals else ():
-        weights = multiplicities(len(members), data.resamples, rng)
-        for p in PROTOCOLS:
-            resampled = resampled_kendall_tau(pair_signs(data.scores[p][members]), weights)
-            interval = percentile_interval(mean_over_pairs_by_resample(resampled), len(members))
-            intervals[name][p] = ends(None, interval, "")
-    summary = {"families": taus, "families_in_both": in_both, "families_interval": intervals}
-    if not any(is_known(tau) for values in taus.values() for tau in values.values()):
-        return Part(summary, Section("Within families", notes=[NO_FAMILIES]))
-    frame = pd.DataFrame(
-        {
-            "family": family,
-            "models": int((matrix.families == family).sum()),
-            "protocol": label,
-            "tau": values[p],
-            **as_columns(
-                intervals[family][p]
-                if family in intervals
-                else values[p]
-                if isinstance(values[p], Missing)
-                else Missing(NO_FAMILIES)
-            ),
-        }
-        for family, values in taus.items()
-        for p, label in LABELS.items()
-    )
-    compared = [values for values in in_both.values() if all(map(is_known, values.values()))]
-    more = sum(number(values[TRAINED]) > number(values[DIRECT]) for values in compared)
-    chart = figures.interval_dots(
-        plotted(frame[frame["family"].isin(list(in_both))]),
-        y="family",
-        value="tau",
-        title="Mean tau over pairs of benchmarks, models of the family only",
-        y_order=list(in_both),
-        tooltip=figures.tooltips(
-            family="Family", models="Models", protocol="Protocol", tau="tau|.3f", low="from|.3f", high="to|.3f"
-        ),
-        offset="protocol",
-        row_height=26,
-    )
-    formats = {"tau": ".3f", "low": ".3f", "high": ".3f"}
-    section = Section(
-        "Within families",
-        hint="models of one family only",
-        finding=f"In {more} of {count(len(compared), 'family', 'families')} the benchmarks agree more under train "
-        f"before test{over_both(partly=not data.whole)}."
-        if compared
-        else "",
-        explanation="Ranking only the models of one family removes differences between families, such as what they saw "
-        "in training.",
-        figures=[Figure("tau_by_family", "Mean tau within each family", chart, wide=True)],
-        tables=[Table("tau_by_family", "Mean tau within each family", frame, formats=formats, folded=True)],
-    )
-    return Part(summary, section)
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# Perplexity.
-
-COMPARISONS = {
-    "corpus_benchmark": "corpus with benchmark",
-    "corpus_corpus": "corpus with corpus",
-    "average_average": "average perplexity with average score",
-}
-KINDS = {"base": "base models", "instruction_tuned": "instruction-tuned ones"}
-
-
-def perplexity(data: Data) -> Part:
-    """Corpora against benchmarks in both protocols, and direct perplexity against train-before-test scores."""
-    matrix, tasks = data.matrix, data.tasks
-    if not matrix.is_corpus.any():
-        return Part({"perplexity": Missing("There is no perplexity corpus in the tables.")})
-    corpora = [name for name, corpus in zip(matrix.benchmarks, matrix.is_corpus, strict=True) if corpus]
-    taus = {p: perplexity_agreement(data.corpora[p], data.scores[p]) for p in PROTOCOLS}
-    means = _perplexity_means(data, taus)
-    common_corpora = known_in_all(data.corpora)
-    both = {p: perplexity_agreement(common_corpora[p], data.common[p]) for p in PROTOCOLS}
-    across, within = (
-        known_in_all({p: getattr(of_protocol, name) for p, of_protocol in both.items()})
-        for name in ("corpus_benchmark", "corpus_corpus")
-    )
-    both = {p: replace(both[p], corpus_benchmark=across[p], corpus_corpus=within[p]) for p in PROTOCOLS}
-    tuned = tuned_members(matrix)
-    before_after_taus = {
-        kind: kendall_tau_matrix(pair_signs(data.corpora[DIRECT][rows]), others=pair_signs(data.scores[TRAINED][rows]))
-        for kind, rows in tuned.items()
-    }
-    before_after = {
-        kind: known(finite_mean(tau), _no_before_after(data, kind)) for kind, tau in before_after_taus.items()
-    }
-    intervals, before_after_intervals = _perplexity_intervals(data, means, before_after)
-    twice = (np.column_stack([data.corpora[p][:, place] for p in PROTOCOLS]) for place in range(len(corpora)))
-    same_corpus = each(
-        corpora,
-        (float(kendall_tau_matrix(pair_signs(columns))[0, 1]) for columns in twice),
-        Reason("Fewer than two models have its perplexity under both protocols, or they are tied.", ReasonCode.TOO_FEW),
-    )
-    models = max(of_protocol.models for of_protocol in taus.values())
-    in_both = _perplexity_means(data, both, " under both protocols")
-    entry = {
-        "models": models,
-        "corpora": corpora,
-        **{key: value for name in COMPARISONS for key, value in (
-            (name, means[name]), (f"{name}_interval", intervals[name])
-        )},
-        "same_corpus": same_corpus,
-        "in_both": in_both,
-        "before_after": before_after,
-        "before_after_interval": before_after_intervals,
-    }  # fmt: skip
-    together = {
-        p: np.hstack([of_protocol.corpus_corpus, of_protocol.corpus_benchmark]) for p, of_protocol in taus.items()
-    }
-    charts = tau_heatmaps(
-        by_protocol("perplexity", together), corpora, [*corpora, *tasks], without_diagonal=True, row_height=26
-    )
-    apart = {
-        (f"perplexity_before_{kind}", "Base models" if kind == "base" else "Instruction-tuned models"): tau
-        for kind, tau in before_after_taus.items()
-        if is_known(before_after[kind])
-    }
-    caption = "Perplexity under direct evaluation against scores under train before test."
-    charts += tau_heatmaps(apart, corpora, tasks, caption=caption, row_height=26)
-    rows = [
-        {"comparison": title, "protocol": label, "tau": means[name][p], **as_columns(intervals[name][p])}
-        for name, title in COMPARISONS.items()
-        for p, label in LABELS.items()
-    ]
-    formats = {"tau": ".3f", "low": ".3f", "high": ".3f"}
-    tables = [Table("perplexity", "Agreement with perplexity", pd.DataFrame(rows), formats=formats, folded=True)]
-    if any(map(is_known, same_corpus.values())):
-        frame = pd.DataFrame({"corpus": corpora, "tau": list(same_corpus.values())})
-        title = "The same corpus: its direct ranking with that under train before test"
-        tables.append(Table("perplexity_same_corpus", title, frame, formats={"tau": ".3f"}, folded=True))
-    parts = [
-        f"{value_in_words(before_after[kind], before_after_intervals[kind])} among {words}"
-        for kind, words in KINDS.items()
-        if is_known(before_after[kind])
-    ]
-    sentence = (
-        "Between the ranking by perplexity under direct evaluation and the ranking under train before test, tau is "
-        f"{' and '.join(parts)}."
-    )
-    section = Section(
-        "Perplexity",
-        hint="does it rank models like benchmarks",
-        finding=sentence if parts else "",
-        figures=charts,
-        tables=tables,
-    )
-    return Part({"perplexity": entry}, section, [_perplexity_finding(data, entry)])
-
-
-def _perplexity_intervals(
-    data: Data, means: dict[str, ByProtocol], before_after: dict[str, Value]
-) -> tuple[dict[str, dict[str, Range]], dict[str, Range]]:
-    """Of the comparisons by protocol, and of direct perplexity with scores after training by kind of model."""
-    bounds: dict[str, dict[str, Interval[float]]] = {name: {} for name in (*COMPARISONS, *KINDS)}
-    models, few = (
-        len(data.matrix.models),
-        Reason(f"There are fewer than {MINIMUM_FAMILY} such models.", ReasonCode.TOO_FEW),
-    )
-    if not data.no_intervals:
-        for p in PROTOCOLS:
-            signs = pair_signs(data.corpora[p])
-            across = resampled_kendall_tau(signs, data.weights, others=pair_signs(data.scores[p]))
-            averages = np.column_stack([data.corpora[p].mean(axis=1), data.scores[p].mean(axis=1)])
-            averages[~np.isfinite(averages).all(axis=1)] = np.nan
-            for name, resampled in (
-                ("corpus_benchmark", finite_mean(across.reshape(len(across), -1), axis=1)),
-                ("corpus_corpus", mean_over_pairs_by_resample(resampled_kendall_tau(signs, data.weights))),
-                ("average_average", resampled_kendall_tau(pair_signs(averages), data.weights)[:, 0, 1]),
-            ):
-                bounds[name][p] = percentile_interval(resampled, models)
-        rng = draws("perplexity")
-        for kind, rows in tuned_members(data.matrix).items():
-            if len(rows) >= MINIMUM_FAMILY:
-                across = resampled_kendall_tau(
-                    pair_signs(data.corpora[DIRECT][rows]),
-                    multiplicities(len(rows), data.resamples, rng),
-                    others=pair_signs(data.scores[TRAINED][rows]),
-                )
-                resampled = finite_mean(across.reshape(len(across), -1), axis=1)
-                bounds[kind]["direct"] = percentile_interval(resampled, len(rows))
-    by_comparison: dict[str, dict[str, Range]] = {
-        name: {p: ends(means[name][p], bounds[name].get(p), data.no_intervals) for p in PROTOCOLS}
-        for name in COMPARISONS
-    }
-    by_kind: dict[str, Range] = {
-        kind: ends(value, bounds[kind].get(DIRECT), data.no_intervals or few) for kind, value in before_after.items()
-    }
-    return by_comparison, by_kind
-
-
-def _perplexity_means(data: Data, taus: dict[str, PerplexityAgreement], where: str = "") -> dict[str, ByProtocol]:
-    """The three means by protocol."""
-    means: dict[str, ByProtocol] = {name: {} for name in COMPARISONS}
-    for p, of_protocol in taus.items():
-        corpora = int(np.isfinite(data.corpora[p]).any(axis=0).sum())
-        none = "No perplexity is known." if not corpora else ""
-        across = no_scores(p) if not data.matrix.has(p) else f"No corpus and benchmark rank two models{where}."
-        within = "There is one perplexity corpus." if corpora == 1 else f"No two corpora rank two models{where}."
-        equal = "too equal" if of_protocol.complete_models >= 3 else "too few"
-        average = f"{count(of_protocol.complete_models, 'model')} with all corpora and benchmarks: {equal} to compare."
-        means["corpus_benchmark"][p] = known(finite_mean(of_protocol.corpus_benchmark), none or across)
-        means["corpus_corpus"][p] = known(mean_over_pairs(of_protocol.corpus_corpus), none or within)
-        means["average_average"][p] = known(of_protocol.average_average, average)
-    return means
-
-
-def _no_before_after(data: Data, kind: str) -> str:
-    """Why perplexity of untouched models and train-before-test scores cannot be compared among models of a kind."""
-    members, words = tuned_members(data.matrix), kind.replace("_", "-")
-    if not any(len(rows) for rows in members.values()):
-        return "Which models are instruction-tuned is unknown."
-    before, after = (np.isfinite(values).any(axis=1) for values in (data.corpora[DIRECT], data.scores[TRAINED]))
-    both = int((before & after)[members[kind]].sum())
-    if both < 2:
-        return f"Fewer than two {words} models have both a perplexity and a train-before-test score ({both})."
-    return f"The {both} {words} models are tied in perplexity or in scores, or share no two."
-
-
-def _perplexity_finding(data: Data, entry: Entry) -> Finding | None:
-    own, both = entry["corpus_benchmark"], entry["in_both"]["corpus_benchmark"]
-    if not is_known(own[DIRECT]):
-        return None
-    compared = all(map(is_known, both.values()))
-    if compared and data.incomplete and len(data.models_in_both) < JACKKNIFED:  # a mean of taus of 1 and -1
-        own, compared = {p: tau for p, tau in own.items() if p not in data.incomplete}, False
-    shown = both if compared and data.lacks_many else own
-    parts = [
-        f"{shown_mean(shown[p], own[p], entry['corpus_benchmark_interval'][p])} {UNDER[p]}"
-        for p in shown
-        if is_known(shown[p])
-    ]
-    return Finding(
-        f"Between rankings by perplexity and rankings by benchmark{data.assumed}, the mean tau is "
-        f"{' and '.join(parts)}.",
-        f"{count(entry['models'], 'model')} with perplexities on "
-        f"{count(len(entry['corpora']), 'corpus', 'corpora')}{over_both(partly=shown != own)}.",
-    )

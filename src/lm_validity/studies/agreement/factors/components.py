@@ -320,19 +320,18 @@ def _parallel(data: FactorData, protocol: str, rng: np.random.Generator) -> Entr
     }
 
 
-def compared_shares(summary: Entry) -> tuple[bool, dict[str, Shares], dict[str, Range], dict[str, Range]]:
-    """What sentences quote, over the cells known under both protocols where both have components, and whether they do:
-    by protocol the shares, and the interval of the first over models and that over families."""
+def compared_shares(summary: Entry) -> str:
+    """The key of the shares that compare the protocols: over the cells known under both where both have components."""
     compared = all(map(is_known, summary["explained_variance_in_both"].values()))
-    key = "explained_variance_in_both" if compared else "explained_variance"
-    first = {p: entry_of(ranges, 0) for p, ranges in summary[f"{key}_interval"].items()}
-    return compared, summary[key], first, summary[f"{key}_interval_clustered"]
+    return "explained_variance_in_both" if compared else "explained_variance"
 
 
 def _share_finding(data: FactorData, summary: Entry) -> Finding:
-    compared, shares, over_models, families = compared_shares(summary)
+    key = compared_shares(summary)
+    compared, shares = key != "explained_variance", summary[key]
+    over_models, families = summary[f"{key}_interval"], summary[f"{key}_interval_clustered"]
     parts = [
-        both_intervals(entry_of(shares[p], 0), over_models[p], families[p])
+        both_intervals(entry_of(shares[p], 0), entry_of(over_models[p], 0), families[p])
         + f"{'' if i else ' of the variance'} {UNDER[p]}"
         for i, p in enumerate(p for p in PROTOCOLS if is_known(shares[p]))
     ]

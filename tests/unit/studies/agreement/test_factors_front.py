@@ -110,16 +110,28 @@ def test_a_ceiling_below_the_first_factors_share_is_neither_drawn_nor_named(tmp_
     assert drawn == ("noise would leave" in page["findings"][1]["basis"]) != above
 
 
-def test_the_picture_gives_a_tau_no_interval_of_other_cells(tmp_path):
-    """Of four models that are not trained, the order as by compute is not compared, and the interval is of all."""
+def test_what_stands_together_is_of_the_same_cells(tmp_path):
+    """Four models are not trained: one protocol's figures are of all its cells, and the panel compares common ones."""
     table = scores(trained=0.8)
     table[TRAINED] = {name: [*of[:12], *[None] * 4] for name, of in table[TRAINED].items()}
+    table[DIRECT]["task0"][:4] = [None] * 4
     page, summary = report(tmp_path, table)
-    assert summary["pc1_compute"][DIRECT]["kendall_interval"]
     labels = re.findall('First factor against[^"]*', page["picture"]["svg"])[:2]
     for protocol, label in zip((DIRECT, TRAINED), labels, strict=True):
-        own, both = (summary[key][protocol]["kendall"] for key in ("pc1_compute", "pc1_compute_in_both"))
-        assert ("95%" in label, own == both) == (protocol == TRAINED, protocol == TRAINED)
+        own = summary["pc1_compute"][protocol]
+        low, high = own["kendall_interval"]
+        assert own["kendall"] != summary["pc1_compute_in_both"][protocol]["kendall"] or protocol == TRAINED
+        assert f"compute: {own['kendall']:.2f}, 95% {low:.2f} to {high:.2f}" in label.replace("−", "-")
+    own, both = (summary[key][TRAINED] for key in ("explained_variance", "explained_variance_in_both"))
+    ends = max(
+        (summary["explained_variance_interval"][TRAINED][0],
+         summary["explained_variance_interval_clustered"][TRAINED] or [0, 0]), key=lambda ends: ends[1] - ends[0],
+    )  # fmt: skip
+    assert f"{100 * own[0]:.0f}" != f"{100 * both[0]:.0f}"
+    assert f"explains {100 * own[0]:.0f}%" in page["lede"]["sentence"]
+    assert page["lede"]["interval"] == f"95%: {100 * ends[0]:.0f}% to {100 * ends[1]:.0f}%"
+    panel = page["panels"][0]
+    assert f"→ {100 * both[0]:.0f}%" in panel["text"] and "shuffled" not in panel["text"] + panel["svg"]
 
 
 def test_models_that_share_the_first_place_may_both_be_best(tmp_path):

@@ -140,20 +140,16 @@ def entry_of(values: Sequence[T | Missing] | Missing, index: int) -> T | Missing
 
 def explained_variance(data: FactorData) -> Part:
     """The share of each component, beside that of shuffled tables, and the loadings of the first."""
-    protocols, of_ceiling, of_shuffled = (
-        data.matrix.protocols, simulations("noise ceiling"), simulations("parallel analysis")
-    )  # fmt: skip
-    ceilings = {p: noise_ceiling(data.scores[p], measurement_error(data.matrix, p), of_ceiling) for p in protocols}
+    matrix, of_ceiling, of_shuffled = data.matrix, simulations("noise ceiling"), simulations("parallel analysis")
+    ceilings = {p: noise_ceiling(data.scores[p], measurement_error(matrix, p), of_ceiling) for p in matrix.protocols}
     parallel = {p: _parallel(data, p, of_shuffled) for p in PROTOCOLS}
     shares, ranges, families = own = _first_shares(data, data.scores, data.components, data.scores)
     of_both = {p: scores[data.models_in_both] for p, scores in data.common.items()}
     in_both = own if data.whole else _first_shares(data, data.common, data.common_components, of_both)
     constant = "The benchmark is constant, alone or without enough common models: not in the components."
     loadings = {
-        p: each(
-            data.tasks, data.components[p].loadings, of.reason if isinstance(of := shares[p], Missing) else constant
-        )
-        for p in PROTOCOLS
+        p: each(data.tasks, data.components[p].loadings, of.reason if isinstance(of, Missing) else constant)
+        for p, of in shares.items()
     }
     summary = {
         "explained_variance_in_both": in_both[0],
@@ -292,23 +288,20 @@ def _few_in_common(scores: np.ndarray) -> bool:
 
 def _without_size(data: FactorData, protocol: str) -> Shares:
     """Shares of variance of scores less what goes with the logarithm of the number of parameters."""
-    if not data.matrix.has(protocol):
-        return Missing(no_scores(protocol))
     size, _ = data.matrix.sizes()
     components = principal_components(without_size(data.scores[protocol], size))
     if np.isfinite(size).sum() < MINIMUM_FAMILY or not len(components.explained_variance):
-        return Missing(f"Fewer than {MINIMUM_FAMILY} models have a known number of parameters, or {NO_COMPONENTS}")
+        few = f"Fewer than {MINIMUM_FAMILY} models have a known number of parameters, or {NO_COMPONENTS}"
+        return Missing(data.unless_unscored(protocol, few))
     return first_shares(data, protocol, components, data.scores[protocol])
 
 
 def _parallel(data: FactorData, protocol: str, rng: np.random.Generator) -> Entry | Missing:
     """The number of factors, overall and within families, and the shares of tables with shuffled columns."""
-    if not data.matrix.has(protocol):
-        return Missing(no_scores(protocol))
     scores, families = data.scores[protocol], data.matrix.families
     null = parallel_analysis(scores, rng)
     if not len(null.observed):
-        return Missing(NO_COMPONENTS)
+        return Missing(data.unless_unscored(protocol, NO_COMPONENTS))
     if _few_in_common(scores[:, data.components[protocol].used]):
         return Missing(FEW_IN_COMMON)
     within = parallel_analysis(without_group_means(scores, families), simulations(f"within families {protocol}"), 200)
@@ -322,19 +315,18 @@ def _parallel(data: FactorData, protocol: str, rng: np.random.Generator) -> Entr
     }
 
 
-def compared_shares(summary: Entry) -> tuple[bool, dict[str, Shares], dict[str, Range], dict[str, Range]]:
-    """What sentences quote, over the cells known under both protocols where both have components, and whether they do:
-    by protocol the shares, and the interval of the first over models and that over families."""
+def compared_shares(summary: Entry) -> str:
+    """The key of the shares that compare the protocols: over the cells known under both where both have components."""
     compared = all(map(is_known, summary["explained_variance_in_both"].values()))
-    key = "explained_variance_in_both" if compared else "explained_variance"
-    first = {p: entry_of(ranges, 0) for p, ranges in summary[f"{key}_interval"].items()}
-    return compared, summary[key], first, summary[f"{key}_interval_clustered"]
+    return "explained_variance_in_both" if compared else "explained_variance"
 
 
 def _share_finding(data: FactorData, summary: Entry) -> Finding:
-    compared, shares, over_models, families = compared_shares(summary)
+    key = compared_shares(summary)
+    compared, shares = key != "explained_variance", summary[key]
+    over_models, families = summary[f"{key}_interval"], summary[f"{key}_interval_clustered"]
     parts = [
-        both_intervals(entry_of(shares[p], 0), over_models[p], families[p])
+        both_intervals(entry_of(shares[p], 0), entry_of(over_models[p], 0), families[p])
         + f"{'' if i else ' of the variance'} {UNDER[p]}"
         for i, p in enumerate(p for p in PROTOCOLS if is_known(shares[p]))
     ]
@@ -365,26 +357,25 @@ def _share_finding(data: FactorData, summary: Entry) -> Finding:
 
 
 def _factor_count_finding(data: FactorData, summary: Entry) -> Finding | None:
-    parts, several = [], len(set(data.matrix.families)) > 1
+    parts, first, several = [], [], len(set(data.matrix.families)) > 1
     for p, parallel in summary["parallel_analysis"].items():
         if not isinstance(parallel, Missing):
             within = parallel["factors_within_families"]
             inside = f" ({within} within families)" if is_known(within) and several else ""
             parts.append(f"{count(parallel['factors'], 'factor')} {UNDER[p]}{inside}")
+            first.append(f"{parallel['p_first']:.3f} {UNDER[p]}")
     if not parts:
         return None
-    ceilings = summary["first_component_ceiling"]
     limits = [
         f"{percent(number(limit))} {UNDER[p]}"
-        for p, limit in ceilings.items()
+        for p, limit in summary["first_component_ceiling"].items()
         if np.isfinite(shown_ceiling(number(limit), number(entry_of(summary["explained_variance"][p], 0))))
     ]
     basis = (
         "Parallel analysis counts the factors above the 95th percentile of tables with shuffled columns. Differences "
-        "between families of models look like factors even where benchmarks are independent within families."
+        "between families of models look like factors even where benchmarks are independent within families. Shuffled "
+        f"tables have so large a first factor with a probability of {' and '.join(first)}."
     )
-    first = [f"{of['p_first']:.3f} {UNDER[p]}" for p, of in summary["parallel_analysis"].items() if is_known(of)]
-    basis += f" Shuffled tables have so large a first factor with a probability of {' and '.join(first)}."
     if limits:
         basis += (
             f" If all benchmarks ordered the models alike, noise would leave the first factor {' and '.join(limits)}."
@@ -501,16 +492,12 @@ def first_component(data: FactorData) -> Part:
     )
     drawn = plotted(frame)
     main = TRAINED if drawn[TRAINED].notna().any() else DIRECT
-    drawn = drawn.sort_values(main, ascending=False).head(MOST_DRAWN)
-    tooltip = figures.tooltips(
-        model="Model", family="Family", train_before_test="PC1 train before test|.2f", direct="PC1 direct|.2f"
-    )
-    mark = DIRECT if main == TRAINED else None
-    chart = model_chart(data, drawn, main, "First component", tooltip, mark=mark)
-    caption = ("Dot: train before test. Tick: direct." if main == TRAINED else "") + first_shown(len(frame))
+    title, caption = "First component", "Dot: train before test. Tick: direct." if main == TRAINED else ""
+    more = {TRAINED: "PC1 train before test|.2f", DIRECT: "PC1 direct|.2f"}
+    drawn = drawn.sort_values(main, ascending=False)
     section = Section(
         "First component by model",
-        figures=[Figure("pc1_by_model", "First component", chart, caption=caption, wide=True)],
+        figures=[model_figure(data, "pc1_by_model", title, drawn, main, title, more, caption)],
         tables=[
             Table(
                 "pc1_by_model",
@@ -533,27 +520,25 @@ def by_model(data: FactorData, protocol: str) -> dict[str, Value]:
     return each(data.matrix.models, components.scores, reason)
 
 
-def model_chart(
-    data: FactorData, drawn: pd.DataFrame, value: str, title: str, tooltip: list[Any], mark: str | None = None
-) -> Any:
-    """A row for each model of the frame, in its order, coloured by family."""
-    return figures.interval_dots(
+def model_figure(
+    data: FactorData, name: str, title: str, frame: pd.DataFrame, x: str, axis: str, more: dict[str, str], caption: str
+) -> Figure:
+    """A row for each of the frame's first models, in its order, coloured by family; `more`: of the tooltip."""
+    drawn = frame.head(MOST_DRAWN)
+    chart = figures.interval_dots(
         drawn,
         y="model",
-        value=value,
-        mark=mark,
-        title=title,
+        value=x,
+        mark=DIRECT if x == TRAINED else None,
+        title=axis,
         y_order=drawn["model"].tolist(),
         color=figures.family_color(data.matrix.families),
-        tooltip=tooltip,
+        tooltip=figures.tooltips(model="Model", family="Family", **more),
         focus=True,
         row_height=14,
     )
-
-
-def first_shown(models: int) -> str:
-    """The end of a caption of a figure that shows the first models only."""
-    return f" The first {MOST_DRAWN} models." if models > MOST_DRAWN else ""
+    caption += f" The first {MOST_DRAWN} models." if len(frame) > MOST_DRAWN else ""
+    return Figure(name, title, chart, caption=caption, wide=True)
 
 
 def with_compute(data: FactorData) -> Part:
@@ -565,7 +550,7 @@ def with_compute(data: FactorData) -> Part:
     )
     for p, relation in own.items():
         interval = None
-        if not data.no_intervals and data.matrix.has(p):
+        if not data.no_intervals:
             interval = Interval(float("nan"), float("nan"))
             pairs = np.column_stack([data.components[p].scores, data.compute])
             pairs = pairs[np.isfinite(pairs).all(axis=1)]

@@ -6,16 +6,14 @@ import numpy as np
 import pandas as pd
 
 from lm_validity.config.groups import KNOTS
-from lm_validity.pages import figures
 from lm_validity.pages.page import Figure, Finding, Part, Section, Table
 from lm_validity.statistics import LEVEL
-from lm_validity.studies.agreement.data import JACKKNIFED, MOST_DRAWN, Entry, plotted, value_in_words
+from lm_validity.studies.agreement.data import JACKKNIFED, Entry, plotted, value_in_words
 from lm_validity.studies.agreement.factors.components import (
     LABELS,
     FactorData,
     by_model,
-    first_shown,
-    model_chart,
+    model_figure,
     range_at,
     simulations,
 )
@@ -100,14 +98,12 @@ def potential(data: FactorData, excess: Entry, gaps: pd.DataFrame | None, drawn:
             *data.model_columns.values(), sizes, ranks[protocol].values(), direct, strict=True
         )
     ).sort_values("rank", key=lambda column: column.map(number), ignore_index=True)
-    tooltip = figures.tooltips(
-        model="Model", family="Family", parameters_b="Parameters (billions)|~g", rank="Rank|~g", low="from|~g",
-        high="to|~g", direct_rank="Direct rank|~g",
-    )  # fmt: skip
-    shown = plotted(frame).head(MOST_DRAWN)
-    chart = model_chart(data, shown, "rank", "Rank on the first component (1 = best)", tooltip)
+    fields = {
+        "parameters_b": "Parameters (billions)|~g", "rank": "Rank|~g", "low": "from|~g", "high": "to|~g",
+        "direct_rank": "Direct rank|~g",
+    }  # fmt: skip
+    axis, caption = "Rank on the first component (1 = best)", "Line: 95% interval over benchmarks."
     title = "Potential ranking" if protocol == TRAINED else "Ranks on the first component"
-    caption = "Line: 95% interval over benchmarks." + first_shown(len(frame))
     which = "" if protocol == TRAINED else " The ranks here are under direct evaluation."
     section = Section(
         "Which model to pick",
@@ -116,7 +112,7 @@ def potential(data: FactorData, excess: Entry, gaps: pd.DataFrame | None, drawn:
         "other benchmarks like these: benchmarks are resampled. It is too narrow where benchmarks of a category are "
         "alike. Where categories are known, quote the table's interval over categories: whole categories are "
         "resampled. A share of resamples is not the probability that a model truly is among the first.",
-        figures=[Figure("potential", title, chart, caption=caption, wide=True)],
+        figures=[model_figure(data, "potential", title, plotted(frame), "rank", axis, fields, caption)],
         tables=[
             _budget_table(data, choices[protocol]),
             _rank_table(frame),
@@ -463,13 +459,10 @@ def _completed_ranking(
     there = np.isfinite(data.scores[protocol])
     cells = [f"{row.sum()} of {row.size}" for row in there]
     frame = pd.DataFrame({**data.model_columns, "rank": middle, "low": low, "high": high, "cells": cells})
-    tooltip = figures.tooltips(
-        model="Model", family="Family", rank="Median rank|~g", low="from|~g", high="to|~g", cells="Cells known"
-    )
-    drawn = frame.sort_values("rank", kind="stable").head(MOST_DRAWN)
-    chart = model_chart(data, drawn, "rank", "Rank of the ability (1 = best)", tooltip)
+    fields = {"rank": "Median rank|~g", "low": "from|~g", "high": "to|~g", "cells": "Cells known"}
     caption = f"{percent(1 - there.mean())} of the cells are missing. A model without any score spans all ranks."
-    return Figure(f"completed_ranking_{protocol}", LABELS[protocol], chart, caption=caption + first_shown(len(frame)))
+    axis, frame = "Rank of the ability (1 = best)", frame.sort_values("rank", kind="stable")
+    return model_figure(data, f"completed_ranking_{protocol}", LABELS[protocol], frame, "rank", axis, fields, caption)
 
 
 def _completion_finding(checked: dict[str, tuple[int, Entry]]) -> Finding | None:

@@ -102,15 +102,15 @@ def factors(matrix: ScoreMatrix, resamples: int = 0) -> tuple[Page, dict[str, An
         "resamples": resamples,
         "notes": notes,
     } | parts.summary
-    shares, ranked = _quoted_shares(summary), _best_first(data, summary["potential"])
-    panels = _explained(summary, shares), _first_ranks(summary, ranked), _misleading(gaps)
+    ranked = _best_first(data, summary["potential"])
+    panels = _explained(summary), _first_ranks(summary, ranked), _misleading(gaps)
     page = Page(
         name="factors",
         title="Factors and potential",
         question="How many factors does the score matrix have, what is the first, and which model has most potential? "
         "A factor (here a principal component) is a weighted sum of the benchmarks. The first is the one along which "
         f"models differ most. {explain_protocols(matrix.protocols, own=matrix.trained_here)}",
-        lede=_lede(summary, shares),
+        lede=_lede(summary),
         picture=_against_compute(data, summary),
         panels=[panel for panel in panels if panel is not None],
         answers=[_best_answer(summary, ranked)] if ranked else [],
@@ -138,13 +138,20 @@ def _influence(data: FactorData, shares: dict[str, Shares]) -> Part:
 # The finding.
 
 
-def _quoted_shares(summary: Entry) -> Quoted:
-    """By protocol the shares of the components and the interval of the first that a sentence quotes."""
-    _, shares, over_models, families = components.compared_shares(summary)
-    return {p: (of, wider(over_models[p], families[p])) for p, of in shares.items() if not isinstance(of, Missing)}
+def _quoted_shares(summary: Entry, key: str) -> Quoted:
+    """By protocol the shares of the components under a `key` of the summary, and the interval of the first that a
+    sentence quotes."""
+    ranges, families = summary[f"{key}_interval"], summary[f"{key}_interval_clustered"]
+    return {
+        p: (of, wider(components.entry_of(ranges[p], 0), families[p]))
+        for p, of in summary[key].items()
+        if not isinstance(of, Missing)
+    }
 
 
-def _lede(summary: Entry, shares: Quoted) -> Lede:
+def _lede(summary: Entry) -> Lede:
+    """Of one protocol, over all its cells, as its noise ceiling, shuffled tables and relation to compute are."""
+    shares = _quoted_shares(summary, "explained_variance")
     if not shares:
         return Lede("In how many ways do these models differ?", "Not known: the components cannot be computed.")
     protocol = TRAINED if TRAINED in shares else DIRECT
@@ -208,9 +215,7 @@ def _scatter(
     x, y = svg.Axis(low, high if high > low else low + 1, 34, width - 12), svg.Axis(floor, ceiling, 244, 44)
     step = max(1, round((ceiling - floor) / 5))
     levels = np.arange(floor, ceiling + 0.5, step)
-    relation = summary["pc1_compute"][protocol]
-    both = {p: of["kendall"] for p, of in summary["pc1_compute_in_both"].items()}
-    kendall = both[protocol] if all(map(is_known, both.values())) else relation["kendall"]
+    kendall, interval = (summary["pc1_compute"][protocol][key] for key in ("kendall", "kendall_interval"))
     said = f"order as by compute: {decimal(number(kendall))}" if is_known(kendall) else "order not known"
     marks = [
         svg.text(0, 14, NAMES[protocol], f"{KINDS[protocol]} big"),
@@ -233,7 +238,6 @@ def _scatter(
         right = left > width * 0.65
         name = svg.shortened(str(labels[row]), NAME_WIDTH)
         marks.append(svg.text(left + (-8 if right else 8), top + 4, name, "lab", "end" if right else "start"))
-    interval = relation["kendall_interval"] if kendall == relation["kendall"] else Missing("It is of other cells.")
     ends = "" if isinstance(interval, Missing) else f", 95% {decimal(interval.low)} to {decimal(interval.high)}"
     models = count(int(there.sum()), "model")
     label = f"First factor against pretraining compute, {NAMES[protocol]}: {models}, {said}{ends}."
@@ -244,11 +248,12 @@ def _scatter(
 # Panels and the answer.
 
 
-def _explained(summary: Entry, shares: Quoted) -> Panel | None:
-    """The shares of the first three components beside those of shuffled tables."""
+def _explained(summary: Entry) -> Panel | None:
+    """The shares of the first three components, beside those of shuffled tables where these are of the same cells."""
+    shares = _quoted_shares(summary, components.compared_shares(summary))
     if not shares:
         return None
-    axis, marks, told = svg.Axis(0, 1, 60, 372), [], []
+    axis, marks, told, ticks = svg.Axis(0, 1, 60, 372), [], [], ""
     marks.append(svg.ticks(axis, (0, 0.25, 0.5, 0.75, 1), 4, 108, ("0%", "25%", "50%", "75%", "100%")))
     for place, name in enumerate(("first", "second", "third")):
         marks.append(svg.text(0, 26 + 34 * place, name, "lab"))
@@ -257,21 +262,21 @@ def _explained(summary: Entry, shares: Quoted) -> Panel | None:
                 continue
             y = 22 + 34 * place + (0 if len(shares) == 1 else -5 if protocol == DIRECT else 6)
             ends = interval if place == 0 else None
-            null = summary["parallel_analysis"][protocol]
-            if not isinstance(null, Missing) and place < len(null["null_95"]):
-                at = axis(null["null_95"][place])
+            null, same_cells = summary["parallel_analysis"][protocol], own == summary["explained_variance"][protocol]
+            if same_cells and not isinstance(null, Missing) and place < len(null["null_95"]):
+                at, ticks = axis(null["null_95"][place]), "shuffled tables"
                 marks.append(svg.line(at, y - 5, at, y + 5, "k w"))
             limit = shown_ceiling(number(summary["first_component_ceiling"][protocol]), own[0])
-            if place == 0 and np.isfinite(limit):
+            if same_cells and place == 0 and np.isfinite(limit):
                 marks.append(svg.line(axis(limit), y - 5, axis(limit), y + 5, "s cl"))
             marks.append(svg.estimate(axis, own[place], ends, y, KINDS[protocol]))
             more = "" if ends is None else f" (95% {svg.points(ends[0])}% to {svg.points(ends[1])}%)"
             told.append(f"{name}, {NAMES[protocol]}: {svg.points(own[place])}%{more}")
-    label = f"Share of the variance that each factor explains. {'; '.join(told)}. Ticks: shuffled tables."
+    label = f"Share of the variance that each factor explains. {'; '.join(told)}.{ticks and f' Ticks: {ticks}.'}"
     numbers = " → ".join(f"{svg.points(own[0])}%" for own, _ in shares.values())
     return Panel(
         "How much does it explain?",
-        f"**{numbers}** of the variance; black ticks: shuffled tables",
+        f"**{numbers}** of the variance{ticks and f'; black ticks: {ticks}'}",
         svg.svg(380, 128, label, *marks),
     )
 

@@ -183,7 +183,7 @@ def _by_items(curves: list[np.ndarray], options: SignalConventions) -> dict[int,
     if not curves:
         return Missing(too_few_checkpoints(options))
     generator = np.random.default_rng(SEED)
-    quality = quality_by_items(curves, SIZES, CONTROLS, generator, options.convention, options.ties)
+    quality = quality_by_items(curves, SIZES, CONTROLS, generator, options)
     return quality or Missing(Reason(f"The benchmark has fewer than {SIZES[0]} items.", ReasonCode.TOO_FEW))
 
 
@@ -227,7 +227,7 @@ def _quality_of(curves: list[np.ndarray], options: SignalConventions, counts: np
     """Mean signal quality over models of item scores [(n, items)], and of its bootstrap (resamples,)."""
 
     def mean_quality(means: list[np.ndarray]) -> np.ndarray:
-        return mean_of_known([signal_quality(mean, options.convention, options.ties).signal_quality for mean in means])
+        return mean_of_known([signal_quality(mean, options).signal_quality for mean in means])
 
     value = float(mean_quality([scores.mean(axis=1) for scores in curves]))
     return value, mean_quality(_means(curves, counts)) if len(counts) else np.array([])
@@ -256,8 +256,8 @@ def _trials(
     sheet = facts.reset_index(names="model")
     if not folds_by_design(candidates, sheet):
         return Missing("Filters cannot be judged without a second model or more checkpoints."), []
-    lengths = answer_lengths(answers)
-    trials, notes = [], []
+    lengths, trials, notes = answer_lengths(answers), [], []
+    of_code = SignalConventions(convention=options.convention)  # ties count as an increase, whatever the options say
     for name, item_filter, metric in FILTERS:
         if isinstance(item_filter, TopShare) and item_filter.length_matched:
             unmatched = (
@@ -273,7 +273,7 @@ def _trials(
             dependence = known(length_dependence(item_filter.keep(candidates), lengths), why)
         for score in ("correct", metric):
             generator = np.random.default_rng(SEED)
-            judged = judge([item_filter], candidates, sheet, score, generator, CONTROLS, options.convention)
+            judged = judge([item_filter], candidates, sheet, score, generator, CONTROLS, of_code)
             for design, trial in judged.items():
                 trials.append({"filter": name, "score": score, "design": design, **_trial(trial, dependence)})
     return trials, notes

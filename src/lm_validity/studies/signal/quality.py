@@ -184,7 +184,7 @@ def _quality_by_errors(data: SignalData, benchmark: BenchmarkCurves) -> dict[int
         )
     pairs = [(curve.values, curve.errors) for curve in curves]
     rng = np.random.default_rng(0)
-    quality = quality_by_errors(pairs, numbers, SIZES, CONTROLS, rng, options.convention, options.ties)
+    quality = quality_by_errors(pairs, numbers, SIZES, CONTROLS, rng, options)
     return quality or Missing(Reason(f"The benchmark has fewer than {SIZES[0]} items.", ReasonCode.TOO_FEW))
 
 
@@ -195,7 +195,7 @@ def _noise_level(data: SignalData) -> tuple[int, float, float] | None:
     if not enough:
         return None
     commonest = max(set(enough), key=enough.count)
-    return commonest, *noise_levels(commonest, NOISE_DRAWS, np.random.default_rng(0), data.options.convention)
+    return commonest, *noise_levels(commonest, NOISE_DRAWS, np.random.default_rng(0), data.options)
 
 
 # ----------------------------------------------------------------------------------------------------------------------

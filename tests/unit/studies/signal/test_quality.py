@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.stats import kstest, pearsonr, spearmanr
 
-from lm_validity.config.sections import E2LM_BATCH_RAMP, BatchRamp
+from lm_validity.config.sections import E2LM_BATCH_RAMP, BatchRamp, SignalConventions
 from lm_validity.studies.signal.statistics.quality import (
     autocorrelation,
     draw_items,
@@ -78,7 +78,8 @@ def test_degenerate_curves():
 def test_scores_do_not_change_under_scale_and_shift():
     curves = np.random.default_rng(3).standard_normal((5, 14)).cumsum(axis=1)
     for convention in ("code", "paper"):
-        before, after = (signal_quality(c, convention).signal_quality for c in (curves, 0.01 * curves - 7.0))
+        options = SignalConventions(convention=convention)
+        before, after = (signal_quality(c, options).signal_quality for c in (curves, 0.01 * curves - 7.0))
         assert after == pytest.approx(before)
 
 

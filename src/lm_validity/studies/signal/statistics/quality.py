@@ -7,7 +7,7 @@ import numpy as np
 from scipy import stats
 from scipy.stats import rankdata
 
-from lm_validity.config.sections import E2LM, Convention, Ties
+from lm_validity.config.sections import E2LM, Convention, SignalConventions, Ties
 
 # ----------------------------------------------------------------------------------------------------------------------
 # Is a score above that of guessing, and from when on?
@@ -118,7 +118,7 @@ def autocorrelation(curves: np.ndarray, convention: Convention = "code") -> np.n
     return np.where(np.isnan(curves).any(axis=-1), np.nan, result)
 
 
-def signal_quality(curves: np.ndarray, convention: Convention = "code", ties: Ties = "stable") -> SignalQuality:
+def signal_quality(curves: np.ndarray, options: SignalConventions = E2LM) -> SignalQuality:
     """Scores of learning curves (..., n): higher is better, checkpoints in order of training.
 
         monotonicity    = max(0, rank correlation of score and checkpoint)
@@ -128,9 +128,9 @@ def signal_quality(curves: np.ndarray, convention: Convention = "code", ties: Ti
     White noise does not score 0: for n = 14 its mean is 0.168, for n = 27 it is 0.119
     (`noise_levels`).
     """
-    correlation = rank_correlation(curves, ties)
+    correlation = rank_correlation(curves, options.ties)
     monotonicity = np.maximum(correlation, 0.0)
-    coherence = autocorrelation(curves, convention)
+    coherence = autocorrelation(curves, options.convention)
     return SignalQuality(
         monotonicity=monotonicity,
         autocorrelation=coherence,
@@ -195,12 +195,7 @@ def error_covariance(scores: np.ndarray, clusters: np.ndarray | None = None) -> 
 
 
 def random_items_quality(
-    curves: list[np.ndarray],
-    size: int,
-    draws: int,
-    generator: np.random.Generator,
-    convention: Convention = "code",
-    ties: Ties = "stable",
+    curves: list[np.ndarray], size: int, draws: int, generator: np.random.Generator, options: SignalConventions = E2LM
 ) -> np.ndarray:
     """Mean signal quality (draws,) over models of item scores [(n, items)] on random choices of `size` items each.
 
@@ -212,9 +207,7 @@ def random_items_quality(
     for row in chosen:
         row[generator.choice(chosen.shape[1], size=size, replace=False)] = 1.0
     # sums of right answers are exact, so that ties between checkpoints stay ties
-    return np.mean(
-        [signal_quality(chosen @ scores.T / size, convention, ties).signal_quality for scores in curves], axis=0
-    )
+    return np.mean([signal_quality(chosen @ scores.T / size, options).signal_quality for scores in curves], axis=0)
 
 
 def quality_by_items(
@@ -222,8 +215,7 @@ def quality_by_items(
     sizes: tuple[int, ...],
     draws: int,
     generator: np.random.Generator,
-    convention: Convention = "code",
-    ties: Ties = "stable",
+    options: SignalConventions = E2LM,
 ) -> dict[int, float]:
     """Mean signal quality over models of item scores [(n, items)] if the benchmark had each of the `sizes`.
 
@@ -232,7 +224,7 @@ def quality_by_items(
     uncertain as the benchmark's own.
     """
     return {
-        size: float(np.mean(random_items_quality(curves, size, draws, generator, convention, ties)))
+        size: float(np.mean(random_items_quality(curves, size, draws, generator, options)))
         for size in sizes
         if size <= curves[0].shape[1]
     }
@@ -278,10 +270,7 @@ def noise_free_quality(scores: np.ndarray, ties: Ties = "stable", clusters: np.n
 
 
 def noise_free_interval(
-    curves: list[np.ndarray],
-    generator: np.random.Generator,
-    ties: Ties = "stable",
-    clusters: np.ndarray | None = None,
+    curves: list[np.ndarray], generator: np.random.Generator, ties: Ties = "stable", clusters: np.ndarray | None = None
 ) -> tuple[float, float]:
     """Interval of the mean noise-free quality of models' item scores [(n, items)], over items.
 
@@ -315,8 +304,7 @@ def quality_by_errors(
     sizes: tuple[int, ...],
     draws: int,
     generator: np.random.Generator,
-    convention: Convention = "code",
-    ties: Ties = "stable",
+    options: SignalConventions = E2LM,
 ) -> dict[int, float]:
     """As `quality_by_items`, from standard errors: `curves` [(values (n,), errors (n,))] of `numbers` of items each.
 
@@ -329,7 +317,7 @@ def quality_by_errors(
         quality = []
         for (values, errors), items in zip(curves, numbers, strict=True):
             noise = errors * np.sqrt(items / size - 1) * generator.standard_normal((draws, len(values)))
-            quality.append(signal_quality(values + noise, convention, ties).signal_quality)
+            quality.append(signal_quality(values + noise, options).signal_quality)
         found[size] = float(np.mean(quality))
     return found
 
@@ -406,11 +394,7 @@ def resampling_interval(
 
 
 def shuffled_quality(
-    curves: list[np.ndarray],
-    shuffles: int,
-    generator: np.random.Generator,
-    convention: Convention = "code",
-    ties: Ties = "stable",
+    curves: list[np.ndarray], shuffles: int, generator: np.random.Generator, options: SignalConventions = E2LM
 ) -> np.ndarray:
     """Signal quality (shuffles, curves) of each curve (n_c,) with its own checkpoints in random order.
 
@@ -421,7 +405,7 @@ def shuffled_quality(
     draws = np.empty((shuffles, len(curves)))
     for index, curve in enumerate(curves):
         shuffled = generator.permuted(np.tile(curve, (shuffles, 1)), axis=1)
-        draws[:, index] = signal_quality(shuffled, convention, ties).signal_quality
+        draws[:, index] = signal_quality(shuffled, options).signal_quality
     return draws
 
 
@@ -430,8 +414,7 @@ def walked_quality(
     checkpoints: list[tuple[str, ...]],
     draws: int,
     generator: np.random.Generator,
-    convention: Convention = "code",
-    ties: Ties = "stable",
+    options: SignalConventions = E2LM,
 ) -> np.ndarray:
     """Signal quality (draws, curves) of each curve (n_c,) with the signs of its steps drawn at random.
 
@@ -452,7 +435,7 @@ def walked_quality(
         steps = np.diff(curve, prepend=curve[:1] if curve.size else 0.0)
         at = np.array([places[name] for name in own], dtype=np.intp)
         walks = curve[:1] + np.cumsum(signs[:, at] * steps, axis=1)
-        found[:, index] = signal_quality(walks, convention, ties).signal_quality
+        found[:, index] = signal_quality(walks, options).signal_quality
     return found
 
 
@@ -476,12 +459,12 @@ def exceedance_p(observed: float, draws: np.ndarray) -> float:
 
 
 def noise_levels(
-    checkpoints: int, draws: int, generator: np.random.Generator, convention: Convention = "code"
+    checkpoints: int, draws: int, generator: np.random.Generator, options: SignalConventions = E2LM
 ) -> tuple[float, float]:
     """Mean signal quality of white noise and of a Gaussian random walk of so many checkpoints, by simulation."""
     noise = generator.standard_normal((draws, checkpoints))
     walks = np.cumsum(noise, axis=1)
-    white, walk = (signal_quality(curves, convention).signal_quality.mean() for curves in (noise, walks))
+    white, walk = (signal_quality(curves, options).signal_quality.mean() for curves in (noise, walks))
     return float(white), float(walk)
 
 

@@ -32,7 +32,6 @@ from lm_validity.studies.signal.statistics.quality import (
     drawn_around,
     exceedance_p,
     fewest_checkpoints,
-    overall_score,
     resampling_interval,
     shuffled_quality,
     signal_quality,
@@ -346,7 +345,7 @@ def compute_scores(design: CurveDesign, values: Values, options: SignalConventio
         orders=orders,
         compliance=value,
         gap=gap,
-        overall=overall_score(parts, options.weights),
+        overall=parts @ np.array(options.weights),  # NaN where a part is
     )
 
 

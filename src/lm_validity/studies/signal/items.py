@@ -51,7 +51,6 @@ from lm_validity.studies.signal.statistics.quality import (
     fewest_checkpoints,
     noise_free_interval,
     noise_free_quality,
-    per_item_score_ratio,
     quality_by_items,
     resample_item_means,
     signal_quality,
@@ -289,8 +288,10 @@ def _trial(trial: FilterTrial, length_dependence: Value) -> dict[str, Any]:
     ratio: Value = values["held_out"]
     if not trial.kept_in_sample or not trial.unfiltered:
         ratio = Missing("No score per item: the filter keeps no item, or all items together score 0.")
-    elif is_known(ratio):  # held-out quality per item that was kept, over that of all items
-        ratio = per_item_score_ratio(trial.held_out, trial.kept_in_sample, trial.unfiltered, trial.items)
+    elif is_known(ratio):
+        # Team Shaikespear's: held-out quality per item that was kept, over that of all items. It rises whenever the set
+        # shrinks faster than its score, so a random half of a benchmark has a ratio near 2
+        ratio = trial.held_out * trial.items / (trial.kept_in_sample * trial.unfiltered)
     return values | {"length_dependence": length_dependence, "per_item_score_ratio": ratio}
 
 

@@ -38,7 +38,6 @@ from lm_validity.studies.signal.statistics.quality import (
     MINIMUM_RELIABILITY,
     above_chance_from,
     fewest_checkpoints,
-    net_rise,
     noise_levels,
     ordering_consistency,
     pair_share_interval,
@@ -60,10 +59,18 @@ NO_POINT = "A curve needs two selected checkpoints."
 AT_CHANCE = Missing("The score is not above chance by 1.96 standard errors at the last point.")
 AUTOCORRELATION = {"code": "scoring code", "paper": "paper"}
 TIES = {"stable": "count as an increase", "average": "share their ranks"}
+WEIGHT_DRAWS = 10_000
+NO_CURVE = "No model has two selected checkpoints."
+NORMALISED = {
+    "none": "not divided by anything",
+    "joint_minmax": "divided by the joint range of both models",
+    "sci_range": "divided by the range of the science model",
+    "above_chance": "divided by the science model's gain over chance",
+}
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# The numbers.
+# Signal quality: the numbers.
 
 
 def _of_model(data: SignalData, benchmark: BenchmarkCurves, model: str) -> dict[str, Any]:
@@ -97,7 +104,8 @@ def _of_model(data: SignalData, benchmark: BenchmarkCurves, model: str) -> dict[
         "reliability": _noise_free(benchmark, model, "reliability"),  # share of variance that is no noise of items
         "above_chance_from_b": _above_chance_from(benchmark, whole.values, benchmark.errors[model], whole.tokens_b),
         "checkpoints": len(curve.values),
-        "net_rise": float(net_rise(curve.values)) if len(curve.values) else empty,
+        # last minus first value: the size that a rank correlation does not see
+        "net_rise": float(curve.values[-1] - curve.values[0]) if len(curve.values) else empty,
         "degenerate": bool(scores.degenerate) if len(curve.values) else empty,
     }
 
@@ -117,12 +125,10 @@ def _of_benchmark(data: SignalData, benchmark: BenchmarkCurves) -> dict[str, Any
     noise_free: Value = next((value for value in by_model if isinstance(value, Missing)), None) or float(
         np.mean([number(value) for value in by_model])
     )
-    why = (
-        "It needs resampling, and 40 items or 20 subjects. The figure must exist with each of 20 groups of items left "
-    )
-    noise_free_interval: Bounds = noise_free if isinstance(noise_free, Missing) else Missing(f"{why}out.")
+    noise_free_interval: Bounds | Value = noise_free
     if is_known(items) and is_known(noise_free):
-        noise_free_interval = known_bounds(*items.noise_free_interval, f"{why}out.")
+        why = "It needs resampling, and 40 items or 20 subjects. The figure must exist with each of 20 groups of items "
+        noise_free_interval = known_bounds(*items.noise_free_interval, f"{why}left out.")
     above: Value = Missing(alignment.reason)
     if not alignment.reason:
         # The mean's standard error is the mean of the models' own, as though their errors were one: models answer the
@@ -217,7 +223,7 @@ def _noise_level(data: SignalData) -> tuple[int, float, float] | None:
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# The section.
+# Signal quality: the section.
 
 
 def steady_improvement(data: SignalData) -> Part:
@@ -383,9 +389,11 @@ def steady_improvement(data: SignalData) -> Part:
 def _findings(
     data: SignalData, entries: dict[str, dict[str, Any]], noise: tuple[int, float, float] | None
 ) -> list[Finding]:
-    """The highest and the lowest, how many rise more than drift, and how many are at chance."""
-    known_ones = {
-        name: entry for name, entry in entries.items() if is_known(entry["signal_quality"]) and name not in data.falling
+    """The highest and the lowest, how many improve more than drift, and how many are at chance."""
+    quality = {
+        name: value
+        for name, entry in entries.items()
+        if is_known(value := entry["signal_quality"]) and name not in data.falling
     }
     basis = f"{count(len(data.learning.models), 'model')}, {count(len(entries), 'benchmark')}, at "
     basis += "the checkpoints of the competition." if data.learning.selection == "e2lm" else "all checkpoints."
@@ -395,16 +403,15 @@ def _findings(
         sentence += "direction is better. Their signal quality is not compared until that is known."
         why = f"Mean rank correlation of score and checkpoint of {-FINETASKS_MONOTONICITY} or less. Fill in the column "
         asked = [Finding(sentence, why + "`higher_is_better` of the benchmarks sheet.")]
-    if not known_ones:
+    if not quality:
         return asked or [Finding("No signal quality can be computed.", basis)]
-    order = sorted(known_ones, key=lambda name: -number(known_ones[name]["signal_quality"]))
-    described = {
-        name: f"{name}, {with_interval(entry['signal_quality'], ends if is_known(ends) else None)}"
-        for name, entry in known_ones.items()
-        for ends in [entry["signal_quality_interval"]]
-    }
-    sentence = f"Signal quality is highest on {described[order[0]]}"
-    sentence += f", and lowest on {described[order[-1]]}" if len(order) > 1 else ""
+    order = sorted(quality, key=lambda name: -quality[name])
+    highest, lowest = (
+        f"{name}, {with_interval(quality[name], ends if is_known(ends) else None)}"
+        for name in (order[0], order[-1])
+        for ends in [entries[name]["signal_quality_interval"]]
+    )
+    sentence = f"Signal quality is highest on {highest}" + (f", and lowest on {lowest}" if len(order) > 1 else "")
     if noise is not None:
         checkpoints, white, walk = noise
         sentence += f". For comparison: over {checkpoints} checkpoints, pure noise has a mean signal quality of "
@@ -432,25 +439,18 @@ def _findings(
     return findings
 
 
-WEIGHT_DRAWS = 10_000
-NO_CURVE = "No model has two selected checkpoints."
-NORMALISED = {
-    "none": "not divided by anything",
-    "joint_minmax": "divided by the joint range of both models",
-    "sci_range": "divided by the range of the science model",
-    "above_chance": "divided by the science model's gain over chance",
-}
-
-
 # ----------------------------------------------------------------------------------------------------------------------
 # Compliance and the overall score.
 
 
 def science_against_web(data: SignalData) -> Part:
     """Science against web models, and the overall score that needs them; no section without such a pair."""
-    options, parts = data.options, {}
+    options = data.options
     scores: dict[str, dict[str, Any]] = {}
     overall: dict[str, Value] = {}
+    overall_interval: dict[str, Bounds] = {}
+    overall_p: dict[str, Value] = {}
+    parts = {}
     for name, benchmark in data.benchmarks.items():
         items, values = benchmark.items, benchmark.values
         null = items if isinstance(items, Missing) else items.compliance_null
@@ -476,31 +476,31 @@ def science_against_web(data: SignalData) -> Part:
         }
         incomplete = "The overall score needs signal quality, ranking consistency and compliance."
         overall[name] = known(float(benchmark.scores.overall), incomplete)
-        parts[name] = np.array(
-            [benchmark.scores.mean_quality, benchmark.scores.orders[CHOSEN].value, benchmark.scores.compliance],
-            dtype=float,
-        )
-    overall_interval = {
-        name: bounds(value, data.benchmarks[name].draws(lambda resampled: resampled.overall))
-        for name, value in overall.items()
-    }
-    complete = [name for name, row in parts.items() if np.isfinite(row).all()]
+        overall_interval[name] = bounds(overall[name], benchmark.draws(lambda resampled: resampled.overall))
+        # when all three parts follow their own nulls, drawn independently
+        quality, coin = benchmark.mean_over_models(benchmark.quality_null), benchmark.order_draws[CHOSEN].coin
+        draws = null if isinstance(null, Missing) else coin
+        if not isinstance(null, Missing) and not isinstance(coin, Missing):
+            draws = np.stack([quality, coin, null], axis=-1) @ np.array(options.weights)
+        overall_p[name] = p_value(overall[name], draws)
+        if is_known(overall[name]):
+            parts[name] = [benchmark.scores.mean_quality, benchmark.scores.orders[CHOSEN].value, value]
     # over all weightings of the parts
     sensitivity: dict[str, dict[str, Any]] | Missing = Missing(
         "The sensitivity to the weights needs two benchmarks with all three parts."
     )
-    if len(complete) > 1:
-        components = np.stack([parts[name] for name in complete])
+    if len(parts) > 1:
+        components = np.array(list(parts.values()), dtype=float)
         shares = weight_sensitivity(components, WEIGHT_DRAWS, np.random.default_rng(0))
         sensitivity = {
-            name: {"share_first": shares.share_first[i], "rank_interval": [shares.rank_low[i], shares.rank_high[i]]}
-            for i, name in enumerate(complete)
+            name: {"share_first": first, "rank_interval": ranks}
+            for name, first, *ranks in zip(parts, *shares, strict=True)
         }
     summary = {
         "compliance": scores,
         "overall": overall,
         "overall_interval": overall_interval,
-        "overall_null_p": {name: _overall_p(data, name, value) for name, value in overall.items()},
+        "overall_null_p": overall_p,
         "weight_sensitivity": sensitivity,
     }
     lacks_part = {"share_first": Missing("The benchmark lacks one of the three parts.")}
@@ -566,21 +566,6 @@ def _no_compliance(benchmark: BenchmarkCurves, normalisation: str) -> str:
     if normalisation == "above_chance" and isinstance(benchmark.chance, Missing):
         return benchmark.chance.reason
     return "What the gap is divided by is not above 0: a constant curve, or a science curve at chance."
-
-
-def _overall_p(data: SignalData, name: str, overall: Value) -> Value:
-    """p of the overall score when all three parts follow their own nulls, drawn independently."""
-    benchmark = data.benchmarks[name]
-    null = benchmark.items if isinstance(benchmark.items, Missing) else benchmark.items.compliance_null
-    coin = benchmark.order_draws[CHOSEN].coin
-    if isinstance(overall, Missing):
-        return overall
-    if isinstance(null, Missing):
-        return null
-    if isinstance(coin, Missing):
-        return coin
-    draws = np.stack([benchmark.mean_over_models(benchmark.quality_null), coin, null], axis=-1)
-    return p_value(overall, draws @ np.array(data.options.weights))
 
 
 # ----------------------------------------------------------------------------------------------------------------------

@@ -9,7 +9,6 @@ from lm_validity.studies.signal.statistics.quality import (
     autocorrelation,
     draw_items,
     exceedance_p,
-    net_rise,
     noise_levels,
     rank_correlation,
     resample_item_means,
@@ -81,10 +80,6 @@ def test_scores_do_not_change_under_scale_and_shift():
         options = SignalConventions(convention=convention)
         before, after = (signal_quality(c, options).signal_quality for c in (curves, 0.01 * curves - 7.0))
         assert after == pytest.approx(before)
-
-
-def test_net_rise():
-    assert net_rise(np.array([[0.2, 0.5, 0.3]])) == pytest.approx([0.1])
 
 
 def test_levels_of_white_noise_and_random_walks():

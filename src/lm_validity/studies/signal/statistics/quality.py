@@ -140,11 +140,6 @@ def signal_quality(curves: np.ndarray, options: SignalConventions = E2LM) -> Sig
     )
 
 
-def net_rise(curves: np.ndarray) -> np.ndarray:
-    """Last minus first value of each curve (..., n): the size that a rank correlation does not see."""
-    return curves[..., -1] - curves[..., 0]
-
-
 def _pearson(first: np.ndarray, second: np.ndarray, level: np.ndarray, *, centred: bool = False) -> np.ndarray:
     """Correlation along the last axis; 0 where a side is constant up to rounding of values of size `level`.
 
@@ -644,27 +639,17 @@ def total_variation(curves: np.ndarray) -> np.ndarray:
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# The weighted overall score, and what its weights decide.
+# What the weights of the overall score decide.
 
 
-def overall_score(components: np.ndarray, weights: tuple[float, float, float] = E2LM.weights) -> np.ndarray:
-    """0.5 SQ + 0.1 RC + 0.4 CS for `components` (..., 3) in this order. A missing component makes it NaN."""
-    return components @ np.array(weights)
+def weight_sensitivity(
+    components: np.ndarray, draws: int, generator: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """How the ranking of the rows of `components` (benchmarks, 3) depends on weights, drawn uniformly from the simplex.
 
-
-@dataclass(frozen=True)
-class WeightSensitivity:
-    """How much the ranking of benchmarks (rows) depends on the weights."""
-
-    share_first: np.ndarray  # share of the weight simplex for which each row has the highest overall; sums to 1
-    rank_low: np.ndarray  # 2.5% and 97.5% quantiles of each row's rank, 1 = best
-    rank_high: np.ndarray
-
-
-def weight_sensitivity(components: np.ndarray, draws: int, generator: np.random.Generator) -> WeightSensitivity:
-    """Ranks of the rows of `components` (benchmarks, 3) over weights drawn uniformly from the simplex.
-
-    Rows must be finite. Rows that tie for the first place share it.
+    Three arrays (benchmarks,): the share of the simplex for which each row has the highest overall score, which sums to
+    1, and the 2.5% and 97.5% quantiles of its rank, 1 = best. Rows must be finite. Rows that tie for the first place
+    share it.
     """
     weights = generator.dirichlet(np.ones(components.shape[1]), size=draws)
     overall = weights @ components.T
@@ -672,15 +657,4 @@ def weight_sensitivity(components: np.ndarray, draws: int, generator: np.random.
     share = (first / first.sum(axis=1, keepdims=True)).mean(axis=0)
     ranks = 1 + (overall[:, None, :] > overall[:, :, None]).sum(axis=2)
     low, high = np.quantile(ranks, [0.025, 0.975], axis=0)
-    return WeightSensitivity(share, low, high)
-
-
-def per_item_score_ratio(
-    filtered_score: float, filtered_items: int, original_score: float, original_items: int
-) -> float:
-    """(filtered score / filtered items) / (original score / original items): team Shaikespear's ratio.
-
-    It rises whenever the set shrinks faster than its score, so above 1 it is no evidence that a filter kept
-    better items: a random half of a benchmark has a ratio near 2.
-    """
-    return filtered_score * original_items / (filtered_items * original_score)
+    return share, low, high

@@ -258,13 +258,10 @@ def _trials(
     lengths, trials, notes = answer_lengths(answers), [], []
     of_code = SignalConventions(convention=options.convention)  # ties count as an increase, whatever the options say
     for name, item_filter, metric in FILTERS:
-        if isinstance(item_filter, TopShare) and item_filter.length_matched:
-            unmatched = (
-                "lengths of the choices are unknown" if lengths is None else "all right answers are equally long"
-            )
-            if lengths is None or np.ptp(lengths) == 0:
-                notes.append(f"{answers.benchmark}: the filter '{name}' was not tried: {unmatched}.")
-                continue
+        if item_filter == TopShare(length_matched=True) and (lengths is None or np.ptp(lengths) == 0):
+            why = "lengths of the choices are unknown" if lengths is None else "all right answers are equally long"
+            notes.append(f"{answers.benchmark}: the filter '{name}' was not tried: {why}.")
+            continue
         # correlation of being kept, over all models, with the length of the right answer
         dependence: Value = Missing("The lengths of the choices are unknown.")
         if lengths is not None:
@@ -399,7 +396,7 @@ def _metrics(
 ) -> dict[str, dict[str, Any]] | Missing:
     """Signal quality under every item metric that the table has what it needs for, accuracy first."""
     results: dict[str, dict[str, Any]] = {}
-    accuracy: tuple[float, np.ndarray] | None = None
+    few = too_few_checkpoints(options)
     for metric in METRICS:
         if any(missing_for(answers, model, metric) for model in answers.models):
             continue
@@ -407,22 +404,17 @@ def _metrics(
         if any(np.isnan(scores).any() for scores in curves):
             continue
         value, draws = _quality_of(curves, options, counts)
-        quality = known(value, too_few_checkpoints(options))
-        unknown = Missing("Accuracy is unknown for some items.")
-        less: Value | None = unknown
-        less_interval: Bounds | None = unknown
+        quality = known(value, few)
+        results[metric] = {"signal_quality": quality, "interval": bounds(quality, draws, 0.0, 1.0)}
+        # signal quality minus that of accuracy, which is the first, and known where another score is
+        less: Value | None = None
+        less_interval: Bounds | None = None
         if metric == "accuracy":
-            accuracy = value, draws
-            less = less_interval = None
-        elif accuracy is not None:
-            less = difference = known(value - accuracy[0], too_few_checkpoints(options))
-            less_interval = bounds(difference, draws - accuracy[1], -1.0, 1.0)
-        results[metric] = {
-            "signal_quality": quality,
-            "interval": bounds(quality, draws, 0.0, 1.0),
-            "less_accuracy": less,  # signal quality minus that of accuracy; None for accuracy itself
-            "less_accuracy_interval": less_interval,
-        }
+            of_accuracy, draws_of_accuracy = value, draws
+        else:
+            less = known(value - of_accuracy, few)
+            less_interval = bounds(less, draws - draws_of_accuracy, -1.0, 1.0)
+        results[metric] |= {"less_accuracy": less, "less_accuracy_interval": less_interval}
     return results or Missing("Other item scores need the log-likelihoods of the choices and the right choice.")
 
 

@@ -95,15 +95,6 @@ def test_only_pairs_that_differ_at_the_end_have_an_order_to_settle():
     assert np.isnan(nothing) and not separable_pairs(np.full(3, 0.5), np.zeros(3)).any()
 
 
-def test_an_unknown_score_leaves_its_checkpoint_unknown():
-    curves = np.array([[0.1, np.nan, 0.3, 0.4], [0.2, 0.1, 0.2, 0.3], [0.0, 0.0, 0.4, 0.5]])
-    np.testing.assert_array_equal(agreement_with_last(curves), [-1, np.nan, 1, 1])
-    assert settled_from(curves, np.arange(4.0), np.array([True, False, False]), 1.0) == 2.0
-    np.testing.assert_array_equal(agreement_with_last(curves[:, ::-1]), [-1, -1, np.nan, 1])
-    last = agreement_with_last(np.array([[0.1, np.nan], [0.2, 0.3]]))
-    assert np.isnan(last).all()
-
-
 def test_block_bootstrap_and_coin_flips():
     generator = np.random.default_rng(0)
     gap = np.r_[np.full(4, 0.1), np.tile([0.1, 0.1, -0.1, -0.1], 6)]

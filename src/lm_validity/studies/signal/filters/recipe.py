@@ -300,7 +300,7 @@ def selection_files(
         "benchmark": benchmark,
         "items": len(ids),
         "sha256": hashlib.sha256("\n".join(ids).encode()).hexdigest(),
-        "steps": [{"filter": s.filter, "before": s.before, "after": s.after} for s in selection.steps],
+        "steps": selection.steps,
         "recipe": _as_json(recipe),
     }
     files = {
@@ -662,7 +662,7 @@ def apply_recipe(
     candidates = with_references(candidates, recipe.filters)
     trials = _judged(recipe, candidates, models, controls, seed)
     selection = keep_items(list(recipe.filters), _fit_rows(recipe, candidates))
-    lines = [f"{step.filter}: {step.after} of {step.before} items stay" for step in selection.steps]
+    lines = ["{filter}: {after} of {before} items stay".format(**step) for step in selection.steps]
     lines += [f"{DESIGNS[design][1]}: {verdict(trial)}" for design, trial in trials.items()]
 
     # All texts before the first file: what cannot be exported leaves nothing behind

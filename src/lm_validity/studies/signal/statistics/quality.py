@@ -81,7 +81,7 @@ def rank_correlation(curves: np.ndarray, ties: Ties = "stable") -> np.ndarray:
 
     `stable` gives tied scores their ranks in order of training, so a tie counts as an increase (the
     notebook's argsort, made independent of the platform); `average` is Spearman's correlation with average
-    ranks. A constant curve scores 0: by stable ties it would score 1. NaN in, NaN out.
+    ranks. A constant curve scores 0: by stable ties it would score 1. NaN for fewer than two scores.
     """
     n = curves.shape[-1]
     if n < 2:
@@ -93,8 +93,7 @@ def rank_correlation(curves: np.ndarray, ties: Ties = "stable") -> np.ndarray:
     else:
         positions = np.broadcast_to(np.arange(1.0, n + 1), curves.shape)
         result = _pearson(rankdata(curves, axis=-1), positions, level=np.full(curves.shape[:-1], float(n)))
-    result = np.where(is_constant(curves), 0.0, result)
-    return np.where(np.isnan(curves).any(axis=-1), np.nan, result)
+    return np.where(is_constant(curves), 0.0, result)
 
 
 def autocorrelation(curves: np.ndarray, convention: Convention = "code") -> np.ndarray:
@@ -102,7 +101,7 @@ def autocorrelation(curves: np.ndarray, convention: Convention = "code") -> np.n
 
     A lag at which a segment is constant has no correlation and counts as 0. With fewer than eight
     checkpoints (`code`; four for `paper`) there is no lag: NaN. By `paper` the segments are centred on the
-    whole curve's mean. NaN in, NaN out.
+    whole curve's mean.
     """
     n = curves.shape[-1]
     last_lag = n // 4 if convention == "paper" else n // 4 - 1
@@ -114,8 +113,7 @@ def autocorrelation(curves: np.ndarray, convention: Convention = "code") -> np.n
     total = np.zeros(curves.shape[:-1])
     for lag in range(1, last_lag + 1):
         total += np.abs(_pearson(curves[..., lag:], curves[..., :-lag], level, centred=convention == "paper"))
-    result = np.where(is_constant(curves), 0.0, total / last_lag)
-    return np.where(np.isnan(curves).any(axis=-1), np.nan, result)
+    return np.where(is_constant(curves), 0.0, total / last_lag)
 
 
 def signal_quality(curves: np.ndarray, options: SignalConventions = E2LM) -> SignalQuality:
@@ -395,7 +393,7 @@ def shuffled_quality(
 
     The null is that the order of the checkpoints says nothing (white noise): p-values against it are uniform
     then. A small p excludes white noise only; any slow drift, up or down, is autocorrelated and rejects it too.
-    Curves with NaN or too few checkpoints give NaN.
+    Curves with too few checkpoints give NaN.
     """
     draws = np.empty((shuffles, len(curves)))
     for index, curve in enumerate(curves):
@@ -419,8 +417,8 @@ def walked_quality(
     random walk; such sums look like trends, Slutsky 1937). A draw gives one sign to all curves that step to the
     checkpoint of one name (`checkpoints`: the names, a tuple per curve), so that what the models of one benchmark
     have in common stays, and steps keep their sizes, whatever the spacing of checkpoints. White noise has less signal
-    quality than its own draws: there the p-value is too large, never too small. Curves with NaN or too few
-    checkpoints give NaN.
+    quality than its own draws: there the p-value is too large, never too small. Curves with too few checkpoints
+    give NaN.
     """
     names = list(dict.fromkeys(name for found in checkpoints for name in found))
     places = {name: place for place, name in enumerate(names)}

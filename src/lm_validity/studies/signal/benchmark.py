@@ -32,7 +32,6 @@ from lm_validity.studies.signal.statistics.quality import (
     drawn_around,
     exceedance_p,
     fewest_checkpoints,
-    overall_score,
     resampling_interval,
     shuffled_quality,
     signal_quality,
@@ -331,10 +330,7 @@ class CurveScores:
 
 def compute_scores(design: CurveDesign, values: Values, options: SignalConventions, chance: float) -> CurveScores:
     """All scores of a benchmark from `values`, e.g. bootstrap means (resamples, n) of every model."""
-    quality = {
-        model: signal_quality(values[model][..., design.selected[model]], options.convention, options.ties)
-        for model in design.curves
-    }
+    quality = {model: signal_quality(values[model][..., design.selected[model]], options) for model in design.curves}
     by_model = {model: quality[model].signal_quality for model in design.scored}
     mean_quality = mean_of_known(list(by_model.values()))
     orders = {kind: _order_scores(pairs, values) for kind, pairs in design.ranking_pairs.items()}
@@ -349,7 +345,7 @@ def compute_scores(design: CurveDesign, values: Values, options: SignalConventio
         orders=orders,
         compliance=value,
         gap=gap,
-        overall=overall_score(parts, options.weights),
+        overall=parts @ np.array(options.weights),  # NaN where a part is
     )
 
 
@@ -509,8 +505,8 @@ def analyze_benchmark(
     of_shuffles, of_order, of_walks, of_fits = (
         section_generator(f"{section} {design.benchmark}") for section in ("shuffles", "order", "walks", "fits")
     )
-    shuffled = shuffled_quality(curves, resamples, of_shuffles, options.convention, options.ties)
-    walked = walked_quality(curves, names, resamples, of_walks, options.convention, options.ties)
+    shuffled = shuffled_quality(curves, resamples, of_shuffles, options)
+    walked = walked_quality(curves, names, resamples, of_walks, options)
     errors = {
         model: curve.errors if isinstance(items, Missing) or not np.isnan(curve.errors).any() else items.errors[model]
         for model, curve in design.curves.items()

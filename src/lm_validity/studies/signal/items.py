@@ -51,7 +51,6 @@ from lm_validity.studies.signal.statistics.quality import (
     fewest_checkpoints,
     noise_free_interval,
     noise_free_quality,
-    per_item_score_ratio,
     quality_by_items,
     resample_item_means,
     signal_quality,
@@ -183,7 +182,7 @@ def _by_items(curves: list[np.ndarray], options: SignalConventions) -> dict[int,
     if not curves:
         return Missing(too_few_checkpoints(options))
     generator = np.random.default_rng(SEED)
-    quality = quality_by_items(curves, SIZES, CONTROLS, generator, options.convention, options.ties)
+    quality = quality_by_items(curves, SIZES, CONTROLS, generator, options)
     return quality or Missing(Reason(f"The benchmark has fewer than {SIZES[0]} items.", ReasonCode.TOO_FEW))
 
 
@@ -227,7 +226,7 @@ def _quality_of(curves: list[np.ndarray], options: SignalConventions, counts: np
     """Mean signal quality over models of item scores [(n, items)], and of its bootstrap (resamples,)."""
 
     def mean_quality(means: list[np.ndarray]) -> np.ndarray:
-        return mean_of_known([signal_quality(mean, options.convention, options.ties).signal_quality for mean in means])
+        return mean_of_known([signal_quality(mean, options).signal_quality for mean in means])
 
     value = float(mean_quality([scores.mean(axis=1) for scores in curves]))
     return value, mean_quality(_means(curves, counts)) if len(counts) else np.array([])
@@ -256,16 +255,13 @@ def _trials(
     sheet = facts.reset_index(names="model")
     if not folds_by_design(candidates, sheet):
         return Missing("Filters cannot be judged without a second model or more checkpoints."), []
-    lengths = answer_lengths(answers)
-    trials, notes = [], []
+    lengths, trials, notes = answer_lengths(answers), [], []
+    of_code = SignalConventions(convention=options.convention)  # ties count as an increase, whatever the options say
     for name, item_filter, metric in FILTERS:
-        if isinstance(item_filter, TopShare) and item_filter.length_matched:
-            unmatched = (
-                "lengths of the choices are unknown" if lengths is None else "all right answers are equally long"
-            )
-            if lengths is None or np.ptp(lengths) == 0:
-                notes.append(f"{answers.benchmark}: the filter '{name}' was not tried: {unmatched}.")
-                continue
+        if item_filter == TopShare(length_matched=True) and (lengths is None or np.ptp(lengths) == 0):
+            why = "lengths of the choices are unknown" if lengths is None else "all right answers are equally long"
+            notes.append(f"{answers.benchmark}: the filter '{name}' was not tried: {why}.")
+            continue
         # correlation of being kept, over all models, with the length of the right answer
         dependence: Value = Missing("The lengths of the choices are unknown.")
         if lengths is not None:
@@ -273,7 +269,7 @@ def _trials(
             dependence = known(length_dependence(item_filter.keep(candidates), lengths), why)
         for score in ("correct", metric):
             generator = np.random.default_rng(SEED)
-            judged = judge([item_filter], candidates, sheet, score, generator, CONTROLS, options.convention)
+            judged = judge([item_filter], candidates, sheet, score, generator, CONTROLS, of_code)
             for design, trial in judged.items():
                 trials.append({"filter": name, "score": score, "design": design, **_trial(trial, dependence)})
     return trials, notes
@@ -289,8 +285,10 @@ def _trial(trial: FilterTrial, length_dependence: Value) -> dict[str, Any]:
     ratio: Value = values["held_out"]
     if not trial.kept_in_sample or not trial.unfiltered:
         ratio = Missing("No score per item: the filter keeps no item, or all items together score 0.")
-    elif is_known(ratio):  # held-out quality per item that was kept, over that of all items
-        ratio = per_item_score_ratio(trial.held_out, trial.kept_in_sample, trial.unfiltered, trial.items)
+    elif is_known(ratio):
+        # Team Shaikespear's: held-out quality per item that was kept, over that of all items. It rises whenever the set
+        # shrinks faster than its score, so a random half of a benchmark has a ratio near 2
+        ratio = trial.held_out * trial.items / (trial.kept_in_sample * trial.unfiltered)
     return values | {"length_dependence": length_dependence, "per_item_score_ratio": ratio}
 
 
@@ -398,7 +396,7 @@ def _metrics(
 ) -> dict[str, dict[str, Any]] | Missing:
     """Signal quality under every item metric that the table has what it needs for, accuracy first."""
     results: dict[str, dict[str, Any]] = {}
-    accuracy: tuple[float, np.ndarray] | None = None
+    few = too_few_checkpoints(options)
     for metric in METRICS:
         if any(missing_for(answers, model, metric) for model in answers.models):
             continue
@@ -406,22 +404,17 @@ def _metrics(
         if any(np.isnan(scores).any() for scores in curves):
             continue
         value, draws = _quality_of(curves, options, counts)
-        quality = known(value, too_few_checkpoints(options))
-        unknown = Missing("Accuracy is unknown for some items.")
-        less: Value | None = unknown
-        less_interval: Bounds | None = unknown
+        quality = known(value, few)
+        results[metric] = {"signal_quality": quality, "interval": bounds(quality, draws, 0.0, 1.0)}
+        # signal quality minus that of accuracy, which is the first, and known where another score is
+        less: Value | None = None
+        less_interval: Bounds | None = None
         if metric == "accuracy":
-            accuracy = value, draws
-            less = less_interval = None
-        elif accuracy is not None:
-            less = difference = known(value - accuracy[0], too_few_checkpoints(options))
-            less_interval = bounds(difference, draws - accuracy[1], -1.0, 1.0)
-        results[metric] = {
-            "signal_quality": quality,
-            "interval": bounds(quality, draws, 0.0, 1.0),
-            "less_accuracy": less,  # signal quality minus that of accuracy; None for accuracy itself
-            "less_accuracy_interval": less_interval,
-        }
+            of_accuracy, draws_of_accuracy = value, draws
+        else:
+            less = known(value - of_accuracy, few)
+            less_interval = bounds(less, draws - draws_of_accuracy, -1.0, 1.0)
+        results[metric] |= {"less_accuracy": less, "less_accuracy_interval": less_interval}
     return results or Missing("Other item scores need the log-likelihoods of the choices and the right choice.")
 
 

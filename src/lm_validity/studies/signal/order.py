@@ -77,8 +77,8 @@ def _consistency(benchmark: BenchmarkCurves, kind: str) -> dict[str, Any]:
                 "value": known(float(score.value), why_pair),
                 "base_gap": known(float(score.base_gap), why_pair),
                 "with_last": known(float(score.with_last), ONE_LATER if pair.windows[1].any() else why_pair),
-                "base_checkpoints": score.base_checkpoints,
-                "later_checkpoints": score.later_checkpoints,
+                "base_checkpoints": int(pair.windows[0].sum()),
+                "later_checkpoints": int(pair.windows[1].sum()),
             }
         )
     return {

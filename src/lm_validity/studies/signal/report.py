@@ -15,12 +15,11 @@ from lm_validity.studies.signal.benchmark import (
     Value,
     analyze_benchmark,
 )
-from lm_validity.studies.signal.criteria import criteria_of_others, science_against_web
 from lm_validity.studies.signal.curves import read_learning_curves
 from lm_validity.studies.signal.glance import at_a_glance
 from lm_validity.studies.signal.items import analyze_items, filters_on_trial, item_metrics, subgroups
 from lm_validity.studies.signal.order import order_of_models
-from lm_validity.studies.signal.quality import rise_of_scores
+from lm_validity.studies.signal.quality import criteria_of_others, science_against_web, steady_improvement
 from lm_validity.summaries import Missing
 from lm_validity.tables.items import item_benchmarks, read_benchmark_items
 from lm_validity.words import Reason, ReasonCode, explain_protocols
@@ -85,7 +84,7 @@ def analyze_signal(
 def signal(data: SignalData) -> tuple[Page, dict[str, Any]]:
     """The page and the summary."""
     parts = Part.joined(
-        rise_of_scores(data),
+        steady_improvement(data),
         order_of_models(data),
         science_against_web(data),
         filters_on_trial(data),

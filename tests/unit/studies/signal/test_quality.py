@@ -4,12 +4,11 @@ import numpy as np
 import pytest
 from scipy.stats import kstest, pearsonr, spearmanr
 
-from lm_validity.config.sections import E2LM_BATCH_RAMP, BatchRamp
+from lm_validity.config.sections import E2LM_BATCH_RAMP, BatchRamp, SignalConventions
 from lm_validity.studies.signal.statistics.quality import (
     autocorrelation,
     draw_items,
     exceedance_p,
-    net_rise,
     noise_levels,
     rank_correlation,
     resample_item_means,
@@ -72,18 +71,14 @@ def test_degenerate_curves():
     # one step at the end: both early segments are constant, so no lag has a correlation
     step = signal_quality(np.r_[np.zeros(13), 1.0])
     assert step.autocorrelation == 0.0 and not step.degenerate
-    assert np.isnan(signal_quality(np.r_[np.nan, np.arange(13.0)]).signal_quality)
 
 
 def test_scores_do_not_change_under_scale_and_shift():
     curves = np.random.default_rng(3).standard_normal((5, 14)).cumsum(axis=1)
     for convention in ("code", "paper"):
-        before, after = (signal_quality(c, convention).signal_quality for c in (curves, 0.01 * curves - 7.0))
+        options = SignalConventions(convention=convention)
+        before, after = (signal_quality(c, options).signal_quality for c in (curves, 0.01 * curves - 7.0))
         assert after == pytest.approx(before)
-
-
-def test_net_rise():
-    assert net_rise(np.array([[0.2, 0.5, 0.3]])) == pytest.approx([0.1])
 
 
 def test_levels_of_white_noise_and_random_walks():

@@ -48,7 +48,9 @@ def test_signal_quality_is_that_of_the_curves(rising, reported):
     assert set(summary["models"]) == set(MODELS)
     for (model, benchmark), rows in scores.groupby(["model", "benchmark"]):
         entry = summary["models"][model][benchmark]
-        expected = signal_quality(rows.sort_values("iteration")["value"].to_numpy())
+        curve = rows.sort_values("iteration")["value"].to_numpy()
+        expected = signal_quality(curve)
+        assert entry["net_rise"] == pytest.approx(curve[-1] - curve[0])
         assert entry["signal_quality"] == pytest.approx(float(expected.signal_quality))
         assert entry["checkpoints"] == 12 and 0 < entry["signal_quality_null_p"] <= 1
         low, high = entry["signal_quality_interval"]

@@ -6,7 +6,7 @@ import string
 import unicodedata
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import pandas as pd
@@ -82,21 +82,12 @@ class ItemFilter:
 
 
 @dataclass(frozen=True)
-class Step:
-    """What one filter did."""
-
-    filter: str
-    before: int
-    after: int
-
-
-@dataclass(frozen=True)
 class Selection:
     """The items that are left, in the order of the candidates, and how it came to that."""
 
     kept: np.ndarray  # boolean over the candidates
     doc_ids: tuple[str, ...]
-    steps: tuple[Step, ...]
+    steps: list[dict[str, Any]]  # of each filter: its name, and the items before and after it
 
 
 def keep_items(filters: list[ItemFilter], candidates: Candidates) -> Selection:
@@ -108,8 +99,8 @@ def keep_items(filters: list[ItemFilter], candidates: Candidates) -> Selection:
         left = item_filter.keep(candidates if kept.all() else candidates.take(kept))
         before = int(kept.sum())
         kept[np.flatnonzero(kept)[~left]] = False
-        steps.append(Step(item_filter.name, before, int(kept.sum())))
-    return Selection(kept, tuple(str(name) for name in candidates.doc_ids[kept]), tuple(steps))
+        steps.append({"filter": item_filter.name, "before": before, "after": int(kept.sum())})
+    return Selection(kept, tuple(str(name) for name in candidates.doc_ids[kept]), steps)
 
 
 @dataclass(frozen=True)
@@ -369,7 +360,7 @@ class PositiveSlope(ItemFilter):
         """True where the least-squares slope over checkpoints is above 0 in every model (`each`), or where the mean
         over models of slope × (checkpoints - 1) is (`mean`). An item with a NaN score is dropped.
 
-        Raises InputError for a model with fewer than two checkpoints, and for another pooling.
+        Raises InputError for a model with fewer than two checkpoints.
         """
         answers = candidates.need_answers(self.name)
         by_model = []
@@ -382,8 +373,6 @@ class PositiveSlope(ItemFilter):
             by_model.append(slopes(model_scores(answers, model, self.score)))
         if self.pooling == "each":
             return np.min(by_model, axis=0) > 0
-        if self.pooling != "mean":
-            raise InputError(f"filter {self.name!r}: pooling {self.pooling!r}.", "write mean or each.")
         # By the length of each model's training, so that many checkpoints do not mean many steps
         rises = [slope * (len(model.checkpoints) - 1) for slope, model in zip(by_model, answers.models, strict=True)]
         return np.mean(rises, axis=0) > 0

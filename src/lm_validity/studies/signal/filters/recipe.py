@@ -21,6 +21,7 @@ import yaml
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from lm_validity.config.load import read_values
+from lm_validity.config.sections import E2LM, SignalConventions
 from lm_validity.errors import InputError, did_you_mean
 from lm_validity.files import json_text, write_text
 from lm_validity.studies.signal.filters.kinds import (
@@ -51,7 +52,7 @@ from lm_validity.studies.signal.statistics.items import (
     judge_filter,
     leave_one_group_out,
 )
-from lm_validity.studies.signal.statistics.quality import MINIMUM_CHECKPOINTS, Convention
+from lm_validity.studies.signal.statistics.quality import MINIMUM_CHECKPOINTS
 from lm_validity.tables.documents import match_documents, questions, read_documents
 from lm_validity.tables.items import read_benchmark_items
 from lm_validity.tables.sheets import as_in_scores, read_models
@@ -299,7 +300,7 @@ def selection_files(
         "benchmark": benchmark,
         "items": len(ids),
         "sha256": hashlib.sha256("\n".join(ids).encode()).hexdigest(),
-        "steps": [{"filter": s.filter, "before": s.before, "after": s.after} for s in selection.steps],
+        "steps": selection.steps,
         "recipe": _as_json(recipe),
     }
     files = {
@@ -595,7 +596,7 @@ def judge(
     metric: str,
     generator: np.random.Generator,
     controls: int = 200,
-    convention: Convention = "code",
+    options: SignalConventions = E2LM,
     fit_models: tuple[str, ...] = (),
 ) -> dict[str, FilterTrial]:
     """The filters' trial under each design that the models allow; curves are means of the item score
@@ -618,9 +619,7 @@ def judge(
     def fit(rows: Rows) -> np.ndarray:
         return keep_items(filters, candidates.rows(rows)).kept
 
-    return {
-        design: judge_filter(fit, scored, folds, generator, controls, convention) for design, folds in designs.items()
-    }
+    return {design: judge_filter(fit, scored, folds, generator, controls, options) for design, folds in designs.items()}
 
 
 def verdict(trial: FilterTrial) -> str:
@@ -663,7 +662,7 @@ def apply_recipe(
     candidates = with_references(candidates, recipe.filters)
     trials = _judged(recipe, candidates, models, controls, seed)
     selection = keep_items(list(recipe.filters), _fit_rows(recipe, candidates))
-    lines = [f"{step.filter}: {step.after} of {step.before} items stay" for step in selection.steps]
+    lines = ["{filter}: {after} of {before} items stay".format(**step) for step in selection.steps]
     lines += [f"{DESIGNS[design][1]}: {verdict(trial)}" for design, trial in trials.items()]
 
     # All texts before the first file: what cannot be exported leaves nothing behind

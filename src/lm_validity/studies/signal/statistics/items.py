@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from lm_validity.config.sections import E2LM, SignalConventions
 from lm_validity.studies.signal.statistics.quality import (
     MINIMUM_CHECKPOINTS,
-    Convention,
     exceedance_p,
     random_items_quality,
     signal_quality,
@@ -240,7 +240,7 @@ def judge_filter(
     folds: list[Fold],
     generator: np.random.Generator,
     controls: int = 200,
-    convention: Convention = "code",
+    options: SignalConventions = E2LM,
 ) -> FilterTrial:
     """Signal quality in sample, held out, and of random choices of the same size.
 
@@ -261,10 +261,10 @@ def judge_filter(
         kept = fit(fold.fit)
         kept_by_fold[fold.name] = int(kept.sum())
         curves = _take(scored, fold.score)
-        unfiltered += weight * mean_quality(curves, np.ones(items, dtype=bool), convention)
-        held_out += weight * mean_quality(curves, kept, convention)
-        control += weight * random_items_quality(curves, int(kept.sum()), controls, generator, convention)
-    in_sample = mean_quality(_take(scored, in_sample_rows), in_sample_kept, convention)
+        unfiltered += weight * mean_quality(curves, np.ones(items, dtype=bool), options)
+        held_out += weight * mean_quality(curves, kept, options)
+        control += weight * random_items_quality(curves, int(kept.sum()), controls, generator, options)
+    in_sample = mean_quality(_take(scored, in_sample_rows), in_sample_kept, options)
     known = np.isfinite(held_out) and np.isfinite(control).all() and controls > 0
     high = float(np.quantile(control, 0.975)) if known else float("nan")
     p = exceedance_p(held_out, control)
@@ -283,13 +283,11 @@ def judge_filter(
     )
 
 
-def mean_quality(curves: Curves, kept: np.ndarray, convention: Convention = "code") -> float:
+def mean_quality(curves: Curves, kept: np.ndarray, options: SignalConventions = E2LM) -> float:
     """Mean over models of the signal quality of the mean over kept items; NaN where nothing is kept."""
     if not kept.any():
         return float("nan")
-    return float(
-        np.mean([signal_quality(values[:, kept].mean(axis=1), convention).signal_quality for values in curves])
-    )
+    return float(np.mean([signal_quality(values[:, kept].mean(axis=1), options).signal_quality for values in curves]))
 
 
 def _take(curves: Curves, rows: Rows) -> Curves:

@@ -7,7 +7,7 @@ import numpy as np
 from scipy import stats
 from scipy.stats import rankdata
 
-from lm_validity.config.sections import E2LM, Convention, Ties
+from lm_validity.config.sections import E2LM, Convention, SignalConventions, Ties
 
 # ----------------------------------------------------------------------------------------------------------------------
 # Is a score above that of guessing, and from when on?
@@ -81,7 +81,7 @@ def rank_correlation(curves: np.ndarray, ties: Ties = "stable") -> np.ndarray:
 
     `stable` gives tied scores their ranks in order of training, so a tie counts as an increase (the
     notebook's argsort, made independent of the platform); `average` is Spearman's correlation with average
-    ranks. A constant curve scores 0: by stable ties it would score 1. NaN in, NaN out.
+    ranks. A constant curve scores 0: by stable ties it would score 1. NaN for fewer than two scores.
     """
     n = curves.shape[-1]
     if n < 2:
@@ -93,8 +93,7 @@ def rank_correlation(curves: np.ndarray, ties: Ties = "stable") -> np.ndarray:
     else:
         positions = np.broadcast_to(np.arange(1.0, n + 1), curves.shape)
         result = _pearson(rankdata(curves, axis=-1), positions, level=np.full(curves.shape[:-1], float(n)))
-    result = np.where(is_constant(curves), 0.0, result)
-    return np.where(np.isnan(curves).any(axis=-1), np.nan, result)
+    return np.where(is_constant(curves), 0.0, result)
 
 
 def autocorrelation(curves: np.ndarray, convention: Convention = "code") -> np.ndarray:
@@ -102,7 +101,7 @@ def autocorrelation(curves: np.ndarray, convention: Convention = "code") -> np.n
 
     A lag at which a segment is constant has no correlation and counts as 0. With fewer than eight
     checkpoints (`code`; four for `paper`) there is no lag: NaN. By `paper` the segments are centred on the
-    whole curve's mean. NaN in, NaN out.
+    whole curve's mean.
     """
     n = curves.shape[-1]
     last_lag = n // 4 if convention == "paper" else n // 4 - 1
@@ -114,11 +113,10 @@ def autocorrelation(curves: np.ndarray, convention: Convention = "code") -> np.n
     total = np.zeros(curves.shape[:-1])
     for lag in range(1, last_lag + 1):
         total += np.abs(_pearson(curves[..., lag:], curves[..., :-lag], level, centred=convention == "paper"))
-    result = np.where(is_constant(curves), 0.0, total / last_lag)
-    return np.where(np.isnan(curves).any(axis=-1), np.nan, result)
+    return np.where(is_constant(curves), 0.0, total / last_lag)
 
 
-def signal_quality(curves: np.ndarray, convention: Convention = "code", ties: Ties = "stable") -> SignalQuality:
+def signal_quality(curves: np.ndarray, options: SignalConventions = E2LM) -> SignalQuality:
     """Scores of learning curves (..., n): higher is better, checkpoints in order of training.
 
         monotonicity    = max(0, rank correlation of score and checkpoint)
@@ -128,9 +126,9 @@ def signal_quality(curves: np.ndarray, convention: Convention = "code", ties: Ti
     White noise does not score 0: for n = 14 its mean is 0.168, for n = 27 it is 0.119
     (`noise_levels`).
     """
-    correlation = rank_correlation(curves, ties)
+    correlation = rank_correlation(curves, options.ties)
     monotonicity = np.maximum(correlation, 0.0)
-    coherence = autocorrelation(curves, convention)
+    coherence = autocorrelation(curves, options.convention)
     return SignalQuality(
         monotonicity=monotonicity,
         autocorrelation=coherence,
@@ -138,11 +136,6 @@ def signal_quality(curves: np.ndarray, convention: Convention = "code", ties: Ti
         rank_correlation=correlation,
         degenerate=is_constant(curves),
     )
-
-
-def net_rise(curves: np.ndarray) -> np.ndarray:
-    """Last minus first value of each curve (..., n): the size that a rank correlation does not see."""
-    return curves[..., -1] - curves[..., 0]
 
 
 def _pearson(first: np.ndarray, second: np.ndarray, level: np.ndarray, *, centred: bool = False) -> np.ndarray:
@@ -195,12 +188,7 @@ def error_covariance(scores: np.ndarray, clusters: np.ndarray | None = None) -> 
 
 
 def random_items_quality(
-    curves: list[np.ndarray],
-    size: int,
-    draws: int,
-    generator: np.random.Generator,
-    convention: Convention = "code",
-    ties: Ties = "stable",
+    curves: list[np.ndarray], size: int, draws: int, generator: np.random.Generator, options: SignalConventions = E2LM
 ) -> np.ndarray:
     """Mean signal quality (draws,) over models of item scores [(n, items)] on random choices of `size` items each.
 
@@ -212,9 +200,7 @@ def random_items_quality(
     for row in chosen:
         row[generator.choice(chosen.shape[1], size=size, replace=False)] = 1.0
     # sums of right answers are exact, so that ties between checkpoints stay ties
-    return np.mean(
-        [signal_quality(chosen @ scores.T / size, convention, ties).signal_quality for scores in curves], axis=0
-    )
+    return np.mean([signal_quality(chosen @ scores.T / size, options).signal_quality for scores in curves], axis=0)
 
 
 def quality_by_items(
@@ -222,8 +208,7 @@ def quality_by_items(
     sizes: tuple[int, ...],
     draws: int,
     generator: np.random.Generator,
-    convention: Convention = "code",
-    ties: Ties = "stable",
+    options: SignalConventions = E2LM,
 ) -> dict[int, float]:
     """Mean signal quality over models of item scores [(n, items)] if the benchmark had each of the `sizes`.
 
@@ -232,7 +217,7 @@ def quality_by_items(
     uncertain as the benchmark's own.
     """
     return {
-        size: float(np.mean(random_items_quality(curves, size, draws, generator, convention, ties)))
+        size: float(np.mean(random_items_quality(curves, size, draws, generator, options)))
         for size in sizes
         if size <= curves[0].shape[1]
     }
@@ -278,10 +263,7 @@ def noise_free_quality(scores: np.ndarray, ties: Ties = "stable", clusters: np.n
 
 
 def noise_free_interval(
-    curves: list[np.ndarray],
-    generator: np.random.Generator,
-    ties: Ties = "stable",
-    clusters: np.ndarray | None = None,
+    curves: list[np.ndarray], generator: np.random.Generator, ties: Ties = "stable", clusters: np.ndarray | None = None
 ) -> tuple[float, float]:
     """Interval of the mean noise-free quality of models' item scores [(n, items)], over items.
 
@@ -315,8 +297,7 @@ def quality_by_errors(
     sizes: tuple[int, ...],
     draws: int,
     generator: np.random.Generator,
-    convention: Convention = "code",
-    ties: Ties = "stable",
+    options: SignalConventions = E2LM,
 ) -> dict[int, float]:
     """As `quality_by_items`, from standard errors: `curves` [(values (n,), errors (n,))] of `numbers` of items each.
 
@@ -329,7 +310,7 @@ def quality_by_errors(
         quality = []
         for (values, errors), items in zip(curves, numbers, strict=True):
             noise = errors * np.sqrt(items / size - 1) * generator.standard_normal((draws, len(values)))
-            quality.append(signal_quality(values + noise, convention, ties).signal_quality)
+            quality.append(signal_quality(values + noise, options).signal_quality)
         found[size] = float(np.mean(quality))
     return found
 
@@ -406,22 +387,18 @@ def resampling_interval(
 
 
 def shuffled_quality(
-    curves: list[np.ndarray],
-    shuffles: int,
-    generator: np.random.Generator,
-    convention: Convention = "code",
-    ties: Ties = "stable",
+    curves: list[np.ndarray], shuffles: int, generator: np.random.Generator, options: SignalConventions = E2LM
 ) -> np.ndarray:
     """Signal quality (shuffles, curves) of each curve (n_c,) with its own checkpoints in random order.
 
     The null is that the order of the checkpoints says nothing (white noise): p-values against it are uniform
     then. A small p excludes white noise only; any slow drift, up or down, is autocorrelated and rejects it too.
-    Curves with NaN or too few checkpoints give NaN.
+    Curves with too few checkpoints give NaN.
     """
     draws = np.empty((shuffles, len(curves)))
     for index, curve in enumerate(curves):
         shuffled = generator.permuted(np.tile(curve, (shuffles, 1)), axis=1)
-        draws[:, index] = signal_quality(shuffled, convention, ties).signal_quality
+        draws[:, index] = signal_quality(shuffled, options).signal_quality
     return draws
 
 
@@ -430,8 +407,7 @@ def walked_quality(
     checkpoints: list[tuple[str, ...]],
     draws: int,
     generator: np.random.Generator,
-    convention: Convention = "code",
-    ties: Ties = "stable",
+    options: SignalConventions = E2LM,
 ) -> np.ndarray:
     """Signal quality (draws, curves) of each curve (n_c,) with the signs of its steps drawn at random.
 
@@ -441,8 +417,8 @@ def walked_quality(
     random walk; such sums look like trends, Slutsky 1937). A draw gives one sign to all curves that step to the
     checkpoint of one name (`checkpoints`: the names, a tuple per curve), so that what the models of one benchmark
     have in common stays, and steps keep their sizes, whatever the spacing of checkpoints. White noise has less signal
-    quality than its own draws: there the p-value is too large, never too small. Curves with NaN or too few
-    checkpoints give NaN.
+    quality than its own draws: there the p-value is too large, never too small. Curves with too few checkpoints
+    give NaN.
     """
     names = list(dict.fromkeys(name for found in checkpoints for name in found))
     places = {name: place for place, name in enumerate(names)}
@@ -452,7 +428,7 @@ def walked_quality(
         steps = np.diff(curve, prepend=curve[:1] if curve.size else 0.0)
         at = np.array([places[name] for name in own], dtype=np.intp)
         walks = curve[:1] + np.cumsum(signs[:, at] * steps, axis=1)
-        found[:, index] = signal_quality(walks, convention, ties).signal_quality
+        found[:, index] = signal_quality(walks, options).signal_quality
     return found
 
 
@@ -476,12 +452,12 @@ def exceedance_p(observed: float, draws: np.ndarray) -> float:
 
 
 def noise_levels(
-    checkpoints: int, draws: int, generator: np.random.Generator, convention: Convention = "code"
+    checkpoints: int, draws: int, generator: np.random.Generator, options: SignalConventions = E2LM
 ) -> tuple[float, float]:
     """Mean signal quality of white noise and of a Gaussian random walk of so many checkpoints, by simulation."""
     noise = generator.standard_normal((draws, checkpoints))
     walks = np.cumsum(noise, axis=1)
-    white, walk = (signal_quality(curves, convention).signal_quality.mean() for curves in (noise, walks))
+    white, walk = (signal_quality(curves, options).signal_quality.mean() for curves in (noise, walks))
     return float(white), float(walk)
 
 
@@ -661,27 +637,17 @@ def total_variation(curves: np.ndarray) -> np.ndarray:
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# The weighted overall score, and what its weights decide.
+# What the weights of the overall score decide.
 
 
-def overall_score(components: np.ndarray, weights: tuple[float, float, float] = E2LM.weights) -> np.ndarray:
-    """0.5 SQ + 0.1 RC + 0.4 CS for `components` (..., 3) in this order. A missing component makes it NaN."""
-    return components @ np.array(weights)
+def weight_sensitivity(
+    components: np.ndarray, draws: int, generator: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """How the ranking of the rows of `components` (benchmarks, 3) depends on weights, drawn uniformly from the simplex.
 
-
-@dataclass(frozen=True)
-class WeightSensitivity:
-    """How much the ranking of benchmarks (rows) depends on the weights."""
-
-    share_first: np.ndarray  # share of the weight simplex for which each row has the highest overall; sums to 1
-    rank_low: np.ndarray  # 2.5% and 97.5% quantiles of each row's rank, 1 = best
-    rank_high: np.ndarray
-
-
-def weight_sensitivity(components: np.ndarray, draws: int, generator: np.random.Generator) -> WeightSensitivity:
-    """Ranks of the rows of `components` (benchmarks, 3) over weights drawn uniformly from the simplex.
-
-    Rows must be finite. Rows that tie for the first place share it.
+    Three arrays (benchmarks,): the share of the simplex for which each row has the highest overall score, which sums to
+    1, and the 2.5% and 97.5% quantiles of its rank, 1 = best. Rows must be finite. Rows that tie for the first place
+    share it.
     """
     weights = generator.dirichlet(np.ones(components.shape[1]), size=draws)
     overall = weights @ components.T
@@ -689,15 +655,4 @@ def weight_sensitivity(components: np.ndarray, draws: int, generator: np.random.
     share = (first / first.sum(axis=1, keepdims=True)).mean(axis=0)
     ranks = 1 + (overall[:, None, :] > overall[:, :, None]).sum(axis=2)
     low, high = np.quantile(ranks, [0.025, 0.975], axis=0)
-    return WeightSensitivity(share, low, high)
-
-
-def per_item_score_ratio(
-    filtered_score: float, filtered_items: int, original_score: float, original_items: int
-) -> float:
-    """(filtered score / filtered items) / (original score / original items): team Shaikespear's ratio.
-
-    It rises whenever the set shrinks faster than its score, so above 1 it is no evidence that a filter kept
-    better items: a random half of a benchmark has a ratio near 2.
-    """
-    return filtered_score * original_items / (filtered_items * original_score)
+    return share, low, high

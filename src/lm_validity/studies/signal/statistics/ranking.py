@@ -50,8 +50,6 @@ class PairConsistency:
     value: np.ndarray  # share of later checkpoints with the base window's order; NaN without either window
     base_gap: np.ndarray  # mean of first - second over the base window
     with_last: np.ndarray  # share of later checkpoints but the last with the last one's order
-    base_checkpoints: int
-    later_checkpoints: int
 
 
 def pair_consistency(first: np.ndarray, second: np.ndarray, base: np.ndarray, later: np.ndarray) -> PairConsistency:
@@ -63,18 +61,14 @@ def pair_consistency(first: np.ndarray, second: np.ndarray, base: np.ndarray, la
     is 1/2. `with_last` replaces the base window by the outcome at the last checkpoint.
     """
     gap = first - second
-    leading = gap.shape[:-1]
-    base_gap = gap[..., base].mean(axis=-1) if base.any() else np.full(leading, np.nan)
+    unknown = np.full(gap.shape[:-1], np.nan)
+    base_gap = gap[..., base].mean(axis=-1) if base.any() else unknown
     if not later.any():
-        return PairConsistency(np.full(leading, np.nan), base_gap, np.full(leading, np.nan), int(base.sum()), 0)
+        return PairConsistency(unknown, base_gap, unknown)
     better = gap[..., later] > 0
-    value = np.mean(better == (base_gap > 0)[..., None], axis=-1)
-    value = np.where(np.isnan(base_gap) | np.isnan(gap).any(axis=-1), np.nan, value)
-    if better.shape[-1] > 1:
-        with_last = np.mean(better[..., :-1] == better[..., -1:], axis=-1)
-    else:
-        with_last = np.full(leading, np.nan)
-    return PairConsistency(value, base_gap, with_last, int(base.sum()), int(later.sum()))
+    value = np.mean(better == (base_gap > 0)[..., None], axis=-1) if base.any() else unknown
+    with_last = np.mean(better[..., :-1] == better[..., -1:], axis=-1) if better.shape[-1] > 1 else unknown
+    return PairConsistency(value, base_gap, with_last)
 
 
 def bootstrap_pair_consistency(
@@ -160,12 +154,17 @@ def size_ordering(curves: np.ndarray, pairs: list[tuple[int, int]]) -> tuple[np.
     return ahead / len(pairs), total / len(pairs)
 
 
-def agreement_with_last(curves: np.ndarray) -> np.ndarray:
+def agreement_with_last(curves: np.ndarray, counted: np.ndarray | slice = slice(None)) -> np.ndarray:
     """Kendall's tau-a (..., n) of the rankings of `curves` (..., models, n) at each checkpoint and the last.
 
-    tau-a = (concordant - discordant) / pairs, in [-1, 1]; a tie counts 0. At least two models.
+    tau-a = (concordant - discordant) / pairs, in [-1, 1]; a tie counts 0. `counted` (pairs,): which pairs of
+    `np.triu_indices(models, 1)` count, at least one.
     """
-    return _agreement_over(curves, np.array(np.triu_indices(curves.shape[-2], k=1)))
+    pairs = np.array(np.triu_indices(curves.shape[-2], k=1))[:, counted]
+    first, second = (np.take(curves, side, axis=-2) for side in pairs)
+    # bytes: with a thousand resamples most of the time is that of moving these numbers
+    signs = (first > second).view(np.int8) - (first < second).view(np.int8)
+    return (signs * signs[..., -1:]).sum(axis=-2, dtype=np.int32) / pairs.shape[1]
 
 
 def decision_accuracy(early: np.ndarray, target: np.ndarray) -> np.ndarray:
@@ -214,10 +213,9 @@ def settled_from(curves: np.ndarray, tokens_b: np.ndarray, separable: np.ndarray
     settle into, and stay out: with them, one pair of equal models puts the point at the last checkpoint about every
     second time. NaN without any separable pair.
     """
-    pairs = np.array(np.triu_indices(curves.shape[-2], k=1))[:, separable]
-    if pairs.shape[1] == 0:
+    if not separable.any():
         return np.full(curves.shape[:-2], np.nan)
-    return from_then_on(_agreement_over(curves, pairs), tokens_b, threshold)
+    return from_then_on(agreement_with_last(curves, separable), tokens_b, threshold)
 
 
 def settling_interval(
@@ -255,19 +253,6 @@ def from_then_on(tau: np.ndarray, tokens_b: np.ndarray, threshold: float) -> np.
     settled = np.flip(np.logical_and.accumulate(np.flip(tau >= threshold - 1e-12, axis=-1), axis=-1), axis=-1)
     earliest = tokens_b[np.argmax(settled, axis=-1)]
     return np.where(settled.any(axis=-1), earliest, np.nan)
-
-
-def _agreement_over(curves: np.ndarray, pairs: np.ndarray) -> np.ndarray:
-    """tau-a (..., n) of `curves` (..., models, n) at each checkpoint and the last, over the `pairs` (2, k)."""
-    first, second = (np.take(curves, side, axis=-2) for side in pairs)
-    # bytes: with a thousand resamples most of the time is that of moving these numbers
-    signs = (first > second).view(np.int8) - (first < second).view(np.int8)
-    tau = (signs * signs[..., -1:]).sum(axis=-2, dtype=np.int32) / pairs.shape[1]
-    unknown = np.isnan(curves)
-    if not unknown.any():
-        return tau
-    here = np.asarray(np.take(unknown, np.unique(pairs), axis=-2).any(axis=-2))
-    return np.where(here | here[..., -1:], np.nan, tau)
 
 
 # ----------------------------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from threadpoolctl import threadpool_limits
 
 from lm_validity.pages import figures, svg
 from lm_validity.pages.page import Figure, Finding, Panel, Part, Section, Table
-from lm_validity.studies.bias.effects import EFFECT_COLORS, half_violin, row_axis, task_means
+from lm_validity.studies.bias.effects import half_violin, task_means, violin_areas
 from lm_validity.studies.bias.statistics.effects import (
     MARGINS,
     MODEL_FREE_SLICES,
@@ -483,17 +483,8 @@ def _ridges(study: Study, fits: Fits) -> alt.LayerChart:
             if fit.formula == fits.main and study.label(fit.experiment, fit.m, fit.n) == label:
                 shape = half_violin(fit.difference_draws, line, "boost", reach=0.85)
                 rows.append({"setting": label, "effect": fit.effect, "mean": fit.difference_mean, **shape})
-    axis = row_axis(labels)
-    y = alt.Y("edge:Q", title=None, axis=axis, scale=alt.Scale(domain=[len(labels) - 0.7, -1.0], nice=False))
-    areas = alt.Chart(alt.InlineData(values=rows)).transform_flatten(["x", "edge"])
-    areas = areas.mark_area(opacity=0.75, interpolate="monotone").encode(
-        x=alt.X("x:Q", title="Average accuracy difference"),
-        y=y,
-        y2=alt.Y2("line:Q"),
-        color=figures.listed_color("effect", EFFECT_COLORS),
-        detail="setting:N",
-        tooltip=figures.tooltips(setting="Setting", effect="Effect", mean="Mean|+.4f"),
-    )
+    x = alt.X("x:Q", title="Average accuracy difference")
+    areas = violin_areas(alt.Chart(alt.InlineData(values=rows)), "setting", labels, 1.0, x)
     chart = alt.layer(figures.dashed_lines("zero", 0), areas)
     return chart.properties(width="container", height=44 * len(labels) + 20)
 

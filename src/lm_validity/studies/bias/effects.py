@@ -54,15 +54,20 @@ def without_arms(effect: str) -> Missing:
     return Missing(f"No trial there has the arms {' and '.join(reversed(EFFECTS[effect]))}.")
 
 
-def task_means(trials: pd.DataFrame, effect: str, keys: list[str]) -> pd.DataFrame:
-    """Mean `effect` and number of `trials` by `keys`: the difference of the counts over the observations."""
+def _with_difference(trials: pd.DataFrame, effect: str) -> pd.DataFrame:
+    """The trials with both arms of `effect`, its `change` in right answers and its `difference` of accuracies."""
     treatment, control = EFFECTS[effect]
     both = trials.dropna(subset=[treatment, control])
-    both = both.assign(difference=both[treatment] - both[control])
-    sums = both.groupby(keys)[["difference", "total"]].sum()
-    sums["trials"] = both.groupby(keys).size()
-    sums[effect] = sums["difference"] / sums["total"]
-    return sums[[effect, "trials"]].reset_index()
+    change = both[treatment] - both[control]
+    return both.assign(change=change, difference=change / both["total"])
+
+
+def task_means(trials: pd.DataFrame, effect: str, keys: list[str]) -> pd.DataFrame:
+    """Mean `effect` and number of `trials` by `keys`: the difference of the counts over the observations."""
+    groups = _with_difference(trials, effect).groupby(keys)
+    means = groups.agg(change=("change", "sum"), total=("total", "sum"), trials=("change", "size"))
+    means[effect] = means["change"] / means["total"]
+    return means[[effect, "trials"]].reset_index()
 
 
 def cell_effects(trials: pd.DataFrame) -> pd.DataFrame:
@@ -206,12 +211,6 @@ def effects_by_task(trials: pd.DataFrame, plan: BiasPlan | None = None) -> list[
     return rows
 
 
-def _with_difference(trials: pd.DataFrame, effect: str) -> pd.DataFrame:
-    treatment, control = EFFECTS[effect]
-    both = trials.dropna(subset=[treatment, control])
-    return both.assign(difference=(both[treatment] - both[control]) / both["total"])
-
-
 def _apart(trials: pd.DataFrame) -> pd.Series:
     """Of each trial of a task: (d_cs - mean_c) / (C n_c), whose sums over cells are the u_s."""
     by_cell = trials.groupby(CELL)["difference"]
@@ -326,25 +325,32 @@ def _violins(trials: pd.DataFrame) -> alt.LayerChart | None:
     pick = alt.param(
         name="setting_shown", value=settings[-1], bind=alt.binding_select(options=settings, name="Setting ")
     )
-    axis = row_axis(names)
-    y = alt.Y("edge:Q", title=None, axis=axis, scale=alt.Scale(domain=[len(names) - 0.4, -0.6], nice=False))
     base = alt.Chart(alt.InlineData(values=rows)).transform_filter("datum.setting == setting_shown")
     x_scale = alt.Scale(domain=[-VIOLIN_REACH, VIOLIN_REACH])
-    tips = figures.tooltips(task="Task", effect="Effect", mean="Mean|+.4f", trials="Subsamples")
-    area = base.transform_flatten(["x", "edge"]).mark_area(opacity=0.75, interpolate="monotone", clip=True)
-    area = area.encode(
-        x=alt.X("x:Q", title="Accuracy difference", scale=x_scale),
-        y=y,
-        y2=alt.Y2("line:Q"),
-        color=figures.listed_color("effect", EFFECT_COLORS),
-        detail="task:N",
-        tooltip=tips,
-    )
+    x = alt.X("x:Q", title="Accuracy difference", scale=x_scale)
+    area = violin_areas(base, "task", names, 0.6, x, trials="Subsamples")
     mean = base.mark_tick(thickness=2, size=11, color="#444").encode(
-        x=alt.X("mean:Q", scale=x_scale), y=alt.Y("middle:Q", axis=axis), tooltip=tips
+        x=alt.X("mean:Q", scale=x_scale), y=alt.Y("middle:Q", axis=_row_axis(names))
     )
     chart = alt.layer(figures.dashed_lines("zero", 0), area, mean).add_params(pick)
     return chart.properties(width="container", height=max(27 * len(names), 90))
+
+
+def violin_areas(chart: alt.Chart, row: str, names: list[str], above: float, x: alt.X, **tips: str) -> alt.Chart:
+    """The chart's data, which are of `half_violin`, as areas; its field `row` is one of `names`, the rows from the top.
+
+    `above`: the room over the first row.
+    """
+    scale = alt.Scale(domain=[len(names) - 0.4, -above], nice=False)
+    area = chart.transform_flatten(["x", "edge"]).mark_area(opacity=0.75, interpolate="monotone", clip=True)
+    return area.encode(
+        x=x,
+        y=alt.Y("edge:Q", title=None, axis=_row_axis(names), scale=scale),
+        y2=alt.Y2("line:Q"),
+        color=figures.listed_color("effect", EFFECT_COLORS),
+        detail=f"{row}:N",
+        tooltip=figures.tooltips(**{row: row.capitalize()}, effect="Effect", mean="Mean|+.4f", **tips),
+    )
 
 
 def half_violin(differences: np.ndarray, line: int, effect: str, reach: float = 0.44) -> dict[str, Any]:
@@ -363,7 +369,7 @@ def half_violin(differences: np.ndarray, line: int, effect: str, reach: float = 
     }
 
 
-def row_axis(names: list[str]) -> alt.Axis:
+def _row_axis(names: list[str]) -> alt.Axis:
     """Names at the heights 0, 1, 2, …"""
     labels = f"{json.dumps([str(name) for name in names])}[datum.value]"
     return alt.Axis(values=list(range(len(names))), labelExpr=labels, grid=True, gridDash=[1, 3], labelOverlap=False)
@@ -502,14 +508,12 @@ def task_tests(trials: pd.DataFrame) -> pd.DataFrame:
     mean difference that q < .05 finds four times out of five, were this the cell's only task with an effect.
     """
     frames, keys = [], [*CELL, "task"]
-    for effect, (treatment, control) in EFFECTS.items():
-        both = trials.dropna(subset=[treatment, control])
-        counts = both[treatment] - both[control]
-        by_task = [both[key] for key in keys]
-        tested = counts.groupby(by_task).agg(lambda values: sign_flip_p(values.to_numpy())).rename("p").reset_index()
+    for effect in EFFECTS:
+        by_task = _with_difference(trials, effect).groupby(keys)
+        tested = by_task["change"].agg(lambda values: sign_flip_p(values.to_numpy())).rename("p").reset_index()
         tested["p_adjusted"] = tested.groupby(CELL)["p"].transform(stats.false_discovery_control)
         levels = 0.05 / tested.groupby(CELL)["p"].transform("size")  # what q < .05 asks of a test that stands alone
-        shares = [values.to_numpy() for _, values in (counts / both["total"]).groupby(by_task)]
+        shares = [values.to_numpy() for _, values in by_task["difference"]]
         tested["smallest_detectable"] = list(map(smallest_detectable_shift, shares, levels))
         means = task_means(trials, effect, keys).rename(columns={effect: "mean"})
         frames.append(tested.merge(means, "left", keys).assign(effect=effect))
@@ -620,14 +624,12 @@ def model_correlations(trials: pd.DataFrame) -> pd.DataFrame:
     rows = []
     for (experiment, m, n), group in trials.groupby(SETTING):
         for effect in EFFECTS:
-            by_model = {
-                str(name): own[["task", "subsample", "difference", "test_hash"]]
-                for name, own in _with_difference(group, effect).groupby("language_model")
-            }
+            both = _with_difference(group, effect)
+            by_model = {str(name): own for name, own in both.groupby("language_model")}
             for first, second in combinations(by_model, 2):
                 both = by_model[first].merge(by_model[second], on=["task", "subsample"])
-                hashes = both[["test_hash_x", "test_hash_y"]]
-                both = both[(hashes["test_hash_x"] == hashes["test_hash_y"]) | hashes.isna().any(axis=1)]
+                one, other = both["test_hash_x"], both["test_hash_y"]
+                both = both[(one == other) | one.isna() | other.isna()]
                 shared = common_subsamples(
                     [own[["difference_x", "difference_y"]].to_numpy().T for _, own in both.groupby("task")]
                 )
@@ -716,22 +718,17 @@ def cell_power(trials: pd.DataFrame) -> pd.DataFrame:
         subsamples = max(1, round(len(cell) / tasks))
         components = variance_components(cell["difference"].to_numpy(), cell["task"].to_numpy())
         if isinstance(components, Missing):
-            rows.append([*key, DETECTABLE_BIAS, components, components, tasks, subsamples, *[components] * 4])
-            continue
-        rows.append(
-            [
-                *key,
-                DETECTABLE_BIAS,
+            values: list[float | Missing] = [components] * 6
+        else:
+            values = [
                 components.within_task,
                 components.between_tasks,
-                tasks,
-                subsamples,
                 detection_power(DETECTABLE_BIAS, components, tasks, subsamples),
                 smallest_detectable(components, tasks, subsamples),
                 subsamples_needed(DETECTABLE_BIAS, components, tasks),
                 tasks_needed(DETECTABLE_BIAS, components, subsamples),
             ]
-        )
+        rows.append([*key, DETECTABLE_BIAS, *values[:2], tasks, subsamples, *values[2:]])
     columns = ["effect_size", "within_task_sd", "between_tasks_sd", "tasks", "subsamples", "power"]
     return pd.DataFrame(rows, columns=[*CELL, *columns, "smallest_detectable", "subsamples_needed", "tasks_needed"])
 
@@ -740,7 +737,6 @@ def power_section(study: Study) -> Part:
     """How many subsamples and tasks it takes to detect half a point."""
     frame = cell_power(study.trials)
     able = frame[frame["power"].map(is_known).astype(bool)]
-    of_size = f" of {DETECTABLE_BIAS}" if len(frame) else ""
 
     def sentence(own: pd.DataFrame) -> str:
         if own.empty:
@@ -755,7 +751,7 @@ def power_section(study: Study) -> Part:
             f"{DETECTABLE_BIAS} that often."
         )
 
-    caption = f"To find a bias{of_size} with as many tasks as the cell has."
+    caption = f"To find a bias of {DETECTABLE_BIAS} with as many tasks as the cell has."
     section = Section(
         "What could have been found",
         hint="by subsamples and tasks",
@@ -771,7 +767,7 @@ def power_section(study: Study) -> Part:
         tables=[
             Table(
                 "power",
-                f"To detect a bias{of_size} with power 0.8",
+                f"To detect a bias of {DETECTABLE_BIAS} with power 0.8",
                 frame,
                 formats=dict.fromkeys(["within_task_sd", "between_tasks_sd", "smallest_detectable"], ".4f")
                 | {"power": ".2f", "subsamples_needed": ".0f", "tasks_needed": ".0f"},

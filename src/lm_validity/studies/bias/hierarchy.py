@@ -1,7 +1,7 @@
 """The hierarchical model of all answers: its fits, what each formula would have one conclude, and slices of data."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,7 @@ from threadpoolctl import threadpool_limits
 
 from lm_validity.pages import figures, svg
 from lm_validity.pages.page import Figure, Finding, Panel, Part, Section, Table
-from lm_validity.studies.bias.effects import EFFECT_COLORS, half_violin, row_axis, task_means
+from lm_validity.studies.bias.effects import half_violin, task_means, violin_areas
 from lm_validity.studies.bias.statistics.effects import (
     MARGINS,
     MODEL_FREE_SLICES,
@@ -27,7 +27,7 @@ from lm_validity.studies.bias.statistics.model import (
     EFFECTS,
     FORMULAS,
     INTERVAL,
-    Design,
+    LaplacePosterior,
     PairedCounts,
     build_design,
     equal_tailed,
@@ -37,7 +37,7 @@ from lm_validity.studies.bias.statistics.model import (
     model_spreads,
     posterior_predictive,
 )
-from lm_validity.studies.bias.statistics.nuts import fit_nuts
+from lm_validity.studies.bias.statistics.nuts import NutsPosterior, fit_nuts
 from lm_validity.studies.bias.trials import CHANGE, SETTING, Study, series_color, setting_counts
 from lm_validity.summaries import Missing, as_columns, is_known, named, number, page_only
 from lm_validity.words import count, percent
@@ -60,7 +60,7 @@ class Fit:
 
     `marginal_*`: the effect in accuracy for new tasks and trainings, with a 95% interval (`statistics.model`).
     `difference_draws`: posterior predictive, for these tasks and trainings; `by_task`: its quantiles and the observed
-    difference of each task. `accuracies`: predicted and observed, by task, language_model and arm.
+    difference of each task. `accuracies`: predicted and observed, by task, language_model and arm. NUTS keeps neither.
     `effective_nodes`: of the importance sampling; `effective_draws_min`: the smallest of any parameter.
     """
 
@@ -85,8 +85,8 @@ class Fit:
     log_evidence: float | Missing = NO_EVIDENCE
     scales: dict[str, float] = named("standard_deviations")
     difference_draws: np.ndarray = page_only()
-    accuracies: pd.DataFrame | None = page_only(default=None)
-    by_task: pd.DataFrame | None = page_only(default=None)
+    accuracies: pd.DataFrame = page_only(default_factory=pd.DataFrame)
+    by_task: pd.DataFrame = page_only(default_factory=pd.DataFrame)
 
     @property
     def excludes_zero(self) -> int:
@@ -119,17 +119,17 @@ class Fits:
 def fit_all(trials: pd.DataFrame, formula: str, sampler: str) -> Fits:
     """Fits by (experiment, m, n, effect) and formula (one or `all`), and slices of the settings that have a bias."""
     counts, formulas = setting_counts(trials), list(FORMULAS) if formula == "all" else [formula]
-    small = sum(map(len, counts.values())) < PARALLEL_OBSERVATIONS
-    jobs: list[tuple[Callable[..., Any], tuple[Any, ...]]] = [
-        (fit_setting, (key, data, name, sampler)) for key, data in counts.items() for name in formulas
-    ]
     sliced = [key[:3] for key in counts if key[3] == "bias"]
-    jobs += [(meta_analysis, (counts[*key, "bias"], SLICES)) for key in sliced]
+    calls = [joblib.delayed(fit_setting)(key, own, name, sampler) for key, own in counts.items() for name in formulas]
+    calls += [joblib.delayed(meta_analysis)(counts[*key, "bias"], SLICES) for key in sliced]
     # nutpie runs its chains in parallel by itself
-    results = _run(jobs, 1 if small or sampler == "nuts" else processes())
-    fits, slices = results[: -len(sliced) or None], results[len(jobs) - len(sliced) :]
+    alone = sampler == "nuts" or sum(map(len, counts.values())) < PARALLEL_OBSERVATIONS
+    # one BLAS thread a process: the matrices are small
+    with threadpool_limits(1), joblib.parallel_config("loky", inner_max_num_threads=1):
+        results = joblib.Parallel(1 if alone else processes())(calls)
+    fits = results[: len(counts) * len(formulas)]
     main = "overdispersed" if "overdispersed" in formulas else formulas[0]
-    return Fits(tuple(fits), dict(zip(sliced, slices, strict=True)), main)
+    return Fits(tuple(fits), dict(zip(sliced, results[len(fits) :], strict=True)), main)
 
 
 def processes() -> int:
@@ -142,78 +142,60 @@ def processes() -> int:
     return min(cores, MOST_PROCESSES)
 
 
-def _run(jobs: list[tuple[Callable[..., Any], tuple[Any, ...]]], processes: int) -> list[Any]:
-    """Results in the order of `jobs`. One BLAS thread a process: the matrices are small."""
-    if processes == 1:
-        with threadpool_limits(1):
-            return [function(*arguments) for function, arguments in jobs]
-    with joblib.parallel_config("loky", n_jobs=processes, inner_max_num_threads=1):
-        return joblib.Parallel()(joblib.delayed(function)(*arguments) for function, arguments in jobs)
-
-
 def fit_setting(key: tuple[str, int, int, str], counts: PairedCounts, formula: str, sampler: str = "laplace") -> Fit:
     """One fit; `key`: (experiment, m, n, effect)."""
-    design = build_design(counts, FORMULAS[formula])
-    place: dict[str, Any] = dict(zip((*SETTING, "effect"), key, strict=True)) | {"formula": formula, "sampler": sampler}
+    (experiment, m, n, effect), design = key, build_design(counts, FORMULAS[formula])
+    posterior: LaplacePosterior | NutsPosterior
     if sampler == "nuts":
-        return _nuts(place, counts, design)
-    posterior = fit_laplace(design)
-    predictive = posterior_predictive(design, posterior)
-    fixed, ends = posterior.mode.u[: design.beta], posterior.interval_at(MARGINAL_LEVEL)
-    patterns = pd.MultiIndex.from_product(
-        [counts.tasks, counts.language_models, ["control", "treatment"]], names=["task", "language_model", "arm"]
-    )
-    answers = pd.DataFrame({"predicted": predictive.predicted, "observed": predictive.observed}, index=patterns)
-    # every trial of a task weighs the same
-    observed = pd.Series((counts.treatment - counts.control) / counts.total).groupby(counts.task).mean()
-    quantiles = np.quantile(predictive.by_task, list(PREDICTIVE_QUANTILES.values()), axis=0).T
-    by_task = pd.DataFrame(quantiles, columns=list(PREDICTIVE_QUANTILES))
+        posterior = fit_nuts(counts, FORMULAS[formula])
+        draws, fixed = posterior.difference_draws, posterior.fixed
+        weights = np.full(len(draws), 1 / len(draws))
+        ends = equal_tailed(posterior.beta_draws, MARGINAL_LEVEL)
+        of_sampler: dict[str, Any] = {
+            "divergences": posterior.divergences,
+            "rhat_max": posterior.rhat_max,
+            "effective_draws_min": posterior.effective_draws_min,
+        }
+    else:
+        posterior = fit_laplace(design)
+        predictive = posterior_predictive(design, posterior)
+        draws, fixed, weights = predictive.draws, posterior.mode.u[: design.beta], posterior.weights
+        ends = posterior.interval_at(MARGINAL_LEVEL)
+        patterns = pd.MultiIndex.from_product(
+            [counts.tasks, counts.language_models, ["control", "treatment"]], names=["task", "language_model", "arm"]
+        )
+        answers = pd.DataFrame({"predicted": predictive.predicted, "observed": predictive.observed}, index=patterns)
+        # every trial of a task weighs the same
+        observed = pd.Series((counts.treatment - counts.control) / counts.total).groupby(counts.task).mean()
+        quantiles = np.quantile(predictive.by_task, list(PREDICTIVE_QUANTILES.values()), axis=0)
+        by_task = pd.DataFrame(dict(zip(PREDICTIVE_QUANTILES, quantiles, strict=True)))
+        of_sampler = {
+            "effective_nodes": posterior.effective_nodes,
+            "log_evidence": posterior.log_evidence,
+            "accuracies": answers.dropna().reset_index(),
+            "by_task": by_task.assign(task=counts.tasks, observed=observed, mean=predictive.by_task.mean(axis=0)),
+        }
+    levels, spreads = model_levels(design, fixed), model_spreads(design, posterior.scales)
+    mean, low, high = marginal_effect(levels, spreads, weights, np.array([posterior.beta_mean, *ends])).tolist()
     return Fit(
-        **place,
+        experiment=experiment,
+        m=m,
+        n=n,
+        effect=effect,
+        formula=formula,
+        sampler=sampler,
         beta_mean=posterior.beta_mean,
         beta_sd=posterior.beta_sd,
         interval=posterior.interval,
-        **_marginal(design, fixed, posterior.scales, posterior.weights, (posterior.beta_mean, *ends)),
-        difference_mean=float(predictive.draws.mean()),
-        difference_interval=equal_tailed(predictive.draws),
-        effective_nodes=posterior.effective_nodes,
+        marginal_mean=mean,
+        marginal_interval=(low, high),
+        difference_mean=float(draws.mean()),
+        difference_interval=equal_tailed(draws),
         reliable=posterior.reliable,
-        log_evidence=posterior.log_evidence,
-        scales=dict(zip(design.names, posterior.scale_means().tolist(), strict=True)),
-        difference_draws=predictive.draws,
-        accuracies=answers.dropna().reset_index(),
-        by_task=by_task.assign(task=counts.tasks, observed=observed.to_numpy(), mean=predictive.by_task.mean(axis=0)),
+        scales=dict(zip(design.names, (weights @ posterior.scales).tolist(), strict=True)),
+        difference_draws=draws,
+        **of_sampler,
     )
-
-
-def _nuts(place: dict[str, Any], counts: PairedCounts, design: Design) -> Fit:
-    posterior = fit_nuts(counts, FORMULAS[place["formula"]])
-    even = np.full(len(posterior.scales), 1 / len(posterior.scales))
-    ends = equal_tailed(posterior.beta_draws, MARGINAL_LEVEL)
-    return Fit(
-        **place,
-        beta_mean=posterior.beta_mean,
-        beta_sd=posterior.beta_sd,
-        interval=posterior.interval,
-        **_marginal(design, posterior.fixed, posterior.scales, even, (posterior.beta_mean, *ends)),
-        difference_mean=float(posterior.difference_draws.mean()),
-        difference_interval=equal_tailed(posterior.difference_draws),
-        divergences=posterior.divergences,
-        rhat_max=posterior.rhat_max,
-        effective_draws_min=posterior.effective_draws_min,
-        reliable=posterior.reliable,
-        scales=dict(zip(design.names, posterior.scales.mean(axis=0).tolist(), strict=True)),
-        difference_draws=posterior.difference_draws,
-    )
-
-
-def _marginal(
-    design: Design, fixed: np.ndarray, scales: np.ndarray, weights: np.ndarray, beta: tuple[float, float, float]
-) -> dict[str, Any]:
-    """The marginal effect at beta's mean and at the ends of its interval, as fields of `Fit`."""
-    levels, spreads = model_levels(design, fixed), model_spreads(design, scales)
-    mean, low, high = marginal_effect(levels, spreads, weights, np.array(beta)).tolist()
-    return {"marginal_mean": mean, "marginal_interval": (low, high)}
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -341,17 +323,24 @@ def _both_answers(study: Study, fits: Fits, settings: pd.DataFrame, effect: str)
         for fit in fits.of(effect, formula=fits.main)
     ]
     for row in settings[settings["effect"] == effect].itertuples():
-        ends = row.over_tasks.interval if is_known(row.over_tasks.interval) else (None, None)
-        rows.append((study.label(row.experiment, row.m, row.n), "model-free", row.over_tasks.mean, *ends))
+        ends = as_columns(row.over_tasks.interval).values()
+        rows.append((study.label(row.experiment, row.m, row.n), "model-free", row.over_tasks.mean, *map(number, ends)))
+    return _intervals(study, rows, "source", f"{effect}, in accuracy")
+
+
+def _intervals(study: Study, rows: list[tuple[Any, ...]], apart: str, title: str) -> alt.LayerChart:
+    """Of `rows` (setting, what tells its dots `apart`, value, low, high): a row of the chart for each setting."""
+    frame = pd.DataFrame(rows, columns=["setting", apart, "value", "low", "high"])
+    names = {"setting": "Setting", apart: apart.capitalize()}
     chart = figures.interval_dots(
-        pd.DataFrame(rows, columns=["setting", "source", "value", "low", "high"]),
+        frame,
         y="setting",
         value="value",
-        title=f"{effect}, in accuracy",
+        title=title,
         y_order=study.labels(),
-        offset="source",
-        color=series_color(("marginal", "model-free"), "source"),
-        tooltip=figures.tooltips(setting="Setting", source="From", value="Mean|+.4f", low="Low|+.4f", high="High|+.4f"),
+        offset=apart,
+        color=series_color(frame[apart], apart),
+        tooltip=figures.tooltips(**names, value="Mean|+.4f", low="Low|+.4f", high="High|+.4f"),
         zero=True,
         row_height=38,
     )
@@ -366,27 +355,23 @@ SHORT = {
     "notebooks": "the author's fitted formula",
     "overdispersed": "the formula with training noise",
 }
-AGREE = "The conclusion does not depend on the formula."
-DISAGREE = (
-    "The conclusion depends on the formula. Trust {} and the model-free interval: only they account for training noise."
-)
 
 
 def formula_section(study: Study, fits: Fits) -> Part:
     """All formulas side by side, at the level of the paper, 89%."""
-    sentences, conclusions, findings, ratios = [], [], [], []
+    sentences, conclusions, findings, ratios = [], [], list[Finding](), []
     for experiment in study.experiments:
         begin = study.prefix(experiment)
-        by_formula = {name: fits.of("bias", experiment, name) for name in FORMULAS}
-        by_formula = {name: own for name, own in by_formula.items() if own}
-        if by_formula:
-            outside = {name: _outside(own) for name, own in by_formula.items()}
-            sentences.append(f"{begin}The 89% interval of the bias excludes zero {_listed(outside)}.")
-            if len(by_formula) > 1:
-                same = len({tuple(fit.excludes_zero for fit in own) for own in by_formula.values()}) == 1
-                conclusions.append(begin + (AGREE if same else DISAGREE.format(SHORT[fits.main])))
-            findings.append(_formula_finding(begin, by_formula, outside))
-        if ratio := _noise_ratio(study.trials, experiment):
+        by_formula = {name: own for name in FORMULAS if (own := fits.of("bias", experiment, name))}
+        if not by_formula:
+            continue
+        outside = {name: _outside(own) for name, own in by_formula.items()}
+        sentences.append(f"{begin}The 89% interval of the bias excludes zero {_listed(outside)}.")
+        if len({tuple(fit.excludes_zero for fit in own) for own in by_formula.values()}) > 1:
+            findings.append(_disagreement(begin, by_formula, outside))
+        elif len(by_formula) > 1:
+            conclusions.append(f"{begin}The conclusion does not depend on the formula.")
+        if ratio := _noise_ratio(study.trials[study.trials["experiment"] == experiment]):
             ratios.append(begin + ratio)
     explanation = (
         "All three formulas model how likely a right answer is. The printed formula (equations) is that of the paper "
@@ -398,11 +383,15 @@ def formula_section(study: Study, fits: Fits) -> Part:
         "effect and is more cautious. The formula with training noise (overdispersed, the default) also lets language "
         "models differ by task and measures the training noise of each."
     )
+    of_bias = [
+        (study.label(fit.experiment, fit.m, fit.n), fit.formula, fit.beta_mean, *fit.interval)
+        for fit in fits.of("bias")
+    ]
     charts = [
         Figure(
             "formula_bias",
             "beta of the bias, in log-odds",
-            _formula_intervals(study, fits),
+            _intervals(study, of_bias, "formula", "beta, log-odds"),
             "Posterior means with 89% intervals, as in the paper.",
         ),
         Figure(
@@ -414,7 +403,7 @@ def formula_section(study: Study, fits: Fits) -> Part:
             "tasks. Where training is noisy, their intervals exclude zero too often, even without an effect.",
             wide=True,
         ),
-        *_calibrations(fits),
+        *_calibrations(study, fits),
     ] if sentences else []  # fmt: skip
     section = Section(
         "How the conclusion depends on the formula",
@@ -448,10 +437,8 @@ def _listed(outside: dict[str, str]) -> str:
     return "; ".join(f"with {SHORT[name]} in {words}" for name, words in outside.items())
 
 
-def _formula_finding(begin: str, by_formula: dict[str, list[Fit]], outside: dict[str, str]) -> Finding | None:
-    """A finding where the formulas would have one conclude different things."""
-    if len({tuple((fit.m, fit.n, fit.excludes_zero) for fit in own) for own in by_formula.values()}) < 2:
-        return None
+def _disagreement(begin: str, by_formula: dict[str, list[Fit]], outside: dict[str, str]) -> Finding:
+    """The formulas would have one conclude different things."""
     if len(set(outside.values())) == 1:  # as many settings, but not the same ones: name them
         signs = {1: "up", -1: "down"}
         which = {
@@ -462,64 +449,30 @@ def _formula_finding(begin: str, by_formula: dict[str, list[Fit]], outside: dict
     return Finding(
         f"{begin}The conclusion depends on the model that is fitted. The 89% interval of the bias excludes zero "
         f"{_listed(outside)}.",
-        "A plain binomial accounts only for the drawing of test items and mistakes training noise for an effect. The "
-        "section on the formulas explains this.",
+        "A plain binomial accounts only for the drawing of test items and mistakes training noise for an effect. Trust "
+        f"{SHORT['overdispersed']} and the model-free interval: only they account for it.",
     )
 
 
-def _noise_ratio(trials: pd.DataFrame, experiment: str) -> str:
-    """Observed spread of a trial's bias against the binomial's, in the experiment's setting with the largest m, n."""
-    known = trials[trials["experiment"] == experiment].dropna(subset=["extra", "test"])
-    if known.empty:
-        return ""
+def _noise_ratio(trials: pd.DataFrame) -> str:
+    """Observed spread of a trial's bias against the binomial's, in the setting of `trials` with the largest m and n."""
+    known = trials.dropna(subset=["extra", "test"])
     m, n = max(zip(known["m"], known["n"], strict=True))
-    parts = []
-    for name, group in known[(known["m"] == m) & (known["n"] == n)].groupby("language_model"):
-        difference = (group["test"] - group["extra"]) / group["total"]
-        shares = pd.concat([group["test"], group["extra"]]) / pd.concat([group["total"]] * 2)
-        binomial = np.sqrt(2 * float((shares * (1 - shares) / pd.concat([group["total"]] * 2)).mean()))
-        if len(group) > 1 and binomial > 0:
-            parts.append(f"{name} {difference.std():.4f} against {binomial:.4f}")
+    known = known[(known["m"] == m) & (known["n"] == n)]
+    shares = known[["extra", "test"]].div(known["total"], axis=0)
+    variances = (shares * (1 - shares)).div(known["total"], axis=0).sum(axis=1)
+    spreads = pd.DataFrame({"observed": shares["test"] - shares["extra"], "binomial": variances})
+    spreads = spreads.groupby(known["language_model"]).agg({"observed": "std", "binomial": "mean"}).dropna()
+    parts = [
+        f"{name} {observed:.4f} against {np.sqrt(binomial):.4f}"
+        for name, observed, binomial in spreads[spreads["binomial"] > 0].itertuples()
+    ]
     if not parts:
         return ""
     return (
         f"Standard deviation of a single trial's bias at m = {m}, n = {n}, against what the binomial explains: "
         f"{', '.join(parts)}."
     )
-
-
-def _formula_intervals(study: Study, fits: Fits) -> alt.LayerChart:
-    """beta of the bias with 89% intervals, one row per setting, by formula."""
-    rows = [
-        {
-            "setting": study.label(fit.experiment, fit.m, fit.n),
-            "formula": fit.formula,
-            "beta": fit.beta_mean,
-            **as_columns(fit.interval),
-            "conclusion": {-1: "below zero", 0: "includes zero", 1: "above zero"}[fit.excludes_zero],
-        }
-        for fit in fits.of("bias")
-    ]
-    chart = figures.interval_dots(
-        pd.DataFrame(rows),
-        y="setting",
-        value="beta",
-        title="beta, log-odds",
-        y_order=study.labels(),
-        offset="formula",
-        color=series_color((str(row["formula"]) for row in rows), "formula"),
-        tooltip=figures.tooltips(
-            setting="Setting",
-            formula="Formula",
-            beta="Mean|+.4f",
-            low="Low|+.4f",
-            high="High|+.4f",
-            conclusion="Interval",
-        ),
-        zero=True,
-        row_height=32,
-    )
-    return figures.layered(chart, figures.dashed_lines("zero", 0))
 
 
 def _ridges(study: Study, fits: Fits) -> alt.LayerChart:
@@ -530,30 +483,20 @@ def _ridges(study: Study, fits: Fits) -> alt.LayerChart:
             if fit.formula == fits.main and study.label(fit.experiment, fit.m, fit.n) == label:
                 shape = half_violin(fit.difference_draws, line, "boost", reach=0.85)
                 rows.append({"setting": label, "effect": fit.effect, "mean": fit.difference_mean, **shape})
-    axis = row_axis(labels)
-    y = alt.Y("edge:Q", title=None, axis=axis, scale=alt.Scale(domain=[len(labels) - 0.7, -1.0], nice=False))
-    areas = alt.Chart(alt.InlineData(values=rows)).transform_flatten(["x", "edge"])
-    areas = areas.mark_area(opacity=0.75, interpolate="monotone").encode(
-        x=alt.X("x:Q", title="Average accuracy difference"),
-        y=y,
-        y2=alt.Y2("line:Q"),
-        color=figures.listed_color("effect", EFFECT_COLORS),
-        detail="setting:N",
-        tooltip=figures.tooltips(setting="Setting", effect="Effect", mean="Mean|+.4f"),
-    )
+    x = alt.X("x:Q", title="Average accuracy difference")
+    areas = violin_areas(alt.Chart(alt.InlineData(values=rows)), "setting", labels, 1.0, x)
     chart = alt.layer(figures.dashed_lines("zero", 0), areas)
     return chart.properties(width="container", height=44 * len(labels) + 20)
 
 
-def _calibrations(fits: Fits) -> list[Figure]:
+def _calibrations(study: Study, fits: Fits) -> Iterator[Figure]:
     """Predicted against observed accuracy in the largest setting, a figure an experiment: tasks and models differ."""
-    known = [(fit, fit.accuracies) for fit in fits.of("bias") if fit.accuracies is not None]
-    experiments = list(dict.fromkeys(fit.experiment for fit, _ in known))
-    charts = []
-    for place, experiment in enumerate(experiments, 1):
-        own = [(fit, answers) for fit, answers in known if fit.experiment == experiment]
-        m, n = max((fit.m, fit.n) for fit, _ in own)
-        frame = pd.concat([a.assign(formula=fit.formula) for fit, a in own if (fit.m, fit.n) == (m, n)])
+    for place, experiment in enumerate(study.experiments, 1):
+        own = [fit for fit in fits.of("bias", experiment) if len(fit.accuracies)]
+        if not own:
+            continue
+        m, n = max((fit.m, fit.n) for fit in own)
+        frame = pd.concat([fit.accuracies.assign(formula=fit.formula) for fit in own if (fit.m, fit.n) == (m, n)])
         chart = figures.scatter(
             frame,
             x="observed",
@@ -572,10 +515,9 @@ def _calibrations(fits: Fits) -> list[Figure]:
             diagonal=True,
             focus=False,
         )
-        title = "Predicted and observed accuracy" + (f": {experiment}" if len(experiments) > 1 else "")
+        title = "Predicted and observed accuracy" + (f": {experiment}" if len(study.experiments) > 1 else "")
         name = "calibration" if place == 1 else f"calibration_{place}"
-        charts.append(Figure(name, title, chart, "One point per task, language model and arm of the largest setting."))
-    return charts
+        yield Figure(name, title, chart, "One point per task, language model and arm of the largest setting.")
 
 
 def _posterior_table(fits: Fits) -> Table:
@@ -617,7 +559,7 @@ def _predicted_tables(fits: Fits) -> list[Table]:
     frames = [
         fit.by_task.assign(experiment=fit.experiment, m=fit.m, n=fit.n, effect=fit.effect)
         for fit in fits.fits
-        if fit.formula == fits.main and fit.by_task is not None
+        if fit.formula == fits.main and len(fit.by_task)
     ]
     if not frames:
         return []

@@ -66,7 +66,8 @@ def _read_file(path: Path) -> pd.DataFrame:
             f"{path}: column {missing[0]!r} is missing (found: {', '.join(map(str, frame.columns))}).",
             did_you_mean(missing[0], frame.columns, f"the columns are {', '.join([*KEYS, *ARMS])}, majority."),
         )
-    _refuse_empty_keys(frame, path)
+    for column in KEYS:
+        _refuse(frame, frame[column] == "", path, f"column {column!r} is empty", "fill it in.")
     whole = {column: _whole_numbers(frame, column, path) for column in ("m", "n", "subsample")}
     trial = pd.DataFrame(
         {
@@ -86,16 +87,11 @@ def _read_file(path: Path) -> pd.DataFrame:
     return trials.astype({"correct": "int64"}).reset_index(drop=True).reindex(columns=TRIALS.names)
 
 
-def _where(frame: pd.DataFrame, row: int, path: Path) -> str:
-    """The place of a row: its line, the header's being 1."""
-    return f"{path}: line {frame.index[row]} (task {frame['task'].iloc[row]!r})"
-
-
-def _refuse_empty_keys(frame: pd.DataFrame, path: Path) -> None:
-    for column in KEYS:
-        empty = np.flatnonzero(frame[column] == "")
-        if len(empty):
-            raise InputError(f"{_where(frame, empty[0], path)}: column {column!r} is empty.", "fill it in.")
+def _refuse(frame: pd.DataFrame, wrong: pd.Series, path: Path, problem: str, hint: str) -> None:
+    """InputError for the first row that is `wrong`, at its line, the header's being 1; `problem` is a format of it."""
+    if wrong.any():
+        row = frame[wrong].iloc[0]
+        raise InputError(f"{path}: line {row.name} (task {row['task']!r}): {problem.format(**row)}.", hint)
 
 
 def _refuse_twice(trials: pd.DataFrame, path: Path) -> None:
@@ -115,47 +111,33 @@ def _refuse_twice(trials: pd.DataFrame, path: Path) -> None:
 def _numbers(frame: pd.DataFrame, column: str, path: Path) -> pd.Series:
     text = frame[column]
     numbers = pd.to_numeric(text.where(text != ""), errors="coerce")
-    wrong = np.flatnonzero((numbers.isna() & (text != "")) | np.isinf(numbers))
-    if len(wrong):
-        row = wrong[0]
-        raise InputError(
-            f"{_where(frame, row, path)}: {column} is {text.iloc[row]!r}, not a number.",
-            "write plain decimal numbers; leave an unknown accuracy empty.",
-        )
+    wrong = (numbers.isna() & (text != "")) | np.isinf(numbers)
+    hint = "write plain decimal numbers; leave an unknown accuracy empty."
+    _refuse(frame, wrong, path, f"{column} is {{{column}!r}}, not a number", hint)
     return numbers
 
 
 def _whole_numbers(frame: pd.DataFrame, column: str, path: Path) -> pd.Series:
     numbers = _numbers(frame, column, path)
     least = 0 if column == "subsample" else 1
-    wrong = np.flatnonzero((numbers != np.floor(numbers)) | (numbers < least) | (numbers > LARGEST))
-    if len(wrong):
-        raise InputError(
-            f"{_where(frame, wrong[0], path)}: {column} is {frame[column].iloc[wrong[0]]!r}, not a whole number "
-            f"from {least} to {LARGEST}.",
-            "m and n count observations, subsample numbers the random draws.",
-        )
+    wrong = (numbers != np.floor(numbers)) | (numbers < least) | (numbers > LARGEST)
+    problem = f"{column} is {{{column}!r}}, not a whole number from {least} to {LARGEST}"
+    _refuse(frame, wrong, path, problem, "m and n count observations, subsample numbers the random draws.")
     return numbers.astype("int64")
 
 
 def _counts(frame: pd.DataFrame, arm: str, total: pd.Series, path: Path) -> pd.Series:
     """Correct answers of one arm; NaN where the accuracy is empty."""
     accuracies = _numbers(frame, arm, path)
-    wrong = np.flatnonzero((accuracies < 0) | (accuracies > 1))
-    if len(wrong):
-        raise InputError(
-            f"{_where(frame, wrong[0], path)}: {arm} is {frame[arm].iloc[wrong[0]]}, not between 0 and 1.",
-            "accuracies are fractions, not percent.",
-        )
+    wrong = (accuracies < 0) | (accuracies > 1)
+    hint = "accuracies are fractions, not percent."
+    _refuse(frame, wrong, path, f"{arm} is {{{arm}}}, not between 0 and 1", hint)
     counts = accuracies * total
-    wrong = np.flatnonzero((counts - counts.round()).abs() > COUNT_TOLERANCE)
-    if len(wrong):
-        row = wrong[0]
-        raise InputError(
-            f"{_where(frame, row, path)}: {arm} is {frame[arm].iloc[row]}, not a multiple of 1/{total.iloc[row]}"
-            f" (it would be {counts.iloc[row]:.6g} correct answers of n = {total.iloc[row]}).",
-            "check n, the number of test observations, or write the accuracy unrounded.",
-        )
+    wrong = (counts - counts.round()).abs() > COUNT_TOLERANCE
+    problem = f"{arm} is {{{arm}}}, not a multiple of 1/{{total}} (it would be {{counts:.6g}} correct answers of n = "
+    problem += "{total})"
+    hint = "check n, the number of test observations, or write the accuracy unrounded."
+    _refuse(frame.assign(total=total, counts=counts), wrong, path, problem, hint)
     return counts.round()
 
 

@@ -71,6 +71,10 @@ def bias(study: Study, sampler: str = "laplace", formula: str = "all") -> tuple[
     by_task = effects_by_task(study.trials, study.plan)
     fits = fit_all(study.trials, formula, sampler)
     means = headline(task_effects(study.trials))
+    known = {
+        experiment: {effect: mean for effect, mean in by_effect.items() if not isinstance(mean, Missing)}
+        for experiment, by_effect in means.items()
+    }
     parts = Part.joined(
         _headline(study, fits, means),
         cell_section(study),
@@ -94,10 +98,10 @@ def bias(study: Study, sampler: str = "laplace", formula: str = "all") -> tuple[
         findings=parts.findings,
         sections=parts.sections,
         notes=notes,
-        lede=_lede(study, means),
-        picture=_forest(study, means, by_task),
+        lede=_lede(study, known),
+        picture=_forest(study, known, by_task),
         panels=parts.panels,
-        answers=_answers(study, means[study.main]),
+        answers=_answers(study, known[study.main]),
     )
     return page, parts.summary | {"notes": notes}
 
@@ -106,10 +110,13 @@ def bias(study: Study, sampler: str = "laplace", formula: str = "all") -> tuple[
 # The answer: means over tasks.
 
 
-Means = dict[str, MeanOverTasks | Missing]  # by effect
+PRETRAINING = {
+    "bias": "the test set's own unlabelled text, instead of other text from the same source",
+    "boost": "other unlabelled text from the same source, instead of none",
+}
 
 
-def _headline(study: Study, fits: Fits, means: dict[str, Means]) -> Part:
+def _headline(study: Study, fits: Fits, means: dict[str, dict[str, MeanOverTasks | Missing]]) -> Part:
     """Mean bias and boost of each experiment, with what they rest on, and an alarm where fits failed."""
     findings = []
     unreliable = sum(not fit.reliable for fit in fits.fits)
@@ -122,31 +129,21 @@ def _headline(study: Study, fits: Fits, means: dict[str, Means]) -> Part:
             )
         )
     for experiment in study.experiments:
-        begin = study.prefix(experiment)
         own = study.trials[study.trials["experiment"] == experiment]
-        bias, boost = means[experiment]["bias"], means[experiment]["boost"]
-        bases = {effect: _basis(own, effect, means[experiment][effect]) for effect in EFFECTS}
-        if not isinstance(bias, Missing):
-            sentence = f"{begin}{unmoved(bias)}Pretraining on the test set's own unlabelled text, instead of other "
-            sentence += f"text from the same source, changes accuracy by {_change(bias)}."
-            if is_known(bias.excluded_beyond):
+        for effect, pretraining in PRETRAINING.items():
+            mean = means[experiment][effect]
+            if isinstance(mean, Missing):
+                continue
+            ends = None if isinstance(mean.interval, Missing) else mean.interval
+            sentence = f"{study.prefix(experiment)}{unmoved(mean)}Pretraining on {pretraining}, changes accuracy by "
+            sentence += f"{with_interval(mean.mean, ends, 4, signed=True)}."
+            if effect == "bias" and is_known(mean.excluded_beyond):
                 sentence += " Two one-sided tests at 5%, which correspond to the narrower 90% interval, exclude a bias "
-                sentence += f"of {number(bias.excluded_beyond):.4f} or more in either direction."
-            signs = f"{bias.positive} of {count(bias.tasks, 'task')} went up, {bias.negative} down."
-            findings.append(Finding(sentence, f"{bases['bias']} {signs} {_by_setting(own, fits, experiment, 'bias')}"))
-        if not isinstance(boost, Missing):
-            sentence = f"{begin}{unmoved(boost)}Pretraining on other unlabelled text from the same source, instead of "
-            sentence += f"none, changes accuracy by {_change(boost)}."
-            down = f"{boost.negative} of {count(boost.tasks, 'task')} went down."
-            if isinstance(bias, Missing) or bases["boost"] != bases["bias"]:
-                down = f"{bases['boost']} {down}"
-            findings.append(Finding(sentence, f"{down} {_by_setting(own, fits, experiment, 'boost')}"))
+                sentence += f"of {number(mean.excluded_beyond):.4f} or more in either direction."
+            signs = f"{mean.positive} of {count(mean.tasks, 'task')} went up, {mean.negative} down."
+            basis = f"{_basis(own, effect, mean)} {signs} {_by_setting(own, fits, experiment, effect)}"
+            findings.append(Finding(sentence, basis))
     return Part({"headline": means}, findings=findings, panel=_size_panel(means[study.main]["bias"]))
-
-
-def _change(mean: MeanOverTasks) -> str:
-    ends = None if isinstance(mean.interval, Missing) else mean.interval
-    return with_interval(mean.mean, ends, 4, signed=True)
 
 
 def unmoved(mean: MeanOverTasks) -> str:
@@ -161,11 +158,11 @@ def unmoved(mean: MeanOverTasks) -> str:
     )
 
 
-def _basis(trials: pd.DataFrame, effect: str, mean: MeanOverTasks | Missing) -> str:
+def _basis(trials: pd.DataFrame, effect: str, mean: MeanOverTasks) -> str:
     """What the mean of an experiment rests on: trials that lack an arm of the effect do not count."""
     both = trials.dropna(subset=list(EFFECTS[effect]))
     interval = "95% t interval over the tasks' means, with equal weight for each cell."
-    if not isinstance(mean, Missing) and isinstance(mean.interval, Missing):
+    if isinstance(mean.interval, Missing):
         interval = f"mean over the tasks, with equal weight for each cell. {mean.interval.reason}"
     parts = [
         count(both["language_model"].nunique(), "language model"),
@@ -194,6 +191,7 @@ def _by_setting(trials: pd.DataFrame, fits: Fits, experiment: str, effect: str) 
 # ----------------------------------------------------------------------------------------------------------------------
 # Above the folds.
 
+Means = Mapping[str, MeanOverTasks]  # by effect, where it is known
 MEANT = {
     "bias": "the test's own texts instead of other texts",
     "boost": "other texts of the same source instead of none",
@@ -203,9 +201,9 @@ BAND = 0.01  # accuracy: one point
 MOST_ROWS = 60  # tasks that the picture shows
 
 
-def excludes_zero(mean: MeanOverTasks | Missing) -> bool | None:
+def excludes_zero(mean: MeanOverTasks | None) -> bool | None:
     """Whether the interval does; None where there is none."""
-    if isinstance(mean, Missing) or isinstance(mean.interval, Missing):
+    if mean is None or isinstance(mean.interval, Missing):
         return None
     return mean.interval[0] > 0 or mean.interval[1] < 0
 
@@ -214,27 +212,27 @@ def _points(value: float) -> str:
     return svg.points(value, 2, signed=True)
 
 
-def _interval_words(mean: MeanOverTasks | TaskEffect | Missing) -> str:
-    if isinstance(mean, Missing) or isinstance(mean.interval, Missing):
+def _interval_words(mean: MeanOverTasks | TaskEffect) -> str:
+    if isinstance(mean.interval, Missing):
         return ""
     return f"95%: {_points(mean.interval[0])} to {_points(mean.interval[1])}"
 
 
-def _lede(study: Study, means: dict[str, Means]) -> Lede:
+def _lede(study: Study, means: Mapping[str, Means]) -> Lede:
     """The answer over all experiments, and the number of the one with most trials."""
-    decided = [excludes_zero(by_effect["bias"]) for by_effect in means.values()]
+    bias = means[study.main].get("bias")
+    decided = [excludes_zero(by_effect.get("bias")) for by_effect in means.values()]
     if True in decided:
         heading = "Having read the test's texts changes scores"
         if not all(decided):
             heading += f" in {decided.count(True)} of {count(len(decided), 'experiment')}"
     elif False in decided:
         heading = "No effect found of having read the test's texts"
-    elif is_known(means[study.main]["bias"]):
+    elif bias is not None:
         heading = "Not known: does having read the test's texts change scores?"
     else:
         heading = "Not measured: does having read the test's texts change scores?"
-    bias = means[study.main]["bias"]
-    if isinstance(bias, Missing):
+    if bias is None:
         return Lede(heading)
     begin = f"In {study.main}, reading" if len(means) > 1 else "Reading"
     sentence = f"{begin} {MEANT['bias']} changes accuracy by {_points(bias.mean)} points"
@@ -244,36 +242,27 @@ def _lede(study: Study, means: dict[str, Means]) -> Lede:
 Effects = Mapping[str, MeanOverTasks | TaskEffect]  # what a row of the picture shows
 
 
-def _forest(study: Study, means: dict[str, Means], by_task: list[TaskEffect]) -> Picture:
+def _forest(study: Study, means: Mapping[str, Means], by_task: list[TaskEffect]) -> Picture:
     """All tasks of each experiment on top, then each task of the one with most trials: bias, and boost in grey."""
-    rows: dict[str, dict[str, TaskEffect]] = {}
-    for row in by_task:
-        if row.experiment == study.main:
-            rows.setdefault(row.task, {})[row.effect] = row
-    by = "boost" if any("boost" in row for row in rows.values()) else "bias"
-
-    def place(name: str, effect: str, *, size: bool = False) -> float:
-        value = rows[name][effect].mean if effect in rows[name] else 0.0 if size else -1.0
-        return -abs(value) if size else -value
-
-    largest = sorted(rows, key=lambda name: place(name, "bias", size=True))[:MOST_ROWS]
-    shown = [(name, rows[name]) for name in sorted(largest, key=lambda name: place(name, by))]
-    whole = [
-        (
-            f"All {count(max(mean.tasks for mean in known.values()), 'task')}{f', {name}' if len(means) > 1 else ''}",
-            known,
-        )
-        for name, own in means.items()
-        if (known := {effect: mean for effect, mean in own.items() if not isinstance(mean, Missing)})
-    ]
+    rows = [row for row in by_task if row.experiment == study.main]
+    moved = {row.task: row.mean for row in rows if row.effect == "bias"}
+    order = {row.task: row.mean for row in rows if row.effect == "boost"} or moved
+    tasks = sorted(dict.fromkeys(row.task for row in rows), key=lambda task: -abs(moved.get(task, 0.0)))
+    largest = sorted(tasks[:MOST_ROWS], key=lambda task: -order.get(task, -1.0))
+    shown = [(task, {row.effect: row for row in rows if row.task == task}) for task in largest]
+    whole = []
+    for name, own in means.items():
+        if own:
+            words = f"All {count(max(mean.tasks for mean in own.values()), 'task')}"
+            whole.append((words + (f", {name}" if len(means) > 1 else ""), own))
     note = (
         f"Change in accuracy, in points. {_basis_words(study)}. Each task: mean over its models and settings, with its "
         "interval over random draws of the texts. All tasks: interval over tasks. Band: one point up or down."
     )
-    if len(shown) < len(rows):
-        note += f" Drawn are the {len(shown)} of {len(rows)} tasks that their own texts change most."
-    measured = {effect for _, known in whole for effect in known}
-    entries = [(KINDS[effect], f"reading {MEANT[effect]}") for effect in ("bias", "boost") if effect in measured]
+    if len(shown) < len(tasks):
+        note += f" Drawn are the {len(shown)} of {len(tasks)} tasks that their own texts change most."
+    measured = {effect for own in means.values() for effect in own}
+    entries = [(KINDS[effect], f"reading {meant}") for effect, meant in MEANT.items() if effect in measured]
     sizes = ((1180.0, 230.0, "w640"), (380.0, 118.0, "n640"))
     return Picture(svg.key(*entries) + Markup("").join(_rows_svg(whole, shown, *size) for size in sizes), note)
 
@@ -334,13 +323,12 @@ def _basis_words(study: Study) -> str:
 
 def _answers(study: Study, means: Means) -> list[Answer]:
     """What a site's first page says, of the experiment with most trials; nothing where no trial has the arms."""
-    bias = means["bias"]
-    if isinstance(bias, Missing):
+    if "bias" not in means:
         return []
+    bias = means["bias"]
     found = {None: "Not known", False: "No effect found", True: "Yes" if bias.mean > 0 else "It lowers scores"}
     sentence = f"{found[excludes_zero(bias)]}: {MEANT['bias']} change accuracy by {_points(bias.mean)} points"
-    known = {effect: mean for effect, mean in means.items() if not isinstance(mean, Missing)}
-    ends = _ends(known.values())
+    ends = _ends(means.values())
     axis = svg.Axis(min(-BAND, *ends), max(BAND, *ends), 12, 368)
     values = svg.round_values(axis.low, axis.high, 8)
     marks = [
@@ -351,9 +339,9 @@ def _answers(study: Study, means: Means) -> list[Answer]:
         ("boost", 44, "reading other texts first"),
         ("bias", 88, "reading the test's own texts instead"),
     ):
-        if effect in known:
-            marks += [svg.text(12, y - 14, words, "lab"), _mark(axis, known[effect], y, KINDS[effect], 4.2)]
-    picture = svg.svg(380, 132, f"Change in accuracy, in points: {_said(known)}.", *marks)
+        if effect in means:
+            marks += [svg.text(12, y - 14, words, "lab"), _mark(axis, means[effect], y, KINDS[effect], 4.2)]
+    picture = svg.svg(380, 132, f"Change in accuracy, in points: {_said(means)}.", *marks)
     question = "Does seen test text inflate a score?"
     return [Answer(question, sentence, picture, _interval_words(bias), _basis_words(study), "The experiment")]
 

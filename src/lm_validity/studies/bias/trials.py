@@ -180,23 +180,19 @@ def missing_trials(trials: pd.DataFrame, effect: str, plan: BiasPlan | None = No
     combinations without any row; an experiment without a trial of the effect is left out. What `plan` has not planned
     of a task is not expected.
     """
-    columns = [*CELL, "task", "subsamples", "expected"]
-    gaps = [pd.DataFrame(columns=columns)]
-    for experiment, group in trials.groupby("experiment"):
-        both = group.dropna(subset=list(EFFECTS[effect]))
-        if both.empty:
-            continue
-        places = group[["m", "n"]].drop_duplicates().merge(group[["language_model"]].drop_duplicates(), "cross")
-        places = places.merge(group[["task"]].drop_duplicates(), "cross").assign(experiment=experiment)
-        keys = [*CELL, "task"]
-        places = places.merge(both.groupby(keys).size().rename("subsamples").reset_index(), "left", keys)
-        places["subsamples"] = places["subsamples"].fillna(0).astype("int64")
-        places["expected"] = places.groupby(["m", "n"])["subsamples"].transform("max").clip(lower=1)
-        if plan is not None:
-            planned = [plan.planned(str(experiment), task) for task in places["task"]]
-            places["expected"] = np.minimum(places["expected"], planned)
-        gaps.append(places.loc[places["subsamples"] < places["expected"], columns])
-    return pd.concat([frame for frame in gaps if len(frame)] or gaps[:1]).sort_values(columns, ignore_index=True)
+    both, keys = trials.dropna(subset=list(EFFECTS[effect])), [*CELL, "task"]
+    trials = trials[trials["experiment"].isin(both["experiment"])]
+    places = trials[SETTING].drop_duplicates()
+    for name in ("language_model", "task"):
+        places = places.merge(trials[["experiment", name]].drop_duplicates(), on="experiment")
+    places = places.merge(both.groupby(keys).size().rename("subsamples").reset_index(), "left", keys)
+    places = places.fillna({"subsamples": 0}).astype({"subsamples": "int64"})
+    places["expected"] = places.groupby(SETTING)["subsamples"].transform("max").clip(lower=1)
+    if plan is not None:
+        planned = [plan.planned(*key) for key in places[["experiment", "task"]].itertuples(index=False)]
+        places["expected"] = np.minimum(places["expected"], planned)
+    columns = [*keys, "subsamples", "expected"]
+    return places.loc[places["subsamples"] < places["expected"], columns].sort_values(columns, ignore_index=True)
 
 
 def coverage_notes(trials: pd.DataFrame, plan: BiasPlan | None = None) -> Iterator[str]:
@@ -288,35 +284,30 @@ def base_drift(trials: pd.DataFrame) -> pd.DataFrame:
     nowhere within, z has no bound and p is 0. A value of n without tasks with two subsamples in common with the
     reference is left out.
     """
-    columns = [*CELL, "reference_n", "base", "reference_base", "difference", "z", "p"]
     known = trials.dropna(subset=["base"])
     known = known.assign(accuracy=known["base"] / known["total"])
-    keys, rows = ["experiment", "language_model", "m"], []
-    tasks = known.groupby([*keys, "n", "task"])["accuracy"].agg(["mean", "var", "count"]).reset_index()
-    for key, group in tasks[tasks["count"] > 1].groupby(keys):
-        reference_n = int(group.groupby("n")["count"].sum().idxmax())
-        of_reference = group[group["n"] == reference_n].set_index("task")
-        for n in sorted(set(group["n"]) - {reference_n}):
-            other = group[group["n"] == n].set_index("task")
-            shared = other.index.intersection(of_reference.index)
-            if len(shared):
-                rows.append([*key, n, reference_n, *_compared(other.loc[shared], of_reference.loc[shared])])
-    drift = pd.DataFrame(rows, columns=columns)
+    keys = ["experiment", "language_model", "m"]
+    tasks = known.groupby([*CELL, "task"])["accuracy"].agg(["mean", "var", "count"]).reset_index()
+    tasks = tasks[tasks["count"] > 1]
+    sizes = tasks.groupby(CELL)["count"].sum()
+    largest = sizes.loc[sizes.groupby(keys).idxmax()].index.to_frame(index=False)
+    pairs = tasks.merge(tasks.merge(largest), on=[*keys, "task"], suffixes=("", "_of_reference"))
+    pairs = pairs[pairs["n"] != pairs["n_of_reference"]]
+    rows = [[*key, *_compared(shared)] for key, shared in pairs.groupby([*CELL, "n_of_reference"])]
+    drift = pd.DataFrame(rows, columns=[*CELL, "reference_n", "base", "reference_base", "difference", "z", "p"])
     large = drift["difference"].astype(float).abs() >= DRIFT_SIZE
     return drift.assign(mixed=(drift["p"].astype(float) * len(drift) < DRIFT_LEVEL) & large)
 
 
-def _compared(other: pd.DataFrame, reference: pd.DataFrame) -> tuple[float, float, float, float | Missing, float]:
-    """base, reference_base, difference, z, p."""
-    base, reference_base = float(other["mean"].mean()), float(reference["mean"].mean())
-    difference = float((other["mean"] - reference["mean"]).mean())
+def _compared(tasks: pd.DataFrame) -> tuple[float, float, float, float | Missing, float]:
+    """base, reference_base, difference, z, p, of the tasks that two values of n share."""
+    means, variances, counts = (tasks[[name, f"{name}_of_reference"]].to_numpy().T for name in ("mean", "var", "count"))
+    (base, reference_base), difference = means.mean(axis=1).tolist(), float((means[0] - means[1]).mean())
     difference = difference if abs(difference) > ROUNDING else 0.0
-    variances = pd.concat([other["var"] / other["count"], reference["var"] / reference["count"]])
-    freedom = float((pd.concat([other["count"], reference["count"]]) - 1).sum())
-    error = float(np.sqrt(variances.sum())) / len(other)
+    error = float(np.sqrt((variances / counts).sum())) / len(tasks)
     if error > ROUNDING:
         z = difference / error
-        return base, reference_base, difference, z, float(2 * stats.t.sf(abs(z), freedom))
+        return base, reference_base, difference, z, float(2 * stats.t.sf(abs(z), (counts - 1).sum()))
     return base, reference_base, difference, *((Missing(NO_SPREAD), 0.0) if difference else (0.0, 1.0))
 
 

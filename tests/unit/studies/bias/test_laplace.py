@@ -13,7 +13,6 @@ from lm_validity.studies.bias.statistics.model import (
     build_design,
     draw_predictor,
     find_mode,
-    zero_start,
 )
 from lm_validity.studies.bias.trials import paired_counts
 
@@ -68,7 +67,7 @@ def test_equals_the_dense_model(trials, formula, whole):
     counts = paired_counts(table if whole else incomplete(table), "bias")
     design = build_design(counts, FORMULAS[formula])
     scale = np.random.default_rng(1).uniform(0.1, 0.9, len(design.names))
-    mode = find_mode(design, scale, zero_start(design))
+    mode = find_mode(design, scale)
     # empty slots keep an effect of their own, which the data say nothing about: its prior cancels
     effects, log_marginal, hessian = Dense(design, scale).mode()
     columns = design.columns.shape[1]
@@ -83,7 +82,7 @@ def test_draws_have_the_dense_covariance(trials, formula):
     counts = paired_counts(trials(models=2, tasks=2, subsamples=2, sizes=(40,)), "boost")
     design = build_design(counts, FORMULAS[formula])
     scale = np.full(len(design.names), 0.5)
-    mode = find_mode(design, scale, zero_start(design))
+    mode = find_mode(design, scale)
     dense = Dense(design, scale)
     effects, _, hessian = dense.mode()
     draws = draw_predictor(design, mode, 40_000, np.random.default_rng(0)).reshape(40_000, -1)
@@ -100,7 +99,7 @@ def test_marginal_likelihood_equals_quadrature():
     design = build_design(paired_counts(pd.DataFrame(trial | {"test": [np.nan]}), "boost"), formula)
     # tiny priors on mu and beta leave the pair's effect as the only latent one
     design = replace(design, fixed_scale=np.full(2, 1e-6))
-    mode = find_mode(design, np.array([0.7]), zero_start(design))
+    mode = find_mode(design, np.array([0.7]))
     effect = np.linspace(-3, 3, 20_001)
     log_density = 200 * effect - 400 * np.logaddexp(0, effect) + stats.norm.logpdf(effect, scale=0.7)
     exact = np.log(np.trapezoid(np.exp(log_density - log_density.max()), effect)) + log_density.max()

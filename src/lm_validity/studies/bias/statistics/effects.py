@@ -1,11 +1,13 @@
 """Boost and bias of a cell: means, permutation tests, power, meta-analysis, and simulated components."""
 
-from collections.abc import Callable, Sequence
+from bisect import bisect_left
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 
 import numpy as np
 from scipy import optimize, stats
+from scipy.special import softmax
 
 from lm_validity.studies.bias.statistics.model import (
     INTERVAL,
@@ -15,7 +17,6 @@ from lm_validity.studies.bias.statistics.model import (
     Start,
     build_design,
     find_mode,
-    zero_start,
 )
 from lm_validity.summaries import Missing
 from lm_validity.words import Reason, ReasonCode
@@ -78,16 +79,20 @@ def detection_power(effect: float, components: VarianceComponents, tasks: int, s
 
 def subsamples_needed(effect: float, components: VarianceComponents, tasks: int) -> int | Missing:
     """Fewest subsamples per task that give `POWER`; Missing where `MOST_SUBSAMPLES` of them do not suffice."""
-    if detection_power(effect, components, tasks, MOST_SUBSAMPLES) < POWER:
+    numbers = range(1, MOST_SUBSAMPLES + 1)
+    place = bisect_left(numbers, POWER, key=lambda each: detection_power(effect, components, tasks, each))
+    if place == len(numbers):
         return Missing("More subsamples alone never suffice: the tasks differ too much, or are too few.")
-    return _fewest(lambda each: detection_power(effect, components, tasks, each) >= POWER, 1, MOST_SUBSAMPLES)
+    return numbers[place]
 
 
 def tasks_needed(effect: float, components: VarianceComponents, subsamples: int) -> int | Missing:
     """Fewest tasks (at least 2) that give `POWER`; Missing where `MOST_TASKS` of them do not suffice."""
-    if detection_power(effect, components, MOST_TASKS, subsamples) < POWER:
+    numbers = range(2, MOST_TASKS + 1)
+    place = bisect_left(numbers, POWER, key=lambda each: detection_power(effect, components, each, subsamples))
+    if place == len(numbers):
         return Missing(f"Not even {MOST_TASKS:,} tasks suffice with so few subsamples.")
-    return _fewest(lambda each: detection_power(effect, components, each, subsamples) >= POWER, 2, MOST_TASKS)
+    return numbers[place]
 
 
 def smallest_detectable(components: VarianceComponents, tasks: int, subsamples: int) -> float:
@@ -101,15 +106,6 @@ def smallest_detectable(components: VarianceComponents, tasks: int, subsamples: 
 
     # the noncentrality that a t test on one degree of freedom needs is below 100 standard errors
     return float(optimize.brentq(excess, 0.0, 100 * error))
-
-
-def _fewest(enough: Callable[[int], bool], least: int, most: int) -> int:
-    """The smallest number from `least` on that is enough, by bisection; `most` is."""
-    low, high = least - 1, most
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if enough(middle) else (middle, high)
-    return high
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -313,7 +309,7 @@ GRID = np.geomspace(0.1, 4.0, 7)  # standard deviations of the pairs, in log-odd
 
 @dataclass(frozen=True)
 class MetaAnalysis:
-    """Posterior means and sds (S,) of beta by slice, in log-odds, and shares of the slices.
+    """Posterior means (S,) of beta by slice, in log-odds, and shares of the slices.
 
     share_beyond: |mean| > THRESHOLD; share_excluding_zero: the 89% credible interval excludes 0;
     share_t_excluding_zero: over `MODEL_FREE_SLICES` slices, how often the model-free 89% t interval of the mean
@@ -322,7 +318,6 @@ class MetaAnalysis:
     """
 
     means: np.ndarray
-    sds: np.ndarray
     share_beyond: float
     share_excluding_zero: float
     share_t_excluding_zero: float | Missing
@@ -337,29 +332,26 @@ def meta_analysis(counts: PairedCounts, slices: int = SLICES, seed: int = 0) -> 
     size = np.diff(np.append(first, len(order)))
     if size.max() == 1:
         return Missing(ONE_SUBSAMPLE)
-    layout = _select(counts, order[first])
-    start = zero_start(build_design(layout, SLICE_FORMULA))
+    start: Start | None = None
     means, sds = np.empty((2, slices))
     for index in range(slices):
-        design = build_design(_select(counts, order[first + generator.integers(size)]), SLICE_FORMULA)
+        rows = order[first + generator.integers(size)]
+        columns = ("task", "language_model", "total", "control", "treatment")
+        chosen = {name: getattr(counts, name)[rows] for name in columns}
+        design = build_design(replace(counts, subsample=np.zeros_like(rows), **chosen), SLICE_FORMULA)
         means[index], sds[index], start = _fit_slice(design, start)
     reach = stats.norm.ppf((1 + INTERVAL) / 2)
     return MetaAnalysis(
         means=means,
-        sds=sds,
         share_beyond=float(np.mean(np.abs(means) > THRESHOLD)),
         share_excluding_zero=float(np.mean(np.abs(means) > reach * sds)),
-        share_t_excluding_zero=_share_of_t_intervals(counts, order, first, size, generator),
+        share_t_excluding_zero=_share_of_t_intervals(
+            counts, order[first + generator.integers(size, size=(MODEL_FREE_SLICES, len(size)))]
+        ),
     )
 
 
-def _select(counts: PairedCounts, rows: np.ndarray) -> PairedCounts:
-    columns = ("task", "language_model", "total", "control", "treatment")
-    chosen = {name: getattr(counts, name)[rows] for name in columns}
-    return replace(counts, subsample=np.zeros(len(rows), dtype=np.int64), **chosen)
-
-
-def _fit_slice(design: Design, start: Start) -> tuple[float, float, Start]:
+def _fit_slice(design: Design, start: Start | None) -> tuple[float, float, Start]:
     """Posterior mean and sd of beta over the grid of the pairs' sd; the middle mode is the next start."""
     prior = stats.halfnorm.logpdf(GRID, scale=SLICE_FORMULA.pair_scale) + np.log(GRID)
     density, means, variances = np.empty((3, len(GRID)))
@@ -368,24 +360,19 @@ def _fit_slice(design: Design, start: Start) -> tuple[float, float, Start]:
         density[index] = mode.log_marginal + prior[index]
         means[index], variances[index] = mode.u[design.beta], mode.variance(design.beta)
         start = mode
-    weights = np.exp(density - density.max())
-    weights /= weights.sum()
+    weights = softmax(density)
     mean = float(weights @ means)
-    return mean, float(np.sqrt(weights @ (variances + (means - mean) ** 2))), start
+    return mean, float(np.sqrt(weights @ (variances + (means - mean) ** 2))), mode
 
 
-def _share_of_t_intervals(
-    counts: PairedCounts, order: np.ndarray, first: np.ndarray, size: np.ndarray, generator: np.random.Generator
-) -> float | Missing:
-    """Share of slices whose t interval over the task means excludes 0; see `meta_analysis` for the arguments."""
+def _share_of_t_intervals(counts: PairedCounts, rows: np.ndarray) -> float | Missing:
+    """Share of slices, of which `rows` (slices, cells) are the trials, whose t interval over task means excludes 0."""
     tasks = len(counts.tasks)
     if tasks < 2:
         return Missing(META_OF_ONE_TASK)
+    member = np.eye(tasks)[counts.task[rows[0]]]
     difference = (counts.treatment - counts.control) / counts.total
-    chosen = difference[order[first + generator.integers(size, size=(MODEL_FREE_SLICES, len(size)))]]
-    member = np.zeros((len(first), tasks))
-    member[np.arange(len(first)), counts.task[order[first]]] = 1.0
-    values = chosen @ member / member.sum(axis=0)  # (slices, tasks)
+    values = difference[rows] @ member / member.sum(axis=0)  # (slices, tasks)
     error = values.std(axis=1, ddof=1) / np.sqrt(tasks)
     return float(np.mean(np.abs(values.mean(axis=1)) > stats.t.ppf((1 + INTERVAL) / 2, tasks - 1) * error))
 
@@ -411,6 +398,7 @@ def simulate_pca(effective_rank: int, n: int, trials: int) -> np.ndarray:
     The number of components is int(0.6 rank).
     """
     from sklearn.datasets import make_regression
+    from sklearn.linear_model import LinearRegression
     from sklearn.model_selection import train_test_split
 
     features, target = make_regression(
@@ -431,13 +419,6 @@ def simulate_pca(effective_rank: int, n: int, trials: int) -> np.ndarray:
             if rows is not None:  # the directions of largest variance
                 axes = np.linalg.eigh(np.cov(features[rows], rowvar=False))[1][:, ::-1][:, :components]
                 projected = (features - features[rows].mean(axis=0)) @ axes
-            scores[trial, arm] = _test_r2(projected, target, train, test)
+            model = LinearRegression().fit(projected[train], target[train])
+            scores[trial, arm] = model.score(projected[test], target[test])
     return scores
-
-
-def _test_r2(features: np.ndarray, target: np.ndarray, train: np.ndarray, test: np.ndarray) -> float:
-    """R^2 on the test rows of least squares with an intercept, fitted on the train rows."""
-    centre, level = features[train].mean(axis=0), target[train].mean()
-    weights = np.linalg.lstsq(features[train] - centre, target[train] - level, rcond=None)[0]
-    residual = target[test] - level - (features[test] - centre) @ weights
-    return float(1.0 - np.sum(residual**2) / np.sum((target[test] - target[test].mean()) ** 2))

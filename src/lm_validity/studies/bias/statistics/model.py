@@ -244,12 +244,6 @@ class Mode(Start):
         return float(np.sum(linalg.solve_triangular(self.system.factor, unit, lower=True, check_finite=False) ** 2))
 
 
-def zero_start(design: Design) -> Start:
-    """All effects zero."""
-    shape = design.correct.shape
-    return Start(np.zeros(design.columns.shape[1]), np.zeros(shape[0]), np.zeros(shape))
-
-
 class _Precisions:
     """Prior precisions at given standard deviations `scale` (H,)."""
 
@@ -270,10 +264,14 @@ def _log_joint(design: Design, prior: _Precisions, state: Start) -> float:
     return float(value)
 
 
-def find_mode(design: Design, scale: np.ndarray, start: Start) -> Mode:
-    """Newton's method with step halving on the joint log density of all effects at standard deviations `scale` (H,)."""
-    prior = _Precisions(design, scale)
-    state, value = start, _log_joint(design, prior, start)
+def find_mode(design: Design, scale: np.ndarray, start: Start | None = None) -> Mode:
+    """Newton's method with step halving on the joint log density of all effects at standard deviations `scale` (H,).
+
+    `start`: by default all effects are zero.
+    """
+    prior, shape = _Precisions(design, scale), design.correct.shape
+    state = start or Start(np.zeros(design.columns.shape[1]), np.zeros(shape[0]), np.zeros(shape))
+    value = _log_joint(design, prior, state)
     for _ in range(NEWTON_STEPS):
         system = _reduce(design, prior, state)
         step, decrement = _newton_step(design, system)
@@ -454,10 +452,6 @@ class LaplacePosterior:
         """Whether enough nodes carry the weight."""
         return self.effective_nodes >= MINIMUM_EFFECTIVE_NODES
 
-    def scale_means(self) -> np.ndarray:
-        """(H,) posterior means of the standard deviations."""
-        return self.weights @ self.scales
-
     @property
     def interval(self) -> tuple[float, float]:
         """That of probability `INTERVAL`."""
@@ -482,7 +476,7 @@ class _Target:
 
     def __init__(self, design: Design):
         self.design = design
-        self.start: Start = zero_start(design)
+        self.start: Start | None = None
 
     def mode(self, scale: np.ndarray) -> Mode:
         return find_mode(self.design, scale, self.start)

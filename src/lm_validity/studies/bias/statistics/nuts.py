@@ -139,7 +139,7 @@ def _centred(design: Design) -> dict[str, bool]:
         for index in np.unique(design.noise):
             weight = fit.mode.system.weight[(design.total > 0) & (design.noise == index)]
             uncertainty[design.names[index]] = float(np.median(weight**-0.5))
-    scales = dict(zip(design.names, fit.scale_means(), strict=True))
+    scales = dict(zip(design.names, fit.weights @ fit.scales, strict=True))
     return {name: bool(scales[name] > uncertainty[name]) for name in design.names}
 
 

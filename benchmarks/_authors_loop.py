@@ -19,7 +19,7 @@ import torch
 import torch.nn.functional as F
 
 from lm_validity.cells.models.language_model import load_language_model
-from lm_validity.cells.tasks.evaluation import evaluate, training_examples
+from lm_validity.cells.tasks.evaluation import metric_value, prepare_requests, training_examples
 from lm_validity.cells.tasks.splits import documents, make_splits
 from lm_validity.cells.tasks.tasks import find_task, load_task
 from lm_validity.cells.training.lora import (
@@ -47,7 +47,7 @@ def main(folder: Path, rate: float, batch_size: int, output: Path) -> None:
     def score(split: str) -> float:
         lm.share_encodings({})
         docs = documents(task, getattr(splits, split))
-        return evaluate(lm, task, docs, metric=METRIC, bootstrap_iterations=0).metrics[METRIC][0]
+        return metric_value(lm, prepare_requests(lm, task, docs), METRIC)
 
     found = {"direct": [score("validation"), score("test")], "epochs": [], "losses": []}
     examples = training_examples(lm, task, documents(task, splits.train))

@@ -10,7 +10,7 @@ from lm_eval.models.huggingface import HFLM
 from lm_eval.tasks import TaskManager
 from tests.real.conftest import DOCUMENTS, MODELS
 
-from lm_validity.cells.tasks.evaluation import evaluate
+from lm_validity.cells.tasks.evaluation import prepare_requests, score_prepared
 from lm_validity.cells.tasks.tasks import fetch_documents, find_task, load_task, rows
 
 pytestmark = pytest.mark.real
@@ -39,7 +39,8 @@ def lm_eval_itself(lm, tasks, name: str, limit: int | None, chat: bool, **more) 
 @pytest.mark.parametrize("model", MODELS)
 def test_no_answer_differs_from_lm_evals(load, tasks, seen, model, benchmark, chat):
     # lm-eval puts nothing between a chat prompt and the answer
-    lm = load(model, answer_start="lm-eval")
+    lm = load(model)
+    lm.answer_start = ""
     if chat and not lm.has_chat_template:
         pytest.skip("a base model")
     name = f"real_{benchmark}"
@@ -47,7 +48,8 @@ def test_no_answer_differs_from_lm_evals(load, tasks, seen, model, benchmark, ch
     number = min(DOCUMENTS or len(rows(task, "test")), len(rows(task, "test")))
     documents = fetch_documents(task, "test", [f"test:{row}" for row in range(number)])
     start = time.process_time()
-    ours = evaluate(lm, task, documents, metric="acc_norm,none", prompt="chat" if chat else "plain")
+    requests = prepare_requests(lm, task, documents, prompt="chat" if chat else "plain")
+    ours = score_prepared(lm, requests, metric="acc_norm,none")
     own_seconds = time.process_time() - start
     results, samples = lm_eval_itself(lm, tasks, name, number, chat)
     found = [np.array(values) for values in ours.items["choice_loglikelihoods"]]
@@ -66,14 +68,16 @@ def test_no_answer_differs_from_lm_evals(load, tasks, seen, model, benchmark, ch
 @pytest.mark.parametrize("model", MODELS)
 def test_written_answers_are_lm_evals_to_the_letter(load, tasks, seen, model, chat):
     """The first questions of GSM8K."""
-    lm = load(model, answer_start="lm-eval", max_generated_tokens=TOKENS)
+    lm = load(model, max_generated_tokens=TOKENS)
+    lm.answer_start = ""
     if chat and not lm.has_chat_template:
         pytest.skip("a base model")
     number = min(DOCUMENTS or ANSWERS, ANSWERS)
     task = load_task(find_task("real_gsm8k", str(tasks)))
     documents = fetch_documents(task, "test", [f"test:{row}" for row in range(number)])
     start = time.process_time()
-    ours = evaluate(lm, task, documents, metric="exact_match,strict", prompt="chat" if chat else "plain")
+    requests = prepare_requests(lm, task, documents, prompt="chat" if chat else "plain")
+    ours = score_prepared(lm, requests, metric="exact_match,strict")
     own_seconds = time.process_time() - start
     results, samples = lm_eval_itself(lm, tasks, "real_gsm8k", number, chat, gen_kwargs=f"max_gen_toks={TOKENS}")
     strict = [sample for sample in samples if sample["filter"] == "strict"]

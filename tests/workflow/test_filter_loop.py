@@ -60,7 +60,7 @@ def test_what_a_filter_keeps_scores_as_it_did(finished, filtered):
     """Evaluated again as a benchmark of its own: found, split and scored by the cells' code."""
     pytest.importorskip("lm_eval")
     from lm_validity.cells.models.language_model import load_language_model
-    from lm_validity.cells.tasks.evaluation import evaluate
+    from lm_validity.cells.tasks.evaluation import prepare_requests, score_prepared
     from lm_validity.cells.tasks.splits import documents, make_splits, prefetch_benchmark
     from lm_validity.cells.tasks.tasks import TaskRecord, load_task
 
@@ -71,7 +71,8 @@ def test_what_a_filter_keeps_scores_as_it_did(finished, filtered):
     model = sorted(path.name for path in (finished.folder / "results" / "test" / "miniature" / "models").iterdir())[0]
     folder = finished.folder / "results" / "test" / "miniature" / "models" / model
     lm = load_language_model(folder, dtype="float32", device="cpu", eval_batch_size=16)
-    scored = evaluate(lm, task, documents(task, make_splits(task, test_only=True).test), metric="acc,none")
+    asked = prepare_requests(lm, task, documents(task, make_splits(task, test_only=True).test))
+    scored = score_prepared(lm, asked, metric="acc,none")
     before = kept_items(finished, filtered, model)
     assert scored.metrics["acc,none"][0] == pytest.approx(before["correct"].mean())
     for again, first in zip(scored.items.itertuples(), before.itertuples(), strict=True):

@@ -6,11 +6,11 @@ Imports no torch, nor does what it calls, until a cell really has to be computed
 import importlib.metadata
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
 from functools import cache
-from importlib import import_module
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any, NamedTuple
 
 from lm_validity.config.load import Run
@@ -46,23 +46,17 @@ def run_cells(workspace: Workspace, job: Job[Cell]) -> list[Entry]:
     """The manifest entries of a job's cells, computed where they are not in the store."""
     rule = rule_of(job)
     if not rule.in_store:
-        make = _import_worker(rule.worker)
+        make = resolve_name(rule.worker)
         return [_try(cell, lambda cell: Entry(cell, "done", content=make(workspace, cell))) for cell in job.cells]
 
     @cache
     def worker() -> Any:
-        return ReplayWorker(workspace) if workspace.replay else _import_worker(rule.worker)(workspace, job)
+        return ReplayWorker(workspace) if workspace.replay else resolve_name(rule.worker)(workspace, job)
 
     if not workspace.replay:
         for cells in rule.side_by_side(workspace.run, job):
             _compute_together(workspace, worker, cells)
     return [_try(cell, lambda cell: _stored(workspace, worker, cell)) for cell in job.cells]
-
-
-def _import_worker(name: str) -> Any:
-    """A rule's worker; those that compute import torch."""
-    module, _, attribute = name.partition(":")
-    return getattr(import_module(module), attribute)
 
 
 def _try(cell: Cell, finish: Callable[[Cell], Entry]) -> Entry:
@@ -105,24 +99,25 @@ def _stored(workspace: Workspace, worker: Callable[[], Any], cell: Cell) -> Entr
     """The entry of a cell that the store holds; computed only if it does not yet."""
     stand_in = rule_of(cell).stand_in(workspace, cell)
     if stand_in is not None:
-        return _done(workspace, cell, workspace.finished(stand_in)["folder"])
-    place = workspace.place(cell)
-    if not workspace.store.has(place):
-        with _lease(workspace, place) as ours:
-            if ours:
-                log.info("computing %s", place.label)
-                worker().compute(place)
-    return _done(workspace, cell, place.folder)
-
-
-def _done(workspace: Workspace, cell: Cell, folder: str) -> Entry:
+        folder = workspace.finished(stand_in)["folder"]
+    else:
+        place = workspace.place(cell)
+        folder = place.folder
+        if not workspace.store.has(place):
+            with _lease(workspace, place) as ours:
+                if ours:
+                    log.info("computing %s", place.label)
+                    worker().compute(place)
     workspace.store.read(folder)  # raises where it is damaged
     return Entry(cell, "done", folder=folder, sha256=workspace.store.digest(folder))
 
 
 def write_splits(workspace: Workspace, benchmark: str) -> None:
     """Divide a benchmark's documents and write one file per split, so that training never opens test; and the texts of
-    the test documents, for filters."""
+    the test documents, for filters.
+
+    Raises InputError where another wording of a benchmark does not ask its questions, which are split first.
+    """
     from lm_validity.tables.documents import write_no_documents
 
     texts = workspace.split_path(benchmark, "test").with_name("documents.parquet")
@@ -132,12 +127,14 @@ def write_splits(workspace: Workspace, benchmark: str) -> None:
             write_json(workspace.split_path(benchmark, name), nothing)
         write_no_documents(texts)
         return
-    from lm_validity.cells.tasks.splits import documents, make_splits, write_documents
-    from lm_validity.cells.tasks.tasks import TaskRecord, load_task
+    from lm_validity.cells.tasks.splits import Split, documents, make_splits, write_documents
+    from lm_validity.cells.tasks.tasks import AnyTask, TaskRecord, load_task
 
-    settings = workspace.run.configuration.splits
-    record = TaskRecord.from_json(workspace.task_record(benchmark)["record"])
-    task = load_task(record, **prompt_settings(workspace.run, benchmark))
+    def load(name: str) -> AnyTask:
+        record = TaskRecord.from_json(workspace.task_record(name)["record"])
+        return load_task(record, **prompt_settings(workspace.run, name))
+
+    settings, task = workspace.run.configuration.splits, load(benchmark)
     splits = make_splits(
         task,
         caps=(settings.train, settings.validation, settings.test),
@@ -145,38 +142,25 @@ def write_splits(workspace: Workspace, benchmark: str) -> None:
         allow_overlap=benchmark in settings.allow_overlap,
         test_only=workspace.grid.is_test_only(benchmark),
     )
-    _check_wording(workspace, benchmark, documents(task, splits.test).docs)
+    test, own = documents(task, splits.test), workspace.run.benchmarks[benchmark].variant_of
+    if own is not None:  # its documents are the benchmark's in the same order: equal in every column that both have
+        theirs = documents(load(own), Split.from_json(read_json(workspace.split_path(own, "test")))).docs
+        same = len(test) == len(theirs) and all(
+            doc.keys() & other.keys() and all(doc[name] == other[name] for name in doc.keys() & other.keys())
+            for doc, other in zip(test.docs, theirs, strict=True)
+        )
+        if not same:
+            raise InputError(
+                f"benchmark {benchmark!r}: its test documents are not those of {own!r}.",
+                "another wording reads the same data and split names, changes none of their columns, and differs in "
+                "its templates.",
+            )
     for name, split in zip(splits._fields, splits, strict=True):
         # a benchmark that is only scored has no train and validation; the rule's files say so
         written = split.to_json() if split is not None else {"split": name, "documents": 0, "digest": None}
         write_json(workspace.split_path(benchmark, name), written)
         log.info("%s %s: %d documents", benchmark, name, written["documents"])
-    write_documents(benchmark, task, documents(task, splits.test), texts)
-
-
-def _check_wording(workspace: Workspace, benchmark: str, docs: Sequence[dict[str, Any]]) -> None:
-    """Raise InputError where another wording of a benchmark does not ask its questions, which are split first.
-
-    Its documents are the benchmark's in the same order: equal in every column that both have.
-    """
-    from lm_validity.cells.tasks.splits import Split, documents
-    from lm_validity.cells.tasks.tasks import TaskRecord, load_task
-
-    own = workspace.run.benchmarks[benchmark].variant_of
-    if own is None:
-        return
-    task = load_task(TaskRecord.from_json(workspace.task_record(own)["record"]), **prompt_settings(workspace.run, own))
-    theirs = documents(task, Split.from_json(read_json(workspace.split_path(own, "test")))).docs
-    same = len(docs) == len(theirs) and all(
-        doc.keys() & other.keys() and all(doc[name] == other[name] for name in doc.keys() & other.keys())
-        for doc, other in zip(docs, theirs, strict=True)
-    )
-    if not same:
-        raise InputError(
-            f"benchmark {benchmark!r}: its test documents are not those of {own!r}.",
-            "another wording reads the same data and split names, changes none of their columns, and differs in its "
-            "templates.",
-        )
+    write_documents(benchmark, task, test, texts)
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -320,7 +304,11 @@ class ReplayWorker:
 
         def write_files(folder: Path) -> None:
             if scores:  # a finished fine-tune has an adapter's folder, which nobody opens in a replay
-                (folder / "items.parquet").write_bytes(_empty_items())
+                from pyarrow import parquet
+
+                from lm_validity.tables.schema import ITEMS
+
+                parquet.write_table(ITEMS.empty_table(), folder / "items.parquet")
 
         self.workspace.store.commit(place, result, sidecar, write_files)
 
@@ -337,20 +325,6 @@ class ReplayWorker:
             f"{path}: no {protocol} score of {row.path} ({cell.checkpoint or 'final'}) on {cell.benchmark}.",
             "leave the model or the benchmark out of the sheets, or complete the file.",
         )
-
-
-@cache
-def _empty_items() -> bytes:
-    """A per-document table without documents."""
-    import io
-
-    import pyarrow.parquet
-
-    from lm_validity.tables.schema import ITEMS
-
-    buffer = io.BytesIO()
-    pyarrow.parquet.write_table(ITEMS.empty_table(), buffer)
-    return buffer.getvalue()
 
 
 @cache

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import pyarrow
 import torch
 from lm_eval.api.instance import Instance
@@ -66,10 +65,9 @@ class Scorer(Worker):
             found = score_prepared(lm, prepared, metric=self.run.benchmarks[benchmark].metric)
         finally:
             lm.writer = None  # it knows the model: neither would be freed before the next checkpoint
-        metrics = {key: {"value": value, "stderr": error} for key, (value, error) in found.metrics.items()}
         result = {
-            "metrics": metrics,
-            "n_items": found.n_items,
+            "metrics": {key: {"value": value, "stderr": error} for key, (value, error) in found.metrics.items()},
+            "n_items": len(found.items),
             "prompt_sha256": found.prompt_sha256,
             "max_length": lm.max_length,
             "truncated_requests": found.truncated_requests,
@@ -77,7 +75,8 @@ class Scorer(Worker):
         }
         if self.run.benchmarks[benchmark].output_type == "loglikelihood_rolling":
             result["document_bos"] = lm.window_prefix
-        return result, lambda folder: _write_items(found.items, folder)
+        of_documents = pyarrow.schema([ITEMS.field(name) for name in found.items])
+        return result, lambda folder: write_table(found.items, of_documents, folder / "items.parquet")
 
     def _writer(self, lm: LanguageModel, cell: BenchmarkCell, adapter: Path | None) -> "VllmAnswers":
         """vLLM's engine for the loaded checkpoint, made once; it writes with `adapter` or without any."""
@@ -145,12 +144,6 @@ class KeptRequests:
         if key not in self._prepared:
             self._prepared[key] = prepare()
         return self._prepared[key]
-
-
-def _write_items(items: pd.DataFrame, folder: Path) -> None:
-    """items.parquet of a cell: the columns of ITEMS that belong to a document."""
-    own = ITEMS.names[ITEMS.names.index("doc_id") :]
-    write_table(items, pyarrow.schema([ITEMS.field(name) for name in own]), folder / "items.parquet")
 
 
 # ----------------------------------------------------------------------------------------------------------------------

@@ -5,8 +5,8 @@ import math
 
 import pandas as pd
 import pytest
+from toy_world import evaluate
 
-from lm_validity.cells.tasks.evaluation import evaluate
 from lm_validity.cells.tasks.splits import documents, make_splits, prefetch_benchmark
 from lm_validity.cells.tasks.tasks import TaskRecord, load_task
 from lm_validity.config.sheets import read_benchmarks

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import torch
 from lm_eval.api.filter import Filter
-from toy_world import RESAMPLES, lm_eval_itself, load_toy, toy_model
+from toy_world import evaluate, lm_eval_itself, load_toy, toy_model
 
-from lm_validity.cells.tasks.evaluation import NonFiniteScore, evaluate, metric_value, prepare_requests
+from lm_validity.cells.tasks.evaluation import NonFiniteScore, metric_value, prepare_requests
 from lm_validity.cells.tasks.tasks import Documents, fetch_documents, rows
 from lm_validity.errors import CellError
 
@@ -39,12 +39,12 @@ def test_equals_lm_eval(kind, name, prompt, model_folders, toy_folder, toy_task)
     theirs = lm_eval_itself(model_folders[kind], toy_folder, name, chat=prompt == "chat", **rolling)
     expected, samples = theirs["results"][name], theirs["samples"][name]
     task = toy_task(name)
-    options = {"metric": METRICS[name], "prompt": prompt, "bootstrap_iterations": RESAMPLES}
     # the toy template puts a blank before an answer, which lm-eval leaves out
-    lm = load_toy(model_folders[kind], answer_start="lm-eval")
-    found = evaluate(lm, task, all_documents(task), **options)
+    lm = load_toy(model_folders[kind])
+    lm.answer_start = ""
+    found = evaluate(lm, task, all_documents(task), metric=METRICS[name], prompt=prompt)
 
-    assert found.n_items == expected["sample_len"] == 14
+    assert len(found.items) == expected["sample_len"] == 14
     keys = {key for key in expected if "," in key and "_stderr," not in key}
     assert set(found.metrics) == keys
     for key, (value, stderr) in found.metrics.items():
@@ -99,8 +99,8 @@ def test_prepared_requests_score_again_and_disturb_no_random_state(llama, toy_ta
 
 def test_limit(llama, toy_task):
     task = toy_task("toy_generation")
-    found = evaluate(llama, task, all_documents(task), metric="exact_match,stripped", limit=3)
-    assert found.n_items == 3 and list(found.items.doc_id) == ["test:0", "test:1", "test:2"]
+    found = evaluate(llama, task, all_documents(task).head(3), metric="exact_match,stripped")
+    assert len(found.items) == 3 and list(found.items.doc_id) == ["test:0", "test:1", "test:2"]
     assert found.items.gold.isna().all() and found.items.response.map(type).eq(str).all()
 
 

@@ -12,14 +12,13 @@ import pytest
 import torch
 from peft import PeftModel
 from safetensors import safe_open
-from toy_world import load_toy, toy_model, toy_rows, write_toy_tasks
+from toy_world import evaluate, load_toy, toy_model, toy_rows, write_toy_tasks
 from transformers import AutoModelForCausalLM
 
 from lm_validity.cells.models.language_model import LanguageModel, load_language_model
 from lm_validity.cells.tasks.evaluation import (
     Example,
     NonFiniteScore,
-    evaluate,
     metric_value,
     prepare_requests,
     training_examples,

@@ -5,10 +5,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 from lm_eval.models.huggingface import HFLM
+from toy_world import evaluate
 
 from lm_validity.cells.models.language_model import sampling_options
 from lm_validity.cells.models.provenance import errors_only
-from lm_validity.cells.tasks.evaluation import evaluate
 from lm_validity.cells.tasks.splits import documents, make_splits
 
 

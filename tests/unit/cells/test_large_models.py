@@ -12,12 +12,12 @@ import torch.nn.functional as F
 import transformers
 from safetensors.torch import load_file
 from toy_run import run_all, start_run
-from toy_world import load_toy
+from toy_world import evaluate, load_toy
 
 from lm_validity.cells import worker
 from lm_validity.cells.models.language_model import load_language_model
 from lm_validity.cells.models.prefetch import check_on_gpus
-from lm_validity.cells.tasks.evaluation import evaluate, metric_value, prepare_requests, training_examples
+from lm_validity.cells.tasks.evaluation import metric_value, prepare_requests, training_examples
 from lm_validity.cells.tasks.splits import documents, make_splits
 from lm_validity.cells.training.loop import FinetuneSettings
 from lm_validity.cells.training.lora import use_adapter

@@ -129,8 +129,8 @@ def test_the_blank_before_an_answer_is_the_templates(template, start, rendered, 
     check_shared_prefix(lm, task, docs, "chat", "acc,none", system)
     (example,) = training_examples(lm, task, docs, prompt="chat", system_instruction=system)
     assert lm.tokenizer.decode(example.token_ids) == rendered
-    as_lm_eval = LanguageModel(lm.base, lm.tokenizer, model_id="m", eval_batch_size=8, answer_start="lm-eval")
-    ((choice, *_),) = prepare_requests(as_lm_eval, task, docs, prompt="chat").requests
+    lm.answer_start = ""  # as lm-eval does
+    ((choice, *_),) = prepare_requests(lm, task, docs, prompt="chat").requests
     assert choice.args[1] == "red"
 
 

@@ -1,9 +1,9 @@
 """Training texts begin with the very tokens that evaluation feeds to the model."""
 
 import pytest
-from toy_world import load_toy
+from toy_world import evaluate, load_toy
 
-from lm_validity.cells.tasks.evaluation import evaluate, training_examples
+from lm_validity.cells.tasks.evaluation import training_examples
 from lm_validity.cells.tasks.splits import documents, make_splits
 from lm_validity.cells.tasks.tasks import gold_choice
 from lm_validity.errors import CellError

@@ -12,6 +12,7 @@ from lm_eval.tasks import TaskManager
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
 from lm_validity.cells.models.language_model import load_language_model
+from lm_validity.cells.tasks.evaluation import RESAMPLES, prepare_requests, score_prepared
 
 COLORS = ("red", "green", "blue", "dark gray")
 NAMES = [
@@ -174,7 +175,8 @@ def load_toy(folder: Path, **options):
     return load_language_model(folder, dtype="float32", device="cpu", eval_batch_size=8, **options)
 
 
-RESAMPLES = 100
+def evaluate(lm, task, docs, *, metric, **options):
+    return score_prepared(lm, prepare_requests(lm, task, docs, **options), metric=metric)
 
 
 def lm_eval_itself(model: Path, tasks: Path, name: str, num_fewshot: int = 0, *, chat: bool = False, **model_args):

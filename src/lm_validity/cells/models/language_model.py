@@ -191,8 +191,7 @@ class LanguageModel(SharedContextLM):
         `lm-eval`: lm-eval's default, which scores a tokenizer's own BOS after its prefix BOS. All three agree
         where the tokenizer adds no BOS and the document fits one window. `auto`: `every` for the Gemma architectures,
         `once` for all others; the attribute then holds which of them it is.
-    answer_start: what comes between a chat prompt and the answer. `template`: the white space that the chat template
-        itself puts there; `lm-eval`: nothing.
+    answer_start: the white space that the chat template puts between a prompt and the answer; lm-eval puts none.
     """
 
     # lm-eval's, whose types are not known
@@ -210,7 +209,6 @@ class LanguageModel(SharedContextLM):
         max_length: int | None = None,
         max_generated_tokens: int = 256,
         window_prefix: WindowPrefix = "auto",
-        answer_start: Literal["template", "lm-eval"] = "template",
         scorer: Way = "auto",
     ):
         model.requires_grad_(requires_grad=False)
@@ -240,7 +238,7 @@ class LanguageModel(SharedContextLM):
         if window_prefix == "auto":  # the same test by which lm-eval adds BOS to every other request of Gemma's
             window_prefix = "every" if "gemma" in getattr(model.config, "model_type", "") else "once"
         self.window_prefix: WindowPrefix = window_prefix
-        self.answer_start = self._template_answer_start() if answer_start == "template" else ""
+        self.answer_start = self._template_answer_start()
         self._encoded: dict[tuple[str, str], tuple[list[int], list[int]]] = {}
 
     @property
@@ -445,7 +443,6 @@ def load_language_model(
     revision: str | None = None,
     model_id: str | None = None,
     window_prefix: WindowPrefix = "auto",
-    answer_start: Literal["template", "lm-eval"] = "template",
     scorer: Way = "auto",
     adapter: str | Path | None = None,
     keep_base: bool = False,
@@ -475,7 +472,6 @@ def load_language_model(
         max_length=max_length,
         max_generated_tokens=max_generated_tokens,
         window_prefix=window_prefix,
-        answer_start=answer_start,
         scorer=scorer,
     )
     lm.own_adapter = own

@@ -266,13 +266,12 @@ def prefetch_model(model: Model, *, chat: bool = True, causal: bool = True) -> d
     the model's generation_config.json has some, position_switch where positions beyond it are encoded otherwise,
     all_linear where it is not simply all linear layers.
     """
-    fetch = _local_copy if model.is_local else _hub_snapshot
     folders: dict[str | None, tuple[Path, str | None, str]] = {}
     checkpoints = {}
     for point in model.checkpoints:
         revision = point.revision or model.revision
         if revision not in folders:
-            folders[revision] = fetch(model, revision)
+            folders[revision] = _fetch(model, revision)
         folder, sha, digest = folders[revision]
         checkpoints[point.checkpoint] = _checkpoint_record(model, point, folder, sha, digest)
     final = checkpoints["final"]
@@ -289,16 +288,14 @@ def prefetch_model(model: Model, *, chat: bool = True, causal: bool = True) -> d
             "add chat_template.jinja to the tokenizer's folder, or set instruction_tuned to 0 in the models sheet.",
         )
     # where they apply: they enter the recipes of the cells whose numbers they change
-    applied: dict[str, object] = {}
-    if any(word in (template or "") for word in ("date_string", "strftime_now")):  # it prints the date of today
-        applied["chat_date"] = str(CHAT_DATE)
-    if ignored_generation_settings(weights):
-        applied["ignored_generation_settings"] = ignored_generation_settings(weights)
-    if position_switch(configuration):
-        applied["position_switch"] = position_switch(configuration)
-    if adapts_otherwise(configuration):
-        applied["all_linear"] = "what a text goes through"
-    return applied | {
+    dated = any(word in (template or "") for word in ("date_string", "strftime_now"))  # it prints the date of today
+    applied = {
+        "chat_date": str(CHAT_DATE) if dated else None,
+        "ignored_generation_settings": ignored_generation_settings(weights),
+        "position_switch": position_switch(configuration),
+        "all_linear": "what a text goes through" if adapts_otherwise(configuration) else None,
+    }
+    return {key: value for key, value in applied.items() if value} | {
         "model": model.model,
         "path": str(folder),
         "revision": sha,
@@ -346,7 +343,7 @@ def _adapter_record(model: Model, adapter: str) -> dict[str, Any]:
     """Fetch (or find) an adapter of the user's. `tokenizer`: digest of its own, null where it has none."""
     path, revision = split_revision(adapter)
     alone = model.model_copy(update={"path": path, "revision": revision, "checkpoints": (FINAL,)})
-    folder, sha, digest = (_local_copy if alone.is_local else _hub_snapshot)(alone, revision, "adapter")
+    folder, sha, digest = _fetch(alone, revision, "adapter")
     configuration = _read_adapter(f"model {model.model!r}, adapter {adapter}", folder)
     base = configuration.get("base_model_name_or_path")
     if isinstance(base, str) and Path(base).name != Path(model.path).name:
@@ -409,18 +406,17 @@ def check_unchanged(model: str, point: dict[str, Any]) -> None:
     )
 
 
-def _local_copy(model: Model, revision: str | None, column: str = "path") -> tuple[Path, None, str]:
-    folder = Path(model.path).expanduser()
-    if not folder.is_dir():
-        raise InputError(
-            f"model {model.model!r}, column {column!r}: {model.path} is not a folder.",
-            f"correct `{column}` in the models sheet{_OR_CHECKPOINTS[column]}.",
-        )
-    return folder, None, ""
-
-
-def _hub_snapshot(model: Model, revision: str | None, column: str = "path") -> tuple[Path, str, str]:
-    """Download a revision, resumable, and verify sizes; the commit's sha is its digest."""
+def _fetch(model: Model, revision: str | None, column: str = "path") -> tuple[Path, str | None, str]:
+    """(folder, commit, digest) of a local folder, which has no commit and a digest that depends on what is read of it; or
+    of a revision of a hub model, whose commit is its digest: downloaded, resumable, its sizes verified."""
+    if model.is_local:
+        folder = Path(model.path).expanduser()
+        if not folder.is_dir():
+            raise InputError(
+                f"model {model.model!r}, column {column!r}: {model.path} is not a folder.",
+                f"correct `{column}` in the models sheet{_OR_CHECKPOINTS[column]}.",
+            )
+        return folder, None, ""
     where = f"model {model.model!r}, column {column!r} ({model.path})"
     try:
         if huggingface_hub.constants.HF_HUB_OFFLINE:

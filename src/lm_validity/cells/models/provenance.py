@@ -13,9 +13,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    import torch
+import torch
 
+if TYPE_CHECKING:
     from lm_validity.cells.models.language_model import LanguageModel
 
 
@@ -65,10 +65,8 @@ def versions() -> dict[str, str | None]:
     return found
 
 
-def machine(device: "torch.device") -> dict[str, Any]:
+def machine(device: torch.device) -> dict[str, Any]:
     """The computer and the device: host, processor, threads, GPU with driver and CUDA, Slurm job, git commit."""
-    import torch
-
     found = {
         "host": platform.node(),
         "system": platform.platform(),
@@ -143,28 +141,20 @@ class Stopwatch:
         scoring = {"eval_batch_size": lm.batch_size} | lm.describe_scorer()
         return self.costs(lm.device) | {"counters": counters} | scoring
 
-    def costs(self, device: "torch.device") -> dict[str, Any]:
-        """Time, memory, machine and versions; `device` is the torch device that computed."""
+    def costs(self, device: torch.device) -> dict[str, Any]:
+        """Time, memory, machine and versions; `device` is the torch device that computed. The peak of GPU memory is
+        that of the GPU that used most, since the last cell."""
         wall, cpu = self.seconds
+        gpus = range(torch.cuda.device_count()) if device.type == "cuda" else ()
+        peaks = [torch.cuda.max_memory_allocated(gpu) for gpu in gpus]
+        for gpu in gpus:
+            torch.cuda.reset_peak_memory_stats(gpu)
         return {
             "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self._started)),
             "wall_seconds": round(wall, 3),
             "cpu_seconds": round(cpu, 3),
             "peak_memory_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
-            **_gpu_cost(device),
+            **({"peak_gpu_memory_mb": max(peaks) // 2**20} if peaks else {}),
             "machine": machine(device),
             "versions": versions(),
         }
-
-
-def _gpu_cost(device: "torch.device") -> dict[str, int]:
-    """Peak GPU memory since the last cell, of the GPU that used most; the GPUs are held for the wall time."""
-    import torch
-
-    if device.type != "cuda":
-        return {}
-    gpus = range(torch.cuda.device_count())
-    peak = max(torch.cuda.max_memory_allocated(gpu) for gpu in gpus) // 2**20
-    for gpu in gpus:
-        torch.cuda.reset_peak_memory_stats(gpu)
-    return {"peak_gpu_memory_mb": peak}

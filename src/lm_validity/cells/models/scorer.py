@@ -15,6 +15,7 @@ from lm_eval.models.huggingface import HFLM
 from transformers import masking_utils
 
 from lm_validity.cells.models.head import States, largest_logit, narrowed_head, part_positions
+from lm_validity.cells.models.prefetch import position_switch
 from lm_validity.errors import CellError, first_line
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -151,16 +152,9 @@ class PositionEncoding:
 
     def __init__(self, model: torch.nn.Module):
         self._model = model
-        config = model.config.get_text_config()
-        of_model = getattr(config, "rope_parameters", None) or {}
-        tables = (of_model, *(one for one in of_model.values() if isinstance(one, dict)))
-        kinds = {one.get("rope_type") or "": one for one in tables}
-        self._dynamic = any("dynamic" in kind for kind in kinds)
-        self._limit: int | None = None  # the length up to which all texts are alike
-        if "longrope" in kinds:
-            self._limit = kinds["longrope"].get("original_max_position_embeddings")
-        elif self._dynamic:
-            self._limit = config.max_position_embeddings
+        configuration = model.config.get_text_config().to_dict()
+        self._dynamic = "dynamic" in str(configuration.get("rope_parameters"))
+        self._limit = position_switch(configuration)  # the length up to which all texts are alike
 
     @property
     def varies(self) -> bool:

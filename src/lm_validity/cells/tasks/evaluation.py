@@ -9,7 +9,7 @@ import logging
 import math
 import os
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,6 +42,7 @@ from lm_validity.cells.tasks.tasks import (
 from lm_validity.errors import CellError, first_line, nearest
 from lm_validity.run.cell import Prompt
 from lm_validity.run.scoring import has_item_values
+from lm_validity.tables.schema import ITEMS
 
 # ----------------------------------------------------------------------------------------------------------------------
 # What is kept of each scored document: the rows of items.parquet.
@@ -65,12 +66,7 @@ def describe_items(
         own, value = task_of(task, doc), values.get(place)
         row = {"doc_id": address, "subject": subject_of(task, doc), "correct": _item_value(own, metric, value)}
         rows.append(row | _describe(lm, own, doc, group))
-    columns = (
-        "doc_id subject gold correct choice_loglikelihoods unconditional_loglikelihoods "
-        "choice_tokens choice_characters choice_bytes response"
-    )
-    items = pd.DataFrame(rows).reindex(columns=columns.split())
-    return items.astype({"gold": "Int64"})
+    return pd.DataFrame(rows).reindex(columns=ITEMS.names[ITEMS.names.index("doc_id") :]).astype({"gold": "Int64"})
 
 
 def _describe(lm: LanguageModel, task: Task, doc: Document, group: tuple[Instance, ...]) -> dict[str, Any]:
@@ -129,6 +125,8 @@ def loglikelihood_of(request: Instance) -> float:
 log = logging.getLogger(__name__)
 
 SAMPLING_SEED = 1234  # lm-eval's default; used only by tasks that sample
+RESAMPLES = 1000
+os.environ["DISABLE_MULTIPROC"] = "1"  # else lm-eval's bootstrap forks a process for each CPU of the node
 
 
 @dataclass(frozen=True)
@@ -137,7 +135,6 @@ class PreparedRequests:
 
     task: AnyTask
     documents: Documents
-    prompt: Prompt
     requests: tuple[tuple[Instance, ...], ...]
 
 
@@ -148,55 +145,34 @@ class Evaluation:
     truncated_requests: those longer than the model, which lost context on the left."""
 
     metrics: dict[str, tuple[float, float | None]]
-    n_items: int
     items: pd.DataFrame
     prompt_sha256: str
     truncated_requests: int
 
 
-def evaluate(
-    lm: LanguageModel,
-    task: AnyTask,
-    documents: Documents,
-    *,
-    metric: str,
-    prompt: Prompt = "plain",
-    system_instruction: str | None = None,
-    limit: int | None = None,
-    bootstrap_iterations: int = 1000,
-) -> Evaluation:
-    """Score `documents`, after as many examples as the task was loaded with. `metric` is the key whose value per
-    document becomes `correct`.
+def score_prepared(lm: LanguageModel, prepared: PreparedRequests, *, metric: str) -> Evaluation:
+    """Score documents whose requests may have been built for another checkpoint. `metric` is the key whose value per
+    document becomes `correct`; another one that has no value on these documents (the perplexity of a word where a word
+    is a whole page, as in Chinese) is left out.
 
     A group's metrics are those that all its tasks have, aggregated over tasks by lm-eval's rules for groups.
-    Standard errors are lm-eval's: closed form for means, a bootstrap of `bootstrap_iterations` for mcc, f1
-    and such (lm-eval's own default is 100,000), none for perplexities; 0 leaves all out.
-    Raises CellError naming the document that cannot be rendered or scored, NonFiniteScore naming one without a score.
+    Standard errors are lm-eval's: closed form for means, a bootstrap of RESAMPLES for mcc, f1 and such (lm-eval's own
+    default is 100,000), none for perplexities.
+    Raises CellError naming the document that cannot be scored, NonFiniteScore naming one without a score.
     """
-    prepared = prepare_requests(lm, task, documents.head(limit), prompt=prompt, system_instruction=system_instruction)
-    return score_prepared(lm, prepared, metric=metric, bootstrap_iterations=bootstrap_iterations)
-
-
-def score_prepared(
-    lm: LanguageModel, prepared: PreparedRequests, *, metric: str, bootstrap_iterations: int = 1000
-) -> Evaluation:
-    """`evaluate` for requests that are built already, which may be those of another checkpoint.
-
-    A metric other than `metric` that has no value on these documents (the perplexity of a word where a word is a whole
-    page, as in Chinese) is left out."""
     before = lm.counters.truncated_requests
     task, values = prepared.task, _score(lm, prepared)
     truncated = lm.counters.truncated_requests - before
     _check_metric(task, metric, values)
-    metrics = {metric: _aggregate(prepared, metric, values[metric], bootstrap_iterations)}
+    metrics = {metric: _aggregate(prepared, metric, values[metric])}
     for key in values.keys() - {metric}:
         try:
-            metrics[key] = _aggregate(prepared, key, values[key], bootstrap_iterations)
+            metrics[key] = _aggregate(prepared, key, values[key])
         except CellError as error:
             log.info("%s; the metric is left out", error.problem)
     metrics = {key: metrics[key] for key in values if key in metrics}  # in the task's order
     items = describe_items(lm, task, prepared.documents, prepared.requests, values[metric], metric)
-    return Evaluation(metrics, len(prepared.requests), items, prompt_digest(lm, prepared), truncated)
+    return Evaluation(metrics, items, prompt_digest(lm, prepared), truncated)
 
 
 def prompt_digest(lm: LanguageModel, prepared: PreparedRequests) -> str:
@@ -218,7 +194,7 @@ def metric_value(lm: LanguageModel, prepared: PreparedRequests, metric: str) -> 
     """One metric of prepared documents and nothing else: the validation of an epoch."""
     values = _score(lm, prepared)
     _check_metric(prepared.task, metric, values)
-    return _aggregate(prepared, metric, values[metric], 0)[0]
+    return _aggregate(prepared, metric, values[metric], resamples=0)[0]
 
 
 def prepare_requests(
@@ -275,9 +251,15 @@ def prepare_requests(
         if chat and task.OUTPUT_TYPE == "multiple_choice" and not own.doc_to_prefix(doc):
             _begin_answers(requests, lm.answer_start)
         built.append(requests)
-    prepared = PreparedRequests(task, documents, prompt, tuple(built))
-    _check_generation_fits(lm, prepared)
-    return prepared
+    answers = [requests[0] for requests in built if requests[0].request_type == "generate_until"]
+    room = min((lm.room_for_prompt(request) for request in answers), default=1)
+    if room < 1:
+        raise CellError(
+            f"{documents.task}: generates up to {lm.max_length - room} tokens, "
+            f"but {lm.model_id} takes {lm.max_length} in all.",
+            "set max_gen_toks in the task's generation_kwargs.",
+        )
+    return PreparedRequests(task, documents, tuple(built))
 
 
 def _begin_answers(requests: tuple[Instance, ...], start: str) -> None:
@@ -288,26 +270,19 @@ def _begin_answers(requests: tuple[Instance, ...], start: str) -> None:
             request.arguments = (context, start + choice)
 
 
-def _check_generation_fits(lm: LanguageModel, prepared: PreparedRequests) -> None:
-    answers = [group[0] for group in prepared.requests if group[0].request_type == "generate_until"]
-    room = min((lm.room_for_prompt(request) for request in answers), default=1)
-    if room < 1:
-        longest = lm.max_length - room
-        raise CellError(
-            f"{prepared.documents.task}: generates up to {longest} tokens, "
-            f"but {lm.model_id} takes {lm.max_length} in all.",
-            "set max_gen_toks in the task's generation_kwargs.",
-        )
-
-
 def _score(lm: LanguageModel, prepared: PreparedRequests) -> dict[str, dict[int, Any]]:
     """Run the requests; metric key -> document's place -> its value, as the task's process_results gives it. Where that
     leaves a metric out, the document has no value of it."""
     requests = [request for group in prepared.requests for request in group]
     for request in requests:
         request.resps, request.filtered_resps = [], {}
+    # greedy scoring draws nothing; a task that samples draws from its own stream, not from the process's
+    samples = requests[0].request_type == "generate_until" and bool(requests[0].args[1].get("do_sample"))
+    own_stream = torch.random.fork_rng([lm.device] if lm.device.type == "cuda" else [], enabled=samples)
     try:
-        with _sampling_apart(lm, requests), lm.counters.phase(prepared.documents.split):
+        with own_stream, lm.counters.phase(prepared.documents.split):
+            if samples:
+                torch.manual_seed(SAMPLING_SEED)
             _run(lm, requests)
             lm.counters.evaluate_passes += 1
     except NonFiniteScore as error:
@@ -367,18 +342,6 @@ def _run(lm: LanguageModel, requests: list[Instance]) -> None:
             request.resps.append(response)
 
 
-@contextlib.contextmanager
-def _sampling_apart(lm: LanguageModel, requests: list[Instance]) -> Iterator[None]:
-    # greedy scoring draws nothing; a task that samples draws from its own stream, not from the process's
-    first = requests[0]
-    if first.request_type != "generate_until" or not first.args[1].get("do_sample"):
-        yield
-        return
-    with torch.random.fork_rng(devices=[lm.device] if lm.device.type == "cuda" else []):
-        torch.manual_seed(SAMPLING_SEED)
-        yield
-
-
 def _check_finite(prepared: PreparedRequests) -> None:
     if prepared.requests[0][0].request_type == "generate_until":
         return
@@ -400,17 +363,17 @@ def _check_metric(task: AnyTask, metric: str, values: Mapping[str, Any]) -> None
 
 
 def _aggregate(
-    prepared: PreparedRequests, key: str, values: Mapping[int, Any], bootstrap_iterations: int
+    prepared: PreparedRequests, key: str, values: Mapping[int, Any], resamples: int = RESAMPLES
 ) -> tuple[float, float | None]:
     """A metric's value and standard error, by lm-eval's rules: the mean over a group's tasks, weighted by their
     documents unless the group's file says otherwise."""
     task = prepared.task
     if not isinstance(task, TaskGroup):
-        return _aggregate_task(task, key, [*values.values()], bootstrap_iterations)
+        return _aggregate_task(task, key, [*values.values()], resamples)
     by_task: dict[str, list[Any]] = defaultdict(list)
     for place, value in values.items():
         by_task[member_of(prepared.documents.docs[place])].append(value)
-    found = [_aggregate_task(task.members[name], key, own, bootstrap_iterations) for name, own in by_task.items()]
+    found = [_aggregate_task(task.members[name], key, own, resamples) for name, own in by_task.items()]
     scores, errors = [value for value, _ in found], [error for _, error in found]
     sizes = [len(own) for own in by_task.values()]
     by_size = task.by_size.get(key.partition(",")[0], True)
@@ -421,7 +384,7 @@ def _aggregate(
     return value, error
 
 
-def _aggregate_task(task: Task, key: str, values: list[Any], bootstrap_iterations: int) -> tuple[float, float | None]:
+def _aggregate_task(task: Task, key: str, values: list[Any], resamples: int) -> tuple[float, float | None]:
     """A metric's value and standard error, by the task's aggregation and lm-eval's rules."""
     aggregation = task.aggregation().get(key.partition(",")[0], mean)
     try:
@@ -435,27 +398,12 @@ def _aggregate_task(task: Task, key: str, values: list[Any], bootstrap_iteration
         raise NonFiniteScore(
             f"{task.config.task}: {key} is {value}.", "check the model's outputs and the task's metric."
         )
-    standard_error = stderr_for_metric(metric=aggregation, bootstrap_iters=bootstrap_iterations)
+    standard_error = stderr_for_metric(metric=aggregation, bootstrap_iters=resamples)
     if standard_error is None or len(values) < 2:
         return value, None
-    with _one_quiet_process():
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):  # it shows its progress
         deviation = float(standard_error(values))
     return value, deviation if math.isfinite(deviation) else None
-
-
-@contextlib.contextmanager
-def _one_quiet_process() -> Iterator[None]:
-    # lm-eval's bootstrap prints, and forks a process for each CPU of the node unless this variable is set
-    before = os.environ.get("DISABLE_MULTIPROC")
-    os.environ["DISABLE_MULTIPROC"] = "1"
-    try:
-        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-            yield
-    finally:
-        if before is None:
-            del os.environ["DISABLE_MULTIPROC"]
-        else:
-            os.environ["DISABLE_MULTIPROC"] = before
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -529,8 +477,12 @@ def _prompt_and_target(
     lm: LanguageModel, task: Task, doc: Document, request: Instance, prompt: Prompt, where: str
 ) -> tuple[list[int], list[int]]:
     """Token ids of a generation prompt as it is fed to the model, and of the target after it."""
-    context, target = request.args[0], _first_target(task, doc, where)
-    prefix = task.doc_to_prefix(doc)
+    context, target, prefix = request.args[0], task.doc_to_target(doc), task.doc_to_prefix(doc)
+    if task.config.doc_to_choice is not None and isinstance(target, int):
+        target = task.doc_to_choice(doc)[target]
+    if target == []:
+        raise CellError(f"{where} has no target.", "check its answers; unlabelled rows cannot train.")
+    target = str(target[0] if isinstance(target, list) else target)
     if prefix:
         completion = maybe_delimit(prefix, target)[len(prefix) :]
     else:  # under a chat template the answer is a turn of its own
@@ -542,14 +494,3 @@ def _prompt_and_target(
         return context_tokens, together[len(context_tokens) :]
     # the tokenizer merges across the border: the prompt's tokens stay those that generation starts from
     return context_tokens, lm.tok_encode(completion, add_special_tokens=False)
-
-
-def _first_target(task: Task, doc: Document, where: str) -> str:
-    target = task.doc_to_target(doc)
-    if task.config.doc_to_choice is not None and isinstance(target, int):
-        target = task.doc_to_choice(doc)[target]
-    if isinstance(target, list):
-        if not target:
-            raise CellError(f"{where} has no target.", "check its answers; unlabelled rows cannot train.")
-        target = target[0]
-    return str(target)

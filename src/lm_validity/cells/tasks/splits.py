@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
+from pydantic import TypeAdapter
 
 from lm_validity.cells.tasks.tasks import (
     FEWSHOT_SEED,
@@ -84,8 +85,11 @@ log = logging.getLogger(__name__)
 
 FEWEST = 10  # documents: one each for validation and test at 8:1:1
 # All are sums over documents divided by sums of bytes or words, as lm-eval takes them
-METRICS: tuple[tuple[str, str], ...] = (("bits_per_byte", "bits_per_byte"), ("byte_perplexity", "weighted_perplexity"))
-METRICS += (("word_perplexity", "weighted_perplexity"),)
+METRICS = {
+    "bits_per_byte": "bits_per_byte",
+    "byte_perplexity": "weighted_perplexity",
+    "word_perplexity": "weighted_perplexity",
+}
 
 
 def write_corpus_task(row: Benchmark) -> None:
@@ -202,7 +206,8 @@ def _task_yaml(task: str, documents: Path) -> str:
         "doc_to_text": "",
         "doc_to_target": "text",
         "metric_list": [
-            {"metric": name, "aggregation": aggregation, "higher_is_better": False} for name, aggregation in METRICS
+            {"metric": name, "aggregation": aggregation, "higher_is_better": False}
+            for name, aggregation in METRICS.items()
         ],
         "metadata": {"version": 1.0},
     }
@@ -253,14 +258,12 @@ class Split:
 
     def to_json(self) -> dict[str, Any]:
         """The split as JSON stores it, with its digest and the number of its documents."""
-        record = asdict(self) | {"digest": self.digest, "documents": len(self.addresses)}
-        return record | {"addresses": list(self.addresses), "hashes": list(self.hashes)}
+        return asdict(self) | {"digest": self.digest, "documents": len(self.addresses)}
 
     @classmethod
     def from_json(cls, record: dict[str, Any]) -> "Split":
         """Raises CellError where the stored digest is not that of the stored documents."""
-        fields = {key: value for key, value in record.items() if key not in ("digest", "documents")}
-        split = cls(**fields | {"addresses": tuple(fields["addresses"]), "hashes": tuple(fields["hashes"])})
+        split = TypeAdapter(cls).validate_python(record)
         if split.digest != record["digest"]:
             raise CellError(
                 f"{split.task}: the file of the {split.split} split was changed after it was written.",
@@ -294,24 +297,33 @@ def make_splits(
     """
     name = task.config.task
     rule, candidates = _sources(task, seed, test_only=test_only)
-    taken: list[_Row] = []
+    texts: set[str] = set()  # of the splits made so far
+    ids: set[str | None] = set()
     splits: dict[str, Split] = {}
     for split in ("test",) if test_only else ("test", "validation", "train"):
-        chosen = _choose(task, candidates[split], caps[KINDS.index(split)], taken)
-        _check_overlap(name, split, chosen, allow_overlap=allow_overlap)
-        if not chosen.rows:
+        chosen, by_text, by_id = _choose(task, candidates[split], caps[KINDS.index(split)], texts, ids)
+        removed, examined = by_text + by_id, len(chosen) + by_text + by_id
+        if removed > LARGEST_OVERLAP * examined and not allow_overlap:
+            higher = "test" if split == "validation" else "test or validation"
+            raise InputError(
+                f"{name}: {removed} of {examined} rows of the {split} split occur in {higher} "
+                f"({by_text} by text, {by_id} by id), more than {LARGEST_OVERLAP:.0%}.",
+                "look at the data; to go on without those rows, set allow_overlap for this benchmark.",
+            )
+        if not chosen:
             raise InputError(f"{name}: the {split} split is empty.", "check the task's data and *_split keys.")
-        taken += chosen.rows
+        texts |= {row.text for row in chosen}
+        ids |= {row.id for row in chosen} - {None}
         splits[split] = Split(
             task=name,
             split=split,
             rule=rule,
             seed=seed,
-            addresses=tuple(row.address for row in chosen.rows),
-            hashes=tuple(row.digest for row in chosen.rows),
-            examined=chosen.examined,
-            removed_by_text=chosen.by_text,
-            removed_by_id=chosen.by_id,
+            addresses=tuple(row.address for row in chosen),
+            hashes=tuple(row.digest for row in chosen),
+            examined=examined,
+            removed_by_text=by_text,
+            removed_by_id=by_id,
         )
     return Splits(splits.get("train"), splits.get("validation"), splits["test"])
 
@@ -386,42 +398,24 @@ def _split_name(task: AnyTask, kind: str) -> str | None:
 
 
 class _Row(NamedTuple):
+    number: int
     address: str
     digest: str
     text: str  # what identifies the document to a reader: its question and choices, normalised
     id: str | None
 
 
-class _Chosen(NamedTuple):
-    rows: list[_Row]
-    examined: int
-    by_text: int
-    by_id: int
-
-
-def _choose(task: AnyTask, candidates: Candidates, cap: int, taken: list[_Row]) -> _Chosen:
-    """The first `cap` candidates that occur in no split taken before, back in the order of their rows."""
-    texts = {row.text for row in taken}
-    ids = {row.id for row in taken if row.id is not None}
-    chosen: list[tuple[int, _Row]] = []
-    examined = by_text = by_id = 0
-    for number, row in _rendered(task, candidates):
+def _choose(
+    task: AnyTask, candidates: Candidates, cap: int, texts: set[str], ids: set[str | None]
+) -> tuple[list[_Row], int, int]:
+    """(the first `cap` candidates that share no text and no id with those of splits taken before, in the order of their
+    rows; how many were left out by text; by id)."""
+    kind, docs, order = candidates
+    chosen: list[_Row] = []
+    by_text = by_id = 0
+    for number in order.tolist():
         if len(chosen) == cap:
             break
-        examined += 1
-        if row.text in texts:
-            by_text += 1
-        elif row.id in ids:
-            by_id += 1
-        else:
-            chosen.append((number, row))
-    chosen.sort(key=lambda pair: pair[0])
-    return _Chosen([row for _, row in chosen], examined, by_text, by_id)
-
-
-def _rendered(task: AnyTask, candidates: Candidates) -> Iterator[tuple[int, _Row]]:
-    kind, docs, order = candidates
-    for number in order.tolist():
         doc = docs[number]
         try:
             digest, text = _rendered_digest(task, doc), _normalised_text(task, doc)
@@ -431,18 +425,14 @@ def _rendered(task: AnyTask, candidates: Candidates) -> Iterator[tuple[int, _Row
                 f"{task.config.task}: {kind} row {number} cannot be rendered ({reason}).",
                 "check the columns of that row against the task's YAML file.",
             ) from error
-        yield number, _Row(address_of(docs, kind, number), digest, text, _identity(doc))
-
-
-def _check_overlap(name: str, split: str, chosen: _Chosen, *, allow_overlap: bool) -> None:
-    removed = chosen.by_text + chosen.by_id
-    if removed > LARGEST_OVERLAP * chosen.examined and not allow_overlap:
-        higher = "test" if split == "validation" else "test or validation"
-        raise InputError(
-            f"{name}: {removed} of {chosen.examined} rows of the {split} split occur in {higher} "
-            f"({chosen.by_text} by text, {chosen.by_id} by id), more than {LARGEST_OVERLAP:.0%}.",
-            "look at the data; to go on without those rows, set allow_overlap for this benchmark.",
-        )
+        row = _Row(number, address_of(docs, kind, number), digest, text, _identity(doc))
+        if row.text in texts:
+            by_text += 1
+        elif row.id in ids:
+            by_id += 1
+        else:
+            chosen.append(row)
+    return sorted(chosen), by_text, by_id
 
 
 def _rendered_digest(task: AnyTask, doc: Document) -> str:

@@ -446,7 +446,14 @@ def _record(task: str, path: Path, overrides: Mapping[str, Any], include_path: s
         output_type, directions = built.OUTPUT_TYPE, built.higher_is_better()
     else:
         output_type, directions = config.get("output_type", "generate_until"), _directions(config)
-    _check_supported(task, config, output_type)
+    if output_type not in OUTPUT_TYPES:
+        raise InputError(
+            f"{task}: its output type {output_type!r} is not supported.",
+            f"choose a task of type {', '.join(OUTPUT_TYPES)}.",
+        )
+    for key in ("doc_to_image", "doc_to_audio", "unsafe_code"):
+        if config.get(key):
+            raise InputError(f"{task}: tasks with {key} are not supported.", "choose a task about text alone.")
     filters = [entry["name"] for entry in config.get("filter_list") or [{"name": "none"}]]
     keys = {f"{metric},{name}": better for name in filters for metric, better in directions.items()}
     return TaskRecord(
@@ -476,7 +483,11 @@ def _group_record(name: str, found: Expansion, include_path: str | Path | None) 
         raise InputError(
             f"{name}: its tasks differ in output type ({listed or 'it has none'}).", "name its tasks one by one."
         )
-    better = _common_directions(members)
+    better: dict[str, bool | None] = {}  # a task that does not say goes with those that do, which must not differ
+    for key in members[0].metrics:
+        stated = {member.higher_is_better.get(key) for member in members} - {None}
+        if all(key in member.metrics for member in members) and len(stated) < 2:
+            better[key] = stated.pop() if stated else None
     if not better:
         raise InputError(f"{name}: its tasks have no metric in common.", "name its tasks one by one.")
     files = tuple(_place(path, include_path) for path in found.group_files)
@@ -496,18 +507,6 @@ def _group_record(name: str, found: Expansion, include_path: str | Path | None) 
         group_files=files,
     )
     return replace(record, config_digest=record_digest(record))
-
-
-def _common_directions(members: list[TaskRecord]) -> dict[str, bool | None]:
-    """The metrics that all tasks of a group have, without those that some take for better where others take the
-    opposite; a task that does not say goes with the others."""
-    common = {}
-    for key in members[0].metrics:
-        if all(key in member.metrics for member in members):
-            stated = {member.higher_is_better[key] for member in members} - {None}
-            if len(stated) < 2:
-                common[key] = stated.pop() if stated else None
-    return common
 
 
 def _place(path: Path, include_path: str | Path | None) -> tuple[str | None, str]:
@@ -538,17 +537,6 @@ def _directions(config: dict[str, Any]) -> dict[str, bool | None]:
                 better = is_higher_better(name)
         directions[name] = None if better is None else bool(better)
     return directions
-
-
-def _check_supported(task: str, config: dict[str, Any], output_type: str | None) -> None:
-    if output_type not in OUTPUT_TYPES:
-        raise InputError(
-            f"{task}: its output type {output_type!r} is not supported.",
-            f"choose a task of type {', '.join(OUTPUT_TYPES)}.",
-        )
-    for key in ("doc_to_image", "doc_to_audio", "unsafe_code"):
-        if config.get(key):
-            raise InputError(f"{task}: tasks with {key} are not supported.", "choose a task about text alone.")
 
 
 # ----------------------------------------------------------------------------------------------------------------------

@@ -9,9 +9,10 @@ import pandas as pd
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
-from lm_validity.statistics import section_generator, shown_ceiling
+from lm_validity.statistics import section_generator
 from lm_validity.studies.agreement.score_matrix import SELECTED, ScoreMatrix
 from lm_validity.studies.agreement.statistics.factors import Ceiling, noise_ceiling
+from lm_validity.studies.agreement.statistics.noise import shown_ceiling
 from lm_validity.studies.agreement.statistics.ranking import (
     Agreement,
     PairSigns,
@@ -41,11 +42,22 @@ from lm_validity.studies.agreement.values import (
     Value,
     no_intervals,
 )
-from lm_validity.summaries import Missing, known, number
 from lm_validity.tables.items import item_values, items_of_scores, open_items
 from lm_validity.tables.reruns import NOT_MEASURED
 from lm_validity.tables.schema import DIRECT, OWN, PROTOCOLS, TRAINED
-from lm_validity.words import UNDER, Reason, ReasonCode, count, decimal, listing, no_scores, with_names
+from lm_validity.words import (
+    UNDER,
+    Missing,
+    Reason,
+    ReasonCode,
+    count,
+    decimal,
+    known,
+    listing,
+    no_scores,
+    number,
+    with_names,
+)
 
 draws = partial(section_generator, seed=1)  # of resamples, by what they are for
 

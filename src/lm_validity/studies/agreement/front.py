@@ -17,14 +17,13 @@ from lm_validity.config.sections import Cards
 from lm_validity.pages import svg
 from lm_validity.pages.page import Answer, Lede, Panel, Picture
 from lm_validity.pages.svg import KINDS, NAMES
-from lm_validity.statistics import shown_ceiling
 from lm_validity.studies.agreement.data import Data
+from lm_validity.studies.agreement.statistics.noise import shown_ceiling
 from lm_validity.studies.agreement.statistics.ranking import average_ranks
 from lm_validity.studies.agreement.tau import benchmark_order
 from lm_validity.studies.agreement.values import JACKKNIFED, Entry, Range, Value, wider
-from lm_validity.summaries import Missing, is_known, known, number
 from lm_validity.tables.schema import DIRECT, TRAINED
-from lm_validity.words import MINUS, count, decimal
+from lm_validity.words import MINUS, Missing, count, decimal, is_known, known, number
 
 LIKE_SIZE, ANY_SIZE = {"at_least": 1.0, "at_most": 2.0}, {"at_least": 1.0, "at_most": None}
 MOST_READ = 10_000  # ranks that a carpet can read out; more would make the page slow

@@ -8,7 +8,8 @@ import pandas as pd
 
 from lm_validity.config.sections import REPORTS, Reports
 from lm_validity.errors import InputError, did_you_mean
-from lm_validity.pages.page import Finding, Page, Part, write_report
+from lm_validity.pages.page import Finding, Page, Part
+from lm_validity.results import joined, write_report
 from lm_validity.studies.agreement import benchmarks as alone
 from lm_validity.studies.agreement import incomplete, robustness, significance, similar, tau
 from lm_validity.studies.agreement.data import Data, selected_on_test
@@ -16,9 +17,8 @@ from lm_validity.studies.agreement.front import above_the_folds
 from lm_validity.studies.agreement.score_matrix import ScoreMatrix, read_score_matrix
 from lm_validity.studies.agreement.statistics.ranking import TauVariant
 from lm_validity.studies.agreement.values import Entry, value_in_words
-from lm_validity.summaries import Missing
 from lm_validity.tables.schema import DIRECT, SCORES, SELECTIONS, read_table
-from lm_validity.words import explain_protocols, listing
+from lm_validity.words import Missing, explain_protocols, listing
 
 # what summary.json holds, in this order
 KEYS = (
@@ -77,7 +77,7 @@ def agreement(
         tau.kendall_tau(data, by_benchmark), significance.significance_tau(data), incomplete.compare_pooled(data)
     )  # fmt: skip
     change, by_pair = tau.improvement(data, taus)
-    parts = Part.joined(
+    parts = joined(
         similar.similar_sizes(data, taus, change, pooled),
         tau.pairs_of_benchmarks(data, taus, change, by_pair, pooled),
         similar.without_noise(data, taus),

@@ -8,7 +8,7 @@ import pandas as pd
 
 from lm_validity.pages import figures
 from lm_validity.pages.page import Figure, Finding, Part, Section, Table
-from lm_validity.statistics import section_generator, shown_ceiling
+from lm_validity.statistics import section_generator
 from lm_validity.studies.agreement.data import Data, measurement_error, no_ceiling
 from lm_validity.studies.agreement.statistics.factors import LEAST_MODELS, Ceiling, noise_ceiling
 from lm_validity.studies.agreement.statistics.noise import (
@@ -17,6 +17,7 @@ from lm_validity.studies.agreement.statistics.noise import (
     mean_tau_left_out,
     means_without_clusters,
     noise_corrected_tau,
+    shown_ceiling,
     taus_left_out,
     transformed_interval,
 )
@@ -41,9 +42,20 @@ from lm_validity.studies.agreement.values import (
     which_interval,
     with_ceiling,
 )
-from lm_validity.summaries import Missing, as_columns, is_known, known, number
 from lm_validity.tables.schema import PROTOCOLS
-from lm_validity.words import UNDER, Reason, ReasonCode, count, decimal, no_scores
+from lm_validity.words import (
+    UNDER,
+    Missing,
+    Reason,
+    ReasonCode,
+    as_columns,
+    count,
+    decimal,
+    is_known,
+    known,
+    no_scores,
+    number,
+)
 
 # model sizes within these ratios, and beyond the last one
 RATIOS = ((1.0, 1.25), (1.0, 2.0), (1.0, 4.0), (4.0, None))

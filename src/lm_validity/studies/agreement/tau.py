@@ -11,7 +11,6 @@ import pandas as pd
 
 from lm_validity.pages import figures
 from lm_validity.pages.page import Figure, Finding, Part, Section, Table
-from lm_validity.statistics import shown_ceiling
 from lm_validity.studies.agreement.data import Data, draws, family_members, large_families, no_ceiling, tuned_members
 from lm_validity.studies.agreement.similar import (
     TAU_LABELS,
@@ -25,6 +24,7 @@ from lm_validity.studies.agreement.similar import (
     population_change,
     population_interval,
 )
+from lm_validity.studies.agreement.statistics.noise import shown_ceiling
 from lm_validity.studies.agreement.statistics.ranking import (
     Agreement,
     PerplexityAgreement,
@@ -68,9 +68,20 @@ from lm_validity.studies.agreement.values import (
     value_in_words,
     with_ceiling,
 )
-from lm_validity.summaries import Missing, as_columns, is_known, known, number
 from lm_validity.tables.schema import DIRECT, PROTOCOLS, TRAINED
-from lm_validity.words import UNDER, Reason, ReasonCode, count, decimal, no_scores
+from lm_validity.words import (
+    UNDER,
+    Missing,
+    Reason,
+    ReasonCode,
+    as_columns,
+    count,
+    decimal,
+    is_known,
+    known,
+    no_scores,
+    number,
+)
 
 LABELS = figures.PROTOCOL_LABELS
 NO_TAU = Reason(

@@ -6,11 +6,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from lm_validity.statistics import shown_ceiling
-from lm_validity.studies.agreement.statistics.noise import LEAST_CLUSTERS, MOST_IN_ONE, cluster_numbers
+from lm_validity.studies.agreement.statistics.noise import LEAST_CLUSTERS, MOST_IN_ONE, cluster_numbers, shown_ceiling
 from lm_validity.studies.agreement.statistics.resampling import Interval
-from lm_validity.summaries import Missing, is_known, known, number
-from lm_validity.words import Reason, ReasonCode, decimal, with_interval
+from lm_validity.words import Missing, Reason, ReasonCode, decimal, is_known, known, number, with_interval
 
 Value = float | Missing
 Range = Interval[float] | Missing

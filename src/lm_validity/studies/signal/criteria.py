@@ -37,8 +37,7 @@ from lm_validity.studies.signal.statistics.quality import (
     weight_sensitivity,
 )
 from lm_validity.studies.signal.statistics.ranking import NORMALISATIONS, decision_accuracy
-from lm_validity.summaries import Missing, as_columns, is_known, known, number
-from lm_validity.words import Reason, ReasonCode, listing
+from lm_validity.words import Missing, Reason, ReasonCode, as_columns, is_known, known, listing, number
 
 WEIGHT_DRAWS = 10_000
 NO_CURVE = "No model has two selected checkpoints."

@@ -2,13 +2,16 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from scipy import sparse, stats
 
 from lm_validity.studies.agreement.statistics.ranking import PairSigns, finite_mean, mean_over_pairs
 from lm_validity.studies.agreement.statistics.resampling import Interval
+
+PRINTED = 0.01  # the step of taus and shares as pages print them
+Values = TypeVar("Values", float, np.ndarray)
 
 # ----------------------------------------------------------------------------------------------------------------------
 # Where the variance of scores comes from, and how reliable a mean over benchmarks, items or seeds is.
@@ -476,3 +479,13 @@ def items_needed(items: float, difference: float, noise: float, training: float 
     """
     room = difference**2 / POWER**2 - training
     return items * noise / room if room > 0 else float("inf")
+
+
+def shown_ceiling(ceiling: Values, value: Values) -> Values:
+    """A noise ceiling where a picture or a sentence may name it: NaN where it lies below the `value` that it is of.
+
+    It counts the noise of each score as independent. Models that answer the same items share part of theirs, and so do
+    benchmarks with items in common: the ceiling is then too low, and below the value it plainly bounds nothing. One
+    that prints as the value does is not below it.
+    """
+    return np.where(np.asarray(ceiling) >= np.asarray(value) - PRINTED / 2, ceiling, np.nan)[()]  # type: ignore[return-value]

@@ -20,7 +20,7 @@ from lm_validity.studies.signal.statistics.quality import (
     resampling_interval,
     signal_quality,
 )
-from lm_validity.summaries import Missing
+from lm_validity.words import Missing
 
 MEAN, SPREAD, TASK_NOISE = 0.01, 0.01, 0.005  # accuracy: mean and standard deviation of effects, error of one
 TASK_WORLDS = {

@@ -1,4 +1,4 @@
-"""One form of a result: every number of a summary as a row, by one table that maps keys to rows.
+"""A report's results: its summary, every number of it as a row by one table that maps keys to rows, and its files.
 
 `KEYS` has a line for each number of each report's summary.json:
 
@@ -24,17 +24,20 @@ Rows are unique by `UNIQUE`. Those that differ in `interval_for` alone are inter
 """
 
 import json
+import math
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 
-from lm_validity.summaries import Missing, entries_of
-from lm_validity.words import Reason, ReasonCode
+from lm_validity.files import replace_file, write_text
+from lm_validity.pages.page import Finding, Page, Panel, Part, Section, for_spreadsheets, write_page
+from lm_validity.words import Missing, Reason, ReasonCode
 
 COLUMNS = {
     "study": "the report: agreement, factors, readiness, signal, bias, items, compare or screening",
@@ -646,6 +649,78 @@ CARDS: Mapping[str, tuple[str, str, Mapping[str, Any]]] = {
 }
 
 
+# ----------------------------------------------------------------------------------------------------------------------
+# A summary: the results of a report as mappings and frozen dataclasses, and what summary.json holds of them.
+#
+#     @dataclass(frozen=True)
+#     class Tau:
+#         mean: float | Missing
+#         by_pair: list[tuple[str, str, float | Missing]]
+#         rankings: np.ndarray = page_only()
+#         notes: list[str] = field(default_factory=list)
+#
+#     summary_values(Tau(known(mean, "Fewer than two models have scores."), ...))
+
+KEYS_NAMED = 3  # of the places that share a reason
+
+
+def page_only(**options: Any) -> Any:
+    """A dataclass field that the page shows and summary.json leaves out."""
+    return field(metadata={"page_only": True}, **options)
+
+
+def named(key: str, **options: Any) -> Any:
+    """A dataclass field whose key in summary.json is not its name."""
+    return field(metadata={"key": key}, **options)
+
+
+def summary_values(summary: object) -> dict[str, Any]:
+    """The contents of summary.json: keys in the fields' order, nulls for missing values, their reasons under `notes`.
+
+    A note of a missing value names its keys, then the reason. Raises ValueError for a number that is not finite: a
+    null needs a reason.
+    """
+    reasons: dict[str, list[str]] = {}
+    values = _plain(summary, "", reasons)
+    notes = list(values.pop("notes", None) or [])
+    for reason, keys in reasons.items():
+        more = f" and {len(keys) - KEYS_NAMED} more" if len(keys) > KEYS_NAMED else ""
+        notes.append(f"{', '.join(keys[:KEYS_NAMED])}{more}: {reason}")
+    return values | {"notes": notes}
+
+
+def entries_of(value: Any) -> Iterator[tuple[str, object]]:
+    """(key, value) of a dataclass's fields that summary.json holds, or of a mapping."""
+    if isinstance(value, dict):
+        yield from ((str(key), item) for key, item in value.items())
+        return
+    for one in fields(value):
+        if not one.metadata.get("page_only"):
+            yield one.metadata.get("key", one.name), getattr(value, one.name)
+
+
+def _plain(value: object, where: str, reasons: dict[str, list[str]]) -> Any:
+    if isinstance(value, Missing):
+        keys = reasons.setdefault(value.reason, [])
+        if where not in keys:
+            keys.append(where)
+        return None
+    if isinstance(value, dict) or (is_dataclass(value) and not isinstance(value, type)):
+        inner = f"{where}." if where else ""
+        return {key: _plain(item, f"{inner}{key}", reasons) for key, item in entries_of(value)}
+    if isinstance(value, np.ndarray | np.generic) and value.ndim == 0:
+        return _plain(value.item(), where, reasons)
+    if isinstance(value, list | tuple | np.ndarray):
+        return [_plain(item, where, reasons) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"{where}: {value} in a summary without a reason")
+    return value
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Rows.
+
+
 class Row(NamedTuple):
     """A row of results.parquet; what is in the columns: `COLUMNS`."""
 
@@ -910,6 +985,55 @@ def _rows(study: str, place: _Place, number: _Number) -> Iterator[Row]:
             reason_code=None if lacks is None else lacks.code.value,
             basis=number.counted if number.n is not None else None,
         )
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Writing a report.
+
+
+class Parts(NamedTuple):
+    """What all sections of a report add to it."""
+
+    summary: dict[str, Any]
+    sections: list[Section]
+    findings: list[Finding]
+    notes: list[str]
+    panels: list[Panel]
+
+
+def joined(*parts: Part) -> Parts:
+    """What the `parts` add together, in their order, without what a part lacks."""
+    return Parts(
+        {key: value for part in parts for key, value in part.summary.items()},
+        [part.section for part in parts if part.section is not None],
+        [finding for part in parts for finding in part.findings if finding is not None],
+        [note for part in parts for note in part.notes],
+        [part.panel for part in parts if part.panel is not None],
+    )
+
+
+def write_report(page: Page, summary: object, output: str | Path) -> None:
+    """Write a report under `output`: the page, the results as rows, then summary.json.
+
+    The same rows give the same bytes: no pandas metadata, no time stamps. Raises ValueError as `summary_values` and
+    `rows_of`, before anything is written.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    folder, values, rows = Path(output), summary_values(summary), rows_of(page.name, summary)
+    write_page(page, folder)
+    numbers = {"n": pa.int64()} | dict.fromkeys(("value", "low", "high", "level"), pa.float64())
+    columns = [pa.array([row[place] for row in rows], numbers.get(name, pa.string()))
+               for place, name in enumerate(Row._fields)]  # fmt: skip
+    with replace_file(folder / "results.parquet") as temporary:
+        pq.write_table(pa.table(columns, names=list(Row._fields)), temporary, compression="zstd")
+    frame = pd.DataFrame(rows, columns=list(Row._fields)).astype({"n": "Int64"})
+    texts = frame.columns.difference(list(numbers), sort=False)
+    frame[texts] = for_spreadsheets(frame[texts])
+    with replace_file(folder / "results.csv") as temporary:
+        frame.to_csv(temporary, index=False, lineterminator="\n")
+    write_text(folder / "summary.json", json.dumps(values, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
 
 
 # ----------------------------------------------------------------------------------------------------------------------

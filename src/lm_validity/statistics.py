@@ -1,14 +1,11 @@
 """Statistics that several studies share, so that each is defined once."""
 
 import zlib
-from typing import TypeVar
 
 import numpy as np
 from scipy.stats import norm
 
-PRINTED = 0.01  # the step of taus and shares as pages print them
 LEVEL = 0.05  # family-wise, of the tests against chance
-Values = TypeVar("Values", float, np.ndarray)
 
 
 def section_generator(section: str, seed: int = 0) -> np.random.Generator:
@@ -26,16 +23,6 @@ def p_above_chance(values: np.ndarray, errors: np.ndarray, chance: float) -> np.
     errors = np.asarray(errors, dtype=float)
     z = np.divide(gap, errors, out=np.where(gap > 0, np.inf, -np.inf), where=errors > 0)
     return np.where(np.isnan(gap) | np.isnan(errors), np.nan, norm.sf(z))
-
-
-def shown_ceiling(ceiling: Values, value: Values) -> Values:
-    """A noise ceiling where a picture or a sentence may name it: NaN where it lies below the `value` that it is of.
-
-    It counts the noise of each score as independent. Models that answer the same items share part of theirs, and so do
-    benchmarks with items in common: the ceiling is then too low, and below the value it plainly bounds nothing. One
-    that prints as the value does is not below it.
-    """
-    return np.where(np.asarray(ceiling) >= np.asarray(value) - PRINTED / 2, ceiling, np.nan)[()]  # type: ignore[return-value]
 
 
 def holm(p: np.ndarray) -> np.ndarray:

@@ -1,8 +1,17 @@
-"""Words for numbers: what sentences of reports, commands and pages have in common."""
+"""Words for numbers, and for those that are missing: what sentences of reports, commands and pages have in common.
+
+A value that cannot be computed is a `Missing` with its reason, made where it arises. In summary.json it is null and
+its reason is a note; on a page it is a dash that shows the reason.
+"""
 
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
+from numbers import Real
+from typing import Any, TypeGuard, TypeVar
+
+T = TypeVar("T")
 
 MINUS = "−"
 # the two protocols in a sentence, and what they mean; of fine-tunes that others made only what their name says
@@ -65,6 +74,41 @@ class Reason(str):
 def no_scores(protocol: str) -> Reason:
     """The reason why everything under a protocol without scores is missing."""
     return Reason(f"There are no scores {UNDER[protocol]}.", ReasonCode.NO_SCORES)
+
+
+@dataclass(frozen=True)
+class Missing:
+    """A value that cannot be computed, and why: one sentence, which may be a `Reason` with its code."""
+
+    reason: str
+
+    @property
+    def code(self) -> ReasonCode:
+        """The code of the reason."""
+        return self.reason.code if isinstance(self.reason, Reason) else ReasonCode.NOT_COMPUTED
+
+
+def known(value: T | None, reason: str) -> T | Missing:
+    """`value`, or a `Missing` with the reason where it is None or a number that is not finite."""
+    if value is None or (isinstance(value, Real) and not math.isfinite(value)):
+        return Missing(reason)
+    return value
+
+
+def is_known(value: T | Missing | None) -> TypeGuard[T]:
+    """Whether a value is there: neither None nor `Missing`."""
+    return value is not None and not isinstance(value, Missing)
+
+
+def number(value: float | Missing | None) -> float:
+    """The value for arithmetic and figures: NaN where it is missing."""
+    return float(value) if value is not None and not isinstance(value, Missing) else math.nan
+
+
+def as_columns(interval: object, low: str = "low", high: str = "high") -> dict[str, Any]:
+    """The ends of an interval as two columns of a table; what is no pair, such as a `Missing`, is in both."""
+    ends = interval if isinstance(interval, tuple) else (interval, interval)
+    return dict(zip((low, high), ends, strict=True))
 
 
 def decimal(value: float | None, digits: int = 2, *, signed: bool = False) -> str:

@@ -13,13 +13,23 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from lm_validity.pages.page import Page, write_report
-from lm_validity.results import CARDS, COLUMNS, INTERVALS, KEYS, UNIQUE, Row, lines_of, rows_of
+from lm_validity.pages.page import Page
+from lm_validity.results import (
+    CARDS,
+    COLUMNS,
+    INTERVALS,
+    KEYS,
+    UNIQUE,
+    Row,
+    lines_of,
+    rows_of,
+    summary_values,
+    write_report,
+)
 from lm_validity.site.cards.values import QUANTITIES
 from lm_validity.studies.agreement.readiness import ReadinessSummary
 from lm_validity.studies.items.compare import CompareSummary, Comparison
-from lm_validity.summaries import Missing, summary_values
-from lm_validity.words import Reason, ReasonCode
+from lm_validity.words import Missing, Reason, ReasonCode
 
 SUMMARIES = {
     "readiness": ReadinessSummary,

@@ -230,7 +230,7 @@ def compare(
     output: Annotated[Path | None, typer.Option(help="Folder for a page, its tables and summary.json.")] = None,
 ) -> None:
     """Compare two models on every benchmark that both have."""
-    from lm_validity.pages.page import write_report
+    from lm_validity.results import write_report
     from lm_validity.studies.items.compare import compare_models, comparison_lines, comparison_page
 
     summary = compare_models(model_a, model_b, scores, items, benchmarks)

@@ -17,11 +17,9 @@ import numpy as np
 import pandas as pd
 from markupsafe import Markup, escape
 
-from lm_validity.files import replace_file, write_json, write_text
+from lm_validity.files import replace_file, write_text
 from lm_validity.pages.figures import Spec, can_draw, check_address_space, is_empty, label_room, save_figure, vega_lite
-from lm_validity.results import Row, rows_of
-from lm_validity.summaries import Missing, summary_values
-from lm_validity.words import UNDER, no_scores
+from lm_validity.words import UNDER, Missing, no_scores
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -398,27 +396,6 @@ class Part(NamedTuple):
     notes: Sequence[str] = ()
     panel: Panel | None = None
 
-    @staticmethod
-    def joined(*parts: "Part") -> "Parts":
-        """What the `parts` add together, in their order, without what a part lacks."""
-        return Parts(
-            {key: value for part in parts for key, value in part.summary.items()},
-            [part.section for part in parts if part.section is not None],
-            [finding for part in parts for finding in part.findings if finding is not None],
-            [note for part in parts for note in part.notes],
-            [part.panel for part in parts if part.panel is not None],
-        )
-
-
-class Parts(NamedTuple):
-    """What all sections of a report add to it."""
-
-    summary: dict[str, Any]
-    sections: list["Section"]
-    findings: list["Finding"]
-    notes: list[str]
-    panels: list[Panel]
-
 
 @dataclass(frozen=True)
 class Page:
@@ -455,32 +432,6 @@ def write_page(page: Page, output: str | Path) -> None:
             save_figure(figure["spec"], output / "figures" / figure["name"])
     write_text(output / "page.json", json.dumps(document, ensure_ascii=False, allow_nan=False))
     write_html(document, output)
-
-
-def write_report(page: Page, summary: object, output: str | Path) -> None:
-    """Write a report under `output`: the page, the results as rows, then summary.json.
-
-    Raises ValueError as `summary_values` and `rows_of`, before anything is written.
-    """
-    values, rows = summary_values(summary), rows_of(page.name, summary)
-    write_page(page, output)
-    _write_results(rows, Path(output))
-    write_json(Path(output) / "summary.json", values)
-
-
-def _write_results(rows: Sequence[Row], folder: Path) -> None:
-    """Write results.parquet and results.csv. The same rows give the same bytes: no pandas metadata, no time stamps."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    kinds = {"n": pa.int64()} | dict.fromkeys(("value", "low", "high", "level"), pa.float64())
-    columns = [pa.array([row[place] for row in rows], kinds.get(name, pa.string()))
-               for place, name in enumerate(Row._fields)]  # fmt: skip
-    with replace_file(folder / "results.parquet") as temporary:
-        pq.write_table(pa.table(columns, names=list(Row._fields)), temporary, compression="zstd")
-    frame = pd.DataFrame(rows, columns=list(Row._fields)).astype({"n": "Int64"})
-    with replace_file(folder / "results.csv") as temporary:
-        for_spreadsheets(frame).to_csv(temporary, index=False, lineterminator="\n")
 
 
 def page_document(page: Page) -> PageDocument:

@@ -38,9 +38,8 @@ from lm_validity.studies.agreement.statistics.sparse import (
 )
 from lm_validity.studies.bias.effects import OPEN, TaskStop, stop_words, task_stops
 from lm_validity.studies.bias.trials import read_trials
-from lm_validity.summaries import is_known
 from lm_validity.tables.schema import TRAINED
-from lm_validity.words import count, decimal, listing
+from lm_validity.words import count, decimal, is_known, listing
 
 # ----------------------------------------------------------------------------------------------------------------------
 # The next round of a plan: which unmeasured cells bring the ranks nearer to a goal for the fewest hours.

@@ -29,7 +29,7 @@ from lm_validity.pages.page import (
     write_page,
 )
 from lm_validity.pages.svg import carpet, dot, line, named_rows, round_values, shortened, svg, written_points
-from lm_validity.summaries import Missing
+from lm_validity.words import Missing
 
 NAMES = [f"a benchmark of number {number}" for number in range(65)]
 

@@ -43,8 +43,8 @@ from lm_validity.site.cards.write import Card, card_html, card_markdown, folder_
 from lm_validity.site.first_page import build_site
 from lm_validity.studies.agreement.report import report_agreement
 from lm_validity.studies.items.item_report import report_items
-from lm_validity.summaries import Missing
 from lm_validity.tables.schema import SCORES, write_table
+from lm_validity.words import Missing
 
 FIXTURE = Path(__file__).resolve().parents[2] / "fixtures" / "run_a4fdde2.tar.gz"
 LIMITS = Cards()
@@ -147,7 +147,7 @@ def test_one_of_a_kind_is_singular():
 
 
 def test_no_value_is_shown_as_minus_zero():
-    assert shown(measured("tau", "direct", -0.001, (-0.2, 0.1))) == "0.00 (-0.20 to 0.10)"
+    assert shown(measured("tau", "direct", -0.001, (-0.2, 0.1))) == "0.00 (−0.20 to 0.10)"
 
 
 def test_bias_is_shown_excluded_or_not_known():

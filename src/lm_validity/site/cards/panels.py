@@ -28,7 +28,7 @@ from lm_validity.pages.svg import (
 )
 from lm_validity.site.cards.values import CardSources, Value, Values, known, tokens_words
 from lm_validity.site.cards.verdict import NOT_MEASURED, PARTLY, YES, Mark, Verdict
-from lm_validity.statistics import shown_ceiling
+from lm_validity.studies.agreement.statistics.noise import shown_ceiling
 from lm_validity.words import decimal, scale_of
 
 WIDTH, HEIGHT = 360, 132  # of a panel's picture

@@ -28,10 +28,9 @@ from lm_validity.studies.agreement.statistics.ranking import (
     pair_signs,
 )
 from lm_validity.studies.agreement.statistics.resampling import Interval
-from lm_validity.summaries import Missing, known
 from lm_validity.tables.reruns import NOT_MEASURED
 from lm_validity.tables.schema import DIRECT, PROTOCOLS, TRAINED
-from lm_validity.words import UNDER, Reason, ReasonCode, count, decimal
+from lm_validity.words import UNDER, Missing, Reason, ReasonCode, count, decimal, known
 
 # ratios of two models' sizes, and all pairs whatever their sizes
 DISTANCES = ((1.0, 1.25), (1.0, 2.0), (1.0, 4.0), (2.0, None), (4.0, None), (1.0, None))

@@ -50,9 +50,21 @@ from lm_validity.studies.agreement.statistics.sparse import (
     rank_draws,
     widening_of,
 )
-from lm_validity.summaries import Missing, as_columns, is_known, known, number
 from lm_validity.tables.schema import DIRECT, PROTOCOLS, TRAINED
-from lm_validity.words import UNDER, Reason, ReasonCode, count, decimal, listing, percent
+from lm_validity.words import (
+    UNDER,
+    Missing,
+    Reason,
+    ReasonCode,
+    as_columns,
+    count,
+    decimal,
+    is_known,
+    known,
+    listing,
+    number,
+    percent,
+)
 
 DRAWS = 400
 SEED = 5  # of the draws, and of the cells that weights are fitted on

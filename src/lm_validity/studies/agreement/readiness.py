@@ -13,7 +13,8 @@ from lm_validity.config.groups import Group, parse_group
 from lm_validity.config.sections import Agreement
 from lm_validity.errors import InputError
 from lm_validity.pages import svg
-from lm_validity.pages.page import Answer, Finding, Lede, Page, Panel, Part, Picture, Section, Table, write_report
+from lm_validity.pages.page import Answer, Finding, Lede, Page, Panel, Part, Picture, Section, Table
+from lm_validity.results import joined, page_only, write_report
 from lm_validity.statistics import holm, section_generator
 from lm_validity.studies.agreement.data import selected_on_test
 from lm_validity.studies.agreement.score_matrix import ScoreMatrix, read_score_matrix
@@ -30,10 +31,22 @@ from lm_validity.studies.agreement.statistics.readiness import (
     without_families,
 )
 from lm_validity.studies.agreement.statistics.resampling import cluster_numbers
-from lm_validity.summaries import Missing, as_columns, is_known, known, number, page_only
 from lm_validity.tables.schema import DIRECT, PROTOCOLS, TRAINED
 from lm_validity.tables.sheets import group_members
-from lm_validity.words import Reason, ReasonCode, count, decimal, explain_protocols, listing, with_names
+from lm_validity.words import (
+    Missing,
+    Reason,
+    ReasonCode,
+    as_columns,
+    count,
+    decimal,
+    explain_protocols,
+    is_known,
+    known,
+    listing,
+    number,
+    with_names,
+)
 
 Value = float | Missing
 Range = tuple[float, float] | Missing
@@ -174,7 +187,7 @@ def report_readiness(
     parsed = [parse_group(text) for text in section.groups]
     matrix = read_score_matrix(scores, models, benchmarks, plan, groups=parsed)
     groups = [readiness(matrix, group, models, section.knots, seed, place) for place, group in enumerate(parsed, 1)]
-    summaries, parts = [group.summary["group"] for group in groups], Part.joined(*groups)
+    summaries, parts = [group.summary["group"] for group in groups], joined(*groups)
     notes = tuple(dict.fromkeys([*matrix.notes, *parts.notes]))
     page = Page(
         name="readiness",

@@ -13,9 +13,9 @@ from markupsafe import Markup
 from lm_validity.config.sections import REPORTS, Cards, Reports
 from lm_validity.errors import InputError, did_you_mean
 from lm_validity.pages import svg
-from lm_validity.pages.page import Answer, Finding, Lede, Page, Panel, Part, Picture, write_report
+from lm_validity.pages.page import Answer, Finding, Lede, Page, Panel, Part, Picture
 from lm_validity.pages.svg import KINDS, NAMES
-from lm_validity.statistics import shown_ceiling
+from lm_validity.results import joined, write_report
 from lm_validity.studies.agreement import benchmarks as alone
 from lm_validity.studies.agreement import incomplete, robustness, significance, similar, tau
 from lm_validity.studies.agreement.data import (
@@ -29,11 +29,11 @@ from lm_validity.studies.agreement.data import (
     wider,
 )
 from lm_validity.studies.agreement.score_matrix import ScoreMatrix, read_score_matrix
+from lm_validity.studies.agreement.statistics.noise import shown_ceiling
 from lm_validity.studies.agreement.statistics.ranking import TauVariant, average_ranks
 from lm_validity.studies.agreement.tau import benchmark_order
-from lm_validity.summaries import Missing, is_known, known, number
 from lm_validity.tables.schema import DIRECT, PROTOCOLS, SCORES, SELECTIONS, TRAINED, read_table
-from lm_validity.words import MINUS, count, decimal, explain_protocols, listing
+from lm_validity.words import MINUS, Missing, count, decimal, explain_protocols, is_known, known, listing, number
 
 # what summary.json holds, in this order
 KEYS = (
@@ -93,7 +93,7 @@ def agreement(
     in_both = similar.by_ratio_in_both(data, by_ratio)
     taus = {p: tau.kendall_tau(data, p, by_ratio, by_benchmark[p]) for p in PROTOCOLS}
     change, by_pair = tau.improvement(data, in_both)
-    parts = Part.joined(
+    parts = joined(
         similar.similar_sizes(data, by_ratio, in_both, pooled),
         tau.pairs_of_benchmarks(data, taus, change, by_pair, pooled),
         tau.without_noise(data, taus),

@@ -13,10 +13,9 @@ from lm_validity.studies.agreement.data import LOST_MODEL, MOST_DRAWN, Data, Ent
 from lm_validity.studies.agreement.statistics.noise import reliability_of, variance_components
 from lm_validity.studies.agreement.statistics.resampling import transformed_interval
 from lm_validity.studies.agreement.statistics.subsets import leave_one_out, one_with_others, subset_agreement
-from lm_validity.summaries import Missing, is_known, known, number
 from lm_validity.tables.reruns import NOT_MEASURED
 from lm_validity.tables.schema import DIRECT, PROTOCOLS, TRAINED
-from lm_validity.words import UNDER, Reason, ReasonCode, decimal, no_scores, percent
+from lm_validity.words import UNDER, Missing, Reason, ReasonCode, decimal, is_known, known, no_scores, number, percent
 
 LABELS = figures.PROTOCOL_LABELS
 NEARLY_ALL = 0.9  # tau

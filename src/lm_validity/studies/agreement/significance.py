@@ -29,9 +29,8 @@ from lm_validity.studies.agreement.statistics.ranking import (
 )
 from lm_validity.studies.agreement.statistics.resampling import mean_over_pairs_by_resample, percentile_interval
 from lm_validity.studies.agreement.tau import by_category, by_pair, category_grid
-from lm_validity.summaries import Missing, is_known, known
 from lm_validity.tables.schema import DIRECT, PROTOCOLS, TRAINED
-from lm_validity.words import UNDER, count, no_scores
+from lm_validity.words import UNDER, Missing, count, is_known, known, no_scores
 
 LABELS = figures.PROTOCOL_LABELS
 MOST_MODELS = 300  # that rankings are aligned of

@@ -68,9 +68,8 @@ from lm_validity.studies.agreement.statistics.resampling import (
     percentile_interval,
     transformed_interval,
 )
-from lm_validity.summaries import Missing, as_columns, is_known, known, number
 from lm_validity.tables.schema import DIRECT, PROTOCOLS, TRAINED
-from lm_validity.words import UNDER, Reason, ReasonCode, count, no_scores
+from lm_validity.words import UNDER, Missing, Reason, ReasonCode, as_columns, count, is_known, known, no_scores, number
 
 # model sizes within these ratios, and beyond the last one
 RATIOS = ((1.0, 1.25), (1.0, 2.0), (1.0, 4.0), (4.0, None))

@@ -10,7 +10,6 @@ import pandas as pd
 
 from lm_validity.pages import figures
 from lm_validity.pages.page import Figure, Finding, Part, Section, Table
-from lm_validity.statistics import shown_ceiling
 from lm_validity.studies.agreement.data import (
     FEW_IN_BOTH,
     LOST_CATEGORY,
@@ -51,6 +50,7 @@ from lm_validity.studies.agreement.statistics.noise import (
     corrected_interval,
     mean_tau_left_out,
     noise_corrected_tau,
+    shown_ceiling,
     taus_left_out,
 )
 from lm_validity.studies.agreement.statistics.ranking import (
@@ -75,9 +75,8 @@ from lm_validity.studies.agreement.statistics.resampling import (
     transformed_interval,
     two_way_interval,
 )
-from lm_validity.summaries import Missing, as_columns, is_known, known, number
 from lm_validity.tables.schema import DIRECT, PROTOCOLS, TRAINED
-from lm_validity.words import UNDER, Reason, ReasonCode, count, decimal
+from lm_validity.words import UNDER, Missing, Reason, ReasonCode, as_columns, count, decimal, is_known, known, number
 
 LABELS = figures.PROTOCOL_LABELS
 NO_PAIR = Reason(

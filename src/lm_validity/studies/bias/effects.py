@@ -39,8 +39,18 @@ from lm_validity.studies.bias.statistics.effects import (
 )
 from lm_validity.studies.bias.statistics.model import EFFECTS
 from lm_validity.studies.bias.trials import ARMS, CELL, CHANGE, SETTING, Study, series_color
-from lm_validity.summaries import Missing, as_columns, is_known, known, number
-from lm_validity.words import Reason, ReasonCode, count, decimal, with_names
+from lm_validity.words import (
+    Missing,
+    Reason,
+    ReasonCode,
+    as_columns,
+    count,
+    decimal,
+    is_known,
+    known,
+    number,
+    with_names,
+)
 
 EFFECT_COLORS = {"boost": "#2f7ec0", "bias": "#d55e00"}
 

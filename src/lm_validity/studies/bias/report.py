@@ -9,7 +9,8 @@ from markupsafe import Markup
 
 from lm_validity.config.plan import BiasPlan
 from lm_validity.pages import svg
-from lm_validity.pages.page import Answer, Finding, Lede, Page, Panel, Part, Picture, write_report
+from lm_validity.pages.page import Answer, Finding, Lede, Page, Panel, Part, Picture
+from lm_validity.results import joined, write_report
 from lm_validity.studies.bias.effects import (
     DETECTABLE_BIAS,
     TaskEffect,
@@ -36,8 +37,7 @@ from lm_validity.studies.bias.hierarchy import (
 from lm_validity.studies.bias.statistics.effects import MeanOverTasks
 from lm_validity.studies.bias.statistics.model import EFFECTS
 from lm_validity.studies.bias.trials import Study, belonging, coverage_notes, read_trials
-from lm_validity.summaries import Missing, is_known, number
-from lm_validity.words import count, with_interval
+from lm_validity.words import Missing, count, is_known, number, with_interval
 
 READING_NOTES = (
     "Boost and bias share the extra arm: if chance raises accuracy(extra), the boost rises and the bias falls. "
@@ -75,7 +75,7 @@ def bias(study: Study, sampler: str = "laplace", formula: str = "all") -> tuple[
         experiment: {effect: mean for effect, mean in by_effect.items() if not isinstance(mean, Missing)}
         for experiment, by_effect in means.items()
     }
-    parts = Part.joined(
+    parts = joined(
         _headline(study, fits, means),
         cell_section(study),
         task_section(study, by_task),

@@ -19,9 +19,8 @@ from lm_validity.errors import InputError
 from lm_validity.pages.figures import cycled_colors, lines, listed_color, tooltips
 from lm_validity.pages.page import Figure, Part, Section, Table
 from lm_validity.studies.bias.statistics.model import EFFECTS, PairedCounts
-from lm_validity.summaries import Missing, is_known
 from lm_validity.tables.schema import TRIALS, read_table
-from lm_validity.words import count, listing
+from lm_validity.words import Missing, count, is_known, listing
 
 ARMS = ("base", "extra", "test")
 CELL = ["experiment", "language_model", "m", "n"]

@@ -13,13 +13,24 @@ from lm_validity.pages import svg
 from lm_validity.pages.figures import PROTOCOL_LABELS
 from lm_validity.pages.page import Finding, Lede, Page, Picture, Section, Table
 from lm_validity.pages.svg import KINDS
+from lm_validity.results import page_only
 from lm_validity.statistics import holm
 from lm_validity.studies.items.item_report import CELL, model_items, model_scores
 from lm_validity.studies.items.statistics import LEVEL, paired_difference, unpaired_difference
-from lm_validity.summaries import Missing, as_columns, is_known, number, page_only
 from lm_validity.tables.schema import DIRECT, PROTOCOLS, TRAINED, trained_here
 from lm_validity.terminal import render_table
-from lm_validity.words import Reason, ReasonCode, count, decimal, explain_protocols, listing
+from lm_validity.words import (
+    Missing,
+    Reason,
+    ReasonCode,
+    as_columns,
+    count,
+    decimal,
+    explain_protocols,
+    is_known,
+    listing,
+    number,
+)
 
 SAME_SCORE = 1e-6  # a score this close to the mean of its items is that mean
 FIRST, SECOND, OPEN, UNTESTED = "first better", "second better", "not separated", "not tested"  # outcomes

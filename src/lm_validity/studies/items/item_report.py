@@ -14,10 +14,10 @@ from markupsafe import Markup
 from lm_validity.errors import InputError, did_you_mean
 from lm_validity.pages import svg
 from lm_validity.pages.figures import PROTOCOL_LABELS, cycled_colors, lines, tooltips
-from lm_validity.pages.page import Figure, Finding, Lede, Page, Panel, Part, Picture, Section, Table, write_report
+from lm_validity.pages.page import Figure, Finding, Lede, Page, Panel, Part, Picture, Section, Table
 from lm_validity.pages.svg import KINDS
+from lm_validity.results import joined, write_report
 from lm_validity.studies.items.statistics import ItemParameters, fit_2pl, resolution
-from lm_validity.summaries import Missing, is_known, number
 from lm_validity.tables.documents import NoDocuments, read_documents
 from lm_validity.tables.items import items_of_scores, open_items
 from lm_validity.tables.reruns import reruns_of
@@ -31,7 +31,7 @@ from lm_validity.tables.sheets import (
     report_rows,
 )
 from lm_validity.tables.standard_errors import checked_errors, error_notes
-from lm_validity.words import UNDER, Reason, ReasonCode, count, explain_protocols, percent
+from lm_validity.words import UNDER, Missing, Reason, ReasonCode, count, explain_protocols, is_known, number, percent
 
 # ----------------------------------------------------------------------------------------------------------------------
 # Scores and items of some models, as the statistics of this study take them.
@@ -154,7 +154,7 @@ def report_items(
 
 def items_report(data: ItemsData) -> tuple[Page, dict[str, Any]]:
     """The page and the summary."""
-    parts = Part.joined(each_benchmark(data), items_against_it(data))
+    parts = joined(each_benchmark(data), items_against_it(data))
     page = Page(
         name="items",
         title="Items",

@@ -50,9 +50,8 @@ from lm_validity.studies.signal.statistics.ranking import (
     persistence,
     separable_pairs,
 )
-from lm_validity.summaries import Missing, is_known, known, number
 from lm_validity.tables.reruns import NOT_MEASURED, TrainingNoise
-from lm_validity.words import Reason, ReasonCode, scale_of, with_interval
+from lm_validity.words import Missing, Reason, ReasonCode, is_known, known, number, scale_of, with_interval
 
 CHOSEN, FITTED = "chosen", "fitted"
 FITTED_WINDOWS = replace(E2LM_WINDOWS, relative=True)

@@ -10,8 +10,7 @@ from lm_validity.pages.page import Answer, Lede, Outcome, Panel, Picture, panel_
 from lm_validity.pages.svg import Axis, box, curve, dot, line, points, shortened, svg, text, ticks, whisker
 from lm_validity.studies.signal.benchmark import WHICH_DIRECTION, BenchmarkCurves, SignalData
 from lm_validity.studies.signal.statistics.quality import fewest_checkpoints
-from lm_validity.summaries import Missing, is_known, number
-from lm_validity.words import count, decimal, percent
+from lm_validity.words import Missing, count, decimal, is_known, number, percent
 
 WIDTH = 380
 MOST_ROWS, MOST_BENCHMARKS, MOST_MODELS, MOST_POINTS = 48, 24, 60, 30_000  # that are drawn

@@ -56,9 +56,20 @@ from lm_validity.studies.signal.statistics.quality import (
     signal_quality,
 )
 from lm_validity.studies.signal.statistics.ranking import compliance, exchanged_curves
-from lm_validity.summaries import Missing, as_columns, is_known, known, number
 from lm_validity.tables.items import BenchmarkItems
-from lm_validity.words import Reason, ReasonCode, count, decimal, listing, percent
+from lm_validity.words import (
+    Missing,
+    Reason,
+    ReasonCode,
+    as_columns,
+    count,
+    decimal,
+    is_known,
+    known,
+    listing,
+    number,
+    percent,
+)
 
 CONTROLS = 200  # random choices of the same size beside every filter
 SIZES = (100, 300, 1000, 3000, 10_000)  # items at which benchmarks are compared

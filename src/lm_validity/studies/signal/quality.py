@@ -51,8 +51,19 @@ from lm_validity.studies.signal.statistics.quality import (
     weight_sensitivity,
 )
 from lm_validity.studies.signal.statistics.ranking import NORMALISATIONS, decision_accuracy
-from lm_validity.summaries import Missing, as_columns, is_known, known, number
-from lm_validity.words import Reason, ReasonCode, count, decimal, listing, with_interval
+from lm_validity.words import (
+    Missing,
+    Reason,
+    ReasonCode,
+    as_columns,
+    count,
+    decimal,
+    is_known,
+    known,
+    listing,
+    number,
+    with_interval,
+)
 
 NOISE_DRAWS = 20_000
 NO_POINT = "A curve needs two selected checkpoints."

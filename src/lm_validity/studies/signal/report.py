@@ -7,7 +7,8 @@ import numpy as np
 import pandas as pd
 
 from lm_validity.config.sections import REPORTS, Reports
-from lm_validity.pages.page import Page, Part, Section, Table, write_report
+from lm_validity.pages.page import Page, Part, Section, Table
+from lm_validity.results import joined, write_report
 from lm_validity.studies.signal.benchmark import (
     CurveDesign,
     ItemAnalysis,
@@ -20,9 +21,8 @@ from lm_validity.studies.signal.glance import at_a_glance
 from lm_validity.studies.signal.items import analyze_items, filters_on_trial, item_metrics, subgroups
 from lm_validity.studies.signal.order import order_of_models
 from lm_validity.studies.signal.quality import criteria_of_others, science_against_web, steady_improvement
-from lm_validity.summaries import Missing
 from lm_validity.tables.items import item_benchmarks, read_benchmark_items
-from lm_validity.words import Reason, ReasonCode, explain_protocols
+from lm_validity.words import Missing, Reason, ReasonCode, explain_protocols
 
 # Keys of summary.json in their order, but for the first and the last
 KEYS = (
@@ -83,7 +83,7 @@ def analyze_signal(
 
 def signal(data: SignalData) -> tuple[Page, dict[str, Any]]:
     """The page and the summary."""
-    parts = Part.joined(
+    parts = joined(
         steady_improvement(data),
         order_of_models(data),
         science_against_web(data),

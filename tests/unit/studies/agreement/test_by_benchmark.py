@@ -19,8 +19,8 @@ from lm_validity.studies.agreement.statistics.noise import (
     typical_difference,
 )
 from lm_validity.studies.agreement.statistics.ranking import pair_signs
-from lm_validity.summaries import Missing
 from lm_validity.tables.schema import SCORES, read_scores, write_table
+from lm_validity.words import Missing
 
 EVERY = ~np.eye(12, dtype=bool)
 

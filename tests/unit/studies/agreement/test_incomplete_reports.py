@@ -27,8 +27,8 @@ from lm_validity.studies.agreement.data import NO_SPREAD, Data
 from lm_validity.studies.agreement.factors.report import report_factors
 from lm_validity.studies.agreement.report import agreement, report_agreement
 from lm_validity.studies.agreement.score_matrix import read_score_matrix
-from lm_validity.summaries import Missing, is_known
 from lm_validity.tables.reruns import NOT_MEASURED
+from lm_validity.words import Missing, is_known
 
 FOUR = ["a", "b", "c", "d"]
 FOUR_BENCHMARKS = "benchmark,category,metric,higher_is_better\n" + "".join(f"{name},x,acc,1\n" for name in FOUR)

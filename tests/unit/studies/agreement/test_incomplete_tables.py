@@ -16,8 +16,7 @@ from lm_validity.studies.agreement.report import report_agreement
 from lm_validity.studies.agreement.score_matrix import read_score_matrix
 from lm_validity.studies.agreement.statistics.ranking import pair_signs
 from lm_validity.studies.agreement.statistics.sparse import pooled_tau
-from lm_validity.summaries import Missing
-from lm_validity.words import UNDER
+from lm_validity.words import UNDER, Missing
 
 NAMES, TASKS = [f"m{i:02}" for i in range(14)], ["a", "b", "c", "d", "e"]
 MODELS = "model,family,parameters_b,tokens_b\n" + "".join(

@@ -6,7 +6,7 @@ import pytest
 from scipy import stats
 
 from lm_validity.studies.bias.effects import effects_by_task
-from lm_validity.summaries import Missing
+from lm_validity.words import Missing
 
 
 def trials(differences: dict[tuple[str, int], list[float]], total: int = 1000) -> pd.DataFrame:

@@ -9,7 +9,7 @@ from lm_validity.studies.bias.effects import cell_effects, headline, task_effect
 from lm_validity.studies.bias.report import unmoved
 from lm_validity.studies.bias.statistics.effects import equivalence_p, mean_over_tasks
 from lm_validity.studies.bias.trials import coverage_notes, missing_trials, pair_arms
-from lm_validity.summaries import Missing
+from lm_validity.words import Missing
 
 KEYS = ["experiment", "language_model", "m", "n", "task", "subsample"]
 

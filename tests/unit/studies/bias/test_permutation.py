@@ -8,7 +8,7 @@ from scipy import stats
 
 from lm_validity.studies.bias.effects import task_tests
 from lm_validity.studies.bias.statistics.effects import sign_flip_p, smallest_detectable_shift
-from lm_validity.summaries import Missing
+from lm_validity.words import Missing
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -20,7 +20,7 @@ from lm_validity.studies.bias.statistics.effects import (
     variance_components,
 )
 from lm_validity.studies.bias.trials import paired_counts
-from lm_validity.summaries import Missing
+from lm_validity.words import Missing
 
 
 @pytest.mark.parametrize("effect, tasks, subsamples", [(0.01, 12, 10), (0.005, 25, 20), (0.0, 5, 3)])

@@ -22,7 +22,7 @@ from lm_validity.studies.items.compare import (
     compare_models,
     comparison_page,
 )
-from lm_validity.summaries import Missing
+from lm_validity.words import Missing
 
 DIRECT, TRAINED = "direct", "train_before_test"
 

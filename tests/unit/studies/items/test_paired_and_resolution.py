@@ -11,7 +11,7 @@ from lm_validity.studies.items.statistics import (
     resolution,
     unpaired_difference,
 )
-from lm_validity.summaries import Missing
+from lm_validity.words import Missing
 
 
 def answers(generator, items, first, second, clusters=None, spread=0.0):

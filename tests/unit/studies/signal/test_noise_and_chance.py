@@ -19,8 +19,8 @@ from lm_validity.studies.signal.statistics.quality import (
     walked_quality,
 )
 from lm_validity.studies.signal.statistics.ranking import separable_pairs, settled_from, settling_interval
-from lm_validity.summaries import Missing, is_known
 from lm_validity.tables.schema import SCORES, write_table
+from lm_validity.words import Missing, is_known
 
 NAMES = tuple(f"step-{i}" for i in range(20))
 

@@ -17,8 +17,8 @@ from lm_validity.studies.signal.statistics.quality import (
     signal_to_noise,
     signal_to_noise_interval,
 )
-from lm_validity.summaries import Missing, is_known
 from lm_validity.tables.schema import SCORES, read_scores, write_table
+from lm_validity.words import Missing, is_known
 
 
 def answers(mean, items, rng):

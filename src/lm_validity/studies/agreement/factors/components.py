@@ -9,7 +9,7 @@ import pandas as pd
 
 from lm_validity.pages import figures
 from lm_validity.pages.page import Figure, Finding, Part, Section, Table
-from lm_validity.statistics import section_generator, shown_ceiling
+from lm_validity.statistics import section_generator
 from lm_validity.studies.agreement.data import (
     FEW_IN_BOTH,
     JACKKNIFED,
@@ -46,7 +46,7 @@ from lm_validity.studies.agreement.statistics.factors import (
     without_group_means,
     without_size,
 )
-from lm_validity.studies.agreement.statistics.noise import noise_ceiling
+from lm_validity.studies.agreement.statistics.noise import noise_ceiling, shown_ceiling
 from lm_validity.studies.agreement.statistics.ranking import (
     fewest_in_common,
     known_in_all,
@@ -59,9 +59,21 @@ from lm_validity.studies.agreement.statistics.resampling import (
     multiplicities,
     percentile_interval,
 )
-from lm_validity.summaries import Missing, as_columns, is_known, known, number
 from lm_validity.tables.schema import DIRECT, PROTOCOLS, TRAINED
-from lm_validity.words import UNDER, Reason, ReasonCode, count, listing, no_scores, percent
+from lm_validity.words import (
+    UNDER,
+    Missing,
+    Reason,
+    ReasonCode,
+    as_columns,
+    count,
+    is_known,
+    known,
+    listing,
+    no_scores,
+    number,
+    percent,
+)
 
 LABELS = figures.PROTOCOL_LABELS
 SHOWN_COMPONENTS = 5

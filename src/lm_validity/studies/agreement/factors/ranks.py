@@ -36,9 +36,20 @@ from lm_validity.studies.agreement.statistics.resampling import (
     hull,
     share_in_top,
 )
-from lm_validity.summaries import Missing, as_columns, is_known, known, number
 from lm_validity.tables.schema import DIRECT, PROTOCOLS, TRAINED
-from lm_validity.words import UNDER, Reason, ReasonCode, count, listing, percent
+from lm_validity.words import (
+    UNDER,
+    Missing,
+    Reason,
+    ReasonCode,
+    as_columns,
+    count,
+    is_known,
+    known,
+    listing,
+    number,
+    percent,
+)
 
 NORMAL_95 = 1.959964
 SHOWN_CELLS = 200  # missing cells worth running next that the page lists

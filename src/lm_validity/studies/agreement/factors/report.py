@@ -14,9 +14,9 @@ from markupsafe import Markup
 
 from lm_validity.config.sections import REPORTS, Reports
 from lm_validity.pages import svg
-from lm_validity.pages.page import Answer, Lede, Page, Panel, Part, Picture, write_report
+from lm_validity.pages.page import Answer, Lede, Page, Panel, Part, Picture
 from lm_validity.pages.svg import KINDS, NAMES
-from lm_validity.statistics import shown_ceiling
+from lm_validity.results import joined, write_report
 from lm_validity.studies.agreement.data import (
     JACKKNIFED,
     Entry,
@@ -31,10 +31,10 @@ from lm_validity.studies.agreement.factors.components import FactorData, Shares
 from lm_validity.studies.agreement.factors.ranks import main_protocol
 from lm_validity.studies.agreement.robustness import influence_section, left_out
 from lm_validity.studies.agreement.score_matrix import ScoreMatrix, read_score_matrix
+from lm_validity.studies.agreement.statistics.noise import shown_ceiling
 from lm_validity.studies.agreement.statistics.resampling import Interval
-from lm_validity.summaries import Missing, is_known, number
 from lm_validity.tables.schema import DIRECT, TRAINED
-from lm_validity.words import count, decimal, explain_protocols
+from lm_validity.words import Missing, count, decimal, explain_protocols, is_known, number
 
 MAINLY = 0.5  # share of the variance from which on, interval and all, models differ mainly in one way
 FOLLOWS = 0.5  # tau with compute from which on, interval and all, the factor follows compute
@@ -76,7 +76,7 @@ def factors(matrix: ScoreMatrix, resamples: int = 0) -> tuple[Page, dict[str, An
     drawn, excess = ranks.drawn_ranks(data), ranks.direct_excess(data)
     gaps = ranks.rank_gaps(data, excess, drawn)
     variance = components.explained_variance(data)
-    parts = Part.joined(
+    parts = joined(
         variance,
         components.within_families(data),
         components.first_component(data),

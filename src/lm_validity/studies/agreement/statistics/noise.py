@@ -1,7 +1,7 @@
 """Noise of scores: components of variance, the noise ceiling, agreement corrected for it, what one benchmark tells."""
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from scipy import sparse, stats
@@ -21,6 +21,9 @@ from lm_validity.studies.agreement.statistics.resampling import (
     mean_over_pairs_by_resample,
     transformed_interval,
 )
+
+PRINTED = 0.01  # the step of taus and shares as pages print them
+Values = TypeVar("Values", float, np.ndarray)
 
 # ----------------------------------------------------------------------------------------------------------------------
 # Where the variance of scores comes from, and how reliable a mean over benchmarks, items or seeds is.
@@ -555,3 +558,13 @@ def latent_order_table(scores: np.ndarray, stderr: np.ndarray) -> tuple[np.ndarr
         truth[best_first, j] = (values.mean() + shrinkage * (values - values.mean()))[descending]
         noise[best_first, j] = errors[descending]
     return truth, noise
+
+
+def shown_ceiling(ceiling: Values, value: Values) -> Values:
+    """A noise ceiling where a picture or a sentence may name it: NaN where it lies below the `value` that it is of.
+
+    It counts the noise of each score as independent. Models that answer the same items share part of theirs, and so do
+    benchmarks with items in common: the ceiling is then too low, and below the value it plainly bounds nothing. One
+    that prints as the value does is not below it.
+    """
+    return np.where(np.asarray(ceiling) >= np.asarray(value) - PRINTED / 2, ceiling, np.nan)[()]  # type: ignore[return-value]

@@ -18,8 +18,7 @@ from lm_validity.studies.bias.statistics.model import (
     build_design,
     find_mode,
 )
-from lm_validity.summaries import Missing
-from lm_validity.words import Reason, ReasonCode
+from lm_validity.words import Missing, Reason, ReasonCode
 
 # ----------------------------------------------------------------------------------------------------------------------
 # How many subsamples and tasks an experiment needs to detect an effect of a given size.

@@ -1,4 +1,4 @@
-"""Typed summaries: keys, nulls with their reasons, and no number that is not finite."""
+"""Words for numbers; values that are missing, in words and in summaries."""
 
 import json
 import math
@@ -7,16 +7,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
-from lm_validity.summaries import (
-    Missing,
-    is_known,
-    known,
-    named,
-    number,
-    page_only,
-    summary_values,
-)
-from lm_validity.words import ReasonCode, decimal, no_scores, with_interval
+from lm_validity.results import named, page_only, summary_values
+from lm_validity.words import Missing, ReasonCode, decimal, is_known, known, no_scores, number, with_interval
 
 REASON = "Fewer than two models have scores."
 

@@ -16,7 +16,7 @@ import pandas as pd
 
 from lm_validity.errors import InputError
 from lm_validity.files import write_json
-from lm_validity.tables.schema import SCORES, write_table
+from lm_validity.tables.schema import SCORES, check_values, write_table
 from lm_validity.tables.standard_errors import SHARES_OF_ITEMS
 from lm_validity.words import count
 
@@ -85,8 +85,7 @@ def date_text(date: float | None) -> str:
 
 
 def _below(folder: Path) -> Iterable[Path]:
-    if not folder.is_dir():
-        return
+    """The files below a folder; a file has none."""
     for place, folders, names in os.walk(folder):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         for name in sorted(names):
@@ -358,15 +357,17 @@ def typed_scores(rows: pd.DataFrame) -> pd.DataFrame:
     return rows.reindex(columns=SCORES.names).astype(_TYPES)
 
 
-def labelled(rows: pd.DataFrame) -> pd.DataFrame:
-    """The rows of a file under names that tell a reader where they stand: their model and benchmark."""
-    return (
-        rows
-        if rows.empty
-        else rows.set_axis(
-            [f"{one!r} on {other!r}" for one, other in zip(rows["model"], rows["benchmark"], strict=True)]
-        )
-    )
+def check_rows(rows: pd.DataFrame, path: Path) -> None:
+    """`check_values` of a file's rows, whose model and benchmark tell a reader where they stand."""
+    if not rows.empty:
+        names = [f"{one!r} on {other!r}" for one, other in zip(rows["model"], rows["benchmark"], strict=True)]
+        check_values(rows.set_axis(names), path)
+
+
+def mean_of_items(values: np.ndarray) -> dict[str, Any]:
+    """Columns of SCORES for a mean over items' values (n,); without a standard error for one item."""
+    error = float(values.std(ddof=1) / np.sqrt(len(values))) if len(values) > 1 else None
+    return {"value": float(values.mean()), "stderr": error, "n_items": len(values)}
 
 
 def with_tokens(file: ScoreFile, tokens_per_step: float) -> ScoreFile:
@@ -380,13 +381,13 @@ def with_tokens(file: ScoreFile, tokens_per_step: float) -> ScoreFile:
     return replace(file, rows=[filled(row) for row in file.rows], common=filled(file.common))
 
 
-def with_item_errors(scores: pd.DataFrame, items: pd.Series) -> tuple[pd.DataFrame, int]:
+def with_item_errors(scores: pd.DataFrame) -> tuple[pd.DataFrame, int]:
     """The scores with sqrt(p (1 - p) / (n - 1)) as the standard error of each accuracy p that has none, and how many.
 
-    items: n by row, null where unknown. Only metrics that are shares of items count, and unknown ones.
+    n is `n_items`. Only metrics that are shares of items count, and unknown ones.
     """
     names = scores["metric"].fillna("acc").str.partition(",")[0].str.lower()
-    value, number = scores["value"].astype(float), items.astype(float)
+    value, number = scores["value"].astype(float), scores["n_items"].astype(float)
     known = names.isin((*SHARES_OF_ITEMS, "accuracy")) & scores["stderr"].isna() & value.between(0, 1) & (number > 1)
     error = np.sqrt(value.where(known) * (1 - value) / (number - 1))
     return scores.assign(stderr=scores["stderr"].astype(float).where(~known, error)), int(known.sum())

@@ -16,7 +16,7 @@ import pandas as pd
 
 from lm_validity.errors import InputError
 from lm_validity.files import write_json
-from lm_validity.tables.schema import SCORES, check_values, write_table
+from lm_validity.tables.schema import NULLABLE, SCORES, check_values, write_table
 from lm_validity.tables.standard_errors import SHARES_OF_ITEMS
 from lm_validity.words import count
 
@@ -213,23 +213,9 @@ def _block(title: str, lines: Iterable[str]) -> list[str]:
 # ----------------------------------------------------------------------------------------------------------------------
 # Scores from many files in one table: the types that formats share, and what counts where files differ.
 
-KEY = (
-    "model",
-    "checkpoint",
-    "benchmark",
-    "protocol",
-    "prompt",
-    "prompt_variant",
-    "num_fewshot",
-    "seed",
-    "split",
-    "metric",
-)
-_TYPES = {
-    **dict.fromkeys(("iteration", "seed", "num_fewshot", "n_items"), "Int64"),
-    **dict.fromkeys(("value", "stderr", "tokens_b"), "float64"),
-    **dict.fromkeys(("higher_is_better", "selected"), "boolean"),
-}
+# What makes two scores scores of one thing
+KEY = [name for name in SCORES.names[: SCORES.names.index("value")] if name not in ("iteration", "tokens_b")]
+_TYPES = {column.name: NULLABLE.get(column.type, column.type.to_pandas_dtype()) for column in SCORES}
 # What holds of a score where its file does not say otherwise
 DEFAULTS = {"checkpoint": "final", "protocol": "direct", "prompt": "plain", "split": "test", "selected": True}
 # Scores that differ by less are equal: files round differently, and another batch size changes the last digits
@@ -414,8 +400,8 @@ def score_table(files: Iterable[ScoreFile], log: ImportLog) -> pd.DataFrame:
     log.notes += dict.fromkeys(note for one in files for note in one.notes)
     log.notes += _several_commits(files)
     _settle(frame, files, log)
-    frame = frame.drop_duplicates(list(KEY)).drop(columns="file")
-    return frame.sort_values(list(KEY), ignore_index=True, kind="stable")
+    frame = frame.drop_duplicates(KEY).drop(columns="file")
+    return frame.sort_values(KEY, ignore_index=True, kind="stable")
 
 
 def _frame(files: list[ScoreFile]) -> pd.DataFrame:
@@ -434,9 +420,8 @@ def _frame(files: list[ScoreFile]) -> pd.DataFrame:
 
 def _settle(frame: pd.DataFrame, files: list[ScoreFile], log: ImportLog) -> None:
     """A sentence for each pair of files with scores in common; InputError with all pairs that no rule decides."""
-    key = list(KEY)
-    groups = frame.groupby(key, dropna=False, sort=False)
-    again = frame[frame.duplicated(key)]
+    groups = frame.groupby(KEY, dropna=False, sort=False)
+    again = frame[frame.duplicated(KEY)]
     first = pd.DataFrame(
         {name: groups[name].transform("first").loc[again.index] for name in ("file", "value", "stderr")}
     )

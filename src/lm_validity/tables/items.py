@@ -12,7 +12,7 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 from lm_validity.errors import InputError
-from lm_validity.tables.schema import ITEMS, readable
+from lm_validity.tables.schema import ITEMS, NULLABLE, readable
 from lm_validity.tables.sheets import fewshot_count
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -149,21 +149,7 @@ def _at(model: ModelItems, checkpoints: np.ndarray) -> ModelItems:
 # not fit into the memory of a laptop. Columns are therefore read one at a time with pyarrow and go straight
 # into numpy.
 
-_KEYS = (
-    "model",
-    "checkpoint",
-    "iteration",
-    "tokens_b",
-    "protocol",
-    "prompt",
-    "prompt_variant",
-    "num_fewshot",
-    "split",
-    "doc_id",
-    "subject",
-    "gold",
-)
-_TEXT_KEYS = ("model", "checkpoint", "protocol", "prompt", "prompt_variant", "split", "doc_id", "subject")
+_KEYS = [name for name in ITEMS.names[: ITEMS.names.index("correct")] if name not in ("benchmark", "seed")]
 
 
 def item_benchmarks(path: str | Path) -> list[str]:
@@ -259,7 +245,7 @@ class _Cells:
 
     def _keys(self, num_fewshot: int | None) -> tuple[pa.Table, np.ndarray]:
         """The key columns of the rows that count, and which rows of the benchmark these are (boolean)."""
-        keys = _read(self.path, list(_KEYS), self.benchmark)
+        keys = _read(self.path, _KEYS, self.benchmark)
         if len(keys) == 0:
             raise InputError(f"{self.path}: no items of benchmark {self.benchmark!r}.", "check the benchmark's id.")
         for name in ("model", "doc_id"):
@@ -270,7 +256,7 @@ class _Cells:
         for preferred in (plain, keys.column("prompt_variant").is_null().to_numpy()):
             if (used & preferred).any():
                 used &= preferred
-        counts = keys.column("num_fewshot").to_pandas(types_mapper={pa.int64(): pd.Int64Dtype()}.get)
+        counts = keys.column("num_fewshot").to_pandas(types_mapper=NULLABLE.get)
         wanted = fewshot_count(counts[used]) if num_fewshot is None else num_fewshot
         used &= (counts.isna() | (counts == wanted)).to_numpy(dtype=bool, na_value=True)
         if not used.any():
@@ -391,7 +377,7 @@ def _read(path: Path, columns: list[str], benchmark: str | None = None) -> pa.Ta
             path,
             columns=[name for name in columns if name in present],
             filters=None if benchmark is None else pc.field("benchmark") == benchmark,
-            read_dictionary=[name for name in columns if name in _TEXT_KEYS],
+            read_dictionary=[name for name in columns if name in _KEYS and ITEMS.field(name).type == pa.string()],
         )
     for name in columns:
         if name not in present:

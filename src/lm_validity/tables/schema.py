@@ -151,6 +151,8 @@ def _schema(columns: Columns) -> pa.Schema:
     return pa.schema([(name, kind) for name, kind, _ in columns])
 
 
+# Integers and booleans with nulls stay integers and booleans in pandas
+NULLABLE = {pa.int64(): pd.Int64Dtype(), pa.bool_(): pd.BooleanDtype()}
 SCORES, ITEMS, DOCUMENTS = _schema(_SCORES), _schema(_ITEMS), _schema(_DOCUMENTS)
 SELECTIONS, LOSSES = _schema(_SELECTIONS), _schema(_LOSSES)
 TRIALS, PROBABILITIES = _schema(_TRIALS), _schema(_PROBABILITIES)
@@ -280,7 +282,7 @@ def read_table(path: str | Path, schema: pa.Schema, required: tuple[str, ...] = 
                 f"{path}: column {field.name!r} cannot be read as {field.type} ({error}).",
                 "see docs/reference/tables.md for the columns and their types.",
             ) from error
-    found = pa.table(columns, schema=schema).to_pandas(types_mapper=_nullable)
+    found = pa.table(columns, schema=schema).to_pandas(types_mapper=NULLABLE.get)
     check_values(found, path)
     return found
 
@@ -306,12 +308,3 @@ def replay_notes(scores: pd.DataFrame) -> list[str]:
         return []
     names = ", ".join(sorted({name.split(":")[1] for name in sources[served].unique()}))
     return [f"A replay: {served.sum()} of {len(scores)} scores were served from a file ({names}); no model was run."]
-
-
-def _nullable(kind: pa.DataType) -> "pd.api.extensions.ExtensionDtype | None":
-    """Integers and booleans with nulls stay integers and booleans in pandas."""
-    if pa.types.is_integer(kind):
-        return pd.Int64Dtype()
-    if pa.types.is_boolean(kind):
-        return pd.BooleanDtype()
-    return None

@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -114,3 +115,17 @@ def required_text(value: object, where: str, hint: str) -> str:
     if not isinstance(value, str) or not value.strip():
         raise InputError(f"{where}: {_shown(value)} is no name.", hint)
     return value
+
+
+# Columns of SCORES that hold for a whole file, and their checks. Others have no place for them: exporters write them
+# under keys of our own, from which importers read them back
+OF_FILE: dict[str, Callable[[object, str], Any]] = {
+    "checkpoint": text,
+    "iteration": whole,
+    "tokens_b": number,
+    "protocol": text,
+    "prompt": text,
+    "prompt_variant": text,
+    "seed": whole,
+    "split": text,
+}

@@ -7,7 +7,7 @@ import time
 import uuid
 from collections import Counter
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -15,6 +15,7 @@ import pandas as pd
 from lm_validity import __version__
 from lm_validity.errors import InputError
 from lm_validity.files import write_json
+from lm_validity.tables.formats import checked
 from lm_validity.tables.formats.import_every_eval_ever import METRICS, OWN, VERSION, check_schema
 from lm_validity.tables.schema import SCORES
 
@@ -22,40 +23,27 @@ from lm_validity.tables.schema import SCORES
 # Scores divided into files, and the refusal of scores that no file has a place for.
 
 
-class OfFile(NamedTuple):
-    """What holds of all scores in a file, beside the model; None where unknown. `part`: see `_file_groups`."""
+def _file_groups(scores: pd.DataFrame, files: str) -> list[tuple[str, dict[str, Any], pd.DataFrame]]:
+    """Model, what else holds of all scores (`checked.OF_FILE`; None where unknown) and rows of each file, sorted.
 
-    checkpoint: str | None
-    iteration: int | None
-    tokens_b: float | None
-    protocol: str
-    prompt: str | None
-    prompt_variant: str | None
-    seed: int | None
-    split: str | None
-    part: int
-
-
-# What others' files have no place for; it goes under keys of our own, from which the importers read it back
-OWN_COLUMNS = OfFile._fields[:-1]
-
-
-def _file_groups(scores: pd.DataFrame, files: str) -> list[tuple[str, OfFile, pd.DataFrame]]:
-    """Model, what else holds of all scores, and rows of each file, sorted.
-
-    A file has one number of solved examples of a benchmark: a second one is in the file with `part` 2. Raises
+    A file has one number of solved examples of a benchmark: a second one is in the file whose `part` is 2. Raises
     InputError where a score has no metric or no finite value; `files` names the format in its hint.
     """
     scores = scores.reindex(columns=SCORES.names)
     _check_known(scores, scores["metric"].notna(), "metric", f"{files} name each score by its metric")
     finite = np.isfinite(scores["value"].to_numpy(dtype=float, na_value=np.nan))
     _check_known(scores, finite, "finite value", f"{files} have no place for a missing score")
-    frame = scores.assign(**{column: scores[column].astype(object) for column in OWN_COLUMNS})
+    frame = scores.assign(**{column: scores[column].astype(object) for column in checked.OF_FILE})
     counts = frame.assign(count=scores["num_fewshot"].astype("Float64").fillna(-1))
-    evaluation = ["model", *OWN_COLUMNS, "benchmark"]
+    evaluation = ["model", *checked.OF_FILE, "benchmark"]
     frame["part"] = counts.groupby(evaluation, dropna=False)["count"].rank("dense").astype(int)
-    grouped = frame.groupby(["model", *OfFile._fields], dropna=False, sort=True)
-    return [(key[0], _of_file(*map(_plain, key[1:])), rows) for key, rows in grouped]
+    columns, groups = [*checked.OF_FILE, "part"], []
+    for (model, *key), rows in frame.groupby(["model", *columns], dropna=False, sort=True):
+        own = dict(zip(columns, map(_plain, key), strict=True))
+        # pandas makes floats of whole numbers among nulls
+        own |= {name: int(own[name]) for name in ("iteration", "seed", "part") if own[name] is not None}
+        groups.append((model, own, rows))
+    return groups
 
 
 def _plain(value: Any) -> Any:
@@ -63,13 +51,6 @@ def _plain(value: Any) -> Any:
     if pd.isna(value):
         return None
     return value.item() if hasattr(value, "item") else value
-
-
-def _of_file(*key: Any) -> OfFile:
-    """pandas makes floats of whole numbers among nulls."""
-    own = OfFile(*key)
-    iteration, seed = (None if value is None else int(value) for value in (own.iteration, own.seed))
-    return own._replace(iteration=iteration, seed=seed, part=int(own.part))
 
 
 def _check_known(scores: pd.DataFrame, known: pd.Series | np.ndarray, what: str, why: str) -> None:
@@ -104,7 +85,7 @@ def write_lm_eval(scores: pd.DataFrame, output: str | Path) -> list[Path]:
     return [Path(output) / path for path in paths]
 
 
-def _paths(files: list[tuple[str, OfFile]]) -> list[Path]:
+def _paths(files: list[tuple[str, dict[str, Any]]]) -> list[Path]:
     """A path of its own for each file: with the point of training only where files of one name differ in them."""
     for model, _ in files:
         if _folder_name(model) in ("", ".", ".."):
@@ -125,15 +106,14 @@ def _paths(files: list[tuple[str, OfFile]]) -> list[Path]:
     return paths
 
 
-def _path(model: str, own: OfFile, *, exact: bool = False) -> Path:
+def _path(model: str, own: dict[str, Any], *, exact: bool = False) -> Path:
     """Below the output folder. `exact`: with iteration and tokens."""
-    parts = [own.protocol, own.checkpoint, own.prompt, own.split]
-    parts += [own.prompt_variant] if own.prompt_variant is not None else []
-    parts += [f"seed{own.seed}"] if own.seed is not None else []
-    parts += [f"part{own.part}"] if own.part > 1 else []
+    parts = [own[name] for name in ("protocol", "checkpoint", "prompt", "split", "prompt_variant")]
+    parts += [f"seed{own['seed']}"] if own["seed"] is not None else []
+    parts += [f"part{own['part']}"] if own["part"] > 1 else []
     if exact:
-        parts += [f"iter{own.iteration}"] if own.iteration is not None else []
-        parts += [f"{own.tokens_b!r}B"] if own.tokens_b is not None else []
+        parts += [f"iter{own['iteration']}"] if own["iteration"] is not None else []
+        parts += [f"{own['tokens_b']!r}B"] if own["tokens_b"] is not None else []
     name = "_".join(["results", *(part for part in parts if part)])
     return Path(_folder_name(model)) / f"{_folder_name(name)}.json"
 
@@ -143,7 +123,7 @@ def _folder_name(name: str) -> str:
     return name.replace("/", "__")
 
 
-def _lm_eval_document(model: str, own: OfFile, rows: pd.DataFrame) -> dict[str, Any]:
+def _lm_eval_document(model: str, own: dict[str, Any], rows: pd.DataFrame) -> dict[str, Any]:
     document: dict[str, Any] = {
         "results": {},
         "group_subtasks": {},
@@ -157,8 +137,8 @@ def _lm_eval_document(model: str, own: OfFile, rows: pd.DataFrame) -> dict[str, 
         "model_name": model,
         "model_name_sanitized": _folder_name(model),
         # lm-eval puts the template's text here, which a table of scores does not have
-        "chat_template": "the model's own" if own.prompt == "chat" else None,
-        "lm_validity": {name: getattr(own, name) for name in OWN_COLUMNS} | {"selected": {}},
+        "chat_template": "the model's own" if own["prompt"] == "chat" else None,
+        "lm_validity": {name: own[name] for name in checked.OF_FILE} | {"selected": {}},
     }
     for benchmark, found in rows.groupby("benchmark", sort=True):
         results: dict[str, object] = {"alias": benchmark}
@@ -209,7 +189,7 @@ def write_every_eval_ever(
         raise InputError(f"--relationship {relationship}: not known.", f"one of {', '.join(RELATIONSHIPS)}.")
     documents = {}
     for model, own, rows in _file_groups(scores, "files of every_eval_ever"):
-        key = json.dumps([collection, model, own._asdict()], sort_keys=True)
+        key = json.dumps([collection, model, own], sort_keys=True)
         digest = hashlib.sha256(key.encode()).digest()
         name = uuid.UUID(bytes=digest[:16], version=4)
         developer, _, short = model.rpartition("/")
@@ -248,13 +228,13 @@ def _file_name(name: str) -> str:
     return re.sub(r"[^A-Za-z0-9._-]+", "_", name).strip("._") or "unknown"
 
 
-def _document(model: str, own: OfFile, rows: pd.DataFrame, identifier: str) -> dict[str, Any]:
+def _document(model: str, own: dict[str, Any], rows: pd.DataFrame, identifier: str) -> dict[str, Any]:
     """The file without who publishes it. Details are texts, as the format asks."""
     sources = set(rows["source"].dropna())
     library = {"name": "lm-validity", "version": __version__}
     if sources == {"lm-eval"}:
         library = {"name": "lm_eval", "version": "unknown"}
-    details = {f"{OWN}{name}": _text(value) for name in OWN_COLUMNS if (value := getattr(own, name)) is not None}
+    details = {f"{OWN}{name}": str(own[name]) for name in checked.OF_FILE if own[name] is not None}
     developer = {"developer": model.split("/")[0]} if "/" in model else {}
     return {
         "schema_version": VERSION,
@@ -287,7 +267,7 @@ def _result(row: Any) -> dict[str, Any]:
         "additional_details": {
             f"{OWN}benchmark": row.benchmark,
             f"{OWN}metric": row.metric,
-            f"{OWN}selected": _text(pd.isna(row.selected) or bool(row.selected)),
+            f"{OWN}selected": str(pd.isna(row.selected) or bool(row.selected)).lower(),
         },
     }
     if known is None:
@@ -310,7 +290,3 @@ def _result(row: Any) -> dict[str, Any]:
         "score_details": details,
         **asked,
     }
-
-
-def _text(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)

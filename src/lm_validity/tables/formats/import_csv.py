@@ -28,6 +28,7 @@ from lm_validity.tables.formats.score_files import (
     Opened,
     ScoreFile,
     date_in,
+    mean_of_items,
 )
 from lm_validity.tables.schema import LARGEST_SCORE, PROTOCOLS, readable
 from lm_validity.words import count, listing
@@ -159,11 +160,8 @@ def read_table(path: Path, options: CsvOptions, model: str | None = None) -> lis
     own: dict[str, Any] = {}
     if "model" not in roles and options.across != "models" and (model is not None or steps_of_one):
         own = {"model": model or _stem(path)}
-    long = {"benchmark", "value"} <= set(roles) and bool(own or "model" in roles)
-    spread = {"models": "model", "benchmarks": "benchmark", None: "benchmark"}[options.across]
-    if options.across is None and "benchmark" in roles and not (own or "model" in roles):
-        spread = "model"
-    if not long:
+    spread = _spread(roles, options.across, with_models=bool(own or "model" in roles))
+    if spread is not None:
         roles = {role: column for role, column in roles.items() if role not in (spread, "value", "stderr")}
     keys = [own | said for said in _keys(table, roles)]
     if answers and not {"model", "benchmark"} & set(keys[0]):
@@ -176,18 +174,28 @@ def read_table(path: Path, options: CsvOptions, model: str | None = None) -> lis
             f"{path}: no column of {key}s among {', '.join(table.header[:8])}.",
             f"say which: --columns {column}; for a table of models in columns, --across models.",
         )
-    with_models = "model" in keys[0]
     taken = {*roles.values(), *(_named(table, options.scores) if options.scores else ())}
-    described = [name for name in table.header if name not in taken and fact_column(name)] if with_models else []
-    columns = [] if long else _score_columns(table, {*roles.values(), *described}, options, notes)
+    described = {name: fact for name in table.header if name not in taken and (fact := fact_column(name))}
+    if spread == "model":
+        described = {}
+    columns = _score_columns(table, {*roles.values(), *described}, options, notes) if spread else [roles["value"]]
     if answers and spread == "benchmark":
         return _item_files(table, keys, columns, notes)
-    if with_models:
+    if spread != "model":
         _split_steps(keys, notes)
     facts = _facts(table, keys, described, notes)
-    cells = _long_cells(table, roles) if long else _wide_cells(table, columns, spread)
+    cells = _cells(table, columns, _errors(table, roles, spread), spread)
     rows = _once(table, _scores(table, cells, keys, options, notes), options, notes)
     return [ScoreFile(path, rows, date=date_in(path.stem), facts=facts, notes=tuple(notes))]
+
+
+def _spread(roles: dict[str, str], across: str | None, *, with_models: bool) -> str | None:
+    """What the names of the columns of scores are, `model` or `benchmark`; None where each row is one score."""
+    if with_models and {"benchmark", "value"} <= set(roles):
+        return None
+    if across is None and "benchmark" in roles and not with_models:
+        return "model"
+    return "model" if across == "models" else "benchmark"
 
 
 # ---- the file ----------------------------------------------------------------------------------------------------
@@ -348,22 +356,21 @@ def _outside(table: _Table, columns: list[str], *, percent: bool) -> list[str]:
     """The columns with a score that is no fraction (no percentage)."""
     odd = []
     for name, cells in table.columns(columns).items():
-        numbers = [number for text in cells if (number := _parsed(text)) is not None]
-        scaled = [number.value * (0.01 if percent or number.percent else 1) for number in numbers]
-        odd += [name] if any(not 0 <= value <= 1 for value in scaled) else []
+        scaled = (one.value * (0.01 if percent or one.percent else 1) for one in map(_parsed, cells) if one)
+        if any(not 0 <= value <= 1 for value in scaled):
+            odd.append(name)
     return odd
 
 
 def _facts(
-    table: _Table, keys: list[dict[str, Any]], described: list[str], notes: list[str]
+    table: _Table, keys: list[dict[str, Any]], described: dict[str, str], notes: list[str]
 ) -> dict[str, dict[str, Any]]:
     """What the table says of each model. Tokens that differ within a model are those of its checkpoints, and go to
     `keys`; other columns that differ within one are left out."""
     facts: dict[str, dict[str, Any]] = defaultdict(dict)
     told, varying = [], []
     for name, cells in table.columns(described).items():
-        fact = fact_column(name)
-        assert fact is not None
+        fact = described[name]
         values: list[Any] = [
             None if text.casefold() in _MISSING else text if (number := _parsed(text)) is None else number.value
             for text in cells
@@ -418,10 +425,6 @@ def _split_steps(keys: list[dict[str, Any]], notes: list[str]) -> None:
 
 def _parsed(text: str) -> _Number | None:
     """A number, perhaps with a percent sign, perhaps with a standard error behind ±; None for anything else."""
-    try:
-        return _Number(value) if abs(value := float(text)) <= LARGEST_SCORE else None
-    except ValueError:
-        pass
     first, *rest = _PLUS_MINUS.split(text, maxsplit=1)
     percent = text.endswith("%") or first.endswith("%")
     try:
@@ -479,15 +482,20 @@ def _plain_number(text: str) -> float | None:
     return None if number is None else number.value
 
 
-def _long_cells(table: _Table, roles: dict[str, str]) -> Iterator[_Cell]:
-    columns = table.columns([roles["value"], *([roles["stderr"]] if "stderr" in roles else [])])
-    errors = columns[roles["stderr"]] if "stderr" in roles else [""] * len(table.lines)
-    for row, (text, error) in enumerate(zip(columns[roles["value"]], errors, strict=True)):
-        yield _Cell(row, roles["value"], {}, text, error)
+def _cells(table: _Table, columns: list[str], errors: dict[str, np.ndarray], spread: str | None) -> Iterator[_Cell]:
+    """Column by column; `errors`: the texts of standard errors by the column of their scores."""
+    nothing = [""] * len(table.lines)
+    for column, texts in table.columns(columns).items():
+        said = {spread: column} if spread else {}
+        for row, (text, error) in enumerate(zip(texts, errors.get(column, nothing), strict=True)):
+            yield _Cell(row, column, said, text, error)
 
 
-def _wide_cells(table: _Table, columns: list[str], spread: str) -> Iterator[_Cell]:
-    """Column by column; standard errors are in a column `x_stderr` beside x, or in a file of the same shape."""
+def _errors(table: _Table, roles: dict[str, str], spread: str | None) -> dict[str, np.ndarray]:
+    """Texts of standard errors by the column of their scores. Those of a wide table are in a file of the same shape
+    beside it, else in columns `x_stderr` beside x."""
+    if spread is None:
+        return {roles["value"]: table.columns([roles["stderr"]])[roles["stderr"]]} if "stderr" in roles else {}
     beside = _beside(table.path, of_errors=True)
     if beside is not None:
         notes: list[str] = []
@@ -495,14 +503,9 @@ def _wide_cells(table: _Table, columns: list[str], spread: str) -> Iterator[_Cel
         if errors.header != table.header or errors.cells.shape != table.cells.shape:
             hint = "give it the same rows and columns, or another name."
             raise InputError(f"{beside}: not of the same rows and columns as {table.path}, whose errors it has.", hint)
-        of_column = errors.columns(columns)
-    else:
-        owners = _error_columns(table.header)
-        of_column = {owners[name]: texts for name, texts in table.columns(owners).items()}
-    nothing = [""] * len(table.lines)
-    for column, texts in table.columns(columns).items():
-        for row, (text, error) in enumerate(zip(texts, of_column.get(column, nothing), strict=True)):
-            yield _Cell(row, column, {spread: column}, text, error)
+        return errors.columns(errors.header)
+    owners = _error_columns(table.header)
+    return {owners[name]: texts for name, texts in table.columns(owners).items()}
 
 
 def _scores(
@@ -585,10 +588,8 @@ def _once(
 
 def _are_answers(table: _Table, columns: list[str]) -> bool:
     """Whether many columns hold nothing but 0 and 1: answers to items rather than scores on benchmarks."""
-    chosen = set(columns)
-    places = [place for place, name in enumerate(table.header) if name in chosen]
-    known = (text for place in places for text in table.cells[:, place] if text.casefold() not in _MISSING)
-    return len(places) >= _FEWEST_ITEMS and all(text in _ANSWERS for text in known)
+    known = (text for texts in table.columns(columns).values() for text in texts if text.casefold() not in _MISSING)
+    return len(columns) >= _FEWEST_ITEMS and all(text in _ANSWERS for text in known)
 
 
 def _item_files(table: _Table, keys: list[dict[str, Any]], columns: list[str], notes: list[str]) -> list[ScoreFile]:
@@ -601,24 +602,21 @@ def _item_files(table: _Table, keys: list[dict[str, Any]], columns: list[str], n
     items: dict[str, dict[str, str]] = defaultdict(dict)
     for name in columns:
         items[parts[name][1] if several else own][parts[name][2] if several else name] = name
-    places = {name: place for place, name in enumerate(table.header)}
+    texts = table.columns(columns)
     notes = [*notes, f"{len(columns)} columns of 0 and 1 are read as items of {count(len(items), 'benchmark')}."]
     files = []
     for row, key in enumerate(keys):
         answers = {
-            benchmark: {doc: _ANSWERS.get(table.cells[row, places[name]]) for doc, name in of_benchmark.items()}
+            benchmark: {doc: _ANSWERS.get(texts[name][row]) for doc, name in of_benchmark.items()}
             for benchmark, of_benchmark in items.items()
         }
         rows = []
         for benchmark, given in answers.items():
             known = np.array([value for value in given.values() if value is not None])
             if len(known):
-                error = float(known.std(ddof=1) / np.sqrt(len(known))) if len(known) > 1 else None
-                rows.append(
-                    {"benchmark": benchmark, "value": float(known.mean()), "stderr": error, "n_items": len(known)}
-                )
-        own_items = partial(_items, answers)
-        files.append(ScoreFile(table.path, rows, key, date_in(table.path.stem), notes=tuple(notes), items=own_items))
+                rows.append({"benchmark": benchmark, **mean_of_items(known)})
+        date, own_items = date_in(table.path.stem), partial(_items, answers)
+        files.append(ScoreFile(table.path, rows, key, date, notes=tuple(notes), items=own_items))
     return files
 
 

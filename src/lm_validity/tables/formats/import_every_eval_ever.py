@@ -207,10 +207,10 @@ def _own(document: dict[str, Any], path: Path) -> dict[str, Any] | None:
     own = {name.removeprefix(OWN): value for name, value in details.items() if name.startswith(OWN)}
     if not own:
         return None
-    texts = ("checkpoint", "protocol", "prompt", "prompt_variant", "split")
-    found: dict[str, Any] = {name: checked.text(own.get(name), f"{path}, {OWN + name!r}") for name in texts}
-    for name, kind in (("iteration", checked.whole), ("seed", checked.whole), ("tokens_b", checked.number)):
-        found[name] = _number(own.get(name), kind, f"{path}, {OWN + name!r}")
+    found: dict[str, Any] = {}
+    for name, check in checked.OF_FILE.items():
+        where = f"{path}, {OWN + name!r}"
+        found[name] = check(own.get(name), where) if check is checked.text else _number(own.get(name), check, where)
     if found["protocol"] not in (None, *PROTOCOLS):
         raise InputError(
             f"{path}, '{OWN}protocol': {found['protocol']!r} is no protocol.", f"one of {', '.join(PROTOCOLS)}."

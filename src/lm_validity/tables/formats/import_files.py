@@ -43,15 +43,14 @@ from lm_validity.tables.formats.score_files import (
     Opened,
     ScoreFile,
     check_identities,
+    check_rows,
     date_in,
     find_files,
-    labelled,
     score_table,
     with_item_errors,
     with_progress,
     with_tokens,
 )
-from lm_validity.tables.schema import check_values
 from lm_validity.words import count
 
 # In the order in which they are asked: the first that recognises a file reads it
@@ -125,7 +124,7 @@ def _read_all(
             placed = [_placed(one, opened, pattern, places) for one in chosen.read(opened, options)]
             completed = [_completed(one, options, chosen.name) for one in placed]
             for one in completed:
-                check_values(labelled(pd.DataFrame([one.common | row for row in one.rows])), one.path)
+                check_rows(pd.DataFrame([one.common | row for row in one.rows]), one.path)
             results += completed
             log.formats[chosen.name] += 1
         except InputError as error:
@@ -240,7 +239,7 @@ def _settled(results: list[ScoreFile], options: ImportOptions, log: ImportLog) -
             "say which are: --protocol train_before_test, or train_before_test=FOLDER.",
         )
     if options.errors_from_items:
-        scores, number = with_item_errors(scores, scores["n_items"])
+        scores, number = with_item_errors(scores)
         log.notes.append(f"Standard errors from accuracies and numbers of items: {count(number, 'score')}.")
     return scores
 

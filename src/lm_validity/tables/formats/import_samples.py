@@ -25,6 +25,7 @@ from lm_validity.tables.formats.score_files import (
     Ticker,
     date_in,
     date_text,
+    mean_of_items,
     with_progress,
 )
 from lm_validity.tables.schema import ITEMS, LARGEST_SCORE
@@ -463,17 +464,8 @@ def _score_file(part: Part) -> ScoreFile:
         if metric in _NO_MEAN:
             continue
         known = np.asarray(column)
-        known = known[~np.isnan(known)]
-        error = known.std(ddof=1) / math.sqrt(len(known)) if len(known) > 1 else None
-        rows.append(
-            {
-                "benchmark": part.file.task,
-                "metric": f"{metric},{name}",
-                "value": float(known.mean()),
-                "stderr": error,
-                "n_items": len(known),
-            }
-        )
+        mean = mean_of_items(known[~np.isnan(known)])
+        rows.append({"benchmark": part.file.task, "metric": f"{metric},{name}", **mean})
     common = {name: value for name, value in part.file.common.items() if name != "benchmark"}
     return ScoreFile(part.file.found.path, rows, common, part.file.date)
 

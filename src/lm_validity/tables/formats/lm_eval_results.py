@@ -3,7 +3,7 @@
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -202,17 +202,6 @@ _NO_METRICS = frozenset(
     ("alias", "name", "sample_len", "sample_count", "samples", "task_name", "prompt_name", "fixed_answer_choice_list",
      "dataset_path", "dataset_name", "subset", "prompt_id", "prompt_jinja", "prompt_original_task", "comment")
 )  # fmt: skip
-# What `export lm-eval` says of a whole file, and how it is checked
-_OF_FILE: dict[str, Callable[[object, str], object]] = {
-    "checkpoint": checked.text,
-    "iteration": checked.whole,
-    "tokens_b": checked.number,
-    "protocol": checked.text,
-    "prompt": checked.text,
-    "prompt_variant": checked.text,
-    "seed": checked.whole,
-    "split": checked.text,
-}
 # Arguments of a model that name its weights, or say where and how fast it runs
 _NO_SETTINGS = frozenset(
     ("pretrained", "model", "path", "engine", "revision", "subfolder", "step", "peft", "delta", "device", "device_map",
@@ -280,8 +269,8 @@ def _of_file(
 ) -> dict[str, Any]:
     """The columns that all rows of a file share, as far as it says them."""
     if own:
-        said = [name for name in _OF_FILE if name in own]
-        return {name: _OF_FILE[name](own[name], f"{path}, 'lm_validity', {name!r}") for name in said}
+        checks = {name: check for name, check in checked.OF_FILE.items() if name in own}
+        return {name: check(own[name], f"{path}, 'lm_validity', {name!r}") for name, check in checks.items()}
     if not arguments.get("revision") and config.get("model_revision"):
         arguments = arguments | {"revision": str(config["model_revision"])}
     found = training_point(arguments)

@@ -10,8 +10,7 @@ from lm_validity.config.rows import read_text_rows
 from lm_validity.config.sections import E2LM_BATCH_RAMP
 from lm_validity.errors import InputError
 from lm_validity.tables.formats import checked
-from lm_validity.tables.formats.score_files import DEFAULTS, Format, ScoreFile, labelled, typed_scores
-from lm_validity.tables.schema import check_values
+from lm_validity.tables.formats.score_files import DEFAULTS, Format, ScoreFile, check_rows, typed_scores
 
 # ----------------------------------------------------------------------------------------------------------------------
 # The train-before-test authors' all_results.json -> scores.
@@ -35,7 +34,7 @@ def read_lm_harmony(path: str | Path) -> pd.DataFrame:
     path = Path(path)
     rows = _harmony_rows(checked.read_json_file(path, _AUTHORS_FILE), path)
     frame = typed_scores(pd.DataFrame([DEFAULTS | {"source": LM_HARMONY.name} | row for row in rows]))
-    check_values(labelled(frame), path)
+    check_rows(frame, path)
     return frame.sort_values(["protocol", "benchmark", "model"], ignore_index=True)
 
 
@@ -128,7 +127,7 @@ def read_e2lm(path: str | Path) -> pd.DataFrame:
     rows["checkpoint"] = [f"iter_{iteration:07d}" for iteration in rows["iteration"]]
     rows = rows.assign(protocol="direct", prompt="plain", split="test", selected=True, source="e2lm")
     rows = rows.sort_values(["model", "benchmark", "iteration"], kind="stable", ignore_index=True)
-    check_values(labelled(rows), path)
+    check_rows(rows, path)
     return typed_scores(rows)
 
 

@@ -16,7 +16,7 @@ import pandas as pd
 
 from lm_validity.errors import InputError
 from lm_validity.files import write_json
-from lm_validity.tables.schema import SCORES, write_table
+from lm_validity.tables.schema import NULLABLE, SCORES, check_values, write_table
 from lm_validity.tables.standard_errors import SHARES_OF_ITEMS
 from lm_validity.words import count
 
@@ -85,8 +85,7 @@ def date_text(date: float | None) -> str:
 
 
 def _below(folder: Path) -> Iterable[Path]:
-    if not folder.is_dir():
-        return
+    """The files below a folder; a file has none."""
     for place, folders, names in os.walk(folder):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         for name in sorted(names):
@@ -214,23 +213,9 @@ def _block(title: str, lines: Iterable[str]) -> list[str]:
 # ----------------------------------------------------------------------------------------------------------------------
 # Scores from many files in one table: the types that formats share, and what counts where files differ.
 
-KEY = (
-    "model",
-    "checkpoint",
-    "benchmark",
-    "protocol",
-    "prompt",
-    "prompt_variant",
-    "num_fewshot",
-    "seed",
-    "split",
-    "metric",
-)
-_TYPES = {
-    **dict.fromkeys(("iteration", "seed", "num_fewshot", "n_items"), "Int64"),
-    **dict.fromkeys(("value", "stderr", "tokens_b"), "float64"),
-    **dict.fromkeys(("higher_is_better", "selected"), "boolean"),
-}
+# What makes two scores scores of one thing
+KEY = [name for name in SCORES.names[: SCORES.names.index("value")] if name not in ("iteration", "tokens_b")]
+_TYPES = {column.name: NULLABLE.get(column.type, column.type.to_pandas_dtype()) for column in SCORES}
 # What holds of a score where its file does not say otherwise
 DEFAULTS = {"checkpoint": "final", "protocol": "direct", "prompt": "plain", "split": "test", "selected": True}
 # Scores that differ by less are equal: files round differently, and another batch size changes the last digits
@@ -358,15 +343,17 @@ def typed_scores(rows: pd.DataFrame) -> pd.DataFrame:
     return rows.reindex(columns=SCORES.names).astype(_TYPES)
 
 
-def labelled(rows: pd.DataFrame) -> pd.DataFrame:
-    """The rows of a file under names that tell a reader where they stand: their model and benchmark."""
-    return (
-        rows
-        if rows.empty
-        else rows.set_axis(
-            [f"{one!r} on {other!r}" for one, other in zip(rows["model"], rows["benchmark"], strict=True)]
-        )
-    )
+def check_rows(rows: pd.DataFrame, path: Path) -> None:
+    """`check_values` of a file's rows, whose model and benchmark tell a reader where they stand."""
+    if not rows.empty:
+        names = [f"{one!r} on {other!r}" for one, other in zip(rows["model"], rows["benchmark"], strict=True)]
+        check_values(rows.set_axis(names), path)
+
+
+def mean_of_items(values: np.ndarray) -> dict[str, Any]:
+    """Columns of SCORES for a mean over items' values (n,); without a standard error for one item."""
+    error = float(values.std(ddof=1) / np.sqrt(len(values))) if len(values) > 1 else None
+    return {"value": float(values.mean()), "stderr": error, "n_items": len(values)}
 
 
 def with_tokens(file: ScoreFile, tokens_per_step: float) -> ScoreFile:
@@ -380,13 +367,13 @@ def with_tokens(file: ScoreFile, tokens_per_step: float) -> ScoreFile:
     return replace(file, rows=[filled(row) for row in file.rows], common=filled(file.common))
 
 
-def with_item_errors(scores: pd.DataFrame, items: pd.Series) -> tuple[pd.DataFrame, int]:
+def with_item_errors(scores: pd.DataFrame) -> tuple[pd.DataFrame, int]:
     """The scores with sqrt(p (1 - p) / (n - 1)) as the standard error of each accuracy p that has none, and how many.
 
-    items: n by row, null where unknown. Only metrics that are shares of items count, and unknown ones.
+    n is `n_items`. Only metrics that are shares of items count, and unknown ones.
     """
     names = scores["metric"].fillna("acc").str.partition(",")[0].str.lower()
-    value, number = scores["value"].astype(float), items.astype(float)
+    value, number = scores["value"].astype(float), scores["n_items"].astype(float)
     known = names.isin((*SHARES_OF_ITEMS, "accuracy")) & scores["stderr"].isna() & value.between(0, 1) & (number > 1)
     error = np.sqrt(value.where(known) * (1 - value) / (number - 1))
     return scores.assign(stderr=scores["stderr"].astype(float).where(~known, error)), int(known.sum())
@@ -413,8 +400,8 @@ def score_table(files: Iterable[ScoreFile], log: ImportLog) -> pd.DataFrame:
     log.notes += dict.fromkeys(note for one in files for note in one.notes)
     log.notes += _several_commits(files)
     _settle(frame, files, log)
-    frame = frame.drop_duplicates(list(KEY)).drop(columns="file")
-    return frame.sort_values(list(KEY), ignore_index=True, kind="stable")
+    frame = frame.drop_duplicates(KEY).drop(columns="file")
+    return frame.sort_values(KEY, ignore_index=True, kind="stable")
 
 
 def _frame(files: list[ScoreFile]) -> pd.DataFrame:
@@ -433,9 +420,8 @@ def _frame(files: list[ScoreFile]) -> pd.DataFrame:
 
 def _settle(frame: pd.DataFrame, files: list[ScoreFile], log: ImportLog) -> None:
     """A sentence for each pair of files with scores in common; InputError with all pairs that no rule decides."""
-    key = list(KEY)
-    groups = frame.groupby(key, dropna=False, sort=False)
-    again = frame[frame.duplicated(key)]
+    groups = frame.groupby(KEY, dropna=False, sort=False)
+    again = frame[frame.duplicated(KEY)]
     first = pd.DataFrame(
         {name: groups[name].transform("first").loc[again.index] for name in ("file", "value", "stderr")}
     )

@@ -8,9 +8,8 @@ import gc
 import importlib.util
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Literal
@@ -59,16 +58,10 @@ def check_gpu(device: str) -> list[Finding]:
     with tempfile.TemporaryDirectory() as name:
         place = Path(name)
         write_model(place)
-        checks: tuple[tuple[str, Callable[[Path, str], Iterator[Finding]]], ...] = (
-            ("scores", _scores),
-            ("training", _training),
-            ("answers", _answers),
-            ("memory", _memory),
-            ("bitsandbytes", _bitsandbytes),
-            ("vLLM", _vllm),
-        )
-        for title, check in checks:
-            found += _tried(title, partial(check, place, device))
+        checks = {"scores": _scores, "training": _training, "answers": _answers, "memory": _memory}
+        checks |= {"bitsandbytes": _bitsandbytes, "vLLM": _vllm}
+        for title, check in checks.items():
+            found += _tried(title, check(place, device))
     return found
 
 
@@ -81,11 +74,11 @@ def verdict(found: Sequence[Finding]) -> str:
     return f"Ready. Read what is said about {', '.join(noted)}." if noted else "Ready."
 
 
-def _tried(title: str, check: Callable[[], Iterator[Finding]]) -> list[Finding]:
+def _tried(title: str, check: Iterator[Finding]) -> list[Finding]:
     """The check's findings; whatever it raises is one more."""
     found: list[Finding] = []
     try:
-        found.extend(check())
+        found.extend(check)
     except Exception as error:  # the table is for finding out what breaks on an unknown machine
         found.append(Finding(title, "failed", f"{type(error).__name__}: {first_line(error)}"))
     return found
@@ -313,7 +306,7 @@ def _measured_peak(folder: Path, device: str) -> float:
 def _pass_peak(lm: LanguageModel, memory: Ledger) -> float:
     settings = FinetuneSettings(learning_rate=1e-4)
     rows = settings.effective_batch
-    return rehearse.train(lm, memory, settings, PASS_TOKENS, [rows]).passes[rows].peak
+    return rehearse.train(lm, memory, settings, PASS_TOKENS, [rows])[str(rows)]["peak"]
 
 
 class _DeviceMemory(Ledger):

@@ -16,6 +16,8 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, in_kernel_
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
+from lm_validity.cells.training.lora import replaced
+
 # ----------------------------------------------------------------------------------------------------------------------
 # What a computation does on a device: bytes alive and their peak, kernels launched, reads back to the host, FLOPs.
 #
@@ -266,8 +268,7 @@ _REAL_APPLY = torch.nn.Module._apply
 _DRAWING = ("bernoulli_", "normal_", "uniform_")
 
 
-@contextlib.contextmanager
-def installed(kind: str, ledger: Ledger) -> Iterator[None]:
+def installed(kind: str, ledger: Ledger) -> contextlib.AbstractContextManager[None]:
     """Inside the block the stand-ins are in place, for devices of this kind."""
 
     def packed_sequences(position_ids: torch.Tensor) -> None:
@@ -278,7 +279,7 @@ def installed(kind: str, ledger: Ledger) -> Iterator[None]:
         """One copy to the host, which is a read for each number of a fake tensor."""
         return tensor.cpu().tolist()
 
-    replaced = [
+    return replaced(
         (FakeTensor, "tolist", to_list),
         *((torch.Tensor, name, _drawing(name, kind)) for name in _DRAWING),
         (F, "scaled_dot_product_attention", _attention_of(kind)),
@@ -287,15 +288,7 @@ def installed(kind: str, ledger: Ledger) -> Iterator[None]:
         # a fake tensor counts as tracing, and tracing builds masks that a GPU does not
         (masking, "is_tracing", lambda tensor=None: False),
         (masking, "find_packed_sequence_indices", packed_sequences),
-    ]
-    before = [(owner, name, getattr(owner, name)) for owner, name, _ in replaced]
-    try:
-        for owner, name, new in replaced:
-            setattr(owner, name, new)
-        yield
-    finally:
-        for owner, name, old in before:
-            setattr(owner, name, old)
+    )
 
 
 Change = Callable[[torch.Tensor], torch.Tensor]

@@ -72,7 +72,7 @@ def finetune(
     higher_is_better: bool,
     work: Path,
     adapter_output: Path,
-    on_epoch: Callable[[Epoch], None] | None = None,
+    on_epoch: Callable[[Epoch], None] = lambda epoch: None,
     stop: Callable[[], bool] = lambda: False,
 ) -> FinetuneResult:
     """Train an adapter on `examples` and write that of the best epoch to `adapter_output` in PEFT's format.
@@ -88,13 +88,13 @@ def finetune(
     with started(lm, examples, [Member(settings, work, on_epoch)], seed) as run:
         (training,) = run.trainings
         resumed = len(training.epochs)
-        diverged = run.train(validate, higher_is_better=higher_is_better, stop=stop).get(0)
+        run.train(validate, higher_is_better=higher_is_better, stop=stop)
         digest = save_adapter(run.model, training.best_tensors, adapter_output) if training.best_tensors else None
     targets = find_targets(lm, settings.target_modules)
     return FinetuneResult(
         epochs=tuple(training.epochs),
         best_epoch=training.best_epoch,
-        diverged=diverged,
+        diverged=training.diverged,
         adapter_sha256=digest,
         target_modules=targets.described,
         adapted_share=targets.share,

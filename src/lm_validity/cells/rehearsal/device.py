@@ -86,7 +86,8 @@ class Ledger(TorchDispatchMode):
         kwargs = kwargs or {}
         self._note_read(func, args, kwargs)
         result = func(*args, **kwargs)
-        here = [tensor for tensor in _tensors(result) if place_of(tensor).type == self.kind]
+        leaves = torch.utils._pytree.arg_tree_leaves(result)
+        here = [one for one in leaves if isinstance(one, torch.Tensor) and place_of(one).type == self.kind]
         if here and not func.is_view:
             self.launches[func.overloadpacket.__name__] += 1
             operations = flop_registry.get(func.overloadpacket)
@@ -134,14 +135,6 @@ class Ledger(TorchDispatchMode):
 def place_of(tensor: torch.Tensor) -> torch.device:
     """A tensor's device, without asking torch, for which that is an operation like any other."""
     return getattr(tensor, "fake_device", None) or tensor.device
-
-
-def _tensors(result: object) -> Iterator[torch.Tensor]:
-    if isinstance(result, torch.Tensor):
-        yield result
-    elif isinstance(result, list | tuple):
-        for one in result:
-            yield from _tensors(one)
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -363,8 +356,12 @@ def _drawing(name: str, kind: str) -> Callable[..., torch.Tensor]:
 def _apply(self: torch.nn.Module, change: Change, recurse: bool = True) -> torch.nn.Module:
     """torch's own puts new contents into a parameter, which a fake one does not allow: a new parameter in its place,
     one for all modules that share it."""
+
+    def pretended(value: torch.Tensor) -> bool:  # or would be
+        return isinstance(value, FakeTensor) or isinstance(change(value[:0] if value.dim() else value), FakeTensor)
+
     modules = list(self.modules()) if recurse else [self]
-    if not any(_moves(value, change) for module in modules for value in module.parameters(recurse=False)):
+    if not any(pretended(value) for module in modules for value in module.parameters(recurse=False)):
         return _REAL_APPLY(self, change, recurse)
     made: dict[int, torch.Tensor] = {}
 
@@ -380,11 +377,6 @@ def _apply(self: torch.nn.Module, change: Change, recurse: bool = True) -> torch
         for table in (module._parameters, module._buffers):
             table.update({name: changed(value) for name, value in table.items() if value is not None})
     return self
-
-
-def _moves(value: torch.Tensor, change: Change) -> bool:
-    """Whether the tensor is pretended, or would be."""
-    return isinstance(value, FakeTensor) or isinstance(change(value[:0] if value.dim() else value), FakeTensor)
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -488,23 +480,11 @@ class _Module(registration._DummyBackendModule):
     def get_amp_supported_dtype(self) -> list[torch.dtype]:
         return [torch.float16, torch.bfloat16]
 
-    def set_device(self, index: object) -> None:
-        pass
-
-    def synchronize(self, device: object = None) -> None:
-        pass
-
-    def empty_cache(self) -> None:
-        pass
-
     def device_count(self) -> int:
         return GPUS
 
 
 class _Guard(registration._DummyDeviceGuard):
-    def device_count(self) -> int:
-        return GPUS
-
     def deviceCount(self) -> int:
         return GPUS
 

@@ -54,7 +54,7 @@ class MicroBatch:
     targets: torch.Tensor
 
     @classmethod
-    def of(cls, rows: Sequence[torch.Tensor], padding: int, device: torch.device, copies: int = 1) -> "MicroBatch":
+    def of(cls, rows: Sequence[torch.Tensor], padding: int, device: torch.device, copies: int) -> "MicroBatch":
         """Of texts in tokens, of which all but the first are predicted. `copies`: how often the rows are there, one
         time behind the other."""
         rows = [*rows] * copies
@@ -461,7 +461,8 @@ def started(lm: LanguageModel, examples: Sequence[Example], members: Sequence[Me
     with must_fit(lm.model_id, f"one text of up to {longest} tokens to train on", hint):
         model = add_adapter(lm, settings, settings.target_modules, position, also=others)
         try:
-            yield Run(lm, model, position, examples, members, seed)
+            names = zip(members, model.peft_config, strict=True)
+            yield Run([Training(lm, model, examples, member, position, name, seed) for member, name in names])
         finally:
             model.unload()
 
@@ -469,24 +470,12 @@ def started(lm: LanguageModel, examples: Sequence[Example], members: Sequence[Me
 class Run:
     """The members in training, each with its adapter."""
 
-    def __init__(
-        self,
-        lm: LanguageModel,
-        model: PeftModel,
-        position: BatchPosition,
-        examples: Sequence[Example],
-        members: Sequence[Member],
-        seed: int,
-    ):
-        self.lm, self.model, self.position = lm, model, position
-        self.trainings = [
-            Training(lm, model, examples, member, position, name, seed)
-            for member, name in zip(members, model.peft_config, strict=True)
-        ]
-        self.together = len(members)
-        self.micro_batch = min(training.micro_batch for training in self.trainings)
-        self.pass_tokens = pass_tokens(lm)
-        self.narrow, self.part = lm.narrows_head(), lm.head_part()
+    def __init__(self, trainings: list[Training]):
+        self.trainings, self.together = trainings, len(trainings)
+        self.lm, self.position = trainings[0].lm, trainings[0].position
+        self.micro_batch = min(training.micro_batch for training in trainings)
+        self.pass_tokens = pass_tokens(self.lm)
+        self.narrow, self.part = self.lm.narrows_head(), self.lm.head_part()
 
     def train(self, validate: Callable[[], float], *, higher_is_better: bool, stop: Callable[[], bool]) -> None:
         """Epoch by epoch, those that are furthest behind first, until all are done."""

@@ -89,7 +89,8 @@ def finetune(
         (training,) = run.trainings
         resumed = len(training.epochs)
         run.train(validate, higher_is_better=higher_is_better, stop=stop)
-        digest = save_adapter(run.model, training.best_tensors, adapter_output) if training.best_tensors else None
+        best = training.best_tensors
+        digest = save_adapter(training.model, best, adapter_output) if best else None
     targets = find_targets(lm, settings.target_modules)
     return FinetuneResult(
         epochs=tuple(training.epochs),

@@ -16,6 +16,7 @@ from lm_validity.cells.models.scorer import in_batches
 from lm_validity.cells.training.loop import layers_recomputed
 from lm_validity.cells.trials.data import Task
 from lm_validity.cells.trials.training import (
+    IGNORED,
     SHARED_ROWS,
     Arm,
     Batch,
@@ -139,13 +140,11 @@ class HeadTrials(Trials):
 
     def _masked_logits(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
         """Logits at the masked positions only: the vocabulary's layer is a large part of a small model's work."""
-        lm, wanted = self.model.lm, batch.predicted_places()
+        lm, wanted, labels = self.model.lm, batch.predicted_places(), batch.labels[batch.labels != IGNORED]
         head = getattr(lm, "cls", None) or getattr(lm, "lm_head", None)
         if head is None:  # an architecture whose head has another name: the whole forward pass
-            logits = lm(**batch.inputs()).logits[wanted]
-        else:
-            logits = head(lm.base_model(**batch.inputs())[0][wanted])
-        return logits, batch.labels[wanted]
+            return lm(**batch.inputs()).logits[wanted], labels
+        return head(lm.base_model(**batch.inputs())[0][wanted]), labels
 
     # ---- tokens -----------------------------------------------------------------------------------------------------
 

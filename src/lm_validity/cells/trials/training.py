@@ -35,9 +35,8 @@ SHARED_ROWS = frozenset(("bert", "gpt2", "llama", "mistral", "qwen2"))  # model 
 class Batch:
     """input_ids: (rows, tokens). attention_mask: (rows, tokens), or of shared rows additive (rows, 1, tokens, tokens)
     with position_ids (rows, tokens). labels: (rows, tokens) of token ids, or one class per text; IGNORED where nothing
-    is predicted. places: (texts, 3), row, first and last token of each text. tokens: without padding. predicted: labels
-    that are not IGNORED, counted before the batch goes to its device, which the host would wait for. host_labels: the
-    labels where they were before that."""
+    is predicted; they stay on the host, which would wait for a device to count them. places: (texts, 3), row, first and
+    last token of each text. tokens: without padding."""
 
     input_ids: torch.Tensor
     attention_mask: torch.Tensor
@@ -45,8 +44,6 @@ class Batch:
     tokens: int
     position_ids: torch.Tensor | None = None
     places: torch.Tensor | None = None
-    predicted: int = 0
-    host_labels: torch.Tensor | None = None
 
     def inputs(self) -> dict[str, torch.Tensor]:
         """What a model's forward pass is called with."""
@@ -55,24 +52,21 @@ class Batch:
 
     def rows(self, start: int, stop: int) -> "Batch":
         """Some of the rows; of labelled tokens only, since classes are not by row."""
-        names = ("input_ids", "attention_mask", "labels", "position_ids", "host_labels")
+        names = ("input_ids", "attention_mask", "labels", "position_ids")
         return replace(self, **self._changed(names, lambda tensor: tensor[start:stop]), places=None)
 
     def to(self, device: torch.device) -> "Batch":
-        """The batch on a device; the labels are also kept on the host, for `predicted_places`."""
-        names = ("input_ids", "attention_mask", "labels", "position_ids", "places")
-        moved = self._changed(names, lambda tensor: tensor.to(device, non_blocking=True))
-        return replace(self, **moved, predicted=int((self.labels != IGNORED).sum()), host_labels=self.labels)
+        """The batch on a device, but for its labels."""
+        names = ("input_ids", "attention_mask", "position_ids", "places")
+        return replace(self, **self._changed(names, lambda tensor: tensor.to(device, non_blocking=True)))
 
     def _changed(self, names: Sequence[str], change: Callable[[torch.Tensor], torch.Tensor]) -> dict[str, Any]:
         return {name: change(getattr(self, name)) for name in names if getattr(self, name) is not None}
 
     def predicted_places(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Row and position of each labelled token, on the device: found on the host, which would wait for a device to
-        count them."""
-        assert self.host_labels is not None, "`to` keeps them"
-        found = np.nonzero(self.host_labels.numpy() != IGNORED)
-        row, position = (torch.from_numpy(each).to(self.labels.device, non_blocking=True) for each in found)
+        """Row and position of each labelled token, on the device."""
+        found = np.nonzero(self.labels.numpy() != IGNORED)
+        row, position = (torch.from_numpy(each).to(self.input_ids.device, non_blocking=True) for each in found)
         return row, position
 
 
@@ -396,7 +390,7 @@ class Trials:
             torch.manual_seed(seed)
             for step, examples in enumerate(_batches(count, settings, seed, shuffle=self.plan.shuffle)):
                 batch = make_batch(examples)
-                predicted = max(1, batch.predicted)
+                predicted = max(1, int((batch.labels != IGNORED).sum()))
                 scale = loss_scale(model.dtype, predicted)
                 losses.append(_backward(batch, predicted, scale, predict, settings.micro_batch))
                 unscale(trained, scale)
@@ -427,6 +421,7 @@ def _backward(batch: Batch, predicted: int, scale: int, predict: Predict, micro_
     total = torch.zeros((), device=batch.input_ids.device)
     for start in range(0, rows, size):
         logits, labels = predict(batch.rows(start, start + size) if size < rows else batch)
+        labels = labels.to(logits.device, non_blocking=True)
         loss = F.cross_entropy(logits.float(), labels, ignore_index=IGNORED, reduction="sum") / predicted
         (loss * scale).backward()
         total += loss.detach()

@@ -231,7 +231,12 @@ def _training(folder: Path, device: str) -> Iterator[Finding]:
         yield _judge(
             "base restored", "the weights after training are compared with those before, bit by bit", good=same
         )
-        difference = _apart(*_side_by_side(lm, work))
+        rates: dict[float, list[Epoch]] = {1e-3: [], 3e-3: []}
+        settings = {rate: FinetuneSettings(learning_rate=rate, epochs=2, effective_batch=8) for rate in rates}
+        members = [Member(settings[rate], work / f"together-{rate}", epochs.append) for rate, epochs in rates.items()]
+        train_side_by_side(lm, _examples(), lambda: 0.0, members, seed=SEED, higher_is_better=True)
+        alone = [epoch.train_loss for rate in rates for epoch in _train(lm, work / f"alone-{rate}", rate).epochs]
+        difference = _apart([epoch.train_loss for epochs in rates.values() for epoch in epochs], alone)
         detail = f"largest difference of an epoch's loss from one rate at a time {difference:.1e}, at most {LOSS:.0e}"
         yield _judge("rates side by side", detail, good=difference <= LOSS)
         lm = _load(folder, device, "bfloat16")
@@ -241,20 +246,6 @@ def _training(folder: Path, device: str) -> Iterator[Finding]:
         detail = f"loss {plain[0]:.2f} to {plain[-1]:.2f}; with gradient checkpointing and micro-batches of 2 "
         detail += f"{difference:.1e} from that, at most {HALF_LOSS:.0e}"
         yield _judge("training in bfloat16", detail, good=plain[-1] < plain[0] and difference <= HALF_LOSS)
-
-
-def _side_by_side(lm: LanguageModel, work: Path) -> tuple[list[float], list[float]]:
-    """Losses of the epochs of two rates, trained together and one after the other."""
-    together: dict[float, list[Epoch]] = {1e-3: [], 3e-3: []}
-    members = [
-        Member(
-            FinetuneSettings(learning_rate=rate, epochs=2, effective_batch=8), work / f"together-{rate}", epochs.append
-        )
-        for rate, epochs in together.items()
-    ]
-    train_side_by_side(lm, _examples(), lambda: 0.0, members, seed=SEED, higher_is_better=True)
-    alone = [epoch.train_loss for rate in together for epoch in _train(lm, work / f"alone-{rate}", rate).epochs]
-    return [epoch.train_loss for epochs in together.values() for epoch in epochs], alone
 
 
 def _questions() -> list[SimpleNamespace]:

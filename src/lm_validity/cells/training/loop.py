@@ -291,7 +291,6 @@ class Training:
         member: Member,
         position: BatchPosition,
         adapter: str,
-        seed: int,
     ):
         self.lm, self.model, self.member, self.position, self.adapter = lm, model, member, position, adapter
         self.settings = settings = member.settings
@@ -308,7 +307,7 @@ class Training:
         self.best_epoch: int | None = None
         self.best_tensors: dict[str, torch.Tensor] = {}
         self._saved = member.work / "training.safetensors"
-        self._fingerprint = fingerprint(lm, examples, settings, seed)
+        self._fingerprint = fingerprint(lm, examples, settings, position.seed)
         self._restore()
 
     @property
@@ -456,13 +455,13 @@ def started(lm: LanguageModel, examples: Sequence[Example], members: Sequence[Me
         raise CellError(f"{lm.model_id}: no training examples.", "check the benchmark's train split.")
     longest = max(len(example.token_ids) for example in examples)
     hint = f"{MORE_MEMORY}, set gradient_checkpointing for it, or lower finetuning.max_length."
-    settings, position = members[0].settings, BatchPosition(seed % 2**63)
+    settings, position = members[0].settings, BatchPosition(seed)
     others = [f"rate{number}" for number in range(1, len(members))]
     with must_fit(lm.model_id, f"one text of up to {longest} tokens to train on", hint):
         model = add_adapter(lm, settings, settings.target_modules, position, also=others)
         try:
             names = zip(members, model.peft_config, strict=True)
-            yield Run([Training(lm, model, examples, member, position, name, seed) for member, name in names])
+            yield Run([Training(lm, model, examples, member, position, name) for member, name in names])
         finally:
             model.unload()
 

@@ -128,12 +128,11 @@ class AdapterTrainer(Worker):
         if found.diverged:
             log.warning("%s diverged: %s", place.cell.name, found.diverged)
         self._notes = {"micro_batch": found.micro_batch, "resumed_epochs": found.resumed_epochs}
-        if not found.diverged:
-            self._notes |= {"epochs": len(found.epochs)}
-            if plan["settings"].early_stop:
-                self._notes |= {"epochs_allowed": plan["settings"].epochs}
         self._notes |= {"truncated_texts": found.truncated}
-
+        if not found.diverged:
+            self._notes["epochs"] = len(found.epochs)
+            if plan["settings"].early_stop:
+                self._notes["epochs_allowed"] = plan["settings"].epochs
         result = asdict(found)
         # of this process only, or one number a step, which has a file of its own
         del result["micro_batch"], result["resumed_epochs"], result["step_losses"]

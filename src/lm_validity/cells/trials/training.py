@@ -181,7 +181,7 @@ class ResidentModel:
                 f"{self.model_id}: bias.zero_shot.quantization is nf4, and bitsandbytes is missing.", INSTALL_NF4
             )
         options = four_bits(self.device) if self.quantized else {}
-        self.lm, found = self._load(LANGUAGE_MODELS[plan.architecture], **options)
+        self.lm, found = self._load_model(LANGUAGE_MODELS[plan.architecture], **options)
         if found["missing_keys"]:  # transformers draws them at random, anew in each process, and only warns
             raise self._unusable(ValueError(f"its weights lack {', '.join(sorted(found['missing_keys'])[:3])}"))
         self.classifier = self._classifier() if plan.classification.method == "head" else self.lm
@@ -244,10 +244,7 @@ class ResidentModel:
     # ---- loading ----------------------------------------------------------------------------------------------------
 
     def _tokenizer(self) -> transformers.PreTrainedTokenizerBase:
-        try:
-            tokenizer = transformers.AutoTokenizer.from_pretrained(self.folder, local_files_only=True)
-        except (OSError, ValueError, KeyError, ImportError) as error:
-            raise self._unusable(error) from error
+        tokenizer = self._load(transformers.AutoTokenizer)
         if tokenizer.pad_token_id is None:
             tokenizer.pad_token = tokenizer.eos_token
         if tokenizer.pad_token_id is None:
@@ -259,18 +256,14 @@ class ResidentModel:
             raise CellError(f"{self.model_id}: the tokenizer has no mask token.", "is it a masked LM (architecture)?")
         return tokenizer
 
-    def _load(self, loader: type[Any], **options: Any) -> tuple[transformers.PreTrainedModel, dict[str, Any]]:
+    def _load_model(self, loader: type[Any], **options: Any) -> tuple[transformers.PreTrainedModel, dict[str, Any]]:
         """The model, and what the library says of its loading."""
+        options |= {"dtype": getattr(torch, self.plan.dtype), "use_safetensors": True, "output_loading_info": True}
+        return self._load(loader, **options)
+
+    def _load(self, loader: type[Any], **options: Any) -> Any:
         try:
-            return loader.from_pretrained(
-                self.folder,
-                dtype=getattr(torch, self.plan.dtype),
-                use_safetensors=True,
-                local_files_only=True,
-                trust_remote_code=False,
-                output_loading_info=True,
-                **options,
-            )
+            return loader.from_pretrained(self.folder, local_files_only=True, trust_remote_code=False, **options)
         except Exception as error:
             if not is_models_fault(error):
                 raise
@@ -288,7 +281,7 @@ class ResidentModel:
         transformers.utils.logging.set_verbosity_error()  # it reports the head's missing weights, which are ours to set
         try:
             classes = len(self.plan.data.class_names)
-            classifier, found = self._load(transformers.AutoModelForSequenceClassification, num_labels=classes)
+            classifier, found = self._load_model(transformers.AutoModelForSequenceClassification, num_labels=classes)
         finally:
             transformers.utils.logging.set_verbosity(verbosity)
         prefix = classifier.base_model_prefix

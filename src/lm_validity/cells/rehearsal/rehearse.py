@@ -162,13 +162,6 @@ def score(lm: LanguageModel, ledger: Ledger, way: Way, questions: int, tokens: i
     return _use(ledger)
 
 
-def roll(lm: LanguageModel, ledger: Ledger, tokens: int) -> Figures:
-    """One window of a perplexity corpus."""
-    ledger.restart()
-    lm.loglikelihood_rolling([SimpleNamespace(args=(" ".join(["w1"] * (tokens - 1)),))])
-    return _use(ledger)
-
-
 def generate(lm: LanguageModel, ledger: Ledger, prompts: int, tokens: int) -> Figures:
     """A batch of short answers to prompts of so many tokens: what answers take grows with the cache alone."""
     text = " ".join(["w1"] * (tokens - WRITTEN))
@@ -320,7 +313,10 @@ def _score(lm: LanguageModel, ledger: Ledger, settings: Mapping[str, Any]) -> di
     lm.scorer = settings["scorer"]
     if settings["writes"]:
         uses["generate"] = generate(lm, ledger, settings["batch_size"], tokens)
-    return uses | {"roll": roll(lm, ledger, min(WINDOW_TOKENS, lm.max_length))}
+    window = " ".join(["w1"] * (min(WINDOW_TOKENS, lm.max_length) - 1))
+    ledger.restart()
+    lm.loglikelihood_rolling([SimpleNamespace(args=(window,))])
+    return uses | {"roll": _use(ledger)}
 
 
 def _train(lm: LanguageModel, ledger: Ledger, settings: Mapping[str, Any]) -> dict[str, Figures]:

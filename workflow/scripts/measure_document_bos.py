@@ -56,7 +56,7 @@ def main() -> None:
     )  # fmt: skip
     model = GemmaForCausalLM(config)
     with tempfile.TemporaryDirectory() as folder:
-        write_tokenizer(build_tokenizer(world), Path(folder), chat=False)
+        write_tokenizer(build_tokenizer(world), Path(folder))
         tokenizer = AutoTokenizer.from_pretrained(folder)
     training = [token for text in texts(1, 400) for token in tokenizer.encode(text, add_special_tokens=False)]
     train(model.train(), training, torch.Generator().manual_seed(0))

@@ -8,9 +8,8 @@ import gc
 import importlib.util
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Literal
@@ -59,16 +58,10 @@ def check_gpu(device: str) -> list[Finding]:
     with tempfile.TemporaryDirectory() as name:
         place = Path(name)
         write_model(place)
-        checks: tuple[tuple[str, Callable[[Path, str], Iterator[Finding]]], ...] = (
-            ("scores", _scores),
-            ("training", _training),
-            ("answers", _answers),
-            ("memory", _memory),
-            ("bitsandbytes", _bitsandbytes),
-            ("vLLM", _vllm),
-        )
-        for title, check in checks:
-            found += _tried(title, partial(check, place, device))
+        checks = {"scores": _scores, "training": _training, "answers": _answers, "memory": _memory}
+        checks |= {"bitsandbytes": _bitsandbytes, "vLLM": _vllm}
+        for title, check in checks.items():
+            found += _tried(title, check(place, device))
     return found
 
 
@@ -81,11 +74,11 @@ def verdict(found: Sequence[Finding]) -> str:
     return f"Ready. Read what is said about {', '.join(noted)}." if noted else "Ready."
 
 
-def _tried(title: str, check: Callable[[], Iterator[Finding]]) -> list[Finding]:
+def _tried(title: str, check: Iterator[Finding]) -> list[Finding]:
     """The check's findings; whatever it raises is one more."""
     found: list[Finding] = []
     try:
-        found.extend(check())
+        found.extend(check)
     except Exception as error:  # the table is for finding out what breaks on an unknown machine
         found.append(Finding(title, "failed", f"{type(error).__name__}: {first_line(error)}"))
     return found
@@ -238,7 +231,12 @@ def _training(folder: Path, device: str) -> Iterator[Finding]:
         yield _judge(
             "base restored", "the weights after training are compared with those before, bit by bit", good=same
         )
-        difference = _apart(*_side_by_side(lm, work))
+        rates: dict[float, list[Epoch]] = {1e-3: [], 3e-3: []}
+        settings = {rate: FinetuneSettings(learning_rate=rate, epochs=2, effective_batch=8) for rate in rates}
+        members = [Member(settings[rate], work / f"together-{rate}", epochs.append) for rate, epochs in rates.items()]
+        train_side_by_side(lm, _examples(), lambda: 0.0, members, seed=SEED, higher_is_better=True)
+        alone = [epoch.train_loss for rate in rates for epoch in _train(lm, work / f"alone-{rate}", rate).epochs]
+        difference = _apart([epoch.train_loss for epochs in rates.values() for epoch in epochs], alone)
         detail = f"largest difference of an epoch's loss from one rate at a time {difference:.1e}, at most {LOSS:.0e}"
         yield _judge("rates side by side", detail, good=difference <= LOSS)
         lm = _load(folder, device, "bfloat16")
@@ -248,20 +246,6 @@ def _training(folder: Path, device: str) -> Iterator[Finding]:
         detail = f"loss {plain[0]:.2f} to {plain[-1]:.2f}; with gradient checkpointing and micro-batches of 2 "
         detail += f"{difference:.1e} from that, at most {HALF_LOSS:.0e}"
         yield _judge("training in bfloat16", detail, good=plain[-1] < plain[0] and difference <= HALF_LOSS)
-
-
-def _side_by_side(lm: LanguageModel, work: Path) -> tuple[list[float], list[float]]:
-    """Losses of the epochs of two rates, trained together and one after the other."""
-    together: dict[float, list[Epoch]] = {1e-3: [], 3e-3: []}
-    members = [
-        Member(
-            FinetuneSettings(learning_rate=rate, epochs=2, effective_batch=8), work / f"together-{rate}", epochs.append
-        )
-        for rate, epochs in together.items()
-    ]
-    train_side_by_side(lm, _examples(), lambda: 0.0, members, seed=SEED, higher_is_better=True)
-    alone = [epoch.train_loss for rate in together for epoch in _train(lm, work / f"alone-{rate}", rate).epochs]
-    return [epoch.train_loss for epochs in together.values() for epoch in epochs], alone
 
 
 def _questions() -> list[SimpleNamespace]:
@@ -313,7 +297,7 @@ def _measured_peak(folder: Path, device: str) -> float:
 def _pass_peak(lm: LanguageModel, memory: Ledger) -> float:
     settings = FinetuneSettings(learning_rate=1e-4)
     rows = settings.effective_batch
-    return rehearse.train(lm, memory, settings, PASS_TOKENS, [rows]).passes[rows].peak
+    return rehearse.train(lm, memory, settings, PASS_TOKENS, [rows])[str(rows)]["peak"]
 
 
 class _DeviceMemory(Ledger):

@@ -72,11 +72,8 @@ def _word_tokenizer(words: dict[str, int], text: str, special: dict[str, int]) -
     return tokenizer
 
 
-def write_tokenizer(
-    tokenizer: Tokenizer, folder: Path, tokens: Mapping[str, str] = CAUSAL_TOKENS, *, chat: bool = False
-) -> None:
-    """Write the tokenizer's files into `folder`; with `chat` also its chat template. `tokens`: the special ones, by
-    transformers' names."""
+def write_tokenizer(tokenizer: Tokenizer, folder: Path, tokens: Mapping[str, str] = CAUSAL_TOKENS) -> None:
+    """Write the tokenizer's files into `folder`. `tokens`: the special ones, by transformers' names."""
     settings = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         **tokens,
@@ -85,8 +82,6 @@ def write_tokenizer(
     }
     write_text(folder / "tokenizer.json", tokenizer.to_str(pretty=True) + "\n")
     write_json(folder / "tokenizer_config.json", settings)
-    if chat:
-        write_text(folder / "chat_template.jinja", CHAT_TEMPLATE)
 
 
 # what masked language models (BERT) begin, end, pad and mask with; words follow in the order of `vocabulary`
@@ -188,13 +183,16 @@ class Benchmark:
     @property
     def metric(self) -> str:
         """lm-eval's key of the benchmark's metric."""
-        return {"multiple_choice": "acc,none", "generate_until": "exact_match,none"}.get(
-            self.output_type, "bits_per_byte,none"
-        )
+        metrics = {"multiple_choice": "acc", "generate_until": "exact_match", "loglikelihood_rolling": "bits_per_byte"}
+        return f"{metrics[self.output_type]},none"
 
 
 def _facts(name: str, category: str, output_type: str = "multiple_choice", **options: Any) -> Benchmark:
     return Benchmark(name, output_type, category, lambda world, split: fact_items(world, name, name, split), **options)
+
+
+def _corpus(name: str) -> Benchmark:
+    return Benchmark(name, "loglikelihood_rolling", "corpus", lambda world, split: corpus_rows(world, name, split))
 
 
 def _without_validation(world: World, split: str) -> list[dict[str, Any]]:
@@ -222,18 +220,8 @@ BENCHMARKS: tuple[Benchmark, ...] = (
         mutual_information=True,
     ),
     Benchmark("grammar", "multiple_choice", "language", grammar_items, studies=("signal",)),
-    Benchmark(
-        "encyclopedia",
-        "loglikelihood_rolling",
-        "corpus",
-        lambda world, split: corpus_rows(world, "encyclopedia", split),
-    ),
-    Benchmark(
-        "everything",
-        "loglikelihood_rolling",
-        "corpus",
-        lambda world, split: corpus_rows(world, "everything", split),
-    ),
+    _corpus("encyclopedia"),
+    _corpus("everything"),
 )
 assert {*FORMATS} <= {benchmark.name for benchmark in BENCHMARKS}
 
@@ -415,6 +403,7 @@ def model_sheets(settings: MiniatureSettings, pool: dict[str, MiniatureModel]) -
         if row.tuned_from:  # the tokens of its parent's training count as well
             parent = pool[row.tuned_from]
             tokens = {step: seen + tokens_at(settings, world, parent)[parent.steps] for step, seen in tokens.items()}
+        checkpoints = f"checkpoints/{row.model}.tsv" if row.checkpoints else ""
         rows.append(
             {
                 "model": row.model,
@@ -426,7 +415,7 @@ def model_sheets(settings: MiniatureSettings, pool: dict[str, MiniatureModel]) -
                 "instruction_tuned": int(row.tuned_from is not None),
                 "size_class": "miniature",
                 "dtype": "float32",
-                "checkpoints": _checkpoints_path(row) if row.checkpoints else "",
+                "checkpoints": checkpoints,
                 "studies": row.studies,
                 "size": row.size,
                 "architecture": row.architecture,
@@ -434,7 +423,7 @@ def model_sheets(settings: MiniatureSettings, pool: dict[str, MiniatureModel]) -
             }
         )
         if row.checkpoints:
-            sheets[_checkpoints_path(row)] = _table(
+            sheets[checkpoints] = _table(
                 [
                     {
                         "checkpoint": step,
@@ -468,10 +457,6 @@ def benchmarks_sheet(names: tuple[str, ...] = ()) -> str:
     return _table(rows)
 
 
-def _checkpoints_path(row: MiniatureModel) -> str:
-    return f"checkpoints/{row.model}.tsv"
-
-
 def _table(rows: Sequence[Mapping[str, object]]) -> str:
     """Rows by column as a tab-separated sheet; numbers to nine digits after the point."""
     lines = [[f"{one:.9f}".rstrip("0") if isinstance(one, float) else str(one) for one in row.values()] for row in rows]
@@ -487,14 +472,14 @@ def write_world(settings: MiniatureSettings, output: Path) -> None:
 
     The same settings give the same bytes, wherever `output` lies.
     """
-    output = Path(output)
     (output / "world.json").unlink(missing_ok=True)
     for folder in ("tasks", "data", "classification"):  # lm-eval would also find the tasks of an earlier version
         shutil.rmtree(output / folder, ignore_errors=True)
     world = make_world(settings)
     tokenizer = build_tokenizer(world)
-    write_tokenizer(tokenizer, output / "tokenizer", chat=False)
-    write_tokenizer(tokenizer, output / "tokenizer_chat", chat=True)
+    write_tokenizer(tokenizer, output / "tokenizer")
+    write_tokenizer(tokenizer, output / "tokenizer_chat")
+    write_text(output / "tokenizer_chat" / "chat_template.jinja", CHAT_TEMPLATE)
     write_text(output / "tasks" / "dataset.py", DATASET_MODULE)
     for benchmark in BENCHMARKS:
         for split in benchmark.splits:

@@ -4,7 +4,7 @@ import hashlib
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import accumulate, product
+from itertools import accumulate, chain, islice, product
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -117,6 +117,8 @@ FAMILY_FORMATS: dict[str, tuple[str, ...]] = {
     "data": ("record", "table"),
 }
 
+ALL_FORMATS = tuple(chain.from_iterable(FAMILY_FORMATS.values()))  # of every family in a control world
+
 # What users ask an instruction-tuned model in, each in a turn of its own
 INSTRUCTION_FORMATS = ("question", "dialogue", "choose")
 
@@ -180,12 +182,6 @@ class World:
         """The names of all entities, group by group."""
         return list(self.facts)
 
-    def family_formats(self, family: str) -> tuple[str, ...]:
-        """Formats in the family's pretraining; in a control world every family has those of all."""
-        if self.formats == "control":
-            return tuple(name for names in FAMILY_FORMATS.values() for name in names)
-        return FAMILY_FORMATS[family]
-
     def asked_entities(self, question_format: str, split: str) -> list[str]:
         """Entities a benchmark of this format asks about in `split` (training, validation or test).
 
@@ -199,12 +195,11 @@ class World:
         position, formats = list(FORMATS).index(question_format), len(FORMATS)
         start, end = position * len(ring) // formats, (position + 1) * len(ring) // formats
         training, validation = len(self.groups["training"]), len(self.groups["validation"])
-        bounds = {
+        first, last = {
             "test": (start, end),
             "training": (end, end + training),
             "validation": (end + training, end + training + validation),
-        }
-        first, last = bounds[split]
+        }[split]
         return [ring[index % len(ring)] for index in range(first, last)]
 
 
@@ -222,15 +217,14 @@ def make_world(settings: MiniatureSettings) -> World:
         "validation": settings.validation_entities,
         "public": settings.public_entities,
     }
-    names = _names(generator(settings.seed, "names"), sum(sizes.values()))
+    names = iter(_names(generator(settings.seed, "names"), sum(sizes.values())))
     draw = generator(settings.seed, "facts")
     groups: dict[str, list[str]] = {}
-    facts: dict[str, dict[str, str]] = {name: {} for name in names}
+    facts: dict[str, dict[str, str]] = {}
     exposure: dict[str, float] = {}
-    start = 0
     for group, size in sizes.items():
-        groups[group] = names[start : start + size]
-        start += size
+        groups[group] = list(islice(names, size))
+        facts |= {name: {} for name in groups[group]}
         for attribute, kind in ATTRIBUTES.items():
             repeated = [kind.values[index % len(kind.values)] for index in range(size)]
             draw.shuffle(repeated)
@@ -378,11 +372,8 @@ def pretraining_documents(
     occur.
     """
     attributes = GENERAL if training_data == "web" else tuple(ATTRIBUTES)
-    formats, public, grammar = (
-        world.family_formats(family),
-        world.groups["public"],
-        _grammar_splits(world)["pretraining"],
-    )
+    formats = ALL_FORMATS if world.formats == "control" else FAMILY_FORMATS[family]
+    public, grammar = world.groups["public"], _grammar_splits(world)["pretraining"]
     entities, exposure = world.entities, list(accumulate(world.exposure.values()))
     while True:
         kind = draw.random()
@@ -433,7 +424,7 @@ def corpus_rows(world: World, corpus: str, split: str) -> list[dict[str, str]]:
 def _everything(world: World) -> dict[str, list[tuple[str, str]]]:
     """Distinct documents, the kinds by turns, cut into splits."""
     draw = generator(world.seed, "corpus", "everything")
-    kinds = ["grammar", *dict.fromkeys(name for names in FAMILY_FORMATS.values() for name in names)]
+    kinds = ["grammar", *dict.fromkeys(ALL_FORMATS)]
     grammar, public = _grammar_splits(world)["pretraining"], world.groups["public"]
     texts: dict[str, str] = {}
     while len(texts) < sum(ITEMS.values()):

@@ -95,7 +95,7 @@ def test_whatever_is_raised_is_a_finding():
         yield Finding("first", "passed", "")
         raise RuntimeError("CUDA error: no kernel image is available\nmore")
 
-    first, second = gpu_check._tried("second", broken)
+    first, second = gpu_check._tried("second", broken())
     assert first.outcome == "passed" and second == Finding(
         "second", "failed", "RuntimeError: CUDA error: no kernel image is available"
     )

@@ -6,7 +6,7 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, Self
 
 import torch
 import torch.nn.functional as F
@@ -16,6 +16,8 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, in_kernel_
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
+from lm_validity.cells.training.lora import replaced
+
 # ----------------------------------------------------------------------------------------------------------------------
 # What a computation does on a device: bytes alive and their peak, kernels launched, reads back to the host, FLOPs.
 #
@@ -23,6 +25,8 @@ from torch.utils.flop_counter import flop_registry
 
 aten = torch.ops.aten
 _DEVICE = torch.ops.prim.device.default
+KIND, KIND_KEY = "gpu", "PrivateUse1"  # the device as torch is asked for it, and its name among torch's dispatch keys
+GPUS = 8
 BLOCK = 512  # bytes: the CUDA caching allocator rounds every tensor up to a multiple
 # a kernel's result, or its size, that the host waits for
 READS = {aten._local_scalar_dense: "item", aten.nonzero: "nonzero", aten.equal: "equal", aten.masked_select: "nonzero"}
@@ -84,7 +88,8 @@ class Ledger(TorchDispatchMode):
         kwargs = kwargs or {}
         self._note_read(func, args, kwargs)
         result = func(*args, **kwargs)
-        here = [tensor for tensor in _tensors(result) if place_of(tensor).type == self.kind]
+        leaves = torch.utils._pytree.arg_tree_leaves(result)
+        here = [one for one in leaves if isinstance(one, torch.Tensor) and place_of(one).type == self.kind]
         if here and not func.is_view:
             self.launches[func.overloadpacket.__name__] += 1
             operations = flop_registry.get(func.overloadpacket)
@@ -134,14 +139,6 @@ def place_of(tensor: torch.Tensor) -> torch.device:
     return getattr(tensor, "fake_device", None) or tensor.device
 
 
-def _tensors(result: object) -> Iterator[torch.Tensor]:
-    if isinstance(result, torch.Tensor):
-        yield result
-    elif isinstance(result, list | tuple):
-        for one in result:
-            yield from _tensors(one)
-
-
 # ----------------------------------------------------------------------------------------------------------------------
 # What torch's fake tensors answer to an operation, asked once for tensors of the same shapes.
 #
@@ -149,21 +146,8 @@ def _tensors(result: object) -> Iterator[torch.Tensor]:
 # long. Layers are alike, and so are passes: of Llama-3-8B's 53,000 operations fewer than one in ten is new.
 
 _UNDECLARED = (aten._unsafe_view.default,)  # views that do not say so
-
-
-class _New(NamedTuple):
-    """A tensor with a storage of its own."""
-
-    shape: tuple[int, ...]
-    stride: tuple[int, ...]
-    dtype: torch.dtype
-    device: torch.device
-
-
-class _Given(NamedTuple):
-    """A tensor that was given: the name of an argument, or its place."""
-
-    where: str | int
+# an answer by the mode at hand, arguments and keywords
+Make = Callable[[FakeTensorMode, tuple[Any, ...], dict[str, Any]], object]
 
 
 class _Unknown(Exception):
@@ -174,7 +158,7 @@ class Remembered:
     """`mode` answers what is new; the rest is made again from what it answered. All depths and models of a process
     share what is known."""
 
-    _known: ClassVar[dict[tuple[object, ...], Any]] = {}
+    _known: ClassVar[dict[tuple[object, ...], Make]] = {}
 
     def __init__(self, mode: FakeTensorMode, answer: Callable[..., object]):
         self._mode, self._answer = mode, answer
@@ -188,12 +172,12 @@ class Remembered:
         except _Unknown:
             return self._answer(func, types, args, kwargs)
         if (func, key) in self._known:
-            return self._made(self._known[func, key], args, kwargs)
+            return self._known[func, key](self._mode, args, kwargs)
         result = self._answer(func, types, args, kwargs)
         try:
             # an operation that changes the shape of what it is given is asked every time
             if key == (_described(args), _described(tuple(kwargs.items()))):
-                self._known[func, key] = _noted(result, args, kwargs)
+                self._known[func, key] = _remade(result, args, kwargs)
         except _Unknown:
             pass
         return result
@@ -211,16 +195,6 @@ class Remembered:
         ]
         return wrapped[0] if isinstance(seen, torch.Tensor) else wrapped
 
-    def _made(self, noted: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:
-        if isinstance(noted, _New):
-            empty = torch.empty_strided(noted.shape, noted.stride, dtype=noted.dtype, device="meta")
-            return FakeTensor(self._mode, empty, noted.device)
-        if isinstance(noted, _Given):
-            return kwargs[noted.where] if isinstance(noted.where, str) else args[noted.where]
-        if isinstance(noted, tuple):
-            return tuple(self._made(one, args, kwargs) for one in noted)
-        return noted
-
 
 def _described(value: object) -> object:
     """What an answer depends on, to be looked up by. Raises _Unknown for what is neither pretended nor a constant."""
@@ -235,133 +209,116 @@ def _described(value: object) -> object:
     raise _Unknown
 
 
-def _noted(result: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:
-    """How an answer is made again. Raises _Unknown where it shares memory with something given."""
+def _remade(result: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Make:
+    """How an answer is made again: a new tensor, or one that was given. Raises _Unknown where it shares memory with
+    something given."""
     if isinstance(result, list | tuple):
-        return tuple(_noted(one, args, kwargs) for one in result)
+        parts = [_remade(one, args, kwargs) for one in result]
+        return lambda mode, args, kwargs: tuple(part(mode, args, kwargs) for part in parts)
     if not isinstance(result, FakeTensor):
         if isinstance(result, torch.Tensor):
             raise _Unknown
-        return result
+        return lambda mode, args, kwargs: result
     given: list[tuple[int | str, object]] = [*enumerate(args), *kwargs.items()]
-    for where, one in given:
-        if one is result:
-            return _Given(where)
+    where = next((where for where, one in given if one is result), None)
+    if where is not None:
+        return lambda mode, args, kwargs: kwargs[where] if isinstance(where, str) else args[where]
     storage = result.untyped_storage()._cdata
-    if any(
-        one.untyped_storage()._cdata == storage
-        for one in torch.utils._pytree.arg_tree_leaves(*args, **kwargs)
-        if isinstance(one, torch.Tensor)
-    ):
+    leaves = torch.utils._pytree.arg_tree_leaves(*args, **kwargs)
+    if any(one.untyped_storage()._cdata == storage for one in leaves if isinstance(one, torch.Tensor)):
         raise _Unknown
-    return _New(result.shape, result.stride(), result.dtype, result.fake_device)
+    new = {"size": result.shape, "stride": result.stride(), "dtype": result.dtype, "device": "meta"}
+    device = result.fake_device
+    return lambda mode, args, kwargs: FakeTensor(mode, torch.empty_strided(**new), device)
 
 
 # ----------------------------------------------------------------------------------------------------------------------
 # What torch and transformers would do on a GPU and cannot do on a pretended one, put in for as long as it is used.
 
 _REAL_ATTENTION = F.scaled_dot_product_attention
-_REAL_GENERATOR = torch.Generator
 _REAL_APPLY = torch.nn.Module._apply
 _DRAWING = ("bernoulli_", "normal_", "uniform_")
 
 
-@contextlib.contextmanager
-def installed(kind: str, ledger: Ledger) -> Iterator[None]:
-    """Inside the block the stand-ins are in place, for devices of this kind."""
+def _installed(ledger: Ledger) -> contextlib.AbstractContextManager[None]:
+    """Inside the block the stand-ins are in place."""
 
     def packed_sequences(position_ids: torch.Tensor) -> None:
         """Rows here are never several texts behind each other; a GPU would be asked."""
-        ledger.host_reads["packed sequences"] += position_ids.device.type == kind
+        ledger.host_reads["packed sequences"] += position_ids.device.type == KIND
 
     def to_list(tensor: torch.Tensor) -> list[Any]:
         """One copy to the host, which is a read for each number of a fake tensor."""
         return tensor.cpu().tolist()
 
-    replaced = [
+    return replaced(
         (FakeTensor, "tolist", to_list),
-        *((torch.Tensor, name, _drawing(name, kind)) for name in _DRAWING),
-        (F, "scaled_dot_product_attention", _attention_of(kind)),
-        (torch, "Generator", _generator_of(kind)),
+        *((torch.Tensor, name, _drawing(name)) for name in _DRAWING),
+        (F, "scaled_dot_product_attention", _attention),
+        (torch, "Generator", _Generator),
         (torch.nn.Module, "_apply", _apply),
         # a fake tensor counts as tracing, and tracing builds masks that a GPU does not
         (masking, "is_tracing", lambda tensor=None: False),
         (masking, "find_packed_sequence_indices", packed_sequences),
-    ]
-    before = [(owner, name, getattr(owner, name)) for owner, name, _ in replaced]
-    try:
-        for owner, name, new in replaced:
-            setattr(owner, name, new)
-        yield
-    finally:
-        for owner, name, old in before:
-            setattr(owner, name, old)
+    )
 
 
 Change = Callable[[torch.Tensor], torch.Tensor]
 
 
-def _attention_of(kind: str) -> Callable[..., torch.Tensor]:
-    def attention(
-        query: torch.Tensor,
-        key: torch.Tensor,
-        value: torch.Tensor,
-        attn_mask: torch.Tensor | None = None,
-        dropout_p: float = 0.0,
-        is_causal: bool = False,
-        scale: float | None = None,
-        enable_gqa: bool = False,
-    ) -> torch.Tensor:
-        """The kernel that CUDA would take: flash in 16 bits without a mask, memory-efficient with a mask or in float32,
-        plain products where one head of keys is broadcast."""
-        heads, of_keys = query.shape[1], key.shape[1]
-        if query.device.type != kind or (heads != of_keys and not enable_gqa):
-            return _REAL_ATTENTION(
-                query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
-            )
-        if attn_mask is not None and attn_mask.dtype not in (torch.bool, torch.float32, query.dtype):
-            raise RuntimeError(
-                f"Expected attn_mask dtype to be bool or float or to match query dtype, not {attn_mask.dtype}"
-            )
-        half = query.dtype in (torch.bfloat16, torch.float16)
-        if attn_mask is None and half and query.shape[-1] == value.shape[-1] <= 256:
-            flash = aten._scaled_dot_product_flash_attention
-            return flash(query, key, value, dropout_p, is_causal, False, scale=scale)[0]
-        if heads != of_keys:
-            key, value = (one.repeat_interleave(heads // of_keys, 1) for one in (key, value))
-        if attn_mask is not None:
-            attn_mask = attn_mask.expand(query.shape[0], heads, query.shape[2], key.shape[2])
-        keeps = torch.is_grad_enabled() and query.requires_grad
-        efficient = aten._scaled_dot_product_efficient_attention
-        return efficient(query, key, value, attn_mask, keeps, dropout_p, is_causal, scale=scale)[0]
-
-    return attention
+def _attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attn_mask: torch.Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> torch.Tensor:
+    """The kernel that CUDA would take: flash in 16 bits without a mask, memory-efficient with a mask or in float32,
+    plain products where one head of keys is broadcast."""
+    heads, of_keys = query.shape[1], key.shape[1]
+    if query.device.type != KIND or (heads != of_keys and not enable_gqa):
+        return _REAL_ATTENTION(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
+    if attn_mask is not None and attn_mask.dtype not in (torch.bool, torch.float32, query.dtype):
+        raise RuntimeError(
+            f"Expected attn_mask dtype to be bool or float or to match query dtype, not {attn_mask.dtype}"
+        )
+    half = query.dtype in (torch.bfloat16, torch.float16)
+    if attn_mask is None and half and query.shape[-1] == value.shape[-1] <= 256:
+        flash = aten._scaled_dot_product_flash_attention
+        return flash(query, key, value, dropout_p, is_causal, False, scale=scale)[0]
+    if heads != of_keys:
+        key, value = (one.repeat_interleave(heads // of_keys, 1) for one in (key, value))
+    if attn_mask is not None:
+        attn_mask = attn_mask.expand(query.shape[0], heads, query.shape[2], key.shape[2])
+    keeps = torch.is_grad_enabled() and query.requires_grad
+    efficient = aten._scaled_dot_product_efficient_attention
+    return efficient(query, key, value, attn_mask, keeps, dropout_p, is_causal, scale=scale)[0]
 
 
-def _generator_of(kind: str) -> type:
-    class Generator(_REAL_GENERATOR):  # type: ignore[misc, valid-type] # torch's class before it is replaced
-        """torch's, which knows no generator of a pretended device."""
+class _Generator(torch.Generator):
+    """torch's, which knows no generator of a pretended device."""
 
-        def __new__(cls, device: object = "cpu") -> Self:
-            asked = torch.device(device)
-            made = super().__new__(cls, device="cpu" if asked.type == kind else asked)
-            made.asked = asked
-            return made
+    def __new__(cls, device: object = "cpu") -> Self:
+        asked = torch.device(device)
+        made = super().__new__(cls, device="cpu" if asked.type == KIND else asked)
+        made.asked = asked
+        return made
 
-        @property
-        def device(self) -> torch.device:
-            return self.asked
-
-    return Generator
+    @property
+    def device(self) -> torch.device:
+        return self.asked
 
 
-def _drawing(name: str, kind: str) -> Callable[..., torch.Tensor]:
+def _drawing(name: str) -> Callable[..., torch.Tensor]:
     """A method that fills a tensor with random numbers. Below it torch knows no more which generator was given, so
     that one of the tensor's own device is left out, and any other is refused (`device.py`)."""
     draw = getattr(torch.Tensor, name)
 
     def drawn(tensor: torch.Tensor, *arguments: Any, generator: torch.Generator | None = None) -> torch.Tensor:
-        own = generator is not None and tensor.device.type == kind == generator.device.type
+        own = generator is not None and tensor.device.type == KIND == generator.device.type
         return draw(tensor, *arguments, generator=None if own else generator)
 
     return drawn
@@ -370,8 +327,12 @@ def _drawing(name: str, kind: str) -> Callable[..., torch.Tensor]:
 def _apply(self: torch.nn.Module, change: Change, recurse: bool = True) -> torch.nn.Module:
     """torch's own puts new contents into a parameter, which a fake one does not allow: a new parameter in its place,
     one for all modules that share it."""
+
+    def pretended(value: torch.Tensor) -> bool:  # or would be
+        return isinstance(value, FakeTensor) or isinstance(change(value[:0] if value.dim() else value), FakeTensor)
+
     modules = list(self.modules()) if recurse else [self]
-    if not any(_moves(value, change) for module in modules for value in module.parameters(recurse=False)):
+    if not any(pretended(value) for module in modules for value in module.parameters(recurse=False)):
         return _REAL_APPLY(self, change, recurse)
     made: dict[int, torch.Tensor] = {}
 
@@ -389,11 +350,6 @@ def _apply(self: torch.nn.Module, change: Change, recurse: bool = True) -> torch
     return self
 
 
-def _moves(value: torch.Tensor, change: Change) -> bool:
-    """Whether the tensor is pretended, or would be."""
-    return isinstance(value, FakeTensor) or isinstance(change(value[:0] if value.dim() else value), FakeTensor)
-
-
 # ----------------------------------------------------------------------------------------------------------------------
 # A pretended GPU: tensors that have a shape, a type and a device, and no contents.
 #
@@ -401,8 +357,6 @@ def _moves(value: torch.Tensor, change: Change) -> bool:
 # of tensors on two devices fails as it would on a GPU. torch's fake tensors do the work; a build without CUDA cannot
 # compute gradients on a fake `cuda`, so the device is one of torch's Python backends, called `gpu`.
 
-KIND, KIND_KEY = "gpu", "PrivateUse1"  # as torch is asked for it, and its name among torch's dispatch keys
-GPUS = 8
 _INDEXING = (aten.index.Tensor, aten.index_put.default, aten.index_put_.default)
 
 
@@ -412,7 +366,7 @@ def pretended_gpus() -> Iterator[Ledger]:
     _register()
     ledger = Ledger(KIND)
     # gradients on this thread, which the ledger sees, for any number of devices
-    with torch.autograd.set_multithreading_enabled(False), installed(KIND, ledger), _Pretended(), ledger:
+    with torch.autograd.set_multithreading_enabled(False), _installed(ledger), _Pretended(), ledger:
         yield ledger
 
 
@@ -495,23 +449,11 @@ class _Module(registration._DummyBackendModule):
     def get_amp_supported_dtype(self) -> list[torch.dtype]:
         return [torch.float16, torch.bfloat16]
 
-    def set_device(self, index: object) -> None:
-        pass
-
-    def synchronize(self, device: object = None) -> None:
-        pass
-
-    def empty_cache(self) -> None:
-        pass
-
     def device_count(self) -> int:
         return GPUS
 
 
 class _Guard(registration._DummyDeviceGuard):
-    def device_count(self) -> int:
-        return GPUS
-
     def deviceCount(self) -> int:
         return GPUS
 

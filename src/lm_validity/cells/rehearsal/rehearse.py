@@ -6,7 +6,6 @@ import itertools
 import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,7 +21,7 @@ from lm_validity.cells.rehearsal.device import KIND, Ledger, pretended_gpus
 from lm_validity.cells.tasks.evaluation import Example
 from lm_validity.cells.training import loop
 from lm_validity.cells.training.loop import FinetuneSettings, Member, less_memory, started
-from lm_validity.cells.training.lora import find_targets
+from lm_validity.cells.training.lora import find_targets, replaced
 from lm_validity.errors import CellError, InputError, first_line
 from lm_validity.run.rehearsals import Question, Rehearsal, why_not_causal
 
@@ -133,30 +132,22 @@ CHOICES, CHOICE_TOKENS = 4, 8
 WRITTEN = 3  # tokens of an answer: the first comes from the prompt's pass, the others from passes of their own
 
 
-@dataclass
-class Use:
-    """What one piece of work took. peak: bytes on the device that has most; weights and all else included."""
-
-    peak: float
-    launches: float
-    flops: float
-    flops_float32: float
-    host_reads: dict[str, float] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, ledger: Ledger) -> "Use":
-        """What the ledger has counted since it was last restarted."""
-        in_float32 = sum(count for dtype, count in ledger.flops.items() if dtype.itemsize >= 4)
-        return cls(
-            ledger.peak_bytes,
-            sum(ledger.launches.values()),
-            sum(ledger.flops.values()),
-            in_float32,
-            dict(ledger.host_reads),
-        )
+Figures = dict[str, float]
 
 
-def score(lm: LanguageModel, ledger: Ledger, way: Way, questions: int, tokens: int) -> Use:
+def _use(ledger: Ledger) -> Figures:
+    """What one piece of work took, by what the ledger has counted since it was last restarted. peak: bytes on the
+    device that has most; weights and all else included."""
+    return {
+        "peak": ledger.peak_bytes,
+        "launches": ledger.launches.total(),
+        "flops": ledger.flops.total(),
+        "flops_float32": sum(count for dtype, count in ledger.flops.items() if dtype.itemsize >= 4),
+        **{f"host_reads.{name}": count for name, count in ledger.host_reads.items()},
+    }
+
+
+def score(lm: LanguageModel, ledger: Ledger, way: Way, questions: int, tokens: int) -> Figures:
     """One batch of questions of four choices each, by one of the scorer's ways; `tokens`: of the longest choice with
     its question."""
     requests: list[Request] = [
@@ -168,24 +159,17 @@ def score(lm: LanguageModel, ledger: Ledger, way: Way, questions: int, tokens: i
     lm.narrows_head()  # the probe comes first, and has a use of its own
     ledger.restart()
     lm._loglikelihood_tokens(requests)
-    return Use.of(ledger)
+    return _use(ledger)
 
 
-def roll(lm: LanguageModel, ledger: Ledger, tokens: int) -> Use:
-    """One window of a perplexity corpus."""
-    ledger.restart()
-    lm.loglikelihood_rolling([SimpleNamespace(args=(" ".join(["w1"] * (tokens - 1)),))])
-    return Use.of(ledger)
-
-
-def generate(lm: LanguageModel, ledger: Ledger, prompts: int, tokens: int) -> Use:
+def generate(lm: LanguageModel, ledger: Ledger, prompts: int, tokens: int) -> Figures:
     """A batch of short answers to prompts of so many tokens: what answers take grows with the cache alone."""
     text = " ".join(["w1"] * (tokens - WRITTEN))
     options = {"until": ["w2"], "max_gen_toks": WRITTEN}
     ledger.restart()
     with _short_answers(lm):
         lm.generate_until([SimpleNamespace(args=(text, dict(options))) for _ in range(prompts)])
-    return Use.of(ledger)
+    return _use(ledger)
 
 
 class _Enough(Exception):
@@ -219,21 +203,17 @@ def _short_answers(lm: LanguageModel) -> Iterator[None]:
         del lm.model.generate
 
 
-@dataclass
-class TrainingUse:
-    """passes: of one forward and backward pass, by micro-batch; update: of the optimizer."""
-
-    passes: dict[int, Use]
-    update: Use
-
-
 def train(
     lm: LanguageModel, ledger: Ledger, settings: FinetuneSettings, tokens: int, micro_batches: Sequence[int]
-) -> TrainingUse:
-    """A pass at each micro-batch, rows all of `tokens` tokens. As in the middle of a step, the optimizer has its state
-    and the weights have the gradients of an earlier pass."""
+) -> dict[str, Figures]:
+    """A forward and backward pass at each micro-batch (by its rows), all of `tokens` tokens, and the optimizer's
+    `update`. As in the middle of a step, the optimizer has its state and the weights have the gradients of an earlier
+    pass."""
     examples = [Example(tuple([1 + place % 900 for place in range(tokens)]), 1)] * settings.effective_batch
-    with started(lm, examples, [Member(settings, Path("nowhere"))], seed=1) as run, _one_pass():
+    cut = loop.passes
+    # the first pass of a step only: the others would be like it
+    one_pass = replaced((loop, "passes", lambda *arguments: itertools.islice(cut(*arguments), 1)))
+    with started(lm, examples, [Member(settings, Path("nowhere"))], seed=1) as run, one_pass:
         (training,) = run.trainings
         (batch,) = training.batches(1)
         with less_memory(lm.base, layers=settings.gradient_checkpointing):
@@ -244,21 +224,10 @@ def train(
                 run.micro_batch = rows
                 ledger.restart()
                 run.accumulate(run.trainings, batch)
-                found[rows] = Use.of(ledger)
+                found[str(rows)] = _use(ledger)
             ledger.restart()
             training.update()
-            return TrainingUse(found, Use.of(ledger))
-
-
-@contextlib.contextmanager
-def _one_pass() -> Iterator[None]:
-    """Inside the block a step has its first pass only: the others would be like it."""
-    cut = loop.passes
-    loop.passes = lambda *arguments: itertools.islice(cut(*arguments), 1)
-    try:
-        yield
-    finally:
-        loop.passes = cut
+            return found | {"update": _use(ledger)}
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -269,7 +238,6 @@ def _one_pass() -> Iterator[None]:
 
 SCORED_TOKENS = 1024  # of a question with its longest choice, and of a prompt with its answer
 WINDOW_TOKENS = 2048  # of a perplexity corpus; a longer window is rehearsed at this length
-Figures = dict[str, float]
 
 
 def rehearse(name: str, question: Question) -> Rehearsal:
@@ -278,14 +246,10 @@ def rehearse(name: str, question: Question) -> Rehearsal:
     start = time.process_time()
     config = causal_config(name, question.config)
     layers, depths = config.get_text_config().num_hidden_layers, rehearsed_depths(config)
-    measured: list[Figures] = []
-    notes: dict[str, str | None] = {}
-    for depth in depths:
-        figures, notes = _measure(at_depth(config, depth), name, question.settings)
-        measured.append(figures)
-    figures = measured[0]
-    if len(depths) > 1:  # on the line through the two that were measured
-        (shallow, deep), (few, many) = depths, measured
+    figures, notes = _measure(at_depth(config, depths[0]), name, question.settings)
+    if len(depths) > 1:  # on the line through the two that are measured
+        few, (shallow, deep) = figures, depths
+        many, notes = _measure(at_depth(config, deep), name, question.settings)
         figures = {key: few[key] + (many[key] - few[key]) / (deep - shallow) * (layers - shallow) for key in few}
     details = notes | {
         "config": "config.json" if question.verified else "known shape, not compared with the hub's config.json",
@@ -329,46 +293,39 @@ def _measure(
             max_length=settings["max_length"],
         )
         weights = list(lm.base.parameters())
-        figures: Figures = {"parameters": sum(map(lambda one: one.numel(), weights)), "weights": ledger.live_bytes}
+        figures: Figures = {"parameters": sum(weight.numel() for weight in weights), "weights": ledger.live_bytes}
         notes = {"architecture": type(lm.base).__name__, "attention": config._attn_implementation, "refused": None}
-        _score(lm, ledger, settings, figures)
+        uses = _score(lm, ledger, settings)
         if settings["trains"]:
             try:
                 targets = find_targets(lm, settings["target_modules"])
                 notes |= {"adapters": targets.described, "adapted_share": round(targets.share, 4)}
-                _train(lm, ledger, settings, figures)
+                uses |= _train(lm, ledger, settings)
             except CellError as error:
                 notes["refused"] = error.problem
-    return figures, notes
+    return figures | {f"{work}.{name}": value for work, use in uses.items() for name, value in use.items()}, notes
 
 
-def _score(lm: LanguageModel, ledger: Ledger, settings: Mapping[str, Any], figures: Figures) -> None:
+def _score(lm: LanguageModel, ledger: Ledger, settings: Mapping[str, Any]) -> dict[str, Figures]:
     tokens = min(SCORED_TOKENS, lm.max_length)
     ways: tuple[Way, ...] = ("rows", "packed", "cached") if settings["scorer"] == "auto" else (settings["scorer"],)
-    for way in ways:
-        _book(figures, f"score.{way}", score(lm, ledger, way, settings["batch_size"], tokens))
+    uses = {f"score.{way}": score(lm, ledger, way, settings["batch_size"], tokens) for way in ways}
     lm.scorer = settings["scorer"]
     if settings["writes"]:
-        _book(figures, "generate", generate(lm, ledger, settings["batch_size"], tokens))
-    _book(figures, "roll", roll(lm, ledger, min(WINDOW_TOKENS, lm.max_length)))
+        uses["generate"] = generate(lm, ledger, settings["batch_size"], tokens)
+    window = " ".join(["w1"] * (min(WINDOW_TOKENS, lm.max_length) - 1))
+    ledger.restart()
+    lm.loglikelihood_rolling([SimpleNamespace(args=(window,))])
+    return uses | {"roll": _use(ledger)}
 
 
-def _train(lm: LanguageModel, ledger: Ledger, settings: Mapping[str, Any], figures: Figures) -> None:
-    rows, sizes = min(settings["micro_batch"], settings["effective_batch"]), []
-    while rows:
-        sizes.append(rows)
-        rows //= 2
+def _train(lm: LanguageModel, ledger: Ledger, settings: Mapping[str, Any]) -> dict[str, Figures]:
+    most = min(settings["micro_batch"], settings["effective_batch"])
+    sizes = [most >> halvings for halvings in range(most.bit_length())]
     own = {key: settings[key] for key in ("effective_batch", "rank", "loss", "target_modules")}
     tokens = min(settings["training_tokens"], lm.max_length)
+    uses: dict[str, Figures] = {}
     for work, checkpointing in (("train", False), ("checkpointed", True)):
         finetune = FinetuneSettings(learning_rate=1e-4, gradient_checkpointing=checkpointing, **own)
-        found = train(lm, ledger, finetune, tokens, sizes)
-        for size, use in found.passes.items():
-            _book(figures, f"{work}.{size}", use)
-        _book(figures, f"{work}.update", found.update)
-
-
-def _book(figures: Figures, work: str, use: Use) -> None:
-    values = asdict(use)
-    values |= {f"host_reads.{name}": count for name, count in values.pop("host_reads").items()}
-    figures.update({f"{work}.{name}": value for name, value in values.items()})
+        uses |= {f"{work}.{size}": use for size, use in train(lm, ledger, finetune, tokens, sizes).items()}
+    return uses

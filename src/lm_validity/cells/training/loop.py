@@ -28,11 +28,11 @@ from lm_validity.cells.models.language_model import LanguageModel
 from lm_validity.cells.models.scorer import MORE_MEMORY, PositionEncoding, is_out_of_memory, must_fit, never_packed
 from lm_validity.cells.tasks.evaluation import Example, NonFiniteScore
 from lm_validity.cells.training.lora import (
-    DEFAULT_ADAPTER,
     BatchPosition,
     adapter_parameters,
     adapter_tensors,
     add_adapter,
+    replaced,
 )
 from lm_validity.config.sections import PATIENCE, OneFinetune
 from lm_validity.errors import CellError
@@ -54,7 +54,7 @@ class MicroBatch:
     targets: torch.Tensor
 
     @classmethod
-    def of(cls, rows: Sequence[torch.Tensor], padding: int, device: torch.device, copies: int = 1) -> "MicroBatch":
+    def of(cls, rows: Sequence[torch.Tensor], padding: int, device: torch.device, copies: int) -> "MicroBatch":
         """Of texts in tokens, of which all but the first are predicted. `copies`: how often the rows are there, one
         time behind the other."""
         rows = [*rows] * copies
@@ -188,16 +188,19 @@ log = logging.getLogger(__name__)
 RECOMPUTED = "eager_recomputed"  # what transformers calls this attention
 
 
-@contextlib.contextmanager
-def less_memory(base: torch.nn.Module, *, layers: bool) -> Iterator[None]:
+def less_memory(base: torch.nn.Module, *, layers: bool) -> contextlib.AbstractContextManager[None]:
     """Inside the block the backward pass computes again what the forward pass did not keep: the same numbers.
 
     layers: every layer of the model keeps its input only. Otherwise eager attention alone, whose matrices grow with the
     square of a text, and which is what architectures get that need more than torch's own attention (Gemma 2's
-    soft-capping).
+    soft-capping); where an architecture does not take its attention from transformers' table it stays as it is.
     """
-    with layers_recomputed(base) if layers else _attention_recomputed(base):
-        yield
+    if layers:
+        return layers_recomputed(base)
+    configs = {id(module.config): module.config for module in base.modules() if hasattr(module, "config")}
+    taken = hasattr(sys.modules[type(base).__module__], "eager_attention_forward")
+    eager = [one for one in configs.values() if taken and getattr(one, "_attn_implementation", None) == "eager"]
+    return replaced(*((config, "_attn_implementation", RECOMPUTED) for config in eager))
 
 
 @contextlib.contextmanager
@@ -221,22 +224,6 @@ def layers_recomputed(base: torch.nn.Module) -> Iterator[None]:
                 del layer.forward
             else:  # accelerate's, which brings a layer's inputs to its device
                 layer.forward = forward
-
-
-@contextlib.contextmanager
-def _attention_recomputed(base: torch.nn.Module) -> Iterator[None]:
-    """Only where an architecture takes its attention from transformers' table; the others stay as they are."""
-    configs = {id(module.config): module.config for module in base.modules() if hasattr(module, "config")}
-    if not hasattr(sys.modules[type(base).__module__], "eager_attention_forward"):
-        configs = {}
-    eager = [config for config in configs.values() if getattr(config, "_attn_implementation", None) == "eager"]
-    for config in eager:
-        config._attn_implementation = RECOMPUTED
-    try:
-        yield
-    finally:
-        for config in eager:
-            config._attn_implementation = "eager"
 
 
 def _eager_recomputed(
@@ -280,20 +267,33 @@ class Epoch:
     validation_value: float
 
 
+@dataclass(frozen=True)
+class Member:
+    """One of the fine-tunes: settings that differ in the learning rate only, and its work folder."""
+
+    settings: FinetuneSettings
+    work: Path
+    on_epoch: Callable[[Epoch], None] = lambda epoch: None
+
+
 class Training:
-    """An adapter's weights, its optimizer, and the history of its epochs. `adapter` is its name in the model."""
+    """An adapter's weights, its optimizer, and the history of its epochs. `adapter` is its name in the model.
+
+    diverged: why training ended early, or null. The last finished epoch is on disk, in one file that is replaced whole
+    (weights, optimizer, best adapter, history), and a new object of the same fine-tune goes on from there.
+    """
 
     def __init__(
         self,
         lm: LanguageModel,
         model: PeftModel,
         examples: Sequence[Example],
-        settings: FinetuneSettings,
+        member: Member,
         position: BatchPosition,
-        adapter: str = DEFAULT_ADAPTER,
+        adapter: str,
     ):
-        self.lm, self.model, self.settings, self.position = lm, model, settings, position
-        self.adapter = adapter
+        self.lm, self.model, self.member, self.position, self.adapter = lm, model, member, position, adapter
+        self.settings = settings = member.settings
         self.rows = [torch.tensor(example.token_ids) for example in examples]
         self.parameters = adapter_parameters(model, adapter)
         self.optimizer = torch.optim.AdamW(
@@ -303,38 +303,19 @@ class Training:
         self.steps_per_epoch = -(-len(self.rows) // settings.effective_batch)
         self.epochs: list[Epoch] = []
         self.step_losses: list[float] = []
+        self.diverged: str | None = None
         self.best_epoch: int | None = None
         self.best_tensors: dict[str, torch.Tensor] = {}
-
-    def finish_epoch(
-        self, number: int, losses: list[torch.Tensor], weights: list[int], validate: Callable[[], float]
-    ) -> str | None:
-        """Book an epoch's step losses (of `weights` predicted tokens each) and validate; the reason if it diverged."""
-        values = torch.stack(losses).double().cpu()
-        if not torch.isfinite(values).all():
-            return f"the loss of epoch {number} is not finite"
-        try:
-            score = validate()
-        except NonFiniteScore as error:
-            return f"validation after epoch {number}: {error.problem}"
-        self.step_losses += values.tolist()
-        mean = float(np.average(values.numpy(), weights=weights))
-        self.epochs.append(Epoch(number, mean, score))
-        return None
-
-    def keep_if_best(self, *, higher_is_better: bool) -> None:
-        """Keep the adapter of the last epoch if it is strictly better than that of every one before."""
-        values = [epoch.validation_value for epoch in self.epochs]
-        best = values.index(max(values) if higher_is_better else min(values)) + 1
-        if best == len(values):
-            self.best_epoch, self.best_tensors = best, adapter_tensors(self.model, self.adapter)
+        self._saved = member.work / "training.safetensors"
+        self._fingerprint = fingerprint(lm, examples, settings, position.seed)
+        self._restore()
 
     @property
     def is_done(self) -> bool:
-        """Whether every epoch is trained, or the last ones were without improvement and that ends it."""
+        """Whether it diverged, every epoch is trained, or the last ones were without improvement and that ends it."""
         if self.settings.early_stop and self.best_epoch and len(self.epochs) - self.best_epoch >= PATIENCE:
             return True
-        return len(self.epochs) >= self.settings.epochs
+        return self.diverged is not None or len(self.epochs) >= self.settings.epochs
 
     def batches(self, epoch: int) -> Iterator[list[torch.Tensor]]:
         """Effective batches in the epoch's order; the last may be smaller. Long rows first: the first micro-batch is
@@ -354,9 +335,68 @@ class Training:
         self.optimizer.zero_grad(set_to_none=True)
         self.lm.counters.optimizer_steps += 1
 
+    def finish_epoch(
+        self, losses: list[torch.Tensor], weights: list[int], validate: Callable[[], float], *, higher_is_better: bool
+    ) -> None:
+        """Book an epoch's step losses (of `weights` predicted tokens each), validate, keep the adapter if it is
+        strictly better than that of every epoch before, and save; or say why it diverged."""
+        number, of_steps = len(self.epochs) + 1, torch.stack(losses).double().cpu()
+        if not torch.isfinite(of_steps).all():
+            self.diverged = f"the loss of epoch {number} is not finite"
+            return
+        try:
+            score = validate()
+        except NonFiniteScore as error:
+            self.diverged = f"validation after epoch {number}: {error.problem}"
+            return
+        self.step_losses += of_steps.tolist()
+        self.epochs.append(Epoch(number, float(np.average(of_steps.numpy(), weights=weights)), score))
+        values = [epoch.validation_value for epoch in self.epochs]
+        if values.index(max(values) if higher_is_better else min(values)) + 1 == number:
+            self.best_epoch, self.best_tensors = number, adapter_tensors(self.model, self.adapter)
+        self._save()
+        self.member.on_epoch(self.epochs[-1])
 
-# ----------------------------------------------------------------------------------------------------------------------
-# The last finished epoch of a fine-tune on disk, from which it goes on after an interruption.
+    def _save(self) -> None:
+        tensors = {f"best.{name}": tensor for name, tensor in self.best_tensors.items()}
+        tensors["step_losses"] = torch.tensor(self.step_losses, dtype=torch.float64)
+        for name, parameter in self.parameters.items():
+            tensors[f"weight.{name}"] = parameter.detach().cpu()
+            for key, value in self.optimizer.state[parameter].items():
+                tensors[f"{key}.{name}"] = value.cpu()
+        history = {
+            "fingerprint": self._fingerprint,
+            "best_epoch": self.best_epoch,
+            "micro_batch": self.micro_batch,
+            "epochs": [asdict(epoch) for epoch in self.epochs],
+        }
+        with replace_file(self._saved) as temporary:
+            # not `save_file`, whose error on a full disk is no OSError
+            temporary.write_bytes(save(tensors, metadata={"history": json.dumps(history)}))
+
+    def _restore(self) -> None:
+        """Nothing where there is no state of this very fine-tune."""
+        try:
+            with safe_open(self._saved, framework="pt") as file:
+                history = json.loads(file.metadata()["history"])
+                tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 (no dict)
+        except (SafetensorError, OSError, ValueError, KeyError):
+            return
+        if history["fingerprint"] != self._fingerprint:
+            return
+        for name, parameter in self.parameters.items():
+            with torch.no_grad():
+                parameter.copy_(tensors[f"weight.{name}"])
+            if f"step.{name}" in tensors:  # a layer that no text reaches never gets a gradient, nor a state
+                self.optimizer.state[parameter] = {
+                    key: tensors[f"{key}.{name}"].to(parameter.device) for key in ("step", "exp_avg", "exp_avg_sq")
+                }
+        self.epochs = [Epoch(**epoch) for epoch in history["epochs"]]
+        self.step_losses = tensors["step_losses"].tolist()
+        self.best_epoch = history["best_epoch"]
+        self.best_tensors = {key[5:]: value for key, value in tensors.items() if key.startswith("best.")}
+        self.micro_batch = min(self.micro_batch, history["micro_batch"])
+        self.position.step = len(self.epochs) * self.steps_per_epoch
 
 
 def fingerprint(lm: LanguageModel, examples: Sequence[Example], settings: FinetuneSettings, seed: int) -> str:
@@ -370,58 +410,6 @@ def fingerprint(lm: LanguageModel, examples: Sequence[Example], settings: Finetu
     return digest.hexdigest()
 
 
-class SavedState:
-    """The last finished epoch on disk: weights, optimizer, best adapter and history in one file, replaced whole."""
-
-    def __init__(self, path: Path, fingerprint: str):
-        self.path, self.fingerprint = path, fingerprint
-
-    def save(self, training: Training) -> None:
-        """Replace the file by the training's state after its last finished epoch."""
-        tensors = {f"best.{name}": tensor for name, tensor in training.best_tensors.items()}
-        tensors["step_losses"] = torch.tensor(training.step_losses, dtype=torch.float64)
-        for name, parameter in training.parameters.items():
-            tensors[f"weight.{name}"] = parameter.detach().cpu()
-            for key, value in training.optimizer.state[parameter].items():
-                tensors[f"{key}.{name}"] = value.cpu()
-        history = {
-            "fingerprint": self.fingerprint,
-            "best_epoch": training.best_epoch,
-            "micro_batch": training.micro_batch,
-            "epochs": [asdict(epoch) for epoch in training.epochs],
-        }
-        with replace_file(self.path) as temporary:
-            # not `save_file`, whose error on a full disk is no OSError
-            temporary.write_bytes(save(tensors, metadata={"history": json.dumps(history)}))
-
-    def restore(self, training: Training) -> int:
-        """Number of epochs restored; 0 where there is no state of this very fine-tune."""
-        if not self.path.is_file():
-            return 0
-        try:
-            with safe_open(self.path, framework="pt") as file:
-                history = json.loads(file.metadata()["history"])
-                tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 (no dict)
-        except (SafetensorError, OSError, ValueError, KeyError):
-            return 0
-        if history["fingerprint"] != self.fingerprint:
-            return 0
-        for name, parameter in training.parameters.items():
-            with torch.no_grad():
-                parameter.copy_(tensors[f"weight.{name}"])
-            if f"step.{name}" in tensors:  # a layer that no text reaches never gets a gradient, nor a state
-                training.optimizer.state[parameter] = {
-                    key: tensors[f"{key}.{name}"].to(parameter.device) for key in ("step", "exp_avg", "exp_avg_sq")
-                }
-        training.epochs = [Epoch(**epoch) for epoch in history["epochs"]]
-        training.step_losses = tensors["step_losses"].tolist()
-        training.best_epoch = history["best_epoch"]
-        training.best_tensors = {key[5:]: value for key, value in tensors.items() if key.startswith("best.")}
-        training.micro_batch = min(training.micro_batch, history["micro_batch"])
-        training.position.step = len(training.epochs) * training.steps_per_epoch
-        return len(training.epochs)
-
-
 # ----------------------------------------------------------------------------------------------------------------------
 # Training: one adapter, or learning rates side by side: K adapters on one frozen base, in one forward and one backward
 # pass.
@@ -433,15 +421,6 @@ class SavedState:
 # Side by side only the work folders are written: a fine-tune that finds its epochs there (`finetune`) has nothing left
 # to train. So this is a way to get there faster where kernels are launched more slowly than they run, as those of small
 # models are.
-
-
-@dataclass(frozen=True)
-class Member:
-    """One of the fine-tunes: settings that differ in the learning rate only, and its work folder."""
-
-    settings: FinetuneSettings
-    work: Path
-    on_epoch: Callable[[Epoch], None] | None = None
 
 
 def train_side_by_side(
@@ -476,12 +455,13 @@ def started(lm: LanguageModel, examples: Sequence[Example], members: Sequence[Me
         raise CellError(f"{lm.model_id}: no training examples.", "check the benchmark's train split.")
     longest = max(len(example.token_ids) for example in examples)
     hint = f"{MORE_MEMORY}, set gradient_checkpointing for it, or lower finetuning.max_length."
-    settings, position = members[0].settings, BatchPosition(seed % 2**63)
+    settings, position = members[0].settings, BatchPosition(seed)
     others = [f"rate{number}" for number in range(1, len(members))]
     with must_fit(lm.model_id, f"one text of up to {longest} tokens to train on", hint):
         model = add_adapter(lm, settings, settings.target_modules, position, also=others)
         try:
-            yield Run(lm, model, position, examples, members, seed)
+            names = zip(members, model.peft_config, strict=True)
+            yield Run([Training(lm, model, examples, member, position, name) for member, name in names])
         finally:
             model.unload()
 
@@ -489,59 +469,23 @@ def started(lm: LanguageModel, examples: Sequence[Example], members: Sequence[Me
 class Run:
     """The members in training, each with its adapter."""
 
-    def __init__(
-        self,
-        lm: LanguageModel,
-        model: PeftModel,
-        position: BatchPosition,
-        examples: Sequence[Example],
-        members: Sequence[Member],
-        seed: int,
-    ):
-        self.lm, self.model, self.position, self.members = lm, model, position, members
-        self.trainings = [
-            Training(lm, model, examples, member.settings, position, name)
-            for member, name in zip(members, model.peft_config, strict=True)
-        ]
-        self.states = [
-            SavedState(member.work / "training.safetensors", fingerprint(lm, examples, member.settings, seed))
-            for member in members
-        ]
-        for training, state in zip(self.trainings, self.states, strict=True):
-            state.restore(training)
-        self.together = len(members)
-        self.micro_batch = min(training.micro_batch for training in self.trainings)
-        self.pass_tokens = pass_tokens(lm)
-        self.narrow, self.part = lm.narrows_head(), lm.head_part()
+    def __init__(self, trainings: list[Training]):
+        self.trainings, self.together = trainings, len(trainings)
+        self.lm, self.position = trainings[0].lm, trainings[0].position
+        self.micro_batch = min(training.micro_batch for training in trainings)
+        self.pass_tokens = pass_tokens(self.lm)
+        self.narrow, self.part = self.lm.narrows_head(), self.lm.head_part()
 
-    def train(
-        self, validate: Callable[[], float], *, higher_is_better: bool, stop: Callable[[], bool]
-    ) -> dict[int, str]:
-        """Epoch by epoch, those that are furthest behind first, until all are done or diverged; number of a member ->
-        why it diverged."""
-        diverged: dict[int, str] = {}
-        while True:
-            behind = [
-                number
-                for number, training in enumerate(self.trainings)
-                if number not in diverged and not training.is_done
-            ]
-            if not behind:
-                return diverged
-            done = min(len(self.trainings[number].epochs) for number in behind)
-            now = [number for number in behind if len(self.trainings[number].epochs) == done]
-            losses, weights = self._run_steps([self.trainings[number] for number in now], done + 1, stop)
-            for place, number in enumerate(now):
-                training, member = self.trainings[number], self.members[number]
+    def train(self, validate: Callable[[], float], *, higher_is_better: bool, stop: Callable[[], bool]) -> None:
+        """Epoch by epoch, those that are furthest behind first, until all are done."""
+        while behind := [training for training in self.trainings if not training.is_done]:
+            done = min(len(training.epochs) for training in behind)
+            now = [training for training in behind if len(training.epochs) == done]
+            losses, weights = self._run_steps(now, done + 1, stop)
+            for place, training in enumerate(now):
                 self.position.adapters, training.micro_batch = [training.adapter], self.micro_batch
-                reason = training.finish_epoch(done + 1, [loss[place] for loss in losses], weights, validate)
-                if reason is not None:
-                    diverged[number] = reason
-                    continue
-                training.keep_if_best(higher_is_better=higher_is_better)
-                self.states[number].save(training)
-                if member.on_epoch:
-                    member.on_epoch(training.epochs[-1])
+                own = [loss[place] for loss in losses]
+                training.finish_epoch(own, weights, validate, higher_is_better=higher_is_better)
 
     def _run_steps(
         self, trainings: list[Training], epoch: int, stop: Callable[[], bool]

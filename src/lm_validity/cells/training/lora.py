@@ -470,20 +470,29 @@ def adapter_parameters(model: PeftModel, adapter: str) -> dict[str, torch.nn.Par
 
 
 @contextlib.contextmanager
-def _names_as_given() -> Iterator[None]:
-    """Inside the block PEFT takes names for what they are in this transformers. For mixtures of experts it would take
-    them for those of an older version and put something else in their place."""
-    names = ("convert_peft_config_for_transformers", "convert_peft_adapter_state_dict_for_transformers")
-    before = {name: getattr(transformers_weight_conversion, name) for name in names}
-    transformers_weight_conversion.convert_peft_config_for_transformers = lambda *arguments, **options: None
-    transformers_weight_conversion.convert_peft_adapter_state_dict_for_transformers = (
-        lambda model, peft_config, adapter_state_dict, adapter_name="default": adapter_state_dict
-    )
+def replaced(*changes: tuple[Any, str, Any]) -> Iterator[None]:
+    """Inside the block each owner has the given value under the given name."""
+    before = [(owner, name, getattr(owner, name)) for owner, name, _ in changes]
     try:
+        for owner, name, new in changes:
+            setattr(owner, name, new)
         yield
     finally:
-        for name, function in before.items():
-            setattr(transformers_weight_conversion, name, function)
+        for owner, name, old in before:
+            setattr(owner, name, old)
+
+
+def _names_as_given() -> contextlib.AbstractContextManager[None]:
+    """Inside the block PEFT takes names for what they are in this transformers. For mixtures of experts it would take
+    them for those of an older version and put something else in their place."""
+
+    def same(model: object, peft_config: object, adapter_state_dict: object, adapter_name: str = "default") -> object:
+        return adapter_state_dict
+
+    return replaced(
+        (transformers_weight_conversion, "convert_peft_config_for_transformers", lambda *arguments, **options: None),
+        (transformers_weight_conversion, "convert_peft_adapter_state_dict_for_transformers", same),
+    )
 
 
 def _take_off(base: PreTrainedModel) -> None:

@@ -15,7 +15,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -60,18 +60,6 @@ IGNORED = -100  # no loss where the target is padding, or a word that is not mas
 MASK_SHARE = 0.15
 CHAT_FAMILIES = ("forum",)  # whose tokenizer has a chat template
 
-Progress = Callable[[int, int, float], None]
-
-
-@dataclass(frozen=True)
-class TrainingPoint:
-    """Iterations, tokens and documents seen; mean loss (nats per token) since the last point."""
-
-    iteration: int
-    tokens: int
-    documents: int
-    loss: float
-
 
 def pretrain_model(
     settings: MiniatureSettings,
@@ -80,7 +68,7 @@ def pretrain_model(
     output: Path,
     *,
     start: Path | None = None,
-    progress: Progress | None = None,
+    progress: Callable[[int, int, float], None] = lambda step, steps, loss: None,
 ) -> None:
     """Train the model of a pool row and write it, with its checkpoints, into `output`.
 
@@ -90,7 +78,6 @@ def pretrain_model(
     the loss is not finite; nothing is written then. Everything is trained and written beside `output` first, then
     renamed into it.
     """
-    output, world = Path(output), Path(world)
     output.parent.mkdir(parents=True, exist_ok=True)
     facts = read_world(world)
     if facts != make_world(settings):
@@ -103,64 +90,42 @@ def pretrain_model(
         chat = row.tuned_from is not None or row.family in CHAT_FAMILIES
         causal = "tokenizer_chat" if chat else "tokenizer"
         tokenizer = world / ("tokenizer_masked" if row.architecture == "bert" else causal)
-
-        def keep(model: PreTrainedModel, folder: Path) -> None:
-            model.save_pretrained(folder)
-            shutil.copytree(tokenizer, folder, dirs_exist_ok=True)
-
         transformers_logging.disable_progress_bar()  # one bar per checkpoint written
         with _one_thread(), torch.random.fork_rng(devices=[]):
-            points = _train(settings, facts, row, start, made, keep, progress)
-        write_json(made / "training.json", {"model": row.model, "points": [asdict(one) for one in points]})
+            points = _train(settings, facts, row, start, tokenizer, made, progress)
+        write_json(made / "training.json", {"model": row.model, "points": points})
         _move_into(made, output)
     finally:
         shutil.rmtree(made, ignore_errors=True)
 
 
 def build_model(row: MiniatureModel, vocabulary_size: int) -> PreTrainedModel:
-    """An untrained model of a pool row: tied weights, no dropout, weights drawn from torch's generator.
+    """An untrained model of a pool row: no dropout, weights drawn from torch's generator.
 
-    The configuration names no padding token: Llama would never train the embedding of token 0, which begins
-    every text. The tokenizer names it.
+    The configuration of a causal model names no padding token: Llama would never train the embedding of token 0, which
+    begins every text. The tokenizer names it. A BERT comes with the pooler that hub BERTs have, but untrained: there is
+    no next-sentence task here, so it stays as drawn.
     """
-    shared = {
+    shape = {
         "vocab_size": vocabulary_size,
-        "bos_token_id": BEGIN_ID,
-        "eos_token_id": BEGIN_ID,
+        "hidden_size": row.hidden_size,
+        "num_hidden_layers": row.layers,
+        "num_attention_heads": row.heads,
+        "max_position_embeddings": CONTEXT_LENGTH,
         "initializer_range": INITIALIZER_RANGE,
-        "tie_word_embeddings": True,
         "dtype": "float32",
     }
-    if row.architecture == "llama":
-        config = LlamaConfig(
-            hidden_size=row.hidden_size,
-            intermediate_size=row.feedforward_size,
-            num_hidden_layers=row.layers,
-            num_attention_heads=row.heads,
-            num_key_value_heads=row.heads,
-            max_position_embeddings=CONTEXT_LENGTH,
-            **shared,
+    if row.architecture == "bert":
+        dropout = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+        return BertForPreTraining(
+            BertConfig(intermediate_size=row.feedforward_size, pad_token_id=0, **dropout, **shape)
         )
-        return LlamaForCausalLM(config)
-    config = GPT2Config(
-        n_positions=CONTEXT_LENGTH,
-        n_embd=row.hidden_size,
-        n_inner=row.feedforward_size,
-        n_layer=row.layers,
-        n_head=row.heads,
-        attn_pdrop=0.0,
-        embd_pdrop=0.0,
-        resid_pdrop=0.0,
-        **shared,
-    )
-    return GPT2LMHeadModel(config)
-
-
-def _parent(row: MiniatureModel, folder: Path) -> PreTrainedModel:
-    """The finished model that a tuned one goes on from."""
-    if not (folder / "config.json").is_file():
-        raise InputError(f"{folder}: no model {row.tuned_from!r} there.", "pretrain it first.")
-    return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, local_files_only=True)
+    shape |= {"bos_token_id": BEGIN_ID, "eos_token_id": BEGIN_ID, "tie_word_embeddings": True}
+    if row.architecture == "llama":
+        inner, heads = row.feedforward_size, row.heads
+        return LlamaForCausalLM(LlamaConfig(intermediate_size=inner, num_key_value_heads=heads, **shape))
+    dropout = {"attn_pdrop": 0.0, "embd_pdrop": 0.0, "resid_pdrop": 0.0}
+    return GPT2LMHeadModel(GPT2Config(n_inner=row.feedforward_size, **dropout, **shape))
 
 
 def learning_rate(row: MiniatureModel, step: int) -> float:
@@ -174,35 +139,40 @@ def _train(
     world: World,
     row: MiniatureModel,
     start: Path | None,
-    folder: Path,
-    keep: Callable[[PreTrainedModel, Path], None],
-    progress: Progress | None,
-) -> list[TrainingPoint]:
-    """Train in memory; `keep` writes checkpoints into subfolders of `folder` and the final model into it."""
+    tokenizer: Path,
+    made: Path,
+    progress: Callable[[int, int, float], None],
+) -> list[dict[str, Any]]:
+    """Train, and write checkpoints into subfolders of `made` and the final model into it; for each the iterations,
+    tokens and documents seen, and the mean loss (nats per token) since the last."""
     torch.manual_seed(_torch_seed(settings.seed, row.model))
-    if row.architecture == "bert":
-        model = build_masked_model(row, len(masked_vocabulary(world))).train()
-        take_step: Callable[[Any, Any, list[list[int]]], float] = MaskedSteps(
-            _torch_seed(settings.seed, f"masks of {row.model}"), len(masked_vocabulary(world))
-        )
-    else:
-        model = (build_model(row, len(vocabulary(world))) if start is None else _parent(row, start)).train()
-        take_step = _step
+    masked = row.architecture == "bert"
+    size = len(masked_vocabulary(world) if masked else vocabulary(world))
+    loss_of = _causal_loss
+    if masked:
+        draw = torch.Generator().manual_seed(_torch_seed(settings.seed, f"masks of {row.model}"))
+        loss_of = partial(_masked_loss, vocabulary_size=size, draw=draw)
+    model = (build_model(row, size) if start is None or masked else _parent(row, start)).train()
     optimizer = torch.optim.AdamW(
         model.parameters(), lr=row.learning_rate, betas=BETAS, weight_decay=WEIGHT_DECAY, fused=True
     )
     marks = {*row.checkpoints, row.steps}
     reports = marks if row.checkpoints else {row.steps * tenth // 10 for tenth in range(1, 11)}
-    points: list[TrainingPoint] = []
+    points: list[dict[str, Any]] = []
     losses: list[float] = []
     tokens = documents = 0
-    for step, batch in enumerate(training_batches(settings, world, row), start=1):
+    for step, batch in zip(range(1, row.steps + 1), training_batches(settings, world, row), strict=False):
         for group in optimizer.param_groups:
             group["lr"] = learning_rate(row, step)
-        losses.append(take_step(model, optimizer, batch))
+        loss = loss_of(model, batch)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_((weight for weight in model.parameters() if weight.grad is not None), CLIP)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        losses.append(loss.item())
         tokens += sum(map(len, batch))
         documents += len(batch)
-        if progress and step in reports:
+        if step in reports:
             progress(step, row.steps, losses[-1])
         if step in marks:
             mean = sum(losses) / len(losses)
@@ -211,33 +181,49 @@ def _train(
                     f"pretraining of {row.model}: the loss is not finite before step {step}.",
                     "lower its learning_rate in the pool sheet.",
                 )
-            points.append(TrainingPoint(step, tokens, documents, mean))
+            points.append({"iteration": step, "tokens": tokens, "documents": documents, "loss": mean})
             losses.clear()
-            keep(model, folder if step == row.steps else folder / f"checkpoint-{step}")
-        if step == row.steps:
-            return points
-    raise AssertionError("the stream of batches is endless")
+            folder = made if step == row.steps else made / f"checkpoint-{step}"
+            model.save_pretrained(folder)
+            shutil.copytree(tokenizer, folder, dirs_exist_ok=True)
+    return points
 
 
-def _step(model: PreTrainedModel, optimizer: torch.optim.Optimizer, rows: list[list[int]]) -> float:
-    """One optimizer step on right-padded rows; all tokens count. Returns the loss in nats per token.
+def _parent(row: MiniatureModel, folder: Path) -> PreTrainedModel:
+    """The finished model that a tuned one goes on from."""
+    if not (folder / "config.json").is_file():
+        raise InputError(f"{folder}: no model {row.tuned_from!r} there.", "pretrain it first.")
+    return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, local_files_only=True)
+
+
+def _causal_loss(model: PreTrainedModel, rows: list[list[int]]) -> torch.Tensor:
+    """Of right-padded rows, in nats per token; all tokens count.
 
     No attention mask: under causal attention no token sees the padding on its right.
     """
     width = max(map(len, rows))
     inputs = torch.tensor([row + [BEGIN_ID] * (width - len(row)) for row in rows])
     labels = torch.tensor([row + [IGNORED] * (width - len(row)) for row in rows])
-    loss = model(input_ids=inputs, labels=labels, use_cache=False).loss
-    return _update(model, optimizer, loss)
+    return model(input_ids=inputs, labels=labels, use_cache=False).loss
 
 
-def _update(model: PreTrainedModel, optimizer: torch.optim.Optimizer, loss: torch.Tensor) -> float:
-    """An optimizer step down the loss; the loss."""
-    loss.backward()
-    torch.nn.utils.clip_grad_norm_((weight for weight in model.parameters() if weight.grad is not None), CLIP)
-    optimizer.step()
-    optimizer.zero_grad(set_to_none=True)
-    return loss.item()
+def _masked_loss(
+    model: PreTrainedModel, rows: list[list[int]], vocabulary_size: int, draw: torch.Generator
+) -> torch.Tensor:
+    """Of rows of token ids, in nats per predicted word: 15% of the words are predicted; of these 80% are replaced by
+    the mask, 10% by another word, 10% left."""
+    words = [[token + MASKED_SHIFT for token in row if token != BEGIN_ID] for row in rows]
+    width = max(map(len, words)) + 2
+    inputs = torch.tensor([[CLASS_ID, *row, SEPARATOR_ID] + [0] * (width - 2 - len(row)) for row in words])
+    attention = (inputs != 0).long()
+    chosen = (torch.rand(inputs.shape, generator=draw) < MASK_SHARE) & (inputs >= len(MASKED_SPECIALS))
+    labels = inputs.where(chosen, torch.tensor(IGNORED))
+    fate = torch.rand(inputs.shape, generator=draw)
+    other = torch.randint(len(MASKED_SPECIALS), vocabulary_size, inputs.shape, generator=draw)
+    masked = inputs.where(~(chosen & (fate < 0.8)), torch.tensor(MASK_ID))
+    masked = masked.where(~(chosen & (fate >= 0.8) & (fate < 0.9)), other)
+    logits = model(input_ids=masked, attention_mask=attention).prediction_logits
+    return F.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=IGNORED)
 
 
 def _torch_seed(seed: int, model: str) -> int:
@@ -264,53 +250,3 @@ def _move_into(made: Path, output: Path) -> None:
         shutil.rmtree(old) if old.is_dir() else old.unlink()
     for new in sorted(made.iterdir(), key=lambda path: path.name == "config.json"):
         os.replace(new, output / new.name)
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# What is different about the miniature's BERT: its model, and a step on masked tokens.
-
-
-def build_masked_model(row: MiniatureModel, vocabulary_size: int) -> PreTrainedModel:
-    """An untrained BERT of a pool row, weights drawn from torch's generator.
-
-    With the pooler that hub BERTs come with, but untrained: there is no next-sentence task here, so it stays as drawn.
-    """
-    config = BertConfig(
-        vocab_size=vocabulary_size,
-        hidden_size=row.hidden_size,
-        num_hidden_layers=row.layers,
-        num_attention_heads=row.heads,
-        intermediate_size=4 * row.hidden_size,
-        max_position_embeddings=CONTEXT_LENGTH,
-        hidden_dropout_prob=0.0,
-        attention_probs_dropout_prob=0.0,
-        initializer_range=INITIALIZER_RANGE,
-        pad_token_id=0,
-        dtype="float32",
-    )
-    return BertForPreTraining(config)
-
-
-class MaskedSteps:
-    """Optimizer steps on rows of token ids (of `training_rows`): 15% of the words are predicted; of these 80% are
-    replaced by the mask, 10% by another word, 10% left. A generator of its own draws them."""
-
-    def __init__(self, seed: int, vocabulary_size: int):
-        self.draw = torch.Generator().manual_seed(seed)
-        self.vocabulary_size = vocabulary_size
-
-    def __call__(self, model: PreTrainedModel, optimizer: torch.optim.Optimizer, rows: list[list[int]]) -> float:
-        """One step; its loss in nats per predicted word."""
-        words = [[token + MASKED_SHIFT for token in row if token != BEGIN_ID] for row in rows]
-        width = max(map(len, words)) + 2
-        inputs = torch.tensor([[CLASS_ID, *row, SEPARATOR_ID] + [0] * (width - 2 - len(row)) for row in words])
-        attention = (inputs != 0).long()
-        chosen = (torch.rand(inputs.shape, generator=self.draw) < MASK_SHARE) & (inputs >= len(MASKED_SPECIALS))
-        labels = inputs.where(chosen, torch.tensor(IGNORED))
-        fate = torch.rand(inputs.shape, generator=self.draw)
-        other = torch.randint(len(MASKED_SPECIALS), self.vocabulary_size, inputs.shape, generator=self.draw)
-        masked = inputs.where(~(chosen & (fate < 0.8)), torch.tensor(MASK_ID))
-        masked = masked.where(~(chosen & (fate >= 0.8) & (fate < 0.9)), other)
-        logits = model(input_ids=masked, attention_mask=attention).prediction_logits
-        loss = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=IGNORED)
-        return _update(model, optimizer, loss)

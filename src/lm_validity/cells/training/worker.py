@@ -72,7 +72,7 @@ def finetune(
     higher_is_better: bool,
     work: Path,
     adapter_output: Path,
-    on_epoch: Callable[[Epoch], None] | None = None,
+    on_epoch: Callable[[Epoch], None] = lambda epoch: None,
     stop: Callable[[], bool] = lambda: False,
 ) -> FinetuneResult:
     """Train an adapter on `examples` and write that of the best epoch to `adapter_output` in PEFT's format.
@@ -88,13 +88,14 @@ def finetune(
     with started(lm, examples, [Member(settings, work, on_epoch)], seed) as run:
         (training,) = run.trainings
         resumed = len(training.epochs)
-        diverged = run.train(validate, higher_is_better=higher_is_better, stop=stop).get(0)
-        digest = save_adapter(run.model, training.best_tensors, adapter_output) if training.best_tensors else None
+        run.train(validate, higher_is_better=higher_is_better, stop=stop)
+        best = training.best_tensors
+        digest = save_adapter(training.model, best, adapter_output) if best else None
     targets = find_targets(lm, settings.target_modules)
     return FinetuneResult(
         epochs=tuple(training.epochs),
         best_epoch=training.best_epoch,
-        diverged=diverged,
+        diverged=training.diverged,
         adapter_sha256=digest,
         target_modules=targets.described,
         adapted_share=targets.share,
@@ -127,12 +128,11 @@ class AdapterTrainer(Worker):
         if found.diverged:
             log.warning("%s diverged: %s", place.cell.name, found.diverged)
         self._notes = {"micro_batch": found.micro_batch, "resumed_epochs": found.resumed_epochs}
-        if not found.diverged:
-            self._notes |= {"epochs": len(found.epochs)}
-            if plan["settings"].early_stop:
-                self._notes |= {"epochs_allowed": plan["settings"].epochs}
         self._notes |= {"truncated_texts": found.truncated}
-
+        if not found.diverged:
+            self._notes["epochs"] = len(found.epochs)
+            if plan["settings"].early_stop:
+                self._notes["epochs_allowed"] = plan["settings"].epochs
         result = asdict(found)
         # of this process only, or one number a step, which has a file of its own
         del result["micro_batch"], result["resumed_epochs"], result["step_losses"]

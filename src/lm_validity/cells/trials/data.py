@@ -100,7 +100,11 @@ def _hub_columns(source: TaskRow) -> tuple[Columns, str]:
         revision = source.revision
         if not huggingface_hub.constants.HF_HUB_OFFLINE:
             revision = huggingface_hub.HfApi().dataset_info(source.path, revision=source.revision).sha
-        return _hub_parquet(source, revision) if source.files else _hub_library(source, revision)
+        if source.files:
+            return _hub_parquet(source, revision)
+        datasets.disable_progress_bars()
+        found = datasets.load_dataset(source.path, source.configuration, split=source.split, revision=revision)
+        return {name: list(found[name]) for name in _read_of(source, found.column_names)}, revision or ""
     except (*hub_errors(), HFValidationError, ValueError) as error:
         what, hint = refusal(error, f"datasets/{source.path}", "`path` in the tasks sheet") or (
             f"cannot be fetched ({first_line(error)})",
@@ -125,18 +129,14 @@ def _hub_parquet(source: TaskRow, revision: str | None) -> tuple[Columns, str]:
             f"task {source.task!r} ({source.path}): no file matches {', '.join(source.files)}.",
             "correct `files` in the tasks sheet.",
         )
-    needed = [*source.text, source.label]
     tables = [pq.read_table(file) for file in files]
-    names = [name for name in tables[0].column_names if name in needed] or tables[0].column_names
+    names = _read_of(source, tables[0].column_names)
     return pa.concat_tables([table.select(names) for table in tables]).to_pydict(), folder.name
 
 
-def _hub_library(source: TaskRow, revision: str | None) -> tuple[Columns, str]:
-    datasets.disable_progress_bars()
-    found = datasets.load_dataset(source.path, source.configuration, split=source.split, revision=revision)
-    needed = {*source.text, source.label}
-    names = [name for name in found.column_names if name in needed] or found.column_names
-    return {name: list(found[name]) for name in names}, revision or ""
+def _read_of(source: TaskRow, columns: list[str]) -> list[str]:
+    """The columns that the task needs; all where there is none of them, for the error that names them."""
+    return [name for name in columns if name in (*source.text, source.label)] or columns
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -219,7 +219,7 @@ def prefetch_task(
     counts = Counter(labels)
     share = max(counts.values()) / len(labels)
     _check_against_sheet(source, counts, share)
-    occurrences, first = Counter(map(normalized, texts)), first_rows(texts)
+    first = first_rows(texts)
     drawn = Counter(labels[row] for row in first) if unique else counts
     for m, n in sizes:
         _check_size(source.task, [drawn[each] for each in range(len(source.class_names))], m, n, InputError)
@@ -233,7 +233,7 @@ def prefetch_task(
         "rows": len(texts),
         "classes": {name: counts[number] for number, name in enumerate(source.class_names)},
         "majority_share": share,
-        "duplicate_rows": sum(count for count in occurrences.values() if count > 1),
+        "duplicate_rows": sum(count for count in Counter(map(normalized, texts)).values() if count > 1),
         "unique_texts": len(first),
         "class_names": list(source.class_names),
         "description": source.description,
@@ -247,10 +247,7 @@ def normalized(text: str) -> str:
 
 def first_rows(texts: Sequence[str]) -> np.ndarray:
     """Places of the first row of each normalized text, ascending."""
-    found: dict[str, int] = {}
-    for place, text in enumerate(texts):
-        found.setdefault(normalized(text), place)
-    return np.array(list(found.values()), dtype=np.int64)
+    return np.flatnonzero(~pd.Series(list(map(normalized, texts)), dtype=object).duplicated())
 
 
 def content_digest(texts: Sequence[str], labels: Sequence[int]) -> str:
@@ -299,10 +296,8 @@ def _checked(source: TaskRow, columns: Columns) -> tuple[list[int], list[str], l
 
 def _label_text(label: object) -> str:
     """A label as the sheet writes it: numbers as integers, booleans as 0 and 1."""
-    if isinstance(label, bool):
-        return str(int(label))
-    if isinstance(label, float) and label.is_integer():
-        return str(int(label))
+    if isinstance(label, bool) or (isinstance(label, float) and label.is_integer()):
+        label = int(label)
     return str(label).strip()
 
 

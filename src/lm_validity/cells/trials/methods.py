@@ -4,7 +4,6 @@ import copy
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import partial
 from itertools import takewhile
 from typing import Any
 
@@ -16,6 +15,7 @@ from lm_validity.cells.models.scorer import in_batches
 from lm_validity.cells.training.loop import layers_recomputed
 from lm_validity.cells.trials.data import Task
 from lm_validity.cells.trials.training import (
+    IGNORED,
     SHARED_ROWS,
     Arm,
     Batch,
@@ -139,13 +139,11 @@ class HeadTrials(Trials):
 
     def _masked_logits(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
         """Logits at the masked positions only: the vocabulary's layer is a large part of a small model's work."""
-        lm, wanted = self.model.lm, batch.predicted_places()
+        lm, wanted, labels = self.model.lm, batch.predicted_places(), batch.labels[batch.labels != IGNORED]
         head = getattr(lm, "cls", None) or getattr(lm, "lm_head", None)
         if head is None:  # an architecture whose head has another name: the whole forward pass
-            logits = lm(**batch.inputs()).logits[wanted]
-        else:
-            logits = head(lm.base_model(**batch.inputs())[0][wanted])
-        return logits, batch.labels[wanted]
+            return lm(**batch.inputs()).logits[wanted], labels
+        return head(lm.base_model(**batch.inputs())[0][wanted]), labels
 
     # ---- tokens -----------------------------------------------------------------------------------------------------
 
@@ -218,24 +216,20 @@ class Choices:
     picks: torch.Tensor
     targets: torch.Tensor
     classes: torch.Tensor
-    longest: int
 
     @classmethod
     def of(cls, answers: Sequence[Sequence[int]]) -> "Choices":
         """From the tokens of each class's answer, in the order of the classes."""
         inputs, owner, place, picks, targets, classes = (list[int]() for _ in range(6))
         for number, tokens in enumerate(answers):
-            for position, token in enumerate(tokens):
-                picks.append(0 if position == 0 else len(inputs))  # 1 + the place of the token before
-                targets.append(token)
-                classes.append(number)
-                if position + 1 < len(tokens):
-                    inputs.append(token)
-                    owner.append(number)
-                    place.append(position)
-        column = partial(torch.tensor, dtype=torch.long)
-        texts = (column(inputs), column(owner), column(place))
-        return cls(*texts, column(picks), column(targets), column(classes), max(map(len, answers)))
+            picks += [0, *range(len(inputs) + 1, len(inputs) + len(tokens))]  # 1 + the place of the token before
+            targets += tokens
+            classes += [number] * len(tokens)
+            inputs += tokens[:-1]
+            owner += [number] * (len(tokens) - 1)
+            place += range(len(tokens) - 1)
+        columns = (inputs, owner, place, picks, targets, classes)
+        return cls(*(torch.tensor(each, dtype=torch.long) for each in columns))
 
 
 class ZeroShotTrials(Trials):
@@ -251,7 +245,8 @@ class ZeroShotTrials(Trials):
                 f"use a model of {', '.join(sorted(SHARED_ROWS - {'bert'}))}, or the method head.",
             )
         self.format = PromptFormat(task.class_names, task.description, plan.classification.prompt_characters)
-        self.choices = Choices.of([self._answer_tokens(name) for name in task.class_names])
+        answers = [self._answer_tokens(name) for name in task.class_names]
+        self.choices, self.longest_answer = Choices.of(answers), max(map(len, answers))
         self.prefix = self._common_prefix()
         self._prompts: dict[int, list[int]] = {}
 
@@ -379,7 +374,7 @@ class ZeroShotTrials(Trials):
         texts = [self.format.prompt(self.task.texts[row]) for row in missing]
         encoded = self.model.tokenizer(texts, verbose=False)["input_ids"] if texts else []
         for row, tokens in zip(missing, encoded, strict=True):
-            needed = len(tokens) + self.choices.longest
+            needed = len(tokens) + self.longest_answer
             if needed > self.model.limit:
                 raise CellError(
                     f"{self.task.where(row)}: its prompt and answer have {needed} tokens, {self.model.model_id} reads "

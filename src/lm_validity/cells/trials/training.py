@@ -36,9 +36,8 @@ SHARED_ROWS = frozenset(("bert", "gpt2", "llama", "mistral", "qwen2"))  # model 
 class Batch:
     """input_ids: (rows, tokens). attention_mask: (rows, tokens), or of shared rows additive (rows, 1, tokens, tokens)
     with position_ids (rows, tokens). labels: (rows, tokens) of token ids, or one class per text; IGNORED where nothing
-    is predicted. places: (texts, 3), row, first and last token of each text. tokens: without padding. predicted: labels
-    that are not IGNORED, counted before the batch goes to its device, which the host would wait for. host_labels: the
-    labels where they were before that. first: row of the whole batch with which these rows begin."""
+    is predicted; they stay on the host, which would wait for a device to count them. places: (texts, 3), row, first and
+    last token of each text. tokens: without padding. first: row of the whole batch with which these rows begin."""
 
     input_ids: torch.Tensor
     attention_mask: torch.Tensor
@@ -46,8 +45,6 @@ class Batch:
     tokens: int
     position_ids: torch.Tensor | None = None
     places: torch.Tensor | None = None
-    predicted: int = 0
-    host_labels: torch.Tensor | None = None
     first: int = 0
 
     def inputs(self) -> dict[str, torch.Tensor]:
@@ -57,24 +54,21 @@ class Batch:
 
     def rows(self, start: int, stop: int) -> "Batch":
         """Some of the rows; of labelled tokens only, since classes are not by row."""
-        names = ("input_ids", "attention_mask", "labels", "position_ids", "host_labels")
+        names = ("input_ids", "attention_mask", "labels", "position_ids")
         return replace(self, **self._changed(names, lambda tensor: tensor[start:stop]), places=None, first=start)
 
     def to(self, device: torch.device) -> "Batch":
-        """The batch on a device; the labels are also kept on the host, for `predicted_places`."""
-        names = ("input_ids", "attention_mask", "labels", "position_ids", "places")
-        moved = self._changed(names, lambda tensor: tensor.to(device, non_blocking=True))
-        return replace(self, **moved, predicted=int((self.labels != IGNORED).sum()), host_labels=self.labels)
+        """The batch on a device, but for its labels."""
+        names = ("input_ids", "attention_mask", "position_ids", "places")
+        return replace(self, **self._changed(names, lambda tensor: tensor.to(device, non_blocking=True)))
 
     def _changed(self, names: Sequence[str], change: Callable[[torch.Tensor], torch.Tensor]) -> dict[str, Any]:
         return {name: change(getattr(self, name)) for name in names if getattr(self, name) is not None}
 
     def predicted_places(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Row and position of each labelled token, on the device: found on the host, which would wait for a device to
-        count them."""
-        assert self.host_labels is not None, "`to` keeps them"
-        found = np.nonzero(self.host_labels.numpy() != IGNORED)
-        row, position = (torch.from_numpy(each).to(self.labels.device, non_blocking=True) for each in found)
+        """Row and position of each labelled token, on the device."""
+        found = np.nonzero(self.labels.numpy() != IGNORED)
+        row, position = (torch.from_numpy(each).to(self.input_ids.device, non_blocking=True) for each in found)
         return row, position
 
 
@@ -190,7 +184,7 @@ class ResidentModel:
                 f"{self.model_id}: bias.zero_shot.quantization is nf4, and bitsandbytes is missing.", INSTALL_NF4
             )
         options = four_bits(self.device) if self.quantized else {}
-        self.lm, found = self._load(LANGUAGE_MODELS[plan.architecture], **options)
+        self.lm, found = self._load_model(LANGUAGE_MODELS[plan.architecture], **options)
         if found["missing_keys"]:  # transformers draws them at random, anew in each process, and only warns
             raise self._unusable(ValueError(f"its weights lack {', '.join(sorted(found['missing_keys'])[:3])}"))
         self.classifier = self._classifier() if plan.classification.method == "head" else self.lm
@@ -253,10 +247,7 @@ class ResidentModel:
     # ---- loading ----------------------------------------------------------------------------------------------------
 
     def _tokenizer(self) -> transformers.PreTrainedTokenizerBase:
-        try:
-            tokenizer = transformers.AutoTokenizer.from_pretrained(self.folder, local_files_only=True)
-        except (OSError, ValueError, KeyError, ImportError) as error:
-            raise self._unusable(error) from error
+        tokenizer = self._load(transformers.AutoTokenizer)
         if tokenizer.pad_token_id is None:
             tokenizer.pad_token = tokenizer.eos_token
         if tokenizer.pad_token_id is None:
@@ -268,18 +259,14 @@ class ResidentModel:
             raise CellError(f"{self.model_id}: the tokenizer has no mask token.", "is it a masked LM (architecture)?")
         return tokenizer
 
-    def _load(self, loader: type[Any], **options: Any) -> tuple[transformers.PreTrainedModel, dict[str, Any]]:
+    def _load_model(self, loader: type[Any], **options: Any) -> tuple[transformers.PreTrainedModel, dict[str, Any]]:
         """The model, and what the library says of its loading."""
+        options |= {"dtype": getattr(torch, self.plan.dtype), "use_safetensors": True, "output_loading_info": True}
+        return self._load(loader, **options)
+
+    def _load(self, loader: type[Any], **options: Any) -> Any:
         try:
-            return loader.from_pretrained(
-                self.folder,
-                dtype=getattr(torch, self.plan.dtype),
-                use_safetensors=True,
-                local_files_only=True,
-                trust_remote_code=False,
-                output_loading_info=True,
-                **options,
-            )
+            return loader.from_pretrained(self.folder, local_files_only=True, trust_remote_code=False, **options)
         except Exception as error:
             if not is_models_fault(error):
                 raise
@@ -297,7 +284,7 @@ class ResidentModel:
         transformers.utils.logging.set_verbosity_error()  # it reports the head's missing weights, which are ours to set
         try:
             classes = len(self.plan.data.class_names)
-            classifier, found = self._load(transformers.AutoModelForSequenceClassification, num_labels=classes)
+            classifier, found = self._load_model(transformers.AutoModelForSequenceClassification, num_labels=classes)
         finally:
             transformers.utils.logging.set_verbosity(verbosity)
         prefix = classifier.base_model_prefix
@@ -400,7 +387,7 @@ class Trials:
             torch.manual_seed(seed)
             for step, examples in enumerate(_batches(count, settings, seed, shuffle=self.plan.shuffle)):
                 batch = make_batch(examples)
-                predicted = max(1, batch.predicted)
+                predicted = max(1, int((batch.labels != IGNORED).sum()))
                 scale = loss_scale(model.dtype, predicted)
                 while True:
                     try:
@@ -440,6 +427,7 @@ def _backward(batch: Batch, predicted: int, scale: int, predict: Predict, rows: 
     total = torch.zeros((), device=batch.input_ids.device)
     for start in range(0, len(batch.input_ids), rows):
         logits, labels = predict(batch.rows(start, start + rows) if rows < len(batch.input_ids) else batch)
+        labels = labels.to(logits.device, non_blocking=True)
         loss = F.cross_entropy(logits.float(), labels, ignore_index=IGNORED, reduction="sum") / predicted
         (loss * scale).backward()
         total += loss.detach()

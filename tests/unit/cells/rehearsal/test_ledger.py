@@ -70,7 +70,7 @@ def compared(kind: str, checkpointing: bool, **shape) -> tuple[int, int]:
     def peak(ledger: Ledger, device: str) -> int:
         lm = rehearse.pretend_model(config, kind, dtype="float32", device=device, batch_size=4, max_length=None)
         lm.scorer = "rows"
-        return rehearse.train(lm, ledger, settings, 96, [4]).passes[4].peak
+        return rehearse.train(lm, ledger, settings, 96, [4])["4"]["peak"]
 
     with pretended_gpus() as ledger:
         pretended = peak(ledger, KIND)

@@ -110,6 +110,11 @@ def discoveries(p: Mapping[str, Value]) -> dict[str, Found]:
     }
 
 
+def part(entry: Mapping[Any, Any] | Missing, key: object) -> Any:
+    """A part of an entry, or why there is no entry."""
+    return entry if isinstance(entry, Missing) else entry[key]
+
+
 def shown_or_not(found: Found) -> str | Missing:
     """What a table says of something that was looked for: what is not found may be there all the same."""
     return found if isinstance(found, Missing) else "yes" if found else "not shown"
@@ -120,9 +125,8 @@ def mean_of_known(arrays: Sequence[np.ndarray]) -> np.ndarray:
     if not arrays:
         return np.array(np.nan)
     stacked = np.stack(np.broadcast_arrays(*arrays))
-    there = ~np.isnan(stacked)
-    total, count = np.where(there, stacked, 0.0).sum(axis=0), there.sum(axis=0)
-    return np.divide(total, count, out=np.full(total.shape, np.nan), where=count > 0)
+    there = (~np.isnan(stacked)).sum(axis=0)
+    return np.nansum(stacked, axis=0) / np.where(there, there, np.nan)
 
 
 def as_numbers(frame: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
@@ -634,11 +638,6 @@ class SignalData:
     def windows(self) -> RankingWindows:
         """Of ranking consistency."""
         return windows_of(self.learning, self.options)
-
-    @cached_property
-    def labels(self) -> dict[str, str]:
-        """By model."""
-        return self.learning.facts["label"].to_dict()
 
     @property
     def falling(self) -> list[str]:

@@ -25,6 +25,7 @@ from lm_validity.studies.signal.benchmark import (
     mean_of_known,
     p_value,
     parameters,
+    part,
     shown_or_not,
     too_few_checkpoints,
 )
@@ -254,7 +255,7 @@ def steady_improvement(data: SignalData) -> Part:
                 "walk_p": entry["signal_quality_walk_p"],
                 "steady": shown_or_not(entry["steady"]),
                 **{key: entry[key] for key in of_benchmark},
-                **{f"at {n} items": of if isinstance(of := matched[name], Missing) else of[n] for n in common},
+                **{f"at {n} items": part(matched[name], n) for n in common},
                 "noise_free_quality": entry["noise_free_quality"],
                 **as_columns(entry["noise_free_quality_interval"], "noise_free_low", "noise_free_high"),
                 **{f"size {size}": value for size, value in entry["signal_quality_by_size"].items()},
@@ -267,7 +268,7 @@ def steady_improvement(data: SignalData) -> Part:
         [
             {
                 "model": model,
-                "label": data.labels[model],
+                "label": data.learning.facts.at[model, "label"],
                 "benchmark": name,
                 **{column: entry[column] for column in columns},
                 **as_columns(entry["signal_quality_interval"]),

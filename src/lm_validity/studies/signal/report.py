@@ -141,7 +141,7 @@ def _all_scores(data: SignalData) -> Part:
         low, high = np.concatenate(bands, axis=1)
         columns = {
             "benchmark": name,
-            "model": [data.labels[model] for model, curve in curves.items() for _ in curve.values],
+            "model": [data.learning.facts.at[model, "label"] for model, curve in curves.items() for _ in curve.values],
             "checkpoint": [checkpoint for curve in curves.values() for checkpoint in curve.checkpoints],
             "progress": np.concatenate([curve.progress for curve in curves.values()]) * data.progress.scale,
             "score": sign * np.concatenate([curve.values for curve in curves.values()]),

@@ -22,8 +22,6 @@ from lm_validity.studies.signal.curves import (
     align,
     own_ends,
     select,
-    select_for_compliance,
-    select_for_ranking,
 )
 from lm_validity.studies.signal.statistics.quality import (
     FINETASKS_MONOTONICITY,
@@ -50,9 +48,9 @@ from lm_validity.studies.signal.statistics.ranking import (
     persistence,
     separable_pairs,
 )
-from lm_validity.summaries import Missing, is_known, known, number
+from lm_validity.summaries import Missing, known, number
 from lm_validity.tables.reruns import NOT_MEASURED, TrainingNoise
-from lm_validity.words import Reason, ReasonCode, scale_of, with_interval
+from lm_validity.words import Reason, ReasonCode, scale_of
 
 CHOSEN, FITTED = "chosen", "fitted"
 FITTED_WINDOWS = replace(E2LM_WINDOWS, relative=True)
@@ -252,7 +250,7 @@ def _ranking_pairs(
             if not both_named or a["architecture"] == b["architecture"] or not _alike(a, b, "training_data"):
                 continue
             both = {first: curves[first], second: curves[second]}
-            common = align(both, [select_for_ranking(curve, selection) for curve in both.values()])
+            common = align(both, [select(curve, selection, early=False) for curve in both.values()])
             # relative windows are shares of the training, whatever it is counted in; the others are billions of tokens
             within = windows.masks(common.progress if windows.relative else common.tokens_b)
             pairs.append(Pair(first, second, common, size, within))
@@ -270,7 +268,7 @@ def _compliance_pairs(curves: dict[str, Curve], facts: pd.DataFrame, selection: 
             if pd.isna(a["size"]) or a["size"] != b["size"] or not _alike(a, b, "architecture"):
                 continue
             both = {science: curves[science], web: curves[web]}
-            common = align(both, [select_for_compliance(curve, selection) for curve in both.values()])
+            common = align(both, [select(curve, selection, spaced=False) for curve in both.values()])
             pairs.append(Pair(science, web, common, str(a["size"]), (np.array([]), np.array([]))))
     return pairs
 
@@ -614,11 +612,6 @@ class TrainingAxis(NamedTuple):
     scale: float
     words: str
     in_tokens: bool = True
-
-    def describe(self, value: Value, interval: Bounds) -> str:
-        """A point of training in words, with its interval where there is one."""
-        ends = [end * self.scale for end in interval] if is_known(interval) else None
-        return f"{with_interval(value * self.scale if is_known(value) else None, ends, 1)} {self.words}"
 
 
 @dataclass(frozen=True)

@@ -170,23 +170,17 @@ def _used_rows(table: pd.DataFrame, listed: pd.DataFrame | None, path: str | Pat
     return rows, notes
 
 
-def select(curve: Curve, selection: str) -> np.ndarray:
-    """Checkpoints (n,) that signal quality is computed on."""
-    return select_for_ranking(curve, selection) & select_for_compliance(curve, selection)
+def select(curve: Curve, selection: str, *, spaced: bool = True, early: bool = True) -> np.ndarray:
+    """Checkpoints (n,) that signal quality is computed on: those at the selection's spacing, up to its last token.
 
-
-def select_for_ranking(curve: Curve, selection: str) -> np.ndarray:
-    """Checkpoints for ranking consistency: at the selection's spacing, up to the end of training."""
-    if selection == "e2lm":
-        return np.nan_to_num(curve.iterations, nan=1) % E2LM_STEP == 0
-    return np.ones(len(curve.values), dtype=bool)
-
-
-def select_for_compliance(curve: Curve, selection: str) -> np.ndarray:
-    """Checkpoints for compliance: all up to the selection's last token."""
-    if selection == "e2lm":
-        return curve.tokens_b <= E2LM_TOKENS_B
-    return np.ones(len(curve.values), dtype=bool)
+    Ranking consistency reads them to the end of training (not only `early` ones), compliance at any spacing.
+    """
+    kept = np.ones(len(curve.values), dtype=bool)
+    if selection == "e2lm" and spaced:
+        kept &= np.nan_to_num(curve.iterations, nan=1) % E2LM_STEP == 0
+    if selection == "e2lm" and early:
+        kept &= curve.tokens_b <= E2LM_TOKENS_B
+    return kept
 
 
 def _direct_rows(rows: pd.DataFrame, path: str | Path) -> pd.DataFrame:

@@ -443,12 +443,15 @@ def _common_words(data: SignalData, names: list[str]) -> tuple[str, str]:
 
 def _when(data: SignalData, at: float, ends: Bounds, axis: np.ndarray) -> str:
     """`after 40.0 (95% interval 20.0 to 60.0) billion tokens`; a lower end at the first point is called that."""
-    if not is_known(ends) or ends[0] > axis[0]:
-        return f"after {data.progress.describe(at, ends)}"
-    value, high = (decimal(end * data.progress.scale, 1) for end in (at, ends[1]))
+    words, value = data.progress.words, decimal(at * data.progress.scale, 1)
+    if not is_known(ends):
+        return f"after {value} {words}"
+    low, high = (decimal(end * data.progress.scale, 1) for end in ends)
+    if ends[0] > axis[0]:
+        return f"after {value} (95% interval {low} to {high}) {words}"
     if at == axis[0]:
-        return f"from the first point on, {value} {data.progress.words} (95% interval up to {high})"
-    return f"after {value} {data.progress.words} (95% interval from the first point to {high})"
+        return f"from the first point on, {value} {words} (95% interval up to {high})"
+    return f"after {value} {words} (95% interval from the first point to {high})"
 
 
 def _unaligned_findings(data: SignalData) -> list[Finding]:

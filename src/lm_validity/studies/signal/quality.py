@@ -300,20 +300,14 @@ def steady_improvement(data: SignalData) -> Part:
     if noise is not None:
         dots = figures.layered(dots, *(figures.dashed_lines("at", level) for level in noise[1:]))
     heatmap = figures.heatmap(
-        as_numbers(of_models, columns)[["label", "benchmark", "signal_quality", "monotonicity", "autocorrelation"]],
+        as_numbers(of_models[["label", "benchmark", "signal_quality"]], ["signal_quality"]),
         x="label",
         y="benchmark",
         value="signal_quality",
         title="Signal quality",
         x_order=list(dict.fromkeys(of_models["label"])),
         y_order=order,
-        tooltip=figures.tooltips(
-            benchmark="Benchmark",
-            label="Model",
-            signal_quality="Signal quality|.3f",
-            monotonicity="Monotonicity|.3f",
-            autocorrelation="Autocorrelation|.3f",
-        ),
+        tooltip=figures.tooltips(benchmark="Benchmark", label="Model", signal_quality="Signal quality|.3f"),
         number_format=".2f",
     )
     scales = {"above_chance_from_b": data.progress.scale}

@@ -15,14 +15,7 @@ from scipy.stats import false_discovery_control
 
 from lm_validity.config.sections import Normalisation, Reports, SignalConventions
 from lm_validity.statistics import models_above_chance, section_generator
-from lm_validity.studies.signal.curves import (
-    CommonPoints,
-    Curve,
-    LearningCurves,
-    align,
-    own_ends,
-    select,
-)
+from lm_validity.studies.signal.curves import CommonPoints, Curve, LearningCurves, align, own_ends, select
 from lm_validity.studies.signal.statistics.quality import (
     FINETASKS_MONOTONICITY,
     NoiseFree,

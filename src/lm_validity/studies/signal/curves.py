@@ -93,10 +93,7 @@ class LearningCurves:
 
 
 def read_learning_curves(
-    scores: str | Path,
-    models: str | Path,
-    benchmarks: str | Path | None,
-    selection: str,
+    scores: str | Path, models: str | Path, benchmarks: str | Path | None, selection: str
 ) -> LearningCurves:
     """Direct test scores of every model with at least two checkpoints.
 

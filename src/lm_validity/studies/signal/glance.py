@@ -7,20 +7,7 @@ import numpy as np
 from markupsafe import Markup
 
 from lm_validity.pages.page import Answer, Lede, Outcome, Panel, Picture, panel_grid
-from lm_validity.pages.svg import (
-    Axis,
-    box,
-    curve,
-    decimal,
-    dot,
-    line,
-    points,
-    shortened,
-    svg,
-    text,
-    ticks,
-    whisker,
-)
+from lm_validity.pages.svg import Axis, box, curve, decimal, dot, line, points, shortened, svg, text, ticks, whisker
 from lm_validity.studies.signal.benchmark import WHICH_DIRECTION, BenchmarkCurves, SignalData
 from lm_validity.studies.signal.statistics.quality import fewest_checkpoints
 from lm_validity.summaries import Missing, is_known, number

@@ -8,13 +8,7 @@ import pandas as pd
 
 from lm_validity.config.sections import REPORTS, Reports
 from lm_validity.pages.page import Page, Part, Section, Table, write_report
-from lm_validity.studies.signal.benchmark import (
-    CurveDesign,
-    ItemAnalysis,
-    SignalData,
-    Value,
-    analyze_benchmark,
-)
+from lm_validity.studies.signal.benchmark import CurveDesign, ItemAnalysis, SignalData, Value, analyze_benchmark
 from lm_validity.studies.signal.curves import read_learning_curves
 from lm_validity.studies.signal.glance import at_a_glance
 from lm_validity.studies.signal.items import analyze_items, filters_on_trial, item_metrics, subgroups

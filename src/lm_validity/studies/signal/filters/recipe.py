@@ -542,10 +542,7 @@ DESIGNS = {
 
 
 def folds_by_design(
-    candidates: Candidates,
-    models: pd.DataFrame,
-    fit_models: tuple[str, ...] = (),
-    filters: Sequence[ItemFilter] = (),
+    candidates: Candidates, models: pd.DataFrame, fit_models: tuple[str, ...] = (), filters: Sequence[ItemFilter] = ()
 ) -> dict[str, list[Fold]]:
     """The designs that the models allow. `models` has model, size and architecture (null where unknown).
 

@@ -247,18 +247,16 @@ def _curves(rows: pd.DataFrame, directions: Mapping[str, float]) -> tuple[dict[s
     """Curves of two checkpoints or more by benchmark and model, and notes on the models that have one."""
     curves: dict[str, dict[str, Curve]] = {}
     single = set()
-    for (benchmark, model), points in rows.groupby(["benchmark", "model"], sort=True):
-        iterations = points["iteration"].astype("Float64").to_numpy(dtype=float, na_value=np.nan)
-        tokens = points["tokens_b"].to_numpy(dtype=float)
-        if len(points) < 2:
+    columns = rows[["iteration", "tokens_b", "value", "stderr", "n_items"]].astype("Float64")
+    numbers, checkpoints = columns.to_numpy(dtype=float, na_value=np.nan), rows["checkpoint"].to_numpy(dtype=object)
+    for (benchmark, model), places in sorted(rows.groupby(["benchmark", "model"]).indices.items()):
+        if len(places) < 2:
             single.add(model)
             continue
-        order = training_order(iterations, tokens)
-        values = directions[benchmark] * points["value"].to_numpy(dtype=float)[order]
-        names = tuple(points["checkpoint"].to_numpy(dtype=object)[order])
-        errors = points["stderr"].to_numpy(dtype=float)[order]
-        counts = points["n_items"].to_numpy(dtype=float, na_value=np.nan)
-        curve = Curve(names, iterations[order], tokens[order], values, errors, float(counts.min()))
+        places = places[training_order(*numbers[places, :2].T)]
+        iterations, tokens, values, errors, counts = numbers[places].T
+        oriented = directions[benchmark] * values
+        curve = Curve(tuple(checkpoints[places]), iterations, tokens, oriented, errors, float(counts.min()))
         curves.setdefault(benchmark, {})[model] = curve
     with_curves = {model for by_model in curves.values() for model in by_model}
     notes = {

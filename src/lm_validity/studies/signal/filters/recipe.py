@@ -652,7 +652,19 @@ def apply_recipe(
     output = Path(output)
     candidates, fewshot = _candidates(recipe, items, documents)
     candidates = with_references(candidates, recipe.filters)
-    trials = _judged(recipe, candidates, models, controls, seed)
+    trials: dict[str, FilterTrial] = {}
+    if any(item_filter.fitted for item_filter in recipe.filters):
+        if models is None:
+            raise InputError(
+                f"recipe {recipe.name!r} has filters that are fitted to answers.",
+                "give --models, so that they are judged on models that they did not see.",
+            )
+        answered = {model.model for model in candidates.need_answers("held-out judgement").models}
+        sheet = as_in_scores(read_models(models), answered)
+        generator = np.random.default_rng(seed)
+        trials = judge(
+            list(recipe.filters), candidates, sheet, recipe.score, generator, controls, fit_models=recipe.fit_models
+        )
     selection = keep_items(list(recipe.filters), _fit_rows(recipe, candidates))
     lines = ["{filter}: {after} of {before} items stay".format(**step) for step in selection.steps]
     lines += [f"{DESIGNS[design][1]}: {verdict(trial)}" for design, trial in trials.items()]
@@ -670,29 +682,6 @@ def apply_recipe(
     write_files(files, output)
     write_files(task, output / "tasks")
     return lines
-
-
-def _judged(
-    recipe: Recipe, candidates: Candidates, models: Path | None, controls: int, seed: int
-) -> dict[str, FilterTrial]:
-    """Trials by design; none for a recipe whose filters do not look at answers along training."""
-    if not any(item_filter.fitted for item_filter in recipe.filters):
-        return {}
-    if models is None:
-        raise InputError(
-            f"recipe {recipe.name!r} has filters that are fitted to answers.",
-            "give --models, so that they are judged on models that they did not see.",
-        )
-    answers = candidates.need_answers("held-out judgement")
-    return judge(
-        list(recipe.filters),
-        candidates,
-        as_in_scores(read_models(models), {model.model for model in answers.models}),
-        recipe.score,
-        np.random.default_rng(seed),
-        controls,
-        fit_models=recipe.fit_models,
-    )
 
 
 def _candidates(recipe: Recipe, items: Path | None, documents: Path | None) -> tuple[Candidates, pd.DataFrame | None]:

@@ -254,18 +254,16 @@ def judge_filter(
         held_out += weight * mean_quality(curves, kept, options)
         control += weight * random_items_quality(curves, int(kept.sum()), controls, generator, options)
     in_sample = mean_quality(_take(scored, in_sample_rows), in_sample_kept, options)
-    known = np.isfinite(held_out) and np.isfinite(control).all() and controls > 0
-    high = float(np.quantile(control, 0.975)) if known else float("nan")
     p = exceedance_p(held_out, control)
     return FilterTrial(
         unfiltered=float(unfiltered),
         in_sample=in_sample,
         held_out=float(held_out),
         optimism_gap=in_sample - float(held_out),
-        control_mean=float(control.mean()) if known else float("nan"),
-        control_high=high,
+        control_mean=float(control.mean()),
+        control_high=float(np.quantile(control, 0.975)),
         p=p,
-        useful=bool(known and p <= 0.025 and held_out > unfiltered),
+        useful=bool(p <= 0.025 and held_out > unfiltered),
         items=items,
         kept_in_sample=int(in_sample_kept.sum()),
         kept_by_fold=kept_by_fold,

@@ -15,16 +15,7 @@ from scipy.stats import false_discovery_control
 
 from lm_validity.config.sections import Normalisation, Reports, SignalConventions
 from lm_validity.statistics import models_above_chance, section_generator
-from lm_validity.studies.signal.curves import (
-    CommonPoints,
-    Curve,
-    LearningCurves,
-    align,
-    own_ends,
-    select,
-    select_for_compliance,
-    select_for_ranking,
-)
+from lm_validity.studies.signal.curves import CommonPoints, Curve, LearningCurves, align, own_ends, select
 from lm_validity.studies.signal.statistics.quality import (
     FINETASKS_MONOTONICITY,
     NoiseFree,
@@ -51,7 +42,7 @@ from lm_validity.studies.signal.statistics.ranking import (
     separable_pairs,
 )
 from lm_validity.tables.reruns import NOT_MEASURED, TrainingNoise
-from lm_validity.words import Missing, Reason, ReasonCode, is_known, known, number, scale_of, with_interval
+from lm_validity.words import Missing, Reason, ReasonCode, known, number, scale_of
 
 CHOSEN, FITTED = "chosen", "fitted"
 FITTED_WINDOWS = replace(E2LM_WINDOWS, relative=True)
@@ -109,6 +100,11 @@ def discoveries(p: Mapping[str, Value]) -> dict[str, Found]:
     }
 
 
+def part(entry: Mapping[Any, Any] | Missing, key: object) -> Any:
+    """A part of an entry, or why there is no entry."""
+    return entry if isinstance(entry, Missing) else entry[key]
+
+
 def shown_or_not(found: Found) -> str | Missing:
     """What a table says of something that was looked for: what is not found may be there all the same."""
     return found if isinstance(found, Missing) else "yes" if found else "not shown"
@@ -119,9 +115,8 @@ def mean_of_known(arrays: Sequence[np.ndarray]) -> np.ndarray:
     if not arrays:
         return np.array(np.nan)
     stacked = np.stack(np.broadcast_arrays(*arrays))
-    there = ~np.isnan(stacked)
-    total, count = np.where(there, stacked, 0.0).sum(axis=0), there.sum(axis=0)
-    return np.divide(total, count, out=np.full(total.shape, np.nan), where=count > 0)
+    there = (~np.isnan(stacked)).sum(axis=0)
+    return np.nansum(stacked, axis=0) / np.where(there, there, np.nan)
 
 
 def as_numbers(frame: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
@@ -247,7 +242,7 @@ def _ranking_pairs(
             if not both_named or a["architecture"] == b["architecture"] or not _alike(a, b, "training_data"):
                 continue
             both = {first: curves[first], second: curves[second]}
-            common = align(both, [select_for_ranking(curve, selection) for curve in both.values()])
+            common = align(both, [select(curve, selection, early=False) for curve in both.values()])
             # relative windows are shares of the training, whatever it is counted in; the others are billions of tokens
             within = windows.masks(common.progress if windows.relative else common.tokens_b)
             pairs.append(Pair(first, second, common, size, within))
@@ -265,7 +260,7 @@ def _compliance_pairs(curves: dict[str, Curve], facts: pd.DataFrame, selection: 
             if pd.isna(a["size"]) or a["size"] != b["size"] or not _alike(a, b, "architecture"):
                 continue
             both = {science: curves[science], web: curves[web]}
-            common = align(both, [select_for_compliance(curve, selection) for curve in both.values()])
+            common = align(both, [select(curve, selection, spaced=False) for curve in both.values()])
             pairs.append(Pair(science, web, common, str(a["size"]), (np.array([]), np.array([]))))
     return pairs
 
@@ -610,11 +605,6 @@ class TrainingAxis(NamedTuple):
     words: str
     in_tokens: bool = True
 
-    def describe(self, value: Value, interval: Bounds) -> str:
-        """A point of training in words, with its interval where there is one."""
-        ends = [end * self.scale for end in interval] if is_known(interval) else None
-        return f"{with_interval(value * self.scale if is_known(value) else None, ends, 1)} {self.words}"
-
 
 @dataclass(frozen=True)
 class SignalData:
@@ -633,11 +623,6 @@ class SignalData:
     def windows(self) -> RankingWindows:
         """Of ranking consistency."""
         return windows_of(self.learning, self.options)
-
-    @cached_property
-    def labels(self) -> dict[str, str]:
-        """By model."""
-        return self.learning.facts["label"].to_dict()
 
     @property
     def falling(self) -> list[str]:

@@ -93,10 +93,7 @@ class LearningCurves:
 
 
 def read_learning_curves(
-    scores: str | Path,
-    models: str | Path,
-    benchmarks: str | Path | None,
-    selection: str,
+    scores: str | Path, models: str | Path, benchmarks: str | Path | None, selection: str
 ) -> LearningCurves:
     """Direct test scores of every model with at least two checkpoints.
 
@@ -170,23 +167,17 @@ def _used_rows(table: pd.DataFrame, listed: pd.DataFrame | None, path: str | Pat
     return rows, notes
 
 
-def select(curve: Curve, selection: str) -> np.ndarray:
-    """Checkpoints (n,) that signal quality is computed on."""
-    return select_for_ranking(curve, selection) & select_for_compliance(curve, selection)
+def select(curve: Curve, selection: str, *, spaced: bool = True, early: bool = True) -> np.ndarray:
+    """Checkpoints (n,) that signal quality is computed on: those at the selection's spacing, up to its last token.
 
-
-def select_for_ranking(curve: Curve, selection: str) -> np.ndarray:
-    """Checkpoints for ranking consistency: at the selection's spacing, up to the end of training."""
-    if selection == "e2lm":
-        return np.nan_to_num(curve.iterations, nan=1) % E2LM_STEP == 0
-    return np.ones(len(curve.values), dtype=bool)
-
-
-def select_for_compliance(curve: Curve, selection: str) -> np.ndarray:
-    """Checkpoints for compliance: all up to the selection's last token."""
-    if selection == "e2lm":
-        return curve.tokens_b <= E2LM_TOKENS_B
-    return np.ones(len(curve.values), dtype=bool)
+    Ranking consistency reads them to the end of training (not only `early` ones), compliance at any spacing.
+    """
+    kept = np.ones(len(curve.values), dtype=bool)
+    if selection == "e2lm" and spaced:
+        kept &= np.nan_to_num(curve.iterations, nan=1) % E2LM_STEP == 0
+    if selection == "e2lm" and early:
+        kept &= curve.tokens_b <= E2LM_TOKENS_B
+    return kept
 
 
 def _direct_rows(rows: pd.DataFrame, path: str | Path) -> pd.DataFrame:
@@ -256,18 +247,16 @@ def _curves(rows: pd.DataFrame, directions: Mapping[str, float]) -> tuple[dict[s
     """Curves of two checkpoints or more by benchmark and model, and notes on the models that have one."""
     curves: dict[str, dict[str, Curve]] = {}
     single = set()
-    for (benchmark, model), points in rows.groupby(["benchmark", "model"], sort=True):
-        iterations = points["iteration"].astype("Float64").to_numpy(dtype=float, na_value=np.nan)
-        tokens = points["tokens_b"].to_numpy(dtype=float)
-        if len(points) < 2:
+    columns = rows[["iteration", "tokens_b", "value", "stderr", "n_items"]].astype("Float64")
+    numbers, checkpoints = columns.to_numpy(dtype=float, na_value=np.nan), rows["checkpoint"].to_numpy(dtype=object)
+    for (benchmark, model), places in sorted(rows.groupby(["benchmark", "model"]).indices.items()):
+        if len(places) < 2:
             single.add(model)
             continue
-        order = training_order(iterations, tokens)
-        values = directions[benchmark] * points["value"].to_numpy(dtype=float)[order]
-        names = tuple(points["checkpoint"].to_numpy(dtype=object)[order])
-        errors = points["stderr"].to_numpy(dtype=float)[order]
-        counts = points["n_items"].to_numpy(dtype=float, na_value=np.nan)
-        curve = Curve(names, iterations[order], tokens[order], values, errors, float(counts.min()))
+        places = places[training_order(*numbers[places, :2].T)]
+        iterations, tokens, values, errors, counts = numbers[places].T
+        oriented = directions[benchmark] * values
+        curve = Curve(tuple(checkpoints[places]), iterations, tokens, oriented, errors, float(counts.min()))
         curves.setdefault(benchmark, {})[model] = curve
     with_curves = {model for by_model in curves.values() for model in by_model}
     notes = {

@@ -159,14 +159,14 @@ def _ends(low: float, high: float) -> tuple[str, str]:
 def _steady_answer(data: SignalData, best_first: Sequence[BenchmarkCurves]) -> Answer:
     steady, tested = _tested(data)
     heading, why = _not_tested(data)
-    sentence = f"On {steady} of {count(tested, 'benchmark')}, scores improve more steadily than a random walk."
-    if not steady:
-        sentence = f"On none of {count(tested, 'benchmark')} are scores shown to improve more steadily than a random "
-        sentence += "walk."
+    of_all = count(tested, "benchmark")
+    sentence = f"On {steady} of {of_all}, scores improve more steadily than a random walk."
     if not tested:
         sentence = f"{heading}."
         if data.falling:
             sentence = "Not known: scores fall steadily, and nothing says which direction is better."
+    elif not steady:
+        sentence = f"On none of {of_all} are scores shown to improve more steadily than a random walk."
     shown = best_first[:MOST_BENCHMARKS]
     columns = min(len(shown), 6)
     rows = -(-len(shown) // columns)
@@ -355,20 +355,15 @@ def _above_chance(data: SignalData) -> tuple[Panel | None, Answer | None]:
     question = "Do scores end above chance?"
     counted = [above for b in data.benchmarks.values() if is_known(above := b.models_above_chance)]
     if not counted:
-        said, basis = (
-            "these scores have no standard errors.",
-            "Small gaps may be noise. lm-eval's files have the errors.",
-        )
+        said = "these scores have no standard errors."
+        basis = "Small gaps may be noise. lm-eval's files have the errors."
         panel = Panel(question, f"**Not measured:** {said} Small gaps may be noise.", picture, "not measured")
         return panel, Answer(question, f"Not measured: {said}", picture, basis=basis)
     above = sum(models > 0 for models in counted)
     said = f"On {_some_of(above, len(counted))}, a model is shown to end above chance.{_first_rows(rows)}"
     panel = Panel(question, said, picture, _outcome(above, len(counted)) if above else "no")
-    where = (
-        f"On {above} of {count(len(counted), 'benchmark')}, a model is shown"
-        if above
-        else (f"On none of {count(len(counted), 'benchmark')} is a model shown")
-    )
+    of_all = count(len(counted), "benchmark")
+    where = f"On {above} of {of_all}, a model is shown" if above else f"On none of {of_all} is a model shown"
     sentence = f"{where} to end above chance."
     basis = "One-sided tests at 5%, adjusted for the number of models (Holm)."
     return panel, Answer(question, sentence, picture, basis=basis, link="Each benchmark")

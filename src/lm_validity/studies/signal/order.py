@@ -23,6 +23,7 @@ from lm_validity.studies.signal.benchmark import (
     discoveries,
     known_bounds,
     p_value,
+    part,
     shown_or_not,
 )
 from lm_validity.studies.signal.curves import SHARES
@@ -32,7 +33,6 @@ from lm_validity.studies.signal.statistics.ranking import (
     RankingWindows,
     agreement_with_last,
     difference_errors,
-    from_then_on,
     separable_pairs,
     settled_from,
     settling_interval,
@@ -57,14 +57,11 @@ def _consistency(benchmark: BenchmarkCurves, kind: str) -> dict[str, Any]:
     scores, (blocks, coin) = benchmark.scores.orders[kind], benchmark.order_draws[kind]
     why = _no_consistency(benchmark, pairs, windows)
     value = known(float(scores.value), why)
-    coins: Bounds = SKIPPED
-    if isinstance(value, Missing):
-        coins = value
-    elif isinstance(coin, Missing):
-        coins = coin
-    elif coin.size:
+    p = p_value(value, coin)
+    coins: Bounds = p if isinstance(p, Missing) else SKIPPED
+    if is_known(p) and not isinstance(coin, Missing):
         low, high = np.quantile(coin, [0.025, 0.975])
-        coins = known_bounds(low, high, SKIPPED.reason)
+        coins = float(low), float(high)
     of_pairs = []
     for pair, score in zip(pairs, scores.pairs, strict=True):
         why_pair = _no_consistency(benchmark, [pair], windows)
@@ -90,7 +87,7 @@ def _consistency(benchmark: BenchmarkCurves, kind: str) -> dict[str, Any]:
         "item_interval": bounds(value, benchmark.draws(lambda resampled: resampled.orders[kind].value), 0.0, 1.0),
         "with_last": known(float(scores.with_last), why if isinstance(value, Missing) else ONE_LATER),
         "coin_flip_interval": coins,
-        "coin_flip_p": p_value(value, coin),
+        "coin_flip_p": p,
         "pairs": of_pairs,
     }
 
@@ -133,23 +130,21 @@ def _settling(benchmark: BenchmarkCurves) -> dict[str, Any] | Missing:
     tau = agreement_with_last(curves)
     tied = UNKNOWN_TOKENS if unknown else "Models tie at the last common point: their order cannot settle."
     equal = UNKNOWN_TOKENS if unknown else "No two models can be told apart at the last common point."
-    exact, nearly = (known(float(from_then_on(tau, tokens, least)), tied) for least in (1.0, STABLE_TAU))
-    settled: Value = (
-        separable
-        if isinstance(separable, Missing)
-        else known(float(settled_from(curves, tokens, separable, STABLE_TAU)), equal)
-    )
 
-    def interval(value: Value, threshold: float, pairs: np.ndarray | Missing) -> Bounds:
-        """When the order of the pairs may have settled, given the noise of items."""
-        if isinstance(value, Missing):
-            return value
-        if isinstance(deviations, Missing):
-            return deviations
+    def settling(pairs: np.ndarray | Missing, threshold: float, why: str) -> tuple[Value, Bounds]:
+        """From when on the order of the pairs stays, and when it may have settled, given the noise of items."""
         if isinstance(pairs, Missing):
-            return pairs
-        return known_bounds(*settling_interval(curves, deviations, tokens, pairs, threshold), equal)
+            return pairs, pairs
+        value = known(float(settled_from(curves, tokens, pairs, threshold)), why)
+        if isinstance(value, Missing):
+            return value, value
+        if isinstance(deviations, Missing):
+            return value, deviations
+        return value, known_bounds(*settling_interval(curves, deviations, tokens, pairs, threshold), equal)
 
+    stable, stable_ends = settling(every, 1.0, tied)
+    nearly, nearly_ends = settling(every, STABLE_TAU, tied)
+    settled, settled_ends = settling(separable, STABLE_TAU, equal)
     alone = Missing("No two models differ in size only.")
     share, gap = size_ordering(curves, larger) if larger else (alone, alone)
     return {
@@ -157,16 +152,16 @@ def _settling(benchmark: BenchmarkCurves) -> dict[str, Any] | Missing:
         "tokens_b": Missing(UNKNOWN_TOKENS) if unknown else tokens,
         "interpolated": [int(number) for number in alignment.interpolated],  # models between checkpoints, by point
         "agreement_with_last": tau,
-        "stable_from_b": exact,
-        "stable_from_interval_b": interval(exact, 1.0, every),
+        "stable_from_b": stable,
+        "stable_from_interval_b": stable_ends,
         "nearly_stable_tau": STABLE_TAU,
         "nearly_stable_from_b": nearly,
-        "nearly_stable_from_interval_b": interval(nearly, STABLE_TAU, every),
+        "nearly_stable_from_interval_b": nearly_ends,
         "pairs": len(every),
         # those whose scores at the last point differ by more than noise
         "separable_pairs": separable if isinstance(separable, Missing) else int(separable.sum()),
         "settled_from_b": settled,  # as nearly_stable_from_b, over the separable pairs
-        "settled_from_interval_b": interval(settled, STABLE_TAU, separable),
+        "settled_from_interval_b": settled_ends,
         "size_pairs": len(larger),
         "size_order_share": share,
         "size_gap": gap,
@@ -222,8 +217,8 @@ def order_of_models(data: SignalData) -> Part:
     if later and later[0] < E2LM_LATER_CHECKPOINTS:
         ends = later[0] if later[0] == later[-1] else f"{later[0]} to {later[-1]}"
         # other windows than the competition's hold other numbers of its checkpoints
-        beside = f"; the competition had {E2LM_LATER_CHECKPOINTS} up to 1000 billion tokens, which are not released"
-        beside = beside if windows == E2LM_WINDOWS else ""
+        released = f"; the competition had {E2LM_LATER_CHECKPOINTS} up to 1000 billion tokens, which are not released"
+        beside = released if windows == E2LM_WINDOWS else ""
         notes = [f"Ranking consistency rests on {ends} later checkpoints per pair{beside}."]
     findings = [_settling_finding(data, ranking), *_unaligned_findings(data)]
     return Part({"ranking_consistency": consistency, "ranking": ranking}, section, findings, notes)
@@ -279,19 +274,8 @@ def _table(
     counted = ("pairs", "separable_pairs", "settled_from_b", "stable_from_b", "nearly_stable_from_b")
     rows = []
     for name, entry in consistency.items():
-        settling = ranking[name]
-        if isinstance(settling, Missing):
-            ends = ("nearly_stable_low_b", "nearly_stable_high_b", "size_order_share", "separated_from_b")
-            columns: dict[str, Any] = dict.fromkeys((*counted, *ends), settling)
-        else:
-            share = settling["size_order_share"]
-            columns = {column: settling[column] for column in counted}
-            columns |= as_columns(
-                settling["nearly_stable_from_interval_b"], "nearly_stable_low_b", "nearly_stable_high_b"
-            )
-            columns["size_order_share"] = share if isinstance(share, Missing) else float(np.mean(share))
-            columns["separated_from_b"] = settling["separated_from_b"]
-        common, places = data.benchmarks[name].common, ("aligned_by", "points", "interpolated", "last_b")
+        settling, benchmark = ranking[name], data.benchmarks[name]
+        share = part(settling, "size_order_share")
         rows.append(
             {
                 "benchmark": name,
@@ -301,9 +285,14 @@ def _table(
                 "lasts": shown_or_not(entry["lasts"]),
                 "fitted": entry["fitted"]["value"],
                 "with_last": entry["with_last"],
-                **columns,
-                "separable_at_end": data.benchmarks[name].separable_at_end,
-                **{key: common if isinstance(common, Missing) else common[key] for key in places},
+                **{column: part(settling, column) for column in counted},
+                **as_columns(
+                    part(settling, "nearly_stable_from_interval_b"), "nearly_stable_low_b", "nearly_stable_high_b"
+                ),
+                "size_order_share": share if isinstance(share, Missing) else float(np.mean(share)),
+                "separated_from_b": part(settling, "separated_from_b"),
+                "separable_at_end": benchmark.separable_at_end,
+                **{key: part(benchmark.common, key) for key in ("aligned_by", "points", "interpolated", "last_b")},
             }
         )
     frame, words = pd.DataFrame(rows), data.progress.words
@@ -378,8 +367,7 @@ def _windows_in_words(data: SignalData) -> str:
             "common checkpoint (base: 10% to 20% of it, later: from 22%)."
         )
     (base_low, base_high), (low, high) = windows.base, windows.later
-    of_e2lm = (windows.base, windows.later) == (E2LM_WINDOWS.base, E2LM_WINDOWS.later)
-    source = " These are the windows of the early-training competition (E2LM)." if of_e2lm else ""
+    source = " These are the windows of the early-training competition (E2LM)." if windows == E2LM_WINDOWS else ""
     return (
         "Ranking consistency asks whether two models keep, in a later window of training "
         f"({low:g} to {high:g} billion tokens), the order that they had in a base window ({base_low:g} to "
@@ -427,10 +415,8 @@ def _settling_finding(data: SignalData, ranking: dict[str, dict[str, Any] | Miss
         if points[late][0] > points[early][0]:
             parts[0] += f", and only {_when(data, *points[late])} on {late}"
     if unsure:
-        start = "it" if parts else subject
-        parts.append(
-            f"{start} may settle anywhere from the first point to the last, given noise, on {listing(unsure, 4)}"
-        )
+        anywhere = "may settle anywhere from the first point to the last, given noise, on"
+        parts.append(f"{'it' if parts else subject} {anywhere} {listing(unsure, 4)}")
     if open_ends:
         start = "" if parts else f"{subject} is "
         parts.append(f"{start}not nearly settled before the last point on {listing(open_ends, 4)}")
@@ -456,12 +442,15 @@ def _common_words(data: SignalData, names: list[str]) -> tuple[str, str]:
 
 def _when(data: SignalData, at: float, ends: Bounds, axis: np.ndarray) -> str:
     """`after 40.0 (95% interval 20.0 to 60.0) billion tokens`; a lower end at the first point is called that."""
-    if not is_known(ends) or ends[0] > axis[0]:
-        return f"after {data.progress.describe(at, ends)}"
-    value, high = (decimal(end * data.progress.scale, 1) for end in (at, ends[1]))
+    words, value = data.progress.words, decimal(at * data.progress.scale, 1)
+    if not is_known(ends):
+        return f"after {value} {words}"
+    low, high = (decimal(end * data.progress.scale, 1) for end in ends)
+    if ends[0] > axis[0]:
+        return f"after {value} (95% interval {low} to {high}) {words}"
     if at == axis[0]:
-        return f"from the first point on, {value} {data.progress.words} (95% interval up to {high})"
-    return f"after {value} {data.progress.words} (95% interval from the first point to {high})"
+        return f"from the first point on, {value} {words} (95% interval up to {high})"
+    return f"after {value} {words} (95% interval from the first point to {high})"
 
 
 def _unaligned_findings(data: SignalData) -> list[Finding]:

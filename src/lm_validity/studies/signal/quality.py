@@ -25,6 +25,7 @@ from lm_validity.studies.signal.benchmark import (
     mean_of_known,
     p_value,
     parameters,
+    part,
     shown_or_not,
     too_few_checkpoints,
 )
@@ -265,7 +266,7 @@ def steady_improvement(data: SignalData) -> Part:
                 "walk_p": entry["signal_quality_walk_p"],
                 "steady": shown_or_not(entry["steady"]),
                 **{key: entry[key] for key in of_benchmark},
-                **{f"at {n} items": of if isinstance(of := matched[name], Missing) else of[n] for n in common},
+                **{f"at {n} items": part(matched[name], n) for n in common},
                 "noise_free_quality": entry["noise_free_quality"],
                 **as_columns(entry["noise_free_quality_interval"], "noise_free_low", "noise_free_high"),
                 **{f"size {size}": value for size, value in entry["signal_quality_by_size"].items()},
@@ -278,7 +279,7 @@ def steady_improvement(data: SignalData) -> Part:
         [
             {
                 "model": model,
-                "label": data.labels[model],
+                "label": data.learning.facts.at[model, "label"],
                 "benchmark": name,
                 **{column: entry[column] for column in columns},
                 **as_columns(entry["signal_quality_interval"]),
@@ -310,20 +311,14 @@ def steady_improvement(data: SignalData) -> Part:
     if noise is not None:
         dots = figures.layered(dots, *(figures.dashed_lines("at", level) for level in noise[1:]))
     heatmap = figures.heatmap(
-        as_numbers(of_models, columns)[["label", "benchmark", "signal_quality", "monotonicity", "autocorrelation"]],
+        as_numbers(of_models[["label", "benchmark", "signal_quality"]], ["signal_quality"]),
         x="label",
         y="benchmark",
         value="signal_quality",
         title="Signal quality",
         x_order=list(dict.fromkeys(of_models["label"])),
         y_order=order,
-        tooltip=figures.tooltips(
-            benchmark="Benchmark",
-            label="Model",
-            signal_quality="Signal quality|.3f",
-            monotonicity="Monotonicity|.3f",
-            autocorrelation="Autocorrelation|.3f",
-        ),
+        tooltip=figures.tooltips(benchmark="Benchmark", label="Model", signal_quality="Signal quality|.3f"),
         number_format=".2f",
     )
     scales = {"above_chance_from_b": data.progress.scale}

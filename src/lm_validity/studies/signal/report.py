@@ -9,13 +9,7 @@ import pandas as pd
 from lm_validity.config.sections import REPORTS, Reports
 from lm_validity.pages.page import Page, Part, Section, Table
 from lm_validity.results import joined, write_report
-from lm_validity.studies.signal.benchmark import (
-    CurveDesign,
-    ItemAnalysis,
-    SignalData,
-    Value,
-    analyze_benchmark,
-)
+from lm_validity.studies.signal.benchmark import CurveDesign, ItemAnalysis, SignalData, analyze_benchmark
 from lm_validity.studies.signal.curves import read_learning_curves
 from lm_validity.studies.signal.glance import at_a_glance
 from lm_validity.studies.signal.items import analyze_items, filters_on_trial, item_metrics, subgroups
@@ -23,6 +17,10 @@ from lm_validity.studies.signal.order import order_of_models
 from lm_validity.studies.signal.quality import criteria_of_others, science_against_web, steady_improvement
 from lm_validity.tables.items import item_benchmarks, read_benchmark_items
 from lm_validity.words import Missing, Reason, ReasonCode, explain_protocols
+
+NO_ITEMS = Missing(Reason("This needs the benchmark's items, and no items table has them.", ReasonCode.NO_ITEMS))
+WHO_TELLS = "The benchmarks sheet has no chance level, and there are no items that tell it."
+NO_CHANCE = Missing(Reason(WHO_TELLS, ReasonCode.NO_CHANCE))
 
 # Keys of summary.json in their order, but for the first and the last
 KEYS = (
@@ -61,22 +59,12 @@ def analyze_signal(
     analyzed = {}
     for name in learning.curves:
         design = CurveDesign.of(learning, name, options)
-        of_items: ItemAnalysis | Missing = Missing(
-            Reason("This needs the benchmark's items, and no items table has them.", ReasonCode.NO_ITEMS)
-        )
+        of_items: ItemAnalysis | Missing = NO_ITEMS
         if items is not None and name in with_items:
             answers = read_benchmark_items(items, name, learning.num_fewshot.get(name), learning.metrics.get(name))
             of_items = analyze_items(design, answers, learning.facts, options, resamples)
         # the score of guessing: the benchmarks sheet's, else that of the items
-        chance: Value = Missing(
-            Reason(
-                "The benchmarks sheet has no chance level, and there are no items that tell it.", ReasonCode.NO_CHANCE
-            )
-        )
-        if name in learning.chance:
-            chance = learning.chance[name]
-        elif isinstance(of_items, ItemAnalysis):
-            chance = of_items.chance
+        chance = learning.chance.get(name, NO_CHANCE if isinstance(of_items, Missing) else of_items.chance)
         analyzed[name] = analyze_benchmark(design, of_items, chance, options, resamples)
     return SignalData(learning, section, analyzed)
 
@@ -131,25 +119,22 @@ def _all_scores(data: SignalData) -> Part:
     """Every score along training, in the metric's own direction."""
     frames = []
     for name, benchmark in data.benchmarks.items():
-        sign, curves, resampled = benchmark.direction, benchmark.curves, benchmark.resampled
-        bands = [
-            np.full((2, len(curve.values)), np.nan)
-            if isinstance(resampled, Missing)
-            else np.sort(sign * np.quantile(resampled[model], [0.025, 0.975], axis=0), axis=0)
-            for model, curve in curves.items()
-        ]
-        low, high = np.concatenate(bands, axis=1)
-        columns = {
-            "benchmark": name,
-            "model": [data.labels[model] for model, curve in curves.items() for _ in curve.values],
-            "checkpoint": [checkpoint for curve in curves.values() for checkpoint in curve.checkpoints],
-            "progress": np.concatenate([curve.progress for curve in curves.values()]) * data.progress.scale,
-            "score": sign * np.concatenate([curve.values for curve in curves.values()]),
-            "low": low,
-            "high": high,
-            "selected": np.concatenate([benchmark.selected[model] for model in curves]),
-        }
-        frames.append(pd.DataFrame(columns))
+        for model, curve in benchmark.curves.items():
+            low, high = np.full((2, len(curve.values)), np.nan)
+            if not isinstance(benchmark.resampled, Missing):
+                ends = np.quantile(benchmark.resampled[model], [0.025, 0.975], axis=0)
+                low, high = np.sort(benchmark.direction * ends, axis=0)
+            columns = {
+                "benchmark": name,
+                "model": data.learning.facts.at[model, "label"],
+                "checkpoint": list(curve.checkpoints),
+                "progress": curve.progress * data.progress.scale,
+                "score": benchmark.direction * curve.values,
+                "low": low,
+                "high": high,
+                "selected": benchmark.selected[model],
+            }
+            frames.append(pd.DataFrame(columns))
     frame = pd.concat(frames, ignore_index=True)
     table = Table(
         "learning_curves",

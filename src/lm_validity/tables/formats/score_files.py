@@ -367,13 +367,13 @@ def with_tokens(file: ScoreFile, tokens_per_step: float) -> ScoreFile:
     return replace(file, rows=[filled(row) for row in file.rows], common=filled(file.common))
 
 
-def with_item_errors(scores: pd.DataFrame) -> tuple[pd.DataFrame, int]:
+def with_item_errors(scores: pd.DataFrame, items: pd.Series) -> tuple[pd.DataFrame, int]:
     """The scores with sqrt(p (1 - p) / (n - 1)) as the standard error of each accuracy p that has none, and how many.
 
-    n is `n_items`. Only metrics that are shares of items count, and unknown ones.
+    items: the n of each score. Only metrics that are shares of items count, and unknown ones.
     """
     names = scores["metric"].fillna("acc").str.partition(",")[0].str.lower()
-    value, number = scores["value"].astype(float), scores["n_items"].astype(float)
+    value, number = scores["value"].astype(float), items.astype(float)
     known = names.isin((*SHARES_OF_ITEMS, "accuracy")) & scores["stderr"].isna() & value.between(0, 1) & (number > 1)
     error = np.sqrt(value.where(known) * (1 - value) / (number - 1))
     return scores.assign(stderr=scores["stderr"].astype(float).where(~known, error)), int(known.sum())

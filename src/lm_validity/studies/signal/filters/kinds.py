@@ -531,8 +531,7 @@ def tokens_per_character(documents: pd.DataFrame, tokenizer: str | None = None) 
         counts = documents["tokens"].to_numpy(dtype=float)
     else:
         raise InputError(
-            "the filter 'quality_gates' needs token counts.",
-            "give a column 'tokens' or tokenizer: a tokenizer.json.",
+            "the filter 'quality_gates' needs token counts.", "give a column 'tokens' or tokenizer: a tokenizer.json."
         )
     return np.asarray(counts, dtype=float) / np.maximum(1, [len(text) for text in texts])
 

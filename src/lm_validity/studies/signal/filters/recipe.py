@@ -213,13 +213,9 @@ class EndpointJudge:
             with urllib.request.urlopen(request, timeout=self.timeout_s) as response:
                 reply = json.load(response)
             return reply["choices"][0]["message"]["content"] or ""
-        except (urllib.error.URLError, TimeoutError, json.JSONDecodeError) as error:
-            raise InputError(f"{self.url}: the judge did not answer ({error}).", "is the endpoint up?") from error
-        except (KeyError, IndexError, TypeError) as error:
-            raise InputError(
-                f"{self.url}: the judge's reply has no choices[0].message.content.",
-                "is it OpenAI-compatible?",
-            ) from error
+        except (urllib.error.URLError, TimeoutError, ValueError, LookupError, TypeError) as error:
+            problem = f"{self.url}: the judge did not answer with choices[0].message.content ({error!r})."
+            raise InputError(problem, "is the endpoint up, and OpenAI-compatible?") from error
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -385,13 +381,13 @@ def write_files(files: dict[str, str], output: Path) -> None:
 
 
 def _as_json(value: object) -> object:
-    """A recipe's value as JSON has it: an infinite bound as YAML spells it, for JSON has none."""
+    """A value as JSON has it: null for what cannot be computed, and an infinite bound as YAML spells it."""
     if isinstance(value, dict):
         return {key: _as_json(each) for key, each in value.items()}
     if isinstance(value, list):
         return [_as_json(each) for each in value]
-    if isinstance(value, float) and math.isinf(value):
-        return ".inf" if value > 0 else "-.inf"
+    if isinstance(value, float) and not math.isfinite(value):
+        return {math.inf: ".inf", -math.inf: "-.inf"}.get(value)
     return value
 
 
@@ -438,8 +434,8 @@ KINDS = (
     PositiveSlope, TopShare, SciScore, Subjects, QualityGates, Leakage, Duplicates, RandomSubset, SizeRule,
 )  # fmt: skip
 FILTERS: dict[str, Any] = {kind.name: kind for kind in KINDS}
-_TEXT_KEYS = ("name", "benchmark", "task", "score")
-_KEYS = ("name", "benchmark", "task", "score", "fit_models", "filters", "export")
+_KEYS = {**dict.fromkeys(("name", "benchmark", "task", "score"), str | int | float), "fit_models": list[str] | None}
+_KEYS |= {"filters": Any, "export": dict | None}
 
 # Makes the judge of an `llm_judge` step from its settings (a local model or an endpoint): (judge, its name)
 MakeJudge = Callable[[dict[str, Any]], UnanimousJudge]
@@ -472,8 +468,7 @@ def read_recipe(path: str | Path, make_judge: MakeJudge) -> Recipe:
     for key in ("name", "benchmark", "filters"):
         if not settings.get(key):
             raise InputError(f"{path}: key {key!r} is missing.", "see docs/reference/signal.md for an example.")
-    check_values(settings, {key: str | int | float for key in _TEXT_KEYS}, f"{path}")
-    check_values(settings, {"fit_models": list[str] | None, "export": dict | None}, f"{path}")
+    check_values(settings, _KEYS, f"{path}")
     export = settings.get("export") or {}
     _check_keys(export, EXPORT_SETTINGS, f"{path}: export")
     check_values(export, EXPORT_SETTINGS, f"{path}: export")
@@ -547,10 +542,7 @@ DESIGNS = {
 
 
 def folds_by_design(
-    candidates: Candidates,
-    models: pd.DataFrame,
-    fit_models: tuple[str, ...] = (),
-    filters: Sequence[ItemFilter] = (),
+    candidates: Candidates, models: pd.DataFrame, fit_models: tuple[str, ...] = (), filters: Sequence[ItemFilter] = ()
 ) -> dict[str, list[Fold]]:
     """The designs that the models allow. `models` has model, size and architecture (null where unknown).
 
@@ -660,7 +652,19 @@ def apply_recipe(
     output = Path(output)
     candidates, fewshot = _candidates(recipe, items, documents)
     candidates = with_references(candidates, recipe.filters)
-    trials = _judged(recipe, candidates, models, controls, seed)
+    trials: dict[str, FilterTrial] = {}
+    if any(item_filter.fitted for item_filter in recipe.filters):
+        if models is None:
+            raise InputError(
+                f"recipe {recipe.name!r} has filters that are fitted to answers.",
+                "give --models, so that they are judged on models that they did not see.",
+            )
+        answered = {model.model for model in candidates.need_answers("held-out judgement").models}
+        sheet = as_in_scores(read_models(models), answered)
+        generator = np.random.default_rng(seed)
+        trials = judge(
+            list(recipe.filters), candidates, sheet, recipe.score, generator, controls, fit_models=recipe.fit_models
+        )
     selection = keep_items(list(recipe.filters), _fit_rows(recipe, candidates))
     lines = ["{filter}: {after} of {before} items stay".format(**step) for step in selection.steps]
     lines += [f"{DESIGNS[design][1]}: {verdict(trial)}" for design, trial in trials.items()]
@@ -670,7 +674,7 @@ def apply_recipe(
         selection, name=recipe.name, benchmark=recipe.benchmark, task=recipe.task, recipe=recipe.settings
     )
     if trials:
-        files["judgement.json"] = json_text({design: trial_json(trial) for design, trial in trials.items()})
+        files["judgement.json"] = json_text({design: _as_json(vars(trial)) for design, trial in trials.items()})
     task = {}
     if candidates.documents is not None:
         task = task_files(candidates.documents, selection.doc_ids, name=recipe.name, fewshot=fewshot, **recipe.export)
@@ -678,37 +682,6 @@ def apply_recipe(
     write_files(files, output)
     write_files(task, output / "tasks")
     return lines
-
-
-def _judged(
-    recipe: Recipe, candidates: Candidates, models: Path | None, controls: int, seed: int
-) -> dict[str, FilterTrial]:
-    """Trials by design; none for a recipe whose filters do not look at answers along training."""
-    if not any(item_filter.fitted for item_filter in recipe.filters):
-        return {}
-    if models is None:
-        raise InputError(
-            f"recipe {recipe.name!r} has filters that are fitted to answers.",
-            "give --models, so that they are judged on models that they did not see.",
-        )
-    answers = candidates.need_answers("held-out judgement")
-    return judge(
-        list(recipe.filters),
-        candidates,
-        as_in_scores(read_models(models), {model.model for model in answers.models}),
-        recipe.score,
-        np.random.default_rng(seed),
-        controls,
-        fit_models=recipe.fit_models,
-    )
-
-
-def trial_json(trial: FilterTrial) -> dict[str, Any]:
-    """A trial as JSON: fractions unrounded, what cannot be computed as null."""
-    return {
-        name: None if isinstance(value, float) and not np.isfinite(value) else value
-        for name, value in vars(trial).items()
-    }
 
 
 def _candidates(recipe: Recipe, items: Path | None, documents: Path | None) -> tuple[Candidates, pd.DataFrame | None]:
@@ -724,11 +697,10 @@ def _candidates(recipe: Recipe, items: Path | None, documents: Path | None) -> t
             texts = texts[texts["split"] != "fewshot"].reset_index(drop=True)
         if answers is not None:
             texts = match_documents(texts, answers.doc_ids, documents)
-    if answers is not None:
-        return Candidates(answers.doc_ids, answers, texts), fewshot
-    assert texts is not None, "either the answers or the texts are given"
-    doc_ids = texts["doc_id"].to_numpy()
-    return Candidates(doc_ids, answers, texts), fewshot
+    if answers is None:
+        assert texts is not None, "either the answers or the texts are given"
+        return Candidates(texts["doc_id"].to_numpy(), None, texts), fewshot
+    return Candidates(answers.doc_ids, answers, texts), fewshot
 
 
 def _fit_rows(recipe: Recipe, candidates: Candidates) -> Candidates:
@@ -740,7 +712,5 @@ def _fit_rows(recipe: Recipe, candidates: Candidates) -> Candidates:
     for name in recipe.fit_models:
         if name not in names:
             raise InputError(f"recipe {recipe.name!r}: no items of model {name!r}.", f"models: {', '.join(names)}.")
-    rows = [
-        (names.index(name), np.arange(len(answers.models[names.index(name)].checkpoints))) for name in recipe.fit_models
-    ]
-    return candidates.rows(tuple(rows))
+    places = [names.index(name) for name in recipe.fit_models]
+    return candidates.rows(tuple((place, np.arange(len(answers.models[place].checkpoints))) for place in places))

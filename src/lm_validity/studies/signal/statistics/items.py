@@ -21,44 +21,84 @@ from lm_validity.studies.signal.statistics.quality import (
 # Every score is oriented as `METRICS` says; all but bits per byte are higher for a better model.
 
 
+def _of_gold(values: np.ndarray, gold: np.ndarray) -> np.ndarray:
+    index = np.broadcast_to(gold, values.shape[:-1])[..., None]
+    return np.take_along_axis(values, index, axis=-1)[..., 0]
+
+
+def _distractors(values: np.ndarray, gold: np.ndarray) -> np.ndarray:
+    """The values with the gold choice's made NaN."""
+    return np.where(np.arange(values.shape[-1]) == gold[:, None], np.nan, values)
+
+
+def _best_distractor(values: np.ndarray, gold: np.ndarray) -> np.ndarray:
+    # fmax skips NaN; NaN where every distractor is
+    return np.fmax.reduce(_distractors(values, gold), axis=-1)
+
+
+def _accuracy(values: np.ndarray, gold: np.ndarray) -> np.ndarray:
+    chosen = np.argmax(np.where(np.isnan(values), -np.inf, values), axis=-1)
+    correct = (chosen == gold).astype(float)
+    return np.where(np.isnan(_of_gold(values, gold)), np.nan, correct)
+
+
+def _log_probability_gap(values: np.ndarray, gold: np.ndarray) -> np.ndarray:
+    wrong = _distractors(values, gold)
+    count = np.count_nonzero(~np.isnan(wrong), axis=-1)
+    total = np.nansum(wrong, axis=-1)
+    mean = np.divide(total, count, out=np.full(total.shape, np.nan), where=count > 0)
+    return _of_gold(values, gold) - mean
+
+
+def _normalised_probability(values: np.ndarray, gold: np.ndarray) -> np.ndarray:
+    # Relative to the largest, so that log-likelihoods of long answers do not all underflow to 0
+    largest = np.fmax.reduce(values, axis=-1)
+    total = np.nansum(np.exp(values - largest[..., None]), axis=-1)
+    return np.exp(_of_gold(values, gold) - largest) / total
+
+
+Score = Callable[[np.ndarray, np.ndarray], np.ndarray]
+
+
 @dataclass(frozen=True)
 class ItemMetric:
     """How one item score is read: its name in figures, and what must be known to compute it."""
 
     label: str
+    score: Score  # of ll_i, or ll_i / |c_i|, and the gold choices
     per: str | None = None  # None, "token", "character" or "byte": lengths it divides by
     higher_is_better: bool = True
     unconditional: bool = False  # needs the choices' log-likelihoods without the question
 
 
-METRICS: dict[str, ItemMetric] = {
-    "accuracy": ItemMetric("accuracy"),
-    "accuracy_per_token": ItemMetric("accuracy, per token", "token"),
-    "accuracy_per_character": ItemMetric("accuracy, per character", "character"),
-    "accuracy_pmi": ItemMetric("accuracy by PMI", unconditional=True),
-    "log_likelihood": ItemMetric("log-likelihood"),
-    "log_likelihood_per_token": ItemMetric("CLL (per token)", "token"),
-    "log_likelihood_per_character": ItemMetric("log-lik., per character", "character"),
-    "log_probability_gap": ItemMetric("gap to mean (Morai)"),
-    "log_probability_gap_per_token": ItemMetric("gap, per token", "token"),
-    "log_probability_gap_per_character": ItemMetric("gap, per character", "character"),
-    "confidence_margin": ItemMetric("margin to best (Noor)"),
-    "confidence_margin_per_token": ItemMetric("margin, per token", "token"),
-    "confidence_margin_per_character": ItemMetric("margin, per character", "character"),
-    "probability": ItemMetric("probability"),
-    "probability_per_token": ItemMetric("prob., per token", "token"),
-    "probability_per_character": ItemMetric("prob., per character", "character"),
-    "probability_margin": ItemMetric("prob. margin"),
-    "probability_margin_per_token": ItemMetric("prob. margin, token", "token"),
-    "probability_margin_per_character": ItemMetric("prob. margin, character", "character"),
-    "normalised_probability": ItemMetric("norm. prob."),
-    "normalised_probability_per_token": ItemMetric("norm. prob., token", "token"),
-    "normalised_probability_per_character": ItemMetric("norm. prob., character", "character"),
-    "pmi": ItemMetric("PMI", unconditional=True),
-    "pmi_per_token": ItemMetric("PMI, per token", "token", unconditional=True),
-    "pmi_per_character": ItemMetric("PMI, per character", "character", unconditional=True),
-    "bits_per_byte": ItemMetric("bits per byte", "byte", higher_is_better=False),
+_SCORES: dict[str, tuple[str, Score]] = {
+    "accuracy": ("accuracy", _accuracy),
+    "accuracy_pmi": ("accuracy by PMI", _accuracy),
+    "log_likelihood": ("log-likelihood", _of_gold),
+    "log_probability_gap": ("gap to mean", _log_probability_gap),
+    "confidence_margin": (
+        "margin to best",
+        lambda values, gold: _of_gold(values, gold) - _best_distractor(values, gold),
+    ),
+    "probability": ("probability", lambda values, gold: np.exp(_of_gold(values, gold))),
+    "probability_margin": (
+        "prob. margin",
+        lambda values, gold: np.exp(_of_gold(values, gold)) - np.exp(_best_distractor(values, gold)),
+    ),
+    "normalised_probability": ("norm. prob.", _normalised_probability),
+    "pmi": ("PMI", _of_gold),
 }
+METRICS: dict[str, ItemMetric] = {
+    f"{name}_per_{per}" if per else name: ItemMetric(
+        f"{label}, per {per}" if per else label, score, per, unconditional=name.endswith("pmi")
+    )
+    for name, (label, score) in _SCORES.items()
+    for per in (None, "token", "character")
+    if per is None or name != "accuracy_pmi"
+}
+METRICS["bits_per_byte"] = ItemMetric(
+    "bits per byte", lambda values, gold: -_of_gold(values, gold) / np.log(2.0), "byte", higher_is_better=False
+)
 
 
 def item_scores(
@@ -98,58 +138,7 @@ def item_scores(
         if lengths is None:
             raise ValueError(f"{metric} needs the choices' lengths in {described.per}s")
         values = values / lengths
-    base = metric if metric in _SCORES else metric.removesuffix(f"_per_{described.per}")
-    return _SCORES[base](values, gold)
-
-
-def _of_gold(values: np.ndarray, gold: np.ndarray) -> np.ndarray:
-    index = np.broadcast_to(gold, values.shape[:-1])[..., None]
-    return np.take_along_axis(values, index, axis=-1)[..., 0]
-
-
-def _distractors(values: np.ndarray, gold: np.ndarray) -> np.ndarray:
-    """The values with the gold choice's made NaN."""
-    return np.where(np.arange(values.shape[-1]) == gold[:, None], np.nan, values)
-
-
-def _best_distractor(values: np.ndarray, gold: np.ndarray) -> np.ndarray:
-    # fmax skips NaN; NaN where every distractor is
-    return np.fmax.reduce(_distractors(values, gold), axis=-1)
-
-
-def _accuracy(values: np.ndarray, gold: np.ndarray) -> np.ndarray:
-    chosen = np.argmax(np.where(np.isnan(values), -np.inf, values), axis=-1)
-    correct = (chosen == gold).astype(float)
-    return np.where(np.isnan(_of_gold(values, gold)), np.nan, correct)
-
-
-def _log_probability_gap(values: np.ndarray, gold: np.ndarray) -> np.ndarray:
-    wrong = _distractors(values, gold)
-    count = np.count_nonzero(~np.isnan(wrong), axis=-1)
-    total = np.nansum(wrong, axis=-1)
-    mean = np.divide(total, count, out=np.full(total.shape, np.nan), where=count > 0)
-    return _of_gold(values, gold) - mean
-
-
-def _normalised_probability(values: np.ndarray, gold: np.ndarray) -> np.ndarray:
-    # Relative to the largest, so that log-likelihoods of long answers do not all underflow to 0
-    largest = np.fmax.reduce(values, axis=-1)
-    total = np.nansum(np.exp(values - largest[..., None]), axis=-1)
-    return np.exp(_of_gold(values, gold) - largest) / total
-
-
-_SCORES: dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
-    "accuracy": _accuracy,
-    "accuracy_pmi": _accuracy,
-    "log_likelihood": _of_gold,
-    "log_probability_gap": _log_probability_gap,
-    "confidence_margin": lambda values, gold: _of_gold(values, gold) - _best_distractor(values, gold),
-    "probability": lambda values, gold: np.exp(_of_gold(values, gold)),
-    "probability_margin": lambda values, gold: np.exp(_of_gold(values, gold)) - np.exp(_best_distractor(values, gold)),
-    "normalised_probability": _normalised_probability,
-    "pmi": _of_gold,
-    "bits_per_byte": lambda values, gold: -_of_gold(values, gold) / np.log(2.0),
-}
+    return described.score(values, gold)
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -265,18 +254,16 @@ def judge_filter(
         held_out += weight * mean_quality(curves, kept, options)
         control += weight * random_items_quality(curves, int(kept.sum()), controls, generator, options)
     in_sample = mean_quality(_take(scored, in_sample_rows), in_sample_kept, options)
-    known = np.isfinite(held_out) and np.isfinite(control).all() and controls > 0
-    high = float(np.quantile(control, 0.975)) if known else float("nan")
     p = exceedance_p(held_out, control)
     return FilterTrial(
         unfiltered=float(unfiltered),
         in_sample=in_sample,
         held_out=float(held_out),
         optimism_gap=in_sample - float(held_out),
-        control_mean=float(control.mean()) if known else float("nan"),
-        control_high=high,
+        control_mean=float(control.mean()),
+        control_high=float(np.quantile(control, 0.975)),
         p=p,
-        useful=bool(known and p <= 0.025 and held_out > unfiltered),
+        useful=bool(p <= 0.025 and held_out > unfiltered),
         items=items,
         kept_in_sample=int(in_sample_kept.sum()),
         kept_by_fold=kept_by_fold,

@@ -555,10 +555,7 @@ def signal_to_noise(curves: list[np.ndarray], training: tuple[float, int] | None
 
 
 def signal_to_noise_interval(
-    curves: list[np.ndarray],
-    draws: int,
-    generator: np.random.Generator,
-    training: tuple[float, int] | None = None,
+    curves: list[np.ndarray], draws: int, generator: np.random.Generator, training: tuple[float, int] | None = None
 ) -> tuple[float, float]:
     """95% interval of the ratio for other checkpoints near the end of these trainings; NaN where the ratio is.
 

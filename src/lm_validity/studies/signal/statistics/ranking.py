@@ -268,10 +268,7 @@ NORMALISATIONS = get_args(Normalisation)
 
 
 def compliance(
-    science: np.ndarray,
-    web: np.ndarray,
-    normalisation: Normalisation = "joint_minmax",
-    chance: float = np.nan,
+    science: np.ndarray, web: np.ndarray, normalisation: Normalisation = "joint_minmax", chance: float = np.nan
 ) -> tuple[np.ndarray, np.ndarray]:
     """Compliance of two curves (..., n) at the same checkpoints, oriented so that higher is better.
 

@@ -9,6 +9,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+import altair as alt
 import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
@@ -315,21 +316,18 @@ def add_beside(scores: pd.DataFrame, path: Path | None) -> tuple[pd.DataFrame, B
     return joined.reindex(columns=SCORES.names), Beside(own, added["benchmark"].nunique(), path)
 
 
-def beside_page(beside: Beside, scores: Path, models: pd.DataFrame, benchmarks: pd.DataFrame) -> Page:
+def beside_page(beside: Beside, scores: Path) -> Page:
     """Where the reader's models stand among the others, by benchmark."""
     matrix = read_score_matrix(scores, scores.with_name("models.tsv"), scores.with_name("benchmarks.tsv"))
-    protocol = DIRECT
-    places = places_table(matrix, beside.own, protocol)
-    frame = _scores_frame(matrix, beside.own, protocol)
-    chart = figures.strip(
-        frame,
-        y="benchmark",
-        value="score",
-        title="Score",
-        y_order=list(matrix.benchmarks),
+    places, frame = places_table(matrix, beside.own), _scores_frame(matrix, beside.own)
+    axis = alt.Axis(labelOverlap=False, grid=True, gridDash=[1, 3])
+    chart = alt.Chart(figures.chart_data(frame)).mark_point(filled=True, size=46, opacity=0.85)
+    chart = chart.encode(
+        y=alt.Y("benchmark:N", scale=figures.discrete(matrix.benchmarks), title=None, axis=axis),
+        x=alt.X("score:Q", title="Score", scale=alt.Scale(zero=False)),
         color=figures.listed_color("whose", _COLORS),
         tooltip=figures.tooltips(model="Model", benchmark="Benchmark", score="Score|.4f"),
-    )
+    ).properties(width="container", height=20 * max(len(matrix.benchmarks), 1))
     models_with = places["model"].nunique()
     against = Finding(
         f"{count(models_with, 'model')} of yours and {len(matrix.models) - models_with} others on "
@@ -345,7 +343,14 @@ def beside_page(beside: Beside, scores: Path, models: pd.DataFrame, benchmarks: 
         sections=[
             Section(
                 "Scores by benchmark",
-                figures=[Figure("beside_scores", "Every model's score", chart, wide=True)],
+                figures=[
+                    Figure(
+                        "beside_scores",
+                        "Every model's score",
+                        figures.marked_if_empty(chart, frame["score"]),
+                        wide=True,
+                    )
+                ],
                 tables=[
                     Table(
                         "places",
@@ -395,43 +400,33 @@ def _place_findings(places: pd.DataFrame) -> list[Finding]:
     return findings
 
 
-def places_table(matrix: ScoreMatrix, own: tuple[str, ...], protocol: str) -> pd.DataFrame:
-    """A row for each own model and benchmark with a score: its place among all models, and the next better one."""
-    oriented, values = matrix.oriented(protocol), matrix.value[protocol]
+def _scores_frame(matrix: ScoreMatrix, own: tuple[str, ...]) -> pd.DataFrame:
+    """A row for each model and benchmark with a direct score, the reader's own last, which lie on top when drawn."""
+    values = matrix.value[DIRECT]
+    whose = [OWN if model in own else OTHERS for model in matrix.models]
+    rows = [
+        {"model": matrix.labels[i], "benchmark": benchmark, "score": values[i, j], "whose": whose[i]}
+        for j, benchmark in enumerate(matrix.benchmarks)
+        for i in np.flatnonzero(np.isfinite(values[:, j]))
+    ]
+    return pd.DataFrame(rows, columns=["model", "benchmark", "score", "whose"]).sort_values("whose")
+
+
+def places_table(matrix: ScoreMatrix, own: tuple[str, ...]) -> pd.DataFrame:
+    """A row for each own model and benchmark with a direct score: its place among all models, and the next better
+    one."""
+    oriented, values = matrix.oriented(DIRECT), matrix.value[DIRECT]
+    columns = ["model", "benchmark", "score", "place", "of", "next_better", "next_better_score"]
     rows = []
     for j, benchmark in enumerate(matrix.benchmarks):
         column = oriented[:, j]
         for i in np.flatnonzero(np.isin(matrix.models, own) & np.isfinite(column)):
             better = np.flatnonzero(column > column[i])
-            next_better = better[np.argmin(column[better])] if len(better) else None
-            rows.append(
-                {
-                    "model": matrix.labels[i],
-                    "benchmark": benchmark,
-                    "score": values[i, j],
-                    "place": 1 + len(better),
-                    "of": int(np.isfinite(column).sum()),
-                    "next_better": None if next_better is None else matrix.labels[next_better],
-                    "next_better_score": np.nan if next_better is None else values[next_better, j],
-                }
-            )
-    columns = ["model", "benchmark", "score", "place", "of", "next_better", "next_better_score"]
+            place = (1 + len(better), int(np.isfinite(column).sum()))
+            following = better[np.argmin(column[better])] if len(better) else None
+            next_better = (None, np.nan) if following is None else (matrix.labels[following], values[following, j])
+            rows.append((matrix.labels[i], benchmark, values[i, j], *place, *next_better))
     return pd.DataFrame(rows, columns=columns)
-
-
-def _scores_frame(matrix: ScoreMatrix, own: tuple[str, ...], protocol: str) -> pd.DataFrame:
-    values = matrix.value[protocol]
-    rows = [
-        {
-            "model": matrix.labels[i],
-            "benchmark": benchmark,
-            "score": values[i, j],
-            "whose": OWN if matrix.models[i] in own else OTHERS,
-        }
-        for j, benchmark in enumerate(matrix.benchmarks)
-        for i in np.flatnonzero(np.isfinite(values[:, j]))
-    ]
-    return pd.DataFrame(rows, columns=["model", "benchmark", "score", "whose"]).sort_values("whose")
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -558,10 +553,12 @@ def _write_reports(
     absent |= failed
     if not written:
         reasons = " ".join(f"{name.capitalize()}: {reason}" for name, reason in absent.items())
-        raise InputError(f"no report can be written from these data. {reasons}", _hint(jobs, given))
+        more = "add results of more models" + ("." if given.beside else ", or published scores with --beside.")
+        hint = "correct the data or the sheets." if jobs else more
+        raise InputError(f"no report can be written from these data. {reasons}", hint)
     pages = [job.output for job in jobs if job.name in written]
-    if beside is not None and sheets is not None:
-        write_page(beside_page(beside, folder / "scores.parquet", *sheets), folder / "beside")
+    if beside is not None:
+        write_page(beside_page(beside, folder / "scores.parquet"), folder / "beside")
         pages.append(folder / "beside")
     if sheets is not None:
         write_page(
@@ -574,12 +571,6 @@ def _write_reports(
         cards = CardSources(*tables, given.splits, given.cards, given.source)
     build_site(pages, folder, cards=cards, single_file=given.single_file)
     return [f"No {name} report: {reason}" for name, reason in absent.items()]
-
-
-def _hint(jobs: list[Job], given: Given) -> str:
-    if jobs:
-        return "correct the data or the sheets."
-    return "add results of more models" + ("." if given.beside else ", or published scores with --beside.")
 
 
 def _sheets(

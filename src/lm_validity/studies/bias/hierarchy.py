@@ -569,8 +569,6 @@ def _calibrations(fits: Fits) -> list[Figure]:
                 observed="Observed|.3f",
                 predicted="Predicted|.3f",
             ),
-            diagonal=True,
-            focus=False,
         )
         title = "Predicted and observed accuracy" + (f": {experiment}" if len(experiments) > 1 else "")
         name = "calibration" if place == 1 else f"calibration_{place}"

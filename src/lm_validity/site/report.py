@@ -239,14 +239,6 @@ def run_reports(jobs: list[Job], processes: int) -> tuple[set[str], dict[str, st
 
 def _write(job: Job) -> str | None:
     """None, or what is wrong with the data."""
-    try:
-        _function(job.name)(*job.arguments, job.output, **job.options)
-    except InputError as error:
-        return error.problem
-    return None
-
-
-def _function(name: str) -> Callable[..., None]:
     from lm_validity.studies.agreement.factors.report import report_factors
     from lm_validity.studies.agreement.readiness import report_readiness
     from lm_validity.studies.agreement.report import report_agreement
@@ -262,7 +254,11 @@ def _function(name: str) -> Callable[..., None]:
         "items": report_items,
         "bias": report_bias,
     }
-    return functions[name]
+    try:
+        functions[job.name](*job.arguments, job.output, **job.options)
+    except InputError as error:
+        return error.problem
+    return None
 
 
 def _too_few(scores: pd.DataFrame, models: pd.DataFrame, benchmarks: pd.DataFrame) -> str | None:
@@ -270,13 +266,10 @@ def _too_few(scores: pd.DataFrame, models: pd.DataFrame, benchmarks: pd.DataFram
     usable = benchmarks[of_study(benchmarks, STUDY) & (benchmarks["output_type"] != PERPLEXITY)]
     out = models.loc[~of_study(models, STUDY), "model"]
     known = scores[scores["benchmark"].isin(usable["benchmark"]) & ~scores["model"].isin(out)]
-    number_of_models, number = known["model"].nunique(), known["benchmark"].nunique()
-    if number_of_models < LEAST_MODELS or number < LEAST_BENCHMARKS:
-        return (
-            f"a comparison needs {LEAST_MODELS} models and {LEAST_BENCHMARKS} benchmarks, "
-            f"there are {number_of_models} and {number}."
-        )
-    return None
+    found, of = known["model"].nunique(), known["benchmark"].nunique()
+    if found >= LEAST_MODELS and of >= LEAST_BENCHMARKS:
+        return None
+    return f"a comparison needs {LEAST_MODELS} models and {LEAST_BENCHMARKS} benchmarks, there are {found} and {of}."
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -328,9 +321,9 @@ def beside_page(beside: Beside, scores: Path) -> Page:
         color=figures.listed_color("whose", _COLORS),
         tooltip=figures.tooltips(model="Model", benchmark="Benchmark", score="Score|.4f"),
     ).properties(width="container", height=20 * max(len(matrix.benchmarks), 1))
-    models_with = places["model"].nunique()
+    mine = places["model"].nunique()
     against = Finding(
-        f"{count(models_with, 'model')} of yours and {len(matrix.models) - models_with} others on "
+        f"{count(mine, 'model')} of yours and {len(matrix.models) - mine} others on "
         f"{count(len(matrix.benchmarks), 'benchmark')}.",
         basis=f"Others: {beside.path.name}. Benchmarks with the same name count as the same. Scores under another "
         "prompt or with another number of solved examples can differ.",
@@ -376,7 +369,8 @@ def _place_answer(places: pd.DataFrame) -> Answer:
         y = 4 + step * (place + 0.5)
         marks.append(text(0, y + 4, shortened(model, 18), "lab"))
         marks.append(rug(axis, shares[places["model"] == model].tolist(), y - 6, y + 6, "k"))
-    best, worst = (places.loc[find(places["place"] / places["of"])] for find in (pd.Series.idxmin, pd.Series.idxmax))
+    share = places["place"] / places["of"]
+    best, worst = places.loc[share.idxmin()], places.loc[share.idxmax()]
     ends = f"place {best['place']} of {best['of']} on {best['benchmark']}"
     picture = svg(380, 132, f"Places of {count(len(models), 'model')} of yours; the best is {ends}.", *marks)
     sentence = f"{best['model']} is best with {ends}."
@@ -390,13 +384,16 @@ def _place_findings(places: pd.DataFrame) -> list[Finding]:
     """A sentence for each own model: where it stands highest and where lowest."""
     findings = []
     for model, own in places.groupby("model", sort=False):
-        highest, lowest = (own.loc[find(own["place"] / own["of"])] for find in (pd.Series.idxmin, pd.Series.idxmax))
-        ends = [f"{row['place']} of {row['of']} models on {row['benchmark']}" for row in (highest, lowest)]
-        others = f" at best and {ends[1]} at worst" if len(own) > 1 else ""
-        basis = (
-            f"Places on {count(len(own), 'benchmark')}, as scored: noise is not taken into account." if others else ""
+        share = own["place"] / own["of"]
+        highest, lowest = (
+            f"{row['place']} of {row['of']} models on {row['benchmark']}"
+            for row in (own.loc[share.idxmin()], own.loc[share.idxmax()])
         )
-        findings.append(Finding(f"{model} has place {ends[0]}{others}.", basis))
+        sentence, basis = f"{model} has place {highest}.", ""
+        if len(own) > 1:
+            sentence = f"{model} has place {highest} at best and {lowest} at worst."
+            basis = f"Places on {count(len(own), 'benchmark')}, as scored: noise is not taken into account."
+        findings.append(Finding(sentence, basis))
     return findings
 
 
@@ -459,7 +456,7 @@ def data_page(
             Section(
                 "What the reports were told",
                 explanation=explanation,
-                tables=[_table("benchmarks", shown_benchmarks), _table("models", shown_models, labels)],
+                tables=[_table("benchmarks", shown_benchmarks), _table("models", shown_models, **labels)],
             ),
             Section("What came in", notes=[line.strip() for line in lines]),
             Section("Reports that were not written", notes=[f"{name}: {reason}" for name, reason in absent.items()]),
@@ -467,10 +464,10 @@ def data_page(
     )
 
 
-def _table(name: str, sheet: pd.DataFrame, labels: Mapping[str, str] | None = None) -> Table:
+def _table(name: str, sheet: pd.DataFrame, **labels: str) -> Table:
     """The columns in which anything is known, under `labels` or their names in the sheet; numbers as numbers."""
     known = sheet.dropna(axis=1, how="all").convert_dtypes()
-    names = {str(column): str(column) for column in known} | dict(labels or {})
+    names = {str(column): str(column) for column in known} | labels
     return Table(name, name.capitalize(), known, labels=names, folded=True)
 
 
@@ -525,9 +522,8 @@ def report_site(paths: Iterable[str | Path], output: str | Path, given: Given) -
             if given.options.errors_from_items and "n_items" in sheets[1]:
                 items = scores["n_items"].fillna(scores["benchmark"].map(sheets[1].set_index("benchmark")["n_items"]))
                 scores, number = with_item_errors(scores, items)
-                lines += [f"Standard errors from the sheet's numbers of items: {count(number, 'score')}."] * (
-                    number > 0
-                )
+                if number:
+                    lines.append(f"Standard errors from the sheet's numbers of items: {count(number, 'score')}.")
             write_table(with_tokens(scores, sheets[0]), SCORES, folder / "scores.parquet")
             lines += [*guess_lines(*sheets), *notes]
         lines += _write_reports(gathered, beside, sheets, given, folder)
@@ -561,9 +557,8 @@ def _write_reports(
         write_page(beside_page(beside, folder / "scores.parquet"), folder / "beside")
         pages.append(folder / "beside")
     if sheets is not None:
-        write_page(
-            data_page(pd.read_parquet(folder / "scores.parquet"), *sheets, gathered.lines, absent), folder / "data"
-        )
+        scores = pd.read_parquet(folder / "scores.parquet")
+        write_page(data_page(scores, *sheets, gathered.lines, absent), folder / "data")
         pages.append(folder / "data")
     cards = None
     if gathered.scores is not None:

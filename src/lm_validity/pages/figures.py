@@ -4,7 +4,7 @@ import itertools
 import json
 import math
 import resource
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -166,47 +166,46 @@ _NUMBER = 30.0  # pixels of a cell that a number is written into
 PROTOCOL = "protocol"
 
 
+def _parts(spec: Spec) -> Iterator[Spec]:
+    """A specification, and the layers in it."""
+    yield spec
+    for layer in spec.get("layer", []):
+        yield from _parts(layer)
+
+
 def is_empty(spec: Spec) -> bool:
     """Whether a specification, or a layer of it, is of a builder here that had no value to draw."""
-    own = spec.get("usermeta", {}).get("empty", False)
-    return own or any(is_empty(layer) for layer in spec.get("layer", []) if isinstance(layer, dict))
+    return any(part.get("usermeta", {}).get("empty", False) for part in _parts(spec))
 
 
 def label_room(spec: Spec) -> int:
     """Pixels of width that a specification needs so that names on its axes do not overlap, and neither a legend nor the
     title of the horizontal axis is cut; 0: it has none of them."""
     across, down = (_names(spec, channel) for channel in ("x", "y"))
-    # from a name to the next: the height of a letter, more where names lean
-    step = max(13.0 if len(across) > _MANY else 16.0, _NUMBER if _has_numbers(spec) else 0.0)
-    legend = max(_LEGEND if down else 0.0, _legend(spec))
-    plot = max(step * len(across), legend, _TITLE_LETTER * len(_title(spec)))
+    # from a name to the next: the height of a letter, more where names lean or numbers are written
+    numbers = any("format" in text for text in _encoded(spec, "text"))
+    step = max(13.0 if len(across) > _MANY else 16.0, _NUMBER if numbers else 0.0)
+    legend = max(_LEGEND if down else 0.0, *map(_legend, _encoded(spec, "color")))
+    titles = (axis.get("title") for axis in _encoded(spec, "x"))
+    title = max((len(title) for title in titles if isinstance(title, str)), default=0)
+    plot = max(step * len(across), legend, _TITLE_LETTER * title)
     if not plot:
         return 0
     beside = min(_LABEL_LIMIT, max((_LETTER * len(name) for name in down), default=60))
     return math.ceil(plot + beside + 20)
 
 
-def _has_numbers(spec: Spec) -> bool:
-    """Whether a layer writes numbers."""
-    text = spec.get("encoding", {}).get("text") or {}
-    return "format" in text or any(_has_numbers(layer) for layer in spec.get("layer", []) if isinstance(layer, dict))
+def _encoded(spec: Spec, channel: str) -> list[dict[str, Any]]:
+    """What a specification and its layers say of a channel."""
+    return [part.get("encoding", {}).get(channel) or {} for part in _parts(spec)]
 
 
-def _legend(spec: Spec) -> float:
-    """Pixels of the widest legend of names above a specification or its layers, in four columns as families have."""
-    color = spec.get("encoding", {}).get("color") or {}
+def _legend(color: dict[str, Any]) -> float:
+    """Pixels of a legend of names, in four columns as families have."""
     names = (color.get("legend") or {}).get("values") or (color.get("scale") or {}).get("domain") or []
     names = [name for name in names if isinstance(name, str)]
     columns = [max(min(160.0, _LETTER * len(name)) for name in names[at::4]) for at in range(min(4, len(names)))]
-    inner = [_legend(layer) for layer in spec.get("layer", []) if isinstance(layer, dict)]
-    return max([sum(columns) + 30 * len(columns), *inner])
-
-
-def _title(spec: Spec) -> str:
-    """The longest title of the horizontal axis in a specification or its layers."""
-    own = spec.get("encoding", {}).get("x", {}).get("title")
-    inner = [_title(layer) for layer in spec.get("layer", []) if isinstance(layer, dict)]
-    return max([own if isinstance(own, str) else "", *inner], key=len)
+    return sum(columns) + 30 * len(columns)
 
 
 def names_axis(names: Sequence[str]) -> alt.Axis:
@@ -216,13 +215,9 @@ def names_axis(names: Sequence[str]) -> alt.Axis:
 
 def _names(spec: Spec, channel: str) -> list[str]:
     """The names of a discrete axis, where its scale lists them."""
-    for part in (spec, *spec.get("layer", [])):
-        scale = part.get("encoding", {}).get(channel, {}).get("scale") or {}
-        if isinstance(scale.get("domain"), list) and all(isinstance(name, str) for name in scale["domain"]):
-            return scale["domain"]
-        if part is not spec and "layer" in part and (found := _names(part, channel)):
-            return found
-    return []
+    domains = ((axis.get("scale") or {}).get("domain") for axis in _encoded(spec, channel))
+    return next((names for names in domains
+                 if isinstance(names, list) and all(isinstance(name, str) for name in names)), [])  # fmt: skip
 
 
 def marked_if_empty(chart: alt.TopLevelMixin, values: pd.Series) -> alt.TopLevelMixin:
@@ -282,8 +277,6 @@ def heatmap(
     domain: tuple[float, float] = (0.0, 1.0),
     scheme: str = "viridis",
     number_format: str | None = None,
-    reverse: bool = False,
-    focus: bool = False,
     row_height: int = 18,
 ) -> alt.LayerChart:
     """Cells coloured by `value`; a missing one is grey with an ×. `number_format` also writes the number."""
@@ -293,7 +286,7 @@ def heatmap(
         tooltip=tooltip,
     )
     known = f"isValid(datum.{value})"
-    scale = alt.Scale(domain=list(domain), scheme=scheme, clamp=True, reverse=reverse)
+    scale = alt.Scale(domain=list(domain), scheme=scheme, clamp=True)
     cells = (
         base.transform_filter(known)
         .mark_rect()
@@ -309,8 +302,7 @@ def heatmap(
         text = base.transform_filter(known).mark_text(fontSize=11)
         layers.append(text.encode(text=alt.Text(f"{value}:Q", format=number_format), color=ink))
     chart = alt.layer(*layers).properties(width="container", height=row_height * max(len(y_order), 1))
-    chart = marked_if_empty(chart, frame[value])
-    return with_family_focus(chart) if focus else chart
+    return marked_if_empty(chart, frame[value])
 
 
 def interval_dots(
@@ -452,51 +444,20 @@ def scatter(
     x_title: str,
     y_title: str,
     tooltip: list[alt.Tooltip],
-    log_x: bool = False,
-    diagonal: bool = False,
-    focus: bool = True,
 ) -> alt.LayerChart:
-    """Points; `focus` links them to the page's family selection."""
-    x_scale = alt.Scale(type="log") if log_x else alt.Scale(zero=False)
-    base = alt.Chart(chart_data(frame)).encode(
-        x=alt.X(f"{x}:Q", title=x_title, scale=x_scale, axis=alt.Axis(format="~e" if log_x else ".6~g")),
+    """Points, and the diagonal on which both values are equal."""
+    values = pd.concat([frame[x], frame[y]]).dropna()
+    ends = pd.DataFrame({x: [values.min(), values.max()], y: [values.min(), values.max()]})
+    line = alt.Chart(chart_data(ends)).mark_line(strokeDash=[4, 4], color=MISSING_COLOR, strokeWidth=1)
+    points = alt.Chart(chart_data(frame)).mark_point(filled=True, size=62)
+    points = points.encode(
+        x=alt.X(f"{x}:Q", title=x_title, scale=alt.Scale(zero=False), axis=alt.Axis(format=".6~g")),
+        y=alt.Y(f"{y}:Q", title=y_title, scale=alt.Scale(zero=False)),
         color=color,
         tooltip=tooltip,
     )
-    opacity = {"opacity": family_opacity()} if focus else {}
-    layers = []
-    if diagonal:
-        values = pd.concat([frame[x], frame[y]]).dropna()
-        ends = pd.DataFrame({x: [values.min(), values.max()], y: [values.min(), values.max()]})
-        line = alt.Chart(chart_data(ends)).mark_line(strokeDash=[4, 4], color=MISSING_COLOR, strokeWidth=1)
-        layers.append(line.encode(x=f"{x}:Q", y=f"{y}:Q"))
-    y_axis = alt.Y(f"{y}:Q", title=y_title, scale=alt.Scale(zero=False))
-    layers.append(base.mark_point(filled=True, size=62).encode(y=y_axis, **opacity))
-    chart = alt.layer(*layers).properties(width="container", height=320)
-    chart = marked_if_empty(chart, frame[y].where(frame[x].notna()))
-    return with_family_focus(chart) if focus else chart
-
-
-def strip(
-    frame: pd.DataFrame,
-    *,
-    y: str,
-    value: str,
-    title: str,
-    y_order: Sequence[str],
-    color: alt.Color,
-    tooltip: list[alt.Tooltip],
-) -> alt.Chart:
-    """One row per `y`: a mark at every `value`; later rows of the frame lie on top."""
-    axis = alt.Axis(labelOverlap=False, grid=True, gridDash=[1, 3])
-    chart = alt.Chart(chart_data(frame)).mark_point(filled=True, size=46, opacity=0.85)
-    chart = chart.encode(
-        y=alt.Y(f"{y}:N", scale=discrete(y_order), title=None, axis=axis),
-        x=alt.X(f"{value}:Q", title=title, scale=alt.Scale(zero=False)),
-        color=color,
-        tooltip=tooltip,
-    ).properties(width="container", height=20 * max(len(y_order), 1))
-    return marked_if_empty(chart, frame[value])
+    chart = alt.layer(line.encode(x=f"{x}:Q", y=f"{y}:Q"), points).properties(width="container", height=320)
+    return marked_if_empty(chart, frame[y].where(frame[x].notna()))
 
 
 def layered(chart: alt.LayerChart, *others: alt.Chart) -> alt.LayerChart:

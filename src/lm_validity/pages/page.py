@@ -54,13 +54,6 @@ def _pattern() -> tuple[re.Pattern[str], dict[str, str]]:
     return re.compile(rf"(?<![\w-])(?:{forms})(?![\w-])", re.IGNORECASE), entry_of
 
 
-def _entry(found: str) -> str:
-    """The entry of a name as it was found in a text."""
-    name, entry_of = found.lower(), _pattern()[1]
-    singular = next(one for one in (name, name.removesuffix("s"), name.removesuffix("ies") + "y") if one in entry_of)
-    return entry_of[singular]
-
-
 class Words:
     """Marks the first mention of each entry on one page; `used` has the entries that the page mentions."""
 
@@ -69,9 +62,11 @@ class Words:
 
     def mark(self, text: str) -> Markup:
         """The text, escaped, with a link to the explanation of each word where it first appears on the page."""
-        parts, end = [], 0
-        for match in _pattern()[0].finditer(text):
-            name = _entry(match.group())
+        (pattern, entry_of), parts, end = _pattern(), [], 0
+        for match in pattern.finditer(text):
+            found = match[0].lower()
+            forms = (found, found.removesuffix("s"), found.removesuffix("ies") + "y")
+            name = next(entry_of[form] for form in forms if form in entry_of)
             if name not in self.used:
                 self.used[name] = entries()[name]
                 link = Markup('<a class="term" href="#word-{}" title="{}">{}</a>')
@@ -527,7 +522,6 @@ def render(
 ) -> str:
     """The HTML of a page document; `inlined`: what its folds hold, where that is not beside the page."""
     findings = document["findings"]
-    alarms = [finding for finding in findings if finding["alarm"]]
     others = [finding for finding in findings if not finding["alarm"]]
     shown = 0 if document["lede"] else FINDINGS_SHOWN
     pictures = [document["picture"]["svg"]] if document["picture"] else []
@@ -540,8 +534,8 @@ def render(
         missing=list(missing),
         vega=vega,
         inlined=inlined,
-        families=_families(_figures(document)),
-        alarms=alarms,
+        families=sorted(_families([figure["spec"] for figure in _figures(document)])),
+        alarms=[finding for finding in findings if finding["alarm"]],
         shown_findings=others[:shown],
         folded_findings=others[shown:],
         legend=legend_of([*pictures, *(panel["svg"] for panel in document["panels"])]),
@@ -636,23 +630,12 @@ def _check_names(page: Page) -> None:
             raise ValueError(f"{kind} of the page {page.name!r} with a bad or repeated name: {wrong}")
 
 
-def _families(figures: Sequence[FigureDocument]) -> list[str]:
-    """Families that a figure can focus, for the filter's buttons."""
-    found: set[str] = set()
-
-    def collect(node: object) -> None:
-        if isinstance(node, dict):
-            if isinstance(node.get("family"), str):
-                found.add(node["family"])
-            for value in node.values():
-                collect(value)
-        elif isinstance(node, list):
-            for value in node:
-                collect(value)
-
-    for figure in figures:
-        collect(figure["spec"])
-    return sorted(found)
+def _families(node: object) -> set[str]:
+    """Families that figures under `node`, a part of a specification or several, can focus."""
+    if isinstance(node, dict):
+        own = {node["family"]} if isinstance(node.get("family"), str) else set[str]()
+        return own.union(*map(_families, node.values()))
+    return set[str]().union(*map(_families, node)) if isinstance(node, list) else set()
 
 
 @cache

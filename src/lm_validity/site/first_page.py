@@ -5,6 +5,7 @@ import shutil
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,7 +29,6 @@ from lm_validity.site.cards.panels import (
     in_points,
     lowest_tau,
     outcome,
-    percent,
     plain,
     scores_cell,
     steady_cell,
@@ -39,7 +39,7 @@ from lm_validity.site.cards.verdict import NO, NOT_KNOWN, NOT_MEASURED, PARTLY, 
 from lm_validity.site.cards.write import FOLDER, Card, gaps, make_card, write_cards
 from lm_validity.tables.schema import PROTOCOLS
 from lm_validity.tables.sheets import read_models
-from lm_validity.words import count, decimal, scale_of
+from lm_validity.words import count, decimal, percent, scale_of
 
 ORDER = ("beside", "agreement", "factors", "readiness", "signal", "items", "bias", "computation", "data")
 SYNTHETIC = "The models of this run are synthetic. They live in a miniature world, made for trying out the workflow."
@@ -147,9 +147,7 @@ def first_page(
 
 def chosen_answers(documents: Sequence[PageDocument]) -> list[dict[str, Any]]:
     """At most three answers: the first of each study, then their second ones; shown in the order of the studies."""
-    every = [
-        (place, document, answer) for document in documents for place, answer in enumerate(document.get("answers", ()))
-    ]
+    every = [(place, document, answer) for document in documents for place, answer in enumerate(document["answers"])]
 
     def urgency(entry: tuple[int, PageDocument, dict[str, Any]]) -> tuple[int, int]:
         place, document, _ = entry
@@ -178,9 +176,8 @@ def _population(sources: CardSources, cards: Sequence[Card]) -> str:
     used = [NAMES[protocol] for protocol in PROTOCOLS if any(card.value(f"models.{protocol}") for card in cards)]
     words += f". {' and '.join(used).capitalize()}{' scores only' if len(used) == 1 else ''}."
     compared = sum(any(card.value(f"tau.{protocol}") for protocol in PROTOCOLS) for card in cards)
-    words += (
-        f" {compared} of the {len(cards)} benchmarks are compared with each other." if 0 < compared < len(cards) else ""
-    )
+    if 0 < compared < len(cards):
+        words += f" {compared} of the {len(cards)} benchmarks are compared with each other."
     if sources.preparation_is_assumed:
         words += " It is assumed that models were trained first on each benchmark's own training set: nobody says so."
     return words
@@ -211,11 +208,10 @@ class Column:
         """The numbers under the heading."""
         if self.scale is None:
             return Markup()
-        written = [(self.scale(at), words) for at, words in self.ticks if words]
-        marks = [
-            text(x, 11, words, "", "start" if x < 8 else "end" if x > self.width - 12 else "middle")
-            for x, words in written
-        ]
+        marks = []
+        for at, words in filter(itemgetter(1), self.ticks):
+            x = self.scale(at)
+            marks.append(text(x, 11, words, "", "start" if x < 8 else "end" if x > self.width - 12 else "middle"))
         return svg(self.width, 13, "", *marks).replace(Markup('role="img" aria-label=""'), Markup('aria-hidden="true"'))
 
 
@@ -322,13 +318,11 @@ def _group_cells(columns: Sequence[Column], members: Sequence[Row]) -> list[Cell
         counts = tuple((answer, answers[answer]) for answer in (YES, PARTLY, NO, NOT_KNOWN) if answers[answer])
         middle = float(np.median(values)) if values else None
         picture, words = Markup(), ""
-        if column.scale is not None and values:
-            assert middle is not None
+        if column.scale is not None and middle is not None:
             marks = [ticks(column.scale, [at for at, _ in column.ticks], 2, 22)]
             marks += [rug(column.scale, values, 6, 18, column.kind), dot(column.scale(middle), 12, column.kind, 3.8)]
-            label = (
-                f"{len(values)} benchmarks: median {decimal(middle)}, {decimal(min(values))} to {decimal(max(values))}"
-            )
+            ends = f"{decimal(min(values))} to {decimal(max(values))}"
+            label = f"{len(values)} benchmarks: median {decimal(middle)}, {ends}"
             picture = svg(column.width, 24, label, *marks)
         elif column.key == "gap" and values:
             written = {cell.sort: cell.words for cell in found}
@@ -346,9 +340,7 @@ def _columns(sources: CardSources, cards: Sequence[Card]) -> list[Column]:
     wide = (200 if sources.curves.empty else 165) if trained else similar
     gap = max((value.number for card in cards for key in ("direct", "train_before_test") if in_points(card.values)
                and (value := card.value(f"smallest_difference.{key}")) is not None), default=1.0)  # fmt: skip
-    sizes = any(
-        card.value("separated_within_2.direct") or card.value("separated_within_2.train_before_test") for card in cards
-    )
+    sizes = any(card.value(f"separated_within_2.{protocol}") for card in cards for protocol in PROTOCOLS)
     pairs = "pairs at most 2× apart in size" if sizes else "all pairs of models"
     units = "points" if all(map(in_points, values)) else "points, or the score's own unit"
 

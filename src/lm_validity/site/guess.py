@@ -98,8 +98,13 @@ def guess_models(scores: pd.DataFrame, facts: Mapping[str, Mapping[str, Any]]) -
     for model in sorted(scores["model"].unique(), key=str.lower):
         name = model.rstrip("/").rpartition("/")[2]
         family = guess_family(name)
-        given = {column: value for column, value in facts.get(model, {}).items() if value is not None}
-        said = {column: value for column, value in given.items() if column not in NUMBERS or _is_number(value)}
+        said = {
+            column: value
+            for column, value in facts.get(model, {}).items()
+            if value is not None
+            # a column of sizes may hold texts
+            and (column not in NUMBERS or (isinstance(value, int | float) and 0 < value < LARGEST_SCORE))
+        }
         step = said.get("tokens_per_step", guess_tokens_per_step(name, family))
         tokens = None if step is None or pd.isna(last[model]) else float(last[model]) * step / 1e9
         row = {
@@ -113,11 +118,6 @@ def guess_models(scores: pd.DataFrame, facts: Mapping[str, Mapping[str, Any]]) -
         }
         rows.append(_marked(row | said, known=("model", "label", *said)))
     return pd.DataFrame(rows, columns=[*MODEL_SHEET, *more], dtype=object)
-
-
-def _is_number(value: object) -> bool:
-    """Whether a file's word on a size can be one: a column of sizes may hold texts."""
-    return isinstance(value, int | float) and 0 < value < LARGEST_SCORE
 
 
 def guess_benchmarks(scores: pd.DataFrame, groups: Mapping[str, str] | None = None) -> pd.DataFrame:
@@ -150,21 +150,17 @@ def guess_benchmarks(scores: pd.DataFrame, groups: Mapping[str, str] | None = No
 
 def guess_family(name: str) -> str | None:
     """What stands in a model's name before its first number or word of another kind: `Llama` of `Llama-2-7b-hf`."""
-    name = name.lower().removeprefix("meta-")
-    end = _NOT_FAMILY.search(name)
-    stem = (name[: end.start()] if end else name).strip("-_. ")
-    return stem or None
+    stem = _NOT_FAMILY.split(name.lower().removeprefix("meta-"), maxsplit=1)[0]
+    return stem.strip("-_. ") or None
 
 
 def guess_size(name: str) -> float | None:
     """Billions of parameters as a name says them, `1.4b` or `125m`; None where it says none or several (8x7B)."""
-    found = {
-        (float(f"{number}.{more}" if more else number), unit.lower()) for number, unit, more in _SIZE.findall(name)
+    sizes = {
+        float(f"{number}.{more}" if more else number) / (1 if unit in "bB" else 1000)
+        for number, unit, more in _SIZE.findall(name)
     }
-    if len(found) != 1:
-        return None
-    number, unit = found.pop()
-    return number if unit == "b" else round(number / 1000, 6)
+    return round(sizes.pop(), 6) if len(sizes) == 1 else None
 
 
 def guess_tokens_per_step(name: str, family: str | None) -> int | None:

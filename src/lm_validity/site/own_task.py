@@ -78,7 +78,7 @@ class OwnTask:
 
     def lines(self) -> list[str]:
         """What will be computed, for a terminal."""
-        protocols = "direct and train before test" if self.trains and "agreement" in self.studies else "direct only"
+        protocols = "direct and train before test" if "agreement" in self.studies else "direct only"
         why = "" if self.trains else " (the task has no training split)"
         return [
             f"Benchmark {self.name}: {protocols}{why}; metric {self.row['metric']}.",

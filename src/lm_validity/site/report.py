@@ -9,6 +9,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+import altair as alt
 import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
@@ -238,14 +239,6 @@ def run_reports(jobs: list[Job], processes: int) -> tuple[set[str], dict[str, st
 
 def _write(job: Job) -> str | None:
     """None, or what is wrong with the data."""
-    try:
-        _function(job.name)(*job.arguments, job.output, **job.options)
-    except InputError as error:
-        return error.problem
-    return None
-
-
-def _function(name: str) -> Callable[..., None]:
     from lm_validity.studies.agreement.factors.report import report_factors
     from lm_validity.studies.agreement.readiness import report_readiness
     from lm_validity.studies.agreement.report import report_agreement
@@ -261,7 +254,11 @@ def _function(name: str) -> Callable[..., None]:
         "items": report_items,
         "bias": report_bias,
     }
-    return functions[name]
+    try:
+        functions[job.name](*job.arguments, job.output, **job.options)
+    except InputError as error:
+        return error.problem
+    return None
 
 
 def _too_few(scores: pd.DataFrame, models: pd.DataFrame, benchmarks: pd.DataFrame) -> str | None:
@@ -269,13 +266,10 @@ def _too_few(scores: pd.DataFrame, models: pd.DataFrame, benchmarks: pd.DataFram
     usable = benchmarks[of_study(benchmarks, STUDY) & (benchmarks["output_type"] != PERPLEXITY)]
     out = models.loc[~of_study(models, STUDY), "model"]
     known = scores[scores["benchmark"].isin(usable["benchmark"]) & ~scores["model"].isin(out)]
-    number_of_models, number = known["model"].nunique(), known["benchmark"].nunique()
-    if number_of_models < LEAST_MODELS or number < LEAST_BENCHMARKS:
-        return (
-            f"a comparison needs {LEAST_MODELS} models and {LEAST_BENCHMARKS} benchmarks, "
-            f"there are {number_of_models} and {number}."
-        )
-    return None
+    found, of = known["model"].nunique(), known["benchmark"].nunique()
+    if found >= LEAST_MODELS and of >= LEAST_BENCHMARKS:
+        return None
+    return f"a comparison needs {LEAST_MODELS} models and {LEAST_BENCHMARKS} benchmarks, there are {found} and {of}."
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -315,24 +309,21 @@ def add_beside(scores: pd.DataFrame, path: Path | None) -> tuple[pd.DataFrame, B
     return joined.reindex(columns=SCORES.names), Beside(own, added["benchmark"].nunique(), path)
 
 
-def beside_page(beside: Beside, scores: Path, models: pd.DataFrame, benchmarks: pd.DataFrame) -> Page:
+def beside_page(beside: Beside, scores: Path) -> Page:
     """Where the reader's models stand among the others, by benchmark."""
     matrix = read_score_matrix(scores, scores.with_name("models.tsv"), scores.with_name("benchmarks.tsv"))
-    protocol = DIRECT
-    places = places_table(matrix, beside.own, protocol)
-    frame = _scores_frame(matrix, beside.own, protocol)
-    chart = figures.strip(
-        frame,
-        y="benchmark",
-        value="score",
-        title="Score",
-        y_order=list(matrix.benchmarks),
+    places, frame = places_table(matrix, beside.own), _scores_frame(matrix, beside.own)
+    axis = alt.Axis(labelOverlap=False, grid=True, gridDash=[1, 3])
+    chart = alt.Chart(figures.chart_data(frame)).mark_point(filled=True, size=46, opacity=0.85)
+    chart = chart.encode(
+        y=alt.Y("benchmark:N", scale=figures.discrete(matrix.benchmarks), title=None, axis=axis),
+        x=alt.X("score:Q", title="Score", scale=alt.Scale(zero=False)),
         color=figures.listed_color("whose", _COLORS),
         tooltip=figures.tooltips(model="Model", benchmark="Benchmark", score="Score|.4f"),
-    )
-    models_with = places["model"].nunique()
+    ).properties(width="container", height=20 * max(len(matrix.benchmarks), 1))
+    mine = places["model"].nunique()
     against = Finding(
-        f"{count(models_with, 'model')} of yours and {len(matrix.models) - models_with} others on "
+        f"{count(mine, 'model')} of yours and {len(matrix.models) - mine} others on "
         f"{count(len(matrix.benchmarks), 'benchmark')}.",
         basis=f"Others: {beside.path.name}. Benchmarks with the same name count as the same. Scores under another "
         "prompt or with another number of solved examples can differ.",
@@ -345,7 +336,14 @@ def beside_page(beside: Beside, scores: Path, models: pd.DataFrame, benchmarks: 
         sections=[
             Section(
                 "Scores by benchmark",
-                figures=[Figure("beside_scores", "Every model's score", chart, wide=True)],
+                figures=[
+                    Figure(
+                        "beside_scores",
+                        "Every model's score",
+                        figures.marked_if_empty(chart, frame["score"]),
+                        wide=True,
+                    )
+                ],
                 tables=[
                     Table(
                         "places",
@@ -371,7 +369,8 @@ def _place_answer(places: pd.DataFrame) -> Answer:
         y = 4 + step * (place + 0.5)
         marks.append(text(0, y + 4, shortened(model, 18), "lab"))
         marks.append(rug(axis, shares[places["model"] == model].tolist(), y - 6, y + 6, "k"))
-    best, worst = (places.loc[find(places["place"] / places["of"])] for find in (pd.Series.idxmin, pd.Series.idxmax))
+    share = places["place"] / places["of"]
+    best, worst = places.loc[share.idxmin()], places.loc[share.idxmax()]
     ends = f"place {best['place']} of {best['of']} on {best['benchmark']}"
     picture = svg(380, 132, f"Places of {count(len(models), 'model')} of yours; the best is {ends}.", *marks)
     sentence = f"{best['model']} is best with {ends}."
@@ -385,53 +384,46 @@ def _place_findings(places: pd.DataFrame) -> list[Finding]:
     """A sentence for each own model: where it stands highest and where lowest."""
     findings = []
     for model, own in places.groupby("model", sort=False):
-        highest, lowest = (own.loc[find(own["place"] / own["of"])] for find in (pd.Series.idxmin, pd.Series.idxmax))
-        ends = [f"{row['place']} of {row['of']} models on {row['benchmark']}" for row in (highest, lowest)]
-        others = f" at best and {ends[1]} at worst" if len(own) > 1 else ""
-        basis = (
-            f"Places on {count(len(own), 'benchmark')}, as scored: noise is not taken into account." if others else ""
+        share = own["place"] / own["of"]
+        highest, lowest = (
+            f"{row['place']} of {row['of']} models on {row['benchmark']}"
+            for row in (own.loc[share.idxmin()], own.loc[share.idxmax()])
         )
-        findings.append(Finding(f"{model} has place {ends[0]}{others}.", basis))
+        sentence, basis = f"{model} has place {highest}.", ""
+        if len(own) > 1:
+            sentence = f"{model} has place {highest} at best and {lowest} at worst."
+            basis = f"Places on {count(len(own), 'benchmark')}, as scored: noise is not taken into account."
+        findings.append(Finding(sentence, basis))
     return findings
 
 
-def places_table(matrix: ScoreMatrix, own: tuple[str, ...], protocol: str) -> pd.DataFrame:
-    """A row for each own model and benchmark with a score: its place among all models, and the next better one."""
-    oriented, values = matrix.oriented(protocol), matrix.value[protocol]
+def _scores_frame(matrix: ScoreMatrix, own: tuple[str, ...]) -> pd.DataFrame:
+    """A row for each model and benchmark with a direct score, the reader's own last, which lie on top when drawn."""
+    values = matrix.value[DIRECT]
+    whose = [OWN if model in own else OTHERS for model in matrix.models]
+    rows = [
+        {"model": matrix.labels[i], "benchmark": benchmark, "score": values[i, j], "whose": whose[i]}
+        for j, benchmark in enumerate(matrix.benchmarks)
+        for i in np.flatnonzero(np.isfinite(values[:, j]))
+    ]
+    return pd.DataFrame(rows, columns=["model", "benchmark", "score", "whose"]).sort_values("whose")
+
+
+def places_table(matrix: ScoreMatrix, own: tuple[str, ...]) -> pd.DataFrame:
+    """A row for each own model and benchmark with a direct score: its place among all models, and the next better
+    one."""
+    oriented, values = matrix.oriented(DIRECT), matrix.value[DIRECT]
+    columns = ["model", "benchmark", "score", "place", "of", "next_better", "next_better_score"]
     rows = []
     for j, benchmark in enumerate(matrix.benchmarks):
         column = oriented[:, j]
         for i in np.flatnonzero(np.isin(matrix.models, own) & np.isfinite(column)):
             better = np.flatnonzero(column > column[i])
-            next_better = better[np.argmin(column[better])] if len(better) else None
-            rows.append(
-                {
-                    "model": matrix.labels[i],
-                    "benchmark": benchmark,
-                    "score": values[i, j],
-                    "place": 1 + len(better),
-                    "of": int(np.isfinite(column).sum()),
-                    "next_better": None if next_better is None else matrix.labels[next_better],
-                    "next_better_score": np.nan if next_better is None else values[next_better, j],
-                }
-            )
-    columns = ["model", "benchmark", "score", "place", "of", "next_better", "next_better_score"]
+            place = (1 + len(better), int(np.isfinite(column).sum()))
+            following = better[np.argmin(column[better])] if len(better) else None
+            next_better = (None, np.nan) if following is None else (matrix.labels[following], values[following, j])
+            rows.append((matrix.labels[i], benchmark, values[i, j], *place, *next_better))
     return pd.DataFrame(rows, columns=columns)
-
-
-def _scores_frame(matrix: ScoreMatrix, own: tuple[str, ...], protocol: str) -> pd.DataFrame:
-    values = matrix.value[protocol]
-    rows = [
-        {
-            "model": matrix.labels[i],
-            "benchmark": benchmark,
-            "score": values[i, j],
-            "whose": OWN if matrix.models[i] in own else OTHERS,
-        }
-        for j, benchmark in enumerate(matrix.benchmarks)
-        for i in np.flatnonzero(np.isfinite(values[:, j]))
-    ]
-    return pd.DataFrame(rows, columns=["model", "benchmark", "score", "whose"]).sort_values("whose")
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -464,7 +456,7 @@ def data_page(
             Section(
                 "What the reports were told",
                 explanation=explanation,
-                tables=[_table("benchmarks", shown_benchmarks), _table("models", shown_models, labels)],
+                tables=[_table("benchmarks", shown_benchmarks), _table("models", shown_models, **labels)],
             ),
             Section("What came in", notes=[line.strip() for line in lines]),
             Section("Reports that were not written", notes=[f"{name}: {reason}" for name, reason in absent.items()]),
@@ -472,10 +464,10 @@ def data_page(
     )
 
 
-def _table(name: str, sheet: pd.DataFrame, labels: Mapping[str, str] | None = None) -> Table:
+def _table(name: str, sheet: pd.DataFrame, **labels: str) -> Table:
     """The columns in which anything is known, under `labels` or their names in the sheet; numbers as numbers."""
     known = sheet.dropna(axis=1, how="all").convert_dtypes()
-    names = {str(column): str(column) for column in known} | dict(labels or {})
+    names = {str(column): str(column) for column in known} | labels
     return Table(name, name.capitalize(), known, labels=names, folded=True)
 
 
@@ -530,9 +522,8 @@ def report_site(paths: Iterable[str | Path], output: str | Path, given: Given) -
             if given.options.errors_from_items and "n_items" in sheets[1]:
                 items = scores["n_items"].fillna(scores["benchmark"].map(sheets[1].set_index("benchmark")["n_items"]))
                 scores, number = with_item_errors(scores, items)
-                lines += [f"Standard errors from the sheet's numbers of items: {count(number, 'score')}."] * (
-                    number > 0
-                )
+                if number:
+                    lines.append(f"Standard errors from the sheet's numbers of items: {count(number, 'score')}.")
             write_table(with_tokens(scores, sheets[0]), SCORES, folder / "scores.parquet")
             lines += [*guess_lines(*sheets), *notes]
         lines += _write_reports(gathered, beside, sheets, given, folder)
@@ -558,15 +549,16 @@ def _write_reports(
     absent |= failed
     if not written:
         reasons = " ".join(f"{name.capitalize()}: {reason}" for name, reason in absent.items())
-        raise InputError(f"no report can be written from these data. {reasons}", _hint(jobs, given))
+        more = "add results of more models" + ("." if given.beside else ", or published scores with --beside.")
+        hint = "correct the data or the sheets." if jobs else more
+        raise InputError(f"no report can be written from these data. {reasons}", hint)
     pages = [job.output for job in jobs if job.name in written]
-    if beside is not None and sheets is not None:
-        write_page(beside_page(beside, folder / "scores.parquet", *sheets), folder / "beside")
+    if beside is not None:
+        write_page(beside_page(beside, folder / "scores.parquet"), folder / "beside")
         pages.append(folder / "beside")
     if sheets is not None:
-        write_page(
-            data_page(pd.read_parquet(folder / "scores.parquet"), *sheets, gathered.lines, absent), folder / "data"
-        )
+        scores = pd.read_parquet(folder / "scores.parquet")
+        write_page(data_page(scores, *sheets, gathered.lines, absent), folder / "data")
         pages.append(folder / "data")
     cards = None
     if gathered.scores is not None:
@@ -574,12 +566,6 @@ def _write_reports(
         cards = CardSources(*tables, given.splits, given.cards, given.source)
     build_site(pages, folder, cards=cards, single_file=given.single_file)
     return [f"No {name} report: {reason}" for name, reason in absent.items()]
-
-
-def _hint(jobs: list[Job], given: Given) -> str:
-    if jobs:
-        return "correct the data or the sheets."
-    return "add results of more models" + ("." if given.beside else ", or published scores with --beside.")
 
 
 def _sheets(

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, cast
 
 import numpy as np
 import pandas as pd
@@ -13,7 +13,6 @@ from lm_validity.config.plan import (
     BY_SCORES,
     JOINS,
     RULED_OUT,
-    BiasPlan,
     Plan,
     PlannedBatch,
     PlannedCell,
@@ -36,7 +35,7 @@ from lm_validity.studies.agreement.statistics.sparse import (
     mean_standing,
     rank_draws,
 )
-from lm_validity.studies.bias.effects import OPEN, TaskStop, stop_words, task_stops
+from lm_validity.studies.bias.effects import OPEN, stop_words, task_stops
 from lm_validity.studies.bias.trials import read_trials
 from lm_validity.tables.schema import TRAINED
 from lm_validity.words import count, decimal, is_known, listing
@@ -85,12 +84,10 @@ def parse_goal(text: str) -> Goal:
     try:
         number = float(value)
     except ValueError:
-        raise InputError(f"--goal {text}: not a goal.", hint) from None
-    most: dict[Kind, float] = {"tau": 1, "rank": np.inf, "budget": np.inf}
-    for one, limit in most.items():
-        if one == kind and 0 < number < limit:
-            return Goal(one, number)
-    raise InputError(f"--goal {text}: not a goal.", hint)
+        number = np.nan
+    if not 0 < number < {"tau": 1, "rank": np.inf, "budget": np.inf}.get(kind, 0):
+        raise InputError(f"--goal {text}: not a goal.", hint)
+    return Goal(cast(Kind, kind), number)
 
 
 @dataclass(frozen=True)
@@ -130,16 +127,12 @@ def standing_of(run: Run, also: tuple[str, ...] = ()) -> Standing:
     matrix = read_score_matrix(scores, configuration.models, configuration.benchmarks, configuration.plan, also)
     fitted = fit_cells(matrix, TRAINED)
     if fitted is None:
-        raise InputError(f"{scores}: no model of the scores. {NO_PROCESS}", _hint(matrix))
+        known = np.isfinite(matrix.measured(TRAINED)[:, ~matrix.is_corpus])
+        too_many = known.sum() > MOST_CELLS or len(known) > MOST_MODELS
+        by_hand = "choose the cells yourself: `lm-validity plan --cells LIST.tsv` adds a round of them."
+        hint = by_hand if too_many else "measure more cells first."
+        raise InputError(f"{scores}: no model of the scores. {NO_PROCESS}", hint)
     return Standing(run, matrix, fitted)
-
-
-def _hint(matrix: ScoreMatrix) -> str:
-    """What can be done where there are too many, or too few, scores for a prediction."""
-    known = np.isfinite(matrix.measured(TRAINED)[:, ~matrix.is_corpus])
-    if known.sum() > MOST_CELLS or len(known) > MOST_MODELS:
-        return "choose the cells yourself: `lm-validity plan --cells LIST.tsv` adds a round of them."
-    return "measure more cells first."
 
 
 def check_finished(standing: Standing, planned: Mapping[Pair, PlannedCell]) -> None:
@@ -179,11 +172,6 @@ class Round:
     hours: float
     reached: bool
     planned_hours: float  # of the whole plan before the round
-
-    @property
-    def enough(self) -> bool:
-        """Whether the goal is expected to be reached once the round is measured; a budget is to be spent."""
-        return self.reached or self.goal.kind == "budget" or self.goal.reached(self.after)
 
     @property
     def after(self) -> Outlook:
@@ -237,7 +225,7 @@ def describe_round(found: Round) -> list[str]:
         "for the largest expected reduction of the variance of ranks per hour"
     )
     lines.append(f"expected after it: {describe_outlook(found.after)}")
-    if not found.enough:
+    if found.goal.kind != "budget" and not found.goal.reached(found.after):
         lines.append(f"this does not reach {found.goal} yet: another round may follow")
     return lines
 
@@ -411,8 +399,19 @@ def add_batch(run: Run) -> tuple[list[str], int]:
     _check_finished(run, trials)
     stops = task_stops(trials, plan)
     number = next_round(plan.rows.values(), first=2)
-    added = [_next_batch(stop, plan, number) for stop in stops if stop.state == OPEN]
-    lines = [f"  {prefix(run, stop)}{stop_words(stop)}" for stop in stops]
+    added = [
+        PlannedBatch.model_construct(
+            experiment=stop.experiment,
+            task=stop.task,
+            round=number,
+            subsamples=plan.planned(stop.experiment, stop.task) + plan.batch,
+            half_width=stop.half_width if is_known(stop.half_width) else None,
+        )
+        for stop in stops
+        if stop.state == OPEN
+    ]
+    several = len(run.bias.experiments) > 1
+    lines = [f"  {f'{stop.experiment}, ' if several else ''}{stop_words(stop)}" for stop in stops]
     if not added:
         last = f"no task of the bias study gets another batch: each is ±{plan.half_width:g} or narrower, has all, or "
         last += "would stay too wide"
@@ -427,21 +426,6 @@ def add_batch(run: Run) -> tuple[list[str], int]:
     left = {min(plan.batch, plan.most[row.experiment] - plan.planned(row.experiment, row.task)) for row in added}
     more = " to ".join(str(size) for size in sorted({min(left), max(left)}))
     return [*lines, f"{place}: {more} more subsamples for {len(added)} of {len(stops)} tasks"], len(added)
-
-
-def prefix(run: Run, stop: TaskStop) -> str:
-    """The experiment before a task, where there are several."""
-    return f"{stop.experiment}, " if len(run.bias.experiments) > 1 else ""
-
-
-def _next_batch(stop: TaskStop, plan: BiasPlan, number: int) -> PlannedBatch:
-    return PlannedBatch.model_construct(
-        experiment=stop.experiment,
-        task=stop.task,
-        round=number,
-        subsamples=plan.planned(stop.experiment, stop.task) + plan.batch,
-        half_width=stop.half_width if is_known(stop.half_width) else None,
-    )
 
 
 def _check_finished(run: Run, trials: pd.DataFrame) -> None:

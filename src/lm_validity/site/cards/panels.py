@@ -29,7 +29,7 @@ from lm_validity.pages.svg import (
 from lm_validity.site.cards.values import CardSources, Value, Values, known, tokens_words
 from lm_validity.site.cards.verdict import NOT_MEASURED, PARTLY, YES, Mark, Verdict
 from lm_validity.studies.agreement.statistics.noise import shown_ceiling
-from lm_validity.words import decimal, scale_of
+from lm_validity.words import decimal, percent, scale_of
 
 WIDTH, HEIGHT = 360, 132  # of a panel's picture
 SHARES = (0.0, 0.5, 0.8, 1.0)
@@ -38,10 +38,6 @@ SHARES = (0.0, 0.5, 0.8, 1.0)
 def outcome(answer: str) -> Outcome:
     """A rule's answer as a mark names it."""
     return cast(Outcome, "in part" if answer == PARTLY else answer)
-
-
-def percent(share: float) -> str:
-    return f"{100 * share:.0f}%"
 
 
 def ceiling_of(values: Values, tau: Value, key: str) -> float | None:
@@ -67,10 +63,8 @@ def in_brackets(words: str) -> str:
 
 def in_points(values: Values) -> bool:
     """Whether scores are from -1 to 1, so that gaps are written in points."""
-    ends = [
-        value.number for key, value in values.items() if key.startswith(("lowest.", "highest.")) and value.is_measured
-    ]
-    return all(-1 <= end <= 1 for end in ends)
+    ends = [value for value in values.values() if value.quantity.name in ("lowest", "highest") and value.is_measured]
+    return all(-1 <= end.number <= 1 for end in ends)
 
 
 def is_corpus(values: Values) -> bool:
@@ -167,9 +161,7 @@ def _ranks_panel(sources: CardSources, benchmark: str, values: Values, verdict: 
     if any(size == "tau_within_2" for _, size, _ in rows):
         marks += [text(0, 76, "at most 2×", "lab"), text(0, 90, "apart in size", "lab")]
     if len(overall) > 1 and same_models(overall):
-        words = (
-            f"**{decimal(overall['direct'].number)} → {decimal(overall['train_before_test'].number)}** trained first"
-        )
+        words = f"**{' → '.join(decimal(value.number) for value in overall.values())}** trained first"
     elif len(overall) > 1:
         words = ", ".join(f"**{decimal(value.number)}** {NAMES[protocol]} ({value.basis['models']} models)"
                           for protocol, value in overall.items())  # fmt: skip
@@ -198,14 +190,10 @@ def _apart_panel(values: Values, verdict: Verdict) -> Panel | None:
     label = "; ".join(f"sizes {names[name]} apart: {said(value, percent)}" for name, value in rows.items())
     main = rows.get("within_2", rows.get("all"))
     mark = verdict.marks["apart"]
-    words = (
-        f"{NAMES[protocol]}"
-        if main is None
-        else (
-            f"**{percent(main.number)}** of {'similar ' if 'within_2' in rows else ''}pairs"
-            f"{in_brackets(between(main, percent))}, {NAMES[protocol]}"
-        )
-    )
+    words = NAMES[protocol]
+    if main is not None:
+        pairs = "similar pairs" if "within_2" in rows else "pairs"
+        words = f"**{percent(main.number)}** of {pairs}{in_brackets(between(main, percent))}, {words}"
     picture = svg(WIDTH, HEIGHT, f"Share of pairs of models told apart, {NAMES[protocol]}: {label}.", *marks)
     question = "Does it tell similar models apart?" if "within_2" in rows else "Does it tell models apart?"
     return Panel(question, words, picture, outcome(mark.outcome), mark.word)
@@ -239,10 +227,8 @@ def _scores_panel(sources: CardSources, benchmark: str, values: Values) -> Panel
         return Panel("What do scores look like?", f"{words}; {number} models", picture)
     from_zero = least >= 0 and most <= 1 and not is_corpus(values)
     low, high = (0.0, math.ceil(4 * most) / 4) if from_zero else (least, most)
-    up, across = (
-        Axis(low, high, 108, 8),
-        Axis(math.log10(sizes.min()) - 0.05, math.log10(sizes.max()) + 0.05, 34, WIDTH - 6),
-    )
+    up = Axis(low, high, 108, 8)
+    across = Axis(math.log10(sizes.min()) - 0.05, math.log10(sizes.max()) + 0.05, 34, WIDTH - 6)
     marks = []
     for level in (low, (low + high) / 2, high):
         marks += [
@@ -254,15 +240,14 @@ def _scores_panel(sources: CardSources, benchmark: str, values: Values) -> Panel
     dots = [
         (across(math.log10(size)), up(score), KINDS[protocol])
         for protocol, rows in by_protocol.items()
-        for size, score in zip(rows["model"].map(sources.sizes), rows["value"], strict=True)
+        for size, score in zip(sizes[rows.index], rows["value"], strict=True)
         if size > 0
     ]
     marks += [dot(x, y, kind, 2.4) for x, y, kind in dots]
     if chance is not None and low <= chance.number <= high:
         # the word, 40 pixels wide, stands above or below its line, left or right: where the fewest dots are
-        places = [
-            (left, y) for y in (up(chance.number) - 4, min(up(chance.number) + 11, 112)) for left in (WIDTH - 46, 38)
-        ]
+        above, below = up(chance.number) - 4, min(up(chance.number) + 11, 112)
+        places = [(left, y) for y in (above, below) for left in (WIDTH - 46, 38)]
         left, y = min(places, key=lambda at: sum(-3 < x - at[0] < 43 and -11 < dy - at[1] < 3 for x, dy, _ in dots))
         marks.append(text(left, y, "chance"))
     marks += _size_ticks(across, sizes.min(), sizes.max())
@@ -272,11 +257,9 @@ def _scores_panel(sources: CardSources, benchmark: str, values: Values) -> Panel
 def _size_ticks(across: Axis, least: float, most: float) -> list[Markup]:
     """Powers of ten of parameters, as many as have room for their words."""
     powers = range(math.ceil(math.log10(least) - 0.05), math.floor(math.log10(most) + 0.05) + 1)
-    powers = powers[
-        :: math.ceil(165 * (across.high - across.low) / (across.end - across.start))
-    ]  # "100 million parameters"
+    step = math.ceil(165 * (across.high - across.low) / (across.end - across.start))  # "100 million parameters"
     marks = []
-    for place, power in enumerate(powers):
+    for place, power in enumerate(powers[::step]):
         factor, unit = scale_of(10.0**power)
         words = f"{10.0**power * factor:g} {unit}"
         anchor = "start" if across(power) < 60 else "end" if across(power) > WIDTH - 60 else "middle"
@@ -313,13 +296,11 @@ def _lead_panel(values: Values) -> Panel | None:
         ]
     pair = " → ".join(points(value.number) for value in leads.values())
     group = parse_group(str(change.basis["group"])).words
-    interval = (
-        between(change, lambda end: points(end, signed=True)).replace("95%", "95% of the change") or "no interval"
-    )
+    interval = between(change, lambda end: points(end, signed=True)).replace("95%", "95% of the change")
+    interval = interval or "no interval"
     label = f"Lead of {group} at equal compute, direct and under train before test: {pair} points; {interval}."
-    return Panel(
-        f"Do {group} lead?", f"**{pair} points** at equal compute ({interval})", svg(WIDTH, HEIGHT, label, *marks)
-    )
+    words = f"**{pair} points** at equal compute ({interval})"
+    return Panel(f"Do {group} lead?", words, svg(WIDTH, HEIGHT, label, *marks))
 
 
 def _gap_panel(sources: CardSources, benchmark: str, values: Values) -> Panel | None:
@@ -360,6 +341,11 @@ def mean_curve(frame: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
     return at, np.mean([np.interp(at, rows["at"], rows["value"]) for rows in curves], axis=0)
 
 
+def _mean_path(across: Axis, up: Axis, at: np.ndarray, mean: np.ndarray, mark: Mark) -> Markup:
+    """The mean curve, dashed where it is not shown to improve steadily."""
+    return curve([*map(across, at)], [*map(up, mean)], "ln m" if mark.outcome == YES else "ln m no")
+
+
 def _training_panel(sources: CardSources, benchmark: str, values: Values, verdict: Verdict) -> Panel | None:
     frame = sources.curves[sources.curves["benchmark"] == benchmark]
     quality = known(values, "signal_quality")
@@ -387,21 +373,17 @@ def _training_panel(sources: CardSources, benchmark: str, values: Values, verdic
         marks.append(curve([across(at) for at in rows["at"]], [up(value) for value in rows["value"]], "ln"))
     at, mean = mean_curve(frame)
     mark = verdict.marks["steady"]
-    kind = "ln m" if mark.outcome == YES else "ln m no"
-    marks.append(curve([across(each) for each in at], [up(value) for value in mean], kind))
+    marks.append(_mean_path(across, up, at, mean, mark))
     if in_tokens and starts is not None:
         marks.append(line(across(starts.number), 84, across(starts.number), 104, "k w"))
-        anchor, x = (
-            ("start", across(starts.number) + 4) if across(starts.number) < 250 else ("end", across(starts.number) - 4)
-        )
+        x = across(starts.number)
+        anchor, x = ("start", x + 4) if x < 250 else ("end", x - 4)
         marks.append(text(x, 98, "above chance", "num", anchor))
     end = tokens_words(last) if in_tokens else f"{last:,.0f} steps"
     marks += [text(34, 121, "0"), text(WIDTH - 8, 121, end, "", "end")]
     number = frame["model"].nunique()
-    told = (
-        f"their mean goes from {decimal(mean[0])} to {decimal(mean[-1])}" if len(mean) else "they have no common points"
-    )
-    label = f"Scores of {number} models in training; {told}. "
+    ends = f"their mean goes from {decimal(mean[0])} to {decimal(mean[-1])}" if len(mean) else "no points in common"
+    label = f"Scores of {number} models in training; {ends}. "
     label += f"Signal quality {said(quality)}." if quality else ""
     words = f"**Signal quality {decimal(quality.number)}**{in_brackets(between(quality))}; " if quality else ""
     words += f"{number} models"
@@ -471,8 +453,8 @@ def tau_cell(values: Values, quantity: str, mark: Mark, low: float, width: int) 
 
 def apart_cell(values: Values, mark: Mark, width: int = 112) -> Cell:
     """The share of pairs of similar models that it tells apart, on its interval; of all pairs without sizes."""
-    keys = [f"separated_{name}.{protocol}" for protocol in KINDS for name in ("within_2", "all")]
-    value = next((value for key in keys if (value := known(values, key)) is not None), None)
+    keys = (f"separated_{name}.{protocol}" for protocol in KINDS for name in ("within_2", "all"))
+    value = next(filter(None, (known(values, key) for key in keys)), None)
     if value is None:
         return EMPTY
     axis = Axis(0, 1, 5, width - 5)
@@ -510,17 +492,11 @@ def steady_cell(sources: CardSources, benchmark: str, values: Values, mark: Mark
     chance = known(values, "chance")
     drawn = [*mean, *([chance.number] if chance else [])]
     across, up = Axis(at[0], at[-1], 2, width - 2), Axis(min(drawn), max(drawn), 26, 3)
-    base = (
-        line(2, up(chance.number), width - 2, up(chance.number), "chance")
-        if chance
-        else line(2, 26, width - 2, 26, "ax")
-    )
-    path = curve(
-        [across(each) for each in at], [up(value) for value in mean], "ln m" if mark.outcome == YES else "ln m no"
-    )
-    label = (
-        f"Mean score of {frame['model'].nunique()} models in training, from {decimal(mean[0])} to {decimal(mean[-1])}; "
-    )
+    level = up(chance.number) if chance else 26
+    base = line(2, level, width - 2, level, "chance" if chance else "ax")
+    path = _mean_path(across, up, at, mean, mark)
+    ends = f"from {decimal(mean[0])} to {decimal(mean[-1])}"
+    label = f"Mean score of {frame['model'].nunique()} models in training, {ends}; "
     label += f"signal quality {said(quality)}" if quality else "too few checkpoints for more"
     return Cell(sort, svg(width, HIGH, label, base, path), mark)
 

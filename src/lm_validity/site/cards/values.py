@@ -460,14 +460,13 @@ class CardSources:
     def figure(self, name: str, benchmark: str, protocol: str | None = None, **basis: float | str | None) -> Value:
         """The value of a quantity of `results.CARDS`, from the row of a report that has it."""
         report, quantity, conditions = CARDS[name]
-        row = self.row(report, quantity, benchmark, protocol, **conditions)
-        return absent(name, protocol, UNSAID) if row is None else from_row(name, protocol, row, **basis)
+        return from_row(name, protocol, self.row(report, quantity, benchmark, protocol, **conditions), **basis)
 
 
-def from_row(name: str, protocol: str | None, row: Row, **basis: float | str | None) -> Value:
+def from_row(name: str, protocol: str | None, row: Row | None, **basis: float | str | None) -> Value:
     """What a row says, with its interval where it has one."""
-    if row.value is None:
-        return absent(name, protocol, row.reason or UNSAID)
+    if row is None or row.value is None:
+        return absent(name, protocol, (row and row.reason) or UNSAID)
     whole = QUANTITIES[name].unit in ("items", "models") and row.value.is_integer()
     interval = None if row.low is None or row.high is None else (row.low, row.high)
     return measured(name, protocol, int(row.value) if whole else row.value, interval, row.reason or "", **basis)
@@ -591,8 +590,8 @@ def _at_distance(sources: CardSources, benchmark: str, protocol: str, name: str,
 def _of_items(sources: CardSources, benchmark: str, protocol: str, name: str, *rests_on: str) -> Value:
     """A figure of the items report, or why there is none and what would make it."""
     if sources.row("items", "models", benchmark, protocol) is not None:
-        counts = {of: sources.count("items", of, benchmark, protocol) for of in rests_on}
-        return sources.figure(name, benchmark, protocol, **{_COUNTED.get(of, of): n for of, n in counts.items()})
+        basis = {of.replace("neighbours", "pairs"): sources.count("items", of, benchmark, protocol) for of in rests_on}
+        return sources.figure(name, benchmark, protocol, **basis)
     if not sources.model_count(benchmark, protocol):
         return absent(name, protocol, *(_why_not(sources, benchmark, protocol) or ("There are no scores.", MEASURE)))
     if sources.items is None:
@@ -602,15 +601,14 @@ def _of_items(sources: CardSources, benchmark: str, protocol: str, name: str, *r
     return absent(name, protocol, "There is no items report.", sources.items_command)
 
 
-_COUNTED = {"neighbours": "pairs"}
-
-
 def _readiness(sources: CardSources, benchmark: str) -> Iterator[Value]:
     """The leads of the first group that was named; nothing where none was."""
     results = sources.results.get("readiness")
-    for change in results.all("readiness_change", benchmark)[:1] if results else ():
+    if results is None:
+        return
+    for change in results.all("readiness_change", benchmark)[:1]:
         basis = {"group": change.said["group"], "models": change.n}
-        for lead in results.all("lead", benchmark, group=change.said["group"]) if results else ():
+        for lead in results.all("lead", benchmark, group=change.said["group"]):
             yield from_row("lead", lead.protocol, lead, **basis)
         yield from_row("readiness_change", None, change, **basis)
 
@@ -624,11 +622,10 @@ def _signal(sources: CardSources, benchmark: str) -> Iterator[Value]:
         yield from (absent(name, None, reason, command) for name in names)
         return
     points = sources.results["signal"].all("point_tokens", benchmark)
+    counted = ("models", "items", "common_points")
     basis: dict[str, float | None] = {
-        "models": sources.count("signal", "models", benchmark),
-        "items": sources.count("signal", "items", benchmark),
-        "common points": sources.count("signal", "common_points", benchmark),
-    }  # fmt: skip
+        name.replace("_", " "): sources.count("signal", name, benchmark) for name in counted
+    }
     if points:
         at_end = bool(sources.number("signal", "common_points_at_end", benchmark))
         basis |= {"first common point": points[0].value, _LAST[at_end]: points[-1].value}
@@ -640,10 +637,10 @@ def _signal(sources: CardSources, benchmark: str) -> Iterator[Value]:
 def _bias(sources: CardSources, benchmark: str) -> Iterator[Value]:
     """What pretraining on the test texts adds; of several experiments the one with most trials speaks, since their
     models and settings differ."""
-    names = ("bias", "bias_excluded")
-    trials = sources.results["bias"].all("task_effect_trials", benchmark, effect="bias") if _has_bias(sources) else []
+    names, results = ("bias", "bias_excluded"), sources.results.get("bias")
+    trials = results.all("task_effect_trials", benchmark, effect="bias") if results else []
     if not trials:
-        reason = NOT_A_TASK if _has_bias(sources) else NO_BIAS
+        reason = NOT_A_TASK if results else NO_BIAS
         yield from (absent(name, None, reason, f"snakemake bias {CONFIGURED}") for name in names)
         return
     most = max(trials, key=lambda row: row.value or 0)
@@ -654,13 +651,7 @@ def _bias(sources: CardSources, benchmark: str) -> Iterator[Value]:
         "subsamples": sources.count("bias", "task_effect_subsamples", benchmark, None, **conditions),
     }
     for name in names:
-        row = sources.row("bias", CARDS[name][1], benchmark, None, **conditions)
-        assert row is not None
-        yield from_row(name, None, row, **basis)
-
-
-def _has_bias(sources: CardSources) -> bool:
-    return "bias" in sources.results
+        yield from_row(name, None, sources.row("bias", CARDS[name][1], benchmark, None, **conditions), **basis)
 
 
 def _splits(sources: CardSources, benchmark: str) -> Iterator[Value]:
@@ -679,20 +670,18 @@ def _splits(sources: CardSources, benchmark: str) -> Iterator[Value]:
         elif split == "test":
             hashes = record["hashes"]
             repeated = len(hashes) - len(set(hashes))
-            yield measured(name, None, repeated / len(hashes), None, "", documents=len(hashes), repeated=repeated)
+            yield measured(name, None, repeated / len(hashes), documents=len(hashes), repeated=repeated)
         else:
-            removed = record["removed_by_text"] + record["removed_by_id"]
-            looked_at = record["examined"]
-            yield measured(name, None, removed / looked_at, None, "", documents=looked_at, removed=removed)
+            removed, examined = record["removed_by_text"] + record["removed_by_id"], record["examined"]
+            yield measured(name, None, removed / examined, documents=examined, removed=removed)
 
 
 def _prompts(sources: CardSources, benchmark: str) -> Value:
     """How much scores depend on the prompt."""
-    counts = {"models": sources.count("agreement", "prompt_range_models", benchmark)}
-    if counts["models"] is not None:
-        return sources.figure(
-            "prompt_range", benchmark, None, **counts, prompts=sources.count("agreement", "prompts", benchmark)
-        )
+    models = sources.count("agreement", "prompt_range_models", benchmark)
+    if models is not None:
+        prompts = sources.count("agreement", "prompts", benchmark)
+        return sources.figure("prompt_range", benchmark, None, models=models, prompts=prompts)
     reason = "No model has scores under two prompts with everything else equal."
     if "agreement" not in sources.results:
         reason = "There is no agreement report on these data, which compares prompts."

@@ -5,8 +5,9 @@ the threshold or where there is no interval, and "not measured" where there is n
 the rules and the clauses; the thresholds are those of `config.sections.Cards`.
 """
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from lm_validity.config.sections import Cards
@@ -28,13 +29,6 @@ class Statement:
     words: str
     thresholds: Mapping[str, float]
     values: tuple[str, ...]
-
-    def to_json(self) -> dict[str, Any]:
-        """Its entry in card.json."""
-        return {name: getattr(self, name) for name in ("rule", "subject", "outcome", "words")} | {
-            "thresholds": dict(self.thresholds),
-            "values": list(self.values),
-        }
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -117,7 +111,7 @@ class Verdict:
             "sentence": self.sentence,
             "not_known": self.subjects(NOT_KNOWN),
             "not_measured": self.subjects(NOT_MEASURED),
-            "statements": [statement.to_json() for statement in self.statements],
+            "statements": [asdict(statement) for statement in self.statements],
         }
 
 
@@ -155,17 +149,17 @@ def sentence_of(clauses: Sequence[str]) -> str:
 def _marks(statements: tuple[Statement, ...]) -> dict[str, Mark]:
     """The answers that the table of benchmarks and the cards show, by question; each rule's own answer too."""
     by_value = {(each.rule, each.values[0].partition(".")[0]): each for each in statements}
-    marks = {each.rule: Mark(each.outcome, _WORDS.get(each.outcome, each.outcome)) for each in statements}
-    apart = by_value.get(("separates", "separated_within_2")) or by_value[("separates", "separated_all")]
-    marks["apart"] = Mark(apart.outcome, _WORDS.get(apart.outcome, apart.outcome))
-    similar = by_value[("agrees", "tau_within_2")]
-    marks["ranks similar"] = Mark(similar.outcome, similar.outcome)
+    of_question = {each.rule: each for each in statements} | {
+        "apart": by_value.get(("separates", "separated_within_2")) or by_value[("separates", "separated_all")],
+        "ranks similar": by_value[("agrees", "tau_within_2")],
+    }
+    marks = {question: Mark(each.outcome, _WORDS.get(each.outcome, each.outcome))
+             for question, each in of_question.items()}  # fmt: skip
     agrees = {each.values[0]: each.outcome for each in statements if each.rule == "agrees"}
     marks["ranks"] = _ranks(agrees[f"tau.{DIRECT}"], agrees[f"tau.{TRAINED}"])
-    ready = next(each for each in statements if each.rule == "ready")
+    ready, steady = of_question["ready"], of_question["steady"].outcome
     marks["ready"] = Mark(ready.outcome, ready.words.removesuffix(" of training") or ready.outcome)
-    marks["steady"] = replace(marks["steady"], word={YES: "steady", NOT_KNOWN: "not shown"}.get(
-        marks["steady"].outcome, marks["steady"].outcome))  # fmt: skip
+    marks["steady"] = Mark(steady, {YES: "steady", NOT_KNOWN: "not shown"}.get(steady, steady))
     return marks
 
 
@@ -266,12 +260,8 @@ def _separation(values: Values, settings: Cards) -> Iterator[Statement]:
 def _reliability(values: Values, settings: Cards) -> Statement:
     key = _protocol(values, "reliability")
     outcome = side(known(values, key), settings.reliable)
-    words = {
-        YES: "its scores are reliable",
-        NO: "its scores are noisy",
-    }
-    thresholds = {"reliable": settings.reliable}
-    return Statement("reliable", "how reliable it is", outcome, words.get(outcome, ""), thresholds, (key,))
+    words = {YES: "its scores are reliable", NO: "its scores are noisy"}.get(outcome, "")
+    return Statement("reliable", "how reliable it is", outcome, words, {"reliable": settings.reliable}, (key,))
 
 
 def _training(values: Values) -> Statement:
@@ -332,10 +322,9 @@ def _steady(values: Values) -> Statement:
     """The signal report's test against a random walk, at a false discovery rate of 5% over its benchmarks. That scores
     do not improve steadily is never said."""
     value, key = known(values, "steady"), "steady"
-    outcome, words = NOT_MEASURED, ""
-    if value is not None:
-        outcome = YES if value.number else NOT_KNOWN
-        words = "its scores improve more steadily than a random walk" if value.number else ""
+    outcome, words = NOT_MEASURED if value is None else NOT_KNOWN, ""
+    if value is not None and value.number:
+        outcome, words = YES, "its scores improve more steadily than a random walk"
     return Statement("steady", "whether its scores improve steadily in training", outcome, words, {}, (key,))
 
 
@@ -364,15 +353,12 @@ def _ready(values: Values, settings: Cards) -> Statement:
 
 def _bias(values: Values, settings: Cards) -> Statement:
     value, key = known(values, "bias"), "bias"
-    outcome, words = NOT_MEASURED, ""
-    if value is not None:
-        outcome = NOT_KNOWN
-        if value.interval is not None and value.interval[0] > 0:
-            low = decimal(100 * value.interval[0], 1)
-            outcome, words = YES, f"test text seen in pretraining raises it by at least {low} points"
-        elif value.interval is not None and max(map(abs, value.interval)) < settings.bias:
-            size = f"{100 * settings.bias:g}"
-            outcome, words = NO, f"test text seen in pretraining changes it by less than {size} points"
+    outcome, words = NOT_MEASURED if value is None else NOT_KNOWN, ""
+    low, high = (value and value.interval) or (0.0, math.inf)
+    if low > 0:
+        outcome, words = YES, f"test text seen in pretraining raises it by at least {decimal(100 * low, 1)} points"
+    elif max(-low, high) < settings.bias:
+        outcome, words = NO, f"test text seen in pretraining changes it by less than {100 * settings.bias:g} points"
     subject = "whether test text seen in pretraining changes it"
     return Statement("bias", subject, outcome, words, {"bias": settings.bias}, (key,))
 
@@ -381,16 +367,15 @@ def _leakage(values: Values, settings: Cards) -> Statement:
     """Exact counts: every row of the splits was compared."""
     keys = ("train_leakage", "validation_leakage", "test_duplicates")
     shares = [value for key in keys if (value := known(values, key))]
-    subject = "whether its splits overlap"
+    subject, thresholds = "whether its splits overlap", {"leakage": settings.leakage}
     if not shares:
-        return Statement("leakage", subject, NOT_MEASURED, "", {"leakage": settings.leakage}, keys)
+        return Statement("leakage", subject, NOT_MEASURED, "", thresholds, keys)
     over = [value for value in shares if value.number > settings.leakage]
     parts = {value.key: f"{value.quantity.label.lower()}: {shown(value)}" for value in over}
     repeated = parts.pop("test_duplicates", "")
     clauses = [f"its published splits share rows, which were removed ({', '.join(parts.values())})"] if parts else []
     clauses += [f"its test rows repeat ({repeated})"] if repeated else []
     words = " and ".join(clauses) or "its published splits hardly share rows"
-    thresholds = {"leakage": settings.leakage}
     return Statement("leakage", subject, YES if over else NO, words, thresholds, keys)
 
 
@@ -412,8 +397,7 @@ def _suspicious(values: Values, settings: Cards) -> Statement:
         outcome = YES if number > settings.suspicious * items else NO
         words = f"{count(number, 'item')} of {items} work{'s' if number == 1 else ''} against it"
     thresholds = {"suspicious": settings.suspicious}
-    subject = "which items work against it"
-    return Statement("suspicious", subject, outcome, words, thresholds, (key,))
+    return Statement("suspicious", "which items work against it", outcome, words, thresholds, (key,))
 
 
 def _ceiling(values: Values, settings: Cards) -> Statement:
@@ -424,5 +408,4 @@ def _ceiling(values: Values, settings: Cards) -> Statement:
         outcome = YES if number > settings.at_best * models else NO
         words = f"{number} of {count(models, 'model')} {'is' if number == 1 else 'are'} at its ceiling"
     thresholds = {"at_best": settings.at_best}
-    subject = "whether it is at its ceiling"
-    return Statement("ceiling", subject, outcome, words, thresholds, (key,))
+    return Statement("ceiling", "whether it is at its ceiling", outcome, words, thresholds, (key,))

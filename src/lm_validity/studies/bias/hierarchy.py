@@ -512,8 +512,6 @@ def _calibrations(study: Study, fits: Fits) -> Iterator[Figure]:
                 observed="Observed|.3f",
                 predicted="Predicted|.3f",
             ),
-            diagonal=True,
-            focus=False,
         )
         title = "Predicted and observed accuracy" + (f": {experiment}" if len(study.experiments) > 1 else "")
         name = "calibration" if place == 1 else f"calibration_{place}"

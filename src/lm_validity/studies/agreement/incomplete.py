@@ -28,7 +28,6 @@ from lm_validity.studies.agreement.statistics.sparse import (
     NORMAL_95,
     CellProcess,
     Losses,
-    assisted_tau,
     expected_signs,
     fit_process,
     mean_standing,
@@ -130,7 +129,7 @@ def _pooled(matrix: ScoreMatrix, scores: np.ndarray, process: CellProcess | None
             "assisted_by_benchmark": dict.fromkeys(names, nothing),
             "differ": nothing,
         }
-    helped = assisted_tau(signs, expected_signs(process))
+    helped = pooled_tau(signs, expected_signs(process))
     return entry | {
         "assisted": known(helped.mean, NO_COMPARISON),
         "assisted_interval": _jackknifed(helped.mean, helped.standard_error, models),

@@ -280,7 +280,7 @@ def rank_gaps(data: FactorData, excess: Entry, drawn: dict[str, RankDraws]) -> p
 
     `drawn`: ranks over all cells; `excess`: of `direct_excess`.
     """
-    if not drawn or not (data.whole or data.in_both.any()):
+    if not drawn or not data.in_both.any():
         return None
     if not data.whole:
         drawn = {p: ranks_over_benchmarks(data.common[p], data.benchmark_weights) for p in PROTOCOLS}

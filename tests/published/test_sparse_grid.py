@@ -35,7 +35,6 @@ from lm_validity.studies.agreement.statistics.ranking import (  # noqa: E402
 from lm_validity.studies.agreement.statistics.sparse import (  # noqa: E402
     DRAWS,
     Choice,
-    assisted_tau,
     expected_signs,
     fit_process,
     pooled_left_out,
@@ -175,7 +174,7 @@ def test_shuffled_columns_are_zero_for_the_assisted_tau_too(table):
         scores = np.random.default_rng(seed).permuted(table.scores, axis=0)
         scores = np.where(default_plan(table, seed), scores, np.nan)
         process = fit_process(scores, table.stderr, table.direct, table.size, table.families, seed)
-        one = assisted_tau(pair_signs(scores), expected_signs(process))
+        one = pooled_tau(pair_signs(scores), expected_signs(process))
         found.append((one.mean, one.standard_error))
     values, errors = np.array(found).T
     assert abs(values.mean()) < 0.02 and np.abs(values / errors).max() < 4

@@ -127,9 +127,9 @@ def _figures(data: Data, protocol: str, place: int) -> Entry:
     column = matrix.benchmarks.index(name)
     facts = matrix.benchmark_facts.iloc[column]
     values, errors, noise = matrix.value[protocol][:, column], data.stderr[protocol][:, place], data.noise[protocol]
-    oriented, scored, training = (
-        data.scores[protocol][:, place], np.isfinite(values), matrix.training.get(protocol, {}).get(name)
-    )  # fmt: skip
+    oriented, scored = data.scores[protocol][:, place], np.isfinite(values)
+    training = matrix.training.get(protocol, {}).get(name)
+    trained = 0.0 if training is None else 2 * training.sd**2
     counts = matrix.n_items[protocol][scored, column]
     counts = counts[np.isfinite(counts)]
     of_sheet = None if pd.isna(facts["n_items"]) else int(facts["n_items"])
@@ -160,12 +160,7 @@ def _figures(data: Data, protocol: str, place: int) -> Entry:
         "reruns": 0 if training is None else training.reruns,
         "smallest_difference": known(smallest_difference(noise[:, place]), NO_ERRORS),
         "typical_difference": typical,
-        "items_needed": _items_needed(
-            items,
-            typical,
-            typical_difference(oriented, errors, near)[1],
-            0.0 if training is None else 2 * training.sd**2,
-        ),
+        "items_needed": _items_needed(items, typical, typical_difference(oriented, errors, near)[1], trained),
     }
 
 
@@ -194,7 +189,7 @@ def prompt_ranges(scores: pd.DataFrame, matrix: ScoreMatrix) -> dict[str, Entry 
     groups the mean. Scores under two prompts share their items, and part of their range is chance: it is an upper
     bound of what the prompt does.
     """
-    rows = _direct_rows(scores, matrix)
+    rows = scores[(scores["protocol"] == DIRECT) & _of_the_metric(scores, matrix)]
     prompt = rows["prompt"].fillna("plain").astype(str) + "\n" + rows["prompt_variant"].fillna("").astype(str)
     groups = rows.assign(prompt=prompt).groupby(SAME, dropna=False)
     spans = groups.agg(low=("value", "min"), high=("value", "max"), prompts=("prompt", "nunique")).reset_index()
@@ -226,10 +221,10 @@ def wording_error(scores: pd.DataFrame, matrix: ScoreMatrix) -> np.ndarray:
     pairs of wordings. As with plain and chat (`prompt_error`), what a wording does to all models alike is not in it,
     and what the noise of the two scores' items does not share is. NaN for fewer than 3 models under both.
     """
-    rows = _direct_rows(scores, matrix)
-    rows = rows.assign(wording=rows["prompt_variant"].fillna(""), prompt=rows["prompt"].fillna("plain"))
+    rows = scores[(scores["protocol"] == DIRECT) & _of_the_metric(scores, matrix)]
     key = ["benchmark", "prompt", "split", "metric", "checkpoint", "num_fewshot", "model"]
-    rows = rows.fillna({"split": "", "metric": "", "checkpoint": "final", "num_fewshot": -1})
+    rows = rows.assign(wording=rows["prompt_variant"].fillna(""))
+    rows = rows.fillna({"prompt": "plain", "split": "", "metric": "", "checkpoint": "final", "num_fewshot": -1})
     values = rows.pivot_table(index=key, columns="wording", values="value", aggfunc="first")
     error = np.full(len(matrix.task_names()), np.nan)
     for place, name in enumerate(matrix.task_names()):
@@ -242,11 +237,6 @@ def wording_error(scores: pd.DataFrame, matrix: ScoreMatrix) -> np.ndarray:
         if variances:
             error[place] = np.sqrt(np.mean(variances))
     return error
-
-
-def _direct_rows(rows: pd.DataFrame, matrix: ScoreMatrix) -> pd.DataFrame:
-    """Direct scores of each benchmark's metric, selected or not."""
-    return rows[(rows["protocol"] == DIRECT) & _of_the_metric(rows, matrix)]
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -264,11 +254,11 @@ def prompt_choices(scores: pd.DataFrame, selections: pd.DataFrame | None, matrix
         asked = set(zip(tables[0]["model"], tables[0]["benchmark"], strict=True))
         tables.append(_prepared_choices(selections, asked, matrix))
     frame = pd.concat(tables, ignore_index=True).reindex(columns=list(COLUMNS))
-    places = {name: i for i, name in enumerate(matrix.models)}, {name: j for j, name in enumerate(matrix.benchmarks)}
-    known = frame["model"].isin(places[0]) & frame["benchmark"].isin(places[1])
-    frame = frame[known].reset_index(drop=True)
+    frame = frame[frame["model"].isin(matrix.models) & frame["benchmark"].isin(matrix.benchmarks)]
+    frame = frame.reset_index(drop=True)
     frame["test"] = [
-        matrix.value[row.protocol][places[0][row.model], places[1][row.benchmark]] for row in frame.itertuples()
+        matrix.value[row.protocol][matrix.models.index(row.model), matrix.benchmarks.index(row.benchmark)]
+        for row in frame.itertuples()
     ]
     return frame
 
@@ -280,8 +270,8 @@ def _direct_choices(rows: pd.DataFrame, matrix: ScoreMatrix) -> pd.DataFrame:
     """
     key = ["model", "benchmark"]
     scored = matrix.selected[matrix.selected["protocol"] == DIRECT].drop_duplicates(key).set_index(key)
-    rows = rows[(rows["protocol"] == DIRECT) & (rows["split"] == "validation")]
-    rows = rows[_of_the_metric(rows, matrix)].set_index(key)
+    rows = rows[(rows["protocol"] == DIRECT) & (rows["split"] == "validation") & _of_the_metric(rows, matrix)]
+    rows = rows.set_index(key)
     checkpoint = scored["checkpoint"].fillna("final").reindex(rows.index)
     rows = rows[(rows["checkpoint"].fillna("final") == checkpoint).to_numpy(dtype=bool)]
     values = rows.pivot_table(index=key, columns="prompt", values="value", aggfunc="first")
@@ -371,9 +361,7 @@ def fine_tuned_shares(selections: pd.DataFrame | None, matrix: ScoreMatrix) -> P
         explanation="An adapter is a pair of small trained matrices beside a weight matrix of the model. The model's "
         "own weights stay as they are. The share counts the weight matrices that a text goes through, without the "
         "embeddings and the output layer. Routers of mixtures of experts get no adapter.",
-        tables=[
-            Table("adapted_shares", "Share of the weights with an adapter", frame, formats={"adapted_share": ".1%"})
-        ],
+        tables=[Table("adapted_shares", "Share of the weights with an adapter", frame, {"adapted_share": ".1%"})],
     )
     return Part({}, section, notes=notes if most > UNEQUAL * least else [])
 
@@ -383,11 +371,8 @@ def prompts_chosen(choices: pd.DataFrame | None, matrix: ScoreMatrix) -> Part:
     if choices is None or choices.empty:
         return Part({})
     labels = dict(zip(matrix.models, matrix.labels, strict=True))
-    parts = []
-    for protocol in PROTOCOLS:
-        part = choices[choices["protocol"] == protocol]
-        if len(part):
-            parts.append(f"for {int((part['chosen'] == 'chat').sum())} of {len(part)} choices {UNDER[protocol]}")
+    chat = {p: choices.loc[choices["protocol"] == p, "chosen"] == "chat" for p in PROTOCOLS}
+    parts = [f"for {of.sum()} of {len(of)} choices {UNDER[p]}" for p, of in chat.items() if len(of)]
     frame = choices.assign(
         model=choices["model"].map(labels), protocol=choices["protocol"].map(figures.PROTOCOL_LABELS)
     )

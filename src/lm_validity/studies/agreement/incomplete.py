@@ -32,7 +32,7 @@ from lm_validity.studies.agreement.data import (
 )
 from lm_validity.studies.agreement.score_matrix import ERROR_RATES, ScoreMatrix
 from lm_validity.studies.agreement.similar import HEADLINE_RATIO, LEAST_PAIRS, size_ratios
-from lm_validity.studies.agreement.statistics.ranking import PairSigns, average_ranks, pair_signs
+from lm_validity.studies.agreement.statistics.ranking import PairSigns, average_ranks, finite_mean, pair_signs
 from lm_validity.studies.agreement.statistics.resampling import Interval, cluster_numbers, transformed_interval
 from lm_validity.studies.agreement.statistics.sparse import (
     LEAST_CELLS,
@@ -41,7 +41,6 @@ from lm_validity.studies.agreement.statistics.sparse import (
     NORMAL_95,
     CellProcess,
     Losses,
-    assisted_tau,
     expected_signs,
     fit_process,
     mean_standing,
@@ -93,10 +92,44 @@ class Fitted(NamedTuple):
 
 
 def fit_cells(matrix: ScoreMatrix, protocol: str) -> Fitted | None:
-    """The process of a protocol's measured cells; None where there are too few or too many."""
+    """The process of a protocol's measured cells; None where there are too few or too many.
+
+    `trust`: how far predictions can be trusted. `source`: `audit`, random cells that were predicted without any of
+    them, where there are at least 19; else `left out`: each known cell is predicted from the others, which cannot show
+    what only the cells that were left out have in common. `coverage`: share of `cells` inside their 95% interval before
+    it is widened; `widening`: factor of all intervals; `hardly_measured`: families with fewer than 3 measured cells per
+    model, in order of first appearance.
+    """
     scores = matrix.measured(protocol)[:, ~matrix.is_corpus]
     process = _fit(matrix, protocol, scores)
-    return None if process is None else Fitted(process, *_trust(matrix, protocol, scores, process))
+    if process is None:
+        return None
+    audited = _audited(matrix, protocol) & np.isfinite(scores)
+    source, residuals = "left out", process.residuals()
+    if audited.sum() >= LEAST_CHECKED:
+        without = _fit(matrix, protocol, np.where(audited, np.nan, scores))
+        if without is not None:
+            source, residuals = AUDIT, replace(without, scores=np.where(audited, scores, np.nan)).residuals()
+    residuals = residuals[np.isfinite(residuals)]
+    widening, measured = widening_of(residuals), np.isfinite(scores).sum(axis=1)
+    limit, families = min(HARDLY, scores.shape[1]), family_members(matrix.families)
+    trust = {
+        "source": source,
+        "cells": len(residuals),
+        "coverage": known(finite_mean(np.abs(residuals) <= NORMAL_95), FEW_RESIDUALS),
+        "widening": known(widening, FEW_RESIDUALS),
+        "hardly_measured": [name for name, rows in families.items() if measured[rows].mean() < limit],
+    }
+    return Fitted(process, trust, widening if np.isfinite(widening) else 1.0)
+
+
+def _audited(matrix: ScoreMatrix, protocol: str) -> np.ndarray:
+    """(models, benchmarks) cells that the plan drew to check predictions."""
+    names = matrix.task_names()
+    if matrix.plan is None or protocol == DIRECT:
+        return np.zeros((len(matrix.models), len(names)), dtype=bool)
+    drawn = {pair for pair, cell in matrix.plan.items() if cell.reason == AUDIT}
+    return np.array([[(model, name) in drawn for name in names] for model in matrix.models])
 
 
 def _fit(matrix: ScoreMatrix, protocol: str, scores: np.ndarray) -> CellProcess | None:
@@ -142,7 +175,7 @@ def _pooled(matrix: ScoreMatrix, scores: np.ndarray, process: CellProcess | None
             "assisted_by_benchmark": dict.fromkeys(names, nothing),
             "differ": nothing,
         }
-    helped = assisted_tau(signs, expected_signs(process))
+    helped = pooled_tau(signs, expected_signs(process))
     return entry | {
         "assisted": known(helped.mean, NO_COMPARISON),
         "assisted_interval": _jackknifed(helped.mean, helped.standard_error, models),
@@ -159,48 +192,6 @@ def _jackknifed(mean: float, error: float, models: int) -> Range:
         return Missing(NO_ERROR)
     reach = stats.t.ppf(0.975, models - 1) * error
     return Interval(float(max(-1.0, mean - reach)), float(min(1.0, mean + reach)))
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# How far predictions can be trusted.
-
-
-def _trust(matrix: ScoreMatrix, protocol: str, scores: np.ndarray, process: CellProcess) -> tuple[Entry, float]:
-    """How far predictions can be trusted, and the factor by which intervals are widened for it.
-
-    `source`: `audit`, random cells that were predicted without any of them, where there are at least 19; else `left
-    out`: each known cell is predicted from the others, which cannot show what only the cells that were left out have in
-    common. `coverage`: share of `cells` inside their 95% interval before it is widened; `widening`: factor of all
-    intervals; `hardly_measured`: families with fewer than 3 measured cells per model, in order of first appearance.
-    """
-    audited = _audited(matrix, protocol) & np.isfinite(scores)
-    source, residuals = "left out", process.residuals()
-    if audited.sum() >= LEAST_CHECKED:
-        without = _fit(matrix, protocol, np.where(audited, np.nan, scores))
-        if without is not None:
-            hidden = replace(without, scores=np.where(audited, scores, np.nan))
-            source, residuals = AUDIT, hidden.residuals()
-    residuals = residuals[np.isfinite(residuals)]
-    widening, families, measured = widening_of(residuals), matrix.families, np.isfinite(scores).sum(axis=1)
-    limit = min(HARDLY, scores.shape[1])
-    coverage = float(np.mean(np.abs(residuals) <= NORMAL_95)) if len(residuals) else float("nan")
-    trust = {
-        "source": source,
-        "cells": len(residuals),
-        "coverage": known(coverage, FEW_RESIDUALS),
-        "widening": known(widening, FEW_RESIDUALS),
-        "hardly_measured": [name for name, rows in family_members(families).items() if measured[rows].mean() < limit],
-    }
-    return trust, widening if np.isfinite(widening) else 1.0
-
-
-def _audited(matrix: ScoreMatrix, protocol: str) -> np.ndarray:
-    """(models, benchmarks) cells that the plan drew to check predictions."""
-    names = matrix.task_names()
-    if matrix.plan is None or protocol == DIRECT:
-        return np.zeros((len(matrix.models), len(names)), dtype=bool)
-    drawn = {pair for pair, cell in matrix.plan.items() if cell.reason == AUDIT}
-    return np.array([[(model, name) in drawn for name in names] for model in matrix.models])
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -289,30 +280,24 @@ def _pooled_row(signs: dict[str, PairSigns], all_families: np.ndarray) -> Entry:
     sizes = np.bincount(cluster[models])
     few = FEW_MODELS if len(models) < JACKKNIFED else ""
     no_families = few or no_clusters(families)
-    mean: dict[str, Value] = {}
-    interval: dict[str, Range] = {}
-    clustered: dict[str, Range] = {}
-    by_model = {p: pooled_left_out(of, place) for p, of in signs.items()}
-    by_family = {p: pooled_left_out(of, cluster) for p, of in signs.items()}
+    by_model, by_family = ({p: pooled_left_out(of, units) for p, of in signs.items()} for units in (place, cluster))
     if len(signs) == len(PROTOCOLS):
         for by_key in (by_model, by_family):
             by_key["change"] = by_key[TRAINED] - by_key[DIRECT]
+    rows: dict[str, tuple[Value, Range, Range]] = {}
     for key, taus in by_model.items():
         scale = "change" if key == "change" else "tau"
-        mean[key] = known(float(taus[0]), NO_COMPARISON)
-        interval[key] = Missing(few) if few else _left_out_interval(taus, scale, None, LOST_MODEL)
+        interval = Missing(few) if few else _left_out_interval(taus, scale, None, LOST_MODEL)
         over = Missing(no_families) if no_families else _left_out_interval(by_family[key], scale, sizes, LOST_CLUSTER)
-        clustered[key] = over_families(over, interval[key], families)
-    one_protocol = Missing("One protocol has scores.")
-    change = [values.pop("change", one_protocol) for values in (mean, interval, clustered)]
+        rows[key] = known(float(taus[0]), NO_COMPARISON), interval, over_families(over, interval, families)
+    names = ("mean", "interval", "interval_clustered")
+    change = rows.pop("change", (Missing("One protocol has scores."),) * 3)
     benchmarks = either.known.sum(axis=1)
     return {
         "pairs_of_models": len(either.first),
         "models": len(models),
         "comparisons": round(float((benchmarks * (benchmarks - 1)).sum() / 2)),
-        "mean": mean,
-        "interval": interval,
-        "interval_clustered": clustered,
+        **{name: {p: row[i] for p, row in rows.items()} for i, name in enumerate(names)},
         **dict(zip(("change", "change_interval", "change_interval_clustered"), change, strict=True)),
     }
 

@@ -81,27 +81,19 @@ class Fit:
 
 
 @dataclass(frozen=True)
-class Check:
-    """The leads, and the change, under another choice: a straight line, or the larger of both scores as the prepared
-    one."""
-
-    lead: dict[str, Value]
-    change: Value
-
-
-@dataclass(frozen=True)
 class Gap:
     """On one benchmark, or what all have in common. `change`: after minus direct.
 
-    p_adjusted: of the change, Holm's over the benchmarks. without_family: the change. placebo_rank: of the change of a
-    group that is one family, 1 = falls most, among `placebo_families` as groups of their own.
+    p_adjusted: of the change, Holm's over the benchmarks. checks: the leads, and the change, under another choice: a
+    straight line, or the larger of both scores as the prepared one. without_family: the change. placebo_rank: of the
+    change of a group that is one family, 1 = falls most, among `placebo_families` as groups of their own.
     """
 
     models: int
     lead: dict[str, Fit]
     change: Fit
     p_adjusted: Value
-    checks: dict[str, Check]
+    checks: dict[str, dict[str, Any]]
     without_family: dict[str, Value]
     placebo_rank: Value
     placebo_families: int | Missing
@@ -189,23 +181,19 @@ def report_readiness(
     groups = [readiness(matrix, group, models, section.knots, seed, place) for place, group in enumerate(parsed, 1)]
     summaries, parts = [group.summary["group"] for group in groups], joined(*groups)
     notes = tuple(dict.fromkeys([*matrix.notes, *parts.notes]))
+    shown = summaries[0].shown
+    note = "The group's lead at equal compute, in points: direct on the left, train before test on the right."
+    if any(is_known(fit.interval) for _, gap in shown for fit in gap.lead.values()):
+        note += " Vertical lines: 95% intervals over families."
+    if len(shown) > MOST_DRAWN:
+        note += f" Drawn are the {MOST_DRAWN - 1} benchmarks that change most."
     page = Page(
         name="readiness",
         title="Readiness gap",
         question="Does a group of models lead because it can do more, or because it was prepared for the test? "
         f"{explain_protocols(matrix.protocols, own=matrix.trained_here)}",
         lede=_lede(summaries[0]),
-        picture=Picture(
-            _slopes(summaries[0], MOST_DRAWN, 1180, "w640") + _slopes(summaries[0], 4, 340, "n640"),
-            "The group's lead at equal compute, in points: direct on the left, train before test on the right."
-            + " Vertical lines: 95% intervals over families."
-            * any(is_known(fit.interval) for _, gap in summaries[0].shown for fit in gap.lead.values())
-            + (
-                f" Drawn are the {MOST_DRAWN - 1} benchmarks that change most."
-                if len(summaries[0].shown) > MOST_DRAWN
-                else ""
-            ),
-        ),
+        picture=Picture(_slopes(summaries[0], MOST_DRAWN, 1180, "w640") + _slopes(summaries[0], 4, 340, "n640"), note),
         panels=parts.panels,
         # an estimate without an interval is no answer
         answers=[answer for summary in summaries if (answer := _answer(summary)).interval],
@@ -317,9 +305,10 @@ def _gap(direct: np.ndarray, after: np.ndarray, data: _Compared) -> Gap:
         change=moved,
         p_adjusted=moved.p if isinstance(moved.p, Missing) else Missing(ALL_TOGETHER),
         checks={
-            title: Check(
-                {DIRECT: data.lead(direct, terms), TRAINED: data.lead(last, terms)}, data.lead(last - direct, terms)
-            )
+            title: {
+                "lead": {DIRECT: data.lead(direct, terms), TRAINED: data.lead(last, terms)},
+                "change": data.lead(last - direct, terms),
+            }
             for title, terms, last in zip(CHECKS, (data.straight, data.terms), (after, larger), strict=True)
         },
         without_family={
@@ -448,13 +437,8 @@ def _slopes(summary: GroupSummary, most: int, whole: int, kind: str = "") -> Mar
         words = " → ".join(svg.points(value) for value in values)
         marks.append(svg.text(middle, bottom + 18, words, "num", "middle"))
         said.append(f"{name} {words}, {_of_the_change(gap)}")
-    return svg.svg(
-        max(right_end, min(whole, 380)),
-        bottom + 28,
-        f"Lead in points, direct and after: {'; '.join(said)}.",
-        *marks,
-        kind=kind,
-    )
+    label = f"Lead in points, direct and after: {'; '.join(said)}."
+    return svg.svg(max(right_end, min(whole, 380)), bottom + 28, label, *marks, kind=kind)
 
 
 def _scatter(compute: np.ndarray, direct: np.ndarray, after: np.ndarray, side: np.ndarray) -> Markup:
@@ -463,7 +447,7 @@ def _scatter(compute: np.ndarray, direct: np.ndarray, after: np.ndarray, side: n
     known_scores = np.concatenate([direct, after])
     low, high = float(np.nanmin(known_scores)), float(np.nanmax(known_scores))
     y = svg.Axis(min(low, 0.0) if low < 0.2 else low, high, 122, 26)
-    step = 0.2 if high - y.low > 0.3 else 0.1 if high - y.low > 0.12 else 0.02
+    step, digits = (0.2, 1) if high - y.low > 0.3 else (0.1, 1) if high - y.low > 0.12 else (0.02, 2)
     levels = np.arange(np.ceil(y.low / step - 1e-9), np.floor(high / step + 1e-9) + 1) * step
     powers = range(int(np.floor(log.min())), int(np.ceil(log.max())) + 1)
     marks = []
@@ -472,7 +456,7 @@ def _scatter(compute: np.ndarray, direct: np.ndarray, after: np.ndarray, side: n
         marks.append(svg.text(start, 12, words, kind))
         for level in levels:
             marks.append(svg.line(start, y(level), start + 150, y(level), "g"))
-            marks.append(svg.text(start - 5, y(level) + 4, decimal(float(level), 1 if step >= 0.1 else 2), "", "end"))
+            marks.append(svg.text(start - 5, y(level) + 4, decimal(float(level), digits), "", "end"))
         for power in powers:
             if log.min() <= power <= log.max():
                 marks.append(svg.text(x(power), 138, f"1e{power}", "", "middle"))
@@ -496,7 +480,7 @@ def _tables(summary: GroupSummary, scores: pd.DataFrame, place: int) -> list[Tab
         row |= {"change": gap.change.value} | as_columns(gap.change.interval)
         rows.append(row | {"error": gap.change.standard_error, "p": gap.change.p, "p_adjusted": gap.p_adjusted})
         for check, one in gap.checks.items():
-            others.append({"benchmark": benchmark, "choice": CHECKS[check], **one.lead, "change": one.change})
+            others.append({"benchmark": benchmark, "choice": CHECKS[check], **one["lead"], "change": one["change"]})
         for family, change in gap.without_family.items():
             others.append({"benchmark": benchmark, "choice": f"without {family}", "change": change})
     ends = ("", "_low", "_high", "_error", "_p")

@@ -155,7 +155,7 @@ def explained_variance(data: FactorData) -> Part:
     matrix, of_ceiling, of_shuffled = data.matrix, simulations("noise ceiling"), simulations("parallel analysis")
     ceilings = {p: noise_ceiling(data.scores[p], measurement_error(matrix, p), of_ceiling) for p in matrix.protocols}
     parallel = {p: _parallel(data, p, of_shuffled) for p in PROTOCOLS}
-    shares, ranges, families = own = _first_shares(data, data.scores, data.components, data.scores)
+    shares, ranges, _ = own = _first_shares(data, data.scores, data.components, data.scores)
     of_both = {p: scores[data.models_in_both] for p, scores in data.common.items()}
     in_both = own if data.whole else _first_shares(data, data.common, data.common_components, of_both)
     constant = "The benchmark is constant, alone or without enough common models: not in the components."
@@ -164,12 +164,10 @@ def explained_variance(data: FactorData) -> Part:
         for p, of in shares.items()
     }
     summary = {
-        "explained_variance_in_both": in_both[0],
-        "explained_variance_in_both_interval": in_both[1],
-        "explained_variance_in_both_interval_clustered": in_both[2],
-        "explained_variance": shares,
-        "explained_variance_interval": ranges,
-        "explained_variance_interval_clustered": families,
+        f"explained_variance{over}{part}": values
+        for over, parts in (("_in_both", in_both), ("", own))
+        for part, values in zip(("", "_interval", "_interval_clustered"), parts, strict=True)
+    } | {
         "explained_variance_without_size": {p: _without_size(data, p) for p in PROTOCOLS},
         "first_component_ceiling": {
             p: known(of.first_component, no_ceiling(of, data.scores[p], p)) for p, of in ceilings.items()
@@ -269,10 +267,15 @@ def _first_shares(
                 over_models = Missing(NO_SHARE_INTERVAL)
         ranges[p], families[p] = over_models, Missing(no_clusters(names))
         if not no_clusters(names):
-            (low, *_), (high, *_) = share_intervals(scores[p], cluster_numbers(names), 1)
-            clustered = ends(of[0], Interval(low, high), LOST_CLUSTER)
+            clustered = ends(of[0], _first_interval(scores[p], cluster_numbers(names)), LOST_CLUSTER)
             families[p] = over_families(clustered, entry_of(over_models, 0), names)
     return shares, ranges, families
+
+
+def _first_interval(scores: np.ndarray, clusters: np.ndarray) -> Interval[float]:
+    """Of the first share of variance of `scores`, each of the `clusters` (models,) left out in turn."""
+    (low,), (high,) = share_intervals(scores, clusters, 1)
+    return Interval(low, high)
 
 
 def first_shares(data: FactorData, protocol: str, components: Components, scores: np.ndarray) -> Shares:
@@ -425,13 +428,11 @@ def within_families(data: FactorData) -> Part:
     for family, members in family_members(data.matrix.families).items():
         shares = {p: _family_shares(data, p, members) for p in PROTOCOLS}
         few = Reason(f"The family has fewer than {MINIMUM_RESAMPLED_FAMILY} models.", ReasonCode.TOO_FEW)
-        intervals: dict[str, Range] | Missing = Missing(data.no_intervals or few)
-        if not data.no_intervals and len(members) >= MINIMUM_RESAMPLED_FAMILY:
-            intervals = {}
-            for p in PROTOCOLS:
-                (low, *_), (high, *_) = share_intervals(data.scores[p][members], np.arange(len(members)), 1)
-                interval = Interval(low, high) if data.matrix.has(p) else None
-                intervals[p] = ends(entry_of(shares[p], 0), interval, no_scores(p))
+        why = data.no_intervals or ("" if len(members) >= MINIMUM_RESAMPLED_FAMILY else few)
+        intervals: dict[str, Range] | Missing = Missing(why)
+        if not why:
+            found = {p: _first_interval(data.scores[p][members], np.arange(len(members))) for p in PROTOCOLS}
+            intervals = {p: ends(entry_of(shares[p], 0), interval, no_scores(p)) for p, interval in found.items()}
         summary[family] = {"explained_variance": shares, "first_component_interval": intervals}
         rows += [
             {

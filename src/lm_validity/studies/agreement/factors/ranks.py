@@ -291,7 +291,7 @@ def rank_gaps(data: FactorData, excess: Entry, drawn: dict[str, RankDraws]) -> p
 
     `drawn`: ranks over all cells; `excess`: of `direct_excess`.
     """
-    if not drawn or not (data.whole or data.in_both.any()):
+    if not drawn or not data.in_both.any():
         return None
     if not data.whole:
         drawn = {p: ranks_over_benchmarks(data.common[p], data.benchmark_weights) for p in PROTOCOLS}
@@ -366,7 +366,7 @@ CHECKED = (  # columns of the table of held-out cells: name, figure of the check
 
 def completion(data: FactorData) -> Part:
     """Missing cells predicted by one factor, how good that is, and which cells to run next."""
-    rng, predictions, charts, checked = simulations("completion"), [], [], {}
+    rng, predictions, charts, errors, covered = simulations("completion"), [], [], [], []
     summary: dict[str, Entry] = {}
     no_check = Reason("There are too few scores to hold any out.", ReasonCode.TOO_FEW)
     for p in data.matrix.protocols:
@@ -390,7 +390,14 @@ def completion(data: FactorData) -> Part:
         if missing and is_known(summary[p]["rank_interval"]):
             charts.append(_completed_ranking(data, p, *ranks))
         if is_known(held_out["mean_absolute_error"]):
-            checked[UNDER[p]] = missing, held_out
+            errors.append(
+                f"{value_in_words(held_out['error_in_sd'])} standard deviations {UNDER[p]} (the benchmark's mean "
+                f"misses it by {value_in_words(held_out['baseline_in_sd'])})"
+            )
+            covered.append(
+                f"{UNDER[p]}: {held_out['cells']} cells held out in turn, {percent(number(held_out['coverage']))} "
+                f"inside their 95% intervals, {count(missing, 'missing cell')} predicted"
+            )
     if not summary:
         return Part({"completion": summary})
     checks = pd.DataFrame(
@@ -417,7 +424,10 @@ def completion(data: FactorData) -> Part:
         figures=charts,
         tables=[table, *(_prediction_tables(pd.DataFrame(predictions)) if predictions else [])],
     )
-    return Part({"completion": summary}, section, [_completion_finding(checked)])
+    sentence = f"On average, a prediction by one factor misses a held-out score by {' and '.join(errors)}."
+    basis = "; ".join(covered)
+    finding = Finding(sentence, f"{basis[0].upper()}{basis[1:]}.") if errors else None
+    return Part({"completion": summary}, section, [finding])
 
 
 def _predictions(data: FactorData, protocol: str, model: OneFactorModel, multiplier: float) -> list[dict[str, Any]]:
@@ -474,22 +484,3 @@ def _completed_ranking(
     caption = f"{percent(1 - there.mean())} of the cells are missing. A model without any score spans all ranks."
     axis, frame = "Rank of the ability (1 = best)", frame.sort_values("rank", kind="stable")
     return model_figure(data, f"completed_ranking_{protocol}", LABELS[protocol], frame, "rank", axis, fields, caption)
-
-
-def _completion_finding(checked: dict[str, tuple[int, Entry]]) -> Finding | None:
-    """`checked`: by words of a protocol its missing cells and its held-out check."""
-    if not checked:
-        return None
-    errors = [
-        f"{value_in_words(of['error_in_sd'])} standard deviations {under} (the benchmark's mean misses it by "
-        f"{value_in_words(of['baseline_in_sd'])})"
-        for under, (_, of) in checked.items()
-    ]
-    covered = [
-        f"{under}: {of['cells']} cells held out in turn, {percent(number(of['coverage']))} "
-        f"inside their 95% intervals, {count(missing, 'missing cell')} predicted"
-        for under, (missing, of) in checked.items()
-    ]
-    sentence = f"On average, a prediction by one factor misses a held-out score by {' and '.join(errors)}."
-    basis = "; ".join(covered)
-    return Finding(sentence, f"{basis[0].upper()}{basis[1:]}.")

@@ -27,7 +27,7 @@ from lm_validity.studies.agreement.data import (
     wider,
 )
 from lm_validity.studies.agreement.factors import components, ranks
-from lm_validity.studies.agreement.factors.components import FactorData, Shares
+from lm_validity.studies.agreement.factors.components import FactorData
 from lm_validity.studies.agreement.factors.ranks import main_protocol
 from lm_validity.studies.agreement.robustness import influence_section, left_out
 from lm_validity.studies.agreement.score_matrix import ScoreMatrix, read_score_matrix
@@ -75,7 +75,15 @@ def factors(matrix: ScoreMatrix, resamples: int = 0) -> tuple[Page, dict[str, An
     data = FactorData(matrix, {}, resamples)
     drawn, excess = ranks.drawn_ranks(data), ranks.direct_excess(data)
     gaps = ranks.rank_gaps(data, excess, drawn)
-    variance = components.explained_variance(data)
+    variance, influence = components.explained_variance(data), left_out(data)
+    first = {p: components.entry_of(of, 0) for p, of in variance.summary["explained_variance"].items()}
+    section = influence_section(
+        influence,
+        first.__getitem__,
+        measure="first_component",
+        prefix="share_influence",
+        name="share of the first component",
+    )
     parts = joined(
         variance,
         components.within_families(data),
@@ -83,7 +91,7 @@ def factors(matrix: ScoreMatrix, resamples: int = 0) -> tuple[Page, dict[str, An
         components.with_compute(data),
         ranks.potential(data, excess, gaps, drawn),
         ranks.completion(data),
-        _influence(data, variance.summary["explained_variance"]),
+        Part({"influence": influence}, section),
     )
     notes = (
         *matrix.notes,
@@ -119,19 +127,6 @@ def factors(matrix: ScoreMatrix, resamples: int = 0) -> tuple[Page, dict[str, An
         notes=notes,
     )
     return page, {key: summary[key] for key in KEYS}
-
-
-def _influence(data: FactorData, shares: dict[str, Shares]) -> Part:
-    """The first component's share without one family, benchmark or model."""
-    influence = left_out(data)
-    section = influence_section(
-        influence,
-        lambda p: components.entry_of(shares[p], 0),
-        measure="first_component",
-        prefix="share_influence",
-        name="share of the first component",
-    )
-    return Part({"influence": influence}, section)
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -178,25 +173,19 @@ def _lede(summary: Entry) -> Lede:
 
 def _against_compute(data: FactorData, summary: Entry) -> Picture | None:
     """A scatter by protocol, once for wide screens and once for narrow ones."""
-    known = np.isfinite(data.compute)
-    values = {}
-    for protocol, scores in summary["pc1_scores"].items():
-        value = np.array([number(score) if is_known(score) else np.nan for score in scores.values()])
-        spread = np.nanstd(value) if np.isfinite(value).sum() > 1 else 1.0
-        values[protocol] = value / (spread or 1.0)
-    drawn = {p: one for p, one in values.items() if (np.isfinite(one) & known).sum() >= LEAST_DRAWN}
+    known, drawn = np.isfinite(data.compute), {}
+    for protocol, of in data.components.items():
+        if (np.isfinite(of.scores) & known).sum() >= LEAST_DRAWN:
+            drawn[protocol] = of.scores / (np.nanstd(of.scores) or 1.0)
     if not drawn:
         return None
     every = np.concatenate([one[known & np.isfinite(one)] for one in drawn.values()])
-    floor, ceiling = np.floor(every.min()), np.ceil(every.max())
+    floor, ceiling, beside = np.floor(every.min()), np.ceil(every.max()), len(drawn) == 2
     charts = [
         Markup('<div class="{}">{}</div>').format(
             kind, Markup("").join(_scatter(data, summary, p, one, width, floor, ceiling) for p, one in drawn.items())
         )
-        for kind, width in (
-            ("pair w640" if len(drawn) == 2 else "w640", 560 if len(drawn) == 2 else 900),
-            ("n640", 342),
-        )
+        for kind, width in (("pair w640" if beside else "w640", 560 if beside else 900), ("n640", 342))
     ]
     note = (
         f"A factor is a weighted sum of the benchmarks along which models differ. Each dot is one of "
@@ -213,8 +202,7 @@ def _scatter(
     power = np.log10(data.compute[there])
     low, high = np.floor(power.min()), np.ceil(power.max())
     x, y = svg.Axis(low, high if high > low else low + 1, 34, width - 12), svg.Axis(floor, ceiling, 244, 44)
-    step = max(1, round((ceiling - floor) / 5))
-    levels = np.arange(floor, ceiling + 0.5, step)
+    levels = np.arange(floor, ceiling + 0.5, max(1, round((ceiling - floor) / 5)))
     kendall, interval = (summary["pc1_compute"][protocol][key] for key in ("kendall", "kendall_interval"))
     said = f"order as by compute: {decimal(number(kendall))}" if is_known(kendall) else "order not known"
     marks = [
@@ -379,9 +367,6 @@ def _best_answer(summary: Entry, ranked: list[Ranked]) -> Answer:
     if among is not None:
         sentence = f"{among} of {count(len(ranked), 'model')} may be best; {first} ranks first"
     trained = main_protocol(summary["potential"]) == TRAINED
-    basis = (
-        "Rank by what the benchmarks share, once every model has trained for the test."
-        if trained
-        else ("Rank by what the benchmarks share, direct.")
-    )
+    when = "once every model has trained for the test" if trained else "direct"
+    basis = f"Rank by what the benchmarks share, {when}."
     return Answer("Which model is best?", sentence, _rank_rows(summary, ranked, 132), ends, basis, "All models")

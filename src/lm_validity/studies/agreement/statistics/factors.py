@@ -10,6 +10,7 @@ from lm_validity.studies.agreement.statistics.ranking import (
     average_ranks,
     finite_mean,
     finite_quantile,
+    kendall_tau,
 )
 from lm_validity.studies.agreement.statistics.resampling import (
     Interval,
@@ -147,18 +148,14 @@ def relate_to_compute(scores: np.ndarray, compute: np.ndarray) -> ComputeRelatio
     Models with either value missing are left out; at least 3 models and two distinct values of each are
     needed.
     """
-    from scipy.stats import pearsonr, spearmanr
-
-    from lm_validity.studies.agreement.statistics.ranking import kendall_tau
-
     both = np.isfinite(scores) & np.isfinite(compute)
     x, y = scores[both], compute[both]
     if len(x) < 3 or np.ptp(x) == 0 or np.ptp(y) == 0:
         return ComputeRelation(float("nan"), float("nan"), float("nan"), len(x))
     return ComputeRelation(
         kendall=kendall_tau(x, y),
-        spearman=float(spearmanr(x, y).statistic),
-        pearson=float(pearsonr(x, np.log10(y)).statistic),
+        spearman=float(stats.spearmanr(x, y).statistic),
+        pearson=float(stats.pearsonr(x, np.log10(y)).statistic),
         models=len(x),
     )
 
@@ -224,8 +221,11 @@ def first_components_of_resamples(scores: np.ndarray, weights: np.ndarray) -> np
     filled = np.where(known > 0, scores[:, used], 0.0)
     values = known * (filled - filled.sum(axis=0) / known.sum(axis=0))
     z = values / np.sqrt((values**2).sum(axis=0) / known.sum(axis=0))
-    loadings = _leading(root[:, :, None] * correlation * root[:, None, :], root)
-    found = _scores((root * loadings) @ z.T, loadings, known)
+    loadings = np.linalg.eigh(root[:, :, None] * correlation * root[:, None, :])[1][:, :, -1]
+    loadings *= np.where((loadings * root).sum(axis=1, keepdims=True) >= 0, 1.0, -1.0)
+    weight = loadings**2 @ known.T
+    # a model whose benchmarks are not in the resample has a weight of rounding errors
+    found = np.divide((root * loadings) @ z.T, weight, out=np.full(weight.shape, np.nan), where=weight > 1e-20)
     found[weights[:, used].sum(axis=1) < 2] = np.nan  # one benchmark has no components
     return found
 
@@ -282,19 +282,6 @@ def _shares(correlation: np.ndarray) -> np.ndarray:
     return eigenvalues / eigenvalues.sum(axis=1, keepdims=True)
 
 
-def _leading(matrices: np.ndarray, weights: np.ndarray | float = 1.0) -> np.ndarray:
-    """(tables, k) leading vectors of (tables, k, k), pointing the way of their sum by `weights` (tables, k)."""
-    vectors = np.linalg.eigh(matrices)[1][:, :, -1]
-    return vectors * np.where((vectors * weights).sum(axis=1, keepdims=True) >= 0, 1.0, -1.0)
-
-
-def _scores(projection: np.ndarray, loadings: np.ndarray, known: np.ndarray) -> np.ndarray:
-    """Least-squares coordinates (tables, models), NaN for models without a cell."""
-    weight = loadings**2 @ known.T
-    # a model whose benchmarks are not in the resample has a weight of rounding errors
-    return np.divide(projection, weight, out=np.full(weight.shape, np.nan), where=weight > 1e-20)
-
-
 # ----------------------------------------------------------------------------------------------------------------------
 # How many factors: eigenvalues against those of tables whose columns were shuffled (Horn 1965).
 
@@ -336,8 +323,8 @@ def parallel_analysis(scores: np.ndarray, rng: np.random.Generator, permutations
     return ParallelAnalysis(observed, finite_mean(null, axis=0), null_95, factors, float(p_first))
 
 
-def without_group_means(scores: np.ndarray, groups: np.ndarray, least: int = 3) -> np.ndarray:
-    """`scores` (models, benchmarks) of the groups of at least `least` models, less the mean of their group.
+def without_group_means(scores: np.ndarray, groups: np.ndarray) -> np.ndarray:
+    """`scores` (models, benchmarks) of the groups of at least 3 models, less the mean of their group.
 
     Families of models make parallel analysis find factors where benchmarks are independent within each family: what is
     left here has no differences between families. `groups`: (models,) names, None where unknown (left out).
@@ -345,7 +332,7 @@ def without_group_means(scores: np.ndarray, groups: np.ndarray, least: int = 3) 
     parts = [
         scores[groups == name] - finite_mean(scores[groups == name], axis=0)
         for name in dict.fromkeys(groups)
-        if name is not None and (groups == name).sum() >= least
+        if name is not None and (groups == name).sum() >= 3
     ]
     return np.concatenate(parts) if parts else scores[:0]
 
@@ -366,6 +353,8 @@ def _shuffled(values: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 # The prior of a benchmark's specific variance, in units of its variance: worth 2 observations of 0.1. It keeps EM away
 # from Heywood cases (a benchmark without noise of its own), which few models invite.
 PRIOR_VARIANCE, PRIOR_WEIGHT = 0.1, 2.0
+ITERATIONS, TOLERANCE = 500, 1e-7  # of the loadings
+FOLDS, LEVEL = 10, 0.95  # of the check by held-out cells
 
 
 @dataclass(frozen=True)
@@ -396,20 +385,22 @@ class OneFactorModel:
         return 1 / (1 / self.ability_variance[:, None] + self.loading**2 / self.specific)
 
 
-def fit_one_factor(scores: np.ndarray, iterations: int = 500, tolerance: float = 1e-7) -> OneFactorModel:
+def fit_one_factor(scores: np.ndarray) -> OneFactorModel:
     """Fit by expectation-maximisation over the known cells of `scores` (models, benchmarks), NaN where missing.
 
     Missing cells are ignored, not filled (Rubin & Thayer 1982 with missing data; they are assumed to be
     missing for reasons unrelated to their value). More is better; the factor points the way that most
     benchmarks do.
     """
-    center, scale = _moments(scores)
+    center = finite_mean(scores, axis=0)
+    scale = np.sqrt(finite_mean((scores - center) ** 2, axis=0))
+    scale = np.where(scale > 0, scale, np.nan)
     known = np.isfinite(scores) & np.isfinite(scale)
     z = np.where(known, (scores - center) / scale, 0.0)
     weight = known.astype(float)
     count = weight.sum(axis=0)
     intercept, loading, specific = np.zeros(z.shape[1]), np.full(z.shape[1], 0.8), np.full(z.shape[1], 0.36)
-    for _ in range(iterations):
+    for _ in range(ITERATIONS):
         ability, variance = _posterior(z, weight, intercept, loading, specific)
         before = loading
         sum_u, sum_uu = weight.T @ ability, weight.T @ (ability**2 + variance)
@@ -420,25 +411,14 @@ def fit_one_factor(scores: np.ndarray, iterations: int = 500, tolerance: float =
         residual = weight * (z - intercept - np.outer(ability, loading))
         squares = (residual**2).sum(axis=0) + loading**2 * (weight.T @ variance)
         specific = (squares + PRIOR_WEIGHT * PRIOR_VARIANCE) / (count + PRIOR_WEIGHT)
-        if np.abs(loading - before).max() < tolerance:
+        if np.abs(loading - before).max() < TOLERANCE:
             break
     sign = 1.0 if np.sum(loading * count) >= 0 else -1.0
     ability, variance = _posterior(z, weight, intercept, sign * loading, specific)
-    usable = np.isfinite(scale)
-    parts = (np.where(usable, part, np.nan) for part in (intercept, sign * loading, specific))
-    known_intercept, known_loading, known_specific = parts
-    return OneFactorModel(center, scale, known_intercept, known_loading, known_specific, ability, variance)
-
-
-def _moments(scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and standard deviation of each column's known cells, NaN where they cannot be had or are 0."""
-    known = np.isfinite(scores)
-    count = known.sum(axis=0)
-    values = np.where(known, scores, 0.0)
-    center = np.divide(values.sum(axis=0), count, out=np.full(scores.shape[1], np.nan), where=count > 0)
-    spread = np.where(known, scores - center, 0.0)
-    scale = np.sqrt((spread**2).sum(axis=0) / np.maximum(count, 1))
-    return center, np.where((count >= 2) & (scale > 0), scale, np.nan)
+    intercept, loading, specific = (
+        np.where(np.isfinite(scale), part, np.nan) for part in (intercept, sign * loading, specific)
+    )
+    return OneFactorModel(center, scale, intercept, loading, specific, ability, variance)
 
 
 def _posterior(
@@ -463,22 +443,22 @@ class HeldOutCheck:
     coverage: float
     multiplier: float
     cells: int
-    level: float
+    level: float = LEVEL
     error_in_sd: float = float("nan")
     baseline_in_sd: float = float("nan")
 
 
-def check_held_out(scores: np.ndarray, rng: np.random.Generator, folds: int = 10, level: float = 0.95) -> HeldOutCheck:
-    """Hide each known cell once, `folds` groups of cells at a time, and predict it from the rest.
+def check_held_out(scores: np.ndarray, rng: np.random.Generator) -> HeldOutCheck:
+    """Hide each known cell once, a tenth of the cells at a time, and predict it from the rest.
 
     The `coverage` is that of intervals as they are made for missing cells: mean ± c standard deviations, c
     the `multiplier` of the cells of the *other* groups (cross-conformal, Vovk 2015), so it is an honest
     check.
     """
     rows, columns = np.nonzero(np.isfinite(scores))
-    group = rng.permutation(np.arange(len(rows)) % folds)
+    group = rng.permutation(np.arange(len(rows)) % FOLDS)
     error, standardized, baseline, scale = (np.full(len(rows), np.nan) for _ in range(4))
-    for fold in range(min(folds, len(rows))):
+    for fold in range(min(FOLDS, len(rows))):
         here = group == fold
         training = scores.copy()
         training[rows[here], columns[here]] = np.nan
@@ -490,21 +470,20 @@ def check_held_out(scores: np.ndarray, rng: np.random.Generator, folds: int = 10
         baseline[here] = np.abs(truth - model.center[columns[here]])
         scale[here] = model.scale[columns[here]]
     predicted = np.isfinite(standardized)
-    if predicted.sum() < folds:
+    if predicted.sum() < FOLDS:
         nothing = float("nan")
-        return HeldOutCheck(nothing, nothing, nothing, float(stats.norm.ppf(0.5 + level / 2)), 0, level)
+        return HeldOutCheck(nothing, nothing, nothing, float(stats.norm.ppf(0.5 + LEVEL / 2)), 0)
     inside = np.zeros(len(rows), dtype=bool)
-    for fold in range(folds):
+    for fold in range(FOLDS):
         others = predicted & (group != fold)
         here = predicted & (group == fold)
-        inside[here] = standardized[here] <= np.quantile(standardized[others], level)
+        inside[here] = standardized[here] <= np.quantile(standardized[others], LEVEL)
     return HeldOutCheck(
         mean_absolute_error=float(np.abs(error[predicted]).mean()),
         baseline_error=float(baseline[predicted].mean()),
         coverage=float(inside[predicted].mean()),
-        multiplier=float(np.quantile(standardized[predicted], level)),
+        multiplier=float(np.quantile(standardized[predicted], LEVEL)),
         cells=int(predicted.sum()),
-        level=level,
         error_in_sd=float((np.abs(error) / scale)[predicted].mean()),
         baseline_in_sd=float((baseline / scale)[predicted].mean()),
     )
@@ -547,13 +526,13 @@ LEAST_UNITS = 4
 class RankDraws:
     """Ranks on the first component, 1 = best: `rank` (models,) as observed, `draws` (resamples, models);
     NaN where a model has no score. `lone`: (models,) True where the draws are of one benchmark again and again.
-    `units`: number of benchmarks or of categories that were resampled, None where none were.
+    `units`: number of benchmarks or of categories that were resampled.
     """
 
     rank: np.ndarray
     draws: np.ndarray
-    lone: np.ndarray | None = None
-    units: int | None = None
+    lone: np.ndarray
+    units: int
 
     def interval(self) -> Interval[np.ndarray]:
         """(models,) shortest 95% intervals over the draws that have a rank, holding the rank observed; NaN if those are
@@ -561,23 +540,11 @@ class RankDraws:
         resamples than their population does: the level among the draws is `expanded_level`.
         """
         interval = shortest_interval(self.draws, expanded_level(self.units), holding=self.rank)
-        if self.lone is None:
-            return interval
         return Interval(*(np.where(self.lone, np.nan, end) for end in interval))
 
     def minus(self, other: "RankDraws") -> "RankDraws":
         """Differences of the ranks, draw by draw."""
-        return RankDraws(
-            self.rank - other.rank,
-            self.draws - other.draws,
-            None if self.lone is None or other.lone is None else self.lone | other.lone,
-            self.units,
-        )
-
-
-def component_ranks(scores: np.ndarray) -> np.ndarray:
-    """(models,) ranks on the first component of `scores` (models, benchmarks), 1 = best, ties averaged."""
-    return average_ranks(principal_components(scores).scores[:, None])[:, 0]
+        return RankDraws(self.rank - other.rank, self.draws - other.draws, self.lone | other.lone, self.units)
 
 
 def ranks_over_benchmarks(scores: np.ndarray, weights: np.ndarray, units: int | None = None) -> RankDraws:
@@ -590,7 +557,8 @@ def ranks_over_benchmarks(scores: np.ndarray, weights: np.ndarray, units: int | 
     units = units or scores.shape[1]
     few = units < LEAST_UNITS
     draws = np.full((len(weights), len(scores)), np.nan) if few else first_components_of_resamples(scores, weights)
-    return RankDraws(component_ranks(scores), average_ranks(draws.T).T, np.isfinite(scores).sum(axis=1) < 2, units)
+    rank = average_ranks(principal_components(scores).scores[:, None])[:, 0]
+    return RankDraws(rank, average_ranks(draws.T).T, np.isfinite(scores).sum(axis=1) < 2, units)
 
 
 @dataclass(frozen=True)

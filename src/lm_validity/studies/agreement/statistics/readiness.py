@@ -76,10 +76,23 @@ def group_effect(
 
     NaN where the group is a combination of the terms, as where all models are in it.
     """
-    part = _partial_out(scores, group, terms, families)
-    if part is None:
+    columns = np.reshape(np.asarray(scores, dtype=float), (len(scores), -1))
+    known = _known(scores, terms)
+    # the rows of all benchmarks one below another; of scores and group what the terms leave (Frisch, Waugh and Lovell)
+    benchmark, model = np.nonzero(known.T)
+    width = terms.shape[1]
+    regressed = np.zeros((len(model), width * columns.shape[1]))
+    for j in range(columns.shape[1]):
+        rows = benchmark == j
+        regressed[rows, j * width : (j + 1) * width] = terms[model[rows]]
+    basis = np.linalg.svd(regressed, full_matrices=False)
+    within = basis.U[:, 1e-10 * (basis.S.max(initial=0) or 1) < basis.S]
+    side = group[model].astype(float)
+    y, d = (values - within @ (within.T @ values) for values in (columns[model, benchmark], side))
+    if d @ d <= 1e-10 * max(side @ side, 1):
         return Effect(np.nan, np.nan, np.nan, np.nan, np.nan, 0)
-    y, d, within, clusters, models = part
+    clusters = (np.unique(families[model])[:, None] == families[model]).astype(float)
+    models = int(known.any(axis=1).sum())
     bread = float(d @ d)
     value = float(d @ y) / bread
     sums = clusters @ (d * (y - value * d))
@@ -112,50 +125,24 @@ def enough_families(group: np.ndarray, families: np.ndarray, scores: np.ndarray,
     return len(set(families[known])) >= LEAST_FAMILIES and min(inside, outside) >= LEAST_FAMILIES_A_SIDE
 
 
-def _partial_out(
-    scores: np.ndarray, group: np.ndarray, terms: np.ndarray, families: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, int] | None:
-    """(scores, group, terms, families as (families, rows) of 0 and 1, models) of the rows of all benchmarks one below
-    another; of the first two what the terms leave (Frisch, Waugh and Lovell). None where nothing of the group is."""
-    columns = np.reshape(np.asarray(scores, dtype=float), (len(scores), -1))
-    known = _known(scores, terms)
-    benchmark, model = np.nonzero(known.T)
-    width = terms.shape[1]
-    within = np.zeros((len(model), width * columns.shape[1]))
-    for j in range(columns.shape[1]):
-        rows = benchmark == j
-        within[rows, j * width : (j + 1) * width] = terms[model[rows]]
-    basis = np.linalg.svd(within, full_matrices=False)
-    basis_columns = basis.U[:, 1e-10 * (basis.S.max(initial=0) or 1) < basis.S]
-    y, d = columns[model, benchmark], group[model].astype(float)
-    y, rest = (values - basis_columns @ (basis_columns.T @ values) for values in (y, d))
-    if rest @ rest <= 1e-10 * max(d @ d, 1):
-        return None
-    clusters = (np.unique(families[model])[:, None] == families[model]).astype(float)
-    return y, rest, basis_columns, clusters, int(known.any(axis=1).sum())
-
-
-def _signs(clusters: int, rng: np.random.Generator) -> np.ndarray:
-    """(clusters, sets) of -1 and 1: all of them but for a common sign, which changes no |t|, or draws. The first set is
-    all 1, the sample itself."""
-    if clusters <= _ENUMERATED:
-        sets = np.arange(2 ** (clusters - 1))
-        return np.where(sets >> np.arange(clusters)[:, None] & 1, -1.0, 1.0)
-    drawn = rng.choice((-1.0, 1.0), size=(clusters, _DRAWS))
-    return np.column_stack([np.ones(clusters), drawn])
-
-
 class _WildBootstrap:
     """p of the hypothesis that the coefficient is `x`: the share of sets of signs whose |t| is at least the sample's.
 
-    The residuals under the hypothesis are y - x d, linear in x. So are the coefficient of a set of signs and the
-    families' sums behind its error, which are therefore computed once for y and once for d.
+    The sets of -1 and 1, a sign for each family, are all of them but for a common sign, which changes no |t|, or draws;
+    the first is all 1, the sample itself. The residuals under the hypothesis are y - x d, linear in x. So are the
+    coefficient of a set of signs and the families' sums behind its error, which are therefore computed once for y and
+    once for d.
     """
 
     def __init__(
         self, y: np.ndarray, d: np.ndarray, within: np.ndarray, clusters: np.ndarray, rng: np.random.Generator
     ) -> None:
-        self._signs = _signs(len(clusters), rng)
+        number = len(clusters)
+        if number <= _ENUMERATED:
+            sets = np.arange(2 ** (number - 1))
+            self._signs = np.where(sets >> np.arange(number)[:, None] & 1, -1.0, 1.0)
+        else:
+            self._signs = np.column_stack([np.ones(number), rng.choice((-1.0, 1.0), size=(number, _DRAWS))])
         weighted = clusters * d
         self._parts = []
         for values in (y, d):

@@ -9,7 +9,7 @@ from scipy.linalg import cholesky, solve_triangular
 from scipy.optimize import minimize
 from scipy.special import expit, logit, ndtr
 
-from lm_validity.studies.agreement.statistics.ranking import PairSigns, average_ranks
+from lm_validity.studies.agreement.statistics.ranking import PairSigns, average_ranks, finite_mean
 
 # ----------------------------------------------------------------------------------------------------------------------
 # What two cells of a score table are expected to have in common: the kernels of the Gaussian process.
@@ -111,7 +111,7 @@ def make_kernels(direct: np.ndarray, size: np.ndarray, families: np.ndarray) -> 
     tell apart is left out.
     """
     models = len(direct)
-    size = standardized(size)[0]
+    size = standardized(size)
     left, values, _ = np.linalg.svd(direct, full_matrices=False)
     components = left[:, : min(COMPONENTS, int((values > 1e-9).sum()))] * np.sqrt(models)
     inputs = [columns for columns in (size, components) if columns.any()]
@@ -126,15 +126,11 @@ def make_kernels(direct: np.ndarray, size: np.ndarray, families: np.ndarray) -> 
     return Kernels(np.array([np.eye(models), *found]), np.array([np.ones((models, models)), *found]))
 
 
-def standardized(values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(values in standard deviations of their column, 0 where unknown; means; standard deviations, 1 for none)."""
-    known = np.isfinite(values)
-    number = np.maximum(known.sum(axis=0), 1)
-    mean = np.where(known, values, 0.0).sum(axis=0) / number
-    centred = np.where(known, values - mean, 0.0)
-    spread = np.sqrt((centred**2).sum(axis=0) / number)
-    spread = np.where(spread > 1e-12, spread, 1.0)
-    return centred / spread, mean, spread
+def standardized(values: np.ndarray) -> np.ndarray:
+    """Values in standard deviations of their column, 0 where unknown and where all are equal."""
+    centred = values - finite_mean(values, axis=0)
+    spread = np.sqrt(finite_mean(centred**2, axis=0))
+    return np.nan_to_num(centred / np.where(spread > 1e-12, spread, 1.0))
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -314,7 +310,7 @@ def fit_process(
     link = link_for(scores, direct, losses=losses)
     values = np.where(np.isfinite(scores), link.to(scores), np.nan)
     center, scale = _moments(values, link.bounded)
-    before = standardized(np.where(np.isfinite(direct), link.to(direct), np.nan))[0]
+    before = standardized(np.where(np.isfinite(direct), link.to(direct), np.nan))
     model, benchmark = (place.ravel() for place in np.indices(scores.shape))
     cells = Cells(model, benchmark, before.ravel())
     kernels = make_kernels(before, size, families)
@@ -327,13 +323,7 @@ def fit_process(
     solver, own_noise = _robust(
         kernels.weighted(weights[:-1]), cells, known, standard[known], items.ravel(), weights[-1]
     )
-    return _posterior(scores, link, center, scale, solver, items + own_noise * FREEDOM / (FREEDOM - 2))
-
-
-def _posterior(
-    scores: np.ndarray, link: Link, center: np.ndarray, scale: np.ndarray, solver: _Solver, noise: np.ndarray
-) -> CellProcess:
-    shape, known = scores.shape, solver.known
+    noise = items + own_noise * FREEDOM / (FREEDOM - 2)
     mean, variance = solver.spread_out(solver.values), solver.variance()
     inverse_diagonal = (solver.inverse_root**2).sum(axis=0)
     weights = solver.inverse_root.T @ (solver.inverse_root @ solver.values)
@@ -342,18 +332,10 @@ def _posterior(
     # the noise of a robust fit is the cell's own; of a new score it is the benchmark's
     latent = np.maximum(1 / inverse_diagonal - solver.observed, 1e-9)
     without_variance[known] = latent + noise.ravel()[known]
-    return CellProcess(
-        scores,
-        link,
-        center,
-        scale,
-        mean.reshape(shape),
-        variance.reshape(shape),
-        noise.reshape(shape),
-        without.reshape(shape),
-        without_variance.reshape(shape),
-        solver,
+    mean, variance, noise, without, without_variance = (
+        part.reshape(scores.shape) for part in (mean, variance, noise, without, without_variance)
     )
+    return CellProcess(scores, link, center, scale, mean, variance, noise, without, without_variance, solver)
 
 
 def _moments(values: np.ndarray, linked: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -376,12 +358,8 @@ def _item_noise(scores: np.ndarray, stderr: np.ndarray, link: Link, scale: np.nd
     known = np.isfinite(scores)
     error = np.where(np.isfinite(stderr), stderr, UNKNOWN_ERROR)
     noise = (error * link.slope(np.where(known, scores, 0.5)) / scale) ** 2
-    number = known.sum(axis=0)
-    mean = np.divide(
-        np.where(known, noise, 0.0).sum(axis=0), number, out=np.full(len(number), np.nan), where=number > 0
-    )
-    mean = np.where(np.isfinite(mean), mean, np.nanmean(mean))
-    return np.where(known, noise, mean)
+    mean = finite_mean(np.where(known, noise, np.nan), axis=0)
+    return np.where(known, noise, np.where(np.isfinite(mean), mean, np.nanmean(mean)))
 
 
 def _most_likely(kernels: Kernels, cells: Cells, values: np.ndarray, items: np.ndarray) -> np.ndarray:
@@ -437,13 +415,13 @@ def _robust(
     return _Solver(cells, known, values, observed, covariance, inverse_root), own
 
 
-def widening_of(residuals: np.ndarray, level: float = 0.95) -> float:
-    """By how much intervals must be wider so that the share `level` of these standardised residuals lies inside.
+def widening_of(residuals: np.ndarray) -> float:
+    """By how much intervals must be wider so that 95% of these standardised residuals lie inside.
 
     At least 1. The conformal quantile of the largest of n + 1 (Vovk 2015). NaN for fewer residuals than that takes.
     """
     found = np.sort(np.abs(residuals[np.isfinite(residuals)]))
-    place = int(np.ceil(level * (len(found) + 1)))
+    place = int(np.ceil(0.95 * (len(found) + 1)))
     return max(1.0, float(found[place - 1] / NORMAL_95)) if 0 < place <= len(found) else float("nan")
 
 
@@ -451,71 +429,54 @@ def widening_of(residuals: np.ndarray, level: float = 0.95) -> float:
 # Agreement where many cells are missing: pooled over pairs of models, alone and assisted by a model's predictions.
 
 
-@dataclass(frozen=True)
-class PooledTau:
+class PooledTau(NamedTuple):
     """Agreement over all pairs of benchmarks together, in [-1, 1].
 
     `mean`: concordant less discordant comparisons over their number; `standard_error`: over models, by the jackknife;
-    `comparisons`: (pair of models, pair of benchmarks) with all four cells known; `by_benchmark`: (k,) each benchmark
-    with the others. NaN where there is no comparison.
+    `by_benchmark`: (k,) each benchmark with the others; `comparisons`: (pair of models, pair of benchmarks) with all
+    four cells known. `difference_error`: standard error of what `expected` signs change. NaN where there is no
+    comparison.
     """
-
-    mean: float
-    standard_error: float
-    comparisons: int
-    by_benchmark: np.ndarray
-
-
-@dataclass(frozen=True)
-class AssistedTau:
-    """`pooled` corrected by predictions of every cell; `difference_error`: standard error of their difference."""
 
     mean: float
     standard_error: float
     difference_error: float
     by_benchmark: np.ndarray
+    comparisons: int
 
 
-def pooled_tau(signs: PairSigns) -> PooledTau:
+def pooled_tau(signs: PairSigns, expected: np.ndarray | float = 0.0) -> PooledTau:
     """sum s_pa s_pb / sum k_pa k_pb over pairs of models p and pairs of benchmarks a < b; s the signs, k known.
 
     Every comparison counts once, so a pair of benchmarks with few models in common weighs as little as it knows. With
     every cell known it is the mean of tau-a over pairs of benchmarks.
-    """
-    agreeing, number = _products(signs.sign), _products(signs.known)
-    return PooledTau(
-        mean=float(_ratio(agreeing.sum(), number.sum())),
-        standard_error=_jackknife(signs, lambda keep: _ratio(keep(agreeing), keep(number))),
-        comparisons=round(number.sum()),
-        by_benchmark=_ratio(_with_others(signs.sign).sum(axis=0), _with_others(signs.known).sum(axis=0)),
-    )
-
-
-def assisted_tau(signs: PairSigns, expected: np.ndarray) -> AssistedTau:
-    """The pooled tau of `expected` signs over all cells, plus how much the measured comparisons differ from theirs.
 
     `expected`: (pairs of models, benchmarks) in [-1, 1], P(first better) - P(second better) by a model that did not see
-    the two cells themselves. A wrong model costs precision only: what it gets wrong where cells are measured is put
-    right (Angelopoulos et al. 2023, prediction-powered inference, pooled). That takes the measured cells to be like the
-    others, which random cells are and cheap benchmarks may not be. With every cell known it is `pooled_tau`.
+    the two cells themselves: assisted by it, the tau is that of `expected` over all cells, plus how much the measured
+    comparisons differ from theirs. A wrong model costs precision only: what it gets wrong where cells are measured is
+    put right (Angelopoulos et al. 2023, prediction-powered inference, pooled). That takes the measured cells to be like
+    the others, which random cells are and cheap benchmarks may not be. With every cell known it changes nothing.
     """
-    measured = expected * signs.known
-    everywhere, whole = _products(expected), _products(np.ones_like(expected))
-    rest, number = _products(signs.sign) - _products(measured), _products(signs.known)
+    expected = np.broadcast_to(expected, signs.sign.shape)
+    measured, everywhere = expected * signs.known, np.ones_like(expected)
+    predicted, whole = _products(expected), _products(everywhere)
+    agreeing, number = _products(signs.sign), _products(signs.known)
+    rest = agreeing - _products(measured)
 
-    def assisted(keep: Keep) -> np.ndarray:
-        return _ratio(keep(everywhere), keep(whole)) + _ratio(keep(rest), keep(number))
+    def estimate(keep: Keep) -> np.ndarray:
+        return _ratio(keep(predicted), keep(whole)) + _ratio(keep(rest), keep(number))
 
     def difference(keep: Keep) -> np.ndarray:
-        return assisted(keep) - _ratio(keep(_products(signs.sign)), keep(number))
+        return estimate(keep) - _ratio(keep(agreeing), keep(number))
 
-    by_model = _ratio(_with_others(expected).sum(axis=0), _with_others(np.ones_like(expected)).sum(axis=0))
+    by_model = _ratio(_with_others(expected).sum(axis=0), _with_others(everywhere).sum(axis=0))
     corrected = (_with_others(signs.sign) - _with_others(measured)).sum(axis=0)
-    return AssistedTau(
-        mean=float(assisted(np.sum)),
-        standard_error=_jackknife(signs, assisted),
+    return PooledTau(
+        mean=float(estimate(np.sum)),
+        standard_error=_jackknife(signs, estimate),
         difference_error=_jackknife(signs, difference),
         by_benchmark=by_model + _ratio(corrected, _with_others(signs.known).sum(axis=0)),
+        comparisons=round(number.sum()),
     )
 
 

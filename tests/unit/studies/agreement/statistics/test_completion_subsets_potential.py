@@ -9,7 +9,6 @@ from lm_validity.studies.agreement.statistics.factors import (
     ability_ranks,
     best_by_budget,
     check_held_out,
-    component_ranks,
     fit_one_factor,
     ranks_over_benchmarks,
 )
@@ -132,9 +131,9 @@ def test_greedy_choice_is_judged_on_other_models():
 
 def test_ranks_over_benchmarks():
     scores = np.outer(np.arange(6.0), np.ones(4)) + 0.01 * np.arange(4)
-    assert component_ranks(scores).tolist() == [6, 5, 4, 3, 2, 1]
     rng = np.random.default_rng(6)
     population = ranks_over_benchmarks(scores, multiplicities(4, 30, rng))
+    assert population.rank.tolist() == [6, 5, 4, 3, 2, 1]
     assert (population.draws[np.isfinite(population.draws).all(axis=1)] == population.rank).all()
 
 
@@ -164,7 +163,7 @@ def test_three_benchmarks_give_ranks_and_no_interval_for_others():
 
 def test_best_model_by_budget():
     draws = np.array([[1, 2, 3, 4.0], [2, 1, 3, 4], [1, 2, 3, 4], [1, 2, 4, 3]])
-    ranks = RankDraws(np.array([1.0, 2, 3, 4]), draws)
+    ranks = RankDraws(np.array([1.0, 2, 3, 4]), draws, np.zeros(4, dtype=bool), 4)
     choices = best_by_budget(ranks, np.array([7.0, 3.0, 1.0, np.nan]))
     assert [(c.parameters_b, c.model) for c in choices] == [(1.0, 2), (3.0, 1), (7.0, 0)]
     assert choices[-1].probability_best == 0.75 and choices[-1].rivals == (1,)
@@ -172,7 +171,7 @@ def test_best_model_by_budget():
 
 def test_resamples_without_ranks_choose_no_model():
     draws = np.array([[1, 2.0], [np.nan, np.nan], [np.nan, 1], [np.nan, np.nan]])
-    (choice,) = best_by_budget(RankDraws(np.array([1.0, 2]), draws), np.array([1.0, 1.0]))
+    (choice,) = best_by_budget(RankDraws(np.array([1.0, 2]), draws, np.zeros(2, dtype=bool), 4), np.array([1.0, 1.0]))
     assert (choice.model, choice.probability_best, choice.rivals) == (0, 0.5, (1,))
 
 

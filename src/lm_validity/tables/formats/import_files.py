@@ -239,7 +239,7 @@ def _settled(results: list[ScoreFile], options: ImportOptions, log: ImportLog) -
             "say which are: --protocol train_before_test, or train_before_test=FOLDER.",
         )
     if options.errors_from_items:
-        scores, number = with_item_errors(scores)
+        scores, number = with_item_errors(scores, scores["n_items"])
         log.notes.append(f"Standard errors from accuracies and numbers of items: {count(number, 'score')}.")
     return scores
 

@@ -457,11 +457,9 @@ def _section(document: dict[str, Any], name: str, path: Path, *, of_objects: boo
 
 def _examples(task: str, examples: dict[str, Any], configs: dict[str, Any], config: dict[str, Any]) -> object:
     """Solved examples before each question as the file has them: of the task, else of the whole run; else None."""
-    if examples.get(task) is not None:
-        return examples[task]
     of_task = configs.get(task)
-    found = of_task.get("num_fewshot") if isinstance(of_task, dict) else None
-    return config.get("num_fewshot") if found is None else found
+    of_task = of_task.get("num_fewshot") if isinstance(of_task, dict) else None
+    return next((one for one in (examples.get(task), of_task) if one is not None), config.get("num_fewshot"))
 
 
 def _name(

@@ -52,9 +52,7 @@ _OPTIONS = {
         str | None, None, "direct or train_before_test: what all files hold (one folder: PROTOCOL=FOLDER)."
     ),
     "prepared_on": _option(
-        str | None,
-        None,
-        "The benchmark whose training set, or the data that, models were prepared on before the test.",
+        str | None, None, "The benchmark whose training set, or the data that, models were prepared on before the test."
     ),
     "groups": _option(str, "keep", "keep: a group's own score (MMLU) where it has an error; split: its tasks."),
     "errors_from_items": _flag("Standard errors of accuracies from their numbers of items.", "--errors-from-items"),

@@ -378,10 +378,8 @@ def _read(path: Path, columns: list[str], benchmark: str | None = None) -> pa.Ta
 
 
 def _equal_or_null(column: pa.ChunkedArray, value: str) -> np.ndarray:
-    if pa.types.is_null(column.type):
-        return np.ones(len(column), dtype=bool)
-    column = column.cast(pa.string()) if pa.types.is_dictionary(column.type) else column
-    return pc.fill_null(pc.equal(column, value), fill_value=True).to_numpy(zero_copy_only=False).astype(bool)
+    equal = pc.equal(column.cast(pa.string()), value)
+    return pc.fill_null(equal, fill_value=True).to_numpy(zero_copy_only=False).astype(bool)
 
 
 def _codes(column: pa.ChunkedArray) -> tuple[np.ndarray, np.ndarray]:

@@ -20,15 +20,7 @@ from lm_validity.config.rows import read_text_rows
 from lm_validity.config.sheets import metric_key
 from lm_validity.errors import InputError, did_you_mean
 from lm_validity.tables.formats import checked
-from lm_validity.tables.formats.score_files import (
-    KEY,
-    Format,
-    ImportOptions,
-    Opened,
-    ScoreFile,
-    date_in,
-    mean_of_items,
-)
+from lm_validity.tables.formats.score_files import KEY, Format, ImportOptions, Opened, ScoreFile, date_in, mean_of_items
 from lm_validity.tables.schema import LARGEST_SCORE, PROTOCOLS, readable
 from lm_validity.words import count, listing
 

@@ -198,11 +198,6 @@ class SampleFile:
     identity: dict[str, str] = field(default_factory=dict)
 
     @property
-    def key(self) -> tuple[object, ...]:
-        """What makes two files answers of one evaluation."""
-        return (self.task, *(self.common.get(name) for name in _OF_FILE))
-
-    @property
     def benchmark(self) -> str:
         """The benchmark of its items."""
         return str(self.common["benchmark"])
@@ -329,9 +324,9 @@ def read_all_samples(samples: list[SampleFile], folder: Path, log: ImportLog) ->
 
 
 def _newest(samples: list[SampleFile], log: ImportLog) -> list[SampleFile]:
-    best: dict[tuple[object, ...], SampleFile] = {}
+    best: dict[tuple[object, ...], SampleFile] = {}  # by evaluation
     for one in sorted(samples, key=lambda each: each.rank, reverse=True):
-        known = best.setdefault(one.key, one)
+        known = best.setdefault((one.task, *map(one.common.get, _OF_FILE)), one)
         if known is not one:
             if known.rank == one.rank and not filecmp.cmp(known.found.path, one.found.path, shallow=False):
                 raise InputError(

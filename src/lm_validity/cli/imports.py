@@ -52,9 +52,7 @@ _OPTIONS = {
         str | None, None, "direct or train_before_test: what all files hold (one folder: PROTOCOL=FOLDER)."
     ),
     "prepared_on": _option(
-        str | None,
-        None,
-        "The benchmark whose training set, or the data that, models were prepared on before the test.",
+        str | None, None, "The benchmark whose training set, or the data that, models were prepared on before the test."
     ),
     "groups": _option(str, "keep", "keep: a group's own score (MMLU) where it has an error; split: its tasks."),
     "errors_from_items": _flag("Standard errors of accuracies from their numbers of items.", "--errors-from-items"),
@@ -194,7 +192,7 @@ def _import_options(results: list[Path], **given: Any) -> "tuple[list[Path], Imp
     """The paths without PROTOCOL=, and what was said of the files. Raises InputError for values that are not known."""
     said = {name: default for name, (_, default) in _OPTIONS.items()} | given
     from lm_validity.tables.formats.import_every_eval_ever import find_schema
-    from lm_validity.tables.formats.score_files import CsvOptions, ImportOptions
+    from lm_validity.tables.formats.score_files import ImportOptions
     from lm_validity.tables.schema import PROTOCOLS
 
     paths, protocols = list[Path](), dict[Path, str]()
@@ -216,13 +214,11 @@ def _import_options(results: list[Path], **given: Any) -> "tuple[list[Path], Imp
         split_groups=_one_of("--groups", said["groups"], ("keep", "split")) == "split",
         format=said["format_name"],
         schema=None if said["schema"] is None else find_schema(said["schema"]),
-        csv=CsvOptions(
-            _pairs(said["columns"]),
-            tuple(_split(said["scores"])),
-            _one_of("--across", said["across"], ("benchmarks", "models", None)),
-            "percentages" if said["percent"] else "neither" if said["as_is"] else "fractions",
-            _one_of("--repeats", said["repeats"], ("refuse", "first")),
-        ),
+        columns=_pairs(said["columns"]),
+        scores=tuple(_split(said["scores"])),
+        across=_one_of("--across", said["across"], ("benchmarks", "models", None)),
+        unit="percentages" if said["percent"] else "neither" if said["as_is"] else "fractions",
+        repeats=_one_of("--repeats", said["repeats"], ("refuse", "first")),
         **{name: said[name] for name in ("path", "prepared_on", "tokens_per_step", "errors_from_items", "strict")},
     )
     return paths, options

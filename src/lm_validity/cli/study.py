@@ -93,10 +93,7 @@ def config(
     print(render_defaults() if defaults else render_yaml(load_run(configfile).configuration), end="")
 
 
-def cost(
-    configfile: Configfile = DEFAULT,
-    calibration: Calibration = None,
-) -> None:
+def cost(configfile: Configfile = DEFAULT, calibration: Calibration = None) -> None:
     """Say how many jobs, GPU hours, memory and storage a run is expected to take."""
     run = load_run(configfile)
     say(render_cost(Estimator(run, map(load_run, calibration or ())), RunState(run)))

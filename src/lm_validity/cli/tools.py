@@ -117,16 +117,9 @@ def align(
     judged = _make_judge({key: value for key, value in settings.items() if value is not None})
     cache = VerdictCache(output / "verdicts.jsonl", judged.judge_name)
     result = alignment(read_documents(documents), judged.judge, cache, items, seed)
-    write_json(
-        output / "alignment.json",
-        {
-            "accepted": result.accepted,
-            "interval": list(result.interval),
-            "items": result.items,
-            "judge": model,
-        },
-    )
     low, high = result.interval
+    found = {"accepted": result.accepted, "interval": [low, high], "items": result.items, "judge": model}
+    write_json(output / "alignment.json", found)
     say(f"accepted: {result.accepted:.3f} [{low:.3f}, {high:.3f}] of {result.items} items")
 
 

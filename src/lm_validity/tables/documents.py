@@ -61,8 +61,7 @@ def match_documents(documents: pd.DataFrame, doc_ids: Iterable[object], path: st
     for doc_id in doc_ids:
         if doc_id not in by_id.index:
             raise InputError(
-                f"{path}: no document {str(doc_id)!r}, which the items table has.",
-                "give all the items' documents.",
+                f"{path}: no document {str(doc_id)!r}, which the items table has.", "give all the items' documents."
             )
     return by_id.loc[list(doc_ids)].reset_index(drop=True)
 

@@ -77,6 +77,22 @@ class ModelItems:
     tokens: np.ndarray | None  # (items, choices) length in this model's tokens
     scores: dict[str, np.ndarray] = field(default_factory=dict)  # (checkpoints, items) where already computed
 
+    def part(
+        self, checkpoints: slice | np.ndarray = slice(None), items: slice | np.ndarray = slice(None)
+    ) -> "ModelItems":
+        """Only some checkpoints and items: indices, or for items boolean (items,)."""
+        return replace(
+            self,
+            checkpoints=tuple(np.array(self.checkpoints, dtype=object)[checkpoints]),
+            iterations=self.iterations[checkpoints],
+            tokens_b=self.tokens_b[checkpoints],
+            correct=self.correct[checkpoints][:, items],
+            loglikelihoods=None if self.loglikelihoods is None else self.loglikelihoods[checkpoints][:, items],
+            unconditional=None if self.unconditional is None else self.unconditional[checkpoints][:, items],
+            tokens=_index(self.tokens, items),
+            scores={name: scores[checkpoints][:, items] for name, scores in self.scores.items()},
+        )
+
 
 @dataclass(frozen=True)
 class BenchmarkItems:
@@ -89,7 +105,6 @@ class BenchmarkItems:
     characters: np.ndarray | None  # (items, choices)
     bytes: np.ndarray | None  # (items, choices)
     models: tuple[ModelItems, ...]
-    notes: tuple[str, ...] = field(default=())
 
     @property
     def choices(self) -> np.ndarray | None:
@@ -100,7 +115,7 @@ class BenchmarkItems:
 
     def rows(self, rows: Iterable[tuple[int, Sequence[int] | np.ndarray]]) -> "BenchmarkItems":
         """Only the given checkpoints of the given models: pairs of a model's index and checkpoint indices."""
-        return replace(self, models=tuple(_at(self.models[model], np.asarray(at)) for model, at in rows))
+        return replace(self, models=tuple(self.models[model].part(np.asarray(at)) for model, at in rows))
 
     def take(self, kept: np.ndarray) -> "BenchmarkItems":
         """Only the kept items: boolean (items,) or indices."""
@@ -111,35 +126,12 @@ class BenchmarkItems:
             gold=_index(self.gold, kept),
             characters=_index(self.characters, kept),
             bytes=_index(self.bytes, kept),
-            models=tuple(
-                replace(
-                    model,
-                    correct=model.correct[:, kept],
-                    loglikelihoods=_index(model.loglikelihoods, (slice(None), kept)),
-                    unconditional=_index(model.unconditional, (slice(None), kept)),
-                    tokens=_index(model.tokens, kept),
-                    scores={name: scores[:, kept] for name, scores in model.scores.items()},
-                )
-                for model in self.models
-            ),
+            models=tuple(model.part(items=kept) for model in self.models),
         )
 
 
-def _index(array: np.ndarray | None, kept: np.ndarray | tuple[slice, np.ndarray]) -> np.ndarray | None:
+def _index(array: np.ndarray | None, kept: slice | np.ndarray) -> np.ndarray | None:
     return None if array is None else array[kept]
-
-
-def _at(model: ModelItems, checkpoints: np.ndarray) -> ModelItems:
-    return replace(
-        model,
-        checkpoints=tuple(model.checkpoints[index] for index in checkpoints),
-        iterations=model.iterations[checkpoints],
-        tokens_b=model.tokens_b[checkpoints],
-        correct=model.correct[checkpoints],
-        loglikelihoods=_index(model.loglikelihoods, checkpoints),
-        unconditional=_index(model.unconditional, checkpoints),
-        scores={name: scores[checkpoints] for name, scores in model.scores.items()},
-    )
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -386,10 +378,8 @@ def _read(path: Path, columns: list[str], benchmark: str | None = None) -> pa.Ta
 
 
 def _equal_or_null(column: pa.ChunkedArray, value: str) -> np.ndarray:
-    if pa.types.is_null(column.type):
-        return np.ones(len(column), dtype=bool)
-    column = column.cast(pa.string()) if pa.types.is_dictionary(column.type) else column
-    return pc.fill_null(pc.equal(column, value), fill_value=True).to_numpy(zero_copy_only=False).astype(bool)
+    equal = pc.equal(column.cast(pa.string()), value)
+    return pc.fill_null(equal, fill_value=True).to_numpy(zero_copy_only=False).astype(bool)
 
 
 def _codes(column: pa.ChunkedArray) -> tuple[np.ndarray, np.ndarray]:

@@ -13,7 +13,7 @@ from lm_validity.config.plan import BY_SCORES
 from lm_validity.config.sections import Reports
 from lm_validity.errors import InputError
 from lm_validity.site.report import Given, gather, report_site
-from lm_validity.tables.formats.score_files import CsvOptions, ImportOptions
+from lm_validity.tables.formats.score_files import ImportOptions
 from lm_validity.tables.schema import SCORES, TRIALS, read_scores, write_table
 from lm_validity.tables.sheets import read_benchmarks, read_models
 
@@ -302,7 +302,7 @@ def test_a_table_that_needs_an_option_is_refused_with_it(tmp_path):
     with pytest.raises(InputError) as refused:
         gather([tmp_path / "table.csv"], tmp_path, ImportOptions())
     assert "--percent" in refused.value.hint
-    gather([tmp_path / "table.csv"], tmp_path, ImportOptions(csv=CsvOptions(unit="percentages")))
+    gather([tmp_path / "table.csv"], tmp_path, ImportOptions(unit="percentages"))
 
 
 def test_two_models_under_one_name_are_refused(tmp_path):

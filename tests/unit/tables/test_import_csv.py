@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 from lm_validity.cli import imports
 from lm_validity.errors import InputError
 from lm_validity.tables.formats.import_files import import_files
-from lm_validity.tables.formats.score_files import CsvOptions, ImportLog, ImportOptions
+from lm_validity.tables.formats.score_files import ImportLog, ImportOptions
 from lm_validity.tables.schema import ITEMS, SCORES, read_scores, read_table
 
 
@@ -17,7 +17,7 @@ def read(tmp_path):
     def make(text: str, log: ImportLog | None = None, name: str = "scores.csv", **options) -> pd.DataFrame:
         path = tmp_path / name
         path.write_text(text, encoding="utf-8")
-        return read_files([path], ImportOptions(csv=CsvOptions(**options)), log or ImportLog())
+        return read_files([path], ImportOptions(**options), log or ImportLog())
 
     return make
 

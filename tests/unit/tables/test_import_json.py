@@ -6,7 +6,7 @@ import pytest
 from tests.unit.tables.conftest import read_files
 
 from lm_validity.errors import InputError
-from lm_validity.tables.formats.score_files import CsvOptions, ImportLog, ImportOptions
+from lm_validity.tables.formats.score_files import ImportLog, ImportOptions
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def test_scores_and_facts_of_one_model_in_two_files(read):
     percent = {"model": "a", "scores": {"x": 50, "y": 75}}
     with pytest.raises(InputError, match="no object of scores"):
         read({"p.json": percent}, path="eval_{model}.json")
-    scores, _ = read({"p.json": percent}, csv=CsvOptions(unit="percentages"), path="eval_{model}.json", strict=False)
+    scores, _ = read({"p.json": percent}, unit="percentages", path="eval_{model}.json", strict=False)
     assert scores.set_index("benchmark").at["x", "value"] == 0.5
 
 

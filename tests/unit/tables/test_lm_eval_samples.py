@@ -56,7 +56,7 @@ def answer_line(doc_id: int, text: str, filter_name: str | None, value: float) -
 
 def test_a_multiple_choice():
     sample = read_sample(choice_line(4, (-3.0, -1.5, -2.0), 1, acc=1.0, acc_norm=0.0))
-    assert sample.doc_id == "4" and sample.filter == "none" and sample.gold_known
+    assert sample.doc_id == "4" and sample.filter == "none"
     assert sample.values == {"acc": 1.0, "acc_norm": 0.0}
     assert sample.item == {
         "doc_id": "4",
@@ -103,7 +103,7 @@ def test_a_line_of_an_older_version():
 def test_the_right_choice(loglikelihoods, choices, target, accuracy, gold):
     more = {} if accuracy is None else {"acc": accuracy}
     sample = read_sample(choice_line(0, loglikelihoods, target, choices, **more))
-    assert sample.item["gold"] == gold and sample.gold_known == (gold is not None)
+    assert sample.item["gold"] == gold
 
 
 def test_choices_without_the_question():

@@ -20,16 +20,7 @@ from lm_validity.config.rows import read_text_rows
 from lm_validity.config.sheets import metric_key
 from lm_validity.errors import InputError, did_you_mean
 from lm_validity.tables.formats import checked
-from lm_validity.tables.formats.score_files import (
-    KEY,
-    CsvOptions,
-    Format,
-    ImportOptions,
-    Opened,
-    ScoreFile,
-    date_in,
-    mean_of_items,
-)
+from lm_validity.tables.formats.score_files import KEY, Format, ImportOptions, Opened, ScoreFile, date_in, mean_of_items
 from lm_validity.tables.schema import LARGEST_SCORE, PROTOCOLS, readable
 from lm_validity.words import count, listing
 
@@ -139,7 +130,7 @@ class _Table:
         return f"{self.path}, row {self.lines[row]}, column {column!r}"
 
 
-def read_table(path: Path, options: CsvOptions, model: str | None = None) -> list[ScoreFile]:
+def read_table(path: Path, options: ImportOptions, model: str | None = None) -> list[ScoreFile]:
     """The scores of a table; `model`: the name of the model of one without a column of models.
 
     Scores are fractions: one outside 0 to 1 is refused unless they are `percentages` (then 0 to 100, standard errors
@@ -201,7 +192,7 @@ def _spread(roles: dict[str, str], across: str | None, *, with_models: bool) -> 
 # ---- the file ----------------------------------------------------------------------------------------------------
 
 
-def _open(path: Path, options: CsvOptions, notes: list[str]) -> _Table:
+def _open(path: Path, options: ImportOptions, notes: list[str]) -> _Table:
     """The file, without columns that have no name; a first one of texts is that of the models, where no other is."""
     if path.suffix == ".parquet":
         with readable(path):
@@ -237,7 +228,7 @@ def _beside(path: Path, *, of_errors: bool) -> Path | None:
     return None
 
 
-def _roles(table: _Table, options: CsvOptions) -> dict[str, str]:
+def _roles(table: _Table, options: ImportOptions) -> dict[str, str]:
     """The file's column of each role that it has."""
     for role, column in options.columns.items():
         if role not in ROLES:
@@ -292,7 +283,7 @@ def fact_column(name: str) -> str | None:
     return known or (plain if _OTHER_FACT.fullmatch(plain) else None)
 
 
-def _score_columns(table: _Table, taken: set[str], options: CsvOptions, notes: list[str]) -> list[str]:
+def _score_columns(table: _Table, taken: set[str], options: ImportOptions, notes: list[str]) -> list[str]:
     """The columns of scores: those named, else all columns of numbers, without what leaderboards have beside them,
     and without the few that are outside of the scores' range where most are inside."""
     if options.scores:
@@ -499,7 +490,7 @@ def _errors(table: _Table, roles: dict[str, str], spread: str | None) -> dict[st
     beside = _beside(table.path, of_errors=True)
     if beside is not None:
         notes: list[str] = []
-        errors = _open(beside, CsvOptions(across="models" if spread == "model" else None), notes)
+        errors = _open(beside, ImportOptions(across="models" if spread == "model" else None), notes)
         if errors.header != table.header or errors.cells.shape != table.cells.shape:
             hint = "give it the same rows and columns, or another name."
             raise InputError(f"{beside}: not of the same rows and columns as {table.path}, whose errors it has.", hint)
@@ -509,7 +500,7 @@ def _errors(table: _Table, roles: dict[str, str], spread: str | None) -> dict[st
 
 
 def _scores(
-    table: _Table, cells: Iterable[_Cell], keys: list[dict[str, Any]], options: CsvOptions, notes: list[str]
+    table: _Table, cells: Iterable[_Cell], keys: list[dict[str, Any]], options: ImportOptions, notes: list[str]
 ) -> list[tuple[_Cell, dict[str, Any]]]:
     """The rows of SCORES with the cells that they are from. Raises InputError for a score outside of its range."""
     percent, empty, signs = options.unit == "percentages", 0, 0
@@ -560,7 +551,7 @@ def _error(table: _Table, cell: _Cell, number: _Number) -> float | None:
 
 
 def _once(
-    table: _Table, rows: list[tuple[_Cell, dict[str, Any]]], options: CsvOptions, notes: list[str]
+    table: _Table, rows: list[tuple[_Cell, dict[str, Any]]], options: ImportOptions, notes: list[str]
 ) -> list[dict[str, Any]]:
     """Each score once. Raises InputError for two different scores under one key unless `repeats` is `first`."""
     kept: dict[tuple[Any, ...], dict[str, Any]] = {}
@@ -639,7 +630,7 @@ def _recognises(opened: Opened) -> bool:
     return bool(names & {"model", *ROLES["model"], "iteration", *ROLES["iteration"]})
 
 
-CSV = Format("csv", _SUFFIXES, _recognises, lambda opened, options: read_table(opened.path, options.csv, opened.model))
+CSV = Format("csv", _SUFFIXES, _recognises, lambda opened, options: read_table(opened.path, options, opened.model))
 
 
 # ---- JSON of no known format ----------------------------------------------------------------------------------------
@@ -660,7 +651,7 @@ def _read_json(opened: Opened, options: ImportOptions) -> list[ScoreFile]:
     objects: dict[tuple[str, ...], dict[str, Any]] = defaultdict(dict)
     for place, value in _leaves(document, ()):
         objects[place[:-1]][place[-1]] = value
-    unit = options.csv.unit
+    unit = options.unit
     scale, most = (0.01, 100.0) if unit == "percentages" else (1.0, 1.0 if unit == "fractions" else float("inf"))
     scored = {place: _only_scores(values, most) for place, values in objects.items()}
     place = max(scored, key=lambda each: len(scored[each]), default=())

@@ -165,8 +165,8 @@ def _row(result: dict[str, Any], document: dict[str, Any], where: str) -> dict[s
     scale = 0.01 if str(metric.get("metric_unit")).casefold() in _PERCENT else 1.0
     lower = checked.flag(metric.get("lower_is_better"), f"{where}, 'lower_is_better'")
     benchmark, key = _names(benchmark, metric, document)
-    shots = {**_details(metric), **_details(result.get("generation_config"))}.get("num_fewshot")
     own = _details(metric)
+    shots = {**own, **_details(result.get("generation_config"))}.get("num_fewshot")
     return {
         "benchmark": checked.required_text(own.get(f"{OWN}benchmark", benchmark), f"{where}, '{OWN}benchmark'", _HINT),
         "metric": checked.text(own.get(f"{OWN}metric", key), f"{where}, '{OWN}metric'"),

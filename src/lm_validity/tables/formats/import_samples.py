@@ -5,7 +5,7 @@ import json
 import math
 import re
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -46,7 +46,7 @@ _WEIGHTED["word_perplexity"] = _WEIGHTED["byte_perplexity"]
 
 
 class Sample(NamedTuple):
-    """One answer. `item` has columns of ITEMS; `gold_known`: whether the right choice of a multiple choice is known.
+    """One answer. `item` has columns of ITEMS, `gold` only of a multiple choice (None: unknown).
 
     `values`: the document's value of each metric, a number.
     """
@@ -54,7 +54,6 @@ class Sample(NamedTuple):
     doc_id: str
     filter: str | None  # None where the line does not say
     item: dict[str, Any]
-    gold_known: bool
     values: dict[str, float]
 
 
@@ -76,21 +75,19 @@ def read_sample(line: dict[str, Any]) -> Sample:
     }
     requests = _requests(line.get("arguments"))
     answers = [each[0] for each in line["resps"]]
-    known = True
     if isinstance(answers[0], list) and len(answers) > 1:
-        choices, known = _choices(line, requests, answers, values)
-        item |= choices
+        item |= _choices(line, requests, answers, values)
     elif isinstance(answers[0], list) or (requests and len(requests[0]) == 1):  # a text alone: rolling log-likelihood
         item["choice_loglikelihoods"] = [_loglikelihood(answers[0])]
     else:
         item["response"] = _text(answers[0])
-    return Sample(item["doc_id"], line.get("filter"), item, known, values)
+    return Sample(item["doc_id"], line.get("filter"), item, values)
 
 
 def _choices(
     line: dict[str, Any], requests: list[list[Any]], answers: list[Any], values: dict[str, float]
-) -> tuple[dict[str, Any], bool]:
-    """Log-likelihoods and lengths of the choices, and whether the right one is known."""
+) -> dict[str, Any]:
+    """Log-likelihoods and lengths of the choices, and the right one."""
     loglikelihoods = [_loglikelihood(answer) for answer in answers]
     texts = [str(request[1]) for request in requests] if all(len(request) > 1 for request in requests) else []
     found: dict[str, Any] = {}
@@ -105,8 +102,7 @@ def _choices(
         texts = [text.removeprefix(" ") for text in texts]  # lm-eval's target delimiter, which its lengths leave out
         found["choice_characters"] = [len(text) for text in texts]
         found["choice_bytes"] = [len(text.encode(errors="replace")) for text in texts]
-    gold = _gold(line.get("target"), texts, loglikelihoods, values.get("acc"))
-    return found | {"gold": gold}, gold is not None
+    return found | {"gold": _gold(line.get("target"), texts, loglikelihoods, values.get("acc"))}
 
 
 def _gold(target: object, texts: list[str], loglikelihoods: list[float], accuracy: float | None) -> int | None:
@@ -202,11 +198,6 @@ class SampleFile:
     identity: dict[str, str] = field(default_factory=dict)
 
     @property
-    def key(self) -> tuple[object, ...]:
-        """What makes two files answers of one evaluation."""
-        return (self.task, *(self.common.get(name) for name in _OF_FILE))
-
-    @property
     def benchmark(self) -> str:
         """The benchmark of its items."""
         return str(self.common["benchmark"])
@@ -222,7 +213,6 @@ class Part(NamedTuple):
 
     file: SampleFile
     path: Path
-    documents: int
     values: dict[tuple[str, str], "array[float]"]  # by metric and filter, NaN where a document has none
     gold_known: bool
     notes: tuple[str, ...]
@@ -334,9 +324,9 @@ def read_all_samples(samples: list[SampleFile], folder: Path, log: ImportLog) ->
 
 
 def _newest(samples: list[SampleFile], log: ImportLog) -> list[SampleFile]:
-    best: dict[tuple[object, ...], SampleFile] = {}
+    best: dict[tuple[object, ...], SampleFile] = {}  # by evaluation
     for one in sorted(samples, key=lambda each: each.rank, reverse=True):
-        known = best.setdefault(one.key, one)
+        known = best.setdefault((one.task, *map(one.common.get, _OF_FILE)), one)
         if known is not one:
             if known.rank == one.rank and not filecmp.cmp(known.found.path, one.found.path, shallow=False):
                 raise InputError(
@@ -366,7 +356,7 @@ class _Reader:
         no sample, and for a file without any."""
         source = self.file.found.path
         with pq.ParquetWriter(path, _PART, compression="zstd") as writer:
-            for table in self._tables():
+            for table in _portions(self._documents(), _PART):
                 writer.write_table(table)
         if not self.places:
             raise InputError(f"{source}: no samples.", _HINT)
@@ -382,12 +372,10 @@ class _Reader:
             values[metric, name] = column
         if self.repeated:
             notes.append(f"{source}: {self.repeated} lines repeat a document; the first one of each counts.")
-        return Part(self.file, path, len(self.places), values, self.gold_known, tuple(dict.fromkeys(notes)))
+        return Part(self.file, path, values, self.gold_known, tuple(dict.fromkeys(notes)))
 
-    def _tables(self) -> Iterator[pa.Table]:
-        """The documents in portions; each one once, with what its first line says."""
-        waiting: list[dict[str, Any]] = []
-        size = 0
+    def _documents(self) -> Iterator[tuple[dict[str, Any], int]]:
+        """Each document once, with what its first line says, and the bytes of the line."""
         for number, line in self._lines():
             try:
                 sample = read_sample(json.loads(line))
@@ -397,15 +385,10 @@ class _Reader:
                     f"({type(error).__name__}: {error}).",
                     _HINT,
                 ) from error
-            if sample.doc_id not in self.places:
-                waiting.append(sample.item)
-                size += len(line)
+            first = sample.doc_id not in self.places
             self._add(sample)
-            if len(waiting) >= _ROWS or size >= _BYTES:
-                yield pa.Table.from_pylist(waiting, schema=_PART)
-                waiting, size = [], 0
-        if waiting:
-            yield pa.Table.from_pylist(waiting, schema=_PART)
+            if first:
+                yield sample.item, len(line)
 
     def _lines(self) -> Iterator[tuple[int, bytes]]:
         path, ticker, done = self.file.found.path, Ticker(), 0
@@ -425,7 +408,7 @@ class _Reader:
         """Keep the numbers of an answer. Further answers to a document are those of further filters."""
         place = self.places.setdefault(sample.doc_id, len(self.places))
         label = sample.filter or self._free_number(sample, place)
-        self.gold_known &= sample.gold_known
+        self.gold_known &= sample.item.get("gold", 0) is not None
         if sample.item["doc_hash"]:
             self.hashes.setdefault(sample.doc_id, hash(sample.item["doc_hash"]))
         for metric, value in sample.values.items():
@@ -487,27 +470,34 @@ def write_items(parts: list[Part], others: list[ScoreFile], path: Path) -> int:
                     writer.write_table(_item_table(part, table, start, with_gold=part.file.benchmark not in unknown))
                     start += len(table)
             written += start
-        for table in _portions_of(others):
+        for table in _portions(_rows_of(others), ITEMS):
             writer.write_table(table)
             written += len(table)
     return written
 
 
-def _portions_of(files: list[ScoreFile]) -> Iterator[pa.Table]:
-    """The items of files that give rows, in portions; of one evaluation those of the best file."""
+def _rows_of(files: list[ScoreFile]) -> Iterator[tuple[dict[str, Any], int]]:
+    """The items of files that give rows; of one evaluation those of the best file."""
     owner: dict[tuple[object, ...], int] = {}
-    waiting: list[dict[str, Any]] = []
     for number, one in enumerate(sorted(files, key=lambda each: each.rank, reverse=True)):
         common = _completed(one.common)
         for row in one.items() if one.items is not None else ():
             row = common | row
             if owner.setdefault(tuple(row[name] for name in _OF_FILE), number) == number:
-                waiting.append(row)
-            if len(waiting) >= _ROWS:
-                yield pa.Table.from_pylist(waiting, schema=ITEMS)
-                waiting = []
+                yield row, 0
+
+
+def _portions(rows: Iterable[tuple[dict[str, Any], int]], schema: pa.Schema) -> Iterator[pa.Table]:
+    """Rows, each with the bytes of its text, as tables that are not too large."""
+    waiting, size = list[dict[str, Any]](), 0
+    for row, bytes_of_row in rows:
+        waiting.append(row)
+        size += bytes_of_row
+        if len(waiting) >= _ROWS or size >= _BYTES:
+            yield pa.Table.from_pylist(waiting, schema=schema)
+            waiting, size = [], 0
     if waiting:
-        yield pa.Table.from_pylist(waiting, schema=ITEMS)
+        yield pa.Table.from_pylist(waiting, schema=schema)
 
 
 def _item_table(part: Part, documents: pa.Table, start: int, *, with_gold: bool) -> pa.Table:

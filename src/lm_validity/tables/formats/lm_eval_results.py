@@ -22,6 +22,7 @@ from lm_validity.words import count, listing
 _STEPS = re.compile(r"(?<![a-z])(?:global_?)?(?:steps?|iter(?:ation)?s?)[-_]?(\d{1,15})(?![\da-z])", re.IGNORECASE)
 _TOKENS = re.compile(r"(?<![a-z])tokens[-_]?(\d{1,9}(?:\.\d+)?)B(?![a-z])", re.IGNORECASE)
 _LATER_STAGE = re.compile(r"(?<![a-z])stage[-_]?([2-9]|\d\d+)(?!\d)", re.IGNORECASE)
+# Arguments from which lm-eval takes the model's name: that of an adapter before that of its base
 _NAMES = ("peft", "delta", "pretrained", "model", "path", "engine")
 # A folder that holds a checkpoint: step_30, checkpoint-500, iter_0001000, global_step1000
 _FOLDER = re.compile(r"(?:checkpoint|ckpt|(?:global_?)?steps?|iter(?:ation)?s?)[-_]?(\d{1,15})", re.IGNORECASE)
@@ -49,11 +50,6 @@ def parse_arguments(arguments: object) -> dict[str, str]:
     if isinstance(arguments, dict):
         return {str(name): "" if value is None else str(value) for name, value in arguments.items()}
     return {}
-
-
-def model_name(arguments: dict[str, str]) -> str | None:
-    """The model's name as lm-eval takes it from the arguments: that of an adapter before that of its base."""
-    return next((arguments[name] for name in _NAMES if arguments.get(name)), None)
 
 
 def training_point(arguments: dict[str, str], *, only_steps: bool = False) -> Point:
@@ -289,9 +285,11 @@ def _weights(name: str, config: dict[str, Any], arguments: dict[str, str]) -> st
 def _settings(document: dict[str, Any], config: dict[str, Any], arguments: dict[str, str]) -> str:
     """What changes scores beside weights and task, as one text."""
     found = {name: value for name, value in arguments.items() if name not in _NO_SETTINGS}
-    found |= {name: str(config[name]) for name in ("gen_kwargs",) if config.get(name)}
-    said = ("chat_template_sha", "system_instruction_sha", "fewshot_as_multiturn")
-    found |= {name: str(document[name]) for name in said if document.get(name)}
+    said = {
+        name: document.get(name) for name in ("chat_template_sha", "system_instruction_sha", "fewshot_as_multiturn")
+    }
+    said["gen_kwargs"] = config.get("gen_kwargs")
+    found |= {name: str(value) for name, value in said.items() if value}
     return ",".join(f"{name}={value}" for name, value in sorted(found.items()))
 
 
@@ -457,18 +455,16 @@ def _section(document: dict[str, Any], name: str, path: Path, *, of_objects: boo
 
 def _examples(task: str, examples: dict[str, Any], configs: dict[str, Any], config: dict[str, Any]) -> object:
     """Solved examples before each question as the file has them: of the task, else of the whole run; else None."""
-    if examples.get(task) is not None:
-        return examples[task]
     of_task = configs.get(task)
-    found = of_task.get("num_fewshot") if isinstance(of_task, dict) else None
-    return config.get("num_fewshot") if found is None else found
+    of_task = of_task.get("num_fewshot") if isinstance(of_task, dict) else None
+    return next((one for one in (examples.get(task), of_task) if one is not None), config.get("num_fewshot"))
 
 
 def _name(
     document: dict[str, Any], config: dict[str, Any], arguments: dict[str, str], found: Opened
 ) -> tuple[str, bool]:
     """The model's name, and whether it is that of the file's folder."""
-    name = document.get("model_name") or model_name(arguments)
+    name = document.get("model_name") or next(filter(None, map(arguments.get, _NAMES)), None)
     if not name and isinstance(config.get("model"), str) and "/" in config["model"]:
         name = config["model"]  # leaderboards write the hub id where lm-eval has the kind of model
     if isinstance(name, str) and name:
@@ -488,17 +484,12 @@ def folder_name(path: Path) -> str:
 
 def _identity(config: dict[str, Any], arguments: dict[str, str], folder: Path | None) -> dict[str, str]:
     """What tells two models of one name apart: parameters, quantisation, and for a folder's name the folder."""
-    identity = {}
-    parameters = checked.finite(config.get("model_num_parameters"))
-    if parameters and parameters > 0:
-        identity[PARAMETERS] = f"{parameters:.0f}"
     changed = [
         f"{name}={arguments[name]}" for name in _CHANGES if arguments.get(name, "").lower() not in ("", "false", "none")
     ]
-    identity["quantisation"] = ", ".join(changed) or "none"
-    if folder is not None:
-        identity |= folder_identity(folder)
-    return identity
+    identity = {"quantisation": ", ".join(changed) or "none", **({} if folder is None else folder_identity(folder))}
+    parameters = checked.finite(config.get("model_num_parameters"))
+    return {PARAMETERS: f"{parameters:.0f}", **identity} if parameters and parameters > 0 else identity
 
 
 def folder_identity(path: Path) -> dict[str, str]:

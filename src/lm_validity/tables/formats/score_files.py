@@ -68,11 +68,10 @@ def _begins_like_json(path: Path) -> bool:
 
 def date_in(name: str) -> float | None:
     """The last date in a file's name, in seconds since 1970, its time of day taken as UTC; None where there is none."""
-    for year, month, day, hour, minute, second, fraction in reversed(_DATE.findall(name)):
+    for *parts, fraction in reversed(_DATE.findall(name)):
+        year, month, day, hour, minute, second = (int(part or 0) for part in parts)
         try:
-            moment = datetime(
-                int(year), int(month), int(day), int(hour or 0), int(minute or 0), int(second or 0), tzinfo=UTC
-            )
+            moment = datetime(year, month, day, hour, minute, second, tzinfo=UTC)
         except ValueError:  # 2024-13-45 is no date
             continue
         return moment.timestamp() + float(fraction or 0)
@@ -221,27 +220,6 @@ DEFAULTS = {"checkpoint": "final", "protocol": "direct", "prompt": "plain", "spl
 # Scores that differ by less are equal: files round differently, and another batch size changes the last digits
 _SAME, _SAME_ERRORS = 1e-9, 0.01  # relative, and in standard errors
 
-Across = Literal["benchmarks", "models"]
-Unit = Literal["fractions", "percentages", "neither"]
-Repeats = Literal["refuse", "first"]
-
-
-@dataclass(frozen=True)
-class CsvOptions:
-    """How a table is to be read.
-
-    columns: the file's column by role (ROLES), where the header does not say it. scores: in a wide table, the columns
-    of scores; all columns of numbers where empty. across: what these columns are, `benchmarks` or `models`; by default
-    whatever the table has no column of. unit: what scores are. repeats: `refuse` two different scores under one key, or
-    take the `first`.
-    """
-
-    columns: dict[str, str] = field(default_factory=dict)
-    scores: tuple[str, ...] = ()
-    across: Across | None = None
-    unit: Unit = "fractions"
-    repeats: Repeats = "refuse"
-
 
 @dataclass(frozen=True)
 class ImportOptions:
@@ -251,7 +229,12 @@ class ImportOptions:
     pattern of paths (`path_pattern`). prepared_on: what models were prepared on before the test. split_groups: members
     of a group in place of the group's own score. tokens_per_step: training tokens of an optimizer step.
     errors_from_items: standard errors from scores and numbers of items. format: the only one that is tried. schema: the
-    JSON schema of every_eval_ever. csv: how tables are read.
+    JSON schema of every_eval_ever.
+
+    Of tables, columns: the file's column by role (ROLES), where the header does not say it. scores: in a wide table,
+    the columns of scores; all columns of numbers where empty. across: what these columns are; by default whatever the
+    table has no column of. unit: what scores are. repeats: `refuse` two different scores under one key, or take the
+    `first`.
     """
 
     names: Mapping[Path, str] = field(default_factory=dict)
@@ -265,7 +248,11 @@ class ImportOptions:
     format: str | None = None
     strict: bool = False
     schema: dict[str, Any] | None = None
-    csv: CsvOptions = field(default_factory=CsvOptions)
+    columns: Mapping[str, str] = field(default_factory=dict)
+    scores: tuple[str, ...] = ()
+    across: Literal["benchmarks", "models"] | None = None
+    unit: Literal["fractions", "percentages", "neither"] = "fractions"
+    repeats: Literal["refuse", "first"] = "refuse"
 
 
 class Opened(NamedTuple):
@@ -370,7 +357,7 @@ def with_tokens(file: ScoreFile, tokens_per_step: float) -> ScoreFile:
 def with_item_errors(scores: pd.DataFrame, items: pd.Series) -> tuple[pd.DataFrame, int]:
     """The scores with sqrt(p (1 - p) / (n - 1)) as the standard error of each accuracy p that has none, and how many.
 
-    items: the n of each score. Only metrics that are shares of items count, and unknown ones.
+    items: n by row, null where unknown. Only metrics that are shares of items count, and unknown ones.
     """
     names = scores["metric"].fillna("acc").str.partition(",")[0].str.lower()
     value, number = scores["value"].astype(float), items.astype(float)
@@ -383,11 +370,9 @@ def score_table(files: Iterable[ScoreFile], log: ImportLog) -> pd.DataFrame:
     """The columns of SCORES, sorted by key, each score once; what is left out goes to `log`.
 
     Of several files with different scores under one key the newest counts, if all are of the same weights and settings
-    (`ScoreFile.replaces`). Raises InputError for all other such scores, for two different models under one name, and
-    for no score at all.
+    (`ScoreFile.replaces`). Raises InputError for all other such scores, and for no score at all.
     """
     files = sorted(files, key=lambda one: one.rank, reverse=True)
-    check_identities(files)
     frame = _frame(files)
     if frame.empty:
         raise InputError("no scores in the given files.", "see docs/how_to/importing.md for the layouts that are read.")

@@ -4,7 +4,7 @@ import json
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from itertools import islice
+from itertools import accumulate, islice
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -135,13 +135,9 @@ def _mixed(draw: Random, documents: Iterator[str], others: Iterator[str]) -> Ite
 
 def tokens_at(settings: MiniatureSettings, world: World, row: MiniatureModel) -> dict[int, int]:
     """Tokens seen (without padding) at each checkpoint's iteration and at the last step of the row's own training."""
-    marks = {*row.checkpoints, row.steps}
-    seen, counts = 0, {}
-    for step, batch in enumerate(islice(training_batches(settings, world, row), row.steps), start=1):
-        seen += sum(map(len, batch))
-        if step in marks:
-            counts[step] = seen
-    return counts
+    marks, batches = {*row.checkpoints, row.steps}, islice(training_batches(settings, world, row), row.steps)
+    seen = enumerate(accumulate(sum(map(len, batch)) for batch in batches), start=1)
+    return {step: tokens for step, tokens in seen if step in marks}
 
 
 def _tokens(text: str, words: dict[str, int], draw: Random) -> list[int]:

@@ -335,13 +335,12 @@ def _grammar_splits(world: World) -> dict[str, list[Question]]:
             by_number[plural].append(Question(context, VERBS, plural, closing=" there ."))
     for questions in by_number:
         draw.shuffle(questions)
-    splits, start = {}, 0
-    for split, size in ITEMS.items():
-        stretch = slice(start, start + size // 2)
-        splits[split] = [question for pair in zip(*(q[stretch] for q in by_number), strict=True) for question in pair]
-        start += size // 2
-    splits["pretraining"] = [question for questions in by_number for question in questions[start:]]
-    return splits
+    pairs = zip(*by_number, strict=True)
+    splits = {
+        split: [question for pair in islice(pairs, size // 2) for question in pair] for split, size in ITEMS.items()
+    }
+    asked = sum(ITEMS.values()) // 2
+    return splits | {"pretraining": [question for questions in by_number for question in questions[asked:]]}
 
 
 def _row(identifier: str, subject: str, question: Question) -> dict[str, Any]:
@@ -434,12 +433,8 @@ def _everything(world: World) -> dict[str, list[tuple[str, str]]]:
         else:
             text = _format_document(draw, world, kind, draw.choice(public), draw.choice(list(ATTRIBUTES)))
         texts.setdefault(text, kind)
-    documents = [(kind, text) for text, kind in texts.items()]
-    splits, start = {}, 0
-    for split, size in ITEMS.items():
-        splits[split] = documents[start : start + size]
-        start += size
-    return splits
+    documents = ((kind, text) for text, kind in texts.items())
+    return {split: list(islice(documents, size)) for split, size in ITEMS.items()}
 
 
 def _format_document(draw: Random, world: World, name: str, entity: str, attribute: str) -> str:

@@ -1,11 +1,10 @@
 """A rehearsal: every model's work at full size on a fake GPU."""
 
-import contextlib
 import copy
 import itertools
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
@@ -147,39 +146,14 @@ def _use(ledger: Ledger) -> Figures:
     }
 
 
-def score(lm: LanguageModel, ledger: Ledger, way: Way, questions: int, tokens: int) -> Figures:
-    """One batch of questions of four choices each, by one of the scorer's ways; `tokens`: of the longest choice with
-    its question."""
-    requests: list[Request] = [
-        (None, [1 + question % 900] * (tokens - CHOICE_TOKENS), [1 + choice] * CHOICE_TOKENS)
-        for question in range(questions)
-        for choice in range(CHOICES if way != "rows" else 1)
-    ]
-    lm.scorer = way
-    lm.narrows_head()  # the probe comes first, and has a use of its own
-    ledger.restart()
-    lm._loglikelihood_tokens(requests)
-    return _use(ledger)
-
-
-def generate(lm: LanguageModel, ledger: Ledger, prompts: int, tokens: int) -> Figures:
-    """A batch of short answers to prompts of so many tokens: what answers take grows with the cache alone."""
-    text = " ".join(["w1"] * (tokens - WRITTEN))
-    options = {"until": ["w2"], "max_gen_toks": WRITTEN}
-    ledger.restart()
-    with _short_answers(lm):
-        lm.generate_until([SimpleNamespace(args=(text, dict(options))) for _ in range(prompts)])
-    return _use(ledger)
-
-
 class _Enough(Exception):
     pass
 
 
-@contextlib.contextmanager
-def _short_answers(lm: LanguageModel) -> Iterator[None]:
-    """Inside the block an answer ends after WRITTEN passes: what would end it is on the device, where nothing is."""
-    generate, passes = lm.model.generate, []
+def generate(lm: LanguageModel, ledger: Ledger, prompts: int, tokens: int) -> Figures:
+    """A batch of short answers to prompts of so many tokens: what answers take grows with the cache alone. An answer
+    ends after WRITTEN passes: what would end it is on the device, where nothing is."""
+    plain, passes = lm.model.generate, []
 
     def count(*_: object) -> None:
         passes.append(1)
@@ -190,17 +164,20 @@ def _short_answers(lm: LanguageModel) -> Iterator[None]:
         passes.clear()
         handle = lm.model.register_forward_pre_hook(count)
         try:
-            return generate(input_ids=input_ids, max_length=max_length, **options)
+            return plain(input_ids=input_ids, max_length=max_length, **options)
         except _Enough:
             return input_ids.new_zeros(len(input_ids), max_length)
         finally:
             handle.remove()
 
+    question = (" ".join(["w1"] * (tokens - WRITTEN)), {"until": ["w2"], "max_gen_toks": WRITTEN})
+    ledger.restart()
     lm.model.generate = stopped
     try:
-        yield
+        lm.generate_until([SimpleNamespace(args=copy.deepcopy(question)) for _ in range(prompts)])
     finally:
         del lm.model.generate
+    return _use(ledger)
 
 
 def train(
@@ -309,7 +286,18 @@ def _measure(
 def _score(lm: LanguageModel, ledger: Ledger, settings: Mapping[str, Any]) -> dict[str, Figures]:
     tokens = min(SCORED_TOKENS, lm.max_length)
     ways: tuple[Way, ...] = ("rows", "packed", "cached") if settings["scorer"] == "auto" else (settings["scorer"],)
-    uses = {f"score.{way}": score(lm, ledger, way, settings["batch_size"], tokens) for way in ways}
+    uses = {}
+    for way in ways:  # a batch of questions
+        requests: list[Request] = [
+            (None, [1 + question % 900] * (tokens - CHOICE_TOKENS), [1 + choice] * CHOICE_TOKENS)
+            for question in range(settings["batch_size"])
+            for choice in range(CHOICES if way != "rows" else 1)
+        ]
+        lm.scorer = way
+        lm.narrows_head()  # the probe comes first, and has a use of its own
+        ledger.restart()
+        lm._loglikelihood_tokens(requests)
+        uses[f"score.{way}"] = _use(ledger)
     lm.scorer = settings["scorer"]
     if settings["writes"]:
         uses["generate"] = generate(lm, ledger, settings["batch_size"], tokens)

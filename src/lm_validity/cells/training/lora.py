@@ -79,11 +79,12 @@ def find_targets(lm: Adaptable, rule: str) -> Targets:
     Raises CellError where the architecture has none.
     """
     everything = _reached(lm.base)
-    linear = {name: module for name, module in everything.items() if isinstance(module, torch.nn.Linear | Conv1D)}
     reached = {
         name: module
-        for name, module in linear.items()
-        if not _is_router(lm.base, name, module) and not _is_bypassed(lm.base, name)
+        for name, module in everything.items()
+        if isinstance(module, torch.nn.Linear | Conv1D)
+        and not _is_router(lm.base, name, module)
+        and not _is_bypassed(lm.base, name)
     }
     architecture: str = lm.base.config.model_type
     experts: tuple[str, ...] = ()
@@ -103,8 +104,8 @@ def find_targets(lm: Adaptable, rule: str) -> Targets:
             if rule != "all-linear"
             else "the model has no linear layer that PEFT can adapt.",
         )
-    holders = {name.rpartition(".")[0]: everything[name.rpartition(".")[0]] for name in experts}
-    share = _share(everything.values(), [*layers.values(), *holders.values()])
+    adapted = {*layers.values(), *(everything[name.rpartition(".")[0]] for name in experts)}
+    share = _matrix_weights(adapted) / max(1, _matrix_weights(everything.values()))
     return Targets(layers, experts, _names(lm.base, layers), share)
 
 
@@ -175,14 +176,9 @@ def _names(model: PreTrainedModel, layers: dict[str, torch.nn.Module]) -> tuple[
     return tuple(sorted(short if alike == set(layers) else layers))
 
 
-def _share(reached: Iterable[torch.nn.Module], adapted: Iterable[torch.nn.Module]) -> float:
-    """Weights of matrices of the adapted modules over those of all that a text goes through."""
-
-    def count(modules: Iterable[torch.nn.Module]) -> int:
-        weights = (weight for module in modules for weight in module.parameters(recurse=False))
-        return sum(weight.numel() for weight in weights if weight.ndim > 1)
-
-    return count(adapted) / max(1, count(reached))
+def _matrix_weights(modules: Iterable[torch.nn.Module]) -> int:
+    weights = (weight for module in modules for weight in module.parameters(recurse=False))
+    return sum(weight.numel() for weight in weights if weight.ndim > 1)
 
 
 # ----------------------------------------------------------------------------------------------------------------------

@@ -13,8 +13,7 @@ import math
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -86,16 +85,19 @@ def pretrain_model(
             "write it again with `lm-validity miniature world`.",
         )
     made = Path(tempfile.mkdtemp(prefix=f".{output.name}.", dir=output.parent))
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # whatever the environment says: sums over several threads depend on their number
     try:
         chat = row.tuned_from is not None or row.family in CHAT_FAMILIES
         causal = "tokenizer_chat" if chat else "tokenizer"
         tokenizer = world / ("tokenizer_masked" if row.architecture == "bert" else causal)
         transformers_logging.disable_progress_bar()  # one bar per checkpoint written
-        with _one_thread(), torch.random.fork_rng(devices=[]):
+        with torch.random.fork_rng(devices=[]):
             points = _train(settings, facts, row, start, tokenizer, made, progress)
         write_json(made / "training.json", {"model": row.model, "points": points})
         _move_into(made, output)
     finally:
+        torch.set_num_threads(threads)
         shutil.rmtree(made, ignore_errors=True)
 
 
@@ -229,17 +231,6 @@ def _masked_loss(
 def _torch_seed(seed: int, model: str) -> int:
     digest = hashlib.sha256(f"{seed}/weights/{model}".encode()).digest()
     return int.from_bytes(digest[:8], "big") >> 1  # torch takes signed 64 bits
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """One thread, whatever the environment says: sums over several threads depend on their number."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def _move_into(made: Path, output: Path) -> None:

@@ -13,6 +13,7 @@ import transformers
 
 from lm_validity.cells.models.scorer import in_batches
 from lm_validity.cells.training.loop import layers_recomputed
+from lm_validity.cells.training.lora import BatchPosition
 from lm_validity.cells.trials.data import Task
 from lm_validity.cells.trials.training import (
     IGNORED,
@@ -265,23 +266,23 @@ class ZeroShotTrials(Trials):
         if settings.packing:
             self._check_packed(texts)
         sequences = [tokens for tokens, _ in self.model.encode(texts, settings.max_length)]
-        with (
-            self.model.adapting(seed) as position,
-            layers_recomputed(self.model.lm) if settings.gradient_checkpointing else nullcontext(),
-        ):
+        position = BatchPosition(seed)
+        self.model.adapt(position)
 
-            def make_batch(examples: np.ndarray) -> Batch:
-                ids, attention = padded([sequences[each] for each in examples], self.model.tokenizer.pad_token_id)
-                position.begin_step(*ids.shape)
-                batch = Batch(ids, attention, next_tokens(ids, attention), int(attention.sum()))
-                return batch.to(self.model.device)
+        def make_batch(examples: np.ndarray) -> Batch:
+            ids, attention = padded([sequences[each] for each in examples], self.model.tokenizer.pad_token_id)
+            position.begin_step(*ids.shape)
+            return Batch(ids, attention, next_tokens(ids, attention), int(attention.sum())).to(self.model.device)
 
-            def predict(batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
-                position.begin_micro_batch(batch.first, len(batch.input_ids))
-                found = self.model.lm(**batch.inputs(), use_cache=False)
-                return found.logits.flatten(0, 1), batch.labels.flatten()
+        def predict(batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+            position.begin_micro_batch(batch.first, len(batch.input_ids))
+            found = self.model.lm(**batch.inputs(), use_cache=False)
+            return found.logits.flatten(0, 1), batch.labels.flatten()
 
-            return self._train(self.model.lm, "pretraining", len(sequences), make_batch, predict, settings, seed)
+        with layers_recomputed(self.model.lm) if settings.gradient_checkpointing else nullcontext():
+            loss = self._train(self.model.lm, "pretraining", len(sequences), make_batch, predict, settings, seed)
+        position.rest()
+        return loss
 
     def classify(self, rows: np.ndarray, arm: Arm, seed: int) -> None:
         """Nothing is trained on labels; base is the model as it came."""

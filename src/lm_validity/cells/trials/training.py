@@ -1,6 +1,5 @@
 """Models of the bias study that stay in memory, and one plain training loop."""
 
-import contextlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
@@ -214,17 +213,10 @@ class ResidentModel:
             with torch.no_grad():
                 torch._foreach_copy_(self._weights, self._pristine)
 
-    @contextlib.contextmanager
-    def adapting(self, seed: int) -> Iterator[BatchPosition]:
-        """Train inside the block: a fresh adapter where the plan has one, which stays until `reset`; else all
-        weights."""
-        adapter, position = self.plan.pretraining.adapter, BatchPosition(seed)
-        if adapter is not None:
-            self._adapted = add_adapter(self, adapter, "all-linear", position)
-        try:
-            yield position
-        finally:
-            position.rest()
+    def adapt(self, position: BatchPosition) -> None:
+        """Put a fresh adapter on the language model where the plan has one; it stays until `reset`."""
+        if self.plan.pretraining.adapter is not None:
+            self._adapted = add_adapter(self, self.plan.pretraining.adapter, "all-linear", position)
 
     def start_classifier(self, arm: Arm, seed: int) -> None:
         """Fresh weights for the classifier's head, and for the pooler as `pooler` says; the backbone stays.

@@ -226,7 +226,7 @@ def sources_of_variance(data: Data, prompt_error: dict[str, np.ndarray]) -> Part
 
     `prompt_error`: by protocol (benchmarks,) how far the prompt moves a score, where it was measured.
     """
-    entry = {p: _components(data, p, prompt_error.get(p)) for p in PROTOCOLS}
+    entry = {p: _components(data, p, prompt_error.get(p, np.nan)) for p in PROTOCOLS}
     summary = {"variance_components": entry}
     shown = {p: variance for p, variance in entry.items() if is_known(variance["model"])}
     if not shown:
@@ -296,7 +296,7 @@ def sources_of_variance(data: Data, prompt_error: dict[str, np.ndarray]) -> Part
     return Part(summary, section)
 
 
-def _components(data: Data, protocol: str, prompt_error: np.ndarray | None) -> Entry:
+def _components(data: Data, protocol: str, prompt_error: np.ndarray | float) -> Entry:
     seed_error = data.matrix.seed_error(protocol)[:, ~data.matrix.is_corpus]
     components = variance_components(
         data.scores[protocol], data.stderr[protocol], seed_error, prompt_error, data.training_error[protocol]

@@ -273,8 +273,8 @@ def _align(
         return row, []
     places = [
         {"side": side, "place": place, "of": models[position], "rank": ranks[position, side],
-         "best": int(band.best[position]), "worst": int(band.worst[position])}
-        for side, (order, band) in enumerate(
+         "best": int(best[position]), "worst": int(worst[position])}
+        for side, (order, (best, worst)) in enumerate(
             ((aligned.first, rank_bands(first)), (aligned.second, rank_bands(second)))
         )
         for place, position in enumerate(order, start=1)

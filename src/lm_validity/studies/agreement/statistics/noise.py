@@ -12,8 +12,10 @@ from lm_validity.studies.agreement.statistics.ranking import (
     average_ranks,
     finite_mean,
     kendall_tau_matrix,
+    known_in_all,
     mean_over_pairs,
     pair_signs,
+    ratio,
 )
 from lm_validity.studies.agreement.statistics.resampling import (
     Interval,
@@ -57,8 +59,8 @@ def variance_components(
     scores: np.ndarray,
     item_error: np.ndarray,
     seed_error: np.ndarray,
-    prompt_error: np.ndarray | None = None,
-    training_error: np.ndarray | None = None,
+    prompt_error: np.ndarray | float = np.nan,
+    training_error: np.ndarray | float = np.nan,
 ) -> VarianceComponents:
     """A generalisability study (Cronbach et al. 1972; Brennan 2001) of models × benchmarks, both random.
 
@@ -79,26 +81,22 @@ def variance_components(
     """
     complete = np.isfinite(scores).all(axis=1)
     values = scores[complete]
-    nan = float("nan")
-    nothing = VarianceComponents(nan, nan, nan, nan, nan, nan, nan, nan, nan, benchmarks=0)
-    if len(values) < 3:
-        return nothing
-    spread = values.std(axis=0)
-    varied = spread > 1e-12 * np.maximum(np.abs(values).max(axis=0), 1e-300)
-    if varied.sum() < 2:
-        return nothing
+    if len(values):
+        spread = values.std(axis=0)
+        varied = spread > 1e-12 * np.maximum(np.abs(values).max(axis=0), 1e-300)
+    if len(values) < 3 or varied.sum() < 2:
+        nan = float("nan")
+        return VarianceComponents(nan, nan, nan, nan, nan, nan, nan, nan, nan, benchmarks=0)
     z = (values[:, varied] - values[:, varied].mean(axis=0)) / spread[varied]
     models, benchmarks = z.shape
     means = z.mean(axis=1, keepdims=True)
     between = benchmarks * float(means.var(ddof=1))
     residual = float(((z - means) ** 2).sum() / ((models - 1) * (benchmarks - 1)))
-    nothing_known = np.full(scores.shape, np.nan)
     item, seed, training = (
-        float(finite_mean((error[complete][:, varied] / spread[varied]) ** 2))
-        for error in (item_error, seed_error, nothing_known if training_error is None else training_error)
+        finite_mean((np.broadcast_to(error, scores.shape)[complete][:, varied] / spread[varied]) ** 2)
+        for error in (item_error, seed_error, training_error)
     )
-    over_prompts = np.full(len(spread), np.nan) if prompt_error is None else prompt_error
-    prompt = float(finite_mean((over_prompts[varied] / spread[varied]) ** 2))
+    prompt = finite_mean((np.broadcast_to(prompt_error, spread.shape)[varied] / spread[varied]) ** 2)
     raw_model = (between - residual) / benchmarks
     raw_model_benchmark = float(residual - np.nansum([item, seed, prompt, training]))
     model = max(raw_model, 0.0)
@@ -198,11 +196,9 @@ def mean_tau_left_out(
     those with both taus. Without `expected` the ceiling is NaN and the observed mean is over all pairs with a tau.
     """
     taus, limits = taus_left_out(signs, expected, pairs, clusters)
-    if expected is None or not len(taus):
-        nothing = np.full(taus.shape[1], np.nan)
-        return (finite_mean(taus, axis=0) if len(taus) else nothing), nothing
-    both = np.isfinite(taus) & np.isfinite(limits)
-    return finite_mean(np.where(both, taus, np.nan), axis=0), finite_mean(np.where(both, limits, np.nan), axis=0)
+    if expected is not None:
+        taus, limits = known_in_all({"taus": taus, "limits": limits}).values()
+    return finite_mean(taus, axis=0), finite_mean(limits, axis=0)
 
 
 def taus_left_out(
@@ -238,16 +234,15 @@ def taus_left_out(
         here = places[start : start + step]
         a, b = upper[here].T
         left, right = totals(np.abs(sign[:, a]) * known[:, b]), totals(known[:, a] * np.abs(sign[:, b]))
-        observed.append(_ratio(totals(sign[:, a] * sign[:, b]), left, right).T)
+        observed.append(_tau(totals(sign[:, a] * sign[:, b]), left, right).T)
         if expected is not None:
             left, right = totals(untied[:, a] * common[:, b]), totals(common[:, a] * untied[:, b])
-            ceiling.append(_ratio(totals(expected.product[here][:, pairs].T), left, right).T)
+            ceiling.append(_tau(totals(expected.product[here][:, pairs].T), left, right).T)
     return np.concatenate(observed), np.concatenate(ceiling)
 
 
-def _ratio(product: np.ndarray, left: np.ndarray, right: np.ndarray) -> np.ndarray:
-    scale = np.sqrt(np.maximum(left, 0.0) * np.maximum(right, 0.0))
-    return np.divide(product, scale, out=np.full(product.shape, np.nan), where=scale > 1e-6)
+def _tau(product: np.ndarray, left: np.ndarray, right: np.ndarray) -> np.ndarray:
+    return ratio(product, np.sqrt(np.maximum(left, 0.0) * np.maximum(right, 0.0)), 1e-6)
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -324,33 +319,24 @@ def tau_with_others(scores: np.ndarray, within: np.ndarray) -> list[Estimate]:
     (`transformed_interval`). NaN where no other benchmark has a tau, and without an interval where a model left out
     leaves none.
     """
-    models, columns = scores.shape
-    product, untied = np.zeros((2, models, columns, columns))
-    for i in range(models):
-        difference = scores[i] - scores[within[i]]
-        known = np.isfinite(difference)
-        sign = np.sign(np.where(known, difference, 0.0))
-        product[i] = sign.T @ sign
-        untied[i] = np.abs(sign).T @ known
-    # each pair of models was met twice; without a model its pairs are gone
-    whole = _mean_tau(product.sum(axis=0) / 2, untied.sum(axis=0) / 2)
-    concerned = np.flatnonzero(within.any(axis=1))
-    left_out = np.array(
-        [_mean_tau(product.sum(axis=0) / 2 - product[i], untied.sum(axis=0) / 2 - untied[i]) for i in concerned]
-    )
+    signs, concerned = pair_signs(scores), np.flatnonzero(within.any(axis=1))
     if len(concerned) < LEAST_MODELS:
-        return [Estimate(float("nan"), NONE)] * columns
+        return [Estimate(float("nan"), NONE)] * scores.shape[1]
+    taus, _ = taus_left_out(signs, None, within[signs.first, signs.second], np.arange(len(scores)))
+    whole, *left_out = finite_mean(_by_pair(taus, scores.shape[1]), axis=2)
+    means = np.array(left_out)[concerned].T
     return [
-        Estimate(float(whole[j]), transformed_interval(float(whole[j]), left_out[:, j], "tau")) for j in range(columns)
+        Estimate(float(tau), transformed_interval(float(tau), without, "tau"))
+        for tau, without in zip(whole, means, strict=True)
     ]
 
 
-def _mean_tau(product: np.ndarray, untied: np.ndarray) -> np.ndarray:
-    """(benchmarks,) mean over the others, NaN where there is none."""
-    scale = np.sqrt(untied * untied.T)
-    tau = np.divide(product, scale, out=np.full(product.shape, np.nan), where=scale > 0.5)
-    np.fill_diagonal(tau, np.nan)
-    return finite_mean(tau, axis=1)
+def _by_pair(taus: np.ndarray, columns: int) -> np.ndarray:
+    """(tables, columns, columns) from `taus` (pairs of columns, tables), NaN on the diagonal."""
+    by_pair = np.full((taus.shape[1], columns, columns), np.nan)
+    first, second = np.triu_indices(columns, 1)
+    by_pair[:, first, second] = by_pair[:, second, first] = taus.T
+    return by_pair
 
 
 def ceiling_with_others(signs: PairSigns, expected: ExpectedSigns | None, within: np.ndarray) -> np.ndarray:
@@ -364,10 +350,7 @@ def ceiling_with_others(signs: PairSigns, expected: ExpectedSigns | None, within
         return ceilings
     nothing_left_out = np.zeros(len(within), dtype=int)
     _, limits = taus_left_out(signs, expected, within[signs.first, signs.second], nothing_left_out)
-    by_pair = np.full((len(expected.columns),) * 2, np.nan)
-    first, second = np.triu_indices(len(by_pair), 1)
-    by_pair[first, second] = by_pair[second, first] = limits[:, 0]
-    ceilings[expected.columns] = finite_mean(by_pair, axis=1)
+    ceilings[expected.columns] = finite_mean(_by_pair(limits, len(expected.columns))[0], axis=1)
     return ceilings
 
 
@@ -534,7 +517,7 @@ class _Expectation:
             by_pair = sign.astype(np.float32).transpose(2, 1, 0)
             self.product += (by_pair @ by_pair.swapaxes(1, 2))[:, *self.upper].T
             self.untied += untied.sum(axis=0)
-        return np.divide(product, scale, out=np.full(product.shape, np.nan), where=scale > 0)
+        return ratio(product, scale)
 
     def mean(self, draws: int, columns: np.ndarray) -> ExpectedSigns | None:
         if not self.fits:

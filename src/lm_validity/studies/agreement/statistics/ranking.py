@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple, overload
 
 import numpy as np
+from scipy.stats import rankdata
 
 from lm_validity.config.sections import Screening
 
@@ -18,10 +19,13 @@ def finite_mean(values: np.ndarray, axis: int) -> np.ndarray: ...
 def finite_mean(values: np.ndarray, axis: int | None = None) -> np.ndarray | float:
     """Mean of the finite values along `axis` (all by default), NaN where there is none."""
     finite = np.isfinite(values)
-    count = finite.sum(axis=axis)
-    total = np.where(finite, values, 0.0).sum(axis=axis)
-    mean = np.divide(total, count, out=np.full(np.shape(total), np.nan), where=np.asarray(count) > 0)
+    mean = ratio(np.where(finite, values, 0.0).sum(axis=axis), finite.sum(axis=axis))
     return mean if mean.ndim else float(mean)
+
+
+def ratio(part: np.ndarray, whole: np.ndarray, above: float = 0.0) -> np.ndarray:
+    """`part` over `whole`, NaN where that is not `above`."""
+    return np.divide(part, whole, out=np.full(np.shape(part), np.nan), where=np.asarray(whole) > above)
 
 
 def finite_quantile(values: np.ndarray, levels: list[float]) -> np.ndarray:
@@ -93,7 +97,7 @@ def kendall_tau_matrix(signs: PairSigns, variant: TauVariant = "b", others: Pair
         scale = signs.known.T @ others.known
     else:
         scale = _tau_c_scale(signs, others)
-    return np.divide(product, scale, out=np.full(product.shape, np.nan), where=scale > 0)
+    return ratio(product, scale)
 
 
 def kendall_tau(x: np.ndarray, y: np.ndarray) -> float:
@@ -103,8 +107,6 @@ def kendall_tau(x: np.ndarray, y: np.ndarray) -> float:
 
 def average_ranks(scores: np.ndarray) -> np.ndarray:
     """Ranks down the columns of `scores` (models, columns), 1 = highest, ties averaged; NaN stays NaN."""
-    from scipy.stats import rankdata
-
     return rankdata(-np.asarray(scores, dtype=float), axis=0, nan_policy="omit")
 
 
@@ -160,40 +162,10 @@ def resampled_kendall_tau(signs: PairSigns, weights: np.ndarray, others: PairSig
         untied[0] += weight @ left
         untied[1] += weight @ right
     left, right = (untied[0][:, a], untied[1][:, b]) if all_known else untied
-    scale = np.sqrt(left * right)
     tau = np.full((resamples, *columns), np.nan)
-    tau[:, a, b] = np.divide(product, scale, out=np.full(scale.shape, np.nan), where=scale > 0)
+    tau[:, a, b] = ratio(product, np.sqrt(left * right))
     if symmetric:
         tau[:, b, a] = tau[:, a, b]
-    return tau
-
-
-def leave_out_kendall_tau(signs: PairSigns, clusters: np.ndarray) -> np.ndarray:
-    """(clusters, columns, columns) tau-b without the models of each cluster in turn.
-
-    `clusters`: (models,) whole numbers from 0. Without cluster g, a sum over pairs of models is the whole sum less the
-    pairs with a first model in g and those with a second one, plus those counted twice: all clusters together cost
-    one pass over the pairs, which is what makes influence quadratic in the number of models, not cubic.
-    """
-    first, second = clusters[signs.first], clusters[signs.second]
-    number = int(clusters.max()) + 1
-    within = first == second
-
-    def totals(values: np.ndarray) -> np.ndarray:
-        concerned = np.bincount(first, values, number) + np.bincount(second, values, number)
-        return values.sum() - concerned + np.bincount(first[within], values[within], number)
-
-    columns = signs.sign.shape[1]
-    tau = np.full((number, columns, columns), np.nan)
-    for a in range(columns):
-        for b in range(a, columns):
-            left = totals(np.abs(signs.sign[:, a]) * signs.known[:, b])
-            right = totals(signs.known[:, a] * np.abs(signs.sign[:, b]))
-            # totals of pairs are whole numbers: what rounding leaves of a sum of none is not a scale
-            scale = np.sqrt(np.round(left) * np.round(right))
-            product = totals(signs.sign[:, a] * signs.sign[:, b])
-            np.divide(product, scale, out=tau[:, a, b], where=scale > 0)
-            tau[:, b, a] = tau[:, a, b]
     return tau
 
 
@@ -306,15 +278,8 @@ def perplexity_agreement(corpora: np.ndarray, benchmarks: np.ndarray) -> Perplex
 Z_95 = 1.96  # the paper's two-sided 95% threshold of a normal difference
 
 
-class RankBands(NamedTuple):
-    """Ranks (models,) that significance allows: best = 1 + #significantly better, worst = n - #significantly worse."""
-
-    best: np.ndarray
-    worst: np.ndarray
-
-
-def significant_signs(scores: np.ndarray, stderr: np.ndarray, z: float = Z_95) -> PairSigns:
-    """Signs of the significant differences of each column: 0 where |s_i - s_j| <= z sqrt(se_i² + se_j²).
+def significant_signs(scores: np.ndarray, stderr: np.ndarray) -> PairSigns:
+    """Signs of the significant differences of each column: 0 where |s_i - s_j| <= 1.96 sqrt(se_i² + se_j²).
 
     `scores`, `stderr`: (models, columns). A pair with both standard errors 0 is never significant (they
     come from degenerate predictions, not from certainty). Pairs where a score or standard error is missing
@@ -324,9 +289,8 @@ def significant_signs(scores: np.ndarray, stderr: np.ndarray, z: float = Z_95) -
     signs = pair_signs(scores)
     variance = stderr[signs.first] ** 2 + stderr[signs.second] ** 2
     known = np.isfinite(variance) & (signs.known > 0)
-    difference = np.where(known, scores[signs.first] - scores[signs.second], 0.0)
-    threshold = z * np.sqrt(np.where(known, variance, 0.0))
-    significant = known & (variance > 0) & (np.abs(difference) > threshold)
+    difference = np.abs(scores[signs.first] - scores[signs.second])
+    significant = known & (variance > 0) & (difference > Z_95 * np.sqrt(variance))
     return PairSigns(np.where(significant, signs.sign, 0.0), known.astype(float), signs.first, signs.second)
 
 
@@ -345,9 +309,10 @@ def better_than(signs: PairSigns, column: int, models: int) -> np.ndarray:
     return order
 
 
-def rank_bands(better: np.ndarray) -> RankBands:
-    """Bands of a partial order `better` (models, models), True where the row's model beats the column's."""
-    return RankBands(better.sum(axis=0) + 1, len(better) - better.sum(axis=1))
+def rank_bands(better: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(best, worst), (models,) ranks that a partial order `better` (models, models) allows: 1 + the number of better
+    models, n - that of worse ones. True where the row's model beats the column's."""
+    return better.sum(axis=0) + 1, len(better) - better.sum(axis=1)
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -526,7 +491,8 @@ def screen_benchmarks(
     few = training_examples < thresholds.training_examples
     unmoved = unimproved > thresholds.unimproved_share * models
     tau = kendall_tau_matrix(pair_signs(direct))
-    others, negative, mean_tau = _agreement(tau, passed=~few & ~unmoved)
+    counted = np.isfinite(tau) & (~few & ~unmoved)[:, None] & ~np.eye(len(tau), dtype=bool)
+    others, negative = counted.sum(axis=0), (counted & (tau < 0)).sum(axis=0)
     reasons = []
     for column in range(direct.shape[1]):
         if few[column]:
@@ -538,11 +504,6 @@ def screen_benchmarks(
         else:
             reason = ""
         reasons.append(reason)
-    return Screened(models, unimproved, others, negative, mean_tau, tuple(reasons))
-
-
-def _agreement(tau: np.ndarray, passed: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """By column: others among `passed` with a defined tau, those of them below zero, and the mean; NaN for none."""
-    counted = np.isfinite(tau) & passed[:, None] & ~np.eye(len(tau), dtype=bool)
-    mean = finite_mean(np.where(counted, tau, np.nan), axis=0)
-    return counted.sum(axis=0), (counted & (tau < 0)).sum(axis=0), mean
+    return Screened(
+        models, unimproved, others, negative, finite_mean(np.where(counted, tau, np.nan), axis=0), tuple(reasons)
+    )

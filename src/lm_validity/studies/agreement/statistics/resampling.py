@@ -6,7 +6,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import numpy as np
 from scipy import stats
 
-from lm_validity.studies.agreement.statistics.ranking import finite_mean, mean_over_pairs
+from lm_validity.studies.agreement.statistics.ranking import mean_over_pairs, mean_with_others, ratio
 
 # ----------------------------------------------------------------------------------------------------------------------
 # Resampling of models and benchmarks, intervals from it, and a paired test.
@@ -20,6 +20,7 @@ from lm_validity.studies.agreement.statistics.ranking import finite_mean, mean_o
 # Resamples are multiplicities. A model is never compared with its own copy and a benchmark never paired with
 # its own, so that duplicates create neither ties nor perfect agreement.
 
+LEVEL = 0.95  # of intervals
 LEAST_DEFINED = 0.95  # share of the resamples that must give a value: those without one are not like the others
 
 
@@ -46,18 +47,18 @@ def multiplicities(units: int, resamples: int, rng: np.random.Generator) -> np.n
     return rng.multinomial(units, np.full(units, 1 / units), size=resamples).astype(float)
 
 
-def expanded_level(units: int | None, level: float = 0.95) -> float:
-    """The level at which percentiles of resamples of so many `units` are taken; `level` itself for None or one unit.
+def expanded_level(units: int | None) -> float:
+    """The level at which percentiles of resamples of so many `units` are taken for 95%; 95% itself for None or one.
 
     The expanded percentile interval, alpha' / 2 = Phi(-sqrt(n / (n - 1)) t_{n-1}), corrects for the bootstrap's
     narrowness in small samples (Hesterberg 2015, American Statistician 69:371, section 5.3).
     """
     if units is None or units < 2:
-        return level
-    return float(1 - 2 * stats.norm.cdf(stats.t.ppf((1 - level) / 2, units - 1) * np.sqrt(units / (units - 1))))
+        return LEVEL
+    return float(1 - 2 * stats.norm.cdf(stats.t.ppf((1 - LEVEL) / 2, units - 1) * np.sqrt(units / (units - 1))))
 
 
-def percentile_interval(draws: np.ndarray, units: int | None = None, level: float = 0.95) -> Interval[Any]:
+def percentile_interval(draws: np.ndarray, units: int | None = None) -> Interval[Any]:
     """Percentile interval of `draws` (resamples, ...) along the first axis.
 
     With `units`, the number of resampled units, the level is `expanded_level`. Undefined draws (NaN) are left out, and
@@ -66,7 +67,7 @@ def percentile_interval(draws: np.ndarray, units: int | None = None, level: floa
     all, give no value of any pair and are not counted. Draws without an entry have bounds without one.
     """
     least = LEAST_DEFINED * (1 - float(units) ** (1 - units)) if units and units > 1 else LEAST_DEFINED
-    return _percentiles(draws, expanded_level(units, level), least)
+    return _percentiles(draws, expanded_level(units), least)
 
 
 def _percentiles(draws: np.ndarray, level: float, least: float) -> Interval[Any]:
@@ -114,7 +115,7 @@ def hull(first: Interval[np.ndarray], second: Interval[np.ndarray]) -> Interval[
 
 
 def two_way_interval(
-    both: np.ndarray, over_models: np.ndarray, over_benchmarks: np.ndarray, models: int, level: float = 0.95
+    both: np.ndarray, over_models: np.ndarray, over_benchmarks: np.ndarray, models: int
 ) -> Interval[float]:
     """Interval of a figure for a population of models and of benchmarks.
 
@@ -129,8 +130,8 @@ def two_way_interval(
     NaN draws are left out; NaN bounds where fewer than half of `both` are defined, or where `percentile_interval` of
     `over_models` has none.
     """
-    wide = _percentiles(both, expanded_level(models, level), 0.5)
-    if not (np.isfinite(wide.low) and np.isfinite(percentile_interval(over_models, models, level).low)):
+    wide = _percentiles(both, expanded_level(models), 0.5)
+    if not (np.isfinite(wide.low) and np.isfinite(percentile_interval(over_models, models).low)):
         return Interval(float("nan"), float("nan"))
     one, other, joint = (float(np.nanvar(draws)) for draws in (over_models, over_benchmarks, both))
     variance = max(2 * (one + other) - joint, one, other)
@@ -146,16 +147,10 @@ def mean_over_pairs_by_resample(tau: np.ndarray, benchmark_weights: np.ndarray |
     """
     rows, columns = np.triu_indices(tau.shape[1], 1)
     values = tau[:, rows, columns]
-    weights = (
-        np.ones_like(values)
-        if benchmark_weights is None
-        else benchmark_weights[:, rows] * benchmark_weights[:, columns]
-    )
-    weights = np.where(np.isfinite(values), weights, 0.0)
-    total = weights.sum(axis=1)
-    return np.divide(
-        (np.nan_to_num(values) * weights).sum(axis=1), total, out=np.full(len(tau), np.nan), where=total > 0
-    )
+    weights = np.isfinite(values).astype(float)
+    if benchmark_weights is not None:
+        weights *= benchmark_weights[:, rows] * benchmark_weights[:, columns]
+    return ratio((np.nan_to_num(values) * weights).sum(axis=1), weights.sum(axis=1))
 
 
 def agreement_contributions(direct: np.ndarray, trained: np.ndarray, trained_direct: np.ndarray) -> np.ndarray:
@@ -170,8 +165,7 @@ def agreement_contributions(direct: np.ndarray, trained: np.ndarray, trained_dir
     Exchanging the two rankings of some benchmarks flips the signs of just their c_a in the difference of
     the mean taus (trained - direct), which is the mean of all c_a. NaN taus are left out.
     """
-    change = trained - direct + trained_direct - trained_direct.T
-    return finite_mean(np.where(np.eye(len(change), dtype=bool), np.nan, change), axis=1)
+    return mean_with_others(trained - direct + trained_direct - trained_direct.T)
 
 
 def sign_flip_test(contributions: np.ndarray, rng: np.random.Generator, resamples: int = 9999) -> PairedTest:
@@ -206,9 +200,7 @@ def share_in_top(ranks: np.ndarray, first: int) -> np.ndarray:
     most resamples too.
     """
     defined = np.isfinite(ranks)
-    number = defined.sum(axis=0)
-    inside = (defined & (np.where(defined, ranks, np.inf) <= first)).sum(axis=0)
-    return np.divide(inside, number, out=np.full(ranks.shape[1], np.nan), where=number > 0)
+    return ratio((defined & (ranks <= first)).sum(axis=0), defined.sum(axis=0))
 
 
 def cluster_multiplicities(clusters: np.ndarray, resamples: int, rng: np.random.Generator) -> np.ndarray:
@@ -239,7 +231,6 @@ def jackknife_interval(
     sizes: np.ndarray | None = None,
     others: np.ndarray | None = None,
     other_sizes: np.ndarray | None = None,
-    level: float = 0.95,
 ) -> Interval[float]:
     """estimate ± t · se from the estimates `left_out` (clusters,), one without each cluster.
 
@@ -265,7 +256,7 @@ def jackknife_interval(
     squares = np.array([(len(one) - 1) / len(one) * ((one - one.mean()) ** 2).sum() for one, _ in kinds])
     total = squares.sum()
     joint = total**2 / (squares**2 / freedom).sum() if total > 0 else freedom.min()
-    reach = stats.t.ppf(0.5 + level / 2, joint) * np.sqrt(total)
+    reach = stats.t.ppf(0.5 + LEVEL / 2, joint) * np.sqrt(total)
     return Interval(float(estimate - reach), float(estimate + reach))
 
 
@@ -294,11 +285,8 @@ def transformed_interval(
 
 def means_without_clusters(tau: np.ndarray, clusters: np.ndarray) -> np.ndarray:
     """(clusters,) means over the pairs of benchmarks of `tau` (k, k) without the benchmarks of each cluster (k,)."""
-    means = []
-    for cluster in range(int(clusters.max()) + 1):
-        rest = clusters != cluster
-        means.append(mean_over_pairs(tau[np.ix_(rest, rest)]))
-    return np.array(means)
+    parts = (clusters != cluster for cluster in range(int(clusters.max()) + 1))
+    return np.array([mean_over_pairs(tau[np.ix_(rest, rest)]) for rest in parts])
 
 
 def cluster_numbers(names: np.ndarray) -> np.ndarray:

@@ -5,14 +5,16 @@ from dataclasses import dataclass
 import numpy as np
 
 from lm_validity.studies.agreement.statistics.factors import principal_components
+from lm_validity.studies.agreement.statistics.noise import taus_left_out
 from lm_validity.studies.agreement.statistics.ranking import (
     finite_mean,
     finite_quantile,
     kendall_tau_matrix,
-    leave_out_kendall_tau,
     mean_over_pairs,
     pair_signs,
+    ratio,
 )
+from lm_validity.studies.agreement.statistics.resampling import cluster_numbers
 
 # ----------------------------------------------------------------------------------------------------------------------
 # Influence: the headline figures with one family, one benchmark or one model left out.
@@ -34,29 +36,25 @@ def leave_one_out(scores: np.ndarray, models: list[str], benchmarks: list[str], 
     `scores`: (models, benchmarks), more is better, NaN where missing; `families`: (models,) names, None
     where unknown.
     """
-    signs = pair_signs(scores)
-    tau = kendall_tau_matrix(signs)
-    results = []
-    if len(scores) < 2:
-        return [_without_benchmark(tau, scores, j, name) for j, name in enumerate(benchmarks)]
-    names = list(dict.fromkeys(name for name in families if name is not None))
-    if names:
-        clusters = np.array([names.index(name) if name is not None else len(names) for name in families])
-        taus = leave_out_kendall_tau(signs, clusters)
-        for number, family in enumerate(names):
-            rest = scores[families != family]
-            if len(rest) >= 2:
-                results.append(LeftOut("family", family, mean_over_pairs(taus[number]), _first_share(rest)))
-    results += [_without_benchmark(tau, scores, j, name) for j, name in enumerate(benchmarks)]
-    taus = leave_out_kendall_tau(signs, np.arange(len(models)))
-    for i, name in enumerate(models if len(models) > 2 else []):
-        results.append(LeftOut("model", name, mean_over_pairs(taus[i]), _first_share(np.delete(scores, i, axis=0))))
-    return results
+    signs, tau = pair_signs(scores), kendall_tau_matrix(pair_signs(scores))
 
+    def without(clusters: np.ndarray) -> np.ndarray:
+        taus, _ = taus_left_out(signs, None, np.ones(len(signs.first), dtype=bool), clusters)
+        return finite_mean(np.ascontiguousarray(taus[:, 1:].T), axis=1)
 
-def _without_benchmark(tau: np.ndarray, scores: np.ndarray, column: int, name: str) -> LeftOut:
-    rest = np.delete(np.arange(len(tau)), column)
-    return LeftOut("benchmark", name, mean_over_pairs(tau[np.ix_(rest, rest)]), _first_share(scores[:, rest]))
+    clusters = cluster_numbers(families)
+    taus, parts = without(clusters), []
+    for name in dict.fromkeys(name for name in families if name is not None):
+        rest = families != name
+        if rest.sum() >= 2:
+            parts.append(("family", name, taus[clusters[~rest][0]], scores[rest]))
+    for j, name in enumerate(benchmarks):
+        rest = np.arange(len(tau)) != j
+        parts.append(("benchmark", name, mean_over_pairs(tau[np.ix_(rest, rest)]), scores[:, rest]))
+    if len(models) > 2:
+        taus = without(np.arange(len(models)))
+        parts += [("model", name, taus[i], np.delete(scores, i, axis=0)) for i, name in enumerate(models)]
+    return [LeftOut(kind, name, float(tau), _first_share(rest)) for kind, name, tau, rest in parts]
 
 
 def _first_share(scores: np.ndarray) -> float:
@@ -90,12 +88,12 @@ class SubsetAgreement:
 
 
 def subset_agreement(
-    scores: np.ndarray, rng: np.random.Generator, folds: int = 5, repeats: int = 4, subsets: int = 40
+    scores: np.ndarray, rng: np.random.Generator, repeats: int = 4, subsets: int = 40
 ) -> SubsetAgreement:
     """Agreement of subsets of benchmarks with the whole set, cross-validated over models.
 
     `scores`: (models, benchmarks), more is better, NaN where missing. A ranking is that of the mean
-    standardised score over the known benchmarks of the set. The models are dealt into `folds` groups,
+    standardised score over the known benchmarks of the set. The models are dealt into up to 5 groups,
     `repeats` times; the greedy subset grows by the benchmark that raises the tau on the other groups most;
     both it and `subsets` random subsets of each size and group are scored on the group. The full ranking
     contains the subset's benchmarks, so the curve ends at 1: it answers how much of the whole set could
@@ -109,7 +107,7 @@ def subset_agreement(
     sizes = np.arange(1, benchmarks + 1)
     undefined = np.full(benchmarks, np.nan)
     order, _ = greedy_subsets(standardized)
-    folds = min(folds, models // 4)
+    folds = min(5, models // 4)
     repeats = repeats if models <= MANY_MODELS else 1
     if folds < 2:
         return SubsetAgreement(sizes, undefined, undefined, undefined, undefined, order, undefined)
@@ -128,8 +126,9 @@ def subset_agreement(
         -1, benchmarks
     )
     low, high = finite_quantile(per_draw, [0.05, 0.95])
-    means = (finite_mean(np.array(curves), axis=0) for curves in (random, greedy, others))
-    random_mean, greedy_mean, others_mean = means
+    random_mean, greedy_mean, others_mean = (
+        finite_mean(np.array(curves), axis=0) for curves in (random, greedy, others)
+    )
     return SubsetAgreement(sizes, random_mean, low, high, greedy_mean, order, others_mean)
 
 
@@ -144,9 +143,7 @@ def nested_agreement(standardized: np.ndarray, order: np.ndarray) -> np.ndarray:
     """(benchmarks,) tau of the mean of the first 1, 2, ... benchmarks of `order` with the mean of all."""
     known = np.isfinite(standardized[:, order])
     total = np.cumsum(np.where(known, standardized[:, order], 0.0), axis=1)
-    count = np.cumsum(known, axis=1)
-    means = np.divide(total, count, out=np.full(total.shape, np.nan), where=count > 0)
-    return kendall_tau_matrix(pair_signs(means))[-1]
+    return kendall_tau_matrix(pair_signs(ratio(total, np.cumsum(known, axis=1))))[-1]
 
 
 def agreement_with_others(standardized: np.ndarray, order: np.ndarray) -> np.ndarray:
@@ -154,11 +151,11 @@ def agreement_with_others(standardized: np.ndarray, order: np.ndarray) -> np.nda
     known = np.isfinite(standardized[:, order])
     values = np.where(known, standardized[:, order], 0.0)
     total, count = np.cumsum(values, axis=1), np.cumsum(known, axis=1)
-    first = pair_signs(_mean(total, count))
-    rest = pair_signs(_mean(total[:, [-1]] - total, count[:, [-1]] - count))
+    first = pair_signs(ratio(total, count))
+    rest = pair_signs(ratio(total[:, [-1]] - total, count[:, [-1]] - count))
     product = (first.sign * rest.sign).sum(axis=0)
     scale = np.sqrt((np.abs(first.sign) * rest.known).sum(axis=0) * (first.known * np.abs(rest.sign)).sum(axis=0))
-    return np.divide(product, scale, out=np.full(len(order), np.nan), where=scale > 0)
+    return ratio(product, scale)
 
 
 def one_with_others(scores: np.ndarray) -> np.ndarray:
@@ -171,7 +168,7 @@ def one_with_others(scores: np.ndarray) -> np.ndarray:
     known = np.isfinite(standardized)
     values = np.where(known, standardized, 0.0)
     total, count = values.sum(axis=1, keepdims=True), known.sum(axis=1, keepdims=True)
-    one, rest = pair_signs(standardized), pair_signs(_mean(total - values, count - known))
+    one, rest = pair_signs(standardized), pair_signs(ratio(total - values, count - known))
     models = len(scores)
 
     def totals(by_pair: np.ndarray) -> np.ndarray:
@@ -180,9 +177,7 @@ def one_with_others(scores: np.ndarray) -> np.ndarray:
         return np.vstack([whole, whole - np.array(own).T])
 
     left, right = totals(np.abs(one.sign) * rest.known), totals(one.known * np.abs(rest.sign))
-    scale = np.sqrt(np.round(left) * np.round(right))
-    tau = np.divide(totals(one.sign * rest.sign), scale, out=np.full(scale.shape, np.nan), where=scale > 0)
-    return np.asarray(finite_mean(tau, axis=1))
+    return finite_mean(ratio(totals(one.sign * rest.sign), np.sqrt(np.round(left) * np.round(right))), axis=1)
 
 
 def greedy_subsets(standardized: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -192,12 +187,12 @@ def greedy_subsets(standardized: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """
     known = np.isfinite(standardized)
     values = np.where(known, standardized, 0.0)
-    full = _mean(values.sum(axis=1), known.sum(axis=1))
+    full = ratio(values.sum(axis=1), known.sum(axis=1))
     target = pair_signs(full[:, None])
     total, count = np.zeros(len(values)), np.zeros(len(values))
     remaining, order, taus = list(range(values.shape[1])), [], []
     while remaining:
-        candidates = _mean(total[:, None] + values[:, remaining], count[:, None] + known[:, remaining])
+        candidates = ratio(total[:, None] + values[:, remaining], count[:, None] + known[:, remaining])
         tau = kendall_tau_matrix(pair_signs(candidates), others=target)[:, 0]
         best = int(np.argmax(np.where(np.isfinite(tau), tau, -np.inf)))
         chosen = remaining.pop(best)
@@ -205,7 +200,3 @@ def greedy_subsets(standardized: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         taus.append(tau[best])
         total, count = total + values[:, chosen], count + known[:, chosen]
     return np.array(order, dtype=int), np.array(taus)
-
-
-def _mean(total: np.ndarray, count: np.ndarray) -> np.ndarray:
-    return np.divide(total, count, out=np.full(np.shape(total), np.nan), where=count > 0)

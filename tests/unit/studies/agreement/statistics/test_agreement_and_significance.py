@@ -52,9 +52,9 @@ def test_significant_signs_by_hand():
     # both errors zero: never significant; a missing score: not known
     assert signs.sign[0, 1] == 0 and signs.known[0, 1] == 1
     assert signs.known[2, 1] == 0
-    bands = rank_bands(better_than(signs, 0, 4))
-    np.testing.assert_array_equal(bands.best, [3, 1, 1, 4])
-    np.testing.assert_array_equal(bands.worst, [3, 2, 2, 4])
+    best, worst = rank_bands(better_than(signs, 0, 4))
+    np.testing.assert_array_equal(best, [3, 1, 1, 4])
+    np.testing.assert_array_equal(worst, [3, 2, 2, 4])
 
 
 def test_significance_tau_counts_pairs_not_ranks():

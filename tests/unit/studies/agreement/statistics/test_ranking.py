@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 from scipy.stats import kendalltau
 
+from lm_validity.studies.agreement.statistics.noise import taus_left_out
 from lm_validity.studies.agreement.statistics.ranking import (
     average_ranks,
     kendall_tau,
     kendall_tau_matrix,
-    leave_out_kendall_tau,
     pair_signs,
     resampled_kendall_tau,
 )
@@ -72,9 +72,11 @@ def test_leaving_out_clusters_at_once_is_leaving_out_each():
     scores = rng.integers(0, 6, size=(20, 4)).astype(float)
     scores[rng.random(scores.shape) < 0.2] = np.nan
     for clusters in (np.arange(20), rng.integers(0, 4, 20)):
-        taus = leave_out_kendall_tau(pair_signs(scores), clusters)
-        for number, tau in enumerate(taus):
-            np.testing.assert_allclose(tau, kendall_tau_matrix(pair_signs(scores[clusters != number])), atol=1e-12)
+        signs = pair_signs(scores)
+        taus, _ = taus_left_out(signs, None, np.ones(len(signs.first), dtype=bool), clusters)
+        for number, tau in enumerate(taus[:, 1:].T):
+            rest = kendall_tau_matrix(pair_signs(scores[clusters != number]))
+            np.testing.assert_allclose(tau, rest[np.triu_indices(4, 1)], atol=1e-12)
 
 
 def test_resamples_at_once_are_each_resample_with_missing_values_and_other_columns():

@@ -19,7 +19,7 @@ from lm_validity.studies.items.statistics import LEVEL, paired_difference, unpai
 from lm_validity.summaries import Missing, as_columns, is_known, number, page_only
 from lm_validity.tables.schema import DIRECT, PROTOCOLS, TRAINED, trained_here
 from lm_validity.terminal import render_table
-from lm_validity.words import Reason, ReasonCode, count, decimal, explain_protocols, listing
+from lm_validity.words import Reason, ReasonCode, count, decimal, explain_protocols, listing, with_names
 
 SAME_SCORE = 1e-6  # a score this close to the mean of its items is that mean
 FIRST, SECOND, OPEN, UNTESTED = "first better", "second better", "not separated", "not tested"  # outcomes
@@ -187,8 +187,8 @@ def _test_notes(rows: list[Comparison]) -> list[str]:
         "cautious: benchmarks {}.",
         "none": "No test is possible, because there are neither common items nor standard errors: benchmarks {}.",
     }
-    named = {test: list(dict.fromkeys(row.benchmark for row in rows if row.test == test)) for test in words}
-    return [words[test].format(listing(names)) for test, names in named.items() if names]
+    benchmarks = {test: dict.fromkeys(row.benchmark for row in rows if row.test == test) for test in words}
+    return with_names({sentence: benchmarks[test] for test, sentence in words.items()})
 
 
 # ----------------------------------------------------------------------------------------------------------------------

@@ -305,12 +305,7 @@ def task_section(study: Study, by_task: list[TaskEffect]) -> Part:
                 "tasks",
                 "Boost and bias by task",
                 shown,
-                formats={
-                    "boost": CHANGE,
-                    "bias": CHANGE,
-                    "boost_excluded_beyond": ".4f",
-                    "bias_excluded_beyond": ".4f",
-                },
+                formats=dict.fromkeys(EFFECTS, CHANGE) | {f"{effect}_excluded_beyond": ".4f" for effect in EFFECTS},
                 caption="Every cell (language model, m, n) has the same weight. Excluded beyond: one-sided tests at 5% "
                 "exclude effects of this size or larger.",
             )

@@ -93,11 +93,6 @@ class Fit:
         """1 or -1 where the 89% interval of beta lies above or below zero, else 0."""
         return int(self.interval[0] > 0) - int(self.interval[1] < 0)
 
-    @property
-    def marginal_excludes_zero(self) -> int:
-        """1 or -1 where the 95% interval of the marginal effect lies above or below zero, else 0."""
-        return int(self.marginal_interval[0] > 0) - int(self.marginal_interval[1] < 0)
-
 
 @dataclass(frozen=True)
 class Fits:
@@ -617,7 +612,8 @@ def slice_section(study: Study, fits: Fits) -> Part:
                 "meta_analysis",
                 "Posterior mean of the bias over slices",
                 _slice_curves(study, fits),
-                f"Cumulative share of {number_of_slices} slices, in log-odds. The dashed lines are ±0.04.",
+                f"Cumulative share of {number_of_slices} slices, in log-odds. The dashed lines are ±0.04, "
+                "which is one point of accuracy near 50%.",
             )
         ],
         tables=[
@@ -652,26 +648,7 @@ def slice_section(study: Study, fits: Fits) -> Part:
             dashed=1 - INTERVAL,
         ),
     )
-    largest = frame.sort_values(SETTING).groupby("experiment").tail(1).itertuples()
-    findings = [_slice_finding(study.prefix(row.experiment), row) for row in largest]
-    return Part(summary, section, findings, panel=panel)
-
-
-def _slice_finding(begin: str, row: Any) -> Finding:
-    """Of an experiment's setting with the largest m and n."""
-    model_free = "With one task there is no interval over tasks to compare with."
-    if is_known(row.share_t_excluding_zero):
-        model_free = (
-            "An 89% t interval over tasks, which needs no model, excludes zero in "
-            f"{percent(number(row.share_t_excluding_zero))} of {MODEL_FREE_SLICES:,} such studies. Without an effect, "
-            "11% would be expected. The studies are drawn from one set of trials."
-        )
-    return Finding(
-        f"{begin}If each task had only one random draw of its texts (one subsample), {percent(row.share_beyond)} of "
-        f"{row.slices} such studies would have an estimate beyond ±0.04 log-odds (one point of accuracy, near 50%). In "
-        f"{percent(row.share_excluding_zero)}, the 89% interval of a binomial model would have excluded zero.",
-        f"m = {row.m}, n = {row.n}. {model_free}",
-    )
+    return Part(summary, section, panel=panel)
 
 
 def _slice_curves(study: Study, fits: Fits) -> alt.LayerChart:

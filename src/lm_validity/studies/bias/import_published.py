@@ -39,24 +39,25 @@ def read_pretrain_on_test(path: str | Path) -> pd.DataFrame:
     task, column and value for anything else, and both lines where an arm of a trial occurs twice.
     """
     path = Path(path)
-    if not path.is_dir():
-        return _read_file(path)
-    files = sorted(path.rglob(_FILE))
+    files = sorted(path.rglob(_FILE)) if path.is_dir() else [path]
     if not files:
         raise InputError(f"{path}: no {_FILE} in it or below.", "give the author's analysis/accuracies_... folder.")
-    found = [_read_file(file) for file in files]
-    trials = pd.concat(found, keys=files, names=["file"]).reset_index("file")
-    again = trials.duplicated([*TRIAL, "arm"])
-    if again.any():
-        row = trials[again].iloc[0]
+    trials = pd.concat([_read_file(file) for file in files], keys=files)  # by file and line
+    twice = trials.duplicated([*TRIAL, "arm"])
+    if twice.any():
+        row = trials[twice].iloc[0]
+        (file, line), key = row.name, ", ".join(f"{name} {row[name]}" for name in TRIAL if name != "task")
+        first_file, first_line = trials.index[(trials[[*TRIAL, "arm"]] == row[[*TRIAL, "arm"]]).all(axis=1)][0]
         raise InputError(
-            f"{row['file']}: its trials are also in another folder of the experiment {row['experiment']!r}.",
-            "import one of the folders.",
+            f"{file}: line {line} (task {row['task']!r}): its trial ({key}) has {row['arm']} on line {first_line} of "
+            f"{first_file} already.",
+            "number the random draws by subsample, and import one of the lines or folders that are there twice.",
         )
-    return trials.drop(columns="file").reset_index(drop=True)
+    return trials.astype({"correct": "int64"}).reset_index(drop=True).reindex(columns=TRIALS.names)
 
 
 def _read_file(path: Path) -> pd.DataFrame:
+    """The trials of a file, one row an arm; the index is the line."""
     frame = read_text_rows(path, "expected a header and one row per trial.").frame()
     place = _PLACE.search(path.resolve().as_posix())
     if place and not set(KEYS) & set(frame.columns):
@@ -83,8 +84,7 @@ def _read_file(path: Path) -> pd.DataFrame:
     trials = pd.concat(arms).sort_index(kind="stable").dropna(subset="correct")
     if trials.empty:
         raise InputError(f"{path}: no accuracy in any row.", f"fill in {', '.join(ARMS)}.")
-    _refuse_twice(trials, path)
-    return trials.astype({"correct": "int64"}).reset_index(drop=True).reindex(columns=TRIALS.names)
+    return trials
 
 
 def _refuse(frame: pd.DataFrame, wrong: pd.Series, path: Path, problem: str, hint: str) -> None:
@@ -92,20 +92,6 @@ def _refuse(frame: pd.DataFrame, wrong: pd.Series, path: Path, problem: str, hin
     if wrong.any():
         row = frame[wrong].iloc[0]
         raise InputError(f"{path}: line {row.name} (task {row['task']!r}): {problem.format(**row)}.", hint)
-
-
-def _refuse_twice(trials: pd.DataFrame, path: Path) -> None:
-    """The index of `trials` is the line in the file."""
-    twice = trials.duplicated([*TRIAL, "arm"]).to_numpy()
-    if twice.any():
-        row = trials.iloc[int(twice.argmax())]
-        same = (trials[[*TRIAL, "arm"]] == row[[*TRIAL, "arm"]]).all(axis=1)
-        key = ", ".join(f"{name} {row[name]}" for name in TRIAL if name != "task")
-        raise InputError(
-            f"{path}: line {row.name} (task {row['task']!r}): its trial ({key}) has {row['arm']} on line "
-            f"{trials.index[same][0]} already.",
-            "number the random draws by subsample, and remove lines that are there twice.",
-        )
 
 
 def _numbers(frame: pd.DataFrame, column: str, path: Path) -> pd.Series:

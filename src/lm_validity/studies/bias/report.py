@@ -176,7 +176,7 @@ def _basis(trials: pd.DataFrame, effect: str, mean: MeanOverTasks) -> str:
 def _by_setting(trials: pd.DataFrame, fits: Fits, experiment: str, effect: str) -> str:
     """What the hierarchical model says by setting, and what it could have found where it finds nothing."""
     own = fits.of(effect, experiment, fits.main)
-    outside = sum(fit.marginal_excludes_zero != 0 for fit in own)
+    outside = sum(low > 0 or high < 0 for low, high in (fit.marginal_interval for fit in own))
     words = (
         f"In the hierarchical model of all answers ({SHORT[fits.main]}), the 95% interval excludes zero "
         f"in {outside} of {count(len(own), 'setting')}"

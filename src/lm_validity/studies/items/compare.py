@@ -30,6 +30,7 @@ from lm_validity.words import (
     is_known,
     listing,
     number,
+    with_names,
 )
 
 SAME_SCORE = 1e-6  # a score this close to the mean of its items is that mean
@@ -198,8 +199,8 @@ def _test_notes(rows: list[Comparison]) -> list[str]:
         "cautious: benchmarks {}.",
         "none": "No test is possible, because there are neither common items nor standard errors: benchmarks {}.",
     }
-    named = {test: list(dict.fromkeys(row.benchmark for row in rows if row.test == test)) for test in words}
-    return [words[test].format(listing(names)) for test, names in named.items() if names]
+    benchmarks = {test: dict.fromkeys(row.benchmark for row in rows if row.test == test) for test in words}
+    return with_names({sentence: benchmarks[test] for test, sentence in words.items()})
 
 
 # ----------------------------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from markupsafe import Markup
 
 from lm_validity.errors import InputError, did_you_mean
 from lm_validity.pages import svg
-from lm_validity.pages.figures import PROTOCOL_LABELS, cycled_colors, lines, tooltips
+from lm_validity.pages.figures import PROTOCOL_LABELS, cycled_colors, lines, listed_color, tooltips
 from lm_validity.pages.page import Figure, Finding, Lede, Page, Panel, Part, Picture, Section, Table
 from lm_validity.pages.svg import KINDS
 from lm_validity.results import joined, write_report
@@ -231,14 +231,13 @@ def _fitted(table: pd.DataFrame, subject: pd.Series) -> tuple[dict[str, Any], It
     }
     if isinstance(fit, Missing):
         return entry | dict.fromkeys(FITTED, fit), fit
-    values = (
-        float(np.median(fit.discrimination)),
-        int((fit.discrimination < 0).sum()),
-        int(fit.negative().sum()),
-        float(np.median(fit.information(fit.abilities))),
-        float(1 - np.mean(fit.ability_sds**2)),
-    )
-    return entry | dict(zip(FITTED, values, strict=True)), fit
+    return entry | {
+        "discrimination_median": float(np.median(fit.discrimination)),
+        "negative": int((fit.discrimination < 0).sum()),
+        "negative_certain": int(fit.negative().sum()),
+        "information": float(np.median(fit.information(fit.abilities))),
+        "reliability": float(1 - np.mean(fit.ability_sds**2)),
+    }, fit
 
 
 def _negative(fit: ItemParameters, table: pd.DataFrame, texts: dict[str, str]) -> Iterator[dict[str, Any]]:
@@ -420,12 +419,11 @@ def _information(data: ItemsData, protocol: str) -> alt.LayerChart:
         for ability, value in zip(abilities, fit.information(abilities), strict=True)
     ]
     colors = cycled_colors(dict.fromkeys(point["benchmark"] for point in curves))
-    scale = alt.Scale(domain=list(colors), range=list(colors.values()))
     return lines(
         pd.DataFrame(curves),
         x="ability",
         y="information",
-        color=alt.Color("benchmark:N", scale=scale, title=None),
+        color=listed_color("benchmark", colors),
         x_title="Ability",
         y_title="Information",
         tooltip=tooltips(benchmark="Benchmark", ability="Ability|.2f", information="Information|.1f"),

@@ -194,14 +194,21 @@ def paired_difference(first: np.ndarray, second: np.ndarray, clusters: np.ndarra
     binary = bool(np.isin(first, (0, 1)).all() and np.isin(second, (0, 1)).all())
     more, less = int((difference > 0).sum()), int((difference < 0).sum())
     first_only, second_only = (more, less) if binary else (None, None)
-    groups = _clusters(clusters)
-    error, freedom = _clustered_error(difference - mean, groups) if groups is not None else _plain_error(difference)
-    number = None if groups is None else int(groups.max()) + 1
+    number = None
+    if clusters is not None:
+        names, groups = np.unique(clusters, return_inverse=True)
+        number = len(names) if FEWEST_CLUSTERS <= len(names) < items else None
+    if number is None:
+        freedom = max(items - 1, 1)
+        error = float(difference.std(ddof=1) / np.sqrt(items)) if items > 1 else 0.0
+    else:
+        freedom, sums = number - 1, np.bincount(groups, difference - mean)
+        error = float(np.sqrt(number / freedom * np.sum(sums**2))) / items
     if error < 1e-12:
         same, p = Missing(NO_SPREAD), mcnemar_p(more, less)
         return PairedDifference(mean, 0.0, same, p, items, number, first_only, second_only, same, same)
     reach = float(stats.t.ppf(1 - LEVEL / 2, freedom)) * error
-    p = mcnemar_p(more, less) if binary and groups is None else float(2 * stats.t.sf(abs(mean) / error, freedom))
+    p = mcnemar_p(more, less) if binary and number is None else float(2 * stats.t.sf(abs(mean) / error, freedom))
     shift = noncentrality_needed(freedom)
     needed = items_needed(mean, error * np.sqrt(items), freedom)
     interval = (mean - reach, mean + reach)
@@ -240,30 +247,10 @@ def items_needed(difference: float, deviation: float, freedom: float = np.inf) -
 
 def noncentrality_needed(freedom: float) -> float:
     """The shift, in standard errors, that a two-sided t test on `freedom` degrees of freedom finds 4 times out of 5."""
-    if not np.isfinite(freedom) or freedom > 1000:
+    if freedom > 1000:
         return float(stats.norm.ppf(1 - LEVEL / 2) + stats.norm.ppf(POWER))
     critical = stats.t.ppf(1 - LEVEL / 2, freedom)
     return float(optimize.brentq(lambda shift: stats.nct.sf(critical, freedom, shift) - POWER, 0.0, 10 * critical))
-
-
-def _clusters(labels: np.ndarray | None) -> np.ndarray | None:
-    """Codes (I,) of at least `FEWEST_CLUSTERS` clusters that are fewer than the items, else None."""
-    if labels is None:
-        return None
-    names, codes = np.unique(labels, return_inverse=True)
-    return codes if FEWEST_CLUSTERS <= len(names) < len(codes) else None
-
-
-def _plain_error(difference: np.ndarray) -> tuple[float, float]:
-    freedom = max(len(difference) - 1, 1)
-    spread = float(difference.std(ddof=1)) if len(difference) > 1 else 0.0
-    return spread / float(np.sqrt(len(difference))), freedom
-
-
-def _clustered_error(residual: np.ndarray, groups: np.ndarray) -> tuple[float, float]:
-    sums = np.bincount(groups, residual)
-    number = len(sums)
-    return float(np.sqrt(number / (number - 1) * np.sum(sums**2))) / len(residual), number - 1
 
 
 # ----------------------------------------------------------------------------------------------------------------------

@@ -92,7 +92,7 @@ def test_draws_have_the_dense_covariance(trials, formula):
 
 def test_marginal_likelihood_equals_quadrature():
     """One pair, nothing else: the Laplace integral over its effect against numerical integration."""
-    formula = Formula("pair only", groups=(), pair_within_model=True)
+    formula = Formula("pair only", groups={}, pair_within_model=True)
     import pandas as pd
 
     trial = {"task": ["t"], "language_model": ["a"], "subsample": [0], "total": [200], "base": [90.0], "extra": [110.0]}

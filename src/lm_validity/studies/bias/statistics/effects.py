@@ -11,6 +11,7 @@ from scipy.special import softmax
 
 from lm_validity.studies.bias.statistics.model import (
     INTERVAL,
+    PAIR_SCALE,
     Design,
     Formula,
     PairedCounts,
@@ -302,7 +303,7 @@ MODEL_FREE_SLICES = 10_000  # these cost no fit
 THRESHOLD = 0.04  # log-odds; neighbours on the RAFT leaderboard differ by an odds ratio of 1.03
 ONE_SUBSAMPLE = "Every task has one subsample: a slice would be the whole data."
 META_OF_ONE_TASK = Reason("There is one task, and the interval is over tasks.", ReasonCode.TOO_FEW)
-SLICE_FORMULA = Formula("slice", groups=(), pair_within_model=False)
+SLICE_FORMULA = Formula("slice", groups={}, pair_within_model=False)
 GRID = np.geomspace(0.1, 4.0, 7)  # standard deviations of the pairs, in log-odds
 
 
@@ -352,7 +353,7 @@ def meta_analysis(counts: PairedCounts, slices: int = SLICES, seed: int = 0) -> 
 
 def _fit_slice(design: Design, start: Start | None) -> tuple[float, float, Start]:
     """Posterior mean and sd of beta over the grid of the pairs' sd; the middle mode is the next start."""
-    prior = stats.halfnorm.logpdf(GRID, scale=SLICE_FORMULA.pair_scale) + np.log(GRID)
+    prior = stats.halfnorm.logpdf(GRID, scale=PAIR_SCALE) + np.log(GRID)
     density, means, variances = np.empty((3, len(GRID)))
     for index, scale in enumerate(GRID):
         mode = find_mode(design, np.array([scale]), start)

@@ -1,6 +1,7 @@
 """The bias study's hierarchical model: its design, its posterior by Laplace's method, and what it predicts."""
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from scipy import linalg, optimize, stats
@@ -28,42 +29,39 @@ EFFECTS = {"boost": ("extra", "base"), "bias": ("test", "extra")}  # treatment, 
 INTERCEPT_SCALE = 1.0
 LANGUAGE_MODEL_SCALE = 5.0
 EFFECT_SCALE = 1.0
+PAIR_SCALE = 1.0
 
 
 @dataclass(frozen=True)
 class Formula:
-    """Group effects of a model: each a tuple of the factors task, model and arm, with its HalfNormal scale."""
+    """HalfNormal scales by group of effects, which is a tuple of the factors task, model and arm.
+
+    `single_model_scales` replace those of `groups` where there is one language model.
+    """
 
     name: str
-    groups: tuple[tuple[tuple[str, ...], float], ...]
+    groups: Mapping[tuple[str, ...], float]
     pair_within_model: bool
-    pair_scale: float = 1.0
     overdispersion_scale: float | None = None
-    single_model_scales: tuple[tuple[tuple[str, ...], float], ...] = ()  # replace those of `groups`
+    single_model_scales: Mapping[tuple[str, ...], float] = field(default_factory=dict)
 
     def group_scales(self, language_models: int) -> dict[tuple[str, ...], float]:
         """HalfNormal scale by group; groups that a single language model cannot tell apart are dropped."""
         if language_models > 1:
             return dict(self.groups)
-        scales = {factors: scale for factors, scale in self.groups if "model" not in factors}
-        return scales | dict(self.single_model_scales)
+        scales = {factors: scale for factors, scale in self.groups.items() if "model" not in factors}
+        return {**scales, **self.single_model_scales}
 
 
+_TASK, _ARM, _MODEL, _MODEL_ARM = ("task",), ("task", "arm"), ("task", "model"), ("task", "model", "arm")
 FORMULAS = {
     formula.name: formula
     for formula in (
-        Formula("equations", ((("task",), 1.0),), pair_within_model=False),
-        Formula(
-            "notebooks",
-            ((("task",), 1.0), (("task", "arm"), 3.5355)),
-            pair_within_model=False,
-            single_model_scales=((("task", "arm"), 2.5),),
-        ),
+        Formula("equations", {_TASK: 1.0}, pair_within_model=False),
+        Formula("notebooks", {_TASK: 1.0, _ARM: 3.5355}, pair_within_model=False, single_model_scales={_ARM: 2.5}),
         Formula(
             "overdispersed",
-            tuple(
-                (factors, 1.0) for factors in (("task",), ("task", "arm"), ("task", "model"), ("task", "model", "arm"))
-            ),
+            dict.fromkeys((_TASK, _ARM, _MODEL, _MODEL_ARM), 1.0),
             pair_within_model=True,
             overdispersion_scale=1.0,
         ),
@@ -143,7 +141,7 @@ def build_design(counts: PairedCounts, formula: Formula) -> Design:
     total[pair, slot] = total[pair, slot + 1] = counts.total
     pattern = block[:, None] * slots + np.arange(slots)
     names = [" x ".join(group) for group in scales] + ["pair"]
-    prior_scale = [*scales.values(), formula.pair_scale]
+    prior_scale = [*scales.values(), PAIR_SCALE]
     noise = None
     if formula.overdispersion_scale is not None:
         noise = len(names) + model[pattern]

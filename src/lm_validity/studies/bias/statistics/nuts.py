@@ -68,20 +68,17 @@ class NutsPosterior:
         return self.divergences == 0 and mixed
 
 
-def fit_nuts(
-    counts: PairedCounts, formula: Formula, *, draws: int = DRAWS, tune: int = TUNE, seed: int = 0, cores: int = 1
-) -> NutsPosterior:
-    """Sample the posterior of `formula` with 4 chains of `draws` draws after `tune` steps."""
+def fit_nuts(counts: PairedCounts, formula: Formula, *, cores: int = 1) -> NutsPosterior:
+    """Sample the posterior of `formula` with 4 chains of 2000 draws after 1000 steps."""
     arviz, nutpie, pymc, tensor = _libraries()
     design = build_design(counts, formula)
     model = _Model(counts, formula, design, pymc, tensor).build(_centred(design))
-    compiled = nutpie.compile_pymc_model(model)
     trace = nutpie.sample(
-        compiled,
+        nutpie.compile_pymc_model(model),
         chains=CHAINS,
-        draws=draws,
-        tune=tune,
-        seed=seed,
+        draws=DRAWS,
+        tune=TUNE,
+        seed=0,
         cores=cores,
         target_accept=TARGET_ACCEPT,
         progress_bar=False,
@@ -89,7 +86,7 @@ def fit_nuts(
     diagnostics = arviz.summary(trace, kind="diagnostics", round_to="none")
     posterior = {name: values.to_numpy() for name, values in trace.posterior.items()}
     beta = posterior["beta"].ravel()
-    noise = np.random.default_rng(seed).standard_normal(len(beta))
+    noise = np.random.default_rng(0).standard_normal(len(beta))
     difference = posterior["difference_mean"].ravel() + np.sqrt(posterior["difference_variance"].ravel()) * noise
     return NutsPosterior(
         beta_mean=float(beta.mean()),
@@ -98,7 +95,7 @@ def fit_nuts(
         beta_draws=beta,
         difference_draws=difference,
         fixed=np.append(posterior["mu"].mean(), posterior["alpha"].mean(axis=(0, 1)) if "alpha" in posterior else []),
-        scales=np.column_stack([posterior[_variable(name)].ravel() for name in design.names]),
+        scales=np.column_stack([posterior[f"sd {name}"].ravel() for name in design.names]),
         divergences=int(trace.sample_stats["diverging"].sum()),
         rhat_max=float(diagnostics["r_hat"].max()),
         effective_draws_min=float(diagnostics[["ess_bulk", "ess_tail"]].to_numpy().min()),
@@ -119,21 +116,14 @@ def _libraries() -> tuple[Any, Any, Any, Any]:
     return arviz, nutpie, pymc, tensor
 
 
-def _variable(name: str) -> str:
-    """The PyMC name of a standard deviation: `task x arm` -> `sd task x arm`."""
-    return f"sd {name}"
-
-
 def _centred(design: Design) -> dict[str, bool]:
     """By standard deviation: whether its effects vary more than the data of a single one leave uncertain.
 
     Decided for slopes, pairs and observations; the levels of tasks always do.
     """
     fit = fit_laplace(design, nodes=64)
-    uncertainty = dict.fromkeys(design.names, 0.0)
-    for name in design.names:
-        if name.endswith("arm"):
-            uncertainty[name] = _slope_uncertainty(design, fit.mode) / np.sqrt(2)
+    slopes = _slope_uncertainty(design, fit.mode) / np.sqrt(2)
+    uncertainty = {name: slopes if name.endswith("arm") else 0.0 for name in design.names}
     uncertainty["pair"] = float(np.median(fit.mode.system.residual_weight.sum(axis=1) ** -0.5))
     if design.noise is not None:
         for index in np.unique(design.noise):
@@ -168,7 +158,7 @@ class _Model:
         place = design.pattern[rows, slots]
         task, model = place // (2 * self.models), design.models[rows, slots]
         with pymc.Model() as built:
-            self.sd = {name: pymc.HalfNormal(_variable(name), scale) for name, scale in self.scale.items()}
+            self.sd = {name: pymc.HalfNormal(f"sd {name}", scale) for name, scale in self.scale.items()}
             level, slope = self._levels(centred), self._slopes(centred)
             predictor = level[rows, slots] + slope[task, model] * (design.arm[rows, slots] - 0.5)
             if design.noise is not None:
@@ -178,7 +168,12 @@ class _Model:
                 predictor = self._around("logit", predictor, noise, flags)
             total = design.total[rows, slots]
             pymc.Binomial("correct", n=total, logit_p=predictor, observed=design.correct[rows, slots])
-            self._differences(predictor, np.where(design.arm[rows, slots] == 1, 1.0, -1.0), total)
+            # mean and variance of the posterior predictive difference given the probabilities
+            probability, trials = pymc.math.sigmoid(predictor), len(total) / 2
+            sign = np.where(design.arm[rows, slots] == 1, 1.0, -1.0)
+            pymc.Deterministic("difference_mean", (sign * probability).sum() / trials)
+            variance = (probability * (1 - probability) / total).sum() / trials**2
+            pymc.Deterministic("difference_variance", variance)
         return built
 
     def _alpha(self) -> Any:
@@ -231,10 +226,3 @@ class _Model:
             else:
                 slope = slope + spread * self.pymc.Normal(f"{variable} (standardised)", 0, 1, shape=shape)
         return slope + np.zeros((self.tasks, self.models))
-
-    def _differences(self, predictor: Any, sign: np.ndarray, total: np.ndarray) -> None:
-        """Mean and variance of the posterior predictive difference given the probabilities."""
-        probability, trials = self.pymc.math.sigmoid(predictor), len(sign) / 2
-        self.pymc.Deterministic("difference_mean", (sign * probability).sum() / trials)
-        variance = (probability * (1 - probability) / total).sum() / trials**2
-        self.pymc.Deterministic("difference_variance", variance)

@@ -219,18 +219,23 @@ def model_folder(path: str | Path, *, revision: str | None = None, subfolder: st
     return folder
 
 
-def own_tokenizer(adapter: str | Path | None) -> Path | None:
-    """The folder of an adapter that comes with a tokenizer; None for one without, whose base model's is used."""
-    return Path(adapter) if adapter and any(Path(adapter).glob("tokenizer*")) else None
+def tokenizer_folder(adapter: Path | None, weights: Path, root: Path) -> Path:
+    """Where the tokenizer is: an adapter's own comes first, and a checkpoint's subfolder may hold the weights alone."""
+    places = [place for place in (adapter, weights) if place and any(place.glob("tokenizer*"))]
+    return [*places, root][0]
 
 
 def model_and_tokenizer_folder(
-    path: str | Path, *, revision: str | None = None, subfolder: str | None = None
+    path: str | Path,
+    adapter: str | Path | None = None,
+    *,
+    revision: str | None = None,
+    subfolder: str | None = None,
 ) -> tuple[Path, Path]:
-    """`model_folder`, and where the tokenizer is: a checkpoint's subfolder may hold the weights alone."""
+    """`model_folder` and `tokenizer_folder`."""
     folder = model_folder(path, revision=revision, subfolder=subfolder)
     root = folder.parents[len(Path(subfolder).parts) - 1] if subfolder else folder
-    return folder, folder if any(folder.glob("tokenizer*")) else root
+    return folder, tokenizer_folder(Path(adapter) if adapter else None, folder, root)
 
 
 def check_on_gpus(name: str, device_map: dict[str, object]) -> None:
@@ -278,13 +283,21 @@ def prefetch_model(model: Model, *, chat: bool = True, causal: bool = True) -> d
     folder, sha = Path(final["path"]), final["revision"]
     own = Path(final["adapter"]["path"]) if "adapter" in final else None
     weights = folder / (final["subfolder"] or "")
-    configuration = _read_configuration(model, weights, causal=causal)
-    places = [place for place in (own, weights) if place and any(place.glob("tokenizer*"))]
-    tokenizer = [*places, folder][0]  # where `load_language_model` takes it from
+    where = f"model {model.model!r}"
+    if (weights / ADAPTER_FILES[0]).is_file() and not (weights / "config.json").is_file():
+        raise InputError(
+            f"{where}: {model.path} is a PEFT adapter, not a model.",
+            "put its base model into the column `path`, and this into the column `adapter`.",
+        )
+    configuration = _read_saved(where, weights / "config.json", "a model folder is what save_pretrained writes.")
+    wrong = why_not_causal(configuration) if causal else None
+    if wrong is not None:
+        raise InputError(f"{where}: {wrong[0]}.", f"{wrong[1]}.")
+    tokenizer = tokenizer_folder(own, weights, folder)
     template = read_chat_template(tokenizer)
     if chat and model.instruction_tuned and template is None:
         raise InputError(
-            f"model {model.model!r}: instruction-tuned, but its tokenizer has no chat template ({tokenizer}).",
+            f"{where}: instruction-tuned, but its tokenizer has no chat template ({tokenizer}).",
             "add chat_template.jinja to the tokenizer's folder, or set instruction_tuned to 0 in the models sheet.",
         )
     # where they apply: they enter the recipes of the cells whose numbers they change
@@ -407,8 +420,8 @@ def check_unchanged(model: str, point: dict[str, Any]) -> None:
 
 
 def _fetch(model: Model, revision: str | None, column: str = "path") -> tuple[Path, str | None, str]:
-    """(folder, commit, digest) of a local folder, which has no commit and a digest that depends on what is read of it; or
-    of a revision of a hub model, whose commit is its digest: downloaded, resumable, its sizes verified."""
+    """(folder, commit, digest): of a hub model's revision, whose commit is its digest, downloaded (resumable) and
+    verified; of a local model the folder alone."""
     if model.is_local:
         folder = Path(model.path).expanduser()
         if not folder.is_dir():
@@ -490,20 +503,6 @@ def _wanted(path: str, information: Any, folders: tuple[str, ...]) -> list[Any]:
         chosen = [name for name in inside if any(Path(name).match(pattern) for pattern in MODEL_FILES)]
         wanted += [by_name[f"{folder}{name}"] for name in chosen if name not in left_out]
     return wanted
-
-
-def _read_configuration(model: Model, folder: Path, *, causal: bool) -> dict[str, Any]:
-    if (folder / "adapter_config.json").is_file() and not (folder / "config.json").is_file():
-        raise InputError(
-            f"model {model.model!r}: {model.path} is a PEFT adapter, not a model.",
-            "put its base model into the column `path`, and this into the column `adapter`.",
-        )
-    where = f"model {model.model!r}"
-    configuration = _read_saved(where, folder / "config.json", "a model folder is what save_pretrained writes.")
-    wrong = why_not_causal(configuration) if causal else None
-    if wrong is not None:
-        raise InputError(f"model {model.model!r}: {wrong[0]}.", f"{wrong[1]}.")
-    return configuration
 
 
 def folder_digest(folder: Path, patterns: tuple[str, ...] = MODEL_FILES) -> str:

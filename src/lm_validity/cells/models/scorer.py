@@ -266,17 +266,14 @@ class Tree:
                 leaf = child[leaf]
             key = leaf, number if alone else None
             if key not in made:
-                made[key] = Tree(self._path_to(leaf))
+                row, node = [], leaf
+                while node >= 0:
+                    row.append(self.tokens[node])
+                    node = self.parents[node]
+                made[key] = Tree(row[::-1])
                 made[key].context = self.context
             made[key].requests.append((number, [self.depths[node] for node in path], continuation))
         return list(made.values())
-
-    def _path_to(self, node: int) -> list[int]:
-        tokens = []
-        while node >= 0:
-            tokens.append(self.tokens[node])
-            node = self.parents[node]
-        return tokens[::-1]
 
     def visible(self, start: int = 0) -> np.ndarray:
         """Which tokens each token from `start` on may look at: bool, (tokens - start, tokens)."""
@@ -288,29 +285,21 @@ class Tree:
         return seen[start:]
 
 
-def truncate(context: list[int], continuation: list[int], max_length: int) -> tuple[list[int], list[int]]:
-    """Cut on the left as lm-eval does: the model sees at most `max_length` tokens, the last one only predicted.
-
-    The continuation must fit; then one token of context at least is left.
-    """
-    surplus = len(context) + len(continuation) - (max_length + 1)
-    return (context[surplus:] if surplus > 0 else context), continuation
-
-
 def plant(requests: Sequence[Request], max_length: int) -> tuple[list[Tree], list[bool]]:
-    """The trees of all requests, in the order of their first request, and whether each request was truncated.
+    """The trees of all requests, in the order of their first request, and whether each request was truncated: cut on
+    the left as lm-eval does. The model sees at most `max_length` tokens, the last one of a request is only predicted.
 
     Contexts are compared after truncation, so choices that lose different numbers of tokens share nothing.
     """
     trees: dict[tuple[int, ...], Tree] = {}
     children: dict[tuple[int, ...], dict[tuple[int, int], int]] = {}
     truncated = []
-    for number, (_, whole_context, continuation) in enumerate(requests):
-        context, continuation = truncate(whole_context, continuation, max_length)
-        truncated.append(len(context) < len(whole_context))
-        key = tuple(context)
+    for number, (_, context, continuation) in enumerate(requests):
+        surplus = max(0, len(context) + len(continuation) - (max_length + 1))
+        truncated.append(surplus > 0)
+        key = tuple(context[surplus:])
         if key not in trees:
-            trees[key], children[key] = Tree(context), {}
+            trees[key], children[key] = Tree(key), {}
         trees[key].add(number, continuation, children[key])
     return list(trees.values()), truncated
 

@@ -159,13 +159,14 @@ def score_prepared(lm: LanguageModel, prepared: PreparedRequests, *, metric: str
     before = lm.counters.truncated_requests
     values = _score(lm, prepared, metric)
     truncated = lm.counters.truncated_requests - before
-    metrics = {metric: _aggregate(prepared, metric, values[metric])}
-    for key in values.keys() - {metric}:
+    metrics = {}
+    for key, found in values.items():
         try:
-            metrics[key] = _aggregate(prepared, key, values[key])
+            metrics[key] = _aggregate(prepared, key, found)
         except CellError as error:
+            if key == metric:
+                raise
             log.info("%s; the metric is left out", error.problem)
-    metrics = {key: metrics[key] for key in values if key in metrics}  # in the task's order
     items = describe_items(lm, prepared, values[metric], metric)
     return Evaluation(metrics, items, prompt_digest(lm, prepared), truncated)
 

@@ -353,24 +353,16 @@ _OR_CHECKPOINTS = {"path": "", "adapter": ", or in its sheet of checkpoints"}
 
 
 def _adapter_record(model: Model, adapter: str) -> dict[str, Any]:
-    """Fetch (or find) an adapter of the user's. `tokenizer`: digest of its own, null where it has none."""
+    """Fetch (or find) an adapter of the user's. `tokenizer`: digest of its own, null where it has none.
+
+    Raises InputError where the folder does not hold a LoRA adapter in safetensors.
+    """
     path, revision = split_revision(adapter)
     alone = model.model_copy(update={"path": path, "revision": revision, "checkpoints": (FINAL,)})
     folder, sha, digest = _fetch(alone, revision, "adapter")
-    configuration = _read_adapter(f"model {model.model!r}, adapter {adapter}", folder)
-    base = configuration.get("base_model_name_or_path")
-    if isinstance(base, str) and Path(base).name != Path(model.path).name:
-        log.warning("model %s: its adapter was trained on %s, and `path` is %s", model.model, base, model.path)
-    local = {} if sha else {"digest": folder_digest(folder), "files": file_states(folder)}
-    tokenizer = folder_digest(folder, TOKENIZER_FILES) if any(folder.glob("tokenizer*")) else None
-    return {"path": str(folder), "revision": sha, "digest": digest, "files": None, "tokenizer": tokenizer} | local
-
-
-def _read_adapter(where: str, folder: Path) -> dict[str, Any]:
-    """An adapter's configuration. Raises InputError where the folder does not hold a LoRA adapter in safetensors."""
-    configuration = _read_saved(
-        where, folder / ADAPTER_FILES[0], "an adapter's folder is what PEFT's save_pretrained writes."
-    )
+    where = f"model {model.model!r}, adapter {adapter}"
+    hint = "an adapter's folder is what PEFT's save_pretrained writes."
+    configuration = _read_saved(where, folder / ADAPTER_FILES[0], hint)
     kind = configuration.get("peft_type") if isinstance(configuration, dict) else None
     if kind != "LORA":
         raise InputError(
@@ -382,7 +374,12 @@ def _read_adapter(where: str, folder: Path) -> dict[str, Any]:
             f"{where}: no {ADAPTER_FILES[1]} in {folder}.",
             "only safetensors are loaded: save the adapter with a newer PEFT.",
         )
-    return configuration
+    base = configuration.get("base_model_name_or_path")
+    if isinstance(base, str) and Path(base).name != Path(model.path).name:
+        log.warning("model %s: its adapter was trained on %s, and `path` is %s", model.model, base, model.path)
+    local = {} if sha else {"digest": folder_digest(folder), "files": file_states(folder)}
+    tokenizer = folder_digest(folder, TOKENIZER_FILES) if any(folder.glob("tokenizer*")) else None
+    return {"path": str(folder), "revision": sha, "digest": digest, "files": None, "tokenizer": tokenizer} | local
 
 
 def _read_saved(where: str, path: Path, hint: str) -> Any:

@@ -522,7 +522,13 @@ class SharedContextLM(HFLM):
             return []
         if not self.narrows_head():
             return self._score_as_lm_eval(requests, override_bs)
-        self._check_lengths(requests)
+        for key, context, continuation in requests:
+            if not context or not continuation or len(continuation) > self.max_length:
+                raise CellError(
+                    f"a request has {len(context)} context and {len(continuation)} continuation tokens, "
+                    f"the model takes {self.max_length}: {str(key)[:80]!r}.",
+                    "every choice needs a token, and must fit into the model.",
+                )
         asked = self.batch_size if override_bs is None else override_bs
         rows = MAX_BATCH if asked == "auto" else max(1, int(asked))
         trees, truncated = plant(requests, self.max_length)
@@ -597,15 +603,6 @@ class SharedContextLM(HFLM):
         self.counters.forward_tokens_padded += inps.numel()
         self.counters.scored_rows += inps.numel()
         return super()._model_call(inps, attn_mask=attn_mask, labels=labels)
-
-    def _check_lengths(self, requests: Sequence[Request]) -> None:
-        for key, context, continuation in requests:
-            if not context or not continuation or len(continuation) > self.max_length:
-                raise CellError(
-                    f"a request has {len(context)} context and {len(continuation)} continuation tokens, "
-                    f"the model takes {self.max_length}: {str(key)[:80]!r}.",
-                    "every choice needs a token, and must fit into the model.",
-                )
 
     def narrows_head(self) -> bool:
         """Whether this model can compute logits of chosen positions alone (`narrowed_head`), found by trying."""

@@ -27,7 +27,7 @@ def test_gemma_begins_every_request_with_one_bos(load):
     bos = lm.tokenizer.bos_token_id
     context, continuation = lm.encode_request("Question: what do plants need?\nAnswer:", " light")
     assert context[0] == bos and context.count(bos) == 1 and bos not in continuation
-    assert lm.window_prefix == "every" and not lm.has_chat_template
+    assert lm.window_prefix == "every" and lm.tokenizer.chat_template is None
     assert lm.tokenizer.decode(context[1:]) + lm.tokenizer.decode(continuation) == (
         "Question: what do plants need?\nAnswer: light"
     )

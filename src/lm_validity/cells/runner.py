@@ -197,7 +197,7 @@ def select_adapter(workspace: Workspace, cell: BenchmarkCell) -> dict[str, Any]:
     benchmark = workspace.run.benchmarks[cell.benchmark]
     better = 1 if benchmark.higher_is_better else -1
     direct = select_prompt(workspace, cell)
-    rows, candidates = [], []
+    rows, folders = [], []
     for candidate in SELECT_ADAPTER.candidates(workspace.grid, cell):
         trained = workspace.finished(candidate)
         result = trained["result"]
@@ -211,35 +211,29 @@ def select_adapter(workspace: Workspace, cell: BenchmarkCell) -> dict[str, Any]:
                 "adapted_share": result.get("adapted_share"),  # cells of earlier versions and replays have none
             }
         )
-        if not result["diverged"]:
-            order = (
-                better * result["best_value"],
-                -result["best_epoch"],
-                -float(given(candidate.learning_rate)),
-                -PROMPT_ORDER.index(given(candidate.prompt)),
-            )
-            candidates.append((order, trained["folder"], rows[-1]))
-    if not candidates:
+        folders.append(trained["folder"])
+
+    def order(number: int) -> tuple[float, ...]:
+        row = rows[number]
+        best = better * row["validation_value"]
+        return best, -row["epoch"], -float(row["learning_rate"]), -PROMPT_ORDER.index(row["prompt"])
+
+    number = max((number for number, row in enumerate(rows) if not row["diverged"]), key=order, default=None)
+    if number is None:
         raise CellError(
             f"every fine-tune of {cell.model} on {cell.benchmark} (seed {cell.seed}) diverged",
             "try smaller finetuning.learning_rates, or check the training data.",
         )
-    _, folder, best = max(candidates, key=lambda candidate: candidate[0])
-    choice = {
+    chosen, folder = rows[number], folders[number]
+    if not better * chosen["validation_value"] > better * direct["validation_value"]:
+        chosen, folder = direct | {"learning_rate": None, "epoch": None}, None
+    return {
         "metric": benchmark.metric,
         "direct_prompt": direct["prompt"],
         "direct_validation_value": direct["validation_value"],
         "candidates": rows,
-    }
-    if better * best["validation_value"] > better * direct["validation_value"]:
-        keys = ("prompt", "learning_rate", "epoch", "validation_value")
-        return choice | {key: best[key] for key in keys} | {"folder": folder}
-    return choice | {
-        "prompt": direct["prompt"],
-        "learning_rate": None,
-        "epoch": None,
-        "validation_value": direct["validation_value"],
-        "folder": None,
+        **{key: chosen[key] for key in ("prompt", "learning_rate", "epoch", "validation_value")},
+        "folder": folder,
     }
 
 

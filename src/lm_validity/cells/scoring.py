@@ -184,6 +184,7 @@ class VllmAnswers:
                 f"evaluation.generation_backend is vllm, which cannot be imported ({error}).",
                 "pip install 'lm-validity[cells,vllm]', or set it to transformers.",
             ) from error
+        memory = [torch.cuda.mem_get_info(gpu) for gpu in range(gpus)]  # vLLM is told a share of a whole GPU
         try:
             self.engine = engine_class(
                 pretrained=str(folder),
@@ -194,7 +195,7 @@ class VllmAnswers:
                 max_gen_toks=lm.max_gen_toks,
                 batch_size="auto",
                 add_bos_token=lm.add_bos_token,
-                gpu_memory_utilization=FREE_SHARE * _free_share(gpus),
+                gpu_memory_utilization=FREE_SHARE * min(free / total for free, total in memory),
                 **options,
             )
         # vLLM says with any of these, assertions too, that it does not support a model. A RuntimeError (out of memory,
@@ -235,15 +236,6 @@ class VllmAnswers:
         counters.generated_tokens += made
         counters.forward_tokens += sum(map(len, ours)) + made
         return answers
-
-
-def _free_share(gpus: int) -> float:
-    """Share of a GPU's memory that is free: vLLM is told a share of the whole."""
-    shares = []
-    for gpu in range(gpus):
-        free, total = torch.cuda.mem_get_info(gpu)
-        shares.append(free / total)
-    return min(shares)
 
 
 # ----------------------------------------------------------------------------------------------------------------------

@@ -29,6 +29,6 @@ def test_a_job_whose_cells_are_in_the_store_makes_no_worker(tmp_path, monkeypatc
     (manifest,) = (workspace.run.results / "cells" / "finetune_adapter" / "m").iterdir()
     before = manifest.read_bytes()
     manifest.unlink()
-    monkeypatch.setattr(runner, "import_module", None)
+    monkeypatch.setattr(runner, "resolve_name", None)
     run_all(workspace, "finetune_adapter")
     assert manifest.read_bytes() == before

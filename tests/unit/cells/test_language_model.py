@@ -22,8 +22,6 @@ def test_dtype_is_the_one_asked_for(tmp_path):
     assert lm.base.dtype == torch.bfloat16
     lm.base.save_pretrained(folder)  # a bfloat16 checkpoint is not loaded as one unless asked
     assert load_toy(folder).base.dtype == torch.float32
-    with pytest.raises(CellError, match="dtype 'auto' is not known"):
-        load_language_model(folder, dtype="auto", **OPTIONS)
 
 
 def test_folders_without_safetensors_are_refused(tmp_path):

@@ -82,7 +82,7 @@ def vllm(monkeypatch):
     for name in ("vllm", "vllm.lora"):
         monkeypatch.setitem(sys.modules, name, ModuleType(name))
     monkeypatch.setitem(sys.modules, "vllm.lora.request", lora)
-    monkeypatch.setattr(scoring, "_free_share", lambda gpus: 0.5)
+    monkeypatch.setattr(scoring.torch.cuda, "mem_get_info", lambda gpu: (40, 80))
     monkeypatch.setattr(worker, "resolve_device", lambda *_: "cpu")
     monkeypatch.setattr(FakeVLLM, "made", [])
     return FakeVLLM

@@ -21,7 +21,7 @@ from transformers import PreTrainedModel
 
 from lm_validity.cells.lm_eval_internals import normalize_gen_kwargs, resolve_max_length
 from lm_validity.cells.models import prefetch
-from lm_validity.cells.models.prefetch import CHAT_DATE, DTYPES, TOKENS, check_on_gpus, fixed_date, is_models_fault
+from lm_validity.cells.models.prefetch import CHAT_DATE, TOKENS, check_on_gpus, fixed_date, is_models_fault
 from lm_validity.cells.models.provenance import errors_only
 from lm_validity.cells.models.scorer import MORE_MEMORY, SharedContextLM, Way, is_out_of_memory, must_fit
 from lm_validity.errors import CellError, first_line
@@ -246,15 +246,10 @@ class LanguageModel(SharedContextLM):
         """Longest answer where the task sets none; lm-eval's default is 256."""
         return self.max_generated_tokens
 
-    @property
-    def has_chat_template(self) -> bool:
-        """Whether the tokenizer came with a chat template."""
-        return getattr(self.tokenizer, "chat_template", None) is not None
-
     def _template_answer_start(self) -> str:
         """White space between the template's generation prompt and an assistant's answer: " " for `[/INST] Oslo`, ""
         where the prompt itself ends in a line break. Without it a choice would be scored that the model never saw."""
-        if not self.has_chat_template:
+        if self.tokenizer.chat_template is None:
             return ""
         question, answer = [{"role": "user", "content": "question"}], {"role": "assistant", "content": "answer"}
         render = functools.partial(self.tokenizer.apply_chat_template, tokenize=False, **self.chat_template_args)
@@ -405,20 +400,15 @@ class LanguageModel(SharedContextLM):
         # transformers pads a row that is over only where it knows an end-of-text token, which not every model names
         if self.model.generation_config.eos_token_id is None:
             options["eos_token_id"] = self.tokenizer.eos_token_id
-        with torch.autocast(
-            device_type=self.device.type,
-            dtype=self.mixed_precision_dtype,
-            enabled=self.mixed_precision_dtype is not None,
-        ):
-            generated = self.model.generate(
-                input_ids=context,
-                max_length=max_length,
-                stopping_criteria=transformers.StoppingCriteriaList([StopStrings(self.tokenizer, stop, start, rows)]),
-                logits_processor=transformers.LogitsProcessorList([watch]),
-                pad_token_id=self.tokenizer.pad_token_id,
-                use_cache=True,
-                **sampling_options(options),
-            )
+        generated = self.model.generate(
+            input_ids=context,
+            max_length=max_length,
+            stopping_criteria=transformers.StoppingCriteriaList([StopStrings(self.tokenizer, stop, start, rows)]),
+            logits_processor=transformers.LogitsProcessorList([watch]),
+            pad_token_id=self.tokenizer.pad_token_id,
+            use_cache=True,
+            **sampling_options(options),
+        )
         made = int((generated[:, start:] != self.tokenizer.pad_token_id).sum())
         self.counters.generated_tokens += made
         self.counters.forward_tokens += int(options["attention_mask"].sum()) + made
@@ -455,10 +445,9 @@ def load_language_model(
     Raises CellError where the folder, its safetensors or its tokenizer are missing or cannot be read, where weights of
     a causal language model are missing, where a position sees those behind it, or where the model does not fit.
     """
-    if dtype not in DTYPES:
-        raise CellError(f"{path}: dtype {dtype!r} is not known.", f"use one of {', '.join(DTYPES)}.")
-    folder, tokenizer_folder = prefetch.model_and_tokenizer_folder(path, revision=revision, subfolder=subfolder)
-    tokenizer_folder = prefetch.own_tokenizer(adapter) or tokenizer_folder
+    folder, tokenizer_folder = prefetch.model_and_tokenizer_folder(
+        path, adapter, revision=revision, subfolder=subfolder
+    )
     with must_fit(model_id or str(path), "its weights to load", f"{MORE_MEMORY}."):
         model, tokenizer = _read_folder(folder, tokenizer_folder, str(path), getattr(torch, dtype), device)
         if device != "all":

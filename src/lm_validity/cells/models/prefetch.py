@@ -219,18 +219,23 @@ def model_folder(path: str | Path, *, revision: str | None = None, subfolder: st
     return folder
 
 
-def own_tokenizer(adapter: str | Path | None) -> Path | None:
-    """The folder of an adapter that comes with a tokenizer; None for one without, whose base model's is used."""
-    return Path(adapter) if adapter and any(Path(adapter).glob("tokenizer*")) else None
+def tokenizer_folder(adapter: Path | None, weights: Path, root: Path) -> Path:
+    """Where the tokenizer is: an adapter's own comes first, and a checkpoint's subfolder may hold the weights alone."""
+    places = [place for place in (adapter, weights) if place and any(place.glob("tokenizer*"))]
+    return [*places, root][0]
 
 
 def model_and_tokenizer_folder(
-    path: str | Path, *, revision: str | None = None, subfolder: str | None = None
+    path: str | Path,
+    adapter: str | Path | None = None,
+    *,
+    revision: str | None = None,
+    subfolder: str | None = None,
 ) -> tuple[Path, Path]:
-    """`model_folder`, and where the tokenizer is: a checkpoint's subfolder may hold the weights alone."""
+    """`model_folder` and `tokenizer_folder`."""
     folder = model_folder(path, revision=revision, subfolder=subfolder)
     root = folder.parents[len(Path(subfolder).parts) - 1] if subfolder else folder
-    return folder, folder if any(folder.glob("tokenizer*")) else root
+    return folder, tokenizer_folder(Path(adapter) if adapter else None, folder, root)
 
 
 def check_on_gpus(name: str, device_map: dict[str, object]) -> None:
@@ -278,13 +283,21 @@ def prefetch_model(model: Model, *, chat: bool = True, causal: bool = True) -> d
     folder, sha = Path(final["path"]), final["revision"]
     own = Path(final["adapter"]["path"]) if "adapter" in final else None
     weights = folder / (final["subfolder"] or "")
-    configuration = _read_configuration(model, weights, causal=causal)
-    places = [place for place in (own, weights) if place and any(place.glob("tokenizer*"))]
-    tokenizer = [*places, folder][0]  # where `load_language_model` takes it from
+    where = f"model {model.model!r}"
+    if (weights / ADAPTER_FILES[0]).is_file() and not (weights / "config.json").is_file():
+        raise InputError(
+            f"{where}: {model.path} is a PEFT adapter, not a model.",
+            "put its base model into the column `path`, and this into the column `adapter`.",
+        )
+    configuration = _read_saved(where, weights / "config.json", "a model folder is what save_pretrained writes.")
+    wrong = why_not_causal(configuration) if causal else None
+    if wrong is not None:
+        raise InputError(f"{where}: {wrong[0]}.", f"{wrong[1]}.")
+    tokenizer = tokenizer_folder(own, weights, folder)
     template = read_chat_template(tokenizer)
     if chat and model.instruction_tuned and template is None:
         raise InputError(
-            f"model {model.model!r}: instruction-tuned, but its tokenizer has no chat template ({tokenizer}).",
+            f"{where}: instruction-tuned, but its tokenizer has no chat template ({tokenizer}).",
             "add chat_template.jinja to the tokenizer's folder, or set instruction_tuned to 0 in the models sheet.",
         )
     # where they apply: they enter the recipes of the cells whose numbers they change
@@ -340,24 +353,16 @@ _OR_CHECKPOINTS = {"path": "", "adapter": ", or in its sheet of checkpoints"}
 
 
 def _adapter_record(model: Model, adapter: str) -> dict[str, Any]:
-    """Fetch (or find) an adapter of the user's. `tokenizer`: digest of its own, null where it has none."""
+    """Fetch (or find) an adapter of the user's. `tokenizer`: digest of its own, null where it has none.
+
+    Raises InputError where the folder does not hold a LoRA adapter in safetensors.
+    """
     path, revision = split_revision(adapter)
     alone = model.model_copy(update={"path": path, "revision": revision, "checkpoints": (FINAL,)})
     folder, sha, digest = _fetch(alone, revision, "adapter")
-    configuration = _read_adapter(f"model {model.model!r}, adapter {adapter}", folder)
-    base = configuration.get("base_model_name_or_path")
-    if isinstance(base, str) and Path(base).name != Path(model.path).name:
-        log.warning("model %s: its adapter was trained on %s, and `path` is %s", model.model, base, model.path)
-    local = {} if sha else {"digest": folder_digest(folder), "files": file_states(folder)}
-    tokenizer = folder_digest(folder, TOKENIZER_FILES) if any(folder.glob("tokenizer*")) else None
-    return {"path": str(folder), "revision": sha, "digest": digest, "files": None, "tokenizer": tokenizer} | local
-
-
-def _read_adapter(where: str, folder: Path) -> dict[str, Any]:
-    """An adapter's configuration. Raises InputError where the folder does not hold a LoRA adapter in safetensors."""
-    configuration = _read_saved(
-        where, folder / ADAPTER_FILES[0], "an adapter's folder is what PEFT's save_pretrained writes."
-    )
+    where = f"model {model.model!r}, adapter {adapter}"
+    hint = "an adapter's folder is what PEFT's save_pretrained writes."
+    configuration = _read_saved(where, folder / ADAPTER_FILES[0], hint)
     kind = configuration.get("peft_type") if isinstance(configuration, dict) else None
     if kind != "LORA":
         raise InputError(
@@ -369,7 +374,12 @@ def _read_adapter(where: str, folder: Path) -> dict[str, Any]:
             f"{where}: no {ADAPTER_FILES[1]} in {folder}.",
             "only safetensors are loaded: save the adapter with a newer PEFT.",
         )
-    return configuration
+    base = configuration.get("base_model_name_or_path")
+    if isinstance(base, str) and Path(base).name != Path(model.path).name:
+        log.warning("model %s: its adapter was trained on %s, and `path` is %s", model.model, base, model.path)
+    local = {} if sha else {"digest": folder_digest(folder), "files": file_states(folder)}
+    tokenizer = folder_digest(folder, TOKENIZER_FILES) if any(folder.glob("tokenizer*")) else None
+    return {"path": str(folder), "revision": sha, "digest": digest, "files": None, "tokenizer": tokenizer} | local
 
 
 def _read_saved(where: str, path: Path, hint: str) -> Any:
@@ -490,20 +500,6 @@ def _wanted(path: str, information: Any, folders: tuple[str, ...]) -> list[Any]:
         chosen = [name for name in inside if any(Path(name).match(pattern) for pattern in MODEL_FILES)]
         wanted += [by_name[f"{folder}{name}"] for name in chosen if name not in left_out]
     return wanted
-
-
-def _read_configuration(model: Model, folder: Path, *, causal: bool) -> dict[str, Any]:
-    if (folder / "adapter_config.json").is_file() and not (folder / "config.json").is_file():
-        raise InputError(
-            f"model {model.model!r}: {model.path} is a PEFT adapter, not a model.",
-            "put its base model into the column `path`, and this into the column `adapter`.",
-        )
-    where = f"model {model.model!r}"
-    configuration = _read_saved(where, folder / "config.json", "a model folder is what save_pretrained writes.")
-    wrong = why_not_causal(configuration) if causal else None
-    if wrong is not None:
-        raise InputError(f"model {model.model!r}: {wrong[0]}.", f"{wrong[1]}.")
-    return configuration
 
 
 def folder_digest(folder: Path, patterns: tuple[str, ...] = MODEL_FILES) -> str:

@@ -13,9 +13,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 if TYPE_CHECKING:
+    import torch
+
     from lm_validity.cells.models.language_model import LanguageModel
 
 
@@ -65,8 +65,10 @@ def versions() -> dict[str, str | None]:
     return found
 
 
-def machine(device: torch.device) -> dict[str, Any]:
+def machine(device: "torch.device") -> dict[str, Any]:
     """The computer and the device: host, processor, threads, GPU with driver and CUDA, Slurm job, git commit."""
+    import torch
+
     found = {
         "host": platform.node(),
         "system": platform.platform(),
@@ -141,9 +143,11 @@ class Stopwatch:
         scoring = {"eval_batch_size": lm.batch_size} | lm.describe_scorer()
         return self.costs(lm.device) | {"counters": counters} | scoring
 
-    def costs(self, device: torch.device) -> dict[str, Any]:
+    def costs(self, device: "torch.device") -> dict[str, Any]:
         """Time, memory, machine and versions; `device` is the torch device that computed. The peak of GPU memory is
         that of the GPU that used most, since the last cell."""
+        import torch
+
         wall, cpu = self.seconds
         gpus = range(torch.cuda.device_count()) if device.type == "cuda" else ()
         peaks = [torch.cuda.max_memory_allocated(gpu) for gpu in gpus]

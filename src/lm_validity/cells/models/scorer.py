@@ -2,7 +2,7 @@
 
 import contextlib
 import logging
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
@@ -100,18 +100,16 @@ class Counters:
     optimizer_steps: int = 0
     truncated_requests: int = 0
     oom_halvings: int = 0
-    by_phase: dict[str, dict[str, int]] = field(default_factory=lambda: defaultdict(lambda: defaultdict(int)))
+    by_phase: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
 
     @contextlib.contextmanager
     def phase(self, name: str) -> Iterator[None]:
         """What is counted inside the block is also booked under the phase `name`."""
-        before = self._totals()
+        before = Counter(self._totals())
         try:
             yield
         finally:
-            for key, value in self._totals().items():
-                if value > before[key]:
-                    self.by_phase[name][key] += value - before[key]
+            self.by_phase[name].update(Counter(self._totals()) - before)
 
     def add(self, other: dict[str, Any]) -> None:
         """Count what `other` has, as `to_json` gives it."""
@@ -119,15 +117,14 @@ class Counters:
             if key != "by_phase":
                 setattr(self, key, getattr(self, key) + value)
         for phase, counts in other["by_phase"].items():
-            for key, value in counts.items():
-                self.by_phase[phase][key] += value
+            self.by_phase[phase].update(counts)
 
     def _totals(self) -> dict[str, int]:
         return {key: value for key, value in vars(self).items() if key != "by_phase"}
 
     def to_json(self) -> dict[str, Any]:
         """Totals, and under `by_phase` those of each phase that are not zero."""
-        return self._totals() | {"by_phase": {name: dict(counts) for name, counts in sorted(self.by_phase.items())}}
+        return self._totals() | {"by_phase": {name: dict(own) for name, own in sorted(self.by_phase.items()) if own}}
 
 
 def equal_part(counts: dict[str, Any], number: int, parts: int) -> dict[str, Any]:
@@ -210,26 +207,18 @@ def never_packed() -> Iterator[None]:
 Request = tuple[object, list[int], list[int]]  # lm-eval's: (key, context tokens, continuation tokens)
 
 
-@dataclass
 class Tree:
-    """Requests of one context.
+    """Requests of one context, which is all that it has at first.
 
     tokens: the context, then the branches' nodes; parents: index of the token before (-1: none); depths: positions.
     requests: (number of the request, nodes that predict its continuation, the continuation), the nodes being the
     last of the context and all of the branch but its end.
     """
 
-    tokens: list[int]
-    parents: list[int]
-    depths: list[int]
-    context: int
-    requests: list[tuple[int, list[int], list[int]]] = field(default_factory=list)
-
-    @classmethod
-    def of_context(cls, context: Sequence[int]) -> "Tree":
-        """A tree with the tokens of a context and no branch yet."""
-        length = len(context)
-        return cls(list(context), list(range(-1, length - 1)), list(range(length)), length)
+    def __init__(self, context: Sequence[int]):
+        self.tokens, self.context = list(context), len(context)
+        self.parents, self.depths = list(range(-1, self.context - 1)), list(range(self.context))
+        self.requests: list[tuple[int, list[int], list[int]]] = []
 
     def add(self, number: int, continuation: list[int], children: dict[tuple[int, int], int]) -> None:
         """Hang a continuation below the context. `children`: (parent, token) -> node, this tree's alone."""
@@ -277,17 +266,14 @@ class Tree:
                 leaf = child[leaf]
             key = leaf, number if alone else None
             if key not in made:
-                made[key] = Tree.of_context(self._path_to(leaf))
+                row, node = [], leaf
+                while node >= 0:
+                    row.append(self.tokens[node])
+                    node = self.parents[node]
+                made[key] = Tree(row[::-1])
                 made[key].context = self.context
             made[key].requests.append((number, [self.depths[node] for node in path], continuation))
         return list(made.values())
-
-    def _path_to(self, node: int) -> list[int]:
-        tokens = []
-        while node >= 0:
-            tokens.append(self.tokens[node])
-            node = self.parents[node]
-        return tokens[::-1]
 
     def visible(self, start: int = 0) -> np.ndarray:
         """Which tokens each token from `start` on may look at: bool, (tokens - start, tokens)."""
@@ -299,29 +285,21 @@ class Tree:
         return seen[start:]
 
 
-def truncate(context: list[int], continuation: list[int], max_length: int) -> tuple[list[int], list[int]]:
-    """Cut on the left as lm-eval does: the model sees at most `max_length` tokens, the last one only predicted.
-
-    The continuation must fit; then one token of context at least is left.
-    """
-    surplus = len(context) + len(continuation) - (max_length + 1)
-    return (context[surplus:] if surplus > 0 else context), continuation
-
-
 def plant(requests: Sequence[Request], max_length: int) -> tuple[list[Tree], list[bool]]:
-    """The trees of all requests, in the order of their first request, and whether each request was truncated.
+    """The trees of all requests, in the order of their first request, and whether each request was truncated: cut on
+    the left as lm-eval does. The model sees at most `max_length` tokens, the last one of a request is only predicted.
 
     Contexts are compared after truncation, so choices that lose different numbers of tokens share nothing.
     """
     trees: dict[tuple[int, ...], Tree] = {}
     children: dict[tuple[int, ...], dict[tuple[int, int], int]] = {}
     truncated = []
-    for number, (_, whole_context, continuation) in enumerate(requests):
-        context, continuation = truncate(whole_context, continuation, max_length)
-        truncated.append(len(context) < len(whole_context))
-        key = tuple(context)
+    for number, (_, context, continuation) in enumerate(requests):
+        surplus = max(0, len(context) + len(continuation) - (max_length + 1))
+        truncated.append(surplus > 0)
+        key = tuple(context[surplus:])
         if key not in trees:
-            trees[key], children[key] = Tree.of_context(context), {}
+            trees[key], children[key] = Tree(key), {}
         trees[key].add(number, continuation, children[key])
     return list(trees.values()), truncated
 
@@ -378,15 +356,13 @@ def read(batches: Sequence[Scores]) -> dict[int, tuple[float, bool]]:
     """number of a request -> (log-likelihood in nats, whether greedy decoding gives it). One read for all batches."""
     device = batches[0].values.device
     values = torch.cat([scores.values.to(device) for scores in batches], 1).cpu()
-    found, first = {}, 0
-    for scores in batches:
+    found = {}
+    for scores, columns in zip(batches, values.split([len(each.places) for each in batches], 1), strict=True):
         own = torch.empty(2, len(scores.places))
-        own[:, scores.places] = values[:, first : first + len(scores.places)]
-        first, start = first + len(scores.places), 0
-        for request, length in scores.requests:
-            place = slice(start, start + length)
-            found[request] = (float(own[0, place].sum()), bool(own[1, place].all()))
-            start += length
+        own[:, scores.places] = columns
+        parts = own.split([length for _, length in scores.requests], 1)
+        for (request, _), (log_probabilities, greedy) in zip(scores.requests, parts, strict=True):
+            found[request] = (float(log_probabilities.sum()), bool(greedy.all()))
     return found
 
 
@@ -546,7 +522,13 @@ class SharedContextLM(HFLM):
             return []
         if not self.narrows_head():
             return self._score_as_lm_eval(requests, override_bs)
-        self._check_lengths(requests)
+        for key, context, continuation in requests:
+            if not context or not continuation or len(continuation) > self.max_length:
+                raise CellError(
+                    f"a request has {len(context)} context and {len(continuation)} continuation tokens, "
+                    f"the model takes {self.max_length}: {str(key)[:80]!r}.",
+                    "every choice needs a token, and must fit into the model.",
+                )
         asked = self.batch_size if override_bs is None else override_bs
         rows = MAX_BATCH if asked == "auto" else max(1, int(asked))
         trees, truncated = plant(requests, self.max_length)
@@ -622,15 +604,6 @@ class SharedContextLM(HFLM):
         self.counters.scored_rows += inps.numel()
         return super()._model_call(inps, attn_mask=attn_mask, labels=labels)
 
-    def _check_lengths(self, requests: Sequence[Request]) -> None:
-        for key, context, continuation in requests:
-            if not context or not continuation or len(continuation) > self.max_length:
-                raise CellError(
-                    f"a request has {len(context)} context and {len(continuation)} continuation tokens, "
-                    f"the model takes {self.max_length}: {str(key)[:80]!r}.",
-                    "every choice needs a token, and must fit into the model.",
-                )
-
     def narrows_head(self) -> bool:
         """Whether this model can compute logits of chosen positions alone (`narrowed_head`), found by trying."""
         if self.scorer == "lm-eval" or self.backend != "causal":
@@ -665,20 +638,15 @@ class SharedContextLM(HFLM):
         return found
 
     def _way(self, tree: Tree) -> str:
-        if (
-            tree.is_chain
-            or self.scorer == "rows"
-            or len(tree) > self._window
-            or self.position_encoding.of(tree.longest)
-        ):
+        if tree.is_chain or len(tree) > self._window or self.position_encoding.of(tree.longest):
             return "rows"
-        wanted = ("packed", "cached") if self.scorer == "auto" else (self.scorer,)
         branches = len(tree) - tree.context + 1
         dense = {"packed": len(tree) ** 2, "cached": branches * len(tree) if tree.context > 1 else MAX_MASK + 1}
-        possible = [way for way in wanted if way in (self._allowed or ()) and dense[way] <= MAX_MASK]
-        if self.scorer != "auto":
-            return possible[0] if possible else "rows"
-        return min(("rows", *possible), key=lambda way: self._cost(way, tree))
+        exact = [way for way in dense if way in (self._allowed or ()) and self.scorer in ("auto", way)]
+        possible = [way for way in exact if dense[way] <= MAX_MASK]
+        if self.scorer == "auto":
+            possible = ["rows", *possible]
+        return min(possible, key=lambda way: self._cost(way, tree), default="rows")
 
     def _cost(self, way: str, tree: Tree) -> float:
         """Cost in units of one token through the linear layers, about 12 d^2 multiplications per layer; a pair of

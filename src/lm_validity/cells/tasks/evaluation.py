@@ -52,17 +52,13 @@ _PAIR_METRICS = ("mcc", "f1")
 
 
 def describe_items(
-    lm: LanguageModel,
-    task: AnyTask,
-    documents: Documents,
-    requests: tuple[tuple[Instance, ...], ...],
-    values: Mapping[int, Any],
-    metric: str,
+    lm: LanguageModel, prepared: "PreparedRequests", values: Mapping[int, Any], metric: str
 ) -> pd.DataFrame:
-    """One row per document in their order, the columns of ITEMS from `doc_id` on. `requests` have their responses;
+    """One row per document in their order, the columns of ITEMS from `doc_id` on. The requests have their responses;
     `values` are the values of `metric`, by the documents' places."""
-    rows = []
-    for place, (address, doc, group) in enumerate(zip(documents.addresses, documents.docs, requests, strict=True)):
+    rows, documents, task = [], prepared.documents, prepared.task
+    requests = zip(documents.addresses, documents.docs, prepared.requests, strict=True)
+    for place, (address, doc, group) in enumerate(requests):
         own, value = task_of(task, doc), values.get(place)
         row = {"doc_id": address, "subject": subject_of(task, doc), "correct": _item_value(own, metric, value)}
         rows.append(row | _describe(lm, own, doc, group))
@@ -161,17 +157,17 @@ def score_prepared(lm: LanguageModel, prepared: PreparedRequests, *, metric: str
     Raises CellError naming the document that cannot be scored, NonFiniteScore naming one without a score.
     """
     before = lm.counters.truncated_requests
-    task, values = prepared.task, _score(lm, prepared)
+    values = _score(lm, prepared, metric)
     truncated = lm.counters.truncated_requests - before
-    _check_metric(task, metric, values)
-    metrics = {metric: _aggregate(prepared, metric, values[metric])}
-    for key in values.keys() - {metric}:
+    metrics = {}
+    for key, found in values.items():
         try:
-            metrics[key] = _aggregate(prepared, key, values[key])
+            metrics[key] = _aggregate(prepared, key, found)
         except CellError as error:
+            if key == metric:
+                raise
             log.info("%s; the metric is left out", error.problem)
-    metrics = {key: metrics[key] for key in values if key in metrics}  # in the task's order
-    items = describe_items(lm, task, prepared.documents, prepared.requests, values[metric], metric)
+    items = describe_items(lm, prepared, values[metric], metric)
     return Evaluation(metrics, items, prompt_digest(lm, prepared), truncated)
 
 
@@ -192,9 +188,7 @@ def prompt_digest(lm: LanguageModel, prepared: PreparedRequests) -> str:
 
 def metric_value(lm: LanguageModel, prepared: PreparedRequests, metric: str) -> float:
     """One metric of prepared documents and nothing else: the validation of an epoch."""
-    values = _score(lm, prepared)
-    _check_metric(prepared.task, metric, values)
-    return _aggregate(prepared, metric, values[metric], resamples=0)[0]
+    return _aggregate(prepared, metric, _score(lm, prepared, metric)[metric], resamples=0)[0]
 
 
 def prepare_requests(
@@ -209,16 +203,9 @@ def prepare_requests(
 
     `system_instruction` is used under `chat` only. A task that draws its examples at random draws them anew for each
     document, in order, from lm-eval's seed: the same ones as lm-eval where the same documents are scored.
-    Raises CellError where there is no document, no chat template, or a document cannot be rendered.
+    Raises CellError where a document cannot be rendered, or asks for more tokens than the model takes.
     """
-    if not len(documents):
-        raise CellError(f"{documents.task}: the {documents.split} split is empty.", "check the task's data.")
     chat = prompt == "chat"
-    if chat and not lm.has_chat_template:
-        raise CellError(
-            f"{lm.model_id}: the tokenizer has no chat template.",
-            "mark the model as not instruction-tuned, or add chat_template.jinja to its folder.",
-        )
     template = lm.apply_chat_template if chat else None
     for own in tasks_in(task).values():
         own.set_fewshot_seed(FEWSHOT_SEED)
@@ -249,7 +236,10 @@ def prepare_requests(
             ) from error
         requests = tuple(requests) if isinstance(requests, list) else (requests,)
         if chat and task.OUTPUT_TYPE == "multiple_choice" and not own.doc_to_prefix(doc):
-            _begin_answers(requests, lm.answer_start)
+            # lm-eval drops the blank before a choice; the template may begin its answers with one
+            for request in requests:
+                given, choice = request.args
+                request.arguments = (given, choice if choice[:1].isspace() else lm.answer_start + choice)
         built.append(requests)
     answers = [requests[0] for requests in built if requests[0].request_type == "generate_until"]
     room = min((lm.room_for_prompt(request) for request in answers), default=1)
@@ -262,17 +252,9 @@ def prepare_requests(
     return PreparedRequests(task, documents, tuple(built))
 
 
-def _begin_answers(requests: tuple[Instance, ...], start: str) -> None:
-    """Under a chat template lm-eval drops the blank before a choice; the template may begin its answers with one."""
-    for request in requests:
-        context, choice = request.args
-        if start and not choice[:1].isspace():
-            request.arguments = (context, start + choice)
-
-
-def _score(lm: LanguageModel, prepared: PreparedRequests) -> dict[str, dict[int, Any]]:
+def _score(lm: LanguageModel, prepared: PreparedRequests, metric: str) -> dict[str, dict[int, Any]]:
     """Run the requests; metric key -> document's place -> its value, as the task's process_results gives it. Where that
-    leaves a metric out, the document has no value of it."""
+    leaves a metric out, the document has no value of it. `metric` is one that must be there."""
     requests = [request for group in prepared.requests for request in group]
     for request in requests:
         request.resps, request.filtered_resps = [], {}
@@ -298,12 +280,18 @@ def _score(lm: LanguageModel, prepared: PreparedRequests) -> dict[str, dict[int,
                 found = task_of(task, doc).process_results(doc, answers)
             except Exception as error:  # whatever the task's own code raises
                 raise _cannot_be_scored(prepared, place, error) from error
-            for metric, value in found.items():
-                values[f"{metric},{name}"][place] = value
+            for own, value in found.items():
+                values[f"{own},{name}"][place] = value
     if isinstance(task, TaskGroup):  # what only some of the tasks have is no metric of the group
         members = [member_of(doc) for doc in prepared.documents.docs]
-        return {key: found for key, found in values.items() if {members[place] for place in found} == {*members}}
-    return dict(values)
+        values = {key: found for key, found in values.items() if {members[place] for place in found} == {*members}}
+    if metric not in values:
+        similar = nearest(metric, values)
+        raise CellError(
+            f"{task.config.task}: has no metric {metric!r}.",
+            f"it has {', '.join(values)}" + (f"; did you mean {similar!r}?" if similar else "."),
+        )
+    return values
 
 
 def _apply_filters(prepared: PreparedRequests) -> None:
@@ -351,15 +339,6 @@ def _check_finite(prepared: PreparedRequests) -> None:
                 f"{prepared.documents.task}: document {address} has a log-likelihood that is not finite.",
                 "the model diverged or its dtype overflows: try a smaller learning rate, or dtype float32.",
             )
-
-
-def _check_metric(task: AnyTask, metric: str, values: Mapping[str, Any]) -> None:
-    if metric not in values:
-        similar = nearest(metric, values)
-        raise CellError(
-            f"{task.config.task}: has no metric {metric!r}.",
-            f"it has {', '.join(values)}" + (f"; did you mean {similar!r}?" if similar else "."),
-        )
 
 
 def _aggregate(

@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
+import pyarrow.parquet
+import yaml
 from pydantic import TypeAdapter
 
 from lm_validity.cells.tasks.tasks import (
@@ -84,12 +86,6 @@ def _describe(task: AnyTask, doc: Document) -> dict[str, Any]:
 log = logging.getLogger(__name__)
 
 FEWEST = 10  # documents: one each for validation and test at 8:1:1
-# All are sums over documents divided by sums of bytes or words, as lm-eval takes them
-METRICS = {
-    "bits_per_byte": "bits_per_byte",
-    "byte_perplexity": "weighted_perplexity",
-    "word_perplexity": "weighted_perplexity",
-}
 
 
 def write_corpus_task(row: Benchmark) -> None:
@@ -116,7 +112,22 @@ def write_corpus_task(row: Benchmark) -> None:
             )
     if blank:
         log.info("%s: %d blank documents left out", row.corpus, blank)
-    write_text(folder / f"{row.task}.yaml", _task_yaml(row.task, folder / "documents.jsonl"))
+    task = {
+        "task": row.task,
+        "dataset_path": "json",
+        "dataset_kwargs": {"data_files": {"documents": (folder / "documents.jsonl").as_posix()}},
+        "output_type": "loglikelihood_rolling",
+        "test_split": "documents",  # the one split; ours are cut from it
+        "doc_to_text": "",
+        "doc_to_target": "text",
+        "metric_list": [  # sums over documents divided by sums of bytes or words, as lm-eval takes them
+            {"metric": "bits_per_byte", "aggregation": "bits_per_byte", "higher_is_better": False},
+            {"metric": "byte_perplexity", "aggregation": "weighted_perplexity", "higher_is_better": False},
+            {"metric": "word_perplexity", "aggregation": "weighted_perplexity", "higher_is_better": False},
+        ],
+        "metadata": {"version": 1.0},
+    }
+    write_text(folder / f"{row.task}.yaml", yaml.safe_dump(task, sort_keys=False, allow_unicode=True))
 
 
 def read_documents(path: Path, column: str) -> Iterator[tuple[str, str]]:
@@ -157,19 +168,14 @@ def _json_lines(path: Path, column: str) -> Iterator[tuple[str, str]]:
 
 
 def _parquet_rows(path: Path, column: str) -> Iterator[tuple[str, str]]:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     try:
-        file = pq.ParquetFile(path)
-    except (pa.ArrowInvalid, OSError) as error:
+        file = pyarrow.parquet.ParquetFile(path)
+    except (pyarrow.ArrowInvalid, OSError) as error:
         raise InputError(f"{path}: not a parquet file ({error}).", "write it with pandas or pyarrow.") from None
     _check_column(path, column, file.schema_arrow.names)
-    number = 0
-    for batch in file.iter_batches(columns=[column]):
-        for value in batch.column(0).to_pylist():
-            number += 1
-            yield str(number), _text(path, number, column, {column: value})
+    values = (value for batch in file.iter_batches(columns=[column]) for value in batch.column(0).to_pylist())
+    for number, value in enumerate(values, start=1):
+        yield str(number), _text(path, number, column, {column: value})
 
 
 def _text(path: Path, number: int, column: str, document: object) -> str:
@@ -192,26 +198,6 @@ def _check_column(where: object, column: str, names: Collection[str]) -> None:
             f"{where}: no column {column!r}; it has {', '.join(map(str, names))}.",
             f"did you mean {close!r}? " * bool(close) + "`text_column` in the benchmarks sheet names the column.",
         )
-
-
-def _task_yaml(task: str, documents: Path) -> str:
-    import yaml
-
-    config = {
-        "task": task,
-        "dataset_path": "json",
-        "dataset_kwargs": {"data_files": {"documents": documents.as_posix()}},
-        "output_type": "loglikelihood_rolling",
-        "test_split": "documents",  # the one split; ours are cut from it
-        "doc_to_text": "",
-        "doc_to_target": "text",
-        "metric_list": [
-            {"metric": name, "aggregation": aggregation, "higher_is_better": False}
-            for name, aggregation in METRICS.items()
-        ],
-        "metadata": {"version": 1.0},
-    }
-    return yaml.safe_dump(config, sort_keys=False, allow_unicode=True)
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -355,10 +341,12 @@ def _sources(task: AnyTask, seed: int, *, test_only: bool) -> tuple[str, dict[st
     - otherwise 20% of train, as for the tasks of GLUE, whose test labels are not public;
     - a corpus of one split is cut 8:1:1 by document; one without train gives up its validation split.
     """
-    names = {kind: _split_name(task, kind) for kind in KINDS}
-    scored = "test" if names["test"] else "validation"
-    has_train = names["train"] not in (None, names[scored])
-    has_validation = scored == "test" and names["validation"] not in (None, names["test"], names["train"])
+    # tasks written in Python name no splits of their data set
+    names = {kind: getattr(task.config, f"{WORDS[kind]}_split", None) or kind for kind in KINDS}
+    names = {kind: name for kind, name in names.items() if has_documents(task, kind)}
+    scored = "test" if "test" in names else "validation"
+    has_train = names.get("train") not in (None, names[scored])
+    has_validation = scored == "test" and names.get("validation") not in (None, names["test"], names.get("train"))
     test_documents = rows(task, scored)
     test = (scored, test_documents, _permutation(seed, "test", test_documents))
     if test_only:
@@ -390,11 +378,6 @@ def _sources(task: AnyTask, seed: int, *, test_only: bool) -> tuple[str, dict[st
 
 def _permutation(seed: int, split: str, docs: Sequence[Document]) -> np.ndarray:
     return np.random.default_rng([seed, KINDS.index(split)]).permutation(len(docs))
-
-
-def _split_name(task: AnyTask, kind: str) -> str | None:
-    """The data set's name of lm-eval's split; tasks written in Python have only the kind."""
-    return (getattr(task.config, f"{WORDS[kind]}_split", None) or kind) if has_documents(task, kind) else None
 
 
 class _Row(NamedTuple):

@@ -131,7 +131,7 @@ class TaskGroup:
         """The parts of lm-eval's TaskConfig that are the group's: its name, and its splits' names."""
         first = next(iter(self.members.values()))
         splits = {f"{kind}_split": getattr(first.config, f"{kind}_split", None) for kind in WORDS.values()}
-        return SimpleNamespace(task=self.name, process_results=None, **splits)
+        return SimpleNamespace(task=self.name, **splits)
 
     def check_alike(self, kind: str) -> None:
         """Raise InputError where some members have documents of a kind (train, validation, test) and others have none.
@@ -233,13 +233,9 @@ class TaskRecord:
     metrics: tuple[str, ...]
     higher_is_better: Mapping[str, bool | None]
     config_digest: str
-    dataset_path: str | None
-    dataset_name: str | None
     version: str | None
-    description: str
     members: tuple["TaskRecord", ...] = ()
     group_files: tuple[tuple[str | None, str], ...] = ()
-    lm_eval_version: str = field(default=lm_eval.__version__)
 
     @property
     def path(self) -> Path:
@@ -310,7 +306,8 @@ def config_digest(path: Path, root: Path) -> str:
     references: set[str] = set()
     text = json.dumps(_portable(config, resolved, references), sort_keys=True, default=str)
     digest = hashlib.sha256(text.encode())
-    named = [code for reference in sorted(references) if (code := _code_file(reference)).is_file()]
+    places = map(Path, sorted(references))
+    named = [code for place in places if (code := code_file(place.parent, place.name)).is_file()]
     for code in named:
         digest.update(code.read_bytes())
     folders = {path.resolve().parent, *(code.parent for code in named)} if root != PACKAGE else ()
@@ -332,7 +329,8 @@ def _portable(value: object, root: Path, references: set[str]) -> object:
     if value.startswith(f"{root}/"):
         references.add(value)
         return value.removeprefix(f"{root}/")
-    code, place = _code_file(value), Path(value)
+    place = Path(value)
+    code = code_file(place.parent, place.name)
     try:
         if code.is_file():
             return f"{file_sha256(code)}/{place.name}"
@@ -340,11 +338,6 @@ def _portable(value: object, root: Path, references: set[str]) -> object:
         return place.name if place.parent.is_dir() and re.fullmatch(r"\w+(\.\w+)+", place.name) else value
     except OSError:  # a text that begins with a slash, and is too long for a path
         return value
-
-
-def _code_file(reference: str) -> Path:
-    """The Python file of a `!function` that lm-eval turned into an absolute path."""
-    return code_file(Path(reference).parent, Path(reference).name)
 
 
 def record_digest(record: TaskRecord) -> str:
@@ -464,10 +457,7 @@ def _record(task: str, path: Path, overrides: Mapping[str, Any], include_path: s
         metrics=tuple(keys),
         higher_is_better=keys,
         config_digest=config_digest(path, root),
-        dataset_path=config.get("dataset_path"),
-        dataset_name=config.get("dataset_name"),
         version=_version(config),
-        description=str(config.get("description") or ""),
     )
 
 
@@ -499,10 +489,7 @@ def _group_record(name: str, found: Expansion, include_path: str | Path | None) 
         metrics=tuple(better),
         higher_is_better=better,
         config_digest="",
-        dataset_path=None,
-        dataset_name=None,
         version=_version(load_yaml(found.group_files[0], resolve_func=False)) if found.group_files else None,
-        description="",
         members=tuple(members),
         group_files=files,
     )
@@ -737,35 +724,31 @@ def _check_unchanged(record: TaskRecord) -> None:
 
 
 def _set_fewshot(name: str, task: Task, count: int) -> None:
-    """Pin the number of examples, under lm-eval's rules for where they come from."""
+    """Pin the number of examples, under lm-eval's rules for where they come from. It falls back on the documents that
+    are scored, and would then show a question its own answer."""
     if count:
-        if task.config.num_fewshot == 0:
+        config, fewshot = task.config, task.fewshot_cfg
+        if config.num_fewshot == 0:
             raise InputError(
                 f"{name}: its YAML file says num_fewshot: 0, which lm-eval does not override.",
                 "leave num_fewshot empty in the benchmarks sheet.",
             )
-        _check_fewshot_source(name, task)
+        scored = config.test_split or config.validation_split
+        if fewshot.split is not None:
+            own = fewshot.split == scored and fewshot.split != config.test_split
+        elif config.fewshot_config is not None and fewshot.samples is not None:
+            own = False
+        else:
+            own = (config.training_split or config.validation_split or config.test_split) == scored
+        if own:
+            raise InputError(
+                f"{name}: its examples would be the documents of {scored!r}, which are scored.",
+                "give the task a fewshot_split, or leave num_fewshot empty.",
+            )
         pool = task.sampler.df
         if len(pool) < count:
             raise InputError(f"{name}: {count} examples asked for, it has {len(pool)}.", "lower num_fewshot.")
     task.set_config("num_fewshot", count)
-
-
-def _check_fewshot_source(name: str, task: Task) -> None:
-    """lm-eval falls back on the documents that are scored, and would then show a question its own answer."""
-    config, fewshot = task.config, task.fewshot_cfg
-    scored = config.test_split or config.validation_split
-    if fewshot.split is not None:
-        own = fewshot.split == scored and fewshot.split != config.test_split
-    elif config.fewshot_config is not None and fewshot.samples is not None:
-        own = False
-    else:
-        own = (config.training_split or config.validation_split or config.test_split) == scored
-    if own:
-        raise InputError(
-            f"{name}: its examples would be the documents of {scored!r}, which are scored.",
-            "give the task a fewshot_split, or leave num_fewshot empty.",
-        )
 
 
 def _add_mutual_information(name: str, task: Task) -> None:

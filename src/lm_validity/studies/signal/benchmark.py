@@ -234,13 +234,13 @@ def _ranking_pairs(
     curves: dict[str, Curve], facts: pd.DataFrame, sizes: dict[str, list[str]], selection: str, windows: RankingWindows
 ) -> list[Pair]:
     """Pairs of one size and training data and of two architectures, the alphabetically first architecture first."""
-    pairs = []
+    pairs, architecture = [], facts["architecture"].dropna()
     for size, models in sizes.items():
-        by_name = sorted(models, key=lambda model: (str(facts.at[model, "architecture"]), model))
+        named = [model for model in models if model in architecture]
+        by_name = sorted(named, key=lambda model: (str(architecture[model]), model))
         for first, second in combinations(by_name, 2):
-            a, b = facts.loc[first], facts.loc[second]
-            both_named = pd.notna(a["architecture"]) and pd.notna(b["architecture"])
-            if not both_named or a["architecture"] == b["architecture"] or not _alike(a, b, "training_data"):
+            alike = _alike(facts.loc[first], facts.loc[second], "training_data")
+            if architecture[first] == architecture[second] or not alike:
                 continue
             both = {first: curves[first], second: curves[second]}
             common = align(both, [select(curve, selection, early=False) for curve in both.values()])

@@ -29,7 +29,7 @@ from lm_validity.studies.signal.benchmark import (
     shown_or_not,
     too_few_checkpoints,
 )
-from lm_validity.studies.signal.curves import Curve, align
+from lm_validity.studies.signal.curves import align
 from lm_validity.studies.signal.items import CONTROLS, SIZES
 from lm_validity.studies.signal.statistics.quality import (
     FINETASKS_MONOTONICITY,
@@ -688,23 +688,16 @@ def _seed_criteria(data: SignalData, benchmark: BenchmarkCurves) -> tuple[Value,
     """Over repeated trainings at their common points: the reruns that the sheet names, else the models that are alike
     in size, architecture and training data."""
     curves = benchmark.curves
-    groups = {model: {model: curves[model]} for model in benchmark.scored}
     if benchmark.reruns:
-        for model, group in groups.items():
-            again = benchmark.reruns.get(model, ())
-            group |= {f"{model} {number}": curve for number, curve in enumerate(again)}
+        groups = [[curves[model], *benchmark.reruns.get(model, [])] for model in benchmark.scored]
     else:
-        facts = data.learning.facts[["size", "architecture", "training_data"]].dropna()
-        alike: dict[tuple[object, ...], dict[str, Curve]] = {}
-        for model, *recipe in facts.itertuples(name=None):
-            if model in benchmark.scored:
-                alike.setdefault(tuple(recipe), {})[model] = curves[model]
-        groups = {str(recipe): group for recipe, group in alike.items()}
+        facts = data.learning.facts.loc[benchmark.scored, ["size", "architecture", "training_data"]].dropna()
+        groups = [[curves[model] for model in alike.index] for _, alike in facts.groupby(list(facts), sort=False)]
     runs = []
-    for group in groups.values():
-        places = align(group).places
+    for group in groups:
+        places = align({f"{number}": curve for number, curve in enumerate(group)}).places
         if len(group) > 1 and len(places[0].share):
-            runs.append(np.array([at.read(curve.values) for at, curve in zip(places, group.values(), strict=True)]))
+            runs.append(np.array([at.read(curve.values) for at, curve in zip(places, group, strict=True)]))
     if not runs:
         why = "Signal to noise over seeds and non-randomness need repeated trainings of one model."
         none = Missing(Reason(why, ReasonCode.NO_RERUNS))

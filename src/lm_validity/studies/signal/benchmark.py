@@ -397,13 +397,6 @@ class ItemAnalysis:
     notes: tuple[str, ...]
 
 
-class ConsistencyDraws(NamedTuple):
-    """Ranking consistency (resamples,) under a block bootstrap of checkpoints, and if coins decided."""
-
-    blocks: Draws
-    coin: Draws
-
-
 @dataclass(frozen=True)
 class BenchmarkCurves(CurveDesign):
     """A design with its results."""
@@ -419,7 +412,8 @@ class BenchmarkCurves(CurveDesign):
     end_noise: np.ndarray | Missing  # (models, models) the same at the last checkpoint of each
     quality_null: dict[str, np.ndarray]  # by model: quality of shuffled checkpoints
     quality_walk: dict[str, np.ndarray]  # by model: quality of its random walks
-    order_draws: dict[str, ConsistencyDraws]  # by windows
+    # by windows: ranking consistency (resamples,) under a block bootstrap of checkpoints, and if coins decided
+    order_draws: dict[str, tuple[Draws, Draws]]
     quality: Value  # signal quality, mean over the scored models
 
     @property
@@ -570,8 +564,8 @@ def _resampled(
 
 def _consistency_draws(
     pairs: list[Pair], values: Values, resamples: int, generator: np.random.Generator
-) -> ConsistencyDraws:
-    """Draws averaged as the value is.
+) -> tuple[Draws, Draws]:
+    """Ranking consistency by block bootstrap, and by coins, averaged as the value is.
 
     The pairs are those that count in the value: with a checkpoint in either window. Missing without any; the block
     bootstrap also where one of them has too few checkpoints to draw blocks from, since without it the draws would be
@@ -580,7 +574,7 @@ def _consistency_draws(
     counted = [pair for pair in pairs if pair.counts]
     if not counted:
         none = Missing("No pair of architectures has a checkpoint in either window.")
-        return ConsistencyDraws(none, none)
+        return none, none
     blocks = [bootstrap_pair_consistency(*pair.read(values), *pair.windows, resamples, generator) for pair in counted]
     coins = []
     for pair in counted:
@@ -590,8 +584,8 @@ def _consistency_draws(
     coin = _mean_over_sizes(counted, coins)
     if any(pair.windows[1].sum() < MINIMUM_FOR_BLOCKS for pair in counted):
         few = f"One of its pairs has fewer than {MINIMUM_FOR_BLOCKS} later checkpoints to draw blocks from."
-        return ConsistencyDraws(Missing(Reason(few, ReasonCode.TOO_FEW)), coin)
-    return ConsistencyDraws(_mean_over_sizes(counted, blocks), coin)
+        return Missing(Reason(few, ReasonCode.TOO_FEW)), coin
+    return _mean_over_sizes(counted, blocks), coin
 
 
 # ----------------------------------------------------------------------------------------------------------------------

@@ -330,16 +330,16 @@ def steady_improvement(data: SignalData) -> Part:
         "signs. Quote this one. More items mean less noise and so a higher signal quality: compare benchmarks at one "
         "number of items or without the noise of items. The interval is for benchmarks of this size, noise included."
     )
-    drawn_by_errors = [name for name, entry in by_benchmark.items() if entry["interval_source"] == "standard errors"]
-    if drawn_by_errors:
+    of_errors = [
+        name
+        for name, entry in by_benchmark.items()
+        if name in by_errors or entry["interval_source"] == "standard errors"
+    ]
+    if of_errors:
         explanation += (
-            f" Intervals for {listing(drawn_by_errors, 4)} are based on standard errors, as if each checkpoint had its "
-            "own items. They are too wide, and too low for noisy curves, because checkpoints share their items."
-        )
-    if by_errors:
-        explanation += (
-            f" Figures at one number of items are based on standard errors for {listing(by_errors, 4)}. They are too "
-            "low, because the checkpoints share their items."
+            f" For {listing(of_errors, 4)}, intervals and figures at one number of items are based on standard errors, "
+            "as if each checkpoint had its own items. Because checkpoints share their items, the figures are too low, "
+            "and the intervals too wide, and too low for noisy curves."
         )
     section = Section(
         "Signal quality",
@@ -473,7 +473,7 @@ def science_against_web(data: SignalData) -> Part:
         overall[name] = known(float(benchmark.scores.overall), incomplete)
         overall_interval[name] = bounds(overall[name], benchmark.draws(lambda resampled: resampled.overall))
         # when all three parts follow their own nulls, drawn independently
-        quality, coin = benchmark.mean_over_models(benchmark.quality_null), benchmark.order_draws[CHOSEN].coin
+        quality, (_, coin) = benchmark.mean_over_models(benchmark.quality_null), benchmark.order_draws[CHOSEN]
         draws = null if isinstance(null, Missing) else coin
         if not isinstance(null, Missing) and not isinstance(coin, Missing):
             draws = np.stack([quality, coin, null], axis=-1) @ np.array(options.weights)

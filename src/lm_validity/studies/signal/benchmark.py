@@ -233,13 +233,13 @@ def _ranking_pairs(
     curves: dict[str, Curve], facts: pd.DataFrame, sizes: dict[str, list[str]], selection: str, windows: RankingWindows
 ) -> list[Pair]:
     """Pairs of one size and training data and of two architectures, the alphabetically first architecture first."""
-    pairs = []
+    pairs, architecture = [], facts["architecture"].dropna()
     for size, models in sizes.items():
-        by_name = sorted(models, key=lambda model: (str(facts.at[model, "architecture"]), model))
+        named = [model for model in models if model in architecture]
+        by_name = sorted(named, key=lambda model: (str(architecture[model]), model))
         for first, second in combinations(by_name, 2):
-            a, b = facts.loc[first], facts.loc[second]
-            both_named = pd.notna(a["architecture"]) and pd.notna(b["architecture"])
-            if not both_named or a["architecture"] == b["architecture"] or not _alike(a, b, "training_data"):
+            alike = _alike(facts.loc[first], facts.loc[second], "training_data")
+            if architecture[first] == architecture[second] or not alike:
                 continue
             both = {first: curves[first], second: curves[second]}
             common = align(both, [select(curve, selection, early=False) for curve in both.values()])
@@ -396,13 +396,6 @@ class ItemAnalysis:
     notes: tuple[str, ...]
 
 
-class ConsistencyDraws(NamedTuple):
-    """Ranking consistency (resamples,) under a block bootstrap of checkpoints, and if coins decided."""
-
-    blocks: Draws
-    coin: Draws
-
-
 @dataclass(frozen=True)
 class BenchmarkCurves(CurveDesign):
     """A design with its results."""
@@ -418,7 +411,8 @@ class BenchmarkCurves(CurveDesign):
     end_noise: np.ndarray | Missing  # (models, models) the same at the last checkpoint of each
     quality_null: dict[str, np.ndarray]  # by model: quality of shuffled checkpoints
     quality_walk: dict[str, np.ndarray]  # by model: quality of its random walks
-    order_draws: dict[str, ConsistencyDraws]  # by windows
+    # by windows: ranking consistency (resamples,) under a block bootstrap of checkpoints, and if coins decided
+    order_draws: dict[str, tuple[Draws, Draws]]
     quality: Value  # signal quality, mean over the scored models
 
     @property
@@ -569,8 +563,8 @@ def _resampled(
 
 def _consistency_draws(
     pairs: list[Pair], values: Values, resamples: int, generator: np.random.Generator
-) -> ConsistencyDraws:
-    """Draws averaged as the value is.
+) -> tuple[Draws, Draws]:
+    """Ranking consistency by block bootstrap, and by coins, averaged as the value is.
 
     The pairs are those that count in the value: with a checkpoint in either window. Missing without any; the block
     bootstrap also where one of them has too few checkpoints to draw blocks from, since without it the draws would be
@@ -579,7 +573,7 @@ def _consistency_draws(
     counted = [pair for pair in pairs if pair.counts]
     if not counted:
         none = Missing("No pair of architectures has a checkpoint in either window.")
-        return ConsistencyDraws(none, none)
+        return none, none
     blocks = [bootstrap_pair_consistency(*pair.read(values), *pair.windows, resamples, generator) for pair in counted]
     coins = []
     for pair in counted:
@@ -589,8 +583,8 @@ def _consistency_draws(
     coin = _mean_over_sizes(counted, coins)
     if any(pair.windows[1].sum() < MINIMUM_FOR_BLOCKS for pair in counted):
         few = f"One of its pairs has fewer than {MINIMUM_FOR_BLOCKS} later checkpoints to draw blocks from."
-        return ConsistencyDraws(Missing(Reason(few, ReasonCode.TOO_FEW)), coin)
-    return ConsistencyDraws(_mean_over_sizes(counted, blocks), coin)
+        return Missing(Reason(few, ReasonCode.TOO_FEW)), coin
+    return _mean_over_sizes(counted, blocks), coin
 
 
 # ----------------------------------------------------------------------------------------------------------------------

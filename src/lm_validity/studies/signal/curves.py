@@ -148,7 +148,14 @@ def read_learning_curves(
 def _used_rows(table: pd.DataFrame, listed: pd.DataFrame | None, path: str | Path) -> tuple[pd.DataFrame, list[str]]:
     """The finite direct test scores under each benchmark's one metric, and notes on what stays out."""
     notes: list[str] = []
-    rows = _direct_rows(report_rows(table, listed, notes), path)
+    rows = report_rows(table, listed, notes)
+    rows = rows[rows["protocol"].isna() | (rows["protocol"] == "direct")]
+    if rows.empty:
+        raise InputError(
+            f"{path}: no selected score of the test split with protocol 'direct'.",
+            "the signal study reads direct evaluations along training.",
+        )
+    rows = rows.assign(checkpoint=rows["checkpoint"].fillna("final"))
     if listed is not None:
         rows, of_sheet = _of_sheet(rows, listed, path)
         notes += of_sheet
@@ -178,16 +185,6 @@ def select(curve: Curve, selection: str, *, spaced: bool = True, early: bool = T
     if selection == "e2lm" and early:
         kept &= curve.tokens_b <= E2LM_TOKENS_B
     return kept
-
-
-def _direct_rows(rows: pd.DataFrame, path: str | Path) -> pd.DataFrame:
-    rows = rows[rows["protocol"].isna() | (rows["protocol"] == "direct")]
-    if rows.empty:
-        raise InputError(
-            f"{path}: no selected score of the test split with protocol 'direct'.",
-            "the signal study reads direct evaluations along training.",
-        )
-    return rows.assign(checkpoint=rows["checkpoint"].fillna("final"))
 
 
 def _of_sheet(rows: pd.DataFrame, sheet: pd.DataFrame, path: str | Path) -> tuple[pd.DataFrame, list[str]]:

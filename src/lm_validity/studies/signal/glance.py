@@ -303,10 +303,10 @@ def _lasting(data: SignalData, consistency: Mapping[str, Any]) -> tuple[Panel | 
     pairs = max(len(entry["pairs"]) for entry in known.values())
     question = "Does an early ranking last?"
     (low, high), (later, _) = data.windows.base, data.windows.later
-    basis = f"{count(pairs, 'pair')} of equally large models. Order at {low:g} to {high:g} billion tokens, and after "
-    basis += f"{later:g}."
+    when = f"{low:g} to {high:g} billion tokens, and after {later:g}"
     if fitted or data.windows.relative:
-        basis = f"{count(pairs, 'pair')} of equally large models. Order at 10% to 20% of training, and after 22%."
+        when = "10% to 20% of training, and after 22%"
+    basis = f"{count(pairs, 'pair')} of equally large models. Order at {when}."
     if not lasts:
         shares = f"{percent(known[names[-1]]['value'])} to {percent(known[names[0]]['value'])}"
         said = f"**{shares}** of later checkpoints keep it; not tested against coin tosses."

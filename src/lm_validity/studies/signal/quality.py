@@ -29,7 +29,7 @@ from lm_validity.studies.signal.benchmark import (
     shown_or_not,
     too_few_checkpoints,
 )
-from lm_validity.studies.signal.curves import Curve, align
+from lm_validity.studies.signal.curves import align
 from lm_validity.studies.signal.items import CONTROLS, SIZES
 from lm_validity.studies.signal.statistics.quality import (
     FINETASKS_MONOTONICITY,
@@ -341,16 +341,16 @@ def steady_improvement(data: SignalData) -> Part:
         "signs. Quote this one. More items mean less noise and so a higher signal quality: compare benchmarks at one "
         "number of items or without the noise of items. The interval is for benchmarks of this size, noise included."
     )
-    drawn_by_errors = [name for name, entry in by_benchmark.items() if entry["interval_source"] == "standard errors"]
-    if drawn_by_errors:
+    of_errors = [
+        name
+        for name, entry in by_benchmark.items()
+        if name in by_errors or entry["interval_source"] == "standard errors"
+    ]
+    if of_errors:
         explanation += (
-            f" Intervals for {listing(drawn_by_errors, 4)} are based on standard errors, as if each checkpoint had its "
-            "own items. They are too wide, and too low for noisy curves, because checkpoints share their items."
-        )
-    if by_errors:
-        explanation += (
-            f" Figures at one number of items are based on standard errors for {listing(by_errors, 4)}. They are too "
-            "low, because the checkpoints share their items."
+            f" For {listing(of_errors, 4)}, intervals and figures at one number of items are based on standard errors, "
+            "as if each checkpoint had its own items. Because checkpoints share their items, the figures are too low, "
+            "and the intervals too wide, and too low for noisy curves."
         )
     section = Section(
         "Signal quality",
@@ -484,7 +484,7 @@ def science_against_web(data: SignalData) -> Part:
         overall[name] = known(float(benchmark.scores.overall), incomplete)
         overall_interval[name] = bounds(overall[name], benchmark.draws(lambda resampled: resampled.overall))
         # when all three parts follow their own nulls, drawn independently
-        quality, coin = benchmark.mean_over_models(benchmark.quality_null), benchmark.order_draws[CHOSEN].coin
+        quality, (_, coin) = benchmark.mean_over_models(benchmark.quality_null), benchmark.order_draws[CHOSEN]
         draws = null if isinstance(null, Missing) else coin
         if not isinstance(null, Missing) and not isinstance(coin, Missing):
             draws = np.stack([quality, coin, null], axis=-1) @ np.array(options.weights)
@@ -699,23 +699,16 @@ def _seed_criteria(data: SignalData, benchmark: BenchmarkCurves) -> tuple[Value,
     """Over repeated trainings at their common points: the reruns that the sheet names, else the models that are alike
     in size, architecture and training data."""
     curves = benchmark.curves
-    groups = {model: {model: curves[model]} for model in benchmark.scored}
     if benchmark.reruns:
-        for model, group in groups.items():
-            again = benchmark.reruns.get(model, ())
-            group |= {f"{model} {number}": curve for number, curve in enumerate(again)}
+        groups = [[curves[model], *benchmark.reruns.get(model, [])] for model in benchmark.scored]
     else:
-        facts = data.learning.facts[["size", "architecture", "training_data"]].dropna()
-        alike: dict[tuple[object, ...], dict[str, Curve]] = {}
-        for model, *recipe in facts.itertuples(name=None):
-            if model in benchmark.scored:
-                alike.setdefault(tuple(recipe), {})[model] = curves[model]
-        groups = {str(recipe): group for recipe, group in alike.items()}
+        facts = data.learning.facts.loc[benchmark.scored, ["size", "architecture", "training_data"]].dropna()
+        groups = [[curves[model] for model in alike.index] for _, alike in facts.groupby(list(facts), sort=False)]
     runs = []
-    for group in groups.values():
-        places = align(group).places
+    for group in groups:
+        places = align({f"{number}": curve for number, curve in enumerate(group)}).places
         if len(group) > 1 and len(places[0].share):
-            runs.append(np.array([at.read(curve.values) for at, curve in zip(places, group.values(), strict=True)]))
+            runs.append(np.array([at.read(curve.values) for at, curve in zip(places, group, strict=True)]))
     if not runs:
         why = "Signal to noise over seeds and non-randomness need repeated trainings of one model."
         none = Missing(Reason(why, ReasonCode.NO_RERUNS))

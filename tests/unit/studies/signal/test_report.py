@@ -409,7 +409,7 @@ def test_interval_and_coins_of_consistency_give_each_size_one_vote_as_the_value_
     assert entry["interval"] == [0.5, 0.5]
     # Gaps that never change, or once, last as long as the training: one coin per pair, of one pair and of three
     pair = 0.25
-    coin = analysis.benchmarks["facts"].order_draws["chosen"].coin
+    _, coin = analysis.benchmarks["facts"].order_draws["chosen"]
     assert coin.std() == pytest.approx(np.sqrt((pair + pair / 3) / 4), rel=0.05)
 
 

@@ -4,7 +4,7 @@ import hashlib
 import re
 import string
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
@@ -90,7 +90,7 @@ class Selection:
     steps: list[dict[str, Any]]  # of each filter: its name, and the items before and after it
 
 
-def keep_items(filters: list[ItemFilter], candidates: Candidates) -> Selection:
+def keep_items(filters: Sequence[ItemFilter], candidates: Candidates) -> Selection:
     """Run `filters` in order, each on what is left."""
     kept = np.ones(len(candidates.doc_ids), dtype=bool)
     steps = []
@@ -121,7 +121,7 @@ class AnyOf(ItemFilter):
 
     def keep(self, candidates: Candidates) -> np.ndarray:
         """True where at least one chain keeps the item. Chains do not see each other's choices."""
-        return np.any([keep_items(list(chain), candidates).kept for chain in self.chains], axis=0)
+        return np.any([keep_items(chain, candidates).kept for chain in self.chains], axis=0)
 
 
 def leaves(filters: Iterable[ItemFilter]) -> list[ItemFilter]:

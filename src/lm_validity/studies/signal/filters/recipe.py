@@ -582,7 +582,7 @@ def folds_by_design(
 
 
 def judge(
-    filters: list[ItemFilter],
+    filters: Sequence[ItemFilter],
     candidates: Candidates,
     models: pd.DataFrame,
     metric: str,
@@ -663,9 +663,9 @@ def apply_recipe(
         sheet = as_in_scores(read_models(models), answered)
         generator = np.random.default_rng(seed)
         trials = judge(
-            list(recipe.filters), candidates, sheet, recipe.score, generator, controls, fit_models=recipe.fit_models
+            recipe.filters, candidates, sheet, recipe.score, generator, controls, fit_models=recipe.fit_models
         )
-    selection = keep_items(list(recipe.filters), _fit_rows(recipe, candidates))
+    selection = keep_items(recipe.filters, _fit_rows(recipe, candidates))
     lines = ["{filter}: {after} of {before} items stay".format(**step) for step in selection.steps]
     lines += [f"{DESIGNS[design][1]}: {verdict(trial)}" for design, trial in trials.items()]
 

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field
 from functools import cache
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NotRequired, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict
 
 import numpy as np
 import pandas as pd
@@ -81,14 +81,6 @@ class Words:
 Value = bool | int | float | str | None  # of a cell: what sorting and the CSV download use; null where missing
 
 
-class FindingDocument(TypedDict):
-    """`basis`: what the sentence rests on and what is missing. `alarm`: the page shows it in red."""
-
-    sentence: str
-    basis: str
-    alarm: bool
-
-
 class FigureDocument(TypedDict):
     """`spec`: Vega-Lite. `wide`: it takes a row of its own. `min_width`: in pixels; narrower screens scroll it."""
 
@@ -107,11 +99,11 @@ class ColumnDocument(TypedDict):
     label: str
     numeric: bool
     format: str | None
-    scale: NotRequired[float]
+    scale: float
 
 
 class TableDocument(TypedDict):
-    """`reasons`: by `row,column`, why a value is missing. `links`: by row, where the first column leads."""
+    """`reasons`: by `row,column`, why a value is missing."""
 
     name: str
     title: str
@@ -119,8 +111,7 @@ class TableDocument(TypedDict):
     folded: bool
     columns: list[ColumnDocument]
     rows: list[list[Value]]
-    reasons: NotRequired[dict[str, str]]
-    links: NotRequired[list[str]]
+    reasons: dict[str, str]
 
 
 class SectionDocument(TypedDict):
@@ -136,8 +127,8 @@ class SectionDocument(TypedDict):
 
 
 class PageDocument(TypedDict):
-    """`format`: version of the layout. `reasons`: of the dashes in its tables. `lede`, `picture`, `panels`, `answers`:
-    the fields of `Lede`, `Picture`, `Panel` and `Answer`."""
+    """`format`: version of the layout. `reasons`: of the dashes in its tables. `lede`, `picture`, `panels`, `answers`,
+    `findings`: the fields of `Lede`, `Picture`, `Panel`, `Answer` and `Finding`."""
 
     format: Literal[2]
     name: str
@@ -147,7 +138,7 @@ class PageDocument(TypedDict):
     picture: dict[str, Any] | None
     panels: list[dict[str, Any]]
     answers: list[dict[str, Any]]
-    findings: list[FindingDocument]
+    findings: list[dict[str, Any]]
     sections: list[SectionDocument]
     notes: list[str]
     reasons: list[str]
@@ -173,25 +164,20 @@ def table_document(table: "Table") -> TableDocument:
         }
         for name, values in frame.items()
     ]
-    document: TableDocument = {
+    return {
         "name": table.name,
         "title": table.title,
         "caption": table.caption,
         "folded": table.folded,
         "columns": columns,
         "rows": [[plain_value(value) for value in row] for row in frame.itertuples(index=False, name=None)],
+        "reasons": {
+            f"{row},{column}": value.reason
+            for row, values in enumerate(filled.itertuples(index=False, name=None))
+            for column, value in enumerate(values)
+            if isinstance(value, Missing)
+        },
     }
-    reasons = {
-        f"{row},{column}": value.reason
-        for row, values in enumerate(filled.itertuples(index=False, name=None))
-        for column, value in enumerate(values)
-        if isinstance(value, Missing)
-    }
-    if reasons:
-        document["reasons"] = reasons
-    if table.links:
-        document["links"] = list(table.links)
-    return document
 
 
 def _filled(frame: pd.DataFrame) -> pd.DataFrame:
@@ -308,8 +294,7 @@ class Table:
     """A frame under a file name. `formats`: Python format specs by column for the page (the CSV is
     unrounded), or "p" for p-values; `scales`: factors by column for what the page shows (CSV files are unscaled);
     `labels`: column headings, the column's name by default. A column `family` links to the page's family filter. A
-    value may be a `Missing`: a dash that shows its reason, empty in the CSV. `links`: by row, where the first column
-    leads, relative to the report's folder.
+    value may be a `Missing`: a dash that shows its reason, empty in the CSV.
     """
 
     name: str
@@ -320,7 +305,6 @@ class Table:
     labels: Mapping[str, str] = field(default_factory=dict)
     caption: str = ""
     folded: bool = False
-    links: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -453,10 +437,10 @@ def page_document(page: Page) -> PageDocument:
         "picture": asdict(page.picture) if page.picture else None,
         "panels": [asdict(panel) for panel in page.panels],
         "answers": [asdict(answer) for answer in page.answers],
-        "findings": [{"sentence": f.sentence, "basis": f.basis, "alarm": f.alarm} for f in page.findings],
+        "findings": [asdict(finding) for finding in page.findings],
         "sections": [section for section in sections if any(section[part] for part in _CONTENT)],
         "notes": [*page.notes, *([] if can_draw() else [NOT_DRAWN])],
-        "reasons": list(dict.fromkeys(reason for table in tables for reason in table.get("reasons", {}).values())),
+        "reasons": list(dict.fromkeys(reason for table in tables for reason in table["reasons"].values())),
     }
 
 
@@ -581,14 +565,12 @@ def _packed_rows(table: TableDocument) -> str:
     """The rows of a table document: by column the values, and what a cell shows where that is not the value itself."""
     columns = list(zip(*table["rows"], strict=True)) or [() for _ in table["columns"]]
     shown = [
-        [_shown(value, column["format"], column.get("scale", 1.0)) for value in values]
+        [_shown(value, column["format"], column["scale"]) for value in values]
         if any(value is not None and not isinstance(value, str) for value in values)
         else None
         for column, values in zip(table["columns"], columns, strict=True)
     ]
-    return packed(
-        {"values": columns, "shown": shown, "reasons": table.get("reasons", {}), "links": table.get("links", [])}
-    )
+    return packed({"values": columns, "shown": shown, "reasons": table["reasons"]})
 
 
 def _figure_document(figure: Figure) -> FigureDocument | None:
@@ -607,7 +589,7 @@ def _figure_document(figure: Figure) -> FigureDocument | None:
     }
 
 
-def _shown(value: Value, number_format: str | None, scale: float = 1.0) -> str:
+def _shown(value: Value, number_format: str | None, scale: float) -> str:
     """What a table cell shows; missing values sort last and show a dash."""
     if value is None:
         return "—"

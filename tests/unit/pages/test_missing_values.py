@@ -40,7 +40,7 @@ def test_a_table_without_missing_values_has_no_reasons():
     frame = pd.DataFrame({"benchmark": ["a"], "tau": [0.5]})
     section = Section("Pairs", tables=[Table("pairs", "All pairs", frame)])
     document = page_document(Page("agreement", "Agreement", [], [section]))
-    assert "reasons" not in document["sections"][0]["tables"][0]
+    assert document["sections"][0]["tables"][0]["reasons"] == {}
 
 
 def test_a_page_leaves_out_protocols_and_columns_without_a_value_and_the_csv_has_them(tmp_path):

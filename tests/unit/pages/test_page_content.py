@@ -231,7 +231,7 @@ def test_scales_and_p_values_change_what_the_page_shows_but_not_the_csv(tmp_path
     assert [column["scale"] for column in shown["columns"]] == [1e6, 1.0, 1e6]
     assert _shown(2.5e-5, ".1f", 1e6) == "25.0"
     assert pd.read_csv(tmp_path / "tables" / "told.csv")["from_b"].tolist()[0] == 2.5e-5
-    assert [_shown(value, "p") for value in frame["p"]] == ["<.001", "0.031"]
+    assert [_shown(value, "p", 1.0) for value in frame["p"]] == ["<.001", "0.031"]
 
 
 @pytest.mark.parametrize(("name", "upright"), [("arc", True), ("a_benchmark_with_a_long_name", False)])

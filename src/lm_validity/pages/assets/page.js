@@ -101,9 +101,9 @@ function openTable(table) {
 async function fill(table) {
   await null;
   const state = tables.get(table);
-  const { values, shown, reasons, links } = await content(`table ${table.dataset.name}`);
+  const { values, shown, reasons } = await content(`table ${table.dataset.name}`);
   const names = JSON.parse(table.dataset.columns);
-  Object.assign(state, { links, kept: null, limit: ROWS_AT_ONCE, family: names.indexOf("family") });
+  Object.assign(state, { kept: null, limit: ROWS_AT_ONCE, family: names.indexOf("family") });
   state.columns = values.map((column, index) => ({
     values: column,
     shown: (row) => (column[row] === null ? "—" : shown[index] ? shown[index][row] : column[row]),
@@ -137,10 +137,7 @@ function showRows(table) {
     const line = document.createElement("tr");
     for (const column of state.columns) {
       const cell = line.insertCell();
-      const link = column === state.columns[0] && state.links[row];
-      const text = link ? cell.appendChild(document.createElement("a")) : cell;
-      if (link) text.href = link;
-      text.textContent = column.shown(row);
+      cell.textContent = column.shown(row);
       if (column.number) cell.className = "number";
       if (column.values[row] === null) cell.dataset.missing = "";
       if (column.reason(row)) cell.title = column.reason(row);

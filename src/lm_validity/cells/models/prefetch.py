@@ -417,8 +417,8 @@ def check_unchanged(model: str, point: dict[str, Any]) -> None:
 
 
 def _fetch(model: Model, revision: str | None, column: str = "path") -> tuple[Path, str | None, str]:
-    """(folder, commit, digest) of a local folder, which has no commit and a digest that depends on what is read of it;
-    or of a revision of a hub model, whose commit is its digest: downloaded, resumable, its sizes verified."""
+    """(folder, commit, digest): of a hub model's revision, whose commit is its digest, downloaded (resumable) and
+    verified; of a local model the folder alone."""
     if model.is_local:
         folder = Path(model.path).expanduser()
         if not folder.is_dir():

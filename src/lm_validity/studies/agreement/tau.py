@@ -10,7 +10,6 @@ import pandas as pd
 
 from lm_validity.pages import figures
 from lm_validity.pages.page import Figure, Finding, Part, Section, Table
-from lm_validity.statistics import shown_ceiling
 from lm_validity.studies.agreement.data import (
     FEW_IN_BOTH,
     LOST_CATEGORY,
@@ -34,6 +33,7 @@ from lm_validity.studies.agreement.data import (
     noise_leaves,
     over_both,
     over_families,
+    shown_limit,
     value_in_words,
     with_ceiling,
 )
@@ -451,8 +451,7 @@ def _mean_finding(data: Data, tau: Entry) -> Finding:
             continue
         on = f"{above['above']} of {count(above['known'], 'benchmark')} with a known chance level"
         limits += f" A model is above chance on {on} {UNDER[p]}"
-        limit = shown_ceiling(number(above["ceiling"]), number(above["mean"]))
-        if np.isfinite(limit):
+        if is_known(limit := shown_limit(above["ceiling"], above["mean"])):
             limits += f"; over these, tau is {value_in_words(above['mean'])}, and noise would leave {decimal(limit)}"
         limits += "."
     return Finding(

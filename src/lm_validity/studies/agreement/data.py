@@ -245,10 +245,15 @@ def over_both(*, partly: bool) -> str:
     return ", over what is known under both protocols" if partly else ""
 
 
+def shown_limit(ceiling: Value, tau: Value) -> Value:
+    """The noise ceiling of a tau where a picture or a sentence may name it."""
+    return known(shown_ceiling(number(ceiling), number(tau)), "It is not shown.")
+
+
 def noise_leaves(taus: dict[str, tuple[Value, Value]]) -> str:
     """The noise ceilings that are shown, in a sentence to follow that on the taus. `taus`: with their ceilings."""
-    limits = {p: shown_ceiling(number(ceiling), number(tau)) for p, (tau, ceiling) in taus.items()}
-    parts = [f"{decimal(limit)} {UNDER[p]}" for p, limit in limits.items() if np.isfinite(limit)]
+    limits = {p: shown_limit(ceiling, tau) for p, (tau, ceiling) in taus.items()}
+    parts = [f"{value_in_words(limit)} {UNDER[p]}" for p, limit in limits.items() if is_known(limit)]
     return f" Noise would leave benchmarks that order all models alike {' and '.join(parts)}." if parts else ""
 
 
@@ -633,7 +638,7 @@ def ceiling_notes(
     out = [task for task, used in zip(tasks, ceiling.used, strict=True) if not used]
     if out and np.isfinite(ceiling.mean_tau):
         notes.append(f"{under}, the noise ceiling is over the benchmarks other than {listing(out)}.")
-    if value > limit and np.isnan(shown_ceiling(limit, value)):
+    if value > limit and not is_known(shown_limit(limit, value)):
         notes.append(
             f"{under}, the {name} ({decimal(value)}) is above its noise ceiling ({decimal(limit)}), which is therefore "
             f"not shown. {WHY_ABOVE}"

@@ -25,15 +25,15 @@ from lm_validity.studies.agreement.data import (
     Range,
     Value,
     selected_on_test,
+    shown_limit,
     value_in_words,
     wider,
 )
 from lm_validity.studies.agreement.score_matrix import ScoreMatrix, read_score_matrix
-from lm_validity.studies.agreement.statistics.noise import shown_ceiling
 from lm_validity.studies.agreement.statistics.ranking import TauVariant, average_ranks
 from lm_validity.studies.agreement.tau import benchmark_order
 from lm_validity.tables.schema import DIRECT, PROTOCOLS, SCORES, SELECTIONS, TRAINED, read_table
-from lm_validity.words import MINUS, Missing, count, decimal, explain_protocols, is_known, known, listing, number
+from lm_validity.words import MINUS, Missing, count, decimal, explain_protocols, is_known, listing, number
 
 # what summary.json holds, in this order
 KEYS = (
@@ -313,14 +313,9 @@ def _whom(models: Range, families: Range) -> str:
 def _noise(entry: Entry) -> tuple[bool, str]:
     """Whether benchmarks surely disagree more than noise explains, and the agreement in words."""
     corrected = wider(entry["corrected"]["interval"], entry["corrected"]["interval_clustered"])
-    limit = _limit(entry)
+    limit = shown_limit(entry["ceiling"], entry["mean"])
     possible = f" of a possible {_tau(limit)}" if is_known(limit) else ""
     return corrected is not None and round(corrected.high, 2) < 1, f"{_tau(entry['mean'])}{possible}"
-
-
-def _limit(entry: Entry) -> Value:
-    """The noise ceiling where it is shown."""
-    return known(shown_ceiling(number(entry["ceiling"]), number(entry["mean"])), "It is not shown.")
 
 
 def _quoted(entry: Entry) -> Sequence[float] | None:
@@ -340,7 +335,9 @@ def _noise_answer(data: Data, entry: Entry, protocol: str, columns: list[int], l
     ranks, _ = _ordered(data.scores[protocol][:, columns])
     words = f"columns: {count(len(columns), 'benchmark')} · rows: {count(len(ranks), 'model')} · dark: ranked first"
     marks = [svg.carpet(ranks, 0, 0, 380, 62), svg.text(0, 75, words), _scale(entry, protocol, 12, 368, 97)]
-    ceiling = f", noise ceiling {_tau(limit)}" if is_known(limit := _limit(entry)) else ""
+    ceiling = (
+        f", noise ceiling {_tau(limit)}" if is_known(limit := shown_limit(entry["ceiling"], entry["mean"])) else ""
+    )
     label = (
         f"Ranks of {count(len(ranks), 'model')} on {count(len(columns), 'benchmark')}. Mean agreement "
         f"{_tau(entry['mean'])}, {lede.interval or 'no interval'}{ceiling}."
@@ -460,10 +457,13 @@ def _carpet(
 # Panels.
 
 
-def _grid(low: float, high: float, at_most: int = 5) -> list[float]:
-    """Round numbers from `low` to `high` for an axis."""
-    step = next((step for step in (0.05, 0.1, 0.2, 0.25, 0.5, 1.0, 2.0) if (high - low) / step <= at_most), 5.0)
-    return [step * place for place in range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)]
+def _ticks(axis: svg.Axis, top: float, bottom: float, at_most: int = 4, *, sign: bool = False) -> Markup:
+    """Lines at round numbers of an axis, with what they are."""
+    steps = (0.05, 0.1, 0.2, 0.25, 0.5, 1.0, 2.0)
+    step = next((step for step in steps if (axis.high - axis.low) / step <= at_most), 5.0)
+    places = range(math.ceil(axis.low / step - 1e-9), math.floor(axis.high / step + 1e-9) + 1)
+    values = [step * place for place in places]
+    return svg.ticks(axis, values, top, bottom, [_short(value, sign=sign) for value in values])
 
 
 def _short(value: float, *, sign: bool = False) -> str:
@@ -484,12 +484,10 @@ def _for_whom(change: Change) -> Panel:
         for key, name in names.items()
         if not isinstance(ends := change.intervals.get(key, Missing("")), Missing)
     }
-    value, intervals = number(change.change), list(drawn.values())
-    low = min(0.0, value, *(ends[0] for ends in intervals)) if intervals else min(0.0, value)
-    high = max(0.0, value, *(ends[1] for ends in intervals)) if intervals else max(0.0, value)
-    axis = svg.Axis(low - 0.02, high + 0.02, 150, 352)
-    grid = _grid(axis.low, axis.high, 4)
-    marks = [svg.ticks(axis, grid, 4, 106, [_short(tick, sign=True) for tick in grid])]
+    value = number(change.change)
+    reach = [0.0, value, *(end for ends in drawn.values() for end in ends)]
+    axis = svg.Axis(min(reach) - 0.02, max(reach) + 0.02, 150, 352)
+    marks = [_ticks(axis, 4, 106, sign=True)]
     for place, (name, ends) in enumerate(drawn.items()):
         y = 22 + 34 * place
         marks += [svg.text(0, y + 4, name, "lab"), svg.estimate(axis, value, ends, y, "k")]
@@ -515,8 +513,7 @@ def _by_size(by_protocol: dict[str, Any]) -> Panel | None:
     quoted = {id(row): wider(row.interval, row.interval_clustered) for row in known}
     lowest = min(min(number(row.mean), *(ends[:1] if (ends := quoted[id(row)]) else [1.0])) for row in known)
     axis = svg.Axis(min(0.0, math.floor(2 * lowest) / 2), 1, 104, 352)
-    grid = _grid(axis.low, axis.high, 4)
-    marks, said = [svg.ticks(axis, grid, 4, 106, [_short(tick) for tick in grid])], []
+    marks, said = [_ticks(axis, 4, 106)], []
     distances = next(iter(rows.values()))
     for place, distance in enumerate(distances):
         y = 4 + 102 / len(distances) * (place + 0.5)
@@ -526,8 +523,7 @@ def _by_size(by_protocol: dict[str, Any]) -> Panel | None:
             row = rows[p][place]
             if not is_known(row.mean):
                 continue
-            limit = shown_ceiling(number(row.ceiling), number(row.mean))
-            if np.isfinite(limit):
+            if is_known(limit := shown_limit(row.ceiling, row.mean)):
                 marks.append(svg.line(axis(limit), y + shift - 4, axis(limit), y + shift + 4, "s cl"))
             ends = quoted[id(row)]
             marks.append(svg.estimate(axis, row.mean, ends, y + shift, KINDS[p]))
@@ -578,13 +574,12 @@ def _scale(entry: Entry, protocol: str, left: float, right: float, y: float) -> 
     """The mean agreement on its interval, and the most that noise allows."""
     interval = _quoted(entry)
     axis = svg.Axis(math.floor(2 * min([0.0, number(entry["mean"]), *(interval or [])])) / 2, 1, left, right)
-    grid = _grid(axis.low, 1, 4)
     marks = [
         svg.line(left, y, right, y, "ax"),
-        svg.ticks(axis, grid, y - 4, y + 4, [_short(tick) for tick in grid]),
+        _ticks(axis, y - 4, y + 4),
         svg.text(right, y + 33, "same order", "", "end"),
     ]
-    if is_known(limit := _limit(entry)):
+    if is_known(limit := shown_limit(entry["ceiling"], entry["mean"])):
         marks.append(svg.line(axis(limit), y - 9, axis(limit), y + 9, "s cl"))
     return Markup("").join([*marks, svg.estimate(axis, number(entry["mean"]), interval, y, KINDS[protocol])])
 
@@ -599,9 +594,8 @@ def _against_noise(entry: Entry, protocol: str) -> Panel | None:
         rows.append(("without noise", corrected["mean"], wider(corrected["interval"], corrected["interval_clustered"])))
     low = min([0.0, *(number(value) for _, value, _ in rows), *(end for *_, ends in rows for end in ends or [])])
     axis = svg.Axis(math.floor(2 * low) / 2, 1, 104, 352)
-    grid = _grid(axis.low, 1, 4)
-    marks = [svg.ticks(axis, grid, 4, 106, [_short(tick) for tick in grid])]
-    if is_known(limit := _limit(entry)):
+    marks = [_ticks(axis, 4, 106)]
+    if is_known(limit := shown_limit(entry["ceiling"], entry["mean"])):
         marks.append(svg.line(axis(limit), 6, axis(limit), 104, "s cl"))
     for place, (name, value, ends) in enumerate(rows):
         y = 34 + 42 * place
@@ -645,10 +639,9 @@ def _progress(data: Data, change: Change) -> Markup:
     if interval is not None:
         reach = max(1.0, math.ceil(2 * max(abs(value), *(abs(end) for end in interval))) / 2)
         axis = svg.Axis(-reach, reach, 12, 368)
-        grid = _grid(-reach, reach, 5)
         y = bottom + 44
         marks += [
-            svg.ticks(axis, grid, y - 14, y + 14, [_short(tick, sign=True) for tick in grid]),
+            _ticks(axis, y - 14, y + 14, 5, sign=True),
             svg.estimate(axis, value, interval, y, "k"),
             svg.text(12, y + 43, "change in agreement, direct → train before test"),
         ]

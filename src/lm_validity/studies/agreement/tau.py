@@ -33,6 +33,7 @@ from lm_validity.studies.agreement.data import (
     noise_leaves,
     over_both,
     over_families,
+    shown_limit,
     value_in_words,
     with_ceiling,
 )
@@ -50,7 +51,6 @@ from lm_validity.studies.agreement.statistics.noise import (
     corrected_interval,
     mean_tau_left_out,
     noise_corrected_tau,
-    shown_ceiling,
     taus_left_out,
 )
 from lm_validity.studies.agreement.statistics.ranking import (
@@ -450,8 +450,7 @@ def _mean_finding(data: Data, tau: Entry) -> Finding:
             continue
         on = f"{above['above']} of {count(above['known'], 'benchmark')} with a known chance level"
         limits += f" A model is above chance on {on} {UNDER[p]}"
-        limit = shown_ceiling(number(above["ceiling"]), number(above["mean"]))
-        if np.isfinite(limit):
+        if is_known(limit := shown_limit(above["ceiling"], above["mean"])):
             limits += f"; over these, tau is {value_in_words(above['mean'])}, and noise would leave {decimal(limit)}"
         limits += "."
     return Finding(

@@ -69,7 +69,7 @@ class NutsPosterior:
 
 
 def fit_nuts(counts: PairedCounts, formula: Formula, *, cores: int = 1) -> NutsPosterior:
-    """Sample the posterior of `formula` with 4 chains of 2000 draws after 1000 steps."""
+    """Sample the posterior of `formula` with `CHAINS` chains of `DRAWS` draws after `TUNE` steps."""
     try:
         import arviz
         import nutpie

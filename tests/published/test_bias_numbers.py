@@ -103,7 +103,6 @@ def test_marginal_effects_agree_with_beta(largest, effect, excludes):
     fit = fit_setting(("main", 100, 500, effect), largest[effect], "overdispersed")
     low, high = fit.marginal_interval
     assert int(low > 0) - int(high < 0) == excludes
-    low, high = fit.marginal_interval
     assert low < fit.marginal_mean < high
     # the posterior predictive interval, of these very classifiers, excludes zero for the bias too
     assert fit.difference_interval[1] < 0.0005 or effect == "boost"

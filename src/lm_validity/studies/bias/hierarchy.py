@@ -251,8 +251,7 @@ def setting_section(study: Study, fits: Fits) -> Part:
         hint="with and without a model",
         finding=study.sentences(frame[frame["effect"] == "bias"], sentence),
         explanation=(
-            "Boost and bias share the arm extra: chance that raises one lowers the other. A boost from text of the "
-            "benchmark's own domain can itself be unfair. Both intervals are 95% intervals and answer the same "
+            "Both intervals are 95% intervals and answer the same "
             "question: how large is the effect on average over tasks like these, with new subsamples and new "
             "trainings? The model-free one is the mean over the tasks with a t interval. The marginal one is the "
             f"effect in the hierarchical model ({SHORT[fits.main]}), converted from log-odds to accuracy and averaged "

@@ -110,12 +110,6 @@ def bias(study: Study, sampler: str = "laplace", formula: str = "all") -> tuple[
 # The answer: means over tasks.
 
 
-PRETRAINING = {
-    "bias": "the test set's own unlabelled text, instead of other text from the same source",
-    "boost": "other unlabelled text from the same source, instead of none",
-}
-
-
 def _headline(study: Study, fits: Fits, means: dict[str, dict[str, MeanOverTasks | Missing]]) -> Part:
     """Mean bias and boost of each experiment, with what they rest on, and an alarm where fits failed."""
     findings = []
@@ -130,12 +124,12 @@ def _headline(study: Study, fits: Fits, means: dict[str, dict[str, MeanOverTasks
         )
     for experiment in study.experiments:
         own = study.trials[study.trials["experiment"] == experiment]
-        for effect, pretraining in PRETRAINING.items():
+        for effect, meant in MEANT.items():
             mean = means[experiment][effect]
             if isinstance(mean, Missing):
                 continue
             ends = None if isinstance(mean.interval, Missing) else mean.interval
-            sentence = f"{study.prefix(experiment)}{unmoved(mean)}Pretraining on {pretraining}, changes accuracy by "
+            sentence = f"{study.prefix(experiment)}{unmoved(mean)}Pretraining on {meant} changes accuracy by "
             sentence += f"{with_interval(mean.mean, ends, 4, signed=True)}."
             if effect == "bias" and is_known(mean.excluded_beyond):
                 sentence += " Two one-sided tests at 5%, which correspond to the narrower 90% interval, exclude a bias "

@@ -114,10 +114,7 @@ def compare_models(
     if first == second:
         raise InputError(f"the model {first!r} is named twice.", "name two different models.")
     rows, notes = model_scores(scores, [first, second], benchmarks)
-    answers = pd.DataFrame(columns=[*CELL, "doc_id", "subject", "correct"])
-    if items is not None:
-        answers = model_items(items, rows)
-    by_cell = {key: group for key, group in answers.groupby(CELL)}
+    by_cell = {} if items is None else {key: group for key, group in model_items(items, rows).groupby(CELL)}
     cells = _cell_scores(rows)
     compared: list[Comparison] = []
     one_sided = []

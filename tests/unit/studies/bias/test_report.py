@@ -286,7 +286,7 @@ def test_a_findings_basis_is_of_the_trials_that_it_rests_on(report):
         return table[kept | (table["arm"] != "test")]
 
     summary, page = report(change, tasks=3, subsamples=4, sizes=(40,))
-    bias, _, boost = page.partition("Pretraining on other unlabelled text")
+    bias, _, boost = page.partition("Pretraining on other texts")
     assert (
         re.search(r"1 language model, 1 setting [^,]+, 4 trials\.", bias) and "Model-free: mean over the tasks" in bias
     )

@@ -69,8 +69,17 @@ class NutsPosterior:
 
 
 def fit_nuts(counts: PairedCounts, formula: Formula, *, cores: int = 1) -> NutsPosterior:
-    """Sample the posterior of `formula` with 4 chains of 2000 draws after 1000 steps."""
-    arviz, nutpie, pymc, tensor = _libraries()
+    """Sample the posterior of `formula` with `CHAINS` chains of `DRAWS` draws after `TUNE` steps."""
+    try:
+        import arviz
+        import nutpie
+        import pymc
+        import pytensor.tensor as tensor
+    except ImportError as error:
+        raise InputError(
+            f"the NUTS sampler needs a package that is not installed ({error.name}).",
+            "pip install 'lm-validity[bayes]', or use --sampler laplace.",
+        ) from error
     design = build_design(counts, formula)
     model = _Model(counts, formula, design, pymc, tensor).build(_centred(design))
     trace = nutpie.sample(
@@ -100,20 +109,6 @@ def fit_nuts(counts: PairedCounts, formula: Formula, *, cores: int = 1) -> NutsP
         rhat_max=float(diagnostics["r_hat"].max()),
         effective_draws_min=float(diagnostics[["ess_bulk", "ess_tail"]].to_numpy().min()),
     )
-
-
-def _libraries() -> tuple[Any, Any, Any, Any]:
-    try:
-        import arviz
-        import nutpie
-        import pymc
-        import pytensor.tensor as tensor
-    except ImportError as error:
-        raise InputError(
-            f"the NUTS sampler needs a package that is not installed ({error.name}).",
-            "pip install 'lm-validity[bayes]', or use --sampler laplace.",
-        ) from error
-    return arviz, nutpie, pymc, tensor
 
 
 def _centred(design: Design) -> dict[str, bool]:
@@ -176,18 +171,14 @@ class _Model:
             pymc.Deterministic("difference_variance", variance)
         return built
 
-    def _alpha(self) -> Any:
-        """Centred effects of the language models, the first one being the reference."""
-        if self.models == 1:
-            return np.zeros(1)
-        alpha = self.pymc.Normal("alpha", 0, LANGUAGE_MODEL_SCALE, shape=self.models - 1)
-        alpha = self.tensor.concatenate([np.zeros(1), alpha])
-        return alpha - self.tensor.dot(self.share, alpha)
-
     def _levels(self, centred: dict[str, bool]) -> Any:
         """(P, S) mean of the two arms of each observation's pair."""
         pymc, design = self.pymc, self.design
-        mu, alpha = pymc.Normal("mu", 0, INTERCEPT_SCALE), self._alpha()
+        mu, alpha = pymc.Normal("mu", 0, INTERCEPT_SCALE), np.zeros(1)
+        if self.models > 1:  # centred effects of the language models, the first one being the reference
+            others = pymc.Normal("alpha", 0, LANGUAGE_MODEL_SCALE, shape=self.models - 1)
+            alpha = self.tensor.concatenate([alpha, others])
+            alpha = alpha - self.tensor.dot(self.share, alpha)
         level = pymc.Normal("level task", mu, self._spread("task", "task x arm"), shape=self.tasks)
         task, model = design.pattern[:, 0] // (2 * self.models), design.models[:, 0]
         if "task x model" in self.sd:

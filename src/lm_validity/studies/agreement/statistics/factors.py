@@ -570,7 +570,8 @@ def fit_one_factor(scores: np.ndarray) -> OneFactorModel:
     sign = 1.0 if np.sum(loading * count) >= 0 else -1.0
     ability, variance = _posterior(z, weight, intercept, sign * loading, specific)
     parts = (np.where(np.isfinite(scale), part, np.nan) for part in (intercept, sign * loading, specific))
-    return OneFactorModel(center, scale, *parts, ability, variance)
+    intercept, loading, specific = parts
+    return OneFactorModel(center, scale, intercept, loading, specific, ability, variance)
 
 
 def _posterior(

@@ -328,8 +328,9 @@ def fit_process(
     # the noise of a robust fit is the cell's own; of a new score it is the benchmark's
     latent = np.maximum(1 / inverse_diagonal - solver.observed, 1e-9)
     without_variance[known] = latent + noise.ravel()[known]
-    parts = (mean, variance, noise, without, without_variance)
-    return CellProcess(scores, link, center, scale, *(part.reshape(scores.shape) for part in parts), solver)
+    parts = (part.reshape(scores.shape) for part in (mean, variance, noise, without, without_variance))
+    mean, variance, noise, without, without_variance = parts
+    return CellProcess(scores, link, center, scale, mean, variance, noise, without, without_variance, solver)
 
 
 def _moments(values: np.ndarray, linked: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

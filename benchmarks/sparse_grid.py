@@ -30,7 +30,6 @@ from lm_validity.studies.agreement.statistics.ranking import (
 from lm_validity.studies.agreement.statistics.sparse import (
     NORMAL_95,
     CellProcess,
-    assisted_tau,
     expected_signs,
     fit_process,
     mean_standing,
@@ -117,7 +116,7 @@ def measure(table: Published, case: Case, seed: int) -> dict:
 
     process, signs = fit(known), pair_signs(np.where(known, whole, np.nan))
     truth = pooled_tau(pair_signs(whole)).mean
-    pooled, assisted = pooled_tau(signs), assisted_tau(signs, expected_signs(process))
+    pooled, assisted = pooled_tau(signs), pooled_tau(signs, expected_signs(process))
     checked = process
     if audited.any():
         checked = replace(fit(known & ~audited), scores=np.where(audited, whole, np.nan))

@@ -81,19 +81,27 @@ class Fit:
 
 
 @dataclass(frozen=True)
+class Check:
+    """The leads, and the change, under another choice: a straight line, or the larger of both scores as the prepared
+    one."""
+
+    lead: dict[str, Value]
+    change: Value
+
+
+@dataclass(frozen=True)
 class Gap:
     """On one benchmark, or what all have in common. `change`: after minus direct.
 
-    p_adjusted: of the change, Holm's over the benchmarks. checks: the leads, and the change, under another choice: a
-    straight line, or the larger of both scores as the prepared one. without_family: the change. placebo_rank: of the
-    change of a group that is one family, 1 = falls most, among `placebo_families` as groups of their own.
+    p_adjusted: of the change, Holm's over the benchmarks. without_family: the change. placebo_rank: of the change of a
+    group that is one family, 1 = falls most, among `placebo_families` as groups of their own.
     """
 
     models: int
     lead: dict[str, Fit]
     change: Fit
     p_adjusted: Value
-    checks: dict[str, dict[str, Any]]
+    checks: dict[str, Check]
     without_family: dict[str, Value]
     placebo_rank: Value
     placebo_families: int | Missing
@@ -167,7 +175,6 @@ def report_readiness(
     output: str | Path,
     section: Agreement,
     plan: str | Path | None = None,
-    seed: int = 0,
 ) -> None:
     """Write summary.json, results, tables and the page of the readiness report under `output`.
 
@@ -178,7 +185,7 @@ def report_readiness(
         raise InputError("report readiness: no group.", "name one with --group, or in agreement.groups.")
     parsed = [parse_group(text) for text in section.groups]
     matrix = read_score_matrix(scores, models, benchmarks, plan, groups=parsed)
-    groups = [readiness(matrix, group, models, section.knots, seed, place) for place, group in enumerate(parsed, 1)]
+    groups = [readiness(matrix, group, models, section.knots, place) for place, group in enumerate(parsed, 1)]
     summaries, parts = [group.summary["group"] for group in groups], joined(*groups)
     notes = tuple(dict.fromkeys([*matrix.notes, *parts.notes]))
     shown = summaries[0].shown
@@ -204,9 +211,7 @@ def report_readiness(
     write_report(page, ReadinessSummary(len(matrix.models), summaries, notes), output)
 
 
-def readiness(
-    matrix: ScoreMatrix, group: Group, sheet: str | Path, knots: Sequence[float], seed: int, place: int
-) -> Part:
+def readiness(matrix: ScoreMatrix, group: Group, sheet: str | Path, knots: Sequence[float], place: int) -> Part:
     """A group's leads at equal compute under both protocols, and what changes.
 
     `sheet`: of the models. `place`: of the group, for the names of files. Over the cells known under both protocols, of
@@ -232,7 +237,7 @@ def readiness(
         family_names=[named[np.flatnonzero(numbers == one)[0]] for one in np.unique(numbers)],
         terms=compute_terms(compute, knots),
         straight=compute_terms(compute, ()),
-        rng=section_generator(f"readiness {group.text}", seed),
+        rng=section_generator(f"readiness {group.text}", 0),
     )
 
     # each benchmark, with Holm's adjustment over them, and what all have in common
@@ -305,10 +310,9 @@ def _gap(direct: np.ndarray, after: np.ndarray, data: _Compared) -> Gap:
         change=moved,
         p_adjusted=moved.p if isinstance(moved.p, Missing) else Missing(ALL_TOGETHER),
         checks={
-            title: {
-                "lead": {DIRECT: data.lead(direct, terms), TRAINED: data.lead(last, terms)},
-                "change": data.lead(last - direct, terms),
-            }
+            title: Check(
+                {DIRECT: data.lead(direct, terms), TRAINED: data.lead(last, terms)}, data.lead(last - direct, terms)
+            )
             for title, terms, last in zip(CHECKS, (data.straight, data.terms), (after, larger), strict=True)
         },
         without_family={
@@ -480,7 +484,7 @@ def _tables(summary: GroupSummary, scores: pd.DataFrame, place: int) -> list[Tab
         row |= {"change": gap.change.value} | as_columns(gap.change.interval)
         rows.append(row | {"error": gap.change.standard_error, "p": gap.change.p, "p_adjusted": gap.p_adjusted})
         for check, one in gap.checks.items():
-            others.append({"benchmark": benchmark, "choice": CHECKS[check], **one["lead"], "change": one["change"]})
+            others.append({"benchmark": benchmark, "choice": CHECKS[check], **one.lead, "change": one.change})
         for family, change in gap.without_family.items():
             others.append({"benchmark": benchmark, "choice": f"without {family}", "change": change})
     ends = ("", "_low", "_high", "_error", "_p")

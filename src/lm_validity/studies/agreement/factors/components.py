@@ -563,29 +563,28 @@ def with_compute(data: FactorData) -> Part:
     )
     for p, relation in own.items():
         interval = None
-        if not data.no_intervals:
-            interval = Interval(float("nan"), float("nan"))
+        if not data.no_intervals and is_known(relation["kendall"]):
             pairs = np.column_stack([data.components[p].scores, data.compute])
             pairs = pairs[np.isfinite(pairs).all(axis=1)]
-            if len(pairs) >= MINIMUM_FAMILY:
-                weights = multiplicities(len(pairs), data.resamples, resamples(f"compute {p}"))
-                taus = resampled_kendall_tau(pair_signs(pairs), weights)
-                interval = percentile_interval(taus[:, 0, 1], len(pairs))
+            weights = multiplicities(len(pairs), data.resamples, resamples(f"compute {p}"))
+            interval = percentile_interval(resampled_kendall_tau(pair_signs(pairs), weights)[:, 0, 1], len(pairs))
         relation["kendall_interval"] = ends(relation["kendall"], interval, data.no_intervals)
     summary = {"pc1_compute_in_both": both, "pc1_compute": own}
-    if not there.any():
-        section = Section("Pretraining compute", notes=["No model has both parameters and tokens in the models sheet."])
-    else:
-        columns = ["kendall", "spearman", "pearson", "models"]
-        table = Table(
-            "pc1_compute",
-            "Correlations of the first component with compute",
-            pd.DataFrame({"protocol": LABELS[p]} | of for p, of in own.items())[["protocol", *columns]],
-            formats=dict.fromkeys(columns[:3], ".3f"),
-            labels={"kendall": "Kendall's tau", "spearman": "Spearman", "pearson": "Pearson (log compute)"},
-            folded=True,
-        )
-        section = Section("Pretraining compute", hint="correlations with the first factor", tables=[table])
+    columns = ["kendall", "spearman", "pearson", "models"]
+    table = Table(
+        "pc1_compute",
+        "Correlations of the first component with compute",
+        pd.DataFrame({"protocol": LABELS[p]} | of for p, of in own.items())[["protocol", *columns]],
+        formats=dict.fromkeys(columns[:3], ".3f"),
+        labels={"kendall": "Kendall's tau", "spearman": "Spearman", "pearson": "Pearson (log compute)"},
+        folded=True,
+    )
+    section = Section(
+        "Pretraining compute",
+        hint="correlations with the first factor",
+        explanation="Compute is 6 × parameters × tokens, both of the models sheet.",
+        tables=[table],
+    )
     relation = both if all(is_known(of["kendall"]) for of in both.values()) else own
     parts = [
         f"{shown_mean(relation[p]['kendall'], own[p]['kendall'], own[p]['kendall_interval'])} {UNDER[p]}"

@@ -415,9 +415,8 @@ def fit_one_factor(scores: np.ndarray) -> OneFactorModel:
             break
     sign = 1.0 if np.sum(loading * count) >= 0 else -1.0
     ability, variance = _posterior(z, weight, intercept, sign * loading, specific)
-    intercept, loading, specific = (
-        np.where(np.isfinite(scale), part, np.nan) for part in (intercept, sign * loading, specific)
-    )
+    parts = (np.where(np.isfinite(scale), part, np.nan) for part in (intercept, sign * loading, specific))
+    intercept, loading, specific = parts
     return OneFactorModel(center, scale, intercept, loading, specific, ability, variance)
 
 
@@ -547,6 +546,11 @@ class RankDraws:
         return RankDraws(self.rank - other.rank, self.draws - other.draws, self.lone | other.lone, self.units)
 
 
+def component_ranks(scores: np.ndarray) -> np.ndarray:
+    """(models,) ranks on the first component of `scores` (models, benchmarks), 1 = best, ties averaged."""
+    return average_ranks(principal_components(scores).scores[:, None])[:, 0]
+
+
 def ranks_over_benchmarks(scores: np.ndarray, weights: np.ndarray, units: int | None = None) -> RankDraws:
     """Ranks when the benchmarks are resampled: a population of benchmarks like these.
 
@@ -557,8 +561,7 @@ def ranks_over_benchmarks(scores: np.ndarray, weights: np.ndarray, units: int | 
     units = units or scores.shape[1]
     few = units < LEAST_UNITS
     draws = np.full((len(weights), len(scores)), np.nan) if few else first_components_of_resamples(scores, weights)
-    rank = average_ranks(principal_components(scores).scores[:, None])[:, 0]
-    return RankDraws(rank, average_ranks(draws.T).T, np.isfinite(scores).sum(axis=1) < 2, units)
+    return RankDraws(component_ranks(scores), average_ranks(draws.T).T, np.isfinite(scores).sum(axis=1) < 2, units)
 
 
 @dataclass(frozen=True)

@@ -270,21 +270,17 @@ class _Solver:
     def spread_out(self, values: np.ndarray) -> np.ndarray:
         """(cells, ...) posterior mean of all cells for `values` (known, ...) of the known ones."""
         weights = self.inverse_root.T @ (self.inverse_root @ values)
-        return np.concatenate(
-            [self.covariance.between(part, self.cells[self.known]) @ weights for part in self.blocks()]
-        )
+        return np.concatenate([block @ weights for block in self.blocks()])
 
     def variance(self) -> np.ndarray:
         """(cells,) posterior variance."""
-        explained = [
-            ((self.covariance.between(part, self.cells[self.known]) @ self.inverse_root.T) ** 2).sum(axis=1)
-            for part in self.blocks()
-        ]
+        explained = [((block @ self.inverse_root.T) ** 2).sum(axis=1) for block in self.blocks()]
         return np.maximum(self.covariance.variance(self.cells) - np.concatenate(explained), 1e-9)
 
-    def blocks(self) -> list[Cells]:
-        """All cells, in parts small enough for a matrix with the known ones."""
-        return [self.cells[start : start + 2000] for start in range(0, len(self.cells), 2000)]
+    def blocks(self) -> Iterator[np.ndarray]:
+        """(part, known) covariances of all cells with the known ones, part by part: together they take much memory."""
+        for start in range(0, len(self.cells), 2000):
+            yield self.covariance.between(self.cells[start : start + 2000], self.cells[self.known])
 
 
 def fit_process(
@@ -332,9 +328,8 @@ def fit_process(
     # the noise of a robust fit is the cell's own; of a new score it is the benchmark's
     latent = np.maximum(1 / inverse_diagonal - solver.observed, 1e-9)
     without_variance[known] = latent + noise.ravel()[known]
-    mean, variance, noise, without, without_variance = (
-        part.reshape(scores.shape) for part in (mean, variance, noise, without, without_variance)
-    )
+    parts = (part.reshape(scores.shape) for part in (mean, variance, noise, without, without_variance))
+    mean, variance, noise, without, without_variance = parts
     return CellProcess(scores, link, center, scale, mean, variance, noise, without, without_variance, solver)
 
 

@@ -627,8 +627,8 @@ class SignalData:
     def steady(self) -> dict[str, Found]:
         """By benchmark, whether its scores improve steadily in training: whether that is shown.
 
-        They improve more steadily than a random walk (`walk_p`, false discovery rate 5% over benchmarks, Benjamini and
-        Hochberg 1995), they rise, and they do not end at chance.
+        They move more steadily than a random walk (`walk_p`, false discovery rate 5% over benchmarks, Benjamini and
+        Hochberg 1995), they improve, and they do not end at chance.
         """
         p = {name: WHICH_DIRECTION if each.falls else each.walk_p for name, each in self.benchmarks.items()}
         steady = discoveries(p)

@@ -97,8 +97,9 @@ def _curves(data: SignalData, best_first: Sequence[BenchmarkCurves]) -> Picture:
         note += "Thick: their mean where all have a score; dashed where it is not shown to improve steadily. "
     note += "Dotted: chance. " if any(is_known(benchmark.chance) for benchmark in shown) else ""
     note += "Signal quality runs from 0 to 1; at 1 scores improve without a setback."
-    others = len(data.benchmarks) - _tested(data)[1]
-    if others and _tested(data)[1]:
+    _, tested = _tested(data)
+    others = len(data.benchmarks) - tested
+    if others and tested:
         note += f" {count(others, 'benchmark is', 'benchmarks are')} not tested, and not counted."
     if len(best_first) > len(shown):
         note += f" The {len(shown)} of {len(best_first)} benchmarks with the highest signal quality are drawn."

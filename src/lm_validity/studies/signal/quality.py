@@ -424,10 +424,10 @@ def _findings(
         sentence += f"{decimal(white)}, and a random walk {decimal(walk)}"
     findings = [*asked, Finding(f"{sentence}.", basis)]
     if all(is_known(data.steady[name]) for name in order):
-        rising = [name for name in order if data.steady[name]]
-        rest = [name for name in order if name not in rising]
-        sentence = f"Scores improve more steadily than a random walk on {len(rising)} of "
-        sentence += count(len(order), "benchmark") + (f" ({listing(rising)})" if rising and rest else "")
+        improving = [name for name in order if data.steady[name]]
+        rest = [name for name in order if name not in improving]
+        sentence = f"Scores improve more steadily than a random walk on {len(improving)} of "
+        sentence += count(len(order), "benchmark") + (f" ({listing(improving)})" if improving and rest else "")
         sentence += f". On {listing(rest, 4)} this cannot be shown, or scores end at chance." if rest else "."
         basis = (
             "A test by random signs of the steps between checkpoints, false discovery rate 5% (Benjamini-Hochberg). "

@@ -53,6 +53,15 @@ def test_scores_may_name_models_by_their_path(rows, summary_of):
     assert not noted(found, "Not in the models sheet")
 
 
+def test_a_score_without_a_value_is_a_missing_checkpoint(rows, summary_of):
+    scores = score_rows(rows)
+    at = (scores["model"] == "large-deep") & (scores["iteration"] == 5000)
+    found = summary_of(scores=scores.assign(value=scores["value"].mask(at)), with_items=False)
+    assert found["models"] == summary_of(scores=scores[~at], with_items=False)["models"]
+    assert found["models"]["large-deep"]["facts"]["checkpoints"] == 11
+    assert noted(found, "large-deep on facts at step-5")
+
+
 def test_labels_that_several_models_have_become_their_ids(tmp_path, rows):
     files = write_world(tmp_path, items=rows)
     models_sheet().assign(label=["X", "X", "Y", "Z", ""]).to_csv(files.models, index=False)

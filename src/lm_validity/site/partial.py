@@ -59,18 +59,16 @@ def _jobs(run: Run, folder: Path, *, with_items: bool) -> list[Job]:
     tables, reports, settings = folder / "tables", folder / "reports", run.configuration.reports
     scores, items = tables / "scores.parquet", tables / "items.parquet" if with_items else None
     models, benchmarks = Path(run.configuration.models or ""), Path(run.configuration.benchmarks or "")
-    planned = {"section": settings, "plan": run.configuration.plan}
+    sheets, plan, studies = (scores, models, benchmarks), run.configuration.plan, run.configuration.studies
     jobs = []
-    if "agreement" in run.configuration.studies:
-        more = planned | {"items": items, "selections": tables / "selections.parquet"}
-        jobs.append(Job("agreement", reports / "agreement", (scores, models, benchmarks), more))
-        jobs.append(Job("factors", reports / "factors", (scores, models, benchmarks), planned))
+    if "agreement" in studies:
+        more = {"items": items, "selections": tables / "selections.parquet"}
+        jobs.append(Job.of(reports, "agreement", *sheets, section=settings, plan=plan, **more))
+        jobs.append(Job.of(reports, "factors", *sheets, section=settings, plan=plan))
         if run.configuration.agreement.groups:
-            asked = {"section": run.configuration.agreement, "plan": run.configuration.plan}
-            jobs.append(Job("readiness", reports / "readiness", (scores, models, benchmarks), asked))
-    if "signal" in run.configuration.studies:
-        given = {"benchmarks": benchmarks, "items": items, "section": settings}
-        jobs.append(Job("signal", reports / "signal", (scores, models), given))
-    if "bias" in run.configuration.studies:
-        jobs.append(Job("bias", reports / "bias", (tables / "trials.parquet",), {"plan": run.bias_plan}))
+            jobs.append(Job.of(reports, "readiness", *sheets, section=run.configuration.agreement, plan=plan))
+    if "signal" in studies:
+        jobs.append(Job.of(reports, "signal", scores, models, section=settings, benchmarks=benchmarks, items=items))
+    if "bias" in studies:
+        jobs.append(Job.of(reports, "bias", tables / "trials.parquet", plan=run.bias_plan))
     return jobs

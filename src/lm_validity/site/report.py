@@ -162,9 +162,30 @@ def _joined(frames: list[pd.DataFrame], names: list[str], lines: list[str]) -> p
 # ----------------------------------------------------------------------------------------------------------------------
 # Which reports the data allow, and their writing: two at a time, each in a process of its own.
 
+MODELS, BENCHMARKS = "models.tsv", "benchmarks.tsv"
 LEAST_MODELS = 3  # of two models' order there are only two
 LEAST_BENCHMARKS = 2
 LEAST_CHECKPOINTS = 3  # of one model on one benchmark
+
+
+@dataclass(frozen=True)
+class Given:
+    """What a reader may give beside the results. `options`: how files are imported; `splits` and `source`: as cards
+    take them; `plan`: the sheet of what was to be fine-tuned, other cells are not missing. `single_file`: as
+    `build_site` takes it."""
+
+    models: Path | None = None
+    benchmarks: Path | None = None
+    beside: Path | None = None
+    options: ImportOptions = field(default_factory=ImportOptions)
+    section: Reports = REPORTS
+    processes: int = 2
+    cards: Cards = field(default_factory=Cards)
+    splits: Path | None = None
+    source: str = ""
+    plan: Path | None = None
+    agreement: Agreement = field(default_factory=Agreement)
+    single_file: bool = False
 
 
 @dataclass(frozen=True)
@@ -174,53 +195,49 @@ class Job:
     name: str
     output: Path
     arguments: tuple[Path, ...]
-    options: Mapping[str, object] = field(default_factory=dict)
+    options: Mapping[str, object]
+
+    @classmethod
+    def of(cls, folder: Path, name: str, *tables: Path, **options: object) -> "Job":
+        """A report from `tables` into `folder`/name."""
+        return cls(name, folder / name, tables, options)
 
 
 def choose_reports(
-    gathered: Gathered,
-    sheets: tuple[pd.DataFrame, pd.DataFrame] | None,
-    folder: Path,
-    section: Reports,
-    plan: Path | None = None,
-    agreement: Agreement | None = None,
+    gathered: Gathered, sheets: tuple[pd.DataFrame, pd.DataFrame] | None, folder: Path, given: Given
 ) -> tuple[list[Job], dict[str, str]]:
     """The reports to write under `folder`, and why the others cannot be written, by name.
 
     Agreement and factors need 3 models and 2 benchmarks in common use, signal 3 checkpoints of a model, items
-    their table, bias trials; readiness groups that `agreement` names. `plan`: the sheet of what was to be fine-tuned.
+    their table, bias trials; readiness groups that `given` names.
     """
     jobs: list[Job] = []
     absent: dict[str, str] = {}
-    scores, models, benchmarks = (folder / name for name in ("scores.parquet", "models.tsv", "benchmarks.tsv"))
+    scores, models, benchmarks = (folder / name for name in ("scores.parquet", MODELS, BENCHMARKS))
+    section, plan, items = given.section, given.plan, gathered.items
     if gathered.scores is None or sheets is None:
         absent |= dict.fromkeys(("agreement", "factors", "signal"), "there are no scores of models.")
     else:
-        reason = _too_few(pd.read_parquet(scores), *sheets)
-        options = {"section": section}
-        if reason:
+        tables = (scores, models, benchmarks)
+        if reason := _too_few(pd.read_parquet(scores), *sheets):
             absent |= {"agreement": reason, "factors": reason}
         else:
-            planned = options | {"plan": plan}
-            more = planned | {"items": gathered.items, "selections": gathered.selections}
-            jobs.append(Job("agreement", folder / "agreement", (scores, models, benchmarks), more))
-            jobs.append(Job("factors", folder / "factors", (scores, models, benchmarks), planned))
-            if agreement is not None and agreement.groups:
-                asked = {"section": agreement, "plan": plan}
-                jobs.append(Job("readiness", folder / "readiness", (scores, models, benchmarks), asked))
+            more = {"items": items, "selections": gathered.selections}
+            jobs.append(Job.of(folder, "agreement", *tables, section=section, plan=plan, **more))
+            jobs.append(Job.of(folder, "factors", *tables, section=section, plan=plan))
+            if given.agreement.groups:
+                jobs.append(Job.of(folder, "readiness", *tables, section=given.agreement, plan=plan))
         direct = gathered.scores[gathered.scores["protocol"] == DIRECT]
         if (direct.groupby(["model", "benchmark"])["checkpoint"].nunique() >= LEAST_CHECKPOINTS).any():
-            more = options | {"benchmarks": benchmarks, "items": gathered.items}
-            jobs.append(Job("signal", folder / "signal", (scores, models), more))
+            jobs.append(Job.of(folder, "signal", scores, models, section=section, benchmarks=benchmarks, items=items))
         else:
             absent["signal"] = f"no model has scores at {LEAST_CHECKPOINTS} points of its training."
-        if gathered.items is not None:
-            more = {"benchmarks": benchmarks, "models": models}
-            jobs.append(Job("items", folder / "items", (scores, gathered.items), more))
-    if gathered.items is None:
+        if items is not None:
+            jobs.append(Job.of(folder, "items", scores, items, benchmarks=benchmarks, models=models))
+    if items is None:
         absent["items"] = "there is no table of answers item by item (items.parquet, samples_*.jsonl)."
     if gathered.trials is not None:
-        jobs.append(Job("bias", folder / "bias", (gathered.trials,)))
+        jobs.append(Job.of(folder, "bias", gathered.trials))
     else:
         absent["bias"] = "there is no table of trials (trials.parquet)."
     return jobs, absent
@@ -311,7 +328,7 @@ def add_beside(scores: pd.DataFrame, path: Path | None) -> tuple[pd.DataFrame, B
 
 def beside_page(beside: Beside, scores: Path) -> Page:
     """Where the reader's models stand among the others, by benchmark."""
-    matrix = read_score_matrix(scores, scores.with_name("models.tsv"), scores.with_name("benchmarks.tsv"))
+    matrix = read_score_matrix(scores, scores.with_name(MODELS), scores.with_name(BENCHMARKS))
     places, frame = places_table(matrix, beside.own), _scores_frame(matrix, beside.own)
     axis = alt.Axis(labelOverlap=False, grid=True, gridDash=[1, 3])
     chart = alt.Chart(figures.chart_data(frame)).mark_point(filled=True, size=46, opacity=0.85)
@@ -474,28 +491,6 @@ def _table(name: str, sheet: pd.DataFrame, **labels: str) -> Table:
 # ----------------------------------------------------------------------------------------------------------------------
 # One command from result files to a site: import, guess the two sheets, write every report that the data allow.
 
-MODELS, BENCHMARKS = "models.tsv", "benchmarks.tsv"
-
-
-@dataclass(frozen=True)
-class Given:
-    """What a reader may give beside the results. `options`: how files are imported; `splits` and `source`: as cards
-    take them; `plan`: the sheet of what was to be fine-tuned, other cells are not missing. `single_file`: as
-    `build_site` takes it."""
-
-    models: Path | None = None
-    benchmarks: Path | None = None
-    beside: Path | None = None
-    options: ImportOptions = field(default_factory=ImportOptions)
-    section: Reports = REPORTS
-    processes: int = 2
-    cards: Cards = field(default_factory=Cards)
-    splits: Path | None = None
-    source: str = ""
-    plan: Path | None = None
-    agreement: Agreement = field(default_factory=Agreement)
-    single_file: bool = False
-
 
 def report_site(paths: Iterable[str | Path], output: str | Path, given: Given) -> list[str]:
     """Write a site with index.html, the sheets, scores.parquet and a folder a report under `output`; what to print.
@@ -542,7 +537,7 @@ def _write_reports(
     folder: Path,
 ) -> list[str]:
     """Every report that the data allow and the site of them; a line for each that they do not allow."""
-    jobs, absent = choose_reports(gathered, sheets, folder, given.section, given.plan, given.agreement)
+    jobs, absent = choose_reports(gathered, sheets, folder, given)
     if jobs and figures.can_draw():
         write_library(folder)  # once, for all processes
     written, failed = run_reports(jobs, given.processes)

@@ -109,17 +109,17 @@ def rehearse(
     unknown = [name for name in model or () if name not in known]
     if unknown:
         raise InputError(f"--model {unknown[0]}: not a model of this run.", f"choose one of {', '.join(known)}.")
-    found = _rehearse(run, model or known)
+    found = _rehearse(run, model)
     failed = any(one.unforeseen for one in found)
     problems = [one for each in found if each.answer for one in rehearsals.memory_problem(run, each.row, each.answer)]
     say(*problems)
     return 1 if failed or problems else 0
 
 
-def _rehearse(run: Run, models: Collection[str]) -> list[Rehearsed]:
-    """Print the table of these models; what nobody has asked yet is rehearsed first, and kept."""
+def _rehearse(run: Run, models: Collection[str] | None = None) -> list[Rehearsed]:
+    """Print the table of these models, or of all; what nobody has asked yet is rehearsed first, and kept."""
     found = []
-    for row in (row for row in rehearsals.rehearsed_models(run) if row.model in models):
+    for row in (row for row in rehearsals.rehearsed_models(run) if not models or row.model in models):
         question, answer, unforeseen = rehearsals.question_of(run, row), rehearsals.read_rehearsal(run, row), ""
         if question is not None and answer is None:
             from lm_validity.cells.rehearsal.rehearse import rehearse as ask
@@ -152,7 +152,7 @@ def preflight(
         say(f"will be computed again: {line}")
     check.remove_outdated(run)
     if memory and not run.configuration.replay:
-        _rehearse(run, [row.model for row in rehearsals.rehearsed_models(run)])
+        _rehearse(run)
     problems = [*check.record_problems(run), *check.readiness_problems(run)]
     if rehearsals.unfetched_models(run) and not run.configuration.replay:
         from lm_validity.cells.models.prefetch import access_problems

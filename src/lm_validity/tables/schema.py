@@ -160,7 +160,7 @@ TRIALS, PROBABILITIES = _schema(_TRIALS), _schema(_PROBABILITIES)
 
 # Values that a column may have, in every table that has it: names, and numbers from ... to
 _NAMES = ("model", "benchmark", "checkpoint", "prompt", "prompt_variant", "split", "metric", "source", "prepared_on",
-          "experiment", "language_model", "task")  # fmt: skip
+          "experiment", "language_model", "task", "protocol")  # fmt: skip
 LARGEST_SCORE = 1e100  # whose square is a number too
 _RANGES: dict[str, tuple[float, float]] = {
     "value": (-LARGEST_SCORE, LARGEST_SCORE),
@@ -182,9 +182,8 @@ def check_values(rows: pd.DataFrame, source: object) -> None:
             low, high = _RANGES[str(name)]
             numbers = values.astype("float64").to_numpy()
             wrong, problem = np.flatnonzero((numbers < low) | (numbers > high)), f"is not from {low:g} to {high:g}"
-        elif name in _NAMES or name == "protocol":
-            check = _no_protocol if name == "protocol" else _no_name
-            found = {value: said for value in values.dropna().unique() if (said := check(value)) is not None}
+        elif name in _NAMES:
+            found = {value: said for value in values.dropna().unique() if (said := _no_name(value, name)) is not None}
             wrong, problem = np.flatnonzero(values.isin(list(found))), next(iter(found.values()), "")
         else:
             continue
@@ -197,18 +196,16 @@ def check_values(rows: pd.DataFrame, source: object) -> None:
             )
 
 
-def _no_name(value: object) -> str | None:
+def _no_name(value: object, column: object) -> str | None:
     """What is wrong with a name; None where nothing is."""
     text = str(value)
+    if column == "protocol":
+        return None if text in PROTOCOLS else f"is no protocol ({', '.join(PROTOCOLS)})"
     if not text.strip():
         return "is blank"
     if (found := unprintable(text)) is not None:
         return f"holds the character {found!r}"
     return "has blanks around it" if text != text.strip() else None
-
-
-def _no_protocol(value: object) -> str | None:
-    return None if value in PROTOCOLS else f"is no protocol ({', '.join(PROTOCOLS)})"
 
 
 def write_table(frame: pd.DataFrame, schema: pa.Schema, path: str | Path) -> None:

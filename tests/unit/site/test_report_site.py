@@ -165,6 +165,15 @@ def test_the_sheets_are_passed_back(tmp_path):
     assert json.loads((tmp_path / "out/agreement/summary.json").read_text())["benchmarks"] == 3
 
 
+def test_a_sheets_numbers_of_items_give_standard_errors(tmp_path):
+    (tmp_path / "in.csv").write_text("model,x,y\na,0.4,0.5\nb,0.5,0.6\nc,0.6,0.7\n")
+    (tmp_path / "sheet.tsv").write_text("benchmark\tmetric\tn_items\nx\tacc\t101\ny\tacc\t\n")
+    options = ImportOptions(errors_from_items=True)
+    write([tmp_path / "in.csv"], tmp_path / "out", benchmarks=tmp_path / "sheet.tsv", options=options)
+    rows = read_scores(tmp_path / "out" / "scores.parquet").set_index("benchmark")["stderr"]
+    assert rows["x"].to_numpy() == pytest.approx([0.24**0.5 / 10, 0.05, 0.24**0.5 / 10]) and rows["y"].isna().all()
+
+
 @pytest.mark.parametrize("sheet", ["models", "benchmarks"])
 def test_one_sheet_passed_back_leaves_out_what_was_left_out_and_is_kept(tmp_path, sheet):
     put_results(tmp_path / "in")

@@ -157,15 +157,15 @@ class PathPattern:
         pieces = re.split(r"(\{[^{}]*\}|\*)", re.sub("/+", "/", text))
         expression = ""
         for piece in pieces:
-            name = piece[1:-1] if piece.startswith("{") else None
-            if name is not None and (name not in _FIELDS or f"<{name}>" in expression):
+            if not piece.startswith("{"):
+                expression += "[^/]*" if piece == "*" else re.escape(piece)
+                continue
+            name = piece[1:-1]
+            if name not in _FIELDS or f"<{name}>" in expression:
                 raise InputError(
                     f"--path '{text}': {piece} is not a field, or is there twice.", f"fields: {', '.join(_FIELDS)}."
                 )
-            if name is not None:
-                expression += f"(?P<{name}>{_KINDS.get(_COLUMNS.get(name, name), '[^/]+')})"
-            else:
-                expression += "[^/]*" if piece == "*" else re.escape(piece)
+            expression += f"(?P<{name}>{_KINDS.get(_COLUMNS.get(name, name), '[^/]+')})"
         if "(?P<" not in expression:
             raise InputError(f"--path '{text}': no field in it.", "write {model}, as in '{model}-{task}.json'.")
         self.expression = re.compile(rf"(?:^|/){expression}/?$")

@@ -124,8 +124,8 @@ def read_e2lm(path: str | Path) -> pd.DataFrame:
     rows = rows.dropna(subset=["value"]).rename(columns={"gtokens": "tokens_b"})
     if rows.empty:
         raise InputError(f"{path}: no value of any benchmark ({', '.join(benchmarks)}).", _LAYOUT)
+    rows = rows.assign(**DEFAULTS, source="e2lm")
     rows["checkpoint"] = [f"iter_{iteration:07d}" for iteration in rows["iteration"]]
-    rows = rows.assign(protocol="direct", prompt="plain", split="test", selected=True, source="e2lm")
     rows = rows.sort_values(["model", "benchmark", "iteration"], kind="stable", ignore_index=True)
     check_rows(rows, path)
     return typed_scores(rows)

@@ -200,8 +200,7 @@ def with_progress(things: Sequence[Thing], what: str) -> Iterator[Thing]:
         yield thing
 
 
-def _block(title: str, lines: Iterable[str]) -> list[str]:
-    lines = list(lines)
+def _block(title: str, lines: list[str]) -> list[str]:
     if not lines:
         return []
     shown = [f"  {line}" for line in lines[:_LINES_SHOWN]]

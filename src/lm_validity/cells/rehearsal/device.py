@@ -21,7 +21,7 @@ from lm_validity.cells.training.lora import replaced
 # ----------------------------------------------------------------------------------------------------------------------
 # What a computation does on a device: bytes alive and their peak, kernels launched, reads back to the host, FLOPs.
 #
-# Every operation of torch passes by, whether the tensors are real or pretended (`device.py`).
+# Every operation of torch passes by, whether the tensors are real or pretended.
 
 aten = torch.ops.aten
 _DEVICE = torch.ops.prim.device.default
@@ -314,7 +314,7 @@ class _Generator(torch.Generator):
 
 def _drawing(name: str) -> Callable[..., torch.Tensor]:
     """A method that fills a tensor with random numbers. Below it torch knows no more which generator was given, so
-    that one of the tensor's own device is left out, and any other is refused (`device.py`)."""
+    that one of the tensor's own device is left out, and any other is refused."""
     draw = getattr(torch.Tensor, name)
 
     def drawn(tensor: torch.Tensor, *arguments: Any, generator: torch.Generator | None = None) -> torch.Tensor:

@@ -396,7 +396,7 @@ def add_adapter(
 ) -> PeftModel:
     """Put fresh adapters on the base model, seeded by `position.seed`; their weights are float32.
 
-    rule: which layers get one, see `targets.find_targets`.
+    rule: which layers get one, see `find_targets`.
     also: names of further adapters, equal to the first in everything, dropout masks included.
     The base model is changed in place until `PeftModel.unload` gives it back as it was.
     """

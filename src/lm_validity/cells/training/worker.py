@@ -42,7 +42,7 @@ class FinetuneResult:
 
     diverged: why training ended early, or null. tokens: training tokens of one epoch. step_losses: one per step of
     the finished epochs.
-    adapted_share: of the model's weights, those with an adapter (see `targets.Targets`).
+    adapted_share: of the model's weights, those with an adapter (see `lora.Targets`).
     micro_batch, resumed_epochs: of this process only; they belong in the sidecar.
     """
 

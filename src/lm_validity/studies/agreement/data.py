@@ -494,14 +494,15 @@ class Data:
     @property
     def notes(self) -> list[str]:
         """On the data, and on what is left out of which comparison."""
-        absent = self.matrix.models_without(self.corpora) if self.matrix.is_corpus.any() else []
+        in_corpora = np.any([np.isfinite(scores).any(axis=1) for scores in self.corpora.values()], axis=0)
+        absent = np.array(self.matrix.labels)[~in_corpora & self.matrix.is_corpus.any()]
         return [
             *self.matrix.notes,
             *coverage_notes(self.matrix, self.scores, self.stderr, self.tasks),
             *self.paired_notes,
             *comparison_notes(self.matrix, self.in_both, whole=self.whole),
             *family_notes(self.matrix.families),
-            *([f"No perplexity of {listing(absent)}: left out of the comparisons with perplexity."] if absent else []),
+            *with_names({"No perplexity of {}: left out of the comparisons with perplexity.": list(absent)}),
             *(
                 note
                 for p, of in self.ceiling.items()
@@ -556,20 +557,16 @@ def coverage_notes(
         notes += _missing_notes(under, known_cells, matrix.models, tasks, planned, aside)
         columns = list(zip(tasks, scores[protocol].T, stderr[protocol].T, known_cells.T, strict=True))
         constant = [name for name, column, _, ok in columns if ok.sum() > 1 and np.ptp(column[ok]) == 0]
-        if constant:
-            notes.append(f"{under}, all models have the same score on {listing(constant)}, so there is no tau.")
         twins = _same_rows(scores[protocol], matrix.models)
-        if twins:
-            notes.append(
-                f"{under}, {listing(twins)} have exactly the same scores on all benchmarks. Perhaps it is one "
-                "model twice."
-            )
         without = [name for name, _, error, ok in columns if ok.any() and not np.isfinite(error[ok]).any()]
-        if without:
-            notes.append(
-                f"{under}, there are no standard errors on {listing(without)}. Without them no difference is "
-                "significant there, and the benchmark is not in the noise ceiling."
-            )
+        notes += with_names(
+            {
+                f"{under}, all models have the same score on {{}}, so there is no tau.": constant,
+                f"{under}, {{}} have exactly the same scores on all benchmarks. Perhaps it is one model twice.": twins,
+                f"{under}, there are no standard errors on {{}}. Without them no difference is significant there, and "
+                "the benchmark is not in the noise ceiling.": without,
+            }
+        )
     return notes
 
 
@@ -613,20 +610,14 @@ def _missing_notes(
     if cells:
         notes.append(f"{under}, {len(cells)} of {known.size} cells are missing ({listing(cells, 6)}); {each}.")
     nowhere = [name for name, row in zip(models, known, strict=True) if not row.any()]
-    if nowhere:
-        notes.append(f"{under}, there is no score at all for {listing(nowhere)}.")
-    return notes
+    return notes + with_names({f"{under}, there is no score at all for {{}}.": nowhere})
 
 
 def family_notes(families: np.ndarray) -> list[str]:
     """Which families are too small for figures of their own."""
     large = large_families(families)
-    small = [name for name in family_members(families) if name not in large]
-    return (
-        [f"Families of fewer than {MINIMUM_FAMILY} models get no figures of their own: {listing(small)}."]
-        if small
-        else []
-    )
+    sentence = f"Families of fewer than {MINIMUM_FAMILY} models get no figures of their own: {{}}."
+    return with_names({sentence: [name for name in family_members(families) if name not in large]})
 
 
 def ceiling_notes(
@@ -754,8 +745,9 @@ def use_paired_tests(
             if (here["repeats"] > 1).any():
                 tested["repeated"].append(f"{task} ({int((here['repeats'] > 1).sum())})")
             correct, subjects = _item_matrix(here, matrix)
-            made_up = _makes_up_score(correct, matrix.value[protocol][:, place])
-            others = np.isfinite(correct).any(axis=1) & np.isfinite(matrix.value[protocol][:, place]) & ~made_up
+            score = matrix.value[protocol][:, place]
+            made_up = np.abs(finite_mean(correct, axis=1) - score) <= 1e-6
+            others = np.isfinite(correct).any(axis=1) & np.isfinite(score) & ~made_up
             if made_up.sum() <= others.sum():  # of a metric that is something else a few may agree by chance
                 tested["unpaired"].append(task)
                 continue
@@ -797,13 +789,6 @@ def _selected_items(table: ds.Dataset, matrix: ScoreMatrix, task: str) -> pd.Dat
 
 def _item_matrix(items: pd.DataFrame, matrix: ScoreMatrix) -> tuple[np.ndarray, np.ndarray]:
     """(models, items) of the metric's value, NaN where a model has no such item; (items,) subjects, "" if unknown."""
-    if items.empty:
-        return np.empty((len(matrix.models), 0)), np.empty(0, dtype=str)
     table = items.pivot(index="model", columns="doc_id", values="correct")
     subjects = items.drop_duplicates("doc_id").set_index("doc_id")["subject"].reindex(table.columns)
     return table.reindex(list(matrix.models)).to_numpy(dtype=float), subjects.to_numpy(dtype=str)
-
-
-def _makes_up_score(correct: np.ndarray, score: np.ndarray) -> np.ndarray:
-    """(models,) True where the mean of a model's items is its score."""
-    return np.abs(finite_mean(correct, axis=1) - score) <= 1e-6

@@ -46,13 +46,11 @@ def subsets_of_benchmarks(data: Data) -> Part:
             "one_with_others": one,
             "one_with_others_interval": ends(one, transformed_interval(taus[0], taus[1:], "tau"), LOST_MODEL),
         }
-        for i, size in enumerate(entry[p]["sizes"]):
-            of_random = curves["random_mean"][i], curves["random_low"][i], curves["random_high"][i]
-            of_greedy = curves["greedy_mean"][i], np.nan, np.nan
-            of_others = curves["others_mean"][i], np.nan, np.nan
+        for size, random, low, high, greedy, others in zip(entry[p]["sizes"], *curves.values(), strict=True):
+            bands = (random, low, high), (greedy, np.nan, np.nan), (others, np.nan, np.nan)
             rows += [
-                {"benchmarks": size, "protocol": LABELS[p], "choice": choice, "tau": tau, "low": low, "high": high}
-                for choice, (tau, low, high) in zip(SUBSETS, (of_random, of_greedy, of_others), strict=True)
+                {"benchmarks": size, "protocol": LABELS[p], "choice": choice, "tau": tau, "low": start, "high": end}
+                for choice, (tau, start, end) in zip(SUBSETS, bands, strict=True)
             ]
         orders += [
             {"place": place, "benchmark": data.tasks[column], "protocol": LABELS[p]}

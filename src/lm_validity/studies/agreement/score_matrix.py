@@ -145,11 +145,6 @@ class ScoreMatrix:
         """Benchmarks that are not perplexity corpora, in order."""
         return [name for name, corpus in zip(self.benchmarks, self.is_corpus, strict=True) if not corpus]
 
-    def models_without(self, scores: dict[str, np.ndarray]) -> list[str]:
-        """Labels of models without any finite entry in the arrays (models, ...)."""
-        known = np.any([np.isfinite(values).any(axis=1) for values in scores.values()], axis=0)
-        return [label for label, any_known in zip(self.labels, known, strict=True) if not any_known]
-
     def has(self, protocol: str) -> bool:
         """Whether any score of a benchmark (not a corpus) is known under `protocol`."""
         return bool(np.isfinite(self.value[protocol][:, ~self.is_corpus]).any())
@@ -407,22 +402,19 @@ def unit_notes(rows: pd.DataFrame, facts: pd.DataFrame, path: str | Path) -> lis
             continue
         high = here["value"] > 1 + 1e-9  # a mean of ones may end above 1
         if high.any() and not high.all() and name in CHOICES:
-            raise _mixture(here, high, fact.benchmark, name, path)
+            first, second = here[high].iloc[0], here[~high].iloc[0]
+            raise InputError(
+                f"{path}: {fact.benchmark} has percentages and fractions under {name}: {first['value']:.4g} for "
+                f"{first['model']} ({first['protocol']}), {second['value']:.4g} for {second['model']} "
+                f"({second['protocol']}).",
+                "write accuracies as fractions, 0 to 1, and their standard errors too.",
+            )
         if high.any():
             above_one.append(
                 f"{fact.benchmark} ({name}: {high.sum()} of {len(here)} scores, up to {here['value'].max():.4g})"
             )
     sentence = "Scores above 1 under a metric that gives fractions. They may be percentages: {}."
     return [sentence.format("; ".join(above_one))] if above_one else []
-
-
-def _mixture(here: pd.DataFrame, high: pd.Series, benchmark: str, metric: str, path: str | Path) -> InputError:
-    first, second = here[high].iloc[0], here[~high].iloc[0]
-    return InputError(
-        f"{path}: {benchmark} has percentages and fractions under {metric}: {first['value']:.4g} for {first['model']} "
-        f"({first['protocol']}), {second['value']:.4g} for {second['model']} ({second['protocol']}).",
-        "write accuracies as fractions, 0 to 1, and their standard errors too.",
-    )
 
 
 def direction_notes(rows: pd.DataFrame, sheet: pd.DataFrame, path: str | Path) -> list[str]:

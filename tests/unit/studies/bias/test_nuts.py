@@ -21,7 +21,8 @@ def test_agrees_with_laplace(trials, formula, models):
     # with six tasks an sd near zero can still cost a few of 8000 draws; the report shows any such fit in red
     assert nuts.divergences <= 8 and nuts.rhat_max < 1.02
     assert nuts.beta_mean == pytest.approx(laplace.beta_mean, abs=0.15 * laplace.beta_sd)
-    assert nuts.beta_sd == pytest.approx(laplace.beta_sd, rel=0.12)
+    # with few tasks the posterior has heavy tails: the standard deviation of 8000 draws is still off by a tenth
+    assert nuts.interval == pytest.approx(laplace.interval, abs=0.2 * laplace.beta_sd)
     predictive = posterior_predictive(design, laplace)
     assert nuts.difference_draws.mean() == pytest.approx(predictive.draws.mean(), abs=0.2 * predictive.draws.std())
     assert np.std(nuts.difference_draws) == pytest.approx(predictive.draws.std(), rel=0.12)

@@ -22,13 +22,7 @@ from lm_validity.cells.models.language_model import load_language_model
 from lm_validity.cells.tasks.evaluation import metric_value, prepare_requests, training_examples
 from lm_validity.cells.tasks.splits import documents, make_splits
 from lm_validity.cells.tasks.tasks import find_task, load_task
-from lm_validity.cells.training.lora import (
-    BatchPosition,
-    adapter_tensors,
-    add_adapter,
-    save_adapter,
-    use_adapter,
-)
+from lm_validity.cells.training.lora import BatchPosition, adapter_tensors, add_adapter, save_adapter, use_adapter
 from lm_validity.config.sections import OneFinetune
 from lm_validity.run.cell import derive_seed
 

@@ -20,13 +20,13 @@ from lm_validity.cli import EXIT_CODES, EXIT_CODES_OF, FURTHER, GROUPS, OLD_NAME
 from lm_validity.config.generate import key_schema, renew
 from lm_validity.config.gone import GONE
 from lm_validity.config.sections import Cards
+from lm_validity.missing import ReasonCode
 from lm_validity.pages.page import glossary_text
 from lm_validity.results import CARDS, INTERVALS, KEYS, UNIQUE, lines_of
 from lm_validity.results import COLUMNS as RESULTS
 from lm_validity.site.cards.values import QUANTITIES
 from lm_validity.site.cards.verdict import CLAUSES
 from lm_validity.tables.schema import COLUMNS
-from lm_validity.words import ReasonCode
 
 FOLDER = Path(__file__).parent / "reference"
 MADE = "<!-- Made by docs/generate_reference.py: edit what it reads, not this page. -->\n"

@@ -36,8 +36,8 @@ import numpy as np
 import pandas as pd
 
 from lm_validity.files import replace_file, write_text
+from lm_validity.missing import Missing, Reason, ReasonCode
 from lm_validity.pages.page import Finding, Page, Panel, Part, Section, for_spreadsheets, write_page
-from lm_validity.words import Missing, Reason, ReasonCode
 
 COLUMNS = {
     "study": "the report: agreement, factors, readiness, signal, bias, items, compare or screening",

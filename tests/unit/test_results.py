@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from lm_validity.missing import Missing, Reason, ReasonCode
 from lm_validity.pages.page import Page
 from lm_validity.results import (
     CARDS,
@@ -29,7 +30,6 @@ from lm_validity.results import (
 from lm_validity.site.cards.values import QUANTITIES
 from lm_validity.studies.agreement.readiness import ReadinessSummary
 from lm_validity.studies.items.compare import CompareSummary, Comparison
-from lm_validity.words import Missing, Reason, ReasonCode
 
 SUMMARIES = {
     "readiness": ReadinessSummary,

@@ -20,6 +20,7 @@ from lm_validity.config.plan import (
     read_bias_plan,
 )
 from lm_validity.errors import InputError, did_you_mean
+from lm_validity.missing import is_known
 from lm_validity.monitor.planning import Cost, Pair, hours_in_words, planned_cell, total, write_sheet
 from lm_validity.run.rules.pretrain_on_test import PRETRAIN_ON_TEST
 from lm_validity.studies.agreement.incomplete import NO_PROCESS, Fitted, drawn_tables, fit_cells
@@ -38,7 +39,7 @@ from lm_validity.studies.agreement.statistics.sparse import (
 from lm_validity.studies.bias.effects import OPEN, stop_words, task_stops
 from lm_validity.studies.bias.trials import read_trials
 from lm_validity.tables.schema import TRAINED
-from lm_validity.words import count, decimal, is_known, listing
+from lm_validity.words import count, decimal, listing
 
 # ----------------------------------------------------------------------------------------------------------------------
 # The next round of a plan: which unmeasured cells bring the ranks nearer to a goal for the fewest hours.

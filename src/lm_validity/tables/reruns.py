@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from lm_validity.words import Reason, ReasonCode
+from lm_validity.missing import Reason, ReasonCode
 
 LAST_CHECKPOINTS = 5  # of which the noise is the mean: those of one training hardly differ, so one would do
 NOT_MEASURED = Reason(

@@ -13,14 +13,7 @@ from lm_validity.errors import InputError
 from lm_validity.files import write_json
 from lm_validity.monitor.check import gpu_memory_problems
 from lm_validity.monitor.cost import Workload
-from lm_validity.run.rehearsals import (
-    Rehearsal,
-    first_micro_batch,
-    judge,
-    question_of,
-    read_rehearsal,
-    rehearsal_path,
-)
+from lm_validity.run.rehearsals import Rehearsal, first_micro_batch, judge, question_of, read_rehearsal, rehearsal_path
 
 GB = 1e9
 FOUND = Rehearsal(

@@ -7,8 +7,9 @@ from dataclasses import replace
 
 import pandas as pd
 
+from lm_validity.missing import Missing
 from lm_validity.pages.page import Page, Section, Table, page_document, render, write_page
-from lm_validity.words import Missing, no_scores
+from lm_validity.words import no_scores
 
 REASON = 'fewer than "two" models <here>'
 

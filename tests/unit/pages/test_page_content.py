@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from lm_validity.missing import Missing
 from lm_validity.pages import figures
 from lm_validity.pages.figures import bump_width, label_room
 from lm_validity.pages.page import (
@@ -29,7 +30,6 @@ from lm_validity.pages.page import (
     write_page,
 )
 from lm_validity.pages.svg import carpet, dot, line, named_rows, round_values, shortened, svg, written_points
-from lm_validity.words import Missing
 
 NAMES = [f"a benchmark of number {number}" for number in range(65)]
 

@@ -17,16 +17,9 @@ import pytest
 from lm_validity.config.sections import Cards, Reports
 from lm_validity.errors import InputError
 from lm_validity.files import read_json, write_json
+from lm_validity.missing import Missing
 from lm_validity.results import Row, rows_of
-from lm_validity.site.cards.values import (
-    QUANTITIES,
-    CardSources,
-    absent,
-    basis_words,
-    measured,
-    shown,
-    tokens_words,
-)
+from lm_validity.site.cards.values import QUANTITIES, CardSources, absent, basis_words, measured, shown, tokens_words
 from lm_validity.site.cards.verdict import (
     CLAUSES,
     CORPUS,
@@ -44,7 +37,6 @@ from lm_validity.site.first_page import build_site
 from lm_validity.studies.agreement.report import report_agreement
 from lm_validity.studies.items.item_report import report_items
 from lm_validity.tables.schema import SCORES, write_table
-from lm_validity.words import Missing
 
 FIXTURE = Path(__file__).resolve().parents[2] / "fixtures" / "run_a4fdde2.tar.gz"
 LIMITS = Cards()

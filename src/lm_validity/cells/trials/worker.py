@@ -19,14 +19,7 @@ import torch
 from lm_validity.cells.models.prefetch import check_unchanged
 from lm_validity.cells.models.provenance import Stopwatch
 from lm_validity.cells.models.scorer import MORE_MEMORY, must_fit
-from lm_validity.cells.trials.data import (
-    Draw,
-    Task,
-    draw_hash,
-    draw_trial,
-    read_task,
-    without_duplicates,
-)
+from lm_validity.cells.trials.data import Draw, Task, draw_hash, draw_trial, read_task, without_duplicates
 from lm_validity.cells.trials.methods import HeadTrials, ZeroShotTrials
 from lm_validity.cells.trials.training import Arm, ResidentModel, TrialCounters
 from lm_validity.cells.worker import resolve_device

@@ -15,12 +15,7 @@ from lm_validity.files import replace_file, write_json, write_text
 from lm_validity.pages.page import Link, Panel, for_spreadsheets, from_template, legend_of
 from lm_validity.site.cards.panels import card_panels, outcome
 from lm_validity.site.cards.values import CardSources, Value, Values, basis_words, card_values, known, shown
-from lm_validity.site.cards.verdict import (
-    NOT_KNOWN,
-    NOT_MEASURED,
-    Verdict,
-    make_verdict,
-)
+from lm_validity.site.cards.verdict import NOT_KNOWN, NOT_MEASURED, Verdict, make_verdict
 from lm_validity.tables.schema import PROTOCOLS
 from lm_validity.words import UNDER, explain_protocols
 

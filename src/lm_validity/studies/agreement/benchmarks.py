@@ -7,6 +7,7 @@ import pandas as pd
 from scipy import stats
 
 from lm_validity.config.sheets import metric_key
+from lm_validity.missing import Missing, Reason, ReasonCode, known
 from lm_validity.pages import figures
 from lm_validity.pages.page import Part, Section, Table
 from lm_validity.statistics import models_above_chance
@@ -21,16 +22,11 @@ from lm_validity.studies.agreement.statistics.noise import (
     tau_with_others,
     typical_difference,
 )
-from lm_validity.studies.agreement.statistics.ranking import (
-    Z_95,
-    finite_mean,
-    kendall_tau_matrix,
-    pair_signs,
-)
+from lm_validity.studies.agreement.statistics.ranking import Z_95, finite_mean, kendall_tau_matrix, pair_signs
 from lm_validity.studies.agreement.statistics.resampling import Interval
 from lm_validity.tables.reruns import NOT_MEASURED
 from lm_validity.tables.schema import DIRECT, PROTOCOLS, TRAINED
-from lm_validity.words import UNDER, Missing, Reason, ReasonCode, count, decimal, known
+from lm_validity.words import UNDER, count, decimal
 
 # ratios of two models' sizes, and all pairs whatever their sizes
 DISTANCES = ((1.0, 1.25), (1.0, 2.0), (1.0, 4.0), (2.0, None), (4.0, None), (1.0, None))

@@ -12,6 +12,7 @@ import pandas as pd
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
+from lm_validity.missing import Missing, Reason, ReasonCode, is_known, known, number
 from lm_validity.statistics import section_generator
 from lm_validity.studies.agreement.score_matrix import SELECTED, ScoreMatrix
 from lm_validity.studies.agreement.statistics.noise import LEAST_CORRECTED, Ceiling, noise_ceiling, shown_ceiling
@@ -43,21 +44,7 @@ from lm_validity.studies.agreement.statistics.resampling import (
 from lm_validity.tables.items import item_values, items_of_scores, open_items
 from lm_validity.tables.reruns import NOT_MEASURED
 from lm_validity.tables.schema import DIRECT, OWN, PROTOCOLS, TRAINED
-from lm_validity.words import (
-    UNDER,
-    Missing,
-    Reason,
-    ReasonCode,
-    count,
-    decimal,
-    is_known,
-    known,
-    listing,
-    no_scores,
-    number,
-    with_interval,
-    with_names,
-)
+from lm_validity.words import UNDER, count, decimal, listing, no_scores, with_interval, with_names
 
 draws = partial(section_generator, seed=1)  # of resamples, by what they are for
 Value = float | Missing

@@ -13,6 +13,7 @@ import pandas as pd
 from scipy import stats
 
 from lm_validity.config.plan import AUDIT
+from lm_validity.missing import Missing, Reason, ReasonCode, as_columns, is_known, known, number
 from lm_validity.pages import figures
 from lm_validity.pages.page import Figure, Finding, Part, Section, Table
 from lm_validity.studies.agreement.data import (
@@ -50,20 +51,7 @@ from lm_validity.studies.agreement.statistics.sparse import (
     widening_of,
 )
 from lm_validity.tables.schema import DIRECT, PROTOCOLS, TRAINED
-from lm_validity.words import (
-    UNDER,
-    Missing,
-    Reason,
-    ReasonCode,
-    as_columns,
-    count,
-    decimal,
-    is_known,
-    known,
-    listing,
-    number,
-    percent,
-)
+from lm_validity.words import UNDER, count, decimal, listing, percent
 
 DRAWS = 400
 SEED = 5  # of the draws, and of the cells that weights are fitted on

@@ -12,6 +12,7 @@ from markupsafe import Markup
 from lm_validity.config.groups import Group, parse_group
 from lm_validity.config.sections import Agreement
 from lm_validity.errors import InputError
+from lm_validity.missing import Missing, Reason, ReasonCode, as_columns, is_known, known, number
 from lm_validity.pages import svg
 from lm_validity.pages.page import Answer, Finding, Lede, Page, Panel, Part, Picture, Section, Table
 from lm_validity.results import joined, page_only, write_report
@@ -33,20 +34,7 @@ from lm_validity.studies.agreement.statistics.readiness import (
 from lm_validity.studies.agreement.statistics.resampling import cluster_numbers
 from lm_validity.tables.schema import DIRECT, PROTOCOLS, TRAINED
 from lm_validity.tables.sheets import group_members
-from lm_validity.words import (
-    Missing,
-    Reason,
-    ReasonCode,
-    as_columns,
-    count,
-    decimal,
-    explain_protocols,
-    is_known,
-    known,
-    listing,
-    number,
-    with_names,
-)
+from lm_validity.words import count, decimal, explain_protocols, listing, with_names
 
 Value = float | Missing
 Range = tuple[float, float] | Missing

@@ -12,6 +12,7 @@ from markupsafe import Markup
 
 from lm_validity.config.sections import REPORTS, Cards, Reports
 from lm_validity.errors import InputError, did_you_mean
+from lm_validity.missing import Missing, is_known, number
 from lm_validity.pages import svg
 from lm_validity.pages.page import Answer, Finding, Lede, Page, Panel, Part, Picture
 from lm_validity.pages.svg import KINDS, NAMES
@@ -33,7 +34,7 @@ from lm_validity.studies.agreement.score_matrix import ScoreMatrix, read_score_m
 from lm_validity.studies.agreement.statistics.ranking import TauVariant, average_ranks
 from lm_validity.studies.agreement.tau import benchmark_order
 from lm_validity.tables.schema import DIRECT, PROTOCOLS, SCORES, SELECTIONS, TRAINED, read_table
-from lm_validity.words import MINUS, Missing, count, decimal, explain_protocols, is_known, listing, number
+from lm_validity.words import MINUS, count, decimal, explain_protocols, listing
 
 # what summary.json holds, in this order
 KEYS = (

@@ -6,6 +6,7 @@ import altair as alt
 import numpy as np
 import pandas as pd
 
+from lm_validity.missing import Missing, Reason, ReasonCode, is_known, known, number
 from lm_validity.pages import figures
 from lm_validity.pages.page import Figure, Finding, Part, Section, Table
 from lm_validity.statistics import section_generator
@@ -15,7 +16,7 @@ from lm_validity.studies.agreement.statistics.resampling import transformed_inte
 from lm_validity.studies.agreement.statistics.subsets import leave_one_out, one_with_others, subset_agreement
 from lm_validity.tables.reruns import NOT_MEASURED
 from lm_validity.tables.schema import DIRECT, PROTOCOLS, TRAINED
-from lm_validity.words import UNDER, Missing, Reason, ReasonCode, decimal, is_known, known, no_scores, number, percent
+from lm_validity.words import UNDER, decimal, no_scores, percent
 
 LABELS = figures.PROTOCOL_LABELS
 NEARLY_ALL = 0.9  # tau

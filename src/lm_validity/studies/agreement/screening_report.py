@@ -8,12 +8,13 @@ import pandas as pd
 from lm_validity.config.sections import Screening
 from lm_validity.errors import InputError
 from lm_validity.files import read_json
+from lm_validity.missing import known
 from lm_validity.pages.page import Finding, Page, Section, Table
 from lm_validity.results import write_report
 from lm_validity.studies.agreement.score_matrix import read_score_matrix
 from lm_validity.studies.agreement.statistics.ranking import screen_benchmarks
 from lm_validity.tables.schema import PROTOCOLS
-from lm_validity.words import count, explain_protocols, known
+from lm_validity.words import count, explain_protocols
 
 NO_EXAMPLES = "The number of training examples is unknown. This excludes no benchmark."
 NO_OTHER = "No other benchmark that passes both rules has a tau with this one."

@@ -6,6 +6,7 @@ import altair as alt
 import numpy as np
 import pandas as pd
 
+from lm_validity.missing import Missing, is_known, known
 from lm_validity.pages import figures
 from lm_validity.pages.figures import bump, bump_width
 from lm_validity.pages.page import Figure, Part, Section, Table
@@ -30,7 +31,7 @@ from lm_validity.studies.agreement.statistics.ranking import (
 from lm_validity.studies.agreement.statistics.resampling import mean_over_pairs_by_resample, percentile_interval
 from lm_validity.studies.agreement.tau import by_category, by_pair, category_grid
 from lm_validity.tables.schema import DIRECT, PROTOCOLS, TRAINED
-from lm_validity.words import UNDER, Missing, count, is_known, known, no_scores
+from lm_validity.words import UNDER, count, no_scores
 
 LABELS = figures.PROTOCOL_LABELS
 MOST_MODELS = 300  # that rankings are aligned of

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from lm_validity.missing import Missing, Reason, ReasonCode, as_columns, is_known, known, number
 from lm_validity.pages import figures
 from lm_validity.pages.page import Figure, Finding, Part, Section, Table
 from lm_validity.studies.agreement.data import (
@@ -76,7 +77,7 @@ from lm_validity.studies.agreement.statistics.resampling import (
     two_way_interval,
 )
 from lm_validity.tables.schema import DIRECT, PROTOCOLS, TRAINED
-from lm_validity.words import UNDER, Missing, Reason, ReasonCode, as_columns, count, decimal, is_known, known, number
+from lm_validity.words import UNDER, count, decimal
 
 LABELS = figures.PROTOCOL_LABELS
 NO_PAIR = Reason(

@@ -17,6 +17,7 @@ from scipy import stats
 
 from lm_validity.config.plan import BiasPlan
 from lm_validity.errors import InputError
+from lm_validity.missing import Missing, Reason, ReasonCode, as_columns, is_known, known, number
 from lm_validity.pages import figures
 from lm_validity.pages.page import Figure, Part, Section, Table
 from lm_validity.studies.bias.import_published import MAJORITY
@@ -39,18 +40,7 @@ from lm_validity.studies.bias.statistics.effects import (
 )
 from lm_validity.studies.bias.statistics.model import EFFECTS
 from lm_validity.studies.bias.trials import ARMS, CELL, CHANGE, SETTING, Study, series_color
-from lm_validity.words import (
-    Missing,
-    Reason,
-    ReasonCode,
-    as_columns,
-    count,
-    decimal,
-    is_known,
-    known,
-    number,
-    with_names,
-)
+from lm_validity.words import count, decimal, with_names
 
 EFFECT_COLORS = {"boost": "#2f7ec0", "bias": "#d55e00"}
 

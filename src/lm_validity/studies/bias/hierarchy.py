@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 from threadpoolctl import threadpool_limits
 
+from lm_validity.missing import Missing, as_columns, is_known, number
 from lm_validity.pages import figures, svg
 from lm_validity.pages.page import Figure, Finding, Panel, Part, Section, Table
 from lm_validity.results import named, page_only
@@ -40,7 +41,7 @@ from lm_validity.studies.bias.statistics.model import (
 )
 from lm_validity.studies.bias.statistics.nuts import NutsPosterior, fit_nuts
 from lm_validity.studies.bias.trials import CHANGE, SETTING, Study, series_color, setting_counts
-from lm_validity.words import Missing, as_columns, count, is_known, number, percent
+from lm_validity.words import count, percent
 
 # ----------------------------------------------------------------------------------------------------------------------
 # Fits of every setting, effect and formula, and slices of the settings, in parallel.

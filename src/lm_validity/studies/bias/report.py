@@ -8,6 +8,7 @@ import pandas as pd
 from markupsafe import Markup
 
 from lm_validity.config.plan import BiasPlan
+from lm_validity.missing import Missing, is_known, number
 from lm_validity.pages import svg
 from lm_validity.pages.page import Answer, Finding, Lede, Page, Panel, Part, Picture
 from lm_validity.results import joined, write_report
@@ -37,7 +38,7 @@ from lm_validity.studies.bias.hierarchy import (
 from lm_validity.studies.bias.statistics.effects import MeanOverTasks
 from lm_validity.studies.bias.statistics.model import EFFECTS
 from lm_validity.studies.bias.trials import Study, belonging, coverage_notes, read_trials
-from lm_validity.words import Missing, count, is_known, number, with_interval
+from lm_validity.words import count, with_interval
 
 READING_NOTES = (
     "Boost and bias share the extra arm: if chance raises accuracy(extra), the boost rises and the bias falls. "

@@ -16,11 +16,12 @@ from scipy import stats
 
 from lm_validity.config.plan import BiasPlan
 from lm_validity.errors import InputError
+from lm_validity.missing import Missing, is_known
 from lm_validity.pages.figures import cycled_colors, lines, listed_color, tooltips
 from lm_validity.pages.page import Figure, Part, Section, Table
 from lm_validity.studies.bias.statistics.model import EFFECTS, PairedCounts
 from lm_validity.tables.schema import TRIALS, read_table
-from lm_validity.words import Missing, count, is_known, listing
+from lm_validity.words import count, listing
 
 ARMS = ("base", "extra", "test")
 CELL = ["experiment", "language_model", "m", "n"]

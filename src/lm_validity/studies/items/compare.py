@@ -9,6 +9,7 @@ import pandas as pd
 from markupsafe import Markup
 
 from lm_validity.errors import InputError
+from lm_validity.missing import Missing, Reason, ReasonCode, as_columns, is_known, number
 from lm_validity.pages import svg
 from lm_validity.pages.figures import PROTOCOL_LABELS
 from lm_validity.pages.page import Finding, Lede, Page, Picture, Section, Table
@@ -19,19 +20,7 @@ from lm_validity.studies.items.item_report import CELL, model_items, model_score
 from lm_validity.studies.items.statistics import LEVEL, paired_difference, unpaired_difference
 from lm_validity.tables.schema import DIRECT, PROTOCOLS, TRAINED, trained_here
 from lm_validity.terminal import render_table
-from lm_validity.words import (
-    Missing,
-    Reason,
-    ReasonCode,
-    as_columns,
-    count,
-    decimal,
-    explain_protocols,
-    is_known,
-    listing,
-    number,
-    with_names,
-)
+from lm_validity.words import count, decimal, explain_protocols, listing, with_names
 
 SAME_SCORE = 1e-6  # a score this close to the mean of its items is that mean
 FIRST, SECOND, OPEN, UNTESTED = "first better", "second better", "not separated", "not tested"  # outcomes

@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from markupsafe import Markup
 
 from lm_validity.errors import InputError, did_you_mean
+from lm_validity.missing import Missing, Reason, ReasonCode, is_known, number
 from lm_validity.pages import svg
 from lm_validity.pages.figures import PROTOCOL_LABELS, cycled_colors, lines, listed_color, tooltips
 from lm_validity.pages.page import Figure, Finding, Lede, Page, Panel, Part, Picture, Section, Table
@@ -31,7 +32,7 @@ from lm_validity.tables.sheets import (
     report_rows,
 )
 from lm_validity.tables.standard_errors import checked_errors, error_notes
-from lm_validity.words import UNDER, Missing, Reason, ReasonCode, count, explain_protocols, is_known, number, percent
+from lm_validity.words import UNDER, count, explain_protocols, percent
 
 # ----------------------------------------------------------------------------------------------------------------------
 # Scores and items of some models, as the statistics of this study take them.

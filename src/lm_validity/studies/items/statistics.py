@@ -7,7 +7,7 @@ import numpy as np
 from scipy import optimize, stats
 from scipy.special import expit, logit
 
-from lm_validity.words import Missing, Reason, ReasonCode, is_known, number
+from lm_validity.missing import Missing, Reason, ReasonCode, is_known, number
 
 # ----------------------------------------------------------------------------------------------------------------------
 # Item response theory: how hard each item is, and how well it tells able models from others (2PL).

@@ -14,6 +14,7 @@ import pandas as pd
 from scipy.stats import false_discovery_control
 
 from lm_validity.config.sections import Normalisation, Reports, SignalConventions
+from lm_validity.missing import Missing, Reason, ReasonCode, known, number
 from lm_validity.statistics import models_above_chance, section_generator
 from lm_validity.studies.signal.curves import CommonPoints, Curve, LearningCurves, align, own_ends, select
 from lm_validity.studies.signal.statistics.quality import (
@@ -42,7 +43,7 @@ from lm_validity.studies.signal.statistics.ranking import (
     separable_pairs,
 )
 from lm_validity.tables.reruns import NOT_MEASURED, TrainingNoise
-from lm_validity.words import Missing, Reason, ReasonCode, known, number, scale_of
+from lm_validity.words import scale_of
 
 CHOSEN, FITTED = "chosen", "fitted"
 FITTED_WINDOWS = replace(E2LM_WINDOWS, relative=True)

@@ -6,11 +6,12 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 
+from lm_validity.missing import Missing, is_known, number
 from lm_validity.pages.page import Answer, Lede, Outcome, Panel, Picture, panel_grid
 from lm_validity.pages.svg import Axis, box, curve, dot, line, points, shortened, svg, text, ticks, whisker
 from lm_validity.studies.signal.benchmark import WHICH_DIRECTION, BenchmarkCurves, SignalData
 from lm_validity.studies.signal.statistics.quality import fewest_checkpoints
-from lm_validity.words import Missing, count, decimal, is_known, number, percent
+from lm_validity.words import count, decimal, percent
 
 WIDTH = 380
 MOST_ROWS, MOST_BENCHMARKS, MOST_MODELS, MOST_POINTS = 48, 24, 60, 30_000  # that are drawn

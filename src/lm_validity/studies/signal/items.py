@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 
 from lm_validity.config.sections import SignalConventions
+from lm_validity.missing import Missing, Reason, ReasonCode, as_columns, is_known, known, number
 from lm_validity.pages import figures
 from lm_validity.pages.page import Figure, Finding, Part, Section, Table
 from lm_validity.studies.signal.benchmark import (
@@ -57,19 +58,7 @@ from lm_validity.studies.signal.statistics.quality import (
 )
 from lm_validity.studies.signal.statistics.ranking import compliance, exchanged_curves
 from lm_validity.tables.items import BenchmarkItems
-from lm_validity.words import (
-    Missing,
-    Reason,
-    ReasonCode,
-    as_columns,
-    count,
-    decimal,
-    is_known,
-    known,
-    listing,
-    number,
-    percent,
-)
+from lm_validity.words import count, decimal, listing, percent
 
 CONTROLS = 200  # random choices of the same size beside every filter
 SIZES = (100, 300, 1000, 3000, 10_000)  # items at which benchmarks are compared

@@ -6,6 +6,7 @@ import altair as alt
 import numpy as np
 import pandas as pd
 
+from lm_validity.missing import Missing, as_columns, is_known, known, number
 from lm_validity.pages import figures
 from lm_validity.pages.figures import CATEGORY_COLORS
 from lm_validity.pages.page import Figure, Finding, Part, Section, Table
@@ -38,7 +39,7 @@ from lm_validity.studies.signal.statistics.ranking import (
     settling_interval,
     size_ordering,
 )
-from lm_validity.words import Missing, as_columns, count, decimal, is_known, known, listing, number
+from lm_validity.words import count, decimal, listing
 
 STABLE_TAU = 0.8  # a ranking that differs from the final one in one pair of ten
 E2LM_LATER_CHECKPOINTS = 47  # of the competition's ranking consistency, 222.8 to 994.5 billion tokens

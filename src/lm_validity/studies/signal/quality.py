@@ -6,6 +6,7 @@ import altair as alt
 import numpy as np
 import pandas as pd
 
+from lm_validity.missing import Missing, Reason, ReasonCode, as_columns, is_known, known, number
 from lm_validity.pages import figures
 from lm_validity.pages.page import Figure, Finding, Part, Section, Table
 from lm_validity.studies.signal.benchmark import (
@@ -52,19 +53,7 @@ from lm_validity.studies.signal.statistics.quality import (
     weight_sensitivity,
 )
 from lm_validity.studies.signal.statistics.ranking import NORMALISATIONS, decision_accuracy
-from lm_validity.words import (
-    Missing,
-    Reason,
-    ReasonCode,
-    as_columns,
-    count,
-    decimal,
-    is_known,
-    known,
-    listing,
-    number,
-    with_interval,
-)
+from lm_validity.words import count, decimal, listing, with_interval
 
 NOISE_DRAWS = 20_000
 NO_POINT = "A curve needs two selected checkpoints."

@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 
 from lm_validity.config.sections import REPORTS, Reports
+from lm_validity.missing import Missing, Reason, ReasonCode
 from lm_validity.pages.page import Page, Part, Section, Table
 from lm_validity.results import joined, write_report
 from lm_validity.studies.signal.benchmark import CurveDesign, ItemAnalysis, SignalData, analyze_benchmark
@@ -16,7 +17,7 @@ from lm_validity.studies.signal.items import analyze_items, filters_on_trial, it
 from lm_validity.studies.signal.order import order_of_models
 from lm_validity.studies.signal.quality import criteria_of_others, science_against_web, steady_improvement
 from lm_validity.tables.items import item_benchmarks, read_benchmark_items
-from lm_validity.words import Missing, Reason, ReasonCode, explain_protocols
+from lm_validity.words import explain_protocols
 
 NO_ITEMS = Missing(Reason("This needs the benchmark's items, and no items table has them.", ReasonCode.NO_ITEMS))
 WHO_TELLS = "The benchmarks sheet has no chance level, and there are no items that tell it."

@@ -20,13 +20,7 @@ from lm_validity.cells.trials.training import (
     padded,
     share_rows,
 )
-from lm_validity.cells.trials.worker import (
-    ResidentWorker,
-    read_probabilities,
-    read_trials,
-    trial_device,
-    write_tables,
-)
+from lm_validity.cells.trials.worker import ResidentWorker, read_probabilities, read_trials, trial_device, write_tables
 from lm_validity.config.sections import BiasSettings
 from lm_validity.errors import CellError, InputError
 from lm_validity.run.rules.pretrain_on_test import ARMS, TrialPlan

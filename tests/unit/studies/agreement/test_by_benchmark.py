@@ -6,6 +6,7 @@ import pytest
 from scipy import stats
 from tests.unit.studies.agreement.conftest import DIRECT, agreement_of, score_rows
 
+from lm_validity.missing import Missing
 from lm_validity.studies.agreement.benchmarks import prompt_ranges, wording_error
 from lm_validity.studies.agreement.score_matrix import read_score_matrix
 from lm_validity.studies.agreement.statistics.noise import (
@@ -20,7 +21,6 @@ from lm_validity.studies.agreement.statistics.noise import (
 )
 from lm_validity.studies.agreement.statistics.ranking import pair_signs
 from lm_validity.tables.schema import SCORES, read_scores, write_table
-from lm_validity.words import Missing
 
 EVERY = ~np.eye(12, dtype=bool)
 

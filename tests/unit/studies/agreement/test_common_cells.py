@@ -6,8 +6,8 @@ import pandas as pd
 import pytest
 from tests.unit.studies.agreement.conftest import BENCHMARKS, DIRECT, MODELS, TRAINED, agreement_of, run, score_rows
 
+from lm_validity.missing import Missing, is_known
 from lm_validity.studies.agreement.factors.report import report_factors
-from lm_validity.words import Missing, is_known
 
 # m3 has no trained score, and c ranks nobody directly
 TABLE = {

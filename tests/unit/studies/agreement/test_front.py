@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from tests.unit.studies.agreement.conftest import DIRECT, TRAINED, agreement_page, score_rows
 
-from lm_validity.words import is_known
+from lm_validity.missing import is_known
 
 NAMES = [f"m{i:02}" for i in range(16)]
 TASKS = [f"task{i}" for i in range(8)]

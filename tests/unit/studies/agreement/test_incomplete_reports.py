@@ -22,13 +22,13 @@ from tests.unit.studies.agreement.conftest import (
 
 from lm_validity.errors import InputError
 from lm_validity.files import write_json
+from lm_validity.missing import Missing, is_known
 from lm_validity.site.partial import mark_unfinished
 from lm_validity.studies.agreement.data import NO_SPREAD, Data
 from lm_validity.studies.agreement.factors.report import report_factors
 from lm_validity.studies.agreement.report import agreement, report_agreement
 from lm_validity.studies.agreement.score_matrix import read_score_matrix
 from lm_validity.tables.reruns import NOT_MEASURED
-from lm_validity.words import Missing, is_known
 
 FOUR = ["a", "b", "c", "d"]
 FOUR_BENCHMARKS = "benchmark,category,metric,higher_is_better\n" + "".join(f"{name},x,acc,1\n" for name in FOUR)

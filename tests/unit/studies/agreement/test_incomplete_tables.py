@@ -9,6 +9,7 @@ from tests.unit.studies.agreement.conftest import DIRECT, TRAINED, incomplete_of
 
 from lm_validity.config.plan import BY_SCORES
 from lm_validity.config.sections import Reports
+from lm_validity.missing import Missing
 from lm_validity.studies.agreement.data import Data, coverage_notes
 from lm_validity.studies.agreement.factors.report import report_factors
 from lm_validity.studies.agreement.incomplete import despite_missing_cells, fit_cells, trust_notes
@@ -16,7 +17,7 @@ from lm_validity.studies.agreement.report import report_agreement
 from lm_validity.studies.agreement.score_matrix import read_score_matrix
 from lm_validity.studies.agreement.statistics.ranking import pair_signs
 from lm_validity.studies.agreement.statistics.sparse import pooled_tau
-from lm_validity.words import UNDER, Missing
+from lm_validity.words import UNDER
 
 NAMES, TASKS = [f"m{i:02}" for i in range(14)], ["a", "b", "c", "d", "e"]
 MODELS = "model,family,parameters_b,tokens_b\n" + "".join(

@@ -17,13 +17,14 @@ from tests.unit.studies.agreement.conftest import (
     section_of,
 )
 
+from lm_validity.missing import Missing, is_known
 from lm_validity.studies.agreement.benchmarks import prompt_error
 from lm_validity.studies.agreement.data import NARROWER
 from lm_validity.studies.agreement.similar import ABOVE_CEILING
 from lm_validity.studies.agreement.statistics.noise import mean_tau_left_out
 from lm_validity.studies.agreement.statistics.ranking import kendall_tau_matrix, mean_over_pairs, pair_signs
 from lm_validity.studies.agreement.statistics.resampling import transformed_interval
-from lm_validity.words import Missing, is_known, no_scores
+from lm_validity.words import no_scores
 
 NAMES = [f"m{i}" for i in range(14)]
 MODELS = "model,family,parameters_b\n" + "".join(f"{name},F{i // 3},{1 + i // 2}\n" for i, name in enumerate(NAMES))

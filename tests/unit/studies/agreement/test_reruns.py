@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from tests.unit.studies.agreement.conftest import DIRECT, MODELS, NAMES, agreement_of, score_rows
 
+from lm_validity.missing import Missing
 from lm_validity.tables.reruns import NOT_MEASURED
-from lm_validity.words import Missing
 
 AGAIN = MODELS.replace("tuned\n", "tuned,rerun_of\n").replace(",0\n", ",0,\n").replace(",1\n", ",1,\n")
 SCORES = {"a": [0.3, 0.4, 0.5, 0.6], "b": [0.3, 0.5, 0.4, 0.6], "c": [0.6, 0.4, 0.5, 0.3]}

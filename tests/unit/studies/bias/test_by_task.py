@@ -5,8 +5,8 @@ import pandas as pd
 import pytest
 from scipy import stats
 
+from lm_validity.missing import Missing
 from lm_validity.studies.bias.effects import effects_by_task
-from lm_validity.words import Missing
 
 
 def trials(differences: dict[tuple[str, int], list[float]], total: int = 1000) -> pd.DataFrame:

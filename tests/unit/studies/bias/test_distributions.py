@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from lm_validity.missing import Missing
 from lm_validity.studies.bias.effects import accuracies, model_correlations
 from lm_validity.studies.bias.report import bias
 from lm_validity.studies.bias.statistics.effects import common_subsamples
 from lm_validity.studies.bias.trials import Study
-from lm_validity.words import Missing
 
 
 def test_the_mean_correlation_and_what_chance_gives():

@@ -7,13 +7,7 @@ import pytest
 from scipy import optimize, stats
 from scipy.special import expit
 
-from lm_validity.studies.bias.statistics.model import (
-    FORMULAS,
-    Formula,
-    build_design,
-    draw_predictor,
-    find_mode,
-)
+from lm_validity.studies.bias.statistics.model import FORMULAS, Formula, build_design, draw_predictor, find_mode
 from lm_validity.studies.bias.trials import paired_counts
 
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from lm_validity.missing import Missing
 from lm_validity.studies.bias.effects import task_tests
 from lm_validity.studies.bias.statistics.effects import sign_flip_p, smallest_detectable_shift
-from lm_validity.words import Missing
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -9,6 +9,7 @@ from sklearn.linear_model import LinearRegression
 from sklearn.model_selection import train_test_split
 from sklearn.pipeline import make_pipeline
 
+from lm_validity.missing import Missing
 from lm_validity.studies.bias.statistics.effects import (
     VarianceComponents,
     detection_power,
@@ -20,7 +21,6 @@ from lm_validity.studies.bias.statistics.effects import (
     variance_components,
 )
 from lm_validity.studies.bias.trials import paired_counts
-from lm_validity.words import Missing
 
 
 @pytest.mark.parametrize("effect, tasks, subsamples", [(0.01, 12, 10), (0.005, 25, 20), (0.0, 5, 3)])

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from lm_validity.missing import Missing
 from lm_validity.studies.bias.trials import base_drift, mismatched_test_sets
-from lm_validity.words import Missing
 
 
 def test_a_base_that_drifts_with_n_is_mixed_provenance(trials):

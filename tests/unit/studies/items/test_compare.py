@@ -13,16 +13,10 @@ from typer.testing import CliRunner
 
 from lm_validity.cli.reports import compare
 from lm_validity.errors import InputError
+from lm_validity.missing import Missing
 from lm_validity.pages.page import page_document
 from lm_validity.pages.svg import points
-from lm_validity.studies.items.compare import (
-    MOST_ROWS,
-    CompareSummary,
-    Comparison,
-    compare_models,
-    comparison_page,
-)
-from lm_validity.words import Missing
+from lm_validity.studies.items.compare import MOST_ROWS, CompareSummary, Comparison, compare_models, comparison_page
 
 DIRECT, TRAINED = "direct", "train_before_test"
 

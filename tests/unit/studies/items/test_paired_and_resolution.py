@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from lm_validity.missing import Missing
 from lm_validity.studies.items.statistics import (
     items_needed,
     mcnemar_p,
@@ -11,7 +12,6 @@ from lm_validity.studies.items.statistics import (
     resolution,
     unpaired_difference,
 )
-from lm_validity.words import Missing
 
 
 def answers(generator, items, first, second, clusters=None, spread=0.0):

@@ -9,13 +9,13 @@ import pandas as pd
 import pytest
 
 from lm_validity.config.sections import Reports
+from lm_validity.missing import Missing
 from lm_validity.studies.signal.curves import Curve, align
 from lm_validity.studies.signal.report import analyze_signal, report_signal, signal
 from lm_validity.studies.signal.statistics.quality import error_covariance
 from lm_validity.studies.signal.statistics.ranking import difference_errors
 from lm_validity.tables.reruns import NOT_MEASURED
 from lm_validity.tables.schema import SCORES, write_table
-from lm_validity.words import Missing
 
 
 def curve(tokens, names=None, iterations=None):

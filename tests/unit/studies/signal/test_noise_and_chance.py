@@ -9,6 +9,7 @@ from signal_world import MODELS, models_sheet
 
 from lm_validity.config.sections import Reports
 from lm_validity.errors import InputError
+from lm_validity.missing import Missing, is_known
 from lm_validity.studies.signal.report import analyze_signal, report_signal, signal
 from lm_validity.studies.signal.statistics.quality import (
     above_chance_from,
@@ -20,7 +21,6 @@ from lm_validity.studies.signal.statistics.quality import (
 )
 from lm_validity.studies.signal.statistics.ranking import separable_pairs, settled_from, settling_interval
 from lm_validity.tables.schema import SCORES, write_table
-from lm_validity.words import Missing, is_known
 
 NAMES = tuple(f"step-{i}" for i in range(20))
 

@@ -5,6 +5,7 @@ import pytest
 from signal_world import World, write_world
 
 from lm_validity.config.sections import Reports
+from lm_validity.missing import Missing, is_known
 from lm_validity.studies.signal.report import analyze_signal, signal
 from lm_validity.studies.signal.statistics.quality import (
     error_covariance,
@@ -18,7 +19,6 @@ from lm_validity.studies.signal.statistics.quality import (
     signal_to_noise_interval,
 )
 from lm_validity.tables.schema import SCORES, read_scores, write_table
-from lm_validity.words import Missing, is_known
 
 
 def answers(mean, items, rng):

@@ -5,10 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from lm_validity.studies.signal.statistics.quality import (
-    exceedance_p,
-    weight_sensitivity,
-)
+from lm_validity.studies.signal.statistics.quality import exceedance_p, weight_sensitivity
 from lm_validity.studies.signal.statistics.ranking import (
     E2LM_WINDOWS,
     agreement_with_last,

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 import numpy as np
 import pandas as pd
 
+from lm_validity.missing import Missing, Reason, ReasonCode, as_columns, is_known, known, number
 from lm_validity.pages import figures
 from lm_validity.pages.page import Figure, Finding, Part, Section, Table
 from lm_validity.statistics import section_generator
@@ -60,20 +61,7 @@ from lm_validity.studies.agreement.statistics.resampling import (
     percentile_interval,
 )
 from lm_validity.tables.schema import DIRECT, PROTOCOLS, TRAINED
-from lm_validity.words import (
-    UNDER,
-    Missing,
-    Reason,
-    ReasonCode,
-    as_columns,
-    count,
-    is_known,
-    known,
-    listing,
-    no_scores,
-    number,
-    percent,
-)
+from lm_validity.words import UNDER, count, listing, no_scores, percent
 
 LABELS = figures.PROTOCOL_LABELS
 SHOWN_COMPONENTS = 5

@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 
 from lm_validity.config.groups import KNOTS
+from lm_validity.missing import Missing, Reason, ReasonCode, as_columns, is_known, known, number
 from lm_validity.pages.page import Figure, Finding, Part, Section, Table
 from lm_validity.statistics import LEVEL
 from lm_validity.studies.agreement.data import JACKKNIFED, Entry, plotted, value_in_words
@@ -37,19 +38,7 @@ from lm_validity.studies.agreement.statistics.resampling import (
     share_in_top,
 )
 from lm_validity.tables.schema import DIRECT, PROTOCOLS, TRAINED
-from lm_validity.words import (
-    UNDER,
-    Missing,
-    Reason,
-    ReasonCode,
-    as_columns,
-    count,
-    is_known,
-    known,
-    listing,
-    number,
-    percent,
-)
+from lm_validity.words import UNDER, count, listing, percent
 
 NORMAL_95 = 1.959964
 SHOWN_CELLS = 200  # missing cells worth running next that the page lists

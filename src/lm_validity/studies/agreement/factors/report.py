@@ -13,6 +13,7 @@ import pandas as pd
 from markupsafe import Markup
 
 from lm_validity.config.sections import REPORTS, Reports
+from lm_validity.missing import Missing, is_known, number
 from lm_validity.pages import svg
 from lm_validity.pages.page import Answer, Lede, Page, Panel, Part, Picture
 from lm_validity.pages.svg import KINDS, NAMES
@@ -34,7 +35,7 @@ from lm_validity.studies.agreement.score_matrix import ScoreMatrix, read_score_m
 from lm_validity.studies.agreement.statistics.noise import shown_ceiling
 from lm_validity.studies.agreement.statistics.resampling import Interval
 from lm_validity.tables.schema import DIRECT, TRAINED
-from lm_validity.words import Missing, count, decimal, explain_protocols, is_known, number
+from lm_validity.words import count, decimal, explain_protocols
 
 MAINLY = 0.5  # share of the variance from which on, interval and all, models differ mainly in one way
 FOLLOWS = 0.5  # tau with compute from which on, interval and all, the factor follows compute

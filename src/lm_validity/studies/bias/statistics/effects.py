@@ -9,6 +9,7 @@ import numpy as np
 from scipy import optimize, stats
 from scipy.special import softmax
 
+from lm_validity.missing import Missing, Reason, ReasonCode
 from lm_validity.studies.bias.statistics.model import (
     INTERVAL,
     PAIR_SCALE,
@@ -19,7 +20,6 @@ from lm_validity.studies.bias.statistics.model import (
     build_design,
     find_mode,
 )
-from lm_validity.words import Missing, Reason, ReasonCode
 
 # ----------------------------------------------------------------------------------------------------------------------
 # How many subsamples and tasks an experiment needs to detect an effect of a given size.

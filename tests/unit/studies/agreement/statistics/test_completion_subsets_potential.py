@@ -12,11 +12,7 @@ from lm_validity.studies.agreement.statistics.factors import (
     fit_one_factor,
     ranks_over_benchmarks,
 )
-from lm_validity.studies.agreement.statistics.resampling import (
-    expanded_level,
-    multiplicities,
-    share_in_top,
-)
+from lm_validity.studies.agreement.statistics.resampling import expanded_level, multiplicities, share_in_top
 from lm_validity.studies.agreement.statistics.subsets import (
     agreement_with_others,
     greedy_subsets,

@@ -4,11 +4,7 @@ import numpy as np
 import pytest
 
 from lm_validity.studies.agreement.statistics.factors import parallel_analysis, second_factor, without_group_means
-from lm_validity.studies.agreement.statistics.resampling import (
-    cluster_multiplicities,
-    share_in_top,
-    shortest_interval,
-)
+from lm_validity.studies.agreement.statistics.resampling import cluster_multiplicities, share_in_top, shortest_interval
 
 
 def test_share_in_top_counts_draws_with_a_rank():

@@ -136,7 +136,7 @@ def _fit(matrix: ScoreMatrix, protocol: str, scores: np.ndarray) -> CellProcess 
         size = np.log(np.where(facts > 0, facts, np.nan))
     stderr, lower = matrix.measured(protocol, "stderr")[:, is_task], matrix.direction[is_task] < 0
     metrics = matrix.selected.drop_duplicates("benchmark").set_index("benchmark")["metric"]
-    names = metrics.reindex(matrix.task_names()).str.split(",").str[0]
+    names = metrics.reindex(matrix.task_names()).astype("string").str.split(",").str[0]
     losses = Losses(lower, lower & names.isin(ERROR_RATES).to_numpy(dtype=bool))
     return fit_process(scores, stderr, direct, size, matrix.families, SEED, losses)
 

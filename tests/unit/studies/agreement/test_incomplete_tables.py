@@ -147,6 +147,18 @@ def test_a_loss_has_a_range_only_where_its_metric_is_a_share_of_errors(tables, t
     assert list(link.width) == [1, 1, 1, 1, 0] and list(link.low[:4]) == [0, 0, 0, -1]
 
 
+@pytest.mark.parametrize("metric", [None, "bits_per_byte"])
+def test_benchmarks_without_a_metric_are_predicted_whether_or_not_a_corpus_has_one(tables, tmp_path, metric):
+    """Brier scores of which neither the scores nor the sheet say so: their range is not known."""
+    corpus = {p: columns | {"wiki": np.linspace(2, 1, 14)} for p, columns in tables.items()}
+    files = files_of(
+        tmp_path, corpus, lambda rows: rows.assign(metric=np.where(rows.benchmark == "wiki", metric, None))
+    )
+    lines = [f"{b},x,multiple_choice,0\n" for b in TASKS] + ["wiki,p,loglikelihood_rolling,0\n"]
+    files[2].write_text("benchmark,category,output_type,higher_is_better\n" + "".join(lines))
+    assert not fit_cells(read_score_matrix(*files), TRAINED).process.link.width.any()
+
+
 def test_what_is_planned_and_not_there_is_missing(tables, tmp_path):
     without = files_of(tmp_path, tables, lambda rows: rows[~((rows.protocol == TRAINED) & (rows.model == "m01"))])
     matrix = read_score_matrix(*without)

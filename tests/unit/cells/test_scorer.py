@@ -250,6 +250,13 @@ def test_a_head_that_cannot_be_narrowed_leaves_everything_to_lm_eval(models, mon
     assert lm._allowed == frozenset()
 
 
+def test_a_transformers_that_looks_for_packed_texts_nowhere_scores_alike(models, monkeypatch):
+    lm, requests = own(models, "llama"), random_requests()
+    expected = lm._loglikelihood_tokens(requests)
+    monkeypatch.delattr("transformers.masking_utils.find_packed_sequence_indices")
+    assert lm._loglikelihood_tokens(requests) == expected
+
+
 def test_a_diverged_adapter_says_nothing_about_the_model(models):
     lm = own(models, "llama")
     weight = lm.model.lm_head.weight

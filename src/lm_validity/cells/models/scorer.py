@@ -188,7 +188,7 @@ class PositionEncoding:
 def never_packed() -> Iterator[None]:
     """Inside the block no row without a mask holds several texts, which transformers otherwise looks up on the GPU in
     every forward pass."""
-    before = masking_utils.find_packed_sequence_indices
+    before = getattr(masking_utils, "find_packed_sequence_indices", None)  # None: a version that does not look here
     masking_utils.find_packed_sequence_indices = lambda position_ids: None
     try:
         yield

@@ -203,9 +203,15 @@ def prepare_requests(
 
     `system_instruction` is used under `chat` only. A task that draws its examples at random draws them anew for each
     document, in order, from lm-eval's seed: the same ones as lm-eval where the same documents are scored.
-    Raises CellError where a document cannot be rendered, or asks for more tokens than the model takes.
+    Raises CellError where there is no chat template, a document cannot be rendered, or it asks for more tokens than the
+    model takes.
     """
     chat = prompt == "chat"
+    if chat and lm.tokenizer.chat_template is None:  # an earlier checkpoint's; only the last one's is read at prefetch
+        raise CellError(
+            f"{lm.model_id}: the tokenizer has no chat template.",
+            "add chat_template.jinja to the tokenizer's folder, or set instruction_tuned to 0 in the models sheet.",
+        )
     template = lm.apply_chat_template if chat else None
     for own in tasks_in(task).values():
         own.set_fewshot_seed(FEWSHOT_SEED)

@@ -278,6 +278,8 @@ def _trials(
 def _trial(trial: FilterTrial, length_dependence: Value) -> dict[str, Any]:
     """A trial as summary.json has it: what the filter leaves unknown with its reason."""
     nothing = "The filter keeps no item where it was fitted."
+    if np.isnan(trial.unfiltered):
+        nothing = "The score is unknown for some items, such as those with one choice."
     in_sample = known(trial.in_sample, "The filter keeps no item when it sees all models that are scored.")
     values = {name: known(value, nothing) if isinstance(value, float) else value for name, value in vars(trial).items()}
     if isinstance(in_sample, Missing):
@@ -286,9 +288,7 @@ def _trial(trial: FilterTrial, length_dependence: Value) -> dict[str, Any]:
     if not trial.kept_in_sample or not trial.unfiltered:
         ratio = Missing("No score per item: the filter keeps no item, or all items together score 0.")
     elif is_known(ratio):
-        # Team Shaikespear's: held-out quality per item that was kept, over that of all items. It rises whenever the set
-        # shrinks faster than its score, so a random half of a benchmark has a ratio near 2
-        ratio = trial.held_out * trial.items / (trial.kept_in_sample * trial.unfiltered)
+        ratio = known(trial.per_item_score_ratio, nothing)
     return values | {"length_dependence": length_dependence, "per_item_score_ratio": ratio}
 
 
@@ -362,7 +362,7 @@ def filters_on_trial(data: SignalData) -> Part:
 
 
 def _filter_finding(frame: pd.DataFrame) -> Finding | None:
-    judged = frame[frame["held_out"].notna()]
+    judged = frame[frame["p"].notna()]
     if judged.empty:
         return None
     basis = (

@@ -71,6 +71,15 @@ def test_a_filter_that_keeps_nothing_cannot_be_judged():
     assert np.isnan(trial.held_out) and np.isnan(trial.p) and not trial.useful
 
 
+def test_a_filter_is_not_judged_by_a_score_that_some_items_lack():
+    values = [np.random.default_rng(m).standard_normal((CHECKPOINTS, 20)) for m in range(2)]
+    values[0][:, 0] = np.nan
+    folds = leave_one_group_out(["a", "b"], [CHECKPOINTS] * 2)
+    trial = judge_filter(lambda rows: np.arange(20) > 0, values, folds, np.random.default_rng(0), controls=50)
+    assert np.isfinite(trial.held_out) and np.isnan([trial.unfiltered, trial.control_mean, trial.p]).all()
+    assert not trial.useful and "nan" not in verdict(trial)
+
+
 def test_a_filter_that_keeps_items_in_each_fold_only_is_judged_without_a_nan_in_the_sentence():
     generator = np.random.default_rng(0)
     first = np.linspace(0, 1, CHECKPOINTS)[:, None] * np.where(np.arange(40) < 20, 1.0, -2.0)

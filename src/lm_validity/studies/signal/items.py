@@ -256,7 +256,6 @@ def _trials(
     if not folds_by_design(candidates, sheet):
         return Missing("Filters cannot be judged without a second model or more checkpoints."), []
     lengths, trials, notes = answer_lengths(answers), [], []
-    of_code = SignalConventions(convention=options.convention)  # ties count as an increase, whatever the options say
     for name, item_filter, metric in FILTERS:
         if item_filter == TopShare(length_matched=True) and (lengths is None or np.ptp(lengths) == 0):
             why = "lengths of the choices are unknown" if lengths is None else "all right answers are equally long"
@@ -269,7 +268,7 @@ def _trials(
             dependence = known(length_dependence(item_filter.keep(candidates), lengths), why)
         for score in ("correct", metric):
             generator = np.random.default_rng(SEED)
-            judged = judge([item_filter], candidates, sheet, score, generator, CONTROLS, of_code)
+            judged = judge([item_filter], candidates, sheet, score, generator, CONTROLS, options)
             for design, trial in judged.items():
                 trials.append({"filter": name, "score": score, "design": design, **_trial(trial, dependence)})
     return trials, notes

@@ -61,6 +61,12 @@ def test_filters_and_benchmarks_count_ties_alike(files):
     assert found["stable"] != found["average"]
 
 
+def test_the_raw_gap_needs_no_chance_level(files):
+    other, above = (summary_of(files, normalisation=name)["compliance"]["facts"] for name in ("none", "above_chance"))
+    assert above["value"] is above["interval"] is None
+    assert above["raw_gap"] == other["raw_gap"]
+
+
 def _tokens(files):
     return read_table(files.scores, SCORES)["tokens_b"]
 

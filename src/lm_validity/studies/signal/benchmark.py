@@ -355,8 +355,6 @@ def compliance_of(
     design: CurveDesign, values: Values, normalisation: Normalisation, chance: float
 ) -> tuple[np.ndarray, np.ndarray]:
     """Compliance and raw gap, mean over the pairs of a science and a web model; NaN without one."""
-    if normalisation == "above_chance" and np.isnan(chance):
-        return np.array(np.nan), np.array(np.nan)
     scores = [compliance(*pair.read(values), normalisation, chance) for pair in design.compliance_pairs]
     return mean_of_known([value for value, _ in scores]), mean_of_known([gap for _, gap in scores])
 

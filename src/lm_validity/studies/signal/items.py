@@ -256,7 +256,6 @@ def _trials(
     if not folds_by_design(candidates, sheet):
         return Missing("Filters cannot be judged without a second model or more checkpoints."), []
     lengths, trials, notes = answer_lengths(answers), [], []
-    of_code = SignalConventions(convention=options.convention)  # ties count as an increase, whatever the options say
     for name, item_filter, metric in FILTERS:
         if item_filter == TopShare(length_matched=True) and (lengths is None or np.ptp(lengths) == 0):
             why = "lengths of the choices are unknown" if lengths is None else "all right answers are equally long"
@@ -269,7 +268,7 @@ def _trials(
             dependence = known(length_dependence(item_filter.keep(candidates), lengths), why)
         for score in ("correct", metric):
             generator = np.random.default_rng(SEED)
-            judged = judge([item_filter], candidates, sheet, score, generator, CONTROLS, of_code)
+            judged = judge([item_filter], candidates, sheet, score, generator, CONTROLS, options)
             for design, trial in judged.items():
                 trials.append({"filter": name, "score": score, "design": design, **_trial(trial, dependence)})
     return trials, notes
@@ -278,6 +277,8 @@ def _trials(
 def _trial(trial: FilterTrial, length_dependence: Value) -> dict[str, Any]:
     """A trial as summary.json has it: what the filter leaves unknown with its reason."""
     nothing = "The filter keeps no item where it was fitted."
+    if np.isnan(trial.unfiltered):
+        nothing = "The score is unknown for some items, such as those with one choice."
     in_sample = known(trial.in_sample, "The filter keeps no item when it sees all models that are scored.")
     values = {name: known(value, nothing) if isinstance(value, float) else value for name, value in vars(trial).items()}
     if isinstance(in_sample, Missing):
@@ -286,9 +287,7 @@ def _trial(trial: FilterTrial, length_dependence: Value) -> dict[str, Any]:
     if not trial.kept_in_sample or not trial.unfiltered:
         ratio = Missing("No score per item: the filter keeps no item, or all items together score 0.")
     elif is_known(ratio):
-        # Team Shaikespear's: held-out quality per item that was kept, over that of all items. It rises whenever the set
-        # shrinks faster than its score, so a random half of a benchmark has a ratio near 2
-        ratio = trial.held_out * trial.items / (trial.kept_in_sample * trial.unfiltered)
+        ratio = known(trial.per_item_score_ratio, nothing)
     return values | {"length_dependence": length_dependence, "per_item_score_ratio": ratio}
 
 
@@ -362,7 +361,7 @@ def filters_on_trial(data: SignalData) -> Part:
 
 
 def _filter_finding(frame: pd.DataFrame) -> Finding | None:
-    judged = frame[frame["held_out"].notna()]
+    judged = frame[frame["p"].notna()]
     if judged.empty:
         return None
     basis = (

@@ -451,7 +451,7 @@ def science_against_web(data: SignalData) -> Part:
         null = items if isinstance(items, Missing) else items.compliance_null
         why = {normalisation: _no_compliance(benchmark, normalisation) for normalisation in NORMALISATIONS}
         value = known(float(benchmark.scores.compliance), why[options.normalisation])
-        gap = known(float(benchmark.scores.gap), why[options.normalisation])
+        gap = known(float(benchmark.scores.gap), why["none"])
         scores[name] = {
             "value": value,
             "interval": bounds(value, benchmark.draws(lambda resampled: resampled.compliance), 0.0),

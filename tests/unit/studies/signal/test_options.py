@@ -49,6 +49,24 @@ def test_conventions_change_the_numbers_they_name(files):
     assert other["overall"]["facts"] == pytest.approx(other["benchmarks"]["facts"]["signal_quality"])
 
 
+def test_filters_and_benchmarks_count_ties_alike(files):
+    found = {}
+    for ties in ("stable", "average"):
+        section = Reports(resamples=0, signal=SignalConventions(ties=ties))
+        data = analyze_signal(files.scores, files.models, section=section, items=files.items)
+        summary = summary_values(signal(data)[1])
+        (whole,) = {trial["unfiltered"] for trial in summary["filters"]["facts"] if trial["score"] == "correct"}
+        found[ties] = whole
+        assert whole == pytest.approx(summary["benchmarks"]["facts"]["signal_quality"])
+    assert found["stable"] != found["average"]
+
+
+def test_the_raw_gap_needs_no_chance_level(files):
+    other, above = (summary_of(files, normalisation=name)["compliance"]["facts"] for name in ("none", "above_chance"))
+    assert above["value"] is above["interval"] is None
+    assert above["raw_gap"] == other["raw_gap"]
+
+
 def _tokens(files):
     return read_table(files.scores, SCORES)["tokens_b"]
 

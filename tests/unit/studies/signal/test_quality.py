@@ -71,6 +71,7 @@ def test_degenerate_curves():
     # one step at the end: both early segments are constant, so no lag has a correlation
     step = signal_quality(np.r_[np.zeros(13), 1.0])
     assert step.autocorrelation == 0.0 and not step.degenerate
+    assert np.isnan(signal_quality(np.r_[np.nan, np.arange(13.0)]).signal_quality)
 
 
 def test_scores_do_not_change_under_scale_and_shift():

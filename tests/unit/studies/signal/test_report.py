@@ -331,6 +331,18 @@ def test_equal_answer_lengths_leave_the_matched_filter_out(tmp_path, rows):
     assert any("equally long" in note for note in summary["notes"])
 
 
+def test_no_filter_is_judged_by_a_score_that_an_item_of_one_choice_lacks(tmp_path, rows):
+    alone, rows = (rows["doc_id"] == rows["doc_id"].iloc[0]).to_numpy(), rows.assign()
+    rows["gold"] = rows["gold"].mask(alone, 0)
+    for name in rows.columns[rows.columns.str.contains("^choice_|^unconditional_")]:
+        rows[name] = [values[:1] if one else values for values, one in zip(rows[name], alone, strict=True)]
+    trials = summary_of(write(tmp_path, rows))["filters"]["facts"]
+    judged = [[trial[name] for name in ("unfiltered", "p", "per_item_score_ratio")] for trial in trials]
+    for trial, values in zip(trials, judged, strict=True):
+        assert (None in values) == (values == [None] * 3) == (trial["score"] != "correct")
+        assert trial["useful"] is False or trial["score"] == "correct"
+
+
 def test_a_filter_that_keeps_nothing_over_all_models_has_no_optimism(tmp_path):
     """Half of the items rise in either architecture and fall twice as fast in the other: the mean falls everywhere."""
     rows = item_rows(World(models=("small-deep", "small-wide"), items=40, checkpoints=10)).reset_index(drop=True)

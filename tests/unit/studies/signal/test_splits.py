@@ -1,5 +1,7 @@
 """Filters judged where they were not fitted: pure noise, real signal, and the folds."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -64,11 +66,30 @@ def test_a_filter_that_drops_dead_items_is_useful():
     assert trial.items == 400 and set(trial.kept_by_fold) == {f"without {name}" for name in "abcd"}
 
 
+def test_score_per_item_of_a_teams_printed_table():
+    values = [np.random.default_rng(m).standard_normal((CHECKPOINTS, 20)) for m in range(2)]
+    folds = leave_one_group_out(["a", "b"], [CHECKPOINTS] * 2)
+    trial = judge_filter(lambda rows: np.ones(20, bool), values, folds, np.random.default_rng(0), controls=1)
+    trial = replace(trial, unfiltered=0.731, items=15858)
+    for score, kept, printed in ((0.729, 14925, 1.06), (0.710, 6180, 2.49)):
+        ratio = replace(trial, held_out=score, kept_in_sample=kept).per_item_score_ratio
+        assert ratio == pytest.approx(printed, abs=0.005)
+
+
 def test_a_filter_that_keeps_nothing_cannot_be_judged():
     values = [np.random.default_rng(m).standard_normal((CHECKPOINTS, 20)) for m in range(2)]
     folds = leave_one_group_out(["a", "b"], [CHECKPOINTS] * 2)
     trial = judge_filter(lambda rows: np.zeros(20, bool), values, folds, np.random.default_rng(0), controls=10)
     assert np.isnan(trial.held_out) and np.isnan(trial.p) and not trial.useful
+
+
+def test_a_filter_is_not_judged_by_a_score_that_some_items_lack():
+    values = [np.random.default_rng(m).standard_normal((CHECKPOINTS, 20)) for m in range(2)]
+    values[0][:, 0] = np.nan
+    folds = leave_one_group_out(["a", "b"], [CHECKPOINTS] * 2)
+    trial = judge_filter(lambda rows: np.arange(20) > 0, values, folds, np.random.default_rng(0), controls=50)
+    assert np.isfinite(trial.held_out) and np.isnan([trial.unfiltered, trial.control_mean, trial.p]).all()
+    assert not trial.useful and "nan" not in verdict(trial)
 
 
 def test_a_filter_that_keeps_items_in_each_fold_only_is_judged_without_a_nan_in_the_sentence():

@@ -616,6 +616,8 @@ def judge(
 
 def verdict(trial: FilterTrial) -> str:
     """One sentence for a trial: all of in-sample, held-out and control, and what follows."""
+    if np.isnan(trial.unfiltered):
+        return "The item score is unknown for some items: the filter cannot be judged."
     fitted = f"{trial.in_sample:.3f}" if np.isfinite(trial.in_sample) else "unknown (it keeps nothing)"
     figures = (
         f"signal quality {fitted} where it was fitted, {trial.held_out:.3f} where it was not "

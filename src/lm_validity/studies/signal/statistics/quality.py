@@ -81,7 +81,8 @@ def rank_correlation(curves: np.ndarray, ties: Ties = "stable") -> np.ndarray:
 
     `stable` gives tied scores their ranks in order of training, so a tie counts as an increase (the
     notebook's argsort, made independent of the platform); `average` is Spearman's correlation with average
-    ranks. A constant curve scores 0: by stable ties it would score 1. NaN for fewer than two scores.
+    ranks. A constant curve scores 0: by stable ties it would score 1. NaN for fewer than two scores and
+    for a curve with NaN.
     """
     n = curves.shape[-1]
     if n < 2:
@@ -93,7 +94,7 @@ def rank_correlation(curves: np.ndarray, ties: Ties = "stable") -> np.ndarray:
     else:
         positions = np.broadcast_to(np.arange(1.0, n + 1), curves.shape)
         result = _pearson(rankdata(curves, axis=-1), positions, level=np.full(curves.shape[:-1], float(n)))
-    return np.where(is_constant(curves), 0.0, result)
+    return np.where(np.isnan(curves).any(axis=-1), np.nan, np.where(is_constant(curves), 0.0, result))
 
 
 def autocorrelation(curves: np.ndarray, convention: Convention = "code") -> np.ndarray:
@@ -101,7 +102,7 @@ def autocorrelation(curves: np.ndarray, convention: Convention = "code") -> np.n
 
     A lag at which a segment is constant has no correlation and counts as 0. With fewer than eight
     checkpoints (`code`; four for `paper`) there is no lag: NaN. By `paper` the segments are centred on the
-    whole curve's mean.
+    whole curve's mean. NaN in, NaN out.
     """
     n = curves.shape[-1]
     last_lag = n // 4 if convention == "paper" else n // 4 - 1
@@ -113,7 +114,7 @@ def autocorrelation(curves: np.ndarray, convention: Convention = "code") -> np.n
     total = np.zeros(curves.shape[:-1])
     for lag in range(1, last_lag + 1):
         total += np.abs(_pearson(curves[..., lag:], curves[..., :-lag], level, centred=convention == "paper"))
-    return np.where(is_constant(curves), 0.0, total / last_lag)
+    return np.where(np.isnan(curves).any(axis=-1), np.nan, np.where(is_constant(curves), 0.0, total / last_lag))
 
 
 def signal_quality(curves: np.ndarray, options: SignalConventions = E2LM) -> SignalQuality:

@@ -290,7 +290,7 @@ def compliance(
     gap = difference.mean(axis=-1)
     scale = _scale(science, web, normalisation, chance)
     ratio = np.divide(difference, scale, out=np.full(difference.shape, np.nan), where=scale > 0).mean(axis=-1)
-    value = np.where((difference == 0).all(axis=-1), 0.0, ratio)
+    value = np.where((difference == 0).all(axis=-1) & ~np.isnan(scale).any(axis=-1), 0.0, ratio)
     return np.maximum(value, 0.0), gap
 
 

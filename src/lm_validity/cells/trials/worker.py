@@ -113,9 +113,11 @@ class ResidentWorker:
         draws = {subsample: draw_trial(task, plan.m, plan.n, subsample) for subsample in pending}
         trials = self._trials(plan, task)
         trials.prepare(np.unique(np.concatenate([rows for draw in draws.values() for rows in draw])))
+        spares = plan.classification.method == "zero_shot" and not plan.pretraining.gradient_checkpointing
+        spared = ", or set bias.zero_shot.gradient_checkpointing" if spares else ""
         for subsample, draw in draws.items():
             trial = _Trial(trials, subsample, draw, shared or folder)
-            with must_fit(plan.language_model, "one batch of a trial", f"{MORE_MEMORY}."):
+            with must_fit(plan.language_model, "one batch of a trial", f"{MORE_MEMORY}{spared}."):
                 probabilities, losses = trial.compute()
             about = {
                 "recipe": recipe_hash(plan.recipe()),

@@ -260,10 +260,11 @@ def test_a_prompt_that_does_not_fit_is_named(models, tmp_path, plan_of):
         zero_shot(plan)
 
 
-def test_a_micro_batch_that_does_not_fit_fails_the_cell(plan_of, tmp_path, monkeypatch):
+def test_a_prompt_that_does_not_fit_fails_the_cell_and_names_the_key_that_spares_memory(plan_of, tmp_path, monkeypatch):
     def never_fits(*arguments):
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     monkeypatch.setattr(ZeroShotTrials, "pretrain", never_fits)
-    with pytest.raises(CellError, match="out of memory with one batch of a trial"):
+    with pytest.raises(CellError, match="out of memory with one batch of a trial") as caught:
         ResidentWorker().run(plan_of("gpt2", classification=PROMPTED), tmp_path)
+    assert "bias.zero_shot.gradient_checkpointing" in caught.value.hint

@@ -352,7 +352,7 @@ def meta_analysis(counts: PairedCounts, slices: int = SLICES, seed: int = 0) -> 
 
 
 def _fit_slice(design: Design, start: Start | None) -> tuple[float, float, Start]:
-    """Posterior mean and sd of beta over the grid of the pairs' sd; the middle mode is the next start."""
+    """Posterior mean and sd of beta over the grid of the pairs' sd, and the last mode, where the next slice starts."""
     prior = stats.halfnorm.logpdf(GRID, scale=PAIR_SCALE) + np.log(GRID)
     density, means, variances = np.empty((3, len(GRID)))
     for index, scale in enumerate(GRID):

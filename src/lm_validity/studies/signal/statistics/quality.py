@@ -501,8 +501,7 @@ def seed_criteria(groups: list[np.ndarray], chance: float, best_final: float) ->
 
     mu is the mean over the seeds of a group at a checkpoint. FineTasks averages mu / sigma over checkpoints, each with
     a sigma of its own seeds. With two seeds that mean has no finite expectation: one checkpoint at which they nearly
-    agree decides it. So sigma is pooled. NaN without any noise, and for an unknown
-    (NaN) chance.
+    agree decides it. So sigma is pooled. NaN without any noise; the second also for an unknown (NaN) chance.
     """
     means = np.concatenate([runs.mean(axis=0) for runs in groups])
     noise = ROUNDING * np.abs(means).max()

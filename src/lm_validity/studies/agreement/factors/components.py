@@ -570,7 +570,7 @@ def with_compute(data: FactorData) -> Part:
     section = Section(
         "Pretraining compute",
         hint="correlations with the first factor",
-        explanation="Compute is 6 × parameters × tokens, both of the models sheet.",
+        explanation="Compute is 6 × parameters × tokens, both from the models sheet.",
         tables=[table],
     )
     relation = both if all(is_known(of["kendall"]) for of in both.values()) else own

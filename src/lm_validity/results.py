@@ -35,7 +35,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from lm_validity.files import replace_file, write_text
+from lm_validity.files import replace_file, write_json
 from lm_validity.missing import Missing, Reason, ReasonCode
 from lm_validity.pages.page import Finding, Page, Panel, Part, Section, for_spreadsheets, write_page
 
@@ -1033,7 +1033,7 @@ def write_report(page: Page, summary: object, output: str | Path) -> None:
     frame[texts] = for_spreadsheets(frame[texts])
     with replace_file(folder / "results.csv") as temporary:
         frame.to_csv(temporary, index=False, lineterminator="\n")
-    write_text(folder / "summary.json", json.dumps(values, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+    write_json(folder / "summary.json", values)
 
 
 # ----------------------------------------------------------------------------------------------------------------------

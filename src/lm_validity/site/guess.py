@@ -73,7 +73,7 @@ _FALLBACK = (*PREFERRED, "f1", "mc2")  # of a task that the table does not have
 _ACCURACIES = ("acc", "acc_norm")
 
 # 1.4b, 125m, and Bloom's 7b1; after "1_" it may be the decimals of a number
-_SIZE = re.compile(r"(?<![a-z\d.])(?<!\d_)(\d+(?:\.\d+)?)([bm])(\d?)(?![a-z\d])", re.IGNORECASE)
+_SIZE = re.compile(r"(?<![a-z\d.])(?<!\d_)(\d+(?:\.\d+(?![bm]\d))?)([bm])(\d?)(?![a-z\d])", re.IGNORECASE)
 # Words of a model's name after which nothing names its family
 _NOT_FAMILY = re.compile(
     r"(?<![a-z])(v?\d|base|chat|instruct|it|hf|deduped|small|medium|large|xl|xxl|mini|tiny|alpha|beta|preview)"

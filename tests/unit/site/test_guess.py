@@ -39,6 +39,8 @@ def scores(rows: list[tuple], **columns) -> pd.DataFrame:
         ("phi-1_5", "phi", None),
         ("stablelm-2-1_6b", "stablelm", None),  # 1.6, which `6b` is not
         ("Mixtral-8x7B-v0.1", "mixtral", None),
+        ("bear-1.5b2", "bear", None),
+        ("bear-1000m-1b", "bear", 1.0),
         ("gpt2-xl", "gpt", None),
         ("1234", None, None),
     ],

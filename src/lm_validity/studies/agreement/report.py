@@ -237,7 +237,7 @@ def above_the_folds(
         panels = [_against_noise(tau[p], p), _by_size({p: tau[p]["by_size_ratio"]}), _every_pair(data, columns, [p])]
         answers = [_noise_answer(data, tau[p], p, columns, lede)]
         if few and len(protocols) == 2:
-            text = f"**{len(data.models_in_both)} of {len(everyone)}** models are trained"
+            text = f"**{len(data.models_in_both)} of {len(everyone)}** models have both scores"
             trained = Panel(CHANGE_QUESTION, text, _progress(data, change), "not known", "not known yet")
             lede, panels[0] = _not_yet(data, change), trained
             answers = [_not_yet_answer(data, change, tau, lede)]
@@ -616,7 +616,7 @@ def _against_noise(entry: Entry, protocol: str) -> Panel | None:
 
 def _progress(data: Data, change: Change) -> Markup:
     """A square for each model, those with both scores filled, over the interval of the change."""
-    models, trained = len(data.matrix.models), len(data.models_in_both)
+    models, known = len(data.matrix.models), len(data.models_in_both)
     square = Markup(
         '<rect x="{:.1f}" y="{:.1f}" width="{:.1f}" height="10.5" rx="1.5" class="{}" style="stroke:none;{}"/>'
     )
@@ -624,16 +624,16 @@ def _progress(data: Data, change: Change) -> Markup:
     if models <= MOST_SQUARES:
         marks = [
             square.format(
-                place % 31 * 12.2, place // 31 * 12.2 + 2, 10.5, *(("t", "") if place < trained else ("s", faint))
+                place % 31 * 12.2, place // 31 * 12.2 + 2, 10.5, *(("t", "") if place < known else ("s", faint))
             )
             for place in range(models)
         ]
         bottom, unit = 2 + 12.2 * math.ceil(models / 31), "one square: a model"
     else:
-        share = 376 * trained / models
+        share = 376 * known / models
         marks = [square.format(0, 2, 376, "s", faint), square.format(0, 2, max(share, 2), "t", "")]
         bottom, unit = 15, ""
-    words = f"{trained} of {models} models trained"
+    words = f"{known} of {models} models have both scores"
     marks += [svg.text(0, bottom + 13, words, "t"), svg.text(378, bottom + 13, unit, "", "end")]
     interval, value = change.quoted, number(change.change)
     label = f"{words}. Change in agreement not known."

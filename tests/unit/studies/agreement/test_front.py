@@ -153,6 +153,12 @@ def test_a_run_that_is_not_at_its_end_says_how_far_it_is_and_shows_direct_scores
     assert TRAINED.replace("_", " ") not in page.picture.svg and len(page.answers) == 2
 
 
+def test_where_few_direct_scores_are_known_trained_models_are_not_called_untrained(tmp_path):
+    page, _ = page_of(tmp_path, dict(zip((TRAINED, DIRECT), few_trained(3).values(), strict=True)))
+    panel = page.panels[0]
+    assert panel.outcome == "not known" and "3 of 16" in panel.svg and "trained" not in f"{panel.text}{panel.svg}"
+
+
 def test_the_carpets_read_out_ranks_by_mean_rank_and_by_agreement(tmp_path):
     names = ['<b>"x"', "שפה", "n" * 80, *NAMES[3:]]
     sheet = "model,family\n" + "".join(f'"{name.replace(chr(34), chr(34) * 2)}",F\n' for name in names)

@@ -79,6 +79,7 @@ class Words:
 # ----------------------------------------------------------------------------------------------------------------------
 # A page as JSON: what `page.json` holds and the HTML is made of.
 
+FORMAT = 3  # of page.json; another one is of another version, whose pages this one cannot make
 Value = bool | int | float | str | None  # of a cell: what sorting and the CSV download use; null where missing
 
 
@@ -131,7 +132,7 @@ class PageDocument(TypedDict):
     """`format`: version of the layout. `reasons`: of the dashes in its tables. `lede`, `picture`, `panels`, `answers`,
     `findings`: the fields of `Lede`, `Picture`, `Panel`, `Answer` and `Finding`."""
 
-    format: Literal[2]
+    format: int
     name: str
     title: str
     question: str
@@ -430,7 +431,7 @@ def page_document(page: Page) -> PageDocument:
     ]
     tables = [table for section in sections for table in section["tables"]]
     return {
-        "format": 2,
+        "format": FORMAT,
         "name": page.name,
         "title": page.title,
         "question": page.question,

@@ -16,7 +16,17 @@ from lm_validity.config.load import Run
 from lm_validity.config.sections import Cards
 from lm_validity.errors import InputError
 from lm_validity.files import read_json, write_text
-from lm_validity.pages.page import Link, PageDocument, Words, asset, from_template, legend_of, write_html, write_library
+from lm_validity.pages.page import (
+    FORMAT,
+    Link,
+    PageDocument,
+    Words,
+    asset,
+    from_template,
+    legend_of,
+    write_html,
+    write_library,
+)
 from lm_validity.pages.svg import MOST_TICKS, Axis, dot, rug, shortened, svg, text, ticks
 from lm_validity.site.cards.panels import (
     EMPTY,
@@ -66,15 +76,12 @@ def build_site(
     Figures and tables are copied to `output`/<report>/{figures,tables}, unless they are there. `missing` lists what an
     unfinished run lacks (cells, reports): named on every page. `name`: of the run; `about`: sentences under the title.
     `single_file`: each page is one file, with what its folds hold.
-    Raises InputError where a folder holds no report.
+    Raises InputError where a folder holds no report, or one of another version.
     """
     output = Path(output)
     documents = {}
     for folder in map(Path, report_folders):
-        path = folder / "page.json"
-        if not path.is_file():
-            raise InputError(f"{path}: no such file.", "run `lm-validity report ...` into that folder first.")
-        document = read_json(path)
+        document = _page_of(folder)
         documents[document["name"]] = document
         for kind in ("figures", "tables"):
             if (folder / kind).is_dir() and folder != output / document["name"]:
@@ -103,6 +110,16 @@ def build_site(
         output / "index.html", from_template("index.html.j2", navigation=seen_from(""), missing=list(missing), **page)
     )
     return output / "index.html"
+
+
+def _page_of(folder: Path) -> PageDocument:
+    path = folder / "page.json"
+    if not path.is_file():
+        raise InputError(f"{path}: no such file.", "run `lm-validity report ...` into that folder first.")
+    document: PageDocument = read_json(path)
+    if document.get("format") != FORMAT:
+        raise InputError(f"{path}: a page of another version.", "write the report again with this one.")
+    return document
 
 
 def about_run(run: Run) -> str:

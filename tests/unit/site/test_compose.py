@@ -1,10 +1,12 @@
 """The site of a run says under its title whether its models are synthetic."""
 
+import json
 from pathlib import Path
 
 import pytest
 
 from lm_validity.config.load import load_run
+from lm_validity.errors import InputError
 from lm_validity.pages.page import Finding, Page, write_page
 from lm_validity.site.first_page import SYNTHETIC, about_run, build_site
 
@@ -22,3 +24,13 @@ def test_only_a_run_of_the_miniature_says_that_it_is_synthetic(tmp_path, monkeyp
     text = build_site([tmp_path / "agreement"], tmp_path / "site", name=run.name, about=about_run(run)).read_text()
     head = text.partition("<h1>")[2].partition("One.")[0]
     assert (SYNTHETIC in head) == bool(about) and f"The run {run.name}." in head
+
+
+@pytest.mark.parametrize("version", [2, None])
+def test_a_page_of_another_version_is_refused(tmp_path, version):
+    write_page(Page("agreement", "A", [Finding("One.")], []), tmp_path / "agreement")
+    path = tmp_path / "agreement" / "page.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"format": version}))
+    with pytest.raises(InputError, match=r"page\.json: a page of another version"):
+        build_site([tmp_path / "agreement"], tmp_path / "site")
+    assert not (tmp_path / "site").exists()

@@ -35,10 +35,10 @@ from _toys import describe_model
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import DataCollatorForLanguageModeling, PrinterCallback, Trainer, TrainingArguments
 
-from lm_validity.cells.trials.data import Draw, Task, draw_trial, prefetch_task, read_task
+from lm_validity.cells.trials.data import Draw, LoadedTask, draw_trial, prefetch_task, read_task
 from lm_validity.cells.trials.training import start_fresh
 from lm_validity.cells.trials.worker import FIXED_SEED, ResidentWorker, read_probabilities
-from lm_validity.config.sheets import Task as TaskRow
+from lm_validity.config.sheets import LoadedTask as TaskRow
 from lm_validity.run.rules.pretrain_on_test import ARMS, Classification, Pretraining, TaskData, TrialPlan
 
 TARGET = 3.0
@@ -173,7 +173,7 @@ class Labelled(torch.utils.data.Dataset):
 class AuthorsLoop:
     """One task, language model, m and n; a subsample a call."""
 
-    def __init__(self, plan: TrialPlan, task: Task, folder: Path):
+    def __init__(self, plan: TrialPlan, task: LoadedTask, folder: Path):
         self.plan, self.task, self.folder = plan, task, folder
         self.tokenizer = transformers.AutoTokenizer.from_pretrained(plan.model_path)
         self.pristine = LOADERS[plan.architecture].from_pretrained(plan.model_path, dtype=torch.float32)
@@ -253,7 +253,7 @@ def resident(plans: list[TrialPlan], folder: Path) -> list[dict[tuple[int, str],
     return found
 
 
-def largest_difference(plan: TrialPlan, task: Task, theirs: dict, ours: dict) -> float:
+def largest_difference(plan: TrialPlan, task: LoadedTask, theirs: dict, ours: dict) -> float:
     """Of a class probability. Raises SystemExit where an accuracy differs."""
     largest = 0.0
     for subsample in plan.subsamples:

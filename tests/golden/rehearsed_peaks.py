@@ -8,7 +8,7 @@ from pathlib import Path
 
 from lm_validity.cells.rehearsal.rehearse import rehearse
 from lm_validity.files import read_json, write_json
-from lm_validity.run.rehearsals import Question, Rehearsal, known_shapes
+from lm_validity.run.rehearsals import Rehearsal, RehearsalInput, known_shapes
 
 RECORD = Path(__file__).with_suffix(".json")
 SETTINGS = {
@@ -30,7 +30,7 @@ SETTINGS = {
 
 def ask(model: str) -> Rehearsal:
     """The rehearsal of a known shape under the default settings."""
-    return rehearse(model, Question(known_shapes()[model], SETTINGS, False))
+    return rehearse(model, RehearsalInput(known_shapes()[model], SETTINGS, False))
 
 
 def peaks(found: Rehearsal) -> dict:

@@ -42,7 +42,7 @@ NF4_ERROR = 0.5  # 16 values for a weight: logits of random weights move by a go
 
 
 @dataclass(frozen=True)
-class Finding:
+class CheckResult:
     """What one check found."""
 
     check: str
@@ -50,7 +50,7 @@ class Finding:
     detail: str
 
 
-def check_gpu(device: str) -> list[Finding]:
+def check_gpu(device: str) -> list[CheckResult]:
     """Try the device; device: `cuda` or `cpu`. Raises InputError where there is no GPU that torch can use."""
     if device == "cuda" and not torch.cuda.is_available():
         raise InputError(*describe_missing_gpu(1, 0, "gpu-check"))
@@ -65,7 +65,7 @@ def check_gpu(device: str) -> list[Finding]:
     return found
 
 
-def verdict(found: Sequence[Finding]) -> str:
+def verdict(found: Sequence[CheckResult]) -> str:
     """One sentence about all findings."""
     failed = [one.check for one in found if one.outcome == "failed"]
     if failed:
@@ -74,32 +74,32 @@ def verdict(found: Sequence[Finding]) -> str:
     return f"Ready. Read what is said about {', '.join(noted)}." if noted else "Ready."
 
 
-def _tried(title: str, check: Iterator[Finding]) -> list[Finding]:
+def _tried(title: str, check: Iterator[CheckResult]) -> list[CheckResult]:
     """The check's findings; whatever it raises is one more."""
-    found: list[Finding] = []
+    found: list[CheckResult] = []
     try:
         found.extend(check)
     except Exception as error:  # the table is for finding out what breaks on an unknown machine
-        found.append(Finding(title, "failed", f"{type(error).__name__}: {first_line(error)}"))
+        found.append(CheckResult(title, "failed", f"{type(error).__name__}: {first_line(error)}"))
     return found
 
 
-def _judge(check: str, detail: str, *, good: bool) -> Finding:
-    return Finding(check, "passed" if good else "failed", detail)
+def _judge(check: str, detail: str, *, good: bool) -> CheckResult:
+    return CheckResult(check, "passed" if good else "failed", detail)
 
 
 # ---- the machine ----------------------------------------------------------------------------------------------------
 
 
-def _describe(device: str) -> Iterator[Finding]:
+def _describe(device: str) -> Iterator[CheckResult]:
     wanted = ("python", "torch", "transformers", "peft", "lm_eval")
     found = {name: version for name, version in versions().items() if name in wanted}
     listed = ", ".join(f"{name} {version}" for name, version in found.items())
-    yield Finding("versions", "passed", f"{listed}, CUDA of torch {torch.version.cuda}")
+    yield CheckResult("versions", "passed", f"{listed}, CUDA of torch {torch.version.cuda}")
     if device == "cpu":
-        yield Finding("GPU", "skipped", "the CPU is checked in its place")
+        yield CheckResult("GPU", "skipped", "the CPU is checked in its place")
         return
-    yield Finding("driver", "passed", _driver())
+    yield CheckResult("driver", "passed", _driver())
     for number in range(torch.cuda.device_count()):
         one = torch.cuda.get_device_properties(number)
         free, total = torch.cuda.mem_get_info(number)
@@ -107,7 +107,7 @@ def _describe(device: str) -> Iterator[Finding]:
             f"{one.name}, compute capability {one.major}.{one.minor}, {free / 1e9:.1f} of {total / 1e9:.1f} GB free"
         )
         # others' processes take memory that no limit of the job counts
-        yield Finding(f"GPU {number}", "passed" if free > 0.9 * total else "noted", detail)
+        yield CheckResult(f"GPU {number}", "passed" if free > 0.9 * total else "noted", detail)
 
 
 def _driver() -> str:
@@ -119,7 +119,7 @@ def _driver() -> str:
     return ", ".join(sorted({line.strip() for line in done.stdout.splitlines() if line.strip()}))
 
 
-def _products(device: str) -> Iterator[Finding]:
+def _products(device: str) -> Iterator[CheckResult]:
     """A product of matrices in each dtype against float64 on the CPU."""
     draw = torch.Generator().manual_seed(SEED)
     left, right = torch.randn(256, 512, generator=draw), torch.randn(512, 256, generator=draw)
@@ -130,16 +130,16 @@ def _products(device: str) -> Iterator[Finding]:
         try:
             product = (a.to(device) @ b.to(device)).cpu().double()
         except RuntimeError as error:
-            yield Finding(name, "failed", first_line(error))
+            yield CheckResult(name, "failed", first_line(error))
             continue
         off = float((product - exact).norm() / exact.norm())
         detail = f"relative error of a matrix product {off:.1e}, at most {most:.0e}"
         if off > most:
-            yield Finding(name, "failed", detail + ("; is TF32 switched on?" if name == "float32" else ""))
+            yield CheckResult(name, "failed", detail + ("; is TF32 switched on?" if name == "float32" else ""))
         elif name == "bfloat16" and device == "cuda" and not torch.cuda.is_bf16_supported(including_emulation=False):
-            yield Finding(name, "noted", f"{detail}; this GPU emulates it, which is slow: use float16 or float32")
+            yield CheckResult(name, "noted", f"{detail}; this GPU emulates it, which is slow: use float16 or float32")
         else:
-            yield Finding(name, "passed", detail)
+            yield CheckResult(name, "passed", detail)
 
 
 # ---- the work -------------------------------------------------------------------------------------------------------
@@ -175,7 +175,7 @@ def _texts(count: int, shortest: int, longest: int) -> list[str]:
     return [" ".join(f"w{word}" for word in random.integers(1, VOCABULARY, size=size)) for size in lengths]
 
 
-def _scores(folder: Path, device: str) -> Iterator[Finding]:
+def _scores(folder: Path, device: str) -> Iterator[CheckResult]:
     """Log-likelihoods against the CPU's in the same dtype, and the ways that are exact here."""
     contexts, choices = _texts(24, 3, 60), _texts(96, 1, 8)
     requests = [SimpleNamespace(args=(contexts[place // 4], f" {text}")) for place, text in enumerate(choices)]
@@ -192,7 +192,7 @@ def _scores(folder: Path, device: str) -> Iterator[Finding]:
         ways = lm.describe_scorer()["exact_ways"]
         shared = {"packed", "cached"} & set(ways)
         detail = f"exact here: {', '.join(ways) or 'none, lm-eval scores'}"
-        yield Finding(f"scorer in {dtype}", "passed" if len(shared) == 2 else "noted", detail)
+        yield CheckResult(f"scorer in {dtype}", "passed" if len(shared) == 2 else "noted", detail)
 
 
 def _examples() -> list[Example]:
@@ -217,7 +217,7 @@ def _apart(ones: Iterable[float], others: Iterable[float]) -> float:
     return max(abs(one / other - 1) for one, other in zip(ones, others, strict=True))
 
 
-def _training(folder: Path, device: str) -> Iterator[Finding]:
+def _training(folder: Path, device: str) -> Iterator[CheckResult]:
     """Steps against the CPU's (without dropout, whose masks are a device's own), and what a step may change."""
     with tempfile.TemporaryDirectory() as name:
         work, lm = Path(name), _load(folder, device)
@@ -253,28 +253,28 @@ def _questions() -> list[SimpleNamespace]:
     return [SimpleNamespace(args=(text, dict(wanted))) for text in _texts(16, 3, 40)]
 
 
-def _answers(folder: Path, device: str) -> Iterator[Finding]:
+def _answers(folder: Path, device: str) -> Iterator[CheckResult]:
     here, there = (_load(folder, each).generate_until(_questions()) for each in (device, "cpu"))
     yield _alike("answers in float32", here, there, "the CPU's")
 
 
-def _alike(check: str, ours: list[str], theirs: list[str], whose: str) -> Finding:
+def _alike(check: str, ours: list[str], theirs: list[str], whose: str) -> CheckResult:
     same = sum(one == other for one, other in zip(ours, theirs, strict=True))
     detail = f"{same} of {len(ours)} are {whose}"
     if len(ours) > same >= len(ours) / 2:
-        return Finding(check, "noted", f"{detail}: where two tokens are nearly as likely, rounding decides")
+        return CheckResult(check, "noted", f"{detail}: where two tokens are nearly as likely, rounding decides")
     return _judge(check, detail, good=same == len(ours))
 
 
-def _memory(folder: Path, device: str) -> Iterator[Finding]:
+def _memory(folder: Path, device: str) -> Iterator[CheckResult]:
     """Peak of a training pass against the rehearsal's forecast."""
     if device == "cpu":
-        yield Finding("memory", "skipped", "not measured: no GPU")
+        yield CheckResult("memory", "skipped", "not measured: no GPU")
         return
     forecast, measured = _forecast(folder), _measured_peak(folder, device)
     error = measured / forecast - 1
     detail = f"a training pass took {measured / 1e6:.1f} MB, {error:+.0%} from the {forecast / 1e6:.1f} MB rehearsed, "
-    yield Finding("memory", "passed" if abs(error) <= MEMORY else "noted", f"{detail}at most {MEMORY:.0%}")
+    yield CheckResult("memory", "passed" if abs(error) <= MEMORY else "noted", f"{detail}at most {MEMORY:.0%}")
 
 
 def _forecast(folder: Path) -> float:
@@ -315,10 +315,12 @@ class _DeviceMemory(Ledger):
 # ---- what may be there ----------------------------------------------------------------------------------------------
 
 
-def _bitsandbytes(folder: Path, device: str) -> Iterator[Finding]:
+def _bitsandbytes(folder: Path, device: str) -> Iterator[CheckResult]:
     """4-bit weights, loaded as the bias study loads them."""
     if importlib.util.find_spec("bitsandbytes") is None:
-        yield Finding("bitsandbytes", "skipped", "not installed; bias.zero_shot.quantization: nf4 needs the extra nf4")
+        yield CheckResult(
+            "bitsandbytes", "skipped", "not installed; bias.zero_shot.quantization: nf4 needs the extra nf4"
+        )
         return
     exact = _load(folder, device, "bfloat16").base
     settings = four_bits(torch.device(device))
@@ -331,12 +333,12 @@ def _bitsandbytes(folder: Path, device: str) -> Iterator[Finding]:
     yield _judge("bitsandbytes", detail, good=0 < error <= NF4_ERROR)
 
 
-def _vllm(folder: Path, device: str) -> Iterator[Finding]:
+def _vllm(folder: Path, device: str) -> Iterator[CheckResult]:
     """Answers by vLLM against those of transformers."""
     if importlib.util.find_spec("vllm") is None:
-        yield Finding("vLLM", "skipped", "not installed; evaluation.generation_backend: vllm needs the extra vllm")
+        yield CheckResult("vLLM", "skipped", "not installed; evaluation.generation_backend: vllm needs the extra vllm")
     elif device == "cpu":
-        yield Finding("vLLM", "skipped", "it needs a GPU")
+        yield CheckResult("vLLM", "skipped", "it needs a GPU")
     else:
         lm = _load(folder, device)
         expected = lm.generate_until(_questions())

@@ -14,7 +14,7 @@ import typer
 from typer.core import TyperGroup
 
 from lm_validity.config.load import Run, read_values, validate
-from lm_validity.config.rows import Section
+from lm_validity.config.rows import ConfigSection
 from lm_validity.config.sections import Configuration
 from lm_validity.run.grid import reports_of
 from lm_validity.site.findings import headlines
@@ -47,7 +47,7 @@ Calibration = Annotated[
 def takes_section(name: str, *keys: str, **renamed: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Call a command with the `section` of this name: the defaults, or the section of `--configfile`, changed by the
     options that the command gets for these keys of it (`signal.ties`: `--ties`). `renamed`: key -> option's name."""
-    default: Section = Configuration.model_fields[name].default
+    default: ConfigSection = Configuration.model_fields[name].default
     options = {renamed.get(key, key.rpartition(".")[2]): key for key in keys}
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
@@ -75,7 +75,7 @@ def _below(values: Any, key: str) -> Any:
     return values
 
 
-def _parameter(option: str, section: Section, key: str) -> inspect.Parameter:
+def _parameter(option: str, section: ConfigSection, key: str) -> inspect.Parameter:
     """An option with the key's type, meaning and default."""
     holder, last = _below(section, key), key.rpartition(".")[2]
     field, value = type(holder).model_fields[last], getattr(holder, last)

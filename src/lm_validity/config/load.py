@@ -13,7 +13,7 @@ from lm_validity.config.rows import Sheets
 from lm_validity.config.sections import BiasSettings, Configuration
 from lm_validity.config.sheets import (
     Benchmark,
-    LanguageModel,
+    BiasModel,
     Model,
     Task,
     read_benchmarks,
@@ -44,7 +44,7 @@ class Run:
     configuration: Configuration
     models: dict[str, Model]
     benchmarks: dict[str, Benchmark]
-    language_models: dict[str, LanguageModel] = field(default_factory=dict)
+    language_models: dict[str, BiasModel] = field(default_factory=dict)
     tasks: dict[str, Task] = field(default_factory=dict)
     plan: Plan | None = None
     ruled_out: Plan = field(default_factory=dict)
@@ -157,7 +157,7 @@ def build_run(values: object, source: str, sheets: Sheets | None = None) -> Run:
     configuration, sheets = validate(values, source), sheets or Sheets()
     models: dict[str, Model] = {}
     benchmarks: dict[str, Benchmark] = {}
-    language_models: dict[str, LanguageModel] = {}
+    language_models: dict[str, BiasModel] = {}
     tasks: dict[str, Task] = {}
     bias_plan = None
     results = configuration.results

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 Positive = Annotated[int, Field(ge=1)]
 
 
-class Section(BaseModel):
+class ConfigSection(BaseModel):
     """Unknown keys are errors; values are frozen once read."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)

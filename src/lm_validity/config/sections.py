@@ -15,7 +15,7 @@ from pydantic import (
 
 from lm_validity.config.gone import without_gone
 from lm_validity.config.groups import KNOTS
-from lm_validity.config.rows import Positive, Section, bad_value, check_distinct
+from lm_validity.config.rows import ConfigSection, Positive, bad_value, check_distinct
 
 # ----------------------------------------------------------------------------------------------------------------------
 # Optimizer steps to training tokens, for runs whose batch size grows in phases (standard library only).
@@ -60,7 +60,7 @@ E2LM_BATCH_RAMP = BatchRamp(
 Share = Annotated[float, Field(ge=0, le=1)]
 
 
-class Cards(Section):
+class Cards(ConfigSection):
     """Thresholds of the verdicts on benchmark cards (docs/reference/cards.md). A verdict needs the whole 95% interval
     on one side of its threshold. Otherwise it says "not known"."""
 
@@ -98,7 +98,7 @@ class Cards(Section):
 PATIENCE = 2  # epochs without improvement after which an early stop comes
 
 
-class OneFinetune(Section):
+class OneFinetune(ConfigSection):
     """What every LoRA fine-tune of a run has in common. The order of the fields is that of a job's settings, by which
     Snakemake sees what has changed; fields without a description are no keys (`gone.GONE`)."""
 
@@ -186,7 +186,7 @@ Entities = Annotated[int, Field(ge=4, multiple_of=4)]  # four exposure bands of 
 PRETRAINING_VERSION = 1
 
 
-class MiniatureSettings(Section):
+class MiniatureSettings(ConfigSection):
     """A small synthetic world: entities with facts, benchmarks that ask for them, corpora that state them."""
 
     pool: str = Field(
@@ -228,7 +228,7 @@ def _keys_as_text(value: object) -> object:
     return {str(key): one for key, one in value.items()} if isinstance(value, dict) else value
 
 
-class Experiment(Section):
+class Experiment(ConfigSection):
     """One experiment: which language models and tasks, how many texts, how often."""
 
     method: Literal["head", "zero_shot"] = Field("head", description="A trained linear head, or prompting.")
@@ -288,7 +288,7 @@ class Experiment(Section):
         return given.get(f"{m},{n}", given.get(str(n)))
 
 
-class TextTraining(Section):
+class TextTraining(ConfigSection):
     """Training on unlabelled texts (AdamW, linear decay, gradients clipped at 1), the number of epochs aside."""
 
     learning_rate: Rate = Field(1e-4, description="Peak learning rate.")
@@ -305,7 +305,7 @@ class TextPretraining(TextTraining):
     causal_epochs: Positive = 1  # of GPT-2
 
 
-class HeadTraining(Section):
+class HeadTraining(ConfigSection):
     """Training the classifier: a linear head and all weights below it, on the m labelled texts."""
 
     epochs: Positive = Field(3, description="Passes over the texts, unless the sheet has `training_epochs`.")
@@ -319,7 +319,7 @@ class HeadTraining(Section):
     pooler: Literal["keep", "paper"] = "keep"
 
 
-class Adapter(Section):
+class Adapter(ConfigSection):
     """LoRA on every linear layer except the output head. The paper's QLoRA settings are the defaults."""
 
     rank: Positive = 16  # no key, as the next two (`gone.GONE`)
@@ -349,7 +349,7 @@ class Prompting(Adapter):
     )
 
 
-class BiasSettings(Section):
+class BiasSettings(ConfigSection):
     """The bias study: three arms per trial (no pretraining, pretraining on other texts, on the test texts)."""
 
     language_models: str = Field(
@@ -438,7 +438,7 @@ Many = Positive | Literal["all"]
 AsManyAsFit = Many | Literal["auto"]
 
 
-class Splits(Section):
+class Splits(ConfigSection):
     """How documents are divided. Train, validation and test are disjoint by construction."""
 
     train: Positive = Field(50_000, description="Largest number of training documents per benchmark.")
@@ -451,7 +451,7 @@ class Splits(Section):
     )
 
 
-class Evaluation(Section):
+class Evaluation(ConfigSection):
     """Scoring through lm-eval, the same for direct and fine-tuned models."""
 
     device: str = Field(
@@ -507,33 +507,33 @@ class Evaluation(Section):
         return self
 
 
-class EvaluateBatch(Section):
+class EvaluateBatch(ConfigSection):
     """Cells of one model that share a process."""
 
     benchmarks: AsManyAsFit = Field("auto", description="Benchmarks per job.")
     checkpoints: AsManyAsFit = Field("auto", description="Checkpoints per job.")
 
 
-class FinetuneBatch(Section):
+class FinetuneBatch(ConfigSection):
     """Fine-tunes of one model that share a process."""
 
     benchmarks: AsManyAsFit = Field("auto", description="Benchmarks per job.")
     learning_rates: AsManyAsFit = Field("auto", description="Learning rates per job.")
 
 
-class AdapterBatch(Section):
+class AdapterBatch(ConfigSection):
     """Selected adapters of one model that share a process."""
 
     benchmarks: AsManyAsFit = Field("auto", description="Benchmarks per job.")
 
 
-class TrialBatch(Section):
+class TrialBatch(ConfigSection):
     """Batches of trials of one language model that share a process."""
 
     cells: Many = Field(1, description="Batches of subsamples per job.")
 
 
-class Batching(Section):
+class Batching(ConfigSection):
     """How many cells share a process: a number, all, or auto. auto takes as many as job_hours allow, by the minutes of
     the model's size class. It changes cost, never a result, because cells are stored one by one."""
 
@@ -549,7 +549,7 @@ class Batching(Section):
     pretrain_on_test: TrialBatch = Field(TrialBatch(), description="Trials of the bias study.")
 
 
-class Replay(Section):
+class Replay(ConfigSection):
     """Use known scores instead of running models: the whole workflow without a GPU. Its tables and pages say so."""
 
     scores: str = Field(
@@ -585,7 +585,7 @@ Weights = Annotated[
 ]
 
 
-class SignalConventions(Section):
+class SignalConventions(ConfigSection):
     """Conventions of the signal report (docs/reference/signal.md). The defaults are those of the competition's code."""
 
     convention: Convention = Field("code", description="Lags and centring of the autocorrelation.")
@@ -610,7 +610,7 @@ class SignalConventions(Section):
 E2LM = SignalConventions()  # the competition's
 
 
-class Reports(Section):
+class Reports(ConfigSection):
     """The pages."""
 
     resamples: int = Field(2000, ge=0, description="Resamples for intervals. 0 skips intervals.")
@@ -627,7 +627,7 @@ REPORTS = Reports()
 Knots = Annotated[tuple[Annotated[float, Field(gt=0)], ...], BeforeValidator(_split_numbers)]
 
 
-class Agreement(Section):
+class Agreement(ConfigSection):
     """The agreement study: groups of models whose lead its report asks about, at equal pretraining compute."""
 
     groups: tuple[str, ...] = Field(
@@ -643,7 +643,7 @@ class Agreement(Section):
     be_distinct = field_validator("groups", "knots")(check_distinct)
 
 
-class Screening(Section):
+class Screening(ConfigSection):
     """Which candidate benchmarks are kept (`snakemake screening`). The thresholds are the train-before-test study's."""
 
     training_examples: int = Field(1000, ge=0, description="Smallest number of training examples of a benchmark.")
@@ -655,7 +655,7 @@ class Screening(Section):
     )
 
 
-class SizeClass(Section):
+class SizeClass(ConfigSection):
     """Resources that a job asks a cluster for. The second attempt asks for twice the memory and time."""
 
     gpu: int = Field(1, ge=0, description="GPUs per job. With several, a model's layers are spread over them.")
@@ -695,7 +695,7 @@ DEFAULT_SIZE_CLASSES = {
 Study = Literal["agreement", "signal", "bias"]
 
 
-class Configuration(Section):
+class Configuration(ConfigSection):
     """One run: its models, its benchmarks, and how they are treated. Results go to results/<name>/."""
 
     name: Annotated[str, Field(pattern=NAME)] = Field(description="The run's name. Results are in results/<name>/.")

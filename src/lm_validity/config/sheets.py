@@ -416,7 +416,7 @@ ListOfText = Annotated[tuple[str, ...], BETWEEN_BARS]
 _OF_BIAS = "docs/how_to/bias_study.md"
 
 
-class LanguageModel(SheetRow):
+class BiasModel(SheetRow):
     """One row of the sheet of language models."""
 
     language_model: Identifier = Field(description="Id, also in file names.")
@@ -486,11 +486,11 @@ def read_bias_sheets(
     size_classes: Collection[str],
     results: str,
     sheets: Sheets,
-) -> tuple[dict[str, LanguageModel], dict[str, Task]]:
+) -> tuple[dict[str, BiasModel], dict[str, Task]]:
     """Both sheets by id, `results/{run}` in a path replaced by the run's folder, and every experiment checked against
     them."""
     read = partial(read_rows, described_in=_OF_BIAS, run=run, results=results, size_classes=size_classes, sheets=sheets)
-    models = read(settings.language_models, LanguageModel, setting="bias: language_models")
+    models = read(settings.language_models, BiasModel, setting="bias: language_models")
     tasks = read(settings.tasks, Task, setting="bias: tasks")
     for name, experiment in settings.experiments.items():
         _check_experiment(name, experiment, settings, models, tasks)
@@ -501,7 +501,7 @@ def _check_experiment(
     name: str,
     experiment: Experiment,
     settings: BiasSettings,
-    models: dict[str, LanguageModel],
+    models: dict[str, BiasModel],
     tasks: dict[str, Task],
 ) -> None:
     for key, wanted, known, sheet in (

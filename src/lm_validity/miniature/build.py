@@ -160,7 +160,7 @@ TASK_VERSION = 1.0
 
 
 @dataclass(frozen=True)
-class Benchmark:
+class MiniatureBenchmark:
     """A benchmark: its name, lm-eval's output type, its category, and what makes the rows of a split."""
 
     name: str
@@ -183,12 +183,16 @@ class Benchmark:
         return f"{metrics[self.output_type]},none"
 
 
-def _facts(name: str, category: str, output_type: str = "multiple_choice", **options: Any) -> Benchmark:
-    return Benchmark(name, output_type, category, lambda world, split: fact_items(world, name, name, split), **options)
+def _facts(name: str, category: str, output_type: str = "multiple_choice", **options: Any) -> MiniatureBenchmark:
+    return MiniatureBenchmark(
+        name, output_type, category, lambda world, split: fact_items(world, name, name, split), **options
+    )
 
 
-def _corpus(name: str) -> Benchmark:
-    return Benchmark(name, "loglikelihood_rolling", "corpus", lambda world, split: corpus_rows(world, name, split))
+def _corpus(name: str) -> MiniatureBenchmark:
+    return MiniatureBenchmark(
+        name, "loglikelihood_rolling", "corpus", lambda world, split: corpus_rows(world, name, split)
+    )
 
 
 def _without_validation(world: World, split: str) -> list[dict[str, Any]]:
@@ -197,17 +201,17 @@ def _without_validation(world: World, split: str) -> list[dict[str, Any]]:
     return rows + fact_items(world, "dialogue", "dialogue", "validation") if split == "training" else rows
 
 
-BENCHMARKS: tuple[Benchmark, ...] = (
+BENCHMARKS: tuple[MiniatureBenchmark, ...] = (
     _facts("cloze", "recall", studies=("agreement", "signal")),
     _facts("ending", "recall"),
     _facts("question", "dialogue"),
-    Benchmark("dialogue", "multiple_choice", "dialogue", _without_validation, splits=("training", "test")),
+    MiniatureBenchmark("dialogue", "multiple_choice", "dialogue", _without_validation, splits=("training", "test")),
     _facts("choose", "choice"),
     # stays near chance whatever the models know: a floor, kept out of the agreement study
     _facts("letter", "choice", studies=("signal",)),
     _facts("record", "structured"),
     _facts("table", "structured", output_type="generate_until"),
-    Benchmark(
+    MiniatureBenchmark(
         "science",
         "multiple_choice",
         "recall",
@@ -215,7 +219,7 @@ BENCHMARKS: tuple[Benchmark, ...] = (
         studies=("signal",),
         mutual_information=True,
     ),
-    Benchmark("grammar", "multiple_choice", "language", grammar_items, studies=("signal",)),
+    MiniatureBenchmark("grammar", "multiple_choice", "language", grammar_items, studies=("signal",)),
     _corpus("encyclopedia"),
     _corpus("everything"),
 )
@@ -240,7 +244,7 @@ def load(folder: str, splits: list[str], **_metadata) -> datasets.DatasetDict:
 '''
 
 
-def task_yaml(benchmark: Benchmark) -> str:
+def task_yaml(benchmark: MiniatureBenchmark) -> str:
     """The lm-eval task of a benchmark."""
     import yaml
 
@@ -257,7 +261,7 @@ def task_yaml(benchmark: Benchmark) -> str:
     return function + yaml.safe_dump(config, sort_keys=False, allow_unicode=True)
 
 
-def _fields(benchmark: Benchmark) -> dict[str, Any]:
+def _fields(benchmark: MiniatureBenchmark) -> dict[str, Any]:
     """What differs by output type: rendering, metrics, generation."""
     if benchmark.output_type == "loglikelihood_rolling":
         metrics = [("bits_per_byte", "bits_per_byte"), ("word_perplexity", "weighted_perplexity")]

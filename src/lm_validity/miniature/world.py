@@ -82,7 +82,7 @@ SCIENCE = tuple(name for name, attribute in ATTRIBUTES.items() if attribute.scie
 
 
 @dataclass(frozen=True)
-class Format:
+class QuestionFormat:
     """How a fact is asked: the context, the wording of a choice, what follows the answer in a document.
 
     `options` is the number of choices; with `lettered` the choices are the letters of the options shown.
@@ -97,15 +97,15 @@ class Format:
 
 LETTERS = ("A", "B", "C", "D")
 # `cloze` has no context of its own: it is a prose sentence, cut before the value
-FORMATS: dict[str, Format] = {
-    "cloze": Format("", closing=" ."),
-    "ending": Format("this evening {entity} will", choice="tell about the {attribute} {value} again ."),
-    "question": Format("Question : what is the {attribute} of {entity} ? Answer :"),
-    "dialogue": Format("User : tell me about {entity} and the {attribute} please Bot : sure it is"),
-    "choose": Format("Pick the {attribute} of {entity} : {shown} ? Choice :", options=2),
-    "letter": Format("Exam : {attribute} of {entity} ? {shown} Key :", lettered=True),
-    "record": Format("[ name = {entity} | {attribute} =", closing=" ]"),
-    "table": Format("row {entity} column {attribute} cell"),
+FORMATS: dict[str, QuestionFormat] = {
+    "cloze": QuestionFormat("", closing=" ."),
+    "ending": QuestionFormat("this evening {entity} will", choice="tell about the {attribute} {value} again ."),
+    "question": QuestionFormat("Question : what is the {attribute} of {entity} ? Answer :"),
+    "dialogue": QuestionFormat("User : tell me about {entity} and the {attribute} please Bot : sure it is"),
+    "choose": QuestionFormat("Pick the {attribute} of {entity} : {shown} ? Choice :", options=2),
+    "letter": QuestionFormat("Exam : {attribute} of {entity} ? {shown} Key :", lettered=True),
+    "record": QuestionFormat("[ name = {entity} | {attribute} =", closing=" ]"),
+    "table": QuestionFormat("row {entity} column {attribute} cell"),
 }
 
 # The formats each family's pretraining saw; a format named twice is seen twice as often.
@@ -284,7 +284,7 @@ def ask(draw: Random, world: World, name: str, entity: str, attribute: str, plac
 
     `place` is the right answer's position (taken modulo the number of options); None draws it.
     """
-    form: Format = FORMATS[name]
+    form: QuestionFormat = FORMATS[name]
     value = world.facts[entity][attribute]
     options = draw.sample([other for other in ATTRIBUTES[attribute].values if other != value], form.options - 1)
     gold = draw.randrange(form.options) if place is None else place % form.options

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from lm_validity.config.load import Run
 from lm_validity.config.rows import is_folder
-from lm_validity.config.sheets import LanguageModel, Model
+from lm_validity.config.sheets import BiasModel, Model
 from lm_validity.files import read_json, read_json_or
 from lm_validity.run.cell import Cell
 from lm_validity.run.grid import Grid
@@ -113,7 +113,7 @@ class Workload:
     def _assume(self, what: str, name: str) -> None:
         self.assumed.setdefault(what, set()).add(name)
 
-    def parameters(self, row: Model | LanguageModel) -> float:
+    def parameters(self, row: Model | BiasModel) -> float:
         """Parameters from the sheet, else from the fetched weights, else of a typical model of the size class."""
         return self._parameters(*kind_and_id(row))
 
@@ -153,7 +153,7 @@ class Workload:
         """Expected seconds of one cell by the analytic model alone; 0 for selections."""
         return rule_of(cell).seconds(self, cell)
 
-    def computing_seconds(self, row: Model | LanguageModel, operations: float, passes: float, steps: float) -> float:
+    def computing_seconds(self, row: Model | BiasModel, operations: float, passes: float, steps: float) -> float:
         """Seconds of so many floating-point operations: at the device's rate, or what it takes to launch so many
         forward passes and optimizer steps, whichever is longer."""
         of_type = SPEED[size_class(self.run, row).gpu_type][row.dtype == "float32"]
@@ -173,7 +173,7 @@ class Workload:
         computing = self.computing_seconds(row, self.scoring_operations(row, benchmark, split), passes, steps=0)
         return PASS_SECONDS + documents * DOCUMENT_SECONDS + computing
 
-    def start_seconds(self, row: Model | LanguageModel) -> float:
+    def start_seconds(self, row: Model | BiasModel) -> float:
         """A process until its model is loaded."""
         return START_SECONDS + self.parameters(row) * BYTES[row.dtype] / LOAD_RATE
 
@@ -199,7 +199,7 @@ class Workload:
             2 * self.parameters(row) for row in self.run.language_models.values() if not is_folder(row.path)
         )
 
-    def gpu_gb(self, row: Model | LanguageModel) -> float:
+    def gpu_gb(self, row: Model | BiasModel) -> float:
         """The least GPU memory that the model's jobs need: as rehearsed, else by the formula; 0 where its size class
         has no GPU."""
         if not size_class(self.run, row).gpu:

@@ -130,7 +130,7 @@ def label(cell: Cell) -> str:
 
 
 @dataclass(frozen=True)
-class Group:
+class Batched:
     """Neighbours in a list that share a job."""
 
     name: str
@@ -145,7 +145,7 @@ def make_groups(
     *,
     minutes: Mapping[str, float] = MappingProxyType({}),
     longest: float = 0.0,
-) -> list[Group]:
+) -> list[Batched]:
     """Cut `members` into runs of at most `size` ("all": one run; "auto": as long as the sum of their `minutes` is at
     most `longest`), each named for its files.
 
@@ -159,10 +159,10 @@ def make_groups(
         most = len(members) if isinstance(size, str) else size
         cuts = [members[start : start + most] for start in range(0, len(members), most)]
     if len(cuts) == 1 and len(members) > 1:
-        return [Group(f"all-{everything}", members)]
+        return [Batched(f"all-{everything}", members)]
     if len(cuts) == len(members):
-        return [Group(f"{prefix}{cut[0]}", cut) for cut in cuts]
-    return [Group(f"group-{i}-of-{len(cuts)}-{everything}", cut) for i, cut in enumerate(cuts, 1)]
+        return [Batched(f"{prefix}{cut[0]}", cut) for cut in cuts]
+    return [Batched(f"group-{i}-of-{len(cuts)}-{everything}", cut) for i, cut in enumerate(cuts, 1)]
 
 
 def _by_minutes(members: tuple[str, ...], minutes: Mapping[str, float], longest: float) -> Iterator[tuple[str, ...]]:

@@ -7,7 +7,7 @@ from functools import cached_property
 
 from lm_validity.config.load import Run
 from lm_validity.config.sections import SizeClass
-from lm_validity.config.sheets import Benchmark, LanguageModel, Model
+from lm_validity.config.sheets import Benchmark, BiasModel, Model
 from lm_validity.run.cell import Prompt
 
 
@@ -61,7 +61,7 @@ class Participants:
         return [row.benchmark for row in used if any(self.takes_part(row, study) for study in row.studies)]
 
     @property
-    def used_rows(self) -> list[Model | LanguageModel]:
+    def used_rows(self) -> list[Model | BiasModel]:
         """The rows of every model that a study of the run uses."""
         return [*(self.run.models[model] for model in self.used_models), *self.run.language_models.values()]
 
@@ -102,7 +102,7 @@ def end_of_round(number: int) -> str:
     return f".round{number}" if number > 1 else ""
 
 
-def size_class(run: Run, row: Model | LanguageModel) -> SizeClass:
+def size_class(run: Run, row: Model | BiasModel) -> SizeClass:
     """The size class of a model of any study."""
     return run.configuration.size_classes[row.size_class]
 
@@ -112,6 +112,6 @@ def kind_label(sheet: str) -> str:
     return sheet.removesuffix("s").replace("_", " ")
 
 
-def kind_and_id(row: Model | LanguageModel) -> tuple[str, str]:
+def kind_and_id(row: Model | BiasModel) -> tuple[str, str]:
     """("models" or "language_models", id): the name of the sheet in `Run` and of its folder of prefetch records."""
     return ("models", row.model) if isinstance(row, Model) else ("language_models", row.language_model)

@@ -180,7 +180,7 @@ CONTEXT_GB = 1.0  # CUDA's context and what lies unused between tensors, which n
 _NOT_SHAPE = ("_name_or_path", "transformers_version", "dtype", "torch_dtype", "use_cache")
 
 
-class Question(NamedTuple):
+class RehearsalInput(NamedTuple):
     """config: of a config.json. settings: what else memory depends on. verified: whether the config is the model's
     own file, and not a known shape of its name."""
 
@@ -212,7 +212,7 @@ def rehearsed_models(run: Run) -> list[Model]:
     return [run.models[model] for model in Participants(run).used_models]
 
 
-def question_of(run: Run, row: Model) -> Question | None:
+def question_of(run: Run, row: Model) -> RehearsalInput | None:
     """The question about a model, or None where its config.json is not here and its shape is not known."""
     config = config_of(run, row)
     if config is None:
@@ -229,7 +229,7 @@ def question_of(run: Run, row: Model) -> Question | None:
         **finetuning.model_dump(include={"effective_batch", "micro_batch", "rank", "loss", "target_modules"}),
         "training_tokens": finetuning.max_length,
     }
-    return Question(*config[:1], settings, config[1])
+    return RehearsalInput(*config[:1], settings, config[1])
 
 
 def config_of(run: Run, row: Model) -> tuple[dict[str, Any], bool] | None:
@@ -288,7 +288,7 @@ def needed_gb(peak: float) -> float:
     return peak / 1e9 + CONTEXT_GB
 
 
-def rehearsal_path(run: Run, question: Question) -> Path:
+def rehearsal_path(run: Run, question: RehearsalInput) -> Path:
     """The file of the answer to a question, whether or not it exists."""
     return run.results / "rehearsal" / f"{question.key}.json"
 
@@ -311,7 +311,7 @@ def read_rehearsal(run: Run, row: Model) -> Rehearsal | None:
 # ---- what follows from it ---------------------------------------------------------------------------------------
 
 
-class Verdict(NamedTuple):
+class FitVerdict(NamedTuple):
     """Of one model in its size class. needed: gigabytes at one row (of training, or of scoring). micro_batch: the
     largest that fits, 0 where none does, None where the model is scored only. advice: what to change, or ""."""
 
@@ -328,7 +328,7 @@ def checkpoints_activations(run: Run, row: Model) -> bool:
     return run.configuration.finetuning.gradient_checkpointing or size_class(run, row).gradient_checkpointing
 
 
-def judge(run: Run, row: Model, found: Rehearsal) -> Verdict:
+def judge(run: Run, row: Model, found: Rehearsal) -> FitVerdict:
     """Whether a model fits its size class, at which micro-batch, and what to change where it does not."""
     own, trains = size_class(run, row), bool(found.training)
     checkpointing, available = checkpoints_activations(run, row), total_gb(own)
@@ -344,7 +344,7 @@ def judge(run: Run, row: Model, found: Rehearsal) -> Verdict:
     smallest = min(holding, key=lambda name: total_gb(classes[name]), default=None)
     # a size class without GPUs has no memory to compare with
     advice = "" if fits or not available else _advice(found, own, smallest, checkpointing=checkpointing)
-    return Verdict(needed, available, rows, fits, smallest, advice)
+    return FitVerdict(needed, available, rows, fits, smallest, advice)
 
 
 def _least_gb(found: Rehearsal, *, checkpointing: bool) -> float:

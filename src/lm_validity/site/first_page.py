@@ -31,7 +31,7 @@ from lm_validity.pages.svg import MOST_TICKS, Axis, dot, rug, shortened, svg, te
 from lm_validity.site.cards.panels import (
     EMPTY,
     NAMES,
-    Cell,
+    TableCell,
     apart_cell,
     bias_cell,
     drawn_taus,
@@ -214,7 +214,7 @@ class Column:
     question: str
     hint: str
     short: str
-    cell: Callable[[Card], Cell]
+    cell: Callable[[Card], TableCell]
     width: int = 0
     scale: Axis | None = None
     ticks: Sequence[tuple[float, str]] = ()
@@ -232,7 +232,7 @@ class Column:
         return svg(self.width, 13, "", *marks).replace(Markup('role="img" aria-label=""'), Markup('aria-hidden="true"'))
 
 
-class Row(NamedTuple):
+class BenchmarkRow(NamedTuple):
     """A benchmark, or a group of them: its name, how it is written, its category, where its card lies ("": a group),
     its cells, the group that it belongs to or is, how many are in it, and its answers for the filters."""
 
@@ -240,7 +240,7 @@ class Row(NamedTuple):
     written: str
     category: str
     href: str
-    cells: list[Cell]
+    cells: list[TableCell]
     group: str = ""
     members: int = 0
     answers: str = ""
@@ -252,7 +252,7 @@ class BenchmarkTable:
     `filters`: (question and answer, what it is called) of those that some benchmarks have."""
 
     columns: Sequence[Column]
-    rows: Sequence[Row]
+    rows: Sequence[BenchmarkRow]
     sorted_by: str
     absent: Sequence[str]
     groups: int
@@ -270,7 +270,7 @@ _FILTERS = {
 def benchmark_table(sources: CardSources, cards: Sequence[Card], folders: Mapping[str, str]) -> BenchmarkTable:
     """The table, sorted by agreement, else by how steadily scores improve; columns that nobody measured are left out.
     Of more than 40 benchmarks those of a group stand below its row, and scores are left to the cards."""
-    columns, rows, absent = [], {card.benchmark: list[Cell]() for card in cards}, []
+    columns, rows, absent = [], {card.benchmark: list[TableCell]() for card in cards}, []
     is_long = len(cards) > LONG
     for column in _columns(sources, cards)[int(is_long) :]:
         cells = {card.benchmark: column.cell(card) for card in cards}
@@ -284,7 +284,7 @@ def benchmark_table(sources: CardSources, cards: Sequence[Card], folders: Mappin
     sorted_by = next((key for key in ("ranks", "steady", "apart", "scores") if key in keys), "")
     groups = groups_of(cards) if is_long else {}
     listed = [
-        Row(
+        BenchmarkRow(
             card.benchmark,
             shortened(card.benchmark, LONGEST),
             shown(value) if (value := card.value("category")) is not None else "",
@@ -296,16 +296,16 @@ def benchmark_table(sources: CardSources, cards: Sequence[Card], folders: Mappin
         for card in cards
     ]
 
-    def place(row: Row) -> tuple[bool, float]:
+    def place(row: BenchmarkRow) -> tuple[bool, float]:
         sort = row.cells[keys.index(sorted_by)].sort if sorted_by else None
         return (sort is None, -(sort or 0.0))
 
-    inside: dict[str, list[Row]] = {}
+    inside: dict[str, list[BenchmarkRow]] = {}
     for row in sorted(listed, key=place):
         inside.setdefault(row.group, []).append(row)
     alone = inside.pop("", [])
     above = [
-        Row(name, shortened(name, LONGEST), "", "", _group_cells(columns, members), name, len(members))
+        BenchmarkRow(name, shortened(name, LONGEST), "", "", _group_cells(columns, members), name, len(members))
         for name, members in inside.items()
     ]
     ordered = [each for row in sorted([*alone, *above], key=place) for each in (row, *inside.get(row.group, ()))]
@@ -325,7 +325,7 @@ def groups_of(cards: Sequence[Card]) -> dict[str, str]:
     return found | {benchmark: name for benchmark, name in categories.items() if name in several}
 
 
-def _group_cells(columns: Sequence[Column], members: Sequence[Row]) -> list[Cell]:
+def _group_cells(columns: Sequence[Column], members: Sequence[BenchmarkRow]) -> list[TableCell]:
     """Of a group: a tick for each benchmark, a dot for their median, and how many have each answer."""
     cells = []
     for place, column in enumerate(columns):
@@ -344,7 +344,7 @@ def _group_cells(columns: Sequence[Column], members: Sequence[Row]) -> list[Cell
         elif column.key == "gap" and values:
             written = {cell.sort: cell.words for cell in found}
             words = " to ".join(dict.fromkeys((written[min(values)], written[max(values)])))
-        cells.append(Cell(middle, picture, None, words, counts))
+        cells.append(TableCell(middle, picture, None, words, counts))
     return cells
 
 
@@ -394,12 +394,12 @@ def _columns(sources: CardSources, cards: Sequence[Card]) -> list[Column]:
     return [column for column in columns if not (column.key == "similar" and trained)]
 
 
-def _ready_cell(card: Card) -> Cell:
+def _ready_cell(card: Card) -> TableCell:
     mark = card.verdict.marks["ready"]
     if mark.outcome == NOT_MEASURED:
         return EMPTY
     settled = card.value("settled_from") or card.value("signal_from")
-    return Cell(None if settled is None else settled.number, mark=mark)
+    return TableCell(None if settled is None else settled.number, mark=mark)
 
 
 def _tabs_style(keys: Sequence[str]) -> str:

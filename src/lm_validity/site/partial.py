@@ -10,7 +10,7 @@ from lm_validity.files import read_json, write_json
 from lm_validity.pages.page import write_html
 from lm_validity.site.cards.write import run_sources
 from lm_validity.site.first_page import about_run, build_site
-from lm_validity.site.report import Job, run_reports
+from lm_validity.site.report import ReportJob, run_reports
 from lm_validity.tables.merge import Merger
 
 
@@ -54,7 +54,7 @@ def mark_unfinished(folder: Path, missing: list[str]) -> None:
     write_json(folder / "summary.json", read_json(folder / "summary.json") | {"missing": missing})
 
 
-def _jobs(run: Run, folder: Path, *, with_items: bool) -> list[Job]:
+def _jobs(run: Run, folder: Path, *, with_items: bool) -> list[ReportJob]:
     """The reports of the configuration's studies, from the tables of the folder and into its `reports`."""
     tables, reports, settings = folder / "tables", folder / "reports", run.configuration.reports
     scores, items = tables / "scores.parquet", tables / "items.parquet" if with_items else None
@@ -63,12 +63,14 @@ def _jobs(run: Run, folder: Path, *, with_items: bool) -> list[Job]:
     jobs = []
     if "agreement" in studies:
         more = {"items": items, "selections": tables / "selections.parquet"}
-        jobs.append(Job.of(reports, "agreement", *sheets, section=settings, plan=plan, **more))
-        jobs.append(Job.of(reports, "factors", *sheets, section=settings, plan=plan))
+        jobs.append(ReportJob.of(reports, "agreement", *sheets, section=settings, plan=plan, **more))
+        jobs.append(ReportJob.of(reports, "factors", *sheets, section=settings, plan=plan))
         if run.configuration.agreement.groups:
-            jobs.append(Job.of(reports, "readiness", *sheets, section=run.configuration.agreement, plan=plan))
+            jobs.append(ReportJob.of(reports, "readiness", *sheets, section=run.configuration.agreement, plan=plan))
     if "signal" in studies:
-        jobs.append(Job.of(reports, "signal", scores, models, section=settings, benchmarks=benchmarks, items=items))
+        jobs.append(
+            ReportJob.of(reports, "signal", scores, models, section=settings, benchmarks=benchmarks, items=items)
+        )
     if "bias" in studies:
-        jobs.append(Job.of(reports, "bias", tables / "trials.parquet", plan=run.bias_plan))
+        jobs.append(ReportJob.of(reports, "bias", tables / "trials.parquet", plan=run.bias_plan))
     return jobs

@@ -189,7 +189,7 @@ class Given:
 
 
 @dataclass(frozen=True)
-class Job:
+class ReportJob:
     """A report to write: its function's name and arguments."""
 
     name: str
@@ -198,20 +198,20 @@ class Job:
     options: Mapping[str, object]
 
     @classmethod
-    def of(cls, folder: Path, name: str, *tables: Path, **options: object) -> "Job":
+    def of(cls, folder: Path, name: str, *tables: Path, **options: object) -> "ReportJob":
         """A report from `tables` into `folder`/name."""
         return cls(name, folder / name, tables, options)
 
 
 def choose_reports(
     gathered: Gathered, sheets: tuple[pd.DataFrame, pd.DataFrame] | None, folder: Path, given: Given
-) -> tuple[list[Job], dict[str, str]]:
+) -> tuple[list[ReportJob], dict[str, str]]:
     """The reports to write under `folder`, and why the others cannot be written, by name.
 
     Agreement and factors need 3 models and 2 benchmarks in common use, signal 3 checkpoints of a model, items
     their table, bias trials; readiness groups that `given` names.
     """
-    jobs: list[Job] = []
+    jobs: list[ReportJob] = []
     absent: dict[str, str] = {}
     scores, models, benchmarks = (folder / name for name in ("scores.parquet", MODELS, BENCHMARKS))
     section, plan, items = given.section, given.plan, gathered.items
@@ -223,27 +223,29 @@ def choose_reports(
             absent |= {"agreement": reason, "factors": reason}
         else:
             more = {"items": items, "selections": gathered.selections}
-            jobs.append(Job.of(folder, "agreement", *tables, section=section, plan=plan, **more))
-            jobs.append(Job.of(folder, "factors", *tables, section=section, plan=plan))
+            jobs.append(ReportJob.of(folder, "agreement", *tables, section=section, plan=plan, **more))
+            jobs.append(ReportJob.of(folder, "factors", *tables, section=section, plan=plan))
             if given.agreement.groups:
-                jobs.append(Job.of(folder, "readiness", *tables, section=given.agreement, plan=plan))
+                jobs.append(ReportJob.of(folder, "readiness", *tables, section=given.agreement, plan=plan))
         direct = gathered.scores[gathered.scores["protocol"] == DIRECT]
         if (direct.groupby(["model", "benchmark"])["checkpoint"].nunique() >= LEAST_CHECKPOINTS).any():
-            jobs.append(Job.of(folder, "signal", scores, models, section=section, benchmarks=benchmarks, items=items))
+            jobs.append(
+                ReportJob.of(folder, "signal", scores, models, section=section, benchmarks=benchmarks, items=items)
+            )
         else:
             absent["signal"] = f"no model has scores at {LEAST_CHECKPOINTS} points of its training."
         if items is not None:
-            jobs.append(Job.of(folder, "items", scores, items, benchmarks=benchmarks, models=models))
+            jobs.append(ReportJob.of(folder, "items", scores, items, benchmarks=benchmarks, models=models))
     if items is None:
         absent["items"] = "there is no table of answers item by item (items.parquet, samples_*.jsonl)."
     if gathered.trials is not None:
-        jobs.append(Job.of(folder, "bias", gathered.trials))
+        jobs.append(ReportJob.of(folder, "bias", gathered.trials))
     else:
         absent["bias"] = "there is no table of trials (trials.parquet)."
     return jobs, absent
 
 
-def run_reports(jobs: list[Job], processes: int) -> tuple[set[str], dict[str, str]]:
+def run_reports(jobs: list[ReportJob], processes: int) -> tuple[set[str], dict[str, str]]:
     """Write the reports; the names of those written, and why others were not, by name."""
     if processes > 1 and len(jobs) > 1:
         with ProcessPoolExecutor(min(processes, len(jobs)), mp_context=get_context("spawn")) as pool:
@@ -254,7 +256,7 @@ def run_reports(jobs: list[Job], processes: int) -> tuple[set[str], dict[str, st
     return {job.name for job in jobs} - set(failed), failed
 
 
-def _write(job: Job) -> str | None:
+def _write(job: ReportJob) -> str | None:
     """None, or what is wrong with the data."""
     from lm_validity.studies.agreement.factors.report import report_factors
     from lm_validity.studies.agreement.readiness import report_readiness

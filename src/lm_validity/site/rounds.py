@@ -259,7 +259,7 @@ COMPLETE = "complete"
 
 
 @dataclass(frozen=True)
-class Place:
+class JoiningCell:
     """A cell of the joining model, hours of it and those before it, and its rank's expected half-width after them."""
 
     benchmark: str
@@ -277,7 +277,7 @@ class Joining:
     rank: float
     interval: tuple[float, float]
     half_width: float
-    places: list[Place]
+    places: list[JoiningCell]
     whole_hours: float
 
     def reaches(self, goal: Goal) -> bool:
@@ -286,7 +286,7 @@ class Joining:
             return bool(self.until(goal))
         return min([self.half_width, *(one.half_width for one in self.places)]) <= goal.value
 
-    def until(self, goal: Goal) -> list[Place]:
+    def until(self, goal: Goal) -> list[JoiningCell]:
         """The places needed for a goal of width, or those that a budget of hours pays for."""
         if goal.kind == "budget":
             return [one for one in self.places if one.hours <= goal.value]
@@ -331,11 +331,11 @@ def place_model(run: Run, model: str, costs: Mapping[Pair, Cost]) -> Joining:
             f"{model!r} has train-before-test scores already.", "add further cells with `lm-validity plan next`."
         )
     tables = standing.tables()
-    alone, places = np.arange(len(models)) == row, list[Place]()
+    alone, places = np.arange(len(models)) == row, list[JoiningCell]()
     own = np.where(alone[:, None], standing.hours(costs, {}), np.inf)  # (models, benchmarks)
     for step in Choice(tables).steps(own, alone):
         spent = own[row, step.benchmark] + (places[-1].hours if places else 0.0)
-        places.append(Place(benchmarks[step.benchmark], float(spent), float(step.outlook.half_width[row])))
+        places.append(JoiningCell(benchmarks[step.benchmark], float(spent), float(step.outlook.half_width[row])))
     low, high = np.quantile(rank_draws(tables)[:, row], [0.025, 0.975])
     return Joining(
         model,

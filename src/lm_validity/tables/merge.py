@@ -29,7 +29,7 @@ LOSSES_AN_EPOCH = 50
 ROW_GROUP = 100_000  # rows held in memory before they are written
 
 
-class Missing(NamedTuple):
+class AbsentCell(NamedTuple):
     """A cell the tables lack, and why."""
 
     cell: Cell
@@ -48,13 +48,13 @@ class Merger:
         self.workspace = Workspace(run, also_aside=partial)
         self.grid, self.store, self.manifests = self.workspace.grid, self.workspace.store, self.workspace.manifests
         self.failures = read_failures(run)
-        self._missing: dict[Cell, Missing] = {}
+        self._missing: dict[Cell, AbsentCell] = {}
         self._points = {
             (row.model, point.checkpoint): point for row in run.models.values() for point in row.checkpoints
         }
 
     @property
-    def missing(self) -> list[Missing]:
+    def missing(self) -> list[AbsentCell]:
         """The cells the tables lack, in the grid's order."""
         return list(self._missing.values())
 
@@ -238,7 +238,7 @@ class Merger:
         return Entry(cell, "done", folder=place.folder) if self.store.has(place) else None
 
     def _lacks(self, cell: Cell, reason: str) -> None:
-        lack = Missing(cell, reason)
+        lack = AbsentCell(cell, reason)
         if not self.partial:
             raise InputError(
                 f"{self.grid.manifest_of(cell)}: {lack.describe()}.",

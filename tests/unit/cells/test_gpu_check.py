@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from lm_validity.cells import gpu_check
-from lm_validity.cells.gpu_check import Finding, check_gpu, verdict
+from lm_validity.cells.gpu_check import CheckResult, check_gpu, verdict
 from lm_validity.cells.models import scorer
 from lm_validity.cells.rehearsal.device import KIND, pretended_gpus
 from lm_validity.errors import InputError
@@ -48,7 +48,7 @@ def test_without_a_gpu_there_is_nothing_to_check(monkeypatch):
 def test_exit_code(outcome, code, monkeypatch):
     from lm_validity.cli.tools import gpu_check as command
 
-    monkeypatch.setattr(gpu_check, "check_gpu", lambda device: [Finding("scores", outcome, "as found")])
+    monkeypatch.setattr(gpu_check, "check_gpu", lambda device: [CheckResult("scores", outcome, "as found")])
     assert command("cpu") == code
 
 
@@ -92,11 +92,11 @@ def test_scores_that_differ_and_ways_that_are_refused_are_seen(folder, monkeypat
 
 def test_whatever_is_raised_is_a_finding():
     def broken():
-        yield Finding("first", "passed", "")
+        yield CheckResult("first", "passed", "")
         raise RuntimeError("CUDA error: no kernel image is available\nmore")
 
     first, second = gpu_check._tried("second", broken())
-    assert first.outcome == "passed" and second == Finding(
+    assert first.outcome == "passed" and second == CheckResult(
         "second", "failed", "RuntimeError: CUDA error: no kernel image is available"
     )
 

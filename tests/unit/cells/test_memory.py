@@ -16,7 +16,7 @@ from lm_validity.cells.models import head
 from lm_validity.cells.models.language_model import LanguageModel
 from lm_validity.cells.tasks.evaluation import Example
 from lm_validity.cells.training import loop
-from lm_validity.cells.training.loop import FinetuneSettings, Run, less_memory
+from lm_validity.cells.training.loop import FinetuneSettings, TrainingRun, less_memory
 
 SPLIT = ["llama", "gpt2", "pythia", "opt", "gemma2", "mamba"]
 
@@ -42,14 +42,14 @@ def largest_logits(lm) -> list[int]:
     return seen
 
 
-def training(lm, micro_batch: int = 4) -> Run:
+def training(lm, micro_batch: int = 4) -> TrainingRun:
     """Fresh adapters in training on sixteen texts of 5 to 30 tokens, always the same."""
     draw = np.random.default_rng(1)
     examples = [Example(tuple(map(int, draw.integers(5, 400, size=size))), 1) for size in draw.integers(5, 30, size=16)]
     return run_of(lm, examples, FinetuneSettings(learning_rate=3e-3, rank=4, alpha=8, micro_batch=micro_batch))
 
 
-def steps(one: Run) -> tuple[list[float], list[torch.Tensor]]:
+def steps(one: TrainingRun) -> tuple[list[float], list[torch.Tensor]]:
     """Losses and adapter weights after two steps."""
     (member,) = one.trainings
     losses = [float(one.step(one.trainings, batch)) for batch in member.batches(1)]
@@ -159,7 +159,7 @@ def test_scores_are_read_once_however_many_batches_there_are(way, part, monkeypa
     assert "_local_scalar_dense" not in reads.found[:first], "what comes after is on the host already"
 
 
-def kept(one: Run, shape: tuple[int, ...]) -> int:
+def kept(one: TrainingRun, shape: tuple[int, ...]) -> int:
     """Tensors that end in `shape` and that a step's forward passes keep."""
     found = []
 

@@ -10,7 +10,7 @@ from lm_validity.cells.models.prefetch import prefetch_model
 from lm_validity.cells.runner import run_job, write_splits
 from lm_validity.cells.tasks.evaluation import Example
 from lm_validity.cells.tasks.splits import prefetch_benchmark
-from lm_validity.cells.training.loop import FinetuneSettings, Member, Run, started
+from lm_validity.cells.training.loop import FinetuneSettings, Member, TrainingRun, started
 from lm_validity.config.load import build_run
 from lm_validity.files import write_json
 from lm_validity.run.store import Store
@@ -87,7 +87,7 @@ def _made(folder: Path) -> Path:
     return folder
 
 
-def run_of(lm: LanguageModel, examples: list[Example], settings: FinetuneSettings) -> Run:
+def run_of(lm: LanguageModel, examples: list[Example], settings: FinetuneSettings) -> TrainingRun:
     """Fresh adapters in training; `end` takes them off the model."""
     stack = ExitStack()
     run = stack.enter_context(started(lm, examples, [Member(settings, Path("nowhere"))], 7))

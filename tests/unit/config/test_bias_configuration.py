@@ -7,7 +7,7 @@ import pytest
 
 from lm_validity.config.load import build_run, load_run
 from lm_validity.config.sections import Experiment
-from lm_validity.config.sheets import LanguageModel, Task
+from lm_validity.config.sheets import BiasModel, Task
 from lm_validity.errors import InputError
 from lm_validity.run.grid import Grid
 from lm_validity.run.rules import read_cell
@@ -157,7 +157,7 @@ def test_the_guide_shows_a_configuration_and_sheets_that_are_read(make_run):
     run = load_run("my.yaml")
     assert list(run.tasks) == ["news", "tickets"] and run.tasks["tickets"].text == ("subject", "body")
     assert run.tasks["tickets"].labels == ("billing", "technical") and run.tasks["news"].labels == ()  # words, numbers
-    assert set(LanguageModel.model_fields) <= first_column(guide, "## Language models")
+    assert set(BiasModel.model_fields) <= first_column(guide, "## Language models")
     assert set(Task.model_fields) <= first_column(guide, "## Tasks")
     assert "configuration.md#biasexperimentsname" in guide
     keys = (ROOT / "docs" / "reference" / "configuration.md").read_text(encoding="utf-8")

@@ -13,7 +13,7 @@ from lm_validity.errors import InputError
 from lm_validity.monitor.cost import Estimator
 from lm_validity.monitor.planning import training_costs
 from lm_validity.run.grid import Grid
-from lm_validity.site.rounds import COMPLETE, Joining, Place, describe_cells, parse_goal, place_model
+from lm_validity.site.rounds import COMPLETE, Joining, JoiningCell, describe_cells, parse_goal, place_model
 from lm_validity.tables.merge import Merger
 from lm_validity.tables.schema import SCORES, write_table
 
@@ -57,7 +57,7 @@ def test_each_cell_has_its_hours_and_what_it_makes_of_the_interval(study, scored
 
 
 def test_a_goal_takes_as_many_cells_as_it_needs():
-    places = [Place("a", 1.0, 2.5), Place("b", 3.0, 2.0), Place("c", 9.0, 1.5)]
+    places = [JoiningCell("a", 1.0, 2.5), JoiningCell("b", 3.0, 2.0), JoiningCell("c", 9.0, 1.5)]
     found = Joining(NEW, 9, 4.0, (1.0, 7.0), 3.0, places, 9.0)
     for goal, number in (("rank=3", 0), ("rank=2", 2), ("rank=1", 3), ("budget=3.5", 2), ("budget=.5", 0)):
         assert found.until(parse_goal(goal)) == places[:number]

@@ -22,7 +22,7 @@ from lm_validity.cells.training import loop
 from lm_validity.cells.training.loop import FinetuneSettings, Member, less_memory, started
 from lm_validity.cells.training.lora import find_targets, replaced
 from lm_validity.errors import CellError, InputError, first_line
-from lm_validity.run.rehearsals import Question, Rehearsal, why_not_causal
+from lm_validity.run.rehearsals import Rehearsal, RehearsalInput, why_not_causal
 
 # ----------------------------------------------------------------------------------------------------------------------
 # A model from its configuration alone: every width as it is, few layers or all of them, on a pretended GPU.
@@ -217,7 +217,7 @@ SCORED_TOKENS = 1024  # of a question with its longest choice, and of a prompt w
 WINDOW_TOKENS = 2048  # of a perplexity corpus; a longer window is rehearsed at this length
 
 
-def rehearse(name: str, question: Question) -> Rehearsal:
+def rehearse(name: str, question: RehearsalInput) -> Rehearsal:
     """Everything that is to be known about a model. Raises InputError where its config.json is not that of a causal
     language model."""
     start = time.process_time()

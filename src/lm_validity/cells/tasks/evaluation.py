@@ -135,7 +135,7 @@ class PreparedRequests:
 
 
 @dataclass(frozen=True)
-class Evaluation:
+class EvaluationResult:
     """metrics: lm-eval's key `name,filter` -> (value, standard error or None where lm-eval has none).
     items: one row per document in the order of the documents, the columns of ITEMS from `doc_id` on.
     truncated_requests: those longer than the model, which lost context on the left."""
@@ -146,7 +146,7 @@ class Evaluation:
     truncated_requests: int
 
 
-def score_prepared(lm: LanguageModel, prepared: PreparedRequests, *, metric: str) -> Evaluation:
+def score_prepared(lm: LanguageModel, prepared: PreparedRequests, *, metric: str) -> EvaluationResult:
     """Score documents whose requests may have been built for another checkpoint. `metric` is the key whose value per
     document becomes `correct`; another one that has no value on these documents (the perplexity of a word where a word
     is a whole page, as in Chinese) is left out.
@@ -168,7 +168,7 @@ def score_prepared(lm: LanguageModel, prepared: PreparedRequests, *, metric: str
                 raise
             log.info("%s; the metric is left out", error.problem)
     items = describe_items(lm, prepared, values[metric], metric)
-    return Evaluation(metrics, items, prompt_digest(lm, prepared), truncated)
+    return EvaluationResult(metrics, items, prompt_digest(lm, prepared), truncated)
 
 
 def prompt_digest(lm: LanguageModel, prepared: PreparedRequests) -> str:

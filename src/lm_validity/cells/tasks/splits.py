@@ -258,7 +258,7 @@ class Split:
         return split
 
 
-class Splits(NamedTuple):
+class TaskSplits(NamedTuple):
     """The three splits of a task; `train` and `validation` are None where the task is for testing only."""
 
     train: Split | None
@@ -273,7 +273,7 @@ def make_splits(
     seed: int = 0,
     allow_overlap: bool = False,
     test_only: bool = False,
-) -> Splits:
+) -> TaskSplits:
     """Choose the documents of each split.
 
     caps: largest train, validation and test split; what is above is left out by a seeded permutation.
@@ -311,7 +311,7 @@ def make_splits(
             removed_by_text=by_text,
             removed_by_id=by_id,
         )
-    return Splits(splits.get("train"), splits.get("validation"), splits["test"])
+    return TaskSplits(splits.get("train"), splits.get("validation"), splits["test"])
 
 
 def documents(task: AnyTask, split: Split) -> Documents:

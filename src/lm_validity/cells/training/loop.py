@@ -235,7 +235,7 @@ ALL_MASK_ATTENTION_FUNCTIONS.register(RECOMPUTED, eager_mask)
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# One adapter in training: its batches, its epochs, its history. Several of them may share a base model (`Run`).
+# One adapter in training: its batches, its epochs, its history. Several of them may share a base model (`TrainingRun`).
 
 STEPS_BETWEEN_CHECKS = 50  # reading a loss off a GPU waits for it
 
@@ -442,7 +442,9 @@ def train_side_by_side(
 
 
 @contextlib.contextmanager
-def started(lm: LanguageModel, examples: Sequence[Example], members: Sequence[Member], seed: int) -> Iterator["Run"]:
+def started(
+    lm: LanguageModel, examples: Sequence[Example], members: Sequence[Member], seed: int
+) -> Iterator["TrainingRun"]:
     """Adapters on the base model, as far as their work folders say, to train on inside the block. It is a CellError
     where not even one text can be trained on; at once where there is none."""
     if not examples:
@@ -455,12 +457,12 @@ def started(lm: LanguageModel, examples: Sequence[Example], members: Sequence[Me
         model = add_adapter(lm, settings, settings.target_modules, position, also=others)
         try:
             names = zip(members, model.peft_config, strict=True)
-            yield Run([Training(lm, model, examples, member, position, name) for member, name in names])
+            yield TrainingRun([Training(lm, model, examples, member, position, name) for member, name in names])
         finally:
             model.unload()
 
 
-class Run:
+class TrainingRun:
     """The members in training, each with its adapter."""
 
     def __init__(self, trainings: list[Training]):

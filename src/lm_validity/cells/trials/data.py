@@ -151,7 +151,7 @@ TRAINED = pa.schema([("row", pa.int64()), ("text", pa.string()), ("label", pa.in
 
 
 @dataclass(frozen=True)
-class Task:
+class LoadedTask:
     """A task in memory. texts and labels (class numbers) have one entry an observation; rows: their places in the
     source, from 0."""
 
@@ -322,7 +322,7 @@ def _check_against_sheet(source: TaskRow, counts: Counter[int], share: float) ->
 # ---- jobs ---------------------------------------------------------------------------------------------------------
 
 
-def read_task(data: TaskData) -> Task:
+def read_task(data: TaskData) -> LoadedTask:
     """Read a prepared file. Raises CellError where it is not the one that was recorded."""
     try:
         table = pq.read_table(data.path, schema=TRAINED)
@@ -336,19 +336,19 @@ def read_task(data: TaskData) -> Task:
             f"task {data.name!r}: the texts in {data.path} are not those that were recorded.",
             "prefetch the tasks again, then run the workflow: its cells are new ones.",
         )
-    return Task(
+    return LoadedTask(
         data.name, data.sha256, data.class_names, data.description, tuple(texts), labels, table["row"].to_numpy()
     )
 
 
-def without_duplicates(task: Task) -> Task:
+def without_duplicates(task: LoadedTask) -> LoadedTask:
     """The task with the first row of each text only, whatever the labels of the others."""
     kept = first_rows(task.texts)
     texts = tuple(task.texts[place] for place in kept)
     return replace(task, texts=texts, labels=task.labels[kept], rows=task.rows[kept])
 
 
-def draw_trial(task: Task, m: int, n: int, subsample: int) -> Draw:
+def draw_trial(task: LoadedTask, m: int, n: int, subsample: int) -> Draw:
     """Rows of one subsample: floor(m / C) of each class to train on, then n extra and n test rows of the rest.
 
     The authors' draws: pandas' `sample` a class and scikit-learn's `train_test_split`, each with random state
@@ -368,7 +368,7 @@ def draw_trial(task: Task, m: int, n: int, subsample: int) -> Draw:
     return Draw(train, extra, test)
 
 
-def draw_hash(task: Task, rows: np.ndarray) -> str:
+def draw_hash(task: LoadedTask, rows: np.ndarray) -> str:
     """sha256 of a set of test rows, their order aside, and of the data that they are rows of. rows: observations."""
     listed = ",".join(map(str, sorted(task.rows[rows].tolist())))
     return hashlib.sha256(f"{task.sha256}:{listed}".encode()).hexdigest()

@@ -14,7 +14,7 @@ import transformers
 from lm_validity.cells.models.scorer import in_batches
 from lm_validity.cells.training.loop import layers_recomputed
 from lm_validity.cells.training.lora import BatchPosition
-from lm_validity.cells.trials.data import Task
+from lm_validity.cells.trials.data import LoadedTask
 from lm_validity.cells.trials.training import (
     IGNORED,
     SHARED_ROWS,
@@ -37,7 +37,7 @@ from lm_validity.run.rules.pretrain_on_test import TrialPlan
 class HeadTrials(Trials):
     """Trains and predicts with a resident model; one method per stage. Tokenised texts are kept."""
 
-    def __init__(self, plan: TrialPlan, task: Task, model: ResidentModel, counters: TrialCounters):
+    def __init__(self, plan: TrialPlan, task: LoadedTask, model: ResidentModel, counters: TrialCounters):
         super().__init__(plan, task, model, counters)
         self._encoded: dict[tuple[int, int | None], tuple[list[int], list[int]]] = {}
 
@@ -237,7 +237,7 @@ class ZeroShotTrials(Trials):
     """The stages of a trial with a resident causal LM. Raises CellError for an architecture that may not heed the mask
     under which answers are scored side by side."""
 
-    def __init__(self, plan: TrialPlan, task: Task, model: ResidentModel, counters: TrialCounters):
+    def __init__(self, plan: TrialPlan, task: LoadedTask, model: ResidentModel, counters: TrialCounters):
         super().__init__(plan, task, model, counters)
         kind = model.lm.config.model_type
         if kind not in SHARED_ROWS:

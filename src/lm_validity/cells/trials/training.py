@@ -15,7 +15,7 @@ from lm_validity.cells.models.prefetch import is_models_fault, model_folder
 from lm_validity.cells.models.scorer import is_out_of_memory
 from lm_validity.cells.training.loop import loss_scale, unscale
 from lm_validity.cells.training.lora import BatchPosition, add_adapter
-from lm_validity.cells.trials.data import Task
+from lm_validity.cells.trials.data import LoadedTask
 from lm_validity.errors import INSTALL_NF4, CellError, first_line
 from lm_validity.run.cell import derive_seed
 from lm_validity.run.rules.pretrain_on_test import Classification, Pretraining, TrialPlan
@@ -338,7 +338,7 @@ Predict = Callable[[Batch], tuple[torch.Tensor, torch.Tensor]]  # (logits, label
 class Trials:
     """What trials of both methods share: a plan, its task, the resident model and the counters."""
 
-    def __init__(self, plan: TrialPlan, task: Task, model: ResidentModel, counters: TrialCounters):
+    def __init__(self, plan: TrialPlan, task: LoadedTask, model: ResidentModel, counters: TrialCounters):
         self.plan, self.task, self.model, self.counters = plan, task, model, counters
 
     def _forget_training(self) -> None:

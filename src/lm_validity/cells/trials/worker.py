@@ -19,7 +19,7 @@ import torch
 from lm_validity.cells.models.prefetch import check_unchanged
 from lm_validity.cells.models.provenance import Stopwatch
 from lm_validity.cells.models.scorer import MORE_MEMORY, must_fit
-from lm_validity.cells.trials.data import Draw, Task, draw_hash, draw_trial, read_task, without_duplicates
+from lm_validity.cells.trials.data import Draw, LoadedTask, draw_hash, draw_trial, read_task, without_duplicates
 from lm_validity.cells.trials.methods import HeadTrials, ZeroShotTrials
 from lm_validity.cells.trials.training import Arm, ResidentModel, TrialCounters
 from lm_validity.cells.worker import resolve_device
@@ -141,7 +141,7 @@ class ResidentWorker:
         taken, self.counters = asdict(self.counters), TrialCounters()
         return taken
 
-    def _trials(self, plan: TrialPlan, task: Task) -> HeadTrials | ZeroShotTrials:
+    def _trials(self, plan: TrialPlan, task: LoadedTask) -> HeadTrials | ZeroShotTrials:
         options = plan.classification
         head = (options.pooler, len(plan.data.class_names)) if options.method == "head" else None
         place = (plan.model_path, plan.model_revision, plan.architecture, plan.dtype, plan.device)
@@ -155,7 +155,7 @@ class ResidentWorker:
 
 
 @lru_cache(maxsize=1)
-def _read_task(data: TaskData, *, unique: bool) -> Task:
+def _read_task(data: TaskData, *, unique: bool) -> LoadedTask:
     task = read_task(data)
     return without_duplicates(task) if unique else task
 

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Generic, Literal, NamedTuple, Protocol, TypeVa
 
 from lm_validity.config.load import Run
 from lm_validity.config.sections import SizeClass
-from lm_validity.config.sheets import LanguageModel, Model
+from lm_validity.config.sheets import BiasModel, Model
 from lm_validity.run.cell import Cell, CellT, Job, models_of
 from lm_validity.run.participants import Participants, size_class
 from lm_validity.run.records import Records
@@ -40,10 +40,10 @@ class Work(Protocol):
     def tokens(self, kind: str, benchmark: str) -> float:
         """Tokens per document: `scored` (all choices) or `trained`."""
 
-    def parameters(self, row: Model | LanguageModel) -> float:
+    def parameters(self, row: Model | BiasModel) -> float:
         """Parameters of a model."""
 
-    def computing_seconds(self, row: Model | LanguageModel, operations: float, passes: float, steps: float) -> float:
+    def computing_seconds(self, row: Model | BiasModel, operations: float, passes: float, steps: float) -> float:
         """Seconds of so many floating-point operations in so many forward passes and optimizer steps."""
 
     def scoring_operations(self, row: Model, benchmark: str, split: str) -> float:
@@ -56,7 +56,7 @@ class Work(Protocol):
         """Size of a trained adapter."""
 
 
-RowT = TypeVar("RowT", bound=Model | LanguageModel)
+RowT = TypeVar("RowT", bound=Model | BiasModel)
 
 
 class Rule(ABC, Generic[CellT, RowT]):

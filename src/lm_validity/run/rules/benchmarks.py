@@ -10,7 +10,7 @@ from lm_validity.config.load import Run
 from lm_validity.config.sections import SizeClass
 from lm_validity.config.sheets import Model
 from lm_validity.errors import InputError
-from lm_validity.run.cell import BenchmarkCell, Group, Job, Prompt, given, make_groups, models_of, scale_settings
+from lm_validity.run.cell import Batched, BenchmarkCell, Job, Prompt, given, make_groups, models_of, scale_settings
 from lm_validity.run.participants import Participants
 from lm_validity.run.records import Records
 from lm_validity.run.rules.base import LEAST_MINUTES, Rule, Work
@@ -434,7 +434,7 @@ FINETUNE_ADAPTER = FinetuneAdapter()
 # What the rules share that take place after the fine-tunes: the selections on validation and the look at test.
 
 
-def adapter_groups(rule: BenchmarkRule, plan: Participants, model: Model, benchmarks: tuple[str, ...]) -> list[Group]:
+def adapter_groups(rule: BenchmarkRule, plan: Participants, model: Model, benchmarks: tuple[str, ...]) -> list[Batched]:
     """Benchmarks of a model that share a job by `batching.evaluate_adapter`, as evaluations of adapters take."""
     size = plan.configuration.batching.evaluate_adapter
     minutes = rule.minutes_by_benchmark(plan, model.model, benchmarks)

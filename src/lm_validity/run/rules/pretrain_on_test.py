@@ -11,7 +11,7 @@ from pydantic import Field
 from lm_validity.config.load import Run
 from lm_validity.config.rows import Positive
 from lm_validity.config.sections import Adapter, HeadTraining, Prompting, TextTraining
-from lm_validity.config.sheets import LanguageModel
+from lm_validity.config.sheets import BiasModel
 from lm_validity.run.cell import Job, make_groups, scale_settings
 from lm_validity.run.participants import Participants, end_of_round
 from lm_validity.run.records import Records
@@ -272,7 +272,7 @@ TRIAL_TOKENS = 128
 TEXT_BYTES, RECORD_BYTES = 100, 5000  # a predicted text's rows in the tables; the small files of a cell
 
 
-class PretrainOnTest(Rule[TrialCell, LanguageModel]):
+class PretrainOnTest(Rule[TrialCell, BiasModel]):
     """A cell is a batch of subsamples of one (experiment, language model, task, m, n)."""
 
     name = "pretrain_on_test"

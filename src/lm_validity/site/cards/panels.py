@@ -395,7 +395,7 @@ def _training_panel(sources: CardSources, benchmark: str, values: Values, verdic
 # The cells of the table of all benchmarks.
 
 
-class Cell(NamedTuple):
+class TableCell(NamedTuple):
     """`sort`: what the column is sorted by, None last. `words`: beside the picture, where there is no mark. `counts`:
     of a group, how many benchmarks have each answer."""
 
@@ -406,11 +406,11 @@ class Cell(NamedTuple):
     counts: tuple[tuple[str, int], ...] = ()
 
 
-EMPTY = Cell(None)
+EMPTY = TableCell(None)
 HIGH = 28  # of a cell's picture
 
 
-def scores_cell(sources: CardSources, benchmark: str, values: Values, width: int = 118) -> Cell:
+def scores_cell(sources: CardSources, benchmark: str, values: Values, width: int = 118) -> TableCell:
     """A tick for each model, on an axis from 0 to 1; scores of metrics that go beyond 1 or below -1 in words."""
     frame = sources.scores_of(benchmark)
     if frame.empty:
@@ -419,17 +419,17 @@ def scores_cell(sources: CardSources, benchmark: str, values: Values, width: int
     scores = {protocol: found for protocol, found in scores.items() if len(found)}
     words = _range_words(values, scores).replace("**", "")
     if is_corpus(values) or not frame["value"].between(-1, 1).all():
-        return Cell(float(frame["value"].max()), words=words.partition(",")[0].rpartition(" ")[0])
+        return TableCell(float(frame["value"].max()), words=words.partition(",")[0].rpartition(" ")[0])
     axis = Axis(0, 1, 1, width - 1)
     marks = [ticks(axis, (0, 0.5, 1), 3, 25)]
     for place, (protocol, found) in enumerate(scores.items()):
         top = 8 if len(scores) == 1 else 4 + 11 * place
         marks.append(rug(axis, found.tolist(), top, top + (12 if len(scores) == 1 else 9), KINDS[protocol]))
     label = f"Scores of {frame['model'].nunique()} models: {words}"
-    return Cell(float(frame["value"].max()), svg(width, HIGH, label, *marks))
+    return TableCell(float(frame["value"].max()), svg(width, HIGH, label, *marks))
 
 
-def tau_cell(values: Values, quantity: str, mark: Mark, low: float, width: int) -> Cell:
+def tau_cell(values: Values, quantity: str, mark: Mark, low: float, width: int) -> TableCell:
     """Agreement with the other benchmarks, a dot for each protocol, and the noise ceiling."""
     found = drawn_taus(values, quantity)
     if not found:
@@ -448,10 +448,10 @@ def tau_cell(values: Values, quantity: str, mark: Mark, low: float, width: int) 
         limit = f", noise ceiling {decimal(ceiling)}" if ceiling is not None else ""
         label.append(f"{NAMES[protocol]} {said(value)}{limit}")
     picture = svg(width, HIGH, f"Agreement with the other benchmarks: {'; '.join(label)}", *marks)
-    return Cell(next(iter(found.values())).number, picture, mark)
+    return TableCell(next(iter(found.values())).number, picture, mark)
 
 
-def apart_cell(values: Values, mark: Mark, width: int = 112) -> Cell:
+def apart_cell(values: Values, mark: Mark, width: int = 112) -> TableCell:
     """The share of pairs of similar models that it tells apart, on its interval; of all pairs without sizes."""
     keys = (f"separated_{name}.{protocol}" for protocol in KINDS for name in ("within_2", "all"))
     value = next(filter(None, (known(values, key) for key in keys)), None)
@@ -461,10 +461,10 @@ def apart_cell(values: Values, mark: Mark, width: int = 112) -> Cell:
     pairs = "pairs of models at most 2× apart in size" if value.quantity.name == "separated_within_2" else "all pairs"
     label = f"Tells apart {said(value, percent)} of {pairs}, {NAMES[value.protocol or 'direct']}"
     marks = [ticks(axis, SHARES, 2, 26), estimate(axis, value.number, value.interval, 14, "k")]
-    return Cell(value.number, svg(width, HIGH, label, *marks), mark)
+    return TableCell(value.number, svg(width, HIGH, label, *marks), mark)
 
 
-def gap_cell(values: Values, most: float, width: int = 62) -> Cell:
+def gap_cell(values: Values, most: float, width: int = 62) -> TableCell:
     """`most`: the largest gap of all benchmarks whose scores are from 0 to 1, for the length of the bar."""
     value = known(values, "smallest_difference.direct") or known(values, "smallest_difference.train_before_test")
     if value is None:
@@ -472,13 +472,13 @@ def gap_cell(values: Values, most: float, width: int = 62) -> Cell:
     words, interval = gap_words(values, value)
     label = f"The smallest gap that is found four times out of five: {words}{interval}"
     if not in_points(values):
-        return Cell(value.number, words=words)
+        return TableCell(value.number, words=words)
     axis = Axis(0, most, 1, width - 1)
     marks = [line(1, 4, 1, 24, "ax"), box(1, 9.5, axis(value.number) - 1, 9, "s bar")]
-    return Cell(value.number, svg(width, HIGH, label, *marks), words=words.removesuffix(" points"))
+    return TableCell(value.number, svg(width, HIGH, label, *marks), words=words.removesuffix(" points"))
 
 
-def steady_cell(sources: CardSources, benchmark: str, values: Values, mark: Mark, width: int = 76) -> Cell:
+def steady_cell(sources: CardSources, benchmark: str, values: Values, mark: Mark, width: int = 76) -> TableCell:
     """The mean score of the models in training; dashed where it is not shown to improve steadily. The answer alone
     where their training has nothing in common."""
     frame = sources.curves[sources.curves["benchmark"] == benchmark]
@@ -488,7 +488,7 @@ def steady_cell(sources: CardSources, benchmark: str, values: Values, mark: Mark
     sort = quality.number if quality else None
     at, mean = mean_curve(frame)
     if len(at) < 2:
-        return Cell(sort, words="no common points") if mark.outcome == NOT_MEASURED else Cell(sort, mark=mark)
+        return TableCell(sort, words="no common points") if mark.outcome == NOT_MEASURED else TableCell(sort, mark=mark)
     chance = known(values, "chance")
     drawn = [*mean, *([chance.number] if chance else [])]
     across, up = Axis(at[0], at[-1], 2, width - 2), Axis(min(drawn), max(drawn), 26, 3)
@@ -498,10 +498,10 @@ def steady_cell(sources: CardSources, benchmark: str, values: Values, mark: Mark
     ends = f"from {decimal(mean[0])} to {decimal(mean[-1])}"
     label = f"Mean score of {frame['model'].nunique()} models in training, {ends}; "
     label += f"signal quality {said(quality)}" if quality else "too few checkpoints for more"
-    return Cell(sort, svg(width, HIGH, label, base, path), mark)
+    return TableCell(sort, svg(width, HIGH, label, base, path), mark)
 
 
-def bias_cell(values: Values, mark: Mark, width: int = 112) -> Cell:
+def bias_cell(values: Values, mark: Mark, width: int = 112) -> TableCell:
     """What seen test text adds to the score, on its interval; the axis is at least from -5 to 5 points."""
     value = known(values, "bias")
     if value is None:
@@ -510,4 +510,4 @@ def bias_cell(values: Values, mark: Mark, width: int = 112) -> Cell:
     axis = Axis(-most, most, 5, width - 5)
     marks = [ticks(axis, (-most, 0, most), 2, 26), estimate(axis, value.number, value.interval, 14, "k")]
     label = f"Test text seen changes the score by {said(value, lambda end: points(end, 1, signed=True))} points"
-    return Cell(value.number, svg(width, HIGH, label, *marks), mark)
+    return TableCell(value.number, svg(width, HIGH, label, *marks), mark)

@@ -150,7 +150,7 @@ def _scope(card: Card) -> str:
     return f"From {card.source}: {counts}. This card holds for models like these. {explained}"
 
 
-class Gap(NamedTuple):
+class NotMeasured(NamedTuple):
     """Values that are not measured for one reason."""
 
     labels: tuple[str, ...]
@@ -158,7 +158,7 @@ class Gap(NamedTuple):
     command: str
 
 
-def gaps(values: Sequence[Value]) -> list[Gap]:
+def gaps(values: Sequence[Value]) -> list[NotMeasured]:
     """The values that are not measured, those of one reason and command together; of a quantity that is missing under
     each protocol for that reason the label without a protocol."""
     every = Counter(value.quantity.name for value in values)
@@ -171,7 +171,7 @@ def gaps(values: Sequence[Value]) -> list[Gap]:
         here = Counter(value.quantity.name for value in group)
         labels = [value.quantity.label if here[value.quantity.name] == every[value.quantity.name] else value.label
                   for value in group]  # fmt: skip
-        listed.append(Gap(tuple(dict.fromkeys(labels)), reason, command))
+        listed.append(NotMeasured(tuple(dict.fromkeys(labels)), reason, command))
     return listed
 
 

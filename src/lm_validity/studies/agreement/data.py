@@ -17,8 +17,8 @@ from lm_validity.statistics import section_generator
 from lm_validity.studies.agreement.score_matrix import SELECTED, ScoreMatrix
 from lm_validity.studies.agreement.statistics.noise import LEAST_CORRECTED, Ceiling, noise_ceiling, shown_ceiling
 from lm_validity.studies.agreement.statistics.ranking import (
-    Agreement,
     PairSigns,
+    RankAgreement,
     TauVariant,
     cluster_codes,
     fewest_in_common,
@@ -334,7 +334,7 @@ class Data:
         return {p: kendall_tau_matrix(pair_signs(self.scores[p]), variant=self.variant) for p in PROTOCOLS}
 
     @cached_property
-    def agreement(self) -> dict[str, Agreement]:
+    def agreement(self) -> dict[str, RankAgreement]:
         """Means of `tau`."""
         return {p: summarize_agreement(self.tau[p], self.categories) for p in PROTOCOLS}
 
@@ -367,7 +367,7 @@ class Data:
         )
 
     @cached_property
-    def common_agreement(self) -> dict[str, Agreement]:
+    def common_agreement(self) -> dict[str, RankAgreement]:
         """Means of `common_tau`."""
         return {p: summarize_agreement(self.common_tau[p], self.categories) for p in PROTOCOLS}
 
@@ -401,7 +401,7 @@ class Data:
         return {p: np.where(ranked, values, np.nan) for p, values in self.common.items()}
 
     @property
-    def side_by_side(self) -> dict[str, Agreement]:
+    def side_by_side(self) -> dict[str, RankAgreement]:
         """What sentences on both protocols read: means over common cells, or each protocol's own without any."""
         return self.common_agreement if self.improved[1] else self.agreement
 

@@ -58,7 +58,7 @@ NOT_ONE_FAMILY = Reason("The group is not one family.", ReasonCode.NONE)
 
 
 @dataclass(frozen=True)
-class Fit:
+class LeadFit:
     """A group's lead in points of a score that is a fraction, under a protocol, or the change of it; interval and p by
     families."""
 
@@ -86,8 +86,8 @@ class Gap:
     """
 
     models: int
-    lead: dict[str, Fit]
-    change: Fit
+    lead: dict[str, LeadFit]
+    change: LeadFit
     p_adjusted: Value
     checks: dict[str, Check]
     without_family: dict[str, Value]
@@ -139,7 +139,7 @@ class _Compared:
     straight: np.ndarray
     rng: np.random.Generator
 
-    def fit(self, scores: np.ndarray) -> Fit:
+    def fit(self, scores: np.ndarray) -> LeadFit:
         """The group's lead in `scores`, (models,) or (models, benchmarks); NaN where unknown. Missing with the first
         reason that there is: no lead, no standard error, too few families."""
         effect = group_effect(scores, self.side, self.terms, self.families, self.rng)
@@ -149,7 +149,7 @@ class _Compared:
         error = value if isinstance(value, Missing) else known(effect.standard_error, NO_ERROR)
         interval = error if isinstance(error, Missing) else known(effect.low, why)
         ends = interval if isinstance(interval, Missing) else (effect.low, effect.high)
-        return Fit(value, error, ends, error if isinstance(error, Missing) else known(effect.p, why))
+        return LeadFit(value, error, ends, error if isinstance(error, Missing) else known(effect.p, why))
 
     def lead(self, scores: np.ndarray, terms: np.ndarray) -> Value:
         """The lead alone, with other `terms` of compute."""

@@ -55,7 +55,7 @@ from lm_validity.studies.agreement.statistics.noise import (
     taus_left_out,
 )
 from lm_validity.studies.agreement.statistics.ranking import (
-    Agreement,
+    RankAgreement,
     finite_mean,
     kendall_tau_matrix,
     known_in_all,
@@ -148,7 +148,7 @@ def by_pair(names: list[str], tau: np.ndarray, reason: str) -> list[tuple[str, s
     return [(names[i], names[j], known(float(tau[i, j]), reason)) for i, j in upper]
 
 
-def by_category(agreement: Agreement, categories: list[str | None], reason: str) -> dict[str, dict[str, Value]]:
+def by_category(agreement: RankAgreement, categories: list[str | None], reason: str) -> dict[str, dict[str, Value]]:
     """Means within and between categories, by name."""
     single = Missing(Reason("A category of one benchmark has no tau within itself.", ReasonCode.TOO_FEW))
     return {

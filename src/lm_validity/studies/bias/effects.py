@@ -25,8 +25,8 @@ from lm_validity.studies.bias.statistics.effects import (
     LEVEL,
     ONE_TASK,
     ROUNDING,
+    EffectVariance,
     MeanOverTasks,
-    VarianceComponents,
     common_subsamples,
     detection_power,
     excluded_beyond,
@@ -777,7 +777,7 @@ def _power_curves(cells: pd.DataFrame) -> alt.LayerChart:
     """Power to find `DETECTABLE_BIAS` against the number of subsamples, a line per cell."""
     rows = []
     for row in cells.itertuples():
-        components = VarianceComponents(row.between_tasks_sd, row.within_task_sd)
+        components = EffectVariance(row.between_tasks_sd, row.within_task_sd)
         cell = f"{row.experiment}, {row.language_model}, m={row.m}, n={row.n}"
         for subsamples in (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000):
             value = detection_power(DETECTABLE_BIAS, components, row.tasks, subsamples)

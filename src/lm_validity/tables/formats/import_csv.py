@@ -93,7 +93,7 @@ _LAST = re.compile(r"(.+?)[-_/@: ]+(?:main|final|last)", re.I)
 _ITEM = re.compile(r"(.*?)[-_/:. ]*(\d+)")  # an item's column: benchmark and number
 
 
-class _Number(NamedTuple):
+class _CellValue(NamedTuple):
     """What a cell says. `percent`: it has the sign."""
 
     value: float
@@ -414,7 +414,7 @@ def _split_steps(keys: list[dict[str, Any]], notes: list[str]) -> None:
 # ---- the scores --------------------------------------------------------------------------------------------------
 
 
-def _parsed(text: str) -> _Number | None:
+def _parsed(text: str) -> _CellValue | None:
     """A number, perhaps with a percent sign, perhaps with a standard error behind ±; None for anything else."""
     first, *rest = _PLUS_MINUS.split(text, maxsplit=1)
     percent = text.endswith("%") or first.endswith("%")
@@ -424,7 +424,7 @@ def _parsed(text: str) -> _Number | None:
         return None
     if not all(abs(number) <= LARGEST_SCORE for number in numbers):
         return None
-    return _Number(numbers[0], numbers[1] if rest else None, percent)
+    return _CellValue(numbers[0], numbers[1] if rest else None, percent)
 
 
 def _no_number(where: str, text: str) -> InputError:
@@ -537,7 +537,7 @@ def _scores(
     return rows
 
 
-def _error(table: _Table, cell: _Cell, number: _Number) -> float | None:
+def _error(table: _Table, cell: _Cell, number: _CellValue) -> float | None:
     """The standard error of a cell, in the unit of its score."""
     if cell.error.casefold() in _MISSING:
         found, text = number.error, cell.text

@@ -26,8 +26,8 @@ from lm_validity.tables.formats import (
     published,
 )
 from lm_validity.tables.formats.import_samples import (
-    Part,
     SampleFile,
+    SamplesPart,
     is_samples,
     match_all_samples,
     read_all_samples,
@@ -82,7 +82,7 @@ def import_files(
         [*results, *(ScoreFile(each.found.path, [], each.common, identity=each.identity) for each in samples)]
     )
     with ExitStack() as stack:
-        parts: list[Part] = []
+        parts: list[SamplesPart] = []
         if samples:
             stack.enter_context(made_folder(output))
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix=".import.", dir=output))

@@ -208,7 +208,7 @@ class SampleFile:
         return (not self.limited, -math.inf if self.date is None else self.date)
 
 
-class Part(NamedTuple):
+class SamplesPart(NamedTuple):
     """A samples file that was read: its documents are in `path`, its metrics in `values`, by document."""
 
     file: SampleFile
@@ -284,13 +284,15 @@ def _completed(common: dict[str, Any]) -> dict[str, Any]:
 # ---- reading -----------------------------------------------------------------------------------------------------
 
 
-def read_all_samples(samples: list[SampleFile], folder: Path, log: ImportLog) -> tuple[list[Part], list[ScoreFile]]:
+def read_all_samples(
+    samples: list[SampleFile], folder: Path, log: ImportLog
+) -> tuple[list[SamplesPart], list[ScoreFile]]:
     """The newest samples file of each evaluation whose items count, and the scores of those without a result file.
 
     A document's place in the task names it, so all files of a task must mean the same documents by the same numbers.
     Their hashes tell, where lines have them.
     """
-    parts: list[Part] = []
+    parts: list[SamplesPart] = []
     scores: list[ScoreFile] = []
     first: tuple[str, Path, dict[str, int]] = "", Path(), {}  # task, path and hashes of the first file of the task
     for number, one in enumerate(with_progress(_newest(samples, log), "files of samples")):
@@ -351,7 +353,7 @@ class _Reader:
     gold_known: bool = True
     repeated: int = 0
 
-    def part(self, path: Path) -> Part:
+    def part(self, path: Path) -> SamplesPart:
         """Read the file into a table of its documents at `path`. Raises InputError, with the line, for a line that is
         no sample, and for a file without any."""
         source = self.file.found.path
@@ -372,7 +374,7 @@ class _Reader:
             values[metric, name] = column
         if self.repeated:
             notes.append(f"{source}: {self.repeated} lines repeat a document; the first one of each counts.")
-        return Part(self.file, path, values, self.gold_known, tuple(dict.fromkeys(notes)))
+        return SamplesPart(self.file, path, values, self.gold_known, tuple(dict.fromkeys(notes)))
 
     def _documents(self) -> Iterator[tuple[dict[str, Any], int]]:
         """Each document once, with what its first line says, and the bytes of the line."""
@@ -440,7 +442,7 @@ class _Reader:
 # ---- putting together --------------------------------------------------------------------------------------------
 
 
-def _score_file(part: Part) -> ScoreFile:
+def _score_file(part: SamplesPart) -> ScoreFile:
     """Scores of a samples file without a result file: means over documents, with their standard errors."""
     rows = []
     for (metric, name), column in part.values.items():
@@ -453,7 +455,7 @@ def _score_file(part: Part) -> ScoreFile:
     return ScoreFile(part.file.found.path, rows, common, part.file.date)
 
 
-def write_items(parts: list[Part], others: list[ScoreFile], path: Path) -> int:
+def write_items(parts: list[SamplesPart], others: list[ScoreFile], path: Path) -> int:
     """items.parquet at `path`, portion by portion, of lm-eval's parts and of other files with items; how many rows.
 
     The right choices of a benchmark are left out where one part does not tell all of its own: with some of them the
@@ -500,7 +502,7 @@ def _portions(rows: Iterable[tuple[dict[str, Any], int]], schema: pa.Schema) -> 
         yield pa.Table.from_pylist(waiting, schema=schema)
 
 
-def _item_table(part: Part, documents: pa.Table, start: int, *, with_gold: bool) -> pa.Table:
+def _item_table(part: SamplesPart, documents: pa.Table, start: int, *, with_gold: bool) -> pa.Table:
     """The columns of ITEMS of a portion of a part, whose first document is number `start`."""
     count = len(documents)
     values = {

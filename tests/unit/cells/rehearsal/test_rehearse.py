@@ -7,7 +7,7 @@ import transformers
 from lm_validity.cells.rehearsal import rehearse
 from lm_validity.config.load import load_run
 from lm_validity.errors import InputError
-from lm_validity.run.rehearsals import Question, known_shapes
+from lm_validity.run.rehearsals import RehearsalInput, known_shapes
 
 SETTINGS = {
     "dtype": "bfloat16",
@@ -30,7 +30,7 @@ LLAMA |= {"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embe
 
 @pytest.mark.slow
 def test_a_small_llama():
-    found = rehearse.rehearse("m", Question(LLAMA, SETTINGS, True))
+    found = rehearse.rehearse("m", RehearsalInput(LLAMA, SETTINGS, True))
     assert found.details["rehearsed_layers"] == [2, 3]
     # embeddings and head; attention's q, o and k, v; a gated layer; three norms of 64
     layer = 2 * 64 * 64 + 2 * 64 * 32 + 3 * 64 * 96 + 2 * 64
@@ -54,7 +54,7 @@ DEEP = {
 @pytest.mark.parametrize("kind", DEEP)
 def test_the_line_through_two_depths_meets_the_whole_model(kind, monkeypatch):
     """Every figure: peaks, launches, operations, reads."""
-    question = Question(DEEP[kind] | {"model_type": kind}, SETTINGS, True)
+    question = RehearsalInput(DEEP[kind] | {"model_type": kind}, SETTINGS, True)
     found = rehearse.rehearse("m", question).details
     assert len(found["rehearsed_layers"]) == 2
     monkeypatch.setattr(rehearse, "rehearsed_depths", lambda config: (found["layers"],))
@@ -111,7 +111,7 @@ def parameters(config: transformers.PretrainedConfig) -> float:
 
 
 def test_a_question_is_known_by_its_shape_and_settings():
-    one = Question(LLAMA, SETTINGS, True)
-    assert one.key == Question(LLAMA | {"transformers_version": "9"}, SETTINGS, False).key
-    assert one.key != Question(LLAMA | {"hidden_size": 32}, SETTINGS, True).key
-    assert one.key != Question(LLAMA, SETTINGS | {"training_tokens": 32}, True).key
+    one = RehearsalInput(LLAMA, SETTINGS, True)
+    assert one.key == RehearsalInput(LLAMA | {"transformers_version": "9"}, SETTINGS, False).key
+    assert one.key != RehearsalInput(LLAMA | {"hidden_size": 32}, SETTINGS, True).key
+    assert one.key != RehearsalInput(LLAMA, SETTINGS | {"training_tokens": 32}, True).key

@@ -5,7 +5,7 @@ import torch
 
 from lm_validity.cells.rehearsal import device, rehearse
 from lm_validity.cells.rehearsal.device import KIND, pretended_gpus
-from lm_validity.run.rehearsals import Question
+from lm_validity.run.rehearsals import RehearsalInput
 
 
 def look(tensor: torch.Tensor) -> tuple:
@@ -60,7 +60,7 @@ def test_a_rehearsal_is_the_same_without_a_memory(kind, monkeypatch):
     """To the byte and the launch: every figure."""
 
     def measured() -> dict[str, float]:
-        question = Question({"model_type": kind} | SHAPE | KINDS[kind], SETTINGS, True)
+        question = RehearsalInput({"model_type": kind} | SHAPE | KINDS[kind], SETTINGS, True)
         return rehearse.rehearse(kind, question).details["figures"]
 
     found = measured()

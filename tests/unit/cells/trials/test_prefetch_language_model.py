@@ -6,12 +6,12 @@ import pytest
 from toy_texts import toy_model
 
 from lm_validity.cells.models.prefetch import prefetch_language_model, prefetch_model
-from lm_validity.config.sheets import LanguageModel, Model
+from lm_validity.config.sheets import BiasModel, Model
 from lm_validity.errors import InputError
 
 
 def prefetched(folder, architecture: str) -> dict:
-    row = LanguageModel(language_model="m", path=str(folder), architecture=architecture)
+    row = BiasModel(language_model="m", path=str(folder), architecture=architecture)
     return prefetch_language_model(SimpleNamespace(language_models={"m": row}), "m")
 
 

@@ -11,7 +11,7 @@ from sklearn.pipeline import make_pipeline
 
 from lm_validity.missing import Missing
 from lm_validity.studies.bias.statistics.effects import (
-    VarianceComponents,
+    EffectVariance,
     detection_power,
     meta_analysis,
     simulate_pca,
@@ -25,7 +25,7 @@ from lm_validity.studies.bias.trials import paired_counts
 
 @pytest.mark.parametrize("effect, tasks, subsamples", [(0.01, 12, 10), (0.005, 25, 20), (0.0, 5, 3)])
 def test_power_equals_simulated_t_tests(effect, tasks, subsamples):
-    components = VarianceComponents(between_tasks=0.005, within_task=0.04)
+    components = EffectVariance(between_tasks=0.005, within_task=0.04)
     generator = np.random.default_rng(0)
     spread = np.sqrt(0.005**2 + 0.04**2 / subsamples)
     means = generator.normal(effect, spread, (8000, tasks))
@@ -35,7 +35,7 @@ def test_power_equals_simulated_t_tests(effect, tasks, subsamples):
 
 
 def test_fewest_subsamples_and_tasks_are_the_fewest():
-    components = VarianceComponents(0.001, 0.07)
+    components = EffectVariance(0.001, 0.07)
     subsamples = subsamples_needed(0.005, components, tasks=25)
     assert detection_power(0.005, components, 25, subsamples) >= 0.8
     assert detection_power(0.005, components, 25, subsamples - 1) < 0.8
@@ -46,7 +46,7 @@ def test_fewest_subsamples_and_tasks_are_the_fewest():
 
 
 def test_subsamples_cannot_make_up_for_tasks_that_differ():
-    assert isinstance(subsamples_needed(0.005, VarianceComponents(0.02, 0.07), tasks=10), Missing)
+    assert isinstance(subsamples_needed(0.005, EffectVariance(0.02, 0.07), tasks=10), Missing)
 
 
 def test_equal_differences_have_no_spread_and_are_found_at_once():
@@ -54,7 +54,7 @@ def test_equal_differences_have_no_spread_and_are_found_at_once():
     differences, task = np.array([7, 2, 9] * 2) / 10 - np.array([6, 1, 8] * 2) / 10, np.repeat([0, 1], 3)
     assert np.ptp(differences) > 0
     components = variance_components(differences, task)
-    assert components == VarianceComponents(0.0, 0.0)
+    assert components == EffectVariance(0.0, 0.0)
     assert subsamples_needed(0.005, components, tasks=2) == 1 and tasks_needed(0.005, components, subsamples=3) == 2
     apart = variance_components(differences + 0.1 * task, task)
     assert apart.within_task == 0 and apart.between_tasks == pytest.approx(0.1 / np.sqrt(2))
@@ -63,7 +63,7 @@ def test_equal_differences_have_no_spread_and_are_found_at_once():
 @pytest.mark.parametrize("tasks", [2, 3, 25])
 def test_power_is_one_however_small_the_spread(tasks):
     for spread in np.geomspace(1e-4, 1e-30, 27):
-        assert detection_power(0.5, VarianceComponents(spread, spread), tasks, 1) == pytest.approx(1.0, abs=1e-6)
+        assert detection_power(0.5, EffectVariance(spread, spread), tasks, 1) == pytest.approx(1.0, abs=1e-6)
 
 
 def test_variance_components_recover_the_truth():

@@ -174,7 +174,7 @@ def resampled_kendall_tau(signs: PairSigns, weights: np.ndarray, others: PairSig
 
 
 @dataclass(frozen=True)
-class Agreement:
+class RankAgreement:
     """Summary of a (k, k) matrix of rank correlations between k benchmarks.
 
     `mean`: over the unordered pairs with a defined tau, in [-1, 1]; `pairs`: their number; `by_benchmark`:
@@ -192,7 +192,7 @@ class Agreement:
     categories: tuple[str, ...]
 
 
-def summarize_agreement(tau: np.ndarray, categories: list[str | None]) -> Agreement:
+def summarize_agreement(tau: np.ndarray, categories: list[str | None]) -> RankAgreement:
     """Means of `tau` (k, k), whose diagonal is ignored; pairs with NaN are left out.
 
     `categories`: (k,) names, None where unknown (then only left out of `by_category`).
@@ -208,7 +208,7 @@ def summarize_agreement(tau: np.ndarray, categories: list[str | None]) -> Agreem
     named = np.array([name is not None for name in categories], dtype=bool)
     both = named[first] & named[second]
     same = np.array([categories[a] == categories[b] for a, b in zip(first, second, strict=True)], dtype=bool)
-    return Agreement(
+    return RankAgreement(
         mean=mean_over_pairs(tau),
         pairs=int(np.isfinite(upper).sum()),
         within=finite_mean(upper[both & same]),

@@ -148,7 +148,7 @@ JITTER = 1e-8
 
 
 @dataclass(frozen=True)
-class Link:
+class ScoreLink:
     """From scores to an unbounded scale, by benchmark: the logit of (x - low) / width, where scores lie between `low`
     and `low` + `width`; with a width of 0 they stay as they are."""
 
@@ -185,7 +185,7 @@ class Losses(NamedTuple):
     errors: np.ndarray
 
 
-def link_for(*tables: np.ndarray, losses: Losses | None = None) -> Link:
+def link_for(*tables: np.ndarray, losses: Losses | None = None) -> ScoreLink:
     """By the range of each benchmark's scores in all `tables` (models, benchmarks), NaN where unknown; more is better.
 
     Fractions lie between 0 and 1, correlations between -1 and 1, and error rates (negative here, since more is better)
@@ -196,7 +196,7 @@ def link_for(*tables: np.ndarray, losses: Losses | None = None) -> Link:
     lower, errors = losses or np.zeros((2, len(least)), dtype=bool)
     fraction, error = ~lower & (least >= 0) & (most <= 1), errors & (least >= -1) & (most <= 0)
     signed = ~lower & (least >= -1) & (most <= 1)
-    return Link(low=np.where(fraction, 0.0, -1.0), width=np.select([fraction | error, signed], [1.0, 2.0], 0.0))
+    return ScoreLink(low=np.where(fraction, 0.0, -1.0), width=np.select([fraction | error, signed], [1.0, 2.0], 0.0))
 
 
 @dataclass(frozen=True)
@@ -208,7 +208,7 @@ class CellProcess:
     """
 
     scores: np.ndarray
-    link: Link
+    link: ScoreLink
     center: np.ndarray
     scale: np.ndarray
     mean: np.ndarray
@@ -348,7 +348,7 @@ def _moments(values: np.ndarray, linked: np.ndarray) -> tuple[np.ndarray, np.nda
     return mean, np.where(spread > 1e-9, spread, 1.0)
 
 
-def _item_noise(scores: np.ndarray, stderr: np.ndarray, link: Link, scale: np.ndarray) -> np.ndarray:
+def _item_noise(scores: np.ndarray, stderr: np.ndarray, link: ScoreLink, scale: np.ndarray) -> np.ndarray:
     """(models, benchmarks) variance of a standardised score by its items alone; its benchmark's mean elsewhere."""
     known = np.isfinite(scores)
     error = np.where(np.isfinite(stderr), stderr, UNKNOWN_ERROR)

@@ -38,14 +38,14 @@ LARGEST_SHIFT = 1e6  # standard errors, which no t test misses; scipy's noncentr
 
 
 @dataclass(frozen=True)
-class VarianceComponents:
+class EffectVariance:
     """sd of the true effect between tasks and of one subsample's effect within a task, in accuracy."""
 
     between_tasks: float
     within_task: float
 
 
-def variance_components(differences: np.ndarray, task: np.ndarray) -> VarianceComponents | Missing:
+def variance_components(differences: np.ndarray, task: np.ndarray) -> EffectVariance | Missing:
     """Moment estimates from (R,) accuracy differences and (R,) task labels; the between part is at least 0.
 
     Missing with fewer than 2 tasks that have 2 subsamples each. Unequal numbers of subsamples: sigma^2 is pooled,
@@ -61,10 +61,10 @@ def variance_components(differences: np.ndarray, task: np.ndarray) -> VarianceCo
     between = float(np.var(mean, ddof=1) - np.mean(within / number))
     least = LEAST_SPREAD * float(np.abs(differences).max())
     sds = [float(np.sqrt(max(variance, 0.0))) for variance in (between, within)]
-    return VarianceComponents(*(sd if sd > least else 0.0 for sd in sds))
+    return EffectVariance(*(sd if sd > least else 0.0 for sd in sds))
 
 
-def detection_power(effect: float, components: VarianceComponents, tasks: int, subsamples: int) -> float:
+def detection_power(effect: float, components: EffectVariance, tasks: int, subsamples: int) -> float:
     """Probability that a two-sided t test over `tasks` (at least 2) task means, at `LEVEL`, finds `effect` in
     accuracy."""
     variance = components.between_tasks**2 + components.within_task**2 / subsamples
@@ -77,7 +77,7 @@ def detection_power(effect: float, components: VarianceComponents, tasks: int, s
     return float(stats.nct.sf(critical, tasks - 1, shift) + wrong_side)
 
 
-def subsamples_needed(effect: float, components: VarianceComponents, tasks: int) -> int | Missing:
+def subsamples_needed(effect: float, components: EffectVariance, tasks: int) -> int | Missing:
     """Fewest subsamples per task that give `POWER`; Missing where `MOST_SUBSAMPLES` of them do not suffice."""
     numbers = range(1, MOST_SUBSAMPLES + 1)
     place = bisect_left(numbers, POWER, key=lambda each: detection_power(effect, components, tasks, each))
@@ -86,7 +86,7 @@ def subsamples_needed(effect: float, components: VarianceComponents, tasks: int)
     return numbers[place]
 
 
-def tasks_needed(effect: float, components: VarianceComponents, subsamples: int) -> int | Missing:
+def tasks_needed(effect: float, components: EffectVariance, subsamples: int) -> int | Missing:
     """Fewest tasks (at least 2) that give `POWER`; Missing where `MOST_TASKS` of them do not suffice."""
     numbers = range(2, MOST_TASKS + 1)
     place = bisect_left(numbers, POWER, key=lambda each: detection_power(effect, components, each, subsamples))
@@ -95,7 +95,7 @@ def tasks_needed(effect: float, components: VarianceComponents, subsamples: int)
     return numbers[place]
 
 
-def smallest_detectable(components: VarianceComponents, tasks: int, subsamples: int) -> float:
+def smallest_detectable(components: EffectVariance, tasks: int, subsamples: int) -> float:
     """The effect that is found with probability `POWER`."""
     error = np.sqrt((components.between_tasks**2 + components.within_task**2 / subsamples) / tasks)
     if error == 0:
@@ -173,7 +173,7 @@ def mean_over_tasks(values: np.ndarray) -> MeanOverTasks:
         *signs,
         excluded_beyond=excluded_beyond(mean, error, tasks),
         equivalence=tuple(EquivalenceTest(margin, equivalence_p(mean, error, tasks, margin)) for margin in MARGINS),
-        smallest_detectable=smallest_detectable(VarianceComponents(spread, 0.0), tasks, 1),
+        smallest_detectable=smallest_detectable(EffectVariance(spread, 0.0), tasks, 1),
     )
 
 

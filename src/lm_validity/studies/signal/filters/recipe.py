@@ -154,7 +154,7 @@ class UnanimousJudge(ItemFilter):
 
 
 @dataclass(frozen=True)
-class Alignment:
+class JudgeAlignment:
     """The competition's alignment check: the share accepted of a random sample, and its 95% Wilson
     interval."""
 
@@ -163,7 +163,9 @@ class Alignment:
     items: int
 
 
-def alignment(documents: pd.DataFrame, judge: Judge, cache: VerdictCache, items: int = 50, seed: int = 0) -> Alignment:
+def alignment(
+    documents: pd.DataFrame, judge: Judge, cache: VerdictCache, items: int = 50, seed: int = 0
+) -> JudgeAlignment:
     """Share of `items` randomly drawn documents that the judge accepts in one prompting each.
 
     The threshold that the competition set on it is not published.
@@ -174,7 +176,7 @@ def alignment(documents: pd.DataFrame, judge: Judge, cache: VerdictCache, items:
     drawn = documents[RandomSubset(min(items, len(documents)), seed).keep(candidates)].reset_index(drop=True)
     accepted = int(count_accepts(drawn, judge, cache, promptings=1).sum())
     interval = binomtest(accepted, len(drawn)).proportion_ci(method="wilson")
-    return Alignment(accepted / len(drawn), (float(interval.low), float(interval.high)), len(drawn))
+    return JudgeAlignment(accepted / len(drawn), (float(interval.low), float(interval.high)), len(drawn))
 
 
 @dataclass(frozen=True)

@@ -210,8 +210,8 @@ def item_values(items: pa.Table, metric: str | None) -> pa.ChunkedArray:
     if metric is None or "metric_values" not in items.column_names:
         return correct
     values = items.column("metric_values")
-    found = pc.map_lookup(values, query_key=metric, occurrence="first")
-    return pc.if_else(values.is_null(), correct, found)
+    of_metric = pc.map_lookup(values, query_key=metric, occurrence="first")
+    return pc.if_else(values.is_null(), correct, of_metric)
 
 
 class _Cells:

@@ -109,7 +109,7 @@ class Merger:
     def losses(self) -> pd.DataFrame:
         """The training losses of the fine-tunes that are there, with the columns of LOSSES. Those of before they were
         stored have none."""
-        found = []
+        losses = []
         for cell in (
             cell for job in self.grid.jobs.values() for cell in job.cells if rule_of(cell) is FINETUNE_ADAPTER
         ):
@@ -125,19 +125,19 @@ class Merger:
             means = steps.groupby(["epoch", part.where(~whole, steps["step"])], sort=False)
             kept = means.agg({"epoch": "last", "step": "last", "loss": "mean", "validation_value": "last"})
             key = {name: getattr(cell, name) for name in ("model", "benchmark", "seed", "prompt", "learning_rate")}
-            found.append(kept.reset_index(drop=True).assign(**key))
-        return pd.concat(found, ignore_index=True) if found else pd.DataFrame(columns=LOSSES.names)
+            losses.append(kept.reset_index(drop=True).assign(**key))
+        return pd.concat(losses, ignore_index=True) if losses else pd.DataFrame(columns=LOSSES.names)
 
     def _score_rows(self, cell: BenchmarkCell, entry: Entry) -> Iterator[dict[str, Any]]:
         benchmark = self.run.benchmarks[cell.benchmark]
         result = self.store.read(entry.in_store)["result"]
         self.versions[json.dumps(self.store.sidecar(entry.in_store).get("versions", {}), sort_keys=True)] += 1
-        for metric, found in result["metrics"].items():
+        for metric, score in result["metrics"].items():
             yield {
                 **self._key(cell),
                 "metric": metric,
-                "value": found["value"],
-                "stderr": found["stderr"],
+                "value": score["value"],
+                "stderr": score["stderr"],
                 "n_items": result["n_items"],
                 "higher_is_better": benchmark.higher_is_better if metric == benchmark.metric else None,
                 "selected": self._is_selected(cell),
@@ -214,9 +214,9 @@ class Merger:
             return None
         entry = self.manifests.entry(cell)
         if entry is None or entry.status != "done":
-            found = self._from_store(cell) if self.partial else None
-            if found is not None:
-                return found
+            stored = self._from_store(cell) if self.partial else None
+            if stored is not None:
+                return stored
             if entry is None:
                 self._lacks(cell, self.failures.get(cell, "not computed yet"))
             else:

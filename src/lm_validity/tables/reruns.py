@@ -46,18 +46,18 @@ def training_noise(rows: pd.DataFrame, reruns: Mapping[str, str]) -> dict[str, T
     rows["root"] = rows["root"].where(rows["root"].notna(), rows["model"])
     rows = rows[rows["root"].isin(set(reruns.values()))]
     progress = rows["tokens_b"].fillna(rows["iteration"].astype("float64")).fillna(np.inf)
-    found: dict[str, list[tuple[float, int]]] = {}
+    variances: dict[str, list[tuple[float, int]]] = {}
     for (benchmark, _), group in rows.assign(progress=progress).groupby(["benchmark", "root"], sort=True):
         order = group.groupby("checkpoint")["progress"].max().sort_values(kind="stable").index
         values = group.pivot_table(index="checkpoint", columns="model", values="value").reindex(order).dropna()
         if values.shape[1] < 2 or values.empty:
             continue
         variance = float(values.tail(LAST_CHECKPOINTS).var(axis=1, ddof=1).mean())
-        found.setdefault(benchmark, []).append((variance, values.shape[1] - 1))
+        variances.setdefault(benchmark, []).append((variance, values.shape[1] - 1))
     return {
         benchmark: TrainingNoise(
             float(np.sqrt(np.average([each for each, _ in parts], weights=[number for _, number in parts]))),
             sum(number for _, number in parts),
         )
-        for benchmark, parts in found.items()
+        for benchmark, parts in variances.items()
     }

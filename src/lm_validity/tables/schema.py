@@ -183,8 +183,10 @@ def check_values(rows: pd.DataFrame, source: object) -> None:
             numbers = values.astype("float64").to_numpy()
             wrong, problem = np.flatnonzero((numbers < low) | (numbers > high)), f"is not from {low:g} to {high:g}"
         elif name in _NAMES:
-            found = {value: said for value in values.dropna().unique() if (said := _no_name(value, name)) is not None}
-            wrong, problem = np.flatnonzero(values.isin(list(found))), next(iter(found.values()), "")
+            problems = {
+                value: said for value in values.dropna().unique() if (said := _no_name(value, name)) is not None
+            }
+            wrong, problem = np.flatnonzero(values.isin(list(problems))), next(iter(problems.values()), "")
         else:
             continue
         if len(wrong):
@@ -203,8 +205,8 @@ def _no_name(value: object, column: object) -> str | None:
         return None if text in PROTOCOLS else f"is no protocol ({', '.join(PROTOCOLS)})"
     if not text.strip():
         return "is blank"
-    if (found := unprintable(text)) is not None:
-        return f"holds the character {found!r}"
+    if (character := unprintable(text)) is not None:
+        return f"holds the character {character!r}"
     return "has blanks around it" if text != text.strip() else None
 
 
@@ -279,9 +281,9 @@ def read_table(path: str | Path, schema: pa.Schema, required: tuple[str, ...] = 
                 f"{path}: column {field.name!r} cannot be read as {field.type} ({error}).",
                 "see docs/reference/tables.md for the columns and their types.",
             ) from error
-    found = pa.table(columns, schema=schema).to_pandas(types_mapper=NULLABLE.get)
-    check_values(found, path)
-    return found
+    rows = pa.table(columns, schema=schema).to_pandas(types_mapper=NULLABLE.get)
+    check_values(rows, path)
+    return rows
 
 
 OWN = "lm-validity"  # the source of scores that a run of the workflow computed

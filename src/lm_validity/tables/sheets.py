@@ -57,10 +57,10 @@ def _own_preparation(rows: pd.DataFrame, sheet: pd.DataFrame | None, notes: list
     if len(said):
         notes.append(f"Prepared on their own training sets, as the source says: {listing(sorted(said.unique()))}.")
     other = trained & ~own
-    for text, found in rows[other].groupby(prepared[other]):
+    for text, group in rows[other].groupby(prepared[other]):
         notes.append(
             f"Prepared on {text}, not on their own training sets, so not train before test: "
-            f"{listing(sorted(found['benchmark'].unique()))}."
+            f"{listing(sorted(group['benchmark'].unique()))}."
         )
     return rows[~other]
 
@@ -117,10 +117,10 @@ def benchmark_metric(rows: pd.DataFrame, sheet: pd.DataFrame, path: str | Path, 
     lost = ~keep & ~np.isin(cells, cells[keep])  # rows of cells that have other metrics only
     for benchmark in sheet["benchmark"]:
         here = names == benchmark
-        found = sorted({name for name in given[here] if name is not None})
+        metrics = sorted({name for name in given[here] if name is not None})
         if here.any() and not (here & keep).any():
             metric = wanted[here][0]
-            notes.append(f"{benchmark}: no score under its metric {metric}; the table has {listing(found)}.")
+            notes.append(f"{benchmark}: no score under its metric {metric}; the table has {listing(metrics)}.")
         elif here.any() and wanted[here][0] is not None:
             if (here & lost).any():
                 pairs = rows.loc[here & lost, ["model", "protocol"]].drop_duplicates().to_numpy()
@@ -129,9 +129,9 @@ def benchmark_metric(rows: pd.DataFrame, sheet: pd.DataFrame, path: str | Path, 
                     f"{benchmark}: the scores of {scores} are not under its metric {wanted[here][0]} but under "
                     f"{listing(sorted(set(given[here & lost])))} only; they count as missing."
                 )
-        elif here.any() and len(found) > 1:
+        elif here.any() and len(metrics) > 1:
             raise InputError(
-                f"{path}: {benchmark} has several metrics ({listing(found)}) and the benchmarks sheet names none.",
+                f"{path}: {benchmark} has several metrics ({listing(metrics)}) and the benchmarks sheet names none.",
                 "fill in the sheet's column 'metric'.",
             )
     return rows.assign(metric=given)[keep]
@@ -161,8 +161,8 @@ def _one_count(rows: pd.DataFrame, sheet: pd.DataFrame | None, notes: list[str])
     named = {} if sheet is None else sheet.set_index("benchmark")["num_fewshot"].dropna().astype(int).to_dict()
     known = rows[rows["num_fewshot"].notna()]
     used: dict[str, int] = {}
-    for benchmark, found in known.drop_duplicates([*_EVALUATION, "benchmark", "num_fewshot"]).groupby("benchmark"):
-        count = named.get(benchmark, fewshot_count(found["num_fewshot"]))
+    for benchmark, group in known.drop_duplicates([*_EVALUATION, "benchmark", "num_fewshot"]).groupby("benchmark"):
+        count = named.get(benchmark, fewshot_count(group["num_fewshot"]))
         assert count is not None, "rows of known numbers alone"
         used[benchmark] = count
     if not used:
@@ -176,8 +176,8 @@ def _one_count(rows: pd.DataFrame, sheet: pd.DataFrame | None, notes: list[str])
     notes.append(f"Solved examples before each question (few-shot): {shown}.")
     if out.any():
         parts = [
-            f"{count} on {listing(sorted(found['benchmark'].unique()))} (models: {found['model'].nunique()})"
-            for count, found in rows[out].groupby("num_fewshot")
+            f"{count} on {listing(sorted(group['benchmark'].unique()))} (models: {group['model'].nunique()})"
+            for count, group in rows[out].groupby("num_fewshot")
         ]
         notes.append(f"Scores with another number of solved examples stay out ({out.sum()}): {'; '.join(parts)}.")
     return rows[~out.to_numpy(dtype=bool)]
@@ -224,12 +224,12 @@ def read_benchmarks(path: str | Path) -> pd.DataFrame:
     Other wordings of a benchmark (`variant_of`) are no rows: scores name them in `prompt_variant`. Raises InputError as
     `read_models` does.
     """
-    found = _frame(read_rows(path, BenchmarkFacts), BenchmarkFacts)
-    return found[found.pop("variant_of").isna()].reset_index(drop=True)
+    facts = _frame(read_rows(path, BenchmarkFacts), BenchmarkFacts)
+    return facts[facts.pop("variant_of").isna()].reset_index(drop=True)
 
 
-def _frame(found: Mapping[str, SheetRow], kind: type[SheetRow]) -> pd.DataFrame:
-    rows = [row.model_dump() for row in found.values()]
+def _frame(sheet_rows: Mapping[str, SheetRow], kind: type[SheetRow]) -> pd.DataFrame:
+    rows = [row.model_dump() for row in sheet_rows.values()]
     types = dict.fromkeys(NUMBERS, "float64") | dict.fromkeys(_BOOLEANS, "boolean")
     columns = {
         name: pd.Series([row[name] for row in rows], dtype=types.get(name, "object")) for name in kind.model_fields

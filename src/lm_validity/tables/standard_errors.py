@@ -66,7 +66,7 @@ def checked_errors(rows: pd.DataFrame, sheet: pd.DataFrame | None) -> tuple[pd.D
     """
     facts = {} if sheet is None else sheet.set_index("benchmark").to_dict("index")
     errors = rows["stderr"].to_numpy(dtype=float).copy()
-    found: list[ErrorCheck] = []
+    all_checks: list[ErrorCheck] = []
     for benchmark, places in rows.groupby("benchmark").indices.items():
         if sheet is not None and benchmark not in facts:
             continue
@@ -81,8 +81,8 @@ def checked_errors(rows: pd.DataFrame, sheet: pd.DataFrame | None) -> tuple[pd.D
         names = [wanted if pd.isna(name) else name for name in metric[looked_at]]
         here, places = here[looked_at].assign(metric=names), places[looked_at]
         checks, errors[places] = _of_benchmark(here, str(benchmark), fact["n_items"])
-        found += checks
-    return rows.assign(stderr=errors), found
+        all_checks += checks
+    return rows.assign(stderr=errors), all_checks
 
 
 def error_notes(checks: Sequence[ErrorCheck]) -> list[str]:
@@ -90,9 +90,10 @@ def error_notes(checks: Sequence[ErrorCheck]) -> list[str]:
     notes = []
     for code, sentence in _WORDS.items():
         named = [
-            f"{one.benchmark} ({one.scores} of {one.of}{'' if one.ratio is None else f', {one.ratio:.3g} times'})"
-            for one in checks
-            if one.code == code
+            f"{check.benchmark} ({check.scores} of {check.of}"
+            f"{'' if check.ratio is None else f', {check.ratio:.3g} times'})"
+            for check in checks
+            if check.code == code
         ]
         notes += [sentence.format("; ".join(named))] if named else []
     return notes

@@ -34,11 +34,11 @@ def write_sheets(paths: Iterable[Path], folder: Path, models_name: str, benchmar
     """Import results into `folder`/scores and write the sheets; what to print. Raises InputError as `gather` does, and
     where no score or no task of lm-eval is found."""
     (folder / "scores").mkdir()
-    found = gather(paths, folder / "scores", ImportOptions())
-    if found.scores is None:
+    gathered = gather(paths, folder / "scores", ImportOptions())
+    if gathered.scores is None:
         raise InputError("no scores in the files given.", "give result files of lm-eval, scores.parquet or a CSV.")
-    models, benchmarks = guess_models(found.scores, found.facts), guess_benchmarks(found.scores)
-    notes = leave_sparse_out(models, benchmarks, found.scores, to_include="take the # from its row in")
+    models, benchmarks = guess_models(gathered.scores, gathered.facts), guess_benchmarks(gathered.scores)
+    notes = leave_sparse_out(models, benchmarks, gathered.scores, to_include="take the # from its row in")
     known = benchmarks["benchmark"].map(lambda name: find_task_facts(name) is not None)
     if not known.any():
         raise InputError(
@@ -55,7 +55,7 @@ def write_sheets(paths: Iterable[Path], folder: Path, models_name: str, benchmar
     _write(folder / benchmarks_name, ABOUT_BENCHMARKS, benchmarks[list(BENCHMARK_COLUMNS)], kept)
     read_models(folder / models_name, folder.name, DEFAULT_SIZE_CLASSES)
     read_benchmarks(folder / benchmarks_name, folder.name)
-    return [*found.lines, *notes]
+    return [*gathered.lines, *notes]
 
 
 def size_class(parameters_b: float | None) -> str:

@@ -41,8 +41,8 @@ def make_study(folder: Path, scores: Sequence[Path] = ()) -> list[str]:
         draft.mkdir()
         lines = _write(draft, name, scores)
         place.mkdir(exist_ok=True)  # an empty one stays: it may be where the command was started
-        for one in draft.iterdir():
-            one.rename(place / one.name)
+        for path in draft.iterdir():
+            path.rename(place / path.name)
     return [*lines, f"{folder}: a new study. README.md there says how to go on."]
 
 

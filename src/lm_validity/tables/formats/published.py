@@ -41,8 +41,8 @@ def read_lm_harmony(path: str | Path) -> pd.DataFrame:
 def _harmony_rows(results: object, path: Path) -> list[dict[str, Any]]:
     given = [block for block in _BLOCKS.values() if isinstance(results, dict) and block in results]
     for block in given or ("direct_eval",):
-        found = results[block] if isinstance(results, dict) and given else None
-        if not isinstance(found, dict) or not all(isinstance(scores, dict) for scores in found.values()):
+        benchmarks = results[block] if isinstance(results, dict) and given else None
+        if not isinstance(benchmarks, dict) or not all(isinstance(scores, dict) for scores in benchmarks.values()):
             raise InputError(f"{path}: no object {block!r} of benchmarks with scores by model.", _AUTHORS_FILE)
     assert isinstance(results, dict)
     rows = [
@@ -106,9 +106,9 @@ def read_e2lm(path: str | Path) -> pd.DataFrame:
         raise InputError(f"{path}: no benchmark column beside {', '.join(_KEYS)}.", _LAYOUT)
     steps = _numbers(path, curves, "iteration")
     for index in np.flatnonzero((steps < 0) | (steps != np.floor(steps))):
-        found = curves["iteration"].iloc[index]
+        step = curves["iteration"].iloc[index]
         raise InputError(
-            f"{path}: row {curves.index[index]}, column 'iteration': {found!r} is not a step count.",
+            f"{path}: row {curves.index[index]}, column 'iteration': {step!r} is not a step count.",
             "write optimizer steps as whole numbers.",
         )
     curves["iteration"] = steps.astype(np.int64)
@@ -135,16 +135,16 @@ def _read_curves(path: Path) -> pd.DataFrame:
     """The file as text, so that an error can show a value as it stands there; the index is the row's line."""
     if path.suffix == ".json":
         return _organisers_curves(path)
-    found = read_text_rows(path, _LAYOUT)
+    rows = read_text_rows(path, _LAYOUT)
     for column in ("model", "iteration"):
-        if column not in found.header:
+        if column not in rows.header:
             raise InputError(f"{path}: column {column!r} is missing.", _LAYOUT)
-    if "" in found.header:
+    if "" in rows.header:
         raise InputError(
-            f"{path}: column {found.header.index('') + 1} has no name.",
+            f"{path}: column {rows.header.index('') + 1} has no name.",
             "each column beside the keys is a benchmark; pandas writes no row numbers with to_csv(index=False).",
         )
-    curves = found.frame()
+    curves = rows.frame()
     for line in curves.index[curves["model"] == ""]:
         raise InputError(f"{path}: row {line}: column 'model' is empty.", _LAYOUT)
     return curves

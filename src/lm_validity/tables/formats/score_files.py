@@ -41,11 +41,11 @@ def find_files(paths: Iterable[str | Path], suffixes: tuple[str, ...]) -> tuple[
     and folders are left out; links to folders are not followed. Also: how many files with other suffixes the folders
     hold, by suffix. Raises InputError for a path that is not there.
     """
-    found: dict[Path, Found] = {}
+    files: dict[Path, Found] = {}
     others: Counter[str] = Counter()
     for path in map(Path, paths):
         if path.is_file():
-            found[path.resolve()] = Found(path, named=True)
+            files[path.resolve()] = Found(path, named=True)
         elif not path.is_dir():
             raise InputError(f"{path}: no such file or folder.", "check the path.")
         for each in _below(path):
@@ -53,8 +53,8 @@ def find_files(paths: Iterable[str | Path], suffixes: tuple[str, ...]) -> tuple[
             if not ends & set(suffixes) or (not each.suffix and not _begins_like_json(each)):
                 others[each.suffix or each.name] += 1
             else:
-                found.setdefault(each.resolve(), Found(each, named=False))
-    return list(found.values()), others
+                files.setdefault(each.resolve(), Found(each, named=False))
+    return list(files.values()), others
 
 
 def _begins_like_json(path: Path) -> bool:
@@ -133,25 +133,28 @@ class ImportLog:
         """The summary of an import as lines for a terminal."""
         models, points = scores["model"].nunique(), len(scores.drop_duplicates(["model", "checkpoint"]))
         checkpoints = "" if points == models else f"{points} checkpoints of them, "
-        found = [
+        lines = [
             f"{count(len(scores), 'score')} from {count(self.files, 'file')}: "
             f"{count(models, 'model')}, {checkpoints}{count(scores['benchmark'].nunique(), 'benchmark')}."
         ]
         if len(self.formats) > 1 or set(self.formats) - {"lm-eval"}:
             kinds = ", ".join(f"{count(number, 'file')} of {name}" for name, number in sorted(self.formats.items()))
-            found.append(f"Read: {kinds}.")
+            lines.append(f"Read: {kinds}.")
         counts = scores["num_fewshot"].astype("Int64").value_counts(dropna=False).sort_index()
-        shots = [f"{'unknown' if pd.isna(one) else one} for {count(times, 'score')}" for one, times in counts.items()]
-        found.append(f"Solved examples before each question (few-shot): {', '.join(shots)}.")
+        shots = [
+            f"{'unknown' if pd.isna(number) else number} for {count(times, 'score')}"
+            for number, times in counts.items()
+        ]
+        lines.append(f"Solved examples before each question (few-shot): {', '.join(shots)}.")
         if self.items:
-            found.append(f"{self.items} items.")
-        found += self.notes
-        found += _block("Left out, since another file has the score too", self.repeated)
-        found += _block("Skipped", [f"{path}: {reason}" for path, reason in self.skipped])
+            lines.append(f"{self.items} items.")
+        lines += self.notes
+        lines += _block("Left out, since another file has the score too", self.repeated)
+        lines += _block("Skipped", [f"{path}: {reason}" for path, reason in self.skipped])
         if self.others:
             kinds = ", ".join(f"{count} {suffix}" for suffix, count in sorted(self.others.items()))
-            found.append(f"Not looked at, by the ends of their names: {kinds}.")
-        return found
+            lines.append(f"Not looked at, by the ends of their names: {kinds}.")
+        return lines
 
     def write(self, scores: pd.DataFrame, output: Path) -> None:
         """Write the scores as scores.parquet and all of this as import.json under `output`."""
@@ -332,7 +335,9 @@ def typed_scores(rows: pd.DataFrame) -> pd.DataFrame:
 def check_rows(rows: pd.DataFrame, path: Path) -> None:
     """`check_values` of a file's rows, whose model and benchmark tell a reader where they stand."""
     if not rows.empty:
-        names = [f"{one!r} on {other!r}" for one, other in zip(rows["model"], rows["benchmark"], strict=True)]
+        names = [
+            f"{model!r} on {benchmark!r}" for model, benchmark in zip(rows["model"], rows["benchmark"], strict=True)
+        ]
         check_values(rows.set_axis(names), path)
 
 
@@ -371,17 +376,17 @@ def score_table(files: Iterable[ScoreFile], log: ImportLog) -> pd.DataFrame:
     Of several files with different scores under one key the newest counts, if all are of the same weights and settings
     (`ScoreFile.replaces`). Raises InputError for all other such scores, and for no score at all.
     """
-    files = sorted(files, key=lambda one: one.rank, reverse=True)
+    files = sorted(files, key=lambda file: file.rank, reverse=True)
     frame = _frame(files)
     if frame.empty:
         raise InputError("no scores in the given files.", "see docs/how_to/importing.md for the layouts that are read.")
-    missing = sum(one.missing for one in files)
+    missing = sum(file.missing for file in files)
     if missing:
         log.notes.append(f"No finite number, so left out: {count(missing, 'score')}.")
-    limited = sum(one.limited for one in files)
+    limited = sum(file.limited for file in files)
     if limited:
         log.notes.append(f"With a limit on the number of documents (--limit): {count(limited, 'file')}.")
-    log.notes += dict.fromkeys(note for one in files for note in one.notes)
+    log.notes += dict.fromkeys(note for file in files for note in file.notes)
     log.notes += _several_commits(files)
     _settle(frame, files, log)
     frame = frame.drop_duplicates(KEY).drop(columns="file")
@@ -392,12 +397,12 @@ def _frame(files: list[ScoreFile]) -> pd.DataFrame:
     """All rows in order of rank, with the number of their file."""
     columns: dict[str, list[Any]] = {name: [] for name in SCORES.names}
     numbers: list[int] = []
-    for number, one in enumerate(files):
-        common = DEFAULTS | {name: value for name, value in one.common.items() if value is not None}
+    for number, file in enumerate(files):
+        common = DEFAULTS | {name: value for name, value in file.common.items() if value is not None}
         for name, column in columns.items():
             default = common.get(name)
-            column.extend(row.get(name, default) for row in one.rows)
-        numbers.extend([number] * len(one.rows))
+            column.extend(row.get(name, default) for row in file.rows)
+        numbers.extend([number] * len(file.rows))
     frame = pd.DataFrame({name: pd.Series(values, dtype=object) for name, values in columns.items()})
     return typed_scores(frame).assign(file=numbers)
 
@@ -454,24 +459,24 @@ def _conflict(
     )
 
 
-def _way_apart(one: ScoreFile, other: ScoreFile) -> str:
+def _way_apart(file: ScoreFile, other: ScoreFile) -> str:
     """What a reader would write to keep two files apart: a pattern for the folder or name in which they differ."""
-    if one.path == other.path:
+    if file.path == other.path:
         return "remove one of the two, or name the column that tells them apart."
     ways = []
-    models = tuple(each.weights.partition("@")[0] for each in (one, other))
-    files = (str(one.path), str(other.path))
+    models = tuple(each.weights.partition("@")[0] for each in (file, other))
+    files = (str(file.path), str(other.path))
     for first, second in (models, files):
         parts, others = (re.split(r"/+", text.strip("/")) for text in (first, second))
         differ = [place for place, pair in enumerate(zip(parts, others, strict=False)) if len(set(pair)) > 1]
         if len(parts) == len(others) and len(differ) == 1:
             rest = parts[differ[0] + 1 :]
             if rest and (first, second) == files:
-                rest[-1] = f"*{one.path.suffix}"  # for all files of the folder at once
-            pattern = "/".join(["{model}", *rest]) if rest else f"{{model}}{one.path.suffix}"
+                rest[-1] = f"*{file.path.suffix}"  # for all files of the folder at once
+            pattern = "/".join(["{model}", *rest]) if rest else f"{{model}}{file.path.suffix}"
             ways.append(f"--path '{pattern}' if these are models")
             break
-    own, theirs = one.path.parts, other.path.parts
+    own, theirs = file.path.parts, other.path.parts
     same = next(i for i, pair in enumerate(zip(own, theirs, strict=False)) if len(set(pair)) > 1)
     places = (Path(*own[: same + 1]), Path(*theirs[: same + 1]))
     ways.append(f"direct={places[0]} train_before_test={places[1]} if that is what they hold")
@@ -481,26 +486,26 @@ def _way_apart(one: ScoreFile, other: ScoreFile) -> str:
 def check_identities(files: list[ScoreFile]) -> None:
     """Raises InputError where files of one model's name say different things of the model."""
     known: dict[tuple[str, str], tuple[str, Path]] = {}
-    for one in files:
-        for what, value in one.identity.items():
-            model = one.common["model"]
-            before, path = known.setdefault((model, what), (value, one.path))
+    for file in files:
+        for what, value in file.identity.items():
+            model = file.common["model"]
+            before, path = known.setdefault((model, what), (value, file.path))
             if before != value:
                 raise InputError(
-                    f"two different models are called {model}: {what} {before} in {path}, {value} in {one.path}.",
-                    f"name one of them: --model '{one.path}=another name' (a file or a folder).",
+                    f"two different models are called {model}: {what} {before} in {path}, {value} in {file.path}.",
+                    f"name one of them: --model '{file.path}=another name' (a file or a folder).",
                 )
 
 
 def _several_commits(files: list[ScoreFile]) -> list[str]:
     """Models whose files name several commits at one checkpoint: perhaps two models, perhaps two texts of its page."""
     commits: dict[tuple[str, str], set[str]] = {}
-    for one in files:
-        if one.commit:
-            place = one.common["model"], one.common.get("checkpoint", "final")
-            commits.setdefault(place, set()).add(one.commit[:8])
+    for file in files:
+        if file.commit:
+            place = file.common["model"], file.common.get("checkpoint", "final")
+            commits.setdefault(place, set()).add(file.commit[:8])
     return [
-        f"{model}, {checkpoint}: evaluated at {len(found)} commits ({', '.join(sorted(found))}), taken as one model."
-        for (model, checkpoint), found in sorted(commits.items())
-        if len(found) > 1
+        f"{model}, {checkpoint}: evaluated at {len(hashes)} commits ({', '.join(sorted(hashes))}), taken as one model."
+        for (model, checkpoint), hashes in sorted(commits.items())
+        if len(hashes) > 1
     ]

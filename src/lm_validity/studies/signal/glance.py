@@ -178,7 +178,9 @@ def _steady_answer(data: SignalData, best_first: Sequence[BenchmarkCurves]) -> A
         left, top = (place % columns) * wide, (place // columns) * high
         mean, progress, name = benchmark.mean_curve, benchmark.alignment.progress, benchmark.benchmark
         if len(mean) < 2:
-            longest = max((benchmark.curves[model] for model in benchmark.scored), key=lambda one: one.progress[-1])
+            longest = max(
+                (benchmark.curves[model] for model in benchmark.scored), key=lambda of_model: of_model.progress[-1]
+            )
             kept = _some(len(longest.values), 60)
             mean, progress = benchmark.direction * longest.values[kept], longest.progress[kept]
         bottom = top + high - 18

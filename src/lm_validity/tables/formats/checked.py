@@ -41,26 +41,26 @@ def finite(value: object) -> float | None:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     try:
-        found = float(value)
+        as_float = float(value)
     except OverflowError:
         return None
-    return found if math.isfinite(found) else None
+    return as_float if math.isfinite(as_float) else None
 
 
 def score(value: object, where: str, hint: str) -> float:
     """A finite number; InputError otherwise, and for one beyond all scores."""
-    found = finite(value)
-    if found is None or abs(found) > LARGEST_SCORE:
+    as_float = finite(value)
+    if as_float is None or abs(as_float) > LARGEST_SCORE:
         raise InputError(f"{where}: {_shown(value)} is not a finite number.", hint)
-    return found
+    return as_float
 
 
 def standard_error(value: object, where: str) -> float | None:
     """A finite number, None for anything else; InputError for a negative one and for one beyond all scores."""
-    found = finite(value)
-    if found is not None and found < 0:
+    error = finite(value)
+    if error is not None and error < 0:
         raise InputError(f"{where}: the standard error {_shown(value)} is negative.", NO_STDERR)
-    return None if found is None else score(value, f"{where}, standard error", NO_STDERR)
+    return None if error is None else score(value, f"{where}, standard error", NO_STDERR)
 
 
 def number(value: object, where: str) -> float | None:
@@ -70,14 +70,14 @@ def number(value: object, where: str) -> float | None:
 
 def whole(value: object, where: str, least: int = -_LARGEST) -> int | None:
     """A whole number (9.0 is one) from `least`, or null; InputError otherwise."""
-    found = number(value, where)
-    if found is None:
+    as_float = number(value, where)
+    if as_float is None:
         return None
-    if found != math.floor(found) or abs(found) > _LARGEST:
+    if as_float != math.floor(as_float) or abs(as_float) > _LARGEST:
         raise InputError(f"{where}: {_shown(value)} is not a whole number.", "write one, or null for unknown.")
-    if found < least:
+    if as_float < least:
         raise InputError(f"{where}: {_shown(value)} is less than {least}.", "write null for unknown.")
-    assert isinstance(value, int | float)  # `found` is it, as a float
+    assert isinstance(value, int | float)  # `as_float` is its value
     return int(value)
 
 
@@ -88,8 +88,8 @@ def date(value: object) -> float | None:
             value = float(value)
         except ValueError:
             return None
-    found = finite(value)
-    return found if found is not None and 0 <= found <= _LAST_DATE else None
+    seconds = finite(value)
+    return seconds if seconds is not None and 0 <= seconds <= _LAST_DATE else None
 
 
 def flag(value: object, where: str) -> bool | None:

@@ -140,10 +140,10 @@ def _lm_eval_document(model: str, own: dict[str, Any], rows: pd.DataFrame) -> di
         "chat_template": "the model's own" if own["prompt"] == "chat" else None,
         "lm_validity": {name: own[name] for name in checked.OF_FILE} | {"selected": {}},
     }
-    for benchmark, found in rows.groupby("benchmark", sort=True):
+    for benchmark, of_benchmark in rows.groupby("benchmark", sort=True):
         results: dict[str, object] = {"alias": benchmark}
         directions: dict[str, bool] = {}
-        for row in found.itertuples():
+        for row in of_benchmark.itertuples():
             name, _, filter_name = row.metric.partition(",")
             filter_name = filter_name or "none"
             results[f"{name},{filter_name}"] = float(row.value)
@@ -153,13 +153,13 @@ def _lm_eval_document(model: str, own: dict[str, Any], rows: pd.DataFrame) -> di
         document["results"][benchmark] = results
         document["group_subtasks"][benchmark] = []
         document["higher_is_better"][benchmark] = directions
-        shots = _plain(found["num_fewshot"].iloc[0])
+        shots = _plain(of_benchmark["num_fewshot"].iloc[0])
         if shots is not None:
             document["n-shot"][benchmark] = shots
-        count = _plain(found["n_items"].iloc[0])
+        count = _plain(of_benchmark["n_items"].iloc[0])
         if count is not None:
             document["n-samples"][benchmark] = {"original": count, "effective": count}
-        document["lm_validity"]["selected"][benchmark] = _plain(found["selected"].iloc[0])
+        document["lm_validity"]["selected"][benchmark] = _plain(of_benchmark["selected"].iloc[0])
     return document
 
 

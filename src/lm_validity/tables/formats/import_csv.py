@@ -202,9 +202,9 @@ def _open(path: Path, options: ImportOptions, notes: list[str]) -> _Table:
         cells = frame.astype(object).where(frame.notna(), "").map(str).to_numpy(object)
         table = _Table(path, [str(name).strip() for name in frame.columns], cells, list(range(1, len(cells) + 1)))
     else:
-        found = read_text_rows(path, _LAYOUT, headless=_ANSWERS)
-        cells = np.array(found.rows, dtype=object).reshape(len(found.rows), len(found.header))
-        table = _Table(path, found.header, cells, found.lines)
+        text_rows = read_text_rows(path, _LAYOUT, headless=_ANSWERS)
+        cells = np.array(text_rows.rows, dtype=object).reshape(len(text_rows.rows), len(text_rows.header))
+        table = _Table(path, text_rows.header, cells, text_rows.lines)
     key = "benchmark" if options.across == "models" else "model"
     names = {_plain(name) for name in table.header} | set(options.columns)
     header = table.header
@@ -324,8 +324,8 @@ def _named(table: _Table, given: Iterable[str]) -> list[str]:
             _check_column(table, first)
             _check_column(table, last)
             chosen |= set(table.header[table.header.index(first) : table.header.index(last) + 1])
-        elif found := [name for name in table.header if fnmatchcase(name, each)]:
-            chosen |= set(found)
+        elif matching := [name for name in table.header if fnmatchcase(name, each)]:
+            chosen |= set(matching)
         else:
             _check_column(table, each)
     return [name for name in table.header if name in chosen]
@@ -347,7 +347,7 @@ def _outside(table: _Table, columns: list[str], *, percent: bool) -> list[str]:
     """The columns with a score that is no fraction (no percentage)."""
     odd = []
     for name, cells in table.columns(columns).items():
-        scaled = (one.value * (0.01 if percent or one.percent else 1) for one in map(_parsed, cells) if one)
+        scaled = (number.value * (0.01 if percent or number.percent else 1) for number in map(_parsed, cells) if number)
         if any(not 0 <= value <= 1 for value in scaled):
             odd.append(name)
     return odd
@@ -372,10 +372,10 @@ def _facts(
         for key, value in zip(keys, values, strict=True):
             if value is not None:
                 by_model[key["model"]].add(value)
-        if all(len(found) == 1 for found in by_model.values()):
+        if all(len(said) == 1 for said in by_model.values()):
             told.append(name)
-            for model, found in by_model.items():
-                facts[model].setdefault(fact, *found)
+            for model, said in by_model.items():
+                facts[model].setdefault(fact, *said)
         elif fact == "tokens_b" and all(isinstance(value, float | None) for value in values):
             for key, value in zip(keys, values, strict=True):
                 key.setdefault("tokens_b", value)
@@ -399,14 +399,14 @@ def _split_steps(keys: list[dict[str, Any]], notes: list[str]) -> None:
     rounds of tuning (`name-iter2`)."""
     steps: dict[str, set[int]] = defaultdict(set)
     for key in keys:
-        if (found := _STEP.fullmatch(key["model"])) and not {"checkpoint", "iteration"} & set(key):
-            steps[found[1]].add(int(found[2]))
-    runs = {name for name, found in steps.items() if len(found) > 1 and max(found) >= _FEWEST_STEPS}
+        if (match := _STEP.fullmatch(key["model"])) and not {"checkpoint", "iteration"} & set(key):
+            steps[match[1]].add(int(match[2]))
+    runs = {name for name, numbers in steps.items() if len(numbers) > 1 and max(numbers) >= _FEWEST_STEPS}
     for key in keys:
-        if (found := _STEP.fullmatch(key["model"])) and found[1] in runs:
-            key |= {"model": found[1], "iteration": int(found[2]), "checkpoint": f"step{int(found[2])}"}
-        elif (found := _LAST.fullmatch(key["model"])) and found[1] in runs:
-            key["model"] = found[1]
+        if (match := _STEP.fullmatch(key["model"])) and match[1] in runs:
+            key |= {"model": match[1], "iteration": int(match[2]), "checkpoint": f"step{int(match[2])}"}
+        elif (match := _LAST.fullmatch(key["model"])) and match[1] in runs:
+            key["model"] = match[1]
     if runs:
         notes.append(f"Models' names end in steps of training, read as {count(len(runs), 'model')}.")
 
@@ -540,14 +540,14 @@ def _scores(
 def _error(table: _Table, cell: _Cell, number: _CellValue) -> float | None:
     """The standard error of a cell, in the unit of its score."""
     if cell.error.casefold() in _MISSING:
-        found, text = number.error, cell.text
+        error, text = number.error, cell.text
     else:
-        found, text = _plain_number(cell.error), cell.error
-        if found is None:
+        error, text = _plain_number(cell.error), cell.error
+        if error is None:
             raise _no_number(table.where(cell.row, "stderr"), text)
-    if found is not None and found < 0:
+    if error is not None and error < 0:
         raise InputError(f"{table.where(cell.row, 'stderr')}: {text} is negative.", checked.NO_STDERR)
-    return found
+    return error
 
 
 def _once(
@@ -586,8 +586,8 @@ def _are_answers(table: _Table, columns: list[str]) -> bool:
 def _item_files(table: _Table, keys: list[dict[str, Any]], columns: list[str], notes: list[str]) -> list[ScoreFile]:
     """A file of scores and items for each row. Items `name 12` or `name/12` are of the benchmark of that name, where
     there are several names; else all are of one that is called as the file."""
-    parts = {name: found for name in columns if (found := _ITEM.fullmatch(name))}
-    names = {found[1] for found in parts.values()}
+    parts = {name: part for name in columns if (part := _ITEM.fullmatch(name))}
+    names = {part[1] for part in parts.values()}
     several = len(parts) == len(columns) and len(names) > 1 and "" not in names
     own = _stem(table.path)
     items: dict[str, dict[str, str]] = defaultdict(dict)

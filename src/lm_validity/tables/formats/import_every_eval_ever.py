@@ -82,8 +82,8 @@ def check_schema(document: dict[str, Any], schema: dict[str, Any] | None, where:
         return
     import jsonschema
 
-    found = jsonschema.validators.validator_for(schema)(schema).iter_errors(document)
-    error = min(found, key=lambda each: (len(each.absolute_path), str(each.message)), default=None)
+    errors = jsonschema.validators.validator_for(schema)(schema).iter_errors(document)
+    error = min(errors, key=lambda each: (len(each.absolute_path), str(each.message)), default=None)
     if error is not None:
         place = "/".join(map(str, error.absolute_path)) or "the file"
         raise InputError(
@@ -194,11 +194,11 @@ def _names(benchmark: str, metric: dict[str, Any], document: dict[str, Any]) -> 
 
 
 def _count(uncertainty: dict[str, Any], result: dict[str, Any], where: str) -> int | None:
-    found = uncertainty.get("num_samples")
+    number = uncertainty.get("num_samples")
     source = result.get("source_data")
-    if found is None and isinstance(source, dict):
-        found = source.get("samples_number")
-    return checked.whole(found, f"{where}, number of samples", least=0) or None  # some converters write 0 for unknown
+    if number is None and isinstance(source, dict):
+        number = source.get("samples_number")
+    return checked.whole(number, f"{where}, number of samples", least=0) or None  # some converters write 0 for unknown
 
 
 def _own(document: dict[str, Any], path: Path) -> dict[str, Any] | None:
@@ -207,15 +207,15 @@ def _own(document: dict[str, Any], path: Path) -> dict[str, Any] | None:
     own = {name.removeprefix(OWN): value for name, value in details.items() if name.startswith(OWN)}
     if not own:
         return None
-    found: dict[str, Any] = {}
+    columns: dict[str, Any] = {}
     for name, check in checked.OF_FILE.items():
         where = f"{path}, {OWN + name!r}"
-        found[name] = check(own.get(name), where) if check is checked.text else _number(own.get(name), check, where)
-    if found["protocol"] not in (None, *PROTOCOLS):
+        columns[name] = check(own.get(name), where) if check is checked.text else _number(own.get(name), check, where)
+    if columns["protocol"] not in (None, *PROTOCOLS):
         raise InputError(
-            f"{path}, '{OWN}protocol': {found['protocol']!r} is no protocol.", f"one of {', '.join(PROTOCOLS)}."
+            f"{path}, '{OWN}protocol': {columns['protocol']!r} is no protocol.", f"one of {', '.join(PROTOCOLS)}."
         )
-    return found
+    return columns
 
 
 def _number(value: object, check: Callable[[object, str], float | None], where: str) -> float | None:
@@ -231,11 +231,11 @@ def _number(value: object, check: Callable[[object, str], float | None], where: 
 def _date(document: dict[str, Any], path: Path) -> float | None:
     for name in ("evaluation_timestamp", "retrieved_timestamp"):
         value = document.get(name)
-        found = checked.date(value)
-        if found is None and isinstance(value, str):
-            found = date_in(value)
-        if found is not None:
-            return found
+        date = checked.date(value)
+        if date is None and isinstance(value, str):
+            date = date_in(value)
+        if date is not None:
+            return date
     return date_in(path.stem)
 
 
@@ -309,8 +309,8 @@ def _lines(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def _details(part: object) -> dict[str, Any]:
-    found = part.get("additional_details") if isinstance(part, dict) else None
-    return found if isinstance(found, dict) else {}
+    details = part.get("additional_details") if isinstance(part, dict) else None
+    return details if isinstance(details, dict) else {}
 
 
 def _object(value: object, where: str) -> dict[str, Any]:

@@ -87,9 +87,9 @@ def import_files(
             stack.enter_context(made_folder(output))
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix=".import.", dir=output))
             parts, of_samples = read_all_samples(samples, Path(folder), log)
-            results += [_completed(one, options, "lm-eval") for one in of_samples]
+            results += [_completed(file, options, "lm-eval") for file in of_samples]
         scores = _settled(results, options, log)
-        with_items = [one for one in results if one.items is not None]
+        with_items = [file for file in results if file.items is not None]
         if parts or with_items:
             # Replaced when everything is written: the tables belong together
             log.items = write_items(parts, with_items, stack.enter_context(replace_file(output / "items.parquet")))
@@ -103,34 +103,34 @@ def _read_all(
     paths: Iterable[str | Path], options: ImportOptions, log: ImportLog
 ) -> tuple[list[ScoreFile], list[SampleFile]]:
     """The scores of every file, and lm-eval's files of samples with what their result files say."""
-    names = [one.name for one in FORMATS]
+    names = [file_format.name for file_format in FORMATS]
     if options.format not in (None, *names):
         hint = did_you_mean(options.format, names, f"one of {', '.join(names)}.")
         raise InputError(f"--format {options.format}: not known.", hint)
-    formats = [one for one in FORMATS if options.format in (None, one.name)]
-    found, log.others = find_files(paths, tuple({suffix for one in formats for suffix in one.suffixes}))
-    _check_places(options, found)
+    formats = [file_format for file_format in FORMATS if options.format in (None, file_format.name)]
+    files, log.others = find_files(paths, tuple({suffix for file_format in formats for suffix in file_format.suffixes}))
+    _check_places(options, files)
     pattern = None if options.path is None else PathPattern(options.path)
     results: list[ScoreFile] = []
     samples: list[Found] = []
     places = PlacesRead()
-    for each in with_progress(found, "files"):
-        if is_samples(each.path) and any(one.name == "lm-eval" for one in formats):
+    for each in with_progress(files, "files"):
+        if is_samples(each.path) and any(file_format.name == "lm-eval" for file_format in formats):
             samples.append(each)
             continue
         try:
             opened = _opened(each, options, pattern)
             chosen = _whose(opened, formats)
-            placed = [_placed(one, opened, pattern, places) for one in chosen.read(opened, options)]
-            completed = [_completed(one, options, chosen.name) for one in placed]
-            for one in completed:
-                check_rows(pd.DataFrame([one.common | row for row in one.rows]), one.path)
+            placed = [_placed(file, opened, pattern, places) for file in chosen.read(opened, options)]
+            completed = [_completed(file, options, chosen.name) for file in placed]
+            for file in completed:
+                check_rows(pd.DataFrame([file.common | row for row in file.rows]), file.path)
             results += completed
             log.formats[chosen.name] += 1
         except InputError as error:
             log.skip(each.path, error.problem, error.hint, named=each.named)
     given = {each.path: name for each in samples if (name := _given_name(each.path, options, pattern))}
-    matched = [_under_protocol(one, options) for one in match_all_samples(samples, results, given, log)]
+    matched = [_under_protocol(file, options) for file in match_all_samples(samples, results, given, log)]
     log.formats += Counter({"lm-eval": len(matched)})
     log.files = log.formats.total()
     if not results and not matched:
@@ -143,21 +143,21 @@ def _read_all(
         raise InputError(f"--path '{pattern.text}': no path of a file or model ends so.", f"a file is {example}.")
     log.notes += places.lines()
     log.paths = places.paths
-    log.groups = {group: task for one in results for task, group in one.members.items()}
+    log.groups = {group: task for file in results for task, group in file.members.items()}
     log.facts = _facts(results, places)
     return results, matched
 
 
-def _opened(found: Found, options: ImportOptions, pattern: PathPattern | None) -> Opened:
+def _opened(file: Found, options: ImportOptions, pattern: PathPattern | None) -> Opened:
     """The file, parsed where it is JSON, with the name that the reader gives its model."""
-    model = _given_name(found.path, options, pattern)
-    if found.path.suffix in (".json", ""):
-        return Opened(found.path, found.named, checked.read_json_file(found.path, _HINT), model=model)
+    model = _given_name(file.path, options, pattern)
+    if file.path.suffix in (".json", ""):
+        return Opened(file.path, file.named, checked.read_json_file(file.path, _HINT), model=model)
     try:
-        with open(found.path, "rb") as handle:
-            return Opened(found.path, found.named, head=handle.read(_HEAD), model=model)
+        with open(file.path, "rb") as handle:
+            return Opened(file.path, file.named, head=handle.read(_HEAD), model=model)
     except OSError as error:
-        raise InputError(f"{found.path}: cannot be read ({error.strerror}).", _HINT) from error
+        raise InputError(f"{file.path}: cannot be read ({error.strerror}).", _HINT) from error
 
 
 def _given_name(path: Path, options: ImportOptions, pattern: PathPattern | None) -> str | None:
@@ -170,18 +170,18 @@ def _whose(opened: Opened, formats: Sequence[Format]) -> Format:
     """The first format that recognises the file; one that was named is not asked."""
     if len(formats) == 1:
         return formats[0]
-    for one in formats:
-        if one.recognises(opened):
-            return one
-    names = ", ".join(one.name for one in formats)
+    for file_format in formats:
+        if file_format.recognises(opened):
+            return file_format
+    names = ", ".join(file_format.name for file_format in formats)
     raise InputError(f"{opened.path}: of no known format.", f"known are {names}; --format names one of them.")
 
 
-def _placed(one: ScoreFile, opened: Opened, pattern: PathPattern | None, places: PlacesRead) -> ScoreFile:
+def _placed(file: ScoreFile, opened: Opened, pattern: PathPattern | None, places: PlacesRead) -> ScoreFile:
     """The file with what paths say: its own by the pattern, and that of its model."""
-    fields = pattern.of(opened.path) or pattern.of(str(one.common.get("model"))) if pattern else {}
+    fields = pattern.of(opened.path) or pattern.of(str(file.common.get("model"))) if pattern else {}
     task = fields.pop("benchmark", None)
-    common, rows, identity = dict(one.common), one.rows, one.identity
+    common, rows, identity = dict(file.common), file.rows, file.identity
     if task is not None and len({row["benchmark"] for row in rows}) == 1:
         rows = [row | {"benchmark": task} for row in rows]
     if opened.model or "model" in fields:
@@ -192,35 +192,35 @@ def _placed(one: ScoreFile, opened: Opened, pattern: PathPattern | None, places:
         if common.get("checkpoint", "final") == "final" and place.point.iteration is not None:
             common |= place.point._asdict()
     common |= {name: value for name, value in fields.items() if name != "model"}
-    return replace(one, rows=rows, common=common, identity=identity, stamp=date_in(opened.path.stem))
+    return replace(file, rows=rows, common=common, identity=identity, stamp=date_in(opened.path.stem))
 
 
-def _completed(one: ScoreFile, options: ImportOptions, source: str) -> ScoreFile:
+def _completed(file: ScoreFile, options: ImportOptions, source: str) -> ScoreFile:
     """The file with what the reader says of it: protocol, what models were prepared on, tokens of a step."""
-    common = {"source": source} | one.common
-    protocol = _protocol_of(one.path, options)
+    common = {"source": source} | file.common
+    protocol = _protocol_of(file.path, options)
     if protocol is not None:
-        said = {row["protocol"] for row in [common, *one.rows] if row.get("protocol") is not None}
+        said = {row["protocol"] for row in [common, *file.rows] if row.get("protocol") is not None}
         if said - {protocol}:
             raise InputError(
-                f"{one.path}: its scores are {', '.join(sorted(said))}, not {protocol}.",
+                f"{file.path}: its scores are {', '.join(sorted(said))}, not {protocol}.",
                 "leave the protocol out: the file has it.",
             )
         common["protocol"] = protocol
     if options.prepared_on is not None and common.get("protocol", DEFAULTS["protocol"]) != DEFAULTS["protocol"]:
         common["prepared_on"] = options.prepared_on
-    one = replace(one, common=common)
-    return one if options.tokens_per_step is None else with_tokens(one, options.tokens_per_step)
+    file = replace(file, common=common)
+    return file if options.tokens_per_step is None else with_tokens(file, options.tokens_per_step)
 
 
 def _protocol_of(path: Path, options: ImportOptions) -> str | None:
     return _of_place(path, options.protocols) or options.protocol
 
 
-def _under_protocol(one: SampleFile, options: ImportOptions) -> SampleFile:
+def _under_protocol(file: SampleFile, options: ImportOptions) -> SampleFile:
     """A samples file; without a result file under the protocol that the reader says."""
-    protocol = None if one.scores else _protocol_of(one.found.path, options)
-    return one if protocol is None else replace(one, common=one.common | {"protocol": protocol})
+    protocol = None if file.scores else _protocol_of(file.found.path, options)
+    return file if protocol is None else replace(file, common=file.common | {"protocol": protocol})
 
 
 def _settled(results: list[ScoreFile], options: ImportOptions, log: ImportLog) -> pd.DataFrame:
@@ -252,9 +252,9 @@ def _of_place(path: Path, given: Any) -> str | None:
     return next((given[each] for each in (place, *place.parents) if each in given), None)
 
 
-def _check_places(options: ImportOptions, found: list[Found]) -> None:
+def _check_places(options: ImportOptions, files: list[Found]) -> None:
     """Raises InputError for a name or a protocol given to a path that no file lies under."""
-    places = {each for one in map(as_written, (one.path for one in found)) for each in (one, *one.parents)}
+    places = {each for place in map(as_written, (file.path for file in files)) for each in (place, *place.parents)}
     for path, name in options.names.items():
         if path not in places:
             raise InputError(f"--model {path}={name}: none of the files lies there.", "check the path before '='.")
@@ -263,9 +263,9 @@ def _check_places(options: ImportOptions, found: list[Found]) -> None:
 def _facts(files: list[ScoreFile], places: PlacesRead) -> dict[str, dict[str, Any]]:
     """What files say for the models sheet, by model."""
     facts: dict[str, dict[str, Any]] = {name: {"path": min(paths)} for name, paths in places.paths.items()}
-    for one in files:
-        if PARAMETERS in one.identity:
-            facts.setdefault(one.common["model"], {})["parameters_b"] = float(one.identity[PARAMETERS]) / 1e9
-        for model, columns in one.facts.items():
+    for file in files:
+        if PARAMETERS in file.identity:
+            facts.setdefault(file.common["model"], {})["parameters_b"] = float(file.identity[PARAMETERS]) / 1e9
+        for model, columns in file.facts.items():
             facts[model] = {**columns, **facts.get(model, {})}
     return facts

@@ -97,10 +97,10 @@ def _items(path: Path, benchmark: str, shots: int | None) -> Iterable[dict[str, 
     responses: dict[str, str] = {}
     for sample in read_eval_log_sample_summaries(str(path)):
         for scorer, key in known:
-            found = (sample.scores or {}).get(scorer)
-            if found is not None and not isinstance(found.value, dict | list):
-                answers[str(sample.id)][key].append(number(found.value))
-                responses.setdefault(str(sample.id), found.answer)
+            score = (sample.scores or {}).get(scorer)
+            if score is not None and not isinstance(score.value, dict | list):
+                answers[str(sample.id)][key].append(number(score.value))
+                responses.setdefault(str(sample.id), score.answer)
     for document, of_metric in answers.items():
         means = [(key, sum(values) / len(values)) for key, values in of_metric.items()]
         yield {

@@ -134,7 +134,7 @@ def _rows(
                     "value": checked.score(value, f"{where}, {task.key}, {metric}", _HINT),
                     # of a mean over independent scores
                     "stderr": math.sqrt(sum(squares)) / len(members) if len(squares) == len(members) else None,
-                    "n_items": sum(filter(None, items)) if all(one and one > 0 for one in items) else None,
+                    "n_items": sum(filter(None, items)) if all(number and number > 0 for number in items) else None,
                     "higher_is_better": _direction(configs[0], metric),
                 }
             )
@@ -145,9 +145,9 @@ def _config(document: dict[str, Any], task: _Task) -> dict[str, Any]:
     """The task's part of `config_tasks`, whose keys may lack the shots."""
     configs = document.get("config_tasks")
     for key in (task.key, f"{task.suite}|{task.name}", task.name):
-        found = configs.get(key) if isinstance(configs, dict) else None
-        if isinstance(found, dict):
-            return found
+        config = configs.get(key) if isinstance(configs, dict) else None
+        if isinstance(config, dict):
+            return config
     return {}
 
 

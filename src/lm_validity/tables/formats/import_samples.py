@@ -64,8 +64,8 @@ def read_sample(line: dict[str, Any]) -> Sample:
     names = line.get("metrics")
     if not isinstance(names, list):
         names = [name for name in line if name not in _NO_METRICS]
-    found = {name: _value(name, line.get(name)) for name in names}
-    values = {name: value for name, value in found.items() if value is not None and abs(value) <= LARGEST_SCORE}
+    metrics = {name: _value(name, line.get(name)) for name in names}
+    values = {name: value for name, value in metrics.items() if value is not None and abs(value) <= LARGEST_SCORE}
     document = line.get("doc")
     subject = document.get("subject") if isinstance(document, dict) else None
     item: dict[str, Any] = {
@@ -90,19 +90,19 @@ def _choices(
     """Log-likelihoods and lengths of the choices, and the right one."""
     loglikelihoods = [_loglikelihood(answer) for answer in answers]
     texts = [str(request[1]) for request in requests] if all(len(request) > 1 for request in requests) else []
-    found: dict[str, Any] = {}
+    columns: dict[str, Any] = {}
     half = len(answers) // 2
     contexts = [str(request[0]) for request in requests]
     if len(texts) == len(answers) == 2 * half and texts[:half] == texts[half:] and not any(contexts[half:]):
         # acc_mutual_info: the same choices again, without the question
-        found["unconditional_loglikelihoods"] = loglikelihoods[half:]
+        columns["unconditional_loglikelihoods"] = loglikelihoods[half:]
         loglikelihoods, texts = loglikelihoods[:half], texts[:half]
-    found["choice_loglikelihoods"] = loglikelihoods
+    columns["choice_loglikelihoods"] = loglikelihoods
     if len(texts) == len(loglikelihoods):
         texts = [text.removeprefix(" ") for text in texts]  # lm-eval's target delimiter, which its lengths leave out
-        found["choice_characters"] = [len(text) for text in texts]
-        found["choice_bytes"] = [len(text.encode(errors="replace")) for text in texts]
-    return found | {"gold": _gold(line.get("target"), texts, loglikelihoods, values.get("acc"))}
+        columns["choice_characters"] = [len(text) for text in texts]
+        columns["choice_bytes"] = [len(text.encode(errors="replace")) for text in texts]
+    return columns | {"gold": _gold(line.get("target"), texts, loglikelihoods, values.get("acc"))}
 
 
 def _gold(target: object, texts: list[str], loglikelihoods: list[float], accuracy: float | None) -> int | None:
@@ -225,9 +225,9 @@ def is_samples(path: Path) -> bool:
 
 def benchmark_of(path: Path) -> str:
     """The task in the name of a samples file."""
-    found = _NAME.match(path.name)
-    assert found is not None, path
-    return found.group(1)
+    match = _NAME.match(path.name)
+    assert match is not None, path
+    return match.group(1)
 
 
 def match_all_samples(
@@ -238,9 +238,9 @@ def match_all_samples(
     names: models' names by file, where they are given. A file that matches files of several models goes to `log`.
     """
     places: dict[tuple[Path, str], list[ScoreFile]] = {}
-    for one in results:
-        for task in {row["benchmark"] for row in one.rows} | set(one.members):
-            places.setdefault((one.path.parent, task), []).append(one)
+    for result in results:
+        for task in {row["benchmark"] for row in result.rows} | set(result.members):
+            places.setdefault((result.path.parent, task), []).append(result)
     matched = []
     for each in samples:
         here = places.get((each.path.parent, benchmark_of(each.path)), [])
@@ -251,22 +251,22 @@ def match_all_samples(
     return matched
 
 
-def _match(found: Found, here: list[ScoreFile], given_name: str | None) -> SampleFile:
+def _match(file: Found, here: list[ScoreFile], given_name: str | None) -> SampleFile:
     """A samples file with what one of `here` says: that of its date, else the best one.
 
     Without one the model is `given_name` or the folder's. Raises InputError where `here` are result files of several
     models and none of its date.
     """
-    task, date = benchmark_of(found.path), date_in(found.path.stem)
-    of_date = [one for one in here if date is not None and date_in(one.path.stem) == date]
-    best = max(of_date or here, key=lambda one: one.rank, default=None)
+    task, date = benchmark_of(file.path), date_in(file.path.stem)
+    of_date = [result for result in here if date is not None and date_in(result.path.stem) == date]
+    best = max(of_date or here, key=lambda result: result.rank, default=None)
     if best is None:
-        common = {"model": given_name or folder_name(found.path), "benchmark": task}
-        identity = {} if given_name else folder_identity(found.path)
-        return SampleFile(found, task, _completed(common), date=date, identity=identity)
-    if not of_date and len({one.common["model"] for one in here}) > 1:
+        common = {"model": given_name or folder_name(file.path), "benchmark": task}
+        identity = {} if given_name else folder_identity(file.path)
+        return SampleFile(file, task, _completed(common), date=date, identity=identity)
+    if not of_date and len({result.common["model"] for result in here}) > 1:
         raise InputError(
-            f"{found.path}: result files of several models are in its folder, none of its date.",
+            f"{file.path}: result files of several models are in its folder, none of its date.",
             "see docs/how_to/importing.md.",
         )
     benchmark = best.members.get(task, task)
@@ -274,7 +274,7 @@ def _match(found: Found, here: list[ScoreFile], given_name: str | None) -> Sampl
     common = _completed(best.common | {"benchmark": benchmark, "num_fewshot": rows[0].get("num_fewshot")})
     common["model"] = given_name or common["model"]
     scores = tuple(row["metric"] for row in rows)
-    return SampleFile(found, task, common, scores, best.date if date is None else date, best.limited)
+    return SampleFile(file, task, common, scores, best.date if date is None else date, best.limited)
 
 
 def _completed(common: dict[str, Any]) -> dict[str, Any]:
@@ -295,18 +295,18 @@ def read_all_samples(
     parts: list[SamplesPart] = []
     scores: list[ScoreFile] = []
     first: tuple[str, Path, dict[str, int]] = "", Path(), {}  # task, path and hashes of the first file of the task
-    for number, one in enumerate(with_progress(_newest(samples, log), "files of samples")):
-        path, reader = one.found.path, _Reader(one)
+    for number, file in enumerate(with_progress(_newest(samples, log), "files of samples")):
+        path, reader = file.found.path, _Reader(file)
         try:
             part = reader.part(folder / f"{number}.parquet")
         except InputError as error:
-            log.skip(path, error.problem, error.hint, named=one.found.named)
+            log.skip(path, error.problem, error.hint, named=file.found.named)
             log.formats["lm-eval"] -= 1
             continue
-        if not one.scores:
+        if not file.scores:
             scores.append(_score_file(part))
-        if reader.hashes and first[0] != one.task:
-            first = one.task, path, reader.hashes
+        if reader.hashes and first[0] != file.task:
+            first = file.task, path, reader.hashes
         both = reader.hashes.keys() & first[2].keys()
         differ = sum(reader.hashes[name] != first[2][name] for name in both)
         if differ:
@@ -327,20 +327,20 @@ def read_all_samples(
 
 def _newest(samples: list[SampleFile], log: ImportLog) -> list[SampleFile]:
     best: dict[tuple[object, ...], SampleFile] = {}  # by evaluation
-    for one in sorted(samples, key=lambda each: each.rank, reverse=True):
-        known = best.setdefault((one.task, *map(one.common.get, _OF_FILE)), one)
-        if known is not one:
-            if known.rank == one.rank and not filecmp.cmp(known.found.path, one.found.path, shallow=False):
+    for file in sorted(samples, key=lambda each: each.rank, reverse=True):
+        known = best.setdefault((file.task, *map(file.common.get, _OF_FILE)), file)
+        if known is not file:
+            if known.rank == file.rank and not filecmp.cmp(known.found.path, file.found.path, shallow=False):
                 raise InputError(
-                    f"{known.found.path} and {one.found.path}: different answers of one model on one task, and neither "
-                    "file is newer.",
-                    f"name a model: --model '{one.found.path}=NAME', or leave out the file that does not count.",
+                    f"{known.found.path} and {file.found.path}: different answers of one model on one task, and "
+                    "neither file is newer.",
+                    f"name a model: --model '{file.found.path}=NAME', or leave out the file that does not count.",
                 )
             log.repeat(
-                f"{one.found.path} ({date_text(one.date)}): the same documents are answered in {known.found.path} "
+                f"{file.found.path} ({date_text(file.date)}): the same documents are answered in {known.found.path} "
                 f"({date_text(known.date)})"
             )
-    return sorted(best.values(), key=lambda one: (one.task, str(one.found.path)))
+    return sorted(best.values(), key=lambda file: (file.task, str(file.found.path)))
 
 
 @dataclass
@@ -433,7 +433,7 @@ class _Reader:
         """The name of a filter; None where neither the lines nor the result file tell."""
         if isinstance(label, str):
             return label
-        names = [name for key in self.file.scores for found, _, name in [key.partition(",")] if found == metric]
+        names = [name for key in self.file.scores for scored, _, name in [key.partition(",")] if scored == metric]
         if label <= len(names):
             return names[label - 1]
         return "none" if label == 1 else None
@@ -481,9 +481,9 @@ def write_items(parts: list[SamplesPart], others: list[ScoreFile], path: Path) -
 def _rows_of(files: list[ScoreFile]) -> Iterator[tuple[dict[str, Any], int]]:
     """The items of files that give rows; of one evaluation those of the best file."""
     owner: dict[tuple[object, ...], int] = {}
-    for number, one in enumerate(sorted(files, key=lambda each: each.rank, reverse=True)):
-        common = _completed(one.common)
-        for row in one.items() if one.items is not None else ():
+    for number, file in enumerate(sorted(files, key=lambda each: each.rank, reverse=True)):
+        common = _completed(file.common)
+        for row in file.items() if file.items is not None else ():
             row = common | row
             if owner.setdefault(tuple(row[name] for name in _OF_FILE), number) == number:
                 yield row, 0

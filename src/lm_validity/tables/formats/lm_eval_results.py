@@ -94,10 +94,10 @@ def model_place(raw: str) -> ModelPlace:
     """
     parts = [part for part in raw.split("/") if part not in ("", ".")]
     point = Point()
-    found = _FOLDER.fullmatch(parts[-1]) if len(parts) > 1 else None
-    if found is not None:
-        point = Point(parts.pop(), int(found[1]))
-    local = raw.startswith(("/", "./", "../", "~")) or len(parts) > 2 or (found is not None and len(parts) > 1)
+    folder = _FOLDER.fullmatch(parts[-1]) if len(parts) > 1 else None
+    if folder is not None:
+        point = Point(parts.pop(), int(folder[1]))
+    local = raw.startswith(("/", "./", "../", "~")) or len(parts) > 2 or (folder is not None and len(parts) > 1)
     if not local:
         return ModelPlace("/".join(parts) or raw, "/".join(parts), point)
     if "snapshots" in parts[1:]:
@@ -135,9 +135,10 @@ class PlacesRead:
             )
         several = {name: sorted(paths) for name, paths in sorted(self.paths.items()) if len(paths) > 1}
         if several:
-            name, found = next(iter(several.items()))
+            name, examples = next(iter(several.items()))
             lines.append(
-                f"Of several paths, each taken as one model: {listing(list(several), 5)} (such as {listing(found, 2)})."
+                f"Of several paths, each taken as one model: {listing(list(several), 5)} "
+                f"(such as {listing(examples, 2)})."
             )
         if self.checkpoints:
             names = listing(list(self.checkpoints), 3)
@@ -172,11 +173,11 @@ class PathPattern:
 
     def of(self, path: Path | str) -> dict[str, Any]:
         """The columns that a path gives; {} where it does not fit the pattern."""
-        found = self.expression.search(re.sub("/+", "/", str(path)))
-        if found is None:
+        match = self.expression.search(re.sub("/+", "/", str(path)))
+        if match is None:
             return {}
         self.used = True
-        columns: dict[str, Any] = {_COLUMNS.get(name, name): value for name, value in found.groupdict().items()}
+        columns: dict[str, Any] = {_COLUMNS.get(name, name): value for name, value in match.groupdict().items()}
         columns |= {name: int(columns[name]) for name in _NUMBERS if name in columns}
         if "iteration" in columns:
             columns.setdefault("checkpoint", f"step{columns['iteration']}")
@@ -229,7 +230,10 @@ def _read(opened: Opened, options: ImportOptions) -> list[ScoreFile]:
     if not _recognises(opened):
         raise InputError(f"{path}: no object 'results' in it.", HINT)
     results = document["results"]
-    if not any(isinstance(one, dict) and one for one in (results if isinstance(results, list) else results.values())):
+    if not any(
+        isinstance(metrics, dict) and metrics
+        for metrics in (results if isinstance(results, list) else results.values())
+    ):
         raise InputError(f"{path}: no task's metrics in 'results'.", HINT)
     if isinstance(document.get("checkpoints"), list) and isinstance(results, dict):
         return [_curves(document, path, opened.model or path.stem.removesuffix("_agg"))]
@@ -269,10 +273,10 @@ def _of_file(
         return {name: check(own[name], f"{path}, 'lm_validity', {name!r}") for name, check in checks.items()}
     if not arguments.get("revision") and config.get("model_revision"):
         arguments = arguments | {"revision": str(config["model_revision"])}
-    found = training_point(arguments)
-    if found.checkpoint == "final" and not {"revision", "step"} & set(arguments):
-        found = training_point({"revision": path.stem}, only_steps=True)
-    return {**found._asdict(), "prompt": "chat" if document.get("chat_template") else "plain"}
+    point = training_point(arguments)
+    if point.checkpoint == "final" and not {"revision", "step"} & set(arguments):
+        point = training_point({"revision": path.stem}, only_steps=True)
+    return {**point._asdict(), "prompt": "chat" if document.get("chat_template") else "plain"}
 
 
 def _weights(name: str, config: dict[str, Any], arguments: dict[str, str]) -> str:
@@ -284,13 +288,13 @@ def _weights(name: str, config: dict[str, Any], arguments: dict[str, str]) -> st
 
 def _settings(document: dict[str, Any], config: dict[str, Any], arguments: dict[str, str]) -> str:
     """What changes scores beside weights and task, as one text."""
-    found = {name: value for name, value in arguments.items() if name not in _NO_SETTINGS}
+    settings = {name: value for name, value in arguments.items() if name not in _NO_SETTINGS}
     said = {
         name: document.get(name) for name in ("chat_template_sha", "system_instruction_sha", "fewshot_as_multiturn")
     }
     said["gen_kwargs"] = config.get("gen_kwargs")
-    found |= {name: str(value) for name, value in said.items() if value}
-    return ",".join(f"{name}={value}" for name, value in sorted(found.items()))
+    settings |= {name: str(value) for name, value in said.items() if value}
+    return ",".join(f"{name}={value}" for name, value in sorted(settings.items()))
 
 
 def _groups(document: dict[str, Any], path: Path) -> dict[str, list[str]]:
@@ -307,7 +311,7 @@ def _groups(document: dict[str, Any], path: Path) -> dict[str, list[str]]:
         subtasks = {name: [task for task in results if task.startswith(f"{name}_")] for name in names}
     below = {name: _below(name, subtasks) for name in subtasks}
     kept: dict[str, list[str]] = {}
-    for name in sorted(below, key=lambda one: -len(below[one])):
+    for name in sorted(below, key=lambda group: -len(below[group])):
         tasks = [task for task in below[name] if task not in subtasks and isinstance(results.get(task), dict)]
         kinds = {frozenset(metric for metric in results[task] if "," in metric) for task in tasks}
         start = re.split(r"[-_]", name)[0]
@@ -322,13 +326,13 @@ def _groups(document: dict[str, Any], path: Path) -> dict[str, list[str]]:
 
 def _below(name: str, subtasks: dict[str, list[str]]) -> set[str]:
     """Everything in a group, in the groups of it too."""
-    found: set[str] = set()
+    members: set[str] = set()
     waiting = [name]
     while waiting:
-        new = set(map(str, subtasks.get(waiting.pop(), ()))) - found
-        found |= new
+        new = set(map(str, subtasks.get(waiting.pop(), ()))) - members
+        members |= new
         waiting += new
-    return found
+    return members
 
 
 def _rows(
@@ -351,12 +355,14 @@ def _rows(
         if task in left_out:
             continue
         shots = {
-            checked.whole(_examples(one, examples, configs, config), f"{path}, number of solved examples of {one!r}")
-            for one in kept.get(task, [task])
+            checked.whole(
+                _examples(member, examples, configs, config), f"{path}, number of solved examples of {member!r}"
+            )
+            for member in kept.get(task, [task])
         }
         items = [
-            checked.whole((counts.get(one) or {}).get("effective"), f"{path}, 'n-samples', {one!r}, 'effective'")
-            for one in kept.get(task, [task])
+            checked.whole((counts.get(member) or {}).get("effective"), f"{path}, 'n-samples', {member!r}, 'effective'")
+            for member in kept.get(task, [task])
         ]
         common = {
             "benchmark": task,
@@ -457,11 +463,11 @@ def _examples(task: str, examples: dict[str, Any], configs: dict[str, Any], conf
     """Solved examples before each question as the file has them: of the task, else of the whole run; else None."""
     of_task = configs.get(task)
     of_task = of_task.get("num_fewshot") if isinstance(of_task, dict) else None
-    return next((one for one in (examples.get(task), of_task) if one is not None), config.get("num_fewshot"))
+    return next((shots for shots in (examples.get(task), of_task) if shots is not None), config.get("num_fewshot"))
 
 
 def _name(
-    document: dict[str, Any], config: dict[str, Any], arguments: dict[str, str], found: Opened
+    document: dict[str, Any], config: dict[str, Any], arguments: dict[str, str], opened: Opened
 ) -> tuple[str, bool]:
     """The model's name, and whether it is that of the file's folder."""
     name = document.get("model_name") or next(filter(None, map(arguments.get, _NAMES)), None)
@@ -469,12 +475,12 @@ def _name(
         name = config["model"]  # leaderboards write the hub id where lm-eval has the kind of model
     if isinstance(name, str) and name:
         return name, False
-    if found.named and not found.model:
+    if opened.named and not opened.model:
         raise InputError(
-            f"{found.path}: neither 'model_name' nor 'config.model_args.pretrained' names the model.",
-            f"name it: --model '{found.path}=NAME'.",
+            f"{opened.path}: neither 'model_name' nor 'config.model_args.pretrained' names the model.",
+            f"name it: --model '{opened.path}=NAME'.",
         )
-    return folder_name(found.path), True
+    return folder_name(opened.path), True
 
 
 def folder_name(path: Path) -> str:

@@ -306,10 +306,10 @@ def selection_files(
         "kept.json": json_text(record),
     }
     rows = [_ROW.fullmatch(doc_id) for doc_id in ids]
-    found = [row for row in rows if row is not None]
-    if ids and len(found) == len(rows):
+    matches = [row for row in rows if row is not None]
+    if ids and len(matches) == len(rows):
         by_task: dict[str, list[int]] = {}
-        for row in found:
+        for row in matches:
             by_task.setdefault(row["task"] or task, []).append(int(row["row"]))
         files["samples.json"] = json_text({name: sorted(numbers) for name, numbers in by_task.items()})
     return files
@@ -397,13 +397,13 @@ def _delimiter(name: str, documents: pd.DataFrame) -> str:
     """What the documents say stands before a choice; a blank where they say nothing."""
     if "target_delimiter" not in documents.columns:
         return " "
-    found = documents["target_delimiter"].fillna(" ").unique()
-    if len(found) > 1:
+    delimiters = documents["target_delimiter"].fillna(" ").unique()
+    if len(delimiters) > 1:
         raise InputError(
-            f"task {name!r}: the documents differ in target_delimiter ({', '.join(map(repr, found))}).",
+            f"task {name!r}: the documents differ in target_delimiter ({', '.join(map(repr, delimiters))}).",
             "filter them apart, or set target_delimiter in the recipe's export.",
         )
-    return str(found[0])
+    return str(delimiters[0])
 
 
 def _lines(documents: pd.DataFrame) -> str:

@@ -306,14 +306,14 @@ def quality_by_errors(
     independently at each checkpoint. Checkpoints share their items, so that true noise moves together and disturbs a
     curve less: the result is too low. No entry for sizes above the smallest number.
     """
-    found = {}
+    by_size = {}
     for size in (size for size in sizes if size <= min(numbers)):
         quality = []
         for (values, errors), items in zip(curves, numbers, strict=True):
             noise = errors * np.sqrt(items / size - 1) * generator.standard_normal((draws, len(values)))
             quality.append(signal_quality(values + noise, options).signal_quality)
-        found[size] = float(np.mean(quality))
-    return found
+        by_size[size] = float(np.mean(quality))
+    return by_size
 
 
 def _centred(first: np.ndarray, second: np.ndarray) -> float:
@@ -421,16 +421,16 @@ def walked_quality(
     quality than its own draws: there the p-value is too large, never too small. Curves with too few checkpoints
     give NaN.
     """
-    names = list(dict.fromkeys(name for found in checkpoints for name in found))
+    names = list(dict.fromkeys(name for own in checkpoints for name in own))
     places = {name: place for place, name in enumerate(names)}
     signs = generator.integers(2, size=(draws, len(names))) * 2.0 - 1.0
-    found = np.empty((draws, len(curves)))
+    quality = np.empty((draws, len(curves)))
     for index, (curve, own) in enumerate(zip(curves, checkpoints, strict=True)):
         steps = np.diff(curve, prepend=curve[:1] if curve.size else 0.0)
         at = np.array([places[name] for name in own], dtype=np.intp)
         walks = curve[:1] + np.cumsum(signs[:, at] * steps, axis=1)
-        found[:, index] = signal_quality(walks, options).signal_quality
-    return found
+        quality[:, index] = signal_quality(walks, options).signal_quality
+    return quality
 
 
 def drawn_around(values: np.ndarray, errors: np.ndarray, draws: int, generator: np.random.Generator) -> np.ndarray:

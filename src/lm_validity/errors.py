@@ -29,8 +29,8 @@ def nearest(word: object, choices: Iterable[object]) -> str | None:
     """The choice most like `word`, or None where nothing is close: for `did you mean` hints."""
     import difflib
 
-    found = difflib.get_close_matches(str(word), [str(choice) for choice in choices], n=1, cutoff=0.6)
-    return found[0] if found else None
+    matches = difflib.get_close_matches(str(word), [str(choice) for choice in choices], n=1, cutoff=0.6)
+    return matches[0] if matches else None
 
 
 def did_you_mean(word: object, choices: Iterable[object], otherwise: str) -> str:

@@ -93,7 +93,7 @@ def check_encodable(text: str, where: str) -> None:
 def unprintable(text: str, allowed: str = "") -> str | None:
     """The first character of `text` that no name has (control characters, ends of lines and the like); None where there
     is none. `allowed`: such characters that may be in it."""
-    return next((found for found in _UNPRINTABLE.findall(text) if found not in allowed), None)
+    return next((character for character in _UNPRINTABLE.findall(text) if character not in allowed), None)
 
 
 def json_text(value: object) -> str:

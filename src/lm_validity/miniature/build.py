@@ -268,7 +268,7 @@ def _fields(benchmark: MiniatureBenchmark) -> dict[str, Any]:
         return {
             "doc_to_text": "",
             "doc_to_target": "{{text}}",
-            "metric_list": [_metric(*one, higher_is_better=False) for one in metrics],
+            "metric_list": [_metric(*metric, higher_is_better=False) for metric in metrics],
         }
     if benchmark.output_type == "generate_until":
         return {
@@ -317,13 +317,13 @@ class ClassificationTask:
         share = TEXTS // len(self.class_names)
         rows = []
         for label in range(len(self.class_names)):
-            found: dict[str, None] = {}
+            texts: dict[str, None] = {}
             for text in self.texts(world, label, draw):
-                found[text] = None
-                if len(found) == share:
+                texts[text] = None
+                if len(texts) == share:
                     break
-            assert len(found) == share, f"{self.name}: only {len(found)} texts of class {label}"
-            rows += [{"text": text, "label": label} for text in found]
+            assert len(texts) == share, f"{self.name}: only {len(texts)} texts of class {label}"
+            rows += [{"text": text, "label": label} for text in texts]
         draw.shuffle(rows)
         return rows
 
@@ -459,7 +459,10 @@ def benchmarks_sheet(names: tuple[str, ...] = ()) -> str:
 
 def _table(rows: Sequence[Mapping[str, object]]) -> str:
     """Rows by column as a tab-separated sheet; numbers to nine digits after the point."""
-    lines = [[f"{one:.9f}".rstrip("0") if isinstance(one, float) else str(one) for one in row.values()] for row in rows]
+    lines = [
+        [f"{value:.9f}".rstrip("0") if isinstance(value, float) else str(value) for value in row.values()]
+        for row in rows
+    ]
     return "".join("\t".join(line) + "\n" for line in ([*rows[0]], *lines))
 
 

@@ -151,7 +151,7 @@ def words_of_language() -> set[str]:
     words |= {*ATTRIBUTES, *LETTERS, *NOUNS, *(noun + "s" for noun in NOUNS), *PREPOSITIONS, *VERBS}
     words |= {"the", "there", ".", "or", "User", "Bot", ":"}
     templates = [sentence for attribute in ATTRIBUTES.values() for sentence in attribute.prose]
-    templates += [text for one in FORMATS.values() for text in (one.context, one.choice, one.closing)]
+    templates += [text for form in FORMATS.values() for text in (form.context, form.choice, form.closing)]
     return words | {word for text in templates for word in text.split() if "{" not in word}
 
 

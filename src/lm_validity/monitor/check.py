@@ -48,15 +48,15 @@ def recomputed_cells(run: Run) -> list[str]:
     state = RunState(run)
     grid, again = state.workspace.grid, set[Cell]()
     reasons: Counter[tuple[str, str]] = Counter()
-    for one in state.cells:
-        cell, rule = one.cell, rule_of(one.cell)
-        if one.state == "stale":
+    for entry in state.cells:
+        cell, rule = entry.cell, rule_of(entry.cell)
+        if entry.state == "stale":
             again.add(cell)
             if rule.in_store:
                 reasons[rule.name, _why(state.latest_recipe(cell), state.workspace, cell)] += 1
         elif again.intersection(rule.stands_on(grid, cell)):
             again.add(cell)
-            if rule.in_store and one.state == "done":
+            if rule.in_store and entry.state == "done":
                 reasons[rule.name, DEPENDENT] += 1
     return [f"{rule}: {why} ({count(cells, 'cell')})" for (rule, why), cells in reasons.items()]
 
@@ -65,19 +65,19 @@ def outdated_cells(workspace: Workspace) -> dict[Cell, str]:
     """The cells whose manifests have a result of another recipe than the present one, each with what differs. No table
     may be made from them, nor from what stands on them. A manifest that cannot be read, or a recipe that cannot be
     known, is not judged here: who needs it raises."""
-    found = {}
+    outdated = {}
     for cell in workspace.grid.cells():
         try:
             if workspace.outdated(cell) == cell:
                 entry = workspace.manifests.entry(cell)
                 if entry is None or entry.folder is None:
-                    found[cell] = CHOSE_ANOTHER
+                    outdated[cell] = CHOSE_ANOTHER
                 else:
                     record = read_json_or(workspace.store.path(entry.folder) / "cell.json", {})
-                    found[cell] = _why(record.get("recipe"), workspace, cell)
+                    outdated[cell] = _why(record.get("recipe"), workspace, cell)
         except (InputError, CellError):
             continue
-    return found
+    return outdated
 
 
 def _why(before: dict[str, Any] | None, workspace: Workspace, cell: Cell) -> str:
@@ -88,15 +88,15 @@ def _why(before: dict[str, Any] | None, workspace: Workspace, cell: Cell) -> str
 
 def changes(before: Mapping[str, Any], now: Mapping[str, Any], within: str = "") -> list[str]:
     """What differs between two recipes: `epochs 3 -> 5`; of a digest that it changed."""
-    found = []
+    differences = []
     for key in {**before, **now}:
         old, new = before.get(key, ABSENT), now.get(key, ABSENT)
         if isinstance(old, dict) and isinstance(new, dict):
-            found += changes(old, new, f"{within}{key}.")
+            differences += changes(old, new, f"{within}{key}.")
         elif old != new:
             long = any(isinstance(value, str) and len(value) >= DIGEST_LENGTH for value in (old, new))
-            found.append(f"{within}{key} changed" if long else f"{within}{key} {old} -> {new}")
-    return found
+            differences.append(f"{within}{key} changed" if long else f"{within}{key} {old} -> {new}")
+    return differences
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -132,7 +132,7 @@ def lock_problems(run: Run) -> list[Problem]:
 
 def disk_problems(run: Run) -> list[Problem]:
     """A folder of results in which nothing can be written: a full disk, a spent quota, no permission."""
-    folder = next(one for one in (run.results, *run.results.parents) if one.is_dir())
+    folder = next(place for place in (run.results, *run.results.parents) if place.is_dir())
     try:
         with tempfile.TemporaryFile(dir=folder) as handle:
             handle.write(bytes(SMALL_FILE))
@@ -146,18 +146,18 @@ def disk_problems(run: Run) -> list[Problem]:
 
 def architecture_problems(run: Run) -> list[Problem]:
     """Models of the agreement and signal studies whose config.json is here and is not that of a causal one."""
-    found = []
+    problems = []
     for row in rehearsed_models(run):
         config = config_of(run, row)
         wrong = why_not_causal(config[0]) if config is not None else None
         if wrong is not None:
-            found.append(Problem(f"model {row.model}", *wrong))
-    return found
+            problems.append(Problem(f"model {row.model}", *wrong))
+    return problems
 
 
 def template_problems(run: Run) -> list[Problem]:
     """Instruction-tuned models that are to be asked in chat and have no template."""
-    found = []
+    problems = []
     for model in Grid(run).used_models:
         row = run.models[model]
         if not row.instruction_tuned or "chat" not in run.configuration.evaluation.instruction_tuned_prompts:
@@ -166,8 +166,8 @@ def template_problems(run: Run) -> list[Problem]:
         if record is not None and not record.get("chat_template"):
             what = "its tokenizer has no chat template"
             action = "add chat_template.jinja to its folder, or set instruction_tuned to 0 in the models sheet"
-            found.append(Problem(f"model {model}", what, action))
-    return found
+            problems.append(Problem(f"model {model}", what, action))
+    return problems
 
 
 def gpu_memory_problems(run: Run) -> list[Problem]:
@@ -175,19 +175,19 @@ def gpu_memory_problems(run: Run) -> list[Problem]:
     uses one, a single GPU."""
     if run.configuration.evaluation.device == "cpu":
         return []
-    workload, found = Workload(run), []
+    workload, problems = Workload(run), []
     several = "choose a larger size_class, finetuning.gradient_checkpointing, or more size_classes.gpu"
     single = "choose a size_class with larger GPUs: the bias study uses one of them"
     for row in Grid(run).used_rows:
         if isinstance(row, Model) and (rehearsed := read_rehearsal(run, row)):
-            found += memory_problem(run, row, rehearsed)
+            problems += memory_problem(run, row, rehearsed)
             continue
-        one, needed, (kind, name) = size_class(run, row), workload.gpu_gb(row), kind_and_id(row)
-        gpus, action = (one.gpu, several) if kind == "models" else (min(one.gpu, 1), single)
-        if needed > gpus * one.gpu_memory_gb:
-            what = f"needs about {needed:.0f} GB of GPU memory, size class {row.size_class!r} has {one.gpu} x "
-            found.append(Problem(f"{kind_label(kind)} {name}", f"{what}{one.gpu_memory_gb:g} GB", action))
-    return found
+        of_size, needed, (kind, name) = size_class(run, row), workload.gpu_gb(row), kind_and_id(row)
+        gpus, action = (of_size.gpu, several) if kind == "models" else (min(of_size.gpu, 1), single)
+        if needed > gpus * of_size.gpu_memory_gb:
+            what = f"needs about {needed:.0f} GB of GPU memory, size class {row.size_class!r} has {of_size.gpu} x "
+            problems.append(Problem(f"{kind_label(kind)} {name}", f"{what}{of_size.gpu_memory_gb:g} GB", action))
+    return problems
 
 
 def torch_problems(run: Run) -> list[Problem]:
@@ -216,7 +216,7 @@ def quantization_problems(run: Run) -> list[Problem]:
     bias = run.configuration.bias
     if bias is None or not run.language_models:
         return []
-    prompted = any(one.method == "zero_shot" for one in bias.experiments.values())
+    prompted = any(experiment.method == "zero_shot" for experiment in bias.experiments.values())
     if not prompted or bias.zero_shot.quantization != "nf4" or importlib.util.find_spec("bitsandbytes") is not None:
         return []
     return [Problem("bitsandbytes", "is not installed, and bias.zero_shot.quantization is nf4", INSTALL_NF4)]
@@ -320,7 +320,7 @@ def _remove_cell(run: Run, store: Store, folder: str) -> None:
 def record_problems(run: Run) -> list[Problem]:
     """Models and benchmarks that were not fetched yet, and records that cannot be read. The miniature's are not
     fetched: the workflow makes them."""
-    grid, found, prefetch = Grid(run), [], run.results / "prefetch"
+    grid, problems, prefetch = Grid(run), [], run.results / "prefetch"
     sources: dict[tuple[str, str], dict[str, str | None]] = {
         ("model", "models"): {name: run.models[name].path for name in grid.used_models},
         ("benchmark", "benchmarks"): {name: run.benchmarks[name].include_path for name in grid.used_benchmarks},
@@ -336,23 +336,23 @@ def record_problems(run: Run) -> list[Problem]:
         if not path.is_file():
             if not run.is_miniature(source):
                 action = f"run {PREFETCH}, where there is a network"
-                found.append(Problem(f"{kind} {path.stem}", "not fetched yet", action))
+                problems.append(Problem(f"{kind} {path.stem}", "not fetched yet", action))
             continue
         try:
             record = read_json(path)
         except ValueError:
-            found.append(Problem(str(path), "not valid JSON", f"delete it and run {PREFETCH}"))
+            problems.append(Problem(str(path), "not valid JSON", f"delete it and run {PREFETCH}"))
             continue
         if kind == "benchmark" and "document_order" not in record and document_order(record):
             what = "its task draws at random, and was fetched before that was done with lm-eval's seeds"
-            found.append(Problem(f"{kind} {path.stem}", what, f"delete {path} and run {PREFETCH}"))
+            problems.append(Problem(f"{kind} {path.stem}", what, f"delete {path} and run {PREFETCH}"))
         for name, point in record.get("checkpoints", {}).items() if not record.get("replay") else ():
             places = [Path(point["path"]) / (point["subfolder"] or "")]
             places += [Path(point["adapter"]["path"])] if "adapter" in point else []
-            for place in (one for one in places if not any(one.glob("*.safetensors"))):
+            for place in (folder for folder in places if not any(folder.glob("*.safetensors"))):
                 what = f"checkpoint {name}: no weights in {place} any more"
-                found.append(Problem(f"{kind} {path.stem}", what, f"delete {path} and run {PREFETCH}"))
-    return found
+                problems.append(Problem(f"{kind} {path.stem}", what, f"delete {path} and run {PREFETCH}"))
+    return problems
 
 
 def leases(run: Run) -> tuple[list[Problem], list[Problem]]:
@@ -389,7 +389,7 @@ def forget(run: Run, patterns: list[str]) -> list[str]:
     names = {folder: folder.rpartition("--")[0] for folder in store.folders()}
     for pattern in patterns:
         wanted = (pattern, f"*/{pattern}")
-        matching = {folder for folder, name in names.items() if any(fnmatch.fnmatchcase(name, one) for one in wanted)}
+        matching = {folder for folder, name in names.items() if any(fnmatch.fnmatchcase(name, glob) for glob in wanted)}
         if not matching:
             raise InputError(
                 f"{run.results / 'store'}: no finished cell matches {pattern!r}.",

@@ -71,20 +71,20 @@ def plan_finding(run: Run) -> Finding | None:
     """What the plan spares, for a page; None where there is no plan."""
     if run.plan is None:
         return None
-    whole, found = len(run.plan) + len(unplanned_pairs(run)), savings_of(Estimator(run), run.plan)
+    whole, savings = len(run.plan) + len(unplanned_pairs(run)), savings_of(Estimator(run), run.plan)
     sentence = (
         f"The plan fine-tunes {len(run.plan):,} of {whole:,} pairs of model and benchmark. It is expected to take "
-        f"{found.hours} hours and saves {found.saved}."
+        f"{savings.hours} hours and saves {savings.saved}."
     )
     learned = (
-        f"the hours are calibrated with {count(found.calibrated, 'finished cell')}"
-        if found.calibrated
+        f"the hours are calibrated with {count(savings.calibrated, 'finished cell')}"
+        if savings.calibrated
         else "no finished cell calibrates the hours"
     )
     return Finding(
         sentence,
         f"Fine-tunes and their test scores, without the starts of processes; {learned}. In floating-point operations "
-        f"{found.operations}.",
+        f"{savings.operations}.",
     )
 
 
@@ -145,7 +145,7 @@ def computation_page(spent: Spent, planned: Finding | None = None, losses: pd.Da
     return Page(
         "computation",
         "What was computed",
-        [one for one in (Finding(sentence, basis), planned, _early_stops(spent)) if one],
+        [finding for finding in (Finding(sentence, basis), planned, _early_stops(spent)) if finding],
         [
             Section("Counts", tables=[table]),
             *([_truncation(spent)] if spent.truncated else []),
@@ -183,12 +183,12 @@ def _training(losses: pd.DataFrame) -> Section:
 
 def _early_stops(spent: Spent) -> Finding | None:
     """What `finetuning.early_stop` spared, where it was on."""
-    found = spent.early_stops
-    if not found["fine_tunes"]:
+    counts = spent.early_stops
+    if not counts["fine_tunes"]:
         return None
     return Finding(
-        f"{found['stopped']:,} of {found['fine_tunes']:,} fine-tunes stopped early, which saved "
-        f"{found['allowed'] - found['trained']:,} of {found['allowed']:,} epochs.",
+        f"{counts['stopped']:,} of {counts['fine_tunes']:,} fine-tunes stopped early, which saved "
+        f"{counts['allowed'] - counts['trained']:,} of {counts['allowed']:,} epochs.",
         f"finetuning.early_stop: a learning rate ends after {PATIENCE} epochs without improvement on validation. "
         "A later epoch might have been better. Fine-tunes that diverged are not counted.",
     )

@@ -205,9 +205,9 @@ class Workload:
         if not size_class(self.run, row).gpu:
             return 0.0
         if isinstance(row, Model):
-            found = read_rehearsal(self.run, row)
-            if found is not None:
-                return judge(self.run, row, found).needed
+            rehearsal = read_rehearsal(self.run, row)
+            if rehearsal is not None:
+                return judge(self.run, row, rehearsal).needed
         self._assume("GPU memory by a formula; `lm-validity rehearse` counts it", kind_and_id(row)[1])
         if isinstance(row, Model) and "agreement" not in {*row.studies} & {*self.run.configuration.studies}:
             return scoring_gb(self.parameters(row), row.dtype)
@@ -257,10 +257,12 @@ class Estimator:
 
     def __init__(self, run: Run, sources: Iterable[Run] = ()):
         self.run, self.workload = run, Workload(run)
-        self.measured = [one for source in (run, *sources) for one in self._measure(source)]
-        self._seconds = corrections([(one.rule, one.size_class, one.seconds, one.predicted) for one in self.measured])
+        self.measured = [cell for source in (run, *sources) for cell in self._measure(source)]
+        self._seconds = corrections(
+            [(cell.rule, cell.size_class, cell.seconds, cell.predicted) for cell in self.measured]
+        )
         self._stored = corrections(
-            [(one.rule, one.size_class, one.stored, one.stored_predicted) for one in self.measured]
+            [(cell.rule, cell.size_class, cell.stored, cell.stored_predicted) for cell in self.measured]
         )
 
     def seconds(self, cell: Cell) -> float:
@@ -271,23 +273,23 @@ class Estimator:
         """Expected bytes of a cell in the store."""
         return self.workload.stored_bytes(cell) * self._correction(self._stored, cell)
 
-    def _correction(self, found: dict[tuple[str, ...], float], cell: Cell) -> float:
-        return correction(found, cell.rule, rule_of(cell).row(self.run, cell.model).size_class)
+    def _correction(self, factors: dict[tuple[str, ...], float], cell: Cell) -> float:
+        return correction(factors, cell.rule, rule_of(cell).row(self.run, cell.model).size_class)
 
     def is_calibrated(self, rule: str) -> bool:
         """Whether any finished cell of this rule was learned from."""
-        return any(one.rule == rule for one in self.measured)
+        return any(cell.rule == rule for cell in self.measured)
 
     def of_a_gpu(self) -> list[str]:
         """Size classes that compute without a GPU, whose hours are a GPU's all the same: no cell finished on a CPU, of
         the class or (where it has none) of the whole run, corrects them."""
-        found, configuration = [], self.run.configuration
+        names, configuration = [], self.run.configuration
         for name in dict.fromkeys(row.size_class for row in Grid(self.run).used_rows):
-            known = [one for one in self.measured if one.size_class == name] or self.measured
+            known = [cell for cell in self.measured if cell.size_class == name] or self.measured
             on_cpu = configuration.evaluation.device == "cpu" or not configuration.size_classes[name].gpu
-            if on_cpu and not (known and all(one.device == NO_GPU for one in known)):
-                found.append(name)
-        return found
+            if on_cpu and not (known and all(cell.device == NO_GPU for cell in known)):
+                names.append(name)
+        return names
 
     # ---- learning -----------------------------------------------------------------------------------------------
 
@@ -295,7 +297,7 @@ class Estimator:
         """Sidecars of a run's finished cells; those of a replay say nothing about cost, nor do those of cells that were
         resumed, whose earlier attempts nobody timed."""
         workload = self.workload if run is self.run else Workload(run)
-        found = []
+        measured = []
         tokens: dict[tuple[str, str], list[float]] = {}
         waiting = []
         by_model: dict[tuple[str, str], list[Cell]] = {}
@@ -322,7 +324,7 @@ class Estimator:
                 self.workload.counted_tokens.setdefault(key, median(values))
         for cell, row, path, sidecar in waiting:
             stored = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
-            found.append(
+            measured.append(
                 Measured(
                     cell.rule,
                     row.size_class,
@@ -336,23 +338,25 @@ class Estimator:
                     (sidecar.get("machine") or {}).get("gpu") or NO_GPU,
                 )
             )
-        return found
+        return measured
 
     def error(self) -> Error | None:
         """How well finished cells are predicted by the others; None where there are fewer than two."""
         if len(self.measured) < 2:
             return None
-        by_model = len({one.model for one in self.measured}) > 1
+        by_model = len({measured.model for measured in self.measured}) > 1
         groups: dict[object, list[Measured]] = {}
-        for number, one in enumerate(self.measured):
-            groups.setdefault(one.model if by_model else number, []).append(one)
+        for number, measured in enumerate(self.measured):
+            groups.setdefault(measured.model if by_model else number, []).append(measured)
         cells, totals = [], []
         for left_out, inside in groups.items():
-            rest = [one for name, others in groups.items() if name != left_out for one in others]
-            found = corrections([(one.rule, one.size_class, one.seconds, one.predicted) for one in rest])
-            expected = [one.predicted * correction(found, one.rule, one.size_class) for one in inside]
-            cells += [abs(math.log(value / one.seconds)) for value, one in zip(expected, inside, strict=True)]
-            totals.append(abs(math.log(sum(expected) / sum(one.seconds for one in inside))))
+            rest = [other for name, others in groups.items() if name != left_out for other in others]
+            factors = corrections([(other.rule, other.size_class, other.seconds, other.predicted) for other in rest])
+            expected = [
+                measured.predicted * correction(factors, measured.rule, measured.size_class) for measured in inside
+            ]
+            cells += [abs(math.log(value / measured.seconds)) for value, measured in zip(expected, inside, strict=True)]
+            totals.append(abs(math.log(sum(expected) / sum(measured.seconds for measured in inside))))
         cell, total, worst = (math.exp(value) for value in (median(cells), median(totals), max(totals)))
         return Error(len(cells), cell, total, worst, "model" if by_model else "cell")
 
@@ -368,9 +372,9 @@ def corrections(cells: list[tuple[str, str, float, float]]) -> dict[tuple[str, .
     return {key: measured / predicted for key, (measured, predicted) in sums.items() if predicted}
 
 
-def correction(found: dict[tuple[str, ...], float], rule: str, name: str) -> float:
+def correction(factors: dict[tuple[str, ...], float], rule: str, name: str) -> float:
     """That of the size class, else of the rule, else of everything; 1 where nothing was measured."""
-    return next((found[key] for key in ((rule, name), (rule,), ()) if key in found), 1.0)
+    return next((factors[key] for key in ((rule, name), (rule,), ()) if key in factors), 1.0)
 
 
 class Need(NamedTuple):
@@ -387,7 +391,7 @@ class Need(NamedTuple):
 
 def needs(estimator: Estimator, unfinished: Collection[Cell] | None = None) -> list[Need]:
     """Per rule, over all cells, or over the `unfinished` ones. Selections run on the login node and cost nothing."""
-    run, found = estimator.run, dict[str, Need]()
+    run, by_rule = estimator.run, dict[str, Need]()
     for job in Grid(run).jobs.values():
         cells = [cell for cell in job.cells if unfinished is None or cell in unfinished]
         if not cells:
@@ -397,15 +401,15 @@ def needs(estimator: Estimator, unfinished: Collection[Cell] | None = None) -> l
         if not rule.on_login_node:
             start = estimator.workload.start_seconds(rule.row(run, job.model))
             seconds = sum(map(estimator.seconds, cells)) + start
-        before = found.get(job.rule) or Need(job.rule, 0, 0, 0.0, 0.0, 0.0, estimator.is_calibrated(job.rule))
-        found[job.rule] = before._replace(
+        before = by_rule.get(job.rule) or Need(job.rule, 0, 0, 0.0, 0.0, 0.0, estimator.is_calibrated(job.rule))
+        by_rule[job.rule] = before._replace(
             cells=before.cells + len(cells),
             jobs=before.jobs + 1,
             hours=before.hours + seconds / 3600,
             gpu_hours=before.gpu_hours + seconds * asked.gpus / 3600,
             requested_gpu_hours=before.requested_gpu_hours + asked.minutes * asked.gpus / 60,
         )
-    return list(found.values())
+    return list(by_rule.values())
 
 
 @dataclass
@@ -423,14 +427,14 @@ class ClassMemory:
 
 def memory_by_class(estimator: Estimator) -> dict[str, ClassMemory]:
     """Memory by size class, in the order of the models."""
-    run, found = estimator.run, dict[str, ClassMemory]()
+    run, rows = estimator.run, dict[str, ClassMemory]()
     for model in Grid(run).used_rows:
-        one = size_class(run, model)
-        row = found.setdefault(model.size_class, ClassMemory(one.mem_mb, one.gpu))
+        of_size = size_class(run, model)
+        row = rows.setdefault(model.size_class, ClassMemory(of_size.mem_mb, of_size.gpu))
         row.models += 1
         row.gpu_gb = max(row.gpu_gb, estimator.workload.gpu_gb(model))
-    for name, row in found.items():
-        same = [one for one in estimator.measured if one.size_class == name]
-        row.measured_mb = max((one.memory_mb or 0.0 for one in same), default=0.0)
-        row.measured_gpu_mb = max((one.gpu_memory_mb or 0.0 for one in same), default=0.0)
-    return found
+    for name, row in rows.items():
+        same = [cell for cell in estimator.measured if cell.size_class == name]
+        row.measured_mb = max((cell.memory_mb or 0.0 for cell in same), default=0.0)
+        row.measured_gpu_mb = max((cell.gpu_memory_mb or 0.0 for cell in same), default=0.0)
+    return rows

@@ -45,7 +45,7 @@ def training_costs(estimator: Estimator) -> dict[Pair, Cost]:
 
     In the order of the sheets, models outside. Without the start of processes, which several pairs share.
     """
-    found: dict[Pair, Cost] = {}
+    costs: dict[Pair, Cost] = {}
     for job in Grid(replace(estimator.run, plan=None)).jobs.values():
         if job.rule not in TRAINING_RULES:
             continue
@@ -53,11 +53,11 @@ def training_costs(estimator: Estimator) -> dict[Pair, Cost]:
         gpus = max(1, rule.size_class(estimator.run, job.model).gpu)
         for cell in job.cells:
             hours = estimator.seconds(cell) * gpus / 3600
-            one = Cost(hours, rule.operations(estimator.workload, cell))
+            cost = Cost(hours, rule.operations(estimator.workload, cell))
             assert isinstance(cell, BenchmarkCell)
             pair = cell.model, cell.benchmark
-            found[pair] = found.get(pair, Cost(0.0, 0.0)).plus(one)
-    return found
+            costs[pair] = costs.get(pair, Cost(0.0, 0.0)).plus(cost)
+    return costs
 
 
 def total(costs: Mapping[Pair, Cost], pairs: Iterable[Pair]) -> Cost:
@@ -95,17 +95,17 @@ class Savings(NamedTuple):
 def savings_of(estimator: Estimator, pairs: Iterable[Pair]) -> Savings:
     """What the planned pairs cost, and all of them."""
     costs = training_costs(estimator)
-    calibrated = sum(one.rule in TRAINING_RULES for one in estimator.measured)
+    calibrated = sum(cell.rule in TRAINING_RULES for cell in estimator.measured)
     return Savings(total(costs, costs), total(costs, set(pairs)), calibrated)
 
 
 def describe_savings(estimator: Estimator, pairs: Iterable[Pair]) -> str:
     """What the planned pairs cost, and what leaving out the others saves, in one line."""
-    found = savings_of(estimator, pairs)
-    trust = "" if found.calibrated else " UNCALIBRATED: no finished fine-tune to learn from."
+    savings = savings_of(estimator, pairs)
+    trust = "" if savings.calibrated else " UNCALIBRATED: no finished fine-tune to learn from."
     return (
-        f"fine-tuning and scoring of adapters: {found.hours} hours and {found.operations} floating-point operations. "
-        f"{found.saved} hours saved, not counting the starts of processes.{trust}"
+        f"fine-tuning and scoring of adapters: {savings.hours} hours and {savings.operations} floating-point "
+        f"operations. {savings.saved} hours saved, not counting the starts of processes.{trust}"
     )
 
 
@@ -200,7 +200,7 @@ def describe_whole(costs: Mapping[Pair, Cost], planned: Collection[PlannedCell])
     if len(planned) < len(costs):
         return None
     line = "This plan is the full grid: it leaves no cell out."
-    if len({model for model, _ in costs}) <= LEAST_BLOCK and any(one.reason == IN_BLOCK for one in planned):
+    if len({model for model, _ in costs}) <= LEAST_BLOCK and any(cell.reason == IN_BLOCK for cell in planned):
         line += f" With {LEAST_BLOCK} models or fewer the block is all of them; `--design balanced` leaves cells out."
     return line
 
@@ -211,7 +211,7 @@ def draw_block(models: Sequence[str], rng: random.Random) -> dict[str, float]:
     `models`: from the smallest to the largest. 15% of them, and at least 9.
     """
     number = min(len(models), max(LEAST_BLOCK, round(BLOCK_SHARE * len(models))))
-    edges = [one * len(models) // number for one in range(number + 1)]
+    edges = [step * len(models) // number for step in range(number + 1)]
     groups = [models[low:high] for low, high in itertools.pairwise(edges)]
     return {rng.choice(group): 1 / len(group) for group in groups}
 
@@ -342,7 +342,7 @@ def listed_cells(
                 f"{path}: model {pair[0]!r}, benchmark {pair[1]!r}: planned already, in round {before[pair].round}.",
                 "list new cells only.",
             )
-    return [one.model_copy(update={"round": later, "reason": one.reason or LISTED}) for one in listed.values()]
+    return [cell.model_copy(update={"round": later, "reason": cell.reason or LISTED}) for cell in listed.values()]
 
 
 def write_plan(place: Path, planned: Sequence[PlannedCell], run: Run) -> None:
@@ -364,7 +364,7 @@ def write_sheet(
     text = io.StringIO()
     writer = csv.writer(text, delimiter="\t", lineterminator="\n")
     writer.writerow(columns)
-    writer.writerows(_values(one, columns) for one in rows)
+    writer.writerows(_values(row, columns) for row in rows)
     make_writable(place.parent)
     with hold_lease(place.with_name(f".{place.name}.lease"), finished=lambda: False, say=print):
         if (read_sheet(place, kind) if place.exists() else {}) != before:
@@ -377,9 +377,9 @@ def write_sheet(
                 raise InputError(error.problem.replace(str(temporary), str(place)), error.hint) from None
 
 
-def _values(one: Planned, columns: Sequence[str]) -> Iterable[str]:
+def _values(row: Planned, columns: Sequence[str]) -> Iterable[str]:
     for column in columns:
-        value = getattr(one, column)
+        value = getattr(row, column)
         yield "" if value is None else f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
@@ -402,7 +402,7 @@ def describe_plan(run: Run) -> str | None:
     """One line on how much is planned; None where there is no plan."""
     if run.plan is None:
         return None
-    rest, rounds = len(unplanned_pairs(run)), max(one.round for one in run.plan.values())
+    rest, rounds = len(unplanned_pairs(run)), max(cell.round for cell in run.plan.values())
     return (
         f"plan {run.configuration.plan}: {len(run.plan):,} of {len(run.plan) + rest:,} pairs of model and benchmark "
         f"are fine-tuned, in {count(rounds, 'round')}. {rest:,} are not planned and do not count as missing. All are "

@@ -34,8 +34,8 @@ def render_summary(state: RunState, so_far: Progress) -> str:
     rows = [(rule, *(f"{counts[name]:,}" for name in STATES)) for rule, counts in state.counts.items()]
     lines = [render_table(("rule", *STATES), rows), describe_progress(so_far)]
     lines += describe_plans(state.run)
-    failed = [one for one in state.cells if one.state == "failed"]
-    lines += [f"failed: {label(one.cell)}: {one.error}" for one in failed[:LISTED]]
+    failed = [entry for entry in state.cells if entry.state == "failed"]
+    lines += [f"failed: {label(entry.cell)}: {entry.error}" for entry in failed[:LISTED]]
     if len(failed) > LISTED:
         lines.append(f"... and {len(failed) - LISTED} more failed cells; --html FILE lists all.")
     return "\n".join(lines)
@@ -85,22 +85,22 @@ def matrix(cells: list[CellState]) -> dict[tuple[str, str], Counter[str]]:
     An id that both a model and a language model have, or a benchmark and a task, stands twice, each with its kind.
     """
     name = _square_names(cells)
-    found: dict[tuple[str, str], Counter[str]] = {}
-    for one in cells:
-        found.setdefault(name(one.cell), Counter())[one.state] += 1
-    return found
+    squares: dict[tuple[str, str], Counter[str]] = {}
+    for entry in cells:
+        squares.setdefault(name(entry.cell), Counter())[entry.state] += 1
+    return squares
 
 
 def unplanned_squares(cells: list[CellState], unplanned: Collection[tuple[str, str]]) -> set[tuple[str, str]]:
     """The squares of `matrix` whose (model, benchmark) is in `unplanned`."""
     name, pairs = _square_names(cells), set(unplanned)
-    of_models = (one.cell for one in cells if rule_of(one.cell).sheet == "models")
+    of_models = (entry.cell for entry in cells if rule_of(entry.cell).sheet == "models")
     return {name(cell) for cell in of_models if (cell.model, cell.subject) in pairs}
 
 
 def _square_names(cells: list[CellState]) -> Callable[[Cell], tuple[str, str]]:
     """What the square of a cell is called."""
-    kinds = {one.cell: rule_of(one.cell).sheet for one in cells}
+    kinds = {entry.cell: rule_of(entry.cell).sheet for entry in cells}
     models = _names((kind, cell.model) for cell, kind in kinds.items())
     subjects = _names((SUBJECT_SHEETS[kind], cell.subject) for cell, kind in kinds.items())
     return lambda cell: (models[kinds[cell], cell.model], subjects[SUBJECT_SHEETS[kinds[cell]], cell.subject])
@@ -135,7 +135,7 @@ def render_page(title: str, state: RunState, so_far: Progress, refresh: float | 
             squares=squares,
             plan=" ".join(describe_plans(state.run)),
             unplanned=unplanned_squares(state.cells, unplanned_pairs(state.run)),
-            failed=[(label(one.cell), one.error) for one in state.cells if one.state == "failed"],
+            failed=[(label(entry.cell), entry.error) for entry in state.cells if entry.state == "failed"],
         )
     )
 
@@ -167,19 +167,19 @@ NAMED = 6  # ids listed where something had to be assumed
 def render_cost(estimator: Estimator, state: RunState) -> str:
     """Jobs, hours, memory and storage, of everything and of what is left; what was assumed; how good the guess is."""
     run = estimator.run
-    left = {one.cell for one in state.cells if one.state != "done"}
+    left = {entry.cell for entry in state.cells if entry.state != "done"}
     lines = [f"{run.name}: expected cost", *_table(needs(estimator)), ""]
     if len(left) < len(state.cells):
         rest = needs(estimator, left)
         lines.append(
-            f"left: {len(left):,} of {len(state.cells):,} cells in {sum(one.jobs for one in rest):,} jobs, "
-            f"{_hours(sum(one.hours for one in rest))} hours, "
-            f"{_hours(sum(one.gpu_hours for one in rest))} of them on GPUs"
+            f"left: {len(left):,} of {len(state.cells):,} cells in {sum(need.jobs for need in rest):,} jobs, "
+            f"{_hours(sum(need.hours for need in rest))} hours, "
+            f"{_hours(sum(need.gpu_hours for need in rest))} of them on GPUs"
         )
     lines += describe_plans(run)
     if run.plan is not None:
         lines.append(describe_savings(estimator, run.plan))
-    models, stored = estimator.workload.model_bytes, sum(estimator.stored_bytes(one.cell) for one in state.cells)
+    models, stored = estimator.workload.model_bytes, sum(estimator.stored_bytes(entry.cell) for entry in state.cells)
     fetched = f"{_bytes(models)} of models from the hub" if models else "no models from the hub"
     storage = f"storage: {fetched}, {_bytes(stored)} in the store; data sets not counted"
     lines += [*_memory(estimator), storage, "", *_trust(estimator)]
@@ -189,24 +189,24 @@ def render_cost(estimator: Estimator, state: RunState) -> str:
 def _table(rows: list[Need]) -> list[str]:
     total = Need(
         "total",
-        cells=sum(one.cells for one in rows),
-        jobs=sum(one.jobs for one in rows),
-        hours=sum(one.hours for one in rows),
-        gpu_hours=sum(one.gpu_hours for one in rows),
-        requested_gpu_hours=sum(one.requested_gpu_hours for one in rows),
+        cells=sum(row.cells for row in rows),
+        jobs=sum(row.jobs for row in rows),
+        hours=sum(row.hours for row in rows),
+        gpu_hours=sum(row.gpu_hours for row in rows),
+        requested_gpu_hours=sum(row.requested_gpu_hours for row in rows),
         calibrated=True,
     )
     cells = [
         (
-            one.rule,
-            f"{one.cells:,}",
-            f"{one.jobs:,}",
-            _hours(one.hours),
-            _hours(one.gpu_hours),
-            f"{one.requested_gpu_hours:,.0f}",
-            "" if one.calibrated or not one.hours else "uncalibrated",
+            row.rule,
+            f"{row.cells:,}",
+            f"{row.jobs:,}",
+            _hours(row.hours),
+            _hours(row.gpu_hours),
+            f"{row.requested_gpu_hours:,.0f}",
+            "" if row.calibrated or not row.hours else "uncalibrated",
         )
-        for one in [*rows, total]
+        for row in [*rows, total]
     ]
     return [
         render_table(("rule", "cells", "jobs", "hours", "GPU hours", "requested", ""), cells, text=(0, 6)),
@@ -239,7 +239,7 @@ def _trust(estimator: Estimator) -> list[str]:
             "few cells of each size class, then ask again."
         )
     else:
-        devices = ", ".join(sorted({one.device for one in estimator.measured}))
+        devices = ", ".join(sorted({cell.device for cell in estimator.measured}))
         lines.append(f"calibrated with {len(estimator.measured)} finished cells on {devices}")
         if error is None:
             lines.append("one finished cell only: no error can be given")
@@ -279,28 +279,28 @@ class Rehearsed(NamedTuple):
     unforeseen: str
 
 
-def render_rehearsals(run: Run, found: list[Rehearsed]) -> str:
+def render_rehearsals(run: Run, models: list[Rehearsed]) -> str:
     """A row a model; then what the columns mean, and what cannot be run."""
-    batches = sorted({rows for one in found if one.answer for rows in one.answer.training})
+    batches = sorted({rows for model in models if model.answer for rows in model.answer.training})
     head = ("model", "size", *(f"{rows}" for rows in batches), "score", "class", "has", "fits", "least")
     lines = [
-        render_table(head, [_rehearsed(run, one, batches) for one in found], text=(0, len(batches) + 3)),
+        render_table(head, [_rehearsed(run, model, batches) for model in models], text=(0, len(batches) + 3)),
         "numbers: GB of GPU memory to train so many rows per pass; score: to score a full batch; has: GB of the size "
         "class; fits: the micro-batch; least: the smallest size class that holds the model",
     ]
-    for row, answer, unforeseen in found:
+    for row, answer, unforeseen in models:
         if unforeseen:
             lines.append(f"{row.model}: FAILS on the fake GPU ({unforeseen}); correct its row, or leave it out")
         elif answer is None:
             lines.append(f"{row.model}: not rehearsed, its config.json is not here; run {PREFETCH} first")
-    unverified = [row.model for row, answer, _ in found if answer and answer.details["config"] != "config.json"]
+    unverified = [row.model for row, answer, _ in models if answer and answer.details["config"] != "config.json"]
     if unverified:
         lines.append(f"unverified, from a list of known shapes: {listing(unverified, NAMED)}")
     return "\n".join(lines)
 
 
-def _rehearsed(run: Run, one: Rehearsed, batches: list[int]) -> tuple[str, ...]:
-    row, answer, unforeseen = one
+def _rehearsed(run: Run, model: Rehearsed, batches: list[int]) -> tuple[str, ...]:
+    row, answer, unforeseen = model
     if answer is None:
         nothing = ["-"] * (len(batches) + 1)
         return (row.model, "-", *nothing, row.size_class, "-", "FAILS" if unforeseen else "unknown", "-")

@@ -694,9 +694,9 @@ def entries_of(value: Any) -> Iterator[tuple[str, object]]:
     if isinstance(value, dict):
         yield from ((str(key), item) for key, item in value.items())
         return
-    for one in fields(value):
-        if not one.metadata.get("page_only"):
-            yield one.metadata.get("key", one.name), getattr(value, one.name)
+    for member in fields(value):
+        if not member.metadata.get("page_only"):
+            yield member.metadata.get("key", member.name), getattr(value, member.name)
 
 
 def _plain(value: object, where: str, reasons: dict[str, list[str]]) -> Any:
@@ -762,7 +762,7 @@ class Line(NamedTuple):
 
 def lines_of(study: str) -> list[Line]:
     """The keys of a study, in the order of `KEYS`, each value's followed by those of its intervals."""
-    found, begin = [], ""
+    lines, begin = [], ""
     for text in filter(str.strip, KEYS[study].split("\n")):
         path, *columns = text.split()
         if text.startswith(" "):
@@ -774,13 +774,13 @@ def lines_of(study: str) -> list[Line]:
         quantity, unit, counted, intervals, *words = ("" if word == "-" else word for word in columns)
         given, without_value = dict(word.split("=") for word in words), intervals.startswith("=")
         if not without_value:
-            found.append(Line(path, quantity, unit, counted, "", LEVEL, given))
+            lines.append(Line(path, quantity, unit, counted, "", LEVEL, given))
         for interval in filter(None, intervals.removeprefix("=").split(",")):
             key, _, over = interval.rpartition(":")
             over, _, level = over.partition("@")
             own_path = path if without_value else _beside(path, key)
-            found.append(Line(own_path, quantity, unit, "", over, float(level or LEVEL), given))
-    return found
+            lines.append(Line(own_path, quantity, unit, "", over, float(level or LEVEL), given))
+    return lines
 
 
 def _beside(path: str, key: str) -> str:
@@ -909,33 +909,29 @@ def rows_of(study: str, summary: object) -> list[Row]:
     numbers: dict[_Place, _Number] = {}
     with_values = {line.quantity for line in lines_of(study) if not line.over}
     without: list[tuple[_Found, str]] = []  # intervals of which a summary says why there is none, once for many
-    for found in _walk(summary, _tree(study), {}, (), ""):
-        at = found.at | dict(found.line.given)
-        over = found.line.over.format(**at)
-        if "{" in found.line.over:
-            at = {name: text for name, text in at.items() if f"{{{name}}}" not in found.line.over}
-        if (
-            over
-            and found.line.quantity in with_values
-            and set(re.findall(r"\{(\w+)\}", found.line.path)) - set(found.at)
-        ):
-            without.append((found, over))
+    for leaf in _walk(summary, _tree(study), {}, (), ""):
+        at = leaf.at | dict(leaf.line.given)
+        over = leaf.line.over.format(**at)
+        if "{" in leaf.line.over:
+            at = {name: text for name, text in at.items() if f"{{{name}}}" not in leaf.line.over}
+        if over and leaf.line.quantity in with_values and set(re.findall(r"\{(\w+)\}", leaf.line.path)) - set(leaf.at):
+            without.append((leaf, over))
             continue
-        number = numbers.setdefault(_place(found.line.quantity, at), _Number())
+        number = numbers.setdefault(_place(leaf.line.quantity, at), _Number())
         if over:
             if over in number.intervals:
-                raise ValueError(f"{study}: two intervals for {found.line.path} at {found.at}")
-            number.intervals[over] = found.value, found.line
+                raise ValueError(f"{study}: two intervals for {leaf.line.path} at {leaf.at}")
+            number.intervals[over] = leaf.value, leaf.line
         elif number.line is not None:
-            raise ValueError(f"{study}: two values for {found.line.path} at {found.at}")
+            raise ValueError(f"{study}: two values for {leaf.line.path} at {leaf.at}")
         else:
-            number.line, number.value = found.line, found.value
-            number.counted = found.line.counted.format(**at) or None
-            number.n = _count(number.counted, found.around)
-    for found, over in without:
+            number.line, number.value = leaf.line, leaf.value
+            number.counted = leaf.line.counted.format(**at) or None
+            number.n = _count(number.counted, leaf.around)
+    for leaf, over in without:
         for place, number in numbers.items():
-            if place[0] == found.line.quantity and _holds(found.at, place):
-                number.intervals.setdefault(over, (found.value, found.line))
+            if place[0] == leaf.line.quantity and _holds(leaf.at, place):
+                number.intervals.setdefault(over, (leaf.value, leaf.line))
     return [row for place, number in numbers.items() for row in _rows(study, place, number)]
 
 
@@ -967,7 +963,7 @@ def _rows(study: str, place: _Place, number: _Number) -> Iterator[Row]:
     ]
     for over, (interval, line) in lines:
         ends = NONE if over and interval is None else interval
-        reasons = [one for one in (value, ends) if isinstance(one, Missing) and one is not RANGE]
+        reasons = [reason for reason in (value, ends) if isinstance(reason, Missing) and reason is not RANGE]
         lacks = reasons[0] if reasons else RANGE if value is RANGE else None
         low, high = (None, None) if ends is None or isinstance(ends, Missing) else map(float, ends)
         yield Row(

@@ -54,10 +54,10 @@ class RunState:
     @cached_property
     def counts(self) -> dict[str, Counter[str]]:
         """rule -> number of cells in each of STATES."""
-        found: dict[str, Counter[str]] = {}
-        for one in self.cells:
-            found.setdefault(one.cell.rule, Counter(dict.fromkeys(STATES, 0)))[one.state] += 1
-        return found
+        counts: dict[str, Counter[str]] = {}
+        for state in self.cells:
+            counts.setdefault(state.cell.rule, Counter(dict.fromkeys(STATES, 0)))[state.state] += 1
+        return counts
 
     def latest_recipe(self, cell: Cell) -> dict[str, Any] | None:
         """The recipe under which the cell was finished last; None where it never was or cannot be read."""
@@ -136,16 +136,20 @@ def progress(
     once.
     """
     now = time.time() if now is None else now
-    computed = [one for one in states if rule_of(one.cell).in_store]
+    computed = [state for state in states if rule_of(state.cell).in_store]
     recent = sorted(
-        ((one.finished, weight(one.cell)) for one in computed if one.finished and one.finished > now - window),
+        (
+            (state.finished, weight(state.cell))
+            for state in computed
+            if state.finished and state.finished > now - window
+        ),
         key=lambda pair: pair[0],
     )
-    before = any(one.finished and one.finished <= now - window for one in computed)
+    before = any(state.finished and state.finished <= now - window for state in computed)
     if recent and not before:  # the first cell only starts the clock
         window, recent = now - recent[0][0], recent[1:]
-    done = sum(one.state == "done" for one in states)
-    left = sum(weight(one.cell) for one in computed if one.state != "done")
+    done = sum(state.state == "done" for state in states)
+    left = sum(weight(state.cell) for state in computed if state.state != "done")
     if not recent or window <= 0:
         return Progress(done, len(states), window, None, 0.0 if done == len(states) else None)
     work = sum(each for _, each in recent)
@@ -154,12 +158,12 @@ def progress(
 
 def _list_store(root: Path) -> dict[str, float]:
     """folder -> time of its renaming into place. Folders appear whole; what is being written begins with a dot."""
-    found = {}
+    times = {}
     for rule in _folders(root):
         for model in _folders(rule.path):
             for cell in _folders(model.path):
-                found[f"{rule.name}/{model.name}/{cell.name}"] = cell.stat().st_mtime
-    return found
+                times[f"{rule.name}/{model.name}/{cell.name}"] = cell.stat().st_mtime
+    return times
 
 
 def _folders(path: str | Path) -> list[os.DirEntry[str]]:

@@ -65,8 +65,8 @@ class Words:
         """The text, escaped, with a link to the explanation of each word where it first appears on the page."""
         (pattern, entry_of), parts, end = _pattern(), [], 0
         for match in pattern.finditer(text):
-            found = match[0].lower()
-            forms = (found, found.removesuffix("s"), found.removesuffix("ies") + "y")
+            word = match[0].lower()
+            forms = (word, word.removesuffix("s"), word.removesuffix("ies") + "y")
             name = next(entry_of[form] for form in forms if form in entry_of)
             if name not in self.used:
                 self.used[name] = entries()[name]
@@ -423,7 +423,9 @@ def page_document(page: Page) -> PageDocument:
             "hint": section.hint,
             "finding": section.finding,
             "explanation": section.explanation,
-            "figures": [found for figure in section.figures if can_draw() and (found := _figure_document(figure))],
+            "figures": [
+                document for figure in section.figures if can_draw() and (document := _figure_document(figure))
+            ],
             "tables": [table_document(table) for table in section.tables],
             "notes": list(section.notes),
         }

@@ -114,9 +114,13 @@ def ticks(
     axis: Axis, values: Sequence[float], top: float, bottom: float, written: Sequence[str] | None = None
 ) -> Markup:
     """Vertical grid lines, an axis at 0 where the axis crosses it, and what is `written` under each line."""
-    marks = [line(axis(one), top, axis(one), bottom, "ax" if one == 0 and axis.low < 0 else "g") for one in values]
+    marks = [
+        line(axis(value), top, axis(value), bottom, "ax" if value == 0 and axis.low < 0 else "g") for value in values
+    ]
     if written is not None:
-        marks += [text(axis(one), bottom + 14, words, "", "middle") for one, words in zip(values, written, strict=True)]
+        marks += [
+            text(axis(value), bottom + 14, words, "", "middle") for value, words in zip(values, written, strict=True)
+        ]
     return Markup("").join(marks)
 
 
@@ -131,8 +135,8 @@ def round_values(low: float, high: float, most: int = 10) -> list[float]:
 
 def written_points(values: Sequence[float]) -> list[str]:
     """What stands at an axis of accuracies: hundredths with their sign, all with as many digits as the finest needs."""
-    digits = next((n for n in range(3) if all(abs(100 * one - round(100 * one, n)) < 1e-6 for one in values)), 3)
-    return [points(one, digits if one else 0, signed=bool(one)) for one in values]
+    digits = next((n for n in range(3) if all(abs(100 * value - round(100 * value, n)) < 1e-6 for value in values)), 3)
+    return [points(value, digits if value else 0, signed=bool(value)) for value in values]
 
 
 def key(*entries: tuple[str, str]) -> Markup:
@@ -170,9 +174,9 @@ MOST_TICKS = 100
 
 def rug(axis: Axis, values: Sequence[float], top: float, bottom: float, kind: str) -> Markup:
     """A tick for each value; above `MOST_TICKS` values their density, as a strip of 60 shades."""
-    known = np.asarray([one for one in values if np.isfinite(one)], dtype=float)
+    known = np.asarray([value for value in values if np.isfinite(value)], dtype=float)
     if len(known) <= MOST_TICKS:
-        return Markup("").join(line(axis(one), top, axis(one), bottom, f"{kind} rug") for one in known)
+        return Markup("").join(line(axis(value), top, axis(value), bottom, f"{kind} rug") for value in known)
     edges = np.linspace(axis.low, axis.high, 61)
     counts = np.histogram(np.clip(known, axis.low, axis.high), edges)[0]
     shade = Markup(

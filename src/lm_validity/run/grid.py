@@ -36,16 +36,16 @@ class Grid(Participants):
 
         Raises InputError where two would have one name.
         """
-        found = {}
+        jobs = {}
         for rule in RULES.values():
             for job in rule.jobs(self):
-                if job[:3] in found:
+                if job[:3] in jobs:
                     raise InputError(
                         f"model {job.model!r}: two jobs of {job.rule} would have the name {job.batch!r}.",
                         "ids are joined by dots: rename a benchmark or a checkpoint whose id has a dot in it.",
                     )
-                found[job[:3]] = job
-        return found
+                jobs[job[:3]] = job
+        return jobs
 
     def job(self, rule: str, model: str, batch: str) -> Job[Cell]:
         """The job of that rule, model and batch. Raises KeyError where the run has none."""
@@ -82,8 +82,8 @@ class Grid(Participants):
     def dependencies(self, job: Job[Cell]) -> list[str]:
         """Manifests of the cells that a job's cells depend on, without repetition, in a fixed order."""
         rule = rule_of(job)
-        found = {self.manifest_of(other): None for cell in job.cells for other in rule.stands_on(self, cell)}
-        return list(found)
+        manifests = {self.manifest_of(other): None for cell in job.cells for other in rule.stands_on(self, cell)}
+        return list(manifests)
 
     def inputs(self, job: Job[Cell]) -> list[str]:
         """Every file that a job reads: the login node's records, documents, manifests."""

@@ -85,11 +85,11 @@ class Participants:
         everything = self.benchmarks("agreement")
         if self.run.plan is None:
             return [("", everything)] if everything else []
-        found: dict[int, list[str]] = {}
+        by_round: dict[int, list[str]] = {}
         for name in everything:
             if (model, name) in self.run.plan:
-                found.setdefault(self.run.plan[model, name].round, []).append(name)
-        return [(end_of_round(one), tuple(names)) for one, names in sorted(found.items())]
+                by_round.setdefault(self.run.plan[model, name].round, []).append(name)
+        return [(end_of_round(number), tuple(names)) for number, names in sorted(by_round.items())]
 
     @property
     def longest_job(self) -> float:

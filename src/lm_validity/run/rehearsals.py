@@ -33,18 +33,18 @@ class HubModel(NamedTuple):
 
 def unfetched_models(run: Run) -> dict[str, HubModel]:
     """Hub models without a record yet, by what they are called: `model` or `language model`, and the id."""
-    results, found = run.results / "prefetch", dict[str, HubModel]()
+    results, unfetched = run.results / "prefetch", dict[str, HubModel]()
     for model in Participants(run).used_models:
         row = run.models[model]
         if not row.is_local and not (results / "models" / f"{model}.json").is_file():
-            found[f"model {model}"] = HubModel(row.path, row.revision, row.folders)
+            unfetched[f"model {model}"] = HubModel(row.path, row.revision, row.folders)
         for adapter in row.adapters:
             if not is_folder(adapter) and not (results / "models" / f"{model}.json").is_file():
-                found[f"model {model}, adapter {adapter}"] = HubModel(*split_revision(adapter))
+                unfetched[f"model {model}, adapter {adapter}"] = HubModel(*split_revision(adapter))
     for model, other in run.language_models.items():
         if not is_folder(other.path) and not (results / "language_models" / f"{model}.json").is_file():
-            found[f"language model {model}"] = HubModel(other.path, other.revision)
-    return found
+            unfetched[f"language model {model}"] = HubModel(other.path, other.revision)
+    return unfetched
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -118,7 +118,7 @@ def why_not_causal(config: object) -> tuple[str, str] | None:
         return what, TAKE_OUT
     if kind in _encoders(lists) and not config.get("is_decoder"):
         return what, TAKE_OUT
-    others = {one for name in _OTHER_WORK for one in _classes(lists[name].values())} - _classes(lists[_CAUSAL].values())
+    others = {name for key in _OTHER_WORK for name in _classes(lists[key].values())} - _classes(lists[_CAUSAL].values())
     if named and (named[0] in others or _has_no_head(config, named[0], lists)):
         return what, TAKE_OUT
     return None
@@ -136,13 +136,13 @@ def _has_no_head(config: Mapping[str, Any], name: str, lists: Lists) -> bool:
 
 
 def _classes(entries: Iterable[str | tuple[str, ...]]) -> set[str]:
-    return {one for entry in entries for one in ((entry,) if isinstance(entry, str) else entry)}
+    return {name for entry in entries for name in ((entry,) if isinstance(entry, str) else entry)}
 
 
 @cache
 def _lists() -> Lists | None:
     """What the source of transformers lists; None where that has not all of them."""
-    found: Lists = {}
+    lists: Lists = {}
     try:
         spec = importlib.util.find_spec("transformers")
         if spec is None or spec.submodule_search_locations is None:
@@ -150,11 +150,11 @@ def _lists() -> Lists | None:
         (folder,) = spec.submodule_search_locations
         for file in ("modeling_auto.py", "auto_mappings.py"):
             text = (Path(folder) / "models" / "auto" / file).read_text(encoding="utf-8")
-            found |= {name: dict(ast.literal_eval(pairs)) for name, pairs in _ordered(ast.parse(text))}
+            lists |= {name: dict(ast.literal_eval(pairs)) for name, pairs in _ordered(ast.parse(text))}
     except (AttributeError, ValueError, OSError, SyntaxError):
         return None
     wanted = {"CONFIG_MAPPING_NAMES", "MODEL_MAPPING_NAMES", _CAUSAL, *_OTHER_WORK}
-    return found if wanted <= set(found) else None
+    return lists if wanted <= set(lists) else None
 
 
 def _ordered(module: ast.Module) -> Iterator[tuple[str, ast.List]]:
@@ -162,7 +162,7 @@ def _ordered(module: ast.Module) -> Iterator[tuple[str, ast.List]]:
     for node in module.body:
         match node:
             case ast.Assign(targets=[ast.Name(id=name)], value=ast.Call(args=[ast.List(elts=pairs) as listed])):
-                if all(isinstance(one, ast.Tuple) for one in pairs):
+                if all(isinstance(pair, ast.Tuple) for pair in pairs):
                     yield name, listed
 
 
@@ -198,13 +198,13 @@ class RehearsalInput(NamedTuple):
 
 @cache
 def _versions() -> dict[str, str]:
-    found = {}
+    versions = {}
     for name in LIBRARIES:
         try:
-            found[name] = importlib.metadata.version(name)
+            versions[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
-            found[name] = "not installed"
-    return found
+            versions[name] = "not installed"
+    return versions
 
 
 def rehearsed_models(run: Run) -> list[Model]:
@@ -224,8 +224,8 @@ def question_of(run: Run, row: Model) -> RehearsalInput | None:
         "scorer": evaluation.scorer,
         "max_length": evaluation.max_length,
         "trains": Participants(run).takes_part(row, "agreement"),
-        "rolls": any(one.output_type == "loglikelihood_rolling" for one in run.benchmarks.values()),
-        "writes": any(one.output_type == "generate_until" for one in run.benchmarks.values()),
+        "rolls": any(benchmark.output_type == "loglikelihood_rolling" for benchmark in run.benchmarks.values()),
+        "writes": any(benchmark.output_type == "generate_until" for benchmark in run.benchmarks.values()),
         **finetuning.model_dump(include={"effective_batch", "micro_batch", "rank", "loss", "target_modules"}),
         "training_tokens": finetuning.max_length,
     }
@@ -243,9 +243,9 @@ def config_of(run: Run, row: Model) -> tuple[dict[str, Any], bool] | None:
     if row.is_local:
         folders.append(Path(row.path).expanduser())
     for folder in folders:
-        found = read_json_or(folder / "config.json", None)
-        if isinstance(found, dict):
-            return found, True
+        config = read_json_or(folder / "config.json", None)
+        if isinstance(config, dict):
+            return config, True
     known = known_shapes().get(row.path)
     return None if known is None else (known, False)
 
@@ -299,11 +299,11 @@ def read_rehearsal(run: Run, row: Model) -> Rehearsal | None:
     if question is None:
         return None
     try:
-        found = read_json(rehearsal_path(run, question))
+        answer = read_json(rehearsal_path(run, question))
         by_rows = {
-            name: {int(rows): peak for rows, peak in found[name].items()} for name in ("training", "checkpointed")
+            name: {int(rows): peak for rows, peak in answer[name].items()} for name in ("training", "checkpointed")
         }
-        return Rehearsal(**{**found, **by_rows})
+        return Rehearsal(**{**answer, **by_rows})
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
@@ -328,56 +328,56 @@ def checkpoints_activations(run: Run, row: Model) -> bool:
     return run.configuration.finetuning.gradient_checkpointing or size_class(run, row).gradient_checkpointing
 
 
-def judge(run: Run, row: Model, found: Rehearsal) -> FitVerdict:
+def judge(run: Run, row: Model, rehearsal: Rehearsal) -> FitVerdict:
     """Whether a model fits its size class, at which micro-batch, and what to change where it does not."""
-    own, trains = size_class(run, row), bool(found.training)
+    own, trains = size_class(run, row), bool(rehearsal.training)
     checkpointing, available = checkpoints_activations(run, row), total_gb(own)
-    needed = _least_gb(found, checkpointing=checkpointing)
-    rows = (found.largest_micro_batch(available, checkpointing=checkpointing) or 0) if trains else None
+    needed = _least_gb(rehearsal, checkpointing=checkpointing)
+    rows = (rehearsal.largest_micro_batch(available, checkpointing=checkpointing) or 0) if trains else None
     fits = needed <= available
     classes = run.configuration.size_classes
     holding = [
         name
-        for name, one in classes.items()
-        if _least_gb(found, checkpointing=one.gradient_checkpointing or checkpointing) <= total_gb(one)
+        for name, size in classes.items()
+        if _least_gb(rehearsal, checkpointing=size.gradient_checkpointing or checkpointing) <= total_gb(size)
     ]
     smallest = min(holding, key=lambda name: total_gb(classes[name]), default=None)
     # a size class without GPUs has no memory to compare with
-    advice = "" if fits or not available else _advice(found, own, smallest, checkpointing=checkpointing)
+    advice = "" if fits or not available else _advice(rehearsal, own, smallest, checkpointing=checkpointing)
     return FitVerdict(needed, available, rows, fits, smallest, advice)
 
 
-def _least_gb(found: Rehearsal, *, checkpointing: bool) -> float:
+def _least_gb(rehearsal: Rehearsal, *, checkpointing: bool) -> float:
     """What the model's jobs need at the least: one text scored, one row trained."""
-    peaks = found.checkpointed if checkpointing else found.training
-    return needed_gb(max(found.one_text, peaks[min(peaks)] if peaks else 0.0))
+    peaks = rehearsal.checkpointed if checkpointing else rehearsal.training
+    return needed_gb(max(rehearsal.one_text, peaks[min(peaks)] if peaks else 0.0))
 
 
-def total_gb(one: SizeClass) -> float:
+def total_gb(size: SizeClass) -> float:
     """Memory in GB of all GPUs of a job together; 0 where the size class has none."""
-    return one.gpu * one.gpu_memory_gb
+    return size.gpu * size.gpu_memory_gb
 
 
-def _advice(found: Rehearsal, own: SizeClass, smallest: str | None, *, checkpointing: bool) -> str:
+def _advice(rehearsal: Rehearsal, own: SizeClass, smallest: str | None, *, checkpointing: bool) -> str:
     ways = []
-    if found.training and not checkpointing and _least_gb(found, checkpointing=True) <= total_gb(own):
-        ways.append(f"set finetuning.gradient_checkpointing (then {_least_gb(found, checkpointing=True):.0f} GB)")
+    if rehearsal.training and not checkpointing and _least_gb(rehearsal, checkpointing=True) <= total_gb(own):
+        ways.append(f"set finetuning.gradient_checkpointing (then {_least_gb(rehearsal, checkpointing=True):.0f} GB)")
     if smallest is not None:
         ways.append(f"choose size_class {smallest}")
-    gpus = -(-_least_gb(found, checkpointing=checkpointing) // own.gpu_memory_gb)
+    gpus = -(-_least_gb(rehearsal, checkpointing=checkpointing) // own.gpu_memory_gb)
     ways.append(f"give the size class {gpus:.0f} GPUs of {own.gpu_memory_gb:g} GB (`gpu`)")
     return ", or ".join(ways)
 
 
-def memory_problem(run: Run, row: Model, found: Rehearsal) -> list[Problem]:
+def memory_problem(run: Run, row: Model, rehearsal: Rehearsal) -> list[Problem]:
     """A problem where the model's size class cannot hold it even at micro-batch 1, or its adapters are refused."""
     problems = []
-    if found.refused and Participants(run).takes_part(row, "agreement"):
+    if rehearsal.refused and Participants(run).takes_part(row, "agreement"):
         action = "leave it out of the agreement study (column studies), or try target_modules attention"
-        problems.append(Problem(f"model {row.model}", f"cannot be fine-tuned: {found.refused}", action))
-    verdict = judge(run, row, found)
+        problems.append(Problem(f"model {row.model}", f"cannot be fine-tuned: {rehearsal.refused}", action))
+    verdict = judge(run, row, rehearsal)
     if verdict.available and not verdict.fits:
-        doing = "to be fine-tuned at micro-batch 1" if found.training else "to score one text"
+        doing = "to be fine-tuned at micro-batch 1" if rehearsal.training else "to score one text"
         what = f"needs {verdict.needed:.0f} GB of GPU memory {doing}, size class {row.size_class!r} has "
         problems.append(Problem(f"model {row.model}", f"{what}{verdict.available:g} GB", verdict.advice))
     return problems
@@ -386,7 +386,9 @@ def memory_problem(run: Run, row: Model, found: Rehearsal) -> list[Problem]:
 def first_micro_batch(run: Run, row: Model, gigabytes: float) -> int:
     """The micro-batch that a fine-tune begins with on GPUs of so many gigabytes together: as configured, or the largest
     that a rehearsal found to fit."""
-    configured, found = run.configuration.finetuning.micro_batch, read_rehearsal(run, row)
-    if found is None or not found.training:
+    configured, rehearsal = run.configuration.finetuning.micro_batch, read_rehearsal(run, row)
+    if rehearsal is None or not rehearsal.training:
         return configured
-    return min(configured, found.largest_micro_batch(gigabytes, checkpointing=checkpoints_activations(run, row)) or 1)
+    return min(
+        configured, rehearsal.largest_micro_batch(gigabytes, checkpointing=checkpoints_activations(run, row)) or 1
+    )

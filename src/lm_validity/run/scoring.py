@@ -54,18 +54,18 @@ def task_sources(folder: str) -> list[str]:
     root = Path(folder)
     if not root.is_dir():
         return []
-    found = {path for path in root.iterdir() if path.is_file() and not path.name.startswith(".")}
+    files = {path for path in root.iterdir() if path.is_file() and not path.name.startswith(".")}
     below = [*_files(root, ".yaml"), *python_files(root)]
     if len(below) > MOST_FILES:
-        return sorted(map(str, found))
-    found |= {*below}
-    found |= named_files(path for path in found if path.suffix == ".yaml")
-    return sorted(map(str, found))
+        return sorted(map(str, files))
+    files |= {*below}
+    files |= named_files(path for path in files if path.suffix == ".yaml")
+    return sorted(map(str, files))
 
 
 def named_files(paths: Iterable[Path]) -> set[Path]:
     """The YAML files that YAML files include, and that those include, with the code that all of them name."""
-    queue, found, seen = [*paths], set(), set()
+    queue, files, seen = [*paths], set(), set()
     while queue:
         path = queue.pop()
         if path in seen:
@@ -75,9 +75,9 @@ def named_files(paths: Iterable[Path]) -> set[Path]:
         names = (name for block in _INCLUDE.findall(text) for name in _names(block))
         included = {other for name in names if (other := Path(os.path.normpath(path.parent / name))).is_file()}
         code = {code_file(path.parent, function) for function in _FUNCTION.findall(text)}
-        found |= included | {other for other in code if other.is_file()}
+        files |= included | {other for other in code if other.is_file()}
         queue += included
-    return found
+    return files
 
 
 def draws_at_random(path: Path) -> bool:
@@ -101,7 +101,7 @@ def draws_at_random(path: Path) -> bool:
         if _DRAWS.search(text) and not _SEEDS.search(text):
             return True
         imports = "\n".join(_IMPORTS.findall(text))
-        queue += [one for one in code.parent.glob("*.py") if re.search(rf"\b{re.escape(one.stem)}\b", imports)]
+        queue += [module for module in code.parent.glob("*.py") if re.search(rf"\b{re.escape(module.stem)}\b", imports)]
     return False
 
 
@@ -114,7 +114,7 @@ def document_order(record: Mapping[str, Any]) -> str | None:
     package = find_spec("lm_eval")
     shipped = Path(package.origin).parent if package is not None and package.origin else Path()
     tasks = record["record"].get("members") or [record["record"]]
-    paths = [Path(one["include_path"] or shipped) / one["file"] for one in tasks if "file" in one]
+    paths = [Path(task["include_path"] or shipped) / task["file"] for task in tasks if "file" in task]
     return LM_EVALS_SEEDS if any(path.is_file() and draws_at_random(path) for path in paths) else None
 
 
@@ -125,12 +125,12 @@ def _names(block: str) -> list[str]:
 
 
 def _files(folder: Path, suffix: str) -> list[Path]:
-    found = []
+    files = []
     for place, folders, names in os.walk(folder):
         folders[:] = [name for name in folders if not name.startswith(".")]
         wanted = (Path(place, name) for name in names if name.endswith(suffix) and not name.startswith("."))
-        found += [path for path in wanted if path.is_file()]  # no link to a file that is gone
-    return sorted(found, key=lambda path: path.relative_to(folder).as_posix())
+        files += [path for path in wanted if path.is_file()]  # no link to a file that is gone
+    return sorted(files, key=lambda path: path.relative_to(folder).as_posix())
 
 
 # ----------------------------------------------------------------------------------------------------------------------

@@ -223,12 +223,12 @@ def hold_gpus(needed: int, *, poll: float = POLL, say: Callable[[str], None] = p
     folder = Path(tempfile.gettempdir(), f"lm-validity-gpus-{owner}")
     folder.mkdir(mode=0o700, exist_ok=True)
     told = False
-    while not (found := _lock(folder, visible, needed)):
+    while not (gpus := _lock(folder, visible, needed)):
         if not told:
             say(f"waiting for {needed} of the GPUs {','.join(visible)}: other jobs on this machine hold them")
             told = True
         time.sleep(poll * random.uniform(0.5, 1.5))
-    os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(found)
+    os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
 
 
 def _visible_gpus() -> list[str]:
@@ -245,18 +245,18 @@ def _visible_gpus() -> list[str]:
 def _lock(folder: Path, visible: list[str], needed: int) -> list[str]:
     """The first GPUs that nobody holds, locked; none where they are too few."""
     with ExitStack() as files:
-        found = []
+        locked = []
         for name in visible:
             file = files.enter_context(open(folder / name.replace("/", "_"), "w"))
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 continue
-            found.append((name, file))
-            if len(found) == needed:
-                _held.extend(file for _, file in found)
+            locked.append((name, file))
+            if len(locked) == needed:
+                _held.extend(file for _, file in locked)
                 files.pop_all()
-                return [name for name, _ in found]
+                return [name for name, _ in locked]
     return []
 
 
@@ -495,6 +495,6 @@ class Manifests:
         path = self.grid.manifest_of(cell)
         if path not in self._read:
             places = [path, f"{path}{ASIDE}"] if self.also_aside else [path]
-            found = next((place for place in places if Path(place).is_file()), None)
-            self._read[path] = {entry.cell: entry for entry in read_manifest(found)} if found else {}
+            manifest = next((place for place in places if Path(place).is_file()), None)
+            self._read[path] = {entry.cell: entry for entry in read_manifest(manifest)} if manifest else {}
         return self._read[path].get(cell)

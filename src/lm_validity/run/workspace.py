@@ -57,8 +57,8 @@ class Workspace(Records):
         """
         if cell not in self._outdated:
             beneath = map(self.outdated, rule_of(cell).stands_on(self.grid, cell))
-            found = next((one for one in beneath if one is not None), None)
-            self._outdated[cell] = found or (cell if self._is_outdated(cell) else None)
+            cause = next((other for other in beneath if other is not None), None)
+            self._outdated[cell] = cause or (cell if self._is_outdated(cell) else None)
         return self._outdated[cell]
 
     def _is_outdated(self, cell: Cell) -> bool:

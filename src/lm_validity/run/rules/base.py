@@ -163,11 +163,11 @@ class Rule(ABC, Generic[CellT, RowT]):
 
     def resources(self, run: Run, job: Job[CellT], attempt: int = 1) -> Resources:
         """What a job asks of a machine, by the size class of its model. A replay runs no model: it asks for no GPU."""
-        one = self.size_class(run, job.model)
+        of_size = self.size_class(run, job.model)
         if self.on_login_node:
-            return Resources(0, 1, one.mem_mb, LEAST_MINUTES)
-        gpus = 0 if run.configuration.replay else one.gpu
-        return Resources(gpus, one.cpus, one.mem_mb * attempt, self.minutes(run, job, attempt))
+            return Resources(0, 1, of_size.mem_mb, LEAST_MINUTES)
+        gpus = 0 if run.configuration.replay else of_size.gpu
+        return Resources(gpus, of_size.cpus, of_size.mem_mb * attempt, self.minutes(run, job, attempt))
 
     def seconds(self, work: Work, cell: CellT) -> float:
         """Expected seconds of one cell; 0 where nothing is computed."""

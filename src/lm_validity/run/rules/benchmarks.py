@@ -36,8 +36,8 @@ class BenchmarkRule(Rule[BenchmarkCell, Model]):
     def data_files(self, run: Run, job: Job[BenchmarkCell]) -> list[str]:
         """The file of each split whose documents a cell of the job reads, once each."""
         folder = f"{run.results}/splits"
-        found = {f"{folder}/{cell.benchmark}/{split}.json": None for cell in job.cells for split in self.splits(cell)}
-        return list(found)
+        files = {f"{folder}/{cell.benchmark}/{split}.json": None for cell in job.cells for split in self.splits(cell)}
+        return list(files)
 
     def asked_minutes(self, of_size: SizeClass, output_type: str) -> float:
         """Minutes that a cell of a model of this size asks for."""
@@ -223,8 +223,8 @@ class EvaluateModel(ScoringRule):
         named = {checkpoint if alone else f"{model}.{checkpoint}": (model, checkpoint) for model, checkpoint in points}
         benchmarks = tuple(name for name in plan.run.benchmarks if any(name == b for _, _, b, _ in wanted))
         minutes = {
-            name: one * max(len(splits) for (_, _, benchmark, _), splits in wanted.items() if benchmark == name)
-            for name, one in self.minutes_by_benchmark(plan, first.model, benchmarks).items()
+            name: asked * max(len(splits) for (_, _, benchmark, _), splits in wanted.items() if benchmark == name)
+            for name, asked in self.minutes_by_benchmark(plan, first.model, benchmarks).items()
         }
         what, longest = "checkpoints" if alone else "adapters", plan.longest_job
         for of_benchmarks in make_groups(benchmarks, size.benchmarks, "benchmarks", minutes=minutes, longest=longest):
@@ -271,15 +271,15 @@ class EvaluateModel(ScoringRule):
 
 def _sharing_a_load(run: Run, used: set[str]) -> list[list[Model]]:
     """The used models in the order of their sheet. Those with adapters of one base are together, with the base."""
-    found: dict[tuple[object, ...], list[Model]] = {}
+    by_load: dict[tuple[object, ...], list[Model]] = {}
     for row in run.models.values():
         if row.model in used:
             # what a loaded model is, but for the adapter, and what a job asks for
             same = (row.path, row.revision, row.dtype, document_bos(run, row.model), row.size_class)
-            found.setdefault(same, []).append(row)
+            by_load.setdefault(same, []).append(row)
     return [
         models
-        for rows in found.values()
+        for rows in by_load.values()
         for models in ([rows] if any(row.adapters for row in rows) else [[row] for row in rows])
     ]
 
@@ -314,11 +314,11 @@ class FinetuneAdapter(BenchmarkRule):
         """The jobs of a model in one round of the plan, whose names have that round's `end`."""
         settings, size = plan.configuration.finetuning, plan.configuration.batching.finetune_adapter
         rates = settings.learning_rates
-        one = self.minutes_by_benchmark(plan, model.model, benchmarks)
+        asked = self.minutes_by_benchmark(plan, model.model, benchmarks)
         in_a_job = len(rates) if isinstance(size.learning_rates, str) else min(size.learning_rates, len(rates))
-        of_all = {name: minutes * in_a_job for name, minutes in one.items()}
+        of_all = {name: minutes * in_a_job for name, minutes in asked.items()}
         for group in make_groups(benchmarks, size.benchmarks, "benchmarks", minutes=of_all, longest=plan.longest_job):
-            a_rate = dict.fromkeys(rates, sum(one[name] for name in group.members))
+            a_rate = dict.fromkeys(rates, sum(asked[name] for name in group.members))
             of_rates = make_groups(rates, size.learning_rates, "rates", "lr", minutes=a_rate, longest=plan.longest_job)
             for prompt, members in _by_prompt(plan, model.model, group.members).items():
                 for together in of_rates:
@@ -420,11 +420,11 @@ class FinetuneAdapter(BenchmarkRule):
 
 def _by_prompt(plan: Participants, model: str, benchmarks: tuple[str, ...]) -> dict[Prompt, list[str]]:
     """Prompt -> the benchmarks that the model is tried on with it."""
-    found: dict[Prompt, list[str]] = {}
+    by_prompt: dict[Prompt, list[str]] = {}
     for benchmark in benchmarks:
         for prompt in plan.prompts(model, benchmark):
-            found.setdefault(prompt, []).append(benchmark)
-    return found
+            by_prompt.setdefault(prompt, []).append(benchmark)
+    return by_prompt
 
 
 FINETUNE_ADAPTER = FinetuneAdapter()
@@ -497,7 +497,7 @@ class SelectPrompt(BenchmarkRule):
     def stands_on(self, plan: Participants, cell: BenchmarkCell) -> list[BenchmarkCell]:
         """The direct scores on validation, with every prompt."""
         prompts = plan.prompts(cell.model, cell.benchmark)
-        return [EVALUATE_MODEL.cell(cell.model, cell.benchmark, "final", one, "validation") for one in prompts]
+        return [EVALUATE_MODEL.cell(cell.model, cell.benchmark, "final", prompt, "validation") for prompt in prompts]
 
 
 SELECT_PROMPT = SelectPrompt()

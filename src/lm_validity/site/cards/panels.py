@@ -91,9 +91,9 @@ def lowest_tau(cards: Sequence[Values], keys: Sequence[str]) -> float:
 
 def drawn_taus(values: Values, quantity: str) -> dict[str, Value]:
     """A tau by protocol; without an interval only where none has one: of few models it would mislead."""
-    found = {protocol: value for protocol in KINDS if (value := known(values, f"{quantity}.{protocol}")) is not None}
-    certain = {protocol: value for protocol, value in found.items() if value.interval is not None}
-    return certain or found
+    taus = {protocol: value for protocol in KINDS if (value := known(values, f"{quantity}.{protocol}")) is not None}
+    certain = {protocol: value for protocol, value in taus.items() if value.interval is not None}
+    return certain or taus
 
 
 def same_models(taus: Mapping[str, Value]) -> bool:
@@ -202,9 +202,9 @@ def _apart_panel(values: Values, verdict: Verdict) -> Panel | None:
 def _range_words(values: Values, scores: Mapping[str, np.ndarray]) -> str:
     """`**0.00 to 0.26** direct, to **0.32** train before test`."""
     parts = []
-    for protocol, found in scores.items():
+    for protocol, numbers in scores.items():
         low, high = (known(values, f"{end}.{protocol}") for end in ("lowest", "highest"))
-        ends = (low.number if low else found.min(), high.number if high else found.max())
+        ends = (low.number if low else numbers.min(), high.number if high else numbers.max())
         parts.append(f"**{decimal(ends[0])} to {decimal(ends[1])}** {NAMES[protocol]}")
     return ", ".join(parts)
 
@@ -275,8 +275,8 @@ def _score_rugs(scores: Mapping[str, np.ndarray], least: float, most: float, lab
     axis = Axis(low, high, 8, WIDTH - 8)
     marks = [ticks(axis, (low, (low + high) / 2, high), 10, 92, ["", plain(float(f"{(low + high) / 2:.3g}")), ""])]
     marks += [text(8, 106, plain(float(f"{low:.3g}"))), text(WIDTH - 8, 106, plain(float(f"{high:.3g}")), "", "end")]
-    for place, (protocol, found) in enumerate(scores.items()):
-        marks.append(rug(axis, found.tolist(), 16 + 38 * place, 46 + 38 * place, KINDS[protocol]))
+    for place, (protocol, numbers) in enumerate(scores.items()):
+        marks.append(rug(axis, numbers.tolist(), 16 + 38 * place, 46 + 38 * place, KINDS[protocol]))
     return svg(WIDTH, HEIGHT, label, *marks)
 
 
@@ -416,31 +416,31 @@ def scores_cell(sources: CardSources, benchmark: str, values: Values, width: int
     if frame.empty:
         return EMPTY
     scores = {protocol: frame.loc[frame["protocol"] == protocol, "value"].to_numpy() for protocol in KINDS}
-    scores = {protocol: found for protocol, found in scores.items() if len(found)}
+    scores = {protocol: numbers for protocol, numbers in scores.items() if len(numbers)}
     words = _range_words(values, scores).replace("**", "")
     if is_corpus(values) or not frame["value"].between(-1, 1).all():
         return TableCell(float(frame["value"].max()), words=words.partition(",")[0].rpartition(" ")[0])
     axis = Axis(0, 1, 1, width - 1)
     marks = [ticks(axis, (0, 0.5, 1), 3, 25)]
-    for place, (protocol, found) in enumerate(scores.items()):
+    for place, (protocol, numbers) in enumerate(scores.items()):
         top = 8 if len(scores) == 1 else 4 + 11 * place
-        marks.append(rug(axis, found.tolist(), top, top + (12 if len(scores) == 1 else 9), KINDS[protocol]))
+        marks.append(rug(axis, numbers.tolist(), top, top + (12 if len(scores) == 1 else 9), KINDS[protocol]))
     label = f"Scores of {frame['model'].nunique()} models: {words}"
     return TableCell(float(frame["value"].max()), svg(width, HIGH, label, *marks))
 
 
 def tau_cell(values: Values, quantity: str, mark: Mark, low: float, width: int) -> TableCell:
     """Agreement with the other benchmarks, a dot for each protocol, and the noise ceiling."""
-    found = drawn_taus(values, quantity)
-    if not found:
+    taus = drawn_taus(values, quantity)
+    if not taus:
         return EMPTY
     axis, label = Axis(low, 1, 5, width - 5), []
     marks = [ticks(axis, halves(low), 2, 26)]
-    if len(found) == 2 and same_models(found):
-        first, second = found.values()
+    if len(taus) == 2 and same_models(taus):
+        first, second = taus.values()
         marks.append(line(axis(first.number), 9, axis(second.number), 19, "join"))
-    for place, (protocol, value) in enumerate(found.items()):
-        y, kind = (14 if len(found) == 1 else 9 + 10 * place), KINDS[protocol]
+    for place, (protocol, value) in enumerate(taus.items()):
+        y, kind = (14 if len(taus) == 1 else 9 + 10 * place), KINDS[protocol]
         ceiling = ceiling_of(values, value, f"{quantity.replace('tau', 'tau_ceiling')}.{protocol}")
         if ceiling is not None:
             marks.append(line(axis(ceiling), y - 4.5, axis(ceiling), y + 4.5, "s cl"))
@@ -448,7 +448,7 @@ def tau_cell(values: Values, quantity: str, mark: Mark, low: float, width: int) 
         limit = f", noise ceiling {decimal(ceiling)}" if ceiling is not None else ""
         label.append(f"{NAMES[protocol]} {said(value)}{limit}")
     picture = svg(width, HIGH, f"Agreement with the other benchmarks: {'; '.join(label)}", *marks)
-    return TableCell(next(iter(found.values())).number, picture, mark)
+    return TableCell(next(iter(taus.values())).number, picture, mark)
 
 
 def apart_cell(values: Values, mark: Mark, width: int = 112) -> TableCell:

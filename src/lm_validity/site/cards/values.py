@@ -315,16 +315,16 @@ class CardSources:
     @cached_property
     def results(self) -> dict[str, Results]:
         """The rows of results.parquet by report, of those that are there. Raises InputError for a report without."""
-        found = {}
+        results = {}
         for folder in filter(lambda folder: folder.name in USED, map(Path, self.reports)):
             if (folder / "results.parquet").is_file():
-                found[folder.name] = Results(folder / "results.parquet", USED[folder.name])
+                results[folder.name] = Results(folder / "results.parquet", USED[folder.name])
             elif (folder / "summary.json").is_file():
                 raise InputError(
                     f"{folder}: a report of an earlier version, without results.parquet.",
                     "remove its summary.json and write the report again.",
                 )
-        return found
+        return results
 
     def row(self, report: str, quantity: str, subject: str | None = None, protocol: str | None = None,
             **conditions: Any) -> Row | None:  # fmt: skip
@@ -378,9 +378,9 @@ class CardSources:
         rows = self.rows[(self.rows["protocol"] == DIRECT) & self.rows["value"].notna()]
         at = rows["tokens_b"] if rows["tokens_b"].notna().any() else rows["iteration"]
         rows = rows.assign(at=at.astype("float64")).dropna(subset=["at"])
-        found = rows.groupby(["benchmark", "model", "at"])["value"].mean().reset_index()
-        many = found.groupby(["benchmark", "model"])["at"].transform("size") >= LEAST_POINTS
-        return found[many]
+        means = rows.groupby(["benchmark", "model", "at"])["value"].mean().reset_index()
+        many = means.groupby(["benchmark", "model"])["at"].transform("size") >= LEAST_POINTS
+        return means[many]
 
     def scores_of(self, benchmark: str) -> pd.DataFrame:
         """The rows of `last_scores` on a benchmark."""
@@ -389,12 +389,12 @@ class CardSources:
     @cached_property
     def pair_taus(self) -> dict[str, dict[str, list[float]]]:
         """Of each benchmark and protocol the taus with the other benchmarks."""
-        found: dict[str, dict[str, list[float]]] = {}
+        taus: dict[str, dict[str, list[float]]] = {}
         for row in self.results["agreement"].rows("tau") if "agreement" in self.results else ():
             if row.value is not None and row.protocol is not None:
                 for name in (row.subject, row.other):
-                    found.setdefault(str(name), {}).setdefault(row.protocol, []).append(row.value)
-        return found
+                    taus.setdefault(str(name), {}).setdefault(row.protocol, []).append(row.value)
+        return taus
 
     @cached_property
     def sizes(self) -> dict[str, float]:
@@ -432,8 +432,8 @@ class CardSources:
     def model_count(self, benchmark: str, protocol: str) -> int:
         """Models with a score; those of the agreement report where it has the benchmark, which leaves out cells that
         earlier scores chose."""
-        found = self.count("agreement", "benchmark_models", benchmark, protocol)
-        return int(self._model_counts.get((benchmark, protocol), 0)) if found is None else found
+        reported = self.count("agreement", "benchmark_models", benchmark, protocol)
+        return int(self._model_counts.get((benchmark, protocol), 0)) if reported is None else reported
 
     @cached_property
     def _items(self) -> dict[str, float]:

@@ -47,10 +47,10 @@ def _first(document: dict[str, Any], *, heading: bool = True) -> str:
         parts = ("heading", "sentence") if heading or not lede["interval"] else ("sentence",)
         said = [lede[part].removesuffix(".") for part in parts if lede[part]]
         said[-1] += f" ({lede['interval']})" * bool(lede["interval"])
-        text = " ".join(one if one.endswith("?") else f"{one}." for one in said)
+        text = " ".join(part if part.endswith("?") else f"{part}." for part in said)
     else:
-        found = [finding["sentence"] for finding in document["findings"]]
-        text = re.split(r"(?<=[.?]) (?=[A-Z])", found[0])[0] if found else "No finding."
+        sentences = [finding["sentence"] for finding in document["findings"]]
+        text = re.split(r"(?<=[.?]) (?=[A-Z])", sentences[0])[0] if sentences else "No finding."
     return text.replace("**", "")
 
 
@@ -77,7 +77,7 @@ def _numbers(path: Path) -> list[str]:
     cells = []
     for row in rows.itertuples():
         given = [row.protocol, *(f"{key}={value}" for key, value in json.loads(row.conditions).items())]
-        name = ", ".join([row.quantity, *(str(one) for one in given if not pd.isna(one))])
+        name = ", ".join([row.quantity, *(str(part) for part in given if not pd.isna(part))])
         ends = f"{row.low:.4g} to {row.high:.4g}"
         cells.append((name, f"{row.value:.4g}", row.unit, f"{row.level:.0%}", ends, row.interval_for))
     return ["", render_table(("result", "value", "unit", "level", "interval", "over"), cells, text=(0, 2, 5))]

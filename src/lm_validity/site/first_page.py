@@ -318,20 +318,20 @@ def groups_of(cards: Sequence[Card]) -> dict[str, str]:
     """The group of each benchmark that has one: how the names of at least five begin, else a category of several."""
     begins = {card.benchmark: re.split(r"[_:/|-]", card.benchmark)[0] for card in cards}
     many = {begin for begin, number in Counter(begins.values()).items() if number >= LEAST_IN_GROUP}
-    found = {benchmark: begin for benchmark, begin in begins.items() if begin in many}
+    groups = {benchmark: begin for benchmark, begin in begins.items() if begin in many}
     categories = {card.benchmark: shown(value) for card in cards
-                  if card.benchmark not in found and (value := card.value("category")) is not None}  # fmt: skip
+                  if card.benchmark not in groups and (value := card.value("category")) is not None}  # fmt: skip
     several = {name for name, number in Counter(categories.values()).items() if 1 < number < len(cards)}
-    return found | {benchmark: name for benchmark, name in categories.items() if name in several}
+    return groups | {benchmark: name for benchmark, name in categories.items() if name in several}
 
 
 def _group_cells(columns: Sequence[Column], members: Sequence[BenchmarkRow]) -> list[TableCell]:
     """Of a group: a tick for each benchmark, a dot for their median, and how many have each answer."""
     cells = []
     for place, column in enumerate(columns):
-        found = [row.cells[place] for row in members]
-        values = [cell.sort for cell in found if cell.sort is not None]
-        answers = Counter(cell.mark.outcome for cell in found if cell.mark is not None)
+        in_column = [row.cells[place] for row in members]
+        values = [cell.sort for cell in in_column if cell.sort is not None]
+        answers = Counter(cell.mark.outcome for cell in in_column if cell.mark is not None)
         counts = tuple((answer, answers[answer]) for answer in (YES, PARTLY, NO, NOT_KNOWN) if answers[answer])
         middle = float(np.median(values)) if values else None
         picture, words = Markup(), ""
@@ -342,7 +342,7 @@ def _group_cells(columns: Sequence[Column], members: Sequence[BenchmarkRow]) -> 
             label = f"{len(values)} benchmarks: median {decimal(middle)}, {ends}"
             picture = svg(column.width, 24, label, *marks)
         elif column.key == "gap" and values:
-            written = {cell.sort: cell.words for cell in found}
+            written = {cell.sort: cell.words for cell in in_column}
             words = " to ".join(dict.fromkeys((written[min(values)], written[max(values)])))
         cells.append(TableCell(middle, picture, None, words, counts))
     return cells

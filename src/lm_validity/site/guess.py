@@ -209,8 +209,8 @@ def guess_lines(models: pd.DataFrame, benchmarks: pd.DataFrame) -> list[str]:
     lines = []
     values = ["metric", "higher_is_better", "output_type", "chance", "category"]
     guessed = benchmarks[benchmarks["guessed"].notna()]
-    for found, rows in guessed.fillna("").groupby(values, sort=False):
-        metric, higher, kind, chance, category = found
+    for key, rows in guessed.fillna("").groupby(values, sort=False):
+        metric, higher, kind, chance, category = key
         words = [
             metric or "no metric",
             {0: "lower is better", 1: "higher is better"}.get(higher, "direction unknown"),
@@ -249,9 +249,9 @@ def _metric(facts: TaskFacts, names: list[str]) -> str | None:
         return facts.metric or None
     bare = facts.metric.partition(",")[0]
     for wanted in (bare, *_FALLBACK):
-        found = sorted(name for name in names if name.partition(",")[0] == wanted)
-        if found:
-            return found[0]
+        matches = sorted(name for name in names if name.partition(",")[0] == wanted)
+        if matches:
+            return matches[0]
     return sorted(names)[0]
 
 

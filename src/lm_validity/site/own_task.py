@@ -74,7 +74,11 @@ class OwnTask:
     @property
     def studies(self) -> tuple[str, ...]:
         """The studies that its run computes cells for. Curves are of direct scores, so `signal` needs no training."""
-        return tuple(one for one in STUDIES if one in self.base.configuration.studies) if self.trains else ("signal",)
+        return (
+            tuple(study for study in STUDIES if study in self.base.configuration.studies)
+            if self.trains
+            else ("signal",)
+        )
 
     def lines(self) -> list[str]:
         """What will be computed, for a terminal."""
@@ -259,13 +263,13 @@ def _main_metric(path: Path, directions: Mapping[str, bool | None]) -> tuple[str
 def _copy_task(path: Path, folder: Path) -> Path:
     """The task's file and the files beside it that it names, in a folder of their own."""
     files = {path, *named_files([path])}
-    away = sorted(str(one) for one in files if one.parent.resolve() != path.parent.resolve())
+    away = sorted(str(file) for file in files if file.parent.resolve() != path.parent.resolve())
     if away:
         raise InputError(f"{path}: it names {away[0]}.", "put the task's file into a folder of its own.")
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    for one in files:
-        shutil.copy2(one, folder)
+    for file in files:
+        shutil.copy2(file, folder)
     return folder
 
 

@@ -285,10 +285,13 @@ def _too_few(scores: pd.DataFrame, models: pd.DataFrame, benchmarks: pd.DataFram
     usable = benchmarks[of_study(benchmarks, STUDY) & (benchmarks["output_type"] != PERPLEXITY)]
     out = models.loc[~of_study(models, STUDY), "model"]
     known = scores[scores["benchmark"].isin(usable["benchmark"]) & ~scores["model"].isin(out)]
-    found, of = known["model"].nunique(), known["benchmark"].nunique()
-    if found >= LEAST_MODELS and of >= LEAST_BENCHMARKS:
+    model_count, benchmark_count = known["model"].nunique(), known["benchmark"].nunique()
+    if model_count >= LEAST_MODELS and benchmark_count >= LEAST_BENCHMARKS:
         return None
-    return f"a comparison needs {LEAST_MODELS} models and {LEAST_BENCHMARKS} benchmarks, there are {found} and {of}."
+    return (
+        f"a comparison needs {LEAST_MODELS} models and {LEAST_BENCHMARKS} benchmarks, "
+        f"there are {model_count} and {benchmark_count}."
+    )
 
 
 # ----------------------------------------------------------------------------------------------------------------------

@@ -112,8 +112,8 @@ class Standing:
         """(models, benchmarks) hours of each cell that is not planned, ruled out or measured; inf for the others."""
         models, benchmarks = self.names
         free = costs.keys() - planned.keys() - self.run.ruled_out.keys()
-        found = [[costs[m, b].hours if (m, b) in free else np.inf for b in benchmarks] for m in models]
-        return np.where(self.fitted.process.measured, np.inf, found)
+        free_hours = [[costs[m, b].hours if (m, b) in free else np.inf for b in benchmarks] for m in models]
+        return np.where(self.fitted.process.measured, np.inf, free_hours)
 
 
 def standing_of(run: Run, also: tuple[str, ...] = ()) -> Standing:
@@ -196,7 +196,7 @@ def choose_round(standing: Standing, goal: Goal, costs: Mapping[Pair, Cost]) -> 
             break
     models, benchmarks = standing.names
     number = next_round(planned.values())
-    cells = [planned_cell((models[one.model], benchmarks[one.benchmark]), BY_SCORES, number) for one in steps]
+    cells = [planned_cell((models[step.model], benchmarks[step.benchmark]), BY_SCORES, number) for step in steps]
     reached = reached or (goal.kind == "budget" and not steps)
     return Round(goal, before, steps, cells, float(spent), reached, planned_hours)
 
@@ -214,32 +214,32 @@ def describe_outlook(outlook: Outlook) -> str:
     )
 
 
-def describe_round(found: Round) -> list[str]:
+def describe_round(chosen: Round) -> list[str]:
     """Where the ranks stand, which cells were chosen and why, and what is expected of them; a line each."""
-    lines = [f"now: {describe_outlook(found.before)}"]
-    if not found.steps:
-        return [*lines, _without_a_round(found)]
-    for cell, step in zip(found.cells, found.steps, strict=True):
+    lines = [f"now: {describe_outlook(chosen.before)}"]
+    if not chosen.steps:
+        return [*lines, _without_a_round(chosen)]
+    for cell, step in zip(chosen.cells, chosen.steps, strict=True):
         lines.append(f"  {cell.model} on {cell.benchmark}: reduces the variance of ranks by {step.reduction:.3g}")
     lines.append(
-        f"round {found.cells[0].round}: {count(len(found.cells), 'cell')}, {hours_in_words(found.hours)} hours, chosen "
-        "for the largest expected reduction of the variance of ranks per hour"
+        f"round {chosen.cells[0].round}: {count(len(chosen.cells), 'cell')}, {hours_in_words(chosen.hours)} hours, "
+        "chosen for the largest expected reduction of the variance of ranks per hour"
     )
-    lines.append(f"expected after it: {describe_outlook(found.after)}")
-    if found.goal.kind != "budget" and not found.goal.reached(found.after):
-        lines.append(f"this does not reach {found.goal} yet: another round may follow")
+    lines.append(f"expected after it: {describe_outlook(chosen.after)}")
+    if chosen.goal.kind != "budget" and not chosen.goal.reached(chosen.after):
+        lines.append(f"this does not reach {chosen.goal} yet: another round may follow")
     return lines
 
 
-def _without_a_round(found: Round) -> str:
-    if found.goal.kind == "budget":
-        if found.planned_hours > found.goal.value:
-            hours = hours_in_words(found.planned_hours)
-            return f"nothing is added: the plan takes {hours} hours already, more than {found.goal}"
-        return f"goal {found.goal} is reached: no cell that makes the ranks more certain fits into the hours left"
-    if found.reached:
-        return f"goal {found.goal} is reached"
-    return f"goal {found.goal} is NOT reached, and no unmeasured cell is expected to make the ranks more certain"
+def _without_a_round(chosen: Round) -> str:
+    if chosen.goal.kind == "budget":
+        if chosen.planned_hours > chosen.goal.value:
+            hours = hours_in_words(chosen.planned_hours)
+            return f"nothing is added: the plan takes {hours} hours already, more than {chosen.goal}"
+        return f"goal {chosen.goal} is reached: no cell that makes the ranks more certain fits into the hours left"
+    if chosen.reached:
+        return f"goal {chosen.goal} is reached"
+    return f"goal {chosen.goal} is NOT reached, and no unmeasured cell is expected to make the ranks more certain"
 
 
 def plan_place(run: Run, configfile: Path) -> Path:
@@ -284,15 +284,15 @@ class Joining:
         """Whether its cells are expected to make the interval as narrow as asked, or a budget pays for one of them."""
         if goal.kind == "budget":
             return bool(self.until(goal))
-        return min([self.half_width, *(one.half_width for one in self.places)]) <= goal.value
+        return min([self.half_width, *(place.half_width for place in self.places)]) <= goal.value
 
     def until(self, goal: Goal) -> list[JoiningCell]:
         """The places needed for a goal of width, or those that a budget of hours pays for."""
         if goal.kind == "budget":
-            return [one for one in self.places if one.hours <= goal.value]
+            return [place for place in self.places if place.hours <= goal.value]
         if self.half_width <= goal.value:
             return []
-        enough = next((i for i, one in enumerate(self.places, 1) if one.half_width <= goal.value), len(self.places))
+        enough = next((i for i, place in enumerate(self.places, 1) if place.half_width <= goal.value), len(self.places))
         return self.places[:enough]
 
 
@@ -348,15 +348,15 @@ def place_model(run: Run, model: str, costs: Mapping[Pair, Cost]) -> Joining:
     )
 
 
-def joining_cells(found: Joining, goal: Goal, earlier: Plan) -> list[PlannedCell]:
+def joining_cells(joining: Joining, goal: Goal, earlier: Plan) -> list[PlannedCell]:
     """The planned cells of the model, as the next round."""
     number = next_round(earlier.values())
-    return [planned_cell((found.model, one.benchmark), JOINS, number) for one in found.until(goal)]
+    return [planned_cell((joining.model, place.benchmark), JOINS, number) for place in joining.until(goal)]
 
 
-def describe_cells(found: Joining, goal: Goal) -> str:
+def describe_cells(joining: Joining, goal: Goal) -> str:
     """One line on whether the goal is reached, and with how many cells."""
-    number, reached = len(found.until(goal)), found.reaches(goal)
+    number, reached = len(joining.until(goal)), joining.reaches(goal)
     if goal.kind == "budget":
         return f"{number} cells fit into {goal}" if reached else f"no cell fits into {goal}"
     if not reached:
@@ -364,16 +364,18 @@ def describe_cells(found: Joining, goal: Goal) -> str:
     return f"{goal} is expected to be reached with {number} cells" if number else f"{goal} is reached without a cell"
 
 
-def describe_joining(found: Joining) -> list[str]:
+def describe_joining(joining: Joining) -> list[str]:
     """Where the model is expected, and what each further cell costs and brings; a line each."""
     lines = [
-        f"{found.model} among {found.models} models, without a fine-tune: rank {found.rank:.0f}, 95% interval "
-        f"{found.interval[0]:.0f} to {found.interval[1]:.0f} (±{found.half_width:.1f})",
+        f"{joining.model} among {joining.models} models, without a fine-tune: rank {joining.rank:.0f}, 95% interval "
+        f"{joining.interval[0]:.0f} to {joining.interval[1]:.0f} (±{joining.half_width:.1f})",
         f"{'cells':>5} {'hours':>9} {'of all':>7} {'rank ±':>7}  with",
     ]
-    for number, one in enumerate(found.places, 1):
-        share = f"{one.hours / found.whole_hours:.1%}" if found.whole_hours else ""
-        lines.append(f"{number:>5} {hours_in_words(one.hours):>9} {share:>7} {one.half_width:>7.1f}  {one.benchmark}")
+    for number, place in enumerate(joining.places, 1):
+        share = f"{place.hours / joining.whole_hours:.1%}" if joining.whole_hours else ""
+        lines.append(
+            f"{number:>5} {hours_in_words(place.hours):>9} {share:>7} {place.half_width:>7.1f}  {place.benchmark}"
+        )
     return lines
 
 
@@ -432,12 +434,12 @@ def add_batch(run: Run) -> tuple[list[str], int]:
 def _check_finished(run: Run, trials: pd.DataFrame) -> None:
     """Raises InputError where planned subsamples have no trial yet: what they say would come too late."""
     keys = ["experiment", "language_model", "task", "m", "n"]
-    found = {(*key[0:2], *map(str, key[2:])): set(own) for key, own in trials.groupby(keys)["subsample"]}
+    finished = {(*key[0:2], *map(str, key[2:])): set(own) for key, own in trials.groupby(keys)["subsample"]}
     missing = [
         f"{cell.model} {cell.name}"
         for model in run.language_models
         for _, cell in PRETRAIN_ON_TEST.cells_by_round(run, model)
         if not set(range(cell.first, cell.last + 1))
-        <= found.get((cell.experiment, cell.model, cell.task, str(cell.m), str(cell.n)), set())
+        <= finished.get((cell.experiment, cell.model, cell.task, str(cell.m), str(cell.n)), set())
     ]
     _refuse_open(run, missing, ("planned batch is", "planned batches are"))

@@ -122,7 +122,7 @@ def card_html(card: Card, navigation: Sequence[Link] = (), missing: Sequence[str
                 if marks[rule].outcome != NOT_MEASURED],
         lacked=list(dict.fromkeys(name for rule, name in _LACKED.items() if rule in lacked)),
         scope=_scope(card),
-        sections={title: found for title, values in card.sections().items() if (found := rows(values))},
+        sections={title: table for title, values in card.sections().items() if (table := rows(values))},
         gaps=gaps(list(card.values.values())),
         rules=[(each, outcome(each.outcome), ", ".join(f"{name} {at:g}" for name, at in each.thresholds.items()))
                for each in card.verdict.statements],
@@ -177,10 +177,10 @@ def gaps(values: Sequence[Value]) -> list[NotMeasured]:
 
 def rows(values: Sequence[Value]) -> list[dict[str, Any]]:
     """The values that are measured, a row for each quantity with both its protocols."""
-    found: dict[str, list[Value]] = {}
+    groups: dict[str, list[Value]] = {}
     for value in values:
         if value.is_measured:
-            found.setdefault(value.quantity.name, []).append(value)
+            groups.setdefault(value.quantity.name, []).append(value)
     return [
         {
             "label": group[0].quantity.label,
@@ -189,7 +189,7 @@ def rows(values: Sequence[Value]) -> list[dict[str, Any]]:
             "basis": "; ".join(dict.fromkeys(filter(None, map(basis_words, group)))),
             "no_interval": list(dict.fromkeys(value.interval_reason for value in group if value.interval_reason)),
         }
-        for group in found.values()
+        for group in groups.values()
     ]
 
 
@@ -222,11 +222,11 @@ def card_markdown(card: Card) -> str:
         lines += [f"{words}: {_marked('; '.join(subjects))}.", ""] if subjects else []
     lines += [f"{_marked(_scope(card))} Intervals are 95% intervals, in brackets.", ""]
     for title, values in card.sections().items():
-        found = rows(values)
-        if found:
+        table = rows(values)
+        if table:
             lines += [f"### {title}", "", "| | | based on |", "|---|---|---|"]
             lines += [f"| {' | '.join(map(_marked, (row['label'], ', '.join(row['shown']), row['basis'])))} |"
-                      for row in found]  # fmt: skip
+                      for row in table]  # fmt: skip
             lines.append("")
     missing = gaps(list(card.values.values()))
     if missing:

@@ -222,7 +222,7 @@ def readiness(matrix: ScoreMatrix, group: Group, sheet: str | Path, knots: Seque
     data = _Compared(
         side=side,
         families=numbers,
-        family_names=[named[np.flatnonzero(numbers == one)[0]] for one in np.unique(numbers)],
+        family_names=[named[np.flatnonzero(numbers == cluster)[0]] for cluster in np.unique(numbers)],
         terms=compute_terms(compute, knots),
         straight=compute_terms(compute, ()),
         rng=section_generator(f"readiness {group.text}", 0),
@@ -239,7 +239,7 @@ def readiness(matrix: ScoreMatrix, group: Group, sheet: str | Path, knots: Seque
     summary = GroupSummary(
         group=group.text,
         models={"inside": int(side.sum()), "outside": int((1 - side).sum())},
-        families={name: len(set(numbers[side == one])) for name, one in (("inside", 1), ("outside", 0))},
+        families={name: len(set(numbers[side == flag])) for name, flag in (("inside", 1), ("outside", 0))},
         alone={"inside": inside, "outside": outside},
         unknown=int((~compared).sum()),
         knots=list(knots_within(compute, knots)),
@@ -400,7 +400,7 @@ def _slopes(summary: GroupSummary, most: int, whole: int, kind: str = "") -> Mar
     """The leads of each benchmark, direct and after, as a row of slopes with whiskers; of many, the `most` that change
     most."""
     first, *rest = summary.shown
-    shown = [first, *sorted(rest, key=lambda one: -abs(np.nan_to_num(number(one[1].change.value))))[: most - 1]]
+    shown = [first, *sorted(rest, key=lambda pair: -abs(np.nan_to_num(number(pair[1].change.value))))[: most - 1]]
     first_left = 34
     width, top, bottom = min((whole - first_left) / len(shown), 260), 34, 34 + min(whole / 4, 180)
     ends = [0.0]
@@ -471,8 +471,8 @@ def _tables(summary: GroupSummary, scores: pd.DataFrame, place: int) -> list[Tab
             row |= {f"{protocol}_error": fit.standard_error, f"{protocol}_p": fit.p}
         row |= {"change": gap.change.value} | as_columns(gap.change.interval)
         rows.append(row | {"error": gap.change.standard_error, "p": gap.change.p, "p_adjusted": gap.p_adjusted})
-        for check, one in gap.checks.items():
-            others.append({"benchmark": benchmark, "choice": CHECKS[check], **one.lead, "change": one.change})
+        for name, check in gap.checks.items():
+            others.append({"benchmark": benchmark, "choice": CHECKS[name], **check.lead, "change": check.change})
         for family, change in gap.without_family.items():
             others.append({"benchmark": benchmark, "choice": f"without {family}", "change": change})
     ends = ("", "_low", "_high", "_error", "_p")

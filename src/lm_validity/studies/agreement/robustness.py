@@ -38,14 +38,14 @@ def subsets_of_benchmarks(data: Data) -> Part:
             for name in ("random_mean", "random_low", "random_high", "greedy_mean", "others_mean")
         }
         curves["others_mean"][-1] = Missing("There is no other benchmark left.")
-        one = known(float(taus[0]), "No benchmark has a tau with the others.")
+        with_others = known(float(taus[0]), "No benchmark has a tau with the others.")
         entry[p] = {
             "sizes": of_subsets.sizes.tolist(),
             **{name: curves[name] for name in ("random_mean", "random_low", "random_high", "greedy_mean")},
             "greedy_order": of_subsets.greedy_order.tolist(),
             "others_mean": curves["others_mean"],
-            "one_with_others": one,
-            "one_with_others_interval": ends(one, transformed_interval(taus[0], taus[1:], "tau"), LOST_MODEL),
+            "one_with_others": with_others,
+            "one_with_others_interval": ends(with_others, transformed_interval(taus[0], taus[1:], "tau"), LOST_MODEL),
         }
         for size, random, low, high, greedy, others in zip(entry[p]["sizes"], *curves.values(), strict=True):
             bands = (random, low, high), (greedy, np.nan, np.nan), (others, np.nan, np.nan)

@@ -76,7 +76,7 @@ class ScoreMatrix:
     @property
     def fractions(self) -> np.ndarray:
         """(k,) True for benchmarks, not corpora, whose scores lie in [0, 1], so that points mean the same on each."""
-        within = [np.isnan(one) | ((one >= 0) & (one <= 1)) for one in self.value.values()]
+        within = [np.isnan(scores) | ((scores >= 0) & (scores <= 1)) for scores in self.value.values()]
         return np.logical_and.reduce(within).all(axis=0) & ~self.is_corpus
 
     @property
@@ -131,8 +131,8 @@ class ScoreMatrix:
 
     def training_error(self, protocol: str) -> np.ndarray:
         """(n, k) standard deviation of a score between trainings of one model, NaN where it was not measured."""
-        found = self.training.get(protocol, {})
-        row = [found[name].sd if name in found else np.nan for name in self.benchmarks]
+        noise = self.training.get(protocol, {})
+        row = [noise[name].sd if name in noise else np.nan for name in self.benchmarks]
         return np.tile(row, (len(self.models), 1))
 
     def planned(self, protocol: str) -> np.ndarray:
@@ -425,24 +425,24 @@ def direction_notes(rows: pd.DataFrame, sheet: pd.DataFrame, path: str | Path) -
     conflicts: dict[bool, list[str]] = {True: [], False: []}
     for benchmark, ours in zip(sheet["benchmark"], sheet["higher_is_better"], strict=True):
         here = rows[(rows["benchmark"] == benchmark) & rows["higher_is_better"].notna()]
-        found = here["higher_is_better"].astype(bool)
+        higher = here["higher_is_better"].astype(bool)
         if pd.isna(ours):
-            if found.nunique() > 1:
+            if higher.nunique() > 1:
                 raise InputError(
                     f"{path}: {benchmark} has both directions in the scores: higher_is_better is true for "
-                    f"{here.loc[found, 'model'].iloc[0]}, false for {here.loc[~found, 'model'].iloc[0]}.",
+                    f"{here.loc[higher, 'model'].iloc[0]}, false for {here.loc[~higher, 'model'].iloc[0]}.",
                     "fill in the column 'higher_is_better' of the benchmarks sheet.",
                 )
-        elif (found != ours).any():
-            conflicts[bool(ours)].append(f"{benchmark} ({(found != ours).sum()} of {len(found)} scores)")
+        elif (higher != ours).any():
+            conflicts[bool(ours)].append(f"{benchmark} ({(higher != ours).sum()} of {len(higher)} scores)")
     words = {True: "higher", False: "lower"}
     told = set(rows.loc[rows["higher_is_better"].notna(), "benchmark"])
     unknown = sheet["higher_is_better"].isna() & (sheet["output_type"] != PERPLEXITY)
     assumed = [name for name in sheet.loc[unknown, "benchmark"] if name in set(rows["benchmark"]) - told]
     return [
         f"The benchmarks sheet says that {words[ours]} is better, the scores say {words[not ours]}: "
-        f"{'; '.join(found)}. The sheet's direction is used. If it is wrong, the order of the models is reversed on "
-        "that benchmark."
-        for ours, found in conflicts.items()
-        if found
+        f"{'; '.join(benchmarks)}. The sheet's direction is used. If it is wrong, the order of the models is reversed "
+        "on that benchmark."
+        for ours, benchmarks in conflicts.items()
+        if benchmarks
     ] + with_names({"Direction unknown, so higher counts as better: {}.": assumed})

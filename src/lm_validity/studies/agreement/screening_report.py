@@ -46,18 +46,18 @@ def report_screening(
         recorded = [_recorded(Path(results), benchmark) for benchmark in facts["benchmark"]]
         examples = np.where(np.isnan(examples), recorded, examples)
     direct, trained = (matrix.oriented(protocol)[:, tasks] for protocol in PROTOCOLS)
-    found = screen_benchmarks(direct, trained, examples, section)
+    screening = screen_benchmarks(direct, trained, examples, section)
     table = pd.DataFrame(
         {
             "benchmark": fact.benchmark,
-            "kept": not found.reasons[i],
-            "reason": found.reasons[i],
+            "kept": not screening.reasons[i],
+            "reason": screening.reasons[i],
             "training_examples": known(examples[i], NO_EXAMPLES),
-            "models": found.models[i],
-            "not_improved": found.unimproved[i],
-            "others": found.others[i],
-            "negative_agreement": found.negative[i],
-            "mean_tau": known(found.mean_tau[i], NO_OTHER),
+            "models": screening.models[i],
+            "not_improved": screening.unimproved[i],
+            "others": screening.others[i],
+            "negative_agreement": screening.negative[i],
+            "mean_tau": known(screening.mean_tau[i], NO_OTHER),
             "category": None if pd.isna(fact.category) else fact.category,
             "output_type": None if pd.isna(fact.output_type) else fact.output_type,
         }

@@ -431,17 +431,17 @@ def task_stops(trials: pd.DataFrame, plan: BiasPlan | None) -> list[TaskStop]:
 def stop_words(stop: TaskStop) -> str:
     """`news: 15 of 100 subsamples, stopped because the interval is ±0.0098`."""
     if isinstance(stop.half_width, Missing):
-        found = "the interval is unknown"
+        reason = "the interval is unknown"
     elif stop.half_width == 0:
-        found = "all differences are the same"
+        reason = "all differences are the same"
     else:
-        found = f"the interval is ±{stop.half_width:.4f}"
+        reason = f"the interval is ±{stop.half_width:.4f}"
     why = {
-        STOPPED: f", stopped because {found}",
-        OPEN: f", needs more because {found}",
-        ALL: f", which is all; {found}",
-        HOPELESS: f", stopped although {found}: cells that have all their subsamples keep it too wide",
-        PLANNED: f", more are planned but not finished; {found}",
+        STOPPED: f", stopped because {reason}",
+        OPEN: f", needs more because {reason}",
+        ALL: f", which is all; {reason}",
+        HOPELESS: f", stopped although {reason}: cells that have all their subsamples keep it too wide",
+        PLANNED: f", more are planned but not finished; {reason}",
     }
     return f"{stop.task}: {stop.subsamples} of {stop.most} subsamples{why[stop.state]}"
 
@@ -623,8 +623,8 @@ def model_correlations(trials: pd.DataFrame) -> pd.DataFrame:
             by_model = {str(name): own for name, own in both.groupby("language_model")}
             for first, second in combinations(by_model, 2):
                 both = by_model[first].merge(by_model[second], on=["task", "subsample"])
-                one, other = both["test_hash_x"], both["test_hash_y"]
-                both = both[(one == other) | one.isna() | other.isna()]
+                left, right = both["test_hash_x"], both["test_hash_y"]
+                both = both[(left == right) | left.isna() | right.isna()]
                 shared = common_subsamples(
                     [own[["difference_x", "difference_y"]].to_numpy().T for _, own in both.groupby("task")]
                 )

@@ -299,7 +299,7 @@ def _setting_panel(study: Study, settings: pd.DataFrame) -> Panel | None:
     ends = [end for _, _, interval in rows for end in interval]
     values = svg.round_values(min(-0.005, *ends), max(0.005, *ends), 6)
     said = "; ".join(
-        "{} {} (95%: {} to {})".format(name, *(svg.points(one, 2, signed=True) for one in (mean, *interval)))
+        "{} {} (95%: {} to {})".format(name, *(svg.points(value, 2, signed=True) for value in (mean, *interval)))
         for name, mean, interval in rows
     )
     return Panel(

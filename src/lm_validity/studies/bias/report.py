@@ -321,8 +321,8 @@ def _answers(study: Study, means: Means) -> list[Answer]:
     if "bias" not in means:
         return []
     bias = means["bias"]
-    found = {None: "Not known", False: "No effect found", True: "Yes" if bias.mean > 0 else "It lowers scores"}
-    sentence = f"{found[excludes_zero(bias)]}: {MEANT['bias']} change accuracy by {_points(bias.mean)} points"
+    answers = {None: "Not known", False: "No effect found", True: "Yes" if bias.mean > 0 else "It lowers scores"}
+    sentence = f"{answers[excludes_zero(bias)]}: {MEANT['bias']} change accuracy by {_points(bias.mean)} points"
     ends = _ends(means.values())
     axis = svg.Axis(min(-BAND, *ends), max(BAND, *ends), 12, 368)
     values = svg.round_values(axis.low, axis.high, 8)

@@ -145,8 +145,8 @@ def _compared(
     common = _common_items(answers, scores)
     if common is not None:
         subjects = common["subject"].to_numpy(dtype=str)
-        one, other = (sign * common[name].to_numpy(dtype=float) for name in ("first", "second"))
-        paired = paired_difference(one, other, subjects if (subjects != "").all() else None)
+        of_first, of_second = (sign * common[name].to_numpy(dtype=float) for name in ("first", "second"))
+        paired = paired_difference(of_first, of_second, subjects if (subjects != "").all() else None)
         ungraded = "McNemar" if paired.first_only is not None else "paired t"
         test = "clustered by subject" if paired.clusters else ungraded
         return replace(row, test=test, subjects=paired.clusters, **{name: getattr(paired, name) for name in OF_PAIRED})

@@ -282,19 +282,19 @@ def resolution(correct: np.ndarray, clusters: np.ndarray | None = None) -> Resol
     known = np.isfinite(correct)
     means = np.array([row[has].mean() if has.any() else np.nan for row, has in zip(correct, known, strict=True)])
     order = [int(index) for index in np.argsort(-means, kind="stable") if np.isfinite(means[index])]
-    found = []
+    pairs = []
     for first, second in pairwise(order):
         both = known[first] & known[second]
         if both.any():
             labels = None if clusters is None else clusters[both]
-            found.append(paired_difference(correct[first, both], correct[second, both], labels))
-    if not found:
+            pairs.append(paired_difference(correct[first, both], correct[second, both], labels))
+    if not pairs:
         none = Missing(Reason("Fewer than two models have answered the same items.", ReasonCode.TOO_FEW))
         return Resolution(0, 0, none, none)
-    p = np.array([pair.p for pair in found])
-    sizes = [number(pair.smallest_detectable) for pair in found if is_known(pair.smallest_detectable)]
+    p = np.array([pair.p for pair in pairs])
+    sizes = [number(pair.smallest_detectable) for pair in pairs if is_known(pair.smallest_detectable)]
     return Resolution(
-        neighbours=len(found),
+        neighbours=len(pairs),
         resolved=int((p < LEVEL).sum()),
         share_resolved=float((p < LEVEL).mean()),
         minimal_detectable_difference=float(np.median(sizes)) if sizes else Missing("No two neighbours differ."),

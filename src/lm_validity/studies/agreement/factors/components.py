@@ -419,8 +419,8 @@ def within_families(data: FactorData) -> Part:
         why = data.no_intervals or ("" if len(members) >= MINIMUM_RESAMPLED_FAMILY else few)
         intervals: dict[str, Range] | Missing = Missing(why)
         if not why:
-            found = {p: _first_interval(data.scores[p][members], np.arange(len(members))) for p in PROTOCOLS}
-            intervals = {p: ends(entry_of(shares[p], 0), interval, no_scores(p)) for p, interval in found.items()}
+            bounds = {p: _first_interval(data.scores[p][members], np.arange(len(members))) for p in PROTOCOLS}
+            intervals = {p: ends(entry_of(shares[p], 0), interval, no_scores(p)) for p, interval in bounds.items()}
         summary[family] = {"explained_variance": shares, "first_component_interval": intervals}
         rows += [
             {

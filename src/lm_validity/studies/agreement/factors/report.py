@@ -180,11 +180,12 @@ def _against_compute(data: FactorData, summary: Entry) -> Picture | None:
             drawn[protocol] = of.scores / (np.nanstd(of.scores) or 1.0)
     if not drawn:
         return None
-    every = np.concatenate([one[known & np.isfinite(one)] for one in drawn.values()])
+    every = np.concatenate([scores[known & np.isfinite(scores)] for scores in drawn.values()])
     floor, ceiling, beside = np.floor(every.min()), np.ceil(every.max()), len(drawn) == 2
     charts = [
         Markup('<div class="{}">{}</div>').format(
-            kind, Markup("").join(_scatter(data, summary, p, one, width, floor, ceiling) for p, one in drawn.items())
+            kind,
+            Markup("").join(_scatter(data, summary, p, scores, width, floor, ceiling) for p, scores in drawn.items()),
         )
         for kind, width in (("pair w640" if beside else "w640", 560 if beside else 900), ("n640", 342))
     ]

@@ -186,18 +186,18 @@ def first_shares(tables: np.ndarray) -> np.ndarray:
 
     What is missing must be the same cells in all tables. Takes several times the tables' memory.
     """
-    found = np.full(len(tables), np.nan)
+    shares = np.full(len(tables), np.nan)
     if not tables.size:
-        return found
+        return shares
     known = np.isfinite(tables[0]).astype(float)
     filled = np.where(known > 0, tables, 0.0)
     values = known * (filled - filled.sum(axis=1, keepdims=True) / np.maximum(known.sum(axis=0), 1))
     covariance, square = pairwise_moments(values, known, np.ones(len(known)))
     correlation, plain = _correlation(covariance, square, (filled**2).max(axis=1))
-    found[plain] = _shares(correlation[plain])[:, 0]
+    shares[plain] = _shares(correlation[plain])[:, 0]
     for place in np.flatnonzero(~plain):
-        found[place] = np.append(principal_components(tables[place]).explained_variance, np.nan)[0]
-    return found
+        shares[place] = np.append(principal_components(tables[place]).explained_variance, np.nan)[0]
+    return shares
 
 
 def first_components_of_resamples(scores: np.ndarray, weights: np.ndarray) -> np.ndarray:
@@ -220,9 +220,11 @@ def first_components_of_resamples(scores: np.ndarray, weights: np.ndarray) -> np
     loadings *= np.where((loadings * root).sum(axis=1, keepdims=True) >= 0, 1.0, -1.0)
     weight = loadings**2 @ known.T
     # a model whose benchmarks are not in the resample has a weight of rounding errors
-    found = np.divide((root * loadings) @ z.T, weight, out=np.full(weight.shape, np.nan), where=weight > 1e-20)
-    found[weights[:, used].sum(axis=1) < 2] = np.nan  # one benchmark has no components
-    return found
+    component_scores = np.divide(
+        (root * loadings) @ z.T, weight, out=np.full(weight.shape, np.nan), where=weight > 1e-20
+    )
+    component_scores[weights[:, used].sum(axis=1) < 2] = np.nan  # one benchmark has no components
+    return component_scores
 
 
 def share_intervals(scores: np.ndarray, clusters: np.ndarray, components: int = 5) -> Interval[np.ndarray]:
@@ -247,7 +249,7 @@ def share_intervals(scores: np.ndarray, clusters: np.ndarray, components: int = 
 def shares_left_out(scores: np.ndarray, clusters: np.ndarray, components: int) -> np.ndarray:
     """(clusters, components) first shares of variance without each cluster; NaN where there are none."""
     number = int(clusters.max()) + 1
-    found = np.full((number, components), np.nan)
+    left_out = np.full((number, components), np.nan)
     known = np.isfinite(scores).astype(float)
     filled = np.where(known > 0, scores, 0.0)
     values = known * (filled - filled.sum(axis=0) / np.maximum(known.sum(axis=0), 1))
@@ -257,11 +259,11 @@ def shares_left_out(scores: np.ndarray, clusters: np.ndarray, components: int) -
         covariance, square = pairwise_moments(values, known, (clusters != out[:, None]).astype(float))
         correlation, plain = _correlation(covariance, square, (filled**2).max(axis=0))
         shares = _shares(correlation[plain])[:, :components]
-        found[out[plain], : shares.shape[1]] = shares
+        left_out[out[plain], : shares.shape[1]] = shares
         for place in out[~plain]:
             part = principal_components(scores[clusters != place]).explained_variance[:components]
-            found[place, : len(part)] = part
-    return found
+            left_out[place, : len(part)] = part
+    return left_out
 
 
 def _correlation(covariance: np.ndarray, square: np.ndarray, largest: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

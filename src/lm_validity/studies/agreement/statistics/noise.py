@@ -297,10 +297,10 @@ def separated_share(significant: np.ndarray, known: np.ndarray, within: np.ndarr
     if models < LEAST_MODELS:
         return Estimate(float("nan"), NONE)
     hits = (counted | counted.T) & significant
-    each, found = (counted | counted.T).sum(axis=1), hits.sum(axis=1)
-    share = found.sum() / 2 / pairs
+    each, separated = (counted | counted.T).sum(axis=1), hits.sum(axis=1)
+    share = separated.sum() / 2 / pairs
     rest = pairs - each
-    left_out = np.divide(found.sum() / 2 - found, rest, out=np.full(len(each), share), where=rest > 0)[each > 0]
+    left_out = np.divide(separated.sum() / 2 - separated, rest, out=np.full(len(each), share), where=rest > 0)[each > 0]
     variance = (models - 1) / models * ((left_out - left_out.mean()) ** 2).sum()
     independent = share * (1 - share) / variance if variance > 0 else models
     if 0 < share < 1:

@@ -175,13 +175,15 @@ class _WildBootstrap:
 def leads_of_families(scores: np.ndarray, terms: np.ndarray, families: np.ndarray) -> np.ndarray:
     """(families,) the coefficient of each family as a group of its own, in the order of their numbers; scores as in
     `group_effect`. NaN where it has none."""
-    return np.array([group_effect(scores, families == one, terms, families, None).value for one in np.unique(families)])
+    return np.array(
+        [group_effect(scores, families == family, terms, families, None).value for family in np.unique(families)]
+    )
 
 
 def without_families(scores: np.ndarray, group: np.ndarray, terms: np.ndarray, families: np.ndarray) -> np.ndarray:
     """(families,) the group's coefficient without each family in turn, in the order of their numbers; as
     `group_effect`."""
-    kept = (families != one for one in np.unique(families))
+    kept = (families != family for family in np.unique(families))
     return np.array([group_effect(scores[k], group[k], terms[k], families[k], None).value for k in kept])
 
 
@@ -209,18 +211,20 @@ def excess_over_prediction(scores: np.ndarray, prepared: np.ndarray, terms: np.n
     """
     known = np.isfinite(scores) & np.isfinite(prepared) & np.isfinite(terms).all(axis=1)
     empty = np.full(len(scores), np.nan)
-    found = Excess(empty, empty.copy(), empty.copy())
+    excess = Excess(empty, empty.copy(), empty.copy())
     design = np.column_stack([terms[known], prepared[known] - np.mean(prepared[known])]) if known.any() else terms[:0]
     basis = np.linalg.svd(design, full_matrices=False)
     columns = basis.U[:, 1e-10 * basis.S.max(initial=0) < basis.S]
     freedom = len(design) - columns.shape[1] - 1
     if freedom < 2:
-        return found
+        return excess
     residual = scores[known] - columns @ (columns.T @ scores[known])
     left = 1 - np.square(columns).sum(axis=1)
     left = np.where(left > 1e-10, left, np.nan)  # a model that alone decides a term is predicted by no other
     variance = np.maximum(residual @ residual - residual**2 / left, 0) / freedom
     reach = stats.t.ppf(1 - LEVEL / 2, freedom) * np.sqrt(variance / left)
-    for values, one in zip(found, (residual / left, residual / left - reach, residual / left + reach), strict=True):
-        values[known] = one
-    return found
+    for values, of_known in zip(
+        excess, (residual / left, residual / left - reach, residual / left + reach), strict=True
+    ):
+        values[known] = of_known
+    return excess

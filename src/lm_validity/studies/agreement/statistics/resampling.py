@@ -133,8 +133,8 @@ def two_way_interval(
     wide = _percentiles(both, expanded_level(models), 0.5)
     if not (np.isfinite(wide.low) and np.isfinite(percentile_interval(over_models, models).low)):
         return Interval(float("nan"), float("nan"))
-    one, other, joint = (float(np.nanvar(draws)) for draws in (over_models, over_benchmarks, both))
-    variance = max(2 * (one + other) - joint, one, other)
+    of_models, of_benchmarks, joint = (float(np.nanvar(draws)) for draws in (over_models, over_benchmarks, both))
+    variance = max(2 * (of_models + of_benchmarks) - joint, of_models, of_benchmarks)
     scale = min(1.0, np.sqrt(variance / joint)) if joint > 0 else 1.0
     centre = float(np.nanmedian(both))
     return Interval(centre + scale * (wide.low - centre), centre + scale * (wide.high - centre))
@@ -248,12 +248,12 @@ def jackknife_interval(
     than too narrow.
     """
     kinds = [(left_out, sizes)] if others is None else [(left_out, sizes), (others, other_sizes)]
-    units = [np.ones(len(one)) if m is None else np.asarray(m, dtype=float) for one, m in kinds]
-    few = any(len(one) < LEAST_CLUSTERS or not np.isfinite(one).all() for one, _ in kinds)
+    units = [np.ones(len(values)) if m is None else np.asarray(m, dtype=float) for values, m in kinds]
+    few = any(len(values) < LEAST_CLUSTERS or not np.isfinite(values).all() for values, _ in kinds)
     if not np.isfinite(estimate) or few or not all(0 < m.max() <= MOST_IN_ONE * m.sum() for m in units):
         return Interval(float("nan"), float("nan"))
     freedom = np.array([effective_clusters(m) for m in units]) - 1
-    squares = np.array([(len(one) - 1) / len(one) * ((one - one.mean()) ** 2).sum() for one, _ in kinds])
+    squares = np.array([(len(values) - 1) / len(values) * ((values - values.mean()) ** 2).sum() for values, _ in kinds])
     total = squares.sum()
     joint = total**2 / (squares**2 / freedom).sum() if total > 0 else freedom.min()
     reach = stats.t.ppf(0.5 + LEVEL / 2, joint) * np.sqrt(total)

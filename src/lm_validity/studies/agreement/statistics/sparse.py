@@ -83,8 +83,8 @@ class Covariance:
 
     def variance(self, cells: Cells) -> np.ndarray:
         """(cells,) variance of each."""
-        one = np.diag(self.shared)[cells.model] + np.diag(self.own)[cells.model]
-        return one + (self.direct_shared + self.direct_own) * cells.direct**2
+        without_direct = np.diag(self.shared)[cells.model] + np.diag(self.own)[cells.model]
+        return without_direct + (self.direct_shared + self.direct_own) * cells.direct**2
 
     def sample(self, cells: Cells, benchmarks: int, draws: int, rng: np.random.Generator) -> np.ndarray:
         """(cells, draws) of the process at the cells, from factors of matrices that are only as large as the models."""
@@ -115,15 +115,15 @@ def make_kernels(direct: np.ndarray, size: np.ndarray, families: np.ndarray) -> 
     left, values, _ = np.linalg.svd(direct, full_matrices=False)
     components = left[:, : min(COMPONENTS, int((values > 1e-9).sum()))] * np.sqrt(models)
     inputs = [columns for columns in (size, components) if columns.any()]
-    found = [columns @ columns.T / columns.shape[1] for columns in inputs]
+    kernels = [columns @ columns.T / columns.shape[1] for columns in inputs]
     if inputs:
         place = np.column_stack([size, components[:, :2]])
         distance = ((place[:, None] - place) ** 2).sum(axis=-1)
-        found.append(np.exp(-distance / 2 / LENGTH**2))
+        kernels.append(np.exp(-distance / 2 / LENGTH**2))
     named = np.array([name if isinstance(name, str) else f"\0{row}" for row, name in enumerate(families)])
     if 1 < len(set(named)) < models:
-        found.append(np.equal.outer(named, named).astype(float))
-    return Kernels(np.array([np.eye(models), *found]), np.array([np.ones((models, models)), *found]))
+        kernels.append(np.equal.outer(named, named).astype(float))
+    return Kernels(np.array([np.eye(models), *kernels]), np.array([np.ones((models, models)), *kernels]))
 
 
 def standardized(values: np.ndarray) -> np.ndarray:
@@ -377,9 +377,9 @@ def _most_likely(kernels: Kernels, cells: Cells, values: np.ndarray, items: np.n
         fit = 0.5 * values @ solved + np.log(np.diag(root)).sum()
         return fit + away @ away / 2 / PRIOR_SPREAD**2, gradient + away / PRIOR_SPREAD**2
 
-    found = minimize(loss, prior, jac=True, method="L-BFGS-B", bounds=[(-9, 3)] * len(prior),
-                     options={"maxiter": ITERATIONS})  # fmt: skip
-    return found.x
+    optimum = minimize(loss, prior, jac=True, method="L-BFGS-B", bounds=[(-9, 3)] * len(prior),
+                       options={"maxiter": ITERATIONS})  # fmt: skip
+    return optimum.x
 
 
 def _robust(
@@ -415,9 +415,9 @@ def widening_of(residuals: np.ndarray) -> float:
 
     At least 1. The conformal quantile of the largest of n + 1 (Vovk 2015). NaN for fewer residuals than that takes.
     """
-    found = np.sort(np.abs(residuals[np.isfinite(residuals)]))
-    place = int(np.ceil(0.95 * (len(found) + 1)))
-    return max(1.0, float(found[place - 1] / NORMAL_95)) if 0 < place <= len(found) else float("nan")
+    absolute = np.sort(np.abs(residuals[np.isfinite(residuals)]))
+    place = int(np.ceil(0.95 * (len(absolute) + 1)))
+    return max(1.0, float(absolute[place - 1] / NORMAL_95)) if 0 < place <= len(absolute) else float("nan")
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -632,10 +632,10 @@ class Choice:
         variance = (cells**2).mean(axis=0)
         shared = np.tensordot(ranks, cells, (0, 0)) / len(cells)
         explained = (shared**2).sum(axis=0) - variance * (ranks**2).mean(axis=0).sum() / len(cells)
-        found = np.zeros(self._open.shape)
+        reductions = np.zeros(self._open.shape)
         told = np.divide(explained, variance, out=np.zeros_like(variance), where=variance > LEAST_VARIANCE)
-        found[self._open] = told.clip(0)
-        return found
+        reductions[self._open] = told.clip(0)
+        return reductions
 
     def measure(self, model: int, benchmark: int) -> None:
         """Go on as if the cell were measured."""
@@ -655,8 +655,8 @@ class Choice:
         """
         free, left, before = np.isfinite(hours), most_hours, self._unsure(models)
         for _ in range(self._half // DRAWS_A_CELL):
-            found = self.reductions(models) * (free & (hours <= left))
-            rate = np.divide(found, hours, out=np.zeros_like(found), where=(found > 0) & (hours > 0))
+            reductions = self.reductions(models) * (free & (hours <= left))
+            rate = np.divide(reductions, hours, out=np.zeros_like(reductions), where=(reductions > 0) & (hours > 0))
             model, benchmark = np.unravel_index(rate.argmax(), rate.shape)
             if rate[model, benchmark] <= 0:
                 return

@@ -168,16 +168,19 @@ def one_with_others(scores: np.ndarray) -> np.ndarray:
     known = np.isfinite(standardized)
     values = np.where(known, standardized, 0.0)
     total, count = values.sum(axis=1, keepdims=True), known.sum(axis=1, keepdims=True)
-    one, rest = pair_signs(standardized), pair_signs(ratio(total - values, count - known))
+    single, rest = pair_signs(standardized), pair_signs(ratio(total - values, count - known))
     models = len(scores)
 
     def totals(by_pair: np.ndarray) -> np.ndarray:
-        own = [np.bincount(one.first, column, models) + np.bincount(one.second, column, models) for column in by_pair.T]
+        own = [
+            np.bincount(single.first, column, models) + np.bincount(single.second, column, models)
+            for column in by_pair.T
+        ]
         whole = by_pair.sum(axis=0)
         return np.vstack([whole, whole - np.array(own).T])
 
-    left, right = totals(np.abs(one.sign) * rest.known), totals(one.known * np.abs(rest.sign))
-    return finite_mean(ratio(totals(one.sign * rest.sign), np.sqrt(np.round(left) * np.round(right))), axis=1)
+    left, right = totals(np.abs(single.sign) * rest.known), totals(single.known * np.abs(rest.sign))
+    return finite_mean(ratio(totals(single.sign * rest.sign), np.sqrt(np.round(left) * np.round(right))), axis=1)
 
 
 def greedy_subsets(standardized: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

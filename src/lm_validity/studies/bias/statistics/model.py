@@ -502,16 +502,16 @@ class _Target:
 def fit_laplace(design: Design, nodes: int = NODES, seed: int = 0) -> LaplacePosterior:
     """Fit `design`, with rounds of `nodes` nodes until half as many are effective; `seed` scrambles the nodes."""
     target = _Target(design)
-    found = optimize.minimize(
+    optimum = optimize.minimize(
         target.negative_log,
         np.log(0.2 * design.prior_scale),
         method="L-BFGS-B",
         bounds=[LOG_SCALE_RANGE] * len(design.names),
         options={"ftol": 1e-9, "gtol": 0.02, "maxiter": 60, "eps": 1e-3},
     )
-    covariance = _curvature(target, found.x)
-    target.negative_log(found.x)
-    centre = np.exp(found.x)
+    covariance = _curvature(target, optimum.x)
+    target.negative_log(optimum.x)
+    centre = np.exp(optimum.x)
     mode = target.mode(centre)
     proposals = [_Proposal(centre, centre[:, None] * covariance * centre)]
     scales, values = np.empty((0, len(centre))), np.empty((3, 0))
@@ -642,7 +642,7 @@ def posterior_predictive(design: Design, posterior: LaplacePosterior, size: int 
         mode = find_mode(design, posterior.scales[node], posterior.mode)
         drawn = expit(draw_predictor(design, mode, per_node, generator))
         parts.append(difference_draws(design, drawn, generator))
-        of_task = [difference_draws(one, drawn[:, task == t], of_tasks) for t, one in enumerate(tasks)]
+        of_task = [difference_draws(task_design, drawn[:, task == t], of_tasks) for t, task_design in enumerate(tasks)]
         by_task.append(np.column_stack(of_task))
         probability += drawn.mean(axis=0) / STRATA
     return Predictive(

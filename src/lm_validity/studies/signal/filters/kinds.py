@@ -126,11 +126,11 @@ class AnyOf(ItemFilter):
 
 def leaves(filters: Iterable[ItemFilter]) -> list[ItemFilter]:
     """The filters, those within `any_of` among them."""
-    found = []
+    flat = []
     for item_filter in filters:
         chains = item_filter.chains if isinstance(item_filter, AnyOf) else ()
-        found += leaves(part for chain in chains for part in chain) if chains else [item_filter]
-    return found
+        flat += leaves(part for chain in chains for part in chain) if chains else [item_filter]
+    return flat
 
 
 def reference_models(filters: Iterable[ItemFilter]) -> set[str]:
@@ -650,12 +650,12 @@ def leakage_rates(documents: pd.DataFrame) -> LeakageRates:
     """Share of gold answers in their prompt, and of distractors (mean over items) as the base rate."""
     if documents.empty:
         return LeakageRates(float("nan"), float("nan"), 0)
-    found = occurrences(documents)
+    hits = occurrences(documents)
     examples = float("nan")
     if "prompt" in documents.columns and documents["prompt"].notna().all():
         before = [p.removesuffix(c) for p, c in zip(documents["prompt"], documents["context"], strict=True)]
         examples = float(np.mean([gold for gold, _ in occurrences(documents.assign(context=before))]))
-    gold, distractors = np.mean([gold for gold, _ in found]), np.mean([np.mean(wrong) for _, wrong in found])
+    gold, distractors = np.mean([gold for gold, _ in hits]), np.mean([np.mean(wrong) for _, wrong in hits])
     return LeakageRates(float(gold), float(distractors), len(documents), examples)
 
 
@@ -667,8 +667,8 @@ class Leakage(ItemFilter):
 
     def keep(self, candidates: Candidates) -> np.ndarray:
         """True where the gold answer is not in the item's context, or every distractor is in it too."""
-        found = occurrences(candidates.need_documents(self.name))
-        return np.array([not gold or all(wrong) for gold, wrong in found], dtype=bool)
+        hits = occurrences(candidates.need_documents(self.name))
+        return np.array([not gold or all(wrong) for gold, wrong in hits], dtype=bool)
 
 
 @dataclass(frozen=True)

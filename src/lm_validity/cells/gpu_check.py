@@ -54,34 +54,34 @@ def check_gpu(device: str) -> list[CheckResult]:
     """Try the device; device: `cuda` or `cpu`. Raises InputError where there is no GPU that torch can use."""
     if device == "cuda" and not torch.cuda.is_available():
         raise InputError(*describe_missing_gpu(1, 0, "gpu-check"))
-    found = [*_describe(device), *_products(device)]
+    findings = [*_describe(device), *_products(device)]
     with tempfile.TemporaryDirectory() as name:
         place = Path(name)
         write_model(place)
         checks = {"scores": _scores, "training": _training, "answers": _answers, "memory": _memory}
         checks |= {"bitsandbytes": _bitsandbytes, "vLLM": _vllm}
         for title, check in checks.items():
-            found += _tried(title, check(place, device))
-    return found
+            findings += _tried(title, check(place, device))
+    return findings
 
 
-def verdict(found: Sequence[CheckResult]) -> str:
+def verdict(findings: Sequence[CheckResult]) -> str:
     """One sentence about all findings."""
-    failed = [one.check for one in found if one.outcome == "failed"]
+    failed = [finding.check for finding in findings if finding.outcome == "failed"]
     if failed:
         return f"Not ready: {', '.join(failed)}."
-    noted = [one.check for one in found if one.outcome in ("noted", "skipped")]
+    noted = [finding.check for finding in findings if finding.outcome in ("noted", "skipped")]
     return f"Ready. Read what is said about {', '.join(noted)}." if noted else "Ready."
 
 
 def _tried(title: str, check: Iterator[CheckResult]) -> list[CheckResult]:
     """The check's findings; whatever it raises is one more."""
-    found: list[CheckResult] = []
+    findings: list[CheckResult] = []
     try:
-        found.extend(check)
+        findings.extend(check)
     except Exception as error:  # the table is for finding out what breaks on an unknown machine
-        found.append(CheckResult(title, "failed", f"{type(error).__name__}: {first_line(error)}"))
-    return found
+        findings.append(CheckResult(title, "failed", f"{type(error).__name__}: {first_line(error)}"))
+    return findings
 
 
 def _judge(check: str, detail: str, *, good: bool) -> CheckResult:
@@ -93,19 +93,18 @@ def _judge(check: str, detail: str, *, good: bool) -> CheckResult:
 
 def _describe(device: str) -> Iterator[CheckResult]:
     wanted = ("python", "torch", "transformers", "peft", "lm_eval")
-    found = {name: version for name, version in versions().items() if name in wanted}
-    listed = ", ".join(f"{name} {version}" for name, version in found.items())
+    packages = {name: version for name, version in versions().items() if name in wanted}
+    listed = ", ".join(f"{name} {version}" for name, version in packages.items())
     yield CheckResult("versions", "passed", f"{listed}, CUDA of torch {torch.version.cuda}")
     if device == "cpu":
         yield CheckResult("GPU", "skipped", "the CPU is checked in its place")
         return
     yield CheckResult("driver", "passed", _driver())
     for number in range(torch.cuda.device_count()):
-        one = torch.cuda.get_device_properties(number)
+        properties = torch.cuda.get_device_properties(number)
         free, total = torch.cuda.mem_get_info(number)
-        detail = (
-            f"{one.name}, compute capability {one.major}.{one.minor}, {free / 1e9:.1f} of {total / 1e9:.1f} GB free"
-        )
+        detail = f"{properties.name}, compute capability {properties.major}.{properties.minor}, "
+        detail += f"{free / 1e9:.1f} of {total / 1e9:.1f} GB free"
         # others' processes take memory that no limit of the job counts
         yield CheckResult(f"GPU {number}", "passed" if free > 0.9 * total else "noted", detail)
 
@@ -183,7 +182,8 @@ def _scores(folder: Path, device: str) -> Iterator[CheckResult]:
     for dtype in ("float32", "bfloat16"):
         lm = _load(folder, device, dtype)
         here, there = (
-            np.array([value for value, _ in one.loglikelihood(requests)]) for one in (lm, _load(folder, "cpu", dtype))
+            np.array([value for value, _ in model.loglikelihood(requests)])
+            for model in (lm, _load(folder, "cpu", dtype))
         )
         most = TOLERANCE.get(getattr(torch, dtype), HALF_TOLERANCE)
         difference = float((np.abs(here - there) / tokens).max())
@@ -204,17 +204,17 @@ def _examples() -> list[Example]:
 def _train(lm: LanguageModel, place: Path, rate: float = 3e-3, **options: Any) -> FinetuneResult:
     """A fine-tune of two epochs."""
     settings = FinetuneSettings(learning_rate=rate, epochs=2, effective_batch=8, **options)
-    found = finetune(
+    result = finetune(
         lm, _examples(), lambda: 0.0, settings, seed=SEED, higher_is_better=True, work=place, adapter_output=place / "a"
     )
-    if found.diverged:
-        raise ArithmeticError(found.diverged)
-    return found
+    if result.diverged:
+        raise ArithmeticError(result.diverged)
+    return result
 
 
-def _apart(ones: Iterable[float], others: Iterable[float]) -> float:
+def _apart(losses: Iterable[float], others: Iterable[float]) -> float:
     """Largest relative difference of losses."""
-    return max(abs(one / other - 1) for one, other in zip(ones, others, strict=True))
+    return max(abs(loss / other - 1) for loss, other in zip(losses, others, strict=True))
 
 
 def _training(folder: Path, device: str) -> Iterator[CheckResult]:
@@ -259,7 +259,7 @@ def _answers(folder: Path, device: str) -> Iterator[CheckResult]:
 
 
 def _alike(check: str, ours: list[str], theirs: list[str], whose: str) -> CheckResult:
-    same = sum(one == other for one, other in zip(ours, theirs, strict=True))
+    same = sum(answer == other for answer, other in zip(ours, theirs, strict=True))
     detail = f"{same} of {len(ours)} are {whose}"
     if len(ours) > same >= len(ours) / 2:
         return CheckResult(check, "noted", f"{detail}: where two tokens are nearly as likely, rounding decides")

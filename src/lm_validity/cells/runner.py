@@ -312,9 +312,9 @@ class ReplayWorker:
         scores, row = read_served(path, digest), self.run.models[cell.model]
         for model in (row.model, row.path):
             for seed in (cell.seed, None):
-                found = scores.get((model, cell.checkpoint or "final", cell.benchmark, protocol, seed))
-                if found is not None:
-                    return found
+                score = scores.get((model, cell.checkpoint or "final", cell.benchmark, protocol, seed))
+                if score is not None:
+                    return score
         raise CellError(
             f"{path}: no {protocol} score of {row.path} ({cell.checkpoint or 'final'}) on {cell.benchmark}.",
             "leave the model or the benchmark out of the sheets, or complete the file.",
@@ -333,16 +333,16 @@ def read_served(path: str, digest: str) -> dict[tuple[object, ...], Served]:
 
     table = read_scores(path) if str(path).endswith(".parquet") else read_lm_harmony(path)
     rows = table[table["selected"].fillna(value=True).astype(bool) & (table["split"].fillna("test") == "test")]
-    found: dict[tuple[object, ...], Served] = {}
+    scores: dict[tuple[object, ...], Served] = {}
     for row in rows.astype(object).where(rows.notna(), None).to_dict("records"):
         seed = None if row["seed"] is None else int(row["seed"])
         key = (row["model"], row["checkpoint"] or "final", row["benchmark"], row["protocol"], seed)
-        if key in found:
+        if key in scores:
             raise InputError(f"{path}: two selected test scores of {key}.", "keep one of each.")
         items = None if row["n_items"] is None else int(row["n_items"])
         source = (row["source"] or Path(path).name).removeprefix(REPLAY)
-        found[key] = Served(float(row["value"]), row["stderr"], items, f"{REPLAY}{source}")
-    return found
+        scores[key] = Served(float(row["value"]), row["stderr"], items, f"{REPLAY}{source}")
+    return scores
 
 
 # ---- what the login node writes down -----------------------------------------------------------------------------
@@ -356,7 +356,7 @@ def model_record(run: Run, row: Model) -> dict[str, Any]:
         "model": row.model,
         "path": row.path,
         "revision": None,
-        "checkpoints": {one.checkpoint: point for one in row.checkpoints},
+        "checkpoints": {checkpoint.checkpoint: point for checkpoint in row.checkpoints},
         "chat_template": row.instruction_tuned,
         "architecture": None,
         "context_length": None,

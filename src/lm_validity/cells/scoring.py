@@ -62,21 +62,21 @@ class Scorer(Worker):
         lm.writer = self._writer(lm, cell, adapter) if rule.writes_with_vllm(self.run, cell) else None
         self._notes |= {"generation_backend": "vllm"} if lm.writer else {}
         try:
-            found = score_prepared(lm, prepared, metric=self.run.benchmarks[benchmark].metric)
+            evaluation = score_prepared(lm, prepared, metric=self.run.benchmarks[benchmark].metric)
         finally:
             lm.writer = None  # it knows the model: neither would be freed before the next checkpoint
         result = {
-            "metrics": {key: {"value": value, "stderr": error} for key, (value, error) in found.metrics.items()},
-            "n_items": len(found.items),
-            "prompt_sha256": found.prompt_sha256,
+            "metrics": {key: {"value": value, "stderr": error} for key, (value, error) in evaluation.metrics.items()},
+            "n_items": len(evaluation.items),
+            "prompt_sha256": evaluation.prompt_sha256,
             "max_length": lm.max_length,
-            "truncated_requests": found.truncated_requests,
+            "truncated_requests": evaluation.truncated_requests,
             "task_version": self.workspace.task_record(benchmark)["record"]["version"],
         }
         if self.run.benchmarks[benchmark].output_type == "loglikelihood_rolling":
             result["document_bos"] = lm.window_prefix
-        of_documents = pyarrow.schema([ITEMS.field(name) for name in found.items])
-        return result, lambda folder: write_table(found.items, of_documents, folder / "items.parquet")
+        of_documents = pyarrow.schema([ITEMS.field(name) for name in evaluation.items])
+        return result, lambda folder: write_table(evaluation.items, of_documents, folder / "items.parquet")
 
     def _writer(self, lm: LanguageModel, cell: BenchmarkCell, adapter: Path | None) -> "VllmAnswers":
         """vLLM's engine for the loaded checkpoint, made once; it writes with `adapter` or without any."""

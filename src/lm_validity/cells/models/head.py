@@ -42,11 +42,11 @@ def narrowed_head(model: torch.nn.Module, batch: torch.Tensor, position: torch.T
 @contextlib.contextmanager
 def largest_logit(model: torch.nn.Module) -> Iterator[Callable[[], float]]:
     """Inside the block the output head is watched; what is yielded says its largest output, signs left out."""
-    found: list[torch.Tensor] = []
+    largest: list[torch.Tensor] = []
     head = model.get_output_embeddings()
-    handle = head.register_forward_hook(lambda module, inputs, output: found.append(output.detach().abs().max()))
+    handle = head.register_forward_hook(lambda module, inputs, output: largest.append(output.detach().abs().max()))
     try:
-        yield lambda: max((float(one) for one in found), default=0.0)
+        yield lambda: max((float(value) for value in largest), default=0.0)
     finally:
         handle.remove()
 
@@ -60,11 +60,11 @@ class States:
 
     def __init__(self, model: torch.nn.Module, forward: Callable[..., Any], **inputs: Any):
         self.model, self.forward = model, forward
-        found: dict[torch.nn.Module, Any] = {}
+        outputs: dict[torch.nn.Module, Any] = {}
         # the body as the model calls it: OPT's is the decoder inside of what it calls its base
         bodies = [body for body in (model.base_model, model.get_decoder()) if body is not None and body is not model]
         handles = [
-            body.register_forward_hook(lambda module, arguments, output: found.setdefault(module, output))
+            body.register_forward_hook(lambda module, arguments, output: outputs.setdefault(module, output))
             for body in dict.fromkeys(bodies)
         ]
         first = torch.zeros(1, dtype=torch.long)
@@ -74,11 +74,11 @@ class States:
         finally:
             for handle in handles:
                 handle.remove()
-        body = next((body for body in bodies if body in found), None)
+        body = next((body for body in bodies if body in outputs), None)
         if body is None:
             raise ValueError("the head is not apart from the body")
         self.body: torch.nn.Module = body
-        self.output = found[body]
+        self.output = outputs[body]
         self.hidden: torch.Tensor = self.output[0]  # (rows, tokens, width)
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:

@@ -149,8 +149,8 @@ class WatchLogits(transformers.LogitsProcessor):
 
     def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor) -> torch.FloatTensor:
         """The logits as they came: only looked at."""
-        found = (scores.isnan() | scores.isposinf()).any()
-        self.broken = found if self.broken is None else self.broken | found
+        broken = (scores.isnan() | scores.isposinf()).any()
+        self.broken = broken if self.broken is None else self.broken | broken
         return scores
 
 
@@ -477,7 +477,7 @@ def _read_folder(
     spread = "auto" if device == "all" else None
     try:
         tokenizer = transformers.AutoTokenizer.from_pretrained(tokenizer_folder, **local)
-        model, found = transformers.AutoModelForCausalLM.from_pretrained(
+        model, loading = transformers.AutoModelForCausalLM.from_pretrained(
             folder, dtype=dtype, use_safetensors=True, device_map=spread, output_loading_info=True, **local
         )
     except Exception as error:
@@ -487,7 +487,7 @@ def _read_folder(
             f"{name}: cannot be loaded as a causal language model ({first_line(error)}).",
             "it needs config.json, *.safetensors and a tokenizer of an architecture that is known.",
         ) from error
-    missing = sorted(found["missing_keys"])
+    missing = sorted(loading["missing_keys"])
     if missing:  # transformers draws them at random, anew in each process, and only warns
         raise CellError(
             f"{name}: its weights lack {len(missing)} of a causal language model's tensors ({', '.join(missing[:3])}).",

@@ -128,20 +128,22 @@ def read_chat_template(folder: Path) -> str | None:
     for name in ("chat_template.jinja", "chat_template.json"):
         if (folder / name).is_file():
             return (folder / name).read_text(encoding="utf-8")
-    found = _settings(folder / "tokenizer_config.json").get("chat_template")
-    return str(found) if found else None
+    template = _settings(folder / "tokenizer_config.json").get("chat_template")
+    return str(template) if template else None
 
 
 def ignored_generation_settings(folder: Path) -> list[str]:
     """Names of a generation_config.json's settings that would change greedy answers, sorted."""
-    found = _settings(folder / "generation_config.json")
-    set_there = (name for name, value in found.items() if value is not None and not name.startswith(("_", "output_")))
+    settings = _settings(folder / "generation_config.json")
+    set_there = (
+        name for name, value in settings.items() if value is not None and not name.startswith(("_", "output_"))
+    )
     return sorted(name for name in set_there if name not in (*TOKENS, *HARMLESS))
 
 
 def _settings(path: Path) -> dict[str, Any]:
-    found = read_json_or(path, {})
-    return found if isinstance(found, dict) else {}
+    settings = read_json_or(path, {})
+    return settings if isinstance(settings, dict) else {}
 
 
 def adapts_otherwise(configuration: dict[str, Any]) -> bool:
@@ -163,7 +165,7 @@ def position_switch(configuration: dict[str, Any]) -> int | None:
     dynamic scaling); None where it never does."""
     for part in (configuration, configuration.get("text_config") or {}):
         tables = part.get("rope_parameters") or part.get("rope_scaling") or {}
-        for table in (tables, *(one for one in tables.values() if isinstance(one, dict))):
+        for table in (tables, *(value for value in tables.values() if isinstance(value, dict))):
             kind = str(table.get("rope_type") or table.get("type") or "")
             longest = part.get("max_position_embeddings")
             if kind in ("longrope", "su"):
@@ -391,8 +393,8 @@ def _read_saved(where: str, path: Path, hint: str) -> Any:
 
 def file_states(folder: Path) -> dict[str, list[int]]:
     """Size and time of each file that determines what a local model computes."""
-    found = {path: path.stat() for path in _model_files(folder)}
-    return {path.name: [state.st_size, state.st_mtime_ns] for path, state in found.items()}
+    states = {path: path.stat() for path in _model_files(folder)}
+    return {path.name: [state.st_size, state.st_mtime_ns] for path, state in states.items()}
 
 
 def check_unchanged(model: str, point: dict[str, Any]) -> None:
@@ -512,7 +514,7 @@ def folder_digest(folder: Path, patterns: tuple[str, ...] = MODEL_FILES) -> str:
 
 def _model_files(folder: Path, patterns: tuple[str, ...] = MODEL_FILES) -> list[Path]:
     # training.json and such notes do not change what a model computes, but telling them apart is not worth an error
-    return sorted({found for pattern in patterns for found in folder.glob(pattern) if found.is_file()})
+    return sorted({path for pattern in patterns for path in folder.glob(pattern) if path.is_file()})
 
 
 def hub_errors() -> tuple[type[Exception], ...]:

@@ -56,20 +56,20 @@ PACKAGES = (
 @functools.cache
 def versions() -> dict[str, str | None]:
     """Versions of everything that can move a number, Python included; null where a package is absent."""
-    found: dict[str, str | None] = {"python": platform.python_version()}
+    by_package: dict[str, str | None] = {"python": platform.python_version()}
     for package in PACKAGES:
         try:
-            found[package] = importlib.metadata.version(package)
+            by_package[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
-            found[package] = None
-    return found
+            by_package[package] = None
+    return by_package
 
 
 def machine(device: "torch.device") -> dict[str, Any]:
     """The computer and the device: host, processor, threads, GPU with driver and CUDA, Slurm job, git commit."""
     import torch
 
-    found = {
+    record = {
         "host": platform.node(),
         "system": platform.platform(),
         "processor": _processor(),
@@ -80,13 +80,13 @@ def machine(device: "torch.device") -> dict[str, Any]:
     }
     if device.type == "cuda":
         properties = torch.cuda.get_device_properties(device)
-        found |= {
+        record |= {
             "gpu": properties.name,
             "gpu_memory_mb": properties.total_memory // 2**20,
             "gpus": torch.cuda.device_count(),
             "cuda": torch.version.cuda,
         }
-    return found
+    return record
 
 
 @functools.cache

@@ -356,14 +356,14 @@ def read(batches: Sequence[Scores]) -> dict[int, tuple[float, bool]]:
     """number of a request -> (log-likelihood in nats, whether greedy decoding gives it). One read for all batches."""
     device = batches[0].values.device
     values = torch.cat([scores.values.to(device) for scores in batches], 1).cpu()
-    found = {}
+    answers = {}
     for scores, columns in zip(batches, values.split([len(each.places) for each in batches], 1), strict=True):
         own = torch.empty(2, len(scores.places))
         own[:, scores.places] = columns
         parts = own.split([length for _, length in scores.requests], 1)
         for (request, _), (log_probabilities, greedy) in zip(scores.requests, parts, strict=True):
-            found[request] = (float(log_probabilities.sum()), bool(greedy.all()))
-    return found
+            answers[request] = (float(log_probabilities.sum()), bool(greedy.all()))
+    return answers
 
 
 def score(
@@ -537,8 +537,8 @@ class SharedContextLM(HFLM):
         for way, members in self._by_way(trees).items():
             for batch in self._batches(members, rows):
                 scores += self._score(way, batch)
-        found = read(scores)
-        answers = [found[number] for number in range(len(requests))]
+        by_number = read(scores)
+        answers = [by_number[number] for number in range(len(requests))]
         for (key, _, _), answer in zip(requests, answers, strict=True):
             if key is not None:  # windows of a document have none
                 self.cache_hook.add_partial("loglikelihood", key, answer)
@@ -582,13 +582,13 @@ class SharedContextLM(HFLM):
         for number, (_, context, continuation) in enumerate(requests):
             length = min(len(context) + len(continuation) - 1, self.max_length)
             alike.setdefault(self.position_encoding.of(length), []).append(number)
-        found: dict[int, tuple[float, bool]] = {}
+        by_number: dict[int, tuple[float, bool]] = {}
         for numbers in alike.values():
             self.position_encoding.forget()
             these = [requests[number] for number in numbers]
             answers = super()._loglikelihood_tokens(these, disable_tqdm=True, override_bs=override_bs)
-            found |= zip(numbers, answers, strict=True)
-        return [found[number] for number in range(len(requests))]
+            by_number |= zip(numbers, answers, strict=True)
+        return [by_number[number] for number in range(len(requests))]
 
     def count_truncated(self, requests: Iterable[bool]) -> None:
         """Count the requests (whether each is longer than the model) that lose context on the left."""
@@ -617,25 +617,25 @@ class SharedContextLM(HFLM):
     def describe_scorer(self) -> dict[str, Any]:
         """For a sidecar: the way asked for, those that are exact on this model (null before the first use), and the
         tokens of a batch that memory allowed, where they were fewer than asked for."""
-        found = None if self._allowed is None else sorted(self._allowed)
-        return {"scorer": self.scorer, "exact_ways": found, "token_limit": self._token_limit}
+        ways = None if self._allowed is None else sorted(self._allowed)
+        return {"scorer": self.scorer, "exact_ways": ways, "token_limit": self._token_limit}
 
     # ---- which way ----------------------------------------------------------------------------------------------
 
     def _by_way(self, trees: Sequence[Tree]) -> dict[str, list[Tree]]:
         """Trees by the way they are scored; chains go as rows."""
-        found: dict[str, list[Tree]] = {"packed": [], "cached": [], "rows": []}
+        by_way: dict[str, list[Tree]] = {"packed": [], "cached": [], "rows": []}
         for tree in trees:
             way = self._way(tree)
             if way == "rows":
                 chains = tree.chains(alone=bool(self.position_encoding.of(tree.longest)))
                 self.counters.forward_tokens += sum(map(len, chains))
-                found["rows"] += chains
+                by_way["rows"] += chains
             else:
                 self.counters.forward_tokens += len(tree)
                 self.counters.shared_tokens += sum(tree.row_lengths) - len(tree)
-                found[way].append(tree)
-        return found
+                by_way[way].append(tree)
+        return by_way
 
     def _way(self, tree: Tree) -> str:
         if tree.is_chain or len(tree) > self._window or self.position_encoding.of(tree.longest):
@@ -737,14 +737,14 @@ class SharedContextLM(HFLM):
             }
             if self.model.config._attn_implementation in ("sdpa", "eager"):  # others take no mask of ours
                 attempts |= {way: partial(self._run, way, trees) for way in ("packed", "cached")}
-            found = frozenset(
+            exact = frozenset(
                 way for way, attempt in attempts.items() if self._agrees(way, attempt, requests, expected, tolerance)
             )
         finally:
             self.counters = before
         if np.isfinite(expected).all():
-            self._allowed, self._splits = found - {_IN_PARTS}, _IN_PARTS in found
-        return found - {_IN_PARTS}
+            self._allowed, self._splits = exact - {_IN_PARTS}, _IN_PARTS in exact
+        return exact - {_IN_PARTS}
 
     def _tolerance(self, largest: float) -> float:
         """Largest difference a token. At 16 bits at least a step between neighbouring numbers of the logits' size:
@@ -763,14 +763,14 @@ class SharedContextLM(HFLM):
         tolerance: float,
     ) -> bool:
         try:
-            found = read([attempt()])
+            answers = read([attempt()])
         except Exception as error:  # whatever an architecture raises at a mask it does not know
             if isinstance(error, RuntimeError) and is_out_of_memory(error):
                 raise
             log.info("scorer: %s is not possible with this model (%s: %s)", way, type(error).__name__, error)
             return False
         for number, (_, _, continuation) in enumerate(requests):
-            difference = abs(found[number][0] - expected[number])
+            difference = abs(answers[number][0] - expected[number])
             if not difference <= tolerance * len(continuation) * max(1.0, abs(expected[number]) / 100):
                 log.warning(
                     "scorer: %s differs by %.2g nats on this model and is not used: slower, not wrong%s",

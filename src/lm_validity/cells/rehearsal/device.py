@@ -89,12 +89,12 @@ class Ledger(TorchDispatchMode):
         self._note_read(func, args, kwargs)
         result = func(*args, **kwargs)
         leaves = torch.utils._pytree.arg_tree_leaves(result)
-        here = [one for one in leaves if isinstance(one, torch.Tensor) and place_of(one).type == self.kind]
+        here = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor) and place_of(leaf).type == self.kind]
         if here and not func.is_view:
             self.launches[func.overloadpacket.__name__] += 1
             operations = flop_registry.get(func.overloadpacket)
             if operations is not None:
-                factors = [one for one in args if isinstance(one, torch.Tensor)]
+                factors = [argument for argument in args if isinstance(argument, torch.Tensor)]
                 self.flops[factors[-1].dtype] += operations(*args, **kwargs, out_val=result)
             for tensor in here:
                 self._note_storage(tensor)
@@ -113,7 +113,7 @@ class Ledger(TorchDispatchMode):
             elif func.overloadpacket is aten.copy_ and place.type == "cpu":
                 name, of_device = "copy", place_of(args[1]).type == self.kind
             elif func.overloadpacket in (aten.index, aten.index_put, aten.index_put_) and any(
-                one is not None and one.dtype == torch.bool for one in args[1]
+                index is not None and index.dtype == torch.bool for index in args[1]
             ):
                 name = "nonzero"
         if of_device and name is not None:
@@ -190,8 +190,8 @@ class Remembered:
             seen = kernel(*args)
         # what changes nothing gives the tensor itself
         wrapped = [
-            one if isinstance(one, FakeTensor) else FakeTensor(self._mode, one, args[0].fake_device)
-            for one in ([seen] if isinstance(seen, torch.Tensor) else seen)
+            tensor if isinstance(tensor, FakeTensor) else FakeTensor(self._mode, tensor, args[0].fake_device)
+            for tensor in ([seen] if isinstance(seen, torch.Tensor) else seen)
         ]
         return wrapped[0] if isinstance(seen, torch.Tensor) else wrapped
 
@@ -213,19 +213,19 @@ def _remade(result: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Ma
     """How an answer is made again: a new tensor, or one that was given. Raises _Unknown where it shares memory with
     something given."""
     if isinstance(result, list | tuple):
-        parts = [_remade(one, args, kwargs) for one in result]
+        parts = [_remade(value, args, kwargs) for value in result]
         return lambda mode, args, kwargs: tuple(part(mode, args, kwargs) for part in parts)
     if not isinstance(result, FakeTensor):
         if isinstance(result, torch.Tensor):
             raise _Unknown
         return lambda mode, args, kwargs: result
     given: list[tuple[int | str, object]] = [*enumerate(args), *kwargs.items()]
-    where = next((where for where, one in given if one is result), None)
+    where = next((where for where, value in given if value is result), None)
     if where is not None:
         return lambda mode, args, kwargs: kwargs[where] if isinstance(where, str) else args[where]
     storage = result.untyped_storage()._cdata
     leaves = torch.utils._pytree.arg_tree_leaves(*args, **kwargs)
-    if any(one.untyped_storage()._cdata == storage for one in leaves if isinstance(one, torch.Tensor)):
+    if any(leaf.untyped_storage()._cdata == storage for leaf in leaves if isinstance(leaf, torch.Tensor)):
         raise _Unknown
     new = {"size": result.shape, "stride": result.stride(), "dtype": result.dtype, "device": "meta"}
     device = result.fake_device
@@ -290,7 +290,7 @@ def _attention(
         flash = aten._scaled_dot_product_flash_attention
         return flash(query, key, value, dropout_p, is_causal, False, scale=scale)[0]
     if heads != of_keys:
-        key, value = (one.repeat_interleave(heads // of_keys, 1) for one in (key, value))
+        key, value = (tensor.repeat_interleave(heads // of_keys, 1) for tensor in (key, value))
     if attn_mask is not None:
         attn_mask = attn_mask.expand(query.shape[0], heads, query.shape[2], key.shape[2])
     keeps = torch.is_grad_enabled() and query.requires_grad
@@ -388,9 +388,11 @@ class _Pretended(FakeTensorMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = dict(kwargs or {})
-        tensors = [one for one in torch.utils._pytree.arg_tree_leaves(*args, **kwargs) if isinstance(one, torch.Tensor)]
+        tensors = [
+            leaf for leaf in torch.utils._pytree.arg_tree_leaves(*args, **kwargs) if isinstance(leaf, torch.Tensor)
+        ]
         wanted = kwargs.get("device")
-        if not any(isinstance(one, FakeTensor) for one in tensors) and (
+        if not any(isinstance(tensor, FakeTensor) for tensor in tensors) and (
             wanted is None or torch.device(wanted).type != KIND
         ):
             return func(*args, **kwargs)  # the host's own work
@@ -413,15 +415,15 @@ class _Pretended(FakeTensorMode):
 
     def _checked(self, indexed: torch.Tensor, by: Sequence[torch.Tensor | None]) -> list[torch.Tensor | None]:
         """What a tensor is indexed by; of masks, as many places as they may have."""
-        if place_of(indexed).type == "cpu" and any(one is not None and place_of(one).type == KIND for one in by):
+        if place_of(indexed).type == "cpu" and any(index is not None and place_of(index).type == KIND for index in by):
             raise RuntimeError("indices should be either on cpu or on the same device as the indexed tensor (cpu)")
-        found: list[torch.Tensor | None] = []
-        for one in by:
-            if one is None or one.dtype != torch.bool:
-                found.append(one)
+        indices: list[torch.Tensor | None] = []
+        for index in by:
+            if index is None or index.dtype != torch.bool:
+                indices.append(index)
             else:
-                found += [self._numbers(one, _places(one)) for _ in range(one.dim())]
-        return found
+                indices += [self._numbers(index, _places(index)) for _ in range(index.dim())]
+        return indices
 
     def _numbers(self, like: torch.Tensor, *shape: int) -> torch.Tensor:
         with self:

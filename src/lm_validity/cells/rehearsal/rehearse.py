@@ -57,9 +57,9 @@ def rehearsed_depths(config: transformers.PretrainedConfig) -> tuple[int, ...]:
     text = config.get_text_config()
     layers = text.num_hidden_layers
     lists = [value for value in vars(text).values() if isinstance(value, list) and len(value) == layers]
-    first = max([getattr(text, "first_k_dense_replace", 0) or 0, *(_prefix(one) for one in lists)])
-    periods = [getattr(text, name, None) for name in _PERIODS] + [_period(one) for one in lists]
-    period = math.lcm(*(one for one in periods if isinstance(one, int) and 1 <= one <= layers))
+    first = max([getattr(text, "first_k_dense_replace", 0) or 0, *(_prefix(values) for values in lists)])
+    periods = [getattr(text, name, None) for name in _PERIODS] + [_period(values) for values in lists]
+    period = math.lcm(*(value for value in periods if isinstance(value, int) and 1 <= value <= layers))
     shallow = first + max(period, 2)  # the first layer's inputs have no gradient: it keeps less than the others
     deep = shallow + period
     return (shallow, deep) if deep < layers else (layers,)
@@ -69,15 +69,15 @@ def _period(values: Sequence[object]) -> int:
     """After how many layers a list repeats itself, its beginning left out."""
     values = values[_prefix(values) :]
     for period in range(1, len(values)):
-        if all(one == values[place % period] for place, one in enumerate(values)):
+        if all(value == values[place % period] for place, value in enumerate(values)):
             return period
     return max(1, len(values))
 
 
 def _prefix(values: Sequence[object]) -> int:
     """Layers at the beginning that differ from a uniform rest, e.g. dense ones before a mixture of experts."""
-    first = next((place for place, one in enumerate(values) if one != values[0]), 0)
-    return first if first and len({str(one) for one in values[first:]}) == 1 and first * 2 < len(values) else 0
+    first = next((place for place, value in enumerate(values) if value != values[0]), 0)
+    return first if first and len({str(value) for value in values[first:]}) == 1 and first * 2 < len(values) else 0
 
 
 def at_depth(config: transformers.PretrainedConfig, layers: int) -> transformers.PretrainedConfig:
@@ -196,15 +196,15 @@ def train(
         with less_memory(lm.base, layers=settings.gradient_checkpointing):
             run.accumulate(run.trainings, [row[:2] for row in batch])
             training.optimizer.step()
-            found = {}
+            uses = {}
             for rows in micro_batches:
                 run.micro_batch = rows
                 ledger.restart()
                 run.accumulate(run.trainings, batch)
-                found[str(rows)] = _use(ledger)
+                uses[str(rows)] = _use(ledger)
             ledger.restart()
             training.update()
-            return found | {"update": _use(ledger)}
+            return uses | {"update": _use(ledger)}
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -252,8 +252,8 @@ def rehearse(name: str, question: RehearsalInput) -> Rehearsal:
 def _by_rows(peaks: Figures, work: str) -> dict[int, float]:
     """Peak by micro-batch: of a pass, or of the optimizer where that takes more."""
     update = peaks.get(f"{work}.update", 0.0)
-    found = {key.split(".")[1]: max(update, peak) for key, peak in peaks.items() if key.startswith(f"{work}.")}
-    return {int(rows): peak for rows, peak in found.items() if rows != "update"}
+    by_rows = {key.split(".")[1]: max(update, peak) for key, peak in peaks.items() if key.startswith(f"{work}.")}
+    return {int(rows): peak for rows, peak in by_rows.items() if rows != "update"}
 
 
 def _measure(

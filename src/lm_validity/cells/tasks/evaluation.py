@@ -160,9 +160,9 @@ def score_prepared(lm: LanguageModel, prepared: PreparedRequests, *, metric: str
     values = _score(lm, prepared, metric)
     truncated = lm.counters.truncated_requests - before
     metrics = {}
-    for key, found in values.items():
+    for key, by_place in values.items():
         try:
-            metrics[key] = _aggregate(prepared, key, found)
+            metrics[key] = _aggregate(prepared, key, by_place)
         except CellError as error:
             if key == metric:
                 raise
@@ -283,14 +283,16 @@ def _score(lm: LanguageModel, prepared: PreparedRequests, metric: str) -> dict[s
         for name in group[0].filtered_resps:
             answers = [request.filtered_resps[name] for request in group]
             try:
-                found = task_of(task, doc).process_results(doc, answers)
+                results = task_of(task, doc).process_results(doc, answers)
             except Exception as error:  # whatever the task's own code raises
                 raise _cannot_be_scored(prepared, place, error) from error
-            for own, value in found.items():
+            for own, value in results.items():
                 values[f"{own},{name}"][place] = value
     if isinstance(task, TaskGroup):  # what only some of the tasks have is no metric of the group
         members = [member_of(doc) for doc in prepared.documents.docs]
-        values = {key: found for key, found in values.items() if {members[place] for place in found} == {*members}}
+        values = {
+            key: by_place for key, by_place in values.items() if {members[place] for place in by_place} == {*members}
+        }
     if metric not in values:
         similar = nearest(metric, values)
         raise CellError(
@@ -358,8 +360,8 @@ def _aggregate(
     by_task: dict[str, list[Any]] = defaultdict(list)
     for place, value in values.items():
         by_task[member_of(prepared.documents.docs[place])].append(value)
-    found = [_aggregate_task(task.members[name], key, own, resamples) for name, own in by_task.items()]
-    scores, errors = [value for value, _ in found], [error for _, error in found]
+    aggregates = [_aggregate_task(task.members[name], key, own, resamples) for name, own in by_task.items()]
+    scores, errors = [value for value, _ in aggregates], [error for _, error in aggregates]
     sizes = [len(own) for own in by_task.values()]
     by_size = task.by_size.get(key.partition(",")[0], True)
     value = float(aggregate_subtask_metrics(scores, sizes, by_size))

@@ -70,7 +70,7 @@ def _describe(task: AnyTask, doc: Document) -> dict[str, Any]:
     return {
         "subject": subject_of(task, doc),
         "context": str(own.doc_to_target(doc) if varies else own.doc_to_text(doc)),
-        "choices": [str(one) for one in own.doc_to_choice(doc)] if choice else None,
+        "choices": [str(text) for text in own.doc_to_choice(doc)] if choice else None,
         "gold": gold_choice(own, doc) if choice else None,
         "prompt": None if varies else prompt,
         "target_delimiter": own.config.target_delimiter,
@@ -239,7 +239,7 @@ class Split:
     def digest(self) -> str:
         """SHA-256 over address and hash of each document, in order: equal where the split is the same."""
         pairs = zip(self.addresses, self.hashes, strict=True)
-        lines = "".join(f"{address} {found}\n" for address, found in pairs)
+        lines = "".join(f"{address} {doc_hash}\n" for address, doc_hash in pairs)
         return hashlib.sha256(lines.encode()).hexdigest()
 
     def to_json(self) -> dict[str, Any]:
@@ -319,14 +319,14 @@ def documents(task: AnyTask, split: Split) -> Documents:
 
     Raises CellError naming the first row that is not what it was when the split was made.
     """
-    found = fetch_documents(task, split.split, split.addresses)
-    for address, doc, expected in zip(found.addresses, found.docs, split.hashes, strict=True):
+    fetched = fetch_documents(task, split.split, split.addresses)
+    for address, doc, expected in zip(fetched.addresses, fetched.docs, split.hashes, strict=True):
         if _rendered_digest(task, doc) != expected:
             raise CellError(
                 f"{split.task}: document {address} changed after the {split.split} split was made.",
                 "split the benchmark again; the cells that read it are then computed again.",
             )
-    return found
+    return fetched
 
 
 # Rows that may become part of a split: lm-eval's kind, its documents, and the order in which they are tried.
@@ -453,8 +453,8 @@ def _normalised_text(task: AnyTask, doc: Document) -> str:
 
 def _identity(doc: Document) -> str | None:
     """The document's own id. Numbers do not count: data sets number the rows of each split from zero."""
-    found = doc.get("id")
-    return found if isinstance(found, str) and found.strip() and not found.strip().isdigit() else None
+    identity = doc.get("id")
+    return identity if isinstance(identity, str) and identity.strip() and not identity.strip().isdigit() else None
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -496,7 +496,7 @@ def prefetch_benchmark(row: Benchmark) -> dict[str, Any]:
         "record": record.to_json(),
         "digest": record.config_digest,
         "output_type": record.output_type,
-        "documents": {kind: len(found) for kind, found in documents.items()},
+        "documents": {kind: len(docs) for kind, docs in documents.items()},
         "data": documents_digest(documents),
         "fewshot": fewshot_digest(task),
         "document_order": document_order({"record": record.to_json()}),

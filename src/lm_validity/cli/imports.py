@@ -227,10 +227,10 @@ def _import_options(results: list[Path], **given: Any) -> "tuple[list[Path], Imp
 def _names_of(given: list[str]) -> dict[Path, str]:
     """PATH=NAME as a dictionary of absolute paths."""
     names = {}
-    for one in given:
-        path, _, name = one.rpartition("=")
+    for pair in given:
+        path, _, name = pair.rpartition("=")
         if not path or not name:
-            raise InputError(f"--model {one}: not PATH=NAME.", "write a file or folder, '=' and the model's name.")
+            raise InputError(f"--model {pair}: not PATH=NAME.", "write a file or folder, '=' and the model's name.")
         names[as_written(path)] = name
     return names
 
@@ -245,19 +245,19 @@ def _split(text: str) -> list[str]:
 def _pairs(text: str) -> dict[str, str]:
     """a=b,c=d as a dictionary."""
     pairs = {}
-    for one in _split(text):
-        role, _, column = one.partition("=")
+    for pair in _split(text):
+        role, _, column = pair.partition("=")
         if not role.strip() or not column.strip():
-            raise InputError(f"--columns {one}: not NAME=COLUMN.", "write model=Model,benchmark=Task,value=Score.")
+            raise InputError(f"--columns {pair}: not NAME=COLUMN.", "write model=Model,benchmark=Task,value=Score.")
         pairs[role.strip()] = column.strip()
     return pairs
 
 
 def _one_of(option: str, value: str | None, known: tuple[Choice, ...]) -> Choice:
     """The value as one of those known. Raises InputError for others."""
-    for one in known:
-        if one == value:
-            return one
+    for choice in known:
+        if choice == value:
+            return choice
     raise InputError(f"{option} {value}: not known.", f"choose one of {', '.join(filter(None, known))}.")
 
 

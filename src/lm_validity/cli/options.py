@@ -96,10 +96,10 @@ def seen_as(
 ) -> Callable[..., None]:
     """`called`, which typer sees as `command` with the parameters `added` in place of the one of this name."""
     own = inspect.signature(command)
-    parameters = [one for one in own.parameters.values() if one.name != name] + added
+    parameters = [parameter for parameter in own.parameters.values() if parameter.name != name] + added
     called.__name__, called.__doc__ = command.__name__, command.__doc__
     called.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
-    called.__annotations__ = {one.name: one.annotation for one in parameters}
+    called.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return called
 
 

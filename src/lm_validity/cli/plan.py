@@ -98,9 +98,9 @@ def plan(
     planned = [*before.values(), *added]
     planning.write_plan(place, planned, run)
     say(f"{place}: {len(planned):,} of {len(costs):,} pairs of model and benchmark, {len(added):,} of them new")
-    for reason in dict.fromkeys(one.reason for one in added):
-        say(f"  {reason}: {sum(one.reason == reason for one in added):,}")
-    say(planning.describe_savings(estimator, [(one.model, one.benchmark) for one in planned]))
+    for reason in dict.fromkeys(cell.reason for cell in added):
+        say(f"  {reason}: {sum(cell.reason == reason for cell in added):,}")
+    say(planning.describe_savings(estimator, [(cell.model, cell.benchmark) for cell in planned]))
     warnings = (planning.describe_hours_of_a_gpu(estimator), planning.describe_uncounted(estimator))
     for line in filter(None, (planning.describe_whole(costs, planned), *warnings)):
         say(line)
@@ -136,10 +136,10 @@ def run_rounds(
         _plan_first(configfile, wanted, seed, calibration, options)
     while True:
         _run_workflow(configfile, *options)
-        found, added = _add_rounds(configfile, wanted, calibration)
+        chosen_round, added = _add_rounds(configfile, wanted, calibration)
         if added:
             continue
-        if found is not None and not found.reached:
+        if chosen_round is not None and not chosen_round.reached:
             sys.exit(1)
         return
 
@@ -177,13 +177,13 @@ def add_model(
     run = load_run(configfile)
     earlier = earlier_cells(run, model)
     place = None if wanted is None else planning.check_place(run, configfile, output, adds_a_round=True)
-    found = place_model(run, model, planning.training_costs(Estimator(run, map(load_run, calibration or ()))))
-    for line in describe_joining(found):
+    joining = place_model(run, model, planning.training_costs(Estimator(run, map(load_run, calibration or ()))))
+    for line in describe_joining(joining):
         say(line)
     if place is None or wanted is None:
         return
-    say(describe_cells(found, wanted))
-    cells = joining_cells(found, wanted, earlier)
+    say(describe_cells(joining, wanted))
+    cells = joining_cells(joining, wanted, earlier)
     if not cells:
         return
     planning.write_plan(place, [*earlier.values(), *cells], run)
@@ -200,11 +200,11 @@ def _check_that_it_runs(options: Iterable[str]) -> None:
     anything is written; ModuleNotFoundError without Snakemake. Of all other options, `_check_counted` and the tables
     say whether the work was done."""
     snakemake_command()
-    for one in options:
-        if one == "--unlock" or one.startswith(("-n", "--dry")):
+    for option in options:
+        if option == "--unlock" or option.startswith(("-n", "--dry")):
             raise InputError(
-                f"{one}: with it, Snakemake does not run the workflow, but the next round depends on its results.",
-                f"run `snakemake {one}` itself with --configfile. If the plan is not written yet, use "
+                f"{option}: with it, Snakemake does not run the workflow, but the next round depends on its results.",
+                f"run `snakemake {option}` itself with --configfile. If the plan is not written yet, use "
                 "results/<run>/unplanned.yaml.",
             )
 
@@ -234,7 +234,7 @@ def _plan_first(
     cells = planning.first_plan(estimator, costs, "cheap-and-block", seed, None)
     if (
         goal.kind == "budget"
-        and planning.total(costs, ((one.model, one.benchmark) for one in cells)).hours > goal.value
+        and planning.total(costs, ((cell.model, cell.benchmark) for cell in cells)).hours > goal.value
     ):
         cells = planning.first_plan(estimator, costs, "cheap-and-block", seed, goal.value)
     planning.write_plan(Path(place), cells, run)
@@ -291,23 +291,23 @@ def _add_rounds(
     """(the agreement study's round, if a goal is given; how many rows the plans of all studies got)."""
     from lm_validity.site import rounds
 
-    run, found, added = _load_what_goes_on(configfile, goal), None, 0
+    run, chosen_round, added = _load_what_goes_on(configfile, goal), None, 0
     if goal is not None:
         place = rounds.plan_place(run, configfile)
         standing = rounds.standing_of(run)
         assert run.plan is not None, "plan_place has seen to it"
         rounds.check_finished(standing, run.plan)
         costs = planning.training_costs(Estimator(run, map(load_run, calibration or ())))
-        found = rounds.choose_round(standing, goal, costs)
-        if found.cells:
-            planning.write_plan(place, [*run.plan.values(), *found.cells], run)
-        added = len(found.cells)
-        say(*rounds.describe_round(found))
+        chosen_round = rounds.choose_round(standing, goal, costs)
+        if chosen_round.cells:
+            planning.write_plan(place, [*run.plan.values(), *chosen_round.cells], run)
+        added = len(chosen_round.cells)
+        say(*rounds.describe_round(chosen_round))
     if run.bias_plan is not None:
         lines, rows = rounds.add_batch(run)
         added += rows
         say(*lines)
-    return found, added
+    return chosen_round, added
 
 
 def _load_what_goes_on(configfile: Path, goal: "Goal | None") -> Run:

@@ -109,16 +109,21 @@ def rehearse(
     unknown = [name for name in model or () if name not in known]
     if unknown:
         raise InputError(f"--model {unknown[0]}: not a model of this run.", f"choose one of {', '.join(known)}.")
-    found = _rehearse(run, model)
-    failed = any(one.unforeseen for one in found)
-    problems = [one for each in found if each.answer for one in rehearsals.memory_problem(run, each.row, each.answer)]
+    rehearsed = _rehearse(run, model)
+    failed = any(rehearsal.unforeseen for rehearsal in rehearsed)
+    problems = [
+        problem
+        for rehearsal in rehearsed
+        if rehearsal.answer
+        for problem in rehearsals.memory_problem(run, rehearsal.row, rehearsal.answer)
+    ]
     say(*problems)
     return 1 if failed or problems else 0
 
 
 def _rehearse(run: Run, models: Collection[str] | None = None) -> list[Rehearsed]:
     """Print the table of these models, or of all; what nobody has asked yet is rehearsed first, and kept."""
-    found = []
+    rehearsed = []
     for row in (row for row in rehearsals.rehearsed_models(run) if not models or row.model in models):
         question, answer, unforeseen = rehearsals.question_of(run, row), rehearsals.read_rehearsal(run, row), ""
         if question is not None and answer is None:
@@ -132,9 +137,9 @@ def _rehearse(run: Run, models: Collection[str] | None = None) -> list[Rehearsed
             except Exception as error:  # no causal model, a bug on GPUs, or an operation that cannot be faked
                 line = f"{type(error).__name__}: {first_line(error)[:200]}"
                 unforeseen = error.problem if isinstance(error, InputError) else line
-        found.append(Rehearsed(row, answer, unforeseen))
-    say(render_rehearsals(run, found))
-    return found
+        rehearsed.append(Rehearsed(row, answer, unforeseen))
+    say(render_rehearsals(run, rehearsed))
+    return rehearsed
 
 
 def preflight(
@@ -160,10 +165,10 @@ def preflight(
         problems += access_problems(rehearsals.unfetched_models(run))
     stale, held = check.leases(run)
     problems += [*check.repair(run, verify=not fast), *stale, *check.orphan_problems(run)]
-    for one in [*held, *problems]:
-        say(one)
-    found = count(len(problems), "problem") if problems else "nothing missing, damaged or locked"
-    say(f"{run.name}: {found}")
+    for message in [*held, *problems]:
+        say(message)
+    verdict = count(len(problems), "problem") if problems else "nothing missing, damaged or locked"
+    say(f"{run.name}: {verdict}")
     return 1 if problems else 0
 
 
@@ -251,12 +256,12 @@ def _cards(benchmarks: list[str], configfile: Path) -> list[str]:
     from lm_validity.site.cards.write import FOLDER, folder_name
 
     run = load_run(configfile)
-    found = []
+    cards = []
     for name in benchmarks:
         path = run.results / "report" / FOLDER / folder_name(name) / "card.md"
         if not path.is_file():
             run_first = f"run the workflow first: snakemake --configfile {configfile}."
             hint = run_first if name in run.benchmarks else did_you_mean(name, run.benchmarks, run_first)
             raise InputError(f"{path}: no card of {name!r}.", hint)
-        found.append(path.read_text(encoding="utf-8"))
-    return found
+        cards.append(path.read_text(encoding="utf-8"))
+    return cards

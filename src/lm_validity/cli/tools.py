@@ -33,12 +33,16 @@ def gpu_check(
     """Test this machine's GPU, and print a table and a verdict. Exit code 0: ready, 1: a check failed, 2: no GPU."""
     from lm_validity.cells.gpu_check import check_gpu, verdict
 
-    found = check_gpu(device)
+    findings = check_gpu(device)
     say(
-        render_table(("check", "outcome", "detail"), [(one.check, one.outcome, one.detail) for one in found], (0, 1, 2))
+        render_table(
+            ("check", "outcome", "detail"),
+            [(finding.check, finding.outcome, finding.detail) for finding in findings],
+            (0, 1, 2),
+        )
     )
-    say(verdict(found))
-    return 1 if any(one.outcome == "failed" for one in found) else 0
+    say(verdict(findings))
+    return 1 if any(finding.outcome == "failed" for finding in findings) else 0
 
 
 def lm_eval(context: typer.Context) -> None:
@@ -118,8 +122,8 @@ def align(
     cache = VerdictCache(output / "verdicts.jsonl", judged.judge_name)
     result = alignment(read_documents(documents), judged.judge, cache, items, seed)
     low, high = result.interval
-    found = {"accepted": result.accepted, "interval": [low, high], "items": result.items, "judge": model}
-    write_json(output / "alignment.json", found)
+    record = {"accepted": result.accepted, "interval": [low, high], "items": result.items, "judge": model}
+    write_json(output / "alignment.json", record)
     say(f"accepted: {result.accepted:.3f} [{low:.3f}, {high:.3f}] of {result.items} items")
 
 

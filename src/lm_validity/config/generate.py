@@ -73,15 +73,15 @@ def _section_lines(section: BaseModel, depth: int) -> list[str]:
         if depth == 0:
             lines.append("")
         comment, default = " ".join((field.description or "").split()), ""
-        sections = any(isinstance(one, BaseModel | dict) for one in (value, field.default))
+        sections = any(isinstance(setting, BaseModel | dict) for setting in (value, field.default))
         if not (field.is_required() or sections or field.default == value):
             default = f" (Default: {_inline(_plain(field.default))})"
         lines += [f"{indent}# {line}" for line in textwrap.wrap(comment + default, WIDTH - len(indent) - 2)]
         if isinstance(value, BaseModel):
             lines += [f"{indent}{name}:", *_section_lines(value, depth + 1)]
-        elif isinstance(value, dict) and all(isinstance(one, BaseModel) for one in value.values()):
+        elif isinstance(value, dict) and all(isinstance(entry, BaseModel) for entry in value.values()):
             lines.append(f"{indent}{name}:")
-            lines += [f"{indent}  {key}: {_inline(one.model_dump(mode='json'))}" for key, one in value.items()]
+            lines += [f"{indent}  {key}: {_inline(entry.model_dump(mode='json'))}" for key, entry in value.items()]
         else:
             lines.append(f"{indent}{name}: {_inline(_plain(value))}")
     return lines

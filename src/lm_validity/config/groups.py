@@ -90,8 +90,8 @@ def members(group: Group, values: Sequence[Any], compute_known: Sequence[bool], 
     Raises InputError where no compute is known, and where no model of known compute is in the group or all are: a lead
     needs both sides. `path`: the models sheet.
     """
-    found = [group.has(value) for value in values]
-    sides = {side for side, known in zip(found, compute_known, strict=True) if known and side is not None}
+    memberships = [group.has(value) for value in values]
+    sides = {side for side, known in zip(memberships, compute_known, strict=True) if known and side is not None}
     where = f"{path}: group {group.text!r}"
     if not any(compute_known):
         hint = "fill in parameters_b and tokens_b: leads are compared at equal pretraining compute."
@@ -105,7 +105,7 @@ def members(group: Group, values: Sequence[Any], compute_known: Sequence[bool], 
         raise InputError(
             f"{where}: {which} model whose compute and {group.column!r} are known is in it.", _hint(group, values)
         )
-    return found
+    return memberships
 
 
 def _hint(group: Group, values: Collection[Any]) -> str:

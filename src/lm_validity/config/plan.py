@@ -159,7 +159,7 @@ class BiasPlan:
     def totals(self, experiment: str, task: str) -> dict[int, int]:
         """Round -> subsamples of the task so far, at most all of the experiment's."""
         asked = self.asked(experiment, task)
-        return {one: min(total, self.most[experiment]) for one, total in asked.items()}
+        return {number: min(total, self.most[experiment]) for number, total in asked.items()}
 
     def asked(self, experiment: str, task: str) -> dict[int, int]:
         """Round -> subsamples of the task so far as the plan has them: the experiment may have fewer since."""
@@ -189,8 +189,8 @@ def read_bias_plan(settings: BiasSettings, tasks: Iterable[str], sheets: Sheets 
     if settings.plan is None or width is None or batch == "all":
         return None
     most = {
-        name: max(one.count_subsamples(m, n) for m in one.m for n in one.n)
-        for name, one in settings.experiments.items()
+        name: max(experiment.count_subsamples(m, n) for m in experiment.m for n in experiment.n)
+        for name, experiment in settings.experiments.items()
     }
     rows, sheets = {}, sheets or Sheets()
     if sheets.text(settings.plan) is not None:
@@ -205,7 +205,7 @@ def read_bias_plan(settings: BiasSettings, tasks: Iterable[str], sheets: Sheets 
                 "keep bias.subsamples_a_cell as it was when the plan was written; finished cells have that size.",
             )
         asked = plan.asked(row.experiment, row.task)
-        if any(total >= row.subsamples for one, total in asked.items() if one < row.round):
+        if any(total >= row.subsamples for earlier, total in asked.items() if earlier < row.round):
             raise InputError(
                 f"{where}: {row.subsamples} subsamples are no more than an earlier round's.",
                 "give each round more subsamples than the one before.",

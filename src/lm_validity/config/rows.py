@@ -87,10 +87,10 @@ def read_text(path: Path, layout: str) -> str:
         with open(path, "rb") as start:
             opener = gzip.open if start.read(2) == b"\x1f\x8b" else open
         with opener(path, "rb") as handle:
-            found = handle.read(_LARGEST + 1)
-        if len(found) > _LARGEST:
+            content = handle.read(_LARGEST + 1)
+        if len(content) > _LARGEST:
             raise InputError(f"{path}: more than {_LARGEST >> 20} MiB of text.", "divide it, or import parts of it.")
-        return found.decode("utf-8-sig")
+        return content.decode("utf-8-sig")
     except (UnicodeDecodeError, OSError, EOFError, zlib.error) as error:
         raise InputError(f"{path}: not a readable CSV or TSV text file ({error}).", layout) from error
 
@@ -111,12 +111,12 @@ def parse_text_rows(
         line = text.count("\n", 0, text.index(odd)) + 1
         raise InputError(f"{path}, row {line}: holds the character {odd!r}.", "remove it.")
     try:
-        found = _parse(io.StringIO(text, newline=""), path, headless, short_rows=short_rows)
+        table = _parse(io.StringIO(text, newline=""), path, headless, short_rows=short_rows)
     except csv.Error as error:
         raise InputError(f"{path}: not a readable CSV or TSV text file ({error}).", layout) from error
-    if not found.rows:
+    if not table.rows:
         raise InputError(f"{path}: no rows.", layout)
-    return found
+    return table
 
 
 def _parse(handle: Iterable[str], path: Path, headless: Collection[str], *, short_rows: bool) -> TextRows:
@@ -317,26 +317,26 @@ def list_rows(
         raise InputError(
             f"{path}: no such sheet.", f"check `{setting}` in the configuration." if setting else "check the path."
         )
-    found = parse_text_rows(text, path, LAYOUT, short_rows=kind.model_config["extra"] == "ignore")
-    columns = _columns(path, found, kind)
+    table = parse_text_rows(text, path, LAYOUT, short_rows=kind.model_config["extra"] == "ignore")
+    columns = _columns(path, table, kind)
     flags = {name for name, field in kind.model_fields.items() if field.annotation in (bool, bool | None)}
     key = kind.identified_by or (next(iter(kind.model_fields)),)
     rows: list[Row] = []
     lines: dict[tuple[object, ...], int] = {}
     context = {**context, "sheet": path}
-    for values, line in zip(found.rows, found.lines, strict=True):
+    for values, line in zip(table.rows, table.lines, strict=True):
         given = {field: values[at] for field, at in columns.items() if values[at]}
         # pandas writes 1.0 for a yes in a column with empty cells
         given |= {field: text[0] for field, text in given.items() if field in flags and text in ("0.0", "1.0")}
         try:
             row = kind.model_validate(given, context=context)
         except ValidationError as error:
-            names = {field: found.header[at] for field, at in columns.items()}
+            names = {field: table.header[at] for field, at in columns.items()}
             raise _input_error(error, kind, given, names, f"{path}, row {line}", described_in) from None
         identifier = tuple(getattr(row, field) for field in key)
         if identifier in lines:
             where = ", ".join(
-                f"column {found.header[columns[field]]!r}, value {value!r}"
+                f"column {table.header[columns[field]]!r}, value {value!r}"
                 for field, value in zip(key, identifier, strict=True)
             )
             raise InputError(
@@ -348,9 +348,9 @@ def list_rows(
     return rows
 
 
-def _columns(path: Path, found: TextRows, kind: type[SheetRow]) -> dict[str, int]:
+def _columns(path: Path, table: TextRows, kind: type[SheetRow]) -> dict[str, int]:
     """By field: the place of its column. Raises InputError for one that is missing or unknown."""
-    fields, header = kind.model_fields, found.header
+    fields, header = kind.model_fields, table.header
     names = {
         field: (field, *(name for name in kind.other_names.get(field, ()) if name not in fields)) for field in fields
     }

@@ -225,7 +225,7 @@ EXPERIMENT = r"^[A-Za-z0-9][A-Za-z0-9_-]*$"  # no dot: it separates the parts of
 
 def _keys_as_text(value: object) -> object:
     """YAML reads `500: 20` with a number as key."""
-    return {str(key): one for key, one in value.items()} if isinstance(value, dict) else value
+    return {str(key): entry for key, entry in value.items()} if isinstance(value, dict) else value
 
 
 class Experiment(ConfigSection):

@@ -94,8 +94,8 @@ def _read_checkpoints(path: object, info: ValidationInfo) -> object:
     if not isinstance(path, str) or info.context is None:
         return path
     known = {name: value for name, value in info.context.items() if name in ("run", "results", "sheets")}
-    found = read_rows(info.context["sheet"].parent / path, _CheckpointRow, setting="models", **known)
-    return tuple(found.values()) if "final" in found else (*found.values(), FINAL)
+    checkpoints = read_rows(info.context["sheet"].parent / path, _CheckpointRow, setting="models", **known)
+    return tuple(checkpoints.values()) if "final" in checkpoints else (*checkpoints.values(), FINAL)
 
 
 class ModelFacts(SheetRow):
@@ -168,8 +168,8 @@ class Model(ModelFacts):
     @property
     def adapters(self) -> tuple[str, ...]:
         """Every adapter of the model, once."""
-        found = (self.adapter_of(point) for point in self.checkpoints)
-        return tuple(dict.fromkeys(one for one in found if one))
+        adapters = (self.adapter_of(point) for point in self.checkpoints)
+        return tuple(dict.fromkeys(adapter for adapter in adapters if adapter))
 
     @property
     def folders(self) -> tuple[str, ...]:
@@ -309,7 +309,7 @@ def read_models(
 ) -> dict[str, Model]:
     """The models sheet by id, in the sheet's order. `results/{run}` at the start of a path becomes the run's folder.
     `groups`: their columns are columns of the sheet."""
-    found = read_rows(
+    models = read_rows(
         path,
         with_columns(Model, groups),
         setting="models",
@@ -318,8 +318,8 @@ def read_models(
         size_classes=size_classes,
         sheets=sheets,
     )
-    check_reruns(path, found)
-    return {name: model.with_tokens_of_ramp() for name, model in found.items()}
+    check_reruns(path, models)
+    return {name: model.with_tokens_of_ramp() for name, model in models.items()}
 
 
 def read_benchmarks(

@@ -61,33 +61,33 @@ class Expansion:
     tasks: list[tuple[Entry, dict[str, Any]]] = field(default_factory=list)
 
 
-def expand(name: str, index: Mapping[str, Entry], overrides: dict[str, Any], found: Expansion) -> None:
+def expand(name: str, index: Mapping[str, Entry], overrides: dict[str, Any], expansion: Expansion) -> None:
     """Add the tasks that a group or tag names, in lm-eval's order. Raises KeyError for a name the index lacks."""
     entry = index[name]
     if entry.kind == Kind.TAG:
-        found.tags.add(name)
-        found.tasks += [(index[task], overrides) for task in sorted(entry.tags)]
+        expansion.tags.add(name)
+        expansion.tasks += [(index[task], overrides) for task in sorted(entry.tags)]
     elif entry.kind == Kind.GROUP:
-        if entry.yaml_path not in found.group_files:
-            found.group_files.append(entry.yaml_path)
-        _expand_members(entry.cfg, index, overrides, found)
+        if entry.yaml_path not in expansion.group_files:
+            expansion.group_files.append(entry.yaml_path)
+        _expand_members(entry.cfg, index, overrides, expansion)
     else:
-        found.tasks.append((entry, overrides))
+        expansion.tasks.append((entry, overrides))
 
 
 def _expand_members(
-    config: Mapping[str, Any], index: Mapping[str, Entry], overrides: dict[str, Any], found: Expansion
+    config: Mapping[str, Any], index: Mapping[str, Entry], overrides: dict[str, Any], expansion: Expansion
 ) -> None:
     own = {key: value for key, value in config.items() if key not in GROUP_FIELD_NAMES} | overrides
     for item in config.get("task") or ():
         if isinstance(item, str):
-            expand(item, index, own, found)
+            expand(item, index, own, expansion)
         elif "group" not in item:
-            expand(item["task"], index, own | item, found)
+            expand(item["task"], index, own | item, expansion)
         elif item["group"] in index:
-            expand(item["group"], index, own | {key: value for key, value in item.items() if key != "group"}, found)
+            expand(item["group"], index, own | {key: value for key, value in item.items() if key != "group"}, expansion)
         else:  # a group within the group, named nowhere else
-            _expand_members(item, index, own, found)
+            _expand_members(item, index, own, expansion)
 
 
 def build_group(name: str, files: Sequence[Path]) -> "TaskGroup":
@@ -97,7 +97,7 @@ def build_group(name: str, files: Sequence[Path]) -> "TaskGroup":
         TaskIndex.process_cfg(load_yaml(path, resolve_func=False), path, registry)
     built = TaskFactory().build(registry[name], registry=registry)
     if isinstance(built, Group):
-        by_size = {one.metric: one.weight_by_size for one in built.aggregate_metric_list or ()}
+        by_size = {aggregate.metric: aggregate.weight_by_size for aggregate in built.aggregate_metric_list or ()}
         tasks = built.get_all_tasks()
     else:  # a tag has no score of its own in lm-eval
         by_size, tasks = {}, built
@@ -138,7 +138,7 @@ class TaskGroup:
 
         Else the group would take another split of those that have it than lm-eval does.
         """
-        splits = {name: [one for one in KINDS if has_documents(task, one)] for name, task in self.members.items()}
+        splits = {name: [split for split in KINDS if has_documents(task, split)] for name, task in self.members.items()}
         with_it = next((name for name, kinds in splits.items() if kind in kinds), None)
         without = next((name for name, kinds in splits.items() if kind not in kinds), None)
         if with_it is not None and without is not None:
@@ -152,7 +152,7 @@ class TaskGroup:
 def has_documents(task: "AnyTask", kind: str) -> bool:
     """Whether a task, or every task of a group, has documents of a kind; `check_alike` refuses a group of which only
     some have."""
-    return all(getattr(one, f"has_{WORDS[kind]}_docs")() for one in tasks_in(task).values())
+    return all(getattr(own, f"has_{WORDS[kind]}_docs")() for own in tasks_in(task).values())
 
 
 class GroupDocument(Document):
@@ -279,9 +279,9 @@ def find_task(task: str, include_path: str | Path | None = None) -> TaskRecord:
             names += [*declared, *_GROUP_LINE.findall(text)]
             if task in declared:
                 return _record(task, path, {}, given)
-        found = _expansion(task, root / folder, include_path)
-        if found is not None:
-            return _group_record(task, found, include_path)
+        expansion = _expansion(task, root / folder, include_path)
+        if expansion is not None:
+            return _group_record(task, expansion, include_path)
     similar = nearest(task, names)
     raise InputError(
         f"{task}: no lm-eval task has this name.",
@@ -406,14 +406,14 @@ def _expansion(name: str, folder: Path, include_path: str | Path | None) -> Expa
             index = TaskIndex.build(list(places))  # a later folder's win
         if name not in index:
             return None
-        found = Expansion()
+        expansion = Expansion()
         try:
-            expand(name, index, {}, found)
+            expand(name, index, {}, expansion)
         except KeyError as error:
             missing = error.args[0]
             continue
-        if places is everywhere or set(_folders_naming(found.tags, folder)) <= set(near):
-            return found
+        if places is everywhere or set(_folders_naming(expansion.tags, folder)) <= set(near):
+            return expansion
     raise InputError(f"{name}: the group names {missing!r}, which is not a task.", "correct the group's YAML file.")
 
 
@@ -423,12 +423,12 @@ def _folders_naming(names: Iterable[str], folder: Path) -> list[Path]:
     if not names:
         return []
     words = re.compile(rf"(?<![\w-])(?:{'|'.join(map(re.escape, names))})(?![\w-])")
-    found = set()
+    folders = set()
     for path, text in _texts(folder):
         if words.search(text):
             parts = path.relative_to(folder).parts
-            found.add(folder / parts[0] if len(parts) > 1 else folder)
-    return [folder] if folder in found else sorted(found)
+            folders.add(folder / parts[0] if len(parts) > 1 else folder)
+    return [folder] if folder in folders else sorted(folders)
 
 
 def _record(task: str, path: Path, overrides: Mapping[str, Any], include_path: str | None) -> TaskRecord:
@@ -461,10 +461,10 @@ def _record(task: str, path: Path, overrides: Mapping[str, Any], include_path: s
     )
 
 
-def _group_record(name: str, found: Expansion, include_path: str | Path | None) -> TaskRecord:
+def _group_record(name: str, expansion: Expansion, include_path: str | Path | None) -> TaskRecord:
     """The record of a group: the metrics are those that all its tasks have."""
     members = []
-    for entry, overrides in found.tasks:
+    for entry, overrides in expansion.tasks:
         place, _ = _place(entry.yaml_path, include_path)
         members.append(_record(entry.name, entry.yaml_path, overrides, place))
     types = {member.output_type: member.task for member in members}
@@ -480,7 +480,7 @@ def _group_record(name: str, found: Expansion, include_path: str | Path | None) 
             better[key] = stated.pop() if stated else None
     if not better:
         raise InputError(f"{name}: its tasks have no metric in common.", "name its tasks one by one.")
-    files = tuple(_place(path, include_path) for path in found.group_files)
+    files = tuple(_place(path, include_path) for path in expansion.group_files)
     record = TaskRecord(
         task=name,
         file=files[0][1] if files else name,
@@ -489,7 +489,7 @@ def _group_record(name: str, found: Expansion, include_path: str | Path | None) 
         metrics=tuple(better),
         higher_is_better=better,
         config_digest="",
-        version=_version(load_yaml(found.group_files[0], resolve_func=False)) if found.group_files else None,
+        version=_version(load_yaml(expansion.group_files[0], resolve_func=False)) if expansion.group_files else None,
         members=tuple(members),
         group_files=files,
     )
@@ -555,7 +555,7 @@ def find_own_task(path: Path, name: str, folder: Path) -> tuple[TaskRecord, bool
     record = find_task(name, folder)
     if record.path.name != path.name and not record.members:
         raise InputError(f"{path}: {record.path} declares the task {name!r} too.", "give one of them another name.")
-    return record, all(_trains(one) for one in record.members or (record,))
+    return record, all(_trains(member) for member in record.members or (record,))
 
 
 def _trains(record: TaskRecord) -> bool:
@@ -609,7 +609,7 @@ def load_task(record: TaskRecord, num_fewshot: int = 0, *, mutual_information: b
     column that it reads is missing, or its examples would be documents that are scored.
     """
     _check_unchanged(record)
-    if any(draws_at_random(one.path) for one in record.members or (record,)):
+    if any(draws_at_random(member.path) for member in record.members or (record,)):
         order = order_of_lm_eval(mkdtemp(dir=get_temporary_cache_files_directory()))
         task = order(_build)(record)
         for own in tasks_in(task).values():
@@ -658,7 +658,7 @@ def fetch_documents(task: AnyTask, split: str, addresses: Iterable[str]) -> Docu
     for address in addresses:
         place, _, row = address.rpartition(":")
         wanted.setdefault(place, []).append(int(row))
-    found: dict[str, Document] = {}
+    documents: dict[str, Document] = {}
     for place, numbers in wanted.items():
         member, _, kind = place.rpartition("/")
         own = task.members.get(member) if isinstance(task, TaskGroup) else task
@@ -674,8 +674,8 @@ def fetch_documents(task: AnyTask, split: str, addresses: Iterable[str]) -> Docu
             )
         chosen = source.select(numbers) if hasattr(source, "select") else [source[row] for row in numbers]
         for number, doc in zip(numbers, chosen, strict=True):
-            found[f"{place}:{number}"] = GroupDocument(doc, member) if isinstance(task, TaskGroup) else doc
-    return Documents(task.config.task, split, addresses, tuple(found[address] for address in addresses))
+            documents[f"{place}:{number}"] = GroupDocument(doc, member) if isinstance(task, TaskGroup) else doc
+    return Documents(task.config.task, split, addresses, tuple(documents[address] for address in addresses))
 
 
 def gold_choice(task: Task, doc: Document) -> int | None:

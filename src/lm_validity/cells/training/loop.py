@@ -108,10 +108,10 @@ class _LossesInParts(torch.autograd.Function):
         losses = []
         for start in range(0, len(hidden), part):
             with torch.enable_grad():
-                one = hidden[start : start + part].detach().requires_grad_()
-                logits = states.logits(one).float()
+                piece = hidden[start : start + part].detach().requires_grad_()
+                logits = states.logits(piece).float()
                 loss = F.cross_entropy(logits, targets[start : start + part].to(logits.device), reduction="none")
-                (derivative[start : start + part],) = torch.autograd.grad(loss.sum(), one)
+                (derivative[start : start + part],) = torch.autograd.grad(loss.sum(), piece)
             losses.append(loss.detach())
         ctx.save_for_backward(derivative)
         return torch.cat(losses)
@@ -193,7 +193,9 @@ def less_memory(base: torch.nn.Module, *, layers: bool) -> contextlib.AbstractCo
         return layers_recomputed(base)
     configs = {id(module.config): module.config for module in base.modules() if hasattr(module, "config")}
     taken = hasattr(sys.modules[type(base).__module__], "eager_attention_forward")
-    eager = [one for one in configs.values() if taken and getattr(one, "_attn_implementation", None) == "eager"]
+    eager = [
+        config for config in configs.values() if taken and getattr(config, "_attn_implementation", None) == "eager"
+    ]
     return replaced(*((config, "_attn_implementation", RECOMPUTED) for config in eager))
 
 
@@ -508,7 +510,7 @@ class TrainingRun:
         """One optimizer step for all, as many at a time as fit into memory; the loss of each."""
         while True:
             try:
-                found = [
+                losses = [
                     self.accumulate(trainings[start : start + self.together], batch)
                     for start in range(0, len(trainings), self.together)
                 ]
@@ -528,7 +530,7 @@ class TrainingRun:
         for training in trainings:
             training.update()
         self.position.step += 1
-        return torch.cat(found)
+        return torch.cat(losses)
 
     def accumulate(self, trainings: list[Training], batch: list[torch.Tensor]) -> torch.Tensor:
         """Gradients of the token mean over the whole batch, one micro-batch after another; the mean of each training,

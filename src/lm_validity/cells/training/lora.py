@@ -311,7 +311,7 @@ class BatchDropout(torch.nn.Module):
         if self.layer not in block.masks:
             # on a CPU launches cost little, and numbers stay what they were
             members = {self.layer: features} if device.type == "cpu" else block.features
-            sizes = [here.rows * here.width * one for one in members.values()]
+            sizes = [here.rows * here.width * per_token for per_token in members.values()]
             if device.type != "cpu" and sum(sizes) > KEPT:
                 here.hold_large(block)
             drawn = self._draw(min(members), (sum(sizes),), device).split(sizes)

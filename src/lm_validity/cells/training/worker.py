@@ -124,26 +124,26 @@ class AdapterTrainer(Worker):
     def _compute(self, place: Place[BenchmarkCell]) -> tuple[dict[str, Any], Files]:
         plan = self._plan(place)
         work = plan["work"]
-        found = finetune(**plan, adapter_output=work / "adapter")
-        if found.diverged:
-            log.warning("%s diverged: %s", place.cell.name, found.diverged)
-        self._notes = {"micro_batch": found.micro_batch, "resumed_epochs": found.resumed_epochs}
-        self._notes |= {"truncated_texts": found.truncated}
-        if not found.diverged:
-            self._notes["epochs"] = len(found.epochs)
+        finetuned = finetune(**plan, adapter_output=work / "adapter")
+        if finetuned.diverged:
+            log.warning("%s diverged: %s", place.cell.name, finetuned.diverged)
+        self._notes = {"micro_batch": finetuned.micro_batch, "resumed_epochs": finetuned.resumed_epochs}
+        self._notes |= {"truncated_texts": finetuned.truncated}
+        if not finetuned.diverged:
+            self._notes["epochs"] = len(finetuned.epochs)
             if plan["settings"].early_stop:
                 self._notes["epochs_allowed"] = plan["settings"].epochs
-        result = asdict(found)
+        result = asdict(finetuned)
         # of this process only, or one number a step, which has a file of its own
         del result["micro_batch"], result["resumed_epochs"], result["step_losses"]
-        best = found.epochs[found.best_epoch - 1].validation_value if found.best_epoch else None
+        best = finetuned.epochs[finetuned.best_epoch - 1].validation_value if finetuned.best_epoch else None
         # a rate that diverged is left out of the selection, whatever its first epochs gave
-        result |= {"best_value": best, "diverged": found.diverged is not None, "reason": found.diverged}
+        result |= {"best_value": best, "diverged": finetuned.diverged is not None, "reason": finetuned.diverged}
 
         def write_files(folder: Path) -> None:
             if (work / "adapter").is_dir():  # there is none where training diverged at once
                 shutil.copytree(work / "adapter", folder / "adapter")
-            _write_losses(found, folder)
+            _write_losses(finetuned, folder)
 
         return result, write_files
 
@@ -211,12 +211,12 @@ class AdapterTrainer(Worker):
         return self._prepared[1:]
 
 
-def _write_losses(found: FinetuneResult, folder: Path) -> None:
+def _write_losses(finetuned: FinetuneResult, folder: Path) -> None:
     """losses.parquet of a cell: the loss of every step of its finished epochs, and each epoch's value on validation."""
-    steps = range(1, len(found.step_losses) + 1)
-    of_epoch = len(steps) // max(1, len(found.epochs))
-    values = {epoch.number * of_epoch: epoch.validation_value for epoch in found.epochs}
-    frame = pd.DataFrame({"step": steps, "loss": found.step_losses})
+    steps = range(1, len(finetuned.step_losses) + 1)
+    of_epoch = len(steps) // max(1, len(finetuned.epochs))
+    values = {epoch.number * of_epoch: epoch.validation_value for epoch in finetuned.epochs}
+    frame = pd.DataFrame({"step": steps, "loss": finetuned.step_losses})
     frame["epoch"] = (frame["step"] - 1) // max(1, of_epoch) + 1
     frame["validation_value"] = frame["step"].map(values)
     own = LOSSES.names[LOSSES.names.index("epoch") :]

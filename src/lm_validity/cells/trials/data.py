@@ -103,8 +103,8 @@ def _hub_columns(source: TaskRow) -> tuple[Columns, str]:
         if source.files:
             return _hub_parquet(source, revision)
         datasets.disable_progress_bars()
-        found = datasets.load_dataset(source.path, source.configuration, split=source.split, revision=revision)
-        return {name: list(found[name]) for name in _read_of(source, found.column_names)}, revision or ""
+        dataset = datasets.load_dataset(source.path, source.configuration, split=source.split, revision=revision)
+        return {name: list(dataset[name]) for name in _read_of(source, dataset.column_names)}, revision or ""
     except (*hub_errors(), HFValidationError, ValueError) as error:
         what, hint = refusal(error, f"datasets/{source.path}", "`path` in the tasks sheet") or (
             f"cannot be fetched ({first_line(error)})",
@@ -123,7 +123,7 @@ def _hub_parquet(source: TaskRow, revision: str | None) -> tuple[Columns, str]:
             local_files_only=huggingface_hub.constants.HF_HUB_OFFLINE,
         )
     )
-    files = sorted({found for pattern in source.files for found in folder.glob(pattern)})
+    files = sorted({file for pattern in source.files for file in folder.glob(pattern)})
     if not files:
         raise InputError(
             f"task {source.task!r} ({source.path}): no file matches {', '.join(source.files)}.",
@@ -186,8 +186,8 @@ class Draw(NamedTuple):
 def prefetch_trial_task(run: Run, task: str) -> dict[str, Any]:
     """Read a task's texts and labels, check them against the sheet and the experiments' sizes; the record of it."""
     experiments = run.bias.experiments.values()
-    wanted = [one for one in experiments if task in (one.tasks or run.tasks)]
-    sizes = sorted({(m, n) for one in wanted for m in one.m for n in one.n})
+    wanted = [experiment for experiment in experiments if task in (experiment.tasks or run.tasks)]
+    sizes = sorted({(m, n) for experiment in wanted for m in experiment.m for n in experiment.n})
     unique = run.bias.drop_duplicate_texts
     output = run.results / "prefetch" / "tasks" / f"{task}.parquet"
     record = prefetch_task(run.tasks[task], output, sizes, unique=unique)

@@ -99,17 +99,17 @@ class HeadTrials(Trials):
     def probabilities(self, rows: np.ndarray) -> np.ndarray:
         """Class probabilities (observations, classes) of the trained classifier, float32."""
         sequences = [tokens for tokens, _ in self._encode(rows, self.plan.classification.max_length)]
-        found = np.empty((len(rows), len(self.task.class_names)), dtype=np.float32)
+        probabilities = np.empty((len(rows), len(self.task.class_names)), dtype=np.float32)
         order = np.argsort([len(tokens) for tokens in sequences], kind="stable")
 
         def predict(chosen: Sequence[int]) -> None:
             ids, attention = padded([sequences[example] for example in chosen], self.model.tokenizer.pad_token_id)
             batch = self._batch(ids, attention, torch.zeros(len(chosen)))
-            found[chosen] = self._class_logits(batch).float().softmax(dim=-1).cpu().numpy()
+            probabilities[chosen] = self._class_logits(batch).float().softmax(dim=-1).cpu().numpy()
             self.counters.forward_tokens += batch.tokens
 
         in_batches(order.tolist(), self.plan.classification.predict_batch, predict)
-        return found
+        return probabilities
 
     # ---- forward passes ---------------------------------------------------------------------------------------------
 
@@ -152,13 +152,13 @@ class HeadTrials(Trials):
         missing = [int(row) for row in rows if (int(row), length) not in self._encoded]
         if missing:
             encoded = self.model.encode([self.task.texts[row] for row in missing], length)
-            for row, one in zip(missing, encoded, strict=True):
-                if not one[0]:
+            for row, encoding in zip(missing, encoded, strict=True):
+                if not encoding[0]:
                     raise CellError(
                         f"{self.task.where(row)}: the tokenizer of {self.model.model_id} makes no token of its text.",
                         "correct or remove the row.",
                     )
-                self._encoded[row, length] = one
+                self._encoded[row, length] = encoding
         return [self._encoded[int(row), length] for row in rows]
 
 
@@ -276,8 +276,8 @@ class ZeroShotTrials(Trials):
 
         def predict(batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
             position.begin_micro_batch(batch.first, len(batch.input_ids))
-            found = self.model.lm(**batch.inputs(), use_cache=False)
-            return found.logits.flatten(0, 1), batch.labels.flatten()
+            output = self.model.lm(**batch.inputs(), use_cache=False)
+            return output.logits.flatten(0, 1), batch.labels.flatten()
 
         with layers_recomputed(self.model.lm) if settings.gradient_checkpointing else nullcontext():
             loss = self._train(self.model.lm, "pretraining", len(sequences), make_batch, predict, settings, seed)
@@ -293,15 +293,15 @@ class ZeroShotTrials(Trials):
     def probabilities(self, rows: np.ndarray) -> np.ndarray:
         """Class probabilities (observations, classes), float32."""
         self.model.lm.eval()
-        found = np.empty((len(rows), len(self.task.class_names)), dtype=np.float32)
+        probabilities = np.empty((len(rows), len(self.task.class_names)), dtype=np.float32)
         prompts = self._encode(rows)
         begins = np.array([prompt[: len(self.prefix)] == self.prefix for prompt in prompts])
         # a tokenizer may join a text's first characters with what is before it: such prompts share nothing
         for prefix, chosen in ((self.prefix, np.flatnonzero(begins)), ([], np.flatnonzero(~begins))):
             if len(chosen):
                 rests = [prompts[each][len(prefix) :] for each in chosen]
-                found[chosen] = self._scores(prefix, rests).softmax(dim=-1).cpu().numpy()
-        return found
+                probabilities[chosen] = self._scores(prefix, rests).softmax(dim=-1).cpu().numpy()
+        return probabilities
 
     # ---- scoring ----------------------------------------------------------------------------------------------------
 
@@ -399,8 +399,8 @@ class ZeroShotTrials(Trials):
 
     def _common_prefix(self) -> list[int]:
         """Tokens before the text: what prompts of two different texts have in common."""
-        one, other = (self.model.tokenizer(f"{self.format.instruction}{QUERY} {text}")["input_ids"] for text in "aZ")
-        common = takewhile(lambda pair: pair[0] == pair[1], zip(one[:-1], other, strict=False))
+        prompt, other = (self.model.tokenizer(f"{self.format.instruction}{QUERY} {text}")["input_ids"] for text in "aZ")
+        common = takewhile(lambda pair: pair[0] == pair[1], zip(prompt[:-1], other, strict=False))
         return [token for token, _ in common]
 
     def _pretraining_texts(self, rows: np.ndarray, leaks: int) -> list[str]:

@@ -48,8 +48,8 @@ class Batch:
 
     def inputs(self) -> dict[str, torch.Tensor]:
         """What a model's forward pass is called with."""
-        found = {"input_ids": self.input_ids, "attention_mask": self.attention_mask}
-        return found if self.position_ids is None else found | {"position_ids": self.position_ids}
+        inputs = {"input_ids": self.input_ids, "attention_mask": self.attention_mask}
+        return inputs if self.position_ids is None else inputs | {"position_ids": self.position_ids}
 
     def rows(self, start: int, stop: int) -> "Batch":
         """Some of the rows; of labelled tokens only, since classes are not by row."""
@@ -66,8 +66,8 @@ class Batch:
 
     def predicted_places(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Row and position of each labelled token, on the device."""
-        found = np.nonzero(self.labels.numpy() != IGNORED)
-        row, position = (torch.from_numpy(each).to(self.input_ids.device, non_blocking=True) for each in found)
+        places = np.nonzero(self.labels.numpy() != IGNORED)
+        row, position = (torch.from_numpy(each).to(self.input_ids.device, non_blocking=True) for each in places)
         return row, position
 
 
@@ -130,14 +130,14 @@ def share_rows(
 def _first_fit(lengths: Sequence[int]) -> list[tuple[int, int]]:
     """(row, first token) of each text; rows hold as many tokens as the longest text."""
     width, used = max(lengths), list[int]()
-    found: list[tuple[int, int]] = [(0, 0)] * len(lengths)
+    places: list[tuple[int, int]] = [(0, 0)] * len(lengths)
     for text in sorted(range(len(lengths)), key=lambda each: -lengths[each]):
         row = next((row for row, taken in enumerate(used) if taken + lengths[text] <= width), len(used))
         if row == len(used):
             used.append(0)
-        found[text] = (row, used[row])
+        places[text] = (row, used[row])
         used[row] += lengths[text]
-    return found
+    return places
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -183,9 +183,9 @@ class ResidentModel:
                 f"{self.model_id}: bias.zero_shot.quantization is nf4, and bitsandbytes is missing.", INSTALL_NF4
             )
         options = four_bits(self.device) if self.quantized else {}
-        self.lm, found = self._load_model(LANGUAGE_MODELS[plan.architecture], **options)
-        if found["missing_keys"]:  # transformers draws them at random, anew in each process, and only warns
-            raise self._unusable(ValueError(f"its weights lack {', '.join(sorted(found['missing_keys'])[:3])}"))
+        self.lm, loading_info = self._load_model(LANGUAGE_MODELS[plan.architecture], **options)
+        if loading_info["missing_keys"]:  # transformers draws them at random, anew in each process, and only warns
+            raise self._unusable(ValueError(f"its weights lack {', '.join(sorted(loading_info['missing_keys'])[:3])}"))
         self.classifier = self._classifier() if plan.classification.method == "head" else self.lm
         for module in [*self.lm.modules(), *self.classifier.modules()]:
             for name, child in module.named_children():
@@ -276,7 +276,9 @@ class ResidentModel:
         transformers.utils.logging.set_verbosity_error()  # it reports the head's missing weights, which are ours to set
         try:
             classes = len(self.plan.data.class_names)
-            classifier, found = self._load_model(transformers.AutoModelForSequenceClassification, num_labels=classes)
+            classifier, loading_info = self._load_model(
+                transformers.AutoModelForSequenceClassification, num_labels=classes
+            )
         finally:
             transformers.utils.logging.set_verbosity(verbosity)
         prefix = classifier.base_model_prefix
@@ -285,7 +287,7 @@ class ResidentModel:
                 f"{self.model_id}: its classifier does not share the language model's backbone.",
                 "this architecture is not supported with a linear head.",
             )
-        self.fresh = sorted(found["missing_keys"])
+        self.fresh = sorted(loading_info["missing_keys"])
         setattr(self.lm, prefix, getattr(classifier, prefix))
         self.lm.tie_weights()
         classifier.config.pad_token_id = self.tokenizer.pad_token_id

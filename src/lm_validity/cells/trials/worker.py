@@ -189,10 +189,10 @@ class _Trial:
         """The arm without pretraining, read where another job of the study has left it."""
         plan, test = self.plan, self.draw.test
         with contextlib.suppress(OSError, ValueError, EOFError):  # never there, or damaged
-            found = np.load(self._base_path(plan.n))
-            if found.shape == (len(test), 1 + len(self.task.class_names)) and np.array_equal(found[:, 0], test):
+            arm = np.load(self._base_path(plan.n))
+            if arm.shape == (len(test), 1 + len(self.task.class_names)) and np.array_equal(arm[:, 0], test):
                 self.trials.counters.shared_base_arms += 1
-                return found[:, 1:].astype(np.float32)
+                return arm[:, 1:].astype(np.float32)
         self.trials.classify(self.draw.train, "base", self.classification_seed)
         for n, subsamples in plan.share_base:
             # one test set after another, in batches of their own: the same bytes as a job of that n alone

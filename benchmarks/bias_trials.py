@@ -38,7 +38,7 @@ from transformers import DataCollatorForLanguageModeling, PrinterCallback, Train
 from lm_validity.cells.trials.data import Draw, LoadedTask, draw_trial, prefetch_task, read_task
 from lm_validity.cells.trials.training import start_fresh
 from lm_validity.cells.trials.worker import FIXED_SEED, ResidentWorker, read_probabilities
-from lm_validity.config.sheets import LoadedTask as TaskRow
+from lm_validity.config.sheets import Task as TaskRow
 from lm_validity.run.rules.pretrain_on_test import ARMS, Classification, Pretraining, TaskData, TrialPlan
 
 TARGET = 3.0

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from lm_eval.api.filter import Filter
-from toy_world import evaluate, lm_eval_itself, load_toy, toy_model
+from toy_world import evaluate, head_of, lm_eval_itself, load_toy, toy_model
 
 from lm_validity.cells.tasks.evaluation import NonFiniteScore, metric_value, prepare_requests
 from lm_validity.cells.tasks.tasks import Documents, fetch_documents, rows
@@ -97,9 +97,9 @@ def test_prepared_requests_score_again_and_disturb_no_random_state(llama, toy_ta
     assert 0 < llama.counters.forward_tokens <= llama.counters.forward_tokens_padded
 
 
-def test_limit(llama, toy_task):
+def test_items_of_a_generation_task(llama, toy_task):
     task = toy_task("toy_generation")
-    found = evaluate(llama, task, all_documents(task).head(3), metric="exact_match,stripped")
+    found = evaluate(llama, task, head_of(all_documents(task), 3), metric="exact_match,stripped")
     assert len(found.items) == 3 and list(found.items.doc_id) == ["test:0", "test:1", "test:2"]
     assert found.items.gold.isna().all() and found.items.response.map(type).eq(str).all()
 
@@ -135,7 +135,7 @@ def own_scoring(toy_task):
         task = toy_task("toy_generation")
         task.process_results = process_results
         task.aggregation = lambda: {"right": np.mean, "pearsonr": pearson}
-        return task, all_documents(task).head(4)
+        return task, head_of(all_documents(task), 4)
 
     return load
 
@@ -153,7 +153,7 @@ def test_a_document_that_the_tasks_own_code_cannot_score_is_named(llama, own_sco
 
 def test_a_document_at_which_the_tasks_own_filter_fails_is_named(llama, toy_task):
     task = toy_task("toy_generation")
-    docs = all_documents(task).head(4)
+    docs = head_of(all_documents(task), 4)
 
     class Odd(Filter):
         def apply(self, resps, docs):

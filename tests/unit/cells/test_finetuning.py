@@ -12,7 +12,7 @@ import pytest
 import torch
 from peft import PeftModel
 from safetensors import safe_open
-from toy_world import evaluate, load_toy, toy_model, toy_rows, write_toy_tasks
+from toy_world import evaluate, head_of, load_toy, toy_model, toy_rows, write_toy_tasks
 from transformers import AutoModelForCausalLM
 
 from lm_validity.cells.models.language_model import LanguageModel, load_language_model
@@ -40,7 +40,7 @@ def world(toy_task):
     def make(lm, name: str = "toy_choice", metric: str = "acc,none"):
         task = toy_task(name)
         splits = make_splits(task)
-        examples = training_examples(lm, task, documents(task, splits.train).head(20))
+        examples = training_examples(lm, task, head_of(documents(task, splits.train), 20))
         prepared = prepare_requests(lm, task, documents(task, splits.validation))
         return task, examples, lambda: metric_value(lm, prepared, metric)
 
@@ -84,7 +84,7 @@ def test_saved_adapter_scores_the_same_here_and_in_plain_peft(lm, world, tmp_pat
     best = result.epochs[result.best_epoch - 1].validation_value
     with use_adapter(lm, tmp_path / "adapter"):
         assert validate() == best
-        docs = documents(task, make_splits(task).validation).head(2)
+        docs = head_of(documents(task, make_splits(task).validation), 2)
         ours = evaluate(lm, task, docs, metric="acc,none").items.choice_loglikelihoods[0][0]
     kind = "gpt2" if lm.base.config.model_type == "gpt2" else "llama"
     plain = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(model_folders[kind]), tmp_path / "adapter")

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 import transformers
 from safetensors.torch import load_file
 from toy_run import run_all, start_run
-from toy_world import evaluate, load_toy
+from toy_world import evaluate, head_of, load_toy
 
 from lm_validity.cells import worker
 from lm_validity.cells.models.language_model import load_language_model
@@ -31,7 +31,7 @@ SETTINGS = FinetuneSettings(learning_rate=3e-3, epochs=2)
 def train(lm, task, folder, settings=SETTINGS):
     """A fine-tune on 20 documents (two whole batches of 8 and one of 4 an epoch), validated on all of validation."""
     splits = make_splits(task)
-    examples = training_examples(lm, task, documents(task, splits.train).head(20))
+    examples = training_examples(lm, task, head_of(documents(task, splits.train), 20))
     prepared = prepare_requests(lm, task, documents(task, splits.validation))
     return finetune(
         lm,

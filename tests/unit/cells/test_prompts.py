@@ -7,7 +7,7 @@ import pytest
 import torch
 from shipped_data import METRIC, ROWS, fake_data
 from test_training_text import fed_to_model
-from toy_world import load_toy
+from toy_world import head_of, load_toy
 from transformers import AutoTokenizer
 
 from lm_validity.cells.models.language_model import LanguageModel
@@ -85,7 +85,7 @@ def check_shared_prefix(lm, task, docs, prompt: str, metric: str, system: str | 
 def test_miniature_tasks(benchmark, prompt, miniature):
     folder, models = miniature
     task = load_task(find_task(benchmark.task, folder / "tasks"))
-    docs = documents(task, make_splits(task).train).head(4)
+    docs = head_of(documents(task, make_splits(task).train), 4)
     system = "the" if prompt == "chat" else None  # a word of the miniature's language
     texts = check_shared_prefix(models[prompt], task, docs, prompt, benchmark.metric, system)
     assert not any("unknown" in text for text in texts)
@@ -102,7 +102,7 @@ def test_tasks_of_lm_eval(name, prompt, model_folders, monkeypatch):
     lm, task = load_toy(model_folders["llama"], max_length=96, max_generated_tokens=8), load(name)
     assert lm.tokenizer.apply_chat_template([{"role": "user", "content": "x"}], tokenize=False).startswith("<s>")
     assert lm.tokenizer.encode("x")[0] == 0
-    docs = documents(task, make_splits(task).train).head(3)
+    docs = head_of(documents(task, make_splits(task).train), 3)
     metric = METRIC.get(name, "acc,none")
     texts = check_shared_prefix(lm, task, docs, prompt, metric, SYSTEM)
     assert all((SYSTEM in text) == (prompt == "chat") for text in texts)
@@ -123,7 +123,7 @@ def test_the_blank_before_an_answer_is_the_templates(template, start, rendered, 
     lm = LanguageModel(lm.base, lm.tokenizer, model_id="m", eval_batch_size=8)
     assert lm.answer_start == start
     task = toy_task("toy_choice")
-    docs = documents(task, make_splits(task).train).head(1)
+    docs = head_of(documents(task, make_splits(task).train), 1)
     # a template that refuses the system message leaves it out on both sides
     system = SYSTEM if template == TURNS else None
     check_shared_prefix(lm, task, docs, "chat", "acc,none", system)
@@ -137,7 +137,7 @@ def test_the_blank_before_an_answer_is_the_templates(template, start, rendered, 
 @pytest.mark.parametrize("name", ["toy_generation", "toy_cola"])
 def test_description_and_system_message_are_in_both(name, model_folders, toy_task):
     lm, task = load_toy(model_folders["llama"]), toy_task(name)
-    docs = documents(task, make_splits(task).train).head(2)
+    docs = head_of(documents(task, make_splits(task).train), 2)
     metric = {"toy_generation": "exact_match,stripped", "toy_cola": "mcc,none"}[name]
     texts = check_shared_prefix(lm, task, docs, "chat", metric, SYSTEM)
     assert all(f"<system> {SYSTEM}" in text and task.config.description.strip() in text for text in texts)

@@ -3,7 +3,7 @@
 import datasets
 import pytest
 from shipped_data import METRIC, ROWS, fake_data
-from toy_world import evaluate, load_toy
+from toy_world import evaluate, head_of, load_toy
 
 from lm_validity.cells.tasks.evaluation import prepare_requests, training_examples
 from lm_validity.cells.tasks.splits import documents, make_splits, prefetch_benchmark
@@ -105,6 +105,6 @@ def test_tasks_of_the_early_training_competition(name, monkeypatch, model_folder
     prepared = prepare_requests(lm, task, docs)
     context, first = prepared.requests[0][0].args
     assert context.count("Answer:") == 6 and first == continuation
-    scored = evaluate(lm, task, docs.head(12), metric=metric)
+    scored = evaluate(lm, task, head_of(docs, 12), metric=metric)
     assert scored.metrics[metric][0] == pytest.approx(scored.items["correct"].mean())
     assert len(split.addresses) == 4 * subjects == len(set(split.addresses))

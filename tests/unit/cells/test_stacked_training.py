@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from safetensors import safe_open
 from test_finetuning import SETTINGS, run
 from toy_run import sidecars, start_run
-from toy_world import load_toy, toy_model
+from toy_world import head_of, load_toy, toy_model
 
 from lm_validity.cells.runner import run_job
 from lm_validity.cells.tasks.evaluation import metric_value, prepare_requests, training_examples
@@ -34,7 +34,7 @@ def world(toy_task):
     def make(lm):
         task = toy_task("toy_choice")
         splits = make_splits(task)
-        examples = training_examples(lm, task, documents(task, splits.train).head(20))
+        examples = training_examples(lm, task, head_of(documents(task, splits.train), 20))
         prepared = prepare_requests(lm, task, documents(task, splits.validation))
         return examples, lambda: metric_value(lm, prepared, "acc,none")
 

@@ -1,7 +1,7 @@
 """Training texts begin with the very tokens that evaluation feeds to the model."""
 
 import pytest
-from toy_world import evaluate, load_toy
+from toy_world import evaluate, head_of, load_toy
 
 from lm_validity.cells.tasks.evaluation import training_examples
 from lm_validity.cells.tasks.splits import documents, make_splits
@@ -47,7 +47,7 @@ def fed_to_model(lm, task, docs, prompt: str, metric: str | None = None, **optio
 @pytest.mark.parametrize("name", TASKS)
 def test_prefix_is_shared(kind, prompt, name, model_folders, toy_task):
     lm, task = load_toy(model_folders[kind], max_length=90), toy_task(name)
-    docs = documents(task, make_splits(task).train).head(8)
+    docs = head_of(documents(task, make_splits(task).train), 8)
     examples = training_examples(lm, task, docs, prompt=prompt)
     fed = fed_to_model(lm, task, docs, prompt)
     bos, eos = lm.tokenizer.bos_token_id, lm.tokenizer.eos_token_id
@@ -69,7 +69,7 @@ def test_prefix_is_shared(kind, prompt, name, model_folders, toy_task):
 def test_texts(llama, toy_task):
     def text(name: str, prompt: str = "plain") -> tuple[str, str]:
         task = toy_task(name)
-        docs = documents(task, make_splits(task).train).head(1)
+        docs = head_of(documents(task, make_splits(task).train), 1)
         (example,) = training_examples(llama, task, docs, prompt=prompt)
         start = example.completion_start
         return tuple(llama.tokenizer.decode(part) for part in (example.token_ids[:start], example.token_ids[start:]))
@@ -89,7 +89,7 @@ def test_texts(llama, toy_task):
 
 def test_long_questions_keep_their_answer(llama, toy_task):
     task = toy_task("toy_choice")
-    docs = documents(task, make_splits(task).train).head(3)
+    docs = head_of(documents(task, make_splits(task).train), 3)
     whole, cut = (training_examples(llama, task, docs, max_length=length) for length in (90, 9))
     for long, short in zip(whole, cut, strict=True):
         assert short.token_ids == long.token_ids[-9:]
@@ -99,7 +99,7 @@ def test_long_questions_keep_their_answer(llama, toy_task):
 
 def test_row_without_an_answer(llama, toy_task):
     task = toy_task("toy_choice")
-    docs = documents(task, make_splits(task).train).head(2)
+    docs = head_of(documents(task, make_splits(task).train), 2)
     unlabelled = type(docs)(docs.task, docs.split, docs.addresses, (docs.docs[0], docs.docs[1] | {"gold": -1}))
     with pytest.raises(CellError, match="document train:1 has no right answer"):
         training_examples(llama, task, unlabelled)

@@ -13,6 +13,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, 
 
 from lm_validity.cells.models.language_model import load_language_model
 from lm_validity.cells.tasks.evaluation import RESAMPLES, prepare_requests, score_prepared
+from lm_validity.cells.tasks.tasks import Documents
 
 COLORS = ("red", "green", "blue", "dark gray")
 NAMES = [
@@ -173,6 +174,10 @@ def toy_model(kind: str, folder: Path, *, seed: int = 0, positions: int = 96) ->
 
 def load_toy(folder: Path, **options):
     return load_language_model(folder, dtype="float32", device="cpu", eval_batch_size=8, **options)
+
+
+def head_of(documents: Documents, number: int) -> Documents:
+    return Documents(documents.task, documents.split, documents.addresses[:number], documents.docs[:number])
 
 
 def evaluate(lm, task, docs, *, metric, **options):

@@ -595,10 +595,6 @@ class Documents:
     def __len__(self) -> int:
         return len(self.docs)
 
-    def head(self, limit: int | None) -> "Documents":
-        """The first `limit` documents (all of them for None)."""
-        return Documents(self.task, self.split, self.addresses[:limit], self.docs[:limit])
-
 
 def load_task(record: TaskRecord, num_fewshot: int = 0, *, mutual_information: bool = False) -> AnyTask:
     """Build the lm-eval task of a record from its YAML file and its local or cached data set; of a group, all of them.

@@ -21,7 +21,7 @@ UP_AND_DOWN := tests/slurm/test_up_and_down.py
 ON_SLURM := $(BIN)/pytest -n 3 --dist load --durations 15 --ignore $(UP_AND_DOWN)
 AT ?= $(shell git diff --name-only HEAD; git ls-files --others --exclude-standard)
 # Files are given out in this order: the long ones first, so that no process is left alone with them at the end.
-GATED := $(wildcard tests/workflow tests/published tests/browser tests/unit)
+GATED := $(wildcard tests/workflow tests/published tests/browser tests/contact tests/unit)
 
 # One thread a process: two jobs side by side finish sooner than one job on two threads.
 export OMP_NUM_THREADS := 1

@@ -30,6 +30,7 @@ class ReasonCode(StrEnum):
     NO_ERRORS = "no_errors", "It needs standard errors."
     NO_CHANCE = "no_chance", "It needs the benchmark's chance level."
     NO_RERUNS = "no_reruns", "It needs a model that was trained more than once."
+    NO_RUNS = "no_runs", "It needs models whose answers were sampled several times."
     NO_PROMPTS = "no_prompts", "It needs scores under several prompts."
     NO_MODEL_PAIR = "no_model_pair", "It needs models that differ in their training data alone."
     TOO_FEW = "too_few", "There are too few models, benchmarks, tasks, items or checkpoints."

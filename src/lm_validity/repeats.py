@@ -1,0 +1,222 @@
+"""Statistics of sampled runs: answers that are drawn with a temperature, by an agent or a judge, differ between runs.
+
+A run is one pass over the items with one seed of sampling. It is neither a seed of fine-tuning nor a training of the
+model again. Pure functions of arrays; the symbols are those of docs/reference/repeats.md.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.special import gammaln
+from scipy.stats import t
+
+from lm_validity.missing import Missing, Reason, ReasonCode
+
+NO_RUNS = Reason("Each model was run once, so the noise of sampling is not measured.", ReasonCode.NO_RUNS)
+NEAR_THE_LIMIT = 1.05  # an error within 5% of the one of endlessly many runs: more runs no longer help
+
+
+@dataclass(frozen=True)
+class SampledScore:
+    """One model on one benchmark, scored `runs` times on the same `items` items.
+
+    `score`: the mean over items and runs. `within`: w, the mean over items of the variance between runs. `between`: b,
+    the variance over items of the items' means over runs, which holds w / K beside the items' own variance. Both are in
+    squared units of the score.
+    """
+
+    score: float
+    within: float
+    between: float
+    items: int
+    runs: int
+
+    @property
+    def item_variance(self) -> float:
+        """The variance of the items' expected scores: b - w / K, at least 0."""
+        return max(self.between - self.within / self.runs, 0.0)
+
+    @property
+    def error(self) -> float:
+        """The standard error of the score for other items and other runs: sqrt(b / n), right for every K."""
+        return float(np.sqrt(self.between / self.items))
+
+    @property
+    def error_of_runs(self) -> float:
+        """The standard error for the same items and other runs: sqrt(w / (n K)); NaN for one run."""
+        return float(np.sqrt(self.within / (self.items * self.runs)))
+
+    @property
+    def share_of_sampling(self) -> float:
+        """The share of sampling in the squared error of one run, in [0, 1]: w / (b + w (K - 1) / K).
+
+        The denominator is the variance over items of a single run's scores. 0 where nothing varies.
+        """
+        one_run = self.between + self.within * (self.runs - 1) / self.runs
+        return self.within / one_run if one_run > 0 else 0.0
+
+    def error_with(self, runs: float) -> float:
+        """The standard error for other items with `runs` runs, which may be infinite: sqrt((b - w/K + w/runs) / n)."""
+        return float(np.sqrt((self.item_variance + self.within / runs) / self.items))
+
+    @property
+    def runs_that_help(self) -> int | None:
+        """The number of runs from which on only more items lower the error by more than 5%.
+
+        The smallest K with error_with(K) <= 1.05 error_with(infinity); None where all noise is noise of sampling, so
+        that every further run helps.
+        """
+        if self.within == 0:
+            return 1
+        if self.item_variance == 0:
+            return None
+        return max(1, int(np.ceil(self.within / ((NEAR_THE_LIMIT**2 - 1) * self.item_variance) - 1e-9)))
+
+
+def sampled_score(values: np.ndarray) -> SampledScore:
+    """Item scores (runs, items) of one model, taken apart into items and sampling.
+
+    Items without a value in each run are left out, so that runs are compared on the same items. Raises ValueError with
+    fewer than two such items, or no run. With one run `within` is NaN.
+    """
+    values = np.asarray(values, dtype=float)
+    values = values[:, np.isfinite(values).all(axis=0)]
+    runs, items = values.shape
+    if runs < 1 or items < 2:
+        raise ValueError(f"{items} items with a score in each of {runs} runs: at least two are needed")
+    means = values.mean(axis=0)
+    return SampledScore(
+        score=float(means.mean()),
+        within=float(values.var(axis=0, ddof=1).mean()) if runs > 1 else float("nan"),
+        between=float(means.var(ddof=1)),
+        items=items,
+        runs=runs,
+    )
+
+
+def spread_of_runs(scores: np.ndarray) -> np.ndarray:
+    """The standard deviation (models,) between runs of scores (models, runs), NaN-padded; NaN below two runs."""
+    scores = np.asarray(scores, dtype=float)
+    number = np.isfinite(scores).sum(axis=1)
+    centred = (
+        scores - np.divide(np.nansum(scores, axis=1), number, out=np.zeros(len(scores)), where=number > 0)[:, None]
+    )
+    squares = np.nansum(centred**2, axis=1)
+    return np.sqrt(np.divide(squares, number - 1, out=np.full(len(scores), np.nan), where=number > 1))
+
+
+def typical_spread(scores: np.ndarray) -> float:
+    """The standard deviation between runs of a typical model: the root mean square over models, each counted once.
+
+    `scores`: (models, runs), NaN-padded; models with one run are left out. NaN without a model that has two runs.
+    """
+    spread = spread_of_runs(scores)
+    return float(np.sqrt(np.mean(spread[np.isfinite(spread)] ** 2))) if np.isfinite(spread).any() else float("nan")
+
+
+def error_of_mean(one_run: np.ndarray | float, spread: np.ndarray | float, runs: np.ndarray | float) -> np.ndarray:
+    """The standard error of a mean over `runs` runs for other items and other runs, from scores alone.
+
+        sqrt(max(s² - d², 0) + d² / K)
+
+    `one_run`: s, the standard error of one run's score over items, which holds one run's noise of sampling; `spread`:
+    d, the standard deviation between runs. Where d is above s, runs share something that items do not, and d counts.
+    NaN in, NaN out; a NaN spread (one run) gives s.
+    """
+    s, d = np.asarray(one_run, dtype=float), np.asarray(spread, dtype=float)
+    several = np.sqrt(np.maximum(s**2 - d**2, 0) + d**2 / np.asarray(runs, dtype=float))
+    return np.where(np.isnan(d), s, several)
+
+
+def share_of_sampling(one_run: np.ndarray | float, spread: np.ndarray | float) -> np.ndarray:
+    """The share of sampling in one run's squared error from scores alone: min(d² / s², 1); NaN where one is unknown."""
+    s, d = np.asarray(one_run, dtype=float), np.asarray(spread, dtype=float)
+    return np.minimum(np.divide(d**2, s**2, out=np.full(np.broadcast(s, d).shape, np.nan), where=s > 0), 1.0)
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A mean over items with its standard error over items and its 95% interval within [0, 1]."""
+
+    value: float
+    error: float
+    interval: tuple[float, float]
+
+
+def pass_at_k(correct: np.ndarray, runs: np.ndarray, k: int) -> Estimate | Missing:
+    """The chance that at least one of k runs is right: the mean over items of 1 - C(n - c, k) / C(n, k).
+
+    `correct`, `runs`: (items,) the runs with a right answer, and all runs. Unbiased for each item (Chen et al. 2021,
+    arXiv 2107.03374). A reason where an item has fewer than k runs.
+    """
+    return _few_runs(runs, k) or _over_items(1 - _chosen(np.asarray(runs) - correct, runs, k))
+
+
+def pass_hat_k(correct: np.ndarray, runs: np.ndarray, k: int) -> Estimate | Missing:
+    """The chance that all of k runs are right, pass^k: the mean over items of C(c, k) / C(n, k).
+
+    As `pass_at_k` (Yao et al. 2024, arXiv 2406.12045). A plug-in p^k would be biased upwards by the noise of p.
+    """
+    return _few_runs(runs, k) or _over_items(_chosen(correct, runs, k))
+
+
+def _few_runs(runs: np.ndarray, k: int) -> Missing | None:
+    """Why k runs of each item cannot be drawn; None where they can."""
+    fewest = int(np.min(runs)) if len(runs) else 0
+    if 1 <= k <= fewest:
+        return None
+    return Missing(Reason(f"{k} runs are asked for, and some item has {fewest}.", ReasonCode.TOO_FEW))
+
+
+def _chosen(marked: np.ndarray, runs: np.ndarray, k: int) -> np.ndarray:
+    """C(marked, k) / C(runs, k) by item: the chance that k runs drawn without replacement are all among the marked."""
+    marked, runs = np.asarray(marked, dtype=float), np.asarray(runs, dtype=float)
+    enough = marked >= k
+    m = np.where(enough, marked, k)
+    logs = gammaln(m + 1) - gammaln(m - k + 1) - gammaln(runs + 1) + gammaln(runs - k + 1)
+    return np.where(enough, np.exp(logs), 0.0)
+
+
+def _over_items(values: np.ndarray) -> Estimate:
+    """The mean of item values (items,) in [0, 1] with an interval for other items.
+
+    Student's t after adding two values of 0 and two of 1 (Agresti and Coull 1998, for values between 0 and 1 too), so
+    that the interval has a width where all items agree.
+    """
+    padded = np.concatenate([values, [0.0, 0.0, 1.0, 1.0]])
+    half = float(t.ppf(0.975, len(padded) - 1) * padded.std(ddof=1) / np.sqrt(len(padded)))
+    centre = float(padded.mean())
+    value = float(values.mean())
+    error = float(values.std(ddof=1) / np.sqrt(len(values))) if len(values) > 1 else float("nan")
+    return Estimate(value, error, (min(max(centre - half, 0.0), value), max(min(centre + half, 1.0), value)))
+
+
+def best_of(scores: np.ndarray, runs: int) -> float | Missing:
+    """How far the best of `runs` runs lies above the mean on average: scores (all runs,), more is better.
+
+    The expected maximum of `runs` scores drawn without replacement from the K there are, by order statistics, less
+    their mean: the luck in a "best of several". A reason for more runs than there are.
+    """
+    ordered = np.sort(np.asarray(scores, dtype=float)[np.isfinite(scores)])
+    if not 1 <= runs <= len(ordered):
+        return Missing(
+            Reason(f"The best of {runs} runs is asked for, and there are {len(ordered)}.", ReasonCode.TOO_FEW)
+        )
+    below = np.arange(len(ordered))  # scores below each, ties in any order
+    weights = _chosen(below, np.full(len(ordered), len(ordered) - 1), runs - 1) if runs > 1 else np.ones(len(ordered))
+    return float(ordered @ weights * runs / len(ordered) - ordered.mean())
+
+
+def falls_against_itself(scores: np.ndarray, margin: float) -> float | Missing:
+    """How often a run is worse than another run of the same model by more than `margin`.
+
+    The share of ordered pairs of runs of a model, averaged over the models that have two: scores (models, runs),
+    NaN-padded, more is better. A gate on single runs fails a model against itself this often.
+    """
+    shares = []
+    for row in np.atleast_2d(np.asarray(scores, dtype=float)):
+        runs = row[np.isfinite(row)]
+        if len(runs) > 1:
+            falls = (runs[:, None] - runs[None, :] < -margin - 1e-12).sum()
+            shares.append(falls / (len(runs) * (len(runs) - 1)))
+    return float(np.mean(shares)) if shares else Missing(NO_RUNS)

@@ -22,7 +22,18 @@ from lm_validity.run.rules import rule_of, scoring_rule_of
 from lm_validity.run.rules.benchmarks import FINETUNE_ADAPTER, SELECT_PROMPT
 from lm_validity.run.store import Entry, check_read, read_failures
 from lm_validity.run.workspace import MissingCell, Workspace
-from lm_validity.tables.schema import ITEMS, LOSSES, OWN, PROBABILITIES, SCORES, SELECTIONS, TRIALS, write_table
+from lm_validity.tables.schema import (
+    ITEMS,
+    LOSSES,
+    OWN,
+    PROBABILITIES,
+    SCORES,
+    SELECTIONS,
+    SETTINGS,
+    SETTINGS_KEY,
+    TRIALS,
+    write_table,
+)
 
 STEPS = "losses.parquet"  # of a fine-tune's cell: epoch, step, loss, validation_value
 LOSSES_AN_EPOCH = 50
@@ -59,10 +70,11 @@ class Merger:
         return list(self._missing.values())
 
     def write_scores(self, folder: Path) -> None:
-        """scores.parquet and selections.parquet."""
+        """scores.parquet, settings.parquet, selections.parquet and losses.parquet."""
         self.versions: Counter[str] = Counter()
         scores, selections = self.scores(), self.selections()
         write_table(scores, SCORES, folder / "scores.parquet")
+        write_table(self.settings(), SETTINGS, folder / "settings.parquet")
         write_table(selections, SELECTIONS, folder / "selections.parquet")
         write_table(self.losses(), LOSSES, folder / "losses.parquet")
         mixed = [{"cells": cells, "versions": json.loads(text)} for text, cells in self.versions.most_common()]
@@ -100,6 +112,15 @@ class Merger:
         """One row a metric of each scored cell, with the columns of SCORES."""
         rows = [row for cell, entry in self._of_benchmarks("scores") for row in self._score_rows(cell, entry)]
         return pd.DataFrame(rows, columns=SCORES.names)
+
+    def settings(self) -> pd.DataFrame:
+        """How each score on the test split was made, with the columns of SETTINGS; replayed cells say nothing of it."""
+        rows = [
+            self._settings_row(cell, entry)
+            for cell, entry in self._of_benchmarks("scores")
+            if scoring_rule_of(cell).scored_split(cell) == "test"
+        ]
+        return pd.DataFrame(rows, columns=SETTINGS.names).drop_duplicates(list(SETTINGS_KEY), ignore_index=True)
 
     def selections(self) -> pd.DataFrame:
         """What each selection chose from, with the columns of SELECTIONS."""
@@ -143,6 +164,26 @@ class Merger:
                 "selected": self._is_selected(cell),
                 "source": result.get("source", OWN),
             }
+
+    def _settings_row(self, cell: BenchmarkCell, entry: Entry) -> dict[str, Any]:
+        """What is known of how a cell was scored: by its recipe, its result and its sidecar."""
+        key = {name: value for name, value in self._key(cell).items() if name in SETTINGS_KEY}
+        result, sidecar = self.store.read(entry.in_store)["result"], self.store.sidecar(entry.in_store)
+        if result.get("source", OWN) != OWN:
+            return key
+        model, chat = self.run.models[cell.model], key["prompt"] == "chat"
+        return key | {
+            "task_version": result.get("task_version"),
+            "harness": "lm-eval",
+            "harness_version": (sidecar.get("versions") or {}).get("lm_eval"),
+            "chat_template": chat,
+            "system_instruction": (self.run.configuration.evaluation.system_instruction if chat else None) or "none",
+            "n_items_scored": result["n_items"],
+            "n_items_total": result["n_items"],
+            "backend": "vllm" if sidecar.get("generation_backend") == "vllm" else "hf",
+            "dtype": model.dtype,
+            "adapter": model.adapter_of(self._points[cell.model, cell.checkpoint or "final"]) or "none",
+        }
 
     def _items(self, cell: BenchmarkCell, entry: Entry) -> pa.Table:
         table = pq.read_table(check_read(self.store, entry.in_store, "items.parquet"))

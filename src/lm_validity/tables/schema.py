@@ -52,6 +52,31 @@ _SCORES: Columns = (
     ),
 )
 
+# how scores were made: a row for each value of `SETTINGS_KEY` among the scores of a table beside it
+_SETTINGS: Columns = (
+    *((name, kind, text) for name, kind, text in _KEY if name in ("model", "checkpoint", "benchmark", "protocol")),
+    *((name, kind, text) for name, kind, text in _KEY if name in ("prompt", "prompt_variant", "num_fewshot")),
+    ("run", pa.int64(), "which of several sampled runs of the same weights and settings; null: there is one"),
+    ("task_version", pa.string(), "version of the task, as the program that scored calls it"),
+    ("task_hash", pa.string(), "that program's hash of the task's documents and prompts"),
+    ("harness", pa.string(), "the program that scored: `lm-eval`, `lighteval`, `inspect`, ..."),
+    ("harness_version", pa.string(), "its version, or its commit"),
+    ("chat_template", pa.bool_(), "whether the model's chat template was applied"),
+    ("system_instruction", pa.string(), "the system message, or its hash; `none`: there was none"),
+    ("limit", pa.float64(), "items scored at most, or below 1 their share; null: no limit, or unknown"),
+    ("n_items_scored", pa.int64(), "items behind the score"),
+    ("n_items_total", pa.int64(), "items of the task's test split"),
+    ("temperature", pa.float64(), "of the sampling; 0: greedy"),
+    ("top_p", pa.float64(), "of the sampling"),
+    ("max_gen_toks", pa.int64(), "longest answer, in tokens"),
+    ("seed", pa.int64(), "seed of the sampling or of the program that scored; not that of a fine-tuning"),
+    ("backend", pa.string(), "what ran the model: `hf`, `vllm`, an API, ..."),
+    ("dtype", pa.string(), "precision of the weights: `float32`, `bfloat16`, ..."),
+    ("quantization", pa.string(), "how the weights were quantized; `none`: they were not"),
+    ("adapter", pa.string(), "the user's own adapter on the model, a folder or a hub id; `none`: there was none"),
+)
+SETTINGS_KEY = tuple(name for name, *_ in _SETTINGS[: [name for name, *_ in _SETTINGS].index("task_version")])
+
 REQUIRED_SCORES = ("model", "benchmark", "protocol", "value")
 
 _ITEMS: Columns = (
@@ -138,6 +163,7 @@ _PROBABILITIES: Columns = (
 
 COLUMNS = {
     "scores.parquet": _SCORES,
+    "settings.parquet": _SETTINGS,
     "items.parquet": _ITEMS,
     "documents.parquet": _DOCUMENTS,
     "selections.parquet": _SELECTIONS,
@@ -154,6 +180,7 @@ def _schema(columns: Columns) -> pa.Schema:
 # Integers and booleans with nulls stay integers and booleans in pandas
 NULLABLE = {pa.int64(): pd.Int64Dtype(), pa.bool_(): pd.BooleanDtype()}
 SCORES, ITEMS, DOCUMENTS = _schema(_SCORES), _schema(_ITEMS), _schema(_DOCUMENTS)
+SETTINGS = _schema(_SETTINGS)
 SELECTIONS, LOSSES = _schema(_SELECTIONS), _schema(_LOSSES)
 TRIALS, PROBABILITIES = _schema(_TRIALS), _schema(_PROBABILITIES)
 

@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 from lm_validity.config.load import load_run
+from lm_validity.run.cell import Cell
 from lm_validity.run.grid import Grid
 from lm_validity.run.rules import RULES
 
@@ -29,10 +30,15 @@ def describe(configuration: str) -> dict:
         rule = RULES[job.rule]
         resources = [list(rule.resources(run, job, attempt)) for attempt in (1, 2)]
         files = [grid.manifests(job), grid.dependencies(job), rule.data_files(run, job)]
-        row = [*job[:3], [list(cell) for cell in job.cells], grid.settings(job), *files, *resources]
+        row = [*job[:3], [parts(cell) for cell in job.cells], grid.settings(job), *files, *resources]
         rows.setdefault(job.rule, []).append(row)
     found = {name: {"jobs": len(jobs), "sha256": digest(jobs)} for name, jobs in rows.items()}
     return found | {"points": grid.describe_points()}
+
+
+def parts(cell: Cell) -> list:
+    """The parts of a cell; without that of sampled runs where it has none, as in the records of before."""
+    return list(cell)[:-1] if getattr(cell, "run", 0) is None else list(cell)
 
 
 def digest(rows: list) -> str:

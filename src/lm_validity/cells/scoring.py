@@ -3,7 +3,9 @@
 import gc
 import hashlib
 import importlib
+from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +14,13 @@ import torch
 from lm_eval.api.instance import Instance
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from lm_validity.cells.models.language_model import LanguageModel
+from lm_validity.cells.models.language_model import OF_SAMPLING, LanguageModel, Sampling
 from lm_validity.cells.models.prefetch import DTYPES, model_and_tokenizer_folder
 from lm_validity.cells.tasks.evaluation import PreparedRequests, prepare_requests, score_prepared
 from lm_validity.cells.training.lora import use_adapter
 from lm_validity.cells.worker import Files, Worker
 from lm_validity.errors import CellError, InputError, first_line
-from lm_validity.run.cell import BenchmarkCell, Job, Prompt, given
+from lm_validity.run.cell import BenchmarkCell, Job, Prompt, derive_seed, given
 from lm_validity.run.rules import scoring_rule_of
 from lm_validity.run.store import Place
 from lm_validity.run.workspace import Workspace
@@ -61,9 +63,11 @@ class Scorer(Worker):
         prepared = self._kept.requests(lm, (benchmark, split, prompt), prepare)
         lm.writer = self._writer(lm, cell, adapter) if rule.writes_with_vllm(self.run, cell) else None
         self._notes |= {"generation_backend": "vllm"} if lm.writer else {}
+        lm.sampling = self._sampling(cell)
         try:
             evaluation = score_prepared(lm, prepared, metric=self.run.benchmarks[benchmark].metric)
         finally:
+            lm.sampling = None
             lm.writer = None  # it knows the model: neither would be freed before the next checkpoint
         result = {
             "metrics": {key: {"value": value, "stderr": error} for key, (value, error) in evaluation.metrics.items()},
@@ -77,6 +81,13 @@ class Scorer(Worker):
             result["document_bos"] = lm.window_prefix
         of_documents = pyarrow.schema([ITEMS.field(name) for name in evaluation.items])
         return result, lambda folder: write_table(evaluation.items, of_documents, folder / "items.parquet")
+
+    def _sampling(self, cell: BenchmarkCell) -> Sampling | None:
+        """How the answers of a sampled run are drawn: its seed comes from the cell's key."""
+        generation = self.run.configuration.evaluation.generation
+        if generation is None or cell.run is None:
+            return None
+        return Sampling(generation.temperature, generation.top_p, derive_seed(cell.rule, cell.model, cell.name))
 
     def _writer(self, lm: LanguageModel, cell: BenchmarkCell, adapter: Path | None) -> "VllmAnswers":
         """vLLM's engine for the loaded checkpoint, made once; it writes with `adapter` or without any."""
@@ -213,6 +224,22 @@ class VllmAnswers:
             self._adapters[folder] = request(folder.parent.name, len(self._adapters) + 1, str(folder.resolve()))
         self.engine.lora_request = None if folder is None else self._adapters[folder]
 
+    def _sampled(self, requests: list[Instance]) -> list[Instance]:
+        """The requests with the run's temperature and a seed of their own, where answers are sampled."""
+        sampling = self.lm.sampling
+        if sampling is None:
+            return requests
+        asked = Counter[str]()
+        drawn = []
+        for request in requests:
+            prompt, options = request.args
+            kept = {name: value for name, value in options.items() if name not in OF_SAMPLING}
+            seed = derive_seed(sampling.seed, prompt, asked[prompt]) % 2**32
+            kept |= {"do_sample": True, "temperature": sampling.temperature, "top_p": sampling.top_p, "seed": seed}
+            drawn.append(replace(request, arguments=(prompt, kept)))
+            asked[prompt] += 1
+        return drawn
+
     def __call__(self, requests: list[Instance]) -> list[str]:
         """One answer a request, cut at its stop strings by lm-eval. Raises CellError where vLLM's tokens of a prompt
         are not those that transformers would see."""
@@ -225,7 +252,7 @@ class VllmAnswers:
                     "set generation_backend to transformers for this model.",
                 )
         try:
-            answers = self.engine.generate_until(requests, disable_tqdm=True)
+            answers = self.engine.generate_until(self._sampled(requests), disable_tqdm=True)
         except ValueError as error:
             raise CellError(
                 f"{self.lm.model_id}: vLLM cannot write its answers ({first_line(error)}).",

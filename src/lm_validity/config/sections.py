@@ -451,6 +451,18 @@ class Splits(ConfigSection):
     )
 
 
+class Generation(ConfigSection):
+    """Sampled answers of generation tasks on test documents, several runs each."""
+
+    temperature: float = Field(0.7, gt=0, le=5, description="The logits are divided by it before a token is drawn.")
+    top_p: float = Field(
+        0.95, gt=0, le=1, description="Tokens are drawn from the likeliest ones that together have this probability."
+    )
+    runs: Positive = Field(
+        4, description="How often each document is answered. A run is a cell of its own: more runs compute only these."
+    )
+
+
 class Evaluation(ConfigSection):
     """Scoring through lm-eval, the same for direct and fine-tuned models."""
 
@@ -478,6 +490,11 @@ class Evaluation(ConfigSection):
     )
     max_generated_tokens: Positive = Field(
         256, description="Longest answer of a generation task, unless the task sets its own."
+    )
+    generation: Generation | None = Field(
+        None,
+        description="Sample the answers of generation tasks on test. null: the likeliest token each time, or what the "
+        "task itself sets. Validation always takes the latter, so that selection does not depend on luck.",
     )
     instruction_tuned_prompts: tuple[Literal["plain", "chat"], ...] = Field(
         ("plain", "chat"),

@@ -81,13 +81,15 @@ class BenchmarkCell(NamedTuple):
     learning_rate: str | None = None
     seed: int | None = None
     split: str | None = None
+    run: int | None = None  # of sampled answers, from 0; None: the likeliest answer
 
     @property
     def name(self) -> str:
         """The cell within its model, e.g. `arc_easy.plain.lr2e-5.seed0` or `arc_easy.final.plain.test`."""
         rate = f"lr{self.learning_rate}" if self.learning_rate else None
         seed = f"seed{self.seed}" if self.seed is not None else None
-        parts = (self.benchmark, self.checkpoint, self.prompt, rate, seed, self.split)
+        run = f"run{self.run}" if self.run is not None else None
+        parts = (self.benchmark, self.checkpoint, self.prompt, rate, seed, run, self.split)
         return ".".join(part for part in parts if part)
 
     @property

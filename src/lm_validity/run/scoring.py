@@ -171,6 +171,21 @@ def scoring_settings(run: Run, model: str, benchmark: str, prompt: str) -> dict[
     return settings
 
 
+def sampling_runs(run: Run, benchmark: str, split: str) -> tuple[int | None, ...]:
+    """The runs of a benchmark on a split: (None,) where its answers are not sampled."""
+    generation = run.configuration.evaluation.generation
+    sampled = generation is not None and split == "test" and run.benchmarks[benchmark].output_type == "generate_until"
+    return tuple(range(generation.runs)) if generation is not None and sampled else (None,)
+
+
+def sampling_settings(run: Run, sampled_run: int | None) -> dict[str, Any]:
+    """What a recipe says of sampled answers; nothing where they are not sampled."""
+    generation = run.configuration.evaluation.generation
+    if generation is None or sampled_run is None:
+        return {}
+    return {"temperature": generation.temperature, "top_p": generation.top_p, "run": sampled_run}
+
+
 def prompt_settings(run: Run, benchmark: str) -> dict[str, Any]:
     """What the sheet says about a benchmark's requests, where it is not the default."""
     row = run.benchmarks[benchmark]

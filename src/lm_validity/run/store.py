@@ -345,7 +345,7 @@ class Store:
             write_files(temporary)
             write_json(
                 temporary / "cell.json",
-                {"key": place.cell._asdict(), "recipe": place.recipe, "result": result},
+                {"key": _key(place.cell), "recipe": place.recipe, "result": result},
             )
             write_json(temporary / "sha256.json", {name: file_sha256(temporary / name) for name in _files(temporary)})
             write_json(temporary / "sidecar.json", sidecar)
@@ -446,6 +446,14 @@ class Entry(NamedTuple):
         """The content of a finished cell whose result is kept here."""
         assert self.content is not None, self
         return self.content
+
+
+def _key(cell: Cell) -> dict[str, Any]:
+    """The cell as its record has it: without `run` where nothing is sampled, as before there were runs."""
+    key = cell._asdict()
+    if key.get("run", 0) is None:
+        del key["run"]
+    return key
 
 
 def write_manifest(path: str | Path, entries: list[Entry]) -> None:

@@ -92,7 +92,7 @@ class Workspace(Records):
 
     def selection(self, cell: BenchmarkCell) -> dict[str, Any]:
         """The choice that `select_adapter` made for (model, benchmark, seed). Raises MissingCell where it failed."""
-        entry = self.manifests.entry(cell._replace(rule=SELECT_ADAPTER.name))
+        entry = self.manifests.entry(cell._replace(rule=SELECT_ADAPTER.name, run=None))
         if entry is None:
             raise InputError(f"no selection of {cell.model} {cell.name}.", "run select-adapter first.")
         if entry.status != "done":

@@ -172,7 +172,10 @@ class Merger:
         if result.get("source", OWN) != OWN:
             return key
         model, chat = self.run.models[cell.model], key["prompt"] == "chat"
+        generation = self.run.configuration.evaluation.generation if cell.run is not None else None
         return key | {
+            "temperature": generation and generation.temperature,
+            "top_p": generation and generation.top_p,
             "task_version": result.get("task_version"),
             "harness": "lm-eval",
             "harness_version": (sidecar.get("versions") or {}).get("lm_eval"),
@@ -213,6 +216,7 @@ class Merger:
             "prompt_variant": cell.benchmark if row.variant_of else None,
             "num_fewshot": row.num_fewshot,
             "seed": cell.seed,
+            "run": cell.run,
             "split": rule.scored_split(cell),
         }
 

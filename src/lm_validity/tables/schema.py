@@ -32,6 +32,7 @@ _KEY: Columns = (
     ("prompt_variant", pa.string(), "another wording: the id of its row in the benchmarks sheet; null: the task's own"),
     ("num_fewshot", pa.int64(), "solved examples before each question; null: unknown"),
     ("seed", pa.int64(), "seed of the fine-tuning; null for direct rows"),
+    ("run", pa.int64(), "run of sampled answers, from 0; null: one run, or the likeliest answers"),
     ("split", pa.string(), "`test` or `validation`; null counts as test"),
 )
 
@@ -56,7 +57,7 @@ _SCORES: Columns = (
 _SETTINGS: Columns = (
     *((name, kind, text) for name, kind, text in _KEY if name in ("model", "checkpoint", "benchmark", "protocol")),
     *((name, kind, text) for name, kind, text in _KEY if name in ("prompt", "prompt_variant", "num_fewshot")),
-    ("run", pa.int64(), "which of several sampled runs of the same weights and settings; null: there is one"),
+    *((name, kind, text) for name, kind, text in _KEY if name == "run"),
     ("task_version", pa.string(), "version of the task, as the program that scored calls it"),
     ("task_hash", pa.string(), "that program's hash of the task's documents and prompts"),
     ("harness", pa.string(), "the program that scored: `lm-eval`, `lighteval`, `inspect`, ..."),
@@ -194,7 +195,7 @@ _RANGES: dict[str, tuple[float, float]] = {
     "stderr": (0, LARGEST_SCORE),
     "tokens_b": (0, LARGEST_SCORE),
     "n_items": (1, 2**53),
-    **dict.fromkeys(("iteration", "num_fewshot", "seed"), (0, 2**53)),
+    **dict.fromkeys(("iteration", "num_fewshot", "seed", "run"), (0, 2**53)),
 }
 
 

@@ -2,6 +2,7 @@
 not here: a module with the interface of lm-eval's model class for it writes with transformers what vLLM would write."""
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import ClassVar
@@ -210,3 +211,29 @@ def test_a_model_that_writes_nothing_needs_no_gpu(tmp_path, monkeypatch):
     head, *rows = benchmarks.read_text().splitlines()
     benchmarks.write_text("\n".join([f"{head}\tstudies", *(f"{row}\tagreement" for row in rows)]) + "\n")
     assert build_run(values, "f.yaml").models
+
+
+def test_sampled_runs_give_vllm_a_temperature_and_seeds(tmp_path, monkeypatch, vllm):
+    monkeypatch.chdir(tmp_path)
+    asked = []
+    write = vllm.generate_until
+
+    def note(self, requests, disable_tqdm=False):
+        asked.append([request.args[1] for request in requests])
+        return write(
+            self,
+            [
+                replace(request, arguments=(request.args[0], {"until": ["</s>"], "max_gen_toks": 8}))
+                for request in requests
+            ],
+        )
+
+    monkeypatch.setattr(vllm, "generate_until", note)
+    sampled = {"temperature": 0.7, "top_p": 0.9, "runs": 2}
+    settings = {"device": "auto", "generation_backend": "vllm", "generation": sampled}
+    workspace = start_run(tmp_path, rows=one_answer, evaluation=settings, **GENERATION)
+    run_all(workspace, "evaluate_model")
+    first, second = asked
+    assert {(options["temperature"], options["top_p"], options["do_sample"]) for options in first} == {(0.7, 0.9, True)}
+    seeds = [{options["seed"] for options in options_of} for options_of in (first, second)]
+    assert len(seeds[0]) == 10 and not seeds[0] & seeds[1], "an answer's seed is of its run and its prompt"

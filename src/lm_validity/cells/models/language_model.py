@@ -4,10 +4,12 @@ import contextlib
 import functools
 import hashlib
 import re
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
+import numpy as np
 import torch
 import transformers
 from lm_eval.api.instance import Instance
@@ -140,6 +142,42 @@ class StopStrings(transformers.StoppingCriteria):
         return torch.tensor(self.done, device=input_ids.device)
 
 
+class Sampling(NamedTuple):
+    """How answers are drawn: the temperature, the probability that the likeliest tokens share, and the run's seed."""
+
+    temperature: float
+    top_p: float
+    seed: int
+
+    def generator(self, prompt: Sequence[int], repeat: int) -> np.random.Generator:
+        """The random numbers of one answer: the same in every batch. `repeat`: of a prompt that is asked again."""
+        digest = hashlib.sha256(",".join(map(str, prompt)).encode()).digest()
+        return np.random.default_rng([self.seed, int.from_bytes(digest[:8], "big"), repeat])
+
+
+class DrawTokens(transformers.LogitsProcessor):
+    """Draws the next token of each row with the row's own random numbers, and leaves it as the only one possible.
+
+    transformers draws all rows of a batch from one generator, so that an answer would depend on its neighbours.
+    """
+
+    def __init__(self, sampling: Sampling, generators: Sequence[np.random.Generator]):
+        self.sampling, self.generators = sampling, generators
+        self.nucleus = transformers.TopPLogitsWarper(sampling.top_p) if sampling.top_p < 1 else None
+
+    def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor) -> torch.FloatTensor:
+        """(rows, tokens): 0 for the drawn token, minus infinity for all others."""
+        scaled = scores.float() / self.sampling.temperature
+        if self.nucleus is not None:
+            scaled = self.nucleus(input_ids, scaled)
+        cumulative = torch.softmax(scaled, dim=-1).double().cumsum(dim=-1)
+        drawn = torch.tensor([[rng.random()] for rng in self.generators], dtype=torch.float64, device=scores.device)
+        # right: a token of probability 0 is never the first whose cumulated probability lies above the number
+        tokens = torch.searchsorted(cumulative, drawn * cumulative[:, -1:], right=True)
+        tokens = tokens.clamp(max=scores.shape[-1] - 1)
+        return torch.full_like(scores, -torch.inf).scatter_(1, tokens, 0.0)
+
+
 class WatchLogits(transformers.LogitsProcessor):
     """Remembers on the device whether generation met a logit that is NaN or +inf. Greedy search would take an argmax
     of NaN for an answer, which then scores 0."""
@@ -237,6 +275,8 @@ class LanguageModel(SharedContextLM):
         self.writer: Callable[[list[Instance]], list[str]] | None = None  # another backend for answers, e.g. vLLM
         if window_prefix == "auto":  # the same test by which lm-eval adds BOS to every other request of Gemma's
             window_prefix = "every" if "gemma" in getattr(model.config, "model_type", "") else "once"
+        self.sampling: Sampling | None = None  # of the cell at hand; None: what the task says, else the likeliest
+        self._asked = Counter[tuple[int, ...]]()  # prompt -> how often it was answered in this call
         self.window_prefix: WindowPrefix = window_prefix
         self.answer_start = self._template_answer_start()
         self._encoded: dict[tuple[str, str], tuple[list[int], list[int]]] = {}
@@ -363,6 +403,7 @@ class LanguageModel(SharedContextLM):
             else:
                 groups[0].append(number)
         answers: dict[int, str] = {}
+        self._asked.clear()
         for numbers in filter(None, groups):
             self.position_encoding.forget()
             answers |= zip(numbers, self._write_batches([requests[number] for number in numbers]), strict=True)
@@ -375,9 +416,10 @@ class LanguageModel(SharedContextLM):
 
     def _write_batches(self, requests: list[Instance]) -> list[str]:
         """Answers in batches, all of them again in batches of half the size where memory runs out."""
-        rows = self.batch_size
+        rows, asked = self.batch_size, self._asked.copy()
         try:
             while True:
+                self._asked = asked.copy()
                 try:
                     return super().generate_until(requests, disable_tqdm=True)
                 except RuntimeError as error:
@@ -389,6 +431,16 @@ class LanguageModel(SharedContextLM):
         finally:
             self.batch_size_per_gpu = rows
 
+    def _generators(self, context: torch.Tensor, mask: torch.Tensor) -> list[np.random.Generator]:
+        """The random numbers of each row's answer."""
+        assert self.sampling is not None
+        generators = []
+        for tokens, seen in zip(context.tolist(), mask.tolist(), strict=True):
+            prompt = tuple(token for token, kept in zip(tokens, seen, strict=True) if kept)
+            generators.append(self.sampling.generator(prompt, self._asked[prompt]))
+            self._asked[prompt] += 1
+        return generators
+
     def room_for_prompt(self, request: Instance) -> int:
         """Tokens of a generation prompt that the model sees: all but those of the longest answer."""
         return self.max_length - normalize_gen_kwargs(request.args[1], self.max_gen_toks)["max_gen_toks"]
@@ -397,6 +449,10 @@ class LanguageModel(SharedContextLM):
         """Tokens (rows, longest) of a batch of prompts and their answers. lm-eval's, but each row ends by itself."""
         rows, start = context.shape
         watch = WatchLogits()
+        processors: list[transformers.LogitsProcessor] = [watch]
+        if self.sampling is not None:
+            options = {name: value for name, value in options.items() if name not in OF_SAMPLING}
+            processors.append(DrawTokens(self.sampling, self._generators(context, options["attention_mask"])))
         # transformers pads a row that is over only where it knows an end-of-text token, which not every model names
         if self.model.generation_config.eos_token_id is None:
             options["eos_token_id"] = self.tokenizer.eos_token_id
@@ -404,7 +460,7 @@ class LanguageModel(SharedContextLM):
             input_ids=context,
             max_length=max_length,
             stopping_criteria=transformers.StoppingCriteriaList([StopStrings(self.tokenizer, stop, start, rows)]),
-            logits_processor=transformers.LogitsProcessorList([watch]),
+            logits_processor=transformers.LogitsProcessorList(processors),
             pad_token_id=self.tokenizer.pad_token_id,
             use_cache=True,
             **sampling_options(options),
@@ -419,6 +475,9 @@ class LanguageModel(SharedContextLM):
                 "the model diverged or its dtype overflows: try a smaller learning rate, or dtype float32.",
             )
         return generated
+
+
+OF_SAMPLING = ("do_sample", "temperature", "top_p", "top_k", "min_p", "num_beams")  # a task's own, where ours hold
 
 
 def load_language_model(

@@ -14,7 +14,13 @@ from lm_validity.run.cell import Batched, BenchmarkCell, Job, Prompt, given, mak
 from lm_validity.run.participants import Participants
 from lm_validity.run.records import Records
 from lm_validity.run.rules.base import LEAST_MINUTES, Rule, Work
-from lm_validity.run.scoring import document_bos, document_order, scoring_settings
+from lm_validity.run.scoring import (
+    document_bos,
+    document_order,
+    sampling_runs,
+    sampling_settings,
+    scoring_settings,
+)
 
 # ----------------------------------------------------------------------------------------------------------------------
 # What they share: data files, the settings line, the scoring part of a recipe, costs.
@@ -32,6 +38,10 @@ class BenchmarkRule(Rule[BenchmarkCell, Model]):
     def splits(self, cell: BenchmarkCell) -> tuple[str, ...]:
         """The splits whose documents a cell reads."""
         return ()
+
+    def runs(self, run: Run, benchmark: str) -> tuple[int | None, ...]:
+        """The sampled runs of a benchmark, of a rule whose cells are runs."""
+        return (None,)
 
     def data_files(self, run: Run, job: Job[BenchmarkCell]) -> list[str]:
         """The file of each split whose documents a cell of the job reads, once each."""
@@ -69,7 +79,7 @@ class BenchmarkRule(Rule[BenchmarkCell, Model]):
         what each has of its own as `benchmark.key=value`, or its bare name."""
         # which cells: a list in the configuration may grow while the batch keeps its name
         words = [f"models={','.join(models_of(job))}"] if models_of(job)[1:] else []
-        for name in ("checkpoint", "learning_rate", "seed", "split"):
+        for name in ("checkpoint", "learning_rate", "seed", "run", "split"):
             values = dict.fromkeys(str(getattr(cell, name)) for cell in job.cells if getattr(cell, name) is not None)
             words += [f"{name}={','.join(values)}"] if values else []
         words += self.job_settings(run)
@@ -92,7 +102,9 @@ class BenchmarkRule(Rule[BenchmarkCell, Model]):
         settings = {"metric": row.metric, "higher_is_better": row.higher_is_better}
         if cell.prompt:
             settings |= scoring_settings(run, cell.model, cell.benchmark, cell.prompt)
-        return settings | self._backend(run, cell)
+        sampling = sampling_settings(run, cell.run)
+        sampling.pop("run", None)  # which cells there are is said once
+        return settings | sampling | self._backend(run, cell)
 
     def _backend(self, run: Run, cell: BenchmarkCell) -> dict[str, Any]:
         return {"generation_backend": "vllm"} if self.writes_with_vllm(run, cell) else {}
@@ -113,7 +125,7 @@ class BenchmarkRule(Rule[BenchmarkCell, Model]):
             settings["ignored_generation_settings"] = model["ignored_generation_settings"]  # before, heeded
         if "position_switch" in model and _longest(records.run, model) > model["position_switch"]:
             settings["position_switch"] = model["position_switch"]  # before, by the longest of a batch: other cells
-        return task | settings | self._backend(records.run, cell)
+        return task | settings | sampling_settings(records.run, cell.run) | self._backend(records.run, cell)
 
 
 def _longest(run: Run, model: Mapping[str, Any]) -> float:
@@ -184,9 +196,11 @@ class EvaluateModel(ScoringRule):
     worker = "lm_validity.cells.scoring:ModelScorer"
     parts = (".validation", ".test")
 
-    def cell(self, model: str, benchmark: str, checkpoint: str, prompt: Prompt, split: str) -> BenchmarkCell:
+    def cell(
+        self, model: str, benchmark: str, checkpoint: str, prompt: Prompt, split: str, run: int | None = None
+    ) -> BenchmarkCell:
         """A cell of this rule."""
-        return BenchmarkCell(self.name, model, benchmark, checkpoint, prompt, split=split)
+        return BenchmarkCell(self.name, model, benchmark, checkpoint, prompt, split=split, run=run)
 
     def jobs(self, plan: Participants) -> Iterator[Job[BenchmarkCell]]:
         """Jobs by group of benchmarks, group of checkpoints and prompt. Models with adapters on one base share jobs,
@@ -223,7 +237,12 @@ class EvaluateModel(ScoringRule):
         named = {checkpoint if alone else f"{model}.{checkpoint}": (model, checkpoint) for model, checkpoint in points}
         benchmarks = tuple(name for name in plan.run.benchmarks if any(name == b for _, _, b, _ in wanted))
         minutes = {
-            name: asked * max(len(splits) for (_, _, benchmark, _), splits in wanted.items() if benchmark == name)
+            name: asked
+            * max(
+                sum(len(sampling_runs(plan.run, name, split)) for split in splits)
+                for (_, _, benchmark, _), splits in wanted.items()
+                if benchmark == name
+            )
             for name, asked in self.minutes_by_benchmark(plan, first.model, benchmarks).items()
         }
         what, longest = "checkpoints" if alone else "adapters", plan.longest_job
@@ -232,10 +251,11 @@ class EvaluateModel(ScoringRule):
             for of_points in make_groups(tuple(named), size.checkpoints, what, minutes=of_one, longest=longest):
                 for prompt in dict.fromkeys(prompt for _, _, _, prompt in wanted):
                     cells = tuple(
-                        self.cell(model, benchmark, checkpoint, prompt, split)
+                        self.cell(model, benchmark, checkpoint, prompt, split, run)
                         for model, checkpoint in map(named.__getitem__, of_points.members)
                         for benchmark in of_benchmarks.members
                         for split in wanted.get((model, checkpoint, benchmark, prompt), ())
+                        for run in sampling_runs(plan.run, benchmark, split)
                     )
                     if cells:
                         batch = f"{of_benchmarks.name}.{of_points.name}.{prompt}"
@@ -447,7 +467,11 @@ def jobs_by_seed(rule: BenchmarkRule, plan: Participants) -> Iterator[Job[Benchm
         for end, benchmarks in plan.rounds(model.model):
             for group in adapter_groups(rule, plan, model, benchmarks):
                 for seed in plan.configuration.finetuning.seeds:
-                    cells = tuple(rule.cell_type(rule.name, model.model, name, seed=seed) for name in group.members)
+                    cells = tuple(
+                        rule.cell_type(rule.name, model.model, name, seed=seed, run=run)
+                        for name in group.members
+                        for run in rule.runs(plan.run, name)
+                    )
                     yield Job(rule.name, model.model, f"{group.name}.seed{seed}{end}", cells)
 
 
@@ -569,6 +593,10 @@ class EvaluateAdapter(ScoringRule):
         """One for each model, round of the plan, group of benchmarks and seed, as those of `select_adapter`."""
         return jobs_by_seed(self, plan)
 
+    def runs(self, run: Run, benchmark: str) -> tuple[int | None, ...]:
+        """Those of the test split."""
+        return sampling_runs(run, benchmark, "test")
+
     def model_records(self, run: Run, job: Job[BenchmarkCell]) -> list[str]:
         """No record: the manifests that the job reads already depend on it."""
         return []
@@ -586,15 +614,17 @@ class EvaluateAdapter(ScoringRule):
         """The selection, and the direct test scores with every prompt, of which one is the result where no adapter was
         better."""
         prompts = plan.prompts(cell.model, cell.benchmark)
-        direct = [EVALUATE_MODEL.cell(cell.model, cell.benchmark, "final", prompt, "test") for prompt in prompts]
-        return [cell._replace(rule=SELECT_ADAPTER.name), *direct]
+        direct = [
+            EVALUATE_MODEL.cell(cell.model, cell.benchmark, "final", prompt, "test", cell.run) for prompt in prompts
+        ]
+        return [cell._replace(rule=SELECT_ADAPTER.name, run=None), *direct]
 
     def stand_in(self, records: Records, cell: BenchmarkCell) -> BenchmarkCell | None:
         """The direct score, where the selection kept the untouched model."""
         choice = records.selection(cell)
         if choice["folder"] is not None:
             return None
-        return EVALUATE_MODEL.cell(cell.model, cell.benchmark, "final", choice["prompt"], "test")
+        return EVALUATE_MODEL.cell(cell.model, cell.benchmark, "final", choice["prompt"], "test", cell.run)
 
     def recipe(self, records: Records, cell: BenchmarkCell) -> dict[str, Any]:
         """Needs the selection to be made."""

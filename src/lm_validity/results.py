@@ -102,6 +102,9 @@ _GAP = """
   .change.standard_error                      readiness_change_error            score        models       -
   .change.p                                   readiness_change_p                probability  models       -
   .p_adjusted                                 readiness_change_p_adjusted       probability  models       -
+  .logit_change.value                         readiness_logit_change            logit        models       families
+  .logit_change.standard_error                readiness_logit_change_error      logit        models       -
+  .logit_change.p                             readiness_logit_change_p          probability  models       -
   .without_family.{other}                     readiness_change_without          score        -            -
   .placebo_rank                               readiness_placebo_rank            rank         placebo_families -
   .placebo_families                           readiness_placebo_families        families     -            -

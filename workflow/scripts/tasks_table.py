@@ -22,10 +22,10 @@ from lm_validity.files import write_text
 from lm_validity.site.guess import COLUMNS, METRIC, PREFERRED, TABLE, TaskFacts
 
 # Numbers of choices that lm-eval takes from each document, so that they are not to be read from a task's file.
-# Each is part of the data set's definition.
+# Each is part of the data set's definition; of ARC's questions, one in a hundred has three or five.
 CHOICES = {
-    "boolq": 2, "copa": 2, "hellaswag": 4, "logiqa": 4, "logiqa2": 4, "medmcqa": 4, "openbookqa": 4, "race": 4,
-    "sciq": 4, "swag": 4, "winogrande": 2, "wsc273": 2, "xwinograd_en": 2,
+    "arc_challenge": 4, "arc_easy": 4, "boolq": 2, "copa": 2, "hellaswag": 4, "logiqa": 4, "logiqa2": 4, "medmcqa": 4,
+    "openbookqa": 4, "race": 4, "sciq": 4, "swag": 4, "winogrande": 2, "wsc273": 2, "xwinograd_en": 2,
 }  # fmt: skip
 # Names of lm-eval 0.3, and a task of today that has their values
 OLD_NAMES = {"hendrycksTest-*": "mmlu_abstract_algebra", "siqa": "social_iqa"}

@@ -36,6 +36,13 @@ def points(value: float, digits: int = 0, *, signed: bool = False) -> str:
     return decimal(100 * value, digits, signed=signed)
 
 
+def points_apart(ends: tuple[float, float]) -> tuple[str, str]:
+    """Both ends of an interval in signed hundredths, with as many digits (at most 3) as show which are not zero."""
+    digits = next(d for d in range(4) if d == 3 or all(not end or round(100 * end, d) for end in ends))
+    low, high = (points(end, digits, signed=True) for end in ends)
+    return low, high
+
+
 # ----------------------------------------------------------------------------------------------------------------------
 # Marks.
 

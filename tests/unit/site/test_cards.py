@@ -192,7 +192,7 @@ def test_ready_early_asks_for_signal_and_order():
     early, wide, late = (
         measured("settled_from", None, 40.0, ends, **points) for ends in ((20, 50), (20, 51), (51, 90))
     )
-    assert (ready(early), ready(wide), ready(late)) == (YES, NOT_KNOWN, NO)
+    assert (ready(early), ready(wide), ready(late)) == (NOT_KNOWN, NOT_KNOWN, NO)  # chance is unknown
     assert ready(early, measured("signal_from", None, 30.0, **points)) == YES
     assert ready(early, measured("signal_from", None, 60.0, **points)) == NO  # ordered early, above chance late
     assert ready(measured("signal_from", None, 30.0, **points)) == NOT_KNOWN  # the order is not known

@@ -20,6 +20,7 @@ from lm_validity.pages.svg import (
     estimate,
     line,
     points,
+    points_apart,
     rug,
     svg,
     text,
@@ -296,8 +297,9 @@ def _lead_panel(values: Values) -> Panel | None:
         ]
     pair = " → ".join(points(value.number) for value in leads.values())
     group = parse_group(str(change.basis["group"])).words
-    interval = between(change, lambda end: points(end, signed=True)).replace("95%", "95% of the change")
-    interval = interval or "no interval"
+    interval = "no interval"
+    if change.interval is not None:
+        interval = f"95% of the change: {' to '.join(points_apart(change.interval))}"
     label = f"Lead of {group} at equal compute, direct and under train before test: {pair} points; {interval}."
     words = f"**{pair} points** at equal compute ({interval})"
     return Panel(f"Do {group} lead?", words, svg(WIDTH, HEIGHT, label, *marks))

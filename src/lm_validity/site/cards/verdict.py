@@ -330,7 +330,8 @@ def _steady(values: Values) -> Statement:
 
 def _ready(values: Values, settings: Cards) -> Statement:
     """Above chance for good, and its order settled, by an early share of training: the interval of when the order
-    settles, from the point on at which the mean is above chance, is on one side of that share."""
+    settles, from the point on at which the mean is above chance, is on one side of that share. Where one of both was
+    not measured, the other can say no, but not yes."""
     keys = ("settled_from", "signal_from", "signal_at_end")
     settled, starts, at_end = (known(values, key) for key in keys)
     subject, thresholds = "whether it is ready early in training", {"early": settings.early}
@@ -340,8 +341,8 @@ def _ready(values: Values, settings: Cards) -> Statement:
     last = None if either is None else either.basis.get("last checkpoint")
     if either is None or last is None:
         return Statement("ready", subject, NOT_MEASURED if either is None else NOT_KNOWN, "", thresholds, keys)
-    # where chance is known and the models' mean never stays above it, no share of training is surely enough
-    rises = (0.0, 0.0 if at_end is None else 1.0) if starts is None else (starts.number / float(last),) * 2
+    # where chance is unknown, or the models' mean never stays above it, no share of training is surely enough
+    rises = (0.0, 1.0) if starts is None else (starts.number / float(last),) * 2
     ends = (0.0, float(last)) if settled is None or settled.interval is None else settled.interval
     low, high = (max(rise, end / float(last)) for rise, end in zip(rises, ends, strict=True))
     if high <= settings.early and high < 1:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from markupsafe import Markup
+from scipy.special import logit
 
 from lm_validity.config.groups import Group, parse_group
 from lm_validity.config.sections import Agreement
@@ -16,7 +17,7 @@ from lm_validity.missing import Missing, Reason, ReasonCode, as_columns, is_know
 from lm_validity.pages import svg
 from lm_validity.pages.page import Answer, Finding, Lede, Page, Panel, Part, Picture, Section, Table
 from lm_validity.results import joined, page_only, write_report
-from lm_validity.statistics import holm, section_generator
+from lm_validity.statistics import holm
 from lm_validity.studies.agreement.data import selected_on_test
 from lm_validity.studies.agreement.score_matrix import ScoreMatrix, read_score_matrix
 from lm_validity.studies.agreement.statistics.ranking import finite_mean
@@ -44,6 +45,7 @@ LEADS = {  # heads of columns
     for protocol, words in ((DIRECT, "direct"), (TRAINED, "train before test"))
 }
 MOST_DRAWN = 12  # benchmarks of the slopes
+LEAST_SHARE = 0.005  # of the way from chance to 1: shares nearer to either end count as this far, on the logit scale
 NO_LEAD = Reason("The group cannot be told from compute here, or no score is known.", ReasonCode.TOO_FEW)
 NO_ERROR = Reason("There are too few models or families for a standard error.", ReasonCode.TOO_FEW)
 FEW_FAMILIES = Reason(
@@ -53,7 +55,10 @@ FEW_FAMILIES = Reason(
 )
 ONE_BENCHMARK = Reason("There is one benchmark only.", ReasonCode.NONE)
 ALL_TOGETHER = Reason("It is of all benchmarks together.", ReasonCode.NONE)
-UNBOUNDED = Reason("The differences between families bound no interval.", ReasonCode.NO_INTERVAL)
+NO_SPREAD = Reason(
+    "The models do not differ but for the group and compute: there is no spread.", ReasonCode.NO_INTERVAL
+)
+NO_CHANCE = Reason("The benchmarks sheet names no chance level (column chance).", ReasonCode.NO_CHANCE)
 NOT_ONE_FAMILY = Reason("The group is not one family.", ReasonCode.NONE)
 
 
@@ -79,7 +84,8 @@ class Check:
 
 @dataclass(frozen=True)
 class Gap:
-    """On one benchmark, or what all have in common. `change`: after minus direct.
+    """On one benchmark, or what all have in common. `change`: after minus direct; `logit_change`: the same of the
+    logits of the shares of the way from chance to 1, for benchmarks of known chance.
 
     p_adjusted: of the change, Holm's over the benchmarks. without_family: the change. placebo_rank: of the change of a
     group that is one family, 1 = falls most, among `placebo_families` as groups of their own.
@@ -88,6 +94,7 @@ class Gap:
     models: int
     lead: dict[str, LeadFit]
     change: LeadFit
+    logit_change: LeadFit
     p_adjusted: Value
     checks: dict[str, Check]
     without_family: dict[str, Value]
@@ -137,14 +144,13 @@ class _Compared:
     family_names: list[str]
     terms: np.ndarray
     straight: np.ndarray
-    rng: np.random.Generator
 
     def fit(self, scores: np.ndarray) -> LeadFit:
         """The group's lead in `scores`, (models,) or (models, benchmarks); NaN where unknown. Missing with the first
-        reason that there is: no lead, no standard error, too few families."""
-        effect = group_effect(scores, self.side, self.terms, self.families, self.rng)
-        few = not enough_families(self.side, self.families, scores, self.terms)
-        why = FEW_FAMILIES if few else UNBOUNDED
+        reason that there is: no lead, no standard error, too few families, no spread."""
+        effect = group_effect(scores, self.side, self.terms, self.families)
+        enough = enough_families(self.side, self.families, scores, self.terms)
+        why = NO_SPREAD if enough else FEW_FAMILIES
         value = known(effect.value, NO_LEAD)
         error = value if isinstance(value, Missing) else known(effect.standard_error, NO_ERROR)
         interval = error if isinstance(error, Missing) else known(effect.low, why)
@@ -153,7 +159,7 @@ class _Compared:
 
     def lead(self, scores: np.ndarray, terms: np.ndarray) -> Value:
         """The lead alone, with other `terms` of compute."""
-        return known(group_effect(scores, self.side, terms, self.families, None).value, NO_LEAD)
+        return known(group_effect(scores, self.side, terms, self.families, tested=False).value, NO_LEAD)
 
 
 def report_readiness(
@@ -217,7 +223,7 @@ def readiness(matrix: ScoreMatrix, group: Group, sheet: str | Path, knots: Seque
     direct, after = (np.where(in_both, matrix.oriented(p), np.nan)[compared][:, used] for p in PROTOCOLS)
     side, compute, families = side[compared], compute[compared], matrix.families[compared]
     labels = np.array(matrix.labels)[compared]
-    numbers = cluster_numbers(families)
+    numbers, twins = _with_twins(cluster_numbers(families), np.column_stack([direct, after]))
     named = [family or label for family, label in zip(families, labels, strict=True)]
     data = _Compared(
         side=side,
@@ -225,15 +231,15 @@ def readiness(matrix: ScoreMatrix, group: Group, sheet: str | Path, knots: Seque
         family_names=[named[np.flatnonzero(numbers == cluster)[0]] for cluster in np.unique(numbers)],
         terms=compute_terms(compute, knots),
         straight=compute_terms(compute, ()),
-        rng=section_generator(f"readiness {group.text}", 0),
     )
 
     # each benchmark, with Holm's adjustment over them, and what all have in common
-    gaps = {matrix.benchmarks[j]: _gap(direct[:, k], after[:, k], data) for k, j in enumerate(used)}
+    logits = [_logits(matrix, int(j), direct[:, k], after[:, k]) for k, j in enumerate(used)]
+    gaps = {matrix.benchmarks[j]: _gap(direct[:, k], after[:, k], logits[k], data) for k, j in enumerate(used)}
     tested = {name: number(gap.change.p) for name, gap in gaps.items() if is_known(gap.change.p)}
     for name, p in zip(tested, holm(np.array(list(tested.values()))), strict=True):
         gaps[name] = replace(gaps[name], p_adjusted=float(p))
-    together = _gap(direct, after, data) if len(gaps) > 1 else Missing(ONE_BENCHMARK)
+    together = _gap(direct, after, np.column_stack(logits), data) if len(gaps) > 1 else Missing(ONE_BENCHMARK)
 
     inside, outside = outside_overlap(compute, side)
     summary = GroupSummary(
@@ -267,8 +273,9 @@ def readiness(matrix: ScoreMatrix, group: Group, sheet: str | Path, knots: Seque
         finding=_sentence(summary)[0],
         explanation="The lead is the coefficient of the group in a regression of the score on the group and on log10 "
         f"of compute (6 × parameters × tokens). The line against compute {bends}. The change is after minus direct. "
-        "Standard errors are CR1 by family. Intervals and p are the wider of Student's t and a wild bootstrap, both by "
-        "family. A straight line, and the larger of both scores as the prepared one, are checks.",
+        "Standard errors are of the jackknife over families (CR3). Intervals and p are the wider of its t test and of "
+        "CR2's. In points, equal gains in ability are unequal near chance and near 1. On the logit scale they are "
+        "equal. A straight line, and the larger of both scores as the prepared one, are checks.",
         tables=_tables(summary, scores, place),
     )
     unused = [matrix.benchmarks[j] for j in np.flatnonzero(~matrix.fractions & ~matrix.is_corpus)]
@@ -276,7 +283,12 @@ def readiness(matrix: ScoreMatrix, group: Group, sheet: str | Path, knots: Seque
         {"group": summary},
         section=section,
         findings=[Finding(*_sentence(summary))],
-        notes=with_names({"Benchmarks whose scores are no fractions have no part in leads: {}.": unused}),
+        notes=with_names(
+            {
+                "Benchmarks whose scores are no fractions have no part in leads: {}.": unused,
+                "Models with the same scores everywhere count as one family: {}.": labels[twins].tolist(),
+            }
+        ),
         panel=Panel(
             f"Score against compute: {summary.words} (filled) and others",
             f"Mean over **{count(len(used), 'benchmark')}**",
@@ -285,7 +297,33 @@ def readiness(matrix: ScoreMatrix, group: Group, sheet: str | Path, knots: Seque
     )
 
 
-def _gap(direct: np.ndarray, after: np.ndarray, data: _Compared) -> Gap:
+def _with_twins(families: np.ndarray, scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(models,) the numbers of families, those joined whose models have the same `scores` (models, columns), and
+    whether a model has such a twin of another family: one model under two names is no independent evidence."""
+    joined_families, twins = families.copy(), np.zeros(len(families), dtype=bool)
+    _, same = np.unique(np.nan_to_num(scores, nan=-np.inf), axis=0, return_inverse=True)
+    for row in range(same.max() + 1):
+        members = np.flatnonzero(same == row)
+        numbers = joined_families[members]
+        if len(set(families[members])) > 1:
+            twins[members] = True
+            joined_families[np.isin(joined_families, numbers)] = numbers.min()
+    return joined_families, twins
+
+
+def _logits(matrix: ScoreMatrix, place: int, direct: np.ndarray, after: np.ndarray) -> np.ndarray:
+    """(models,) the change of the oriented scores of a benchmark as logits of the shares of the way from chance to 1;
+    NaN where chance is unknown. A gain in ability that is the same for all is the same on this scale, whereas in
+    points it is small near chance and near 1."""
+    chance, lower = float(matrix.benchmark_facts["chance"].iloc[place]), matrix.direction[place] < 0
+    best = 1 - chance if not lower else chance  # an error rate is negative here: from -chance up to 0
+    shares = ((scores + (chance if lower else -chance)) / best for scores in (direct, after))
+    first, last = (logit(np.clip(share, LEAST_SHARE, 1 - LEAST_SHARE)) for share in shares)
+    return np.asarray(last - first)
+
+
+def _gap(direct: np.ndarray, after: np.ndarray, logits: np.ndarray, data: _Compared) -> Gap:
+    """Of arrays (models,) or (models, benchmarks); `logits`: the change on that scale, NaN where chance is unknown."""
     change = after - direct
     larger = np.where(np.isfinite(change), np.fmax(direct, after), np.nan)
     fits = {DIRECT: data.fit(direct), TRAINED: data.fit(after)}
@@ -296,6 +334,7 @@ def _gap(direct: np.ndarray, after: np.ndarray, data: _Compared) -> Gap:
         models=int(np.isfinite(change.reshape(len(change), -1)).any(axis=1).sum()),
         lead=fits,
         change=moved,
+        logit_change=data.fit(logits) if np.isfinite(logits).any() else LeadFit(*[Missing(NO_CHANCE)] * 4),
         p_adjusted=moved.p if isinstance(moved.p, Missing) else Missing(ALL_TOGETHER),
         checks={
             title: Check(
@@ -344,6 +383,7 @@ def _sentence(summary: GroupSummary) -> tuple[str, str]:
         f"Beyond the computes of the other side lie {alone['inside']} of the group and {alone['outside']} outside it.",
         summary.prepared,
         _in_place(gap),
+        _on_logits(gap),
         "This is an association: groups may differ in what compute does not measure, such as the quality of the data.",
     ]
     interval = f" ({lede.interval})" if lede.interval else ""
@@ -357,6 +397,18 @@ def _in_place(gap: Gap) -> str:
         return why
     rank = f"rank {gap.placebo_rank:.0f} among the {gap.placebo_families} families (1 falls most)"
     return f"{why} The group's change has {rank}."
+
+
+def _on_logits(gap: Gap) -> str:
+    """What the change is on the logit scale, where a change in points may be a gain in ability of unequal size."""
+    interval = gap.logit_change.interval
+    if isinstance(interval, Missing):
+        return (
+            "Not known whether it also changes on the logit scale. A group with more ability gains fewer points near 1."
+        )
+    low, high = (decimal(end, 2, signed=True) for end in interval)
+    said = "excludes" if min(interval) > 0 or max(interval) < 0 else "does not exclude"
+    return f"On the logit scale the change is {low} to {high} (95%), which {said} none."
 
 
 def _lede(summary: GroupSummary) -> Lede:
@@ -373,12 +425,21 @@ def _lede(summary: GroupSummary) -> Lede:
     low, high = gap.change.interval
     heading, verb = "No change of the lead was found", "is"
     if low > 0:
-        heading, verb = "The group gains once every model is prepared", "rises:"
+        heading, verb = f"The group gains{_scale(gap)}", "rises:"
     elif high < 0:
-        heading, verb = "The group falls back once every model is prepared", "falls:"
+        heading, verb = f"The group falls back{_scale(gap)}", "falls:"
         if abs(after) < direct:
-            heading, verb = "The lead shrinks once every model is prepared", "shrinks:"
+            heading, verb = f"The lead shrinks{_scale(gap)}", "shrinks:"
     return Lede(heading, f"{where} {verb} {pair}", _of_the_change(gap))
+
+
+def _scale(gap: Gap) -> str:
+    """On which scale the lead changes, for the heading: in points alone, equal gains in ability may look so."""
+    interval, change = gap.logit_change.interval, number(gap.change.value)
+    if isinstance(interval, Missing):
+        return " in points once every model is prepared"
+    same = interval[0] > 0 if change > 0 else interval[1] < 0
+    return " once every model is prepared" if same else " in points; on the logit scale that was not found"
 
 
 def _answer(summary: GroupSummary) -> Answer:
@@ -392,7 +453,7 @@ def _answer(summary: GroupSummary) -> Answer:
 def _of_the_change(gap: Gap) -> str:
     if isinstance(gap.change.interval, Missing):
         return "no interval"
-    low, high = (svg.points(end, signed=True) for end in gap.change.interval)
+    low, high = svg.points_apart(gap.change.interval)
     return f"95% of the change: {low} to {high}"
 
 
@@ -470,6 +531,8 @@ def _tables(summary: GroupSummary, scores: pd.DataFrame, place: int) -> list[Tab
             row |= {protocol: fit.value} | as_columns(fit.interval, f"{protocol}_low", f"{protocol}_high")
             row |= {f"{protocol}_error": fit.standard_error, f"{protocol}_p": fit.p}
         row |= {"change": gap.change.value} | as_columns(gap.change.interval)
+        row |= {"logit": gap.logit_change.value} | as_columns(gap.logit_change.interval, "logit_low", "logit_high")
+        row |= {"logit_p": gap.logit_change.p}
         rows.append(row | {"error": gap.change.standard_error, "p": gap.change.p, "p_adjusted": gap.p_adjusted})
         for name, check in gap.checks.items():
             others.append({"benchmark": benchmark, "choice": CHECKS[name], **check.lead, "change": check.change})
@@ -481,11 +544,19 @@ def _tables(summary: GroupSummary, scores: pd.DataFrame, place: int) -> list[Tab
     labels = {
         f"{protocol}{end}": word for protocol in PROTOCOLS for end, word in zip(ends, LEADS[protocol], strict=True)
     }
-    labels |= {"low": "change from", "high": "change to", "error": "standard error", "p_adjusted": "p, Holm"}
+    labels |= {"logit": "change, logits", "logit_low": "logits from", "logit_high": "logits to"}
+    labels |= {
+        "logit_p": "p, logits",
+        "low": "change from",
+        "high": "change to",
+        "error": "standard error",
+        "p_adjusted": "p, Holm",
+    }
     shown: dict[str, Any] = {
         "formats": dict.fromkeys(in_points, "+.1f")
         | dict.fromkeys(errors, ".1f")
-        | dict.fromkeys([*p_values, "p_adjusted"], "p"),
+        | dict.fromkeys(["logit", "logit_low", "logit_high"], "+.2f")
+        | dict.fromkeys([*p_values, "p_adjusted", "logit_p"], "p"),
         "scales": dict.fromkeys([*in_points, *errors], 100.0),
         "labels": labels,
     }

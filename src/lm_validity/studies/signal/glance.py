@@ -54,7 +54,9 @@ def _lede(data: SignalData) -> Lede:
         return Lede(*_not_tested(data))
     if not steady:
         heading = "On no benchmark are scores shown to improve steadily during training"
-        return Lede(heading, "More steadily than a random walk, that is. Noisy curves may hide it.")
+        return Lede(
+            heading, "More steadily than a random walk. Noise, or scores that fall before they rise, may hide it."
+        )
     heading = f"On {steady} of {count(tested, 'benchmark')}, scores improve steadily during training"
     rest = "" if steady == tested else f" For the other{'s' * (tested - steady > 1)} this is not shown."
     return Lede(heading, f"More steadily than a random walk, that is.{rest}")

@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 from lm_validity.cli.reports import app
 from lm_validity.config.sections import Agreement
 from lm_validity.errors import InputError
+from lm_validity.pages import svg
 from lm_validity.site.report import Given, report_site
 from lm_validity.studies.agreement.readiness import report_readiness
 from lm_validity.tables.schema import SCORES, write_table
@@ -90,6 +91,70 @@ def test_without_a_gap_none_is_said(tmp_path):
     change = row(rows, "readiness_change")
     assert change["low"] < 0 < change["high"]
     assert "shrinks" not in page["lede"]["sentence"]
+
+
+def logistic_files(folder, boost, chance=0.25):
+    """A world of equal gains in logits (1.5), in which the group of 8 of 20 families has `boost` more ability."""
+    paths = files(folder, families=20, tasks=("quiz",), members=3)
+    table, models = pd.read_parquet(paths[0]), pd.read_csv(paths[1])
+    rng = np.random.default_rng(7)
+    models["seen"] = [int(place % 20 < 8) for place in range(60)]
+    models["parameters_b"] = 10 ** (rng.uniform(-0.5, 0.5, 60) + 0.5)
+    ability = np.log10(models["parameters_b"]) + boost * models["seen"] + 0.2 * rng.standard_normal(60)
+    of_model = dict(zip(models["model"], ability, strict=True))
+    logits = table["model"].map(of_model) + np.where(table["protocol"] == TRAINED, 1.5, 0.0)
+    logits += rng.normal(0, 0.02, len(table))
+    table["value"] = 0.25 + 0.75 / (1 + np.exp(-logits))
+    models.to_csv(paths[1], index=False)
+    pd.DataFrame({"benchmark": ["quiz"], "metric": ["acc"], "chance": [chance]}).to_csv(paths[2], index=False)
+    write_table(table, SCORES, paths[0])
+    return paths
+
+
+@pytest.mark.parametrize(("chance", "scale"), [(0.25, "; on the logit scale that was not found"), (None, "")])
+def test_more_ability_with_equal_gains_in_logits_shrinks_in_points_only(tmp_path, chance, scale):
+    report_readiness(*logistic_files(tmp_path, 2.0, chance), tmp_path / "out", Agreement(groups=("seen",)))
+    rows = pd.read_parquet(tmp_path / "out" / "results.parquet")
+    points = row(rows, "readiness_change", "quiz")
+    assert points["high"] < 0
+    logits = row(rows, "readiness_logit_change", "quiz")
+    if chance is None:
+        assert logits["reason_code"] == "no_chance"
+    else:
+        assert logits["value"] == pytest.approx(0, abs=0.03)  # each model gains 1.5
+    page = json.loads((tmp_path / "out" / "page.json").read_text())
+    heading = page["lede"]["heading"]
+    assert heading.startswith("The lead shrinks in points")
+    assert heading.endswith(scale or "once every model is prepared")
+
+
+def test_one_model_under_two_names_is_one_family(tmp_path):
+    paths = files(tmp_path, families=12, members=2)
+    table, models = pd.read_parquet(paths[0]), pd.read_csv(paths[1])
+    once = report_rows(paths, tmp_path / "once")
+    again = models[models["family"] != "f0"].assign(
+        model=lambda sheet: sheet["model"] + "-copy", family=lambda sheet: sheet["family"] + "-copy"
+    )
+    copies = table.assign(model=table["model"] + "-copy")
+    copies = copies[copies["model"].isin(again["model"])]
+    pd.concat([models, again]).to_csv(paths[1], index=False)
+    write_table(pd.concat([table, copies]), SCORES, paths[0])
+    twice = report_rows(paths, tmp_path / "twice")
+    assert row(twice, "families_compared", conditions="outside")["value"] == 9
+    assert row(once, "families_compared", conditions="outside")["value"] == 9
+    summary = json.loads((tmp_path / "twice" / "summary.json").read_text())
+    assert any("count as one family" in note for note in summary["notes"])
+
+
+def report_rows(paths, output):
+    report_readiness(*paths, output, Agreement(groups=("seen",)))
+    return pd.read_parquet(output / "results.parquet")
+
+
+def test_an_end_of_an_interval_that_is_not_zero_is_not_written_as_zero():
+    assert svg.points_apart((-0.1134, -0.0029)) == ("−11.3", "−0.3")
+    assert svg.points_apart((-0.11, 0.0)) == ("−11", "+0")
+    assert svg.points_apart((-0.11, 0.02)) == ("−11", "+2")
 
 
 def test_few_families_have_an_estimate_and_the_reason_why_no_interval(tmp_path):

@@ -4,32 +4,30 @@ score = lead * group + f(log10 compute) + error, f piecewise linear with knots (
 arXiv 2407.07890, which asks whether newer models lead only because they were prepared for the test). The lead is
 regressed direct, after preparation, and on the difference of both scores: the change, after minus direct.
 
-Models of one family are no independent evidence, so errors are by family. The standard error is CR1. For p and
-interval there are Student's t with a degree of freedom for each family but one, and a restricted wild cluster bootstrap
-(Cameron, Gelbach and Miller 2008, Review of Economics and Statistics 90:414); the wider of both counts. Where few
-families are in the group, t alone is too sure of itself (MacKinnon and Webb 2017, Journal of Applied Econometrics
-32:233).
+Models of one family are no independent evidence, so errors are by family. The standard error is that of the jackknife
+that leaves out each family in turn (CR3), which families of unequal size do not deceive as they deceive CR1
+(MacKinnon, Nielsen and Webb 2023, Journal of Applied Econometrics 38:671). p and interval are the wider of two t tests:
+of that error, with a degree of freedom for each family but one; and of CR2 with Bell and McCaffrey's degrees of freedom
+(2002, Survey Methodology 28:169), which are few where few families are in the group. Both are symmetric about the
+estimate: the interval holds exactly the values that p does not refuse at 5%.
 """
 
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from scipy import optimize, stats
+from scipy import stats
 
 from lm_validity.statistics import LEVEL
 
 LEAST_FAMILIES = 6  # with members in the group or outside; 6 have 32 distinct sets of signs
 LEAST_FAMILIES_A_SIDE = 3  # with members in the group, and with members outside
 LEAST_BEYOND = 3  # models on either side of a knot: of fewer, the segment's slope is noise
-_ENUMERATED = 13  # families up to which all sets of signs are used
-_DRAWS = 9999
-_FARTHEST = 50  # standard errors from the estimate at which an end of the interval is given up
 
 
 class Effect(NamedTuple):
-    """A group's coefficient. `standard_error`: CR1 by family; `p` (two-sided), `low`, `high` (95%): NaN where there are
-    too few families, the ends also where the bootstrap bounds no interval."""
+    """A group's coefficient. `standard_error`: CR3, the jackknife over families, NaN where the coefficient rests on one
+    family; `p` (two-sided), `low`, `high` (95%): NaN where there are too few families or no error."""
 
     value: float
     standard_error: float
@@ -65,14 +63,14 @@ def compute_terms(compute: np.ndarray, knots: Sequence[float]) -> np.ndarray:
 
 
 def group_effect(
-    scores: np.ndarray, group: np.ndarray, terms: np.ndarray, families: np.ndarray, rng: np.random.Generator | None
+    scores: np.ndarray, group: np.ndarray, terms: np.ndarray, families: np.ndarray, *, tested: bool = True
 ) -> Effect:
     """The coefficient of `group` in a regression of `scores`, with the models' compute held equal.
 
     scores: (models,) or, for what several benchmarks have in common, (models, benchmarks): each benchmark then has its
     own `terms`, and the group one coefficient (the mean of theirs where no score is missing). group: (models,) 0 or 1.
     terms: (models, terms), as `compute_terms`. families: (models,) whole numbers, on which errors are clustered. Rows
-    with a NaN take no part. rng: of the bootstrap's signs where there are more than 13 families; None: no bootstrap.
+    with a NaN take no part. tested: False for the coefficient alone, without its error.
 
     NaN where the group is a combination of the terms, as where all models are in it.
     """
@@ -91,26 +89,50 @@ def group_effect(
     y, d = (values - within @ (within.T @ values) for values in (columns[model, benchmark], side))
     if d @ d <= 1e-10 * max(side @ side, 1):
         return Effect(np.nan, np.nan, np.nan, np.nan, np.nan, 0)
-    clusters = (np.unique(families[model])[:, None] == families[model]).astype(float)
-    models = int(known.any(axis=1).sum())
-    bread = float(d @ d)
-    value = float(d @ y) / bread
-    sums = clusters @ (d * (y - value * d))
-    rank = within.shape[1] + 1
-    number = len(clusters)
-    if number < 2 or len(y) <= rank:
+    value, models = float(d @ y / (d @ d)), int(known.any(axis=1).sum())
+    if not tested:
         return Effect(value, np.nan, np.nan, np.nan, np.nan, models)
-    correction = number / (number - 1) * (len(y) - 1) / (len(y) - rank)
-    error = float(np.sqrt(correction * sums @ sums)) / bread
-    if rng is None or error < 1e-12 or not enough_families(group, families, scores, terms):
-        return Effect(value, error, np.nan, np.nan, np.nan, models)
-    bootstrap, student = _WildBootstrap(y, d, within, clusters, rng), stats.t(number - 1)
-    reach = student.ppf(1 - LEVEL / 2) * error
-    # the wider of both: at six families the bootstrap alone refuses a true value in up to 6% of cases
-    low, high = min(bootstrap.end(value, -error), value - reach), max(bootstrap.end(value, error), value + reach)
-    if not np.isfinite(high - low):
-        low = high = np.nan
-    return Effect(value, error, max(bootstrap.p(0.0), float(2 * student.sf(abs(value) / error))), low, high, models)
+    error, tests = _by_family(y - value * d, d, within, families[model])
+    reach, p = np.nan, np.nan
+    if error > 1e-12 and enough_families(group, families, scores, terms):
+        reach = max(stats.t.ppf(1 - LEVEL / 2, freedom) * of_test for of_test, freedom in tests)
+        p = max(2 * stats.t.sf(abs(value) / of_test, freedom) for of_test, freedom in tests)
+    return Effect(value, error, float(p), value - reach, value + reach, models)
+
+
+def _by_family(
+    residual: np.ndarray, d: np.ndarray, within: np.ndarray, families: np.ndarray
+) -> tuple[float, list[tuple[float, float]]]:
+    """The jackknife's standard error of the coefficient of `d`, and (standard error, degrees of freedom) of both tests.
+
+    residual, d: (rows,) of the whole regression, and of the group what the terms leave; within: (rows, terms) an
+    orthonormal basis of the terms; families: (rows,). A family's residuals e_g are turned into (I - H_gg)^-power e_g,
+    H the projection on terms and group: with power 1 the sum is what leaving the family out changes (CR3), with 1/2 it
+    is CR2's. A direction that the rows of one family alone decide has no residual; where the coefficient rests on one,
+    there is none without that family: NaN and no test.
+    """
+    basis = np.column_stack([within, d / np.sqrt(d @ d)])
+    weights = d / (d @ d)
+    numbers = np.unique(families)
+    left_out, halves, squares = (np.zeros(len(numbers)) for _ in range(3))
+    projected = np.zeros((len(numbers), basis.shape[1]))
+    for place, family in enumerate(numbers):
+        rows = families == family
+        left, turned = np.linalg.eigh(np.eye(rows.sum()) - basis[rows] @ basis[rows].T)
+        free = left > 1e-10
+        own, errors = turned.T @ weights[rows], turned.T @ residual[rows]
+        if np.abs(own[~free]).max(initial=0) > 1e-8 * np.abs(weights).max():
+            return np.nan, []
+        left_out[place] = own[free] @ (errors[free] / left[free])
+        half = turned[:, free] @ (own[free] / np.sqrt(left[free]))
+        halves[place], projected[place], squares[place] = half @ residual[rows], basis[rows].T @ half, half @ half
+    number = len(numbers)
+    if number < 2:
+        return np.nan, []
+    jackknife = float(np.sqrt((number - 1) / number * left_out @ left_out))
+    spread = np.diag(squares) - projected @ projected.T  # of the families' parts of CR2, with independent errors
+    freedom = float(np.trace(spread) ** 2 / np.square(spread).sum())
+    return jackknife, [(jackknife, number - 1), (float(np.sqrt(halves @ halves)), freedom)]
 
 
 def _known(scores: np.ndarray, terms: np.ndarray) -> np.ndarray:
@@ -125,58 +147,14 @@ def enough_families(group: np.ndarray, families: np.ndarray, scores: np.ndarray,
     return len(set(families[known])) >= LEAST_FAMILIES and min(inside, outside) >= LEAST_FAMILIES_A_SIDE
 
 
-class _WildBootstrap:
-    """p of the hypothesis that the coefficient is `x`: the share of sets of signs whose |t| is at least the sample's.
-
-    The sets of -1 and 1, a sign for each family, are all of them but for a common sign, which changes no |t|, or draws;
-    the first is all 1, the sample itself. The residuals under the hypothesis are y - x d, linear in x. So are the
-    coefficient of a set of signs and the families' sums behind its error, which are therefore computed once for y and
-    once for d.
-    """
-
-    def __init__(
-        self, y: np.ndarray, d: np.ndarray, within: np.ndarray, clusters: np.ndarray, rng: np.random.Generator
-    ) -> None:
-        number = len(clusters)
-        if number <= _ENUMERATED:
-            sets = np.arange(2 ** (number - 1))
-            self._signs = np.where(sets >> np.arange(number)[:, None] & 1, -1.0, 1.0)
-        else:
-            self._signs = np.column_stack([np.ones(number), rng.choice((-1.0, 1.0), size=(number, _DRAWS))])
-        weighted = clusters * d
-        self._parts = []
-        for values in (y, d):
-            sums = weighted @ values
-            # (families, families): what the turned residuals of one family add to the sum of another
-            matrix = np.diag(sums) - (weighted @ within) @ ((clusters * values) @ within).T
-            self._parts.append((sums, matrix - np.outer(weighted @ d, sums) / (d @ d)))
-
-    def p(self, x: float) -> float:
-        """In (0, 1]: the sample itself is one of the sets."""
-        sums, matrix = (of_y - x * of_d for of_y, of_d in zip(*self._parts, strict=True))
-        errors = np.sqrt(np.square(matrix @ self._signs).sum(axis=0))
-        with np.errstate(divide="ignore", invalid="ignore"):
-            t = np.abs(sums @ self._signs) / errors
-        return float(np.mean(t[~np.isnan(t)] >= t[0] * (1 - 1e-9)))
-
-    def end(self, value: float, step: float) -> float:
-        """The farthest value in the direction of `step` that is not refused at 5%; infinite where that is far off."""
-        steps = 1.0
-        while self.p(value + steps * step) > LEVEL:
-            steps *= 2
-            if steps > _FARTHEST:
-                return float(np.copysign(np.inf, step))
-        return float(
-            optimize.bisect(lambda x: self.p(value + x * step) - LEVEL, steps / 2 if steps > 1 else 0, steps) * step
-            + value
-        )
-
-
 def leads_of_families(scores: np.ndarray, terms: np.ndarray, families: np.ndarray) -> np.ndarray:
     """(families,) the coefficient of each family as a group of its own, in the order of their numbers; scores as in
     `group_effect`. NaN where it has none."""
     return np.array(
-        [group_effect(scores, families == family, terms, families, None).value for family in np.unique(families)]
+        [
+            group_effect(scores, families == family, terms, families, tested=False).value
+            for family in np.unique(families)
+        ]
     )
 
 
@@ -184,7 +162,7 @@ def without_families(scores: np.ndarray, group: np.ndarray, terms: np.ndarray, f
     """(families,) the group's coefficient without each family in turn, in the order of their numbers; as
     `group_effect`."""
     kept = (families != family for family in np.unique(families))
-    return np.array([group_effect(scores[k], group[k], terms[k], families[k], None).value for k in kept])
+    return np.array([group_effect(scores[k], group[k], terms[k], families[k], tested=False).value for k in kept])
 
 
 def outside_overlap(compute: np.ndarray, group: np.ndarray) -> tuple[int, int]:

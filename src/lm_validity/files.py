@@ -25,11 +25,14 @@ def as_written(path: str | Path) -> Path:
 @contextlib.contextmanager
 def made_folder(path: str | Path) -> Iterator[Path]:
     """Make a folder and those above it, where they are not there; an error inside removes those that it made, if
-    nothing is in them."""
+    nothing is in them. Raises InputError where there can be no folder, as below /proc."""
     path = Path(path)
     missing = [each for each in (path, *path.parents) if not each.exists()]
-    path.mkdir(parents=True, exist_ok=True)
     try:
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+        except FileNotFoundError as error:  # although those above it are made first
+            raise InputError(f"{path}: no folder can be made there.", "choose another place.") from error
         yield path
     except BaseException:
         with contextlib.suppress(OSError):

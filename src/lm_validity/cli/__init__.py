@@ -40,7 +40,8 @@ OLD_NAMES = {"next": "next", "rounds": "run", "add-model": "add-model"}  # until
 EXIT_CODES = {
     "0": "Done.",
     "1": "Something is not as wanted, see below. Or an error of the program itself, with a traceback.",
-    "2": "Bad input, or something is missing here: one line with a hint on standard error. Nothing half-written.",
+    "2": "Bad input, something is missing here, or a process of a report was killed (want of memory): one line with a "
+    "hint on standard error. Nothing half-written.",
     "128 + n": "Ended by signal n: 130 by Ctrl-C, 143 by a time limit or `scancel`.",
 }
 EXIT_CODES_OF = {
@@ -122,8 +123,9 @@ def _renamed(command: Callable[..., int | None], old: str, new: str) -> Callable
 
 def main() -> None:
     """Run the command line. Exit codes: EXIT_CODES."""
-    register_commands()
     try:
+        _end_in_order()
+        register_commands()
         code = app(standalone_mode=False)
         sys.exit(code if isinstance(code, int) else 0)
     except UsageError as error:
@@ -132,7 +134,7 @@ def main() -> None:
             sys.exit(2)
         command = error.ctx.command_path if error.ctx else "lm-validity"
         _refuse(error.format_message().replace("Value error, ", ""), f"`{command} --help` lists what it takes.")
-    except typer.Abort:
+    except (typer.Abort, KeyboardInterrupt):
         sys.exit(128 + signal.SIGINT)
     except (InputError, CellError) as error:
         _refuse(error.problem, error.hint)
@@ -152,6 +154,17 @@ def main() -> None:
         if error.errno not in UNUSABLE or not error.filename:
             raise
         _refuse(f"{error.filename}: {error.strerror}.", "choose another path, or correct this one.")
+
+
+def _end_in_order() -> None:
+    """Have a time limit or a closed terminal end the program as an error does: drafts and processes are removed."""
+
+    def end(number: int, frame: object) -> None:
+        sys.exit(128 + number)
+
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is signal.SIG_DFL:  # nohup ignores one
+            signal.signal(number, end)
 
 
 def _refuse(problem: str, hint: str) -> NoReturn:

@@ -10,6 +10,7 @@ import typer
 from lm_validity.cli.options import keyword, make_group, paths_or_command, seen_as
 from lm_validity.errors import InputError
 from lm_validity.files import as_written
+from lm_validity.outputs import replaced_folder
 from lm_validity.terminal import say
 
 if TYPE_CHECKING:
@@ -140,7 +141,8 @@ def lm_harmony(scores: Annotated[Path, typer.Argument(help="The authors' all_res
     from lm_validity.tables.formats.published import read_lm_harmony
     from lm_validity.tables.schema import SCORES, write_table
 
-    write_table(read_lm_harmony(scores), SCORES, output / "scores.parquet")
+    with replaced_folder(output, "import", inputs=[scores]) as folder:
+        write_table(read_lm_harmony(scores), SCORES, folder / "scores.parquet")
 
 
 @app.command("e2lm")
@@ -158,7 +160,8 @@ def e2lm(
     from lm_validity.tables.formats.published import read_e2lm
     from lm_validity.tables.schema import SCORES, write_table
 
-    write_table(read_e2lm(curves), SCORES, output / "scores.parquet")
+    with replaced_folder(output, "import", inputs=[curves]) as folder:
+        write_table(read_e2lm(curves), SCORES, folder / "scores.parquet")
 
 
 @app.command("pretrain-on-test")
@@ -176,14 +179,16 @@ def pretrain_on_test(
     from lm_validity.studies.bias.import_published import read_pretrain_on_test
     from lm_validity.tables.schema import TRIALS, write_table
 
-    write_table(read_pretrain_on_test(accuracies), TRIALS, output / "trials.parquet")
+    with replaced_folder(output, "import", inputs=[accuracies]) as folder:
+        write_table(read_pretrain_on_test(accuracies), TRIALS, folder / "trials.parquet")
 
 
 def _import(results: list[Path], output: Path, options: "ImportOptions") -> None:
     """Import, and say what was read, where it is, and the command that goes on from there."""
     from lm_validity.tables.formats.import_files import import_files
 
-    scores, log = import_files(results, output, options)
+    with replaced_folder(output, "import", inputs=results) as folder:
+        scores, log = import_files(results, folder, options)
     say(*log.lines(scores), f"Written: {output / 'scores.parquet'}")
     say(f"Pages of these scores: lm-validity report {quote(str(output))} --output report")
 
@@ -282,7 +287,8 @@ def export_lm_eval(
     """Turn scores.parquet into result files in lm-eval's layout, which `import lm-eval` reads back."""
     from lm_validity.tables.formats.exports import write_lm_eval
 
-    written = write_lm_eval(_scores(scores, benchmarks), output)
+    with replaced_folder(output, "export lm-eval", inputs=[scores]) as folder:
+        written = write_lm_eval(_scores(scores, benchmarks), folder)
     say(f"{output}: {len(written)} result files")
 
 
@@ -309,7 +315,8 @@ def export_every_eval_ever(
 
     rules = find_schema(schema)
     known, unknown = with_directions(_scores(scores, benchmarks))
-    written = write_every_eval_ever(known, output, organization, relationship, collection, rules)
+    with replaced_folder(output, "export every-eval-ever", inputs=[scores]) as folder:
+        written = write_every_eval_ever(known, folder, organization, relationship, collection, rules)
     if unknown:
         say(f"Left out, since it is not known whether higher is better: {', '.join(unknown)}.")
     say(f"{output}: {len(written)} files, {'' if rules else 'not '}checked against the schema of every_eval_ever")

@@ -19,6 +19,7 @@ from lm_validity.errors import InputError, did_you_mean
 from lm_validity.files import write_json, write_text
 from lm_validity.monitor.check import failed_cells, manifests_digest, outdated_cells, set_aside
 from lm_validity.monitor.planning import describe_plans
+from lm_validity.outputs import check_file, replaced_folder
 from lm_validity.run.cell import label
 from lm_validity.run.participants import kind_label
 from lm_validity.run.rules import RULES
@@ -30,6 +31,7 @@ from lm_validity.words import count
 
 if TYPE_CHECKING:
     from lm_validity.config.sections import MiniatureSettings
+    from lm_validity.tables.merge import Merger
 
 Commands = list[Callable[..., None]]
 
@@ -176,20 +178,30 @@ def merge(
 
     run = load_planned_run(configfile)
     merger = Merger(run, partial=partial)
-    folder = output or (run.results / "partial" / "tables" if partial else run.results / "tables")
+    folder = run.results / "partial" / "tables" if partial else run.results / "tables"
+    if output is None:
+        _merge(merger, run, folder, only)
+    else:  # no folder of the run's own
+        with replaced_folder(output, f"merge {only or ''}".rstrip(), inputs=[run.results / "store"]) as draft:
+            _merge(merger, run, draft, only)
+        folder = output
+    if len(merger.versions) > 1 and only in (None, "scores"):
+        say(f"note: cells of {len(merger.versions)} sets of library versions; see {folder / 'versions.json'}")
+    for missing in merger.missing:
+        print(f"missing: {missing.describe()}", file=sys.stderr)
+    say(f"{folder}: {count(len(merger.missing), 'cell')} missing" if partial else folder)
+
+
+def _merge(merger: "Merger", run: Run, folder: Path, only: str | None) -> None:
+    """Write the tables of the run's studies, or the one named."""
     studies = set(run.configuration.studies)
     scored = bool(studies & {"agreement", "signal"})
     if only == "scores" or (only is None and scored):
         merger.write_scores(folder)
-        if len(merger.versions) > 1:
-            say(f"note: cells of {len(merger.versions)} sets of library versions; see {folder / 'versions.json'}")
     if only == "items" or (only is None and scored):
         merger.write_items(folder)
     if only == "trials" or (only is None and "bias" in studies):
         merger.write_trials(folder)
-    for missing in merger.missing:
-        print(f"missing: {missing.describe()}", file=sys.stderr)
-    say(f"{folder}: {count(len(merger.missing), 'cell')} missing" if partial else folder)
 
 
 def check_cells(
@@ -226,6 +238,7 @@ def check_cells(
     for path in planned_sheets(configfile).edited():
         say(f"note: {path} was edited after this run was planned. Run the workflow again to have it count.")
     if output is not None:
+        check_file(output, ('"cells"', '"failed"', '"manifests"'))
         cells = sum(len(job.cells) for job in grid.jobs.values())
         write_json(output, {"cells": cells, "failed": 0, "manifests": manifests_digest(grid)})
 
@@ -252,6 +265,7 @@ def build_site(configfile: Configfile = DEFAULT) -> None:
     from lm_validity.site.cards.write import run_sources
     from lm_validity.site.first_page import about_run
     from lm_validity.site.first_page import build_site as build
+    from lm_validity.site.partial import lead_to_report
     from lm_validity.tables.schema import LOSSES, read_table
 
     run = load_planned_run(configfile)
@@ -265,6 +279,7 @@ def build_site(configfile: Configfile = DEFAULT) -> None:
         write_page(computation, folders[-1])
     cards = run_sources(run, folders, run.results / "tables")
     build(folders, run.results / "report", cards=cards, name=name, about=about_run(run))
+    lead_to_report(run.results)
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -330,9 +345,14 @@ def sheets(
     from lm_validity.miniature.build import benchmarks_sheet, model_sheets
 
     settings = _settings(configfile)
-    for name, text in model_sheets(settings, read_pool(settings.pool)).items():
-        write_text(models.parent / name if name else models, text)
-    write_text(benchmarks, benchmarks_sheet(tuple(only or ())))
+    texts = {models.parent / name if name else models: text
+             for name, text in model_sheets(settings, read_pool(settings.pool)).items()}  # fmt: skip
+    texts[benchmarks] = benchmarks_sheet(tuple(only or ()))
+    for path, text in texts.items():
+        if not (path.is_file() and path.read_text(encoding="utf-8") == text):
+            check_file(path)
+    for path, text in texts.items():
+        write_text(path, text)
 
 
 def _print_progress(step: int, steps: int, loss: float) -> None:

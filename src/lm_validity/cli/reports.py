@@ -12,6 +12,7 @@ from lm_validity.cli.imports import OF_REPORT, takes_options
 from lm_validity.cli.options import make_group, paths_or_command, say_findings, site_reports, takes_section
 from lm_validity.config.load import load_run
 from lm_validity.config.sections import REPORTS, Agreement, Reports, Screening, SignalConventions
+from lm_validity.outputs import replaced_folder
 from lm_validity.terminal import say
 
 if TYPE_CHECKING:
@@ -36,6 +37,8 @@ GroupsOfModels = Annotated[
 ]
 Plan = Annotated[Path | None, typer.Option(help="Plan sheet: cells outside it do not count as missing.")]
 PlannedBy = Annotated[Path | None, typer.Option(help="The run's configuration, which says what was planned.")]
+# what a report writes into its folder
+PAGE = ("index.html", "page.json", "summary.json", "results.parquet", "results.csv", "tables", "figures", "assets")
 CONVENTIONS = (f"signal.{key}" for key in SignalConventions.model_fields)
 
 
@@ -114,7 +117,8 @@ def agreement(
     """Do the benchmarks agree on which model is better, under direct evaluation and train before test?"""
     from lm_validity.studies.agreement.report import report_agreement
 
-    report_agreement(scores, models, benchmarks, output, items, section, tau, align, selections, plan)
+    with replaced_folder(output, "report agreement", inputs=[scores, items, selections], names=PAGE) as folder:
+        report_agreement(scores, models, benchmarks, folder, items, section, tau, align, selections, plan)
 
 
 @app.command("factors")
@@ -130,7 +134,8 @@ def factors(
     """How many factors does the score matrix have, and what is the first?"""
     from lm_validity.studies.agreement.factors.report import report_factors
 
-    report_factors(scores, models, benchmarks, output, section, plan)
+    with replaced_folder(output, "report factors", inputs=[scores], names=PAGE) as folder:
+        report_factors(scores, models, benchmarks, folder, section, plan)
 
 
 @app.command("readiness")
@@ -148,7 +153,8 @@ def readiness(
     from lm_validity.studies.agreement.readiness import report_readiness
 
     named = section.model_copy(update={"groups": tuple(dict.fromkeys(group))}) if group else section
-    report_readiness(scores, models, benchmarks, output, named, plan)
+    with replaced_folder(output, "report readiness", inputs=[scores], names=PAGE) as folder:
+        report_readiness(scores, models, benchmarks, folder, named, plan)
 
 
 @app.command("screening")
@@ -167,7 +173,8 @@ def screening(
     """Which candidate benchmarks are usable, and why the others are not."""
     from lm_validity.studies.agreement.screening_report import report_screening
 
-    report_screening(scores, models, benchmarks, output, section, results=results, plan=plan)
+    with replaced_folder(output, "report screening", inputs=[scores, results], names=PAGE) as folder:
+        report_screening(scores, models, benchmarks, folder, section, results=results, plan=plan)
 
 
 @app.command("signal")
@@ -183,7 +190,8 @@ def signal(
     """Does a benchmark tell you anything early in training?"""
     from lm_validity.studies.signal.report import report_signal
 
-    report_signal(scores, models, output, benchmarks, items, section)
+    with replaced_folder(output, "report signal", inputs=[scores, items], names=PAGE) as folder:
+        report_signal(scores, models, folder, benchmarks, items, section)
 
 
 @app.command("bias")
@@ -203,7 +211,8 @@ def bias(
     from lm_validity.studies.bias.report import report_bias
 
     plan = None if configfile is None else load_run(configfile).bias_plan
-    report_bias(trials, output, sampler=sampler, formula=formula, plan=plan)
+    with replaced_folder(output, "report bias", inputs=[trials], names=PAGE) as folder:
+        report_bias(trials, folder, sampler=sampler, formula=formula, plan=plan)
 
 
 @app.command("items")
@@ -218,7 +227,8 @@ def items(
     """How finely do the benchmarks tell models apart, and which items work against them?"""
     from lm_validity.studies.items.item_report import report_items
 
-    report_items(scores, items, output, tuple(documents or ()), benchmarks, models)
+    with replaced_folder(output, "report items", inputs=[scores, items, *(documents or ())], names=PAGE) as folder:
+        report_items(scores, items, folder, tuple(documents or ()), benchmarks, models)
 
 
 def compare(
@@ -236,7 +246,8 @@ def compare(
     summary = compare_models(model_a, model_b, scores, items, benchmarks)
     say(*comparison_lines(summary))
     if output is not None:
-        write_report(comparison_page(summary), summary, output)
+        with replaced_folder(output, "compare", inputs=[scores, items], names=PAGE) as folder:
+            write_report(comparison_page(summary), summary, folder)
         say(f"Page: {output / 'index.html'}")
 
 
@@ -252,7 +263,8 @@ def pca(output: Pages, splits: Annotated[int, typer.Option(min=2, help="Splits f
     """Simulate principal components fitted on test rows: a case in which unlabelled test data inflate a score."""
     from lm_validity.studies.bias.simulations import write_pca_simulation
 
-    write_pca_simulation(output, splits)
+    with replaced_folder(output, "simulate pca", names=PAGE) as folder:
+        write_pca_simulation(folder, splits)
 
 
 @simulations.command("prior")
@@ -265,4 +277,5 @@ def prior(
     """Show what the priors of the bias study's model imply before any data."""
     from lm_validity.studies.bias.simulations import write_prior_simulation
 
-    write_prior_simulation(trials, output, formula, draws)
+    with replaced_folder(output, "simulate prior", inputs=[trials], names=PAGE) as folder:
+        write_prior_simulation(trials, folder, formula, draws)

@@ -1,7 +1,6 @@
 """Commands of a study of one's own: its folder, what it takes, how it stands, what it found."""
 
 import os
-import subprocess
 import sys
 import time
 from collections.abc import Collection
@@ -21,6 +20,7 @@ from lm_validity.cli.options import (
     site_reports,
     snakemake_command,
 )
+from lm_validity.cli.plan import run_to_its_end
 from lm_validity.config.generate import render_defaults, render_yaml
 from lm_validity.config.load import Run, load_run
 from lm_validity.errors import InputError, did_you_mean, first_line
@@ -29,6 +29,7 @@ from lm_validity.monitor import check
 from lm_validity.monitor.cost import Estimator
 from lm_validity.monitor.planning import unplanned_pairs
 from lm_validity.monitor.render import (
+    PAGE_MARKS,
     Rehearsed,
     render_cost,
     render_matrix,
@@ -37,6 +38,7 @@ from lm_validity.monitor.render import (
     render_summary,
 )
 from lm_validity.monitor.status import RunState, progress
+from lm_validity.outputs import check_file
 from lm_validity.run import rehearsals
 from lm_validity.site.findings import all_findings
 from lm_validity.terminal import say, say_markdown
@@ -69,6 +71,8 @@ def status(
     watch: Annotated[float | None, typer.Option(min=1, help="Repeat after this many seconds.")] = None,
 ) -> None:
     """Say which cells are done, running, failed, stale or missing, and the rate and expected finish. Only reads."""
+    if html is not None:
+        check_file(html, PAGE_MARKS)
     while True:
         run = load_run(configfile)
         state = RunState(run)
@@ -244,7 +248,8 @@ def card(
         *(("--dry-run", "--quiet", "rules") if dry_run else ()),
     )
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"  # rules start lm-validity by name
-    code = subprocess.run(command, env={**os.environ, "PATH": path}).returncode
+    os.environ["PATH"] = path
+    code = run_to_its_end(command)
     if code:
         raise typer.Exit(code)
     if not dry_run:

@@ -8,6 +8,7 @@ import typer
 
 from lm_validity.cli.options import make_group
 from lm_validity.errors import InputError
+from lm_validity.outputs import check_folder, replaced_folder
 from lm_validity.terminal import render_table, say
 
 if TYPE_CHECKING:
@@ -119,11 +120,13 @@ def align(
 
     settings = {"model": model, "url": url, "key_variable": key_variable, "dtype": dtype, "device": device}
     judged = _make_judge({key: value for key, value in settings.items() if value is not None})
+    check_folder(output, "filter align", inputs=[documents], names=["alignment.json"])
     cache = VerdictCache(output / "verdicts.jsonl", judged.judge_name)
     result = alignment(read_documents(documents), judged.judge, cache, items, seed)
     low, high = result.interval
     record = {"accepted": result.accepted, "interval": [low, high], "items": result.items, "judge": model}
-    write_json(output / "alignment.json", record)
+    with replaced_folder(output, "filter align", inputs=[documents]) as folder:
+        write_json(folder / "alignment.json", record)
     say(f"accepted: {result.accepted:.3f} [{low:.3f}, {high:.3f}] of {result.items} items")
 
 

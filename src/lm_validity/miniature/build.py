@@ -1,7 +1,6 @@
 """The miniature world on disk: tasks of lm-eval, tasks of text classification, training rows, tokenizer and sheets."""
 
 import json
-import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import accumulate, islice
@@ -39,6 +38,7 @@ from lm_validity.miniature.world import (
     pretraining_documents,
     words_of_language,
 )
+from lm_validity.outputs import LIST, replaced_folder
 
 # ----------------------------------------------------------------------------------------------------------------------
 # The miniature's tokenizer: one token per word, in the files that `AutoTokenizer` reads.
@@ -470,15 +470,31 @@ def _table(rows: Sequence[Mapping[str, object]]) -> str:
 # Writing a miniature world: facts, benchmarks as lm-eval tasks, classification tasks, corpora, tokenizers.
 
 
+_FOLDERS = ("tasks", "data", "classification", "tokenizer", "tokenizer_chat", "tokenizer_masked")
+
+
 def write_world(settings: MiniatureSettings, output: Path) -> None:
-    """Write the world of `settings` into `output`; `world.json` comes last: where it is, the rest is too.
+    """Write the world of `settings` into `output`; `world.json` comes last: where it is, the rest is too. Tasks of an
+    earlier version, which lm-eval would also find, are removed.
 
     The same settings give the same bytes, wherever `output` lies.
     """
-    (output / "world.json").unlink(missing_ok=True)
-    for folder in ("tasks", "data", "classification"):  # lm-eval would also find the tasks of an earlier version
-        shutil.rmtree(output / folder, ignore_errors=True)
     world = make_world(settings)
+    names = ("world.json", *_FOLDERS)
+    with replaced_folder(output, "miniature world", names=names, earlier=_earlier(output)) as folder:
+        _write_world(world, folder)
+
+
+def _earlier(output: Path) -> list[str]:
+    """The files of a world that a version before 0.4 wrote."""
+    module = output / "tasks" / "dataset.py"
+    if not (output / LIST).is_file() and module.is_file() and module.read_bytes() == DATASET_MODULE.encode():
+        files = (path for folder in _FOLDERS for path in (output / folder).rglob("*"))
+        return [path.relative_to(output).as_posix() for path in files if path.is_file()]
+    return []
+
+
+def _write_world(world: World, output: Path) -> None:
     tokenizer = build_tokenizer(world)
     write_tokenizer(tokenizer, output / "tokenizer")
     write_tokenizer(tokenizer, output / "tokenizer_chat")

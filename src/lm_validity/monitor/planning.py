@@ -322,7 +322,7 @@ def is_plan_of(run: Run, place: Path) -> bool:
 
 
 def _check_new(place: Path) -> None:
-    if place.exists():
+    if place.exists() or place.is_symlink():
         raise InputError(f"{place}: exists already.", "name another file with --output, or remove it.")
 
 

@@ -23,6 +23,7 @@ from lm_validity.words import count, listing
 # How a run stands, as text for a terminal and as a page. Names are escaped on the page.
 
 SUBJECT_SHEETS = {"models": "benchmarks", "language_models": "tasks"}  # what the models of a sheet are tried on
+PAGE_MARKS = ("--stale:", "% done</title>")  # in every page of this kind, of any version
 LISTED = 20  # failed cells named in the terminal; the page names all
 SIGNS = {"failed": "F", "running": "R", "stale": "s"}
 NOT_PLANNED = ", -: all done, and fine-tuning is not planned"

@@ -1,12 +1,14 @@
 """Reports of an unfinished run: from the cells that exist, with a list of those that do not."""
 
+import os
 import sys
 from pathlib import Path
+from urllib.parse import quote
 
 import pyarrow.parquet as pq
 
 from lm_validity.config.load import Run
-from lm_validity.files import read_json, write_json
+from lm_validity.files import read_json, write_json, write_text
 from lm_validity.pages.page import write_html
 from lm_validity.site.cards.write import run_sources
 from lm_validity.site.first_page import about_run, build_site
@@ -45,6 +47,25 @@ def write_partial_reports(run: Run, *, with_items: bool = True) -> tuple[int, Pa
     cards = run_sources(run, written, folder / "tables", missing)
     site = build_site(written, folder / "report", cards=cards, missing=missing, name=run.name, about=about_run(run))
     return len(missing), site
+
+
+FINISHED = """\
+<!doctype html>
+<html lang="en">
+<meta charset="utf-8">
+<meta http-equiv="refresh" content="0; url={report}">
+<title>This run is finished</title>
+<p>This run is finished: <a href="{report}">its report</a>.</p>
+</html>
+"""
+
+
+def lead_to_report(results: Path) -> None:
+    """Have the pages of the unfinished run, where there are any, lead to the report of the finished one."""
+    for place in (results / "partial" / "report", results / "partial" / "reports"):
+        for page in (*place.glob("index.html"), *place.glob("*/index.html"), *place.glob("cards/*/index.html")):
+            report = os.path.relpath(results / "report" / "index.html", page.parent)
+            write_text(page, FINISHED.format(report=quote(report)))
 
 
 def mark_unfinished(folder: Path, missing: list[str]) -> None:

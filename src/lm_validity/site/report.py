@@ -1,11 +1,15 @@
 """lm-validity report: everything that it was given, every report that the data allow, one site."""
 
-import shutil
-import tempfile
+import os
+import resource
+import signal
+import sys
+import threading
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
-from multiprocessing import get_context
+from multiprocessing import active_children, connection, get_context, parent_process
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +22,14 @@ from lm_validity.config.groups import parse_group
 from lm_validity.config.plan import read_cells
 from lm_validity.config.sections import REPORTS, Agreement, Cards, Reports
 from lm_validity.errors import InputError, nearest
-from lm_validity.files import as_written, made_folder, read_json, read_json_or, write_text
+from lm_validity.files import as_written, read_json_or, write_text
+from lm_validity.outputs import replaced_folder
 from lm_validity.pages import figures
-from lm_validity.pages.page import LIBRARY, Answer, Figure, Finding, Page, Section, Table, write_library, write_page
+from lm_validity.pages.page import Answer, Figure, Finding, Page, Section, Table, write_library, write_page
 from lm_validity.pages.svg import Axis, rug, shortened, svg, text, ticks
 from lm_validity.site.cards.values import CardSources
 from lm_validity.site.cards.write import FOLDER as CARDS
-from lm_validity.site.first_page import build_site
+from lm_validity.site.first_page import ORDER, build_site
 from lm_validity.site.guess import guess_benchmarks, guess_lines, guess_models, leave_sparse_out, shared_categories
 from lm_validity.studies.agreement.score_matrix import PERPLEXITY, STUDY, ScoreMatrix, read_score_matrix
 from lm_validity.tables.formats.import_files import import_files
@@ -246,14 +251,56 @@ def choose_reports(
 
 
 def run_reports(jobs: list[ReportJob], processes: int) -> tuple[set[str], dict[str, str]]:
-    """Write the reports; the names of those written, and why others were not, by name."""
+    """Write the reports; the names of those written, and why others were not, by name. Raises InputError where a
+    process that writes one was killed."""
     if processes > 1 and len(jobs) > 1:
-        with ProcessPoolExecutor(min(processes, len(jobs)), mp_context=get_context("spawn")) as pool:
-            problems = list(pool.map(_write, jobs))
+        problems = _in_processes(jobs, min(processes, len(jobs)))
     else:
         problems = [_write(job) for job in jobs]
     failed = {job.name: problem for job, problem in zip(jobs, problems, strict=True) if problem is not None}
     return {job.name for job in jobs} - set(failed), failed
+
+
+def _in_processes(jobs: list[ReportJob], processes: int) -> list[str | None]:
+    """Of each job None, or what is wrong with the data. No process outlives this call, or the process that made it."""
+    others = set(active_children())
+    with ProcessPoolExecutor(processes, mp_context=get_context("spawn"), initializer=_end_with_parent) as pool:
+        try:
+            # Ctrl-C reaches every process of the terminal: it is this one that ends the others, which never see it
+            seen = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+            try:
+                written = [pool.submit(_write, job) for job in jobs]
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, seen)
+            return [each.result() for each in written]
+        except BaseException as error:
+            pool.shutdown(wait=False, cancel_futures=True)
+            for process in set(active_children()) - others:
+                process.kill()
+            if not isinstance(error, BrokenProcessPool):
+                raise
+    raise InputError(
+        f"a process that wrote reports was killed, perhaps for want of memory: {_most_memory()}.",
+        "give --processes 1, or more memory.",
+    )
+
+
+def _end_with_parent() -> None:
+    """End this process as soon as the one that started it ends, however that happened."""
+    parent = parent_process()
+    assert parent is not None, "a process of the pool"
+
+    def watch() -> None:
+        connection.wait([parent.sentinel])
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def _most_memory() -> str:
+    """The most memory that a process started here has held, where that is known."""
+    most = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    return f"the largest of them held {most / 1e9:.1f} GB"
 
 
 def _write(job: ReportJob) -> str | None:
@@ -497,6 +544,9 @@ def _table(name: str, sheet: pd.DataFrame, **labels: str) -> Table:
 # One command from result files to a site: import, guess the two sheets, write every report that the data allow.
 
 
+NAMES = (*ORDER, CARDS, "assets", "index.html", "scores.parquet", "items.parquet", "import.json")
+
+
 def report_site(paths: Iterable[str | Path], output: str | Path, given: Given) -> list[str]:
     """Write a site with index.html, the sheets, scores.parquet and a folder a report under `output`; what to print.
 
@@ -505,13 +555,11 @@ def report_site(paths: Iterable[str | Path], output: str | Path, given: Given) -
     """
     if given.plan is not None:
         read_cells(given.plan)  # a bad plan is the reader's to mend, not a report that cannot be written
-    output = Path(output)
-    with (
-        made_folder(output.parent),
-        tempfile.TemporaryDirectory(prefix=f".{output.name[:50]}.", dir=output.parent) as name,
-    ):
-        folder = Path(name) / "site"
-        folder.mkdir()
+    output, paths = Path(output), list(paths)
+    sheets_given = {MODELS: given.models, BENCHMARKS: given.benchmarks}
+    kept = [name for name, path in sheets_given.items() if path is not None and _is_same(path, output / name)]
+    inputs = (*paths, given.beside, given.splits)
+    with replaced_folder(output, "report", inputs=inputs, names=NAMES, kept=kept) as folder:
         gathered = gather(paths, folder, given.options)
         lines = [*gathered.lines]
         beside: Beside | None = None
@@ -527,11 +575,11 @@ def report_site(paths: Iterable[str | Path], output: str | Path, given: Given) -
             write_table(with_tokens(scores, sheets[0]), SCORES, folder / "scores.parquet")
             lines += [*guess_lines(*sheets), *notes]
         lines += _write_reports(gathered, beside, sheets, given, folder)
-        for path, name in ((given.models, MODELS), (given.benchmarks, BENCHMARKS)):
-            if path is not None and path.resolve() == (output / name).resolve():
-                shutil.copyfile(path, folder / name)  # the reader's own file stays as it is
-        _move(folder, output)
     return lines
+
+
+def _is_same(path: Path, other: Path) -> bool:
+    return path.resolve() == other.resolve()
 
 
 def _write_reports(
@@ -617,20 +665,3 @@ def with_tokens(scores: pd.DataFrame, models: pd.DataFrame) -> pd.DataFrame:
     step = scores["model"].map(models.set_index("model")["tokens_per_step"].astype("float64"))
     tokens = scores["iteration"].astype("float64") * step / 1e9
     return scores.assign(tokens_b=scores["tokens_b"].astype("float64").fillna(tokens))
-
-
-def _move(folder: Path, output: Path) -> None:
-    """Put what is in `folder` into `output` in the place of what is called the same there; reports that an earlier call
-    wrote and this one did not are removed."""
-    output.mkdir(exist_ok=True)
-    pages = [page.parent for page in output.glob("*/page.json") if read_json(page).get("name") == page.parent.name]
-    pages += [output / CARDS] if any(output.glob(f"{CARDS}/*/card.json")) else []
-    pages += [(output / LIBRARY).parent] if (output / LIBRARY).is_file() else []
-    for place in pages:
-        if not (folder / place.name).exists():
-            shutil.rmtree(place)
-    for path in folder.iterdir():
-        target = output / path.name
-        if target.is_dir() and not target.is_symlink():
-            shutil.rmtree(target)
-        path.replace(target)

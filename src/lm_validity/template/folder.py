@@ -9,7 +9,8 @@ from pathlib import Path
 
 from lm_validity.config.sections import NAME
 from lm_validity.errors import InputError
-from lm_validity.files import make_writable
+from lm_validity.files import made_folder, make_writable
+from lm_validity.outputs import check_folder
 
 FILES = Path(__file__).parent / "files"
 SHIPPED = Path(__file__).parents[1] / "shipped"  # in a clone these are links to the repository's own folders
@@ -35,14 +36,16 @@ def make_study(folder: Path, scores: Sequence[Path] = ()) -> list[str]:
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise InputError(f"{folder}: already there, and not empty.", "name a new folder.")
     place = folder.resolve()
-    make_writable(place.parent)
-    with tempfile.TemporaryDirectory(prefix=f".{name}.", dir=place.parent) as temporary:
-        draft = Path(temporary) / "study"
-        draft.mkdir()
-        lines = _write(draft, name, scores)
-        place.mkdir(exist_ok=True)  # an empty one stays: it may be where the command was started
-        for path in draft.iterdir():
-            path.rename(place / path.name)
+    check_folder(place, "init", inputs=scores)
+    with made_folder(place.parent):
+        make_writable(place.parent)
+        with tempfile.TemporaryDirectory(prefix=f".{name}.", dir=place.parent) as temporary:
+            draft = Path(temporary) / "study"
+            draft.mkdir()
+            lines = _write(draft, name, scores)
+            place.mkdir(exist_ok=True)  # an empty one stays: it may be where the command was started
+            for path in draft.iterdir():
+                path.rename(place / path.name)
     return [*lines, f"{folder}: a new study. README.md there says how to go on."]
 
 

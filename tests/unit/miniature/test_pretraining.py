@@ -72,10 +72,18 @@ def test_same_settings_give_the_same_bytes_and_disturb_no_generator(made, tmp_pa
     row = pool_row("llama")
     stale = tmp_path / row.model / "checkpoint-7"
     stale.mkdir(parents=True)
+    (stale / "model.safetensors").write_text("of an earlier training")
+    with pytest.raises(InputError, match=row.model):  # somebody's own, as far as anything there says
+        pretrain_model(SETTINGS, made.folder / "world", row, tmp_path / row.model)
+    assert (stale / "model.safetensors").is_file()
+    record = {"model": row.model, "points": [{"iteration": 7, "tokens": 1, "documents": 1, "loss": 1.0}]}
+    (tmp_path / row.model / "training.json").write_text(json.dumps(record))
+    (tmp_path / row.model / "notes.txt").write_text("mine")
     pretrain_model(SETTINGS, made.folder / "world", row, tmp_path / row.model)
     assert torch.equal(before, torch.random.get_rng_state())
     assert torch.get_num_threads() == threads
     first, second = made.folder / "models" / row.model, tmp_path / row.model
+    (second / "notes.txt").unlink()  # it stayed
     names = sorted(str(path.relative_to(first)) for path in first.rglob("*") if path.is_file())
     assert names == sorted(str(path.relative_to(second)) for path in second.rglob("*") if path.is_file())
     assert all((first / name).read_bytes() == (second / name).read_bytes() for name in names)

@@ -13,7 +13,7 @@ import math
 import os
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -35,7 +35,7 @@ from transformers.utils import logging as transformers_logging
 from lm_validity.config.sections import MiniatureSettings
 from lm_validity.config.sheets import MiniatureModel
 from lm_validity.errors import CellError, InputError
-from lm_validity.files import write_json
+from lm_validity.files import read_json_or, write_json
 from lm_validity.miniature.build import (
     BEGIN_ID,
     CLASS_ID,
@@ -77,6 +77,7 @@ def pretrain_model(
     the loss is not finite; nothing is written then. Everything is trained and written beside `output` first, then
     renamed into it.
     """
+    earlier = _earlier(output, row.model)
     output.parent.mkdir(parents=True, exist_ok=True)
     facts = read_world(world)
     if facts != make_world(settings):
@@ -95,7 +96,7 @@ def pretrain_model(
         with torch.random.fork_rng(devices=[]):
             points = _train(settings, facts, row, start, tokenizer, made, progress)
         write_json(made / "training.json", {"model": row.model, "points": points})
-        _move_into(made, output)
+        _move_into(made, output, earlier)
     finally:
         torch.set_num_threads(threads)
         shutil.rmtree(made, ignore_errors=True)
@@ -233,11 +234,23 @@ def _torch_seed(seed: int, model: str) -> int:
     return int.from_bytes(digest[:8], "big") >> 1  # torch takes signed 64 bits
 
 
-def _move_into(made: Path, output: Path) -> None:
-    """Rename all of `made` into `output`, replacing what is there; config.json goes first and comes last."""
+def _earlier(output: Path, model: str) -> list[str]:
+    """The checkpoints' folders of an earlier training of this model. Raises InputError where the folder holds something
+    else: no list of files (`outputs`) is kept here, since a model's digest is over all files of its folder."""
+    record = read_json_or(output / "training.json", None)
+    if isinstance(record, dict) and record.get("model") == model and isinstance(record.get("points"), list):
+        return [f"checkpoint-{int(point['iteration'])}" for point in record["points"]]
+    if output.is_dir() and any(output.iterdir()):
+        raise InputError(f"{output}: not empty, and not the model {model!r}.", "name a new folder.")
+    return []
+
+
+def _move_into(made: Path, output: Path, earlier: Sequence[str]) -> None:
+    """Rename all of `made` into `output` in the place of what is called the same there, and of earlier checkpoints;
+    config.json goes first and comes last."""
     output.mkdir(exist_ok=True)
     (output / "config.json").unlink(missing_ok=True)
-    for old in output.iterdir():
-        shutil.rmtree(old) if old.is_dir() else old.unlink()
+    for name in {*earlier, *(path.name for path in made.iterdir() if path.is_dir())}:
+        shutil.rmtree(output / name, ignore_errors=True)
     for new in sorted(made.iterdir(), key=lambda path: path.name == "config.json"):
         os.replace(new, output / new.name)

@@ -24,6 +24,7 @@ from lm_validity.config.load import read_values
 from lm_validity.config.sections import E2LM, SignalConventions
 from lm_validity.errors import InputError, did_you_mean
 from lm_validity.files import json_text, write_text
+from lm_validity.outputs import check_folder, replaced_folder
 from lm_validity.studies.signal.filters.kinds import (
     AnyOf,
     Candidates,
@@ -109,7 +110,7 @@ class VerdictCache:
                     self._known[entry["key"]] = entry["verdict"]
                 except (json.JSONDecodeError, KeyError, TypeError):
                     # A run that was killed can leave a last line half written
-                    if number != len(lines):
+                    if number != len(lines) or not line.startswith('{"key": '[: len(line)]):
                         raise InputError(f"{self.path}: line {number} is not a verdict.", "delete the line.") from None
 
     def verdict(self, judge: Judge, prompt: str, repetition: int) -> bool | None:
@@ -654,6 +655,7 @@ def apply_recipe(
     documents cannot be exported as the recipe asks.
     """
     output = Path(output)
+    check_folder(output, "filter apply", inputs=(items, documents, models))
     candidates, fewshot = _candidates(recipe, items, documents)
     candidates = with_references(candidates, recipe.filters)
     trials: dict[str, FilterTrial] = {}
@@ -683,8 +685,10 @@ def apply_recipe(
     if candidates.documents is not None:
         task = task_files(candidates.documents, selection.doc_ids, name=recipe.name, fewshot=fewshot, **recipe.export)
         lines.append(f"lm-eval task: {output / 'tasks' / f'{recipe.name}.yaml'}")
-    write_files(files, output)
-    write_files(task, output / "tasks")
+    inputs = (items, documents, models)
+    with replaced_folder(output, "filter apply", inputs=inputs, names=[*files, *(["tasks"] if task else [])]) as folder:
+        write_files(files, folder)
+        write_files(task, folder / "tasks")
     return lines
 
 

@@ -1,0 +1,282 @@
+"""A command replaces what it wrote itself, and nothing else: folders full of somebody's own files keep every byte."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from typer.testing import CliRunner
+
+from lm_validity.cli import register_commands
+from lm_validity.errors import InputError
+from lm_validity.files import file_sha256
+from lm_validity.outputs import LIST, check_file, files_of_page, replaced_folder
+from lm_validity.site.first_page import ORDER
+from lm_validity.tables.schema import SCORES, write_table
+
+BENCHMARKS = ("knot", "loom", "plough")
+
+
+@pytest.fixture(autouse=True)
+def undrawn(monkeypatch):
+    """Figures are drawn elsewhere."""
+    monkeypatch.setattr("vl_convert.vegalite_to_svg", lambda spec: "<svg/>")
+    monkeypatch.setattr("vl_convert.svg_to_pdf", lambda svg: b"%PDF")
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch) -> Path:
+    """A working directory with a table of scores in `given`, as CSV and as parquet."""
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(7)
+    rows = [
+        {"model": f"ash-{i + 1}b", "checkpoint": "final", "benchmark": name, "protocol": "direct", "prompt": "plain",
+         "split": "test", "metric": "acc,none", "value": 0.3 + 0.08 * i + 0.03 * rng.random(), "stderr": 0.02,
+         "higher_is_better": True, "selected": True, "source": "csv"}
+        for i in range(4)
+        for name in BENCHMARKS
+    ]  # fmt: skip
+    (tmp_path / "given").mkdir()
+    write_table(pd.DataFrame(rows), SCORES, tmp_path / "given" / "scores.parquet")
+    frame = pd.DataFrame(rows).pivot(index="model", columns="benchmark", values="value")
+    frame.to_csv(tmp_path / "given" / "table.csv")
+    frame.reset_index()[["model"]].to_csv(tmp_path / "given" / "models.csv", index=False)
+    pd.DataFrame({"benchmark": BENCHMARKS}).assign(output_type="multiple_choice").to_csv(
+        tmp_path / "given" / "benchmarks.csv", index=False
+    )
+    return tmp_path
+
+
+def call(*arguments: object) -> tuple[int, str]:
+    """Exit code and, where it is 2, the problem."""
+    done = CliRunner().invoke(register_commands(), [str(each) for each in arguments])
+    if isinstance(done.exception, InputError):
+        return 2, done.exception.problem
+    assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
+    return done.exit_code, done.output
+
+
+def digests(folder: Path) -> dict[str, str]:
+    """Every file below a folder with its SHA-256; links with where they lead."""
+    return {
+        path.relative_to(folder).as_posix(): os.readlink(path) if path.is_symlink() else file_sha256(path)
+        for path in sorted(folder.rglob("*"))
+        if path.is_symlink() or path.is_file()
+    }
+
+
+def foreign_folder(folder: Path, names) -> dict[str, str]:
+    """Somebody's own files under all these names; their digests."""
+    for name in names:
+        path = folder / name
+        path = path if path.suffix else path / "notes.txt"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"mine: {name}")
+    (folder / "thesis").mkdir(parents=True)
+    (folder / "thesis" / "chapter.txt").write_text("years of work")
+    return digests(folder)
+
+
+TABLES = ("--scores", "given/scores.parquet", "--models", "given/models.csv", "--benchmarks", "given/benchmarks.csv")
+SITE = ("report", "given/table.csv", "--resamples", "0", "--processes", "1", "--output")
+COMMANDS = {
+    "report": (SITE, (*ORDER, "cards", "assets", "index.html", "scores.parquet", "models.tsv")),
+    "report agreement": (("report", "agreement", *TABLES, "--resamples", "0", "--output"), ("tables", "index.html")),
+    "report factors": (("report", "factors", *TABLES, "--resamples", "0", "--output"), ("figures", "summary.json")),
+    "import": (("import", "given/table.csv", "--output"), ("scores.parquet", "import.json")),
+    "import csv": (("import", "csv", "given/table.csv", "--output"), ("scores.parquet",)),
+    "compare": (
+        ("compare", "ash-1b", "ash-2b", "--scores", "given/scores.parquet", "--output"),
+        ("page.json", "assets"),
+    ),
+    "export lm-eval": (
+        ("export", "lm-eval", "given/scores.parquet", "--output"),
+        ("ash-1b/results_direct_final_plain_test.json",),
+    ),
+    "simulate pca": (("simulate", "pca", "--splits", "2", "--output"), ("figures", "page.json")),
+    "miniature world": (
+        ("miniature", "world", "--configfile", Path("config/test.yaml").resolve(), "--output"),
+        ("data", "tasks", "world.json"),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_somebody_elses_files_keep_every_byte(place, name):
+    """Under each name that the command writes, one at a time, and all of them together."""
+    command, names = COMMANDS[name]
+    for number, each in enumerate((*names, *([names] if len(names) > 1 else []))):
+        output = place / f"mine{number}"
+        before = foreign_folder(output, [each] if isinstance(each, str) else each)
+        code, problem = call(*command, output)
+        assert (code, digests(output)) == (2, before), each
+        assert isinstance(each, tuple) or str(output / each) in problem
+    assert not [path for path in place.rglob(".*")]
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_same_command_writes_again_and_leaves_what_is_not_its_own(place, name):
+    command, _ = COMMANDS[name]
+    output = place / "out"
+    mine = foreign_folder(output, ["zebra"])
+    assert call(*command, output)[0] == 0
+    listed = json.loads((output / LIST).read_text())["commands"]
+    assert {*digests(output)} == {
+        LIST,
+        *mine,
+        *(path for files in listed.values() for path in files if path[-1] != "/"),
+    }
+    first = digests(output)
+    inside = [folder for folder in output.iterdir() if folder.is_dir() and folder.name not in ("zebra", "thesis")]
+    for folder in inside:
+        (folder / "added.txt").write_text("by hand")
+    assert call(*command, output)[0] == 0
+    again = digests(output)
+    assert {path: again[path] for path in first} == first
+    assert {*again} - {*first} == {f"{folder.name}/added.txt" for folder in inside}
+    assert not [path for path in place.rglob(".*")]
+
+
+@pytest.mark.parametrize("name", [name for name in COMMANDS if not name.startswith(("simulate", "miniature"))])
+@pytest.mark.parametrize("output", ["given", ".", "given/scores.parquet"])
+def test_an_output_that_is_an_input_or_holds_one_is_refused(place, name, output):
+    before = digests(place)
+    command, _ = COMMANDS[name]
+    code, problem = call(*command, output)
+    assert code == 2 and output in problem and digests(place) == before
+
+
+def test_a_link_in_the_output_is_refused_before_anything_is_written(place):
+    (place / "elsewhere").mkdir()
+    (place / "out").mkdir()
+    (place / "out" / "agreement").symlink_to("../elsewhere")
+    before = digests(place)
+    code, problem = call(*SITE, "out")
+    assert code == 2 and "out/agreement" in problem and digests(place) == before
+    (place / "out" / "agreement").unlink()
+    (place / "linked").symlink_to("out")  # the output itself may be one: results are kept on other disks
+    assert call(*SITE, "linked")[0] == 0 and (place / "out" / "index.html").is_file()
+
+
+def test_an_edited_sheet_is_not_written_over(place):
+    assert call(*SITE, "out")[0] == 0
+    sheet = place / "out" / "models.tsv"
+    edited = sheet.read_text().replace("ash\t", "oak\t", 1)
+    sheet.write_text(edited)
+    before = digests(place)
+    code, problem = call(*SITE, "out")
+    assert code == 2 and "out/models.tsv" in problem and digests(place) == before
+    assert call(*SITE, "out", "--models", sheet)[0] == 0 and sheet.read_text() == edited
+    assert call(*SITE, "out")[0] == 2 and sheet.read_text() == edited
+    assert call(*SITE, "out", "--models", sheet)[0] == 0 and sheet.read_text() == edited
+
+
+def test_a_report_that_is_not_written_again_goes(place):
+    """Its files, but not what somebody added to its folder."""
+    assert call(*SITE, "out")[0] == 0
+    (place / "out" / "factors" / "mine.txt").write_text("mine")
+    (place / "given" / "one.csv").write_text(
+        "model,knot,loom\n" + "".join(f"elm-{i}b,.{i + 3},.{i + 4}\n" for i in range(4))
+    )
+    table = pd.read_parquet(place / "given" / "scores.parquet")
+    steps = [table[table["model"] == "ash-1b"].assign(checkpoint=f"step{s}", iteration=s) for s in (1, 2, 3)]
+    (place / "curve").mkdir()
+    write_table(pd.concat(steps), SCORES, place / "curve" / "scores.parquet")
+    code, text = call("report", "curve", *SITE[2:], "out")
+    assert code == 0, text
+    assert not (place / "out" / "agreement").exists() and (place / "out" / "signal" / "index.html").is_file()
+    assert [path.name for path in (place / "out" / "factors").iterdir()] == ["mine.txt"]
+
+
+def test_a_site_of_0_3_is_written_again(place):
+    """Without a list its reports say what is theirs; a file beside them stays, and a sheet that differs is refused."""
+    assert call(*SITE, "out")[0] == 0
+    output = place / "out"
+    (output / LIST).unlink()
+    (output / "agreement" / "notes.txt").write_text("mine")
+    (output / "index.html").write_text("another version's")
+    (output / "agreement" / "summary.json").write_text("{}")
+    assert call(*SITE, "out")[0] == 0
+    assert (output / "agreement" / "notes.txt").read_text() == "mine"
+    assert json.loads((output / "agreement" / "summary.json").read_text())["models"] == 4
+    (output / LIST).unlink()
+    (output / "models.tsv").write_text("model\nash-1b\n")
+    before = digests(output)
+    assert call(*SITE, "out")[0] == 2 and digests(output) == before
+
+
+def test_a_report_of_0_3_in_a_run_is_written_again(place):
+    """Snakemake has removed the outputs that its rule declares."""
+    command, _ = COMMANDS["report agreement"]
+    assert call(*command, "out")[0] == 0
+    output = place / "out"
+    assert {*files_of_page(output)} >= {*digests(output)} - {LIST}
+    for name in (LIST, "summary.json", "results.parquet"):
+        (output / name).unlink()
+    for figure in (output / "figures").iterdir():
+        figure.unlink()
+    (output / "figures").rmdir()
+    (output / "index.html").write_text("another version's")
+    assert call(*command, "out")[0] == 0 and (output / "summary.json").is_file()
+
+
+def test_a_call_that_was_killed_leaves_nothing_to_the_next(place):
+    code = (
+        "import os, signal\nfrom lm_validity.outputs import replaced_folder\n"
+        "with replaced_folder('out', 'report') as folder:\n"
+        "    (folder / 'a.txt').write_text('a')\n    os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    killed = subprocess.run([sys.executable, "-c", code], cwd=place)
+    assert killed.returncode == -9 and len(list(place.glob(".lm-validity-draft.*"))) == 1
+    with replaced_folder("other", "report") as folder:
+        (folder / "b.txt").write_text("b")
+    assert len(list(place.glob(".lm-validity-draft.*"))) == 1
+    with replaced_folder("out", "report"), replaced_folder("out", "report"):  # a living one stays
+        assert len(list(place.glob(".lm-validity-draft.*"))) == 2
+    assert not list(place.glob(".*"))
+
+
+def test_a_call_that_was_ended_while_it_moved_its_files(place, monkeypatch):
+    """The next one takes them over: the list names them before they are moved."""
+    with replaced_folder("out", "report") as folder:
+        for name in ("a.txt", "b.txt"):
+            (folder / name).write_text("old")
+    replace = os.replace
+
+    def stopped(source, target):
+        if Path(target).name == "b.txt":
+            raise KeyboardInterrupt
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", stopped)
+    with pytest.raises(KeyboardInterrupt), replaced_folder("out", "report") as folder:
+        for name in ("a.txt", "b.txt", "c.txt"):
+            (folder / name).write_text("new")
+    monkeypatch.undo()
+    assert Path(place, "out", "a.txt").read_text() == "new" and Path(place, "out", "b.txt").read_text() == "old"
+    with replaced_folder(place / "out", "report") as folder:
+        (folder / "b.txt").write_text("newest")
+    assert {*digests(place / "out")} == {"b.txt", LIST}
+
+
+def test_files_that_are_no_page_of_ours(place):
+    (place / "mine.html").write_text("<html>% done</title>")
+    for path in ("mine.html", "given"):
+        with pytest.raises(InputError, match=path):
+            check_file(path, ("--stale:", "% done</title>"))
+    (place / "status.html").symlink_to("mine.html")
+    with pytest.raises(InputError, match=r"status\.html"):
+        check_file("status.html", ("% done</title>",))
+    check_file("new.html")
+
+
+def test_a_list_that_is_not_ours_is_refused(place):
+    (place / "out").mkdir()
+    for text in ("[1]", "not JSON", json.dumps({"format": 1, "commands": {"report": {"../given/table.csv": ["1"]}}})):
+        (place / "out" / LIST).write_text(text)
+        with pytest.raises(InputError, match=LIST), replaced_folder("out", "report"):
+            pass

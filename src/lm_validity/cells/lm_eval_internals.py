@@ -6,12 +6,17 @@ what the installed version has.
 
 import contextlib
 import functools
+import json
 import random
+import traceback
 from collections.abc import Iterator
+from pathlib import Path
 
 import datasets
 import lm_eval.utils
 import numpy as np
+from datasets.exceptions import DatasetGenerationError
+from datasets.table import CastError
 from lm_eval.api.instance import Instance
 from lm_eval.api.registry import get_metric, get_metric_aggregation, is_higher_better
 from lm_eval.api.task import Task
@@ -21,6 +26,9 @@ from lm_eval.models.utils import normalize_gen_kwargs, resolve_max_length
 from lm_eval.tasks._factory import GROUP_FIELD_NAMES, TaskFactory
 from lm_eval.tasks._index import Entry, Kind, TaskIndex
 from lm_eval.tasks._yaml_loader import load_yaml
+from pyarrow.lib import ArrowInvalid
+
+from lm_validity.errors import first_line
 
 __all__ = [
     "GROUP_FIELD_NAMES",
@@ -30,6 +38,7 @@ __all__ = [
     "TaskIndex",
     "add_metric",
     "apply_filters",
+    "cause_of",
     "has_metric",
     "load_yaml",
     "maybe_delimit",
@@ -82,3 +91,51 @@ def add_metric(task: Task, metric: str) -> None:
     task._metric_fn_list[metric], task._metric_fn_kwargs[metric] = get_metric(metric), {}
     task._aggregation_list[metric] = get_metric_aggregation(metric)
     task._higher_is_better[metric] = is_higher_better(metric)
+
+
+def cause_of(error: BaseException, path: Path | None) -> str:
+    """What is at fault, in a line: the data library says only in an error's cause which column does not fit, and names
+    no file."""
+    while isinstance(error, DatasetGenerationError) and error.__cause__ is not None:
+        error = error.__cause__
+    if isinstance(error, CastError):
+        given, wanted = set(error.table_column_names), set(error.requested_column_names)
+        names = sorted(given - wanted) or sorted(wanted - given)
+        if names:
+            where = [file for file in _data_files(path) if names[0].encode() in file.read_bytes()]
+            others = [file for file in _data_files(path) if file not in where]
+            said = f"{where[0]} has it and {others[0]} has not" if where and others else "its files differ in columns"
+            return f"column {names[0]!r}: {said}"
+    if isinstance(error, ArrowInvalid):
+        for file in _data_files(path):
+            if (number := _bad_line(file)) is not None:
+                return f"{file}, line {number}: not JSON"
+    # lm-eval tries its first document's texts
+    template = [frame.name for frame in traceback.extract_tb(error.__traceback__) if frame.name.startswith("doc_to_")]
+    said = f"{type(error).__name__}: {first_line(error)}"
+    return f"{template[-1]} of its first document is no text, such as a date or a number; {said}" if template else said
+
+
+def _data_files(path: Path | None) -> list[Path]:
+    """The local files that a task's YAML file names as its data."""
+    named = (
+        {}
+        if path is None
+        else (load_yaml(path, resolve_func=False).get("dataset_kwargs") or {}).get("data_files") or {}
+    )
+    lists = named.values() if isinstance(named, dict) else [named]
+    files = [Path(file) for entry in lists for file in ([entry] if isinstance(entry, str) else entry)]
+    return [file for file in files if file.is_file()]
+
+
+def _bad_line(file: Path) -> int | None:
+    """The first line, from 1, of a JSON lines file that is not JSON."""
+    if file.suffix not in (".jsonl", ".ndjson"):
+        return None
+    with open(file, encoding="utf-8", errors="replace") as lines:
+        for number, line in enumerate(lines, start=1):
+            try:
+                json.loads(line or "null")
+            except ValueError:
+                return number
+    return None

@@ -16,6 +16,7 @@ from lm_validity.cells.models.language_model import LanguageModel, exchange_adap
 from lm_validity.cells.models.prefetch import check_unchanged
 from lm_validity.cells.models.provenance import Stopwatch
 from lm_validity.cells.models.scorer import equal_part
+from lm_validity.cells.tasks.answers import replaced_examples
 from lm_validity.cells.tasks.splits import Split, documents
 from lm_validity.cells.tasks.tasks import AnyTask, Documents, TaskRecord, fewshot_digest, load_task
 from lm_validity.errors import INSTALL_CUDA, CellError, InputError
@@ -163,7 +164,13 @@ class Worker(ABC):
             )
         task = self._task(benchmark)
         try:
-            return documents(task, Split.from_json(record))
+            found = documents(task, Split.from_json(record))
+            if record.get("replaced_examples") is None and replaced_examples(task, found):
+                raise InputError(
+                    f"benchmark {benchmark!r}: its solved examples hold questions of the {split} split, with answers.",
+                    "split the benchmark again: other examples are then shown, and these cells are computed again.",
+                )
+            return found
         except InputError as error:  # its data have fewer rows now: this benchmark's cells fail, the job's others go on
             raise CellError(error.problem, error.hint) from error
 

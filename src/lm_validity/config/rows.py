@@ -261,6 +261,8 @@ def _check_identifier(value: str) -> str:
         raise bad_value(
             "not a usable id", "ids become file names: letters, digits, '.', '_' and '-'; hub ids go into `path`."
         )
+    if re.search(r"(.+?)\1{19}$", value):  # Snakemake takes it for a rule that feeds on its own outputs
+        raise bad_value("ends in one piece twenty times over, which Snakemake does not allow", "use another id.")
     return value
 
 

@@ -62,9 +62,12 @@ class Records(ABC):
     def split_digest(self, benchmark: str, split: str) -> str:
         """sha256 over the addresses and the rendered texts of a split's documents. Raises InputError as
         `model_record`."""
-        record = self._read(f"splits/{benchmark}/{split}.json", f"lm-validity split-benchmark --benchmark {benchmark}")
-        digest: str = record["digest"]
+        digest: str = self.split_record(benchmark, split)["digest"]
         return digest
+
+    def split_record(self, benchmark: str, split: str) -> dict[str, Any]:
+        """What `split-benchmark` wrote about a split."""
+        return self._read(f"splits/{benchmark}/{split}.json", f"lm-validity split-benchmark --benchmark {benchmark}")
 
     def _read(self, name: str, command: str) -> dict[str, Any]:
         if name not in self._json:

@@ -12,9 +12,10 @@ from transformers import AutoTokenizer
 
 from lm_validity.cells.models.language_model import LanguageModel
 from lm_validity.cells.models.prefetch import prefetch_model
+from lm_validity.cells.tasks.answers import gold_choice
 from lm_validity.cells.tasks.evaluation import prepare_requests, training_examples
 from lm_validity.cells.tasks.splits import documents, make_splits
-from lm_validity.cells.tasks.tasks import find_task, gold_choice, load_task
+from lm_validity.cells.tasks.tasks import find_task, load_task
 from lm_validity.cells.training.miniature import build_model
 from lm_validity.config.sections import MiniatureSettings
 from lm_validity.config.sheets import Checkpoint, MiniatureModel, Model

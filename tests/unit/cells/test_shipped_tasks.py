@@ -5,9 +5,10 @@ import pytest
 from shipped_data import METRIC, ROWS, fake_data
 from toy_world import evaluate, head_of, load_toy
 
+from lm_validity.cells.tasks.answers import gold_choice
 from lm_validity.cells.tasks.evaluation import prepare_requests, training_examples
 from lm_validity.cells.tasks.splits import documents, make_splits, prefetch_benchmark
-from lm_validity.cells.tasks.tasks import TaskRecord, fetch_documents, gold_choice, load_task
+from lm_validity.cells.tasks.tasks import TaskRecord, fetch_documents, load_task
 from lm_validity.config.sheets import Benchmark
 
 COMPLETION = {  # of the first training row under the plain prompt

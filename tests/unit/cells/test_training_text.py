@@ -3,9 +3,9 @@
 import pytest
 from toy_world import evaluate, head_of, load_toy
 
+from lm_validity.cells.tasks.answers import gold_choice
 from lm_validity.cells.tasks.evaluation import training_examples
 from lm_validity.cells.tasks.splits import documents, make_splits
-from lm_validity.cells.tasks.tasks import gold_choice
 from lm_validity.errors import CellError
 
 TASKS = ("toy_choice", "toy_cola", "toy_blank", "toy_generation", "toy_corpus")

@@ -556,6 +556,7 @@ def _read_folder(
         check_on_gpus(name, getattr(model, "hf_device_map", {}))  # absent where all is in one place
     if tokenizer.eos_token_id is None:
         raise CellError(f"{name}: the tokenizer has no end-of-text token.", "set eos_token in tokenizer_config.json.")
+    model.config.return_dict = True  # some say false: a tuple, whose logits have no name
     return model, tokenizer
 
 

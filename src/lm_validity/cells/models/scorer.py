@@ -496,6 +496,11 @@ CAUSAL_COST = {"cpu": 0.3, "cuda": 0.15}
 PASS_COST = {"cpu": 48, "cuda": 256}
 
 
+def begins(tokens: Sequence[int], start: Sequence[int]) -> bool:
+    """Whether the tokens begin with those of `start`, and go on."""
+    return len(tokens) > len(start) and list(tokens[: len(start)]) == list(start)
+
+
 @register_model("lm-validity")
 class SharedContextLM(HFLM):
     """HFLM with shared contexts. `scorer` says which way (see `Way`); all other arguments are HFLM's.
@@ -560,7 +565,13 @@ class SharedContextLM(HFLM):
         return PositionEncoding(self.model)
 
     def _encode_pair(self, context: str, continuation: str) -> tuple[list[int], list[int]]:
-        """HFLM's, with the context tokenised once for choices that follow each other."""
+        """HFLM's, with the context tokenised once for choices that follow each other. White space at the context's end
+        goes to the continuation.
+
+        HFLM takes what is behind as many tokens as the context has by itself. Where a token of the whole text reaches
+        over the border, that loses a part of the continuation, or all. Then the white space stays with the context,
+        if that has the tokens of the whole; else the continuation's tokens are those that it has by itself.
+        """
         if self.backend != "causal":
             return super()._encode_pair(context, continuation)
         kept = context.rstrip()
@@ -568,20 +579,35 @@ class SharedContextLM(HFLM):
             self._last_context = (kept, self.tok_encode(kept))
         tokens = self._last_context[1]
         whole = self.tok_encode(context + continuation)
-        return list(tokens), whole[len(tokens) :]
+        if begins(whole, tokens):
+            return list(tokens), whole[len(tokens) :]
+        if kept != context and begins(whole, longer := self.tok_encode(context)):
+            return longer, whole[len(longer) :]
+        apart = self.tok_encode(context[len(kept) :] + continuation, add_special_tokens=False)
+        if self.tok_decode([*tokens, *apart]) != self.tok_decode(whole):
+            raise CellError(
+                f"{continuation!r} cannot be told apart from what is before it: the tokenizer merges both.",
+                "put a blank between question and answers (target_delimiter).",
+            )
+        return list(tokens), apart
 
     def _score_as_lm_eval(self, requests: list[Request], override_bs: int | None) -> list[tuple[float, bool]]:
-        # HFLM runs one row for all continuations that differ in their last token only
+        # one row for all continuations that differ in their last token only
         rows = {(*context, *continuation[:-1]) for _, context, continuation in requests}
         self.counters.forward_tokens += sum(min(len(row), self.max_length) for row in rows)
         lengths = (len(context) + len(continuation) for _, context, continuation in requests)
         self.count_truncated(length > self.max_length + 1 for length in lengths)
-        if self.scorer == "lm-eval" or not self.position_encoding.varies:
-            return super()._loglikelihood_tokens(requests, disable_tqdm=True, override_bs=override_bs)
-        alike: dict[int, list[int]] = {}
+        # HFLM runs equal rows once, wherever they are cut into context and continuation, and gives all of them the sum
+        # of the first one's tokens: requests of one row and another cut are asked in another call
+        cuts: dict[tuple[int, ...], list[int]] = defaultdict(list)
+        alike: dict[tuple[int, int], list[int]] = defaultdict(list)
         for number, (_, context, continuation) in enumerate(requests):
+            of_row = cuts[(*context, *continuation[:-1])]
+            if len(context) not in of_row:
+                of_row.append(len(context))
             length = min(len(context) + len(continuation) - 1, self.max_length)
-            alike.setdefault(self.position_encoding.of(length), []).append(number)
+            own = self.scorer != "lm-eval" and self.position_encoding.of(length)
+            alike[int(own), of_row.index(len(context))].append(number)
         by_number: dict[int, tuple[float, bool]] = {}
         for numbers in alike.values():
             self.position_encoding.forget()

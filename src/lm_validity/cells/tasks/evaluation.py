@@ -9,7 +9,7 @@ import logging
 import math
 import os
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,19 +27,17 @@ from lm_eval.api.task import Task
 
 from lm_validity.cells.lm_eval_internals import apply_filters, maybe_delimit
 from lm_validity.cells.models.language_model import LanguageModel, NonFiniteScore
+from lm_validity.cells.tasks.answers import asked_text, check_answers, gold_choice, other_examples
 from lm_validity.cells.tasks.tasks import (
-    FEWSHOT_SEED,
     AnyTask,
     Document,
     Documents,
     TaskGroup,
-    gold_choice,
     member_of,
     subject_of,
     task_of,
-    tasks_in,
 )
-from lm_validity.errors import CellError, first_line, nearest
+from lm_validity.errors import CellError, InputError, first_line, nearest
 from lm_validity.run.cell import Prompt
 from lm_validity.run.scoring import has_item_values
 from lm_validity.tables.schema import ITEMS
@@ -212,50 +210,85 @@ def prepare_requests(
             f"{lm.model_id}: the tokenizer has no chat template.",
             "add chat_template.jinja to the tokenizer's folder, or set instruction_tuned to 0 in the models sheet.",
         )
-    template = lm.apply_chat_template if chat else None
-    for own in tasks_in(task).values():
-        own.set_fewshot_seed(FEWSHOT_SEED)
-    built = []
-    for number, (address, doc) in enumerate(zip(documents.addresses, documents.docs, strict=True)):
-        own = task_of(task, doc)
-        try:
-            context = own.fewshot_context(
-                doc,
-                num_fewshot=own.config.num_fewshot or 0,
-                system_instruction=system_instruction if chat else None,
-                apply_chat_template=chat,
-                fewshot_as_multiturn=bool(own.config.num_fewshot),
-                chat_template=template,
-                gen_prefix=own.doc_to_prefix(doc),
-            )
-            requests = own.construct_requests(
-                doc=doc,
-                ctx=context,
-                metadata=(documents.task, number, own.config.repeats),
-                apply_chat_template=chat,
-                chat_template=template,
-            )
-        except Exception as error:  # whatever a task's code or template raises
-            raise CellError(
-                f"{documents.task}: document {address} cannot be rendered ({type(error).__name__}: {error}).",
-                "check the columns of that row against the task's YAML file.",
-            ) from error
-        requests = tuple(requests) if isinstance(requests, list) else (requests,)
-        if chat and task.OUTPUT_TYPE == "multiple_choice" and not own.doc_to_prefix(doc):
+    try:
+        check_answers(task, documents)
+    except InputError as error:  # this benchmark's cells fail; the job's others go on
+        raise CellError(error.problem, error.hint) from error
+    system = system_instruction if chat else None
+    built: list[tuple[Instance, ...]] = []
+    with other_examples(task) as examples:
+        for number, (address, doc) in enumerate(zip(documents.addresses, documents.docs, strict=True)):
+            own = task_of(task, doc)
+            try:
+                if own.config.task in examples:
+                    examples[own.config.task].question = asked_text(own, doc)
+                metadata = (documents.task, number, own.config.repeats)
+                built.append(_requests_of(own, doc, lm.apply_chat_template if chat else None, system, metadata))
+            except InputError as error:
+                raise CellError(error.problem, error.hint) from error
+            except Exception as error:  # whatever a task's code or template raises
+                raise CellError(
+                    f"{documents.task}: document {address} cannot be rendered ({type(error).__name__}: {error}).",
+                    "check the columns of that row against the task's YAML file.",
+                ) from error
+    for doc, group in zip(documents.docs, built, strict=True):
+        if chat and task.OUTPUT_TYPE == "multiple_choice" and not task_of(task, doc).doc_to_prefix(doc):
             # lm-eval drops the blank before a choice; the template may begin its answers with one
-            for request in requests:
+            for request in group:
                 given, choice = request.args
                 request.arguments = (given, choice if choice[:1].isspace() else lm.answer_start + choice)
-        built.append(requests)
-    answers = [requests[0] for requests in built if requests[0].request_type == "generate_until"]
-    room = min((lm.room_for_prompt(request) for request in answers), default=1)
+    _encode(lm, documents, built)
+    _check_room(lm, documents.task, [group[0] for group in built])
+    return PreparedRequests(task, documents, tuple(built))
+
+
+def _encode(lm: LanguageModel, documents: Documents, built: Sequence[tuple[Instance, ...]]) -> None:
+    """Tokenise each choice with what is before it, which is kept for scoring. Raises CellError naming the document
+    where there is no token to score, or more than the model takes."""
+    for address, group in zip(documents.addresses, built, strict=True):
+        for request in group:
+            if request.request_type != "loglikelihood":
+                continue
+            where = f"{documents.task}: document {address}"
+            try:
+                context, continuation = lm.encode_request(*request.args)
+            except CellError as error:
+                raise CellError(f"{where}: {error.problem}", error.hint) from error
+            if not context or not 0 < len(continuation) <= lm.max_length:
+                raise CellError(
+                    f"{where}: {request.args[1]!r} has {len(continuation)} tokens behind {len(context)} of the "
+                    f"question; {lm.model_id} takes {lm.max_length}.",
+                    "every choice needs a token, and must fit into the model.",
+                )
+
+
+def _check_room(lm: LanguageModel, task: str, requests: Sequence[Instance]) -> None:
+    room = min((lm.room_for_prompt(each) for each in requests if each.request_type == "generate_until"), default=1)
     if room < 1:
         raise CellError(
-            f"{documents.task}: generates up to {lm.max_length - room} tokens, "
-            f"but {lm.model_id} takes {lm.max_length} in all.",
+            f"{task}: generates up to {lm.max_length - room} tokens, but {lm.model_id} takes {lm.max_length} in all.",
             "set max_gen_toks in the task's generation_kwargs.",
         )
-    return PreparedRequests(task, documents, tuple(built))
+
+
+def _requests_of(
+    task: Task, doc: Document, template: Callable[..., str] | None, system: str | None, metadata: tuple[Any, ...]
+) -> tuple[Instance, ...]:
+    """lm-eval's requests of a document, by the chat template where there is one."""
+    context = task.fewshot_context(
+        doc,
+        num_fewshot=task.config.num_fewshot or 0,
+        system_instruction=system,
+        apply_chat_template=template is not None,
+        fewshot_as_multiturn=bool(task.config.num_fewshot),
+        chat_template=template,
+        gen_prefix=task.doc_to_prefix(doc),
+    )
+    chat = template is not None
+    requests = task.construct_requests(
+        doc=doc, ctx=context, metadata=metadata, apply_chat_template=chat, chat_template=template
+    )
+    return tuple(requests) if isinstance(requests, list) else (requests,)
 
 
 def _score(lm: LanguageModel, prepared: PreparedRequests, metric: str) -> dict[str, dict[int, Any]]:

@@ -3,8 +3,6 @@
 import hashlib
 import json
 import logging
-import re
-import unicodedata
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -16,6 +14,7 @@ import pyarrow.parquet
 import yaml
 from pydantic import TypeAdapter
 
+from lm_validity.cells.tasks.answers import asked_text, check_answers, gold_choice, replaced_examples
 from lm_validity.cells.tasks.tasks import (
     FEWSHOT_SEED,
     KINDS,
@@ -29,7 +28,6 @@ from lm_validity.cells.tasks.tasks import (
     fetch_documents,
     fewshot_digest,
     find_task,
-    gold_choice,
     has_documents,
     load_task,
     rows,
@@ -223,6 +221,8 @@ class Split:
     digest: sha256 over addresses and hashes; a cell's recipe holds it.
     examined, removed_by_text, removed_by_id: rows looked at to fill the split, and those left out because a
         split of higher rank (test, then validation) has the same text or the same id.
+    replaced_examples: solved examples before its questions that are drawn again because they ask the same; null in
+        files of before, which showed them.
     """
 
     task: str
@@ -234,6 +234,7 @@ class Split:
     examined: int
     removed_by_text: int
     removed_by_id: int
+    replaced_examples: int | None = None
 
     @property
     def digest(self) -> str:
@@ -300,16 +301,20 @@ def make_splits(
             raise InputError(f"{name}: the {split} split is empty.", "check the task's data and *_split keys.")
         texts |= {row.text for row in chosen}
         ids |= {row.id for row in chosen} - {None}
+        addresses = tuple(row.address for row in chosen)
+        asked = fetch_documents(task, split, addresses)
+        check_answers(task, asked)
         splits[split] = Split(
             task=name,
             split=split,
             rule=rule,
             seed=seed,
-            addresses=tuple(row.address for row in chosen),
+            addresses=addresses,
             hashes=tuple(row.digest for row in chosen),
             examined=examined,
             removed_by_text=by_text,
             removed_by_id=by_id,
+            replaced_examples=replaced_examples(task, asked),
         )
     return TaskSplits(splits.get("train"), splits.get("validation"), splits["test"])
 
@@ -401,7 +406,7 @@ def _choose(
             break
         doc = docs[number]
         try:
-            digest, text = _rendered_digest(task, doc), _normalised_text(task, doc)
+            digest, text = _rendered_digest(task, doc), asked_text(task, doc)
         except Exception as error:  # whatever a task's code or template raises
             reason = f"{type(error).__name__}: {error}"
             raise InputError(
@@ -433,22 +438,6 @@ def _rendered_digest(task: AnyTask, doc: Document) -> str:
         rendering["doc"] = doc  # the task's own scoring function may read any column
     text = json.dumps(rendering, sort_keys=True, ensure_ascii=False, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:32]
-
-
-def _normalised_text(task: AnyTask, doc: Document) -> str:
-    """The question with its choices in sorted order (of a corpus: the text), without what re-typing changes:
-    Unicode form, case, white space. The answer is not part of it."""
-    task = task_of(task, doc)
-    if task.OUTPUT_TYPE == "multiple_choice":
-        # where the choices are put into the text, the text is a number and the target what follows the gap
-        question = task.doc_to_target(doc) if task.multiple_input else task.doc_to_text(doc)
-        parts = [str(question), *sorted(str(choice) for choice in task.doc_to_choice(doc))]
-    elif task.OUTPUT_TYPE == "loglikelihood_rolling":
-        parts = [str(task.doc_to_target(doc))]
-    else:
-        parts = [str(task.doc_to_text(doc))]
-    normalised = unicodedata.normalize("NFKC", "\n".join(parts)).casefold()
-    return re.sub(r"\s+", " ", normalised).strip()
 
 
 def _identity(doc: Document) -> str | None:
@@ -500,4 +489,12 @@ def prefetch_benchmark(row: Benchmark) -> dict[str, Any]:
         "data": documents_digest(documents),
         "fewshot": fewshot_digest(task),
         "document_order": document_order({"record": record.to_json()}),
+        "choice_border": "whole continuations" if _may_merge(task) else None,
     }
+
+
+def _may_merge(task: AnyTask) -> bool:
+    """Whether a tokenizer may merge a question's end with a choice: where no blank is between them. Before, the choice
+    then lost its beginning."""
+    blank = all((own.config.target_delimiter or "").startswith(" ") for own in tasks_in(task).values())
+    return task.OUTPUT_TYPE == "multiple_choice" and not blank

@@ -29,6 +29,7 @@ from lm_validity.cells.lm_eval_internals import (
     TaskFactory,
     TaskIndex,
     add_metric,
+    cause_of,
     has_metric,
     load_yaml,
     order_of_lm_eval,
@@ -355,13 +356,13 @@ def root_of(include_path: str | None) -> Path:
 
 def build_task(name: str, path: Path) -> Task:
     """lm-eval's task of a YAML file; its data set is loaded. Raises InputError where lm-eval cannot."""
-    with _building(name):
+    with _building(name, path):
         (task,) = TaskManager(include_path=None, include_defaults=False).load([str(path)])["tasks"].values()
     return task
 
 
 @contextlib.contextmanager
-def _building(name: str) -> Iterator[None]:
+def _building(name: str, path: Path | None = None) -> Iterator[None]:
     try:
         with errors_only("lm_eval"):  # it remarks on every default that a task's file leaves to it
             yield
@@ -369,7 +370,7 @@ def _building(name: str) -> Iterator[None]:
         raise
     except Exception as error:  # whatever a task's code, its template or the data library raises
         raise InputError(
-            f"{name}: lm-eval cannot build the task ({type(error).__name__}: {first_line(error)}).",
+            f"{name}: lm-eval cannot build the task ({cause_of(error, path)}).",
             "check its YAML file and columns; on a machine without network, run the prefetch step first.",
         ) from error
 
@@ -672,18 +673,6 @@ def fetch_documents(task: AnyTask, split: str, addresses: Iterable[str]) -> Docu
         for number, doc in zip(numbers, chosen, strict=True):
             documents[f"{place}:{number}"] = GroupDocument(doc, member) if isinstance(task, TaskGroup) else doc
     return Documents(task.config.task, split, addresses, tuple(documents[address] for address in addresses))
-
-
-def gold_choice(task: Task, doc: Document) -> int | None:
-    """Index of a multiple-choice document's right choice, by lm-eval's rules; the first of several; None if
-    unknown."""
-    choices = task.doc_to_choice(doc)
-    gold = task.doc_to_text(doc) if task.multiple_input else task.doc_to_target(doc)
-    if isinstance(gold, list):
-        gold = gold[0] if gold else None
-    if isinstance(gold, str):
-        gold = choices.index(gold) if gold in choices else None
-    return int(gold) if gold is not None and 0 <= int(gold) < len(choices) else None
 
 
 def subject_of(task: AnyTask, doc: Document) -> str | None:

@@ -254,6 +254,7 @@ class ResidentModel:
     def _load_model(self, loader: type[Any], **options: Any) -> tuple[transformers.PreTrainedModel, dict[str, Any]]:
         """The model, and what the library says of its loading."""
         options |= {"dtype": getattr(torch, self.plan.dtype), "use_safetensors": True, "output_loading_info": True}
+        options["return_dict"] = True  # some configurations say false
         return self._load(loader, **options)
 
     def _load(self, loader: type[Any], **options: Any) -> Any:

@@ -115,6 +115,8 @@ class BenchmarkRule(Rule[BenchmarkCell, Model]):
         task = {"task": record["digest"]}
         if record.get("fewshot"):
             task["fewshot"] = record["fewshot"]
+        if record.get("choice_border"):
+            task["choice_border"] = record["choice_border"]  # before, what is left of a choice that merges
         if order := document_order(record):
             task["document_order"] = order
         settings = scoring_settings(records.run, cell.model, cell.benchmark, prompt)
@@ -283,10 +285,15 @@ class EvaluateModel(ScoringRule):
                 f"model {cell.model!r} has no checkpoint {cell.checkpoint!r} in its prefetch record.",
                 f"run lm-validity prefetch-model --model {cell.model} again.",
             )
-        return self.scoring_recipe(records, cell, given(cell.prompt)) | {
-            "model": checkpoint["digest"],
-            "documents": records.split_digest(cell.benchmark, given(cell.split)),
-        }
+        split = given(cell.split)
+        examples = {}
+        if records.split_record(cell.benchmark, split).get("replaced_examples"):
+            examples["examples"] = "never the question"  # before, with its answer: other cells
+        return (
+            self.scoring_recipe(records, cell, given(cell.prompt))
+            | examples
+            | {"model": checkpoint["digest"], "documents": records.split_digest(cell.benchmark, split)}
+        )
 
 
 def _sharing_a_load(run: Run, used: set[str]) -> list[list[Model]]:

@@ -1,0 +1,269 @@
+"""What a document asks and which answer is right, by lm-eval's rules, and where those rules read it wrongly."""
+
+import contextlib
+import logging
+import random
+import re
+import unicodedata
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import jinja2
+import lm_eval.utils
+from lm_eval.api.samplers import ContextSampler, FirstNSampler
+from lm_eval.api.task import Task
+
+from lm_validity.cells.tasks.tasks import FEWSHOT_SEED, AnyTask, Document, Documents, task_of, tasks_in
+from lm_validity.errors import InputError, first_line
+
+log = logging.getLogger(__name__)
+
+# ----------------------------------------------------------------------------------------------------------------------
+# The right choice of a multiple-choice document, and labels that lm-eval reads as something else.
+#
+# lm-eval takes whatever renders to digits for the place of a choice: an answer "3" among the choices 1 to 4 is then the
+# fourth, a question "12" is the twelfth, and labels that count from one are all one off. It scores each without a word.
+
+
+def gold_choice(task: Task, doc: Document) -> int | None:
+    """Index of a multiple-choice document's right choice, by lm-eval's rules; the first of several; None if
+    unknown."""
+    choices, gold = task.doc_to_choice(doc), _gold(task, doc)
+    if isinstance(gold, str):
+        gold = choices.index(gold) if gold in choices else None
+    return int(gold) if gold is not None and 0 <= int(gold) < len(choices) else None
+
+
+def _gold(task: Task, doc: Document) -> Any:
+    """What lm-eval takes for the right choice, a place or a text; the first of several."""
+    gold = task.doc_to_text(doc) if task.multiple_input else task.doc_to_target(doc)
+    return (gold[0] if gold else None) if isinstance(gold, list) else gold
+
+
+def check_answers(task: AnyTask, documents: Documents) -> None:
+    """Raise InputError, with the document's address, where lm-eval would read a choice, a question or an answer as
+    something else than it is. Documents without a right answer are counted in the log: lm-eval scores them as wrong.
+
+    Refused: choices that are empty or no text, a question in digits, an answer in digits that is itself a choice at
+    another place, labels that count from one, no right answer in any document. A task with a scoring function of its
+    own decides itself what is right.
+    """
+    if task.OUTPUT_TYPE != "multiple_choice":
+        return
+    golds: list[tuple[str, int | None, Any, int]] = []
+    for address, doc in zip(documents.addresses, documents.docs, strict=True):
+        own = task_of(task, doc)
+        if callable(getattr(own.config, "process_results", None)) or not hasattr(own, "multiple_input"):
+            continue
+        where = f"{documents.task}: document {address}"
+        try:
+            choices = _checked_choices(own, doc, where)
+            _check_question(own, doc, choices, where)
+            gold = gold_choice(own, doc)
+            _check_digits(own, doc, choices, gold, where)
+            golds.append((address, gold, _gold(own, doc), len(choices)))
+        except InputError:
+            raise
+        except Exception as error:  # whatever a task's code or template raises
+            raise InputError(
+                f"{where} cannot be rendered ({type(error).__name__}: {first_line(error)}).",
+                "check the columns of that row against the task's YAML file.",
+            ) from error
+    _check_labels(documents.task, golds)
+
+
+def _checked_choices(task: Task, doc: Document, where: str) -> list[str]:
+    try:
+        choices = task.doc_to_choice(doc)
+    except (ValueError, SyntaxError) as error:  # a list in a template goes through its text
+        columns = [f"{name} ({type(value).__name__})" for name, value in doc.items() if not _is_plain(value)]
+        raise InputError(
+            f"{where}: its choices cannot be read from {task.config.doc_to_choice!r}.",
+            f"write dates and other values as text: {', '.join(columns)}."
+            if columns
+            else "doc_to_choice has to be a column, or to render to a list of texts.",
+        ) from error
+    if not isinstance(choices, list | tuple):
+        raise InputError(
+            f"{where} cannot be rendered: its choices are {choices!r}, no list.",
+            "doc_to_choice has to give a list of texts.",
+        )
+    for number, choice in enumerate(choices):
+        if not isinstance(choice, str) or not choice:
+            what = "is empty" if choice == "" else f"is {choice!r}, no text"
+            raise InputError(f"{where}: choice {number} {what}.", "give every choice a text.")
+    return [*choices]
+
+
+def _is_plain(value: object) -> bool:
+    """Whether a value survives being written as text and read again."""
+    if isinstance(value, dict):
+        return all(map(_is_plain, value.values()))
+    if isinstance(value, list | tuple):
+        return all(map(_is_plain, value))
+    return value is None or isinstance(value, str | int | float)
+
+
+def _check_question(task: Task, doc: Document, choices: Sequence[str], where: str) -> None:
+    text = task.doc_to_text(doc)
+    if not isinstance(text, int):
+        return
+    # else the text is the place of the choice to put into a gap, and the target what follows it
+    target = task.doc_to_target(doc)
+    if not task.multiple_input or not isinstance(target, str) or target in choices or not 0 <= text < len(choices):
+        raise InputError(
+            f"{where}: its question is the number {text}, which lm-eval takes for the place of a choice.",
+            "begin doc_to_text with a word, such as `Question: {{question}}`.",
+        )
+
+
+def _check_digits(task: Task, doc: Document, choices: Sequence[str], gold: int | None, where: str) -> None:
+    text = _rendered_text(task, doc)
+    if gold is None or text is None or text not in choices or choices.index(text) == gold:
+        return
+    raise InputError(
+        f"{where}: its answer {text!r} is choice {choices.index(text)}, and lm-eval takes it for the place {gold}, "
+        f"which is {choices[gold]!r}.",
+        "let doc_to_target name the column itself, or say `{{choices.index(answer)}}`.",
+    )
+
+
+def _rendered_text(task: Task, doc: Document) -> str | None:
+    """An answer in digits that its template takes from a text: of `{{answer}}` with the answer "3", not of one whose
+    value is a number."""
+    template = task.config.doc_to_target
+    if task.multiple_input or not isinstance(template, str) or template in task.features:
+        return None
+    expression = re.fullmatch(r"\s*\{\{(.*)\}\}\s*", template, re.DOTALL)
+    if expression is None:
+        return None
+    with contextlib.suppress(jinja2.TemplateError):
+        value = lm_eval.utils.env.compile_expression(expression[1])(**doc)
+        return value if isinstance(value, str) and value.isdigit() else None
+    return None
+
+
+def _check_labels(name: str, golds: Sequence[tuple[str, int | None, Any, int]]) -> None:
+    """golds: address, right choice, lm-eval's label and number of choices of each document."""
+    labels = [(address, label, count) for address, _, label, count in golds if isinstance(label, int)]
+    beyond = next((address for address, label, count in labels if label == count), None)
+    if beyond is not None and min(label for _, label, _ in labels) >= 1:
+        raise InputError(
+            f"{name}: the labels count from 1: document {beyond} has as its label the number of its choices.",
+            "count from 0, or let doc_to_target be `{{label - 1}}` with the column's name.",
+        )
+    missing = [address for address, gold, _, _ in golds if gold is None]
+    if missing and len(missing) == len(golds):
+        raise InputError(
+            f"{name}: no document has a right answer among its choices (document {missing[0]}, say).",
+            "check doc_to_target; the labels of a test split are often not public.",
+        )
+    if missing:
+        log.warning(
+            "%s: %d of %d documents have no right answer among their choices and count as wrong (%s, say)",
+            *(name, len(missing), len(golds), missing[0]),
+        )
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# What identifies a document to a reader, and solved examples that are the question itself.
+
+
+def asked_text(task: AnyTask, doc: Document) -> str:
+    """The question with its choices in sorted order (of a corpus: the text), without what re-typing changes: Unicode
+    form, case, white space. The answer is not part of it."""
+    task = task_of(task, doc)
+    if task.OUTPUT_TYPE == "multiple_choice":
+        # where the choices are put into the text, the text is a number and the target what follows the gap
+        question = task.doc_to_target(doc) if task.multiple_input else task.doc_to_text(doc)
+        parts = [str(question), *sorted(str(choice) for choice in task.doc_to_choice(doc))]
+    elif task.OUTPUT_TYPE == "loglikelihood_rolling":
+        parts = [str(task.doc_to_target(doc))]
+    else:
+        parts = [str(task.doc_to_text(doc))]
+    normalised = unicodedata.normalize("NFKC", "\n".join(parts)).casefold()
+    return re.sub(r"\s+", " ", normalised).strip()
+
+
+class Examples(ContextSampler):
+    """lm-eval's sampler of solved examples, but that none of them asks what the document at hand asks.
+
+    lm-eval looks for the very row only, and only where both are of one split. Another example is drawn in its place,
+    by a generator of its own, so that all other draws stay lm-eval's. `replaced` counts them.
+    """
+
+    def __init__(self, task: Task):
+        self.task, self.inner = task, task.sampler
+        self.question: str | None = None
+        self.replaced = 0
+
+    @property
+    def df(self) -> Sequence[Document]:
+        """The documents that examples are drawn from."""
+        return self.inner.df
+
+    def set_rnd(self, rnd: int | None) -> "Examples":
+        """Begin lm-eval's draws anew."""
+        self.inner.set_rnd(rnd)
+        return self
+
+    def sample(self, n: int, eval_doc: Document | None = None, **options: Any) -> Sequence[Document]:
+        """`n` examples; raises InputError where there are not enough that ask something else."""
+        drawn = self.inner.sample(n=n, eval_doc=eval_doc, **options)
+        places = [place for place, doc in enumerate(drawn) if self._asks_the_same(doc)]
+        if not places:
+            return drawn
+        chosen = list(drawn)
+        for place, other in zip(places, self._others(chosen, len(places)), strict=True):
+            chosen[place] = other
+        self.replaced += len(places)
+        return chosen
+
+    def _asks_the_same(self, doc: Document) -> bool:
+        if self.question is None:
+            return False
+        try:
+            return asked_text(self.task, doc) == self.question
+        except Exception:  # examples that the task's file lists itself may lack columns of its documents
+            return False
+
+    def _others(self, drawn: Sequence[Document], count: int) -> Sequence[Document]:
+        pool = [doc for doc in self.df if doc not in drawn and not self._asks_the_same(doc)]
+        if len(pool) < count:
+            raise InputError(
+                f"{self.task.config.task}: too few solved examples ask something else than the question at hand.",
+                "lower num_fewshot, or give the task another fewshot_split.",
+            )
+        if isinstance(self.inner, FirstNSampler):
+            return pool[:count]
+        return random.Random(f"{FEWSHOT_SEED} {self.question}").sample(pool, count)
+
+
+@contextlib.contextmanager
+def other_examples(task: AnyTask) -> Iterator[dict[str, Examples]]:
+    """Inside the block no solved example asks what `Examples.question` asks; samplers of tasks that show examples, by
+    name. Draws begin anew."""
+    sampled = {name: own for name, own in tasks_in(task).items() if own.config.num_fewshot and hasattr(own, "sampler")}
+    examples = {name: Examples(own) for name, own in sampled.items()}
+    for name, own in sampled.items():
+        own.sampler = examples[name]
+    for own in tasks_in(task).values():
+        own.set_fewshot_seed(FEWSHOT_SEED)
+    try:
+        yield examples
+    finally:
+        for name, own in sampled.items():
+            own.sampler = examples[name].inner
+
+
+def replaced_examples(task: AnyTask, documents: Documents) -> int:
+    """How many solved examples before these documents are drawn again because they ask the same."""
+    with other_examples(task) as examples:
+        for doc in documents.docs if examples else ():
+            own = task_of(task, doc)
+            sampler = examples.get(own.config.task)
+            if sampler is not None:
+                sampler.question = asked_text(own, doc)
+                same_split = own.fewshot_cfg.split == own.config.test_split
+                sampler.sample(n=own.config.num_fewshot, eval_doc=doc if same_split else None)
+        return sum(sampler.replaced for sampler in examples.values())

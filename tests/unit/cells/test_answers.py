@@ -1,0 +1,242 @@
+"""Right answers and solved examples, where lm-eval reads them as something else without a word."""
+
+import datetime
+import json
+import logging
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+import transformers
+import yaml
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from toy_world import evaluate, lm_eval_itself
+
+from lm_validity.cells.models.language_model import LanguageModel
+from lm_validity.cells.tasks.answers import asked_text, replaced_examples
+from lm_validity.cells.tasks.evaluation import training_examples
+from lm_validity.cells.tasks.splits import make_splits
+from lm_validity.cells.tasks.tasks import fetch_documents, find_task, load_task, rows
+from lm_validity.errors import CellError, InputError
+
+CHOICE = {
+    "output_type": "multiple_choice",
+    "doc_to_text": "Question: {{q}}\nAnswer:",
+    "doc_to_choice": "{{choices}}",
+    "doc_to_target": "gold",
+    "metric_list": [{"metric": "acc"}],
+}
+
+
+@pytest.fixture
+def choice_task(tmp_path, monkeypatch):
+    """A function (rows by split, keys of the YAML file) -> the loaded task."""
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "cache"))
+
+    def write(parts, shots=0, **keys):
+        files = {}
+        for split, documents in parts.items():
+            files[split] = str(tmp_path / f"{split}.jsonl")
+            lines = "".join(json.dumps(doc) + "\n" for doc in documents)
+            (tmp_path / f"{split}.jsonl").write_text(lines, encoding="utf-8")
+        names = {f"{'training' if split == 'train' else split}_split": split for split in parts}
+        config = {"task": "asked", "dataset_path": "json", "dataset_kwargs": {"data_files": files}, **names}
+        (tmp_path / "asked.yaml").write_text(yaml.safe_dump(config | CHOICE | keys), encoding="utf-8")
+        return load_task(find_task("asked", tmp_path), shots)
+
+    write.folder = tmp_path
+    return write
+
+
+def test_documents(task):
+    return fetch_documents(task, "test", [f"test:{row}" for row in range(len(rows(task, "test")))])
+
+
+test_documents.__test__ = False
+
+
+def sums(answer=str):
+    pairs = [(a, b) for a in range(2) for b in range(2)]
+    return [
+        {"q": f"{a} plus {b}", "choices": [str(a + b + k) for k in range(4)], "answer": answer(a + b)} for a, b in pairs
+    ]
+
+
+def numbered(count, first=0):
+    return [
+        {"q": f"question {n}", "choices": [f"a{n}", f"b{n}", f"c{n}"], "gold": n % 3}
+        for n in range(first, first + count)
+    ]
+
+
+def test_an_answer_in_digits_that_is_a_choice_elsewhere_is_refused(choice_task, llama):
+    task = choice_task({"test": sums()}, doc_to_target="{{answer}}")
+    with pytest.raises(CellError, match=r"document test:1: its answer '1' is choice 0.*the place 1, which is '2'"):
+        evaluate(llama, task, test_documents(task), metric="acc,none")
+    with pytest.raises(InputError, match="document test:1: its answer"):
+        make_splits(task, test_only=True)
+
+
+@pytest.mark.parametrize("target", ["answer", "{{choices.index(answer)}}"])
+def test_what_the_hint_says_gives_the_right_choice(choice_task, llama, target):
+    task = choice_task({"test": sums()}, doc_to_target=target)
+    assert evaluate(llama, task, test_documents(task), metric="acc,none").items["gold"].tolist() == [0, 0, 0, 0]
+
+
+def test_a_number_is_a_place_even_where_the_choices_are_numbers(choice_task, llama):
+    """A label is a number in the data; that a choice has its digits says nothing."""
+    documents = [doc | {"answer": 1} for doc in sums(int)]
+    for target in ("answer", "{{answer}}", "{{choices.index(choices[1])}}"):
+        task = choice_task({"test": documents}, doc_to_target=target)
+        assert evaluate(llama, task, test_documents(task), metric="acc,none").items["gold"].tolist() == [1, 1, 1, 1]
+
+
+def test_labels_that_count_from_one_are_refused(choice_task, llama):
+    documents = [{"q": f"q{n}", "choices": ["A", "B", "C", "D"], "gold": n % 4 + 1} for n in range(8)]
+    with pytest.raises(InputError, match=r"labels count from 1: document test:3"):
+        make_splits(choice_task({"test": documents}), test_only=True)
+    task = choice_task({"test": documents}, doc_to_target="{{gold - 1}}")
+    assert evaluate(llama, task, test_documents(task), metric="acc,none").items["gold"].tolist() == [0, 1, 2, 3] * 2
+
+
+def test_unlabelled_documents_are_counted_and_refused_where_all_are(choice_task, llama, caplog):
+    documents = [{"q": f"q{n}", "choices": ["A", "B"], "gold": -1 if n < 3 else n % 2} for n in range(8)]
+    task = choice_task({"test": documents})
+    with caplog.at_level(logging.WARNING):
+        evaluate(llama, task, test_documents(task), metric="acc,none")
+    assert "3 of 8 documents have no right answer among their choices and count as wrong (test:0, say)" in caplog.text
+    task = choice_task({"test": [doc | {"gold": -1} for doc in documents]})
+    with pytest.raises(CellError, match="no document has a right answer"):
+        evaluate(llama, task, test_documents(task), metric="acc,none")
+
+
+def test_a_question_in_digits_is_refused(choice_task, llama):
+    documents = [{"q": str(n), "choices": ["even", "odd"], "gold": n % 2} for n in (12, 7, 1, 0)]
+    task = choice_task({"test": documents}, doc_to_text="{{q}}")
+    with pytest.raises(CellError, match="document test:0: its question is the number 12"):
+        evaluate(llama, task, test_documents(task), metric="acc,none")
+
+
+def test_dates_and_empty_choices_are_refused_with_their_cause(choice_task):
+    with pytest.raises(InputError, match="choice 1 is empty"):
+        make_splits(choice_task({"test": [*numbered(3), {"q": "x", "choices": ["a", ""], "gold": 0}]}), test_only=True)
+    days = [[datetime.date(2020, 1, n), datetime.date(2021, 1, n)] for n in range(1, 4)]
+    table = pa.table({"q": ["a", "b", "c"], "choices": days, "gold": [0, 1, 0]})
+    pq.write_table(table, choice_task.folder / "days.parquet")
+    dates = {
+        "dataset_path": "parquet",
+        "dataset_kwargs": {"data_files": {"test": f"{choice_task.folder}/days.parquet"}},
+    }
+    with pytest.raises(InputError, match="doc_to_choice of its first document is no text, such as a date"):
+        choice_task({"test": numbered(2)}, **dates)
+
+
+def test_no_solved_example_is_the_question_itself(choice_task, llama):
+    """The training split holds every test question. All other examples are lm-eval's own."""
+    asked, others = numbered(12), numbered(12, 100)
+    for keys in ({}, {"fewshot_config": {"sampler": "first_n"}}):
+        task = choice_task({"train": asked + others, "test": asked}, 3, **keys)
+        documents = test_documents(task)
+        llama.share_encodings({})
+        result = evaluate(llama, task, documents, metric="acc,none")
+        shown = {context for context, _ in llama._encoded}
+        for doc in documents.docs:
+            (own,) = {context for context in shown if context.endswith(f"Question: {doc['q']}\nAnswer:")}
+            assert own.count("Question:") == 4 and own.count(f"Question: {doc['q']}\n") == 1
+        assert len(result.items) == 12
+        assert replaced_examples(task, documents) == {0: 4, 1: 3}["fewshot_config" in keys]
+
+
+def test_examples_without_the_question_are_lm_evals(choice_task, llama, model_folders):
+    parts = {"train": numbered(12, 100), "test": numbered(6)}
+    task = choice_task(parts, 3)
+    assert replaced_examples(task, test_documents(task)) == 0
+    ours = evaluate(llama, task, test_documents(task), metric="acc,none")
+    theirs = lm_eval_itself(model_folders["llama"], choice_task.folder, "asked", 3)
+    expected = [[response[0][0] for response in sample["resps"]] for sample in theirs["samples"]["asked"]]
+    assert ours.items["choice_loglikelihoods"].tolist() == [pytest.approx(row, abs=1e-4) for row in expected]
+
+
+def test_each_split_says_how_many_examples_were_drawn_again(choice_task):
+    asked = numbered(12)
+    splits = make_splits(choice_task({"train": asked + numbered(12, 100), "test": asked}, 3), test_only=True)
+    assert splits.test.replaced_examples == 4
+    assert asked_text(choice_task({"test": asked}), asked[0]) == "question: question 0 answer: a0 b0 c0"
+
+
+def test_the_column_that_only_one_file_has_is_named(choice_task, tmp_path):
+    (tmp_path / "one.jsonl").write_text('{"q": "a", "choices": ["x", "y"], "gold": 0}\n', encoding="utf-8")
+    (tmp_path / "two.jsonl").write_text('{"q": "b", "choices": ["x", "y"], "gold": 0, "extra": 1}\n', encoding="utf-8")
+    files = {"dataset_kwargs": {"data_files": {"test": [f"{tmp_path}/one.jsonl", f"{tmp_path}/two.jsonl"]}}}
+    with pytest.raises(InputError, match=r"column 'extra': \S+two.jsonl has it and \S+one.jsonl has not"):
+        choice_task({"test": numbered(2)}, **files)
+    (tmp_path / "two.jsonl").write_text('{"q": "b", "choices": ["x", "y"], "gold": 0}\n{"q": \n', encoding="utf-8")
+    with pytest.raises(InputError, match=r"two.jsonl, line 2: not JSON"):
+        choice_task({"test": numbered(2)}, **files)
+
+
+@pytest.fixture
+def merging():
+    """A model whose tokenizer merges `yester` and `day`; and `:` with a line break behind it."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=300,
+        special_tokens=["<s>", "</s>"],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(["yesterday", "yester", "day", ":\n", "yesterday"] * 50, trainer)
+    fast = transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>")
+    config = transformers.GPT2Config(vocab_size=300, n_embd=16, n_layer=1, n_head=2, n_positions=64, eos_token_id=1)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = transformers.GPT2LMHeadModel(config).eval()
+    return LanguageModel(model, fast, model_id="merging", eval_batch_size=4)
+
+
+def test_a_choice_that_merges_with_the_question_is_scored_and_trained_on_whole(choice_task, merging):
+    documents = [{"q": "yester", "choices": ["day", "year"], "gold": n % 2} for n in range(4)]
+    keys = {"doc_to_text": "{{q}}", "target_delimiter": ""}
+    task = choice_task({"train": documents, "test": documents}, **keys)
+    assert merging.tokenizer.tokenize("yesterday") == ["yesterday"], "the text is one token"
+    found = evaluate(merging, task, test_documents(task), metric="acc,none").items
+    context = merging.tokenizer.encode("yester")
+    for choice, value in zip(("day", "year"), found["choice_loglikelihoods"][0], strict=True):
+        behind = merging.tokenizer.encode(choice)
+        with torch.no_grad():
+            logits = merging.base(torch.tensor([[*context, *behind]])).logits[0].log_softmax(-1)
+        expected = sum(logits[len(context) - 1 + place, token].item() for place, token in enumerate(behind))
+        assert value == pytest.approx(expected, abs=1e-4)
+    examples = training_examples(merging, task, fetch_documents(task, "train", ["train:0", "train:1"]))
+    said = [merging.tokenizer.decode(example.token_ids[example.completion_start :]) for example in examples]
+    assert said == ["day</s>", "year</s>"]
+
+
+def test_white_space_that_is_one_token_with_the_question_stays_with_it(merging):
+    """lm-eval scores `A` behind `Answer:`, a text that has no line break."""
+    context, continuation = merging._encode_pair("Answer:\n", "A")
+    assert merging.tokenizer.decode(context) == "Answer:\n" and merging.tokenizer.decode(continuation) == "A"
+    assert merging.tokenizer.encode("Answer:\nA") == [*context, *continuation]
+
+
+def test_a_choice_without_tokens_or_too_long_is_refused_with_its_document(choice_task, merging):
+    documents = [{"q": "when", "choices": ["x" * 80, "b"], "gold": 0}]
+    task = choice_task({"test": documents})
+    with pytest.raises(CellError, match=r"asked: document test:0: .* has 81 tokens behind"):
+        evaluate(merging, task, test_documents(task), metric="acc,none")
+
+
+@pytest.mark.parametrize("way", ["lm-eval", "rows", "auto"])
+def test_one_row_cut_in_two_places_gives_each_its_own_tokens(merging, way):
+    """lm-eval runs equal rows once and gives every request the first one's sum."""
+    merging.scorer = way
+    requests = [(("a",), [5, 6, 7, 8], [9, 10]), (("b",), [5, 6, 7], [8, 9, 11]), (("c",), [5, 6], [7, 8, 9, 12])]
+    found = [value for value, _ in merging._loglikelihood_tokens(list(requests))]
+    for (_, context, continuation), value in zip(requests, found, strict=True):
+        with torch.no_grad():
+            logits = merging.base(torch.tensor([[*context, *continuation]])).logits[0].log_softmax(-1)
+        expected = sum(logits[len(context) - 1 + place, token].item() for place, token in enumerate(continuation))
+        assert value == pytest.approx(expected, abs=1e-4)

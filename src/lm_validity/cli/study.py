@@ -81,7 +81,7 @@ def status(
         if matrix:
             say(render_matrix(state.cells, unplanned_pairs(run)))
         if html is not None:
-            write_text(html, render_page(run.name, state, so_far, refresh=watch))
+            write_text(html, render_page(run.name, state, so_far, refresh=watch, folder=html.parent))
             say(html)
         if watch is None or so_far.done == so_far.cells:
             return

@@ -1,10 +1,12 @@
 """Status, cost and rehearsals as lines of a terminal; status as a page too."""
 
+import os
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable
-from importlib import resources
+from pathlib import Path
 from typing import NamedTuple
+from urllib.parse import quote
 
 from lm_validity.config.load import Run
 from lm_validity.config.sheets import Model
@@ -24,6 +26,7 @@ from lm_validity.words import count, listing
 
 SUBJECT_SHEETS = {"models": "benchmarks", "language_models": "tasks"}  # what the models of a sheet are tried on
 PAGE_MARKS = ("--stale:", "% done</title>")  # in every page of this kind, of any version
+LOOKED_AT_FIRST = {"failed": 0, "running": 1}  # the cells whose log a square leads to
 LISTED = 20  # failed cells named in the terminal; the page names all
 SIGNS = {"failed": "F", "running": "R", "stale": "s"}
 NOT_PLANNED = ", -: all done, and fine-tuning is not planned"
@@ -114,31 +117,73 @@ def _names(ids: Iterable[tuple[str, str]]) -> dict[tuple[str, str], str]:
     return {(kind, name): name if count[name] == 1 else f"{name} ({kind_label(kind)})" for kind, name in distinct}
 
 
-def render_page(title: str, state: RunState, so_far: Progress, refresh: float | None = None) -> str:
-    """The page: progress, counts, the matrix with a tooltip a square, every failed cell."""
-    from jinja2 import Environment
+def render_page(
+    title: str, state: RunState, so_far: Progress, refresh: float | None = None, folder: Path = Path()
+) -> str:
+    """The page: progress, every failed cell, a square for each model and benchmark that leads to its log, the counts.
 
-    squares = matrix(state.cells)
-    text = (resources.files("lm_validity.pages") / "assets" / "status.html.j2").read_text(encoding="utf-8")
-    return (
-        Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
-        .from_string(text)
-        .render(
-            title=title,
-            written=time.strftime("%Y-%m-%d %H:%M:%S"),
-            refresh=refresh,
-            sentence=describe_progress(so_far),
-            share=so_far.done / so_far.cells if so_far.cells else 1,
-            states=STATES,
-            counts=state.counts,
-            models=list(dict.fromkeys(model for model, _ in squares)),
-            columns=list(dict.fromkeys(column for _, column in squares)),
-            squares=squares,
-            plan=" ".join(describe_plans(state.run)),
-            unplanned=unplanned_squares(state.cells, unplanned_pairs(state.run)),
-            failed=[(label(entry.cell), entry.error) for entry in state.cells if entry.state == "failed"],
-        )
+    `folder`: where the page will lie, from which its links lead. `refresh`: seconds after which it is read again.
+    """
+    from lm_validity.pages.page import from_template  # pandas, which a terminal does without
+
+    squares, links = matrix(state.cells), Links(state, folder)
+    return from_template(
+        "status.html.j2",
+        navigation=[],
+        missing=[],
+        title=title,
+        heading=_heading(state, so_far),
+        written=time.strftime("%Y-%m-%d %H:%M:%S"),
+        refresh=refresh,
+        sentence=describe_progress(so_far),
+        share=so_far.done / so_far.cells if so_far.cells else 1,
+        states=STATES,
+        counts=state.counts,
+        models=list(dict.fromkeys(model for model, _ in squares)),
+        columns=list(dict.fromkeys(column for _, column in squares)),
+        squares=squares,
+        logs=links.by_square(),
+        plan=" ".join(describe_plans(state.run)),
+        unplanned=unplanned_squares(state.cells, unplanned_pairs(state.run)),
+        failed=[
+            (label(entry.cell), entry.error, links.log(entry.cell)) for entry in state.cells if entry.state == "failed"
+        ],
     )
+
+
+def _heading(state: RunState, so_far: Progress) -> str:
+    """What is missing, in a few words."""
+    counts = Counter(entry.state for entry in state.cells)
+    if so_far.done == so_far.cells:
+        return "all cells are done"
+    others = [
+        f"{counts[name]:,} {word}" for name, word in (("failed", "failed"), ("running", "running")) if counts[name]
+    ]
+    return ", ".join([f"{so_far.cells - so_far.done:,} of {so_far.cells:,} cells are still missing", *others])
+
+
+class Links:
+    """Links from a page to the logs of a run's jobs."""
+
+    def __init__(self, state: RunState, folder: Path):
+        self.state, self.folder = state, folder
+
+    def log(self, cell: Cell) -> str | None:
+        """The log of the job that computes a cell, relative to the page's folder; None where there is none yet."""
+        job = self.state.workspace.grid.job_of[cell]
+        path = self.state.run.results / "logs" / job.rule / job.model / f"{job.batch}.log"
+        return quote(Path(os.path.relpath(path, self.folder)).as_posix()) if path.is_file() else None
+
+    def by_square(self) -> dict[tuple[str, str], str]:
+        """(model, benchmark or task) -> the log of a cell that failed, else of one that runs, else of the last."""
+        name = _square_names(self.state.cells)
+        chosen: dict[tuple[str, str], tuple[int, str]] = {}
+        for entry in self.state.cells:
+            rank = LOOKED_AT_FIRST.get(entry.state, len(LOOKED_AT_FIRST))
+            square = name(entry.cell)
+            if rank <= chosen.get(square, (rank, ""))[0] and (path := self.log(entry.cell)):
+                chosen[square] = rank, path
+        return {square: path for square, (_, path) in chosen.items()}
 
 
 def _sign(counts: Counter[str], *, not_planned: bool) -> str:

@@ -102,6 +102,24 @@ def test_the_page_shows_each_square_and_escapes(made_up):
     assert "elm-m-chat, sums: 11 missing" in page  # 2 prompts x 2 splits, 2 x 2 rates, prompt, adapter, test
 
 
+def test_a_square_leads_to_the_log_of_what_failed(made_up):
+    state = RunState(made_up)
+    cells = [one for one in state.cells if (one.cell.model, one.cell.subject) == ("oak-s", "sums")][:2]
+    logs = []
+    for one in cells:
+        job = state.workspace.grid.job_of[one.cell]
+        logs.append(made_up.results / "logs" / job.rule / job.model / f"{job.batch}.log")
+        logs[-1].parent.mkdir(parents=True, exist_ok=True)
+        logs[-1].write_text("the log")
+    state.cells[state.cells.index(cells[0])] = cells[0]._replace(state="failed", error="no")
+    page = render_page("run", state, progress(state.cells), folder=made_up.results / "pages")
+    relative = f"../{logs[0].relative_to(made_up.results).as_posix()}"
+    assert page.count(f'href="{relative}"') >= 2, "in the list of failed cells and at the square"
+    assert "1 failed" in page.split("</h1>")[0]
+    nowhere = render_page("run", state, progress(state.cells), folder=Path("elsewhere"))
+    assert relative not in nowhere and logs[0].name in nowhere
+
+
 def test_the_matrix_has_a_sign_a_square(built):
     lines = render_matrix(RunState(built).cells).splitlines()
     assert lines[1].split() == ["oak-s", "#", "#", "#"] and lines[-1] == "1: riddles, 2: proverbs, 3: sums"

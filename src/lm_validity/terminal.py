@@ -1,5 +1,6 @@
 """What commands print: no line is wider than the terminal. Where standard output is none, lines are whole."""
 
+import os
 import shutil
 import sys
 import textwrap
@@ -20,6 +21,26 @@ def say(*texts: object) -> None:
         indent = " " * (len(line) - len(line.lstrip()) + 2)
         broken = textwrap.wrap(line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
         print("\n".join(broken), flush=True)
+
+
+def error_text(problem: str, hint: str) -> str:
+    """A problem and what to do about it, for standard error.
+
+    In a terminal two wrapped paragraphs, `error:` and `help:`, in colour unless NO_COLOR is set (no-color.org). A
+    program that reads it gets one line: `Error: ... Hint: ...`.
+    """
+    if not sys.stderr.isatty():
+        return " ".join(f"Error: {problem} Hint: {hint}".split())
+    width = shutil.get_terminal_size().columns
+    paragraphs = []
+    for title, colour, text in (("error:", 31, problem), ("help:", 36, hint)):
+        lines = textwrap.wrap(
+            f"{title} {' '.join(text.split())}", width, subsequent_indent="  ",
+            break_long_words=False, break_on_hyphens=False,
+        )  # fmt: skip
+        coloured = "" if os.environ.get("NO_COLOR") else f"\x1b[1;{colour}m"
+        paragraphs.append("\n".join(lines).replace(title, f"{coloured}{title}\x1b[0m" if coloured else title, 1))
+    return "\n".join(paragraphs)
 
 
 def say_markdown(text: str) -> None:

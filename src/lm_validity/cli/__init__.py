@@ -11,6 +11,7 @@ import typer
 
 from lm_validity.cli.options import WholeHelp
 from lm_validity.errors import CellError, InputError
+from lm_validity.terminal import error_text
 
 # what no second attempt mends: a file where a folder should be, no permission, a read-only disk, too long a name
 UNUSABLE = (
@@ -74,6 +75,7 @@ app = typer.Typer(
     cls=GroupedHelp,
     no_args_is_help=True,
     add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
@@ -168,6 +170,6 @@ def _end_in_order() -> None:
 
 
 def _refuse(problem: str, hint: str) -> NoReturn:
-    """End with one line and exit code 2."""
-    print(f"Error: {' '.join(f'{problem} Hint: {hint}'.split())}", file=sys.stderr)
+    """End with exit code 2, and with one line for programs or two paragraphs in a terminal."""
+    print(error_text(problem, hint), file=sys.stderr)
     sys.exit(2)

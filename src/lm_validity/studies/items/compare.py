@@ -153,11 +153,15 @@ def _compared(
     errors = float(first["stderr"]), float(second["stderr"])
     if not np.isfinite(errors).all() or max(errors) == 0:
         return row
-    error, p, smallest = unpaired_difference(row.difference, errors)
-    interval = (row.difference - 1.96 * error, row.difference + 1.96 * error)
+    unpaired = unpaired_difference(row.difference, errors)
     needed = Missing(Reason("Items needed are known from common items only.", ReasonCode.NO_ITEMS))
     return replace(
-        row, interval=interval, test="standard errors", p=p, smallest_detectable=smallest, items_needed=needed
+        row,
+        interval=unpaired.interval(),
+        test="standard errors",
+        p=unpaired.p(0.0),
+        smallest_detectable=unpaired.detectable(),
+        items_needed=needed,
     )
 
 

@@ -1,13 +1,16 @@
 """Item response, paired comparisons, and how finely a benchmark tells models apart."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Literal
 
 import numpy as np
-from scipy import optimize, stats
+from scipy import optimize, special, stats
 from scipy.special import expit, logit
 
 from lm_validity.missing import Missing, Reason, ReasonCode, is_known, number
+from lm_validity.statistics import holm
 
 # ----------------------------------------------------------------------------------------------------------------------
 # Item response theory: how hard each item is, and how well it tells able models from others (2PL).
@@ -140,24 +143,132 @@ def _bounded(step: np.ndarray) -> np.ndarray:
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# Two models on the same items: the difference of their scores, its error, a test, and what the test could find.
+# Two models on the same items: the difference of their scores, a test that is its interval, and what it could find.
 
 LEVEL = 0.05
 POWER = 0.8
 FEWEST_CLUSTERS = 10  # with fewer, a clustered standard error is itself too uncertain
-NO_SPREAD = (
-    "The two models have the same value on every common item, or differ by the same on each: there is no spread."
-)
+FARTHEST = 1 - 1e-9  # a difference of two shares
+NO_SPREAD = "The two models differ by the same on every common item: there is no spread."
+
+
+@dataclass(frozen=True)
+class StudentTest:
+    """A difference with a standard error above 0 and Student's t; `freedom` infinite: a normal test."""
+
+    difference: float
+    error: float
+    freedom: float
+
+    def p(self, null: float) -> float:
+        """Two-sided, of the hypothesis that the true difference is `null`."""
+        return float(2 * stats.t.sf(abs(self.difference - null) / self.error, self.freedom))
+
+    def interval(self) -> tuple[float, float]:
+        """95%: the differences that `p` does not refuse."""
+        reach = float(stats.t.ppf(1 - LEVEL / 2, self.freedom)) * self.error
+        return self.difference - reach, self.difference + reach
+
+    def detectable(self) -> float:
+        """The difference that is found four times out of five."""
+        return noncentrality_needed(self.freedom) * self.error
+
+    def needed(self, distance: float, items: int) -> int | Missing:
+        """How many items like these `items` show that the true difference is no `distance` away, 4 times out of 5."""
+        return items_needed(distance, self.error * np.sqrt(items), self.freedom)
+
+
+@dataclass(frozen=True)
+class McNemarTest:
+    """Right-or-wrong answers of two models to `items` common items: `first_only` and `second_only` are those that one
+    of them alone gets right. Exact for no difference (McNemar 1947, Psychometrika 12:153-157).
+
+    For another difference d, with s = first_only - second_only - items d:
+
+        p(d) = 2 P(B >= (M + |s|) / 2),   B ~ binomial(M, 1/2),   M = items (v(d) - d²)
+
+    v(d): the maximum-likelihood share of items on which the two differ, where the true difference is d (Tango 1998,
+    Statistics in Medicine 17:891). So s is a score statistic with variance M, referred to a binomial distribution of
+    this variance instead of a normal one (by the incomplete beta function where M is no whole number). At d = 0, M is
+    the number of items on which they differ: the exact test. The interval is all d that p does not refuse, also where
+    the two never differ.
+    """
+
+    items: int
+    first_only: int
+    second_only: int
+
+    @property
+    def difference(self) -> float:
+        """Of the two shares of right answers."""
+        return (self.first_only - self.second_only) / self.items
+
+    @property
+    def error(self) -> float:
+        """The standard error of the difference; 0 where the models differ alike on every item."""
+        spread = (self.first_only + self.second_only) / self.items - self.difference**2
+        return float(np.sqrt(spread / max(self.items - 1, 1)))
+
+    def p(self, null: float) -> float:
+        """Two-sided, of the hypothesis that the true difference is `null`, within -1 and 1."""
+        items, differing, net = self.items, self.first_only + self.second_only, self.first_only - self.second_only
+        # the larger root of items v² - b v + c = 0, within |null| and 1
+        b, c = differing + null * net, null * net - (items - differing) * null**2
+        share = min(max((b + np.sqrt(max(b**2 - 4 * items * c, 0.0))) / (2 * items), abs(null)), 1.0)
+        size, excess = items * (share - null**2), abs(net - items * null)
+        if excess >= size + 2:
+            return 0.0
+        return min(1.0, 2 * float(special.betainc((size + excess) / 2, (size - excess) / 2 + 1, 0.5)))
+
+    def interval(self) -> tuple[float, float]:
+        """95%: the differences that `p` does not refuse."""
+        ends = []
+        for far in (-FARTHEST, FARTHEST):
+            if abs(self.difference - far) < 1e-6 or self.p(far) >= LEVEL:
+                ends.append(far)
+            else:
+                ends.append(float(optimize.brentq(lambda null: self.p(null) - LEVEL, self.difference, far)))
+        return ends[0], ends[1]
+
+    def detectable(self) -> float:
+        """The difference that is found four times out of five, where the two differ on as large a share of items as
+        here or, if that is below the difference, on no more items than it takes.
+
+        From items d = 1 + z(.975) √(items v) + z(.8) √(items (v - d²)) (Connor 1987, Biometrics 43:207), in which the 1
+        is what the exact test costs.
+        """
+        share = (self.first_only + self.second_only) / self.items
+
+        def lacking(size: float) -> float:
+            differing = max(share, size)
+            spread = np.sqrt(self.items * max(differing - size**2, 0.0))
+            return self.items * size - 1 - _QUANTILES[0] * np.sqrt(self.items * differing) - _QUANTILES[1] * spread
+
+        return float(optimize.brentq(lacking, 0.0, 1.0)) if lacking(1.0) > 0 else 1.0
+
+    def needed(self, distance: float, items: int) -> int | Missing:
+        """How many items like these `items` show that the true difference is no `distance` away, 4 times out of 5."""
+        if abs(distance) < 1e-12:
+            return NO_DISTANCE
+        share = max((self.first_only + self.second_only) / items, abs(distance))
+        reach = _QUANTILES[0] * np.sqrt(share) + _QUANTILES[1] * np.sqrt(share - distance**2)
+        # `detectable` solved for the number of items
+        root = (reach + np.sqrt(reach**2 + 4 * abs(distance))) / (2 * abs(distance))
+        return int(np.ceil(root**2))
+
+
+_QUANTILES = tuple(float(stats.norm.ppf(share)) for share in (1 - LEVEL / 2, POWER))
+NO_DISTANCE = Missing("The two scores are equal: no number of items separates them.")
 
 
 @dataclass(frozen=True)
 class PairedDifference:
     """The mean difference (first model less second) over `items`, in the unit of the score.
 
-    standard_error, interval (95%): over items, or over clusters where `clusters` is not None. p: two-sided.
-    first_only, second_only: items that only one of the two gets right (None for graded items). smallest_detectable:
-    the difference that this test finds four times out of five. items_needed: items like these with which the observed
-    difference would be found four times out of five.
+    standard_error, interval (95%): over items, or over clusters where `clusters` is not None. p: two-sided, of the same
+    test as the interval. first_only, second_only: items that only one of the two gets right (None for graded items).
+    smallest_detectable: the difference that this test finds four times out of five. items_needed: items like these with
+    which the observed difference would be found four times out of five. test: None without spread.
     """
 
     difference: float
@@ -170,19 +281,18 @@ class PairedDifference:
     second_only: int | None
     smallest_detectable: float | Missing
     items_needed: int | Missing
+    test: StudentTest | McNemarTest | None
 
 
 def paired_difference(first: np.ndarray, second: np.ndarray, clusters: np.ndarray | None = None) -> PairedDifference:
     """Compare two models on (I,) common items, values of the metric without NaN; `clusters` (I,) labels or None.
 
-    Without clusters, or with fewer than 10 of them: mean ± 1.96 sd / √I. p is that of McNemar's exact test for
-    right-or-wrong items (McNemar 1947, Psychometrika 12:153-157: of the items that only one model gets right, is each
-    as likely to be the first's?) and of the paired t test for graded ones. It takes items as independent draws from a
-    population of items.
+    Without clusters, or with fewer than 10 of them: `McNemarTest` for right-or-wrong items, and the paired t test for
+    graded ones. They take items as independent draws from a population of items.
 
-    With clusters, such as the subjects of a benchmark: the sandwich estimator with G / (G - 1) and t on G - 1 degrees
-    of freedom (Cameron & Miller 2015, J. Human Resources 50:317-372), for items of new subjects. It fails with few
-    clusters, or where one cluster holds most items.
+    With clusters, such as the subjects of a benchmark: the jackknife that leaves out each in turn (CR3), and t on one
+    degree of freedom less than as many clusters of equal size would be, I² / Σ I_g², for items of new subjects. In
+    simulations it holds the difference in .94 to .98 with 12 to 40 clusters, and in more where one has most items.
 
     Raises ValueError without items.
     """
@@ -193,26 +303,34 @@ def paired_difference(first: np.ndarray, second: np.ndarray, clusters: np.ndarra
     mean = float(difference.mean())
     binary = bool(np.isin(first, (0, 1)).all() and np.isin(second, (0, 1)).all())
     more, less = int((difference > 0).sum()), int((difference < 0).sum())
-    first_only, second_only = (more, less) if binary else (None, None)
-    number = None
+    only = (more, less) if binary else (None, None)
+    error, freedom, number = _clustered_error(difference, clusters)
+    test: StudentTest | McNemarTest
+    if binary and number is None:
+        test = McNemarTest(items, more, less)
+    elif error < 1e-12:
+        same = Missing(NO_SPREAD)
+        return PairedDifference(mean, 0.0, same, mcnemar_p(more, less), items, number, *only, same, same, None)
+    else:
+        test = StudentTest(mean, error, freedom)
+    needed = test.needed(mean, items)
+    return PairedDifference(
+        mean, test.error, test.interval(), test.p(0.0), items, number, *only, test.detectable(), needed, test
+    )
+
+
+def _clustered_error(difference: np.ndarray, clusters: np.ndarray | None) -> tuple[float, float, int | None]:
+    """Of the mean of `difference` (I,): standard error, degrees of freedom, clusters (None: they are not used)."""
+    items = len(difference)
     if clusters is not None:
         names, groups = np.unique(clusters, return_inverse=True)
-        number = len(names) if FEWEST_CLUSTERS <= len(names) < items else None
-    if number is None:
-        freedom = max(items - 1, 1)
-        error = float(difference.std(ddof=1) / np.sqrt(items)) if items > 1 else 0.0
-    else:
-        freedom, sums = number - 1, np.bincount(groups, difference - mean)
-        error = float(np.sqrt(number / freedom * np.sum(sums**2))) / items
-    if error < 1e-12:
-        same, p = Missing(NO_SPREAD), mcnemar_p(more, less)
-        return PairedDifference(mean, 0.0, same, p, items, number, first_only, second_only, same, same)
-    reach = float(stats.t.ppf(1 - LEVEL / 2, freedom)) * error
-    p = mcnemar_p(more, less) if binary and number is None else float(2 * stats.t.sf(abs(mean) / error, freedom))
-    shift = noncentrality_needed(freedom)
-    needed = items_needed(mean, error * np.sqrt(items), freedom)
-    interval = (mean - reach, mean + reach)
-    return PairedDifference(mean, error, interval, p, items, number, first_only, second_only, shift * error, needed)
+        number = len(names)
+        if FEWEST_CLUSTERS <= number < items:
+            sums, sizes = np.bincount(groups, difference), np.bincount(groups)
+            without = (difference.sum() - sums) / (items - sizes)
+            error = np.sqrt((number - 1) / number * np.sum((without - difference.mean()) ** 2))
+            return float(error), float(max(items**2 / np.sum(sizes**2.0) - 1, 1.0)), number
+    return float(difference.std(ddof=1) / np.sqrt(items)) if items > 1 else 0.0, max(items - 1, 1), None
 
 
 def mcnemar_p(first_only: int, second_only: int) -> float:
@@ -221,17 +339,16 @@ def mcnemar_p(first_only: int, second_only: int) -> float:
     return float(stats.binomtest(first_only, total, 0.5).pvalue) if total else 1.0
 
 
-def unpaired_difference(difference: float, errors: tuple[float, float]) -> tuple[float, float, float]:
-    """Standard error, two-sided p and smallest detectable difference of scores known by their standard errors only.
+def unpaired_difference(difference: float, errors: tuple[float, float]) -> StudentTest:
+    """The normal test of scores known by their standard errors only: z = difference / √(se₁² + se₂²).
 
-    z = difference / √(se₁² + se₂²). It takes the two scores as independent, which models on the same items are not:
-    their errors move together, so it is mostly too cautious. Raises ValueError where both errors are 0.
+    It takes the two scores as independent, which models on the same items are not: their errors move together, so it is
+    mostly too cautious. Raises ValueError where both errors are 0.
     """
     error = float(np.hypot(*errors))
     if error == 0:
         raise ValueError("two scores without an error cannot be compared by their errors")
-    p = float(2 * stats.norm.sf(abs(difference) / error))
-    return error, p, noncentrality_needed(np.inf) * error
+    return StudentTest(difference, error, np.inf)
 
 
 def items_needed(difference: float, deviation: float, freedom: float = np.inf) -> int | Missing:
@@ -241,16 +358,126 @@ def items_needed(difference: float, deviation: float, freedom: float = np.inf) -
     number of items). `freedom`: of the t test. Missing where the difference is 0.
     """
     if abs(difference) < 1e-12:
-        return Missing("The two scores are equal: no number of items separates them.")
+        return NO_DISTANCE
     return int(np.ceil((noncentrality_needed(freedom) * deviation / difference) ** 2))
 
 
 def noncentrality_needed(freedom: float) -> float:
     """The shift, in standard errors, that a two-sided t test on `freedom` degrees of freedom finds 4 times out of 5."""
     if freedom > 1000:
-        return float(stats.norm.ppf(1 - LEVEL / 2) + stats.norm.ppf(POWER))
+        return sum(_QUANTILES)
     critical = stats.t.ppf(1 - LEVEL / 2, freedom)
     return float(optimize.brentq(lambda shift: stats.nct.sf(critical, freedom, shift) - POWER, 0.0, 10 * critical))
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Verdicts: is one model better, worse, or not worse by more than a margin?
+
+Decision = Literal["better", "worse", "not worse", "not known"]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What a comparison of a benchmark decides about the second model against the first, or all benchmarks together.
+
+    difference, interval (95%): second less first. margin: the loss that is accepted; None: none was named. p_difference
+    and p_margin: two-sided of no difference, and of the margin as the true loss (None without a margin), adjusted by
+    Holm over the benchmarks. items_needed: that would decide, where the verdict is not known.
+    """
+
+    decision: Decision
+    difference: float
+    interval: tuple[float, float] | Missing
+    margin: float | None
+    p_difference: float | Missing
+    p_margin: float | Missing | None
+    items_needed: int | Missing
+
+
+NO_TEST = Missing(
+    Reason("Neither common items nor the standard errors of both scores are known.", ReasonCode.NO_ERRORS)
+)
+DECIDED = Missing(Reason("The verdict is known.", ReasonCode.NONE))
+
+
+def verdicts(
+    tests: Sequence[StudentTest | McNemarTest | None], margins: Sequence[float | None], items: Sequence[int | None]
+) -> list[Verdict]:
+    """A verdict for each of K benchmarks. tests: of the second model less the first, higher is better; None: untested.
+    margins: in the score's unit, at least 0, None where there is none. items: behind a test, None where unknown.
+
+    *better* and *worse*: p of no difference, after Holm over the tested benchmarks, is below 5%. *not worse* (by more
+    than the margin): the margin as the true loss is refused, on the side of a smaller loss, after Holm over the
+    benchmarks with a margin. It wins over *worse*: a loss that is sure but sure to be smaller than the margin. Each
+    kind of claim is false somewhere in at most 5% (not worse: 2.5%) of comparisons, as in any family of tests under
+    Holm's adjustment.
+    """
+    no_difference = _adjusted([None if test is None else test.p(0.0) for test in tests])
+    beyond = []
+    for test, margin in zip(tests, margins, strict=True):
+        known_margin = test is not None and margin is not None
+        beyond.append((test.p(-margin) if test.difference > -margin else 1.0) if known_margin else None)
+    refused = _adjusted(beyond)
+    return [
+        _verdict(test, margin, number_of_items, p, p_margin)
+        for test, margin, number_of_items, p, p_margin in zip(
+            tests, margins, items, no_difference, refused, strict=True
+        )
+    ]
+
+
+def _adjusted(p: Sequence[float | None]) -> list[float | None]:
+    """Holm's adjustment of those that are known."""
+    adjusted = iter(holm(np.array([one for one in p if one is not None])).tolist())
+    return [None if one is None else next(adjusted) for one in p]
+
+
+def _verdict(
+    test: StudentTest | McNemarTest | None,
+    margin: float | None,
+    items: int | None,
+    p: float | None,
+    p_margin: float | None,
+) -> Verdict:
+    if test is None or p is None:
+        return Verdict("not known", np.nan, NO_TEST, margin, NO_TEST, None if margin is None else NO_TEST, NO_TEST)
+    decision: Decision = "not known"
+    if p < LEVEL:
+        decision = "better" if test.difference > 0 else "worse"
+    if decision != "better" and p_margin is not None and p_margin < LEVEL:
+        decision = "not worse"
+    needed: int | Missing = DECIDED
+    if decision == "not known":
+        needed = _deciding_items(test, margin, items)
+    return Verdict(decision, test.difference, test.interval(), margin, p, p_margin, needed)
+
+
+def _deciding_items(test: StudentTest | McNemarTest, margin: float | None, items: int | None) -> int | Missing:
+    """The smallest number of items with which one of the claims would be found, if the true difference is the observed
+    one; by one test alone, without Holm's adjustment."""
+    if items is None:
+        return Missing(Reason("Items needed are known from common items only.", ReasonCode.NO_ITEMS))
+    distances = [test.difference] + ([] if margin is None or test.difference <= -margin else [test.difference + margin])
+    counts = [test.needed(distance, items) for distance in distances]
+    known_counts = [one for one in counts if is_known(one)]
+    return min(known_counts) if known_counts else counts[0]
+
+
+def joint_verdict(tests: Sequence[StudentTest | McNemarTest], margin: float | None) -> Verdict:
+    """The mean difference over the benchmarks (K,), which are fixed: the interval speaks for other items of these.
+
+    Items of different benchmarks are independent, so the ends lie √Σ(d_k - end_k)² / K from the mean (Zou and Donner
+    2008, Statistics in Medicine 27:1693, MOVER), which for one benchmark is its own interval. No p.
+    """
+    ends = np.array([test.interval() for test in tests])
+    differences = np.array([test.difference for test in tests])
+    mean, reach = float(differences.mean()), np.sqrt(np.square(ends - differences[:, None]).sum(axis=0)) / len(tests)
+    low, high = mean - float(reach[0]), mean + float(reach[1])
+    decision: Decision = "better" if low > 0 else "worse" if high < 0 else "not known"
+    if decision != "better" and margin is not None and low > -margin:
+        decision = "not worse"
+    none = Missing(Reason("The interval decides.", ReasonCode.NONE))
+    return Verdict(decision, mean, (low, high), margin, none, None if margin is None else none, none)
 
 
 # ----------------------------------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ from scipy import stats
 
 from lm_validity.missing import Missing
 from lm_validity.studies.items.statistics import (
+    McNemarTest,
     items_needed,
     mcnemar_p,
     paired_difference,
@@ -28,18 +29,80 @@ def test_right_or_wrong_items_are_tested_by_mcnemar_and_graded_ones_by_t():
     only = int((first > second).sum()), int((second > first).sum())
     assert (found.first_only, found.second_only) == only
     assert found.p == pytest.approx(stats.binomtest(only[0], sum(only)).pvalue) == mcnemar_p(*only)
-    expected = stats.ttest_rel(first, second).confidence_interval()
-    assert found.interval == pytest.approx((expected.low, expected.high))
     graded = paired_difference(first + 0.25, second)
     assert graded.first_only is None
     assert graded.p == pytest.approx(stats.ttest_rel(first + 0.25, second).pvalue)
+    expected = stats.ttest_rel(first + 0.25, second).confidence_interval()
+    assert graded.interval == pytest.approx((expected.low, expected.high))
+
+
+@pytest.mark.parametrize("items", [30, 100, 400])
+def test_the_interval_of_right_or_wrong_items_holds_zero_where_mcnemar_does_not_refuse_it(items):
+    """All tables of up to 25 differing items: p is scipy's, and the interval is what p does not refuse."""
+    for first in range(26):
+        for second in range(26 - first):
+            test = McNemarTest(items, first, second)
+            p, (low, high) = mcnemar_p(first, second), test.interval()
+            assert test.p(0.0) == pytest.approx(p)
+            assert low <= test.difference <= high
+            if abs(p - 0.05) > 1e-9:
+                assert (p <= 0.05) == (not low <= 0 <= high)
+
+
+def test_with_many_differing_items_the_interval_is_tangos():
+    # the score equation of Tango 1998 by bisection, with the continuity correction that the exact test has
+    first, second, items = 400, 330, 5000
+
+    def z(null):
+        b, c = 730 + null * 70, null * 70 - (items - 730) * null**2
+        share = (b + np.sqrt(b**2 - 4 * items * c)) / (2 * items)
+        return (abs(70 - items * null) - 1) / np.sqrt(items * (share - null**2))
+
+    for end in McNemarTest(items, first, second).interval():
+        assert z(end) == pytest.approx(1.96, abs=0.01)
+
+
+def test_intervals_of_right_or_wrong_items_hold_the_true_difference():
+    generator, held = np.random.default_rng(1), []
+    for items, share, difference in ((100, 0.1, 0.05), (200, 0.3, 0.15), (500, 0.05, 0.045)):
+        shares = [(share + difference) / 2, (share - difference) / 2, 1 - share]
+        for first, second, _ in generator.multinomial(items, shares, size=400):
+            low, high = McNemarTest(items, int(first), int(second)).interval()
+            held.append(low <= difference <= high)
+    assert 0.945 < np.mean(held) < 0.99
+
+
+def test_the_smallest_detectable_difference_is_found_with_the_promised_power():
+    """Exact power: over the number of differing items, and over whose they are."""
+
+    def power(items, share, difference):
+        share, found = max(share, difference), 0.0
+        for differing in range(6, items + 1):
+            firsts = np.arange(differing + 1)
+            tail = np.minimum(stats.binom.cdf(firsts, differing, 0.5), stats.binom.sf(firsts - 1, differing, 0.5))
+            own = stats.binom.pmf(firsts, differing, (1 + difference / share) / 2)
+            found += stats.binom.pmf(differing, items, share) * own[2 * tail < 0.05].sum()
+        return found
+
+    for items, differing in ((100, 10), (100, 30), (100, 60), (300, 30)):
+        test = McNemarTest(items, differing // 2, differing - differing // 2)
+        assert 0.78 < power(items, differing / items, test.detectable()) < 0.93
+    # with no more differing items than the difference itself, which a normal test would call .028 of 100
+    assert McNemarTest(100, 1, 0).detectable() > 0.08
+    needed = McNemarTest(100, 15, 10).needed(0.05, 100)
+    assert 0.78 < power(needed, 0.25, 0.05) < 0.83
 
 
 def test_equal_answers_are_no_difference():
     values = np.array([1.0, 0.0, 1.0])
     found = paired_difference(values, values)
     assert (found.difference, found.p) == (0.0, 1.0)
-    assert isinstance(found.interval, Missing) and isinstance(found.items_needed, Missing)
+    assert isinstance(found.items_needed, Missing)
+    # of 3 items that never differ, no loss below .7 is refused
+    assert found.interval == pytest.approx((-found.interval[1], found.interval[1]))
+    assert found.interval[1] > 0.7
+    graded = paired_difference(values / 2, values / 2)
+    assert isinstance(graded.interval, Missing) and graded.p == 1.0
     with pytest.raises(ValueError, match="at least one common item"):
         paired_difference(np.array([]), np.array([]))
 
@@ -54,7 +117,7 @@ def test_power_and_items_needed_are_those_of_simulation():
         chosen = generator.integers(len(first), size=needed)
         found.append(stats.ttest_1samp(difference[chosen], 0).pvalue < 0.05)
     assert np.mean(found) == pytest.approx(0.8, abs=0.04)
-    sample = paired_difference(first[:items], second[:items])
+    sample = paired_difference(first[:items] / 2, second[:items] / 2)  # graded, and so tested by t
     assert sample.smallest_detectable == pytest.approx(2.80 * sample.standard_error, rel=0.01)
 
 
@@ -73,6 +136,16 @@ def test_clustered_intervals_cover_where_those_over_items_do_not():
     assert np.mean(held["plain"]) < 0.85
 
 
+def test_clusters_are_left_out_in_turn():
+    generator, clusters = np.random.default_rng(2), np.repeat(np.arange(12), np.arange(2, 14))
+    first, second = generator.random(len(clusters)), generator.random(len(clusters))
+    found = paired_difference(first, second, clusters)
+    without = [np.mean((first - second)[clusters != one]) for one in range(12)]
+    expected = np.sqrt(11 / 12 * np.sum((np.array(without) - found.difference) ** 2))
+    assert found.standard_error == pytest.approx(expected)
+    assert found.interval[1] - found.difference == pytest.approx(stats.t.ppf(0.975, 90**2 / 818 - 1) * expected)
+
+
 def test_too_few_clusters_are_not_used():
     first, second = answers(np.random.default_rng(0), 90, 0.4, 0.0)
     assert paired_difference(first, second, np.repeat(np.arange(9), 10)).clusters is None
@@ -81,8 +154,10 @@ def test_too_few_clusters_are_not_used():
 
 
 def test_unpaired_scores_are_compared_by_their_errors():
-    error, p, smallest = unpaired_difference(0.1, (0.03, 0.04))
-    assert error == pytest.approx(0.05) and p == pytest.approx(2 * stats.norm.sf(2)) and smallest > 0.1
+    test = unpaired_difference(0.1, (0.03, 0.04))
+    assert test.error == pytest.approx(0.05) and test.p(0.0) == pytest.approx(2 * stats.norm.sf(2))
+    assert test.interval() == pytest.approx((0.1 - 1.959964 * 0.05, 0.1 + 1.959964 * 0.05))
+    assert test.detectable() > 0.1
     with pytest.raises(ValueError, match="without an error"):
         unpaired_difference(0.1, (0.0, 0.0))
 

@@ -1,0 +1,84 @@
+"""Verdicts of a comparison: better, worse, not worse by more than a margin, not known; and all benchmarks together."""
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from lm_validity.missing import is_known
+from lm_validity.studies.items.statistics import McNemarTest, StudentTest, joint_verdict, verdicts
+
+
+def decisions(tests, margins):
+    return [one.decision for one in verdicts(tests, margins, [None] * len(tests))]
+
+
+@pytest.mark.parametrize(
+    ("gained", "lost", "margin", "decision"),
+    [
+        (30, 5, None, "better"),  # scipy.stats.binomtest(30, 35).pvalue = 2e-5
+        (5, 30, None, "worse"),
+        (5, 30, 0.01, "worse"),
+        (5, 30, 0.05, "not worse"),  # -.025, 95% from about -.038: sure, and surely smaller than the margin
+        (8, 12, None, "not known"),
+        (8, 12, 0.001, "not known"),
+        (8, 12, 0.02, "not worse"),
+        (0, 0, 0.01, "not worse"),  # 1,000 items that never differ
+    ],
+)
+def test_one_benchmark(gained, lost, margin, decision):
+    assert decisions([McNemarTest(1000, gained, lost)], [margin]) == [decision]
+
+
+def test_an_untested_benchmark_is_not_known_and_counts_in_no_correction():
+    test = McNemarTest(1000, 12, 30)  # p = .0080
+    first, second = verdicts([None, test], [0.01, None], [None, 1000])
+    assert first.decision == "not known" and not is_known(first.p_difference)
+    assert second.p_difference == pytest.approx(stats.binomtest(12, 42).pvalue)
+
+
+def test_holm_over_benchmarks_for_each_claim():
+    # p of no difference: .0209, and .5 four times; Holm: .0209 * 5 > .05
+    tests = [StudentTest(-0.02, 0.02 / 2.31, np.inf)] + [StudentTest(-0.002, 0.002 / 0.6745, np.inf)] * 4
+    assert decisions(tests[:1], [None]) == ["worse"]
+    assert decisions(tests, [None] * 5) == ["not known"] * 5
+    # the margin as the true loss: z = 2.4, p = .0164; alone it is refused, of five it is not
+    one = StudentTest(0.0, 0.01 / 2.4, np.inf)
+    assert decisions([one], [0.01]) == ["not worse"]
+    assert decisions([one] * 5, [0.01] * 5) == ["not known"] * 5
+    assert decisions([one] * 5, [0.01] + [None] * 4)[0] == "not worse"
+
+
+def test_what_would_decide_is_the_nearer_claim():
+    # -0.004 with 5,000 items, standard error .004: nothing is known within a margin of .01
+    (found,) = verdicts([StudentTest(-0.004, 0.004, np.inf)], [0.01], [5000])
+    assert found.decision == "not known"
+    nearest = 0.006  # from the observed loss to the margin; to zero it is .004
+    shift = stats.norm.ppf(0.975) + stats.norm.ppf(0.8)
+    assert found.items_needed == np.ceil((shift * 0.004 / nearest) ** 2 * 5000)
+
+
+def test_the_joint_verdict_of_one_benchmark_is_its_own_interval():
+    test = McNemarTest(500, 20, 35)
+    assert joint_verdict([test], None).interval == pytest.approx(test.interval())
+
+
+def test_the_joint_verdict_of_equal_normal_benchmarks_is_that_of_their_mean():
+    tests = [StudentTest(-0.01, 0.01, np.inf)] * 9
+    found = joint_verdict(tests, 0.02)
+    assert found.interval == pytest.approx((-0.01 - 1.959964 * 0.01 / 3, -0.01 + 1.959964 * 0.01 / 3))
+    assert found.decision == "not worse"
+    assert joint_verdict(tests, None).decision == "worse"
+
+
+@pytest.mark.parametrize("benchmarks", [1, 5])
+def test_a_model_against_itself_is_rarely_worse(benchmarks):
+    """A on other runs of itself: each item right with its own probability, twice."""
+    generator, alarms, worlds = np.random.default_rng(benchmarks), 0, 300
+    for _ in range(worlds):
+        tests = []
+        for _ in range(benchmarks):
+            easy = generator.random(200)
+            gained, lost = ((generator.random(200) < easy) for _ in range(2))
+            tests.append(McNemarTest(200, int((gained & ~lost).sum()), int((lost & ~gained).sum())))
+        alarms += "worse" in decisions(tests, [None] * benchmarks)
+    assert stats.binomtest(alarms, worlds, 0.05, alternative="greater").pvalue > 0.01

@@ -303,19 +303,31 @@ def paired_difference(first: np.ndarray, second: np.ndarray, clusters: np.ndarra
     mean = float(difference.mean())
     binary = bool(np.isin(first, (0, 1)).all() and np.isin(second, (0, 1)).all())
     more, less = int((difference > 0).sum()), int((difference < 0).sum())
-    only = (more, less) if binary else (None, None)
+    first_only, second_only = (more, less) if binary else (None, None)
     error, freedom, number = _clustered_error(difference, clusters)
     test: StudentTest | McNemarTest
     if binary and number is None:
         test = McNemarTest(items, more, less)
     elif error < 1e-12:
         same = Missing(NO_SPREAD)
-        return PairedDifference(mean, 0.0, same, mcnemar_p(more, less), items, number, *only, same, same, None)
+        return PairedDifference(
+            mean, 0.0, same, mcnemar_p(more, less), items, number, first_only, second_only, same, same, None
+        )
     else:
         test = StudentTest(mean, error, freedom)
     needed = test.needed(mean, items)
     return PairedDifference(
-        mean, test.error, test.interval(), test.p(0.0), items, number, *only, test.detectable(), needed, test
+        mean,
+        test.error,
+        test.interval(),
+        test.p(0.0),
+        items,
+        number,
+        first_only,
+        second_only,
+        test.detectable(),
+        needed,
+        test,
     )
 
 
@@ -413,10 +425,12 @@ def verdicts(
     Holm's adjustment.
     """
     no_difference = _adjusted([None if test is None else test.p(0.0) for test in tests])
-    beyond = []
+    beyond: list[float | None] = []
     for test, margin in zip(tests, margins, strict=True):
-        known_margin = test is not None and margin is not None
-        beyond.append((test.p(-margin) if test.difference > -margin else 1.0) if known_margin else None)
+        if test is None or margin is None:
+            beyond.append(None)
+        else:
+            beyond.append(test.p(-margin) if test.difference > -margin else 1.0)
     refused = _adjusted(beyond)
     return [
         _verdict(test, margin, number_of_items, p, p_margin)

@@ -6,16 +6,19 @@ import importlib
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pyarrow
 import torch
 from lm_eval.api.instance import Instance
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM
 
+from lm_validity.cells.models.chat import close_thought, thought_settings
 from lm_validity.cells.models.language_model import OF_SAMPLING, LanguageModel, Sampling
 from lm_validity.cells.models.prefetch import DTYPES, model_and_tokenizer_folder
+from lm_validity.cells.models.tokenizer import load_tokenizer
 from lm_validity.cells.tasks.evaluation import PreparedRequests, prepare_requests, score_prepared
 from lm_validity.cells.training.lora import use_adapter
 from lm_validity.cells.worker import Files, Worker
@@ -180,6 +183,11 @@ class VllmAnswers:
         self, lm: LanguageModel, folder: Path, tokenizer_folder: Path, *, dtype: str, gpus: int, rank: int | None = None
     ):
         self.lm = lm
+        if "own_head" in lm.as_saved:  # vLLM believes the configuration
+            raise CellError(
+                f"{lm.model_id}: its config.json ties head and embeddings, and its file holds a head of its own.",
+                "set tie_word_embeddings to false there, or generation_backend to transformers.",
+            )
         options = {}
         if rank is not None:
             options = {"enable_lora": True, "max_lora_rank": next((room for room in RANKS if room >= rank), None)}
@@ -288,7 +296,7 @@ class LocalJudge:
         if dtype not in DTYPES:
             raise InputError(f"dtype {dtype!r} is not known.", f"one of {', '.join(DTYPES)}.")
         try:
-            self.tokenizer = AutoTokenizer.from_pretrained(str(path), local_files_only=True)
+            self.tokenizer, _ = load_tokenizer(Path(path), str(path))
             self.model = AutoModelForCausalLM.from_pretrained(
                 str(path), local_files_only=True, use_safetensors=True, dtype=getattr(torch, dtype)
             )
@@ -321,8 +329,9 @@ class LocalJudge:
 
     def _encode(self, prompt: str) -> torch.Tensor:
         if self.tokenizer.chat_template:
-            text = self.tokenizer.apply_chat_template(
-                [{"role": "user", "content": prompt}], add_generation_prompt=True, tokenize=False
-            )
+            render = partial(self.tokenizer.apply_chat_template, tokenize=False)
+            told, closes = thought_settings(render)
+            text = render([{"role": "user", "content": prompt}], add_generation_prompt=True, **told)
+            text = close_thought(text) if closes else text
             return self.tokenizer(text, return_tensors="pt", add_special_tokens=False)["input_ids"]
         return self.tokenizer(prompt, return_tensors="pt")["input_ids"]

@@ -10,11 +10,11 @@ import transformers.utils.chat_template_utils as rendering
 from toy_run import start_run
 from toy_world import load_toy, toy_model
 
+from lm_validity.cells.models.chat import read_chat_template
 from lm_validity.cells.models.prefetch import (
     adapts_otherwise,
     ignored_generation_settings,
     prefetch_model,
-    read_chat_template,
 )
 from lm_validity.config.sheets import Model
 

@@ -9,9 +9,13 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import huggingface_hub
+import numpy as np
 import pytest
 import requests
 from huggingface_hub.errors import GatedRepoError, HFValidationError, RepositoryNotFoundError
+from safetensors.numpy import save
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
 
 from lm_validity.cells.models import prefetch
 from lm_validity.cells.models.prefetch import access_problems, prefetch_model
@@ -23,10 +27,17 @@ from lm_validity.run.rehearsals import HubModel
 
 SHA = "0123456789abcdef0123456789abcdef01234567"
 TOKEN = "hf_thisIsNobodysToken"
+
+
+def weights(size: int, name: str = "weight") -> bytes:
+    """A whole safetensors file."""
+    return save({name: np.zeros(size, np.uint8)})
+
+
 FILES = {
     "config.json": b'{"model_type": "llama", "architectures": ["Toy"]}',
-    "model.safetensors": b"weights" * 1000,
-    "tokenizer.json": b"{}",
+    "model.safetensors": weights(7000),
+    "tokenizer.json": Tokenizer(WordLevel({"[UNK]": 0, "yes": 1}, unk_token="[UNK]")).to_str().encode(),
 }
 MODEL = Model(model="toy", path="org/toy")
 
@@ -54,7 +65,7 @@ class Hub:
     def auth_check(self, path):
         raise refusal(GatedRepoError)
 
-    def try_to_load_from_cache(self, path, name, revision=None):
+    def try_to_load_from_cache(self, path, name, revision=None, **more):
         return str(self.cache / SHA / name) if (self.cache / SHA / name).is_file() else None
 
     def snapshot_download(self, path, revision=None, allow_patterns=None, **more):
@@ -125,7 +136,8 @@ def test_what_is_no_causal_language_model_is_one_line_and_no_record(tmp_path, mo
     """A reward model in a folder: known before a job waits for a GPU."""
     monkeypatch.chdir(tmp_path)
     for name, content in FILES.items():
-        write_text(Path("model", name), content.decode())
+        Path("model").mkdir(exist_ok=True)
+        Path("model", name).write_bytes(content)
     write_text(
         Path("model/config.json"), '{"model_type": "llama", "architectures": ["LlamaForSequenceClassification"]}'
     )
@@ -150,7 +162,7 @@ def test_an_adapter_comes_from_the_hub_at_its_own_revision(hub, tmp_path):
     for name, content in FILES.items():
         (base / name).write_bytes(content)
     settings = b'{"peft_type": "LORA", "base_model_name_or_path": "org/base"}'
-    hub.files = {"adapter_config.json": settings, "adapter_model.safetensors": b"weights", "training/state.json": b"{}"}
+    hub.files = {"adapter_config.json": settings, "adapter_model.safetensors": weights(5), "training/state.json": b"{}"}
     asked, answer = [], hub.model_info
     hub.model_info = lambda path, revision=None, **more: asked.append((path, revision)) or answer(path, revision)
     final = prefetch_model(Model(model="toy", path=str(base), adapter="me/lora@v2"))["checkpoints"]["final"]
@@ -163,7 +175,7 @@ def test_an_adapter_comes_from_the_hub_at_its_own_revision(hub, tmp_path):
 
 
 def test_room_is_looked_for_before_anything_is_fetched(hub, monkeypatch):
-    free(monkeypatch, 6999)
+    free(monkeypatch, len(FILES["model.safetensors"]) - 1)
     with pytest.raises(InputError, match=r"GB to download.*free in the hub cache.*HF_HOME"):
         prefetch_model(MODEL)
     assert hub.downloads == []
@@ -174,7 +186,7 @@ def test_what_is_there_already_needs_no_room(hub, monkeypatch):
     target = hub.cache / SHA / "model.safetensors"
     target.parent.mkdir(parents=True)
     target.write_bytes(FILES["model.safetensors"])
-    free(monkeypatch, 100)
+    free(monkeypatch, len(FILES["config.json"] + FILES["tokenizer.json"]))
     prefetch_model(MODEL)
     assert hub.downloads == ["config.json", "tokenizer.json"]
 
@@ -183,7 +195,7 @@ def test_only_the_folders_of_the_checkpoints_listed_are_fetched(hub, monkeypatch
     """Three of nine subfolders; names are taken as they are, also those that look like a pattern. Preflight and the
     look for room count the same bytes."""
     folders = ["step[1]", "step1", *(f"step{number}" for number in range(2, 9))]
-    of_each = {"config.json": b"{}", "model.safetensors": b"w" * 1000, "optimizer.pt": b"o" * 1000}
+    of_each = {"config.json": FILES["config.json"], "model.safetensors": weights(1000), "optimizer.pt": b"o" * 1000}
     hub.files |= {f"{folder}/{name}": content for folder in folders for name, content in of_each.items()}
     hub.files |= {"onnx/config.json": b"{}", "step2/deep/model.safetensors": b"w" * 1000}
     listed = ("step[1]", "step2", "step5")
@@ -207,7 +219,7 @@ def test_only_the_folders_of_the_checkpoints_listed_are_fetched(hub, monkeypatch
 def test_weights_that_are_there_twice_are_fetched_once(hub, monkeypatch):
     """Shards beside consolidated.safetensors, as Mistral has them; and a whole file beside shards, which is loaded."""
     del hub.files["model.safetensors"]
-    shards = {f"model-0000{number}-of-00002.safetensors": b"half" * 500 for number in (1, 2)}
+    shards = {f"model-0000{number}-of-00002.safetensors": weights(2000, f"half{number}") for number in (1, 2)}
     index = json.dumps({"weight_map": dict(zip("ab", shards, strict=True))}).encode()
     hub.files |= shards | {"model.safetensors.index.json": index, "consolidated.safetensors": b"again" * 1000}
     wanted = {*hub.files} - {"consolidated.safetensors"}
@@ -282,6 +294,6 @@ def test_a_folder_that_is_not_there_is_no_hub_id(hub):
 
 def test_without_a_network_prefetch_says_so(hub):
     hub.error = unreachable()
-    with pytest.raises(InputError, match="download failed") as found:
+    with pytest.raises(InputError, match="not in the local cache, and the hub is out of reach") as found:
         prefetch_model(MODEL)
-    assert "resume" in found.value.hint
+    assert "online" in found.value.hint

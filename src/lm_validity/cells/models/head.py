@@ -10,9 +10,24 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+from transformers import PreTrainedModel
 
 # logits at a time: with their float32 copy and its softmax about 10 bytes each
 PART = 2**26
+
+
+def keep_saved_head(model: torch.nn.Module) -> bool:
+    """Whether a model just loaded has a head of its own although its config.json says that embeddings and head are
+    tied: its file holds both, with other values. Loading keeps both, and from here on the configuration says so: else
+    whoever ties weights later (lm-eval, PEFT) would put the embeddings in the place of the head."""
+    root = next((part for part in model.modules() if isinstance(part, PreTrainedModel)), None)
+    if root is None:
+        return False
+    own = set(root.get_expanded_tied_weights_keys(all_submodels=True)) - set(root.all_tied_weights_keys)
+    for part in root.modules() if own else ():
+        if isinstance(part, PreTrainedModel):
+            part.config.tie_word_embeddings = part.config.get_text_config().tie_word_embeddings = False
+    return bool(own)
 
 
 def part_positions(model: torch.nn.Module) -> int:

@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import hashlib
+import logging
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -23,9 +24,12 @@ from transformers import PreTrainedModel
 
 from lm_validity.cells.lm_eval_internals import normalize_gen_kwargs, resolve_max_length
 from lm_validity.cells.models import prefetch
-from lm_validity.cells.models.prefetch import CHAT_DATE, TOKENS, check_on_gpus, fixed_date, is_models_fault
+from lm_validity.cells.models.chat import CHAT_DATE, close_thought, fixed_date, thought_settings
+from lm_validity.cells.models.head import keep_saved_head
+from lm_validity.cells.models.prefetch import OWN_HEAD, TOKENS, check_on_gpus, is_models_fault
 from lm_validity.cells.models.provenance import errors_only
 from lm_validity.cells.models.scorer import MORE_MEMORY, SharedContextLM, Way, is_out_of_memory, must_fit
+from lm_validity.cells.models.tokenizer import load_tokenizer, lost_bytes
 from lm_validity.errors import CellError, first_line
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -211,7 +215,9 @@ def sampling_options(options: dict[str, Any]) -> dict[str, Any]:
 
 transformers.utils.logging.disable_progress_bar()
 
+log = logging.getLogger(__name__)
 WindowPrefix = Literal["auto", "once", "every", "lm-eval"]
+MOST_LOST = 0.01  # share of a corpus's bytes that a tokenizer may lose: by so much bits per byte are too low
 
 
 class NonFiniteScore(CellError):
@@ -230,7 +236,11 @@ class LanguageModel(SharedContextLM):
         where the tokenizer adds no BOS and the document fits one window. `auto`: `every` for the Gemma architectures,
         `once` for all others; the attribute then holds which of them it is.
     answer_start: the white space that the chat template puts between a prompt and the answer; lm-eval puts none.
+    as_saved: the rules by which model and tokenizer are kept as they were saved, where one applies (`prefetch`).
+    closes_thoughts: whether the chat template opens a thought, which is closed before an answer (`chat`).
     """
+
+    closes_thoughts = False
 
     # lm-eval's, whose types are not known
     logits_cache: bool
@@ -265,8 +275,13 @@ class LanguageModel(SharedContextLM):
         self.base = model
         self.model_id = model_id
         self.own_adapter: OwnAdapter | None = None  # of the user's, in the weights of `base`
+        self.as_saved: dict[str, str] = {}
         if "date_string" in str(tokenizer.chat_template):
             self.chat_template_args = self.chat_template_args | {"date_string": CHAT_DATE.strftime("%d %b %Y")}
+        if tokenizer.chat_template is not None:
+            render = functools.partial(tokenizer.apply_chat_template, tokenize=False, **self.chat_template_args)
+            told, self.closes_thoughts = thought_settings(render)
+            self.chat_template_args = self.chat_template_args | told
         defaults = model.generation_config
         if defaults is not None:  # the hub's penalties and lengths: answers are by the task's settings alone
             tokens = {name: getattr(defaults, name) for name in TOKENS}
@@ -302,9 +317,11 @@ class LanguageModel(SharedContextLM):
         return between if whole.startswith(prompt) and between.isspace() else ""
 
     def apply_chat_template(self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
-        """lm-eval's; a template that prints the date of today prints CHAT_DATE."""
+        """lm-eval's; a template that prints the date of today prints CHAT_DATE, and one that opens a thought has it
+        closed (`chat`)."""
         with fixed_date():
-            return super().apply_chat_template(chat_history, add_generation_prompt)
+            prompt = super().apply_chat_template(chat_history, add_generation_prompt)
+        return close_thought(prompt) if self.closes_thoughts and add_generation_prompt else prompt
 
     def encode_request(self, context: str, continuation: str) -> tuple[list[int], list[int]]:
         """Token ids of context and continuation as lm-eval scores them; kept until `share_encodings`."""
@@ -363,7 +380,9 @@ class LanguageModel(SharedContextLM):
         return must_fit(self.model_id, "one text to score", f"{MORE_MEMORY}, or lower evaluation.max_length.")
 
     def loglikelihood_rolling(self, requests: list[Instance], disable_tqdm: bool = True) -> list[float]:
-        """Summed log-likelihood of each document over its rolling windows, in nats."""
+        """Summed log-likelihood of each document over its rolling windows, in nats. Raises CellError for texts that the
+        tokenizer does not write: what it loses would cost the model nothing."""
+        self._check_written([request.args[0] for request in requests])
         windows = [
             (number, (None, *window))
             for number, request in enumerate(requests)
@@ -381,6 +400,19 @@ class LanguageModel(SharedContextLM):
         for (number, _), (loglikelihood, _) in zip(windows, scores, strict=True):
             totals[number] += loglikelihood
         return totals
+
+    def _check_written(self, texts: list[str]) -> None:
+        lost = [lost_bytes(self.tokenizer, text) for text in texts]
+        total = sum(len(text.encode()) for text in texts)
+        if sum(lost) > MOST_LOST * total:
+            worst = texts[max(range(len(texts)), key=lost.__getitem__)]
+            raise CellError(
+                f"{self.model_id}: its tokenizer loses {sum(lost)} of {total} bytes of the texts "
+                f"({sum(map(bool, lost))} of {len(texts)} texts, such as {worst[:40]!r}), which would count as known.",
+                "leave the corpus out for this model, or take one that the tokenizer can write.",
+            )
+        if any(lost):
+            log.warning("%s: its tokenizer loses %d of %d bytes of the texts", self.model_id, sum(lost), total)
 
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = True) -> list[str]:
         """One answer a request: by `writer` where there is one, else by the model itself. A prompt that leaves no room
@@ -508,7 +540,7 @@ def load_language_model(
         path, adapter, revision=revision, subfolder=subfolder
     )
     with must_fit(model_id or str(path), "its weights to load", f"{MORE_MEMORY}."):
-        model, tokenizer = _read_folder(folder, tokenizer_folder, str(path), getattr(torch, dtype), device)
+        model, tokenizer, rules = _read_folder(folder, tokenizer_folder, str(path), getattr(torch, dtype), device)
         if device != "all":
             model.to(device)
         own = OwnAdapter(model, adapter, model_id or str(path), keep=keep_base) if adapter else None
@@ -522,7 +554,7 @@ def load_language_model(
         window_prefix=window_prefix,
         scorer=scorer,
     )
-    lm.own_adapter = own
+    lm.own_adapter, lm.as_saved = own, rules
     check_causal(lm.base, str(path))
     with lm.counters.phase("load"):
         lm.counters.model_loads += 1
@@ -531,11 +563,11 @@ def load_language_model(
 
 def _read_folder(
     folder: Path, tokenizer_folder: Path, name: str, dtype: torch.dtype, device: str
-) -> tuple[transformers.PreTrainedModel, transformers.PreTrainedTokenizerBase]:
+) -> tuple[transformers.PreTrainedModel, transformers.PreTrainedTokenizerBase, dict[str, str]]:
     local = {"local_files_only": True, "trust_remote_code": False}
     spread = "auto" if device == "all" else None
     try:
-        tokenizer = transformers.AutoTokenizer.from_pretrained(tokenizer_folder, **local)
+        tokenizer, rules = load_tokenizer(tokenizer_folder, name, weights=folder)
         model, loading = transformers.AutoModelForCausalLM.from_pretrained(
             folder, dtype=dtype, use_safetensors=True, device_map=spread, output_loading_info=True, **local
         )
@@ -552,12 +584,14 @@ def _read_folder(
             f"{name}: its weights lack {len(missing)} of a causal language model's tensors ({', '.join(missing[:3])}).",
             "is it a classifier, a reward model or a headless backbone? Save it with its language modelling head.",
         )
+    if keep_saved_head(model):
+        rules["own_head"] = OWN_HEAD
     if device == "all" and torch.cuda.is_available():
         check_on_gpus(name, getattr(model, "hf_device_map", {}))  # absent where all is in one place
     if tokenizer.eos_token_id is None:
         raise CellError(f"{name}: the tokenizer has no end-of-text token.", "set eos_token in tokenizer_config.json.")
     model.config.return_dict = True  # some say false: a tuple, whose logits have no name
-    return model, tokenizer
+    return model, tokenizer, rules
 
 
 def check_causal(model: transformers.PreTrainedModel, name: str) -> None:

@@ -1,16 +1,16 @@
 """Fetching models on the login node: pinned revisions, the files that count, and a model's digest."""
 
-import contextlib
-import datetime
 import glob
 import hashlib
+import json
 import logging
 import os
+import re
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Self, get_args
+from typing import Any, TypeVar, get_args
 
 import huggingface_hub
 import huggingface_hub.constants
@@ -20,9 +20,11 @@ from huggingface_hub.errors import (
     HFValidationError,
     LocalEntryNotFoundError,
     RepositoryNotFoundError,
+    RevisionNotFoundError,
 )
 from safetensors import SafetensorError
 
+from lm_validity.cells.models.chat import CHAT_DATE, read_chat_template
 from lm_validity.config.load import Run
 from lm_validity.config.rows import split_revision
 from lm_validity.config.sheets import FINAL, Checkpoint, Dtype, Model
@@ -77,6 +79,8 @@ def refusal(error: Exception, page: str, named: str) -> tuple[str, str] | None:
     page: its page on the hub. named: where its id stands."""
     if isinstance(error, GatedRepoError):  # which is a RepositoryNotFoundError too
         return "gated, and this account has no access", accept_licence(page)
+    if isinstance(error, RevisionNotFoundError):
+        return "no such revision on the hub", "correct `revision` in the sheet"
     if isinstance(error, RepositoryNotFoundError):
         return "no such repository on the hub, or a private one", f"check {named}, or `hf auth login`"
     if isinstance(error, HFValidationError):
@@ -91,45 +95,16 @@ def accept_licence(page: str) -> str:
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# What a model's files bring along that would change its prompts and answers from day to day, or from model to model.
+# What a model's files bring along that would change its answers from model to model.
 #
-# Chat templates may print the date of today: it is one fixed date here. A generation_config.json may set a repetition
-# penalty or a longest answer: what a task says is all that counts here, so only the special tokens are read from it.
+# A generation_config.json may set a repetition penalty or a longest answer: what a task says is all that counts here,
+# so only the special tokens are read from it.
 
-CHAT_DATE = datetime.date(2024, 7, 26)  # which Llama 3.2's template itself falls back to
 # of a generation_config.json; the ones for sampling change no greedy answer
 TOKENS = ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id")
 # of a config.json, however the architecture calls them
 EXPERT_COUNTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts", "num_routed_experts")
 HARMLESS = ("do_sample", "temperature", "top_p", "top_k", "max_length", "transformers_version", "use_cache")
-
-
-@contextlib.contextmanager
-def fixed_date() -> Iterator[None]:
-    """Inside the block chat templates are rendered on CHAT_DATE. transformers hands templates a function that asks its
-    own module for the time, and takes no other."""
-    import transformers.utils.chat_template_utils as rendering
-
-    before, rendering.datetime = rendering.datetime, _ChatDate
-    try:
-        yield
-    finally:
-        rendering.datetime = before
-
-
-class _ChatDate(datetime.datetime):
-    @classmethod
-    def now(cls, tz: datetime.tzinfo | None = None) -> Self:
-        return cls.combine(CHAT_DATE, datetime.time())
-
-
-def read_chat_template(folder: Path) -> str | None:
-    """The chat template(s) among a tokenizer's files, None where there is none."""
-    for name in ("chat_template.jinja", "chat_template.json"):
-        if (folder / name).is_file():
-            return (folder / name).read_text(encoding="utf-8")
-    template = _settings(folder / "tokenizer_config.json").get("chat_template")
-    return str(template) if template else None
 
 
 def ignored_generation_settings(folder: Path) -> list[str]:
@@ -206,8 +181,8 @@ def model_folder(path: str | Path, *, revision: str | None = None, subfolder: st
         folder = Path(huggingface_hub.constants.HF_HUB_CACHE, *folder.parts[-3:])
     if not os.path.isdir(folder):
         try:
-            folder = Path(huggingface_hub.snapshot_download(str(path), revision=revision, local_files_only=True))
-        except (LocalEntryNotFoundError, HFValidationError, HfHubHTTPError, OSError) as error:
+            folder = cached_snapshot(str(path), revision)
+        except (LocalEntryNotFoundError, HFValidationError) as error:
             raise CellError(
                 f"{path}: neither a folder nor a model in the local hub cache.",
                 "check the path in the models sheet, or prefetch the model on a machine with network.",
@@ -251,6 +226,89 @@ def check_on_gpus(name: str, device_map: dict[str, object]) -> None:
 
 
 # ----------------------------------------------------------------------------------------------------------------------
+# The weights of a folder: all there, whole, and with a head of their own or not. Headers alone are read, and where two
+# tensors have to be compared, these.
+
+OWN_HEAD = "of the checkpoint"
+AS_SAVED_VERSION = 1  # of the check, which records of earlier versions lack
+_POINTER = b"version https://git-lfs"
+_NO_HEAD = re.compile(r"\.\d+\.|pos|wpe")  # in a layer, or of positions
+Tensors = dict[str, tuple[Path, tuple[int, ...], int, int]]  # name -> file, shape, first byte and the one behind it
+
+
+def check_weights(where: str, folder: Path) -> Tensors:
+    """The tensors of a model folder's weights. Raises InputError, naming the file, where one is missing, cut or only
+    the pointer that git leaves in place of a large file."""
+    hint = "fetch or copy the file again."
+    names = {path.name for path in folder.glob("*.safetensors")} - {*ADAPTER_FILES}
+    index = folder / INDEX
+    if WHOLE in names:
+        wanted = {WHOLE}
+    elif index.is_file():
+        weights = _read_saved(where, index, hint).get("weight_map")
+        wanted = {*weights.values()} if isinstance(weights, dict) else set()
+    else:
+        raise InputError(
+            f"{where}: neither {WHOLE} nor {INDEX} in {folder}, which has {', '.join(sorted(names)[:3])}.", hint
+        )
+    missing = sorted(wanted - names)
+    if missing or not wanted:
+        what = f"{missing[0]} is not in {folder}" if missing else f"{index} names no file"
+        more = f", nor are {len(missing) - 1} more files" if missing[1:] else ""
+        raise InputError(f"{where}: {what}{more}.", hint)
+    tensors: Tensors = {}
+    for name in sorted(wanted):
+        tensors |= _tensors(where, folder / name, hint)
+    return tensors
+
+
+def _tensors(where: str, path: Path, hint: str) -> Tensors:
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        start = file.read(len(_POINTER))
+        if start == _POINTER:
+            raise InputError(
+                f"{where}: {path} is a pointer of Git LFS, not the weights.", "run `git lfs pull` in that folder."
+            )
+        file.seek(0)
+        length = int.from_bytes(file.read(8), "little")
+        try:
+            header = json.loads(file.read(length) if 8 + length <= size else b"")
+            found = {
+                name: (path, (*about["shape"],), *(8 + length + offset for offset in about["data_offsets"]))
+                for name, about in header.items()
+                if name != "__metadata__"
+            }
+        except (ValueError, AttributeError, KeyError, TypeError):
+            raise InputError(f"{where}: {path} is damaged or cut: its header cannot be read.", hint) from None
+    ends = max((end for *_, end in found.values()), default=8 + length)
+    if ends != size:
+        raise InputError(f"{where}: {path} is not complete: {size} of {ends} bytes.", hint)
+    return found
+
+
+def has_own_head(tensors: Tensors, sizes: set[int]) -> bool:
+    """Whether weights that are said to be tied hold embeddings and a head that differ: tensors of one shape, one of
+    these vocabulary sizes by the width, outside of the layers."""
+    by_shape: dict[tuple[int, ...], list[tuple[Path, int, int]]] = {}
+    for name, (path, shape, start, end) in tensors.items():
+        if len(shape) == 2 and shape[0] in sizes and not _NO_HEAD.search(name):
+            by_shape.setdefault(shape, []).append((path, start, end))
+    return any(len({_bytes_digest(*place) for place in places}) > 1 for places in by_shape.values() if places[1:])
+
+
+def _bytes_digest(path: Path, start: int, end: int) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        file.seek(start)
+        while start < end:
+            part = file.read(min(end - start, 2**24))
+            digest.update(part)
+            start += len(part)
+    return digest.hexdigest()
+
+
+# ----------------------------------------------------------------------------------------------------------------------
 # Login node: fetch models at a pinned revision, and record what the jobs will read.
 #
 # Hub models come as safetensors only. What is recorded holds no token and nothing that differs between users but the
@@ -269,7 +327,9 @@ def prefetch_model(model: Model, *, chat: bool = True, causal: bool = True) -> d
     chat: whether instruction-tuned models are asked in their chat template, which must then be there. causal: whether
     what is not a causal language model is refused; the bias study takes masked ones too.
     Keys: model, path, revision, checkpoints {name: {path, subfolder, revision, digest, adapter}}, chat_template,
-    architecture, context_length; chat_date where the chat template prints a date, ignored_generation_settings where
+    architecture, context_length; as_saved, the rules by which weights and tokenizers are kept as they were saved, where
+    one applies (`_as_saved`); thought where the chat template opens one; loses, what tokenizers lose of a text;
+    chat_date where the chat template prints a date, ignored_generation_settings where
     the model's generation_config.json has some, position_switch where positions beyond it are encoded otherwise,
     all_linear where it is not simply all linear layers.
     """
@@ -297,6 +357,7 @@ def prefetch_model(model: Model, *, chat: bool = True, causal: bool = True) -> d
         raise InputError(f"{where}: {wrong[0]}.", f"{wrong[1]}.")
     tokenizer = tokenizer_folder(own, weights, folder)
     template = read_chat_template(tokenizer)
+    kept = _as_saved(where, checkpoints, causal=causal)
     if chat and model.instruction_tuned and template is None:
         raise InputError(
             f"{where}: instruction-tuned, but its tokenizer has no chat template ({tokenizer}).",
@@ -310,7 +371,7 @@ def prefetch_model(model: Model, *, chat: bool = True, causal: bool = True) -> d
         "position_switch": position_switch(configuration),
         "all_linear": "what a text goes through" if adapts_otherwise(configuration) else None,
     }
-    return {key: value for key, value in applied.items() if value} | {
+    return {key: value for key, value in (applied | kept).items() if value} | {
         "model": model.model,
         "path": str(folder),
         "revision": sha,
@@ -318,6 +379,40 @@ def prefetch_model(model: Model, *, chat: bool = True, causal: bool = True) -> d
         "chat_template": template is not None,
         "architecture": (configuration.get("architectures") or [configuration.get("model_type")])[0],
         "context_length": configuration.get("max_position_embeddings") or configuration.get("n_positions"),
+    }
+
+
+def _as_saved(where: str, points: Mapping[str, dict[str, Any]], *, causal: bool) -> dict[str, Any]:
+    """`checked`, `as_saved`, `thought` and `loses` of a model's record: what was found in the weights and tokenizers of
+    its checkpoints. Raises InputError for what is not whole, or does not belong together."""
+    rules, thoughts, losses = dict[str, str](), set[bool](), set[str]()
+    tried = set[tuple[Path, Path]]()
+    for name, point in points.items():
+        root, adapter = Path(point["path"]), (point.get("adapter") or {}).get("path")
+        weights = root / (point["subfolder"] or "")
+        folder = tokenizer_folder(adapter and Path(adapter), weights, root)
+        if (weights, folder) in tried:
+            continue
+        tried.add((weights, folder))
+        tensors = check_weights(f"{where}, checkpoint {name!r}", weights)
+        try:
+            from lm_validity.cells.models.tokenizer import examine
+        except ImportError:  # a login node without transformers: the jobs will say it
+            continue
+        try:
+            found = examine(folder, where, weights=weights, causal=causal)
+        except CellError as error:
+            raise InputError(error.problem, error.hint) from None
+        rules |= found.rules
+        thoughts.add(found.closes_thoughts)
+        losses |= found.loses
+        if found.tied and has_own_head(tensors, found.vocabulary):
+            rules["own_head"] = OWN_HEAD
+    return {
+        "checked": AS_SAVED_VERSION,
+        "as_saved": rules,
+        "thought": "closed" if True in thoughts else None,
+        "loses": sorted(losses),
     }
 
 
@@ -376,6 +471,7 @@ def _adapter_record(model: Model, adapter: str) -> dict[str, Any]:
             f"{where}: no {ADAPTER_FILES[1]} in {folder}.",
             "only safetensors are loaded: save the adapter with a newer PEFT.",
         )
+    _tensors(where, folder / ADAPTER_FILES[1], "fetch or copy the file again.")
     base = configuration.get("base_model_name_or_path")
     if isinstance(base, str) and Path(base).name != Path(model.path).name:
         log.warning("model %s: its adapter was trained on %s, and `path` is %s", model.model, base, model.path)
@@ -418,6 +514,17 @@ def check_unchanged(model: str, point: dict[str, Any]) -> None:
     )
 
 
+def check_as_saved(model: str, record: dict[str, Any], found: Mapping[str, str]) -> None:
+    """Raise CellError where a rule applies to a loaded model that its record, of an earlier version, does not name: the
+    cells computed before have other numbers under the same recipe."""
+    if "checked" not in record and found:
+        raise CellError(
+            f"model {model!r}: it was recorded by an earlier version, which scored it otherwise "
+            f"({', '.join(f'{key}: {value}' for key, value in sorted(found.items()))}).",
+            f"run lm-validity prefetch-model --model {model} again, then the workflow: its cells are new ones.",
+        )
+
+
 def _fetch(model: Model, revision: str | None, column: str = "path") -> tuple[Path, str | None, str]:
     """(folder, commit, digest): of a hub model's revision, whose commit is its digest, downloaded (resumable) and
     verified; of a local model the folder alone."""
@@ -431,10 +538,11 @@ def _fetch(model: Model, revision: str | None, column: str = "path") -> tuple[Pa
         return folder, None, ""
     where = f"model {model.model!r}, column {column!r} ({model.path})"
     try:
-        if huggingface_hub.constants.HF_HUB_OFFLINE:
-            folder = Path(huggingface_hub.snapshot_download(model.path, revision=revision, local_files_only=True))
+        ask = huggingface_hub.HfApi().model_info
+        information = ask_hub(model.path, lambda: ask(model.path, revision=revision, files_metadata=True))
+        if information is None:
+            folder = cached_snapshot(model.path, revision)
             return folder, folder.name, folder.name
-        information = huggingface_hub.HfApi().model_info(model.path, revision=revision, files_metadata=True)
         files = _wanted(model.path, information, model.folders)
         if not any(file.rfilename.endswith(".safetensors") for file in files):
             raise InputError(f"{where}: no safetensors at {information.sha}.", "choose a revision that has them.")
@@ -451,9 +559,13 @@ def _fetch(model: Model, revision: str | None, column: str = "path") -> tuple[Pa
         log.info("%s: revision %s, %.2f GB", model.path, information.sha, needed / 1e9)
         # by name: in the hub's patterns a * would also stand for the folders of other checkpoints
         names = [glob.escape(file.rfilename) for file in files]
-        folder = Path(huggingface_hub.snapshot_download(model.path, revision=information.sha, allow_patterns=names))
-    except LocalEntryNotFoundError:
-        what = "not in the local cache, and the hub is out of reach"
+        # by the revision's name, under which the cache then knows the commit without the hub
+        folder = Path(huggingface_hub.snapshot_download(model.path, revision=revision, allow_patterns=names))
+        if folder.name != information.sha:  # the name went on to another commit in between
+            return _fetch(model, revision, column)
+    except LocalEntryNotFoundError as error:
+        there = str(error) if isinstance(error, _Several) else ""
+        what = f"not in the local cache, and the hub is out of reach{there}"
         raise InputError(f"{where}: {what}.", f"run {PREFETCH} online.") from None
     except (HFValidationError, *hub_errors()) as error:
         named = f"`{column}` in the models sheet{_OR_CHECKPOINTS[column]}"
@@ -462,6 +574,45 @@ def _fetch(model: Model, revision: str | None, column: str = "path") -> tuple[Pa
         raise InputError(f"{where}: {what}.", f"{hint}.") from None
     _verify(where, folder, files, {file.rfilename for file in new})
     return folder, information.sha, information.sha
+
+
+T = TypeVar("T")
+
+
+def ask_hub(path: str, question: Callable[[], T]) -> T | None:
+    """What the hub answers; None where it is out of reach."""
+    if huggingface_hub.constants.HF_HUB_OFFLINE:
+        return None
+    try:
+        return question()
+    except (HfHubHTTPError, HFValidationError):
+        raise
+    except hub_errors() as error:
+        log.warning("%s: the hub is out of reach (%s); the local cache is looked into", path, first_line(error))
+        return None
+
+
+class _Several(LocalEntryNotFoundError):
+    """Commits are in the cache, and none of them has the name."""
+
+
+def cached_snapshot(path: str, revision: str | None, kind: str = "model") -> Path:
+    """The folder of a hub model or data set (`kind`) in the local cache, by a revision's name or commit. Where it was
+    fetched by commit alone the cache knows no names: the only snapshot there is stands for `main`. Raises
+    LocalEntryNotFoundError where there is none, or several."""
+    huggingface_hub.utils.validate_repo_id(path)
+    storage = Path(huggingface_hub.constants.HF_HUB_CACHE, f"{kind}s--{path.replace('/', '--')}")
+    name = storage / "refs" / (revision or "main")
+    commit = name.read_text(encoding="utf-8").strip() if name.is_file() else revision
+    if commit and (storage / "snapshots" / commit).is_dir():
+        return storage / "snapshots" / commit
+    there = sorted(folder for folder in storage.glob("snapshots/*") if folder.is_dir())
+    if len(there) == 1 and revision in (None, "main"):
+        log.warning("%s: commit %s, the only one in the local cache", path, there[0].name)
+        return there[0]
+    if there:
+        raise _Several(f" (there are {', '.join(folder.name for folder in there)})")
+    raise LocalEntryNotFoundError("it is not in the local cache")
 
 
 def files_to_fetch(path: str, information: Any, folders: tuple[str, ...] = ("",)) -> list[Any]:

@@ -14,7 +14,7 @@ from lm_eval.api.registry import register_model
 from lm_eval.models.huggingface import HFLM
 from transformers import masking_utils
 
-from lm_validity.cells.models.head import States, largest_logit, narrowed_head, part_positions
+from lm_validity.cells.models.head import States, keep_saved_head, largest_logit, narrowed_head, part_positions
 from lm_validity.cells.models.prefetch import position_switch
 from lm_validity.errors import CellError, first_line
 
@@ -519,6 +519,10 @@ class SharedContextLM(HFLM):
         self._splits = False  # whether the head can be computed separately; found with it
         self._token_limit: int | None = None  # tokens of a batch, padding included; set when memory ran out
         self._last_context: tuple[str, list[int]] | None = None
+
+    def _create_model(self, *arguments: Any, **options: Any) -> None:
+        super()._create_model(*arguments, **options)
+        keep_saved_head(self.model)  # HFLM ties weights next
 
     def _loglikelihood_tokens(
         self, requests: list[Request], disable_tqdm: bool = True, override_bs: int | None = None

@@ -19,7 +19,7 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 from huggingface_hub.errors import HFValidationError
 
-from lm_validity.cells.models.prefetch import hub_errors, refusal
+from lm_validity.cells.models.prefetch import ask_hub, cached_snapshot, hub_errors, refusal
 from lm_validity.config.load import Run
 from lm_validity.config.sheets import Task as TaskRow
 from lm_validity.errors import CellError, InputError, did_you_mean, first_line
@@ -97,11 +97,11 @@ def _json_lines(source: TaskRow, path: Path) -> Columns:
 def _hub_columns(source: TaskRow) -> tuple[Columns, str]:
     where = f"task {source.task!r} ({source.path})"
     try:
-        revision = source.revision
-        if not huggingface_hub.constants.HF_HUB_OFFLINE:
-            revision = huggingface_hub.HfApi().dataset_info(source.path, revision=source.revision).sha
+        ask = huggingface_hub.HfApi().dataset_info
+        information = ask_hub(source.path, lambda: ask(source.path, revision=source.revision))
         if source.files:
-            return _hub_parquet(source, revision)
+            return _hub_parquet(source, online=information is not None)
+        revision = source.revision if information is None else information.sha
         datasets.disable_progress_bars()
         dataset = datasets.load_dataset(source.path, source.configuration, split=source.split, revision=revision)
         return {name: list(dataset[name]) for name in _read_of(source, dataset.column_names)}, revision or ""
@@ -113,16 +113,15 @@ def _hub_columns(source: TaskRow) -> tuple[Columns, str]:
         raise InputError(f"{where}: {what}.", f"{hint}.") from error
 
 
-def _hub_parquet(source: TaskRow, revision: str | None) -> tuple[Columns, str]:
-    folder = Path(
-        huggingface_hub.snapshot_download(
-            source.path,
-            repo_type="dataset",
-            revision=revision,
-            allow_patterns=list(source.files),
-            local_files_only=huggingface_hub.constants.HF_HUB_OFFLINE,
+def _hub_parquet(source: TaskRow, *, online: bool) -> tuple[Columns, str]:
+    patterns = list(source.files)
+    if online:  # by the revision's name, under which the cache then knows the commit without the hub
+        fetched = huggingface_hub.snapshot_download(
+            source.path, repo_type="dataset", revision=source.revision, allow_patterns=patterns
         )
-    )
+        folder = Path(fetched)
+    else:
+        folder = cached_snapshot(source.path, source.revision, "dataset")
     files = sorted({file for pattern in source.files for file in folder.glob(pattern)})
     if not files:
         raise InputError(

@@ -11,8 +11,10 @@ import torch.nn.functional as F
 import transformers
 from transformers.activations import NewGELUActivation
 
-from lm_validity.cells.models.prefetch import is_models_fault, model_folder
+from lm_validity.cells.models.head import keep_saved_head
+from lm_validity.cells.models.prefetch import OWN_HEAD, is_models_fault, model_folder
 from lm_validity.cells.models.scorer import is_out_of_memory
+from lm_validity.cells.models.tokenizer import load_tokenizer
 from lm_validity.cells.training.loop import loss_scale, unscale
 from lm_validity.cells.training.lora import BatchPosition, add_adapter
 from lm_validity.cells.trials.data import LoadedTask
@@ -184,6 +186,8 @@ class ResidentModel:
             )
         options = four_bits(self.device) if self.quantized else {}
         self.lm, loading_info = self._load_model(LANGUAGE_MODELS[plan.architecture], **options)
+        if keep_saved_head(self.lm):
+            self.as_saved["own_head"] = OWN_HEAD
         if loading_info["missing_keys"]:  # transformers draws them at random, anew in each process, and only warns
             raise self._unusable(ValueError(f"its weights lack {', '.join(sorted(loading_info['missing_keys'])[:3])}"))
         self.classifier = self._classifier() if plan.classification.method == "head" else self.lm
@@ -239,7 +243,14 @@ class ResidentModel:
     # ---- loading ----------------------------------------------------------------------------------------------------
 
     def _tokenizer(self) -> transformers.PreTrainedTokenizerBase:
-        tokenizer = self._load(transformers.AutoTokenizer)
+        try:
+            tokenizer, self.as_saved = load_tokenizer(
+                self.folder, self.model_id, causal=self.plan.architecture == "causal"
+            )
+        except Exception as error:
+            if not is_models_fault(error):
+                raise
+            raise self._unusable(error) from error
         if tokenizer.pad_token_id is None:
             tokenizer.pad_token = tokenizer.eos_token
         if tokenizer.pad_token_id is None:
@@ -290,7 +301,7 @@ class ResidentModel:
             )
         self.fresh = sorted(loading_info["missing_keys"])
         setattr(self.lm, prefix, getattr(classifier, prefix))
-        self.lm.tie_weights()
+        self.lm.tie_weights(recompute_mapping=False)  # as loading found them: a head of its own stays
         classifier.config.pad_token_id = self.tokenizer.pad_token_id
         return classifier.to(self.device)
 

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 
-from lm_validity.cells.models.prefetch import check_unchanged
+from lm_validity.cells.models.prefetch import check_as_saved, check_unchanged
 from lm_validity.cells.models.provenance import Stopwatch
 from lm_validity.cells.models.scorer import MORE_MEMORY, must_fit
 from lm_validity.cells.trials.data import Draw, LoadedTask, draw_hash, draw_trial, read_task, without_duplicates
@@ -63,7 +63,7 @@ class TrialWorker:
         record = workspace.language_model_record(place.cell.model)
         check_unchanged(place.cell.model, record["checkpoints"]["final"])
         work = workspace.work / place.folder
-        self._resident.run(plan, work, shared=PRETRAIN_ON_TEST.base_arms(workspace.work))
+        self._resident.run(plan, work, shared=PRETRAIN_ON_TEST.base_arms(workspace.work), record=record)
         result: dict[str, Any] = {}
 
         def write(folder: Path) -> None:
@@ -95,13 +95,16 @@ class ResidentWorker:
         self._model_key: tuple[object, ...] | None = None
         self._model: ResidentModel | None = None
 
-    def run(self, plan: TrialPlan, folder: Path, shared: Path | None = None) -> None:
+    def run(
+        self, plan: TrialPlan, folder: Path, shared: Path | None = None, record: dict[str, Any] | None = None
+    ) -> None:
         """Compute the plan's trials that are not in `folder` yet.
 
         folder: a work directory that survives kills (nobody's declared output). Trials of another recipe in it, and
             those with 4-bit weights where this process has none (or the reverse), are computed anew.
         shared: a directory of base arms that jobs of other n and experiments may read; null: `folder`. They are the
             same bytes as if each job had trained its own.
+        record: what the login node recorded of the model, held against the loaded one.
         Raises CellError for what is the task's or the model's fault, naming the task and, where one is at fault, the
         row.
         """
@@ -112,6 +115,8 @@ class ResidentWorker:
         task = _read_task(plan.data, unique=plan.drop_duplicate_texts)
         draws = {subsample: draw_trial(task, plan.m, plan.n, subsample) for subsample in pending}
         trials = self._trials(plan, task)
+        if record is not None:
+            check_as_saved(plan.language_model, record, trials.model.as_saved)
         trials.prepare(np.unique(np.concatenate([rows for draw in draws.values() for rows in draw])))
         spares = plan.classification.method == "zero_shot" and not plan.pretraining.gradient_checkpointing
         spared = ", or set bias.zero_shot.gradient_checkpointing" if spares else ""

@@ -121,6 +121,9 @@ class BenchmarkRule(Rule[BenchmarkCell, Model]):
             task["document_order"] = order
         settings = scoring_settings(records.run, cell.model, cell.benchmark, prompt)
         model, generated = records.model_record(cell.model), "max_generated_tokens" in settings
+        settings |= model.get("as_saved", {})  # before, as lm-eval and AutoTokenizer made of it: other cells
+        if prompt == "chat" and "thought" in model:
+            settings["thought"] = model["thought"]  # before, answers inside of a thought: other cells
         if prompt == "chat" and "chat_date" in model:
             settings["chat_date"] = model["chat_date"]  # before, today's: other cells
         if generated and "ignored_generation_settings" in model:

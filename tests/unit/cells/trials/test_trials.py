@@ -1,5 +1,7 @@
 """Trials with a linear head: arms, seeds, options, shared base arms, resume, the tables."""
 
+import json
+import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -13,6 +15,7 @@ from lm_validity.cells.trials.data import draw_hash, draw_trial, read_task
 from lm_validity.cells.trials.methods import HeadTrials
 from lm_validity.cells.trials.training import (
     IGNORED,
+    LANGUAGE_MODELS,
     Batch,
     ResidentModel,
     TrialCounters,
@@ -308,3 +311,24 @@ def test_a_head_that_would_be_drawn_at_random_is_refused(record, tmp_path):
     AutoModelForMaskedLM.from_pretrained(folder).bert.save_pretrained(folder)
     with pytest.raises(CellError, match=r"loaded as a masked language model \(its weights lack cls\.predictions"):
         ResidentModel(toy_plan("bert", folder, record))
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "bert"])
+def test_a_head_that_the_checkpoint_holds_stays(plan_of, models, tmp_path, kind):
+    """Also beside a classifier on the same backbone, for which weights are tied anew."""
+    folder = tmp_path / kind
+    shutil.copytree(models[kind], folder)
+    loader = LANGUAGE_MODELS["masked" if kind == "bert" else "causal"]
+    saved = loader.from_pretrained(folder)
+    saved.config.tie_word_embeddings = False
+    head = saved.get_output_embeddings()
+    head.weight = torch.nn.Parameter(torch.randn_like(head.weight))
+    saved.save_pretrained(folder)
+    settings = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(settings | {"tie_word_embeddings": True}))
+    plan = replace(plan_of(kind), model_path=str(folder))
+    resident = ResidentModel(plan)
+    assert resident.as_saved == {"own_head": "of the checkpoint"}
+    assert torch.equal(resident.lm.get_output_embeddings().weight, head.weight)
+    assert resident.lm.get_input_embeddings() is resident.classifier.get_input_embeddings()
+    assert plan.recipe() | resident.as_saved == replace(plan, as_saved=tuple(resident.as_saved.items())).recipe()

@@ -1,0 +1,103 @@
+"""What a chat template adds to a prompt that would differ from day to day, or would be read as part of an answer."""
+
+import contextlib
+import datetime
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Self
+
+from lm_validity.errors import CellError
+from lm_validity.files import read_json_or
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Chat templates may print the date of today: it is one fixed date here.
+
+CHAT_DATE = datetime.date(2024, 7, 26)  # which Llama 3.2's template itself falls back to
+
+
+@contextlib.contextmanager
+def fixed_date() -> Iterator[None]:
+    """Inside the block chat templates are rendered on CHAT_DATE. transformers hands templates a function that asks its
+    own module for the time, and takes no other."""
+    import transformers.utils.chat_template_utils as rendering
+
+    before, rendering.datetime = rendering.datetime, _ChatDate
+    try:
+        yield
+    finally:
+        rendering.datetime = before
+
+
+class _ChatDate(datetime.datetime):
+    @classmethod
+    def now(cls, tz: datetime.tzinfo | None = None) -> Self:
+        return cls.combine(CHAT_DATE, datetime.time())
+
+
+def read_chat_template(folder: Path) -> str | None:
+    """The chat template(s) among a tokenizer's files, None where there is none."""
+    for name in ("chat_template.jinja", "chat_template.json"):
+        if (folder / name).is_file():
+            return (folder / name).read_text(encoding="utf-8")
+    settings = read_json_or(folder / "tokenizer_config.json", {})
+    template = settings.get("chat_template") if isinstance(settings, dict) else None
+    return str(template) if template else None
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Templates that open a thought behind the question, which a choice would then be part of. The rule: the answer follows
+# an empty thought. Where the template writes one when it is told `enable_thinking: false`, it is told; else the thought
+# is closed as most of these templates close theirs: a blank line, the closing tag, a blank line.
+
+_TAG = re.compile(r"[<\[][^<>\[\]\s]*(?:think|thought|reason)[^<>\[\]\s]*[>\]]", re.IGNORECASE)
+_CHANNEL = re.compile(r"<\|?channel\|?>\s*(?:thought|analysis)\S*\s*$")
+_START, _ENDS = re.compile(r"START|start|BEGIN|begin"), re.compile(r"^[<\[]\|?/|end", re.IGNORECASE)
+
+
+def open_thought(prompt: str) -> str | None:
+    """The tag that a prompt ends with and that opens a thought; None where it ends otherwise."""
+    end = prompt.rstrip()[-80:]
+    tags = [tag for tag in _TAG.finditer(end) if tag.end() == len(end)]
+    if tags:
+        return None if _ENDS.search(tags[0][0]) else tags[0][0]
+    channel = _CHANNEL.search(end)
+    return channel[0] if channel else None
+
+
+def close_thought(prompt: str) -> str:
+    """A prompt that ends in an open thought with that thought closed, any other as it is. Raises CellError for a tag
+    whose end is not known."""
+    tag = open_thought(prompt)
+    if tag is None:
+        return prompt
+    return f"{prompt.rstrip()}\n\n{_closing(tag)}\n\n"
+
+
+def _closing(tag: str) -> str:
+    if _START.search(tag):
+        return _START.sub(lambda word: "END" if word[0].isupper() else "end", tag)
+    if re.fullmatch(r"[<\[][\w:]+[>\]]", tag):
+        return f"{tag[0]}/{tag[1:]}"
+    raise CellError(
+        f"the chat template opens a thought with {tag!r}, whose end is not known.",
+        "give the model a template without it, or set instruction_tuned to 0 in the models sheet.",
+    )
+
+
+def thought_settings(render: Callable[..., str]) -> tuple[dict[str, Any], bool]:
+    """(what the chat template is told beside the messages, whether thoughts are closed). render: messages and further
+    arguments -> prompt. What a template raises says nothing of thoughts: the real prompts will raise it again."""
+    messages = [{"role": "user", "content": "question"}]
+    try:
+        with fixed_date():
+            if open_thought(render(messages, add_generation_prompt=True)) is None:
+                return {}, False
+            told = {"enable_thinking": False}
+            prompt = render(messages, add_generation_prompt=True, **told)
+    except Exception:  # whatever a template raises
+        return {}, False
+    if open_thought(prompt) is None:
+        return told, True
+    close_thought(prompt)  # raises where it cannot be closed
+    return {}, True

@@ -1,0 +1,322 @@
+"""Models and tokenizers score as they were saved: against plain transformers, and the tokenizers library."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import tokenizers
+import torch
+import transformers
+from peft import LoraConfig, get_peft_model
+from tokenizers import Regex, decoders, pre_tokenizers, processors
+from tokenizers.models import BPE, WordLevel
+from tokenizers.trainers import BpeTrainer
+from toy_run import start_run
+from toy_world import load_toy, toy_model, toy_tokenizer
+
+from lm_validity.cells.models.chat import close_thought, open_thought
+from lm_validity.cells.models.prefetch import check_as_saved, prefetch_model
+from lm_validity.cells.models.tokenizer import load_tokenizer, lost_bytes
+from lm_validity.cells.scoring import VllmAnswers
+from lm_validity.config.sheets import Model
+from lm_validity.errors import CellError, InputError
+
+IDS = torch.arange(5, 45)[None]
+
+
+def edit(path: Path, **changes) -> None:
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+def record_of(folder: Path, **columns) -> dict:
+    return prefetch_model(Model(model="m", path=str(folder), **columns))
+
+
+def logits(model) -> torch.Tensor:
+    with torch.no_grad():
+        return model(input_ids=IDS).logits
+
+
+# ---- the output head -------------------------------------------------------------------------------------------------
+
+COMMON = {"vocab_size": 420, "initializer_range": 0.3, "tie_word_embeddings": False}
+SMALL = COMMON | {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2}
+OPT = {"ffn_dim": 64, "word_embed_proj_dim": 32, "init_std": 0.3}
+KINDS = {
+    "llama": transformers.LlamaConfig(**SMALL),
+    "gemma3": transformers.Gemma3TextConfig(**SMALL, num_key_value_heads=1, head_dim=16),
+    "gpt2": transformers.GPT2Config(**COMMON, n_embd=32, n_layer=1, n_head=2, n_positions=64),
+    "opt": transformers.OPTConfig(**SMALL, **OPT, max_position_embeddings=64),
+    "gpt_neox": transformers.GPTNeoXConfig(**SMALL, max_position_embeddings=64),
+}
+
+
+def with_own_head(kind: str, folder: Path) -> transformers.PreTrainedModel:
+    """A model whose head is its own, under a configuration that ties it."""
+    torch.manual_seed(0)
+    model = transformers.AutoModelForCausalLM.from_config(KINDS[kind]).eval()
+    model.save_pretrained(folder)
+    toy_tokenizer(adds_bos=False, chat=False).save_pretrained(folder)
+    edit(folder / "config.json", tie_word_embeddings=True)
+    return model
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_head_that_the_checkpoint_holds_is_the_one_that_scores(kind, tmp_path):
+    saved = with_own_head(kind, tmp_path)
+    lm = load_toy(tmp_path)
+    assert torch.equal(logits(lm.base), logits(saved))
+    assert record_of(tmp_path)["as_saved"] == lm.as_saved == {"own_head": "of the checkpoint"}
+
+
+@pytest.mark.parametrize("kind", ["llama", "gpt2"])
+def test_a_head_that_is_the_embeddings_is_nothing_to_say(kind, tmp_path):
+    """Whether the file holds it twice (as torch's own did), once, or the configuration ties nothing."""
+    with_own_head(kind, tmp_path)
+    model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path)
+    model.get_output_embeddings().weight.data.copy_(model.get_input_embeddings().weight.data)
+    model.save_pretrained(tmp_path)
+    for tied in (True, False):
+        edit(tmp_path / "config.json", tie_word_embeddings=tied)
+        assert "as_saved" not in record_of(tmp_path) and load_toy(tmp_path).as_saved == {}
+    model.config.tie_word_embeddings = True
+    model.tie_weights()
+    model.save_pretrained(tmp_path)
+    assert "as_saved" not in record_of(tmp_path) and load_toy(tmp_path).as_saved == {}
+
+
+def test_an_adapter_is_added_beside_a_head_of_its_own(tmp_path):
+    saved = with_own_head("llama", tmp_path / "base")
+    torch.manual_seed(1)
+    adapted = get_peft_model(saved, LoraConfig(r=2, target_modules=["q_proj"], init_lora_weights=False))
+    adapted.save_pretrained(tmp_path / "adapter")
+    lm = load_toy(tmp_path / "base", adapter=tmp_path / "adapter")
+    torch.testing.assert_close(logits(lm.base), logits(adapted), atol=1e-5, rtol=1e-5)
+
+
+def test_vllm_is_not_asked_for_a_head_that_it_would_not_load(tmp_path):
+    with_own_head("llama", tmp_path)
+    with pytest.raises(CellError, match=r"head of its own.*generation_backend"):
+        VllmAnswers(load_toy(tmp_path), tmp_path, tmp_path, dtype="float32", gpus=0)
+
+
+# ---- the tokenizer is its file ---------------------------------------------------------------------------------------
+
+FROM_FILE = {"tokenizer_file": "as in tokenizer.json"}
+TEXT = "In 2023 it was 841823.\nAnswer:"
+
+
+def digits_by_three(folder: Path, **settings) -> tokenizers.Tokenizer:
+    """A byte-level tokenizer that cuts numbers into groups of three, which transformers' class GPT2Tokenizer does
+    not."""
+    tokenizer = tokenizers.Tokenizer(BPE())
+    split = pre_tokenizers.Split(Regex(r"\p{N}{1,3}| ?\p{L}+|[^\s\p{L}\p{N}]+[\r\n]*|\s+"), "isolated")
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([split, pre_tokenizers.ByteLevel(False, use_regex=False)])
+    tokenizer.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = BpeTrainer(vocab_size=400, special_tokens=["<s>", "</s>"], initial_alphabet=alphabet, show_progress=False)
+    tokenizer.train_from_iterator([TEXT + " 202 841 823 yes no"] * 50, trainer)
+    transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>").save_pretrained(
+        folder
+    )
+    edit(folder / "tokenizer_config.json", **settings)
+    return tokenizer
+
+
+def test_an_adapter_with_its_bases_tokenizer_files_encodes_as_its_base(tmp_path):
+    """Without a config.json beside them transformers takes the class by name, which splits digits otherwise."""
+    base, adapter = toy_model("llama", tmp_path / "base"), tmp_path / "adapter"
+    raw = digits_by_three(base, tokenizer_class="GPT2Tokenizer")
+    model = transformers.AutoModelForCausalLM.from_pretrained(base)
+    get_peft_model(model, LoraConfig(r=2, target_modules=["q_proj"])).save_pretrained(adapter)
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(base / name, adapter)
+    expected = raw.encode(TEXT).ids
+    assert transformers.AutoTokenizer.from_pretrained(adapter).encode(TEXT) != expected
+    lm = load_toy(base, adapter=adapter)
+    assert lm.tok_encode(TEXT) == load_toy(base).tok_encode(TEXT) == expected
+    assert record_of(base, adapter=str(adapter))["as_saved"] == lm.as_saved == FROM_FILE
+    assert (lm.tokenizer.eos_token, lm.tokenizer.bos_token) == ("</s>", "<s>")
+
+
+@pytest.mark.parametrize("name", ["GPT2Tokenizer", "LlamaTokenizerFast", "PreTrainedTokenizerFast"])
+@pytest.mark.parametrize("kind", ["gpt2", "qwen2", "gpt_neox", "olmo2"])
+def test_whatever_class_is_named_the_file_says_what_a_text_is(kind, name, tmp_path):
+    raw = digits_by_three(tmp_path, tokenizer_class=name)
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": kind}))
+    tokenizer, _ = load_tokenizer(tmp_path, "m")
+    assert tokenizer.encode(TEXT, add_special_tokens=False) == raw.encode(TEXT).ids
+
+
+def test_a_vocabulary_that_is_not_there_is_no_model(tmp_path):
+    """transformers makes an empty tokenizer of the class, for which a corpus costs nothing."""
+    toy_model("gpt2", tmp_path)
+    edit(tmp_path / "tokenizer_config.json", tokenizer_class="GPT2Tokenizer")
+    (tmp_path / "tokenizer.json").unlink()
+    for load, error in ((record_of, InputError), (load_toy, CellError)):
+        with pytest.raises(error, match=r"no vocabulary: merges\.txt and tokenizer\.json and vocab\.json missing in"):
+            load(tmp_path)
+    (tmp_path / "tokenizer_config.json").unlink()
+    with pytest.raises(InputError, match=r"the tokenizer in .* cannot be loaded|no vocabulary"):
+        record_of(tmp_path)
+
+
+def test_a_tokenizer_that_cannot_be_read_or_is_of_a_larger_model_is_refused(tmp_path):
+    toy_model("llama", tmp_path)
+    whole = (tmp_path / "tokenizer.json").read_text()
+    (tmp_path / "tokenizer.json").write_text(whole[: len(whole) // 2])
+    with pytest.raises(InputError, match=r"model 'm': .*tokenizer"):
+        record_of(tmp_path)
+    (tmp_path / "tokenizer.json").write_text(whole)
+    edit(tmp_path / "config.json", vocab_size=100)
+    with pytest.raises(InputError, match=r"makes token \d+, and the model has 100 embeddings"):
+        record_of(tmp_path)
+
+
+# ---- nothing is appended ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("begins", [True, False])
+def test_what_a_tokenizer_appends_is_left_out(begins, tmp_path):
+    toy_model("llama", tmp_path)
+    tokenizer = toy_tokenizer(adds_bos=False, chat=False)
+    single = "<s> $A </s>" if begins else "$A </s>"
+    tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(
+        single=single, special_tokens=[("<s>", 0), ("</s>", 1)]
+    )
+    tokenizer.save_pretrained(tmp_path)
+    lm = load_toy(tmp_path)
+    plain = tokenizer.encode("Answer: yes", add_special_tokens=False)
+    begin = [0] if begins else []
+    assert lm.tok_encode("Answer: yes") == [*begin, *plain]
+    context, continuation = lm.encode_request("Answer:", " yes")
+    assert [*context, *continuation] == [*begin, *plain] and continuation
+    assert lm.tok_batch_encode(["Answer: yes"])[0].tolist() == [[*begin, *plain]]  # prompts of generation tasks
+    assert record_of(tmp_path)["as_saved"] == lm.as_saved == {"appended_tokens": "left out"}
+    kept, rules = load_tokenizer(tmp_path, "m", causal=False)
+    assert kept.encode("yes")[-1] == 1 and rules == {}
+
+
+# ---- thoughts --------------------------------------------------------------------------------------------------------
+
+TURNS = "{% for message in messages %}<{{ message.role }}>{{ message.content }}{% endfor %}"
+BEGIN = "{% if add_generation_prompt %}<assistant>%s{% endif %}"
+SWITCH = "{% if enable_thinking is defined and not enable_thinking %}<think></think>{% else %}<think>{% endif %}"
+
+
+@pytest.mark.parametrize(
+    ("opening", "ends"),
+    [
+        ("", "<assistant>"),
+        ("<think>\n", "<assistant><think>\n\n</think>\n\n"),
+        ("<|START_THINKING|>", "<assistant><|START_THINKING|>\n\n<|END_THINKING|>\n\n"),
+        ("<think>\n\n</think>\n\n", "<assistant><think>\n\n</think>\n\n"),
+        (SWITCH, "<assistant><think></think>"),  # the template's own empty thought
+    ],
+)
+def test_a_thought_that_the_template_opens_is_closed(opening, ends, tmp_path):
+    toy_model("llama", tmp_path)
+    (tmp_path / "chat_template.jinja").write_text(TURNS + BEGIN.replace("%s", opening))
+    lm = load_toy(tmp_path)
+    prompt = lm.apply_chat_template([{"role": "user", "content": "do you think <think>"}])
+    assert prompt == f"<user>do you think <think>{ends}"
+    closed = opening in ("<think>\n", "<|START_THINKING|>", SWITCH)
+    assert record_of(tmp_path, instruction_tuned=1).get("thought") == ("closed" if closed else None)
+
+
+def test_a_thought_whose_end_is_not_known_is_refused(tmp_path):
+    toy_model("llama", tmp_path)
+    (tmp_path / "chat_template.jinja").write_text(TURNS + BEGIN.replace("%s", "<|channel>thought\n"))
+    with pytest.raises(InputError, match=r"opens a thought with '<\|channel>thought"):
+        record_of(tmp_path, instruction_tuned=1)
+
+
+def test_what_is_no_open_thought_stays():
+    for prompt in ("What do you think?", "a <b> c", "[/INST]", "<think>so</think>", "<|begin_of_thought|> x"):
+        assert open_thought(prompt) is None and close_thought(prompt) == prompt
+    assert close_thought("[THINK]") == "[THINK]\n\n[/THINK]\n\n"
+
+
+# ---- bits per byte ---------------------------------------------------------------------------------------------------
+
+
+def words_only(folder: Path) -> None:
+    """A tokenizer of whole words, all others being unknown."""
+    vocabulary = {"<unk>": 0, "</s>": 1} | {
+        word: 2 + place for place, word in enumerate(["the", "answer", "is", "yes"])
+    }
+    tokenizer = tokenizers.Tokenizer(WordLevel(vocabulary, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    fast = transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="</s>", unk_token="<unk>")
+    fast.save_pretrained(folder)
+
+
+def test_bits_per_byte_of_what_a_tokenizer_cannot_write_is_no_number(tmp_path):
+    words_only(toy_model("llama", tmp_path))
+    lm = load_toy(tmp_path)
+    request = type("Request", (), {"args": ("the capital of Peru is Lima",)})
+    with pytest.raises(CellError, match=r"loses \d+ of 27 bytes of the texts \(1 of 1 texts, such as 'the capital"):
+        lm.loglikelihood_rolling([request])
+    request.args = ("the answer is yes",)
+    assert lm.loglikelihood_rolling([request])[0] < 0
+    assert "letters" in record_of(tmp_path)["loses"]
+    assert "loses" not in record_of(toy_model("llama", tmp_path / "bytes"))
+
+
+def test_what_counts_as_lost():
+    tokenizer = toy_tokenizer(adds_bos=True, chat=False)
+    assert lost_bytes(tokenizer, " Straße\n\n</s> cafe\u0301  ") == 0
+    vocabulary = {"[UNK]": 0, "yes": 1}
+    words = transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizers.Tokenizer(WordLevel(vocabulary, "[UNK]")))
+    assert lost_bytes(words, "Köln") == 5  # two bytes of ö, one each of the others
+
+
+# ---- whole files -----------------------------------------------------------------------------------------------------
+
+
+def test_weights_that_are_not_whole_are_named(tmp_path):
+    folder = toy_model("llama", tmp_path)
+    transformers.AutoModelForCausalLM.from_pretrained(folder).save_pretrained(folder, max_shard_size="60KB")
+    (folder / "model.safetensors").unlink()
+    *_, last = sorted(folder.glob("model-*.safetensors"))
+    whole = last.read_bytes()
+    assert "as_saved" not in record_of(folder)
+    for content, words in (
+        (whole[:-5], rf"{last.name} is not complete: {len(whole) - 5} of {len(whole)} bytes"),
+        (whole[:5], rf"{last.name} is damaged or cut"),
+        (
+            b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n",
+            rf"{last.name} is a pointer of Git LFS",
+        ),
+        (None, rf"{last.name} is not in "),
+    ):
+        last.write_bytes(content) if content is not None else last.unlink()
+        with pytest.raises(InputError, match=words):
+            record_of(folder)
+    (folder / "model.safetensors.index.json").unlink()
+    with pytest.raises(InputError, match=r"neither model\.safetensors nor model\.safetensors\.index\.json"):
+        record_of(folder)
+
+
+# ---- recipes ---------------------------------------------------------------------------------------------------------
+
+
+def test_what_was_scored_otherwise_before_is_another_cell(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    workspace = start_run(tmp_path)
+    cell = next(cell for job in workspace.grid.jobs.values() for cell in job.cells if job.rule == "evaluate_model")
+    plain, chat = workspace.recipe(cell), workspace.recipe(cell._replace(prompt="chat"))
+    assert not {"own_head", "tokenizer_file", "appended_tokens", "thought"} & (plain.keys() | chat.keys())
+    rules = {"own_head": "of the checkpoint", "appended_tokens": "left out"}
+    workspace.model_record(cell.model).update(as_saved=rules, thought="closed")
+    assert workspace.recipe(cell) == plain | rules, "no thought in a plain prompt"
+    assert workspace.recipe(cell._replace(prompt="chat")) == chat | rules | {"thought": "closed"}
+
+
+def test_a_record_of_before_the_check_is_made_anew_where_it_matters():
+    record = {"model": "m"}
+    check_as_saved("m", record, {})
+    check_as_saved("m", record | {"checked": 1}, {"own_head": "of the checkpoint"})
+    with pytest.raises(CellError, match=r"own_head: of the checkpoint.*prefetch-model --model m again"):
+        check_as_saved("m", record, {"own_head": "of the checkpoint"})

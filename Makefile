@@ -110,10 +110,10 @@ endif
 FORCE:
 
 .venv/installed: pyproject.toml envs/constraints.txt envs/bootstrap.sh
-	@envs/bootstrap.sh cells,slurm,test,docs
+	@envs/bootstrap.sh cells,nf4,slurm,test,docs
 	@touch $@
 
 # NUTS (bambi, nutpie) is large and only slow tests run it; without it those tests skip, visibly.
 .venv/installed-bayes: .venv/installed
-	@envs/bootstrap.sh cells,slurm,test,docs,bayes
+	@envs/bootstrap.sh cells,nf4,slurm,test,docs,bayes
 	@touch $@

@@ -324,8 +324,9 @@ def export_every_eval_ever(
 
 def _scores(path: Path, benchmarks: Path | None) -> "pd.DataFrame":
     """The table, with what it leaves open from the sheet."""
+    from lm_validity.tables.counted import completed
     from lm_validity.tables.schema import read_scores
-    from lm_validity.tables.sheets import completed, read_benchmarks
+    from lm_validity.tables.sheets import read_benchmarks
 
     scores = read_scores(path)
     return scores if benchmarks is None else completed(scores, read_benchmarks(benchmarks))

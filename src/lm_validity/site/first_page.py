@@ -48,7 +48,6 @@ from lm_validity.site.cards.values import CardSources, shown
 from lm_validity.site.cards.verdict import NO, NOT_KNOWN, NOT_MEASURED, PARTLY, YES, Mark
 from lm_validity.site.cards.write import FOLDER, Card, gaps, make_card, write_cards
 from lm_validity.tables.schema import PROTOCOLS
-from lm_validity.tables.sheets import read_models
 from lm_validity.words import count, decimal, percent, scale_of
 
 ORDER = ("beside", "agreement", "factors", "readiness", "signal", "items", "bias", "computation", "data")
@@ -182,10 +181,8 @@ def _population(sources: CardSources, cards: Sequence[Card]) -> str:
     """`61 models of 6 families, 0.1 to 14.8 billion parameters. Direct and train before test.`"""
     models = sources.last_scores["model"].unique()
     words = count(len(models), "model")
-    sheet = None if sources.models is None else read_models(sources.models)
-    if sheet is not None:
-        families = sheet.loc[sheet["model"].isin(models), "family"].dropna().nunique()
-        words += f" of {count(families, 'family', 'families')}" if families else ""
+    families = sources.counted.models.set_index("model").loc[:, "family"].reindex(models).dropna().nunique()
+    words += f" of {count(families, 'family', 'families')}" if families else ""
     sizes = [sources.sizes[model] for model in models if sources.sizes.get(model)]
     if sizes:
         factor, unit = scale_of(max(sizes))

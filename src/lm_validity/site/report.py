@@ -31,7 +31,8 @@ from lm_validity.site.cards.values import CardSources
 from lm_validity.site.cards.write import FOLDER as CARDS
 from lm_validity.site.first_page import ORDER, build_site
 from lm_validity.site.guess import guess_benchmarks, guess_lines, guess_models, leave_sparse_out, shared_categories
-from lm_validity.studies.agreement.score_matrix import PERPLEXITY, STUDY, ScoreMatrix, read_score_matrix
+from lm_validity.studies.agreement.score_matrix import STUDY, ScoreMatrix, read_score_matrix
+from lm_validity.tables.counted import PERPLEXITY, check_metrics
 from lm_validity.tables.formats.import_files import import_files
 from lm_validity.tables.formats.score_files import KEY, ImportOptions, with_item_errors
 from lm_validity.tables.schema import DIRECT, SCORES, read_scores, readable, write_table
@@ -630,6 +631,7 @@ def _sheets(
         decided += own["model"].tolist()
     if given.benchmarks is not None:
         benchmarks = read_benchmarks(given.benchmarks).assign(guessed=None)
+        check_metrics(scores, benchmarks, given.benchmarks)
         notes += _check_names(benchmarks["benchmark"], scores["benchmark"], given.benchmarks, "benchmarks")
         decided += benchmarks["benchmark"].tolist()
     notes += leave_sparse_out(models, benchmarks, scores, decided)

@@ -24,7 +24,7 @@ from lm_validity.missing import is_known
 from lm_validity.monitor.planning import Cost, Pair, hours_in_words, planned_cell, total, write_sheet
 from lm_validity.run.rules.pretrain_on_test import PRETRAIN_ON_TEST
 from lm_validity.studies.agreement.incomplete import NO_PROCESS, Fitted, drawn_tables, fit_cells
-from lm_validity.studies.agreement.score_matrix import PERPLEXITY, ScoreMatrix, read_score_matrix
+from lm_validity.studies.agreement.score_matrix import ScoreMatrix, read_score_matrix
 from lm_validity.studies.agreement.statistics.ranking import average_ranks
 from lm_validity.studies.agreement.statistics.sparse import (
     DRAWS,
@@ -38,6 +38,7 @@ from lm_validity.studies.agreement.statistics.sparse import (
 )
 from lm_validity.studies.bias.effects import OPEN, stop_words, task_stops
 from lm_validity.studies.bias.trials import read_trials
+from lm_validity.tables.counted import PERPLEXITY
 from lm_validity.tables.schema import TRAINED
 from lm_validity.words import count, decimal, listing
 

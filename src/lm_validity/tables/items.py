@@ -12,8 +12,8 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 from lm_validity.errors import InputError
+from lm_validity.tables.counted import fewshot_count, training_order
 from lm_validity.tables.schema import ITEMS, NULLABLE, readable
-from lm_validity.tables.sheets import fewshot_count
 
 # ----------------------------------------------------------------------------------------------------------------------
 # Rows of a table of items that belong to scores: opened as a data set, since it may be larger than memory.
@@ -52,15 +52,6 @@ def _comparable(frame: pd.DataFrame) -> pd.DataFrame:
 
 # ----------------------------------------------------------------------------------------------------------------------
 # items.parquet as arrays of one benchmark: models, checkpoints, items, choices (read by `read_items`).
-
-
-def training_order(iterations: np.ndarray, tokens_b: np.ndarray) -> np.ndarray:
-    """Indices that put checkpoints (n,) in order of training, by tokens, else by iteration (NaN: unknown).
-
-    Where neither is known of all, those without an iteration come last: that is where a final checkpoint stands.
-    """
-    progress = iterations if np.isnan(tokens_b).any() else tokens_b
-    return np.argsort(progress, kind="stable")
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 
 from lm_validity.missing import Reason, ReasonCode
+from lm_validity.tables.counted import checkpoints_in_order
 
 LAST_CHECKPOINTS = 5  # of which the noise is the mean: those of one training hardly differ, so one would do
 NOT_MEASURED = Reason(
@@ -26,11 +27,6 @@ class TrainingNoise:
     reruns: int
 
 
-def reruns_of(sheet: pd.DataFrame) -> dict[str, str]:
-    """The model of which each rerun is another training, by the rerun's id."""
-    return sheet.dropna(subset=["rerun_of"]).set_index("model")["rerun_of"].to_dict()
-
-
 def training_noise(rows: pd.DataFrame, reruns: Mapping[str, str]) -> dict[str, TrainingNoise]:
     """The noise of training by benchmark, from scores (`model, benchmark, checkpoint, iteration, tokens_b, value`) of
     one protocol and metric.
@@ -45,11 +41,10 @@ def training_noise(rows: pd.DataFrame, reruns: Mapping[str, str]) -> dict[str, T
     rows = rows.assign(checkpoint=rows["checkpoint"].fillna("final"), root=rows["model"].map(reruns))
     rows["root"] = rows["root"].where(rows["root"].notna(), rows["model"])
     rows = rows[rows["root"].isin(set(reruns.values()))]
-    progress = rows["tokens_b"].fillna(rows["iteration"].astype("float64")).fillna(np.inf)
     variances: dict[str, list[tuple[float, int]]] = {}
-    for (benchmark, _), group in rows.assign(progress=progress).groupby(["benchmark", "root"], sort=True):
-        order = group.groupby("checkpoint")["progress"].max().sort_values(kind="stable").index
-        values = group.pivot_table(index="checkpoint", columns="model", values="value").reindex(order).dropna()
+    for (benchmark, _), group in rows.groupby(["benchmark", "root"], sort=True):
+        values = group.pivot_table(index="checkpoint", columns="model", values="value")
+        values = values.reindex(checkpoints_in_order(group)).dropna()
         if values.shape[1] < 2 or values.empty:
             continue
         variance = float(values.tail(LAST_CHECKPOINTS).var(axis=1, ddof=1).mean())

@@ -10,8 +10,6 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from lm_validity.config.sheets import metric_key
-
 # metrics by their name before the filter: fractions of items, whose standard error follows from the fraction
 CHOICES = ("acc", "acc_norm", "acc_bytes", "acc_norm_bytes", "acc_mutual_info")
 SHARES_OF_ITEMS = (*CHOICES, "exact_match", "em")
@@ -55,31 +53,25 @@ class ErrorCheck:
     ratio: float | None = None
 
 
-def checked_errors(rows: pd.DataFrame, sheet: pd.DataFrame | None) -> tuple[pd.DataFrame, list[ErrorCheck]]:
+def checked_errors(rows: pd.DataFrame, sheet: pd.DataFrame) -> tuple[pd.DataFrame, list[ErrorCheck]]:
     """The rows without the standard errors that cannot be right, and what was found, by benchmark and code.
 
-    `rows`: selected rows of SCORES, of all checkpoints; `sheet`: as `read_benchmarks` gives it. Looked at are rows of
-    the sheet's benchmarks and metrics, but for perplexities. A share p of n items has the error
-    sqrt(p (1 - p) / (n - 1)). At a share of exactly 0 or 1 that is 0, and sqrt(q (1 - q) / (n + 4)) with
-    q = (p n + 2) / (n + 4) is taken instead (Agresti and Coull 1998, The American Statistician 52:119); where n is
-    unknown, with that of the benchmark's other errors. Negative errors are left alone.
+    `rows`: the rows of SCORES that count, of one metric for each benchmark, at all checkpoints and those of a model in
+    order of training; `sheet`: the benchmarks' rows of the benchmarks sheet. Perplexities are not looked at. A share p
+    of n items has the error sqrt(p (1 - p) / (n - 1)). At a share of exactly 0 or 1 that is 0, and
+    sqrt(q (1 - q) / (n + 4)) with q = (p n + 2) / (n + 4) is taken instead (Agresti and Coull 1998, The American
+    Statistician 52:119); where n is unknown, with that of the benchmark's other errors. Negative errors are left alone.
     """
-    facts = {} if sheet is None else sheet.set_index("benchmark").to_dict("index")
+    facts = sheet.set_index("benchmark")[["metric", "output_type", "n_items"]].to_dict("index")
     errors = rows["stderr"].to_numpy(dtype=float).copy()
     all_checks: list[ErrorCheck] = []
     for benchmark, places in rows.groupby("benchmark").indices.items():
-        if sheet is not None and benchmark not in facts:
-            continue
-        fact = facts.get(benchmark, {"metric": None, "output_type": None, "n_items": np.nan})
-        here = rows.iloc[places]
-        metric = here["metric"].map(metric_key, na_action="ignore")
-        wanted = fact["metric"] or None
+        fact, here = facts[benchmark], rows.iloc[places]
         looked_at = np.isfinite(here["value"].to_numpy(float)) & (errors[places] >= 0)
-        looked_at &= (metric.isna() | (wanted is None) | (metric == wanted)).to_numpy(dtype=bool)
         if fact["output_type"] == "loglikelihood_rolling" or not looked_at.any():
             continue
-        names = [wanted if pd.isna(name) else name for name in metric[looked_at]]
-        here, places = here[looked_at].assign(metric=names), places[looked_at]
+        here, places = here[looked_at], places[looked_at]
+        here = here.assign(metric=here["metric"].where(here["metric"].notna(), fact["metric"]))
         checks, errors[places] = _of_benchmark(here, str(benchmark), fact["n_items"])
         all_checks += checks
     return rows.assign(stderr=errors), all_checks
@@ -156,9 +148,8 @@ def _over_scatter(here: pd.DataFrame) -> float:
     the standard deviation of independent noise; what a curve bends comes on top. NaN too for curves without any
     scatter, which are smoothed or made up.
     """
-    ordered = here.sort_values(["iteration", "tokens_b"], na_position="last", kind="stable")
-    curves = ordered.groupby(_CURVE, dropna=False, sort=False)["value"]
-    bend = (curves.shift(-1) - 2 * ordered["value"] + curves.shift(1)).dropna().to_numpy(dtype=float)
+    curves = here.groupby(_CURVE, dropna=False, sort=False)["value"]
+    bend = (curves.shift(-1) - 2 * here["value"] + curves.shift(1)).dropna().to_numpy(dtype=float)
     scatter = np.sqrt((bend**2).mean() / 6) if len(bend) >= _LEAST_DIFFERENCES else 0.0
-    error = np.sqrt((ordered["stderr"] ** 2).mean())
+    error = np.sqrt((here["stderr"] ** 2).mean())
     return float(error / scatter) if scatter > 1e-9 * error else float("nan")

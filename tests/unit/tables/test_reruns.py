@@ -6,8 +6,8 @@ import pytest
 
 from lm_validity.config.sheets import read_models as read_run_models
 from lm_validity.errors import InputError
-from lm_validity.tables.reruns import reruns_of, training_noise
-from lm_validity.tables.sheets import as_in_scores, read_models
+from lm_validity.tables.reruns import training_noise
+from lm_validity.tables.sheets import as_in_scores, read_models, reruns_of
 
 
 def rows(**curves):

@@ -5,7 +5,8 @@ import pandas as pd
 import pytest
 
 from lm_validity.errors import InputError
-from lm_validity.tables.sheets import completed, read_benchmarks, read_models
+from lm_validity.tables.counted import completed
+from lm_validity.tables.sheets import read_benchmarks, read_models
 
 
 def write(path, text: str):

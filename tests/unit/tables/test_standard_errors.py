@@ -4,10 +4,14 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from lm_validity.tables.schema import SCORES
+from lm_validity.tables.counted import count_scores
+from lm_validity.tables.schema import SCORES, write_table
 from lm_validity.tables.standard_errors import checked_errors, error_notes
 
 SHEET = pd.DataFrame([{"benchmark": "quiz", "metric": "acc,none", "output_type": "multiple_choice", "n_items": 500.0}])
+
+
+NO_SHEET = SHEET.assign(metric=None, output_type=None, n_items=np.nan)
 
 
 def scores(values, stderr, **more) -> pd.DataFrame:
@@ -16,13 +20,13 @@ def scores(values, stderr, **more) -> pd.DataFrame:
     return pd.DataFrame(found | {"stderr": stderr} | more).reindex(columns=SCORES.names)
 
 
-def codes(rows, sheet=None) -> list[tuple[str, int, int]]:
+def codes(rows, sheet=NO_SHEET) -> list[tuple[str, int, int]]:
     return [(one.code, one.scores, one.of) for one in checked_errors(rows, sheet)[1]]
 
 
 def test_a_minority_of_zeros_is_not_used():
     rows = scores([0.2, 0.5, 0.8, 1.0], [0.01, 0.0, 0.01, 0.01])
-    used, checks = checked_errors(rows, None)
+    used, checks = checked_errors(rows, NO_SHEET)
     assert np.isnan(used["stderr"]).tolist() == [False, True, False, False]
     assert codes(rows) == [("zero", 1, 4)] and "quiz (1 of 4)" in error_notes(checks)[0]
     assert codes(rows.assign(metric="f1", value=[0.2, -0.5, 0.8, 1.0])) == [("zero", 1, 4)]
@@ -38,8 +42,8 @@ def test_at_zero_and_one_two_answers_of_each_kind_are_added(unit, value, right):
     assert used["stderr"].iloc[0] == pytest.approx(unit * np.sqrt(share * (1 - share) / 504))
     assert [one.code for one in checks] == ["at_bound"] and used["stderr"].iloc[1] == 0.0223 * unit
     # without the number of items, that of the other errors: 0.25 / 0.0223² + 1 = 503.7
-    assert checked_errors(rows, None)[0]["stderr"].iloc[0] == pytest.approx(used["stderr"].iloc[0], rel=0.01)
-    assert np.isnan(checked_errors(rows.iloc[:1], None)[0]["stderr"].iloc[0])
+    assert checked_errors(rows, NO_SHEET)[0]["stderr"].iloc[0] == pytest.approx(used["stderr"].iloc[0], rel=0.01)
+    assert np.isnan(checked_errors(rows.iloc[:1], NO_SHEET)[0]["stderr"].iloc[0])
 
 
 def test_scores_may_name_no_metric():
@@ -58,11 +62,18 @@ def curves(error: float, models=3, points=20) -> pd.DataFrame:
     return pd.concat(rows).sample(frac=1, random_state=0)
 
 
-def test_errors_are_held_against_the_scatter_between_checkpoints_where_items_are_unknown():
-    (check,) = checked_errors(curves(0.04), None)[1]
+def test_errors_are_held_against_the_scatter_between_checkpoints_where_items_are_unknown(tmp_path):
+    def checks_of(rows, sheet=None):
+        """By way of a table, whose rows are in no order."""
+        write_table(rows, SCORES, tmp_path / "scores.parquet")
+        return count_scores(tmp_path / "scores.parquet", benchmarks=sheet).checks
+
+    (check,) = checks_of(curves(0.04))
     assert (check.code, check.scores, check.of) == ("beyond_scatter", 60, 60) and check.ratio == pytest.approx(10, 0.2)
-    assert codes(curves(0.012)) == []
-    assert codes(curves(0.04, models=1, points=9)) == []  # too few points
+    assert checks_of(curves(0.012)) == ()
+    assert checks_of(curves(0.04, models=1, points=9)) == ()  # too few points
     right = np.sqrt(0.25 * 0.75 / 149)
-    assert codes(curves(right).assign(n_items=150)) == []  # answers that hardly change between checkpoints
-    assert codes(curves(0.04).assign(metric="f1"), SHEET) == []  # not the sheet's metric
+    assert checks_of(curves(right).assign(n_items=150)) == ()  # answers that hardly change between checkpoints
+    (tmp_path / "b.csv").write_text("benchmark,metric\nquiz,acc\n")
+    both = pd.concat([curves(0.04).assign(metric="f1"), curves(0.012)])
+    assert checks_of(both, tmp_path / "b.csv") == ()  # not the sheet's metric

@@ -362,9 +362,8 @@ def _training_panel(sources: CardSources, benchmark: str, values: Values, verdic
         text(30, 108, decimal(low), "", "end"),
         text(30, 16, decimal(high), "", "end"),
     ]
-    in_tokens = bool(sources.rows["tokens_b"].notna().any())
     settled, starts = known(values, "settled_from"), known(values, "signal_from")
-    if in_tokens and settled is not None and settled.interval is not None:
+    if sources.in_tokens and settled is not None and settled.interval is not None:
         left, right = (across(end) for end in settled.interval)
         marks += [box(left, 6, max(right - left, 1), 98, "zone")]
         anchor, x = ("start", left + 4) if left < 180 else ("end", right - 4)
@@ -376,12 +375,12 @@ def _training_panel(sources: CardSources, benchmark: str, values: Values, verdic
     at, mean = mean_curve(frame)
     mark = verdict.marks["steady"]
     marks.append(_mean_path(across, up, at, mean, mark))
-    if in_tokens and starts is not None:
+    if sources.in_tokens and starts is not None:
         marks.append(line(across(starts.number), 84, across(starts.number), 104, "k w"))
         x = across(starts.number)
         anchor, x = ("start", x + 4) if x < 250 else ("end", x - 4)
         marks.append(text(x, 98, "above chance", "num", anchor))
-    end = tokens_words(last) if in_tokens else f"{last:,.0f} steps"
+    end = tokens_words(last) if sources.in_tokens else f"{last:,.0f} steps"
     marks += [text(34, 121, "0"), text(WIDTH - 8, 121, end, "", "end")]
     number = frame["model"].nunique()
     ends = f"their mean goes from {decimal(mean[0])} to {decimal(mean[-1])}" if len(mean) else "no points in common"

@@ -14,12 +14,12 @@ from typing import Any
 import pandas as pd
 
 from lm_validity.config.sections import Cards
-from lm_validity.config.sheets import metric_key
 from lm_validity.errors import InputError
 from lm_validity.files import read_json
 from lm_validity.results import CARDS, Results, Row
-from lm_validity.tables.schema import DIRECT, PREPARED, PROTOCOLS, REPLAY, TRAINED, read_scores, trained_here
-from lm_validity.tables.sheets import completed, read_benchmarks, read_models, report_rows
+from lm_validity.tables.counted import Counted, count_scores, in_tokens, last_checkpoints, progress
+from lm_validity.tables.schema import DIRECT, PREPARED, PROTOCOLS, REPLAY, TRAINED, trained_here
+from lm_validity.tables.sheets import reruns_of
 from lm_validity.words import UNDER, decimal, listing, scale_of
 
 
@@ -345,39 +345,41 @@ class CardSources:
         return None if number is None else int(number)
 
     @cached_property
-    def sheet(self) -> pd.DataFrame:
-        """The benchmarks sheet's rows of benchmarks with scores, indexed by benchmark."""
-        sheet = read_benchmarks(self.benchmarks)
-        return sheet[sheet["benchmark"].isin(self.rows["benchmark"])].set_index("benchmark", drop=False)
+    def counted(self) -> Counted:
+        """The scores that count, with their models and benchmarks."""
+        return count_scores(self.scores, self.models, self.benchmarks)
+
+    @property
+    def rows(self) -> pd.DataFrame:
+        """The scores that count, at all checkpoints."""
+        return self.counted.rows
 
     @cached_property
-    def rows(self) -> pd.DataFrame:
-        """The selected test rows of each benchmark's metric."""
-        sheet = read_benchmarks(self.benchmarks)
-        rows = report_rows(read_scores(self.scores), sheet, [])
-        rows = rows[rows["benchmark"].isin(sheet["benchmark"])]
-        rows = completed(rows.assign(metric=rows["metric"].map(metric_key, na_action="ignore")), sheet)
-        wanted = rows["benchmark"].map(sheet.set_index("benchmark")["metric"])
-        return rows[wanted.isna() | (rows["metric"] == wanted)]
+    def sheet(self) -> pd.DataFrame:
+        """The benchmarks sheet's rows of benchmarks with scores, indexed by benchmark."""
+        return self.counted.benchmarks.set_index("benchmark", drop=False)
 
     @cached_property
     def last_scores(self) -> pd.DataFrame:
-        """benchmark, protocol, model, value: of each model as it is finished, mean over seeds."""
-        rows = self.rows[self.rows["value"].notna()]
-        final = rows["checkpoint"].isna() | (rows["checkpoint"] == "final")
-        reached = rows["tokens_b"].astype("float64").fillna(rows["iteration"].astype("float64")).fillna(0)
-        reached = reached.mask(final, float("inf"))
-        by = ["benchmark", "protocol", "model"]
-        last = reached == reached.groupby([rows[name] for name in by]).transform("max")
-        return rows[last].groupby(by)["value"].mean().reset_index()
+        """benchmark, protocol, model, value: of each model as it is finished, mean over seeds; no reruns."""
+        rows = self.rows[~self.rows["model"].isin(reruns_of(self.counted.models))]
+        rows = rows[last_checkpoints(rows).rows & rows["value"].notna()]
+        return rows.groupby(["benchmark", "protocol", "model"])["value"].mean().reset_index()
+
+    @cached_property
+    def _direct(self) -> pd.DataFrame:
+        return self.rows[(self.rows["protocol"] == DIRECT) & self.rows["value"].notna()]
+
+    @cached_property
+    def in_tokens(self) -> bool:
+        """Whether `curves` are over tokens."""
+        return in_tokens(self._direct)
 
     @cached_property
     def curves(self) -> pd.DataFrame:
-        """benchmark, model, at (billions of tokens or, where no model says so, steps), value: direct scores in training
-        of the models with at least three checkpoints, by `at`."""
-        rows = self.rows[(self.rows["protocol"] == DIRECT) & self.rows["value"].notna()]
-        at = rows["tokens_b"] if rows["tokens_b"].notna().any() else rows["iteration"]
-        rows = rows.assign(at=at.astype("float64")).dropna(subset=["at"])
+        """benchmark, model, at (billions of tokens or, where no curve has these, steps), value: direct scores in
+        training of the models with at least three checkpoints, by `at`."""
+        rows = self._direct.assign(at=progress(self._direct)).dropna(subset=["at"])
         means = rows.groupby(["benchmark", "model", "at"])["value"].mean().reset_index()
         many = means.groupby(["benchmark", "model"])["at"].transform("size") >= LEAST_POINTS
         return means[many]
@@ -399,8 +401,7 @@ class CardSources:
     @cached_property
     def sizes(self) -> dict[str, float]:
         """Billions of parameters by model, of those known."""
-        sheet = None if self.models is None else read_models(self.models)
-        known = {} if sheet is None else dict(zip(sheet["model"], sheet["parameters_b"], strict=True))
+        known = self.counted.models.set_index("model")["parameters_b"]
         return {model: float(size) for model, size in known.items() if pd.notna(size)}
 
     def facts(self, benchmark: str) -> dict[str, Any]:

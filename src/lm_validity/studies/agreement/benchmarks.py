@@ -6,13 +6,12 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from lm_validity.config.sheets import metric_key
 from lm_validity.missing import Missing, Reason, ReasonCode, known
 from lm_validity.pages import figures
 from lm_validity.pages.page import Part, Section, Table
 from lm_validity.statistics import models_above_chance
 from lm_validity.studies.agreement.data import Data, Entry, Value, ends, plotted
-from lm_validity.studies.agreement.score_matrix import FRACTIONS, ScoreMatrix
+from lm_validity.studies.agreement.score_matrix import ScoreMatrix
 from lm_validity.studies.agreement.statistics.noise import (
     ceiling_with_others,
     items_needed,
@@ -24,6 +23,7 @@ from lm_validity.studies.agreement.statistics.noise import (
 )
 from lm_validity.studies.agreement.statistics.ranking import Z_95, finite_mean, kendall_tau_matrix, pair_signs
 from lm_validity.studies.agreement.statistics.resampling import Interval
+from lm_validity.tables.counted import FRACTIONS, of_metric
 from lm_validity.tables.reruns import NOT_MEASURED
 from lm_validity.tables.schema import DIRECT, PROTOCOLS, TRAINED
 from lm_validity.words import UNDER, count, decimal
@@ -185,7 +185,7 @@ def prompt_ranges(scores: pd.DataFrame, matrix: ScoreMatrix) -> dict[str, Entry 
     groups the mean. Scores under two prompts share their items, and part of their range is chance: it is an upper
     bound of what the prompt does.
     """
-    rows = scores[(scores["protocol"] == DIRECT) & _of_the_metric(scores, matrix)]
+    rows = scores[(scores["protocol"] == DIRECT) & of_metric(scores, matrix.benchmark_facts)]
     prompt = rows["prompt"].fillna("plain").astype(str) + "\n" + rows["prompt_variant"].fillna("").astype(str)
     groups = rows.assign(prompt=prompt).groupby(SAME, dropna=False)
     spans = groups.agg(low=("value", "min"), high=("value", "max"), prompts=("prompt", "nunique")).reset_index()
@@ -217,7 +217,7 @@ def wording_error(scores: pd.DataFrame, matrix: ScoreMatrix) -> np.ndarray:
     pairs of wordings. As with plain and chat (`prompt_error`), what a wording does to all models alike is not in it,
     and what the noise of the two scores' items does not share is. NaN for fewer than 3 models under both.
     """
-    rows = scores[(scores["protocol"] == DIRECT) & _of_the_metric(scores, matrix)]
+    rows = scores[(scores["protocol"] == DIRECT) & of_metric(scores, matrix.benchmark_facts)]
     key = ["benchmark", "prompt", "split", "metric", "checkpoint", "num_fewshot", "model"]
     rows = rows.assign(wording=rows["prompt_variant"].fillna(""))
     rows = rows.fillna({"prompt": "plain", "split": "", "metric": "", "checkpoint": "final", "num_fewshot": -1})
@@ -266,7 +266,9 @@ def _direct_choices(rows: pd.DataFrame, matrix: ScoreMatrix) -> pd.DataFrame:
     """
     key = ["model", "benchmark"]
     scored = matrix.selected[matrix.selected["protocol"] == DIRECT].drop_duplicates(key).set_index(key)
-    rows = rows[(rows["protocol"] == DIRECT) & (rows["split"] == "validation") & _of_the_metric(rows, matrix)]
+    rows = rows[
+        (rows["protocol"] == DIRECT) & (rows["split"] == "validation") & of_metric(rows, matrix.benchmark_facts)
+    ]
     rows = rows.set_index(key)
     checkpoint = scored["checkpoint"].fillna("final").reindex(rows.index)
     rows = rows[(rows["checkpoint"].fillna("final") == checkpoint).to_numpy(dtype=bool)]
@@ -276,13 +278,6 @@ def _direct_choices(rows: pd.DataFrame, matrix: ScoreMatrix) -> pd.DataFrame:
     chosen = chosen[~chosen.index.duplicated(keep=False)].reindex(values.index)
     frame = values.assign(chosen=chosen.fillna(scored["prompt"].reindex(values.index))).reset_index()
     return frame.assign(protocol=DIRECT, learning_rate="", epoch=np.nan)
-
-
-def _of_the_metric(rows: pd.DataFrame, matrix: ScoreMatrix) -> np.ndarray:
-    """(rows,) True for each benchmark's metric, as the test scores are read: a null one counts as that metric."""
-    wanted = rows["benchmark"].map(matrix.benchmark_facts.set_index("benchmark")["metric"])
-    given = rows["metric"].map(metric_key, na_action="ignore")
-    return (wanted.isna() | given.isna() | (given == wanted)).to_numpy(dtype=bool)
 
 
 def _prepared_choices(selections: pd.DataFrame, asked: set[tuple[str, str]], matrix: ScoreMatrix) -> pd.DataFrame:

@@ -1,6 +1,6 @@
 """From the scores table and the two sheets to the arrays that the statistics read: models × benchmarks, by protocol."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -12,27 +12,16 @@ from lm_validity.config.plan import Plan, read_cells
 from lm_validity.errors import InputError
 from lm_validity.studies.agreement.statistics.factors import pretraining_compute
 from lm_validity.studies.agreement.statistics.ranking import finite_mean
-from lm_validity.tables.reruns import TrainingNoise, reruns_of, training_noise
-from lm_validity.tables.schema import PROTOCOLS, TRAINED, read_scores, replay_notes, trained_here
-from lm_validity.tables.sheets import (
-    NO_STUDY,
-    as_in_scores,
-    benchmark_metric,
-    check_directions,
-    of_study,
-    read_benchmarks,
-    read_models,
-    report_rows,
-    unique_labels,
-)
-from lm_validity.tables.standard_errors import CHOICES, SHARES_OF_ITEMS, ErrorCheck, checked_errors, error_notes
+from lm_validity.tables.counted import FRACTIONS, PERPLEXITY, count_scores
+from lm_validity.tables.reruns import TrainingNoise, training_noise
+from lm_validity.tables.schema import PROTOCOLS, TRAINED, trained_here
+from lm_validity.tables.sheets import reruns_of, unique_labels
+from lm_validity.tables.standard_errors import ErrorCheck
 from lm_validity.words import listing, with_names
 
-PERPLEXITY = "loglikelihood_rolling"
 # Columns of `ScoreMatrix.selected`, by which items are joined to their scores
 SELECTED = ("model", "checkpoint", "benchmark", "protocol", "prompt", "prompt_variant", "num_fewshot", "seed")
 STUDY = "agreement"  # the study whose models and benchmarks these reports read
-FRACTIONS = (*SHARES_OF_ITEMS, "f1", "mcc")
 ERROR_RATES = (*FRACTIONS, "error", "error_rate", "err")  # where lower is better: shares of wrong answers
 
 
@@ -165,40 +154,13 @@ def read_score_matrix(
 ) -> ScoreMatrix:
     """Read the selected test rows of each benchmark's metric, and the plan of what was to be fine-tuned.
 
-    The benchmarks sheet decides which benchmarks count; the models sheet only adds what is known about each
-    model. `also`: models of the sheet that are rows although they may have no score. `groups`: whose columns
-    `model_facts` has too. Raises InputError for bad
-    files, a score without a model or benchmark, an unknown protocol, two selected scores of one model on one
-    benchmark, or scores of one benchmark in two units.
+    `also`: models of the sheet that are rows although they may have no score. `groups`: whose columns `model_facts` has
+    too. Raises InputError as `count_scores` and `Counted.last`, and for scores of perplexity corpora only.
     """
-    rows = read_scores(scores)
-    notes = replay_notes(rows)
-    _check_protocols(rows, scores)
-    benchmark_sheet = read_benchmarks(benchmarks)
-    rows = report_rows(rows, benchmark_sheet, notes)
-    model_sheet = as_in_scores(read_models(models, groups), set(rows["model"]))
-    notes += _other_study_notes(model_sheet, rows, "model") + _other_study_notes(benchmark_sheet, rows, "benchmark")
-    model_sheet, rows = _of_this_study(model_sheet, rows, "model")
-    benchmark_sheet, rows = _of_this_study(benchmark_sheet, rows, "benchmark")
-    rows, checks = checked_errors(rows, benchmark_sheet)
-    reruns, trainings = reruns_of(model_sheet), rows
-    rows, used = _last_checkpoint(rows[~rows["model"].isin(reruns)], scores)
-    notes += [f"No final checkpoint: the only or last one is used for {listing(used)}."] if used else []
-    scored, listed = set(rows["benchmark"]), set(benchmark_sheet["benchmark"])
-    notes += with_names(
-        {
-            "Benchmarks with scores that are not in the benchmarks sheet stay out: {}.": sorted(scored - listed),
-            "Benchmarks of the sheet without any score: {}.": sorted(listed - scored),
-        }
-    )
-    rows = rows[rows["benchmark"].isin(benchmark_sheet["benchmark"])]
-    rows = benchmark_metric(rows, benchmark_sheet, scores, notes)
-    if rows.empty:
-        raise InputError(
-            f"{scores}: no selected test score of any benchmark in {benchmarks}.",
-            "are the sheet's benchmark ids and metrics those of the scores table?",
-        )
-    rows = _finite_values(rows, scores, notes)
+    counted = count_scores(scores, models, benchmarks, study=STUDY, groups=groups)
+    last = counted.last()
+    rows, notes, facts, model_sheet = last.rows, list(last.notes), last.benchmarks, last.models
+    reruns = reruns_of(model_sheet)
     known = dict.fromkeys(model_sheet["model"])
     scored = set(rows["model"])
     notes += with_names(
@@ -210,10 +172,6 @@ def read_score_matrix(
     # in the order of the sheet, then those that are not in it, by name
     present = scored | set(also)
     names = (*(name for name in known if name in present), *sorted(present - set(known)))
-    check_directions(rows, benchmark_sheet, scores)
-    notes += direction_notes(rows, benchmark_sheet, scores)
-    facts = _benchmark_facts(rows, benchmark_sheet)
-    notes += unit_notes(rows, facts, scores) + error_notes(checks)
     columns = tuple(facts["benchmark"])
     if (facts["output_type"] == PERPLEXITY).all():
         raise InputError(
@@ -240,21 +198,12 @@ def read_score_matrix(
         selected=rows[[*SELECTED, "metric"]].reset_index(drop=True),
         sources=tuple(sorted(rows["source"].dropna().unique())),
         notes=tuple(notes),
-        error_checks=tuple(checks),
+        error_checks=last.checks,
         trained_here=trained_here(rows),
-        training=_training(trainings, reruns, benchmark_sheet, scores),
+        training={p: training_noise(counted.rows[counted.rows["protocol"] == p], reruns) for p in PROTOCOLS},
         plan=planned,
         aside=aside,
     )
-
-
-def _training(
-    rows: pd.DataFrame, reruns: Mapping[str, str], sheet: pd.DataFrame, path: str | Path
-) -> dict[str, dict[str, TrainingNoise]]:
-    """By protocol and benchmark, from the scores at all checkpoints."""
-    rows = rows[rows["benchmark"].isin(sheet["benchmark"]) & rows["model"].isin({*reruns, *reruns.values()})]
-    rows = benchmark_metric(rows, sheet, path, []) if len(rows) else rows
-    return {protocol: training_noise(rows[rows["protocol"] == protocol], reruns) for protocol in PROTOCOLS}
 
 
 def _chosen_by_scores(
@@ -272,100 +221,10 @@ def _chosen_by_scores(
     return rows[~aside], {kind: _pivot(rows[aside], models, benchmarks, kind) for kind in ("value", "stderr")}
 
 
-def _check_protocols(rows: pd.DataFrame, path: str | Path) -> None:
-    unknown = rows[~rows["protocol"].isin(PROTOCOLS)]
-    if len(unknown):
-        raise InputError(
-            f"{path}, row {unknown.index[0]}, column 'protocol': {unknown['protocol'].iloc[0]!r} is not a protocol.",
-            f"one of {', '.join(PROTOCOLS)}.",
-        )
-
-
-def _of_this_study(sheet: pd.DataFrame, rows: pd.DataFrame, key: str) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """The sheet and the scores without models (benchmarks) that the sheet gives to other studies only."""
-    ours = of_study(sheet, STUDY)
-    return sheet[ours].reset_index(drop=True), rows[~rows[key].isin(sheet.loc[~ours, key])]
-
-
-def _other_study_notes(sheet: pd.DataFrame, rows: pd.DataFrame, key: str) -> list[str]:
-    others = sheet[~of_study(sheet, STUDY) & sheet[key].isin(rows[key])]
-    sparse = others["studies"] == NO_STUDY
-    kind = f"{key.capitalize()}s"
-    left_out = (
-        f"{kind} with `{NO_STUDY}` in the sheet's column `studies` stay out: {{}}. `lm-validity report` writes that "
-        "where fewer than half of the scores are known."
-    )
-    return with_names(
-        {
-            f"{kind} of other studies stay out: {{}}.": sorted(others.loc[~sparse, key]),
-            left_out: sorted(others.loc[sparse, key]),
-        }
-    )
-
-
-def _last_checkpoint(rows: pd.DataFrame, path: str | Path) -> tuple[pd.DataFrame, list[str]]:
-    """Rows of the finished model; for a model without a checkpoint called final, those of its only or its last one.
-
-    Also names the models of the second kind with the checkpoint used.
-    """
-    final = rows["checkpoint"].isna() | (rows["checkpoint"] == "final")
-    unfinished = set(rows["model"]) - set(rows.loc[final, "model"])
-    kept, used = [rows[final]], []
-    for model, group in rows[rows["model"].isin(unfinished)].groupby("model", sort=True):
-        progress = group["iteration"].astype("float64").fillna(group["tokens_b"])
-        reached = progress.groupby(group["checkpoint"]).transform("max")
-        names = group["checkpoint"].unique()
-        if len(names) > 1 and reached.isna().any():
-            raise InputError(
-                f"{path}: {model} has the checkpoints {listing(sorted(names))}, none of them 'final', and how far "
-                f"{listing(sorted(group.loc[reached.isna(), 'checkpoint'].unique()))} was trained is not in the table.",
-                "fill in 'iteration' or 'tokens_b', or call the checkpoint that counts 'final'.",
-            )
-        if reached.notna().any():
-            group = group[(reached == reached.max()) & (progress.isna() | (progress == reached))]
-        kept.append(group)
-        used.append(f"{model} ({group['checkpoint'].iloc[0]})")
-    return pd.concat(kept), used
-
-
-def _finite_values(rows: pd.DataFrame, path: str | Path, notes: list[str]) -> pd.DataFrame:
-    """Non-finite scores become missing, with a note; negative standard errors and double scores are refused."""
-    finite = np.isfinite(rows["value"].to_numpy(dtype=float))
-    lost = [f"{m} on {b}" for m, b in zip(rows["model"][~finite], rows["benchmark"][~finite], strict=True)]
-    notes += with_names({"Scores without a finite value count as missing: {}.": lost})
-    errors = rows["stderr"].to_numpy(dtype=float)
-    if (errors < 0).any():
-        first = rows[errors < 0].iloc[0]
-        raise InputError(
-            f"{path}: {first['model']} on {first['benchmark']}, column 'stderr': {first['stderr']} is negative.",
-            "leave it empty where unknown.",
-        )
-    double = rows[rows.duplicated(["model", "benchmark", "protocol", "seed"], keep=False)]
-    if len(double):
-        first = double.iloc[0]
-        raise InputError(
-            f"{path}: two selected test scores of {first['model']} on {first['benchmark']} ({first['protocol']}).",
-            "set 'selected' to false for all but one of prompt and metric.",
-        )
-    return rows.assign(
-        value=np.where(finite, rows["value"], np.nan), stderr=np.where(np.isfinite(errors), errors, np.nan)
-    )
-
-
 def _model_facts(names: tuple[str, ...], sheet: pd.DataFrame) -> pd.DataFrame:
     facts = sheet.set_index("model").reindex(list(names)).rename_axis("model").reset_index()
     facts["label"] = unique_labels(facts["label"], facts["model"])
     facts["family"] = facts["family"].astype(object).where(facts["family"].notna(), None)
-    return facts
-
-
-def _benchmark_facts(rows: pd.DataFrame, sheet: pd.DataFrame) -> pd.DataFrame:
-    """The sheet's rows of benchmarks with scores; direction from the sheet, else the table, else higher is better."""
-    facts = sheet[sheet["benchmark"].isin(rows["benchmark"])].reset_index(drop=True)
-    in_table = rows.dropna(subset=["higher_is_better"]).groupby("benchmark")["higher_is_better"].first()
-    direction = facts["higher_is_better"].fillna(facts["benchmark"].map(in_table).astype("boolean"))
-    # a rolling log-likelihood metric (perplexity, bits per byte) is a loss
-    facts["higher_is_better"] = direction.where(direction.notna(), facts["output_type"] != PERPLEXITY).astype(bool)
     return facts
 
 
@@ -381,68 +240,3 @@ def _pivot(rows: pd.DataFrame, models: Sequence[str], benchmarks: Sequence[str],
     table = table.unstack()
     table = table.reindex(index=list(models), columns=list(benchmarks)).to_numpy(dtype=float)
     return np.sqrt(table) if kind == "stderr" else table
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# Whether scores and their directions can be what the benchmarks sheet says they are.
-
-
-def unit_notes(rows: pd.DataFrame, facts: pd.DataFrame, path: str | Path) -> list[str]:
-    """A note on scores that cannot be fractions of the benchmark's items.
-
-    `rows`: selected rows of SCORES with known values, `facts`: the sheet's rows of their benchmarks. Raises InputError
-    for a benchmark of choices with fractions for some models and percentages for others.
-    """
-    above_one = []
-    for fact in facts.itertuples():
-        here = rows[(rows["benchmark"] == fact.benchmark) & rows["value"].notna()]
-        metrics = [name for name in (fact.metric, *here["metric"]) if isinstance(name, str)]
-        name = metrics[0].split(",")[0] if metrics else ""
-        if here.empty or fact.output_type == "loglikelihood_rolling" or name not in FRACTIONS:
-            continue
-        high = here["value"] > 1 + 1e-9  # a mean of ones may end above 1
-        if high.any() and not high.all() and name in CHOICES:
-            first, second = here[high].iloc[0], here[~high].iloc[0]
-            raise InputError(
-                f"{path}: {fact.benchmark} has percentages and fractions under {name}: {first['value']:.4g} for "
-                f"{first['model']} ({first['protocol']}), {second['value']:.4g} for {second['model']} "
-                f"({second['protocol']}).",
-                "write accuracies as fractions, 0 to 1, and their standard errors too.",
-            )
-        if high.any():
-            above_one.append(
-                f"{fact.benchmark} ({name}: {high.sum()} of {len(here)} scores, up to {here['value'].max():.4g})"
-            )
-    sentence = "Scores above 1 under a metric that gives fractions. They may be percentages: {}."
-    return [sentence.format("; ".join(above_one))] if above_one else []
-
-
-def direction_notes(rows: pd.DataFrame, sheet: pd.DataFrame, path: str | Path) -> list[str]:
-    """Notes on benchmarks whose direction in the scores is not that of the sheet, which wins, or is assumed.
-
-    Raises InputError for a benchmark with both directions in the scores and none in the sheet.
-    """
-    conflicts: dict[bool, list[str]] = {True: [], False: []}
-    for benchmark, ours in zip(sheet["benchmark"], sheet["higher_is_better"], strict=True):
-        here = rows[(rows["benchmark"] == benchmark) & rows["higher_is_better"].notna()]
-        higher = here["higher_is_better"].astype(bool)
-        if pd.isna(ours):
-            if higher.nunique() > 1:
-                raise InputError(
-                    f"{path}: {benchmark} has both directions in the scores: higher_is_better is true for "
-                    f"{here.loc[higher, 'model'].iloc[0]}, false for {here.loc[~higher, 'model'].iloc[0]}.",
-                    "fill in the column 'higher_is_better' of the benchmarks sheet.",
-                )
-        elif (higher != ours).any():
-            conflicts[bool(ours)].append(f"{benchmark} ({(higher != ours).sum()} of {len(higher)} scores)")
-    words = {True: "higher", False: "lower"}
-    told = set(rows.loc[rows["higher_is_better"].notna(), "benchmark"])
-    unknown = sheet["higher_is_better"].isna() & (sheet["output_type"] != PERPLEXITY)
-    assumed = [name for name in sheet.loc[unknown, "benchmark"] if name in set(rows["benchmark"]) - told]
-    return [
-        f"The benchmarks sheet says that {words[ours]} is better, the scores say {words[not ours]}: "
-        f"{'; '.join(benchmarks)}. The sheet's direction is used. If it is wrong, the order of the models is reversed "
-        "on that benchmark."
-        for ours, benchmarks in conflicts.items()
-        if benchmarks
-    ] + with_names({"Direction unknown, so higher counts as better: {}.": assumed})

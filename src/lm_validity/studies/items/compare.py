@@ -18,6 +18,7 @@ from lm_validity.results import page_only
 from lm_validity.statistics import holm
 from lm_validity.studies.items.item_report import CELL, model_items, model_scores
 from lm_validity.studies.items.statistics import LEVEL, paired_difference, unpaired_difference
+from lm_validity.tables.counted import Counted
 from lm_validity.tables.schema import DIRECT, PROTOCOLS, TRAINED, trained_here
 from lm_validity.terminal import render_table
 from lm_validity.words import count, decimal, explain_protocols, listing, with_names
@@ -102,9 +103,10 @@ def compare_models(
     """
     if first == second:
         raise InputError(f"the model {first!r} is named twice.", "name two different models.")
-    rows, notes = model_scores(scores, [first, second], benchmarks)
+    counted = model_scores(scores, [first, second], benchmarks)
+    rows, notes = counted.rows, counted.notes
     by_cell = {} if items is None else {key: group for key, group in model_items(items, rows).groupby(CELL)}
-    cells = _cell_scores(rows)
+    cells = _cell_scores(counted)
     compared: list[Comparison] = []
     one_sided = []
     for protocol in PROTOCOLS:
@@ -125,16 +127,14 @@ def compare_models(
     return CompareSummary(first, second, tuple(compared), (*notes, *_test_notes(compared)), trained_here(rows))
 
 
-def _cell_scores(rows: pd.DataFrame) -> pd.DataFrame:
+def _cell_scores(counted: Counted) -> pd.DataFrame:
     """By model, benchmark and protocol: `value`, `stderr`, `metric`, `better` (1, -1); over seeds."""
-    cells = rows.assign(variance=rows["stderr"].astype(float) ** 2, up=rows["higher_is_better"].astype("boolean"))
-    cells = cells.groupby(CELL).agg(
-        value=("value", "mean"), variance=("variance", "mean"), up=("up", "first"), metric=("metric", "first")
-    )
+    cells = counted.rows.assign(variance=counted.rows["stderr"].astype(float) ** 2).groupby(CELL)
+    cells = cells.agg(value=("value", "mean"), variance=("variance", "mean"), metric=("metric", "first"))
     cells["stderr"] = np.sqrt(cells.pop("variance"))  # seeds share their items: averaging does not shrink this error
-    cells["metric"] = cells["metric"].astype(object).where(cells["metric"].notna(), None)
-    cells["better"] = np.where(cells.pop("up").fillna(value=True).astype(bool), 1.0, -1.0)
-    return cells
+    facts = counted.benchmarks.set_index("benchmark").loc[cells.index.get_level_values("benchmark")]
+    metric = cells["metric"].astype(object).where(cells["metric"].notna().to_numpy(), facts["metric"].to_numpy())
+    return cells.assign(metric=metric, better=np.where(facts["higher_is_better"], 1.0, -1.0))
 
 
 def _compared(

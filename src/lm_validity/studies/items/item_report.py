@@ -1,7 +1,7 @@
 """The items report: how finely benchmarks tell models apart, and which items work against them."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ import pandas as pd
 import pyarrow.compute as pc
 from markupsafe import Markup
 
-from lm_validity.errors import InputError, did_you_mean
+from lm_validity.errors import InputError
 from lm_validity.missing import Missing, Reason, ReasonCode, is_known, number
 from lm_validity.pages import svg
 from lm_validity.pages.figures import PROTOCOL_LABELS, cycled_colors, lines, listed_color, tooltips
@@ -19,19 +19,10 @@ from lm_validity.pages.page import Figure, Finding, Lede, Page, Panel, Part, Pic
 from lm_validity.pages.svg import KINDS
 from lm_validity.results import joined, write_report
 from lm_validity.studies.items.statistics import ItemParameters, fit_2pl, resolution
+from lm_validity.tables.counted import Counted, count_scores
 from lm_validity.tables.documents import NoDocuments, read_documents
 from lm_validity.tables.items import items_of_scores, open_items
-from lm_validity.tables.reruns import reruns_of
-from lm_validity.tables.schema import PROTOCOLS, read_scores, trained_here
-from lm_validity.tables.sheets import (
-    as_in_scores,
-    check_one_metric,
-    completed,
-    read_benchmarks,
-    read_models,
-    report_rows,
-)
-from lm_validity.tables.standard_errors import checked_errors, error_notes
+from lm_validity.tables.schema import PROTOCOLS, trained_here
 from lm_validity.words import UNDER, count, explain_protocols, percent
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -43,39 +34,14 @@ _ITEM_COLUMNS = [*_KEYS, "split", "doc_id", "subject", "correct"]
 
 
 def model_scores(
-    path: str | Path, models: list[str] | None = None, benchmarks: str | Path | None = None
-) -> tuple[pd.DataFrame, tuple[str, ...]]:
-    """The selected test scores of `models` (all by default), one metric for each benchmark, and notes.
-
-    Of several checkpoints a model's final one counts, else its last. Raises InputError for a model without scores and
-    for a benchmark with several metrics of which neither the sheet nor a known direction names one.
-    """
-    notes: list[str] = []
-    rows = read_scores(path)
-    for model in models or []:
-        if model not in set(rows["model"]):
-            hint = did_you_mean(model, rows["model"].unique(), "see the table's column `model` for the names.")
-            raise InputError(f"{path}: no score of the model {model!r}.", hint)
-    rows = rows[rows["model"].isin(models)] if models else rows
-    sheet = None if benchmarks is None else read_benchmarks(benchmarks)
-    if sheet is not None:
-        known = sheet.dropna(subset=["metric"]).set_index("benchmark")["metric"]
-        wanted = rows["benchmark"].map(known)
-        rows = completed(rows[rows["metric"].isna() | wanted.isna() | (rows["metric"] == wanted)], sheet)
-    rows = report_rows(rows, sheet, notes)
-    # a run's own tables say the direction of each benchmark's own metric alone
-    several = rows.groupby("benchmark")["metric"].transform("nunique") > 1
-    told = rows["higher_is_better"].notna()
-    rows = rows[~several | told | ~told.groupby(rows["benchmark"]).transform("any")]
-    check_one_metric(rows, path)
-    rows, checks = checked_errors(rows, sheet)
-    final = rows["checkpoint"].fillna("final") == "final"
-    rows = rows[final | ~final.groupby([rows[key] for key in CELL]).transform("any")]
-    order = rows["iteration"].astype("Float64").fillna(rows["tokens_b"].astype("Float64")).fillna(0)
-    rows = rows[order == order.groupby([rows[key] for key in CELL]).transform("max")]
-    if rows.empty:
-        raise InputError(f"{path}: no selected test score.", "are the rows `selected`, and of the split test?")
-    return rows[np.isfinite(rows["value"].astype(float))], (*notes, *error_notes(checks))
+    path: str | Path,
+    models: Collection[str] = (),
+    benchmarks: str | Path | None = None,
+    sheet_of_models: str | Path | None = None,
+) -> Counted:
+    """The last scores that count of `models` (all by default) and have a value. Raises InputError as `count_scores`."""
+    counted = count_scores(path, sheet_of_models, benchmarks, only=models).last()
+    return replace(counted, rows=counted.rows[counted.rows["value"].notna()])
 
 
 def model_items(path: str | Path, scores: pd.DataFrame) -> pd.DataFrame:
@@ -183,11 +149,9 @@ def analyze_items(
     `documents`: tables with the texts of the items. `models`: a sheet, whose reruns take no part. Raises InputError
     where no item belongs to a selected score.
     """
-    rows, notes = model_scores(scores, None, benchmarks)
-    if models is not None:
-        rows = rows[~rows["model"].isin(reruns_of(as_in_scores(read_models(models), set(rows["model"]))))]
-    data = ItemsData([], [], [], notes, trained_here(rows))
-    for benchmark, of_benchmark in rows.groupby("benchmark"):
+    counted = model_scores(scores, benchmarks=benchmarks, sheet_of_models=models)
+    data = ItemsData([], [], [], counted.notes, trained_here(counted.rows))
+    for benchmark, of_benchmark in counted.rows.groupby("benchmark"):
         answers = model_items(items, of_benchmark)
         texts = _texts(documents, str(benchmark)) if len(answers) else {}
         for protocol, here in answers.groupby("protocol"):

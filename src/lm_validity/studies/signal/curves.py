@@ -9,21 +9,10 @@ import numpy as np
 import pandas as pd
 
 from lm_validity.errors import InputError
-from lm_validity.tables.items import training_order
-from lm_validity.tables.reruns import NOT_MEASURED, TrainingNoise, reruns_of, training_noise
-from lm_validity.tables.schema import read_scores, replay_notes
-from lm_validity.tables.sheets import (
-    as_in_scores,
-    benchmark_metric,
-    check_directions,
-    check_one_metric,
-    of_study,
-    read_benchmarks,
-    read_models,
-    report_rows,
-    unique_labels,
-)
-from lm_validity.tables.standard_errors import ErrorCheck, checked_errors, error_notes
+from lm_validity.tables.counted import count_scores, in_tokens, training_order
+from lm_validity.tables.reruns import NOT_MEASURED, TrainingNoise, training_noise
+from lm_validity.tables.sheets import reruns_of, unique_labels
+from lm_validity.tables.standard_errors import ErrorCheck
 from lm_validity.words import count, decimal, listing, scale_of, with_names
 
 STUDY = "signal"  # as the sheets' column `studies` names it
@@ -97,20 +86,15 @@ def read_learning_curves(
 ) -> LearningCurves:
     """Direct test scores of every model with at least two checkpoints.
 
-    Raises InputError for bad files, a score without a model or benchmark, several metrics of a
-    benchmark without a sheet that names one, or two selected scores of one model, benchmark and checkpoint. Gaps are
-    named in `notes`.
+    Raises InputError as `count_scores` and `Counted.along_training`, and where no model has two. Gaps are named in
+    `notes`.
     """
-    table = read_scores(scores)
-    sheet = as_in_scores(read_models(models), set(table["model"]))
-    listed = None if benchmarks is None else read_benchmarks(benchmarks)
-    rows, of_rows = _used_rows(table, listed, scores)
-    rows, checks = checked_errors(rows, listed)
-    check_directions(rows, listed, scores)
-    # the final checkpoint's tokens, where the scores table lacks them, are those of the models sheet
-    total = rows["model"].map(sheet.set_index("model")["tokens_b"]).where(rows["checkpoint"] == "final")
-    rows, of_axis = _on_one_axis(rows.assign(tokens_b=rows["tokens_b"].astype(float).fillna(total.astype(float))))
-    directions, assumed = _directions(rows, listed)
+    counted = count_scores(scores, models, benchmarks).along_training()
+    sheet = counted.models
+    rows, of_axis = _on_one_axis(counted.rows)
+    better = counted.benchmarks.set_index("benchmark")
+    directions = {str(name): 1.0 if up else -1.0 for name, up in better["higher_is_better"].items()}
+    assumed = frozenset(better.index[~better["direction_known"]])
     again = reruns_of(sheet)
     noise = training_noise(rows, again)
     curves, of_curves = _curves(rows, directions)
@@ -127,11 +111,8 @@ def read_learning_curves(
     with_curves = {model for by_model in curves.values() for model in by_model}
     facts, of_facts = _facts(with_curves, sheet)
     notes = (
-        *replay_notes(table),
-        *of_rows,
-        *error_notes(checks),
+        *counted.notes,
         *of_axis,
-        *with_names({"Direction unknown, so higher counts as better: {}.": sorted(assumed)}),
         *of_curves,
         *of_facts,
         *_gaps(curves),
@@ -139,39 +120,10 @@ def read_learning_curves(
     )
     by_benchmark = rows.groupby("benchmark")
     examples, metrics = (by_benchmark[name].first().dropna().to_dict() for name in ("num_fewshot", "metric"))
-    chance = {} if listed is None else listed.set_index("benchmark")["chance"].dropna().to_dict()
+    chance = better["chance"].dropna().to_dict()
     return LearningCurves(
-        curves, facts, directions, assumed, selection, examples, metrics, chance, reruns, noise, notes, tuple(checks)
+        curves, facts, directions, assumed, selection, examples, metrics, chance, reruns, noise, notes, counted.checks
     )
-
-
-def _used_rows(table: pd.DataFrame, listed: pd.DataFrame | None, path: str | Path) -> tuple[pd.DataFrame, list[str]]:
-    """The finite direct test scores under each benchmark's one metric, and notes on what stays out."""
-    notes: list[str] = []
-    rows = report_rows(table, listed, notes)
-    rows = rows[rows["protocol"].isna() | (rows["protocol"] == "direct")]
-    if rows.empty:
-        raise InputError(
-            f"{path}: no selected score of the test split with protocol 'direct'.",
-            "the signal study reads direct evaluations along training.",
-        )
-    rows = rows.assign(checkpoint=rows["checkpoint"].fillna("final"))
-    if listed is not None:
-        rows, of_sheet = _of_sheet(rows, listed, path)
-        notes += of_sheet
-    check_one_metric(rows, path)
-    finite = np.isfinite(rows["value"].to_numpy(dtype=float))
-    if not finite.all():
-        lost = [f"{r.model} on {r.benchmark} at {r.checkpoint}" for r in rows[~finite].itertuples()]
-        notes.append(f"Scores without a finite value count as missing: {listing(lost)}.")
-    rows = rows[finite]
-    for row in rows[rows.duplicated(["model", "benchmark", "checkpoint"])].itertuples():
-        raise InputError(
-            f"{path}: two selected scores of model {row.model!r} on {row.benchmark!r} "
-            f"at checkpoint {row.checkpoint!r}.",
-            "set 'selected' to false for all but one prompt.",
-        )
-    return rows, notes
 
 
 def select(curve: Curve, selection: str, *, spaced: bool = True, early: bool = True) -> np.ndarray:
@@ -187,35 +139,11 @@ def select(curve: Curve, selection: str, *, spaced: bool = True, early: bool = T
     return kept
 
 
-def _of_sheet(rows: pd.DataFrame, sheet: pd.DataFrame, path: str | Path) -> tuple[pd.DataFrame, list[str]]:
-    """Rows of the sheet's benchmarks under its metrics, and notes on the others.
-
-    Raises InputError, with what became of the first benchmark, where none is left.
-    """
-    known, scored = rows["benchmark"].isin(sheet["benchmark"]), set(rows["benchmark"])
-    absent = sorted(set(sheet.loc[of_study(sheet, STUDY), "benchmark"]) - scored)
-    notes = with_names(
-        {
-            "Benchmarks that are not in the benchmarks sheet stay out: {}.": sorted(scored - set(sheet["benchmark"])),
-            "Benchmarks of the sheet without any direct test score: {}.": absent,
-        }
-    )
-    of_metrics: list[str] = []
-    under_metric = benchmark_metric(rows[known], sheet, path, of_metrics)
-    if under_metric.empty:
-        why = of_metrics[0] if of_metrics else "No benchmark of the sheet has a direct test score."
-        raise InputError(
-            f"{path}: nothing left of the benchmarks sheet. {why}",
-            "are the sheet's benchmark ids and metrics those of the scores table?",
-        )
-    return under_metric, [*notes, *of_metrics]
-
-
 def _on_one_axis(rows: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
     """Rows with tokens, where any curve has them at two checkpoints; else all rows, and nobody's tokens. With notes."""
     curve = [rows["benchmark"], rows["model"]]
     known = rows["tokens_b"].notna()
-    if not (known.groupby(curve).transform("sum") > 1).any():
+    if not in_tokens(rows):
         note = (
             "Tokens are unknown: curves are over iterations or checkpoints, and what is counted in billions of tokens "
             "(tokens_b, *_from_b) is null. Give tokens_b in the sheet of checkpoints, or a batch_ramp."
@@ -228,16 +156,6 @@ def _on_one_axis(rows: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
     ]
     notes = [f"Checkpoints without tokens_b are left out, because others have it: {listing(names)}."] if names else []
     return rows[~left_out], notes
-
-
-def _directions(rows: pd.DataFrame, listed: pd.DataFrame | None) -> tuple[dict[str, float], frozenset[str]]:
-    """+1 or -1 by benchmark: from the sheet, else from the table, else higher is better; and those of the last kind."""
-    known = rows.groupby("benchmark")["higher_is_better"].first().astype("boolean")
-    if listed is not None:
-        in_sheet = listed.drop_duplicates("benchmark").set_index("benchmark")["higher_is_better"]
-        known = in_sheet.reindex(known.index).astype("boolean").fillna(known)
-    assumed = frozenset(known.index[known.isna()])
-    return {name: 1.0 if up else -1.0 for name, up in known.fillna(value=True).items()}, assumed
 
 
 def _curves(rows: pd.DataFrame, directions: Mapping[str, float]) -> tuple[dict[str, dict[str, Curve]], list[str]]:

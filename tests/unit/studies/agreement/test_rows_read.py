@@ -59,7 +59,8 @@ def test_models_and_benchmarks_of_other_studies_stay_out(tmp_path):
     [
         (lambda rows: rows.assign(protocol="both"), "row 0, column 'protocol'"),
         (lambda rows: pd.concat([rows, rows.iloc[:1]]), "two selected test scores of m0 on a"),
-        (lambda rows: rows.assign(metric="f1"), "no selected test score"),
+        (lambda rows: rows.assign(metric="f1"), "benchmark 'a', column 'metric': no score has the metric 'acc,none'"),
+        (lambda rows: rows.assign(selected=False), "no selected test score"),
         (lambda rows: rows.assign(stderr=-0.1), "row 0, column 'stderr'"),
         (lambda rows: rows.assign(model=rows["model"].where(rows.index != 3)), "row 3, column 'model': empty"),
         (lambda rows: rows.assign(benchmark=rows["benchmark"].mask(rows.index > 1)), "row 2, column 'benchmark'"),

@@ -80,7 +80,7 @@ def test_reruns_are_no_models(write, tmp_path):
 
 def test_graded_items_beyond_one_are_not_fitted(write):
     cells = {key: 3.0 * values for key, values in world(models=5).items()}
-    (row,) = (data := analyze_items(*files(write(cells)))).benchmarks
+    (row,) = (data := analyze_items(*files(write(cells, metric="points,none")))).benchmarks
     assert row["information"] == NOT_GRADED and row["neighbours"] == 4
     # a gap of such scores has no points: the picture has the dot of the share told apart alone, wide and narrow
     assert row["minimal_detectable_difference"] > 0

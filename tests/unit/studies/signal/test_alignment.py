@@ -85,13 +85,13 @@ def write(folder, tokens, score, *, stderr=0.01, names=None):
     """Scores of models with 12 checkpoints: {model: tokens of a step}, and `score(model, tokens)`."""
     rows = [
         {"model": model, "checkpoint": names(model, step) if names else f"step{step}000", "iteration": 1000 * step,
-         "tokens_b": each * step, "benchmark": "facts", "protocol": "direct", "metric": "acc,none",
+         "tokens_b": each * step, "benchmark": "facts", "protocol": "direct", "metric": "points,none",
          "value": score(model, each * step), "stderr": stderr}
         for model, each in tokens.items() for step in range(1, 13)
     ]  # fmt: skip
     write_table(pd.DataFrame(rows), SCORES, folder / "scores.parquet")
     (folder / "models.csv").write_text("model\n" + "\n".join(tokens) + "\n")
-    (folder / "benchmarks.csv").write_text("benchmark,metric,chance\nfacts,acc,0.25\n")
+    (folder / "benchmarks.csv").write_text("benchmark,metric,higher_is_better,chance\nfacts,points,1,0.25\n")
     return folder / "scores.parquet", folder / "models.csv", folder / "benchmarks.csv"
 
 

@@ -77,15 +77,18 @@ def test_labels_that_several_models_have_become_their_ids(tmp_path, rows):
 
 def test_benchmarks_without_scores_under_the_sheets_metric_are_named(rows, summary_of):
     both = pd.concat([rows, rows.assign(benchmark="other")])
+    # the sheet's metric of `other` is one that the table knows, of another benchmark
+    scores = pd.concat([score_rows(both), score_rows(rows).assign(benchmark="unlisted", metric="acc_norm,none")])
     sheet = "benchmark,metric,studies\nfacts,acc,\nother,acc_norm,\nabsent,acc,signal\nnot_ours,acc,agreement\n"
-    summary = summary_of(both, benchmarks=sheet)
+    summary = summary_of(both, scores=scores, benchmarks=sheet)
     assert set(summary["overall"]) == {"facts"}
     assert "other: no score under its metric acc_norm,none; the table has acc,none." in summary["notes"]
-    assert "Benchmarks of the sheet without any direct test score: absent." in summary["notes"]
+    assert "Benchmarks of the sheet without any score: absent, not_ours." in summary["notes"]
 
 
 def test_a_metric_that_matches_nowhere_is_the_errors_cause(summary_of):
-    with pytest.raises(InputError, match="facts: no score under its metric acc_norm,none; the table has acc,none"):
+    words = "'facts', column 'metric': no score has the metric 'acc_norm,none'.*'acc,none'"
+    with pytest.raises(InputError, match=words):
         summary_of(benchmarks="benchmark,metric\nfacts,acc_norm\n")
 
 

@@ -1,0 +1,611 @@
+"""Which scores count: the single place that decides it.
+
+A table of scores holds more than a report compares: several metrics, checkpoints, prompts, numbers of solved examples
+and splits of one benchmark. Which of them stands for a model on a benchmark was once decided in five places, which
+differed, so that two pages of one site showed two scores. Every report, card and command takes `Counted` instead, and
+nothing else orders checkpoints (by `iteration` or `tokens_b`) or compares a metric with a wanted one.
+"""
+
+import re
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from lm_validity.config.groups import Group
+from lm_validity.config.sheets import BenchmarkFacts, ModelFacts, metric_key
+from lm_validity.errors import InputError, did_you_mean
+from lm_validity.tables.schema import DIRECT, PROTOCOLS, TRAINED, read_scores, replay_notes
+from lm_validity.tables.sheets import (
+    NO_STUDY,
+    as_in_scores,
+    of_study,
+    read_benchmarks,
+    read_models,
+    reruns_of,
+    sheet_frame,
+)
+from lm_validity.tables.standard_errors import CHOICES, SHARES_OF_ITEMS, ErrorCheck, checked_errors, error_notes
+from lm_validity.words import listing, with_names
+
+PERPLEXITY = "loglikelihood_rolling"  # output type of corpora, which are no benchmarks with right and wrong answers
+FRACTIONS = (*SHARES_OF_ITEMS, "f1", "mcc")
+
+
+@dataclass(frozen=True)
+class Counted:
+    """The scores that count, and what is known about their models and benchmarks.
+
+    rows: of SCORES, on the test split, one metric (in lm-eval's form `name,filter`), number of solved examples and
+    wording of the prompt for each benchmark; their standard errors are NaN where they cannot be right. At first they
+    are those of all checkpoints and of reruns; `last` and `along_training` go on from there. models: the models sheet's
+    rows with the ids that the scores use, whether or not they have scores. benchmarks: the benchmarks sheet's rows of
+    benchmarks that have scores; `higher_is_better` is known for each, and `direction_known` says whether sheet or table
+    say it. notes: what was used and what stays out. checks: standard errors that are not used. source,
+    sheet: the paths of the table and of the benchmarks sheet, for errors.
+    """
+
+    rows: pd.DataFrame
+    models: pd.DataFrame
+    benchmarks: pd.DataFrame
+    notes: tuple[str, ...]
+    checks: tuple[ErrorCheck, ...]
+    source: str
+    sheet: str | None
+
+    def last(self) -> "Counted":
+        """Each model as it is finished, without reruns: the checkpoint called `final`, else its only or its last one.
+
+        Raises InputError where the last of a model's checkpoints is not known, and for two scores of one thing.
+        """
+        rows = self.rows[~self.rows["model"].isin(reruns_of(self.models))]
+        last = last_checkpoints(rows)
+        for model, problem in last.unknown.items():
+            raise InputError(
+                f"{self.source}: {model} has the checkpoints {problem}.",
+                "fill in 'iteration' or 'tokens_b', or call the checkpoint that counts 'final'.",
+            )
+        used = f"No final checkpoint: the only or last one is used for {listing(last.used)}."
+        return self._of(rows[last.rows], [used] if last.used else [], ("model", "benchmark", "protocol", "seed"))
+
+    def along_training(self) -> "Counted":
+        """The direct scores that have a value, at every checkpoint, of reruns too; no name of a checkpoint is null.
+
+        Raises InputError for two scores of one thing.
+        """
+        rows = self.rows[self.rows["protocol"] == DIRECT]
+        if rows.empty:
+            raise InputError(
+                f"{self.source}: no selected score of the test split with protocol 'direct'.",
+                "learning curves are of direct evaluations along training.",
+            )
+        rows = rows.assign(checkpoint=rows["checkpoint"].fillna("final"))
+        counted = self._of(rows, [], ("model", "benchmark", "checkpoint"))
+        return replace(counted, rows=counted.rows[counted.rows["value"].notna()])
+
+    def _of(self, rows: pd.DataFrame, notes: Iterable[str], key: Sequence[str]) -> "Counted":
+        """Some of the rows, with more notes, in which a `key` of columns is that of one score."""
+        if rows.empty:
+            of = "" if self.sheet is None else f" of any benchmark in {self.sheet}"
+            raise InputError(
+                f"{self.source}: no selected test score{of}.",
+                "are the rows `selected` and of the split test, and the sheet's ids and metrics those of the scores?",
+            )
+        rows, lost = _finite(rows)
+        for row in rows[rows.duplicated([*key], keep=False)].itertuples():
+            checkpoint = "" if row.checkpoint in (None, "final") else f" at checkpoint {row.checkpoint!r}"
+            raise InputError(
+                f"{self.source}: two selected test scores of {row.model} on {row.benchmark} ({row.protocol})"
+                f"{checkpoint}.",
+                "set 'selected' to false for all but one of prompt and metric.",
+            )
+        benchmarks = self.benchmarks[self.benchmarks["benchmark"].isin(rows["benchmark"])].reset_index(drop=True)
+        return replace(self, rows=rows, benchmarks=benchmarks, notes=(*self.notes, *notes, *lost))
+
+
+def count_scores(
+    scores: str | Path,
+    models: str | Path | None = None,
+    benchmarks: str | Path | None = None,
+    *,
+    study: str | None = None,
+    groups: Sequence[Group] = (),
+    only: Collection[str] = (),
+) -> Counted:
+    """The scores of a table that count, at all checkpoints.
+
+    models, benchmarks: the sheets. The benchmarks sheet decides which benchmarks count and names their metrics; without
+    one, every benchmark counts, and each must have one metric. The models sheet only adds what is known about each
+    model. study: what the sheets give to other studies only is left out. groups: whose columns `models` has too. only:
+    the models that are compared, by default all. Raises InputError for bad files, a model of `only` without scores, a
+    score without a model or benchmark, a metric of the sheet that the table does not know, several metrics of a
+    benchmark without a sheet, two directions or two units of one benchmark, and where nothing is left.
+    """
+    rows = read_scores(scores)
+    _check_protocols(rows, scores)
+    for model in only:
+        if model not in set(rows["model"]):
+            hint = did_you_mean(model, rows["model"].unique(), "see the table's column `model` for the names.")
+            raise InputError(f"{scores}: no score of the model {model!r}.", hint)
+    rows = rows[rows["model"].isin(only)] if only else rows
+    notes = replay_notes(rows)
+    rows = rows.assign(metric=_keys(rows["metric"]))
+    sheet = _no_sheet(rows) if benchmarks is None else read_benchmarks(benchmarks)
+    check_metrics(rows, sheet, benchmarks)
+    rows = report_rows(rows, sheet, notes)
+    model_sheet = (
+        sheet_frame([], ModelFacts) if models is None else as_in_scores(read_models(models, groups), set(rows["model"]))
+    )
+    notes += _other_study_notes(model_sheet, rows, "model", study) + _other_study_notes(sheet, rows, "benchmark", study)
+    model_sheet, rows = _of_this_study(model_sheet, rows, "model", study)
+    sheet, rows = _of_this_study(sheet, rows, "benchmark", study)
+    scored, listed = set(rows["benchmark"]), set(sheet["benchmark"])
+    notes += with_names(
+        {
+            "Benchmarks with scores that are not in the benchmarks sheet stay out: {}.": sorted(scored - listed),
+            "Benchmarks of the sheet without any score: {}.": sorted(listed - scored),
+        }
+    )
+    rows = _of_its_metric(rows[rows["benchmark"].isin(listed)], sheet, scores, notes)
+    rows, checks = _with_checked_errors(_with_final_tokens(rows, model_sheet), sheet)
+    check_directions(rows, sheet, scores)
+    notes += direction_notes(rows, sheet, scores)
+    facts = _with_directions(sheet, rows)
+    sheet_path = None if benchmarks is None else str(benchmarks)
+    notes += unit_notes(rows, facts, scores) + error_notes(checks)
+    return Counted(rows, model_sheet, facts, tuple(notes), tuple(checks), str(scores), sheet_path)
+
+
+def _check_protocols(rows: pd.DataFrame, path: str | Path) -> None:
+    unknown = rows[~rows["protocol"].isin(PROTOCOLS)]
+    if len(unknown):
+        raise InputError(
+            f"{path}, row {unknown.index[0]}, column 'protocol': {unknown['protocol'].iloc[0]!r} is not a protocol.",
+            f"one of {', '.join(PROTOCOLS)}.",
+        )
+
+
+def _no_sheet(rows: pd.DataFrame) -> pd.DataFrame:
+    """A sheet of the benchmarks that have scores, of which nothing is known but, where a table has several metrics of
+    one and says the direction of one of them alone, as the tables of our own runs do, that metric."""
+    several = rows.groupby("benchmark")["metric"].transform("nunique") > 1
+    told = rows[several & rows["higher_is_better"].notna()].groupby("benchmark")["metric"].unique()
+    own = {benchmark: metrics[0] for benchmark, metrics in told.items() if len(metrics) == 1}
+    names = sorted(rows["benchmark"].unique())
+    return sheet_frame([BenchmarkFacts(benchmark=name, metric=own.get(name)) for name in names], BenchmarkFacts)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Which metric.
+
+
+def under_metric(metrics: pd.Series, wanted: object) -> np.ndarray:
+    """(n,) True where a metric is the wanted one (a name, or one for each): `acc` is `acc,none`, and a null on either
+    side is the other."""
+    given, named = _keys(metrics), _keys(pd.Series(wanted, metrics.index, dtype=object))
+    return (given.isna() | named.isna() | (given == named)).to_numpy(dtype=bool)
+
+
+def _keys(metrics: pd.Series) -> pd.Series:
+    return metrics.map({name: metric_key(name) for name in metrics.dropna().unique()})
+
+
+def of_metric(rows: pd.DataFrame, sheet: pd.DataFrame) -> np.ndarray:
+    """(n,) True for the rows under their benchmark's metric in the sheet."""
+    return under_metric(rows["metric"], _named(rows, sheet))
+
+
+def _named(rows: pd.DataFrame, sheet: pd.DataFrame) -> pd.Series:
+    """The metric that the sheet names for the benchmark of each row."""
+    return rows["benchmark"].map(sheet.set_index("benchmark")["metric"])
+
+
+def check_metrics(rows: pd.DataFrame, sheet: pd.DataFrame, path: str | Path | None) -> None:
+    """Refuse a metric of the sheet at `path` that no score has, though its benchmark has scores: it is misspelt.
+
+    `rows`: of all scores, whether they count or not. One that other benchmarks have is none of these.
+    """
+    metrics = _keys(rows["metric"])
+    for fact in sheet[sheet["metric"].notna() & ~sheet["metric"].isin(metrics)].itertuples():
+        here = metrics[rows["benchmark"] == fact.benchmark]
+        if len(here) and here.notna().all():
+            names = sorted(here.unique())
+            raise InputError(
+                f"{path}, benchmark {fact.benchmark!r}, column 'metric': no score has the metric {fact.metric!r}.",
+                did_you_mean(fact.metric, names, f"the scores of the benchmark have {listing(names)}."),
+            )
+
+
+_CELL = ["benchmark", "model", "checkpoint", "protocol"]  # a score under each metric that was computed
+
+
+def _of_its_metric(rows: pd.DataFrame, sheet: pd.DataFrame, path: str | Path, notes: list[str]) -> pd.DataFrame:
+    """The rows of each benchmark's metric. `notes` gets the scores that have other metrics only."""
+    named, keep = _named(rows, sheet), of_metric(rows, sheet)
+    cells = pd.Series(keep, rows.index).groupby([rows[name] for name in _CELL], dropna=False)
+    by_benchmark = {name: here for name, here in rows.assign(lost=~cells.transform("any")).groupby("benchmark")}
+    for benchmark in sheet.loc[sheet["benchmark"].isin(by_benchmark), "benchmark"]:
+        here = by_benchmark[benchmark]
+        metric, metrics, out = named[here.index[0]], sorted(here["metric"].dropna().unique()), here[here["lost"]]
+        if pd.isna(metric) and len(metrics) > 1:
+            raise InputError(
+                f"{path}: {benchmark} has several metrics ({listing(metrics)}), and no benchmarks sheet names one.",
+                "give --benchmarks a sheet whose column 'metric' names one (lm-validity report writes one).",
+            )
+        if len(out) == len(here):
+            notes.append(f"{benchmark}: no score under its metric {metric}; the table has {listing(metrics)}.")
+        elif len(out):
+            names = listing(dict.fromkeys(out["model"] + out["checkpoint"].map(_at) + " (" + out["protocol"] + ")"), 6)
+            notes.append(
+                f"{benchmark}: the scores of {names} are not under its metric {metric} but under "
+                f"{listing(sorted(out['metric'].unique()))} only; they count as missing."
+            )
+    return rows[keep]
+
+
+def _at(checkpoint: object) -> str:
+    """` at step1000`; nothing for the final checkpoint."""
+    return "" if pd.isna(checkpoint) or checkpoint == "final" else f" at {checkpoint}"
+
+
+def completed(scores: pd.DataFrame, sheet: pd.DataFrame) -> pd.DataFrame:
+    """Scores with what they leave open (metric, direction, number of solved examples) from the benchmarks sheet.
+
+    The sheet's direction is that of its metric: scores of a benchmark under another metric do not get it.
+    """
+    facts = sheet.set_index("benchmark").reindex(scores["benchmark"]).set_axis(scores.index)
+    other = ~of_metric(scores, sheet)
+    known = {
+        "metric": facts["metric"],
+        "higher_is_better": facts["higher_is_better"].astype("boolean").mask(other),
+        "num_fewshot": facts["num_fewshot"].astype("Int64"),
+    }
+    return scores.assign(**{name: scores[name].where(scores[name].notna(), values) for name, values in known.items()})
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Which split, preparation, wording of the prompt and number of solved examples.
+
+# what makes a score one of several of its benchmark; metrics of one evaluation count once
+_EVALUATION = ["model", "checkpoint", "iteration", "tokens_b", "protocol", "prompt", "seed"]
+
+
+def report_rows(rows: pd.DataFrame, sheet: pd.DataFrame | None, notes: list[str]) -> pd.DataFrame:
+    """The selected test rows of each benchmark, under one wording of the prompt and one number of solved examples.
+
+    Of several numbers of solved examples before a question (few-shot, `num_fewshot`) a benchmark's are those that the
+    benchmarks sheet names, else the commonest among its evaluations, ties to the smaller. Rows of unknown number stay.
+    Of several wordings (`prompt_variant`) the task's own (null) counts, else the commonest, ties to the first by name.
+    A train-before-test row counts only if the model was prepared on the benchmark's own training set (`prepared_on` of
+    the sheet, else of the row). `notes` gets what was used and what was left out. Rows of benchmarks that the sheet
+    does not list are untouched.
+    """
+    test = rows["split"].isna() | (rows["split"] == "test")
+    rows = rows[rows["selected"].fillna(value=True).astype(bool) & test]
+    rows = _own_preparation(rows, sheet, notes)
+    listed = np.ones(len(rows), dtype=bool) if sheet is None else rows["benchmark"].isin(sheet["benchmark"]).to_numpy()
+    kept = _one_count(_one_wording(rows[listed], notes), sheet, notes)
+    return pd.concat([kept, rows[~listed]]).sort_index()
+
+
+def _own_preparation(rows: pd.DataFrame, sheet: pd.DataFrame | None, notes: list[str]) -> pd.DataFrame:
+    """The rows without train-before-test scores of models that were prepared on something else than the benchmark."""
+    prepared = rows["prepared_on"]
+    if sheet is not None and "prepared_on" in sheet:
+        said = rows["benchmark"].map(sheet.set_index("benchmark")["prepared_on"])
+        prepared = said.where(said.notna(), prepared)
+    own = np.array(
+        [
+            pd.isna(text) or name in re.split(r"\s*,\s*", text.strip())
+            for name, text in zip(rows["benchmark"], prepared, strict=True)
+        ],
+        dtype=bool,
+    )
+    trained = (rows["protocol"] == TRAINED).to_numpy(dtype=bool)
+    said = rows.loc[trained & own & prepared.notna().to_numpy(), "benchmark"]
+    if len(said):
+        notes.append(f"Prepared on their own training sets, as the source says: {listing(sorted(said.unique()))}.")
+    other = trained & ~own
+    for text, group in rows[other].groupby(prepared[other]):
+        notes.append(
+            f"Prepared on {text}, not on their own training sets, so not train before test: "
+            f"{listing(sorted(group['benchmark'].unique()))}."
+        )
+    return rows[~other]
+
+
+def _one_wording(rows: pd.DataFrame, notes: list[str]) -> pd.DataFrame:
+    keep, chosen = np.ones(len(rows), dtype=bool), {}
+    variants = rows["prompt_variant"]
+    for benchmark in sorted(rows.loc[variants.notna(), "benchmark"].unique()):
+        here = (rows["benchmark"] == benchmark).to_numpy()
+        own = here & variants.isna().to_numpy()
+        if own.any():
+            keep &= ~here | own
+            continue
+        times = variants[here].value_counts()
+        chosen[benchmark] = min(times.index[times == times.max()])
+        keep &= ~here | (variants == chosen[benchmark]).to_numpy(dtype=bool, na_value=False)
+    if chosen:
+        used = [f"{variant} on {benchmark}" for benchmark, variant in chosen.items()]
+        notes.append(f"No score under the task's own wording of the prompt, so this is used: {listing(used)}.")
+    if not keep.all():
+        notes.append(f"Scores under other wordings of the prompt are left out: {(~keep).sum()}.")
+    return rows[keep]
+
+
+def _one_count(rows: pd.DataFrame, sheet: pd.DataFrame | None, notes: list[str]) -> pd.DataFrame:
+    named = {} if sheet is None else sheet.set_index("benchmark")["num_fewshot"].dropna().astype(int).to_dict()
+    known = rows[rows["num_fewshot"].notna()]
+    used: dict[str, int] = {}
+    for benchmark, group in known.drop_duplicates([*_EVALUATION, "benchmark", "num_fewshot"]).groupby("benchmark"):
+        count = named.get(benchmark, fewshot_count(group["num_fewshot"]))
+        assert count is not None, "rows of known numbers alone"
+        used[benchmark] = count
+    if not used:
+        return rows
+    out = rows["num_fewshot"].notna() & (rows["num_fewshot"] != rows["benchmark"].map(used))
+    by_count: dict[int, list[str]] = {}
+    for benchmark, count in sorted(used.items()):
+        by_count.setdefault(count, []).append(benchmark)
+    parts = [f"{count} on {listing(names)}" for count, names in sorted(by_count.items())]
+    shown = "; ".join(parts) if len(parts) > 1 else next(iter(by_count))
+    notes.append(f"Solved examples before each question (few-shot): {shown}.")
+    if out.any():
+        parts = [
+            f"{count} on {listing(sorted(group['benchmark'].unique()))} (models: {group['model'].nunique()})"
+            for count, group in rows[out].groupby("num_fewshot")
+        ]
+        notes.append(f"Scores with another number of solved examples stay out ({out.sum()}): {'; '.join(parts)}.")
+    return rows[~out.to_numpy(dtype=bool)]
+
+
+def fewshot_count(counts: pd.Series) -> int | None:
+    """The commonest of numbers of solved examples (null: unknown), ties to the smaller; None where all are unknown."""
+    times = counts.dropna().astype(int).value_counts()
+    return None if times.empty else int(times.index[times == times.max()].min())
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Which checkpoint. Tokens say how far a model was trained, steps say it where tokens are not known at all checkpoints.
+
+
+def training_order(iterations: np.ndarray, tokens_b: np.ndarray) -> np.ndarray:
+    """Indices that put checkpoints (n,) in order of training, by tokens, else by iteration (NaN: unknown).
+
+    Where neither is known of all, those without an iteration come last: that is where a final checkpoint stands.
+    """
+    progress = iterations if np.isnan(tokens_b).any() else tokens_b
+    return np.argsort(progress, kind="stable")
+
+
+def progress(rows: pd.DataFrame) -> pd.Series:
+    """How far the model of each score was trained: billions of tokens where any curve has these at two checkpoints,
+    else steps; NaN where unknown."""
+    return rows["tokens_b" if in_tokens(rows) else "iteration"].astype("float64")
+
+
+def in_tokens(rows: pd.DataFrame) -> bool:
+    """Whether any learning curve has tokens at two of its checkpoints, so that curves are drawn over tokens."""
+    known = rows["tokens_b"].notna().groupby([rows["benchmark"], rows["model"]]).sum()
+    return bool((known > 1).any())
+
+
+def _with_final_tokens(rows: pd.DataFrame, models: pd.DataFrame) -> pd.DataFrame:
+    """The scores, of which those of the final checkpoint have the models sheet's tokens where they name none."""
+    total = (
+        rows["model"].map(models.set_index("model")["tokens_b"]).where(rows["checkpoint"].fillna("final") == "final")
+    )
+    return rows.assign(tokens_b=rows["tokens_b"].astype("float64").fillna(total.astype("float64")))
+
+
+def checkpoints_in_order(rows: pd.DataFrame) -> list[str]:
+    """The names of the checkpoints of scores in order of training; a null name is `final`."""
+    points = rows.groupby(rows["checkpoint"].fillna("final"))[["iteration", "tokens_b"]].max().astype("Float64")
+    order = training_order(*points.to_numpy(dtype=float, na_value=np.nan).T)
+    return points.index[order].tolist()
+
+
+class LastCheckpoints(NamedTuple):
+    """rows: (n,) True for the scores of a model's last checkpoint. used: the models without one called final, each with
+    the checkpoint used instead. unknown: by model, the checkpoints of which the last is not known, and why; none of
+    their rows count."""
+
+    rows: np.ndarray
+    used: list[str]
+    unknown: dict[str, str]
+
+
+def last_checkpoints(rows: pd.DataFrame) -> LastCheckpoints:
+    """The finished models: of each the checkpoint called `final` (or null), else its only or its last one.
+
+    The last one is that with the most tokens if all of the model's have tokens, else with the most iterations if all
+    have these. If both are known and contradict each other, the last one is not known.
+    """
+    final = (rows["checkpoint"].isna() | (rows["checkpoint"] == "final")).to_numpy(dtype=bool)
+    kept, used, unknown = final.copy(), [], {}
+    unfinished = ~rows["model"].isin(rows.loc[final, "model"]).to_numpy()
+    for model, group in rows[unfinished].groupby("model", sort=True):
+        points = group.groupby("checkpoint")[["tokens_b", "iteration"]].max().astype("Float64")
+        last = _last_of(points)
+        if isinstance(last, str):
+            unknown[str(model)] = last
+            continue
+        kept |= unfinished & ((rows["model"] == model) & rows["checkpoint"].isin(last)).to_numpy(dtype=bool)
+        used.append(f"{model} ({last[0]})")
+    return LastCheckpoints(kept, used, unknown)
+
+
+def _last_of(points: pd.DataFrame) -> list[str] | str:
+    """The last of a model's checkpoints (several only if nothing tells them apart), or why it is not known.
+
+    points: `tokens_b` and `iteration` by checkpoint.
+    """
+    names = points.index.tolist()
+    if len(names) == 1:
+        return names
+    known = [column for column in points if points[column].notna().all()]
+    ends = [set(points.index[points[column] == points[column].max()]) for column in known]
+    listed = f"{listing(sorted(names))}, none of them 'final', and"
+    if not ends:
+        untold = points[points.columns[points.notna().sum().argmax()]].isna()
+        return f"{listed} how far {listing(sorted(points.index[untold]))} was trained is not in the table"
+    last = set.intersection(*ends)
+    if not last:
+        by_tokens, by_iteration = (listing(sorted(end)) for end in ends)
+        return f"{listed} the last is {by_tokens} by their tokens and {by_iteration} by their iterations"
+    return sorted(last)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Which models and benchmarks.
+
+
+def _of_this_study(
+    sheet: pd.DataFrame, rows: pd.DataFrame, key: str, study: str | None
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """The sheet and the scores without models (benchmarks) that the sheet gives to other studies only."""
+    if study is None:
+        return sheet, rows
+    ours = of_study(sheet, study)
+    return sheet[ours].reset_index(drop=True), rows[~rows[key].isin(sheet.loc[~ours, key])]
+
+
+def _other_study_notes(sheet: pd.DataFrame, rows: pd.DataFrame, key: str, study: str | None) -> list[str]:
+    if study is None:
+        return []
+    others = sheet[~of_study(sheet, study) & sheet[key].isin(rows[key])]
+    sparse = others["studies"] == NO_STUDY
+    kind = f"{key.capitalize()}s"
+    left_out = (
+        f"{kind} with `{NO_STUDY}` in the sheet's column `studies` stay out: {{}}. `lm-validity report` writes that "
+        "where fewer than half of the scores are known."
+    )
+    return with_names(
+        {
+            f"{kind} of other studies stay out: {{}}.": sorted(others.loc[~sparse, key]),
+            left_out: sorted(others.loc[sparse, key]),
+        }
+    )
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Whether values, errors, units and directions can be what table and sheet say.
+
+
+def _finite(rows: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
+    """The rows, in which values that are no numbers are NaN, and a note that names them."""
+    finite = np.isfinite(rows["value"].to_numpy(dtype=float))
+    lost = (rows["model"] + " on " + rows["benchmark"] + rows["checkpoint"].map(_at))[~finite]
+    errors = rows["stderr"].to_numpy(dtype=float)
+    rows = rows.assign(
+        value=np.where(finite, rows["value"], np.nan), stderr=np.where(np.isfinite(errors), errors, np.nan)
+    )
+    return rows, with_names({"Scores without a finite value count as missing: {}.": lost.tolist()})
+
+
+def _with_checked_errors(rows: pd.DataFrame, sheet: pd.DataFrame) -> tuple[pd.DataFrame, list[ErrorCheck]]:
+    """The rows without the standard errors that cannot be right, and what was found."""
+    tokens, iterations = rows["tokens_b"].astype("float64"), rows["iteration"].astype("float64")
+    progress = tokens.where(tokens.notna().groupby(rows["model"]).transform("all"), iterations)
+    checked, checks = checked_errors(rows.iloc[np.argsort(progress.to_numpy(), kind="stable")], sheet)
+    return rows.assign(stderr=checked["stderr"]), checks
+
+
+def _with_directions(sheet: pd.DataFrame, rows: pd.DataFrame) -> pd.DataFrame:
+    """The sheet's rows of benchmarks with scores; direction from the sheet, else the table, else higher is better."""
+    facts = sheet[sheet["benchmark"].isin(rows["benchmark"])].reset_index(drop=True)
+    in_table = rows.dropna(subset=["higher_is_better"]).groupby("benchmark")["higher_is_better"].first()
+    direction = facts["higher_is_better"].fillna(facts["benchmark"].map(in_table).astype("boolean"))
+    corpus = facts["output_type"] == PERPLEXITY  # a rolling log-likelihood metric (perplexity, bits per byte) is a loss
+    facts["higher_is_better"] = direction.where(direction.notna(), ~corpus).astype(bool)
+    return facts.assign(direction_known=direction.notna() | corpus)
+
+
+# in the name of a metric, or of a benchmark whose metric is unknown: less is better there
+_LOSS = re.compile(
+    r"(?:^|[^a-z])(?:bpb|bits?_per_byte|ppl|perplexity|nll|loss|cross_?entropy|brier|error|err|wer|cer)(?![a-z])",
+    re.IGNORECASE,
+)
+
+
+def check_directions(rows: pd.DataFrame, sheet: pd.DataFrame | None, path: str | Path) -> None:
+    """Ask for the direction of benchmarks that are named like a loss and for which nothing says it.
+
+    Raises InputError; of other benchmarks of unknown direction higher counts as better.
+    """
+    told = rows.groupby("benchmark")["higher_is_better"].count() > 0
+    if sheet is not None:
+        facts = sheet.set_index("benchmark").reindex(told.index)
+        told |= facts["higher_is_better"].notna() | (facts["output_type"] == "loglikelihood_rolling")
+    metrics = rows.dropna(subset=["metric"]).groupby("benchmark")["metric"].first()
+    names = [name for name in told.index[~told] if _LOSS.search(str(metrics.get(name, name)))]
+    if names:
+        raise InputError(
+            f"{path}: nothing says whether higher is better on {listing(names)}, named like a loss.",
+            "fill in the column 'higher_is_better' of the benchmarks sheet: 0 where less is better, else 1.",
+        )
+
+
+def direction_notes(rows: pd.DataFrame, sheet: pd.DataFrame, path: str | Path) -> list[str]:
+    """Notes on benchmarks whose direction in the scores is not that of the sheet, which wins, or is assumed.
+
+    Raises InputError for a benchmark with both directions in the scores and none in the sheet.
+    """
+    conflicts: dict[bool, list[str]] = {True: [], False: []}
+    for benchmark, ours in zip(sheet["benchmark"], sheet["higher_is_better"], strict=True):
+        here = rows[(rows["benchmark"] == benchmark) & rows["higher_is_better"].notna()]
+        higher = here["higher_is_better"].astype(bool)
+        if pd.isna(ours):
+            if higher.nunique() > 1:
+                raise InputError(
+                    f"{path}: {benchmark} has both directions in the scores: higher_is_better is true for "
+                    f"{here.loc[higher, 'model'].iloc[0]}, false for {here.loc[~higher, 'model'].iloc[0]}.",
+                    "fill in the column 'higher_is_better' of the benchmarks sheet.",
+                )
+        elif (higher != ours).any():
+            conflicts[bool(ours)].append(f"{benchmark} ({(higher != ours).sum()} of {len(higher)} scores)")
+    words = {True: "higher", False: "lower"}
+    told = set(rows.loc[rows["higher_is_better"].notna(), "benchmark"])
+    unknown = sheet["higher_is_better"].isna() & (sheet["output_type"] != PERPLEXITY)
+    assumed = [name for name in sheet.loc[unknown, "benchmark"] if name in set(rows["benchmark"]) - told]
+    return [
+        f"The benchmarks sheet says that {words[ours]} is better, the scores say {words[not ours]}: "
+        f"{'; '.join(benchmarks)}. The sheet's direction is used. If it is wrong, the order of the models is reversed "
+        "on that benchmark."
+        for ours, benchmarks in conflicts.items()
+        if benchmarks
+    ] + with_names({"Direction unknown, so higher counts as better: {}.": assumed})
+
+
+def unit_notes(rows: pd.DataFrame, facts: pd.DataFrame, path: str | Path) -> list[str]:
+    """A note on scores that cannot be fractions of the benchmark's items.
+
+    `rows`: selected rows of SCORES with known values, `facts`: the sheet's rows of their benchmarks. Raises InputError
+    for a benchmark of choices with fractions for some models and percentages for others.
+    """
+    above_one = []
+    for fact in facts.itertuples():
+        here = rows[(rows["benchmark"] == fact.benchmark) & rows["value"].notna()]
+        metrics = [name for name in (fact.metric, *here["metric"]) if isinstance(name, str)]
+        name = metrics[0].split(",")[0] if metrics else ""
+        if here.empty or fact.output_type == "loglikelihood_rolling" or name not in FRACTIONS:
+            continue
+        high = here["value"] > 1 + 1e-9  # a mean of ones may end above 1
+        if high.any() and not high.all() and name in CHOICES:
+            first, second = here[high].iloc[0], here[~high].iloc[0]
+            raise InputError(
+                f"{path}: {fact.benchmark} has percentages and fractions under {name}: {first['value']:.4g} for "
+                f"{first['model']} ({first['protocol']}), {second['value']:.4g} for {second['model']} "
+                f"({second['protocol']}).",
+                "write accuracies as fractions, 0 to 1, and their standard errors too.",
+            )
+        if high.any():
+            above_one.append(
+                f"{fact.benchmark} ({name}: {high.sum()} of {len(here)} scores, up to {here['value'].max():.4g})"
+            )
+    sentence = "Scores above 1 under a metric that gives fractions. They may be percentages: {}."
+    return [sentence.format("; ".join(above_one))] if above_one else []

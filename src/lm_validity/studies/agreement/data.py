@@ -54,6 +54,8 @@ Entry = dict[str, Any]  # of summary.json, with `Missing` where a value is
 MINIMUM_FAMILY = 3  # models of a family: with two a tau can only be -1, 0 or 1
 JACKKNIFED = 5  # models; with fewer, the taus without each of them say nothing about other models
 FEW_FAMILIES = 5
+LEAST_RESAMPLES = 400
+MOST_PRODUCTS, MOST_TAUS = 2**36, 2**25  # of all resamples: products of signs, and taus
 MOST_DRAWN = 150  # models that a figure with a row for each one shows
 # the share of the models that any two benchmarks have in common, from which on headlines are those of a whole table
 NEARLY_WHOLE = 0.95
@@ -268,7 +270,8 @@ class Data:
 
     Arrays over benchmarks are in the order of `tasks`, without perplexity corpora. What is named `common` is over the
     cells known under both protocols, and NaN in the same places under both. `significant`: signs of the differences of
-    two models that are significant. `paired_notes`: how these were tested, where items were given.
+    two models that are significant. `paired_notes`: how these were tested, where items were given. `resamples` are at
+    most those `asked` for: fewer where the table is large.
     """
 
     matrix: ScoreMatrix
@@ -276,18 +279,20 @@ class Data:
     resamples: int = 0
     variant: TauVariant = "b"
     paired_notes: tuple[str, ...] = ()
+    asked: int = 0
 
     @classmethod
     def of(
         cls, matrix: ScoreMatrix, resamples: int = 0, variant: TauVariant = "b", items: str | Path | None = None
     ) -> "Data":
         """`items`: makes significance paired; without, it is from the noise of items and of training again."""
+        asked, resamples = resamples, affordable_resamples(resamples, len(matrix.models), len(matrix.task_names()))
         alone = cls(matrix, {}, resamples, variant)
         signs = {p: significant_signs(alone.scores[p], alone.noise[p]) for p in PROTOCOLS}
         notes: list[str] = []
         if items is not None:
             signs, notes = use_paired_tests(signs, items, matrix, alone.tasks)
-        return cls(matrix, signs, resamples, variant, tuple(notes))
+        return cls(matrix, signs, resamples, variant, tuple(notes), asked)
 
     @cached_property
     def tasks(self) -> list[str]:
@@ -485,6 +490,7 @@ class Data:
         absent = np.array(self.matrix.labels)[~in_corpora & self.matrix.is_corpus.any()]
         return [
             *self.matrix.notes,
+            *resample_notes(self.resamples, self.asked),
             *coverage_notes(self.matrix, self.scores, self.stderr, self.tasks),
             *self.paired_notes,
             *comparison_notes(self.matrix, self.in_both, whole=self.whole),
@@ -498,6 +504,23 @@ class Data:
             *selection_notes(selected_on_test(self.matrix, self.scores)),
             *([] if any(self.matrix.training.values()) else [NOT_MEASURED]),
         ]
+
+
+def affordable_resamples(resamples: int, models: int, benchmarks: int) -> int:
+    """As many `resamples` of taus between all benchmarks as a minute and a gigabyte allow, at least 400 of them.
+
+    Time grows with pairs of models × pairs of benchmarks, memory with pairs of benchmarks.
+    """
+    products = max(1, models * (models - 1) // 2 * benchmarks * (benchmarks + 1) // 2)
+    most = min(MOST_PRODUCTS // products, MOST_TAUS // max(1, benchmarks**2))
+    return min(resamples, max(LEAST_RESAMPLES, most))
+
+
+def resample_notes(resamples: int, asked: int) -> list[str]:
+    """That a large table was resampled less often than asked for."""
+    if resamples >= asked:
+        return []
+    return [f"The table is large: intervals over models are from {resamples} resamples instead of {asked}."]
 
 
 def measurement_error(matrix: ScoreMatrix, protocol: str) -> np.ndarray:

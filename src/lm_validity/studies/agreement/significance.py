@@ -13,22 +13,18 @@ from lm_validity.pages.page import Figure, Part, Section, Table
 from lm_validity.studies.agreement.data import Data, Entry, each, ends, over_both, plotted, shown_mean, value_in_words
 from lm_validity.studies.agreement.similar import by_protocol, tau_heatmaps
 from lm_validity.studies.agreement.statistics.ranking import (
-    align_rankings,
+    aligned_figures,
     average_ranks,
     better_than,
-    crossings,
     improved_pairs,
-    kendall_tau,
     kendall_tau_matrix,
     known_in_all,
     mean_over_pairs,
     opposite_significant_pairs,
     rank_bands,
-    resampled_kendall_tau,
     summarize_agreement,
-    violations,
 )
-from lm_validity.studies.agreement.statistics.resampling import mean_over_pairs_by_resample, percentile_interval
+from lm_validity.studies.agreement.statistics.resampling import percentile_interval, resampled_mean_tau
 from lm_validity.studies.agreement.tau import by_category, by_pair, category_grid
 from lm_validity.tables.schema import DIRECT, PROTOCOLS, TRAINED
 from lm_validity.words import UNDER, count, no_scores
@@ -47,7 +43,7 @@ def significance_tau(data: Data) -> Entry:
         reason = data.no_tau(p, NO_SIGNIFICANT)
         mean, interval = data.spoken_for(p, agreement.mean, NO_SIGNIFICANT), None
         if not data.no_intervals:
-            resampled = mean_over_pairs_by_resample(resampled_kendall_tau(data.significant[p], data.weights))
+            resampled = resampled_mean_tau(data.significant[p], data.weights)
             interval = percentile_interval(resampled, len(data.matrix.models))
         pairs = np.abs(data.significant[p].sign).sum(axis=0).astype(int)
         entry[p] = {
@@ -175,14 +171,18 @@ def aligned_rankings(data: Data, align: tuple[str, str] | None) -> Part:
     pairs = pairs if data.resamples > 0 else [shown]
     rows, charts, sentences = [], [], []
     for p in PROTOCOLS:
-        better = [better_than(signs[p], column, len(data.matrix.models)) for column in range(size)]
-        for pair in pairs if shown in pairs else [*pairs, shown]:
-            aligned = _align(data, p, pair, better[pair[0]], better[pair[1]], shown=pair == shown)
-            if aligned is None:
+        better = np.array([better_than(signs[p], column, len(data.matrix.models)) for column in range(size)])
+        # over the models known on both benchmarks, under both protocols where both have scores
+        scores = (data.common if len(data.models_in_both) else data.scores)[p]
+        for pair, models, found, orders in aligned_figures(
+            better, scores, pairs if shown in pairs else [*pairs, shown]
+        ):
+            if len(models) < 2:
                 continue
-            row, places = aligned
-            rows.append(row)
+            rows.append(row := _row(data, p, pair, len(models), found))
             if pair == shown:
+                bands = [better[column][np.ix_(models, models)] for column in pair]
+                places = _places(models, average_ranks(scores[models][:, pair]), orders, bands)
                 charts.append(
                     Figure(
                         f"bump_{p}",
@@ -239,48 +239,32 @@ def aligned_rankings(data: Data, align: tuple[str, str] | None) -> Part:
     return Part({"alignment": rows}, section, notes=notes)
 
 
-def _align(
-    data: Data,
-    protocol: str,
-    pair: tuple[int, int],
-    better_first: np.ndarray,
-    better_second: np.ndarray,
-    *,
-    shown: bool,
-) -> tuple[Entry, list[dict[str, Any]]] | None:
-    """The summary's row of two benchmarks under one protocol, over the models known on both (under both protocols where
-    both have scores), and where each model stands if it is `shown`; None for fewer than two models known on both."""
-    scores = (data.common if len(data.models_in_both) else data.scores)[protocol][:, pair]
-    models = np.flatnonzero(np.isfinite(scores).all(axis=1))
-    if len(models) < 2:
-        return None
-    first, second = (better[np.ix_(models, models)] for better in (better_first, better_second))
-    scores = scores[models]
-    ranks = average_ranks(scores)
-    aligned = align_rankings(first, second, ranks[:, 0], ranks[:, 1])
+def _row(data: Data, protocol: str, pair: tuple[int, int], models: int, found: dict[str, float]) -> Entry:
+    """The summary's row of two benchmarks under one protocol; `found`: what `aligned_figures` says of them."""
     tied = "The models known on both benchmarks are tied on one of them."
-    row = {
+    return {
         "protocol": protocol,
         "benchmarks": (data.tasks[pair[0]], data.tasks[pair[1]]),
-        "models": len(models),
-        "tau": known(kendall_tau(scores[:, 0], scores[:, 1]), tied),
-        "crossings": crossings(scores[:, 0], scores[:, 1]),
-        "aligned_tau": known(aligned.tau, tied),
-        "aligned_crossings": aligned.crossings,
-        "opposite_significant_pairs": int((first & second.T).sum()),
-        "violations": violations(aligned.first, first) + violations(aligned.second, second),
+        "models": models,
+        "tau": known(found["tau"], tied),
+        "crossings": found["crossings"],
+        "aligned_tau": known(found["aligned_tau"], tied),
+        "aligned_crossings": found["aligned_crossings"],
+        "opposite_significant_pairs": found["opposite"],
+        "violations": found["violations"],
     }
-    if not shown:
-        return row, []
-    places = [
+
+
+def _places(
+    models: np.ndarray, ranks: np.ndarray, orders: tuple[np.ndarray, np.ndarray], better: list[np.ndarray]
+) -> list[dict[str, Any]]:
+    """Where each model stands in both aligned orders, and the ranks that significant differences leave it."""
+    return [
         {"side": side, "place": place, "of": models[position], "rank": ranks[position, side],
          "best": int(best[position]), "worst": int(worst[position])}
-        for side, (order, (best, worst)) in enumerate(
-            ((aligned.first, rank_bands(first)), (aligned.second, rank_bands(second)))
-        )
+        for side, (order, (best, worst)) in enumerate(zip(orders, map(rank_bands, better), strict=True))
         for place, position in enumerate(order, start=1)
     ]  # fmt: skip
-    return row, places
 
 
 def _bump_chart(data: Data, protocol: str, pair: tuple[int, int], places: list[dict[str, Any]]) -> alt.LayerChart:

@@ -1,5 +1,6 @@
 """Agreement among models of like size or compute and within families of models, and with rankings by perplexity."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any, NamedTuple
@@ -46,6 +47,7 @@ from lm_validity.studies.agreement.data import (
 )
 from lm_validity.studies.agreement.statistics.noise import (
     Ceiling,
+    ExpectedSigns,
     corrected_interval,
     mean_tau_left_out,
     noise_ceiling,
@@ -64,9 +66,9 @@ from lm_validity.studies.agreement.statistics.ranking import (
 )
 from lm_validity.studies.agreement.statistics.resampling import (
     cluster_numbers,
-    mean_over_pairs_by_resample,
     multiplicities,
     percentile_interval,
+    resampled_mean_tau,
     transformed_interval,
 )
 from lm_validity.tables.schema import DIRECT, PROTOCOLS, TRAINED
@@ -148,10 +150,8 @@ def by_ratio(data: Data, scores: dict[str, np.ndarray], ceiling: dict[str, Ceili
         else:
             ratio, present = size_ratios(size, signs), scored[signs.first] & scored[signs.second]
             of = Scored(p, scores[p], ceiling[p], data.matrix.families)
-            by_protocol[p] = [
-                among_pairs(of, present & (ratio > low if high is None else ratio <= high), high, low)
-                for low, high in RATIOS
-            ]
+            masks = [present & (ratio > low if high is None else ratio <= high) for low, high in RATIOS]
+            by_protocol[p] = among_pairs(of, masks, RATIOS)
     return by_distance
 
 
@@ -169,53 +169,82 @@ def by_ratio_in_both(data: Data, own: ByRatio) -> ByRatio:
     )
 
 
-def among_pairs(of: Scored, pairs: np.ndarray, at_most: float | None = None, at_least: float = 1.0) -> RatioRow:
-    """Mean tau over the pairs of models in a mask, its ceiling, and both corrected for noise."""
-    ratio = (at_most, at_least, int(pairs.sum()))
-    if pairs.sum() < LEAST_PAIRS:
-        few = Missing(Reason(f"There are fewer than {LEAST_PAIRS} such pairs of models.", ReasonCode.TOO_FEW))
-        return RatioRow(*ratio, few, few, few, few, few, few, few)
+class LeftOut(NamedTuple):
+    """Mean taus and their ceilings over some pairs of models, (1 + clusters,): of all and without each cluster that has
+    such a pair; `sizes`: (clusters,) their numbers of models that do."""
+
+    taus: np.ndarray
+    limits: np.ndarray
+    sizes: np.ndarray
+
+
+def among_pairs(of: Scored, masks: list[np.ndarray], ratios: Sequence[tuple[float, float | None]]) -> list[RatioRow]:
+    """For each mask of pairs of models, of one of the `ratios` of sizes: the mean tau over them, its ceiling, and both
+    corrected for noise."""
     signs, ceiling = pair_signs(of.scores), of.ceiling
-    models = _renumbered(signs, pairs, np.arange(len(of.families)))
-    families = _renumbered(signs, pairs, cluster_numbers(of.families))
-    present = np.zeros(len(families), dtype=bool)
-    present[signs.first[pairs]] = present[signs.second[pairs]] = True
-    sizes = np.bincount(families, present)
     reason = no_correction(ceiling, of.scores, of.protocol)
     if ceiling.expected is None and not reason:
         reason = TOO_LARGE
-    expected = None if reason else ceiling.expected
-    tau, limit = mean_tau_left_out(signs, expected, pairs, models)
-    mean = known(float(tau[0]), "No pair of benchmarks has a tau among these pairs of models.")
-    corrected = known(float(noise_corrected_tau(tau[0], limit[0])), reason or ABOVE_CEILING)
-    interval = ends(mean, transformed_interval(tau[0], tau[1:], "tau"), LOST_MODEL)
-    of_corrected = ends(corrected, corrected_interval(tau[0], limit[0], tau[1:]), LOST_MODEL)
-    clusters = no_clusters(of.families)
-    clustered: Range = Missing(clusters)
-    corrected_clustered: Range = Missing(clusters)
-    if not clusters:
-        taus, limits = mean_tau_left_out(signs, expected, pairs, families)
+    expected, clusters = None if reason else ceiling.expected, no_clusters(of.families)
+    enough = [place for place, pairs in enumerate(masks) if pairs.sum() >= LEAST_PAIRS]
+    chosen = np.array([masks[place] for place in enough], dtype=bool).reshape(len(enough), len(signs.first))
+    models = _left_out(signs, expected, chosen, np.arange(len(of.families)))
+    families = [] if clusters else _left_out(signs, expected, chosen, cluster_numbers(of.families))
+    rows = []
+    for place, (pairs, (low, high)) in enumerate(zip(masks, ratios, strict=True)):
+        size = high, low, int(pairs.sum())
+        if place not in enough:
+            few = Missing(Reason(f"There are fewer than {LEAST_PAIRS} such pairs of models.", ReasonCode.TOO_FEW))
+            rows.append(RatioRow(*size, few, few, few, few, few, few, few))
+            continue
+        at = enough.index(place)
+        rows.append(_ratio_row(of, size, models[at], Missing(clusters) if clusters else families[at], reason))
+    return rows
+
+
+def _left_out(
+    signs: PairSigns, expected: ExpectedSigns | None, masks: np.ndarray, clusters: np.ndarray
+) -> list[LeftOut]:
+    """Of each mask (masks, pairs)."""
+    if not len(masks):
+        return []
+    found = []
+    for pairs, taus, limits in zip(masks, *mean_tau_left_out(signs, expected, masks, clusters), strict=True):
+        in_pairs = np.zeros(len(clusters), dtype=bool)
+        in_pairs[signs.first[pairs]] = in_pairs[signs.second[pairs]] = True
+        sizes = np.bincount(clusters, in_pairs, minlength=len(taus) - 1)
+        kept = np.concatenate([[True], sizes > 0])
+        found.append(LeftOut(taus[kept], limits[kept], sizes[sizes > 0]))
+    return found
+
+
+def _ratio_row(
+    of: Scored, size: tuple[float | None, float, int], models: LeftOut, families: LeftOut | Missing, reason: str
+) -> RatioRow:
+    """`reason`: why nothing is corrected for noise, empty where it is."""
+    (tau, *_), (limit, *_) = models.taus, models.limits
+    mean = known(float(tau), "No pair of benchmarks has a tau among these pairs of models.")
+    corrected = known(float(noise_corrected_tau(tau, limit)), reason or ABOVE_CEILING)
+    interval = ends(mean, transformed_interval(tau, models.taus[1:], "tau"), LOST_MODEL)
+    of_corrected = ends(corrected, corrected_interval(tau, limit, models.taus[1:]), LOST_MODEL)
+    clustered: Range = families if isinstance(families, Missing) else Missing("")
+    corrected_clustered: Range = clustered
+    if not isinstance(families, Missing):
+        taus, sizes = families.taus, families.sizes
         clustered = ends(mean, transformed_interval(taus[0], taus[1:], "tau", sizes), LOST_CLUSTER)
-        corrected_clustered = ends(corrected, corrected_interval(taus[0], limits[0], taus[1:], sizes), LOST_CLUSTER)
+        corrected_clustered = ends(
+            corrected, corrected_interval(taus[0], families.limits[0], taus[1:], sizes), LOST_CLUSTER
+        )
     return RatioRow(
-        *ratio,
+        *size,
         mean=mean,
-        ceiling=known(float(limit[0]), reason or LOST_MODEL),
+        ceiling=known(float(limit), reason or LOST_MODEL),
         corrected=corrected,
         interval=interval,
         interval_clustered=over_families(clustered, interval, of.families),
         corrected_interval=of_corrected,
         corrected_interval_clustered=over_families(corrected_clustered, of_corrected, of.families),
     )
-
-
-def _renumbered(signs: PairSigns, pairs: np.ndarray, clusters: np.ndarray) -> np.ndarray:
-    """`clusters` renumbered so that those without a pair in the mask are one, left out at the end as nothing is."""
-    present = np.unique(clusters[np.concatenate([signs.first[pairs], signs.second[pairs]])])
-    numbers = np.full(int(clusters.max()) + 1, -1)
-    numbers[present] = np.arange(len(present))
-    # models without such a pair take no part: any number will do
-    return np.maximum(numbers[clusters], 0)
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -418,8 +447,8 @@ def families_of_models(data: Data) -> Part:
     for name, members in large.items() if not data.no_intervals else ():
         weights = multiplicities(len(members), data.resamples, rng)
         for p in PROTOCOLS:
-            resampled = resampled_kendall_tau(pair_signs(data.scores[p][members]), weights)
-            interval = percentile_interval(mean_over_pairs_by_resample(resampled), len(members))
+            resampled = resampled_mean_tau(pair_signs(data.scores[p][members]), weights)
+            interval = percentile_interval(resampled, len(members))
             intervals[name][p] = ends(None, interval, "")
     summary = {"families": taus, "families_in_both": in_both, "families_interval": intervals}
     if not any(is_known(tau) for values in taus.values() for tau in values.values()):
@@ -582,7 +611,7 @@ def _perplexity_intervals(
             averages[~np.isfinite(averages).all(axis=1)] = np.nan
             resampled = {
                 "corpus_benchmark": finite_mean(across.reshape(len(across), -1), axis=1),
-                "corpus_corpus": mean_over_pairs_by_resample(resampled_kendall_tau(signs, data.weights)),
+                "corpus_corpus": resampled_mean_tau(signs, data.weights),
                 "average_average": resampled_kendall_tau(pair_signs(averages), data.weights)[:, 0, 1],
             }
         for name, taus in resampled.items():

@@ -1,6 +1,6 @@
 """Kendall's tau between benchmarks: the mean, also without noise, its change, each benchmark, pairs and categories."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from itertools import product
 from typing import Any
@@ -287,7 +287,7 @@ def corrected_tau(data: Data, protocol: str) -> Entry:
     clustered: Range = Missing(reason)
     if not reason:
         mean = known(float(noise_corrected_tau(ceiling.observed, ceiling.mean_tau)), ABOVE_CEILING)
-        everyone = among_pairs(of, np.ones(len(pair_signs(of.scores).first), dtype=bool))
+        everyone = among_pairs(of, [np.ones(len(pair_signs(of.scores).first), dtype=bool)], ((1.0, None),))[0]
         interval = mean if isinstance(mean, Missing) else everyone.corrected_interval
         clustered = mean if isinstance(mean, Missing) else everyone.corrected_interval_clustered
         defined = [row[np.isfinite(row)] for row in ceiling.observed_by_pair]
@@ -301,18 +301,18 @@ def corrected_tau(data: Data, protocol: str) -> Entry:
         taus, limits = taus_left_out(
             signs, ceiling.expected, np.ones(len(signs.first), bool), np.arange(len(data.matrix.models))
         )
-        places = [(a, b) for a, b in zip(*np.triu_indices(len(columns)), strict=True) if a != b]
+        first, second = np.triu_indices(len(columns), 1)
         both = np.isfinite(taus[:, :1]) & np.isfinite(limits[:, :1])
         taus, limits = (np.where(both, values, np.nan) for values in (taus, limits))
-        pair_intervals = {
-            (columns[a], columns[b]): corrected_interval(tau[0], limit[0], tau[1:])
-            for (a, b), tau, limit in zip(places, taus, limits, strict=True)
-        }
-        for place, column in enumerate(columns):
-            own = both[:, 0] & np.array([place in pair for pair in places], dtype=bool)
-            if own.any():
-                mean_tau, limit = taus[own].mean(axis=0), limits[own].mean(axis=0)
-                benchmark_intervals[column] = corrected_interval(mean_tau[0], limit[0], mean_tau[1:])
+        places = zip(columns[first], columns[second], strict=True)
+        pair_intervals = _intervals(places, corrected_interval(taus[:, 0], limits[:, 0], taus[:, 1:]))
+        of_benchmark = [both[:, 0] & ((first == place) | (second == place)) for place in range(len(columns))]
+        known_places = [place for place, own in enumerate(of_benchmark) if own.any()]
+        means = np.array([taus[of_benchmark[place]].mean(axis=0) for place in known_places])
+        tops = np.array([limits[of_benchmark[place], 0].mean() for place in known_places])
+        if known_places:
+            bounds = corrected_interval(means[:, 0], tops, means[:, 1:])
+            benchmark_intervals = _intervals(columns[known_places], bounds)
     lost = TOO_LARGE if ceiling.expected is None else LOST_MODEL
     alone = " has no tau or no noise ceiling, or its tau is above the ceiling."
     of_benchmarks = each(names, by_benchmark.tolist(), reason or f"The benchmark{alone}")
@@ -333,6 +333,11 @@ def corrected_tau(data: Data, protocol: str) -> Entry:
             (names[i], names[j], ends(tau, pair_intervals.get((i, j)), lost)) for (i, j), tau in of_pairs.items()
         ],
     }
+
+
+def _intervals(keys: Iterable[Any], bounds: Interval[np.ndarray]) -> dict[Any, Interval[float]]:
+    """One interval a key, from the bounds of all."""
+    return {key: Interval(*ends) for key, *ends in zip(keys, *(end.tolist() for end in bounds), strict=True)}
 
 
 # ----------------------------------------------------------------------------------------------------------------------

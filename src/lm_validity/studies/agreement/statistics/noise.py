@@ -1,10 +1,11 @@
 """Noise of scores: components of variance, the noise ceiling, agreement corrected for it, what one benchmark tells."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
-from scipy import sparse, stats
+from scipy import stats
 
 from lm_validity.studies.agreement.statistics.factors import first_shares
 from lm_validity.studies.agreement.statistics.ranking import (
@@ -133,7 +134,7 @@ def reliability_of(
 # ----------------------------------------------------------------------------------------------------------------------
 # Rank agreement with measurement error taken out, and intervals by leaving out clusters of models.
 
-AT_ONCE = 2**19  # numbers, of pairs of models by pairs of benchmarks, that are summed together
+AT_ONCE = 2**19  # numbers, of pairs of models by pairs of benchmarks, of which 16 times as many are summed together
 
 
 def noise_corrected_tau(observed: np.ndarray | float, ceiling: np.ndarray | float) -> np.ndarray | float:
@@ -153,20 +154,24 @@ def noise_corrected_tau(observed: np.ndarray | float, ceiling: np.ndarray | floa
 
 
 def corrected_interval(
-    observed: float, ceiling: float, observed_left_out: np.ndarray, sizes: np.ndarray | None = None
-) -> Interval[float]:
+    observed: float | np.ndarray,
+    ceiling: float | np.ndarray,
+    observed_left_out: np.ndarray,
+    sizes: np.ndarray | None = None,
+) -> Interval[Any]:
     """Interval of `noise_corrected_tau`: that of the observed tau (`transformed_interval`), both ends corrected.
 
     `observed_left_out`: taus without each cluster, of `sizes` models. The ceiling is that of the whole table. Its own
     error mostly moves with that of the tau, so leaving it out makes the interval rather too wide. A jackknife of the
     corrected correlation itself covered 0.92 to 0.95 of simulated truths at 95%, this interval 0.94 to 0.99 (20 models,
-    8 benchmarks). A tau cannot be above 1: the interval is the part that can be. NaN as in `jackknife_interval`.
+    8 benchmarks). A tau cannot be above 1: the interval is the part that can be. NaN as in `jackknife_interval`, which
+    also says how to give many.
     """
     low, high = (
         np.clip(_attenuation(end, ceiling), -1, 1)
         for end in transformed_interval(observed, observed_left_out, "tau", sizes)
     )
-    return Interval(float(2 / np.pi * np.arcsin(low)), float(2 / np.pi * np.arcsin(high)))
+    return Interval(*(2 / np.pi * np.arcsin(end) for end in (low, high)))
 
 
 def _attenuation(observed: np.ndarray | float, ceiling: np.ndarray | float) -> Any:
@@ -175,16 +180,18 @@ def _attenuation(observed: np.ndarray | float, ceiling: np.ndarray | float) -> A
 
 
 class ExpectedSigns(NamedTuple):
-    """Products of signs that benchmarks with one common order would have, by pair of benchmarks and pair of models.
+    """Products of signs that benchmarks with one common order have in simulated tables, by pair of models.
 
-    `product`: (k (k + 1) / 2, pairs) expected products in [-1, 1], 0 where unknown; `untied`: (k, pairs) probability
-    that a pair is not tied; `known`: (k, pairs); `columns`: the k benchmarks' places in the table.
+    Sums over the tables, whole numbers: `product`: (pairs, k (k + 1) / 2) of the products, by pair of benchmarks in the
+    order of `np.triu_indices`, 0 where unknown; `untied`: (pairs, k) how often a pair is not tied. `known`: (pairs, k);
+    `columns`: the k benchmarks' places in the table; `draws`: the number of tables.
     """
 
     product: np.ndarray
     untied: np.ndarray
     known: np.ndarray
     columns: np.ndarray
+    draws: int
 
 
 def mean_tau_left_out(
@@ -193,12 +200,17 @@ def mean_tau_left_out(
     """(observed, ceiling): mean taus over pairs of benchmarks, of the whole table and then without each cluster.
 
     Both (1 + clusters,), over the pairs of models in the mask `pairs` (pairs,) and over the same pairs of benchmarks:
-    those with both taus. Without `expected` the ceiling is NaN and the observed mean is over all pairs with a tau.
+    those with both taus. Without `expected` the ceiling is NaN and the observed mean is over all pairs with a tau. Of
+    several masks (masks, pairs) both are (masks, 1 + clusters).
     """
-    taus, limits = taus_left_out(signs, expected, pairs, clusters)
-    if expected is not None:
-        taus, limits = known_in_all({"taus": taus, "limits": limits}).values()
-    return finite_mean(taus, axis=0), finite_mean(limits, axis=0)
+    observed, ceiling = [], []
+    for taus, limits in _tables_left_out(signs, expected, np.atleast_2d(pairs), clusters):
+        if expected is not None:
+            taus, limits = known_in_all({"taus": taus, "limits": limits}).values()
+        observed.append(finite_mean(taus, axis=1))
+        ceiling.append(finite_mean(limits, axis=1))
+    shape = (*pairs.shape[:-1], -1)
+    return np.array(observed).T.reshape(shape), np.array(ceiling).T.reshape(shape)
 
 
 def taus_left_out(
@@ -209,40 +221,74 @@ def taus_left_out(
     Benchmarks are all columns, or those of `expected`; pairs in the order of `np.triu_indices` without the diagonal.
     NaN where a tau is undefined; without `expected` there are no ceilings: (0, 1 + clusters).
     """
-    first, second = clusters[signs.first[pairs]], clusters[signs.second[pairs]]
-    number, own = int(clusters.max()) + 1, np.arange(len(first))
-    across = first != second  # a pair within a cluster goes once
-    row, column = np.concatenate([first, second[across]]), np.concatenate([own, own[across]])
-    of_clusters = sparse.csr_array((np.ones(len(row)), (row, column)), shape=(number, len(first)))
-    # a small product is faster with all its zeros
-    concerned = of_clusters.toarray() if number * len(first) <= AT_ONCE else of_clusters
+    tables = list(_tables_left_out(signs, expected, pairs[None], clusters))
+    return np.array([taus[0] for taus, _ in tables]).T, np.array([limits[0] for _, limits in tables]).T
 
-    def totals(values: np.ndarray) -> np.ndarray:
-        """(1 + clusters, columns) sums of `values` (pairs, columns), of all pairs and without each cluster."""
-        whole = values.sum(axis=0, dtype=float)
-        return np.vstack([whole, whole - concerned @ values.astype(float)])
 
+def _tables_left_out(
+    signs: PairSigns, expected: ExpectedSigns | None, masks: np.ndarray, clusters: np.ndarray
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """(observed, ceiling), both (masks, benchmark pairs), of the whole table and then without each cluster.
+
+    The sums over pairs of models that leave a cluster out are those of the whole table less those of the pairs that
+    concern it, each a product of matrices. All are whole numbers, hence exact.
+    """
     columns = np.arange(signs.sign.shape[1]) if expected is None else expected.columns
-    sign, known = signs.sign[pairs][:, columns], signs.known[pairs][:, columns]
-    observed, ceiling = [np.empty((0, number + 1))], [np.empty((0, number + 1))]
-    if expected is not None:
-        untied, common = expected.untied[:, pairs].T, expected.known[:, pairs].T
-    upper = np.column_stack(np.triu_indices(len(columns)))
-    places = np.flatnonzero(upper[:, 0] < upper[:, 1])
-    step = max(1, AT_ONCE // max(1, len(first)))
-    for start in range(0, len(places), step):
-        here = places[start : start + step]
-        a, b = upper[here].T
-        left, right = totals(np.abs(sign[:, a]) * known[:, b]), totals(known[:, a] * np.abs(sign[:, b]))
-        observed.append(_tau(totals(sign[:, a] * sign[:, b]), left, right).T)
+    every = np.flatnonzero(masks.any(axis=0))
+    whole = _sums(signs, expected, masks, every, columns)
+    yield _limits(whole, len(columns), len(masks))
+    first, second = clusters[signs.first[every]], clusters[signs.second[every]]
+    across = first != second  # a pair within a cluster concerns it once
+    concerned = np.concatenate([first, second[across]])
+    order = np.argsort(concerned, kind="stable")
+    places = np.concatenate([every, every[across]])[order]
+    ends = np.cumsum(np.bincount(concerned, minlength=int(clusters.max()) + 1))
+    for start, end in zip([0, *ends[:-1]], ends, strict=True):
+        part = _sums(signs, expected, masks, places[start:end], columns)
+        yield _limits([total - own for total, own in zip(whole, part, strict=True)], len(columns), len(masks))
+
+
+def _sums(
+    signs: PairSigns, expected: ExpectedSigns | None, masks: np.ndarray, pairs: np.ndarray, columns: np.ndarray
+) -> list[np.ndarray]:
+    """Sums over the `pairs` (indices) in each mask: of products of signs and of untied pairs, (masks, k, k) both; with
+    `expected` also of its products (masks, k (k + 1) / 2) and untied pairs (masks, k, k)."""
+    k, draws = len(columns), 1 if expected is None else expected.draws
+    shapes = [(k, k), (k, k)] if expected is None else [(k, k), (k, k), (k * (k + 1) // 2,), (k, k)]
+    totals = [np.zeros((len(masks), *shape)) for shape in shapes]
+    # whole numbers are exact in single precision up to 2^24
+    step = max(1, min(AT_ONCE * 16 // max(1, k * (k + 1)), 2**24 // draws))
+    for start in range(0, len(pairs), step):
+        here = pairs[start : start + step]
+        chosen = masks[:, here].astype(np.float32)
+        sign, known = (values[here][:, columns].astype(np.float32) for values in (signs.sign, signs.known))
+        untied = np.abs(sign)
+        for mask, inside in enumerate(chosen):
+            weighted = sign if inside.all() else sign * inside[:, None]
+            totals[0][mask] += weighted.T @ sign
+            totals[1][mask] += np.abs(weighted).T @ known
         if expected is not None:
-            left, right = totals(untied[:, a] * common[:, b]), totals(common[:, a] * untied[:, b])
-            ceiling.append(_tau(totals(expected.product[here][:, pairs].T), left, right).T)
-    return np.concatenate(observed), np.concatenate(ceiling)
+            totals[2] += chosen @ expected.product[here].astype(np.float32)
+            untied, known = (values[here].astype(np.float32) for values in (expected.untied, expected.known))
+            for mask, inside in enumerate(chosen):
+                totals[3][mask] += (untied * inside[:, None]).T @ known
+    return totals
+
+
+def _limits(sums: list[np.ndarray], columns: int, masks: int) -> tuple[np.ndarray, np.ndarray]:
+    """(observed, ceiling) taus, (masks, benchmark pairs), from what `_sums` gives; no ceilings where it has none."""
+    upper = np.triu_indices(columns, 1)
+    off_diagonal = np.not_equal(*np.triu_indices(columns))
+    (product, untied), of_tables = sums[:2], sums[2:]
+    observed = _tau(product[:, *upper], untied[:, *upper], untied.swapaxes(1, 2)[:, *upper])
+    if not of_tables:
+        return observed, np.empty((masks, 0))
+    product, untied = of_tables
+    return observed, _tau(product[:, off_diagonal], untied[:, *upper], untied.swapaxes(1, 2)[:, *upper])
 
 
 def _tau(product: np.ndarray, left: np.ndarray, right: np.ndarray) -> np.ndarray:
-    return ratio(product, np.sqrt(np.maximum(left, 0.0) * np.maximum(right, 0.0)), 1e-6)
+    return ratio(product, np.sqrt(left * right))
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -274,9 +320,9 @@ def reliability(scores: np.ndarray, stderr: np.ndarray) -> Estimate:
     share = errors.mean() / values.var(ddof=1)
     interval = NONE
     if share > 0 and len(values) > LEAST_MODELS:
-        parts = [np.delete(values, i) for i in range(len(values))]
+        others = np.nonzero(~np.eye(len(values), dtype=bool))[1].reshape(len(values), -1)
         with np.errstate(divide="ignore"):
-            left_out = [np.delete(errors, i).mean() / part.var(ddof=1) for i, part in enumerate(parts)]
+            left_out = errors[others].mean(axis=1) / values[others].var(axis=1, ddof=1)
             low, high = jackknife_interval(float(np.log(share)), np.log(left_out))
         interval = Interval(max(0.0, float(1 - np.exp(high))), max(0.0, float(1 - np.exp(low))))
     return Estimate(float(max(0.0, 1 - share)), interval)
@@ -322,20 +368,20 @@ def tau_with_others(scores: np.ndarray, within: np.ndarray) -> list[Estimate]:
     signs, concerned = pair_signs(scores), np.flatnonzero(within.any(axis=1))
     if len(concerned) < LEAST_MODELS:
         return [Estimate(float("nan"), NONE)] * scores.shape[1]
-    taus, _ = taus_left_out(signs, None, within[signs.first, signs.second], np.arange(len(scores)))
-    whole, *left_out = finite_mean(_by_pair(taus, scores.shape[1]), axis=2)
-    means = np.array(left_out)[concerned].T
+    tables = _tables_left_out(signs, None, within[signs.first, signs.second][None], np.arange(len(scores)))
+    whole, *left_out = (finite_mean(_by_pair(taus, scores.shape[1]), axis=1) for taus, _ in tables)
+    intervals = transformed_interval(whole, np.array(left_out)[concerned].T, "tau")
     return [
-        Estimate(float(tau), transformed_interval(float(tau), without, "tau"))
-        for tau, without in zip(whole, means, strict=True)
+        Estimate(float(tau), Interval(float(low), float(high)))
+        for tau, low, high in zip(whole, *intervals, strict=True)
     ]
 
 
 def _by_pair(taus: np.ndarray, columns: int) -> np.ndarray:
-    """(tables, columns, columns) from `taus` (pairs of columns, tables), NaN on the diagonal."""
-    by_pair = np.full((taus.shape[1], columns, columns), np.nan)
+    """(columns, columns) from `taus` (1, pairs of columns), NaN on the diagonal."""
+    by_pair = np.full((columns, columns), np.nan)
     first, second = np.triu_indices(columns, 1)
-    by_pair[:, first, second] = by_pair[:, second, first] = taus.T
+    by_pair[first, second] = by_pair[second, first] = taus[0]
     return by_pair
 
 
@@ -350,7 +396,7 @@ def ceiling_with_others(signs: PairSigns, expected: ExpectedSigns | None, within
         return ceilings
     nothing_left_out = np.zeros(len(within), dtype=int)
     _, limits = taus_left_out(signs, expected, within[signs.first, signs.second], nothing_left_out)
-    ceilings[expected.columns] = finite_mean(_by_pair(limits, len(expected.columns))[0], axis=1)
+    ceilings[expected.columns] = finite_mean(_by_pair(limits[:, :1].T, len(expected.columns)), axis=1)
     return ceilings
 
 
@@ -397,8 +443,8 @@ def items_needed(items: float, difference: float, noise: float, training: float 
 LEAST_CEILING = 0.05  # of tau: below it there is no signal to correct for noise
 LEAST_CORRECTED = 5  # with fewer, tau takes so few values that correcting it is mostly chance
 MANY_MODELS = 300  # from here on fewer tables are simulated: each averages over more pairs of models
-LARGEST_EXPECTED = 2**28  # numbers, of 4 bytes
-CEILINGS_AT_ONCE = 2**21  # signs of simulated tables that are counted together
+LARGEST_EXPECTED = 2**28  # numbers, of 2 bytes
+SIGNS_AT_ONCE = 2**26  # signs of simulated tables that are counted together, of a byte
 
 
 @dataclass(frozen=True)
@@ -409,7 +455,7 @@ class Ceiling:
     [0, 1]; `tau_draws`: (draws,) mean taus by simulated table; `used`: (k,) benchmarks with standard errors on which
     models differ, the others taking no part (NaN in `by_benchmark`); `models`: number with a score on a benchmark that
     takes part; `by_pair`, `observed_by_pair`: (k, k) mean simulated and observed taus, NaN on the diagonal; `expected`:
-    mean products of signs of the simulated tables, None where there is no ceiling or where they would take more than a
+    products of signs of the simulated tables, None where there is no ceiling or where they would take more than half a
     gigabyte.
     """
 
@@ -463,9 +509,8 @@ def noise_ceiling(scores: np.ndarray, stderr: np.ndarray, rng: np.random.Generat
     draws = max(20, int(draws * min(1.0, (MANY_MODELS / len(scores)) ** 2)))
     expected = _Expectation(np.isfinite(truth))
     tau_parts, share_parts, grid_parts = [], [], []
-    step = max(1, CEILINGS_AT_ONCE // max(1, len(expected.first) * truth.shape[1]))
-    for start in range(0, draws, step):
-        tables = truth + noise * rng.standard_normal((min(step, draws - start), *truth.shape))
+    for start in range(0, draws, expected.at_once):
+        tables = truth + noise * rng.standard_normal((min(expected.at_once, draws - start), *truth.shape))
         tau = np.where(pairs, expected.add(tables), np.nan)
         tau_parts.append(mean_over_pairs_by_resample(tau))
         grid_parts.append(tau)
@@ -499,30 +544,60 @@ class _Expectation:
         models, columns = known.shape
         self.first, self.second = np.triu_indices(models, 1)
         self.upper = np.triu_indices(columns)
-        self.known = (known[self.first] & known[self.second]).T.astype(np.float32)
+        self.known = (known[self.first] & known[self.second]).T
+        self.all_known = bool(self.known.all())
         self.fits = len(self.first) * len(self.upper[0]) <= LARGEST_EXPECTED
+        self.at_once = max(1, SIGNS_AT_ONCE // max(1, self.known.size))  # tables
         if self.fits:
-            self.product = np.zeros((len(self.upper[0]), len(self.first)), dtype=np.float32)
-            self.untied = np.zeros((columns, len(self.first)), dtype=np.float32)
+            self.product = np.zeros((len(self.first), len(self.upper[0])), dtype=np.int16)
+            self.untied = np.zeros(self.known.shape, dtype=np.int16)
 
     def add(self, tables: np.ndarray) -> np.ndarray:
         """(tables, k, k) tau-b of `tables` (tables, models, k), which count; sums of whole numbers, hence exact."""
-        values = np.nan_to_num(tables).transpose(0, 2, 1)
-        sign = np.sign(values[:, :, self.first] - values[:, :, self.second]) * self.known
-        untied = np.abs(sign)
-        scale = untied @ self.known.T.astype(float)
-        scale = np.sqrt(scale * scale.swapaxes(1, 2))
-        product = sign @ sign.swapaxes(1, 2)
-        if self.fits:  # for each pair of models one product, of the benchmarks' signs over the tables
-            by_pair = sign.astype(np.float32).transpose(2, 1, 0)
-            self.product += (by_pair @ by_pair.swapaxes(1, 2))[:, *self.upper].T
-            self.untied += untied.sum(axis=0)
-        return ratio(product, scale)
+        signs = self._signs(tables)
+        taus = np.array([self._tau(sign) for sign in signs])
+        if self.fits:
+            self.untied += (signs != 0).sum(axis=0, dtype=np.int16)
+            flat = self.upper[0] * len(self.known) + self.upper[1]
+            step = max(1, SIGNS_AT_ONCE // (4 * len(self.known) ** 2))
+            for start in range(0, len(self.first), step):
+                part = slice(start, start + step)
+                # for each pair of models one product, of the benchmarks' signs over the tables
+                by_pair = signs[:, :, part].transpose(2, 1, 0).astype(np.float32)
+                product = (by_pair @ by_pair.swapaxes(1, 2)).reshape(len(by_pair), -1)
+                self.product[part] += product.take(flat, axis=1).astype(np.int16)
+        return taus
+
+    def _signs(self, tables: np.ndarray) -> np.ndarray:
+        """(tables, k, pairs) in {-1, 0, 1}; 0 where unknown."""
+        values = np.ascontiguousarray(np.nan_to_num(tables).transpose(0, 2, 1))
+        models, signs = values.shape[2], np.empty((*values.shape[:2], len(self.first)), dtype=np.int8)
+        start = 0
+        for model in range(models - 1):
+            part = slice(start, start := start + models - 1 - model)
+            one, others = values[:, :, model, None], values[:, :, model + 1 :]
+            np.subtract(one > others, one < others, out=signs[:, :, part], dtype=np.int8)
+        if not self.all_known:
+            signs *= self.known
+        return signs
+
+    def _tau(self, sign: np.ndarray) -> np.ndarray:
+        """(k, k) tau-b of the signs (k, pairs) of one table."""
+        product, untied = np.zeros((2, len(sign), len(sign)))
+        for start in range(0, sign.shape[1], 2**24):  # whole numbers are exact in single precision up to there
+            part = sign[:, start : start + 2**24].astype(np.float32)
+            product += part @ part.T
+            if self.all_known:
+                untied += (part != 0).sum(axis=1)[:, None]
+            else:
+                untied += np.abs(part) @ self.known[:, start : start + 2**24].astype(np.float32).T
+        return ratio(product, np.sqrt(untied * untied.T))
 
     def mean(self, draws: int, columns: np.ndarray) -> ExpectedSigns | None:
+        """What the tables had on average, as sums."""
         if not self.fits:
             return None
-        return ExpectedSigns(self.product / draws, self.untied / draws, self.known, columns)
+        return ExpectedSigns(self.product, self.untied.T, self.known.T, columns, draws)
 
 
 def latent_order_table(scores: np.ndarray, stderr: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -1,5 +1,6 @@
 """Kendall's tau between rankings, over all pairs of models and over significant differences."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, overload
 
@@ -146,9 +147,10 @@ def resampled_kendall_tau(signs: PairSigns, weights: np.ndarray, others: PairSig
     a, b = np.triu_indices(columns[0]) if symmetric else (part.ravel() for part in np.indices(columns))
     all_known = bool(signs.known.all() and others.known.all())
     # where all is known, the untied pairs of a column do not depend on the other column
-    product = np.zeros((resamples, len(a)))
-    untied = [np.zeros((resamples, size)) for size in (columns if all_known else (len(a), len(a)))]
-    step = max(1, 2**19 // max(resamples, 1))  # pairs at a time, so that their weights stay in the cache
+    sizes = (len(a), *(columns if all_known else (len(a), len(a))))
+    product, *untied = (np.zeros((resamples, size), dtype=weights.dtype) for size in sizes)
+    # pairs at a time, so that their weights stay in the cache, and their products in memory
+    step = max(1, min(2**21 // max(resamples, 1), 2**23 // max(len(a), 1)))
     for start in range(0, len(signs.first), step):
         part = slice(start, start + step)
         weight = weights[:, signs.first[part]] * weights[:, signs.second[part]]
@@ -161,11 +163,14 @@ def resampled_kendall_tau(signs: PairSigns, weights: np.ndarray, others: PairSig
             left, right = left[:, a] * known_other[:, b], known[:, a] * right[:, b]
         untied[0] += weight @ left
         untied[1] += weight @ right
-    left, right = (untied[0][:, a], untied[1][:, b]) if all_known else untied
     tau = np.full((resamples, *columns), np.nan)
-    tau[:, a, b] = ratio(product, np.sqrt(left * right))
-    if symmetric:
-        tau[:, b, a] = tau[:, a, b]
+    for row in range(resamples):
+        left, right = (part[row].astype(float) for part in untied)
+        if all_known:
+            left, right = left[a], right[b]
+        tau[row, a, b] = ratio(product[row].astype(float), np.sqrt(left * right))
+        if symmetric:
+            tau[row, b, a] = tau[row, a, b]
     return tau
 
 
@@ -393,65 +398,96 @@ def replace_column(signs: PairSigns, column: int, replacement: PairSigns) -> Pai
 # ----------------------------------------------------------------------------------------------------------------------
 # Greedy alignment of two rankings: as alike as significance allows (Train-before-Test, appendix C, algorithm 3).
 
+ALIGNED_AT_ONCE = 2**21  # numbers, of pairs of models by pairs of benchmarks
 
-class Alignment(NamedTuple):
-    """Two orders of the same models (indices, best first) that keep every significant difference of their benchmark.
 
-    `crossings`: model pairs ordered oppositely; `tau`: Kendall's tau of the two orders.
-    """
+class Alignments(NamedTuple):
+    """Places, 1 = best, of the models in two orders by pair of benchmarks, (pairs, models) both; 0 for a model that
+    takes no part. Each order keeps every significant difference of its benchmark."""
 
     first: np.ndarray
     second: np.ndarray
-    crossings: int
-    tau: float
 
 
 def align_rankings(
     better_first: np.ndarray, better_second: np.ndarray, ranks_first: np.ndarray, ranks_second: np.ndarray
-) -> Alignment:
+) -> Alignments:
     """Order the models of two benchmarks best first, changing places only among models not significantly different.
 
-    `better_*`: (n, n) True where the row's model is significantly better than the column's; `ranks_*`: (n,)
-    plain ranks of the raw scores, 1 = best, ties averaged. Both orders grow from the top. At each step
-    every model whose significantly better ones are all placed may come next; of all pairs (a for the first
-    order, b for the second) the one that is smallest in
+    Of many pairs of benchmarks at once. `better_*`: (pairs, n, n) True where the row's model is significantly better
+    than the column's; `ranks_*`: (pairs, n) plain ranks of the raw scores, 1 = best, ties averaged, NaN under both for
+    a model that takes no part. Both orders grow from the top. At each step every model whose significantly better ones
+    are all placed may come next; of all pairs (a for the first order, b for the second) the one that is smallest in
 
         (place of a in the second order + place of b in the first, n + 1 if not yet placed; a is not b;
          plain rank of a in the second + of b in the first; a; b)
 
-    is placed.
+    is placed. The sums are smallest where both parts are. So a and b are found apart, unless neither order can go on
+    with a model that the other has placed: then one model that both can take comes first.
     """
-    n = len(ranks_first)
-    place_first, place_second = np.full(n, n + 1), np.full(n, n + 1)
-    waiting_first, waiting_second = better_first.sum(axis=0), better_second.sum(axis=0)
-    order_first, order_second = [], []
-    for step in range(1, n + 1):
-        a = np.flatnonzero((place_first > n) & (waiting_first == 0))
-        b = np.flatnonzero((place_second > n) & (waiting_second == 0))
-        # one number for the first three keys: ranks are whole or half; the first smallest has the smallest a, then b
-        key = 2 * (place_second[a][:, None] + place_first[b]) + (a[:, None] != b)
-        key = key * (4 * n + 1) + 2 * (ranks_second[a][:, None] + ranks_first[b])
-        best = int(np.argmin(key))
-        chosen_a, chosen_b = int(a[best // b.size]), int(b[best % b.size])
-        place_first[chosen_a], place_second[chosen_b] = step, step
-        waiting_first = waiting_first - better_first[chosen_a]
-        waiting_second = waiting_second - better_second[chosen_b]
-        order_first.append(chosen_a)
-        order_second.append(chosen_b)
-    tau = kendall_tau(-place_first.astype(float), -place_second.astype(float))
-    return Alignment(np.array(order_first), np.array(order_second), crossings(place_first, place_second), tau)
+    taking_part = np.isfinite(ranks_first) & np.isfinite(ranks_second)
+    rows, n = np.arange(len(taking_part)), taking_part.shape[1]
+    betters = better_first.astype(np.int32), better_second.astype(np.int32)
+    places = np.where(taking_part, n + 1, 0), np.where(taking_part, n + 1, 0)
+    waiting = [(better * taking_part[:, :, None]).sum(axis=1) for better in betters]
+    # ranks are whole or half; those of the other benchmark decide
+    ranks = [np.nan_to_num(2 * of).astype(int) for of in (ranks_second, ranks_first)]
+    least = (4 * n + 1) * (n + 1)  # of a key of a model that is in neither order
+    never = 4 * least
+    for step in range(1, int(taking_part.sum(axis=1).max(initial=0)) + 1):
+        may = [(place > n) & (of == 0) for place, of in zip(places, waiting, strict=True)]
+        keys = [
+            np.where(allowed, (4 * n + 1) * other + rank, never)
+            for allowed, other, rank in zip(may, reversed(places), ranks, strict=True)
+        ]
+        chosen = [key.argmin(axis=1) for key in keys]
+        both = np.where(may[0] & may[1], ranks[0] + ranks[1], never)
+        common = both.argmin(axis=1)
+        alike = (keys[0].min(axis=1) >= least) & (keys[1].min(axis=1) >= least) & (both.min(axis=1) < never)
+        going_on = may[0].any(axis=1) & may[1].any(axis=1)
+        for place, of, better, own in zip(places, waiting, betters, chosen, strict=True):
+            taken = np.where(alike, common, own)
+            place[rows[going_on], taken[going_on]] = step
+            of -= better[rows, taken] * going_on[:, None]
+    return Alignments(*places)
 
 
-def crossings(first: np.ndarray, second: np.ndarray) -> int:
-    """Model pairs that two score or place vectors (n,) order oppositely; ties cross nothing."""
-    i, j = np.triu_indices(len(first), 1)
-    return int((np.sign(first[i] - first[j]) * np.sign(second[i] - second[j]) < 0).sum())
+def aligned_figures(
+    better: np.ndarray, scores: np.ndarray, pairs: list[tuple[int, int]]
+) -> Iterator[tuple[tuple[int, int], np.ndarray, dict[str, float], tuple[np.ndarray, np.ndarray]]]:
+    """For each of the `pairs` of benchmarks (columns): the models known on both (indices), figures of the aligned
+    rankings of these, and the two orders (indices among these, best first).
 
-
-def violations(order: np.ndarray, better: np.ndarray) -> int:
-    """Pairs of an order (indices, best first) in which a model stands before one that is significantly better."""
-    placed = better[np.ix_(order, order)]
-    return int(np.tril(placed, -1).sum())
+    `better`: (benchmarks, n, n) as in `align_rankings`; `scores`: (n, benchmarks). The figures: `tau` (NaN where
+    undefined) and `crossings` of the scores and, under `aligned_`, of the orders; `opposite`: pairs of models ordered
+    significantly in opposite ways; `violations`: significant differences that the orders break.
+    """
+    signs, step = pair_signs(scores), max(1, ALIGNED_AT_ONCE // max(1, len(scores) ** 2))
+    tau, product = kendall_tau_matrix(signs), signs.sign.T @ signs.sign
+    crossed = (np.abs(signs.sign).T @ np.abs(signs.sign) - product) / 2
+    for start in range(0, len(pairs), step):
+        first, second = np.array(pairs[start : start + step]).T
+        known = np.isfinite(scores[:, first]) & np.isfinite(scores[:, second])
+        ranks = [average_ranks(np.where(known, scores[:, place], np.nan)).T for place in (first, second)]
+        betters = [better[place] & known.T[:, :, None] & known.T[:, None, :] for place in (first, second)]
+        places = align_rankings(*betters, *ranks)
+        above = [place[:, :, None] < place[:, None, :] for place in places]
+        inversions = (above[0] & above[1].swapaxes(1, 2)).sum(axis=(1, 2))
+        opposite = (betters[0] & betters[1].swapaxes(1, 2)).sum(axis=(1, 2))
+        broken = sum((of & after.swapaxes(1, 2)).sum(axis=(1, 2)) for of, after in zip(betters, above, strict=True))
+        for at, (a, b) in enumerate(pairs[start : start + step]):
+            models = np.flatnonzero(known[:, at])
+            total = len(models) * (len(models) - 1) / 2
+            figures = {
+                "tau": float(tau[a, b]),
+                "crossings": int(crossed[a, b]),
+                "aligned_tau": float((total - 2 * inversions[at]) / total) if total else float("nan"),
+                "aligned_crossings": int(inversions[at]),
+                "opposite": int(opposite[at]),
+                "violations": int(broken[at]),
+            }
+            orders = tuple(np.argsort(place[at, models]) for place in places)
+            yield (a, b), models, figures, (orders[0], orders[1])
 
 
 # ----------------------------------------------------------------------------------------------------------------------

@@ -6,7 +6,13 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import numpy as np
 from scipy import stats
 
-from lm_validity.studies.agreement.statistics.ranking import mean_over_pairs, mean_with_others, ratio
+from lm_validity.studies.agreement.statistics.ranking import (
+    PairSigns,
+    mean_over_pairs,
+    mean_with_others,
+    ratio,
+    resampled_kendall_tau,
+)
 
 # ----------------------------------------------------------------------------------------------------------------------
 # Resampling of models and benchmarks, intervals from it, and a paired test.
@@ -153,6 +159,28 @@ def mean_over_pairs_by_resample(tau: np.ndarray, benchmark_weights: np.ndarray |
     return ratio((np.nan_to_num(values) * weights).sum(axis=1), weights.sum(axis=1))
 
 
+def resampled_mean_tau(signs: PairSigns, weights: np.ndarray) -> np.ndarray:
+    """(resamples,) `mean_over_pairs_by_resample` of `resampled_kendall_tau`, without the taus where all is known.
+
+    Then tau_ab = sum w s_a s_b / (n_a n_b) with n_a² = sum w s_a², sums over pairs of models, so that the sum of all
+    taus is that of w (sum_a s_a / n_a)². Rounded to 1e-12, above its error. `weights`: (resamples, models).
+    """
+    if not (signs.known > 0).all():
+        return mean_over_pairs_by_resample(resampled_kendall_tau(signs, weights))
+    columns, total, squares = signs.sign.shape[1], np.zeros(len(weights)), np.zeros((len(weights), signs.sign.shape[1]))
+    step = max(1, 2**22 // max(1, len(weights), columns))  # pairs at a time
+    parts = [slice(start, start + step) for start in range(0, len(signs.first), step)]
+    for part in parts:
+        squares += (weights[:, signs.first[part]] * weights[:, signs.second[part]]) @ np.abs(signs.sign[part])
+    scale = np.sqrt(ratio(np.ones(squares.shape), squares))
+    defined = np.isfinite(scale).sum(axis=1)
+    scale = np.nan_to_num(scale).T
+    for part in parts:
+        weight = weights[:, signs.first[part]] * weights[:, signs.second[part]]
+        total += (weight.T * (signs.sign[part] @ scale) ** 2).sum(axis=0)
+    return np.round(ratio(total - defined, defined * (defined - 1.0)), 12)
+
+
 def agreement_contributions(direct: np.ndarray, trained: np.ndarray, trained_direct: np.ndarray) -> np.ndarray:
     """(k,) how much better each benchmark's train-before-test ranking agrees with the others than its direct one.
 
@@ -226,12 +254,12 @@ def effective_clusters(sizes: np.ndarray) -> float:
 
 
 def jackknife_interval(
-    estimate: float,
+    estimate: float | np.ndarray,
     left_out: np.ndarray,
     sizes: np.ndarray | None = None,
     others: np.ndarray | None = None,
     other_sizes: np.ndarray | None = None,
-) -> Interval[float]:
+) -> Interval[Any]:
     """estimate ± t · se from the estimates `left_out` (clusters,), one without each cluster.
 
         se² = (G - 1) / G · Σ (θ₍g₎ - mean θ₍g₎)²,   t with G* - 1 degrees of freedom
@@ -246,28 +274,40 @@ def jackknife_interval(
     families of models, of `other_sizes`. The two squared errors are added, with the degrees of freedom of Satterthwaite
     (1946, Biometrics 2:110). What belongs to a family and a category together is then counted twice: rather too wide
     than too narrow.
+
+    Of many estimates (...,) at once the left-out ones are (..., clusters), and so are the intervals' ends (...,).
     """
+    estimate = np.asarray(estimate, dtype=float)
     kinds = [(left_out, sizes)] if others is None else [(left_out, sizes), (others, other_sizes)]
-    units = [np.ones(len(values)) if m is None else np.asarray(m, dtype=float) for values, m in kinds]
-    few = any(len(values) < LEAST_CLUSTERS or not np.isfinite(values).all() for values, _ in kinds)
-    if not np.isfinite(estimate) or few or not all(0 < m.max() <= MOST_IN_ONE * m.sum() for m in units):
-        return Interval(float("nan"), float("nan"))
+    parts = [np.asarray(values, dtype=float) for values, _ in kinds]
+    units = [
+        np.ones(part.shape[-1]) if m is None else np.asarray(m, dtype=float)
+        for part, (_, m) in zip(parts, kinds, strict=True)
+    ]
+    few = any(part.shape[-1] < LEAST_CLUSTERS for part in parts)
+    if few or not all(0 < m.max() <= MOST_IN_ONE * m.sum() for m in units):
+        nothing = np.full(estimate.shape, np.nan)[()]
+        return Interval(nothing, nothing)
+    defined = np.logical_and.reduce([np.isfinite(estimate), *(np.isfinite(part).all(axis=-1) for part in parts)])
     freedom = np.array([effective_clusters(m) for m in units]) - 1
-    squares = np.array([(len(values) - 1) / len(values) * ((values - values.mean()) ** 2).sum() for values, _ in kinds])
-    total = squares.sum()
-    joint = total**2 / (squares**2 / freedom).sum() if total > 0 else freedom.min()
-    reach = stats.t.ppf(0.5 + LEVEL / 2, joint) * np.sqrt(total)
-    return Interval(float(estimate - reach), float(estimate + reach))
+    parts = [np.where(defined[..., None], part, 0.0) for part in parts]
+    deviations = (((part - part.mean(axis=-1, keepdims=True)) ** 2).sum(axis=-1) for part in parts)
+    squares = np.array([(len(m) - 1) / len(m) * square for m, square in zip(units, deviations, strict=True)])
+    total = squares.sum(axis=0)
+    weighted = (squares.T**2 / freedom).T.sum(axis=0)
+    joint = np.divide(total**2, weighted, out=np.full(total.shape, freedom.min()), where=total > 0)
+    reach = np.where(defined, stats.t.ppf(0.5 + LEVEL / 2, joint) * np.sqrt(total), np.nan)
+    return Interval((estimate - reach)[()], (estimate + reach)[()])
 
 
 def transformed_interval(
-    estimate: float,
+    estimate: float | np.ndarray,
     left_out: np.ndarray,
     scale: str,
     sizes: np.ndarray | None = None,
     others: np.ndarray | None = None,
     other_sizes: np.ndarray | None = None,
-) -> Interval[float]:
+) -> Interval[Any]:
     """`jackknife_interval` on the scale of atanh (`tau`; of half of it, `change`) or logit (`share`), so that it stays
     within the range: -1 to 1, -2 to 2, or 0 to 1."""
     scales: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
@@ -279,8 +319,8 @@ def transformed_interval(
     with np.errstate(divide="ignore", invalid="ignore"):
         own = np.asarray(forward(left_out), dtype=float)
         other = None if others is None else np.asarray(forward(others), dtype=float)
-        low, high = jackknife_interval(float(forward(np.float64(estimate))), own, sizes, other, other_sizes)
-    return Interval(float(back(low)), float(back(high)))
+        low, high = jackknife_interval(forward(np.asarray(estimate, dtype=float)), own, sizes, other, other_sizes)
+    return Interval(back(low), back(high))
 
 
 def means_without_clusters(tau: np.ndarray, clusters: np.ndarray) -> np.ndarray:

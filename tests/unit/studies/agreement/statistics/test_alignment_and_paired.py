@@ -1,19 +1,20 @@
 """Greedy alignment by hand and against its definition; McNemar's test against counts and statsmodels' formula."""
 
+import itertools
+
 import numpy as np
 import pytest
+from scipy import stats
 
 from lm_validity.studies.agreement.statistics.ranking import (
     align_rankings,
+    aligned_figures,
     average_ranks,
     better_than,
     cluster_codes,
-    crossings,
-    kendall_tau,
     paired_signs,
     replace_column,
     significant_signs,
-    violations,
 )
 
 
@@ -24,48 +25,86 @@ def order_of(pairs, n: int) -> np.ndarray:
     return better
 
 
+def aligned(first, second, ranks_first, ranks_second):
+    """The two orders of one pair of benchmarks, best first."""
+    places = align_rankings(first[None], second[None], np.array([ranks_first]), np.array([ranks_second]))
+    return [np.argsort(place[0]).tolist() for place in places]
+
+
+def discordant(first, second):
+    """Pairs of models that two vectors of scores or places order oppositely."""
+    pairs = itertools.combinations(range(len(first)), 2)
+    return sum((first[i] - first[j]) * (second[i] - second[j]) < 0 for i, j in pairs)
+
+
+def by_definition(first, second, ranks_first, ranks_second):
+    """Algorithm 3 as it is defined: the smallest of all keys of two models that may come next."""
+    n, orders = len(ranks_first), ([], [])
+    for _ in range(n):
+        may = [
+            [m for m in range(n) if m not in order and not (set(np.flatnonzero(better[:, m])) - set(order))]
+            for order, better in zip(orders, (first, second), strict=True)
+        ]
+
+        def place(order, model):
+            return order.index(model) + 1 if model in order else n + 1
+
+        keys = [
+            (place(orders[1], a) + place(orders[0], b), a != b, ranks_second[a] + ranks_first[b], a, b)
+            for a, b in itertools.product(*may)
+        ]
+        *_, a, b = min(keys)
+        orders[0].append(a)
+        orders[1].append(b)
+    return list(orders)
+
+
 def test_without_significant_differences_the_orders_become_equal():
     free = np.zeros((4, 4), dtype=bool)
-    aligned = align_rankings(free, free, np.array([1.0, 2, 3, 4]), np.array([4.0, 3, 2, 1]))
-    assert aligned.first.tolist() == aligned.second.tolist()
-    assert (aligned.crossings, aligned.tau) == (0, 1.0)
+    first, second = aligned(free, free, [1.0, 2, 3, 4], [4.0, 3, 2, 1])
+    assert first == second
 
 
 def test_significant_contradictions_stay():
     # A: 0 and 1 both significantly better than 2; B: 2 significantly better than 0; 1 is free in B
     first, second = order_of([(0, 2), (1, 2)], 3), order_of([(2, 0)], 3)
-    aligned = align_rankings(first, second, np.array([1.0, 2, 3]), np.array([3.0, 2, 1]))
-    assert violations(aligned.first, first) == violations(aligned.second, second) == 0
-    assert aligned.crossings == 1  # only 0 and 2, which both orders put significantly
-    assert aligned.tau == pytest.approx(1 / 3)
+    scores = np.array([[3.0, 1], [2, 2], [1, 3]])
+    ((_, models, figures, orders),) = aligned_figures(np.array([first, second]), scores, [(0, 1)])
+    assert models.tolist() == [0, 1, 2] and figures["violations"] == 0 and figures["opposite"] == 1
+    assert figures["crossings"] == 3 and figures["tau"] == -1
+    assert figures["aligned_crossings"] == 1  # only 0 and 2, which both orders put significantly
+    assert figures["aligned_tau"] == pytest.approx(1 / 3)
+    assert [order.tolist() for order in orders] == by_definition(first, second, [1.0, 2, 3], [3.0, 2, 1])
 
 
 def test_plain_ranks_break_ties_between_models_that_may_both_come_next():
     free = np.zeros((3, 3), dtype=bool)
     # sums of plain ranks: 2 + 2, 1 + 3, 3 + 1: all equal; the smallest index comes first
-    aligned = align_rankings(free, free, np.array([2.0, 1, 3]), np.array([2.0, 3, 1]))
-    assert aligned.first.tolist() == [0, 1, 2]
-    aligned = align_rankings(free, free, np.array([3.0, 1, 2]), np.array([2.0, 1, 3]))
-    assert aligned.first[0] == 1
+    assert aligned(free, free, [2.0, 1, 3], [2.0, 3, 1])[0] == [0, 1, 2]
+    assert aligned(free, free, [3.0, 1, 2], [2.0, 1, 3])[0][0] == 1
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_aligned_orders_break_nothing_and_agree_more(seed):
+def test_aligned_orders_are_those_of_the_definition_break_nothing_and_agree_more(seed):
+    """Three benchmarks with ties, all pairs at once, some scores missing."""
     rng = np.random.default_rng(seed)
-    scores = rng.normal(size=(20, 1)) + 0.7 * rng.normal(size=(20, 2))
-    signs = significant_signs(scores, np.full((20, 2), 0.25))
-    better = [better_than(signs, column, 20) for column in (0, 1)]
-    ranks = average_ranks(scores)
-    aligned = align_rankings(*better, ranks[:, 0], ranks[:, 1])
-    assert sorted(aligned.first) == sorted(aligned.second) == list(range(20))
-    assert violations(aligned.first, better[0]) == violations(aligned.second, better[1]) == 0
-    opposite = int((better[0] & better[1].T).sum())
-    assert opposite <= aligned.crossings <= crossings(scores[:, 0], scores[:, 1])
-    assert aligned.tau >= kendall_tau(scores[:, 0], scores[:, 1])
-
-
-def test_violations_counts_reversed_significant_pairs():
-    assert violations(np.array([2, 1, 0]), order_of([(0, 1), (0, 2)], 3)) == 2
+    scores = np.round(rng.normal(size=(14, 1)) + 0.7 * rng.normal(size=(14, 3)), 1)
+    scores[rng.random(scores.shape) < 0.1 * seed] = np.nan
+    signs = significant_signs(scores, np.full(scores.shape, 0.25))
+    better = np.array([better_than(signs, column, 14) for column in range(3)])
+    for (a, b), models, figures, orders in aligned_figures(better, scores, [(0, 1), (0, 2), (1, 2)]):
+        assert models.tolist() == np.flatnonzero(np.isfinite(scores[:, [a, b]]).all(axis=1)).tolist()
+        first, second = (better[column][np.ix_(models, models)] for column in (a, b))
+        own = scores[models][:, [a, b]]
+        ranks = average_ranks(own)
+        assert [order.tolist() for order in orders] == by_definition(first, second, ranks[:, 0], ranks[:, 1])
+        places = [np.argsort(order) for order in orders]
+        assert figures["aligned_crossings"] == discordant(*places)
+        assert figures["crossings"] == discordant(*own.T)
+        assert figures["opposite"] == (first & second.T).sum() <= figures["aligned_crossings"] <= figures["crossings"]
+        assert figures["tau"] == pytest.approx(stats.kendalltau(*own.T).statistic)
+        assert figures["aligned_tau"] == pytest.approx(stats.kendalltau(*places).statistic)
+        assert figures["aligned_tau"] >= figures["tau"] and figures["violations"] == 0
 
 
 def test_mcnemar_by_counts():

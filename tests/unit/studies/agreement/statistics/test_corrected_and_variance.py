@@ -6,6 +6,7 @@ from scipy import stats
 
 from lm_validity.studies.agreement.statistics.noise import (
     corrected_interval,
+    latent_order_table,
     mean_tau_left_out,
     noise_ceiling,
     noise_corrected_tau,
@@ -96,6 +97,36 @@ def test_means_over_some_pairs_of_models_without_each_cluster_are_those_of_the_t
     assert np.isfinite(limit).all() and limit[0] > observed[0]
     everything, whole = mean_tau_left_out(signs, ceiling.expected, np.ones(len(chosen), bool), clusters)
     assert everything[0] == pytest.approx(ceiling.observed) and whole[0] == pytest.approx(ceiling.mean_tau, abs=1e-5)
+    masks = np.array([chosen, np.ones(len(chosen), bool)])
+    for both, one, other in zip(
+        mean_tau_left_out(signs, ceiling.expected, masks, clusters), (observed, limit), (everything, whole), strict=True
+    ):
+        np.testing.assert_allclose(both, [one, other])
+
+
+def test_products_of_signs_are_those_of_the_simulated_tables():
+    rng = np.random.default_rng(4)
+    scores, errors = world(rng, models=7, benchmarks=3)
+    scores[0, 0] = np.nan
+    expected = noise_ceiling(scores, errors, np.random.default_rng(5), draws=30).expected
+    truth, noise = latent_order_table(scores, errors)
+    tables = truth + noise * np.random.default_rng(5).standard_normal((30, 7, 3))
+    signs = [pair_signs(table).sign for table in tables]
+    assert expected.draws == 30
+    for place, (a, b) in enumerate(zip(*np.triu_indices(3), strict=True)):
+        np.testing.assert_array_equal(expected.product[:, place], sum(sign[:, a] * sign[:, b] for sign in signs))
+    np.testing.assert_array_equal(expected.untied, sum(np.abs(sign) for sign in signs))
+
+
+def test_intervals_of_many_figures_are_those_of_each():
+    rng = np.random.default_rng(6)
+    estimates, left_out = rng.uniform(-0.5, 0.9, 5), rng.uniform(-0.5, 0.9, (5, 7))
+    left_out[2, 3] = np.nan
+    estimates[4] = 1.0  # whose atanh is infinite
+    many = transformed_interval(estimates, left_out, "tau", np.arange(1, 8))
+    for low, high, estimate, parts in zip(*many, estimates, left_out, strict=True):
+        assert (low, high) == pytest.approx(transformed_interval(estimate, parts, "tau", np.arange(1, 8)), nan_ok=True)
+    assert np.isnan(many.low).tolist() == [False, False, True, False, True]
 
 
 def test_variance_components_are_those_of_the_world():

@@ -20,6 +20,7 @@ from lm_validity.studies.agreement.statistics.resampling import (
     mean_over_pairs_by_resample,
     multiplicities,
     percentile_interval,
+    resampled_mean_tau,
     shortest_interval,
     sign_flip_test,
     two_way_interval,
@@ -180,3 +181,18 @@ def test_hull_holds_both_intervals():
         Interval(np.array([1.0, 3.0, np.nan]), np.array([2.0, 9.0, 4.0])), Interval(np.zeros(3), np.full(3, 5.0))
     )
     assert both.low[:2].tolist() == [0, 0] and both.high[:2].tolist() == [5, 9] and np.isnan(both.low[2])
+
+
+def test_mean_taus_of_resamples_are_the_means_of_all_their_taus():
+    rng = np.random.default_rng(8)
+    scores = rng.integers(0, 6, size=(12, 5)).astype(float)
+    scores[:, 4] = 0.5  # has no tau
+    weights = rng.multinomial(12, np.full(12, 1 / 12), size=40)
+    weights[0] = np.eye(12)[3] * 12  # one model alone: no tau at all
+    for known in (scores, np.where(rng.random(scores.shape) < 0.2, np.nan, scores)):
+        signs = pair_signs(known)
+        expected = mean_over_pairs_by_resample(resampled_kendall_tau(signs, weights))
+        np.testing.assert_allclose(resampled_mean_tau(signs, weights), expected, atol=1e-11)
+        assert np.isnan(expected[0])
+    same = pair_signs(np.repeat(rng.normal(size=(9, 1)), 3, axis=1))
+    assert (resampled_mean_tau(same, rng.multinomial(9, np.full(9, 1 / 9), size=20)) == 1).all()

@@ -4,13 +4,14 @@ Needs selenium (extra `test`) and Debian's packages chromium and chromium-driver
 """
 
 import csv
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 from tests.browser.checks import WIDTHS, assert_accessible, assert_operable, assert_readable
-from tests.browser.conftest import open_page, wait_for
+from tests.browser.conftest import SETTLED, open_page, wait_for
 
 from lm_validity.config.sections import Reports
 from lm_validity.pages.page import Finding, Page, Section, Table, write_page
@@ -74,6 +75,34 @@ def test_every_figure_is_drawn_without_a_word_on_the_console(driver, site, width
     assert [entry for entry in driver.get_log("browser") if entry["level"] in ("SEVERE", "WARNING")] == []
     assert driver.execute_script("return document.documentElement.scrollWidth") <= width
     assert all(name.startswith("file:") for name in driver.execute_script(loaded))
+
+
+def test_a_site_in_one_file_has_all_pages_and_no_dead_link(driver, site, tmp_path_factory):
+    """The file alone in a folder: to a page and back, folds and figures there, every link leads to a page."""
+    folder = site.parent.parent.parent
+    built, alone = tmp_path_factory.mktemp("built"), tmp_path_factory.mktemp("mailed")
+    build_site([folder / "agreement", folder / "factors"], built, missing=[HOSTILE], single_file=True)
+    shutil.copy(built / "index.html", alone / "site.html")
+    driver.get_log("browser")
+    driver.get((alone / "site.html").as_uri())
+    title = "return document.querySelector('h1').textContent"
+    first = driver.execute_script(title)
+    links = "return [...document.querySelectorAll('a[href]')].map((a) => a.getAttribute('href'))"
+    pages = {"agreement/index.html", "factors/index.html", "index.html"}
+    assert {link for link in driver.execute_script(links) if not link.startswith("#")} <= pages
+    driver.execute_script("document.querySelector('nav a[href=\"agreement/index.html\"]').click()")
+    wait_for(lambda: driver.execute_script(title) not in (first, None))
+    driver.execute_script("for (const fold of document.querySelectorAll('details.fold')) fold.open = true")
+    wait_for(lambda: driver.execute_script(SETTLED), 60)
+    assert driver.execute_script("return document.querySelectorAll('.chart svg').length") >= 12
+    dead = [link for link in driver.execute_script(links) if not link.startswith(("#", "../"))]
+    assert dead == []
+    driver.execute_script("document.querySelector('nav a[href=\"../factors/index.html\"]').click()")
+    wait_for(lambda: "factors" in driver.current_url)
+    driver.back()
+    driver.back()
+    wait_for(lambda: driver.execute_script(title) == first)
+    assert [entry for entry in driver.get_log("browser") if entry["level"] in ("SEVERE", "WARNING")] == []
 
 
 def test_names_that_are_markup_are_text(driver, site):

@@ -76,7 +76,7 @@ def report_site(
     processes: Annotated[int, typer.Option(min=1, help="Reports written at the same time.")] = 2,
     group: GroupsOfModels = None,
     single_file: Annotated[
-        bool, typer.Option("--single-file", help="Make each page one file, which can be sent without the others.")
+        bool, typer.Option("--single-file", help="Make index.html one file with all pages inside, to be mailed.")
     ] = False,
 ) -> None:
     """Import results, guess the sheets, and write every report that the data allow as one site."""

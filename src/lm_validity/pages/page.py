@@ -4,7 +4,6 @@ import base64
 import json
 import math
 import re
-import shutil
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -472,31 +471,21 @@ def write_html(
     *,
     navigation: Sequence[Link] = (),
     missing: Sequence[str] = (),
-    single_file: bool = False,
 ) -> None:
     """Write `index.html` of a page document under `output`, and what its folds hold under `assets/`.
 
     The library that draws figures is that of the site in whose folder `output` lies, where `write_library` has written
-    one; else it is written too. `missing`: what an unfinished run lacks, named on top. `single_file`: all in
-    `index.html`.
+    one; else it is written too. `missing`: what an unfinished run lacks, named on top.
     """
     vega = f"../{LIBRARY}" if (output.parent / LIBRARY).is_file() else LIBRARY
     held = {f"figure {figure['name']}": packed(figure["spec"]) for figure in _figures(document)}
     held |= {f"table {table['name']}": _packed_rows(table) for part in document["sections"] for table in part["tables"]}
-    library = bool(_figures(document)) and (single_file or vega == LIBRARY)
+    library = bool(_figures(document)) and vega == LIBRARY
     scripts = {f"{document['name']}.js": _held("data", held)} if held else {}
     scripts |= {"vega.js": vega_script()} if library else {}
-    if single_file:
-        shutil.rmtree(output / "assets", ignore_errors=True)
-    for name, script in () if single_file else scripts.items():
+    for name, script in scripts.items():
         write_text(output / "assets" / name, script)
-    html = render(
-        document,
-        navigation=navigation,
-        missing=missing,
-        vega=vega,
-        inlined="".join(scripts.values()) if single_file else None,
-    )
+    html = render(document, navigation=navigation, missing=missing, vega=vega)
     write_text(output / "index.html", html)
 
 
@@ -506,9 +495,8 @@ def render(
     navigation: Sequence[Link] = (),
     missing: Sequence[str] = (),
     vega: str = LIBRARY,
-    inlined: str | None = None,
 ) -> str:
-    """The HTML of a page document; `inlined`: what its folds hold, where that is not beside the page."""
+    """The HTML of a page document."""
     findings = document["findings"]
     others = [finding for finding in findings if not finding["alarm"]]
     shown = 0 if document["lede"] else FINDINGS_SHOWN
@@ -521,7 +509,6 @@ def render(
         current=document["title"],
         missing=list(missing),
         vega=vega,
-        inlined=inlined,
         families=sorted(_families([figure["spec"] for figure in _figures(document)])),
         alarms=[finding for finding in findings if finding["alarm"]],
         shown_findings=others[:shown],
@@ -558,10 +545,11 @@ def _held(name: str, value: object) -> str:
 
 def packed(value: object) -> str:
     """JSON, compressed (deflate) and in base64: text for a <script> element, whatever strings are in the value."""
-    return _deflated(json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")))
+    return deflated(json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")))
 
 
-def _deflated(text: str) -> str:
+def deflated(text: str) -> str:
+    """Text, compressed (deflate) and in base64."""
     return base64.b64encode(zlib.compress(text.encode())).decode("ascii")
 
 
@@ -667,4 +655,4 @@ def vega_script() -> str:
     """A script that keeps Vega, Vega-Lite and Vega-Embed, compressed, for the page: they set `window.vegaEmbed`."""
     import vl_convert
 
-    return _held("vega", _deflated(vl_convert.javascript_bundle()))  # type: ignore[call-arg] # the stub lacks the default
+    return _held("vega", deflated(vl_convert.javascript_bundle()))  # type: ignore[call-arg] # the stub lacks the default

@@ -47,6 +47,7 @@ from lm_validity.site.cards.panels import (
 from lm_validity.site.cards.values import CardSources, shown
 from lm_validity.site.cards.verdict import NO, NOT_KNOWN, NOT_MEASURED, PARTLY, YES, Mark
 from lm_validity.site.cards.write import FOLDER, Card, gaps, make_card, write_cards
+from lm_validity.site.one_file import into_one_file
 from lm_validity.tables.schema import PROTOCOLS
 from lm_validity.words import count, decimal, percent, scale_of
 
@@ -74,7 +75,7 @@ def build_site(
 
     Figures and tables are copied to `output`/<report>/{figures,tables}, unless they are there. `missing` lists what an
     unfinished run lacks (cells, reports): named on every page. `name`: of the run; `about`: sentences under the title.
-    `single_file`: each page is one file, with what its folds hold.
+    `single_file`: the first page holds all others too.
     Raises InputError where a folder holds no report, or one of another version.
     """
     output = Path(output)
@@ -95,19 +96,17 @@ def build_site(
     def seen_from(up: str) -> list[Link]:
         return [link._replace(href=f"{up}{link.href}") for link in (first, *links)]
 
-    if single_file:
-        shutil.rmtree(output / "assets", ignore_errors=True)
-    elif any(section["figures"] for document in documents.values() for section in document["sections"]):
+    if any(section["figures"] for document in documents.values() for section in document["sections"]):
         write_library(output)
     for each in names:
-        write_html(
-            documents[each], output / each, navigation=seen_from("../"), missing=missing, single_file=single_file
-        )
+        write_html(documents[each], output / each, navigation=seen_from("../"), missing=missing)
     folders = write_cards(made, output / FOLDER, seen_from("../../"), missing) if made else {}
     page = first_page([documents[each] for each in names], cards, made, folders, name, about)
     write_text(
         output / "index.html", from_template("index.html.j2", navigation=seen_from(""), missing=list(missing), **page)
     )
+    if single_file:
+        into_one_file(output)
     return output / "index.html"
 
 

@@ -25,7 +25,6 @@ from lm_validity.pages.page import (
     _shown,
     page_document,
     render,
-    write_html,
     write_library,
     write_page,
 )
@@ -189,10 +188,6 @@ def test_a_page_of_real_size_stays_small(tmp_path):
     write_page(page([section]), tmp_path / "apart")
     assert (tmp_path / "apart" / "index.html").stat().st_size < 50_000
     assert (tmp_path / "apart" / "assets" / "agreement.js").stat().st_size < 1_000_000
-    write_html(page_document(page([section])), tmp_path / "whole", single_file=True)
-    assert [path.name for path in (tmp_path / "whole").iterdir()] == ["index.html"]
-    whole = (tmp_path / "whole" / "index.html").read_text(encoding="utf-8")
-    assert (tmp_path / "apart" / "assets" / "vega.js").read_text(encoding="utf-8") in whole and len(whole) < 1_500_000
 
 
 def test_pages_of_a_site_share_its_library(tmp_path):

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import logging
+import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -104,13 +105,23 @@ def _hub_columns(source: TaskRow) -> tuple[Columns, str]:
         revision = source.revision if information is None else information.sha
         datasets.disable_progress_bars()
         dataset = datasets.load_dataset(source.path, source.configuration, split=source.split, revision=revision)
-        return {name: list(dataset[name]) for name in _read_of(source, dataset.column_names)}, revision or ""
+        commit = _commit(dataset) or (information.sha if information is not None else "")
+        if information is None and source.revision and len(source.revision) == 40 and commit != source.revision:
+            raise ValueError(f"the local cache holds commit {commit or 'unknown'}")
+        return {name: list(dataset[name]) for name in _read_of(source, dataset.column_names)}, commit
     except (*hub_errors(), HFValidationError, ValueError) as error:
         what, hint = refusal(error, f"datasets/{source.path}", "`path` in the tasks sheet") or (
             f"cannot be fetched ({first_line(error)})",
             "check configuration, split and files; without network it must be in the local cache already",
         )
         raise InputError(f"{where}: {what}.", f"{hint}.") from error
+
+
+def _commit(dataset: datasets.Dataset) -> str:
+    """The commit that a data set's files are of, by which the library names its folder: without the hub it takes what
+    its cache has, whatever revision it is asked for."""
+    found = (re.search(r"/([0-9a-f]{40})/", place["filename"]) for place in dataset.cache_files)
+    return next((name[1] for name in found if name), "")
 
 
 def _hub_parquet(source: TaskRow, *, online: bool) -> tuple[Columns, str]:

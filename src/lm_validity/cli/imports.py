@@ -326,7 +326,7 @@ def _scores(path: Path, benchmarks: Path | None) -> "pd.DataFrame":
     """The table, with what it leaves open from the sheet."""
     from lm_validity.tables.counted import completed
     from lm_validity.tables.schema import read_scores
-    from lm_validity.tables.sheets import read_benchmarks
+    from lm_validity.tables.sheets import read_benchmark_facts
 
     scores = read_scores(path)
-    return scores if benchmarks is None else completed(scores, read_benchmarks(benchmarks))
+    return scores if benchmarks is None else completed(scores, read_benchmark_facts(benchmarks))

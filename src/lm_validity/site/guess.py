@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
+from lm_validity.tables.counted import last_iterations, under_metric
 from lm_validity.tables.schema import LARGEST_SCORE
 from lm_validity.tables.sheets import NO_STUDY, NUMBERS, of_study
 from lm_validity.words import count, listing
@@ -93,7 +94,7 @@ def guess_models(scores: pd.DataFrame, facts: Mapping[str, Mapping[str, Any]]) -
     before it. Tokens are those of the last iteration, where the tokens in a step are known.
     """
     more = dict.fromkeys(column for columns in facts.values() for column in columns if column not in MODEL_SHEET)
-    last = scores.groupby("model")["iteration"].max()
+    last = last_iterations(scores)
     rows = []
     for model in sorted(scores["model"].unique(), key=str.lower):
         name = model.rstrip("/").rpartition("/")[2]
@@ -131,7 +132,7 @@ def guess_benchmarks(scores: pd.DataFrame, groups: Mapping[str, str] | None = No
     for benchmark, own in scores.groupby("benchmark", sort=True):
         facts = find_task_facts(benchmark) or find_task_facts((groups or {}).get(benchmark, "")) or TaskFacts()
         metric = _metric(facts, [name for name in own["metric"].unique() if isinstance(name, str)])
-        said = own.loc[own["metric"] == metric, "higher_is_better"].dropna()
+        said = own.loc[under_metric(own["metric"], metric), "higher_is_better"].dropna()
         direction = bool(said.iloc[0]) if len(said) else _direction(facts, metric)
         choices = int(facts.choices) if facts.choices else None
         accurate = metric is not None and metric.partition(",")[0] in _ACCURACIES

@@ -36,7 +36,7 @@ from lm_validity.tables.counted import PERPLEXITY, check_metrics
 from lm_validity.tables.formats.import_files import import_files
 from lm_validity.tables.formats.score_files import KEY, ImportOptions, with_item_errors
 from lm_validity.tables.schema import DIRECT, SCORES, read_scores, readable, write_table
-from lm_validity.tables.sheets import as_in_scores, group_members, of_study, read_benchmarks, read_models
+from lm_validity.tables.sheets import as_in_scores, group_members, of_study, read_benchmark_facts, read_model_facts
 from lm_validity.words import count
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -625,12 +625,12 @@ def _sheets(
     groups = [parse_group(text) for text in given.agreement.groups]
     decided, notes = list[str](), list[str]()
     if given.models is not None:
-        own = as_in_scores(read_models(given.models, groups), set(scores["model"]))
+        own = as_in_scores(read_model_facts(given.models, groups), set(scores["model"]))
         notes += _check_names(own["model"], scores["model"], given.models, "models")
         models = pd.concat([own, models[~models["model"].isin(own["model"])]], ignore_index=True)
         decided += own["model"].tolist()
     if given.benchmarks is not None:
-        benchmarks = read_benchmarks(given.benchmarks).assign(guessed=None)
+        benchmarks = read_benchmark_facts(given.benchmarks).assign(guessed=None)
         check_metrics(scores, benchmarks, given.benchmarks)
         notes += _check_names(benchmarks["benchmark"], scores["benchmark"], given.benchmarks, "benchmarks")
         decided += benchmarks["benchmark"].tolist()

@@ -23,8 +23,8 @@ from lm_validity.tables.sheets import (
     NO_STUDY,
     as_in_scores,
     of_study,
-    read_benchmarks,
-    read_models,
+    read_benchmark_facts,
+    read_model_facts,
     reruns_of,
     sheet_frame,
 )
@@ -133,11 +133,13 @@ def count_scores(
     rows = rows[rows["model"].isin(only)] if only else rows
     notes = replay_notes(rows)
     rows = rows.assign(metric=_keys(rows["metric"]))
-    sheet = _no_sheet(rows) if benchmarks is None else read_benchmarks(benchmarks)
+    sheet = _no_sheet(rows) if benchmarks is None else read_benchmark_facts(benchmarks)
     check_metrics(rows, sheet, benchmarks)
     rows = report_rows(rows, sheet, notes)
     model_sheet = (
-        sheet_frame([], ModelFacts) if models is None else as_in_scores(read_models(models, groups), set(rows["model"]))
+        sheet_frame([], ModelFacts)
+        if models is None
+        else as_in_scores(read_model_facts(models, groups), set(rows["model"]))
     )
     notes += _other_study_notes(model_sheet, rows, "model", study) + _other_study_notes(sheet, rows, "benchmark", study)
     model_sheet, rows = _of_this_study(model_sheet, rows, "model", study)
@@ -380,6 +382,11 @@ def training_order(iterations: np.ndarray, tokens_b: np.ndarray) -> np.ndarray:
     """
     progress = iterations if np.isnan(tokens_b).any() else tokens_b
     return np.argsort(progress, kind="stable")
+
+
+def last_iterations(rows: pd.DataFrame) -> pd.Series:
+    """The most steps that any score of a model says, by model; null where none says any."""
+    return rows.groupby("model")["iteration"].max()
 
 
 def progress(rows: pd.DataFrame) -> pd.Series:

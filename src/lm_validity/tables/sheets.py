@@ -20,7 +20,7 @@ NUMBERS = ("parameters_b", "tokens_b", "tokens_per_step", "n_items", "chance", "
 _BOOLEANS = ("instruction_tuned", "in_compute_analysis", "in_perplexity_analysis", "higher_is_better")
 
 
-def read_models(path: str | Path, groups: Sequence[Group] = ()) -> pd.DataFrame:
+def read_model_facts(path: str | Path, groups: Sequence[Group] = ()) -> pd.DataFrame:
     """One row per model with the fields of `ModelFacts` and the columns of `groups`; unknown values are null.
 
     Raises InputError for an unreadable file, a missing `model` column, an empty or repeated id, a value
@@ -43,11 +43,11 @@ def group_members(sheet: pd.DataFrame, group: Group, path: str | Path) -> list[b
     return members(group, facts[group.column].tolist(), known.tolist(), path)
 
 
-def read_benchmarks(path: str | Path) -> pd.DataFrame:
+def read_benchmark_facts(path: str | Path) -> pd.DataFrame:
     """One row per benchmark with the fields of `BenchmarkFacts`; a bare metric name gets the filter `none`.
 
     Other wordings of a benchmark (`variant_of`) are no rows: scores name them in `prompt_variant`. Raises InputError as
-    `read_models` does.
+    `read_model_facts` does.
     """
     rows = read_rows(path, BenchmarkFacts).values()
     return sheet_frame((row for row in rows if row.variant_of is None), BenchmarkFacts)

@@ -11,7 +11,7 @@ from lm_validity.cells.tasks.splits import documents, make_splits, prefetch_benc
 from lm_validity.cells.tasks.tasks import TaskRecord, load_task
 from lm_validity.config.sheets import read_benchmarks
 from lm_validity.errors import InputError
-from lm_validity.tables.sheets import read_benchmarks as read_benchmarks_of_reports
+from lm_validity.tables.sheets import read_benchmark_facts
 
 TEXTS = [f'Letter {number}: "{{{{ no template }}}}" and {"a word " * (1 + number % 9)}.\n' for number in range(30)]
 
@@ -63,7 +63,7 @@ def test_three_kinds_of_files_are_the_same_task(kind, llama):
 
 def test_reports_read_the_same_row():
     row("texts", category="corpus")
-    (facts,) = read_benchmarks_of_reports("b.tsv").itertuples()
+    (facts,) = read_benchmark_facts("b.tsv").itertuples()
     assert (facts.metric, facts.output_type) == ("bits_per_byte,none", "loglikelihood_rolling")
     assert not facts.higher_is_better
 

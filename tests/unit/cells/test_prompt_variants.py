@@ -15,7 +15,7 @@ from lm_validity.errors import InputError
 from lm_validity.files import read_json, write_json
 from lm_validity.run.workspace import Workspace
 from lm_validity.tables.merge import Merger
-from lm_validity.tables.sheets import read_benchmarks
+from lm_validity.tables.sheets import read_benchmark_facts
 
 OTHER = "toy_choice_other"
 
@@ -70,7 +70,7 @@ def test_a_second_wording_is_a_facet_of_its_benchmark(tmp_path, monkeypatch):
     items = items[items["split"] == "test"]
     texts = items.groupby(items["prompt_variant"].fillna(""))["choice_loglikelihoods"].first()
     assert list(texts[""]) != list(texts[OTHER])  # it read the other template
-    assert read_benchmarks("benchmarks.tsv")["benchmark"].tolist() == ["toy_choice"]
+    assert read_benchmark_facts("benchmarks.tsv")["benchmark"].tolist() == ["toy_choice"]
 
 
 def test_a_wording_of_other_questions_is_refused(tmp_path, monkeypatch):

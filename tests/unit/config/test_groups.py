@@ -10,7 +10,7 @@ from lm_validity.config.load import load_run
 from lm_validity.config.sheets import read_models as workflow_models
 from lm_validity.errors import InputError
 from lm_validity.run.grid import reports_of
-from lm_validity.tables.sheets import group_members, read_models
+from lm_validity.tables.sheets import group_members, read_model_facts
 
 SHEET = (
     "model\tpath\tfamily\tparameters_b\ttokens_b\treleased\tmerged\n"
@@ -39,7 +39,7 @@ def sheet(tmp_path):
 )
 def test_a_group_of_the_models_sheet(sheet, text, expected):
     group = parse_group(text)
-    assert group_members(read_models(sheet, [group]), group, sheet) == expected
+    assert group_members(read_model_facts(sheet, [group]), group, sheet) == expected
     rows = workflow_models(sheet, run="r", groups=[group, parse_group("merged")]).values()
     assert [group.has(getattr(row, group.column)) for row in rows] == expected
 
@@ -58,10 +58,10 @@ def test_what_is_no_group_is_refused_with_a_hint(text):
 def test_a_date_that_is_none_is_refused_with_its_row(sheet, value):
     sheet.write_text(SHEET.replace("2024-02", value))
     with pytest.raises(InputError) as caught:
-        read_models(sheet)
+        read_model_facts(sheet)
     assert f"{sheet}, row 4, column 'released', value {value!r}" in caught.value.problem
     sheet.write_text(SHEET)
-    assert read_models(sheet)["released"].tolist()[:2] == [date(2023, 10, 31), date(2023, 11, 1)]
+    assert read_model_facts(sheet)["released"].tolist()[:2] == [date(2023, 10, 31), date(2023, 11, 1)]
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_a_group_without_two_sides_is_refused(sheet, text, change, word):
     sheet.write_text(SHEET.replace(*change) if change[0] else SHEET)
     group = parse_group(text)
     with pytest.raises(InputError) as caught:
-        group_members(read_models(sheet, [group]), group, sheet)
+        group_members(read_model_facts(sheet, [group]), group, sheet)
     assert word in f"{caught.value.problem} {caught.value.hint}"
 
 

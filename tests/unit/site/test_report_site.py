@@ -16,7 +16,7 @@ from lm_validity.errors import InputError
 from lm_validity.site.report import Given, gather, report_site
 from lm_validity.tables.formats.score_files import ImportOptions
 from lm_validity.tables.schema import SCORES, TRIALS, read_scores, write_table
-from lm_validity.tables.sheets import read_benchmarks, read_models
+from lm_validity.tables.sheets import read_benchmark_facts, read_model_facts
 
 TBT = "train_before_test"
 TASKS = ("arc_easy", "boolq", "piqa", "sciq")
@@ -207,8 +207,8 @@ def test_a_model_that_is_nearly_one_with_scores_is_named(tmp_path):
 def test_the_written_sheets_can_be_read(tmp_path):
     put_results(tmp_path / "in")
     write([tmp_path / "in"], tmp_path / "out")
-    assert len(read_models(tmp_path / "out" / "models.tsv")) == 4
-    sheet = read_benchmarks(tmp_path / "out" / "benchmarks.tsv").set_index("benchmark")
+    assert len(read_model_facts(tmp_path / "out" / "models.tsv")) == 4
+    sheet = read_benchmark_facts(tmp_path / "out" / "benchmarks.tsv").set_index("benchmark")
     assert sheet.loc["boolq", "metric"] == "acc,none" and sheet.loc["boolq", "higher_is_better"]
 
 

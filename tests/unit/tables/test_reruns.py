@@ -7,7 +7,7 @@ import pytest
 from lm_validity.config.sheets import read_models as read_run_models
 from lm_validity.errors import InputError
 from lm_validity.tables.reruns import training_noise
-from lm_validity.tables.sheets import as_in_scores, read_models, reruns_of
+from lm_validity.tables.sheets import as_in_scores, read_model_facts, reruns_of
 
 
 def rows(**curves):
@@ -37,7 +37,7 @@ def test_nothing_is_measured_without_a_checkpoint_in_common():
 
 def test_reruns_are_joined_by_path_as_models_are(tmp_path):
     (tmp_path / "m.csv").write_text("model,path,rerun_of\na,org/a,\nb,org/b,a\n")
-    sheet = read_models(tmp_path / "m.csv")
+    sheet = read_model_facts(tmp_path / "m.csv")
     assert reruns_of(sheet) == {"b": "a"}
     assert reruns_of(as_in_scores(sheet, {"org/a", "org/b"})) == {"org/b": "org/a"}
 
@@ -45,6 +45,6 @@ def test_reruns_are_joined_by_path_as_models_are(tmp_path):
 @pytest.mark.parametrize(("name", "problem"), [("c", "no such model"), ("b", "a rerun itself")])
 def test_a_rerun_names_a_first_training_of_the_sheet(tmp_path, name, problem):
     (tmp_path / "m.csv").write_text(f"model,path,rerun_of\na,org/a,\nb,org/b,a\nd,org/d,{name}\n")
-    for read in (lambda path: read_models(path), lambda path: read_run_models(path, run="r")):
+    for read in (lambda path: read_model_facts(path), lambda path: read_run_models(path, run="r")):
         with pytest.raises(InputError, match=f"m.csv, model 'd', column 'rerun_of', value '{name}': {problem}"):
             read(tmp_path / "m.csv")

@@ -6,7 +6,7 @@ import pytest
 
 from lm_validity.errors import InputError
 from lm_validity.tables.counted import completed
-from lm_validity.tables.sheets import read_benchmarks, read_models
+from lm_validity.tables.sheets import read_benchmark_facts, read_model_facts
 
 
 def write(path, text: str):
@@ -17,7 +17,7 @@ def write(path, text: str):
 def test_models_with_the_published_names(tmp_path):
     text = "model_id,family,params_B,tokens_B,instruction_tuned,display_name,in_compute_plot\n"
     text += 'org/a,F,0.5,300,0,A,1\n"org/b,c",,,,1,,0\n'
-    sheet = read_models(write(tmp_path / "m.csv", text))
+    sheet = read_model_facts(write(tmp_path / "m.csv", text))
     assert sheet["model"].tolist() == ["org/a", "org/b,c"]
     assert sheet["parameters_b"].tolist()[0] == 0.5 and np.isnan(sheet["parameters_b"][1])
     assert sheet["in_compute_analysis"].tolist()[0] is True
@@ -27,7 +27,7 @@ def test_models_with_the_published_names(tmp_path):
 
 def test_tabs_byte_order_mark_and_unknown_columns(tmp_path):
     path = write(tmp_path / "m.tsv", "\ufeffmodel\tdtype\tinstruction_tuned\nx\tsomewhere, else\tTRUE\n\ny\t\t\n")
-    sheet = read_models(path)
+    sheet = read_model_facts(path)
     assert sheet["model"].tolist() == ["x", "y"]
     assert sheet["instruction_tuned"][0] and pd.isna(sheet["instruction_tuned"][1])
     assert "dtype" not in sheet
@@ -36,7 +36,7 @@ def test_tabs_byte_order_mark_and_unknown_columns(tmp_path):
 def test_benchmarks_complete_a_bare_metric(tmp_path):
     text = "task,category,metric,output_type,higher_is_better\na,x,acc,multiple_choice,1\n"
     text += 'b,,"exact_match,strict",generate_until,\n'
-    sheet = read_benchmarks(write(tmp_path / "b.csv", text))
+    sheet = read_benchmark_facts(write(tmp_path / "b.csv", text))
     assert sheet["metric"].tolist() == ["acc,none", "exact_match,strict"]
     assert sheet["higher_is_better"].isna().tolist() == [False, True]
 
@@ -57,33 +57,35 @@ def test_benchmarks_complete_a_bare_metric(tmp_path):
 )
 def test_bad_sheets_say_where(tmp_path, text, message):
     with pytest.raises(InputError, match=message):
-        read_models(write(tmp_path / "m.csv", text))
+        read_model_facts(write(tmp_path / "m.csv", text))
 
 
 def test_unknown_output_type_gets_a_hint(tmp_path):
     with pytest.raises(InputError, match="did you mean 'multiple_choice'"):
-        read_benchmarks(write(tmp_path / "b.csv", "benchmark,output_type\na,multiplechoice\n"))
+        read_benchmark_facts(write(tmp_path / "b.csv", "benchmark,output_type\na,multiplechoice\n"))
 
 
 def test_reports_read_the_sheets_that_the_workflow_reads(tmp_path):
     """Comments, blank lines and a quoted word at the start of a value."""
     text = '# mine\n\nmodel\tpath\tlabel\n# the large one\na\torg/a\t"Big" model\n\nb\torg/b\tx\tlow\n'
     with pytest.raises(InputError, match="row 7: 4 values for 3 columns"):
-        read_models(write(tmp_path / "m.tsv", text))
-    sheet = read_models(write(tmp_path / "m.tsv", text.replace("\tlow", "")))
+        read_model_facts(write(tmp_path / "m.tsv", text))
+    sheet = read_model_facts(write(tmp_path / "m.tsv", text.replace("\tlow", "")))
     assert sheet["model"].tolist() == ["a", "b"] and "Big" in sheet["label"][0]
     with pytest.raises(InputError, match="row 2: a quote does not end"):
-        read_models(write(tmp_path / "m.csv", 'model,path\n"a,org/a\nb,org/b\n'))
+        read_model_facts(write(tmp_path / "m.csv", 'model,path\n"a,org/a\nb,org/b\n'))
 
 
 def test_blanks_after_commas_and_an_empty_last_column(tmp_path):
     text = '\nmodel, path,family,\na, "org/a, the first",F,\nb,org/b,G,\n'
-    sheet = read_models(write(tmp_path / "m.csv", text))
+    sheet = read_model_facts(write(tmp_path / "m.csv", text))
     assert sheet["path"].tolist() == ["org/a, the first", "org/b"] and sheet["family"].tolist() == ["F", "G"]
 
 
 def test_a_sheet_completes_scores_under_its_own_metric_only(tmp_path):
-    sheet = read_benchmarks(write(tmp_path / "b.csv", "benchmark,metric,higher_is_better,num_fewshot\nx,acc,1,5\n"))
+    sheet = read_benchmark_facts(
+        write(tmp_path / "b.csv", "benchmark,metric,higher_is_better,num_fewshot\nx,acc,1,5\n")
+    )
     metrics = ["acc,none", "ppl,none", None, "acc,none"]
     scores = pd.DataFrame({"benchmark": ["x", "x", "x", "y"], "metric": metrics})
     scores["higher_is_better"] = pd.array([None] * 4, dtype="boolean")

@@ -27,7 +27,7 @@ from lm_validity.studies.signal.filters.recipe import (
 )
 from lm_validity.tables.documents import read_documents
 from lm_validity.tables.items import read_benchmark_items
-from lm_validity.tables.sheets import read_models
+from lm_validity.tables.sheets import read_model_facts
 
 DOCUMENTS = [
     {"doc_id": f"test:{i}", "context": f"Question: fact {i}\nAnswer:", "choices": ["one", "two", "three"],
@@ -341,7 +341,7 @@ def test_sci_score_is_judged_without_its_own_models(tmp_path, steps, designs):
     assert set(judged) == designs and result.output.count("random choices of the same size") == len(designs)
     recipe = read_recipe(tmp_path / "recipe.yaml", lambda settings: None)
     answers = read_benchmark_items(files.items, "facts")
-    folds = folds_by_design(Candidates(answers.doc_ids, answers), read_models(files.models), (), recipe.filters)
+    folds = folds_by_design(Candidates(answers.doc_ids, answers), read_model_facts(files.models), (), recipe.filters)
     scored = {answers.models[model].model for design in folds.values() for fold in design for model, _ in fold.score}
     assert scored and not scored & {"small-deep", "small-wide"}
     if designs == {"references"}:  # the two models choose alike whatever is left out

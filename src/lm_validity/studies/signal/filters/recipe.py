@@ -56,7 +56,7 @@ from lm_validity.studies.signal.statistics.items import (
 from lm_validity.studies.signal.statistics.quality import MINIMUM_CHECKPOINTS
 from lm_validity.tables.documents import match_documents, questions, read_documents
 from lm_validity.tables.items import read_benchmark_items
-from lm_validity.tables.sheets import as_in_scores, read_models
+from lm_validity.tables.sheets import as_in_scores, read_model_facts
 
 # ----------------------------------------------------------------------------------------------------------------------
 # Language-model verdicts on single questions: Accept or Reject, several times, cached.
@@ -666,7 +666,7 @@ def apply_recipe(
                 "give --models, so that they are judged on models that they did not see.",
             )
         answered = {model.model for model in candidates.need_answers("held-out judgement").models}
-        sheet = as_in_scores(read_models(models), answered)
+        sheet = as_in_scores(read_model_facts(models), answered)
         generator = np.random.default_rng(seed)
         trials = judge(
             recipe.filters, candidates, sheet, recipe.score, generator, controls, fit_models=recipe.fit_models

@@ -1,0 +1,231 @@
+"""Which scores count: one answer for every report, card and command."""
+
+import ast
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import lm_validity
+from lm_validity.errors import InputError
+from lm_validity.site.cards.values import CardSources
+from lm_validity.studies.agreement.score_matrix import read_score_matrix
+from lm_validity.studies.items.compare import compare_models
+from lm_validity.studies.items.item_report import model_scores
+from lm_validity.tables.counted import count_scores, last_checkpoints
+from lm_validity.tables.schema import SCORES, write_table
+
+SOURCE = Path(lm_validity.__file__).parent
+# the packages that read tables; formats, the schema and merging write them
+READERS = ("studies", "site", "cli", "tables")
+WRITERS = ("tables/formats", "tables/schema.py", "tables/merge.py", "tables/counted.py", "site/own_task.py")
+ORDERING = {"sort_values", "argsort", "lexsort", "rank", "max", "idxmax", "argmax", "nlargest", "cummax", "sorted"}
+
+
+def table(folder, rows, benchmarks=None, models=None):
+    """scores.parquet and the sheets, as paths; each row with what all have in common."""
+    common = {"protocol": "direct", "checkpoint": "final", "metric": "acc,none", "stderr": 0.01, "n_items": 1000}
+    write_table(pd.DataFrame([common | row for row in rows]), SCORES, folder / "scores.parquet")
+    names, ids = sorted({row["benchmark"] for row in rows}), sorted({row["model"] for row in rows})
+    listed = "benchmark,metric,higher_is_better\n" + "".join(f"{name},acc,1\n" for name in names)
+    (folder / "b.csv").write_text(benchmarks or listed)
+    (folder / "m.csv").write_text(models or "model\n" + "".join(f"{name}\n" for name in ids))
+    return folder / "scores.parquet", folder / "m.csv", folder / "b.csv"
+
+
+def values(frame, benchmark="x") -> dict[str, float]:
+    return frame[frame["benchmark"] == benchmark].set_index("model")["value"].round(6).to_dict()
+
+
+# ---- one last checkpoint -------------------------------------------------------------------------------------------
+
+
+def test_every_page_takes_the_same_last_checkpoint(tmp_path):
+    """The first checkpoint says its steps alone, the second says steps and tokens: 1000 steps were more than 4 tokens
+    for the cards, which then showed the scores of the first."""
+    rows = [
+        {"model": model, "benchmark": name, "value": value + ability + change} | point
+        for model, ability in (("a", 0.0), ("b", 0.05), ("c", 0.1), ("d", 0.12))
+        for name, value in (("x", 0.5), ("y", 0.6), ("z", 0.55))
+        for point, change in (
+            ({"checkpoint": "s1", "iteration": 1000, "tokens_b": None}, -0.3),
+            ({"checkpoint": "s2", "iteration": 2000, "tokens_b": 4.0}, 0.0),
+        )
+    ]
+    paths = table(tmp_path, rows)
+    right = {"a": 0.5, "b": 0.55, "c": 0.6, "d": 0.62}
+    matrix = read_score_matrix(*paths)
+    found = dict(zip(matrix.models, matrix.value["direct"][:, 0].round(6), strict=True))
+    compared = compare_models("a", "d", paths[0], benchmarks=paths[2]).comparisons[0]
+    assert found == right
+    assert values(model_scores(paths[0], benchmarks=paths[2]).rows) == right
+    assert values(CardSources(paths[0], paths[2], [], paths[1]).last_scores) == right
+    assert (round(compared.first_score, 6), round(compared.second_score, 6)) == (0.5, 0.62)
+
+
+POINTS = {
+    "final": ([("final", None, None), ("step9", 9, 9.0)], ["final"]),
+    "no name is final": ([(None, None, None), ("step9", 9, 9.0)], [None]),
+    "the only one": ([("main", None, None)], ["main"]),
+    "tokens": ([("late", None, 20.0), ("early", None, 3.0)], ["late"]),
+    "steps": ([("step2", 2, None), ("step10", 10, None)], ["step10"]),
+    "steps where some have tokens": ([("s1", 1000, None), ("s2", 2000, 4.0)], ["s2"]),
+    "tokens where some have steps": ([("s1", 1000, 9.0), ("s2", None, 4.0)], ["s1"]),
+    "equal tokens": ([("s1", 1000, 4.0), ("s2", 2000, 4.0)], ["s2"]),
+}
+
+
+@pytest.mark.parametrize("name", POINTS)
+def test_the_last_checkpoint_is_final_else_by_tokens_else_by_steps(name):
+    points, kept = POINTS[name]
+    rows = pd.DataFrame(points, columns=["checkpoint", "iteration", "tokens_b"]).assign(model="a")
+    rows["iteration"] = rows["iteration"].astype("Int64")
+    found = last_checkpoints(rows)
+    assert rows["checkpoint"].astype(object).where(rows["checkpoint"].notna(), None)[found.rows].tolist() == kept
+    assert not found.unknown
+
+
+@pytest.mark.parametrize(
+    ("points", "words"),
+    [
+        ([("main", None, None), ("step1", 1, None)], ["how far main was trained"]),
+        ([("s1", 1000, None), ("s2", None, 4.0)], ["was trained is not in the table"]),
+        ([("s1", 1000, 9.0), ("s2", 2000, 4.0)], ["s1 by their tokens", "s2 by their iterations"]),
+    ],
+    ids=["untold", "one measure each", "contradicting"],
+)
+def test_a_last_checkpoint_that_is_not_known_is_refused(tmp_path, points, words):
+    rows = [
+        {"model": "a", "benchmark": "x", "value": 0.5, "checkpoint": name, "iteration": steps, "tokens_b": tokens}
+        for name, steps, tokens in points
+    ]
+    counted = count_scores(*table(tmp_path, rows))
+    with pytest.raises(InputError, match="a has the checkpoints") as error:
+        counted.last()
+    assert all(word in error.value.problem for word in words)
+    assert CardSources(*(table(tmp_path, rows)[place] for place in (0, 2)), []).last_scores.empty
+
+
+def test_two_prompts_of_one_model_are_refused_by_compare_too(tmp_path):
+    rows = [
+        {"model": model, "benchmark": "x", "value": 0.5, "prompt": prompt}
+        for model, prompt in (("a", "plain"), ("a", "chat"), ("b", "plain"))
+    ]
+    with pytest.raises(InputError, match="two selected test scores of a on x"):
+        compare_models("a", "b", table(tmp_path, rows)[0])
+
+
+# ---- one metric ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("in_table", "in_sheet"), [("acc", "acc"), ("acc,none", "acc"), ("acc", '"acc,none"')])
+def test_a_metric_without_a_filter_is_the_unfiltered_one_everywhere(tmp_path, in_table, in_sheet):
+    rows = [
+        {"model": model, "benchmark": name, "value": value + ability, "metric": in_table}
+        for model, ability in (("a", 0.0), ("b", 0.05), ("c", 0.1))
+        for name, value in (("x", 0.5), ("y", 0.6))
+    ]
+    sheet = f"benchmark,metric,higher_is_better\nx,{in_sheet},1\ny,{in_sheet},1\n"
+    scores, models, benchmarks = table(tmp_path, rows, sheet)
+    compared = compare_models("a", "b", scores, benchmarks=benchmarks).comparisons
+    assert [(row.benchmark, row.metric, round(row.difference, 6)) for row in compared] == [
+        ("x", "acc,none", -0.05),
+        ("y", "acc,none", -0.05),
+    ]
+    assert np.isfinite(read_score_matrix(scores, models, benchmarks).value["direct"]).all()
+    assert len(CardSources(scores, benchmarks, []).last_scores) == 6
+
+
+def test_a_misspelt_metric_is_refused_with_the_right_one(tmp_path):
+    rows = [
+        {"model": model, "benchmark": name, "value": 0.5, "metric": metric}
+        for model in "abc"
+        for name in "xyz"
+        for metric in ("acc,none", "acc_norm,none")
+    ]
+    sheet = "benchmark,metric\nx,acc_norm\ny,acc_nrom\nz,acc\n"
+    with pytest.raises(InputError, match=r"b\.csv, benchmark 'y', column 'metric': .*'acc_nrom,none'") as error:
+        count_scores(*table(tmp_path, rows, sheet))
+    assert error.value.hint == "did you mean 'acc_norm,none'?"
+    unknown = sheet.replace("acc_nrom", "bleu")
+    with pytest.raises(InputError, match="'bleu,none'") as error:
+        count_scores(*table(tmp_path, rows, unknown))
+    assert "acc,none, acc_norm,none" in error.value.hint
+
+
+def test_a_metric_that_other_benchmarks_have_leaves_its_benchmark_out_with_a_note(tmp_path):
+    rows = [{"model": m, "benchmark": b, "value": 0.5, "metric": f"{k},none"} for m in "ab" for b, k in ("xf", "ya")]
+    counted = count_scores(*table(tmp_path, rows, "benchmark,metric\nx,f\ny,f\n"))
+    assert counted.benchmarks["benchmark"].tolist() == ["x"]
+    assert "y: no score under its metric f,none; the table has a,none." in counted.notes
+
+
+# ---- one direction -------------------------------------------------------------------------------------------------
+
+
+def test_the_sheets_direction_counts_everywhere_and_what_is_assumed_is_known(tmp_path):
+    rows = [
+        {"model": model, "benchmark": name, "value": value, "higher_is_better": up}
+        for name, up in (("told", False), ("sheet", True), ("open", None))
+        for model, value in (("a", 0.4), ("b", 0.6))
+    ]
+    sheet = "benchmark,metric,higher_is_better\ntold,acc,\nsheet,acc,0\nopen,acc,\n"
+    scores, models, benchmarks = table(tmp_path, rows, sheet)
+    facts = count_scores(scores, models, benchmarks).benchmarks.set_index("benchmark")
+    assert facts["higher_is_better"].to_dict() == {"told": False, "sheet": False, "open": True}
+    assert facts["direction_known"].to_dict() == {"told": True, "sheet": True, "open": False}
+    compared = {row.benchmark: row.difference for row in compare_models("a", "b", scores, None, benchmarks).comparisons}
+    assert {name: bool(difference > 0) for name, difference in compared.items()} == {
+        "told": True,
+        "sheet": True,
+        "open": False,
+    }
+
+
+# ---- nobody else decides -------------------------------------------------------------------------------------------
+
+
+def columns_in(node: ast.AST) -> set[str]:
+    """The names of columns that an expression holds, as texts: `rows["metric"]`, `["tokens_b"]`."""
+    return {leaf.value for leaf in ast.walk(node) if isinstance(leaf, ast.Constant) and isinstance(leaf.value, str)}
+
+
+def names_metric(node: ast.AST) -> bool:
+    return "metric" in columns_in(node) or (isinstance(node, ast.Attribute) and node.attr == "metric")
+
+
+def decisions(tree: ast.AST):
+    """Lines that order scores by how far a model was trained, or hold a metric against a wanted one."""
+    for node in ast.walk(tree):
+        compares = isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.Eq | ast.NotEq)
+        if compares and any(map(names_metric, (node.left, *node.comparators))):
+            yield node.lineno
+        if isinstance(node, ast.Call):
+            name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+            if name in ORDERING and {"iteration", "tokens_b"} & columns_in(node):
+                yield node.lineno
+
+
+def test_no_other_module_orders_checkpoints_or_chooses_a_metric():
+    found = [
+        f"{path.relative_to(SOURCE)}:{line}"
+        for package in READERS
+        for path in sorted((SOURCE / package).rglob("*.py"))
+        if not path.relative_to(SOURCE).as_posix().startswith(WRITERS)
+        for line in decisions(ast.parse(path.read_text(encoding="utf-8")))
+    ]
+    assert found == []
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        'rows.sort_values("iteration")',
+        'rows["tokens_b"].max()',
+        'rows[rows["metric"] == wanted]',
+        "row.metric != wanted",
+    ],
+)
+def test_such_a_decision_is_found(line):
+    assert list(decisions(ast.parse(line))) == [1]

@@ -122,11 +122,15 @@ def snakemake_command(*arguments: str) -> tuple[str, ...]:
 
 
 def site_reports(site: Path) -> list[Path]:
-    """The studies' reports in a site that `lm-validity report` wrote."""
+    """The studies' reports in a site that `lm-validity report` wrote; of a run's site those beside it, and a report of
+    its own is itself one. None where it is no site."""
     from lm_validity.site.first_page import ORDER
 
-    studies = [site / name for name in ORDER if name not in ("cards", "beside", "data")]
-    return [folder for folder in studies if (folder / "page.json").is_file()]
+    studies = [name for name in ORDER if name not in ("beside", "data")]
+    places = [site / name for name in studies]
+    places += [site.parent / "reports" / name for name in studies if (site / name / "index.html").is_file()]
+    found = [folder for folder in (*places, site) if (folder / "page.json").is_file()]
+    return [folder for folder in found if folder != site or len(found) == 1]
 
 
 def say_findings(site: Path, reports: list[Path], where: str) -> None:

@@ -204,6 +204,8 @@ def findings(
         hint = "run the workflow to its end; `lm-validity status` says how far it is, with the same --configfile."
     if not (site / "index.html").is_file():
         raise InputError(f"{site / 'index.html'}: it does not exist yet.", hint)
+    if not reports:
+        raise InputError(f"{site}: no report with findings in it.", hint)
     if every:
         say(f"Report: {site / 'index.html'}", *all_findings(reports))
     else:

@@ -1,11 +1,12 @@
 """lm-validity report: everything that it was given, every report that the data allow, one site."""
 
+import contextlib
 import os
 import resource
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
@@ -23,7 +24,7 @@ from lm_validity.config.plan import read_cells
 from lm_validity.config.sections import REPORTS, Agreement, Cards, Reports
 from lm_validity.errors import InputError, nearest
 from lm_validity.files import as_written, read_json_or, write_text
-from lm_validity.outputs import replaced_folder
+from lm_validity.outputs import files_of_page, replaced_folder
 from lm_validity.pages import figures
 from lm_validity.pages.page import Answer, Figure, Finding, Page, Section, Table, write_library, write_page
 from lm_validity.pages.svg import Axis, rug, shortened, svg, text, ticks
@@ -94,7 +95,8 @@ def gather(paths: Iterable[str | Path], folder: Path, options: ImportOptions) ->
         if log.items:
             gathered.items = _only("items", [*([gathered.items] if gathered.items else []), folder / "items.parquet"])
     if any(map(len, frames)):
-        gathered.scores = _joined(frames, [*map(str, own), "the files"], gathered.lines)
+        names = [*map(str, own), *(["the files"] if results else [])]
+        gathered.scores = _joined(frames, names, gathered.lines)
         write_table(gathered.scores, SCORES, folder / "scores.parquet")
     elif frames and not (gathered.items or gathered.trials):
         raise InputError(f"{own[0]}: no rows.", "give a table with scores.")
@@ -124,6 +126,11 @@ def _sorted_out(paths: Iterable[str | Path]) -> tuple[dict[str, list[Path]], lis
         kinds = {table: kind for table in own if (kind := table_kind(table))}
         for table, kind in kinds.items():
             tables.setdefault(kind, []).append(table)
+        if not kinds and path.is_dir() and files_of_page(path):
+            raise InputError(
+                f"{path}: a report that this program wrote, not the scores it is of.",
+                "give scores.parquet of the site, or the run's folder.",
+            )
         if not kinds:
             results.append(path)
     return tables, results
@@ -265,14 +272,12 @@ def run_reports(jobs: list[ReportJob], processes: int) -> tuple[set[str], dict[s
 def _in_processes(jobs: list[ReportJob], processes: int) -> list[str | None]:
     """Of each job None, or what is wrong with the data. No process outlives this call, or the process that made it."""
     others = set(active_children())
-    with ProcessPoolExecutor(processes, mp_context=get_context("spawn"), initializer=_end_with_parent) as pool:
+    with _unheard():
+        pool = ProcessPoolExecutor(processes, mp_context=get_context("spawn"), initializer=_end_with_parent)
+    with pool:
         try:
-            # Ctrl-C reaches every process of the terminal: it is this one that ends the others, which never see it
-            seen = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-            try:
+            with _unheard():
                 written = [pool.submit(_write, job) for job in jobs]
-            finally:
-                signal.pthread_sigmask(signal.SIG_SETMASK, seen)
             return [each.result() for each in written]
         except BaseException as error:
             pool.shutdown(wait=False, cancel_futures=True)
@@ -284,6 +289,17 @@ def _in_processes(jobs: list[ReportJob], processes: int) -> list[str | None]:
         f"a process that wrote reports was killed, perhaps for want of memory: {_most_memory()}.",
         "give --processes 1, or more memory.",
     )
+
+
+@contextlib.contextmanager
+def _unheard() -> Iterator[None]:
+    """Processes started inside never hear Ctrl-C or a closed terminal, which reach all processes of a terminal: this
+    one hears them afterwards, and ends the others."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGHUP})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _end_with_parent() -> None:

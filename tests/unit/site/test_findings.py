@@ -8,6 +8,8 @@ import pandas as pd
 import pytest
 
 from lm_validity.cli import main
+from lm_validity.cli.study import findings as print_findings
+from lm_validity.errors import InputError
 from lm_validity.results import COLUMNS
 
 LEDE = {"heading": "Rankings agree better", "sentence": "Agreement: **0.52 → 0.76**", "interval": "95%: +0.15 to +0.33"}
@@ -85,3 +87,21 @@ def test_all_has_every_sentence_and_a_number_with_its_interval_a_line(site, find
     ]
     monkeypatch.chdir(site.parent)  # a path is never broken, however long
     assert max(map(len, findings("site", "--all", columns=80))) <= 80
+
+
+def test_of_a_runs_site_and_of_a_report_of_its_own(site, findings, tmp_path):
+    """Of a run's site the reports lie beside it; a folder without any is refused."""
+    run = tmp_path / "run"
+    (run / "report" / "signal").mkdir(parents=True)
+    (run / "report" / "index.html").write_text("")
+    (run / "report" / "signal" / "index.html").write_text("")
+    (run / "reports").mkdir()
+    (site / "signal").rename(run / "reports" / "signal")
+    own = findings(run / "report")
+    assert [line for line in own if line.startswith("Signal")]
+    (run / "reports" / "signal" / "index.html").write_text("")
+    assert findings(run / "reports" / "signal")[1:-1] == own[1:-1]
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "empty" / "index.html").write_text("")
+    with pytest.raises(InputError, match="empty: no report"):
+        print_findings(tmp_path / "empty")

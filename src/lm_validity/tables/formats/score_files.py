@@ -16,6 +16,7 @@ import pandas as pd
 
 from lm_validity.errors import InputError
 from lm_validity.files import write_json
+from lm_validity.outputs import LIST
 from lm_validity.tables.schema import NULLABLE, SCORES, check_values, write_table
 from lm_validity.tables.standard_errors import SHARES_OF_ITEMS
 from lm_validity.words import count
@@ -48,7 +49,7 @@ def find_files(paths: Iterable[str | Path], suffixes: tuple[str, ...]) -> tuple[
             files[path.resolve()] = Found(path, named=True)
         elif not path.is_dir():
             raise InputError(f"{path}: no such file or folder.", "check the path.")
-        for each in _below(path):
+        for each in (each for each in _below(path) if each.name != LIST):
             ends = {each.suffix, "".join(each.suffixes[-2:])}
             if not ends & set(suffixes) or (not each.suffix and not _begins_like_json(each)):
                 others[each.suffix or each.name] += 1

@@ -268,6 +268,11 @@ by_benchmark.{protocol}.{subject}
   .reliability                                reliability                       share        models       models
   .training_noise                             training_noise                    score        reruns       -
   .reruns                                     reruns                            trainings    -            -
+  .sampling_noise                             sampling_noise                    score        sampled_models -
+  .sampling_share                             sampling_share                    share        sampled_models -
+  .sampling_luck                              sampling_luck                     score        sampled_models -
+  .sampling_falls                             sampling_falls                    share        sampled_models -
+  .sampled_models                             sampled_models                    models       -            -
   .smallest_difference                        smallest_difference               score        items        -
   .typical_difference                         typical_difference                score        -            -
   .items_needed                               items_needed                      items        -            -
@@ -626,6 +631,7 @@ CARDS: Mapping[str, tuple[str, str, Mapping[str, Any]]] = {
             "at_best",
             "reliability",
             "training_noise",
+            "sampling_noise",
             "smallest_difference",
             "items_needed",
             "prompt_range",

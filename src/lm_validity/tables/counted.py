@@ -7,8 +7,8 @@ nothing else orders checkpoints (by `iteration` or `tokens_b`) or compares a met
 """
 
 import re
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,6 +18,7 @@ import pandas as pd
 from lm_validity.config.groups import Group
 from lm_validity.config.sheets import BenchmarkFacts, ModelFacts, metric_key
 from lm_validity.errors import InputError, did_you_mean
+from lm_validity.tables.runs import Sampling, average_runs
 from lm_validity.tables.schema import DIRECT, PROTOCOLS, TRAINED, read_scores, replay_notes
 from lm_validity.tables.sheets import (
     NO_STUDY,
@@ -45,7 +46,8 @@ class Counted:
     rows with the ids that the scores use, whether or not they have scores. benchmarks: the benchmarks sheet's rows of
     benchmarks that have scores; `higher_is_better` is known for each, and `direction_known` says whether sheet or table
     say it. notes: what was used and what stays out. checks: standard errors that are not used. source,
-    sheet: the paths of the table and of the benchmarks sheet, for errors.
+    sheet: the paths of the table and of the benchmarks sheet, for errors. sampling: by (protocol, benchmark) how far
+    scores move between sampled runs, which are averaged in `rows`.
     """
 
     rows: pd.DataFrame
@@ -55,6 +57,7 @@ class Counted:
     checks: tuple[ErrorCheck, ...]
     source: str
     sheet: str | None
+    sampling: Mapping[tuple[str, str], Sampling] = field(default_factory=dict)
 
     def last(self) -> "Counted":
         """Each model as it is finished, without reruns: the checkpoint called `final`, else its only or its last one.
@@ -153,12 +156,16 @@ def count_scores(
     )
     rows = _of_its_metric(rows[rows["benchmark"].isin(listed)], sheet, scores, notes)
     rows, checks = _with_checked_errors(_with_final_tokens(rows, model_sheet), sheet)
+    averaged = average_runs(rows, scores)
+    rows, notes = averaged.rows, [*notes, *averaged.notes]
     check_directions(rows, sheet, scores)
     notes += direction_notes(rows, sheet, scores)
     facts = _with_directions(sheet, rows)
     sheet_path = None if benchmarks is None else str(benchmarks)
     notes += unit_notes(rows, facts, scores) + error_notes(checks)
-    return Counted(rows, model_sheet, facts, tuple(notes), tuple(checks), str(scores), sheet_path)
+    return Counted(
+        rows, model_sheet, facts, tuple(notes), tuple(checks), str(scores), sheet_path, sampling=averaged.noise
+    )
 
 
 def _check_protocols(rows: pd.DataFrame, path: str | Path) -> None:

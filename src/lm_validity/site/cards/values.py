@@ -59,6 +59,8 @@ _ALL: Mapping[str, Mapping[str, tuple[str, str, str]]] = {
             "this was measured, to training the models again. 100% means no such noise."),
         "training_noise": ("Noise of training", "score",
             "Standard deviation of a model's score between trainings of it, on the same items."),
+        "sampling_noise": ("Noise of sampling", "score",
+            "Standard deviation of a model's score between sampled runs, on the same items."),
         "smallest_difference": ("Smallest detectable difference", "score",
             "Two models this far apart are told apart four times out of five by a test that ignores which items they "
             "share. A test that pairs the answers item by item detects smaller differences."),
@@ -494,8 +496,8 @@ NOT_SPLIT = "The run did not split the benchmark."
 _LAST = {True: "last checkpoint", False: "last common point"}  # by whether it is the end of every training
 # what a card reads of each report beside `results.CARDS`
 USED = {report: {quantity for of, quantity, _ in CARDS.values() if of == report} | more for report, more in {
-    "agreement": {"benchmarks", "benchmark_models", "benchmark_pairs_of_models", "reruns", "prompt_range_models",
-                  "prompts", "tau", "typical_difference"},
+    "agreement": {"benchmarks", "benchmark_models", "benchmark_pairs_of_models", "reruns", "sampled_models",
+                  "prompt_range_models", "prompts", "tau", "typical_difference"},
     "signal": {"models", "items", "chance", "common_points", "common_points_at_end", "point_tokens", "separable_pairs"},
     "readiness": set(),
     "items": {"models", "items", "neighbours"},
@@ -565,6 +567,8 @@ def _resolution(sources: CardSources, benchmark: str, protocol: str) -> Iterator
     yield _ranked(sources, benchmark, protocol, "reliability", items=items)
     reruns = sources.count("agreement", "reruns", benchmark, protocol) or None
     yield _ranked(sources, benchmark, protocol, "training_noise", **{"second trainings": reruns})
+    sampled = sources.count("agreement", "sampled_models", benchmark, protocol) or None
+    yield _ranked(sources, benchmark, protocol, "sampling_noise", **{"models with several runs": sampled})
     yield _ranked(sources, benchmark, protocol, "smallest_difference", items=items)
     yield _of_items(sources, benchmark, protocol, "paired_difference", "neighbours", "items")
     typical = {"typical difference": sources.number("agreement", "typical_difference", benchmark, protocol)}

@@ -9,6 +9,7 @@ from scipy import stats
 from lm_validity.missing import Missing, Reason, ReasonCode, known
 from lm_validity.pages import figures
 from lm_validity.pages.page import Part, Section, Table
+from lm_validity.repeats import NO_RUNS
 from lm_validity.statistics import models_above_chance
 from lm_validity.studies.agreement.data import Data, Entry, Value, ends, plotted
 from lm_validity.studies.agreement.score_matrix import ScoreMatrix
@@ -154,10 +155,63 @@ def _figures(data: Data, protocol: str, place: int) -> Entry:
         "reliability_interval": ends(reliable, share.interval, NO_INTERVAL),
         "training_noise": Missing(NOT_MEASURED) if training is None else training.sd,
         "reruns": 0 if training is None else training.reruns,
+        **_sampling(matrix, protocol, name),
         "smallest_difference": known(smallest_difference(noise[:, place]), NO_ERRORS),
         "typical_difference": typical,
         "items_needed": _items_needed(items, typical, typical_difference(oriented, errors, near)[1], trained),
     }
+
+
+def _sampling(matrix: ScoreMatrix, protocol: str, name: str) -> Entry:
+    """How far the scores move between sampled runs of one model."""
+    found = matrix.sampling.get((protocol, name))
+    names = {"noise": "spread", "share": "share", "luck": "luck", "falls": "falls"}
+    values = {
+        f"sampling_{key}": Missing(NO_RUNS) if found is None else known(getattr(found, attribute), NO_ERRORS)
+        for key, attribute in names.items()
+    }
+    return values | {"sampled_models": 0 if found is None else found.models}
+
+
+def sampled_runs(data: Data) -> Part:
+    """How far scores move between sampled runs, and what one run or the best of them would have said."""
+    rows = [
+        (name, figures.PROTOCOL_LABELS[protocol], found.models, found.fewest, found.most, found.spread, found.one_run,
+         found.share, found.luck, found.falls)
+        for (protocol, name), found in data.matrix.sampling.items()
+    ]  # fmt: skip
+    if not rows:
+        return Part({})
+    columns = ["benchmark", "protocol", "models", "fewest", "most", "spread", "one_run", "share", "luck", "falls"]
+    frame = pd.DataFrame(rows, columns=columns)
+    widest = frame.loc[frame["spread"].idxmax()]
+    section = Section(
+        "What would another run have said?",
+        hint="the noise of sampled answers",
+        finding=f"Between two runs of one model, its score on {widest['benchmark']} moves by "
+        f"{widest['spread']:.3f} (standard deviation), the most of {count(len(frame), 'benchmark')}.",
+        explanation="Answers were sampled several times, and each score is the mean of its runs. Its standard error is "
+        "that for other items and other runs. A single run would have the error of the column beside it, of which "
+        "sampling is the share given. The best of a model's runs lies above its mean by luck alone.",
+        tables=[
+            Table(
+                "sampled_runs",
+                "Noise between runs of one model",
+                frame,
+                formats=dict.fromkeys(("spread", "one_run", "luck"), ".3f") | {"share": ".0%", "falls": ".0%"},
+                labels={
+                    "fewest": "fewest runs",
+                    "most": "most runs",
+                    "spread": "standard deviation between runs",
+                    "one_run": "standard error of one run",
+                    "share": "share of sampling in its square",
+                    "luck": "best run above the mean",
+                    "falls": "pairs of runs that fall by more than a point",
+                },
+            )
+        ],
+    )
+    return Part({}, section)
 
 
 def _items_needed(items: int | Missing, difference: Value, noise: float, training: float) -> int | Missing:

@@ -108,6 +108,7 @@ def agreement(
         robustness.sources_of_variance(data, of_prompts),
         significance.significant_differences(data, significant),
         robustness.influence(data),
+        alone.sampled_runs(data),
         alone.agreement_between_seeds(data),
         alone.fine_tuned_shares(selections, matrix),
         significance.aligned_rankings(data, align),

@@ -9,6 +9,7 @@ import pandas as pd
 from lm_validity.missing import Missing, Reason, ReasonCode, is_known, known, number
 from lm_validity.pages import figures
 from lm_validity.pages.page import Figure, Finding, Part, Section, Table
+from lm_validity.repeats import NO_RUNS
 from lm_validity.statistics import section_generator
 from lm_validity.studies.agreement.data import LOST_MODEL, MOST_DRAWN, Data, Entry, Value, ends, plotted, value_in_words
 from lm_validity.studies.agreement.statistics.noise import reliability_of, variance_components
@@ -217,6 +218,7 @@ COMPONENTS = {
     "seed": "is noise of the seeds",
     "prompt": "is due to the prompt",
     "training": "is noise of training the models again",
+    "sampling": "is noise of sampling the answers",
 }
 
 
@@ -297,8 +299,15 @@ def sources_of_variance(data: Data, prompt_error: dict[str, np.ndarray]) -> Part
 
 def _components(data: Data, protocol: str, prompt_error: np.ndarray | float) -> Entry:
     seed_error = data.matrix.seed_error(protocol)[:, ~data.matrix.is_corpus]
+    of_sampling = data.matrix.sampling_error.get(protocol)
+    sampling_error = np.nan if of_sampling is None else of_sampling[:, ~data.matrix.is_corpus]
     components = variance_components(
-        data.scores[protocol], data.stderr[protocol], seed_error, prompt_error, data.training_error[protocol]
+        data.scores[protocol],
+        data.stderr[protocol],
+        seed_error,
+        prompt_error,
+        data.training_error[protocol],
+        sampling_error,
     )
     undefined = np.isnan(components.model)
     few = Reason(
@@ -314,6 +323,7 @@ def _components(data: Data, protocol: str, prompt_error: np.ndarray | float) -> 
         "prompt": "The effect of prompts was not measured: no benchmark has 3 models with scores under two prompts or "
         f"wordings. It {part_of}",
         "training": Reason(f"{NOT_MEASURED} It {part_of}", NOT_MEASURED.code),
+        "sampling": Reason(f"{NO_RUNS} It is part of the noise of items.", NO_RUNS.code),
     }
     names = (*COMPONENTS, "reliability", "raw_model", "raw_model_benchmark")
     parts = {name: known(getattr(components, name), reason if undefined else why.get(name, reason)) for name in names}

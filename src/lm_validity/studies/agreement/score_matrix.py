@@ -1,6 +1,6 @@
 """From the scores table and the two sheets to the arrays that the statistics read: models × benchmarks, by protocol."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -14,6 +14,7 @@ from lm_validity.studies.agreement.statistics.factors import pretraining_compute
 from lm_validity.studies.agreement.statistics.ranking import finite_mean
 from lm_validity.tables.counted import FRACTIONS, PERPLEXITY, count_scores
 from lm_validity.tables.reruns import TrainingNoise, training_noise
+from lm_validity.tables.runs import Sampling
 from lm_validity.tables.schema import PROTOCOLS, TRAINED, trained_here
 from lm_validity.tables.sheets import reruns_of, unique_labels
 from lm_validity.tables.standard_errors import ErrorCheck
@@ -21,6 +22,7 @@ from lm_validity.words import listing, with_names
 
 # Columns of `ScoreMatrix.selected`, by which items are joined to their scores
 SELECTED = ("model", "checkpoint", "benchmark", "protocol", "prompt", "prompt_variant", "num_fewshot", "seed")
+ERRORS = ("stderr", "sampling_error")  # whose squares are averaged over seeds
 STUDY = "agreement"  # the study whose models and benchmarks these reports read
 ERROR_RATES = (*FRACTIONS, "error", "error_rate", "err")  # where lower is better: shares of wrong answers
 
@@ -36,7 +38,9 @@ class ScoreMatrix:
     `selected` names the rows of the table behind the scores and their metrics. `plan`: the cells that were to be
     fine-tuned, None where all were; `aside`: `value` and `stderr` of its cells that earlier scores chose, which are in
     nothing else here. `training`: by protocol and benchmark, from models that were trained again; these reruns are no
-    models. `notes` says what was left out or assumed; `error_checks`: standard errors that are not used;
+    models. `sampling_error[protocol]`: (n, k) the part of `stderr` that is due to sampled answers, NaN where no model
+    has two runs; `sampling`: by (protocol, benchmark) how far runs differ. `notes` says what was left out or assumed;
+    `error_checks`: standard errors that are not used;
     `trained_here`: a run of the workflow made the fine-tunes.
     """
 
@@ -56,6 +60,8 @@ class ScoreMatrix:
     plan: Plan | None = None
     aside: dict[str, np.ndarray] | None = None
     training: dict[str, dict[str, TrainingNoise]] = field(default_factory=dict)
+    sampling_error: dict[str, np.ndarray] = field(default_factory=dict)
+    sampling: Mapping[tuple[str, str], Sampling] = field(default_factory=dict)
 
     @property
     def is_corpus(self) -> np.ndarray:
@@ -183,7 +189,7 @@ def read_score_matrix(
     by_protocol = {protocol: rows[rows["protocol"] == protocol] for protocol in PROTOCOLS}
     arrays = {
         kind: {protocol: _pivot(of, names, columns, kind) for protocol, of in by_protocol.items()}
-        for kind in ("value", "stderr", "n_items")
+        for kind in ("value", "stderr", "n_items", "sampling_error")
     }
     seeded = by_protocol[TRAINED].dropna(subset="seed").groupby("seed", sort=True)
     return ScoreMatrix(
@@ -203,6 +209,8 @@ def read_score_matrix(
         training={p: training_noise(counted.rows[counted.rows["protocol"] == p], reruns) for p in PROTOCOLS},
         plan=planned,
         aside=aside,
+        sampling_error=arrays["sampling_error"],
+        sampling=counted.sampling,
     )
 
 
@@ -231,7 +239,7 @@ def _model_facts(names: tuple[str, ...], sheet: pd.DataFrame) -> pd.DataFrame:
 def _pivot(rows: pd.DataFrame, models: Sequence[str], benchmarks: Sequence[str], kind: str) -> np.ndarray:
     """Means over seeds; root mean squares for standard errors."""
     values = rows[kind].astype("float64")
-    seeds = (values**2 if kind == "stderr" else values).groupby([rows["model"], rows["benchmark"]])
+    seeds = (values**2 if kind in ERRORS else values).groupby([rows["model"], rows["benchmark"]])
     table = seeds.mean()
     if kind == "value":
         # equal means of different seeds' scores are ties, which the last digits of the sums would break
@@ -239,4 +247,4 @@ def _pivot(rows: pd.DataFrame, models: Sequence[str], benchmarks: Sequence[str],
         table = lowest.where(lowest == seeds.max(), table.round(12))
     table = table.unstack()
     table = table.reindex(index=list(models), columns=list(benchmarks)).to_numpy(dtype=float)
-    return np.sqrt(table) if kind == "stderr" else table
+    return np.sqrt(table) if kind in ERRORS else table

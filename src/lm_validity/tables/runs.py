@@ -1,0 +1,157 @@
+"""Sampled runs in a table of scores: averaged, so that one score stands for a model, with the noise that they show."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from lm_validity.errors import InputError
+from lm_validity.missing import Missing, number
+from lm_validity.repeats import best_of, error_of_mean, falls_against_itself, spread_of_runs, typical_spread
+from lm_validity.words import count, with_names
+
+# what two runs of one score have in common
+_SAME = ("model", "checkpoint", "iteration", "tokens_b", "benchmark", "protocol", "prompt", "prompt_variant",
+         "num_fewshot", "seed", "split", "metric")  # fmt: skip
+MARGIN = 0.01  # of the falls of a model against itself: one point
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How far the score of one model moves from run to run on a benchmark, in the score's unit.
+
+    models: with at least two runs. fewest, most: their runs. spread: the standard deviation between runs of a typical
+    model, d. one_run: the root mean square of the standard errors of one run, s; NaN where unknown. share: of sampling
+    in one run's squared error, d² / s², at most 1. luck: how far the best run of a model lies above its mean, averaged
+    over models. falls: how often a run is worse than another one of the same model by more than one point.
+    """
+
+    models: int
+    fewest: int
+    most: int
+    spread: float
+    one_run: float
+    share: float
+    luck: float
+    falls: float
+
+
+class Averaged(NamedTuple):
+    """The rows with one score for all runs, `runs` and `sampling_error` beside it; the noise by (protocol, benchmark);
+    what was averaged and what stays out."""
+
+    rows: pd.DataFrame
+    noise: dict[tuple[str, str], Sampling]
+    notes: list[str]
+
+
+def average_runs(rows: pd.DataFrame, source: object) -> Averaged:
+    """The mean over the runs of each score, with the error for other items and other runs.
+
+    rows: of SCORES, with a column `run`. A score's standard error becomes sqrt(max(s² - d², 0) + d² / K), with s the
+    root mean square of its runs' errors, d the typical spread between runs of the benchmark's models, and K its runs.
+    `sampling_error` is the part d / sqrt(K), NaN where a benchmark has no model with two runs. A model's likeliest
+    answers (no run) stay out where it has runs too, as do runs with another number of items than most of the model's;
+    both are counted. Raises InputError where one run of a score is there twice.
+    """
+    runs = rows["run"].notna() if "run" in rows else pd.Series(data=False, index=rows.index)
+    if not runs.any():
+        return Averaged(rows.assign(runs=pd.array([pd.NA] * len(rows), "Int64"), sampling_error=np.nan), {}, [])
+    rows, notes = _comparable(rows, source)
+    runs = rows["run"].notna()
+    sampled = rows[runs].copy()
+    sampled["_key"] = sampled.groupby(list(_SAME), dropna=False, sort=False).ngroup()
+    noise = {key: _sampling(group) for key, group in sampled.groupby(["protocol", "benchmark"], sort=True)}
+    grouped = sampled.assign(_square=sampled["stderr"].astype("float64") ** 2).groupby("_key", sort=False)
+    means = sampled.drop_duplicates("_key").set_index("_key", drop=False)
+    number_of_runs = grouped.size()
+    spread = np.array([number_or_nan(noise[p, b]) for p, b in zip(means["protocol"], means["benchmark"], strict=True)])
+    one_run = np.sqrt(grouped["_square"].mean().reindex(means.index).to_numpy(dtype=float))
+    k = number_of_runs.reindex(means.index).to_numpy(dtype=float)
+    means = means.assign(
+        value=grouped["value"].mean().reindex(means.index),
+        stderr=error_of_mean(one_run, spread, k),
+        runs=pd.array(k.astype(int), "Int64"),
+        sampling_error=spread / np.sqrt(k),
+        run=pd.array([pd.NA] * len(means), "Int64"),
+    ).drop(columns="_key")
+    others = rows[~runs].assign(runs=pd.array([pd.NA] * int((~runs).sum()), "Int64"), sampling_error=np.nan)
+    several = number_of_runs[number_of_runs > 1]
+    if len(several):
+        low, high = int(several.min()), int(several.max())
+        many = f"{low} to {high}" if low < high else f"{low}"
+        notes = [f"Sampled runs are averaged: {many} runs of each of {count(len(several), 'score')}.", *notes]
+    together = pd.concat([others, means.set_index(sampled.drop_duplicates("_key").index)]).sort_index()
+    return Averaged(together, {key: found for key, found in noise.items() if found.models}, notes)
+
+
+def number_or_nan(sampling: Sampling) -> float:
+    """The spread between runs, NaN where no model has two."""
+    return sampling.spread if sampling.models else float("nan")
+
+
+def _comparable(rows: pd.DataFrame, source: object) -> tuple[pd.DataFrame, list[str]]:
+    """The rows without those that are no run among runs, and without runs on other items; notes that count them."""
+    keys = [rows[name] for name in _SAME]
+    runs = rows["run"].notna()
+    twice = rows[runs & rows.duplicated([*_SAME, "run"], keep=False)]
+    for row in twice.itertuples():
+        raise InputError(
+            f"{source}: two scores of run {row.run} of {row.model} on {row.benchmark} ({row.protocol}).",
+            "keep one of them, or number the runs in the column `run`.",
+        )
+    mixed = ~runs & runs.groupby(keys, dropna=False).transform("any")
+    items = rows["n_items"].where(runs)
+    commonest = items.groupby(keys, dropna=False).transform(_commonest)
+    other = runs & items.notna() & (items != commonest).fillna(value=False)
+    said = with_names(
+        {
+            "Where sampled runs are there, the likeliest answers stay out: {}.": _named(rows[mixed]),
+            "Runs with another number of items than most of the same score stay out: {}.": _named(rows[other]),
+        }
+    )
+    return rows[~mixed & ~other], said
+
+
+def _commonest(values: pd.Series) -> float:
+    """The commonest value, the larger of a tie; NaN without any."""
+    times = values.dropna().value_counts()
+    return float(times.index[times == times.max()].max()) if len(times) else float("nan")
+
+
+def _named(rows: pd.DataFrame) -> list[str]:
+    return [f"{model} on {name}" for model, name in dict.fromkeys(zip(rows["model"], rows["benchmark"], strict=True))]
+
+
+def _sampling(group: pd.DataFrame) -> Sampling:
+    """The noise of one benchmark under one protocol. Checkpoints and seeds of a model are as models of their own."""
+    by_score = group.groupby("_key", sort=False)
+    table = group.assign(_n=by_score.cumcount()).pivot_table(index="_key", columns="_n", values="value").to_numpy(float)
+    several = table[np.isfinite(table).sum(axis=1) > 1]
+    one_run = float(np.sqrt((group["stderr"].astype("float64") ** 2).groupby(group["_key"]).mean().mean()))
+    if not len(several):
+        return Sampling(0, 1, 1, float("nan"), one_run, float("nan"), float("nan"), float("nan"))
+    spread, runs = typical_spread(several), np.isfinite(several).sum(axis=1)
+    errors = (group["stderr"].astype("float64") ** 2).groupby(group["_key"]).mean()
+    squares = spread_of_runs(table) ** 2
+    known = np.isfinite(squares) & np.isfinite(errors.to_numpy(float))
+    share = float(squares[known].mean() / errors.to_numpy(float)[known].mean()) if known.any() else float("nan")
+    return Sampling(
+        models=len(several),
+        fewest=int(runs.min()),
+        most=int(runs.max()),
+        spread=spread,
+        one_run=one_run,
+        share=min(share, 1.0),
+        luck=float(np.mean(list(_lucks(several)))),
+        falls=number(falls_against_itself(several, MARGIN)),
+    )
+
+
+def _lucks(scores: np.ndarray) -> Iterator[float]:
+    for row in scores:
+        found = best_of(row, int(np.isfinite(row).sum()))
+        assert not isinstance(found, Missing)
+        yield found

@@ -1,0 +1,105 @@
+"""Sampled runs of a table of scores: one score for all, with the error of their mean."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from lm_validity.config.sections import Reports
+from lm_validity.errors import InputError
+from lm_validity.files import read_json
+from lm_validity.studies.agreement.report import report_agreement
+from lm_validity.tables.counted import count_scores
+from lm_validity.tables.runs import average_runs
+from lm_validity.tables.schema import SCORES, write_table
+
+KEY = {"checkpoint": "final", "protocol": "direct", "split": "test", "metric": "acc,none", "selected": True}
+
+
+def table(values: dict[tuple[str, str], list[float]], error: float = 0.05, items: int = 100) -> pd.DataFrame:
+    """Rows of SCORES: (model, benchmark) -> the scores of its runs."""
+    rows = [
+        KEY | {"model": m, "benchmark": b, "run": run, "value": value, "stderr": error, "n_items": items}
+        for (m, b), runs in values.items()
+        for run, value in enumerate(runs)
+    ]
+    frame = pd.DataFrame(rows).reindex(columns=SCORES.names)
+    return frame.astype({"run": "Int64", "n_items": "Int64", "stderr": "float64"})
+
+
+def test_runs_are_one_score_with_the_error_of_their_mean():
+    """Spreads .02 (of .40, .42, .44) and .04 (.50, .54, .58): d² = .001; s = .05; error² = .0025 - .001 + .001 / 3."""
+    rows, noise, notes = average_runs(table({("a", "x"): [0.40, 0.42, 0.44], ("b", "x"): [0.50, 0.54, 0.58]}), "f")
+    assert rows["value"].tolist() == pytest.approx([0.42, 0.54]) and rows["runs"].tolist() == [3, 3]
+    assert rows["stderr"].tolist() == pytest.approx([np.sqrt(0.0025 - 0.001 + 0.001 / 3)] * 2)
+    assert rows["sampling_error"].tolist() == pytest.approx([np.sqrt(0.001 / 3)] * 2)
+    found = noise["direct", "x"]
+    assert (found.models, found.fewest, found.most) == (2, 3, 3)
+    assert found.spread == pytest.approx(np.sqrt(0.001)) and found.share == pytest.approx(0.001 / 0.0025)
+    assert found.luck == pytest.approx((0.02 + 0.04) / 2) and found.falls == pytest.approx(0.5)
+    assert len(notes) == 1 and "3 runs of each of 2 scores" in notes[0]
+
+
+def test_a_table_without_runs_stays_as_it_is():
+    before = table({("a", "x"): [0.4]}).assign(run=pd.array([pd.NA], "Int64"))
+    rows, noise, notes = average_runs(before, "f")
+    pd.testing.assert_frame_equal(rows[before.columns], before)
+    assert not noise and not notes and rows["sampling_error"].isna().all()
+
+
+def test_one_run_among_models_with_several_has_the_noise_of_one():
+    rows, *_ = average_runs(table({("a", "x"): [0.40, 0.44], ("b", "x"): [0.5]}, error=0.01), "f")
+    assert rows.set_index("model")["stderr"].to_dict() == pytest.approx({"a": 0.02, "b": np.sqrt(0.0008)})
+
+
+def test_one_run_each_measures_nothing():
+    rows, noise, notes = average_runs(table({("a", "x"): [0.40], ("b", "x"): [0.5]}), "f")
+    assert noise == {} and notes == [] and rows["stderr"].tolist() == [0.05, 0.05]
+
+
+def test_likeliest_answers_and_other_items_stay_out_and_are_counted():
+    rows = table({("a", "x"): [0.40, 0.42, 0.90], ("b", "x"): [0.5, 0.6]})
+    rows.loc[2, "n_items"] = 10
+    greedy = rows.iloc[[3]].assign(run=pd.array([pd.NA], "Int64"), value=0.1)
+    averaged, _, notes = average_runs(pd.concat([rows, greedy], ignore_index=True), "f")
+    assert averaged["value"].tolist() == pytest.approx([0.41, 0.55])
+    assert sum("b on x" in note for note in notes) == 1 and sum("a on x" in note for note in notes) == 1
+
+
+def test_the_same_run_twice_is_refused(tmp_path):
+    rows = table({("a", "x"): [0.40, 0.42]})
+    rows["run"] = pd.array([1, 1], "Int64")
+    write_table(rows, SCORES, tmp_path / "scores.parquet")
+    with pytest.raises(InputError, match="run 1 of a on x"):
+        count_scores(tmp_path / "scores.parquet")
+
+
+def test_a_report_over_runs(tmp_path):
+    """Ten models, three benchmarks, five runs: the mean's ranking, the noise of a run, and its part of the variance."""
+    rng = np.random.default_rng(4)
+    ability = np.linspace(0.3, 0.7, 10)
+    runs = {
+        (f"m{i}", b): list(ability[i] + 0.01 * rng.normal() + 0.03 * rng.normal(size=5))
+        for i in range(10)
+        for b in "xyz"
+    }
+    write_table(table(runs, error=0.045), SCORES, tmp_path / "scores.parquet")
+    (tmp_path / "m.tsv").write_text("model\n" + "".join(f"m{i}\n" for i in range(10)))
+    (tmp_path / "b.tsv").write_text("benchmark\tmetric\n" + "".join(f"{b}\tacc\n" for b in "xyz"))
+    paths = [tmp_path / name for name in ("scores.parquet", "m.tsv", "b.tsv")]
+    report_agreement(*paths, tmp_path / "out", section=Reports(resamples=0))
+    results = pd.read_parquet(tmp_path / "out" / "results.parquet")
+
+    def of(quantity: str, subject: str | None = None) -> float:
+        rows = results[(results["quantity"] == quantity) & (results["protocol"] == "direct")]
+        return float(rows[rows["subject"] == subject]["value"].iloc[0]) if subject else float(rows["value"].iloc[0])
+
+    spread = np.sqrt(np.mean([np.var(runs[f"m{i}", "x"], ddof=1) for i in range(10)]))
+    assert of("sampling_noise", "x") == pytest.approx(spread)
+    assert of("sampling_share", "x") == pytest.approx(spread**2 / 0.045**2)
+    components = read_json(tmp_path / "out" / "summary.json")["variance_components"]["direct"]
+    means = np.array([[np.mean(runs[f"m{i}", b]) for b in "xyz"] for i in range(10)])
+    d = {b: np.mean([np.var(runs[f"m{i}", b], ddof=1) for i in range(10)]) for b in "xyz"}
+    assert components["sampling"] == pytest.approx(np.mean([d[b] / 5 / means[:, j].var() for j, b in enumerate("xyz")]))
+    total = np.mean([(0.045**2 - d[b] + d[b] / 5) / means[:, j].var() for j, b in enumerate("xyz")])
+    assert components["item"] == pytest.approx(total - components["sampling"])
+    assert any("5 runs of each of 30 scores" in note for note in read_json(tmp_path / "out" / "summary.json")["notes"])

@@ -594,6 +594,17 @@ comparisons[benchmark=subject,protocol]
   .p_adjusted                                 difference_p_adjusted             probability  items        -
   .smallest_detectable                        smallest_detectable               score        items        -
   .items_needed                               items_needed                      items        -            -
+verdicts[benchmark=subject,protocol]
+  .verdict                                    verdict                           text         -            -
+  .change                                     change                            score        -            interval:items
+  .margin                                     margin                            score        -            -
+  .p                                          change_p                          probability  -            -
+  .p_margin                                   margin_p                          probability  -            -
+  .items_needed                               items_to_decide                   items        -            -
+joint[protocol]
+  .verdict                                    joint_verdict                     text         -            -
+  .change                                     joint_change                      score        -            interval:items
+  .margin                                     joint_margin                      score        -            -
 """,
     "screening": """
 thresholds

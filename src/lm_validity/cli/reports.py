@@ -232,23 +232,60 @@ def items(
 
 
 def compare(
-    model_a: Annotated[str, typer.Argument(help="The first model, as the scores table names it.")],
-    model_b: Annotated[str, typer.Argument(help="The model to compare it with.")],
-    scores: Annotated[Path, typer.Option(help="scores.parquet")],
-    items: Annotated[Path | None, typer.Option(help="items.parquet, to compare item by item.")] = None,
+    model_a: Annotated[str, typer.Argument(metavar="A", help="A file or folder of results, or the name of a model.")],
+    model_b: Annotated[str, typer.Argument(metavar="B", help="The same, of the model that is judged against A.")],
+    folder: Annotated[
+        Path | None, typer.Argument(help="Folder of a page, or of scores.parquet, in which A and B are models.")
+    ] = None,
+    at: Annotated[
+        str | None,
+        typer.Option(help="Billions of tokens at which both are compared, or `final`. Default: the last both have."),
+    ] = None,
+    margin: Annotated[
+        str | None,
+        typer.Option(help="Loss that is accepted, such as 0.01 (a point), or a sheet: benchmark, margin, must."),
+    ] = None,
+    gated: Annotated[
+        bool, typer.Option("--gate", help="Exit with 0 if B is not worse, 1 if it is, 3 if that is not known.")
+    ] = False,
+    unknown: Annotated[
+        Literal["pass", "fail"] | None, typer.Option(help="What --gate does where nothing is known: exit 0 or 1.")
+    ] = None,
+    self_check: Annotated[
+        bool, typer.Option("--self-check", help="Say how often the gate fails a model against itself (several runs).")
+    ] = False,
+    mix_versions: Annotated[
+        bool, typer.Option("--mix-versions", help="Compare unlike versions and parts of a benchmark.")
+    ] = False,
+    scores: Annotated[Path | None, typer.Option(help="scores.parquet, in place of FOLDER.")] = None,
+    items: Annotated[Path | None, typer.Option(help="items.parquet, if it is not beside the scores.")] = None,
     benchmarks: Annotated[Path | None, typer.Option(help="Benchmarks sheet (CSV or TSV), for metrics.")] = None,
     output: Annotated[Path | None, typer.Option(help="Folder for a page, its tables and summary.json.")] = None,
+    markdown: Annotated[Path | None, typer.Option(help="File for a comment on a pull request.")] = None,
+    junit: Annotated[Path | None, typer.Option(help="File for test results (JUnit).")] = None,
 ) -> None:
-    """Compare two models on every benchmark that both have."""
-    from lm_validity.results import write_report
-    from lm_validity.studies.items.compare import compare_models, comparison_lines, comparison_page
+    """Is B better than A, worse, or not worse by more than a margin?"""
+    from lm_validity.site import comparison
 
-    summary = compare_models(model_a, model_b, scores, items, benchmarks)
-    say(*comparison_lines(summary))
+    asked = comparison.Comparing(at, margin, mix_versions, self_check, benchmarks)
+    compared = comparison.compare(model_a, model_b, scores or folder, asked, items)
     if output is not None:
-        with replaced_folder(output, "compare", inputs=[scores, items], names=PAGE) as folder:
-            write_report(comparison_page(summary), summary, folder)
+        inputs = [scores, folder, items, benchmarks, *filter(Path.exists, map(Path, (model_a, model_b)))]
+        with replaced_folder(output, "compare", inputs=inputs, names=PAGE) as written:
+            comparison.write_page(compared, written)
+    if markdown is not None:
+        comparison.write_markdown(compared, markdown)
+    if junit is not None:
+        comparison.write_junit(compared, junit)
+    say(*comparison.terminal_lines(compared))
+    if output is not None:
         say(f"Page: {output / 'index.html'}")
+    if gated:
+        code = comparison.EXIT_CODES[compared.decision]
+        if compared.decision == "not known" and unknown is not None:
+            code = 0 if unknown == "pass" else 1
+        say(f"Gate: {compared.decision} (exit {code}).")
+        raise typer.Exit(code)
 
 
 # ----------------------------------------------------------------------------------------------------------------------

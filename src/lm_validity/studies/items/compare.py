@@ -1,8 +1,9 @@
 """Two models compared on every benchmark that both have: numbers, lines for the terminal, and a page."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pandas as pd
@@ -17,10 +18,18 @@ from lm_validity.pages.svg import KINDS
 from lm_validity.results import page_only
 from lm_validity.statistics import holm
 from lm_validity.studies.items.item_report import CELL, model_items, model_scores
-from lm_validity.studies.items.statistics import LEVEL, paired_difference, unpaired_difference
+from lm_validity.studies.items.statistics import (
+    LEVEL,
+    McNemarTest,
+    StudentTest,
+    Verdict,
+    joint_verdict,
+    paired_difference,
+    unpaired_difference,
+    verdicts,
+)
 from lm_validity.tables.counted import Counted
 from lm_validity.tables.schema import DIRECT, PROTOCOLS, TRAINED, trained_here
-from lm_validity.terminal import render_table
 from lm_validity.words import count, decimal, explain_protocols, listing, with_names
 
 SAME_SCORE = 1e-6  # a score this close to the mean of its items is that mean
@@ -58,6 +67,7 @@ class Comparison:
     p_adjusted: float | Missing = NO_TEST
     smallest_detectable: float | Missing = NO_TEST
     items_needed: int | Missing = NO_TEST
+    tested: StudentTest | McNemarTest | None = page_only(default=None)
 
     @property
     def outcome(self) -> str:
@@ -70,6 +80,31 @@ class Comparison:
 
 
 @dataclass(frozen=True)
+class Joint:
+    """What is decided about the second model against the first, on all benchmarks together. change, interval: second
+    less first, better upwards."""
+
+    protocol: str
+    verdict: str
+    change: float | Missing
+    interval: tuple[float, float] | Missing
+    margin: float | Missing
+
+
+@dataclass(frozen=True)
+class Judged(Joint):
+    """The same on one benchmark. p, p_margin: of no change, and of a loss of the margin, after Holm over the
+    benchmarks. must: the gate passes only where this is decided."""
+
+    benchmark: str
+    p: float | Missing
+    p_margin: float | Missing
+    items_needed: int | Missing
+    must: bool = page_only(default=False)
+    share: bool = page_only(default=True)  # the scores lie within 0 and 1
+
+
+@dataclass(frozen=True)
 class CompareSummary:
     """The comparison of two models."""
 
@@ -77,6 +112,8 @@ class CompareSummary:
     second: str
     comparisons: tuple[Comparison, ...]
     notes: tuple[str, ...]
+    verdicts: tuple[Judged, ...] = ()
+    joint: tuple[Joint, ...] = ()
     trained_here: bool = page_only(default=False)  # a run of the workflow made the fine-tunes
 
     @property
@@ -124,7 +161,9 @@ def compare_models(
         raise InputError(f"{scores}: {first} and {second} share no benchmark.", "compare models with common scores.")
     if one_sided:
         notes = (*notes, f"Only one of the two models has a score on {listing(one_sided)}.")
-    return CompareSummary(first, second, tuple(compared), (*notes, *_test_notes(compared)), trained_here(rows))
+    return CompareSummary(
+        first, second, tuple(compared), (*notes, *_test_notes(compared)), trained_here=trained_here(rows)
+    )
 
 
 def _cell_scores(counted: Counted) -> pd.DataFrame:
@@ -149,7 +188,13 @@ def _compared(
         paired = paired_difference(of_first, of_second, subjects if (subjects != "").all() else None)
         ungraded = "McNemar" if paired.first_only is not None else "paired t"
         test = "clustered by subject" if paired.clusters else ungraded
-        return replace(row, test=test, subjects=paired.clusters, **{name: getattr(paired, name) for name in OF_PAIRED})
+        return replace(
+            row,
+            test=test,
+            subjects=paired.clusters,
+            tested=paired.test,
+            **{name: getattr(paired, name) for name in OF_PAIRED},
+        )
     errors = float(first["stderr"]), float(second["stderr"])
     if not np.isfinite(errors).all() or max(errors) == 0:
         return row
@@ -162,6 +207,7 @@ def _compared(
         p=unpaired.p(0.0),
         smallest_detectable=unpaired.detectable(),
         items_needed=needed,
+        tested=unpaired,
     )
 
 
@@ -194,9 +240,95 @@ def _test_notes(rows: list[Comparison]) -> list[str]:
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# The comparison as lines for the terminal.
+# Verdicts about the second model.
 
-COLUMNS = ("benchmark", "protocol", "difference", "low", "high", "p", "detectable", "items")
+NO_MARGIN = Missing(Reason("No margin was named.", ReasonCode.NONE))
+NOTHING_TESTED = Missing(Reason("No benchmark whose scores are fractions could be tested.", ReasonCode.NO_ERRORS))
+
+
+@dataclass(frozen=True)
+class Margin:
+    """The loss that is accepted on a benchmark (None: none was named), and whether the gate must know it there."""
+
+    loss: float | None = None
+    must: bool = False
+
+
+def judged(summary: CompareSummary, margins: Mapping[str, Margin], everywhere: Margin) -> CompareSummary:
+    """The comparison with its verdicts about the second model; `everywhere`: of benchmarks that `margins` does not
+    name. The margin of all together is the mean of theirs, if each has one."""
+    each, together = list[Judged](), list[Joint]()
+    for protocol, rows in summary.by_protocol.items():
+        tests = [None if row.tested is None else row.tested.reversed() for row in rows]
+        of_rows = [margins.get(row.benchmark, everywhere) for row in rows]
+        counts = [row.items if isinstance(row.items, int) else None for row in rows]
+        found = verdicts(tests, [margin.loss for margin in of_rows], counts)
+        for one, row, margin in zip(found, rows, of_rows, strict=True):
+            each.append(
+                Judged(
+                    **vars(_joint(protocol, one)),
+                    benchmark=row.benchmark,
+                    p=one.p_difference,
+                    p_margin=NO_MARGIN if one.p_margin is None else one.p_margin,
+                    items_needed=one.items_needed,
+                    must=margin.must,
+                    share=all(0 <= score <= 1 for score in (row.first_score, row.second_score)),
+                )
+            )
+        shares = {
+            place: test
+            for place, (test, row) in enumerate(zip(tests, rows, strict=True))
+            if test is not None and all(0 <= score <= 1 for score in (row.first_score, row.second_score))
+        }
+        losses = [loss for place in shares if (loss := of_rows[place].loss) is not None]
+        loss = float(np.mean(losses)) if losses and len(losses) == len(shares) else None
+        if shares:
+            together.append(_joint(protocol, joint_verdict(list(shares.values()), loss)))
+        else:
+            together.append(Joint(protocol, "not known", NOTHING_TESTED, NOTHING_TESTED, NO_MARGIN))
+    return replace(summary, verdicts=tuple(each), joint=tuple(together))
+
+
+def _joint(protocol: str, found: Verdict) -> Joint:
+    change = NO_TEST if np.isnan(found.difference) else found.difference
+    margin = NO_MARGIN if found.margin is None else found.margin
+    return Joint(protocol, found.decision, change, found.interval, margin)
+
+
+def gate(summary: CompareSummary) -> Literal["not worse", "worse", "not known"]:
+    """Whether the second model may pass: *worse* if it is on a benchmark, after Holm, or on all together; *not worse*
+    if it is decided so on all together and wherever it must be; else *not known*."""
+    decided: list[Joint] = [*summary.verdicts, *summary.joint]
+    if any(one.verdict == "worse" for one in decided):
+        return "worse"
+    needed: list[Joint] = [*summary.joint, *(one for one in summary.verdicts if one.must)]
+    return "not known" if any(one.verdict == "not known" for one in needed) else "not worse"
+
+
+def verdict_words(one: Joint) -> str:
+    """`worse: −2.1 points (95%: −3.3 to −0.9)`; what Holm's adjustment left undecided with its p."""
+    share = not isinstance(one, Judged) or one.share
+
+    def written(value: float, *, signed: bool = True) -> str:
+        return svg.points(value, 1, signed=signed) if share else decimal(value, 3, signed=signed)
+
+    words: str = one.verdict
+    if words == "not worse" and isinstance(one.margin, float):
+        words = f"not worse by more than {written(one.margin, signed=False)}"
+    if isinstance(one.change, Missing):
+        return words
+    text = f"{words}: {written(one.change)}{' points' if share else ''}"
+    if isinstance(one.interval, tuple):
+        text += f" (95%: {' to '.join(map(written, one.interval))}"
+        surely = one.interval[0] > 0 or one.interval[1] < 0
+        if surely and isinstance(one, Judged) and one.verdict in ("not known", "not worse") and is_known(one.p):
+            text += f"; p {decimal(number(one.p), 2)} after Holm" if number(one.p) >= LEVEL else ""
+        text += ")"
+    return text
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# The comparison in a sentence.
 
 
 def comparison_sentence(summary: CompareSummary, protocol: str) -> str:
@@ -216,29 +348,6 @@ def comparison_sentence(summary: CompareSummary, protocol: str) -> str:
         sentence += f" Where they are not separated, each test by itself finds a difference of {span} four times out "
         sentence += "of five. Smaller ones may exist."
     return sentence
-
-
-def comparison_lines(summary: CompareSummary) -> list[str]:
-    """The comparison as lines of aligned text."""
-
-    def shown(value: object, form: str) -> str:
-        return "-" if isinstance(value, Missing) else format(value, form)
-
-    rows = [
-        (
-            row.benchmark,
-            row.protocol.replace("_", " "),
-            f"{row.difference:+.3f}",
-            *(shown(end, "+.3f") for end in as_columns(row.interval).values()),
-            shown(row.p_adjusted, ".2g"),
-            shown(row.smallest_detectable, ".3f"),
-            shown(row.items, "d"),
-        )
-        for row in summary.comparisons
-    ]
-    words = "low, high: 95% interval; p: by Holm's correction; detectable: found four times out of five"
-    sentences = (comparison_sentence(summary, name) for name in summary.by_protocol)
-    return [render_table(COLUMNS, rows, text=(0, 1)), words, "", *sentences, *summary.notes]
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -300,7 +409,7 @@ def _answer(summary: CompareSummary) -> str:
 
 def _benchmark_section(summary: CompareSummary) -> Section:
     rows = [
-        {name: value for name, value in vars(row).items() if name != "interval"}
+        {name: value for name, value in vars(row).items() if name not in ("interval", "tested")}
         | as_columns(row.interval)
         | {"outcome": row.outcome}
         for row in summary.comparisons

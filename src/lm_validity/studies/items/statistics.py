@@ -160,6 +160,10 @@ class StudentTest:
     error: float
     freedom: float
 
+    def reversed(self) -> "StudentTest":
+        """Of the second model less the first."""
+        return StudentTest(-self.difference, self.error, self.freedom)
+
     def p(self, null: float) -> float:
         """Two-sided, of the hypothesis that the true difference is `null`."""
         return float(2 * stats.t.sf(abs(self.difference - null) / self.error, self.freedom))
@@ -197,6 +201,10 @@ class McNemarTest:
     items: int
     first_only: int
     second_only: int
+
+    def reversed(self) -> "McNemarTest":
+        """Of the second model less the first."""
+        return McNemarTest(self.items, self.second_only, self.first_only)
 
     @property
     def difference(self) -> float:

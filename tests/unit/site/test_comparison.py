@@ -1,0 +1,210 @@
+"""`compare A B` as a command: two folders, or two names and a page's folder; verdicts, exit codes, what is written."""
+
+import json
+from xml.etree import ElementTree
+
+import numpy as np
+import pandas as pd
+import pytest
+import typer
+from scipy import stats
+from typer.testing import CliRunner
+
+from lm_validity.cli.reports import compare
+from lm_validity.errors import InputError
+from lm_validity.tables.schema import ITEMS, SCORES, write_table
+
+ITEMS_OF_EACH = 400
+
+
+def rows_of(model, benchmark, correct, tokens=None, **more):
+    """(score, items) of answers 0 or 1."""
+    correct = np.asarray(correct, dtype=float)
+    own = {"model": model, "benchmark": benchmark, "protocol": "direct", "prompt": "plain", "split": "test"}
+    own |= {"checkpoint": "final" if tokens is None else f"{tokens}b", "tokens_b": tokens}
+    score = own | {"metric": "acc,none", "value": correct.mean(), "higher_is_better": True, "selected": True} | more
+    score |= {"stderr": correct.std(ddof=1) / np.sqrt(len(correct)), "n_items": len(correct), "source": "test"}
+    items = [
+        own | {"doc_id": str(place), "correct": value, "response": f"{model} says {value:.0f}"}
+        for place, value in enumerate(correct)
+    ]
+    return score, items
+
+
+def table(folder, *cells):
+    folder.mkdir(parents=True, exist_ok=True)
+    scores, items = zip(*cells, strict=True)
+    write_table(pd.DataFrame(list(scores)), SCORES, folder / "scores.parquet")
+    write_table(pd.DataFrame([row for own in items for row in own]), ITEMS, folder / "items.parquet")
+    return folder
+
+
+def answers(right, lost=0, won=0):
+    """400 answers, the first `right` of which are right; of these `lost` are wrong, and `won` of the others right."""
+    values = np.zeros(ITEMS_OF_EACH)
+    values[:right] = 1
+    values[:lost] = 0
+    values[right : right + won] = 1
+    return values
+
+
+def run(*words):
+    app = typer.Typer()
+    app.command()(compare)
+    return CliRunner().invoke(app, [str(word) for word in words], catch_exceptions=False)
+
+
+@pytest.fixture
+def folders(tmp_path):
+    """Of b, `steady` differs by 3 and 3 of 400 items, `drops` loses 40 and wins 4."""
+    a = table(tmp_path / "runs" / "a", rows_of("ant", "steady", answers(200)), rows_of("ant", "drops", answers(200)))
+    b = table(
+        tmp_path / "runs" / "b",
+        rows_of("bee", "steady", answers(200, 3, 3)),
+        rows_of("bee", "drops", answers(200, 40, 4)),
+    )
+    return a, b
+
+
+def test_two_folders_are_paired_by_item_and_a_page_lists_what_changed(folders, tmp_path):
+    a, b = folders
+    done = run(a, b, "--margin", "0.05", "--output", tmp_path / "page", "--markdown", tmp_path / "a.md",
+               "--junit", tmp_path / "a.xml")  # fmt: skip
+    assert done.exit_code == 0
+    assert len(done.stdout.splitlines()) <= 12
+    summary = json.loads((tmp_path / "page" / "summary.json").read_text())
+    verdicts = {row["benchmark"]: row for row in summary["verdicts"]}
+    assert verdicts["drops"]["verdict"] == "worse"
+    assert verdicts["drops"]["change"] == pytest.approx(-36 / 400)
+    assert verdicts["drops"]["p"] == pytest.approx(2 * stats.binomtest(4, 44).pvalue)  # Holm over two
+    assert verdicts["steady"]["verdict"] == "not worse"
+    assert summary["joint"][0]["change"] == pytest.approx(-18 / 400)
+    flips = pd.read_csv(tmp_path / "page" / "tables" / "flipped_items.csv")
+    assert flips.groupby(["benchmark", "right"]).size().to_dict() == {
+        ("drops", "ant"): 40, ("drops", "bee"): 4, ("steady", "ant"): 3, ("steady", "bee"): 3
+    }  # fmt: skip
+    one = flips[(flips["benchmark"] == "drops") & (flips["doc_id"] == 0)].iloc[0]
+    assert (one["first_answer"], one["second_answer"]) == ("ant says 1", "bee says 0")
+    suite = ElementTree.parse(tmp_path / "a.xml").getroot()
+    assert (suite.get("tests"), suite.get("failures"), suite.get("skipped")) == ("3", "2", "0")
+    assert "| drops | worse" in (tmp_path / "a.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("lost", "won", "words", "code"),
+    [
+        (40, 4, (), 1),
+        (4, 40, (), 0),
+        (3, 3, (), 3),
+        (3, 3, ("--margin", "0.05"), 0),
+        (3, 3, ("--margin", "0.001"), 3),
+        (3, 3, ("--unknown", "pass"), 0),
+        (3, 3, ("--unknown", "fail"), 1),
+        (0, 0, ("--margin", "0.02"), 0),
+    ],
+)
+def test_the_gate_ends_with_its_code(tmp_path, lost, won, words, code):
+    a = table(tmp_path / "a", rows_of("ant", "sums", answers(200)))
+    b = table(tmp_path / "b", rows_of("ant", "sums", answers(200, lost, won)))  # one model twice: a candidate of it
+    assert run(a, b, "--gate", *words).exit_code == code
+    assert run(a, b, *words).exit_code == 0
+
+
+def test_a_sheet_has_margins_and_says_where_the_gate_must_know(folders, tmp_path):
+    a, b = folders
+    sheet = tmp_path / "margins.csv"
+    sheet.write_text("benchmark,margin,must\nsteady,0.05,1\ndrops,0.2,0\n")
+    # each within its margin, and 4.5 points all together within the mean of both
+    assert run(a, b, "--gate", "--margin", sheet).exit_code == 0
+    sheet.write_text("benchmark,margin,must\nsteady,0.05,1\ndrops,0.1,0\n")
+    assert run(a, b, "--gate", "--margin", sheet).exit_code == 1  # 9 points (from 5.6 to 12)
+    a = table(tmp_path / "c", rows_of("ant", "steady", answers(200)), rows_of("ant", "drops", answers(200)))
+    b = table(
+        tmp_path / "d", rows_of("bee", "steady", answers(200, 12, 12)), rows_of("bee", "drops", answers(200, 4, 60))
+    )
+    sheet.write_text("benchmark,margin,must\nsteady,0.01,1\n")
+    assert run(a, b, "--gate", "--margin", sheet).exit_code == 3  # better all together, but steady must be known
+    sheet.write_text("benchmark,margin,must\nsteady,0.01,0\n")
+    assert run(a, b, "--gate", "--margin", sheet).exit_code == 0
+
+
+@pytest.fixture
+def lengths(tmp_path):
+    """owner/ant to 90 billion tokens, bee to 300; at 90 they are alike, and bee falls later."""
+    cells = [rows_of("owner/ant", "sums", answers(150 + tokens), tokens) for tokens in (30, 60, 90)]
+    cells += [rows_of("bee", "sums", answers(150 + tokens), tokens) for tokens in (30, 60, 90)]
+    cells += [rows_of("bee", "sums", answers(100), 300)]
+    return table(tmp_path / "page", *cells)
+
+
+def test_the_last_point_that_both_have_is_compared_and_said(lengths):
+    done = run("ant", "bee", lengths, "--gate")
+    assert done.exit_code == 3
+    assert "At 90 billion tokens" in done.stdout and "bee goes on to 300" in done.stdout
+    assert run("ant", "bee", lengths, "--gate", "--at", "final").exit_code == 1
+    assert "At 60 billion tokens" in run("ant", "bee", lengths, "--at", "60").stdout
+
+
+def test_settings_that_differ_are_said_and_unlike_versions_refused(folders):
+    for folder, version, chat in zip(folders, ("1", "2"), (True, False), strict=True):
+        model = "ant" if version == "1" else "bee"
+        frame = pd.DataFrame({"model": [model], "benchmark": ["sums"], "chat_template": [chat]})
+        frame.to_parquet(folder / "settings.parquet")
+    assert "chat_template True and False on sums" in run(*folders).stdout
+    for folder, version in zip(folders, ("1", "2"), strict=True):
+        frame = pd.read_parquet(folder / "settings.parquet")
+        frame.assign(task_version=version).to_parquet(folder / "settings.parquet")
+    with pytest.raises(InputError, match="task_version 1 and 2 on sums") as caught:
+        run(*folders)
+    assert "--mix-versions" in caught.value.hint
+    assert run(*folders, "--mix-versions").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (("--margin", "much"), "--margin much"),
+        (("--margin", "-0.1"), "no margin"),
+        (("--at", "soon"), "--at soon"),
+    ],
+)
+def test_bad_options_are_named(folders, words, problem):
+    with pytest.raises(InputError, match=problem):
+        run(*folders, *words)
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("benchmark,margin\nstedy,0.1\n", "row 0, column 'benchmark': 'stedy'"),
+        ("benchmark,margin\nsteady,much\n", "row 0, column 'margin': 'much'"),
+        ("benchmark,loss\nsteady,1\n", "no column 'margin'"),
+    ],
+)
+def test_bad_sheets_are_named(folders, tmp_path, text, problem):
+    (tmp_path / "margins.csv").write_text(text)
+    with pytest.raises(InputError, match=problem):
+        run(*folders, "--margin", tmp_path / "margins.csv")
+
+
+def test_names_and_folders_that_are_not_there(lengths, folders, tmp_path):
+    with pytest.raises(InputError, match="no score of the model 'beee'") as caught:
+        run("ant", "beee", lengths)
+    assert "'bee'" in caught.value.hint
+    with pytest.raises(InputError, match="no file or folder"):
+        run("ant", "bee")
+    with pytest.raises(InputError, match="2 models"):
+        run(lengths, folders[0])
+    other = table(tmp_path / "other", rows_of("cat", "words", answers(200)))
+    with pytest.raises(InputError, match="share no benchmark"):
+        run(folders[0], other, "--output", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_model_is_tried_against_itself_where_it_has_runs(tmp_path):
+    cells = [rows_of("ant", "sums", answers(200 + place), run=place) for place in range(3)]
+    cells += [rows_of("bee", "sums", answers(180))]
+    folder = table(tmp_path / "page", *cells)
+    done = run("ant", "bee", folder, "--self-check")
+    assert "ant worse than itself in 0 of 6 pairs of runs" in done.stdout
+    assert "bee has one run" in done.stdout

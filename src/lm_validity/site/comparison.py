@@ -38,7 +38,7 @@ from lm_validity.studies.items.compare import (
 from lm_validity.tables.formats.score_files import ImportOptions
 from lm_validity.tables.items import open_items
 from lm_validity.tables.schema import SCORES, read_scores, write_table
-from lm_validity.tables.sheets import read_models
+from lm_validity.tables.sheets import read_model_facts
 from lm_validity.words import count, listing
 
 EXIT_CODES = {"not worse": 0, "worse": 1, "not known": 3}
@@ -148,7 +148,7 @@ def _of_table(first: str, second: str, source: Path, items: Path | None, folder:
     names = read_scores(scores)["model"].unique().tolist()
     labels = dict[str, list[str]]()
     if sheet.is_file():
-        for model, label in read_models(sheet)[["model", "label"]].itertuples(index=False):
+        for model, label in read_model_facts(sheet)[["model", "label"]].itertuples(index=False):
             if model in names and isinstance(label, str):
                 labels.setdefault(label, []).append(model)
     for name in names:

@@ -159,14 +159,14 @@ def test_a_window_is_known_by_whatever_name_a_configuration_has_for_it(models, n
 @pytest.mark.parametrize(("largest", "tolerance"), [(0.0, 0.1), (8.0, 0.1), (65.0, 0.5), (127.0, 0.5), (130.0, 1.0)])
 def test_the_tolerance_at_16_bits_is_a_step_of_the_logits(models, largest, tolerance, monkeypatch):
     lm = own(models, "gpt2")
-    assert lm._tolerance(largest) == 1e-4, "float32: whatever their size"
+    assert lm.tolerance(largest) == 1e-4, "float32: whatever their size"
     monkeypatch.setattr(type(lm.model), "dtype", torch.bfloat16)
-    assert lm._tolerance(largest) == tolerance
+    assert lm.tolerance(largest) == tolerance
 
 
 def test_the_probes_tolerance_is_that_of_the_models_own_logits(models, monkeypatch):
     lm, seen = own(models, "gpt2"), []
-    monkeypatch.setattr(type(lm), "_tolerance", lambda self, largest: seen.append(largest) or 1e-4)
+    monkeypatch.setattr(type(lm), "tolerance", lambda self, largest: seen.append(largest) or 1e-4)
     handle = lm.model.lm_head.register_forward_hook(lambda module, inputs, output: output - 65)
     try:
         lm._probe()

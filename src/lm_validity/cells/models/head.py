@@ -54,18 +54,6 @@ def narrowed_head(model: torch.nn.Module, batch: torch.Tensor, position: torch.T
         handle.remove()
 
 
-@contextlib.contextmanager
-def largest_logit(model: torch.nn.Module) -> Iterator[Callable[[], float]]:
-    """Inside the block the output head is watched; what is yielded says its largest output, signs left out."""
-    largest: list[torch.Tensor] = []
-    head = model.get_output_embeddings()
-    handle = head.register_forward_hook(lambda module, inputs, output: largest.append(output.detach().abs().max()))
-    try:
-        yield lambda: max((float(value) for value in largest), default=0.0)
-    finally:
-        handle.remove()
-
-
 class States:
     """Hidden states of a forward pass, from which the model's logits are made later.
 

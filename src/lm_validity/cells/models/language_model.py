@@ -28,7 +28,7 @@ from lm_validity.cells.models.chat import CHAT_DATE, close_thought, fixed_date, 
 from lm_validity.cells.models.head import keep_saved_head
 from lm_validity.cells.models.prefetch import OWN_HEAD, TOKENS, check_on_gpus, is_models_fault
 from lm_validity.cells.models.provenance import errors_only
-from lm_validity.cells.models.scorer import MORE_MEMORY, SharedContextLM, Way, is_out_of_memory, must_fit
+from lm_validity.cells.models.scorer import MORE_MEMORY, NotPlain, SharedContextLM, Way, is_out_of_memory, must_fit
 from lm_validity.cells.models.tokenizer import load_tokenizer, lost_bytes
 from lm_validity.errors import CellError, first_line
 
@@ -213,6 +213,7 @@ def sampling_options(options: dict[str, Any]) -> dict[str, Any]:
 # tokens of a request as a public method (training text and item tables need them), each request's encoding kept for the
 # next epoch, one BOS per document in rolling perplexity, and counters.
 
+log = logging.getLogger(__name__)
 transformers.utils.logging.disable_progress_bar()
 
 log = logging.getLogger(__name__)
@@ -295,6 +296,8 @@ class LanguageModel(SharedContextLM):
         self.window_prefix: WindowPrefix = window_prefix
         self.answer_start = self._template_answer_start()
         self._encoded: dict[tuple[str, str], tuple[list[int], list[int]]] = {}
+        self._prompts: list[Instance] = []  # of the answers at hand
+        self.answers_alone = False  # whether answers may not share a batch; found by `check_answers`
 
     @property
     def max_gen_toks(self) -> int:
@@ -447,13 +450,25 @@ class LanguageModel(SharedContextLM):
         return min(len(self.tok_encode(request.args[0])), room) + self.max_length - room
 
     def _write_batches(self, requests: list[Instance]) -> list[str]:
-        """Answers in batches, all of them again in batches of half the size where memory runs out."""
-        rows, asked = self.batch_size, self._asked.copy()
+        """Answers in batches, all of them again in batches of half the size where memory runs out, and one by one where
+        they are not those of a plain pass (`check_answers`)."""
+        rows, self._prompts = self.batch_size, requests
+        if self.answers_alone:
+            self.batch_size_per_gpu = 1
         try:
             while True:
-                self._asked = asked.copy()
                 try:
                     return super().generate_until(requests, disable_tqdm=True)
+                except NotPlain as error:
+                    if self.batch_size_per_gpu == 1:
+                        hint = (
+                            "its generation in transformers does not go on from the prompt alone: leave the task out."
+                        )
+                        raise CellError(f"{self.model_id}: {error}, in a batch of one too.", hint) from error
+                    log.warning("%s: %s; its answers are written one by one", self.model_id, error)
+                    self.answers_alone, self.batch_size_per_gpu = True, 1
+                    self.forget_checks("answers")
+                    continue
                 except RuntimeError as error:
                     if self.batch_size_per_gpu == 1 or not is_out_of_memory(error):
                         raise
@@ -463,15 +478,11 @@ class LanguageModel(SharedContextLM):
         finally:
             self.batch_size_per_gpu = rows
 
-    def _generators(self, context: torch.Tensor, mask: torch.Tensor) -> list[np.random.Generator]:
-        """The random numbers of each row's answer."""
-        assert self.sampling is not None
-        generators = []
-        for tokens, seen in zip(context.tolist(), mask.tolist(), strict=True):
-            prompt = tuple(token for token, kept in zip(tokens, seen, strict=True) if kept)
-            generators.append(self.sampling.generator(prompt, self._asked[prompt]))
-            self._asked[prompt] += 1
-        return generators
+    def is_prompt(self, tokens: list[int]) -> bool:
+        """Whether these are the tokens by which one of the prompts at hand is known by itself."""
+        return any(
+            self.tok_encode(request.args[0])[-self.room_for_prompt(request) :] == tokens for request in self._prompts
+        )
 
     def room_for_prompt(self, request: Instance) -> int:
         """Tokens of a generation prompt that the model sees: all but those of the longest answer."""
@@ -506,6 +517,7 @@ class LanguageModel(SharedContextLM):
                 f"{self.model_id}: a logit is not finite while it generates.",
                 "the model diverged or its dtype overflows: try a smaller learning rate, or dtype float32.",
             )
+        self.check_answers(context, generated, options)
         return generated
 
 

@@ -14,8 +14,9 @@ from lm_eval.api.registry import register_model
 from lm_eval.models.huggingface import HFLM
 from transformers import masking_utils
 
-from lm_validity.cells.models.head import States, keep_saved_head, largest_logit, narrowed_head, part_positions
+from lm_validity.cells.models.head import keep_saved_head, part_positions
 from lm_validity.cells.models.prefetch import position_switch
+from lm_validity.cells.models.trees import Request, Scores, Tree, batches, plain, plant, read, score
 from lm_validity.errors import CellError, first_line
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -197,267 +198,6 @@ def never_packed() -> Iterator[None]:
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# What a scorer has to compute: requests with one context as a tree of tokens, and trees gathered into batches.
-#
-# A request is a context and a continuation in tokens. Requests whose context tokens are equal (the choices of one
-# question) become one *tree*: the context is its trunk, each continuation a branch, and beginnings that branches share
-# are there once. The position of a token is its depth, and it may look at its ancestors and itself only, so its
-# log-probability is what it would be in a row of its own.
-
-Request = tuple[object, list[int], list[int]]  # lm-eval's: (key, context tokens, continuation tokens)
-
-
-class Tree:
-    """Requests of one context, which is all that it has at first.
-
-    tokens: the context, then the branches' nodes; parents: index of the token before (-1: none); depths: positions.
-    requests: (number of the request, nodes that predict its continuation, the continuation), the nodes being the
-    last of the context and all of the branch but its end.
-    """
-
-    def __init__(self, context: Sequence[int]):
-        self.tokens, self.context = list(context), len(context)
-        self.parents, self.depths = list(range(-1, self.context - 1)), list(range(self.context))
-        self.requests: list[tuple[int, list[int], list[int]]] = []
-
-    def add(self, number: int, continuation: list[int], children: dict[tuple[int, int], int]) -> None:
-        """Hang a continuation below the context. `children`: (parent, token) -> node, this tree's alone."""
-        node = self.context - 1
-        path = [node]
-        for token in continuation[:-1]:
-            key = (node, token)
-            if key not in children:
-                children[key] = len(self.tokens)
-                self.tokens.append(token)
-                self.parents.append(node)
-                self.depths.append(self.depths[node] + 1)
-            node = children[key]
-            path.append(node)
-        self.requests.append((number, path, list(continuation)))
-
-    def __len__(self) -> int:
-        return len(self.tokens)
-
-    @property
-    def is_chain(self) -> bool:
-        """Whether no token has two successors: then a plain row of tokens says it all."""
-        return all(parent == place - 1 for place, parent in enumerate(self.parents))
-
-    @property
-    def row_lengths(self) -> list[int]:
-        """Tokens of each different row, if each is computed by itself (lm-eval's way)."""
-        return [self.depths[end] + 1 for end in {path[-1] for _, path, _ in self.requests}]
-
-    @property
-    def longest(self) -> int:
-        """Tokens of the longest path."""
-        return max(self.depths) + 1
-
-    def chains(self, *, alone: bool = False) -> list["Tree"]:
-        """The same requests, each in a row of its own; a row that begins another is part of it. alone: each row is as
-        long as it is by itself."""
-        child: dict[int, int] = {}
-        for node in () if alone else range(len(self) - 1, self.context - 1, -1):
-            child[self.parents[node]] = node
-        made: dict[tuple[int, int | None], Tree] = {}
-        for number, path, continuation in self.requests:
-            leaf = path[-1]
-            while leaf in child:
-                leaf = child[leaf]
-            key = leaf, number if alone else None
-            if key not in made:
-                row, node = [], leaf
-                while node >= 0:
-                    row.append(self.tokens[node])
-                    node = self.parents[node]
-                made[key] = Tree(row[::-1])
-                made[key].context = self.context
-            made[key].requests.append((number, [self.depths[node] for node in path], continuation))
-        return list(made.values())
-
-    def visible(self, start: int = 0) -> np.ndarray:
-        """Which tokens each token from `start` on may look at: bool, (tokens - start, tokens)."""
-        seen = np.zeros((len(self), len(self)), dtype=bool)
-        seen[: self.context, : self.context] = np.tri(self.context, dtype=bool)
-        for node in range(self.context, len(self)):
-            seen[node] = seen[self.parents[node]]
-            seen[node, node] = True
-        return seen[start:]
-
-
-def plant(requests: Sequence[Request], max_length: int) -> tuple[list[Tree], list[bool]]:
-    """The trees of all requests, in the order of their first request, and whether each request was truncated: cut on
-    the left as lm-eval does. The model sees at most `max_length` tokens, the last one of a request is only predicted.
-
-    Contexts are compared after truncation, so choices that lose different numbers of tokens share nothing.
-    """
-    trees: dict[tuple[int, ...], Tree] = {}
-    children: dict[tuple[int, ...], dict[tuple[int, int], int]] = {}
-    truncated = []
-    for number, (_, context, continuation) in enumerate(requests):
-        surplus = max(0, len(context) + len(continuation) - (max_length + 1))
-        truncated.append(surplus > 0)
-        key = tuple(context[surplus:])
-        if key not in trees:
-            trees[key], children[key] = Tree(key), {}
-        trees[key].add(number, continuation, children[key])
-    return list(trees.values()), truncated
-
-
-def batches(trees: Sequence[Tree], rows: int) -> Iterator[list[Tree]]:
-    """Trees of similar size together, the longest first, never more tokens than `rows` rows of single choices would be.
-
-    The order depends on the trees alone, not on the order of the documents.
-    """
-    ordered = sorted(trees, key=lambda tree: (-len(tree), tree.tokens))
-    batch: list[Tree] = []
-    for tree in ordered:
-        longest = max((each.longest for each in batch), default=0)
-        if batch and (len(batch) + 1) * len(batch[0]) > rows * max(longest, tree.longest):
-            yield batch
-            batch = []
-        batch.append(tree)
-    if batch:
-        yield batch
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# Forward passes of the scorer: log-probabilities at the tokens that are scored, and nothing else.
-#
-# Three ways, which agree up to rounding:
-#
-# - `rows`: chains, padded on the right, causal attention. What lm-eval does, without the vocabulary at positions that
-#   nobody scores.
-# - `packed`: trees, all branches behind their trunk in one row. A 4-D mask shows each token its ancestors only, and
-#   position ids are depths.
-# - `cached`: trees in two passes. Trunks as plain causal rows fill the key-value cache, then the branches look at their
-#   trunk through it. Dense masks cost the square of a row's length; here that of the branches' only.
-
-Forward = Callable[..., Any]  # the model: input_ids=…, returning an object with .logits
-
-
-@dataclass(frozen=True)
-class Scores:
-    """What a batch's forward passes gave, on their device: the host need not wait for it. `read` waits.
-
-    values: (2, scored tokens), log-probabilities in nats and 1 where greedy decoding gives the token; places: where in
-    the order of the requests each of them belongs. requests: (number, scored tokens) of each request. padded: tokens
-    computed; rows: positions whose vocabulary was computed.
-    """
-
-    values: torch.Tensor
-    places: np.ndarray
-    requests: list[tuple[int, int]]
-    padded: int
-    rows: int
-
-
-def read(batches: Sequence[Scores]) -> dict[int, tuple[float, bool]]:
-    """number of a request -> (log-likelihood in nats, whether greedy decoding gives it). One read for all batches."""
-    device = batches[0].values.device
-    values = torch.cat([scores.values.to(device) for scores in batches], 1).cpu()
-    answers = {}
-    for scores, columns in zip(batches, values.split([len(each.places) for each in batches], 1), strict=True):
-        own = torch.empty(2, len(scores.places))
-        own[:, scores.places] = columns
-        parts = own.split([length for _, length in scores.requests], 1)
-        for (request, _), (log_probabilities, greedy) in zip(scores.requests, parts, strict=True):
-            answers[request] = (float(log_probabilities.sum()), bool(greedy.all()))
-    return answers
-
-
-def score(
-    way: str, model: torch.nn.Module, forward: Forward, trees: Sequence[Tree], device: torch.device, part: int | None
-) -> Scores:
-    """Score trees one way; `rows` takes chains, `cached` trunks of two tokens or more. part: positions whose logits are
-    computed at a time; None where the model's head cannot be computed separately."""
-    # cached: the trunk's last token goes with the branches, so that everything scored is in the second pass
-    starts = [tree.context - 1 if way == "cached" else 0 for tree in trees]
-    own = list(zip(trees, starts, strict=True))
-    past, width = max(starts), max(len(tree) - start for tree, start in own)
-    inputs: dict[str, Any] = {"use_cache": way == "cached"}
-    if way == "cached":
-        nowhere = torch.zeros(1, dtype=torch.long)
-        with narrowed_head(model, nowhere, nowhere):
-            first = _padded([tree.tokens[:start] for tree, start in own], past, device)
-            inputs["past_key_values"] = forward(input_ids=first, use_cache=True).past_key_values
-    inputs["input_ids"] = _padded([tree.tokens[start:] for tree, start in own], width, device)
-    if way != "rows":  # right padding is behind every token of a chain that counts: it needs no mask
-        inputs["position_ids"] = _padded([tree.depths[start:] for tree, start in own], width, device)
-        visible = np.zeros((len(trees), 1, width, past + width), dtype=bool)
-        visible[:, :, range(width), range(past, past + width)] = True  # what looks at nothing would be not a number
-        for number, (tree, start) in enumerate(own):
-            seen = tree.visible(start)
-            visible[number, 0, : len(seen), :start] = seen[:, :start]
-            visible[number, 0, : len(seen), past : past + len(seen)] = seen[:, start:]
-        inputs["attention_mask"] = _additive(visible, model.dtype, device)
-
-    positions: dict[tuple[int, int], int] = {}  # those whose predictions are scored, each once
-    rows, targets, requests = [], [], []
-    for number, (tree, start) in enumerate(own):
-        for request, path, continuation in tree.requests:
-            rows += [positions.setdefault((number, node - start), len(positions)) for node in path]
-            targets += continuation
-            requests.append((request, len(path)))
-    values, places = _log_probabilities(
-        _logits(model, forward, torch.tensor(list(positions)), part, inputs), np.array(rows), np.array(targets)
-    )
-    return Scores(values, places, requests, len(trees) * (past + width), len(positions))
-
-
-def _log_probabilities(
-    parts: Iterable[tuple[int, torch.Tensor]], rows: np.ndarray, targets: np.ndarray
-) -> tuple[torch.Tensor, np.ndarray]:
-    """`values` and `places` of Scores, from the logits' parts; `rows`: the position that predicts each of `targets`."""
-    values, places = [], []
-    for start, logits in parts:
-        here = np.flatnonzero((rows >= start) & (rows < start + len(logits)))
-        predicting, wanted = (
-            torch.from_numpy(each).to(logits.device, non_blocking=True) for each in (rows[here] - start, targets[here])
-        )
-        greedy = logits.argmax(-1)[predicting] == wanted
-        # float32 whatever the model's dtype: eight bits would round log-probabilities to quarters of a nat
-        log_probabilities = torch.log_softmax(logits, -1, dtype=torch.float32)[predicting, wanted]
-        values.append(torch.stack((log_probabilities, greedy.float())))
-        places.append(here)
-    return torch.cat(values, 1), np.concatenate(places)
-
-
-def _logits(
-    model: torch.nn.Module, forward: Forward, positions: torch.Tensor, part: int | None, inputs: dict[str, Any]
-) -> Iterator[tuple[int, torch.Tensor]]:
-    """First position and logits (positions, vocabulary) of one part after another. positions: (rows and columns)."""
-    count, (batch, position) = len(positions), positions.T
-    if part is not None and count > part:
-        states = States(model, forward, **inputs)
-        batch, position = (each.to(states.hidden.device, non_blocking=True) for each in (batch, position))
-        hidden = states.hidden[batch, position]
-        yield from ((start, states.logits(hidden[start : start + part])) for start in range(0, count, part))
-        return
-    with narrowed_head(model, batch, position):
-        logits = forward(**inputs).logits
-    if logits.shape[:2] != (1, count):
-        raise ValueError(f"logits of shape {tuple(logits.shape)} for {count} positions")
-    part = part_positions(model)
-    yield from ((start, logits[0, start : start + part]) for start in range(0, count, part))
-
-
-def _padded(rows: Sequence[Sequence[int]], width: int, device: torch.device) -> torch.Tensor:
-    """(rows, width) of int64, filled on the right with zeros, which no counted token looks at."""
-    filled = np.zeros((len(rows), width), dtype=np.int64)
-    for number, row in enumerate(rows):
-        filled[number, : len(row)] = row
-    return torch.from_numpy(filled).to(device, non_blocking=True)
-
-
-def _additive(visible: np.ndarray, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """A mask that is added to attention scores: 0 where visible, the dtype's lowest elsewhere; eager attention and SDPA
-    both take it."""
-    mask = torch.from_numpy(visible).to(device, non_blocking=True)
-    return torch.zeros(mask.shape, dtype=dtype, device=device).masked_fill_(~mask, torch.finfo(dtype).min)
-
-
-# ----------------------------------------------------------------------------------------------------------------------
 # lm-eval's log-likelihoods, several times faster: a question's context is computed once for all its choices, and the
 # vocabulary only where something is scored.
 #
@@ -483,9 +223,11 @@ _WINDOWS = (
     "attention_chunk_size",
     "attention_window_size",
     "window_size",
+    "keep_window_size",
     "index_topk",
 )
 _IN_PARTS = "rows in parts"
+CHECK_SHARE = 0.02  # of the tokens that are scored, checked again by plain passes
 _PROBE_SEED, _PROBE_CONTEXTS, _PROBE_CHOICES = 20250729, (3, 11, 7), 4
 
 # What attention costs a multiplication, in units of the linear layers: under a dense mask, and causal without one.
@@ -499,6 +241,14 @@ PASS_COST = {"cpu": 48, "cuda": 256}
 def begins(tokens: Sequence[int], start: Sequence[int]) -> bool:
     """Whether the tokens begin with those of `start`, and go on."""
     return len(tokens) > len(start) and list(tokens[: len(start)]) == list(start)
+
+
+class NotPlain(Exception):
+    """What a batch gave is not what a plain pass over one text gives."""
+
+
+# options of generation with which the likeliest token is taken
+_GREEDY = frozenset(("attention_mask", "do_sample", "temperature", "eos_token_id", "top_p", "top_k"))
 
 
 @register_model("lm-validity")
@@ -519,6 +269,8 @@ class SharedContextLM(HFLM):
         self._splits = False  # whether the head can be computed separately; found with it
         self._token_limit: int | None = None  # tokens of a batch, padding included; set when memory ran out
         self._last_context: tuple[str, list[int]] | None = None
+        self.alone = False  # whether texts may not share a forward pass; found by the check
+        self._checked: dict[tuple[str, str], int] = {}  # (way, kind of size) -> the largest that was checked
 
     def _create_model(self, *arguments: Any, **options: Any) -> None:
         super()._create_model(*arguments, **options)
@@ -529,8 +281,26 @@ class SharedContextLM(HFLM):
     ) -> list[tuple[float, bool]]:
         if not requests:
             return []
-        if not self.narrows_head():
-            return self._score_as_lm_eval(requests, override_bs)
+        if self.alone:
+            answers, by_way = self._score_alone(requests), {}
+        elif not self.narrows_head():
+            answers = self._score_as_lm_eval(requests, override_bs)
+            by_way = {"lm-eval": self._rows_of_lm_eval(requests, override_bs)}
+        else:
+            answers, by_way = self._score_by_way(requests, override_bs)
+        for way, scored in by_way.items():
+            if not self._holds(way, scored, requests, answers):
+                self.give_up(way)
+                numbers = sorted(number for batch in scored for tree in batch for number, _, _ in tree.requests)
+                again = self._loglikelihood_tokens([requests[number] for number in numbers], override_bs=override_bs)
+                for number, answer in zip(numbers, again, strict=True):
+                    answers[number] = answer
+        return answers
+
+    def _score_by_way(
+        self, requests: list[Request], override_bs: int | None
+    ) -> tuple[list[tuple[float, bool]], dict[str, list[list[Tree]]]]:
+        """The answers, and the batches in which they were computed, by way."""
         for key, context, continuation in requests:
             if not context or not continuation or len(continuation) > self.max_length:
                 raise CellError(
@@ -543,15 +313,162 @@ class SharedContextLM(HFLM):
         trees, truncated = plant(requests, self.max_length)
         self.count_truncated(truncated)
         scores: list[Scores] = []
+        by_way: dict[str, list[list[Tree]]] = {}
         for way, members in self._by_way(trees).items():
             for batch in self._batches(members, rows):
                 scores += self._score(way, batch)
+                by_way.setdefault(way, []).append(batch)
         by_number = read(scores)
         answers = [by_number[number] for number in range(len(requests))]
         for (key, _, _), answer in zip(requests, answers, strict=True):
             if key is not None:  # windows of a document have none
                 self.cache_hook.add_partial("loglikelihood", key, answer)
+        return answers, by_way
+
+    def _rows_of_lm_eval(self, requests: list[Request], override_bs: int | None) -> list[list[Tree]]:
+        """The batches in which HFLM runs the requests, by their lengths; those of equal rows in rows of their own."""
+        asked = self.batch_size if override_bs is None else override_bs
+        rows = []
+        for number, (_, context, continuation) in enumerate(requests):
+            rows.append(Tree([*context, *continuation[:-1]][-self.max_length :]))
+            rows[-1].requests.append((number, [], continuation))
+        rows.sort(key=len, reverse=True)
+        size = MAX_BATCH if asked == "auto" else max(1, int(asked))
+        return [rows[start : start + size] for start in range(0, len(rows), size)]
+
+    def _score_alone(self, requests: list[Request]) -> list[tuple[float, bool]]:
+        """One plain pass a request."""
+        answers = []
+        for request in requests:
+            self.position_encoding.forget()
+            answers.append(plain(self._forward, request, self.max_length, self.device)[0])
+            length = len(request[1]) + len(request[2]) - 1
+            self.counters.forward_tokens += length
+            self.counters.forward_tokens_padded += length
         return answers
+
+    # ---- the check ----------------------------------------------------------------------------------------------
+
+    def _holds(
+        self, way: str, scored: list[list[Tree]], requests: list[Request], answers: list[tuple[float, bool]]
+    ) -> bool:
+        """Whether some of these very requests have the value that a plain pass over each alone gives.
+
+        They are chosen by `_telling`, as far as they exceed in size what was checked before of this model and way. Of
+        the first requests all of them are checked; later ones as far as they cost no more than CHECK_SHARE of the
+        tokens, one at least. What does not fit into memory by itself, or is no number, says nothing.
+        """
+        first = not any(checked == way for checked, _ in self._checked)
+        most = CHECK_SHARE * sum(len(tree) for batch in scored for tree in batch)
+        values: dict[int, bool] = {}
+        spent = 0
+        for kind, size, number in self._telling(scored):
+            length = min(len(requests[number][1]) + len(requests[number][2]) - 1, self.max_length)
+            if size <= self._checked.get((way, kind), 0):
+                continue
+            if number not in values:
+                if spent + length > most and spent and not first:
+                    continue
+                spent += length
+                values[number] = self._is_plain(way, requests[number], answers[number][0], length)
+            self._checked[way, kind] = size
+        return all(values.values())
+
+    def _is_plain(self, way: str, request: Request, answer: float, length: int) -> bool:
+        self.position_encoding.forget()
+        try:
+            (expected, _), largest = plain(self._forward, request, self.max_length, self.device)
+        except RuntimeError as error:
+            if not is_out_of_memory(error):
+                raise
+            return True
+        if not np.isfinite(expected):
+            return True
+        difference = abs(answer - expected)
+        if difference <= self._allowed_difference(request, expected, self.tolerance(largest)):
+            return True
+        log.warning(
+            "scorer: %s differs by %.2g nats from a plain pass on a request of %d tokens and is given up",
+            *(way, difference, length),
+        )
+        return False
+
+    @staticmethod
+    def _telling(scored: list[list[Tree]]) -> list[tuple[str, int, int]]:
+        """(what it is the extreme of, how much, number) of requests that a fault would show in: the row with most
+        padding behind it, the longest that has any, the longest, one of the question with most choices."""
+        trees = [(tree, max(map(len, batch)) - len(tree)) for batch in scored for tree in batch]
+        padded = [(tree, padding) for tree, padding in trees if padding] or trees
+        sizes = {
+            "padding": [(padding, tree) for tree, padding in padded],
+            "length with padding": [(len(tree), tree) for tree, _ in padded],
+            "length": [(len(tree), tree) for tree, _ in trees],
+            "choices": [(len(tree.requests), tree) for tree, _ in trees],
+        }
+        telling = []
+        for kind, candidates in sizes.items():
+            size, tree = max(candidates, key=lambda candidate: candidate[0])
+            telling.append((kind, size, max(tree.requests, key=lambda request: len(request[2]))[0]))
+        return telling
+
+    @torch.no_grad()
+    def check_answers(self, prompts: torch.Tensor, texts: torch.Tensor, options: dict[str, Any]) -> None:
+        """Raise NotPlain where an answer of a batch is not what a plain pass over prompt and answer alone gives: of
+        greedy answers each token is the likeliest there. Two rows are looked at, the one with most padding and the one
+        with least, where they exceed what was checked before.
+
+        prompts: (rows, tokens), padded on the left. texts: prompts and answers. options: of the generation.
+        """
+        if options.get("do_sample") or set(options) - _GREEDY:
+            return
+        padding = (options["attention_mask"] == 0).sum(1).tolist()
+        most, least = padding.index(max(padding)), padding.index(min(padding))
+        for kind, row, size in (("padding", most, padding[most] + 1), ("length", least, texts.shape[1])):
+            if size > self._checked.get(("answers", kind), 0):
+                self._checked["answers", kind] = size
+                prompt, answer = prompts[row, padding[row] :], texts[row, prompts.shape[1] :].tolist()
+                while answer and answer[-1] == self.tokenizer.pad_token_id:  # behind its end
+                    answer.pop()
+                self._check_answer(prompt, answer)
+
+    def _check_answer(self, prompt: torch.Tensor, answer: list[int]) -> None:
+        if not self.is_prompt(prompt.tolist()):
+            raise NotPlain("a prompt has other tokens in a batch than by itself")
+        if not answer:
+            return
+        self.position_encoding.forget()
+        wanted = torch.tensor(answer, device=prompt.device)
+        try:
+            logits = self._forward(input_ids=torch.cat((prompt, wanted))[None, :-1], use_cache=False).logits
+        except RuntimeError as error:
+            if not is_out_of_memory(error):
+                raise
+            return
+        logits = logits[0, -len(answer) :].float()
+        chosen = logits[torch.arange(len(answer)), wanted.to(logits.device)]
+        gap = float((logits.amax(-1) - chosen).max())
+        # the cache and the padding add up otherwise, each time
+        if not gap <= 10 * self.tolerance(float(logits.abs().max())):
+            raise NotPlain(f"a token of an answer is {gap:.2g} below the likeliest of a plain pass")
+
+    def is_prompt(self, tokens: list[int]) -> bool:
+        """Whether these are the tokens of a text that the model is asked to go on with."""
+        return True
+
+    def forget_checks(self, way: str) -> None:
+        """Check this way again when it is used next."""
+        self._checked = {key: size for key, size in self._checked.items() if key[0] != way}
+
+    def give_up(self, way: str) -> None:
+        """Never score this way again: shared contexts become rows; rows, and lm-eval's, plain passes of one text."""
+        if way in ("rows", "lm-eval"):
+            self.alone = True
+        else:
+            self._allowed = (self._allowed or frozenset()) - {way}
+
+    @staticmethod
+    def _allowed_difference(request: Request, expected: float, tolerance: float) -> float:
+        return tolerance * len(request[2]) * max(1.0, abs(expected) / 100)
 
     def _batches(self, trees: Sequence[Tree], rows: int) -> Iterator[list[Tree]]:
         """Batches of trees that have one position encoding, whoever they are with."""
@@ -743,7 +660,7 @@ class SharedContextLM(HFLM):
     # ---- what is exact ------------------------------------------------------------------------------------------
 
     def _probe(self) -> frozenset[str]:
-        """The ways that give HFLM's numbers on this model, by trying them on a few random tokens.
+        """The ways that give a plain pass's numbers on this model, by trying them on a few random tokens.
 
         Kept for the process, unless the numbers are not finite: an adapter that diverged says nothing about the model.
         """
@@ -756,9 +673,9 @@ class SharedContextLM(HFLM):
                 requests.append((None, context, random.integers(vocabulary, size=1 + choice).tolist()))
         before, self.counters = self.counters, Counters()
         try:
-            with largest_logit(self.model) as largest:
-                expected = [value for value, _ in super()._loglikelihood_tokens(requests, disable_tqdm=True)]
-            tolerance = self._tolerance(largest())
+            passes = [plain(self._forward, request, self.max_length, self.device) for request in requests]
+            expected = [value for (value, _), _ in passes]
+            tolerance = self.tolerance(max(largest for _, largest in passes))
             trees, _ = plant(requests, self.max_length)
             chains = [chain for tree in trees for chain in tree.chains()]
             attempts = {
@@ -776,7 +693,7 @@ class SharedContextLM(HFLM):
             self._allowed, self._splits = exact - {_IN_PARTS}, _IN_PARTS in exact
         return exact - {_IN_PARTS}
 
-    def _tolerance(self, largest: float) -> float:
+    def tolerance(self, largest: float) -> float:
         """Largest difference a token. At 16 bits at least a step between neighbouring numbers of the logits' size:
         GPT-2's are about -65, where bfloat16 moves by half a nat."""
         if self.model.dtype in TOLERANCE:
@@ -799,9 +716,9 @@ class SharedContextLM(HFLM):
                 raise
             log.info("scorer: %s is not possible with this model (%s: %s)", way, type(error).__name__, error)
             return False
-        for number, (_, _, continuation) in enumerate(requests):
+        for number in range(len(requests)):
             difference = abs(answers[number][0] - expected[number])
-            if not difference <= tolerance * len(continuation) * max(1.0, abs(expected[number]) / 100):
+            if not difference <= self._allowed_difference(requests[number], expected[number], tolerance):
                 log.warning(
                     "scorer: %s differs by %.2g nats on this model and is not used: slower, not wrong%s",
                     way,

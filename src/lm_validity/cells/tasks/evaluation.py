@@ -477,8 +477,10 @@ def training_examples(
                 hint = "check its label; unlabelled rows cannot train."
                 raise CellError(f"{where} has no right answer among its choices.", hint)
             context, completion = lm.encode_request(*group[gold].args)
+            answer = group[gold].args[1]
         else:
-            context, completion = _prompt_and_target(lm, task_of(task, doc), doc, group[0], prompt, where)
+            context, completion, answer = _prompt_and_target(lm, task_of(task, doc), doc, group[0], prompt, where)
+        _check_completion(lm, completion, answer, where)
         examples.append(_example(lm, context, completion, limit, keep="end"))
     return examples
 
@@ -493,10 +495,22 @@ def _example(lm: LanguageModel, context: list[int], completion: list[int], limit
     return Example(tuple(tokens[surplus:]), max(0, len(context) - surplus), surplus)
 
 
+def _check_completion(lm: LanguageModel, completion: list[int], answer: str, where: str) -> None:
+    """Raise CellError where the tokens behind the question say something else than the answer: a tokenizer that adds
+    tokens of its own leaves none of it. White space aside, and what the tokenizer cannot write at all."""
+    said = lm.tok_decode(completion, skip_special_tokens=False)
+    alone = lm.tok_decode(lm.tok_encode(answer, add_special_tokens=False), skip_special_tokens=False)
+    if "".join(said.split()) not in ("".join(answer.split()), "".join(alone.split())):
+        raise CellError(
+            f"{where}: its training text would say {said[-60:]!r} where the answer is {answer[-60:]!r}.",
+            "does the tokenizer add tokens behind every text (add_eos_token)?",
+        )
+
+
 def _prompt_and_target(
     lm: LanguageModel, task: Task, doc: Document, request: Instance, prompt: Prompt, where: str
-) -> tuple[list[int], list[int]]:
-    """Token ids of a generation prompt as it is fed to the model, and of the target after it."""
+) -> tuple[list[int], list[int], str]:
+    """Token ids of a generation prompt as it is fed to the model, and of the target after it, and its text."""
     context, target, prefix = request.args[0], task.doc_to_target(doc), task.doc_to_prefix(doc)
     if task.config.doc_to_choice is not None and isinstance(target, int):
         target = task.doc_to_choice(doc)[target]
@@ -511,6 +525,6 @@ def _prompt_and_target(
     context_tokens = lm.tok_encode(context) or [lm.prefix_token_id]
     together = lm.tok_encode(context + completion)
     if together[: len(context_tokens)] == context_tokens:
-        return context_tokens, together[len(context_tokens) :]
+        return context_tokens, together[len(context_tokens) :], completion
     # the tokenizer merges across the border: the prompt's tokens stay those that generation starts from
-    return context_tokens, lm.tok_encode(completion, add_special_tokens=False)
+    return context_tokens, lm.tok_encode(completion, add_special_tokens=False), completion

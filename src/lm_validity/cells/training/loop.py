@@ -84,6 +84,33 @@ def token_losses(base: torch.nn.Module, batch: MicroBatch, *, narrow: bool, part
     return F.cross_entropy(logits.float(), batch.targets.to(logits.device), reduction="none")
 
 
+@torch.no_grad()
+def rows_are_alike(lm: LanguageModel, rows: Sequence[torch.Tensor]) -> bool:
+    """Whether texts beside each other have the losses that a plain pass over each alone gives: the longest of the rows,
+    the longest that is padded, and the shortest."""
+    ordered = sorted(rows, key=len)
+    padded = [row for row in ordered if len(row) < len(ordered[-1])]
+    chosen = [ordered[-1], *padded[-1:], *padded[:1]]
+    if lm.alone or len(chosen) < 2:
+        return not lm.alone
+    encoding, padding = lm.position_encoding, lm.tokenizer.pad_token_id
+    chosen = [row for row in chosen if encoding.of(len(row)) == encoding.of(len(chosen[0]))]
+    try:
+        encoding.forget()
+        batch = MicroBatch.of(chosen, padding, lm.device, 1)
+        together = token_losses(lm.base, batch, narrow=lm.narrows_head(), part=lm.head_part())
+        parts = together.cpu().split([len(row) - 1 for row in chosen])
+        for row, part in zip(chosen, parts, strict=True):
+            alone = token_losses(lm.base, MicroBatch.of([row], padding, lm.device, 1), narrow=False, part=None).cpu()
+            largest = max(1.0, float(alone.abs().max()))  # a logit's size is not known here; a loss's is of its order
+            if torch.isfinite(alone).all() and not (part - alone).abs().max() <= 10 * lm.tolerance(largest):
+                return False
+    except RuntimeError as error:
+        if not is_out_of_memory(error):
+            raise
+    return True
+
+
 def loss_scale(dtype: torch.dtype, predicted: int) -> int:
     """What the mean loss of `predicted` tokens is multiplied by before the backward pass: under float16 their number,
     else 1. A token's part in the mean has gradients that float16 rounds to few digits, or to nothing; of the sum it has
@@ -473,6 +500,9 @@ class TrainingRun:
         self.micro_batch = min(training.micro_batch for training in trainings)
         self.pass_tokens = pass_tokens(self.lm)
         self.narrow, self.part = self.lm.narrows_head(), self.lm.head_part()
+        if self.micro_batch > 1 and not rows_are_alike(self.lm, trainings[0].rows):
+            log.warning("%s: a text's loss changes with those beside it: one text a pass", self.lm.model_id)
+            self.micro_batch = 1
 
     def train(self, validate: Callable[[], float], *, higher_is_better: bool, stop: Callable[[], bool]) -> None:
         """Epoch by epoch, those that are furthest behind first, until all are done."""

@@ -1,0 +1,284 @@
+"""Requests as trees of tokens, and the forward passes that score them."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from lm_validity.cells.models.head import States, narrowed_head, part_positions
+
+# ----------------------------------------------------------------------------------------------------------------------
+# What a scorer has to compute: requests with one context as a tree of tokens, and trees gathered into batches.
+#
+# A request is a context and a continuation in tokens. Requests whose context tokens are equal (the choices of one
+# question) become one *tree*: the context is its trunk, each continuation a branch, and beginnings that branches share
+# are there once. The position of a token is its depth, and it may look at its ancestors and itself only, so its
+# log-probability is what it would be in a row of its own.
+
+Request = tuple[object, list[int], list[int]]  # lm-eval's: (key, context tokens, continuation tokens)
+
+
+class Tree:
+    """Requests of one context, which is all that it has at first.
+
+    tokens: the context, then the branches' nodes; parents: index of the token before (-1: none); depths: positions.
+    requests: (number of the request, nodes that predict its continuation, the continuation), the nodes being the
+    last of the context and all of the branch but its end.
+    """
+
+    def __init__(self, context: Sequence[int]):
+        self.tokens, self.context = list(context), len(context)
+        self.parents, self.depths = list(range(-1, self.context - 1)), list(range(self.context))
+        self.requests: list[tuple[int, list[int], list[int]]] = []
+
+    def add(self, number: int, continuation: list[int], children: dict[tuple[int, int], int]) -> None:
+        """Hang a continuation below the context. `children`: (parent, token) -> node, this tree's alone."""
+        node = self.context - 1
+        path = [node]
+        for token in continuation[:-1]:
+            key = (node, token)
+            if key not in children:
+                children[key] = len(self.tokens)
+                self.tokens.append(token)
+                self.parents.append(node)
+                self.depths.append(self.depths[node] + 1)
+            node = children[key]
+            path.append(node)
+        self.requests.append((number, path, list(continuation)))
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    @property
+    def is_chain(self) -> bool:
+        """Whether no token has two successors: then a plain row of tokens says it all."""
+        return all(parent == place - 1 for place, parent in enumerate(self.parents))
+
+    @property
+    def row_lengths(self) -> list[int]:
+        """Tokens of each different row, if each is computed by itself (lm-eval's way)."""
+        return [self.depths[end] + 1 for end in {path[-1] for _, path, _ in self.requests}]
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest path."""
+        return max(self.depths) + 1
+
+    def chains(self, *, alone: bool = False) -> list["Tree"]:
+        """The same requests, each in a row of its own; a row that begins another is part of it. alone: each row is as
+        long as it is by itself."""
+        child: dict[int, int] = {}
+        for node in () if alone else range(len(self) - 1, self.context - 1, -1):
+            child[self.parents[node]] = node
+        made: dict[tuple[int, int | None], Tree] = {}
+        for number, path, continuation in self.requests:
+            leaf = path[-1]
+            while leaf in child:
+                leaf = child[leaf]
+            key = leaf, number if alone else None
+            if key not in made:
+                row, node = [], leaf
+                while node >= 0:
+                    row.append(self.tokens[node])
+                    node = self.parents[node]
+                made[key] = Tree(row[::-1])
+                made[key].context = self.context
+            made[key].requests.append((number, [self.depths[node] for node in path], continuation))
+        return list(made.values())
+
+    def visible(self, start: int = 0) -> np.ndarray:
+        """Which tokens each token from `start` on may look at: bool, (tokens - start, tokens)."""
+        seen = np.zeros((len(self), len(self)), dtype=bool)
+        seen[: self.context, : self.context] = np.tri(self.context, dtype=bool)
+        for node in range(self.context, len(self)):
+            seen[node] = seen[self.parents[node]]
+            seen[node, node] = True
+        return seen[start:]
+
+
+def plant(requests: Sequence[Request], max_length: int) -> tuple[list[Tree], list[bool]]:
+    """The trees of all requests, in the order of their first request, and whether each request was truncated: cut on
+    the left as lm-eval does. The model sees at most `max_length` tokens, the last one of a request is only predicted.
+
+    Contexts are compared after truncation, so choices that lose different numbers of tokens share nothing.
+    """
+    trees: dict[tuple[int, ...], Tree] = {}
+    children: dict[tuple[int, ...], dict[tuple[int, int], int]] = {}
+    truncated = []
+    for number, (_, context, continuation) in enumerate(requests):
+        surplus = max(0, len(context) + len(continuation) - (max_length + 1))
+        truncated.append(surplus > 0)
+        key = tuple(context[surplus:])
+        if key not in trees:
+            trees[key], children[key] = Tree(key), {}
+        trees[key].add(number, continuation, children[key])
+    return list(trees.values()), truncated
+
+
+def batches(trees: Sequence[Tree], rows: int) -> Iterator[list[Tree]]:
+    """Trees of similar size together, the longest first, never more tokens than `rows` rows of single choices would be.
+
+    The order depends on the trees alone, not on the order of the documents.
+    """
+    ordered = sorted(trees, key=lambda tree: (-len(tree), tree.tokens))
+    batch: list[Tree] = []
+    for tree in ordered:
+        longest = max((each.longest for each in batch), default=0)
+        if batch and (len(batch) + 1) * len(batch[0]) > rows * max(longest, tree.longest):
+            yield batch
+            batch = []
+        batch.append(tree)
+    if batch:
+        yield batch
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Forward passes of the scorer: log-probabilities at the tokens that are scored, and nothing else.
+#
+# Three ways, which agree up to rounding:
+#
+# - `rows`: chains, padded on the right, causal attention. What lm-eval does, without the vocabulary at positions that
+#   nobody scores.
+# - `packed`: trees, all branches behind their trunk in one row. A 4-D mask shows each token its ancestors only, and
+#   position ids are depths.
+# - `cached`: trees in two passes. Trunks as plain causal rows fill the key-value cache, then the branches look at their
+#   trunk through it. Dense masks cost the square of a row's length; here that of the branches' only.
+
+Forward = Callable[..., Any]  # the model: input_ids=…, returning an object with .logits
+
+
+@dataclass(frozen=True)
+class Scores:
+    """What a batch's forward passes gave, on their device: the host need not wait for it. `read` waits.
+
+    values: (2, scored tokens), log-probabilities in nats and 1 where greedy decoding gives the token; places: where in
+    the order of the requests each of them belongs. requests: (number, scored tokens) of each request. padded: tokens
+    computed; rows: positions whose vocabulary was computed.
+    """
+
+    values: torch.Tensor
+    places: np.ndarray
+    requests: list[tuple[int, int]]
+    padded: int
+    rows: int
+
+
+def read(batches: Sequence[Scores]) -> dict[int, tuple[float, bool]]:
+    """number of a request -> (log-likelihood in nats, whether greedy decoding gives it). One read for all batches."""
+    device = batches[0].values.device
+    values = torch.cat([scores.values.to(device) for scores in batches], 1).cpu()
+    answers = {}
+    for scores, columns in zip(batches, values.split([len(each.places) for each in batches], 1), strict=True):
+        own = torch.empty(2, len(scores.places))
+        own[:, scores.places] = columns
+        parts = own.split([length for _, length in scores.requests], 1)
+        for (request, _), (log_probabilities, greedy) in zip(scores.requests, parts, strict=True):
+            answers[request] = (float(log_probabilities.sum()), bool(greedy.all()))
+    return answers
+
+
+def plain(
+    forward: Forward, request: Request, max_length: int, device: torch.device
+) -> tuple[tuple[float, bool], float]:
+    """(log-likelihood in nats, whether greedy decoding gives it) of a request by a plain forward pass over its row
+    alone, and the largest of the logits that predict it: what every way is measured against."""
+    _, context, continuation = request
+    row = [*context, *continuation][-(max_length + 1) :]
+    logits = forward(input_ids=torch.tensor([row[:-1]], device=device), use_cache=False).logits[0, -len(continuation) :]
+    wanted = torch.tensor(continuation, device=logits.device)
+    log_probabilities = torch.log_softmax(logits, -1, dtype=torch.float32)[torch.arange(len(wanted)), wanted]
+    greedy = bool((logits.argmax(-1) == wanted).all())
+    return (float(log_probabilities.sum()), greedy), float(logits.abs().max())
+
+
+def score(
+    way: str, model: torch.nn.Module, forward: Forward, trees: Sequence[Tree], device: torch.device, part: int | None
+) -> Scores:
+    """Score trees one way; `rows` takes chains, `cached` trunks of two tokens or more. part: positions whose logits are
+    computed at a time; None where the model's head cannot be computed separately."""
+    # cached: the trunk's last token goes with the branches, so that everything scored is in the second pass
+    starts = [tree.context - 1 if way == "cached" else 0 for tree in trees]
+    own = list(zip(trees, starts, strict=True))
+    past, width = max(starts), max(len(tree) - start for tree, start in own)
+    inputs: dict[str, Any] = {"use_cache": way == "cached"}
+    if way == "cached":
+        nowhere = torch.zeros(1, dtype=torch.long)
+        with narrowed_head(model, nowhere, nowhere):
+            first = _padded([tree.tokens[:start] for tree, start in own], past, device)
+            inputs["past_key_values"] = forward(input_ids=first, use_cache=True).past_key_values
+    inputs["input_ids"] = _padded([tree.tokens[start:] for tree, start in own], width, device)
+    if way != "rows":  # right padding is behind every token of a chain that counts: it needs no mask
+        inputs["position_ids"] = _padded([tree.depths[start:] for tree, start in own], width, device)
+        visible = np.zeros((len(trees), 1, width, past + width), dtype=bool)
+        visible[:, :, range(width), range(past, past + width)] = True  # what looks at nothing would be not a number
+        for number, (tree, start) in enumerate(own):
+            seen = tree.visible(start)
+            visible[number, 0, : len(seen), :start] = seen[:, :start]
+            visible[number, 0, : len(seen), past : past + len(seen)] = seen[:, start:]
+        inputs["attention_mask"] = _additive(visible, model.dtype, device)
+
+    positions: dict[tuple[int, int], int] = {}  # those whose predictions are scored, each once
+    rows, targets, requests = [], [], []
+    for number, (tree, start) in enumerate(own):
+        for request, path, continuation in tree.requests:
+            rows += [positions.setdefault((number, node - start), len(positions)) for node in path]
+            targets += continuation
+            requests.append((request, len(path)))
+    values, places = _log_probabilities(
+        _logits(model, forward, torch.tensor(list(positions)), part, inputs), np.array(rows), np.array(targets)
+    )
+    return Scores(values, places, requests, len(trees) * (past + width), len(positions))
+
+
+def _log_probabilities(
+    parts: Iterable[tuple[int, torch.Tensor]], rows: np.ndarray, targets: np.ndarray
+) -> tuple[torch.Tensor, np.ndarray]:
+    """`values` and `places` of Scores, from the logits' parts; `rows`: the position that predicts each of `targets`."""
+    values, places = [], []
+    for start, logits in parts:
+        here = np.flatnonzero((rows >= start) & (rows < start + len(logits)))
+        predicting, wanted = (
+            torch.from_numpy(each).to(logits.device, non_blocking=True) for each in (rows[here] - start, targets[here])
+        )
+        greedy = logits.argmax(-1)[predicting] == wanted
+        # float32 whatever the model's dtype: eight bits would round log-probabilities to quarters of a nat
+        log_probabilities = torch.log_softmax(logits, -1, dtype=torch.float32)[predicting, wanted]
+        values.append(torch.stack((log_probabilities, greedy.float())))
+        places.append(here)
+    return torch.cat(values, 1), np.concatenate(places)
+
+
+def _logits(
+    model: torch.nn.Module, forward: Forward, positions: torch.Tensor, part: int | None, inputs: dict[str, Any]
+) -> Iterator[tuple[int, torch.Tensor]]:
+    """First position and logits (positions, vocabulary) of one part after another. positions: (rows and columns)."""
+    count, (batch, position) = len(positions), positions.T
+    if part is not None and count > part:
+        states = States(model, forward, **inputs)
+        batch, position = (each.to(states.hidden.device, non_blocking=True) for each in (batch, position))
+        hidden = states.hidden[batch, position]
+        yield from ((start, states.logits(hidden[start : start + part])) for start in range(0, count, part))
+        return
+    with narrowed_head(model, batch, position):
+        logits = forward(**inputs).logits
+    if logits.shape[:2] != (1, count):
+        raise ValueError(f"logits of shape {tuple(logits.shape)} for {count} positions")
+    part = part_positions(model)
+    yield from ((start, logits[0, start : start + part]) for start in range(0, count, part))
+
+
+def _padded(rows: Sequence[Sequence[int]], width: int, device: torch.device) -> torch.Tensor:
+    """(rows, width) of int64, filled on the right with zeros, which no counted token looks at."""
+    filled = np.zeros((len(rows), width), dtype=np.int64)
+    for number, row in enumerate(rows):
+        filled[number, : len(row)] = row
+    return torch.from_numpy(filled).to(device, non_blocking=True)
+
+
+def _additive(visible: np.ndarray, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """A mask that is added to attention scores: 0 where visible, the dtype's lowest elsewhere; eager attention and SDPA
+    both take it."""
+    mask = torch.from_numpy(visible).to(device, non_blocking=True)
+    return torch.zeros(mask.shape, dtype=dtype, device=device).masked_fill_(~mask, torch.finfo(dtype).min)

@@ -1,0 +1,179 @@
+"""What is scored, written and trained on is held against plain passes over one text at a time."""
+
+import logging
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from lm_eval.api.instance import Instance
+from test_scorer import COMMON, LLAMA, own, random_requests
+from test_scorer import models as models
+from toy_world import toy_tokenizer
+
+from lm_validity.cells.models import scorer as scorer_module
+from lm_validity.cells.models.language_model import LanguageModel
+from lm_validity.cells.models.scorer import CHECK_SHARE
+from lm_validity.cells.tasks.evaluation import training_examples
+from lm_validity.cells.tasks.tasks import fetch_documents
+from lm_validity.cells.training.loop import rows_are_alike
+from lm_validity.errors import CellError
+
+
+def random_model(config) -> transformers.PreTrainedModel:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return transformers.AutoModelForCausalLM.from_config(config).eval()
+
+
+def plain_values(model, requests) -> list[float]:
+    values = []
+    for _, context, continuation in requests:
+        with torch.no_grad():
+            logits = model(torch.tensor([[*context, *continuation[:-1]]])).logits[0].log_softmax(-1)
+        values.append(sum(logits[len(context) - 1 + place, token].item() for place, token in enumerate(continuation)))
+    return values
+
+
+@pytest.mark.parametrize("way", ["auto", "packed", "cached", "rows", "lm-eval"])
+def test_a_row_that_changes_with_those_beside_it_is_scored_alone(way):
+    """Doge's layers choose among all positions of a batch's rows, padding included, once they are longer than
+    `keep_window_size`: of no use is what a short probe says."""
+    config = transformers.DogeConfig(**COMMON, **LLAMA | {"max_position_embeddings": 256}, keep_window_size=48)
+    model, draw = random_model(config), np.random.default_rng(1)
+    requests = []
+    for length, choices in ((40, 4), (90, 9), (30, 30)):
+        context = draw.integers(2, 420, length).tolist()
+        requests += [(None, context, draw.integers(2, 420, choices).tolist()) for _ in range(4)]
+    lm = LanguageModel(model, toy_tokenizer(adds_bos=True, chat=False), model_id="doge", eval_batch_size=8, scorer=way)
+    found = [value for value, _ in lm._loglikelihood_tokens(list(requests))]
+    assert found == pytest.approx(plain_values(model, requests), abs=1e-3)
+    assert lm.alone
+    assert [value for value, _ in lm._loglikelihood_tokens(list(requests))] == pytest.approx(found, abs=1e-6)
+
+
+@pytest.mark.parametrize("way", ["packed", "cached"])
+def test_a_way_that_fails_on_long_questions_only_is_given_up(models, way, monkeypatch, caplog):
+    score = scorer_module.score
+
+    def broken(kind, model, forward, trees, *options):
+        scores = score(kind, model, forward, trees, *options)
+        if kind == way and max(map(len, trees)) > 18:  # longer than the probe's
+            scores.values[0] -= 1.0
+        return scores
+
+    requests = [request for request in random_requests() if len(request[1]) < 90]
+    monkeypatch.setattr(scorer_module, "score", broken)
+    lm = own(models, "llama", scorer=way)
+    with caplog.at_level(logging.WARNING):
+        found = [value for value, _ in lm._loglikelihood_tokens(list(requests))]
+    assert found == pytest.approx(plain_values(lm.model, requests), abs=1e-3)
+    assert way not in lm._allowed and "rows" in lm._allowed and not lm.alone
+    assert f"{way} differs by" in caplog.text
+
+
+def test_the_check_costs_a_fiftieth_and_is_not_repeated(models, monkeypatch):
+    passes = []
+    plain = scorer_module.plain
+    monkeypatch.setattr(
+        scorer_module, "plain", lambda *arguments: passes.append(len(arguments[1][1])) or plain(*arguments)
+    )
+    lm = own(models, "gpt2")
+    lm.narrows_head()
+    passes.clear()
+    requests = random_requests(questions=200)
+    lm._loglikelihood_tokens(list(requests))
+    first, tokens = len(passes), lm.counters.forward_tokens
+    assert 3 <= first <= 12, "four kinds of sizes a way"
+    lm._loglikelihood_tokens(list(requests))
+    assert len(passes) == first
+    longer = [(None, list(range(5, 95)), [5]), *requests]
+    lm._loglikelihood_tokens(longer)
+    assert first < len(passes) <= first + 3 and sum(passes[first:]) <= max(CHECK_SHARE * tokens, 95)
+
+
+@pytest.mark.parametrize("fits", [True, False])
+def test_a_request_that_does_not_fit_by_itself_says_nothing(models, fits, monkeypatch):
+    def plain(*arguments):
+        raise torch.OutOfMemoryError("CUDA out of memory") if not fits else RuntimeError("another fault")
+
+    lm = own(models, "gpt2")
+    expected = [value for value, _ in lm._loglikelihood_tokens(random_requests())]
+    lm._checked.clear()
+    monkeypatch.setattr(scorer_module, "plain", plain)
+    if fits:
+        with pytest.raises(RuntimeError, match="another fault"):
+            lm._loglikelihood_tokens(random_requests())
+    else:
+        assert [value for value, _ in lm._loglikelihood_tokens(random_requests())] == expected
+
+
+PROMPTS = ("Question: what is the color of Melri?\nAnswer:", "Vix", "Toridan is red. Salu is")
+
+
+def asked(lm, prompts=PROMPTS):
+    options = {"until": ["\n"], "max_gen_toks": 8, "do_sample": False}
+    return lm.generate_until([Instance("generate_until", {}, (prompt, options), 0) for prompt in prompts])
+
+
+@pytest.fixture
+def writer():
+    config = transformers.LlamaConfig(**COMMON, **LLAMA)
+    tokenizer = toy_tokenizer(adds_bos=True, chat=False)
+    return LanguageModel(random_model(config), tokenizer, model_id="writer", eval_batch_size=8)
+
+
+def test_answers_that_change_with_their_batch_are_written_one_by_one(writer, monkeypatch, caplog):
+    """A model that looks at the padding on the left, as one whose positions are counted from the row's beginning."""
+    expected = [asked(writer, [prompt])[0] for prompt in PROMPTS]
+    assert asked(writer) == expected and not writer.answers_alone
+    writer.forget_checks("answers")
+    forward = writer.model.forward
+    monkeypatch.setattr(
+        writer.model, "forward", lambda *args, attention_mask=None, position_ids=None, **kw: forward(*args, **kw)
+    )
+    with caplog.at_level(logging.WARNING):
+        assert asked(writer) == expected
+    assert writer.answers_alone and "answers are written one by one" in caplog.text
+    assert writer.batch_size == 8, "for scoring"
+
+
+def test_answers_that_are_no_answers_of_the_model_are_refused(writer, monkeypatch):
+    forward = writer.model.forward
+
+    def forgets(*arguments, **options):
+        found = forward(*arguments, **options)
+        if options.get("use_cache"):  # as a generation that loses its state
+            found.logits = found.logits.roll(7, -1)
+        return found
+
+    monkeypatch.setattr(writer.model, "forward", forgets)
+    with pytest.raises(CellError, match=r"writer: a token of an answer is .* below the likeliest of a plain pass"):
+        asked(writer)
+
+
+def test_a_prompt_with_other_tokens_in_a_batch_is_written_alone(writer, monkeypatch):
+    """lm-eval asks the first prompt of a batch whether it begins with a BOS of its own, and believes it for all."""
+    expected = [asked(writer, [prompt])[0] for prompt in ("<s>Question: what is the color of", "Vix")]
+    writer.forget_checks("answers")
+    assert asked(writer, ("<s>Question: what is the color of", "Vix")) == expected
+
+
+def test_texts_are_trained_on_one_by_one_where_they_change_with_those_beside_them(llama):
+    draw = np.random.default_rng(0)
+    rows = [torch.from_numpy(draw.integers(2, 420, length)) for length in (90, 60, 55, 20)]
+    doge = transformers.DogeConfig(**COMMON, **LLAMA, keep_window_size=24)
+    tokenizer = toy_tokenizer(adds_bos=True, chat=False)
+    lm = LanguageModel(random_model(doge), tokenizer, model_id="doge", eval_batch_size=8)
+    assert not rows_are_alike(lm, rows) and rows_are_alike(lm, rows[:1])
+    assert rows_are_alike(llama, rows)
+
+
+def test_a_training_text_without_its_answer_is_refused(llama, toy_task, monkeypatch):
+    """As of a tokenizer that adds an end of text behind every text: what follows the question is that alone."""
+    task = toy_task("toy_choice")
+    documents = fetch_documents(task, "train", ["train:0", "train:2"])
+    assert len(training_examples(llama, task, documents)) == 2
+    monkeypatch.setattr(llama, "encode_request", lambda context, continuation: ([5, 6], [llama.eot_token_id]))
+    with pytest.raises(CellError, match=r"train:0: its training text would say '</s>' where the answer is ' \w+"):
+        training_examples(llama, task, documents)

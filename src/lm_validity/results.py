@@ -70,6 +70,7 @@ INTERVALS = {
     "differences": "the differences between models, within their noise",
     "coin_flips": "the order of the models, as though coins decided it",
     "weights": "the weights of the overall score",
+    "pairs": "benchmarks, each model compared with every other one",
     "convention": "nothing: it is a setting",
     "tasks": "tasks",
     "subsamples": "subsamples",
@@ -317,7 +318,7 @@ pc1_compute.{protocol}
   .kendall_interval  first_component_compute  correlation  -  =models  correlation=kendall
 pc1_compute.{protocol}.{correlation}          first_component_compute           correlation  models       -
 potential.{protocol}.{subject}
-  .rank  first_component_rank  rank  -  interval_population_of_{over}:{over}
+  .rank  first_component_rank  rank  -  interval_population_of_{over}:{over},interval_by_pairs:pairs
   .share_in_top.{top}                         share_in_top                      share        -            -
 best_by_budget.{protocol}[parameters_b]
   .model                                      best_model                        text         -            -

@@ -14,10 +14,11 @@ import pandas as pd
 CHOICES = ("acc", "acc_norm", "acc_bytes", "acc_norm_bytes", "acc_mutual_info")
 SHARES_OF_ITEMS = (*CHOICES, "exact_match", "em")
 
-ZERO, OTHER_SIZE, TOO_LARGE, BEYOND_SCATTER, AT_BOUND = CODES = (
+ZERO, OTHER_SIZE, TOO_LARGE, NOT_ITEMS, BEYOND_SCATTER, AT_BOUND = CODES = (
     "zero",
     "other_size",
     "too_large",
+    "not_items",
     "beyond_scatter",
     "at_bound",
 )
@@ -25,6 +26,10 @@ _GROSS = 3.0  # factor between standard errors that neither clusters of items no
 # Errors over the scatter between checkpoints. Checkpoints answer the same items, so the scatter is the smaller one: on
 # 60 benchmarks of 3 public collections the ratio is 0.1 to 2.7, and 13.6 where the error is known to be wrong
 _BEYOND_SCATTER = 6.0
+_LEAST_SCORES = 5  # different ones of a benchmark, to tell of how many items they are shares
+_UNLIKE = 1.05  # times as large an error at the one score as at another, or they are not from the scores
+_FEW_ITEMS = 100
+_ONE_NUMBER = 0.1  # errors that are rounded, or clustered a little, mean a number of items within this share of another
 _LEAST_DIFFERENCES = 10  # of neighbouring checkpoints, over all models
 _CURVE = ["model", "metric", "prompt", "prompt_variant", "num_fewshot", "seed"]
 _WORDS = {
@@ -33,6 +38,8 @@ _WORDS = {
     "used: {}. Their unit, or the number of items, differs.",
     TOO_LARGE: "Standard errors too large for shares of items are not used: {}. Their unit differs from that of the "
     "scores.",
+    NOT_ITEMS: "Standard errors that all mean one number of items are not used where the scores are shares of no such "
+    "number, nor of one up to nine times as large: {}. They are of something else, or several times too large.",
     BEYOND_SCATTER: "Standard errors many times the scatter of the scores between checkpoints are not used: {}.",
     AT_BOUND: "Scores of exactly 0 or 1 have a standard error of 0: {}. It is taken as though two more answers were "
     "right and two more wrong, and as unknown where neither the table nor its other errors tell the number of items.",
@@ -109,9 +116,12 @@ def _of_benchmark(here: pd.DataFrame, benchmark: str, items_of_sheet: float) -> 
         OTHER_SIZE: np.isfinite(ratio) & ~right & (errors > 0),
         TOO_LARGE: is_share & np.isnan(ratio) & (errors > 0.5 * unit),
     }
+    failed[NOT_ITEMS] = _not_items(
+        share, errors / unit, values, is_share & ~at_bound & np.isnan(items) & ~failed[TOO_LARGE]
+    )
     failed[BEYOND_SCATTER] = np.zeros(len(here), dtype=bool)
     over_scatter = {}
-    rest = ~(right | failed[ZERO] | failed[OTHER_SIZE] | failed[TOO_LARGE])
+    rest = ~(right | failed[ZERO] | failed[OTHER_SIZE] | failed[TOO_LARGE] | failed[NOT_ITEMS])
     for protocol in here["protocol"].unique():
         mine = rest & (here["protocol"] == protocol).to_numpy(dtype=bool)
         times = _over_scatter(here[mine]) if mine.any() else np.nan
@@ -139,6 +149,34 @@ def _of_benchmark(here: pd.DataFrame, benchmark: str, items_of_sheet: float) -> 
         if mask.any()
     ]
     return checks, used
+
+
+def _not_items(share: np.ndarray, errors: np.ndarray, values: np.ndarray, looked_at: np.ndarray) -> np.ndarray:
+    """(rows,) True for the `looked_at` where `errors` of the `share` are of one number of items that the scores deny.
+
+    share (1 - share) / error² + 1 is the number of items of an error without clusters. Where it is the same for nearly
+    all scores, these must be whole numbers of items out of about so many, or the errors are of something else: out of
+    at most 9 times as many, since errors up to 3 times too large may have a cause. `values` as they are written say how
+    far they are rounded. Few scores, or such as are rounded too far, deny nothing, and above 100 items a score may be a
+    mean over parts of unequal length, which is no share of all.
+    """
+    here, nothing = looked_at & (errors > 0), np.zeros(len(share), dtype=bool)
+    written = np.unique(values[here])
+    if len(written) < _LEAST_SCORES:
+        return nothing
+    implied = share[here] * (1 - share[here]) / errors[here] ** 2 + 1
+    number = float(np.median(implied))
+    if errors[here].max() < _UNLIKE * errors[here].min():  # nearly all the same, they mean no number of items
+        return nothing
+    if number > _FEW_ITEMS or np.quantile(np.abs(implied / number - 1), 0.9) > _ONE_NUMBER:
+        return nothing
+    digits = next((places for places in range(12) if np.abs(written - written.round(places)).max() < 1e-10), 12)
+    shares = np.unique(share[here])
+    # of a number rounded to some digits, in the unit of the shares; of one that is not, what is left of floating point
+    off = max(0.5 * 10.0**-digits * float(np.median(shares / written)), 1e-9)
+    counts = np.arange(1, int(_GROSS**2 * number) + 2)[:, None]
+    fits = (np.abs(shares * counts - np.round(shares * counts)) <= 1.02 * counts * off).all(axis=1)
+    return nothing if fits.any() else here
 
 
 def _over_scatter(here: pd.DataFrame) -> float:

@@ -77,3 +77,29 @@ def test_errors_are_held_against_the_scatter_between_checkpoints_where_items_are
     (tmp_path / "b.csv").write_text("benchmark,metric\nquiz,acc\n")
     both = pd.concat([curves(0.04).assign(metric="f1"), curves(0.012)])
     assert checks_of(both, tmp_path / "b.csv") == ()  # not the sheet's metric
+
+
+def test_errors_of_eleven_items_beside_scores_that_are_shares_of_a_thousand_are_not_used():
+    counts = np.array([330, 412, 471, 555, 618, 702, 761, 880])
+    right = np.sqrt(counts / 1000 * (1 - counts / 1000) / 999)
+    rows = scores((counts / 1000).tolist(), (10 * right).round(4).tolist())
+    used, checks = checked_errors(rows, NO_SHEET)
+    assert np.isnan(used["stderr"]).all() and [(one.code, one.scores) for one in checks] == [("not_items", 8)]
+    percent = rows.assign(value=rows["value"] * 100, stderr=rows["stderr"] * 100)
+    assert [one.code for one in checked_errors(percent, NO_SHEET)[1]] == ["not_items"]
+    # half of the errors are of another kind, the scores may be shares of 99 items, or of 1000 or 250: all are used
+    assert codes(rows.assign(stderr=[*(10 * right[:4]), *(3 * right[4:])])) == []
+    thirds = np.array([3, 4, 5, 6, 7, 8]) / 11
+    assert codes(scores(thirds.tolist(), np.sqrt(thirds * (1 - thirds) / 10).tolist())) == []
+    assert codes(scores(thirds.tolist(), (2.9 * np.sqrt(thirds * (1 - thirds) / 98)).tolist())) == []
+    assert codes(rows.assign(stderr=right)) == codes(rows.assign(stderr=2 * right)) == []
+    # errors that are all the same beside scores around one half are of no number of items
+    assert codes(scores([0.4417, 0.4671, 0.4893, 0.5102, 0.5391, 0.5533], 0.2)) == []
+    # scores of two digits are within rounding of shares of nearly any number
+    assert codes(scores((counts / 1000).round(2).tolist(), (10 * right).tolist())) == []
+    # means over parts of unequal length are shares of no number
+    rng = np.random.default_rng(0)
+    parts = [rng.binomial(n, 0.6, size=12) / n for n in (101, 207, 153, 311)]
+    mean = np.mean(parts, axis=0)
+    error = np.sqrt(sum(part * (1 - part) / n for part, n in zip(parts, (101, 207, 153, 311), strict=True))) / 4
+    assert codes(scores(mean.tolist(), error.tolist())) == []

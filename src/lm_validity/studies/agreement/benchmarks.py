@@ -11,7 +11,7 @@ from lm_validity.pages import figures
 from lm_validity.pages.page import Part, Section, Table
 from lm_validity.repeats import NO_RUNS
 from lm_validity.statistics import models_above_chance
-from lm_validity.studies.agreement.data import Data, Entry, Value, ends, plotted
+from lm_validity.studies.agreement.data import NO_DIRECTION, Data, Entry, Value, ends, plotted
 from lm_validity.studies.agreement.score_matrix import ScoreMatrix
 from lm_validity.studies.agreement.statistics.noise import (
     ceiling_with_others,
@@ -23,7 +23,7 @@ from lm_validity.studies.agreement.statistics.noise import (
     typical_difference,
 )
 from lm_validity.studies.agreement.statistics.ranking import Z_95, finite_mean, kendall_tau_matrix, pair_signs
-from lm_validity.studies.agreement.statistics.resampling import Interval
+from lm_validity.studies.agreement.statistics.resampling import Interval, hull
 from lm_validity.tables.counted import FRACTIONS, of_metric
 from lm_validity.tables.reruns import NOT_MEASURED
 from lm_validity.tables.schema import DIRECT, PROTOCOLS, TRAINED
@@ -64,6 +64,9 @@ def benchmark_figures(data: Data) -> dict[str, dict[str, Entry | Missing]]:
     that is no noise of items. smallest_difference: of two scores, found four times out of five. typical_difference:
     between models within a factor 2 of each other's size, without noise. items_needed: to find that.
 
+    Where the direction of a benchmark is not known and its order is against the others', it has no interval of tau, and
+    those of the others hold either way.
+
     by_distance: among pairs of models whose sizes differ by a factor from at_least to at_most (null: any), separated:
     the share whose scores differ significantly; tau: mean tau with the other benchmarks; tau_ceiling: what it would be
     if all ordered the models identically.
@@ -75,6 +78,7 @@ def _of_protocol(data: Data, protocol: str) -> dict[str, Entry | Missing]:
     scores, signs, sizes = data.scores[protocol], data.significant[protocol], data.matrix.sizes()[0]
     masks = [_within(sizes, *distance) for distance in DISTANCES]
     taus = [tau_with_others(scores, mask) for mask in masks]
+    turned = [tau_with_others(data.turned(protocol), mask) for mask in masks] if data.opposed[protocol] else taus
     everyone, expected = pair_signs(scores), data.ceiling[protocol].expected
     ceilings = [ceiling_with_others(everyone, expected, mask) for mask in masks]
     by_name: dict[str, Entry | Missing] = {}
@@ -86,7 +90,9 @@ def _of_protocol(data: Data, protocol: str) -> dict[str, Entry | Missing]:
         for square, values in ((significant, signs.sign), (tested, signs.known)):
             square[signs.first, signs.second] = square[signs.second, signs.first] = values[:, place] != 0
         rows = []
-        for (at_least, at_most), mask, tau, ceiling in zip(DISTANCES, masks, taus, ceilings, strict=True):
+        for (at_least, at_most), mask, tau, other, ceiling in zip(
+            DISTANCES, masks, taus, turned, ceilings, strict=True
+        ):
             share = separated_share(significant, tested, mask)
             separated = known(share.value, FEW_PAIRS)
             mean = known(tau[place].value, "No other benchmark has a tau with it over such pairs of models.")
@@ -99,7 +105,9 @@ def _of_protocol(data: Data, protocol: str) -> dict[str, Entry | Missing]:
                     "separated": separated,
                     "separated_interval": ends(separated, share.interval, FEW_PAIRS),
                     "tau": mean,
-                    "tau_interval": ends(mean, tau[place].interval, NO_INTERVAL),
+                    "tau_interval": Missing(NO_DIRECTION)
+                    if name in data.opposed[protocol]
+                    else ends(mean, hull(tau[place].interval, other[place].interval), NO_INTERVAL),
                     "tau_ceiling": mean if isinstance(mean, Missing) else limit,
                 }
             )

@@ -9,27 +9,28 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import pyarrow.compute as pc
-import pyarrow.dataset as ds
 
 from lm_validity.missing import Missing, Reason, ReasonCode, is_known, known, number
 from lm_validity.statistics import section_generator
-from lm_validity.studies.agreement.score_matrix import SELECTED, ScoreMatrix
-from lm_validity.studies.agreement.statistics.noise import LEAST_CORRECTED, Ceiling, noise_ceiling, shown_ceiling
+from lm_validity.studies.agreement.paired import use_paired_tests
+from lm_validity.studies.agreement.score_matrix import ScoreMatrix
+from lm_validity.studies.agreement.statistics.noise import (
+    LEAST_CORRECTED,
+    Ceiling,
+    noise_ceiling,
+    opposed_columns,
+    shown_ceiling,
+)
 from lm_validity.studies.agreement.statistics.ranking import (
     PairSigns,
     RankAgreement,
     TauVariant,
-    cluster_codes,
     fewest_in_common,
-    finite_mean,
     improved_pairs,
     kendall_tau_matrix,
     known_in_all,
     mean_over_pairs,
     pair_signs,
-    paired_signs,
-    replace_column,
     resampled_kendall_tau,
     significant_signs,
     summarize_agreement,
@@ -41,7 +42,6 @@ from lm_validity.studies.agreement.statistics.resampling import (
     cluster_numbers,
     multiplicities,
 )
-from lm_validity.tables.items import item_values, items_of_scores, open_items
 from lm_validity.tables.reruns import NOT_MEASURED
 from lm_validity.tables.schema import DIRECT, OWN, PROTOCOLS, TRAINED
 from lm_validity.words import UNDER, count, decimal, listing, no_scores, with_interval, with_names
@@ -92,12 +92,25 @@ LOST_CATEGORY = (
     "leaving a family or a category out leaves no tau, or a tau of 1 or -1."
 )
 WHY_ABOVE = (
-    "A ceiling counts the noise of each score as independent. Models that answer the same items share part of theirs, "
-    "and so do benchmarks with items in common. Standard errors that are too large, or chance, can cause this too."
+    "Where benchmarks order all models alike, this happens by chance in half of all tables. A ceiling counts the noise "
+    "of each score as independent. Models that answer the same items share part of theirs, and so do benchmarks with "
+    "items in common. Standard errors that are too large can cause this too."
 )
 NARROWER = (
     f"There are fewer than {FEW_FAMILIES} families, and it would be narrower than the interval over models: these "
     "families happen to differ less than their models do, which says nothing about other families."
+)
+OPPOSED = (
+    "Nothing says whether more or less is better on {}, and the order of the models there is against that of the other "
+    "benchmarks. Whether benchmarks agree is not known until the column `higher_is_better` of the benchmarks sheet "
+    "says it: 0 if less is better, else 1."
+)
+OTHER_TAU = Reason(
+    "Intervals, noise ceilings and corrections are of tau-b: another variant (--tau) has none.", ReasonCode.NOT_COMPUTED
+)
+NO_DIRECTION = Reason(
+    "Nothing says whether more or less is better on it, and its order of the models is against the others'.",
+    ReasonCode.NO_INTERVAL,
 )
 FEW_IN_BOTH = Reason("Fewer than 3 models have scores under both protocols.", ReasonCode.TOO_FEW)
 
@@ -339,6 +352,21 @@ class Data:
         return {p: kendall_tau_matrix(pair_signs(self.scores[p]), variant=self.variant) for p in PROTOCOLS}
 
     @cached_property
+    def opposed(self) -> dict[str, list[str]]:
+        """By protocol the benchmarks of which nothing says whether more is better, and that surely order the models
+        against the others: turned around they would agree with them."""
+        found = {p: opposed_columns(self.scores[p], self.matrix.assumed[~self.matrix.is_corpus]) for p in PROTOCOLS}
+        return {p: [name for name, opposed in zip(self.tasks, of, strict=True) if opposed] for p, of in found.items()}
+
+    def turned(self, protocol: str) -> np.ndarray:
+        """(models, benchmarks) scores with those of `opposed` benchmarks the other way round."""
+        return self.scores[protocol] * np.where(np.isin(self.tasks, self.opposed[protocol]), -1.0, 1.0)
+
+    def turned_mean_tau(self, protocol: str) -> float:
+        """The mean tau of `turned` scores."""
+        return mean_over_pairs(kendall_tau_matrix(pair_signs(self.turned(protocol)), variant=self.variant))
+
+    @cached_property
     def agreement(self) -> dict[str, RankAgreement]:
         """Means of `tau`."""
         return {p: summarize_agreement(self.tau[p], self.categories) for p in PROTOCOLS}
@@ -502,6 +530,7 @@ class Data:
                 for note in ceiling_notes(p, of, self.tasks, "mean tau", of.mean_tau, self.agreement[p].mean)
             ),
             *selection_notes(selected_on_test(self.matrix, self.scores)),
+            *with_names({OPPOSED: list(dict.fromkeys(name for of in self.opposed.values() for name in of))}),
             *([] if any(self.matrix.training.values()) else [NOT_MEASURED]),
         ]
 
@@ -710,95 +739,3 @@ def selection_notes(chosen: Entry | None) -> list[str]:
         "the model keeps its direct score there. Without the equal cells the mean tau under train before test is "
         f"{decimal(number(chosen['mean_tau_without']), 4)}."
     ]
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# Paired significance from items: which models differ on a benchmark, given that they answered the same questions.
-
-_KEY = [name for name in SELECTED if name != "benchmark"]
-_COLUMNS = [*_KEY, "split", "doc_id", "subject", "correct", "metric_values"]
-TESTED = {  # how the differences on benchmarks of one protocol are tested and what is left out, in sentences
-    "paired": "differences on {} are tested item by item (McNemar's test).",
-    "clustered": "differences on {} are tested item by item, with their subjects as clusters.",
-    "unpaired": "the metric of {} is not the mean of its items, so it is tested by standard errors.",
-    "left_out": "items do not give the score of {}, so these models are tested by standard errors there.",
-    "disjoint": "models have no item in common on {}, so they are tested by standard errors.",
-    "trained": "differences on {} are tested by standard errors and the noise of training, which items do not show.",
-    "repeated": "some items appear more than once for one model and seed, and are averaged: {}.",
-}
-
-
-def use_paired_tests(
-    signs: dict[str, PairSigns], path: str | Path, matrix: ScoreMatrix, tasks: list[str]
-) -> tuple[dict[str, PairSigns], list[str]]:
-    """`signs` by protocol, with the paired test wherever the items give the benchmark's score, and notes on that.
-
-    A benchmark whose noise of training is known keeps the test from standard errors and that noise: the paired test is
-    about these very trainings. A metric that is not the mean of its items (Matthews correlation, F1) keeps it too, and
-    so does a model whose items do not make up its score, or that shares none with the other model. One benchmark is
-    read at a time: a table of items may be larger than memory. Items have the metric's own direction, as `matrix.value`
-    has; signs say which model is better.
-    """
-    table = open_items(path)
-    signs = dict(signs)
-    tested_how: dict[str, dict[str, list[str]]] = {protocol: {how: [] for how in TESTED} for protocol in signs}
-    for column, task in enumerate(tasks):
-        items = _selected_items(table, matrix, task)
-        place = matrix.benchmarks.index(task)
-        for protocol, tested in tested_how.items():
-            here = items[items["protocol"] == protocol]
-            if here.empty:
-                continue
-            if task in matrix.training.get(protocol, {}):
-                tested["trained"].append(task)
-                continue
-            if (here["repeats"] > 1).any():
-                tested["repeated"].append(f"{task} ({int((here['repeats'] > 1).sum())})")
-            correct, subjects = _item_matrix(here, matrix)
-            score = matrix.value[protocol][:, place]
-            made_up = np.abs(finite_mean(correct, axis=1) - score) <= 1e-6
-            others = np.isfinite(correct).any(axis=1) & np.isfinite(score) & ~made_up
-            if made_up.sum() <= others.sum():  # of a metric that is something else a few may agree by chance
-                tested["unpaired"].append(task)
-                continue
-            tested["left_out"] += [f"{matrix.labels[i]} on {task}" for i in np.flatnonzero(others)]
-            oriented = matrix.direction[place] * np.where(made_up[:, None], correct, np.nan)
-            better = paired_signs(oriented, clusters=subjects)
-            if not better.known.any():
-                tested["disjoint"].append(task)
-                continue
-            apart = int((made_up[better.first] & made_up[better.second] & (better.known[:, 0] == 0)).sum())
-            if apart:
-                tested["disjoint"].append(f"{task} ({apart} pairs of models)")
-            signs[protocol] = replace_column(signs[protocol], column, better)
-            tested["paired" if cluster_codes(subjects) is None else "clustered"].append(task)
-    notes = [
-        f"{UNDER[protocol].capitalize()}, {sentence}"
-        for protocol, tested in tested_how.items()
-        for sentence in with_names({sentence: tested[how] for how, sentence in TESTED.items()})
-    ]
-    return signs, notes or [f"No item of {path} belongs to a selected score: significance is from standard errors."]
-
-
-def _selected_items(table: ds.Dataset, matrix: ScoreMatrix, task: str) -> pd.DataFrame:
-    """Items behind the selected scores of one benchmark: `model, protocol, doc_id, subject, correct`, over seeds.
-
-    `repeats`: most rows that one document has under one seed.
-    """
-    columns = [name for name in _COLUMNS if name in table.schema.names]
-    rows = table.to_table(columns=columns, filter=pc.field("benchmark") == task)
-    selected = matrix.selected[matrix.selected["benchmark"] == task]
-    metric = next(iter(selected["metric"].dropna()), None)
-    items = rows.select([name for name in columns if name != "metric_values"]).to_pandas()
-    items = items.assign(correct=item_values(rows, metric).to_pandas()).reindex(columns=_COLUMNS)
-    items = items_of_scores(items, selected, _KEY)
-    repeats = items.groupby(["model", "protocol", "doc_id", "seed"])["correct"].transform("size")
-    kept = items.assign(repeats=repeats).groupby(["model", "protocol", "doc_id"], as_index=False)
-    return kept.agg({"correct": "mean", "repeats": "max", "subject": "first"})
-
-
-def _item_matrix(items: pd.DataFrame, matrix: ScoreMatrix) -> tuple[np.ndarray, np.ndarray]:
-    """(models, items) of the metric's value, NaN where a model has no such item; (items,) subjects, "" if unknown."""
-    table = items.pivot(index="model", columns="doc_id", values="correct")
-    subjects = items.drop_duplicates("doc_id").set_index("doc_id")["subject"].reindex(table.columns)
-    return table.reindex(list(matrix.models)).to_numpy(dtype=float), subjects.to_numpy(dtype=str)

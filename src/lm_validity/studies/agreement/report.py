@@ -1,7 +1,7 @@
 """The agreement report: do benchmarks agree on which model is better, under direct evaluation and train before test?"""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from lm_validity.config.sections import REPORTS, Cards, Reports
 from lm_validity.errors import InputError, did_you_mean
 from lm_validity.missing import Missing, is_known, number
 from lm_validity.pages import svg
-from lm_validity.pages.page import Answer, Finding, Lede, Page, Panel, Part, Picture
+from lm_validity.pages.page import Answer, Finding, Lede, Outcome, Page, Panel, Part, Picture
 from lm_validity.pages.svg import KINDS, NAMES
 from lm_validity.results import joined, write_report
 from lm_validity.studies.agreement import benchmarks as alone
@@ -31,7 +31,7 @@ from lm_validity.studies.agreement.data import (
     wider,
 )
 from lm_validity.studies.agreement.score_matrix import ScoreMatrix, read_score_matrix
-from lm_validity.studies.agreement.statistics.ranking import TauVariant, average_ranks
+from lm_validity.studies.agreement.statistics.ranking import TauVariant, average_ranks, pair_signs
 from lm_validity.studies.agreement.tau import benchmark_order
 from lm_validity.tables.schema import DIRECT, PROTOCOLS, SCORES, SELECTIONS, TRAINED, read_table
 from lm_validity.words import MINUS, count, decimal, explain_protocols, listing
@@ -174,6 +174,7 @@ LIKE_SIZE, ANY_SIZE = {"at_least": 1.0, "at_most": 2.0}, {"at_least": 1.0, "at_m
 MOST_READ = 10_000  # ranks that a carpet can read out; more would make the page slow
 LINE, LETTER = 12.0, 6.1  # pixels between two lines of names, and of a letter's width
 MOST_SQUARES = 93  # models, in three rows
+AS_ONE = 0.95  # tau without noise from which on, interval and all, benchmarks count as agreeing but for noise
 AGREE_QUESTION = "Do benchmarks agree on the better model?"
 CHANGE_QUESTION = "Do benchmarks agree better after training?"
 
@@ -230,12 +231,19 @@ def above_the_folds(
         means = {DIRECT: change.before, TRAINED: change.after}
         scores = {protocol: data.common[protocol][data.models_in_both] for protocol in means}
         columns = [column for column in columns if data.in_both[:, column].any()]
-        lede, picture = _change_lede(change), _carpets(data, scores, means, columns, data.models_in_both)
+        lede, picture = _change_lede(data, change), _carpets(data, scores, means, columns, data.models_in_both)
         panels = [_for_whom(change), _by_size(improvement["by_size_ratio"]), _every_pair(data, columns, protocols)]
         answers = [_change_answer(data, change, columns, lede)]
     else:
-        lede, picture = _noise_lede(tau[p]), _carpets(data, data.scores, {p: tau[p]["mean"]}, columns, everyone)
-        panels = [_against_noise(tau[p], p), _by_size({p: tau[p]["by_size_ratio"]}), _every_pair(data, columns, [p])]
+        lede, picture = (
+            _noise_lede(data, tau[p], p),
+            _carpets(data, data.scores, {p: tau[p]["mean"]}, columns, everyone),
+        )
+        panels = [
+            _against_noise(data, tau[p], p),
+            _by_size({p: tau[p]["by_size_ratio"]}),
+            _every_pair(data, columns, [p]),
+        ]
         answers = [_noise_answer(data, tau[p], p, columns, lede)]
         if few and len(protocols) == 2:
             text = f"**{len(data.models_in_both)} of {len(everyone)}** models have both scores"
@@ -265,9 +273,13 @@ def _tau(value: Value) -> str:
 # Sentences.
 
 
-def _change_lede(change: Change) -> Lede:
+def _change_lede(data: Data, change: Change) -> Lede:
     interval, heading = change.quoted, "Not known whether benchmarks agree better after training"
-    if interval is not None:
+    if opposed := dict.fromkeys(name for p in PROTOCOLS for name in data.opposed[p]):
+        return Lede(f"{heading}: is less better on {_named(opposed)}?", f"As the scores stand: {change.arrow}")
+    if _same_order(data):
+        heading, interval = "Training for the test changed no order of two models on any benchmark", None
+    elif interval is not None:
         heading = "No change found in how well benchmarks agree"
         if not interval[0] <= 0 <= interval[1]:
             more = "better" if interval[0] > 0 else "less"
@@ -299,9 +311,17 @@ def _change_answer(data: Data, change: Change, columns: list[int], lede: Lede) -
         f"{lede.heading}: {change.arrow}",
         picture,
         lede.interval,
-        f"{count(len(models), 'model')}, {count(len(columns), 'benchmark')}{whom}.",
+        f"{count(len(models), 'model')}, {count(len(columns), 'benchmark')}{whom}.{_missing(data)}",
         "The rankings",
     )
+
+
+def _missing(data: Data) -> str:
+    """How many scores that were to be there are missing, where that is more than a few: an interval takes it for
+    granted that they are missing by chance."""
+    lost = [~np.isfinite(data.scores[p]) & data.matrix.planned(p)[:, ~data.matrix.is_corpus] for p in data.incomplete]
+    missing, every = sum(int(of.sum()) for of in lost), sum(of.size for of in lost)
+    return f" {missing} of {every} scores are missing: by chance, it is assumed." if missing else ""
 
 
 def _whom(models: Range, families: Range) -> str:
@@ -312,28 +332,77 @@ def _whom(models: Range, families: Range) -> str:
     return "; interval: other families too" if quoted is families else "; interval: other models"
 
 
-def _noise(entry: Entry) -> tuple[bool, str]:
-    """Whether benchmarks surely disagree more than noise explains, and the agreement in words."""
-    corrected = wider(entry["corrected"]["interval"], entry["corrected"]["interval_clustered"])
-    limit = shown_limit(entry["ceiling"], entry["mean"])
-    possible = f" of a possible {_tau(limit)}" if is_known(limit) else ""
-    return corrected is not None and round(corrected.high, 2) < 1, f"{_tau(entry['mean'])}{possible}"
+def _same_order(data: Data) -> bool:
+    """Whether all benchmarks order the models alike under both protocols."""
+    signs = [pair_signs(data.compared_scores[p][data.models_in_both]) for p in PROTOCOLS]
+    return all(bool(of.known.any()) for of in signs) and np.array_equal(*(of.sign * of.known for of in signs))
+
+
+def _named(names: Collection[str]) -> str:
+    """`toxicity`, or `toxicity and 2 more`."""
+    first, *more = names
+    return svg.shortened(first, 24) + (f" and {len(more)} more" if more else "")
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Whether benchmarks disagree more than noise explains: `disagree` surely, `agree` surely, `order` (every benchmark
+    orders the models alike), `direction` (that of a benchmark must be known first) or `unknown`. `numbers`: the
+    agreement in words. `interval`: the one that decided, in words."""
+
+    answer: str
+    numbers: str
+    interval: str
+
+    @classmethod
+    def of(cls, data: Data, entry: Entry, protocol: str) -> "Verdict":
+        """From the tau without noise and its interval; without these, as where the tau is above its ceiling, from the
+        observed ones, and then disagreement is never sure."""
+        limit = shown_limit(entry["ceiling"], entry["mean"])
+        numbers = _tau(entry["mean"]) + (f" of a possible {_tau(limit)}" if is_known(limit) else "")
+        if data.opposed[protocol]:
+            other = decimal(data.turned_mean_tau(protocol))
+            return cls("direction", f"{_tau(entry['mean'])} as the scores stand, {other} if so", "")
+        observed = _quoted(entry)
+        corrected = wider(entry["corrected"]["interval"], entry["corrected"]["interval_clustered"])
+        decided = observed if corrected is None else corrected
+        said = _with("95%" if corrected is None else "95% without noise", decided)
+        if is_known(entry["mean"]) and number(entry["mean"]) > 1 - 1e-9:
+            return cls("order", numbers, said)
+        if corrected is not None and round(corrected.high, 2) < 1:
+            return cls("disagree", numbers, said)
+        return cls("agree" if decided is not None and decided[0] >= AS_ONE else "unknown", numbers, said)
+
+
+HEADINGS = {
+    "disagree": "Benchmarks disagree more than noise explains",
+    "agree": "Benchmarks disagree hardly more than noise explains",
+    "order": "All benchmarks order these models alike",
+    "unknown": "Not known whether benchmarks disagree more than noise explains",
+}
 
 
 def _quoted(entry: Entry) -> Sequence[float] | None:
     return wider(entry["interval"], entry["interval_clustered"])
 
 
-def _noise_lede(entry: Entry) -> Lede:
-    surely, numbers = _noise(entry)
+def _noise_lede(data: Data, entry: Entry, protocol: str) -> Lede:
+    verdict = Verdict.of(data, entry, protocol)
     if not is_known(entry["mean"]):
         return Lede("Not known whether benchmarks agree: they give no two rankings to compare")
-    heading = f"{'B' if surely else 'Not known whether b'}enchmarks disagree more than noise explains"
-    return Lede(heading, f"How well two benchmarks’ rankings agree: {numbers}", _with("95%", _quoted(entry)))
+    if verdict.answer == "direction":
+        asks = f"Not known whether benchmarks agree: is less better on {_named(data.opposed[protocol])}?"
+        return Lede(asks, f"How well two rankings agree: {verdict.numbers}")
+    return Lede(
+        HEADINGS[verdict.answer], f"How well two benchmarks’ rankings agree: {verdict.numbers}", verdict.interval
+    )
 
 
 def _noise_answer(data: Data, entry: Entry, protocol: str, columns: list[int], lede: Lede) -> Answer:
-    sentence = f"{lede.heading}: {_noise(entry)[1]}" if lede.sentence else lede.heading
+    verdict = Verdict.of(data, entry, protocol)
+    sentence = f"{lede.heading}: {verdict.numbers}" if lede.sentence else lede.heading
+    if verdict.answer == "direction":
+        sentence = f"Not known: is less better on {_named(data.opposed[protocol])}? Agreement: {verdict.numbers}"
     ranks, _ = _ordered(data.scores[protocol][:, columns])
     words = f"columns: {count(len(columns), 'benchmark')} · rows: {count(len(ranks), 'model')} · dark: ranked first"
     marks = [svg.carpet(ranks, 0, 0, 380, 62), svg.text(0, 75, words), _scale(entry, protocol, 12, 368, 97)]
@@ -345,7 +414,7 @@ def _noise_answer(data: Data, entry: Entry, protocol: str, columns: list[int], l
         f"{_tau(entry['mean'])}, {lede.interval or 'no interval'}{ceiling}."
     )
     whom = _whom(entry["interval"], entry["interval_clustered"])
-    basis = f"{count(entry['models'], 'model')}, {count(len(columns), 'benchmark')}{whom}."
+    basis = f"{count(entry['models'], 'model')}, {count(len(columns), 'benchmark')}{whom}.{_missing(data)}"
     picture = svg.svg(380, 132, label, *marks)
     return Answer(AGREE_QUESTION, sentence, picture, lede.interval, basis, "The rankings")
 
@@ -586,7 +655,7 @@ def _scale(entry: Entry, protocol: str, left: float, right: float, y: float) -> 
     return Markup("").join([*marks, svg.estimate(axis, number(entry["mean"]), interval, y, KINDS[protocol])])
 
 
-def _against_noise(entry: Entry, protocol: str) -> Panel | None:
+def _against_noise(data: Data, entry: Entry, protocol: str) -> Panel | None:
     """The mean agreement beside what noise would leave of a perfect one, and without that noise."""
     if not is_known(entry["mean"]):
         return None
@@ -603,16 +672,17 @@ def _against_noise(entry: Entry, protocol: str) -> Panel | None:
         y = 34 + 42 * place
         kind = KINDS[protocol] if place == 0 else "k"
         marks += [svg.text(0, y + 4, name, "lab"), svg.estimate(axis, number(value), ends, y, kind)]
-    surely, numbers = _noise(entry)
+    verdict = Verdict.of(data, entry, protocol)
     said = "; ".join(f"{name} {_tau(value)}, {_with('95%', ends) or 'no interval'}" for name, value, ends in rows)
-    label, text = f"Agreement: {said}.", f"**{numbers}**"
+    label, text = f"Agreement: {said}.", f"**{verdict.numbers}**"
     if is_known(limit):
         label += f" Noise ceiling {_tau(limit)}."
     else:
         why = "how much noise would allow" if is_known(entry["ceiling"]) else "without standard errors, noise"
-        text += f"; {why} is not known"
+        text += f"; {why} is not known" if data.variant == "b" else "; what noise would allow is computed for tau-b"
     question = "Do they disagree more than noise explains?"
-    return Panel(question, text, svg.svg(360, 132, label, *marks), "yes" if surely else "not known")
+    outcomes: dict[str, Outcome] = {"disagree": "yes", "agree": "no", "order": "no"}
+    return Panel(question, text, svg.svg(360, 132, label, *marks), outcomes.get(verdict.answer, "not known"))
 
 
 def _progress(data: Data, change: Change) -> Markup:
@@ -678,16 +748,19 @@ def _apart(by_name: dict[str, Any], protocol: str) -> Answer | None:
     yes = [name for name, (_, ends) in shares.items() if is_known(ends) and ends[0] >= rule.separated]
     no = [name for name, (_, ends) in shares.items() if is_known(ends) and ends[1] < rule.not_separated]
     pairs, under = "similar pairs" if alike else "pairs", f"{rule.not_separated:.0%}".replace("50%", "half")
-    decided = len(yes) + len(no)
-    rest = f" On the other {len(shares) - decided}: in part, or not known." if decided < len(shares) else ""
+    many, few = (
+        sum(share >= rule.separated for share, _ in shares.values()),
+        sum(share < rule.not_separated for share, _ in shares.values()),
+    )
     return Answer(
         f"Can they tell {'similar ' if alike else ''}models apart?",
-        f"On {len(yes)} of {count(len(shares), 'benchmark')}, at least {rule.separated:.0%} of {pairs} are told apart; "
-        f"on {len(no)}, under {under}",
+        f"On {many} of {count(len(shares), 'benchmark')}, at least {rule.separated:.0%} of {pairs} are told apart; "
+        f"on {few}, under {under}",
         _shares_apart(shares, yes, no, f"{NAMES[protocol]} · share of {pairs}"),
         "",
         ("Similar: at most 2× apart in size. " if alike else "Pairs of models whatever their sizes. ")
-        + f"Black: decided by the 95% interval.{rest}",
+        + f"Counted among these models. By the 95% intervals sure for others like them: {len(yes)} and {len(no)} "
+        "(marked).",
         "Which ones",
     )
 

@@ -80,6 +80,11 @@ class ScoreMatrix:
         return np.where(self.benchmark_facts["higher_is_better"].to_numpy(dtype=bool), 1.0, -1.0)
 
     @property
+    def assumed(self) -> np.ndarray:
+        """(k,) True where neither the sheet nor the scores say the direction, and higher counts as better."""
+        return ~self.benchmark_facts["direction_known"].to_numpy(dtype=bool)
+
+    @property
     def labels(self) -> tuple[str, ...]:
         """(n,) short names for figures, unique."""
         return tuple(self.model_facts["label"])

@@ -292,8 +292,8 @@ def _method_notes(data: Data) -> list[str]:
         notes.append(f"Rankings of more than {MOST_MODELS} models are not aligned.")
     if data.variant != "b":
         notes.append(
-            f"Kendall's tau-{data.variant} instead of tau-b; intervals, families, perplexity and the noise ceiling "
-            f"use tau-b, the test tau-{data.variant}."
+            f"Kendall's tau-{data.variant} instead of tau-b: the mean and its change have no interval, ceiling or "
+            f"correction. Models of similar size, families and perplexity use tau-b, the test tau-{data.variant}."
         )
     if any(source.endswith("lm-harmony") for source in data.matrix.sources):
         notes.append(

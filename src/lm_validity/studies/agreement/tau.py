@@ -17,7 +17,9 @@ from lm_validity.studies.agreement.data import (
     LOST_CLUSTER,
     LOST_MODEL,
     MINIMUM_FAMILY,
+    NO_DIRECTION,
     NO_TAU,
+    OTHER_TAU,
     Data,
     Entry,
     Range,
@@ -68,6 +70,7 @@ from lm_validity.studies.agreement.statistics.resampling import (
     PairedTest,
     agreement_contributions,
     cluster_numbers,
+    hull,
     mean_over_pairs_by_resample,
     means_without_clusters,
     multiplicities,
@@ -111,12 +114,18 @@ def kendall_tau(data: Data, protocol: str, by_ratio: ByRatio, alone: dict[str, A
             models,
         )
         others = np.where(np.eye(len(names), dtype=bool), np.nan, 1.0)
-        bounds = zip(names, *percentile_interval(finite_mean(taus * others, axis=2), models), strict=True)
+        within = percentile_interval(finite_mean(taus * others, axis=2), models)
+        if data.opposed[protocol]:  # whichever way those benchmarks count
+            turned = np.where(np.isin(names, data.opposed[protocol]), -1.0, 1.0)
+            other = percentile_interval(finite_mean(taus * np.outer(turned, turned) * others, axis=2), models)
+            within = hull(within, other)
+        bounds = zip(names, *within, strict=True)
         intervals = {name: ends(by_benchmark[name], Interval(low, high), "") for name, low, high in bounds}
+        intervals |= dict.fromkeys(data.opposed[protocol], Missing(NO_DIRECTION))
     interval = ends(mean, over_models, data.no_intervals)
     clustered, population = _over_clusters(data, mean, interval, protocol)
     without_ceiling = no_ceiling(ceiling, scores, protocol)
-    return {
+    entry = {
         "models": data.models(protocol),
         "mean": mean,
         "interval": interval,
@@ -140,6 +149,26 @@ def kendall_tau(data: Data, protocol: str, by_ratio: ByRatio, alone: dict[str, A
         "above_chance": _above_chance(data, protocol, alone),
         "pearson": known(mean_over_pairs(_correlations(scores)), of_pair),
     }
+    return entry if data.variant == "b" else entry | _without_tau_b(entry)
+
+
+def _without_tau_b(entry: Entry) -> Entry:
+    """What of an entry is of tau-b, missing: beside the mean of another variant it would mislead."""
+    concerned = [key for key in entry if "interval" in key or "ceiling" in key or key == "above_chance"]
+    missing: Entry = dict.fromkeys(concerned, Missing(OTHER_TAU))
+    for key in ("ceiling_by_benchmark", "by_benchmark_interval"):
+        if key in entry and not isinstance(entry[key], Missing):
+            missing[key] = dict.fromkeys(entry[key], Missing(OTHER_TAU))
+    if "corrected" in entry:
+        missing["corrected"] = {
+            key: dict.fromkeys(value, Missing(OTHER_TAU))
+            if isinstance(value, dict)
+            else [(*pair, Missing(OTHER_TAU)) for *pair, _ in value]
+            if isinstance(value, list)
+            else Missing(OTHER_TAU)
+            for key, value in entry["corrected"].items()
+        }
+    return missing
 
 
 def by_pair(names: list[str], tau: np.ndarray, reason: str) -> list[tuple[str, str, Value]]:
@@ -229,7 +258,7 @@ def improvement(data: Data, by_ratio: ByRatio) -> tuple[Entry, Interval[np.ndarr
         "test": {"effect": known(test.effect, reason), "p": known(test.p, reason), "units": test.units},
         **by_ratio,
     }
-    return entry, by_pair_bounds
+    return (entry, by_pair_bounds) if data.variant == "b" else (entry | _without_tau_b(entry), Missing(OTHER_TAU))
 
 
 def _paired_test(data: Data) -> PairedTest:

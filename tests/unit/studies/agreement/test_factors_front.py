@@ -77,9 +77,12 @@ def test_the_heading_and_the_numbers_are_the_summarys(tmp_path):
     )
     first = min(summary["potential"][TRAINED].items(), key=lambda item: item[1]["rank"])
     assert first[0] in ranks["text"] and first[0] in page["answers"][0]["sentence"]
-    low = [each["interval_population_of_benchmarks"][0] for each in summary["potential"][TRAINED].values()]
-    if not first[1]["interval_population_of_categories"]:
-        assert ranks["text"].startswith(f"**{sum(end <= 1 for end in low)} of 16**")
+    low = [each["interval_by_pairs"][0] for each in summary["potential"][TRAINED].values()]
+    assert ranks["text"].startswith(f"**{sum(end <= 1 for end in low)} of 16**")
+    assert page["answers"][0]["sentence"].startswith(f"{sum(end <= 1 for end in low)} of 16 models may be best")
+    ends = "{:g} to {:g}".format(*first[1]["interval_by_pairs"])
+    assert page["answers"][0]["interval"] == f"95%: {ends}" and ends in ranks["text"]
+    assert f"95% interval {ends}" in "".join(finding["sentence"] for finding in page["findings"])
     gaps = pd.read_csv(tmp_path / "factors" / "tables" / "misleading_direct_ranks.csv")
     assert misleading["text"].startswith(f"**{int(((gaps['low'] > 0) | (gaps['high'] < 0)).sum())} of 16**")
     assert "; about 0.8 would" in misleading["text"]  # 5% of 16
@@ -139,7 +142,10 @@ def test_models_that_share_the_first_place_may_both_be_best(tmp_path):
     page, summary = report(tmp_path, table)
     assert sorted(each["rank"] for each in summary["potential"][DIRECT].values())[:2] == [1.5, 1.5]
     answer = page["answers"][0]
-    assert answer["sentence"].startswith("2 of 16 models may be best") and answer["interval"] == "95%: 1.5 to 1.5"
+    assert answer["sentence"] == "2 of 16 models may be best; m14 and 1 more rank first"
+    assert answer["interval"] == "95%: 1 to 2"
+    # whichever order a resample's ties come in, each of the two is among its first one
+    assert {each["share_in_top"]["1"] for each in summary["potential"][DIRECT].values()} == {0.0, 1.0}
 
 
 def test_how_many_may_be_best_is_not_known_where_a_model_has_no_interval(tmp_path):
@@ -150,3 +156,18 @@ def test_how_many_may_be_best_is_not_known_where_a_model_has_no_interval(tmp_pat
     assert summary["potential"][TRAINED]["m00"]["interval_population_of_benchmarks"] is None
     answer = page["answers"][0]
     assert answer["sentence"].startswith("Not known") and "without" not in answer["sentence"] and answer["interval"]
+
+
+def test_one_factor_that_explains_all_is_an_answer(tmp_path):
+    """Five benchmarks that are lines of one ability; of two with three models a shuffled table explains as much."""
+    ability = np.linspace(0.2, 0.6, 12)
+    table = {DIRECT: {f"task{i}": (0.1 + (0.5 + 0.1 * i) * ability).tolist() for i in range(5)}}
+    page, summary = report(tmp_path, table, names=NAMES[:12])
+    assert summary["explained_variance"][DIRECT][0] == pytest.approx(1)
+    assert summary["explained_variance_interval"][DIRECT][0] is None
+    assert page["lede"]["heading"].startswith("These models differ mainly in one way")
+    assert "explains 100%" in page["lede"]["sentence"] and page["lede"]["interval"] == ""
+    (tmp_path / "few").mkdir()
+    few = {DIRECT: {name: of[:3] for name, of in list(table[DIRECT].items())[:2]}}
+    page, _ = report(tmp_path / "few", few, names=NAMES[:3])
+    assert page["lede"]["heading"].startswith("Whether")

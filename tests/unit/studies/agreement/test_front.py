@@ -6,9 +6,11 @@ import re
 
 import numpy as np
 import pytest
-from tests.unit.studies.agreement.conftest import DIRECT, TRAINED, agreement_page, score_rows
+from tests.unit.studies.agreement.conftest import DIRECT, TRAINED, agreement_page, matrix_of, score_rows
 
 from lm_validity.missing import is_known
+from lm_validity.studies.agreement.data import Data
+from lm_validity.studies.agreement.report import agreement
 
 NAMES = [f"m{i:02}" for i in range(16)]
 TASKS = [f"task{i}" for i in range(8)]
@@ -113,7 +115,13 @@ def test_disagreement_is_held_against_noise_where_there_is_one_protocol(tmp_path
     corrected = [tau["corrected"][key] for key in ("interval", "interval_clustered")]
     assert any(is_known(ends) and ends.high < 0.99 for ends in corrected) == surely
     assert page.lede.heading.startswith("Benchmarks disagree more than noise") == surely
-    assert page.panels[0].outcome == ("yes" if surely else "not known")
+    assert page.panels[0].outcome == ("yes" if surely else "no")
+    # the interval that stands beside the verdict is the one that decided
+    widest = max((ends for ends in corrected if is_known(ends)), key=lambda ends: ends.high - ends.low, default=None)
+    assert (widest is not None) == surely
+    if surely:
+        assert page.lede.interval == f"95% without noise: {digits(widest.low)} to {digits(widest.high)}"
+        assert page.answers[0].interval == page.lede.interval
     possible = f" of a possible {digits(tau['ceiling'])}" if tau["ceiling"] > tau["mean"] else ""
     assert page.answers[0].sentence.endswith(f": {digits(tau['mean'])}{possible}") and bool(possible) == surely
     # a ceiling below the agreement bounds nothing: it is neither drawn nor named, and a note says why
@@ -130,13 +138,18 @@ def test_benchmarks_that_tell_similar_models_apart_are_those_of_the_cards_rule(t
         next(row["separated_interval"] for row in found["by_distance"] if (row["at_least"], row["at_most"]) == (1, 2))
         for found in summary["by_benchmark"][DIRECT].values()
     ]
+    shares = [
+        next(row["separated"] for row in found["by_distance"] if (row["at_least"], row["at_most"]) == (1, 2))
+        for found in summary["by_benchmark"][DIRECT].values()
+    ]
     surely, hardly = sum(low >= 0.8 for low, _ in ends), sum(high < 0.5 for _, high in ends)
-    assert page.answers[1].sentence.startswith(f"On {surely} of 8 benchmarks, at least 80% of similar pairs")
-    assert page.answers[1].sentence.endswith(f"on {hardly}, under half")
-    assert f"On the other {8 - surely - hardly}:" in page.answers[1].basis
-    # where the interval decides on each benchmark there are no others
+    many, few = sum(share >= 0.8 for share in shares), sum(share < 0.5 for share in shares)
+    # the sentence counts these models' pairs, and what the intervals decide for others is said beside it
+    assert page.answers[1].sentence.startswith(f"On {many} of 8 benchmarks, at least 80% of similar pairs")
+    assert page.answers[1].sentence.endswith(f"on {few}, under half")
+    assert f"sure for others like them: {surely} and {hardly} " in page.answers[1].basis
     page, _ = page_of(tmp_path, {DIRECT: scores()[DIRECT]}, stderr=0.2)
-    assert page.answers[1].sentence.endswith("on 8, under half") and "other" not in page.answers[1].basis
+    assert page.answers[1].sentence.endswith("on 8, under half") and " 0 and 8 " in page.answers[1].basis
     # the last one's name lies on no dot, although its share is near 0
     last = float(re.findall(r'<circle [^>]*cy="([\d.]+)"', page.answers[1].svg)[-1])
     label = float(re.findall(r'<text [^>]*y="([\d.]+)"[^>]*>task', page.answers[1].svg)[-1])
@@ -175,3 +188,98 @@ def test_the_carpets_read_out_ranks_by_mean_rank_and_by_agreement(tmp_path):
         assert means == sorted(means) and sorted(said["rows"]) == sorted(names)
         first = scores()[p][said["columns"][0]]
         assert said["ranks"][said["rows"].index(names[int(np.argmax(first))])][0] == 1
+
+
+ORDERED = {f"task{i}": (0.3 + 0.03 * np.arange(12)).round(4).tolist() for i in range(5)}
+
+
+def test_one_order_with_every_pair_told_apart_is_an_answer(tmp_path):
+    """Twelve models, 8.8 standard errors of a difference apart: what is 1.00 of 1.00 is not called unknown."""
+    page, summary = page_of(tmp_path, {DIRECT: ORDERED}, names=NAMES[:12], stderr=0.0024)
+    tau = summary["kendall_tau"][DIRECT]
+    assert tau["mean"] == pytest.approx(1) and tau["ceiling"] > 0.999
+    assert page.lede.heading == "All benchmarks order these models alike" and page.panels[0].outcome == "no"
+    assert page.answers[0].sentence.endswith(": 1.00 of a possible 1.00")
+    assert page.answers[1].sentence.startswith("On 5 of 5 benchmarks, at least 80% of similar pairs")
+    assert " 0 and 0 " in page.answers[1].basis  # .025 ** (1 / 12) = 0.74: for other models it is not sure
+
+
+def test_a_table_that_surely_agrees_but_for_noise_says_so(tmp_path):
+    rng, names = np.random.default_rng(1), [f"m{i:02}" for i in range(60)]
+    ability = np.linspace(-1, 1, 60)
+    table = {DIRECT: {f"task{i}": (0.5 + 0.3 * ability + 0.004 * rng.normal(size=60)).tolist() for i in range(8)}}
+    page, summary = page_of(tmp_path, table, names=names, stderr=0.004, models="model\nm00\n")
+    tau = summary["kendall_tau"][DIRECT]
+    corrected = tau["corrected"]["interval"]
+    decided = corrected if is_known(corrected) else tau["interval"]
+    assert decided.low >= 0.95 and tau["mean"] < 1
+    assert page.lede.heading == "Benchmarks disagree hardly more than noise explains"
+    assert page.lede.interval.endswith(f": {digits(decided.low)} to {digits(decided.high)}")
+
+
+def test_scores_after_training_that_order_models_as_before_have_changed_nothing(tmp_path):
+    table = {DIRECT: scores()[DIRECT], TRAINED: scores()[DIRECT]}
+    page, summary = page_of(tmp_path, table)
+    assert summary["improvement"]["mean"] == 0
+    assert page.lede.heading == "Training for the test changed no order of two models on any benchmark"
+    assert page.answers[0].interval == "" and len(page.answers[0].sentence.split()) <= 18
+
+
+def one_reversed(declared: str) -> tuple[dict, str]:
+    """Six benchmarks that agree, one of them a rate of errors; and their sheet."""
+    rng, ability = np.random.default_rng(4), np.linspace(-1, 1, 16)
+    table = {f"task{i}": 0.5 + 0.2 * ability + 0.05 * rng.normal(size=16) for i in range(5)}
+    table["odd"] = 0.5 - 0.2 * ability + 0.05 * rng.normal(size=16)
+    rows = "".join(f"{name},{1 if name != 'odd' else declared}\n" for name in table)
+    return {DIRECT: {name: of.round(4).tolist() for name, of in table.items()}}, f"benchmark,higher_is_better\n{rows}"
+
+
+def test_an_order_against_the_others_with_an_unknown_direction_is_not_known_and_asks(tmp_path):
+    table, sheet = one_reversed("")
+    page, summary = page_of(tmp_path, table, benchmarks=sheet, stderr=0.02)
+    tau = summary["kendall_tau"][DIRECT]
+    assert tau["by_benchmark"]["odd"] < -0.5
+    for said in (page.lede.heading, page.answers[0].sentence):
+        assert said.startswith("Not known") and "is less better on odd?" in said and len(said.split()) <= 18
+    assert page.lede.interval == page.answers[0].interval == "" and page.panels[0].outcome == "not known"
+    # its own interval is not given; those of the others hold whichever way it counts
+    assert not is_known(tau["by_benchmark_interval"]["odd"]) and any(
+        "`higher_is_better`" in note for note in page.notes
+    )
+    (tmp_path / "told").mkdir()
+    told, right = page_of(tmp_path / "told", *one_reversed("0")[:1], benchmarks=one_reversed("0")[1], stderr=0.02)
+    assert not any("`higher_is_better`" in note for note in told.notes)
+    right = right["kendall_tau"][DIRECT]
+    assert f"{digits(right['mean'])} if so" in page.answers[0].sentence
+    for i in range(5):
+        interval, value = tau["by_benchmark_interval"][f"task{i}"], right["by_benchmark"][f"task{i}"]
+        assert interval.low <= tau["by_benchmark"][f"task{i}"] < value <= interval.high
+    # a benchmark that is known to count so is left as it is, however much it is against the others
+    (tmp_path / "more").mkdir()
+    more, _ = page_of(tmp_path / "more", table, benchmarks=one_reversed("1")[1], stderr=0.02)
+    assert more.lede.heading == "Benchmarks disagree more than noise explains"
+
+
+def test_another_variant_of_tau_stands_beside_no_interval_or_ceiling_of_tau_b(tmp_path):
+    rng = np.random.default_rng(0)
+    ability = np.arange(12) / 12
+    table = {DIRECT: {name: (np.round((ability + rng.normal(0, 0.2, 12)) * 4) / 4).tolist() for name in "xyz"}}
+    matrix = matrix_of(tmp_path, score_rows(table, NAMES[:12], 0.05), models=MODELS, benchmarks="benchmark\nx\ny\nz\n")
+    (_, b), (page, a) = (agreement(Data.of(matrix, 50, variant)) for variant in ("b", "a"))
+    signs = {name: np.sign(np.subtract.outer(of, of))[np.triu_indices(12, 1)] for name, of in table[DIRECT].items()}
+    by_hand = np.mean([(signs[p] * signs[q]).mean() for p, q in ("xy", "xz", "yz")])
+    of_a, of_b = a["kendall_tau"][DIRECT], b["kendall_tau"][DIRECT]
+    assert of_a["mean"] == pytest.approx(by_hand) and of_a["mean"] < of_b["mean"] and is_known(of_b["interval"])
+    for key in ("interval", "interval_clustered", "ceiling", "by_benchmark_interval"):
+        values = of_a[key].values() if isinstance(of_a[key], dict) else [of_a[key]]
+        assert not any(map(is_known, values)), key
+    assert not any(is_known(of_a["corrected"][key]) for key in ("mean", "interval", "interval_clustered"))
+    assert page.answers[0].interval == "" and "possible" not in page.answers[0].sentence
+
+
+def test_scores_that_are_missing_are_counted_beside_the_answer(tmp_path):
+    table = {DIRECT: scores()[DIRECT]}
+    table[DIRECT]["task0"] = [None] * 7 + table[DIRECT]["task0"][7:]  # weak models lack a benchmark
+    page, _ = page_of(tmp_path, table)
+    assert " 7 of 128 scores are missing" in page.answers[0].basis
+    assert "missing" not in page_of(tmp_path, {DIRECT: scores()[DIRECT]})[0].answers[0].basis

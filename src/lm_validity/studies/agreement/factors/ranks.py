@@ -26,6 +26,7 @@ from lm_validity.studies.agreement.statistics.factors import (
     best_by_budget,
     check_held_out,
     fit_one_factor,
+    rank_intervals,
     ranks_over_benchmarks,
     second_factor,
 )
@@ -91,6 +92,7 @@ def potential(data: FactorData, excess: Entry, gaps: pd.DataFrame | None, drawn:
             "rank": rank["rank"],
             **as_columns(rank["interval_population_of_benchmarks"]),
             **as_columns(rank["interval_population_of_categories"], "low_categories", "high_categories"),
+            **as_columns(rank["interval_by_pairs"], "low_pairs", "high_pairs"),
             **{f"top_{first}": share for first, share in rank["share_in_top"].items()},
             "direct_rank": direct_rank,
         }
@@ -111,7 +113,10 @@ def potential(data: FactorData, excess: Entry, gaps: pd.DataFrame | None, drawn:
         explanation=f"Potential is the rank on the first factor under train before test.{which} The interval is for "
         "other benchmarks like these: benchmarks are resampled. It is too narrow where benchmarks of a category are "
         "alike. Where categories are known, quote the table's interval over categories: whole categories are "
-        "resampled. A share of resamples is not the probability that a model truly is among the first.",
+        "resampled. Both are for a model that was named before. Which one leads is known only afterwards: the interval "
+        "for any model leaves out just the places of models that are surely better or surely worse, every pair being "
+        "compared over the benchmarks. A share of resamples is not the probability that a model truly is among the "
+        "first.",
         figures=[model_figure(data, "potential", title, plotted(frame), "rank", axis, fields, caption)],
         tables=[
             _budget_table(data, choices[protocol]),
@@ -145,9 +150,11 @@ def _category_ranks(data: FactorData) -> dict[str, RankDraws]:
 
 
 def _ranks(data: FactorData, protocol: str, drawn: RankDraws, categories: RankDraws | None) -> dict[str, Entry]:
-    """By model the rank on the first component, 1 = best, with intervals over benchmarks and over their categories, and
-    the share of resamples, of categories where there are some, in which it is among the first 1, 3 or 10."""
-    over_benchmarks = drawn.interval()
+    """By model the rank on the first component, 1 = best, with intervals over benchmarks and over their categories, the
+    one that holds for whichever model comes first (`rank_intervals`), and the share of resamples, of categories where
+    there are some, in which it is among the first 1, 3 or 10."""
+    clusters = cluster_numbers(np.array(data.categories, dtype=object))
+    over_benchmarks, by_pairs = drawn.interval(), rank_intervals(data.scores[protocol], clusters)
     # few categories vary less in resamples than in truth: never shorter than over benchmarks one by one
     over_categories = None if categories is None else hull(categories.interval(), over_benchmarks)
     tops = {str(first): share_in_top((categories or drawn).draws, first) for first in (1, 3, 10)}
@@ -159,6 +166,7 @@ def _ranks(data: FactorData, protocol: str, drawn: RankDraws, categories: RankDr
             "interval_population_of_categories": Missing(NO_CATEGORIES)
             if over_categories is None
             else range_at(over_categories, i, NO_RANK_INTERVAL),
+            "interval_by_pairs": range_at(by_pairs, i, NO_RANK_INTERVAL),
             "share_in_top": {first: known(float(share[i]), NO_RANK_INTERVAL) for first, share in tops.items()},
         }
         if isinstance(score, Missing):
@@ -180,6 +188,8 @@ def _rank_table(frame: pd.DataFrame) -> Table:
             "high": "to",
             "low_categories": "from, categories",
             "high_categories": "to, categories",
+            "low_pairs": "from, any model",
+            "high_pairs": "to, any model",
             "top_1": "first, share of resamples",
             "top_3": "in the first 3",
             "top_10": "in the first 10",
@@ -217,13 +227,17 @@ def _pick_finding(data: FactorData, ranks: dict[str, Entry], protocol: str) -> F
     name = min(ranks, key=lambda name: number(ranks[name]["rank"]))
     best, label = ranks[name], dict(zip(data.matrix.models, data.matrix.labels, strict=True))[name]
     resampled = "categories" if is_known(best["interval_population_of_categories"]) else "benchmarks"
-    bounds, first = best[f"interval_population_of_{resampled}"], best["share_in_top"]["1"]
+    bounds, first = best["interval_by_pairs"], best["share_in_top"]["1"]
     interval = "" if isinstance(bounds, Missing) else f", 95% interval {bounds.low:.0f} to {bounds.high:.0f}"
-    basis = f"Interval over {resampled}." if interval else "These benchmarks give no interval for others like them."
+    basis = (
+        "Interval over benchmarks, each model compared with every other one."
+        if interval
+        else "These benchmarks give no interval for others like them."
+    )
     if is_known(first):
         basis += (
             f" It is first in {percent(number(first))} of the resamples of {resampled}. That is "
-            "not the probability that it truly is first."
+            "not the probability that it truly is first: a model that leads by chance leads in most of them."
         )
     words = " (its potential)" if protocol == TRAINED else ""
     ranked = f"{len(ranks)}" if len(ranks) == everyone else f"the {count(len(ranks), 'model')} with enough scores"

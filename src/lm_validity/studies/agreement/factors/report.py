@@ -157,7 +157,9 @@ def _lede(summary: Entry) -> Lede:
     ceiling, shuffled = summary["first_component_ceiling"][protocol], summary["parallel_analysis"][protocol]
     if interval is not None and is_known(ceiling) and interval[1] < min(MAINLY, ceiling):
         heading = "These models differ in more than one way"
-    if interval is not None and is_known(shuffled) and interval[0] > max(MAINLY, shuffled["null_95"][0]):
+    # a share of 1 has no interval, since it is 1 without any of the models too
+    least = interval[0] if interval is not None else first if first > 1 - 1e-9 else 0.0
+    if is_known(shuffled) and least > max(MAINLY, shuffled["null_95"][0]):
         heading = "These models differ mainly in one way"
         with_compute = summary["pc1_compute"][protocol]["kendall_interval"]
         if not isinstance(with_compute, Missing) and with_compute.low > FOLLOWS:
@@ -277,11 +279,7 @@ def _best_first(data: FactorData, potential: Entry) -> list[Ranked]:
         return []
     by_model = potential[main_protocol(potential)].values()
     rows = [
-        (
-            label,
-            number(rank["rank"]),
-            wider(rank["interval_population_of_benchmarks"], rank["interval_population_of_categories"]),
-        )
+        (label, number(rank["rank"]), wider(rank["interval_by_pairs"]))
         for label, rank in zip(data.matrix.labels, by_model, strict=True)
         if is_known(rank["rank"])
     ]
@@ -290,16 +288,21 @@ def _best_first(data: FactorData, potential: Entry) -> list[Ranked]:
 
 
 def _may_be_first(ranked: list[Ranked]) -> int | None:
-    """How many models' intervals hold rank 1, or the rank of those that share the first place; None where one has no
+    """How many models' intervals hold rank 1, so that no other model is surely better; None where one has no
     interval."""
-    first = max(ranked[0][1], 1.5)
-    known = [interval.low <= first for _, _, interval in ranked if interval is not None]
+    known = [interval.low <= 1 for _, _, interval in ranked if interval is not None]
     return sum(known) if len(known) == len(ranked) else None
 
 
+def _leaders(ranked: list[Ranked], width: int) -> str:
+    """`ant-1b ranks`, or `ant-1b and 1 more rank` where several share the first place."""
+    shared = sum(rank == ranked[0][1] for _, rank, _ in ranked) - 1
+    return f"{svg.shortened(ranked[0][0], width)} {f'and {shared} more rank' if shared else 'ranks'}"
+
+
 def _places(interval: Interval[float]) -> str:
-    """`1 to 3`; models that share a place may have half of one."""
-    return f"{round(2 * interval.low) / 2:g} to {round(2 * interval.high) / 2:g}"
+    """`1 to 3`."""
+    return f"{interval.low:g} to {interval.high:g}"
 
 
 def _rank_rows(summary: Entry, ranked: list[Ranked], height: float) -> Markup:
@@ -325,11 +328,11 @@ def _rank_rows(summary: Entry, ranked: list[Ranked], height: float) -> Markup:
 def _first_ranks(summary: Entry, ranked: list[Ranked]) -> Panel | None:
     if not ranked:
         return None
-    first, interval = svg.shortened(ranked[0][0], NAME_WIDTH), ranked[0][2]
-    among = _may_be_first(ranked)
-    text = f"{first} ranks first" if among is None else f"**{among} of {len(ranked)}** may be first"
+    interval, among = ranked[0][2], _may_be_first(ranked)
+    first = f"{_leaders(ranked, NAME_WIDTH)} first"
+    text = first if among is None else f"**{among} of {len(ranked)}** may be first"
     if among is not None and interval is not None:
-        text += f"; {first} ranks {_places(interval)}"
+        text += f"; {first}, 95% {_places(interval)}"
     return Panel("Which models rank first?", text, _rank_rows(summary, ranked, 128))
 
 
@@ -361,14 +364,14 @@ def _misleading(gaps: pd.DataFrame | None) -> Panel | None:
 
 
 def _best_answer(summary: Entry, ranked: list[Ranked]) -> Answer:
-    first, interval, among = svg.shortened(ranked[0][0], 30), ranked[0][2], _may_be_first(ranked)
+    first, interval, among = _leaders(ranked, 30), ranked[0][2], _may_be_first(ranked)
     ends = "" if interval is None else f"95%: {_places(interval)}"
-    sentence = f"Not known: {first} ranks first, without an interval"
+    sentence = f"Not known: {first} first, without an interval"
     if ends:
-        sentence = f"Not known how many models may be best; {first} ranks first"
+        sentence = f"Not known how many models may be best; {first} first"
     if among is not None:
-        sentence = f"{among} of {count(len(ranked), 'model')} may be best; {first} ranks first"
+        sentence = f"{among} of {count(len(ranked), 'model')} may be best; {first} first"
     trained = main_protocol(summary["potential"]) == TRAINED
     when = "once every model has trained for the test" if trained else "direct"
-    basis = f"Rank by what the benchmarks share, {when}."
+    basis = f"Rank by what the benchmarks share, {when}. May be best: no other model is surely better."
     return Answer("Which model is best?", sentence, _rank_rows(summary, ranked, 132), ends, basis, "All models")

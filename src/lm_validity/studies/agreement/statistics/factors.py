@@ -204,25 +204,29 @@ def first_components_of_resamples(scores: np.ndarray, weights: np.ndarray) -> np
     """(resamples, models) scores on the first component with each benchmark `weights` (resamples, benchmarks) times in.
 
     With R the correlations of `scores` (models, benchmarks) and w the weights of a resample, the loadings of a table
-    with copies are the leading vector of √(w_a w_b) R_ab, each over √w_a.
+    with copies are the leading vector of √(w_a w_b) R_ab, each over √w_a. Each component points the way in which the
+    whole table's orders the models: the sum of its own loadings is near 0 where a benchmark counts the other way.
     """
     used, correlation = usable_columns(scores)
     known = np.isfinite(scores)
     spread = np.where(known, scores, -np.inf).max(axis=0, initial=-np.inf)
     if not len(correlation) or (spread[~used] > 0).any():  # what takes part depends on what is drawn
         copies = (np.repeat(np.arange(scores.shape[1]), row.astype(int)) for row in weights)
-        return np.array([principal_components(scores[:, chosen]).scores for chosen in copies])
+        drawn = np.array([principal_components(scores[:, chosen]).scores for chosen in copies])
+        whole = np.nan_to_num(principal_components(scores).scores)
+        return drawn * np.where(np.nan_to_num(drawn) @ whole >= 0, 1.0, -1.0)[:, None]
     known, root = known[:, used].astype(float), np.sqrt(weights[:, used])
     filled = np.where(known > 0, scores[:, used], 0.0)
     values = known * (filled - filled.sum(axis=0) / known.sum(axis=0))
     z = values / np.sqrt((values**2).sum(axis=0) / known.sum(axis=0))
     loadings = np.linalg.eigh(root[:, :, None] * correlation * root[:, None, :])[1][:, :, -1]
-    loadings *= np.where((loadings * root).sum(axis=1, keepdims=True) >= 0, 1.0, -1.0)
     weight = loadings**2 @ known.T
     # a model whose benchmarks are not in the resample has a weight of rounding errors
     component_scores = np.divide(
         (root * loadings) @ z.T, weight, out=np.full(weight.shape, np.nan), where=weight > 1e-20
     )
+    whole = np.nan_to_num(principal_components(scores).scores)
+    component_scores *= np.where(np.nan_to_num(component_scores) @ whole >= 0, 1.0, -1.0)[:, None]
     component_scores[weights[:, used].sum(axis=1) < 2] = np.nan  # one benchmark has no components
     return component_scores
 
@@ -559,6 +563,59 @@ def ranks_over_benchmarks(scores: np.ndarray, weights: np.ndarray, units: int | 
     few = units < LEAST_UNITS
     draws = np.full((len(weights), len(scores)), np.nan) if few else first_components_of_resamples(scores, weights)
     return RankDraws(component_ranks(scores), average_ranks(draws.T).T, np.isfinite(scores).sum(axis=1) < 2, units)
+
+
+def rank_intervals(scores: np.ndarray, clusters: np.ndarray | None = None) -> Interval[np.ndarray]:
+    """(models,) 95% intervals of ranks by ability, for a population of benchmarks like these.
+
+    Each pair of models is compared by the mean difference of its standardised `scores` (models, benchmarks) over the b
+    benchmarks that both have: a t test with b - 1 degrees of freedom. Weights such as loadings, which are chosen by the
+    same scores, would let the best of equal models out too often. The rank is from 1 + the number of models that are
+    surely better to n - the number of those surely worse (Mogstad, Romano, Shaikh and Wilhelm 2024, Review of Economic
+    Studies 91:476), at 0.025 / (n - 1) for each pair (Bonferroni). So the models whose interval holds 1 contain the
+    best one in at least 97.5% of tables, also where several are nearly the best, and of equal models hardly one is
+    missing. `clusters` (benchmarks,): numbers from 0 of categories; where benchmarks of a category have something in
+    common, the squared error of a difference is multiplied by `_design_effect`. NaN for fewer than `LEAST_UNITS`
+    benchmarks, and for a model with fewer than two scores. *It fails* where differences are far from normal.
+    """
+    components, models = principal_components(scores), len(scores)
+    used = components.used
+    if scores.shape[1] < LEAST_UNITS or models < 2 or not used.any():
+        return Interval(np.full(models, np.nan), np.full(models, np.nan))
+    values = scores[:, used] - finite_mean(scores[:, used], axis=0)
+    values /= np.sqrt(finite_mean(values**2, axis=0))
+    effect = 1.0 if clusters is None else _design_effect(values, clusters[used])
+    known, z = np.isfinite(values).astype(float), np.nan_to_num(values)
+    number, total, square = known @ known.T, z @ known.T, z**2 @ known.T
+    with np.errstate(invalid="ignore", divide="ignore"):
+        mean = (total - total.T) / number
+        variance = (square + square.T - 2 * z @ z.T - number * mean**2) / (number - 1)
+        error = np.sqrt(effect * np.maximum(variance, 1e-18) / number)
+        least = stats.t.ppf(1 - 0.025 / (models - 1), np.maximum(number - 1, 1))
+        better = (number > 1) & (mean / error > least)
+    rank, ranked = component_ranks(scores), np.isfinite(components.scores) & (np.isfinite(scores).sum(axis=1) > 1)
+    low, high = 1.0 + better.sum(axis=0), np.isfinite(components.scores).sum() - better.sum(axis=1)
+    low, high = np.minimum(low, rank), np.maximum(high, rank)
+    return Interval(np.where(ranked, low, np.nan), np.where(ranked, high, np.nan))
+
+
+def _design_effect(values: np.ndarray, clusters: np.ndarray) -> float:
+    """1 + ρ (Σ m² / b - 1), at least 1: by how much the variance of a mean over b benchmarks in `clusters` of m is
+    larger than of independent ones (Kish 1965, Survey Sampling, section 5.4).
+
+    `values`: (models, b) standardised, NaN where missing. ρ is the correlation of what is left of them without the
+    models' means, over all models and all pairs of benchmarks of one cluster; being centred, independent ones have
+    -1 / (b - 1).
+    """
+    rest = values - finite_mean(values, axis=1)[:, None]
+    rest = np.nan_to_num(rest - finite_mean(rest, axis=0))
+    same, count = np.equal.outer(clusters, clusters) & ~np.eye(len(clusters), dtype=bool), len(clusters)
+    products = rest.T @ rest
+    scale = (np.add.outer(np.diag(products), np.diag(products)) / 2)[same].sum()
+    if not scale:
+        return 1.0
+    correlation = max(0.0, (products[same].sum() / scale + 1 / (count - 1)) / (1 + 1 / (count - 1)))
+    return float(1 + correlation * ((np.bincount(clusters) ** 2).sum() / count - 1))
 
 
 @dataclass(frozen=True)

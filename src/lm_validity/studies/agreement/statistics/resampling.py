@@ -115,7 +115,7 @@ def shortest_interval(
     return Interval(low, high)
 
 
-def hull(first: Interval[np.ndarray], second: Interval[np.ndarray]) -> Interval[np.ndarray]:
+def hull(first: Interval[Any], second: Interval[Any]) -> Interval[Any]:
     """The shortest intervals that hold both; where one is NaN, NaN."""
     return Interval(np.minimum(first.low, second.low), np.maximum(first.high, second.high))
 
@@ -221,14 +221,15 @@ def sign_flip_test(contributions: np.ndarray, rng: np.random.Generator, resample
 
 
 def share_in_top(ranks: np.ndarray, first: int) -> np.ndarray:
-    """(models,) share of the draws `ranks` (draws, models; 1 = best, NaN where unranked) in which a model is among the
-    `first`; NaN for a model without a rank.
+    """(models,) share of the draws `ranks` (draws, models; 1 = best, ties averaged, NaN where unranked) in which a
+    model is among the `first`, also where it shares its place; NaN for a model without a rank.
 
     A share of resamples is no probability that a model truly is among the best: a model that leads by chance leads in
     most resamples too.
     """
     defined = np.isfinite(ranks)
-    return ratio((defined & (ranks <= first)).sum(axis=0), defined.sum(axis=0))
+    places = stats.rankdata(np.where(defined, ranks, np.inf), method="min", axis=1)
+    return ratio((defined & (places <= first)).sum(axis=0), defined.sum(axis=0))
 
 
 def cluster_multiplicities(clusters: np.ndarray, resamples: int, rng: np.random.Generator) -> np.ndarray:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from lm_validity.studies.agreement.statistics.factors import parallel_analysis
-from lm_validity.studies.agreement.statistics.noise import latent_order_table, noise_ceiling
+from lm_validity.studies.agreement.statistics.noise import grid_steps, latent_order_table, noise_ceiling
 from lm_validity.studies.agreement.statistics.ranking import kendall_tau_matrix, mean_over_pairs, pair_signs
 
 
@@ -27,16 +27,43 @@ def test_normal_scores_have_the_ceiling_of_their_reliability():
     assert ceiling.first_component == pytest.approx((1 + 0.75) / 2, abs=0.02)
 
 
-def test_tables_of_one_order_reach_their_ceiling():
-    rng = np.random.default_rng(3)
-    ability = rng.normal(size=(40, 1))
-    stderr = np.full((40, 10), 0.4)
-    ratios = []
-    for _ in range(20):
-        scores = ability + stderr * rng.normal(size=(40, 10))
+ONE_ORDER = {  # world -> (noise-free abilities, standard error, what scores are rounded to)
+    "normal": (lambda rng: rng.normal(size=20), 0.2, None),
+    "much noise": (lambda rng: rng.normal(size=20), 0.5, None),
+    "even gaps": (lambda rng: np.linspace(-1.7, 1.7, 20), 0.2, None),
+    "rounded": (lambda rng: rng.normal(size=20), 0.2, 0.5),
+    "few items": (lambda rng: rng.normal(size=20), 40, None),
+}
+
+
+@pytest.mark.parametrize("world", ONE_ORDER)
+def test_tables_of_one_order_reach_their_ceiling(world):
+    """The mean observed tau is the mean ceiling, and it is above it in about half of the tables."""
+    draw, error, step = ONE_ORDER[world]
+    rng, gaps = np.random.default_rng(3), []
+    for _ in range(60):
+        ability, shape = draw(rng)[:, None], (20, 8)
+        stderr = np.full(shape, error, dtype=float)
+        scores = ability + stderr * rng.normal(size=shape)
+        if error == 40:
+            share = np.clip(0.5 + 0.15 * np.broadcast_to(ability, shape), 0.05, 0.95)
+            scores = rng.binomial(40, share) / 40
+            stderr = np.sqrt(scores * (1 - scores) / 39)
+        scores = scores if step is None else step * np.round(scores / step)
         observed = mean_over_pairs(kendall_tau_matrix(pair_signs(scores)))
-        ratios.append(observed / noise_ceiling(scores, stderr, rng, draws=20).mean_tau)
-    assert np.mean(ratios) == pytest.approx(1.0, abs=0.02)
+        gaps.append(observed - noise_ceiling(scores, stderr, rng, draws=20).mean_tau)
+    assert np.mean(gaps) == pytest.approx(0, abs=0.018)  # 0.01 to 0.09 with the sorted scores of each benchmark
+    assert 0.3 < np.mean(np.array(gaps) > 0) < 0.75  # 0.67 to 1
+
+
+def test_scores_of_equal_models_show_what_they_are_rounded_to():
+    known = [[0.1, 0.5, 1 / 3, 2.0], [0.25, 0.25, 2 / 3, 3.1], [0.4, 1.0, 2 / 3, 4.2], [0.4, 0.75, 0.0, 5.3],
+             [0.4, 0.5, 1.0, np.nan]]  # fmt: skip
+    assert grid_steps(np.array(known)) == pytest.approx([0.15, 0.25, 1 / 3, 0])  # no two are equal: nothing is known
+    rng = np.random.default_rng(0)
+    assert grid_steps(np.column_stack([rng.normal(size=30).round(3), rng.integers(0, 40, 30) / 40]))[1] == (
+        pytest.approx(1 / 40)
+    )
 
 
 def test_latent_order_table_keeps_scores_shrunk_and_cells_missing():
@@ -44,9 +71,8 @@ def test_latent_order_table_keeps_scores_shrunk_and_cells_missing():
     stderr = np.array([[0.1, 0.1], [0.2, 0.1], [0.1, np.nan]])
     truth, noise = latent_order_table(scores, stderr)
     assert np.isnan(truth[1, 1]) and np.isnan(noise[1, 1])
-    # mean ranks 1.5, 2 and 2: the models keep their order, the equal ones that of the table
-    variance = np.var([0.9, 0.5, 0.1])
-    factor = np.sqrt(1 - np.mean([0.01, 0.04, 0.01]) / variance)
+    # mean standardised scores 0.11, 0 and -0.11: the models keep their order and the quantiles are the scores
+    factor = np.sqrt((np.var([0.9, 0.5, 0.1], ddof=1) - np.mean([0.01, 0.04, 0.01])) / np.var([0.9, 0.5, 0.1]))
     np.testing.assert_allclose(truth[:, 0], 0.5 + factor * np.array([0.4, 0.0, -0.4]))
     np.testing.assert_allclose(noise[:, 0], [0.1, 0.2, 0.1])  # the error moves with its score
     assert noise[2, 1] == pytest.approx(0.1)  # unknown: that of the benchmark's others

@@ -1,0 +1,107 @@
+"""Paired significance from items: which models differ on a benchmark, given that they answered the same questions."""
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+
+from lm_validity.studies.agreement.score_matrix import SELECTED, ScoreMatrix
+from lm_validity.studies.agreement.statistics.ranking import (
+    PairSigns,
+    cluster_codes,
+    finite_mean,
+    paired_signs,
+    replace_column,
+)
+from lm_validity.tables.items import item_values, items_of_scores, open_items
+from lm_validity.words import UNDER, with_names
+
+_KEY = [name for name in SELECTED if name != "benchmark"]
+_COLUMNS = [*_KEY, "split", "doc_id", "subject", "correct", "metric_values"]
+TESTED = {  # how the differences on benchmarks of one protocol are tested and what is left out, in sentences
+    "paired": "differences on {} are tested item by item (McNemar's test).",
+    "clustered": "differences on {} are tested item by item, with their subjects as clusters.",
+    "unpaired": "the metric of {} is not the mean of its items, so it is tested by standard errors.",
+    "left_out": "items do not give the score of {}, so these models are tested by standard errors there.",
+    "disjoint": "models have no item in common on {}, so they are tested by standard errors.",
+    "trained": "differences on {} are tested by standard errors and the noise of training, which items do not show.",
+    "repeated": "some items appear more than once for one model and seed, and are averaged: {}.",
+}
+
+
+def use_paired_tests(
+    signs: dict[str, PairSigns], path: str | Path, matrix: ScoreMatrix, tasks: list[str]
+) -> tuple[dict[str, PairSigns], list[str]]:
+    """`signs` by protocol, with the paired test wherever the items give the benchmark's score, and notes on that.
+
+    A benchmark whose noise of training is known keeps the test from standard errors and that noise: the paired test is
+    about these very trainings. A metric that is not the mean of its items (Matthews correlation, F1) keeps it too, and
+    so does a model whose items do not make up its score, or that shares none with the other model. One benchmark is
+    read at a time: a table of items may be larger than memory. Items have the metric's own direction, as `matrix.value`
+    has; signs say which model is better.
+    """
+    table = open_items(path)
+    signs = dict(signs)
+    tested_how: dict[str, dict[str, list[str]]] = {protocol: {how: [] for how in TESTED} for protocol in signs}
+    for column, task in enumerate(tasks):
+        items = _selected_items(table, matrix, task)
+        place = matrix.benchmarks.index(task)
+        for protocol, tested in tested_how.items():
+            here = items[items["protocol"] == protocol]
+            if here.empty:
+                continue
+            if task in matrix.training.get(protocol, {}):
+                tested["trained"].append(task)
+                continue
+            if (here["repeats"] > 1).any():
+                tested["repeated"].append(f"{task} ({int((here['repeats'] > 1).sum())})")
+            correct, subjects = _item_matrix(here, matrix)
+            score = matrix.value[protocol][:, place]
+            made_up = np.abs(finite_mean(correct, axis=1) - score) <= 1e-6
+            others = np.isfinite(correct).any(axis=1) & np.isfinite(score) & ~made_up
+            if made_up.sum() <= others.sum():  # of a metric that is something else a few may agree by chance
+                tested["unpaired"].append(task)
+                continue
+            tested["left_out"] += [f"{matrix.labels[i]} on {task}" for i in np.flatnonzero(others)]
+            oriented = matrix.direction[place] * np.where(made_up[:, None], correct, np.nan)
+            better = paired_signs(oriented, clusters=subjects)
+            if not better.known.any():
+                tested["disjoint"].append(task)
+                continue
+            apart = int((made_up[better.first] & made_up[better.second] & (better.known[:, 0] == 0)).sum())
+            if apart:
+                tested["disjoint"].append(f"{task} ({apart} pairs of models)")
+            signs[protocol] = replace_column(signs[protocol], column, better)
+            tested["paired" if cluster_codes(subjects) is None else "clustered"].append(task)
+    notes = [
+        f"{UNDER[protocol].capitalize()}, {sentence}"
+        for protocol, tested in tested_how.items()
+        for sentence in with_names({sentence: tested[how] for how, sentence in TESTED.items()})
+    ]
+    return signs, notes or [f"No item of {path} belongs to a selected score: significance is from standard errors."]
+
+
+def _selected_items(table: ds.Dataset, matrix: ScoreMatrix, task: str) -> pd.DataFrame:
+    """Items behind the selected scores of one benchmark: `model, protocol, doc_id, subject, correct`, over seeds.
+
+    `repeats`: most rows that one document has under one seed.
+    """
+    columns = [name for name in _COLUMNS if name in table.schema.names]
+    rows = table.to_table(columns=columns, filter=pc.field("benchmark") == task)
+    selected = matrix.selected[matrix.selected["benchmark"] == task]
+    metric = next(iter(selected["metric"].dropna()), None)
+    items = rows.select([name for name in columns if name != "metric_values"]).to_pandas()
+    items = items.assign(correct=item_values(rows, metric).to_pandas()).reindex(columns=_COLUMNS)
+    items = items_of_scores(items, selected, _KEY)
+    repeats = items.groupby(["model", "protocol", "doc_id", "seed"])["correct"].transform("size")
+    kept = items.assign(repeats=repeats).groupby(["model", "protocol", "doc_id"], as_index=False)
+    return kept.agg({"correct": "mean", "repeats": "max", "subject": "first"})
+
+
+def _item_matrix(items: pd.DataFrame, matrix: ScoreMatrix) -> tuple[np.ndarray, np.ndarray]:
+    """(models, items) of the metric's value, NaN where a model has no such item; (items,) subjects, "" if unknown."""
+    table = items.pivot(index="model", columns="doc_id", values="correct")
+    subjects = items.drop_duplicates("doc_id").set_index("doc_id")["subject"].reindex(table.columns)
+    return table.reindex(list(matrix.models)).to_numpy(dtype=float), subjects.to_numpy(dtype=str)

@@ -1,6 +1,6 @@
 """Write the table of lm-eval's tasks that `lm-validity report` guesses benchmarks from. Needs lm_eval; loads no data.
 
-    python workflow/scripts/tasks_table.py        # rewrites src/lm_validity/site/lm_eval_tasks.tsv
+    python workflow/scripts/tasks_table.py        # rewrites src/lm_validity/tables/lm_eval_tasks.tsv
 
 A row is a task, or a name that ends in `*`: all tasks that begin so, when they share every value. Columns: the main
 metric under lm-eval's key, whether a higher value is better, the kind of output, the number of choices where it is the
@@ -19,7 +19,7 @@ from lm_eval.tasks import TaskManager
 
 from lm_validity.config.sheets import OUTPUT_TYPES
 from lm_validity.files import write_text
-from lm_validity.site.guess import COLUMNS, METRIC, PREFERRED, TABLE, TaskFacts
+from lm_validity.tables.task_facts import COLUMNS, METRIC, PREFERRED, TABLE, TaskFacts
 
 # Numbers of choices that lm-eval takes from each document, so that they are not to be read from a task's file.
 # Each is part of the data set's definition; of ARC's questions, one in a hundred has three or five.

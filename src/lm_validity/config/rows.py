@@ -80,7 +80,7 @@ def read_text_rows(path: Path, layout: str, *, headless: Collection[str] = froze
 
 def read_text(path: Path, layout: str) -> str:
     """The text of a file, gzipped or not. `layout` is the hint. Raises InputError for one that is absent, damaged or no
-    UTF-8 text, and for one that is larger than any table of scores."""
+    UTF-8 or UTF-16 text, and for one that is larger than any table of scores."""
     if not path.is_file():
         raise InputError(f"{path}: no such file.", "check the path.")
     try:
@@ -90,7 +90,8 @@ def read_text(path: Path, layout: str) -> str:
             content = handle.read(_LARGEST + 1)
         if len(content) > _LARGEST:
             raise InputError(f"{path}: more than {_LARGEST >> 20} MiB of text.", "divide it, or import parts of it.")
-        return content.decode("utf-8-sig")
+        utf16 = content[:2] in (b"\xff\xfe", b"\xfe\xff")  # as spreadsheets write "Unicode text"
+        return content.decode("utf-16" if utf16 else "utf-8-sig")
     except (UnicodeDecodeError, OSError, EOFError, zlib.error) as error:
         raise InputError(f"{path}: not a readable CSV or TSV text file ({error}).", layout) from error
 

@@ -31,10 +31,10 @@ from lm_validity.files import read_json, replace_file, write_json, write_text
 from lm_validity.run.scoring import named_files
 from lm_validity.site.cards.write import FOLDER as CARDS
 from lm_validity.site.cards.write import folder_name
-from lm_validity.site.guess import PREFERRED, metric_direction
 from lm_validity.site.report import Given, report_site
 from lm_validity.tables.merge import Merger
 from lm_validity.tables.schema import ITEMS, SCORES, SELECTIONS
+from lm_validity.tables.task_facts import PREFERRED, metric_direction
 from lm_validity.words import count
 
 STUDIES = ("agreement", "signal")  # what a task file can take part in

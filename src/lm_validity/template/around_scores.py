@@ -10,9 +10,10 @@ from lm_validity.config.sections import DEFAULT_SIZE_CLASSES
 from lm_validity.config.sheets import read_benchmarks, read_models
 from lm_validity.errors import InputError
 from lm_validity.files import write_text
-from lm_validity.site.guess import find_task_facts, guess_benchmarks, guess_models, leave_sparse_out
+from lm_validity.site.guess import guess_benchmarks, guess_models, leave_sparse_out
 from lm_validity.site.report import gather
 from lm_validity.tables.formats.score_files import ImportOptions
+from lm_validity.tables.task_facts import find_task_facts
 
 _SIZES = ((0.2, "tiny"), (1, "small"), (4, "medium"), (10, "large"))  # below so many billions of parameters
 MODEL_COLUMNS = (

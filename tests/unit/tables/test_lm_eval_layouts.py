@@ -284,7 +284,7 @@ def test_an_import_without_metrics_is_exported_with_those_of_the_sheet(tmp_path)
     write_table(ours, SCORES, tmp_path / "scores.parquet")
     command = ["lm-eval", str(tmp_path / "scores.parquet"), "--output", str(tmp_path / "out")]
     assert isinstance(CliRunner().invoke(app, command).exception, InputError)
-    (tmp_path / "b.csv").write_text("benchmark,metric,higher_is_better\nx,acc,0\n")
+    (tmp_path / "b.csv").write_text("benchmark,metric,higher_is_better\nx,gap,0\n")
     assert CliRunner().invoke(app, [*command, "--benchmarks", str(tmp_path / "b.csv")]).exit_code == 0
     back = read_lm_eval((tmp_path / "out").rglob("*.json"))
-    assert set(back["metric"]) == {"acc,none"} and not back["higher_is_better"].any() and len(back) == len(ours)
+    assert set(back["metric"]) == {"gap,none"} and not back["higher_is_better"].any() and len(back) == len(ours)

@@ -1,90 +1,58 @@
-"""A table of scores as CSV, TSV or parquet: one score per row (long), or one column per benchmark or model (wide); JSON
-of no known format.
+"""A table of scores as CSV, TSV, Markdown or parquet: one score per row (long), or one column per benchmark, model or
+metric (wide); JSON records.
 
-A file without a column of models whose rows are steps of training is one run. A matrix of 0 and 1 is answers to items.
+A file without a column of models whose rows are steps of training is one run. A matrix of 0 and 1, and a row for each
+answer, are items. What columns and values mean is decided in `tables/columns.py` and `tables/reading.py`.
 """
 
+import json
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 
-from lm_validity.config.rows import read_text_rows
+from lm_validity.config.rows import parse_text_rows, read_text
 from lm_validity.config.sheets import metric_key
-from lm_validity.errors import InputError, did_you_mean
+from lm_validity.errors import InputError
+from lm_validity.tables.cell_text import FAILED, SPREAD_ENDS, is_missing, plain, plain_text, read_cell
+from lm_validity.tables.columns import (
+    ITEM,
+    RIGHT,
+    ROLES,
+    Columns,
+    check_column,
+    check_roles,
+    classify,
+    fact_column,
+    find_roles,
+    in_billions,
+    is_sheet,
+    telling,
+)
 from lm_validity.tables.formats import checked
 from lm_validity.tables.formats.score_files import KEY, Format, ImportOptions, Opened, ScoreFile, date_in, mean_of_items
-from lm_validity.tables.schema import LARGEST_SCORE, PROTOCOLS, readable
+from lm_validity.tables.reading import AVERAGED, LEFT_OUT, READ, UNSURE, Decision
+from lm_validity.tables.schema import PROTOCOLS, readable
 from lm_validity.words import count, listing
 
 _LAYOUT = "a header, and one row per score (model, benchmark, value) or one column per benchmark, as UTF-8 text."
 _SUFFIXES = (".csv", ".tsv", ".csv.gz", ".tsv.gz", ".parquet")
-# Columns of a score that a file may have, and other names by which they are found in a header
-ROLES: dict[str, tuple[str, ...]] = {
-    "model": ("model_name", "model_id", "llm_model", "fullname"),
-    "benchmark": ("task", "dataset", "scenario", "evaluation", "eval"),
-    "value": ("score", "result"),
-    "stderr": ("standard_error", "std_err"),
-    "metric": (),
-    "checkpoint": (),
-    "iteration": ("step", "steps"),
-    "tokens_b": (),
-    "protocol": (),
-    "prepared_on": (),
-    "prompt": (),
-    "prompt_variant": (),
-    "num_fewshot": ("n_shot", "shots"),
-    "seed": (),
-    "split": (),
-    "n_items": ("num_samples",),
-    "higher_is_better": (),
-}
-_MISSING = frozenset(("", "-", "–", "—", "?", "na", "n/a", "nan", "none", "null"))
+_MARKDOWN = (".md", ".markdown", ".txt")  # of files that were named; in folders these are texts
 _BOOLEANS = dict.fromkeys(("1", "1.0", "true", "yes"), True) | dict.fromkeys(("0", "0.0", "false", "no"), False)
-_ANSWERS = {"1": 1.0, "1.0": 1.0, "0": 0.0, "0.0": 0.0}  # right and wrong in a matrix of items
+_ANSWERS = {"1": 1.0, "1.0": 1.0, "0": 0.0, "0.0": 0.0, "true": 1.0, "false": 0.0, "True": 1.0, "False": 0.0}
+_FEWEST_ANSWERS = 2  # of each model, in a table with a row for each answer
 _FEWEST_ITEMS = 20  # columns of nothing but 0 and 1, from which they are items
 _MOST_COLUMNS = 10_000  # of scores: no table of benchmarks has more
-_PLUS_MINUS = re.compile(r"\s*(?:±|\+/-|\+-)\s*")
 # 0,5 or 51,25; not 1,234, which may be a thousand
 _DECIMAL_COMMA = re.compile(r"[-+]?(0?,\d+|\d+,\d{1,2}) ?%?")
-_NOT_A = {
-    "percentage": "import the columns that are percentages with --scores.",
-    "fraction": "--percent where scores are percentages, --as-is where they are neither; --scores names the columns of "
-    "scores.",
-}
-_ERROR_ENDS = ("_stderr", "_std_err", "_err", "_se")  # of a column or a file beside that of the scores
-
-# By a column's plain name: what leaderboards have beside their scores
-_NO_BENCHMARK = re.compile(
-    r"(average|avg|mean|overall|rank|ranking|mean_win_rate|likes?|hub|hub_likes|votes?|generation)|.*cost.*"
-)
-# what says something of a model, under the models sheet's names
-_FACTS = {
-    "tokens_per_step": re.compile(r"(.*_)?(batch_size_(in_)?tokens|tokens_per_(step|batch))"),
-    "tokens_b": re.compile(
-        r"((num|n|total|train(ing)?|pretrain(ing)?|throughput_total)_)?(g?tokens|(pre)?training_data_size)"
-        r"(_seen|_trained)?(_[tbm]|_billions?|_trillions?)?"
-    ),
-    "parameters_b": re.compile(
-        r"((num|n|total)_)?(params?|parameters?|model_size|size(?=_))(_in)?(_[bm]|_billions?|_millions?)?"
-    ),
-}
-# and under their own
-_OTHER_FACT = re.compile(
-    r"((peak|max)_)?lr|(.*_)?(learning_rate(_\w+)?|vocab(ulary)?_size|batch_size|(n|num)_(layers?|heads?)|hidden_(size|dim)|d_model|"
-    r"(context|seq|sequence)_(len|length|window|size)|warmup(_\w+)?|weight_decay|epochs?|\w*flops|date|year|"
-    r"max_tokens|params_\w+|parameters_\w+)"
-    r"|label|family|size|architecture|training_data|instruction_tuned|rerun_of|licen[sc]e"
-)
-# scores without bounds, of which the lower ones are better
-_LOSS = re.compile(r"(.*_)?(\w*loss|bpb|bits_per_byte|bits_per_token|\w*perplexity|ppl|nll)(_.*)?")
+_ERROR_ENDS = ("_stderr", "_std_err", "_err", "_se")  # of a file beside that of the scores
 
 # The end of a model's name that is a point of its training
 _STEP = re.compile(r"(.+?)[-_/@: ]+(?:global_?)?(?:steps?|iter(?:ation)?s?|checkpoint|ckpt)[-_]?(\d{1,15})", re.I)
@@ -93,22 +61,14 @@ _LAST = re.compile(r"(.+?)[-_/@: ]+(?:main|final|last)", re.I)
 _ITEM = re.compile(r"(.*?)[-_/:. ]*(\d+)")  # an item's column: benchmark and number
 
 
-class _CellValue(NamedTuple):
-    """What a cell says. `percent`: it has the sign."""
-
-    value: float
-    error: float | None = None
-    percent: bool = False
-
-
 class _Cell(NamedTuple):
-    """A score as it stands in the file: its row, its column, what the column says of it, and its standard error."""
+    """A score as it stands: its row, its column, what the column says of it, and texts of errors by kind."""
 
     row: int
     column: str
     spread: dict[str, str]
     text: str
-    error: str
+    errors: dict[str, str]
 
 
 @dataclass(frozen=True)
@@ -120,103 +80,220 @@ class _Table:
     cells: np.ndarray
     lines: list[int]
 
-    def columns(self, names: Iterable[str]) -> dict[str, np.ndarray]:
-        """Texts of columns by their names."""
-        places = {name: place for place, name in enumerate(self.header)}
-        return {name: self.cells[:, places[name]] for name in names}
+    def texts(self, name: str) -> np.ndarray:
+        """The texts of a column."""
+        return self.cells[:, self.places[name]]
+
+    @cached_property
+    def places(self) -> dict[str, int]:
+        """Columns by name."""
+        return {name: place for place, name in reversed(list(enumerate(self.header)))}
 
     def where(self, row: int, column: str) -> str:
         """The place of a cell."""
         return f"{self.path}, row {self.lines[row]}, column {column!r}"
 
 
-def read_table(path: Path, options: ImportOptions, model: str | None = None) -> list[ScoreFile]:
-    """The scores of a table; `model`: the name of the model of one without a column of models.
+@dataclass
+class _Notes:
+    """What is said of a table: sentences, and decisions."""
 
-    Scores are fractions: one outside 0 to 1 is refused unless they are `percentages` (then 0 to 100, standard errors
-    likewise) or `neither`; losses, known by their names, have no bounds. A cell `12.5%` is a percentage by itself, and
-    `0.6 ± 0.01` has its standard error. Empty cells are missing scores. Raises InputError, naming row and column, for a
-    value of the wrong type and for a table whose columns are not understood.
+    lines: list[str]
+    decisions: list[Decision]
+
+
+def read_table(path: Path, options: ImportOptions, model: str | None = None) -> list[ScoreFile]:
+    """The claims of a table; `model`: the name of the model of one without a column of models.
+
+    Values stay as they stand. Raises InputError, naming row and column, for a key of the wrong type and for a table
+    whose columns are not understood.
     """
     if _beside(path, of_errors=False):
         return []  # standard errors, read with the scores that they belong to
-    notes: list[str] = []
-    table = _open(path, options, notes)
-    roles = _roles(table, options)
+    notes = _Notes([], [])
+    files = []
+    for table in _open(path, options, notes):
+        files += _of_table(table, options, model, notes)
+    return [replace(file, notes=tuple(notes.lines), decisions=tuple(notes.decisions)) for file in files]
+
+
+def _of_table(table: _Table, options: ImportOptions, model: str | None, notes: _Notes) -> list[ScoreFile]:
+    path = table.path
+    if (sheet := is_sheet(table.header)) is not None:
+        raise InputError(f"{path}: a sheet of {sheet}, without scores.", f"give it as --{sheet}.")
+    check_roles(options.columns, table.header, path)
+    named = _named(table, options.scores) if options.scores else []
+    roles = find_roles(table.header, options.columns, named)
+    given = {where: said for (what, where), said in options.corrections.items() if what == "column"}
+    roles |= {said: name for name, said in given.items() if said in ROLES and name in table.header}
     answers = _are_answers(table, [name for name in table.header if name not in roles.values()])
     if len(table.header) > _MOST_COLUMNS and not (answers or options.scores):
         problem = f"{path}: {len(table.header)} columns, too many for a table of benchmarks."
         raise InputError(problem, "name those of scores: --scores COLUMN,COLUMN,...")
+    if not answers and (long := _item_rows(table, roles)):
+        return _long_items(table, roles, *long, notes)
     steps_of_one = "iteration" in roles and ("benchmark" not in roles or "value" in roles)
     own: dict[str, Any] = {}
     if "model" not in roles and options.across != "models" and (model is not None or steps_of_one):
         own = {"model": model or _stem(path)}
-    spread = _spread(roles, options.across, with_models=bool(own or "model" in roles))
+    if "model" not in roles and not own and not answers and options.across != "models" and "benchmark" not in roles:
+        column = telling(table.header, table.texts)
+        if column is not None and column not in named:
+            roles["model"] = column
+            text = f"{column!r} is read as the column of models: its texts are all different"
+            notes.decisions.append(Decision("column", column, "model", "values", UNSURE, 1, "benchmark", text))
+    return _read_roles(table, options, roles, own, named, given, notes, answers=answers)
+
+
+def _read_roles(
+    table: _Table,
+    options: ImportOptions,
+    roles: dict[str, str],
+    own: dict[str, Any],
+    named: list[str],
+    given: dict[str, str],
+    notes: _Notes,
+    *,
+    answers: bool,
+) -> list[ScoreFile]:
+    path = table.path
+    columns = classify(table.header, table.texts, roles, given) if not answers else Columns()
+    spread = _spread(roles, options.across, columns, with_models=bool(own or "model" in roles))
     if spread is not None:
         roles = {role: column for role, column in roles.items() if role not in (spread, "value", "stderr")}
+        if not answers:
+            columns = classify(table.header, table.texts, roles, given, facts=spread != "model")
     keys = [own | said for said in _keys(table, roles)]
     if answers and not {"model", "benchmark"} & set(keys[0]):
         keys = [said | {"model": f"{_stem(path)}-{row}"} for row, said in enumerate(keys, 1)]
-        notes.append("No names of models: they are called as the file, with the number of their row.")
+        notes.lines.append("No names of models: they are called as the file, with the number of their row.")
     key = "benchmark" if spread == "model" else "model"
-    if key not in keys[0]:
-        column = _quoted(f"{key}={_telling(table) or 'COLUMN'}")
+    if not any(key in said for said in keys):
+        column = _quoted(f"{key}={telling(table.header, table.texts) or 'COLUMN'}")
         raise InputError(
             f"{path}: no column of {key}s among {', '.join(table.header[:8])}.",
             f"say which: --columns {column}; for a table of models in columns, --across models.",
         )
-    taken = {*roles.values(), *(_named(table, options.scores) if options.scores else ())}
-    described = {name: fact for name in table.header if name not in taken and (fact := fact_column(name))}
-    if spread == "model":
-        described = {}
-    columns = _score_columns(table, {*roles.values(), *described}, options, notes) if spread else [roles["value"]]
     if answers and spread == "benchmark":
-        return _item_files(table, keys, columns, notes)
+        return _item_files(table, keys, [name for name in table.header if name not in roles.values()], notes)
     if spread != "model":
-        _split_steps(keys, notes)
-    facts = _facts(table, keys, described, notes)
-    cells = _cells(table, columns, _errors(table, roles, spread), spread)
-    rows = _once(table, _scores(table, cells, keys, options, notes), options, notes)
-    return [ScoreFile(path, rows, date=date_in(path.stem), facts=facts, notes=tuple(notes))]
+        _split_steps(keys, notes.lines)
+    scores = [roles["value"]] if spread is None else named or columns.scores
+    facts = {name: fact for name, fact in columns.facts.items() if name not in scores}
+    told = _facts(table, keys, facts, notes) if spread != "model" else {}
+    notes.decisions += columns.decisions if spread is not None else []
+    if not scores:
+        raise InputError(f"{path}: no column of scores.", "name them: --scores COLUMN,COLUMN,...")
+    if spread is None:
+        errors = _of_long(table, roles, columns)
+    else:
+        errors = _beside_errors(table, spread, options) or columns.spreads
+    claims = _claims(table, _cells(table, scores, errors, spread), keys, notes)
+    rows = _once(table, claims, options, notes.lines)
+    if not rows:
+        raise _no_number(table, scores)
+    return [ScoreFile(path, rows, date=date_in(path.stem), facts=told)]
 
 
-def _spread(roles: dict[str, str], across: str | None, *, with_models: bool) -> str | None:
-    """What the names of the columns of scores are, `model` or `benchmark`; None where each row is one score."""
+def _spread(roles: dict[str, str], across: str | None, columns: Columns, *, with_models: bool) -> str | None:
+    """What the names of the columns of scores are, `model`, `benchmark` or `metric`; None where each row is one score.
+    With columns of models and benchmarks and none of values, the columns of numbers are metrics."""
     if with_models and {"benchmark", "value"} <= set(roles):
         return None
     if across is None and "benchmark" in roles and not with_models:
         return "model"
+    if across is None and {"model", "benchmark"} <= set(roles) and columns.scores:
+        return "metric"
     return "model" if across == "models" else "benchmark"
 
 
 # ---- the file ----------------------------------------------------------------------------------------------------
 
 
-def _open(path: Path, options: ImportOptions, notes: list[str]) -> _Table:
-    """The file, without columns that have no name; a first one of texts is that of the models, where no other is."""
+def _open(path: Path, options: ImportOptions, notes: _Notes) -> list[_Table]:
+    """The tables of a file (several only of Markdown), without columns that have no name; a first one of texts is that
+    of the models, where no other is."""
     if path.suffix == ".parquet":
         with readable(path):
             frame = pd.read_parquet(path)
         if not isinstance(frame.index, pd.RangeIndex):
             frame = frame.reset_index(names=frame.index.name or "")
-        cells = frame.astype(object).where(frame.notna(), "").map(str).to_numpy(object)
-        table = _Table(path, [str(name).strip() for name in frame.columns], cells, list(range(1, len(cells) + 1)))
-    else:
-        text_rows = read_text_rows(path, _LAYOUT, headless=_ANSWERS)
-        cells = np.array(text_rows.rows, dtype=object).reshape(len(text_rows.rows), len(text_rows.header))
-        table = _Table(path, text_rows.header, cells, text_rows.lines)
+        return [_named_columns(frame_table(path, frame), options, notes)]
+    text = read_text(path, _LAYOUT)
+    if re.match(r"\s*(<!--.*?-->\s*)?\|", text) or path.suffix in _MARKDOWN:
+        tables = list(markdown_tables(path, text))
+        if not tables and path.suffix in _MARKDOWN:
+            raise InputError(f"{path}: no table in it.", "a Markdown table has lines of cells between |.")
+        if tables:
+            return [_named_columns(table, options, notes) for table in tables]
+    rows = parse_text_rows(_without_title(text), path, _LAYOUT, short_rows=True, headless=_ANSWERS)
+    cells = np.array(rows.rows, dtype=object).reshape(len(rows.rows), len(rows.header))
+    header = [plain_text(name) if set(name) & set("<[*") else name for name in rows.header]
+    return [_named_columns(_Table(path, header, cells, rows.lines), options, notes)]
+
+
+def frame_table(path: Path, frame: pd.DataFrame) -> _Table:
+    """A frame as texts."""
+    cells = frame.astype(object).where(frame.notna(), "").map(str).to_numpy(object)
+    return _Table(path, [str(name).strip() for name in frame.columns], cells, list(range(1, len(cells) + 1)))
+
+
+def _without_title(text: str) -> str:
+    """The text without a title above its header: lines with fewer separators than all that follow have."""
+    lines = text.split("\n")
+    counts = [len(re.findall(r"[,;\t]", line)) for line in lines[:50] if line.strip()]
+    if len(counts) > 2 and counts[0] == 0 < min(counts[1:3]):
+        start = next(place for place, line in enumerate(lines) if line.strip())
+        lines[start] = ""
+    return "\n".join(lines)
+
+
+def markdown_tables(path: Path, text: str) -> Iterator[_Table]:
+    """The tables of a Markdown text: lines between |, the second of them a rule of dashes."""
+    block: list[tuple[int, list[str]]] = []
+    for number, line in enumerate([*text.splitlines(), ""], 1):
+        if line.lstrip().startswith("|") or (block and "|" in line):
+            inside = re.sub(r"\\\|", "\0", line.strip().strip("|"))
+            block.append((number, [plain_text(cell.replace("\0", "|")) for cell in inside.split("|")]))
+            continue
+        if len(block) > 2 and all(re.fullmatch(r":?-+:?", cell) for cell in block[1][1]):
+            header, rows = block[0][1], block[2:]
+            cells = [(row + [""] * len(header))[: len(header)] for _, row in rows]
+            yield _filled_down(_Table(path, header, np.array(cells, dtype=object), [place for place, _ in rows]))
+        block = []
+
+
+def _filled_down(table: _Table) -> _Table:
+    """lm-eval's own printed table: a task's name stands in its first row only, ± in a column without a name."""
+    names = [plain(name) for name in table.header]
+    if ("tasks" not in names and "groups" not in names) or "value" not in names:
+        return table
+    header, cells = list(table.header), table.cells.copy()
+    for place, name in enumerate(names):
+        header[place] = {"tasks": "benchmark", "groups": "benchmark", "n_shot": "num_fewshot"}.get(name, header[place])
+        if name in ("tasks", "groups", "version", "filter", "n_shot"):
+            for row in range(1, len(cells)):
+                cells[row, place] = cells[row, place] or cells[row - 1, place]
+    cells[:, 0] = [name.lstrip("- ") for name in cells[:, 0]]
+    return replace(table, header=header, cells=cells)
+
+
+def _named_columns(table: _Table, options: ImportOptions, notes: _Notes) -> _Table:
     key = "benchmark" if options.across == "models" else "model"
-    names = {_plain(name) for name in table.header} | set(options.columns)
+    names = {plain(name) for name in table.header} | set(options.columns)
     header = table.header
     if header[:1] == [""] and not {key, *ROLES[key]} & names and all(map(_is_name, table.cells[:, 0])):
-        notes.append(f"The first column has no name and is read as that of the {key}s.")
+        notes.lines.append(f"The first column has no name and is read as that of the {key}s.")
         header = [key, *header[1:]]
     named = [place for place, name in enumerate(header) if name]
+    kept = [row for row in range(len(table.cells)) if not all(map(is_missing, table.cells[row, 1:]))]
+    if len(kept) < len(table.cells) and kept and len(header) > 2:  # titles of sections
+        table = replace(table, cells=table.cells[kept], lines=[table.lines[row] for row in kept])
     return replace(table, header=[header[place] for place in named], cells=table.cells[:, named])
 
 
 def _is_name(text: str) -> bool:
-    return bool(text) and _parsed(text) is None
+    return bool(text) and read_cell(text) is None
 
 
 def _beside(path: Path, *, of_errors: bool) -> Path | None:
@@ -228,43 +305,8 @@ def _beside(path: Path, *, of_errors: bool) -> Path | None:
     return None
 
 
-def _roles(table: _Table, options: ImportOptions) -> dict[str, str]:
-    """The file's column of each role that it has."""
-    for role, column in options.columns.items():
-        if role not in ROLES:
-            hint = did_you_mean(role, ROLES, f"one of {', '.join(ROLES)}.")
-            raise InputError(f"--columns {role}={column}: {role!r} is no column of a score.", hint)
-        _check_column(table, column)
-    roles = dict(options.columns)
-    plain = {_plain(column): column for column in reversed(table.header)}
-    for role, others in ROLES.items():
-        named = next((plain[name] for name in (role, *others) if name in plain), None)
-        if role not in roles and named is not None and named not in (*roles.values(), *options.scores):
-            roles[role] = named
-    return roles
-
-
-def _plain(name: str) -> str:
-    """A column's name in small letters and digits: `Average ⬆️` is average."""
-    return re.sub(r"[^a-z0-9]+", "_", name.casefold()).strip("_")
-
-
-def _check_column(table: _Table, column: str) -> None:
-    if column not in table.header:
-        hint = did_you_mean(column, table.header[:_MOST_COLUMNS], f"the columns are: {listing(table.header, 20)}.")
-        raise InputError(f"{table.path}: no column {column!r}.", hint)
-
-
 def _stem(path: Path) -> str:
     return re.sub(r"(\.(csv|tsv|parquet|gz))+$", "", path.name)
-
-
-def _telling(table: _Table) -> str | None:
-    """The first column of texts that are all different: perhaps that of the models."""
-    for name, texts in table.columns(table.header[:100]).items():
-        if len(set(texts)) == len(texts) and all(map(_is_name, texts)):
-            return name
-    return None
 
 
 def _quoted(text: str) -> str:
@@ -272,45 +314,6 @@ def _quoted(text: str) -> str:
 
 
 # ---- what the columns are ----------------------------------------------------------------------------------------
-
-
-def fact_column(name: str) -> str | None:
-    """The column of the models sheet for a column of this name; None where it is a score's."""
-    plain = _plain(name)
-    if _NO_BENCHMARK.fullmatch(plain) or _LOSS.fullmatch(plain):
-        return None
-    known = next((fact for fact, pattern in _FACTS.items() if pattern.fullmatch(plain)), None)
-    return known or (plain if _OTHER_FACT.fullmatch(plain) else None)
-
-
-def _score_columns(table: _Table, taken: set[str], options: ImportOptions, notes: list[str]) -> list[str]:
-    """The columns of scores: those named, else all columns of numbers, without what leaderboards have beside them,
-    and without the few that are outside of the scores' range where most are inside."""
-    if options.scores:
-        return _named(table, options.scores)
-    left_out: dict[str, list[str]] = defaultdict(list)
-    taken = taken | set(_error_columns(table.header))
-    columns = []
-    for name, cells in table.columns(name for name in table.header if name not in taken).items():
-        known = [text for text in cells if text.casefold() not in _MISSING]
-        wrong = [text for text in known if _parsed(text) is None]
-        if wrong and all(map(_DECIMAL_COMMA.fullmatch, wrong)):
-            raise _no_number(table.where(int(np.flatnonzero(cells == wrong[0])[0]), name), wrong[0])
-        if not known or wrong:
-            left_out["Columns with values that are not numbers, left out"].append(name)
-        elif _NO_BENCHMARK.fullmatch(_plain(name)):
-            left_out["Not recognised as benchmarks, left out (name them with --scores)"].append(name)
-        else:
-            columns.append(name)
-    bounded = [name for name in columns if options.unit != "neither" and not _LOSS.fullmatch(_plain(name))]
-    odd = _outside(table, bounded, percent=options.unit == "percentages")
-    if odd and 2 * len(odd) < len(bounded):
-        left_out["Outside of the scores' range, so left out (name them with --scores, and --as-is)"] = odd
-        columns = [name for name in columns if name not in set(odd)]
-    notes += [f"{title}: {listing(names, 10)}." for title, names in left_out.items()]
-    if not columns:
-        raise InputError(f"{table.path}: no column of scores.", "name them: --scores COLUMN,COLUMN,...")
-    return columns
 
 
 def _named(table: _Table, given: Iterable[str]) -> list[str]:
@@ -321,77 +324,46 @@ def _named(table: _Table, given: Iterable[str]) -> list[str]:
         if each in table.header:
             chosen.add(each)
         elif dots:
-            _check_column(table, first)
-            _check_column(table, last)
+            check_column(first, table.header, table.path)
+            check_column(last, table.header, table.path)
             chosen |= set(table.header[table.header.index(first) : table.header.index(last) + 1])
         elif matching := [name for name in table.header if fnmatchcase(name, each)]:
             chosen |= set(matching)
         else:
-            _check_column(table, each)
+            check_column(each, table.header, table.path)
     return [name for name in table.header if name in chosen]
 
 
-def _error_columns(header: list[str]) -> dict[str, str]:
-    """Columns of standard errors, `x_stderr` beside x, and the columns that they belong to."""
-    plain = {_plain(name): name for name in reversed(header)}
-    owners = {}
-    for name in header:
-        for end in _ERROR_ENDS:
-            owner = plain.get(_plain(name).removesuffix(end))
-            if owner is not None and owner != name:
-                owners[name] = owner
-    return owners
-
-
-def _outside(table: _Table, columns: list[str], *, percent: bool) -> list[str]:
-    """The columns with a score that is no fraction (no percentage)."""
-    odd = []
-    for name, cells in table.columns(columns).items():
-        scaled = (number.value * (0.01 if percent or number.percent else 1) for number in map(_parsed, cells) if number)
-        if any(not 0 <= value <= 1 for value in scaled):
-            odd.append(name)
-    return odd
-
-
 def _facts(
-    table: _Table, keys: list[dict[str, Any]], described: dict[str, str], notes: list[str]
+    table: _Table, keys: list[dict[str, Any]], described: dict[str, str], notes: _Notes
 ) -> dict[str, dict[str, Any]]:
     """What the table says of each model. Tokens that differ within a model are those of its checkpoints, and go to
     `keys`; other columns that differ within one are left out."""
     facts: dict[str, dict[str, Any]] = defaultdict(dict)
-    told, varying = [], []
-    for name, cells in table.columns(described).items():
+    for name in described:
         fact = described[name]
         values: list[Any] = [
-            None if text.casefold() in _MISSING else text if (number := _parsed(text)) is None else number.value
-            for text in cells
+            None if is_missing(text) else text if (number := read_cell(text)) is None else number.value
+            for text in table.texts(name)
         ]
         if fact in ("tokens_b", "parameters_b"):
-            values = in_billions(_plain(name), values)
+            values = in_billions(plain(name), values)
         by_model: dict[str, set[Any]] = defaultdict(set)
         for key, value in zip(keys, values, strict=True):
             if value is not None:
                 by_model[key["model"]].add(value)
+        decided, kind = fact, READ
         if all(len(said) == 1 for said in by_model.values()):
-            told.append(name)
             for model, said in by_model.items():
                 facts[model].setdefault(fact, *said)
         elif fact == "tokens_b" and all(isinstance(value, float | None) for value in values):
             for key, value in zip(keys, values, strict=True):
                 key.setdefault("tokens_b", value)
         else:
-            varying.append(name)
-    notes += [f"Columns about the models, for the models sheet: {listing(told, 10)}."] if told else []
-    notes += [f"Not one value for each model, left out: {listing(varying, 10)}."] if varying else []
+            decided, kind = "left out", LEFT_OUT
+        text = f"{name!r} has not one value for each model"
+        notes.decisions.append(Decision("column", name, decided, "name", kind, len(by_model), "score", text))
     return dict(facts)
-
-
-def in_billions(plain: str, values: list[Any]) -> list[Any]:
-    """Tokens or parameters in billions: by the unit in the column's name, else counts are told by their size."""
-    numbers = [value for value in values if isinstance(value, float)]
-    unit = re.search(r"_(t|trillions?|b|billions?|m|millions?)$", plain)
-    scale = {"t": 1e3, "b": 1.0, "m": 1e-3}[unit[1][0]] if unit else 1e-9 if max(numbers, default=0) > 1e6 else 1.0
-    return [value * scale if isinstance(value, float) else value for value in values]
 
 
 def _split_steps(keys: list[dict[str, Any]], notes: list[str]) -> None:
@@ -414,27 +386,6 @@ def _split_steps(keys: list[dict[str, Any]], notes: list[str]) -> None:
 # ---- the scores --------------------------------------------------------------------------------------------------
 
 
-def _parsed(text: str) -> _CellValue | None:
-    """A number, perhaps with a percent sign, perhaps with a standard error behind ±; None for anything else."""
-    first, *rest = _PLUS_MINUS.split(text, maxsplit=1)
-    percent = text.endswith("%") or first.endswith("%")
-    try:
-        numbers = [float(part.removesuffix("%")) for part in (first, *rest)]
-    except ValueError:
-        return None
-    if not all(abs(number) <= LARGEST_SCORE for number in numbers):
-        return None
-    return _CellValue(numbers[0], numbers[1] if rest else None, percent)
-
-
-def _no_number(where: str, text: str) -> InputError:
-    comma = _DECIMAL_COMMA.fullmatch(text)
-    hint = (
-        "write a decimal point instead of the comma." if comma else "leave the cell empty where nothing was measured."
-    )
-    return InputError(f"{where}: {text!r} is not a number.", hint)
-
-
 def _keys(table: _Table, roles: dict[str, str]) -> list[dict[str, Any]]:
     """Of each row what the columns with a role say beside the score, in the types of the scores table."""
     readers: dict[str, Callable[[str], object]] = {
@@ -442,17 +393,18 @@ def _keys(table: _Table, roles: dict[str, str]) -> list[dict[str, Any]]:
         **{name: partial(_whole, least=least) for name, least in (("num_fewshot", 0), ("n_items", 1))},
         "tokens_b": _plain_number,
         "higher_is_better": lambda text: _BOOLEANS.get(text.casefold()),
-        "metric": metric_key,
+        "metric": lambda text: None if is_missing(text) else metric_key(text),
         "protocol": lambda text: text if text in PROTOCOLS else None,
+        **dict.fromkeys(("model", "benchmark"), plain_text),
     }
     keys: list[dict[str, Any]] = [{} for _ in table.lines]
     for role, column in roles.items():
         if role in ("value", "stderr"):
             continue
         reader = readers.get(role, str)
-        for row, text in enumerate(table.columns([column])[column]):
+        for row, text in enumerate(table.texts(column)):
             value = None if text == "" else reader(text)
-            if value is None and (text != "" or role in ("model", "benchmark")):
+            if value is None and (text != "" or role in ("model", "benchmark")) and role != "metric":
                 problem = "empty" if text == "" else f"{text!r} is not a {role}"
                 raise InputError(f"{table.where(row, role)}: {problem}.", "see docs/reference/tables.md.")
             if value is not None:
@@ -469,85 +421,116 @@ def _whole(text: str, least: int = -(2**63)) -> int | None:
 
 
 def _plain_number(text: str) -> float | None:
-    number = _parsed(text)
+    number = read_cell(text)
     return None if number is None else number.value
 
 
-def _cells(table: _Table, columns: list[str], errors: dict[str, np.ndarray], spread: str | None) -> Iterator[_Cell]:
-    """Column by column; `errors`: the texts of standard errors by the column of their scores."""
-    nothing = [""] * len(table.lines)
-    for column, texts in table.columns(columns).items():
-        said = {spread: column} if spread else {}
-        for row, (text, error) in enumerate(zip(texts, errors.get(column, nothing), strict=True)):
-            yield _Cell(row, column, said, text, error)
+def _cells(table: _Table, columns: list[str], errors: dict[str, dict[str, Any]], spread: str | None) -> Iterator[_Cell]:
+    """Column by column; `errors`: by the column of scores, texts of errors or their column, by kind."""
+    for column in columns:
+        said = {} if spread is None else {spread: metric_key(column) if spread == "metric" else column}
+        own = {
+            kind: table.texts(texts) if isinstance(texts, str) else texts
+            for kind, texts in errors.get(column, {}).items()
+        }
+        for row, text in enumerate(table.texts(column)):
+            yield _Cell(row, column, said, text, {kind: texts[row] for kind, texts in own.items()})
 
 
-def _errors(table: _Table, roles: dict[str, str], spread: str | None) -> dict[str, np.ndarray]:
-    """Texts of standard errors by the column of their scores. Those of a wide table are in a file of the same shape
-    beside it, else in columns `x_stderr` beside x."""
-    if spread is None:
-        return {roles["value"]: table.columns([roles["stderr"]])[roles["stderr"]]} if "stderr" in roles else {}
+def _of_long(table: _Table, roles: dict[str, str], columns: Columns) -> dict[str, dict[str, Any]]:
+    """The columns of errors of a long table: `stderr`, or one named as a kind of error is."""
+    own: dict[str, Any] = dict(columns.spreads.get(roles["value"], {}))
+    for name in table.header:
+        kind = SPREAD_ENDS.get(plain(name))
+        if kind not in (None, "n", "other") and name not in roles.values():
+            own.setdefault(str(kind), name)
+    if "stderr" in roles:
+        own["stderr"] = roles["stderr"]
+    return {roles["value"]: own}
+
+
+def _beside_errors(table: _Table, spread: str, options: ImportOptions) -> dict[str, dict[str, Any]]:
+    """Texts of standard errors by the column of their scores, of a file of the same shape beside a wide table."""
     beside = _beside(table.path, of_errors=True)
-    if beside is not None:
-        notes: list[str] = []
-        errors = _open(beside, ImportOptions(across="models" if spread == "model" else None), notes)
-        if errors.header != table.header or errors.cells.shape != table.cells.shape:
-            hint = "give it the same rows and columns, or another name."
-            raise InputError(f"{beside}: not of the same rows and columns as {table.path}, whose errors it has.", hint)
-        return errors.columns(errors.header)
-    owners = _error_columns(table.header)
-    return {owners[name]: texts for name, texts in table.columns(owners).items()}
+    if beside is None:
+        return {}
+    across = replace(options, across="models" if spread == "model" else None)
+    (errors,) = _open(beside, across, _Notes([], []))
+    if errors.header != table.header or errors.cells.shape != table.cells.shape:
+        hint = "give it the same rows and columns, or another name."
+        raise InputError(f"{beside}: not of the same rows and columns as {table.path}, whose errors it has.", hint)
+    return {name: {"stderr": errors.texts(name)} for name in errors.header}
 
 
-def _scores(
-    table: _Table, cells: Iterable[_Cell], keys: list[dict[str, Any]], options: ImportOptions, notes: list[str]
+def _claims(
+    table: _Table, cells: Iterable[_Cell], keys: list[dict[str, Any]], notes: _Notes
 ) -> list[tuple[_Cell, dict[str, Any]]]:
-    """The rows of SCORES with the cells that they are from. Raises InputError for a score outside of its range."""
-    percent, empty, signs = options.unit == "percentages", 0, 0
-    largest: dict[str, float] = defaultdict(float)
-    rows = []
-    for cell in cells:
-        where = partial(table.where, cell.row, cell.column)
-        if cell.text.casefold() in _MISSING:
+    """The claims with the cells that they are from; cells that are no number are missing, and named."""
+    empty, claims, all_cells = 0, list[tuple[_Cell, dict[str, Any]]](), list(cells)
+    commas = _decimal_commas(table, all_cells, notes)
+    for cell in all_cells:
+        if is_missing(cell.text) and cell.text.strip().casefold() not in FAILED:
             empty += 1
             continue
-        number = _parsed(cell.text)
+        number = read_cell(cell.text, decimal_comma=commas)
         if number is None:
-            raise _no_number(where(), cell.text)
+            where = f"{cell.column}, row {table.lines[cell.row]}"
+            text = f"{cell.text[:40]!r} in column {cell.column!r}, row {table.lines[cell.row]}, is no score"
+            notes.decisions.append(Decision("cell", where, "missing", "values", LEFT_OUT, 1, "", text))
+            continue
         row = keys[cell.row] | cell.spread
-        loss = bool(_LOSS.fullmatch(_plain(row["benchmark"])) or _LOSS.fullmatch(_plain(row.get("metric") or "")))
-        scale = 0.01 if number.percent or (percent and not loss) else 1.0
-        row["value"] = number.value * scale
-        if options.unit != "neither" and not loss and not 0 <= row["value"] <= 1:
-            what = "percentage" if percent or number.percent else "fraction"
-            raise InputError(f"{where()}: {cell.text} is not a {what}.", _NOT_A[what])
-        if loss:
-            row.setdefault("higher_is_better", False)
-        error = _error(table, cell, number)
-        if error is not None:
-            row["stderr"] = error * scale
-        signs += number.error is not None
-        largest[row["benchmark"]] = max(largest[row["benchmark"]], number.value)
-        rows.append((cell, row))
-    notes += [f"Empty cells, no score: {empty}."] if empty else []
-    notes += [f"Numbers behind ± are taken as standard errors, of {count(signs, 'score')}."] if signs else []
-    small = [name for name, value in largest.items() if 0 < value <= 1]
-    if percent and small:
-        notes.append(f"No value above 1% (are they fractions already?): {listing(small, 10)}.")
-    return rows
+        row["value"] = number.value
+        if number.items is not None:
+            row |= {"unit": "share", "n_items": number.items}
+        if number.percent:
+            row["unit"] = "percent"
+        if (error := _error(table, cell, number.error, number.kind)) is not None:
+            row["stderr"], row["error"] = error
+        if (items := _plain_number(cell.errors.get("n", ""))) and items >= 1:
+            row.setdefault("n_items", int(items))
+        claims.append((cell, row))
+    notes.lines += [f"Empty cells, no score: {empty}."] if empty else []
+    return claims
 
 
-def _error(table: _Table, cell: _Cell, number: _CellValue) -> float | None:
-    """The standard error of a cell, in the unit of its score."""
-    if cell.error.casefold() in _MISSING:
-        error, text = number.error, cell.text
-    else:
-        error, text = _plain_number(cell.error), cell.error
-        if error is None:
-            raise _no_number(table.where(cell.row, "stderr"), text)
-    if error is not None and error < 0:
-        raise InputError(f"{table.where(cell.row, 'stderr')}: {text} is negative.", checked.NO_STDERR)
-    return error
+def _no_number(table: _Table, columns: list[str]) -> InputError:
+    """Names the first cell of scores that is none."""
+    for name in columns:
+        for row, text in enumerate(table.texts(name)):
+            if text and (not is_missing(text) or text.casefold() in FAILED):
+                hint = "leave the cell empty where nothing was measured."
+                return InputError(f"{table.where(row, name)}: {text[:40]!r} is not a number.", hint)
+    return InputError(f"{table.path}: no scores in {listing(columns, 3)}.", "name other columns.")
+
+
+def _decimal_commas(table: _Table, cells: list[_Cell], notes: _Notes) -> bool:
+    """Whether commas are decimal points: where a cell can be read in no other way, and no number has a point."""
+    texts = [cell.text for cell in cells]
+    if not any(_DECIMAL_COMMA.fullmatch(text) for text in texts) or any(re.search(r"\d\.\d", text) for text in texts):
+        return False
+    notes.decisions.append(
+        Decision("cell", table.path.name, "decimal comma", "values", "converted", len(texts), "", "0,5 is read as 0.5")
+    )
+    return True
+
+
+def _error(table: _Table, cell: _Cell, error: float | None, kind: str | None) -> tuple[float, str] | None:
+    """The error of a cell in the unit of its score, and what the file calls it."""
+    numbers = {name: read_cell(text) for name, text in cell.errors.items() if not is_missing(text)}
+    for name in ("stderr", "ci95", "sd", "variance"):
+        if name not in numbers:
+            continue
+        number = numbers[name]
+        if number is None:
+            problem = f"{table.where(cell.row, name)}: {cell.errors[name]!r} is not a number."
+            raise InputError(problem, "leave the cell empty where nothing was measured.")
+        if number.value < 0:
+            raise InputError(f"{table.where(cell.row, name)}: {cell.errors[name]} is negative.", checked.NO_STDERR)
+        return number.value, name
+    low, high = numbers.get("low"), numbers.get("high")
+    if low is not None and high is not None and low.value <= high.value:
+        return (high.value - low.value) / 2, "ci95"
+    return None if error is None else (abs(error), kind or "unknown")
 
 
 def _once(
@@ -562,8 +545,8 @@ def _once(
             different.append((cell, row))
     if different and options.repeats == "refuse":
         cell, row = different[0]
-        telling = _telling(table)
-        other = f"--columns {_quoted(f'model={telling}')}, " if telling else ""
+        column = telling(table.header, table.texts)
+        other = f"--columns {_quoted(f'model={column}')}, " if column else ""
         raise InputError(
             f"{table.path}, row {table.lines[cell.row]}: another score of {row['model']} on {row['benchmark']} "
             f"({count(len(different), 'such score')}).",
@@ -579,11 +562,11 @@ def _once(
 
 def _are_answers(table: _Table, columns: list[str]) -> bool:
     """Whether many columns hold nothing but 0 and 1: answers to items rather than scores on benchmarks."""
-    known = (text for texts in table.columns(columns).values() for text in texts if text.casefold() not in _MISSING)
+    known = (text for name in columns for text in table.texts(name) if not is_missing(text))
     return len(columns) >= _FEWEST_ITEMS and all(text in _ANSWERS for text in known)
 
 
-def _item_files(table: _Table, keys: list[dict[str, Any]], columns: list[str], notes: list[str]) -> list[ScoreFile]:
+def _item_files(table: _Table, keys: list[dict[str, Any]], columns: list[str], notes: _Notes) -> list[ScoreFile]:
     """A file of scores and items for each row. Items `name 12` or `name/12` are of the benchmark of that name, where
     there are several names; else all are of one that is called as the file."""
     parts = {name: part for name in columns if (part := _ITEM.fullmatch(name))}
@@ -593,8 +576,8 @@ def _item_files(table: _Table, keys: list[dict[str, Any]], columns: list[str], n
     items: dict[str, dict[str, str]] = defaultdict(dict)
     for name in columns:
         items[parts[name][1] if several else own][parts[name][2] if several else name] = name
-    texts = table.columns(columns)
-    notes = [*notes, f"{len(columns)} columns of 0 and 1 are read as items of {count(len(items), 'benchmark')}."]
+    texts = {name: table.texts(name) for name in columns}
+    notes.lines.append(f"{len(columns)} columns of 0 and 1 are read as items of {count(len(items), 'benchmark')}.")
     files = []
     for row, key in enumerate(keys):
         answers = {
@@ -607,7 +590,7 @@ def _item_files(table: _Table, keys: list[dict[str, Any]], columns: list[str], n
             if len(known):
                 rows.append({"benchmark": benchmark, **mean_of_items(known)})
         date, own_items = date_in(table.path.stem), partial(_items, answers)
-        files.append(ScoreFile(table.path, rows, key, date, notes=tuple(notes), items=own_items))
+        files.append(ScoreFile(table.path, rows, key | {"unit": "share"}, date, items=own_items))
     return files
 
 
@@ -618,15 +601,129 @@ def _items(answers: dict[str, dict[str, float | None]]) -> Iterator[dict[str, An
                 yield {"benchmark": benchmark, "doc_id": document, "correct": value}
 
 
+def _item_rows(table: _Table, roles: dict[str, str]) -> tuple[str, str] | None:
+    """The columns of documents and of their values in a table with a row for each answer: each model has many
+    documents, and the same ones, and values are from 0 to 1."""
+    names = {plain(name): name for name in reversed(table.header)}
+    item = next((names[name] for name in ITEM if name in names and names[name] not in roles.values()), None)
+    right = next((names[name] for name in RIGHT if name in names and names[name] != item), None)
+    if item is None or right is None or "model" not in roles:
+        return None
+    models, documents = table.texts(roles["model"]), table.texts(item)
+    if len(set(documents)) <= 1 or len(table.lines) < _FEWEST_ANSWERS * len(set(models)):
+        return None
+    values = [_answer(text) for text in table.texts(right) if not is_missing(text)]
+    return (item, right) if values and all(value is not None and 0 <= value <= 1 for value in values) else None
+
+
+def _answer(text: str) -> float | None:
+    known = _ANSWERS.get(text.strip(), _ANSWERS.get(text.strip().casefold()))
+    return _plain_number(text) if known is None else known
+
+
+def _long_items(table: _Table, roles: dict[str, str], item: str, right: str, notes: _Notes) -> list[ScoreFile]:
+    """A file of scores and items for each model; several answers to a document are averaged."""
+    keys = _keys(table, {role: name for role, name in roles.items() if role in ("model", "benchmark", "num_fewshot")})
+    answers: dict[str, dict[str, dict[str, list[float]]]] = defaultdict(lambda: defaultdict(lambda: defaultdict(list)))
+    for key, document, text in zip(keys, table.texts(item), table.texts(right), strict=True):
+        if (value := _answer(text)) is not None:
+            answers[key["model"]][key.get("benchmark", _stem(table.path))][document].append(value)
+    files, several = [], 0
+    for model, benchmarks in answers.items():
+        means = {
+            benchmark: {document: float(np.mean(values)) for document, values in documents.items()}
+            for benchmark, documents in benchmarks.items()
+        }
+        several += sum(len(values) > 1 for documents in benchmarks.values() for values in documents.values())
+        rows = [
+            {"benchmark": benchmark, **mean_of_items(np.array(list(documents.values())))}
+            for benchmark, documents in means.items()
+        ]
+        common, date = {"model": model, "unit": "share"}, date_in(table.path.stem)
+        files.append(ScoreFile(table.path, rows, common, date, items=partial(_items, means)))
+    decided = f"{right} of each {item}"
+    text = f"{table.path.name}: {len(table.lines)} rows are answers to items ({item}, {right})"
+    notes.decisions.append(Decision("column", item, "item", "values", AVERAGED, len(table.lines), decided, text))
+    if several:
+        text = f"{several} items with several answers, their mean"
+        notes.decisions.append(Decision("cell", item, "mean", "structure", AVERAGED, several, "first", text))
+    return files
+
+
+# ---- records and other JSON ------------------------------------------------------------------------------------------
+
+
+def _records(document: Any) -> list[dict[str, Any]]:
+    """The flat objects of a list of them, or of an object of objects, where each one's key is the model; else []."""
+    if isinstance(document, dict) and len(document) == 1 and isinstance(next(iter(document.values())), list | dict):
+        document = next(iter(document.values()))
+    if isinstance(document, dict) and len(document) > 1 and all(isinstance(each, dict) for each in document.values()):
+        document = [{"model": key, **each} for key, each in document.items() if "model" not in each]
+    if not isinstance(document, list) or not document or not all(isinstance(each, dict) for each in document):
+        return []
+    flat = all(not isinstance(value, dict | list) for each in document for value in each.values())
+    return document if flat else []
+
+
+def record_table(path: Path, records: list[dict[str, Any]]) -> _Table:
+    """Records as a table of texts: a column for each key."""
+    header = list(dict.fromkeys(key for record in records for key in record))
+    cells = [["" if record.get(key) is None else str(record[key]).strip() for key in header] for record in records]
+    array = np.array(cells, dtype=object).reshape(len(cells), len(header))
+    return _Table(path, [name.strip() for name in header], array, list(range(1, len(cells) + 1)))
+
+
+def read_records(
+    path: Path, records: list[dict[str, Any]], options: ImportOptions, model: str | None
+) -> list[ScoreFile]:
+    """The claims of records, as those of a table."""
+    notes = _Notes([], [])
+    files = _of_table(_named_columns(record_table(path, records), options, notes), options, model, notes)
+    return [replace(file, notes=tuple(notes.lines), decisions=tuple(notes.decisions)) for file in files]
+
+
+def _lines_of_json(path: Path) -> list[dict[str, Any]]:
+    records = []
+    for number, line in enumerate(read_text(path, "a JSON object on each line.").splitlines(), 1):
+        if line.strip():
+            try:
+                records.append(json.loads(line))
+            except (ValueError, RecursionError) as error:
+                raise InputError(
+                    f"{path}, line {number}: not JSON ({error}).", "a JSON object on each line."
+                ) from error
+    return _records(records)
+
+
+def _recognises_records(opened: Opened) -> bool:
+    if opened.path.suffix == ".jsonl":
+        first = opened.head.split(b"\n", 1)[0]
+        try:
+            record = json.loads(first)
+        except ValueError:
+            return False
+        return isinstance(record, dict) and bool({"model", *ROLES["model"]} & {plain(key) for key in record})
+    records = _records(opened.document)
+    return bool(records) and bool({"model", *ROLES["model"]} & {plain(key) for key in records[0]})
+
+
+def _read_records(opened: Opened, options: ImportOptions) -> list[ScoreFile]:
+    records = _lines_of_json(opened.path) if opened.path.suffix == ".jsonl" else _records(opened.document)
+    return read_records(opened.path, records, options, opened.model)
+
+
+RECORDS = Format("records", (".json", ".jsonl"), _recognises_records, _read_records)
+
+
 # ---- the format --------------------------------------------------------------------------------------------------
 
 
 def _recognises(opened: Opened) -> bool:
     """A file that was named itself, or a text in a folder whose header has a column of models or of steps."""
     if opened.named or not opened.path.name.endswith(_SUFFIXES) or opened.path.suffix == ".parquet":
-        return opened.named and opened.path.name.endswith(_SUFFIXES)
+        return opened.named and opened.path.name.endswith((*_SUFFIXES, *_MARKDOWN))
     header = opened.head.split(b"\n", 1)[0].decode("utf-8", errors="replace")
-    names = {_plain(name) for name in re.split(r"[,;\t]", header)}
+    names = {plain(name) for name in re.split(r"[,;\t]", header)}
     return bool(names & {"model", *ROLES["model"], "iteration", *ROLES["iteration"]})
 
 
@@ -651,9 +748,9 @@ def _read_json(opened: Opened, options: ImportOptions) -> list[ScoreFile]:
     objects: dict[tuple[str, ...], dict[str, Any]] = defaultdict(dict)
     for place, value in _leaves(document, ()):
         objects[place[:-1]][place[-1]] = value
-    unit = options.unit
-    scale, most = (0.01, 100.0) if unit == "percentages" else (1.0, 1.0 if unit == "fractions" else float("inf"))
-    scored = {place: _only_scores(values, most) for place, values in objects.items()}
+    scored: dict[tuple[str, ...], dict[str, float]] = {}
+    for most in {"decided": (1.0, 100.0), "percentages": (100.0,), "fractions": (1.0,)}.get(options.unit, (1e99,)):
+        scored = scored if any(scored.values()) else {each: _only_scores(objects[each], most) for each in objects}
     place = max(scored, key=lambda each: len(scored[each]), default=())
     scores = scored.get(place, {})
     facts: dict[str, Any] = {}
@@ -664,12 +761,12 @@ def _read_json(opened: Opened, options: ImportOptions) -> list[ScoreFile]:
                 known = in_billions(key, [float(value)])[0] if column in ("tokens_b", "parameters_b") else value
                 facts.setdefault(column, known)
     if not scores and not facts:
-        raise InputError(f"{path}: no object of scores (benchmarks with numbers from 0 to {most:g}).", "leave it out.")
+        raise InputError(f"{path}: no object of scores (benchmarks with numbers).", "leave it out.")
     named = next((document[key] for key in _NAMING if document.get(key)), None) if isinstance(document, dict) else None
     name = checked.required_text(
         opened.model or named, f"{path}, the model", f"name it: --model '{path}=NAME', or --path."
     )
-    rows = [{"benchmark": benchmark, "value": scale * value} for benchmark, value in scores.items()]
+    rows = [{"benchmark": benchmark, "value": value} for benchmark, value in scores.items()]
     return [ScoreFile(path, rows, {"model": name}, date_in(path.stem), facts={name: facts} if facts else {})]
 
 

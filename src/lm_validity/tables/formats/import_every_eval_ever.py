@@ -97,6 +97,7 @@ def check_schema(document: dict[str, Any], schema: dict[str, Any] | None, where:
 _HINT = "see github.com/evaleval/every_eval_ever for the format."
 _SAMPLES = "_samples"  # ends the name of a file of samples before `.jsonl`
 _PERCENT = frozenset(("percent", "percentage", "%"))
+_HUNDRED = 100.0
 _CHECKED = "0.3"  # files of older schemas lack fields that the schema requires
 
 
@@ -111,9 +112,9 @@ def _recognises(opened: Opened) -> bool:
 def _read(opened: Opened, options: ImportOptions) -> list[ScoreFile]:
     """The scores of a file, and the items of the `_samples.jsonl` beside it.
 
-    A result's `evaluation_name` is the benchmark, its `metric_id` or `metric_name` the metric; a score in percent
-    becomes a fraction. Files that `export every-eval-ever` wrote give their rows back. A file of the schema's version
-    is checked against `options.schema`, else against the installed package's.
+    A result's `evaluation_name` is the benchmark, its `metric_id` or `metric_name` the metric. A result whose score is
+    null, or no number, is missing. Files that `export every-eval-ever` wrote give their rows back. A file of the
+    schema's version is checked against `options.schema`, else against the installed package's.
     """
     path, document = opened.path, opened.document
     if path.suffix == ".jsonl":
@@ -136,7 +137,8 @@ def _read(opened: Opened, options: ImportOptions) -> list[ScoreFile]:
             arguments = arguments | {"revision": str(details["revision"])}
         own = training_point(arguments)._asdict()
     results = [_object(result, f"{path}, a result") for result in document["evaluation_results"]]
-    rows = [_row(result, document, f"{path}, result {place}") for place, result in enumerate(results, 1)]
+    scored = [result for result in results if _has_score(result)]
+    rows = [_row(result, document, f"{path}, result {place}") for place, result in enumerate(scored, 1)]
     size = _number(details.get("params_billions"), checked.number, f"{path}, 'params_billions'")
     return [
         ScoreFile(
@@ -149,9 +151,19 @@ def _read(opened: Opened, options: ImportOptions) -> list[ScoreFile]:
                 sorted({json.dumps(result.get("generation_config"), sort_keys=True) for result in results})
             ),
             facts={} if size is None else {model_name: {"parameters_b": size}},
-            items=_items(path, document, results, rows),
+            items=_items(path, document, scored, rows),
+            missing=len(results) - len(scored),
         )
     ]
+
+
+def _has_score(result: dict[str, Any]) -> bool:
+    """Whether a result has a score; null and NaN are missing ones."""
+    details = result.get("score_details")
+    if not isinstance(details, dict) or "score" not in details:
+        return True  # which `_row` refuses
+    value = details["score"]
+    return not (value is None or (isinstance(value, float) and checked.finite(value) is None))
 
 
 def _row(result: dict[str, Any], document: dict[str, Any], where: str) -> dict[str, Any]:
@@ -162,7 +174,6 @@ def _row(result: dict[str, Any], document: dict[str, Any], where: str) -> dict[s
     uncertainty = _object(details.get("uncertainty") or {}, f"{where}, 'uncertainty'")
     error = uncertainty.get("standard_error")
     error = checked.standard_error(error.get("value") if isinstance(error, dict) else error, where)
-    scale = 0.01 if str(metric.get("metric_unit")).casefold() in _PERCENT else 1.0
     lower = checked.flag(metric.get("lower_is_better"), f"{where}, 'lower_is_better'")
     benchmark, key = _names(benchmark, metric, document)
     own = _details(metric)
@@ -170,13 +181,22 @@ def _row(result: dict[str, Any], document: dict[str, Any], where: str) -> dict[s
     return {
         "benchmark": checked.required_text(own.get(f"{OWN}benchmark", benchmark), f"{where}, '{OWN}benchmark'", _HINT),
         "metric": checked.text(own.get(f"{OWN}metric", key), f"{where}, '{OWN}metric'"),
-        "value": scale * checked.score(details.get("score"), f"{where}, 'score'", _HINT),
-        "stderr": None if error is None else scale * error,
+        "value": checked.score(details.get("score"), f"{where}, 'score'", _HINT),
+        "stderr": error,
+        "unit": "own" if f"{OWN}metric" in own or f"{OWN}benchmark" in own else _unit(metric),
         "n_items": _count(uncertainty, result, where),
         "higher_is_better": None if lower is None else not lower,
         "num_fewshot": _number(shots, partial(checked.whole, least=0), f"{where}, 'num_fewshot'"),
         "selected": own.get(f"{OWN}selected", "true") == "true",
     }
+
+
+def _unit(metric: dict[str, Any]) -> str | None:
+    """What a file says of the unit: by its name, else by the largest score that there can be."""
+    most = checked.finite(metric.get("max_score"))
+    if str(metric.get("metric_unit")).casefold() in _PERCENT or most == _HUNDRED:
+        return "percent"
+    return None if most in (None, 1.0) else "own"
 
 
 def _names(benchmark: str, metric: dict[str, Any], document: dict[str, Any]) -> tuple[str, str | None]:

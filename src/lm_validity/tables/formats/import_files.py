@@ -51,6 +51,7 @@ from lm_validity.tables.formats.score_files import (
     with_progress,
     with_tokens,
 )
+from lm_validity.tables.reading import Reading, read_corrections
 from lm_validity.words import count
 
 # In the order in which they are asked: the first that recognises a file reads it
@@ -60,6 +61,7 @@ FORMATS: tuple[Format, ...] = (
     import_inspect.FORMAT,
     lm_eval_results.FORMAT,
     published.LM_HARMONY,
+    import_csv.RECORDS,
     import_csv.CSV,
     import_csv.JSON,
 )
@@ -76,7 +78,9 @@ def import_files(
     scores in conflict and nothing left raise InputError, and nothing is written.
     """
     output, options = Path(output), options or ImportOptions()
-    log = ImportLog(strict=options.strict)
+    given = {} if options.reading is None else read_corrections(options.reading)
+    options = replace(options, corrections=given)
+    log = ImportLog(strict=options.strict, reading=Reading(given))
     results, samples = _read_all(paths, options, log)
     check_identities(
         [*results, *(ScoreFile(each.found.path, [], each.common, identity=each.identity) for each in samples)]
@@ -225,7 +229,7 @@ def _under_protocol(file: SampleFile, options: ImportOptions) -> SampleFile:
 
 def _settled(results: list[ScoreFile], options: ImportOptions, log: ImportLog) -> pd.DataFrame:
     """One table of all files."""
-    scores = score_table(results, log)
+    scores = score_table(results, log, options)
     trained = scores["protocol"] != DEFAULTS["protocol"]
     given = {options.protocol, *options.protocols.values()} - {None}
     if given and scores.loc[trained, "prepared_on"].isna().any():

@@ -57,7 +57,7 @@ def _read(opened: Opened, options: ImportOptions) -> list[ScoreFile]:
         ScoreFile(
             path,
             [row | {"benchmark": benchmark, "num_fewshot": shots} for row in _rows(log, str(path))],
-            {"model": name, **(point._asdict() if point else {})},
+            {"model": name, "unit": "own", **(point._asdict() if point else {})},
             date_in(told.created),
             limited=told.config.limit is not None or told.config.sample_id is not None,
             weights=json.dumps([told.model, arguments], sort_keys=True, default=str),

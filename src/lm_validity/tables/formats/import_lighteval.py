@@ -5,7 +5,7 @@ and `mmlu:_average|5` one over the tasks of `mmlu:`, where the standard error is
 """
 
 import math
-from collections import Counter, defaultdict
+from collections import defaultdict
 from typing import Any, NamedTuple
 
 from lm_validity.config.sheets import metric_key
@@ -40,8 +40,9 @@ def _recognises(opened: Opened) -> bool:
 
 
 def _read(opened: Opened, options: ImportOptions) -> list[ScoreFile]:
-    """The scores of a file; a group of three or more tasks with the same metrics is one benchmark, unless
-    `options.split_groups`. Raises InputError for a file that is not lighteval's and for values of other types."""
+    """The claims of a file; a group of three or more tasks with the same metrics is named by its tasks' rows.
+
+    Raises InputError for a file that is not lighteval's and for values of other types."""
     path, document = opened.path, opened.document
     if not _recognises(opened):
         raise InputError(f"{path}: no objects 'config_general' and 'results' in it.", _HINT)
@@ -53,13 +54,13 @@ def _read(opened: Opened, options: ImportOptions) -> list[ScoreFile]:
     point = training_point({key: str(config[key]) for key in ("revision", "subfolder") if config.get(key)})
     chat = config.get("override_chat_template") or general.get("use_chat_template")
     tasks = [task for key, metrics in document["results"].items() if (task := _task(key, metrics, str(path)))]
-    groups = {} if options.split_groups else _groups(tasks)
+    groups = _groups(tasks)
     rows, missing = _rows(tasks, groups, document, str(path))
     return [
         ScoreFile(
             path,
             rows,
-            {"model": name, **point._asdict(), **({"prompt": "chat"} if chat else {})},
+            {"model": name, "unit": "own", **point._asdict(), **({"prompt": "chat"} if chat else {})},
             date_in(path.stem),
             limited=general.get("max_samples") is not None,
             commit=str(general.get("model_sha") or ""),
@@ -67,9 +68,6 @@ def _read(opened: Opened, options: ImportOptions) -> list[ScoreFile]:
             weights="@".join([name, *(str(config[key]) for key in _WEIGHTS if config.get(key))]),
             settings=",".join(f"{key}={value}" for key, value in sorted(config.items()) if key not in _NO_SETTINGS),
             members={task.name: group for group, (_, members) in groups.items() for task in members},
-            notes=tuple(
-                f"{group}: the mean over its tasks, without these (--groups split takes them)." for group in groups
-            ),
         )
     ]
 
@@ -102,15 +100,12 @@ def _groups(tasks: list[_Task]) -> dict[str, tuple[_Task, list[_Task]]]:
 def _rows(
     tasks: list[_Task], groups: dict[str, tuple[_Task, list[_Task]]], document: dict[str, Any], where: str
 ) -> tuple[list[dict[str, Any]], int]:
-    """Rows of groups and of the tasks outside of them, and how many scores are missing."""
-    inside = {task.key for _, members in groups.values() for task in members}
-    alone = [task for task in tasks if task.key not in inside and not task.name.endswith(_AVERAGE)]
-    counts = Counter((task.name, task.shots) for task in alone)
+    """Rows of groups and of all tasks, and how many scores are missing."""
+    inside = {task.key: group for group, (_, members) in groups.items() for task in members}
+    alone = [task for task in tasks if not task.name.endswith(_AVERAGE)]
     rows, missing = [], 0
     for task, members in [*((task, [task]) for task in alone), *groups.values()]:
         name = task.name.removesuffix(_AVERAGE)
-        if counts[task.name, task.shots] > 1:
-            name = f"{task.suite}|{name}"
         configs = [_config(document, each) for each in members]
         items = [  # lighteval writes -1 where it does not know
             checked.whole(config.get("effective_num_docs"), f"{where}, {each.key}, 'effective_num_docs'")
@@ -129,6 +124,8 @@ def _rows(
             rows.append(
                 {
                     "benchmark": name,
+                    "suite": task.suite or None,
+                    "group": inside.get(task.key),
                     "metric": metric_key(metric),
                     "num_fewshot": task.shots,
                     "value": checked.score(value, f"{where}, {task.key}, {metric}", _HINT),

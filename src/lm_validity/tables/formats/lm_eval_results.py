@@ -12,6 +12,7 @@ from lm_validity.errors import InputError
 from lm_validity.files import as_written
 from lm_validity.tables.formats import checked
 from lm_validity.tables.formats.score_files import Format, ImportOptions, Opened, ScoreFile, date_in
+from lm_validity.tables.reading import LEFT_OUT, Decision
 from lm_validity.tables.schema import PROTOCOLS
 from lm_validity.words import count, listing
 
@@ -196,9 +197,11 @@ PARAMETERS = "number of parameters"  # in `ScoreFile.identity`
 HINT = "lm-eval writes such a file with --output_path: results_<date>.json."
 # entries of a task's results that are no metrics
 _NO_METRICS = frozenset(
-    ("alias", "name", "sample_len", "sample_count", "samples", "task_name", "prompt_name", "fixed_answer_choice_list",
+    ("alias", "name", "bypass", "run_stats",
+     "sample_len", "sample_count", "samples", "task_name", "prompt_name", "fixed_answer_choice_list",
      "dataset_path", "dataset_name", "subset", "prompt_id", "prompt_jinja", "prompt_original_task", "comment")
 )  # fmt: skip
+_COUNTS = re.compile(r"(num|n)_\w+|solved(_avg)?|repeat\w*")  # evalchemy's, beside its scores
 # Arguments of a model that name its weights, or say where and how fast it runs
 _NO_SETTINGS = frozenset(
     ("pretrained", "model", "path", "engine", "revision", "subfolder", "step", "peft", "delta", "device", "device_map",
@@ -219,9 +222,8 @@ def _read(opened: Opened, options: ImportOptions) -> list[ScoreFile]:
     """The scores of a file under lm-eval's keys `name,filter`.
 
     The checkpoint is that of the model's `revision` or `step`, else of a step in the file's name, `num_fewshot` the
-    number of solved examples that the file gives for the task. A group of like tasks (MMLU) is one benchmark where the
-    file has its score and error, unless `options.split_groups`. A file without a model's name that was found in a
-    folder has that folder's.
+    number of solved examples that the file gives for the task. A group of like tasks (MMLU) with a score and an error
+    is named by its tasks' rows. A file without a model's name that was found in a folder has that folder's.
 
     Raises InputError for a file that is not an lm-eval result and for a value that is not of its column's type. NaN,
     infinity and null are scores that are missing.
@@ -241,14 +243,16 @@ def _read(opened: Opened, options: ImportOptions) -> list[ScoreFile]:
     arguments = parse_arguments(config.get("model_args"))
     name, of_folder = _name(document, config, arguments, opened)
     own = _section(document, "lm_validity", path)
-    groups = {} if options.split_groups else _groups(document, path)
-    rows, missing = _rows(document, config, own, groups, path)
+    groups = _groups(document, path)
+    rows, missing, odd = _rows(document, config, own, groups, path)
+    if odd and not rows and not missing:
+        raise InputError(f"{path}: {odd[0]} is not a finite number.", "run that task again.")
     members = {task: group for group, tasks in groups.items() for task in tasks}
     return [
         ScoreFile(
             path=path,
             rows=rows,
-            common={"model": name, **_of_file(document, config, arguments, own, path)},
+            common={"model": name, "unit": "own", **_of_file(document, config, arguments, own, path)},
             date=checked.date(document.get("date")) or date_in(path.stem),
             identity=_identity(config, arguments, path if of_folder else None),
             limited=config.get("limit") is not None,
@@ -256,9 +260,9 @@ def _read(opened: Opened, options: ImportOptions) -> list[ScoreFile]:
             missing=missing,
             weights=_weights(name, config, arguments),
             settings=_settings(document, config, arguments),
-            members=members,
-            notes=tuple(
-                f"{group}: the group's own score, without its tasks (--groups split takes these)." for group in groups
+            members={} if options.split_groups else members,
+            decisions=tuple(
+                Decision("metric", name, "left out", "values", LEFT_OUT, 1, "", f"{name} is no number") for name in odd
             ),
         )
     ]
@@ -337,8 +341,9 @@ def _below(name: str, subtasks: dict[str, list[str]]) -> set[str]:
 
 def _rows(
     document: dict[str, Any], config: dict[str, Any], own: dict[str, Any], kept: dict[str, list[str]], path: Path
-) -> tuple[list[dict[str, Any]], int]:
-    """Rows of all tasks and of the groups that are `kept`, and how many scores are missing."""
+) -> tuple[list[dict[str, Any]], int, list[str]]:
+    """Rows of all tasks and of the groups that are `kept`, how many scores are missing, and metrics that are no
+    numbers."""
     # lm-eval 0.4.0 lists groups under `groups` only; later versions have tasks in `group_subtasks` too, without members
     groups = {name for name, members in _section(document, "group_subtasks", path).items() if members}
     groups |= set(_section(document, "groups", path))
@@ -346,7 +351,8 @@ def _rows(
     all_directions = _section(document, "higher_is_better", path, of_objects=True)
     selected = _section(own, "selected", path)
     examples, configs = _section(document, "n-shot", path), _section(document, "configs", path)
-    left_out = groups.union(*kept.values()) - set(kept)
+    left_out, odd = groups - set(kept), list[str]()
+    group_of = {task: group for group, tasks in kept.items() for task in tasks}
     results = document["results"]
     if kept and isinstance(results, dict):
         results = _section(document, "groups", path) | results
@@ -366,6 +372,7 @@ def _rows(
         ]
         common = {
             "benchmark": task,
+            "group": group_of.get(task),
             "num_fewshot": shots.pop() if len(shots) == 1 else None,
             "n_items": None if None in items else sum(filter(None, items)),
             "selected": checked.flag(selected.get(task, True), f"{path}, 'selected', {task!r}"),
@@ -374,13 +381,16 @@ def _rows(
             common["prompt_variant"] = checked.text(variant, f"{path}, {task}, 'prompt_name'")
         directions = all_directions.get(task) or all_directions.get(kept.get(task, [""])[0]) or {}
         for row in _metrics(metrics, f"{path}, {task}"):
+            if row["metric"] is None:
+                odd.append(f"{task}: {row['value']}")
+                continue
             if row["value"] is None:
                 missing += 1
                 continue
             name = row["metric"].partition(",")[0]
             direction = checked.flag(directions.get(name), f"{path}, 'higher_is_better', {task!r}, {name!r}")
             rows.append({**common, **row, "higher_is_better": direction})
-    return rows, missing
+    return rows, missing, odd
 
 
 def _tasks(results: Any, path: Path) -> Iterable[tuple[str, str | None, dict[str, Any]]]:
@@ -402,20 +412,33 @@ def _tasks(results: Any, path: Path) -> Iterable[tuple[str, str | None, dict[str
 
 
 def _metrics(metrics: dict[str, Any], where: str) -> Iterable[dict[str, Any]]:
-    """`metric`, `value` (None: missing) and `stderr` of each metric of a task."""
+    """`metric`, `value` (None: missing) and `stderr` of each metric of a task; `metric` is None for what is no number,
+    such as a table or a list, whose key is then the value. evalchemy writes `x_std_err`, and counts beside its scores.
+    """
     before_filters = not any("," in key for key in metrics)
     for key, value in metrics.items():
         name, _, filter_name = key.partition(",")
-        if name in _NO_METRICS or not name.strip() or name.endswith("_stderr") or not (filter_name or before_filters):
+        if name in _NO_METRICS or not name.strip() or not (filter_name or before_filters):
+            continue
+        if name.endswith(("_stderr", "_std_err")) or (not filter_name and _COUNTS.fullmatch(name)):
+            continue
+        if isinstance(value, list | dict | str | bool):
+            yield {"metric": None, "value": key}
             continue
         unknown = value is None or (isinstance(value, float) and not math.isfinite(value))
         yield {
             "metric": key if filter_name else f"{key},none",
             "value": None if unknown else checked.score(value, f"{where}, {key}", "run that task again."),
-            "stderr": checked.standard_error(
-                metrics.get(f"{name}_stderr,{filter_name}" if filter_name else f"{name}_stderr"), f"{where}, {key}"
-            ),
+            "stderr": checked.standard_error(_error_of(metrics, name, filter_name), f"{where}, {key}"),
         }
+
+
+def _error_of(metrics: dict[str, Any], name: str, filter_name: str) -> object:
+    """The standard error beside a metric, under one of the names that programs give it."""
+    keys = [f"{name}_stderr,{filter_name}"] if filter_name else [f"{name}_stderr", f"{name}_std_err"]
+    if not filter_name:
+        keys += [f"{name.removesuffix(end)}_std_err" for end in ("_avg", "_mean") if name.endswith(end)]
+    return next((metrics[key] for key in keys if key in metrics), None)
 
 
 def _curves(document: dict[str, Any], path: Path, model: str) -> ScoreFile:
@@ -445,7 +468,7 @@ def _curves(document: dict[str, Any], path: Path, model: str) -> ScoreFile:
                         "stderr": checked.standard_error(error, f"{path}, {task}, {metric}, checkpoint {step}"),
                     }
                 )
-    return ScoreFile(path, rows, {"model": model}, date_in(path.name), missing=missing)
+    return ScoreFile(path, rows, {"model": model, "unit": "own"}, date_in(path.name), missing=missing)
 
 
 def _section(document: dict[str, Any], name: str, path: Path, *, of_objects: bool = False) -> dict[str, Any]:

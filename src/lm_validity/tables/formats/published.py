@@ -74,7 +74,7 @@ LM_HARMONY = Format(
     "lm-harmony",
     (".json",),
     lambda opened: isinstance(opened.document, dict) and bool(set(_BLOCKS.values()) & set(opened.document)),
-    lambda opened, options: [ScoreFile(opened.path, _harmony_rows(opened.document, opened.path))],
+    lambda opened, options: [ScoreFile(opened.path, _harmony_rows(opened.document, opened.path), {"unit": "own"})],
 )
 
 

@@ -17,6 +17,7 @@ import pandas as pd
 from lm_validity.errors import InputError
 from lm_validity.files import write_json
 from lm_validity.outputs import LIST
+from lm_validity.tables.reading import CLAIMS, Decision, Reading, read_claims
 from lm_validity.tables.schema import NULLABLE, SCORES, check_values, write_table
 from lm_validity.tables.standard_errors import SHARES_OF_ITEMS
 from lm_validity.words import count
@@ -99,7 +100,7 @@ def _below(folder: Path) -> Iterable[Path]:
 
 Thing = TypeVar("Thing")
 _SECONDS_BETWEEN_LINES = 5.0
-_LINES_SHOWN = 10  # lines of one kind that are printed; all are in import.json
+_MOST_LINES = 12  # that are printed of an import; all is in import.json and reading.tsv
 
 
 @dataclass
@@ -117,6 +118,7 @@ class ImportLog:
     formats: Counter[str] = field(default_factory=Counter)  # files that were read, by format
     groups: dict[str, str] = field(default_factory=dict)  # of benchmarks that are groups, one of their tasks
     facts: dict[str, dict[str, Any]] = field(default_factory=dict)  # what files say for the models sheet, by model
+    reading: Reading = field(default_factory=Reading)  # what was decided of all claims
 
     def skip(self, path: Path, reason: str, hint: str, *, named: bool = False) -> None:
         """Leave a file out; one that was named itself, or any with `strict`, raises InputError."""
@@ -131,35 +133,40 @@ class ImportLog:
         self.repeated.append(sentence)
 
     def lines(self, scores: pd.DataFrame) -> list[str]:
-        """The summary of an import as lines for a terminal."""
+        """The summary of an import as lines for a terminal: at most 12."""
         models, points = scores["model"].nunique(), len(scores.drop_duplicates(["model", "checkpoint"]))
         checkpoints = "" if points == models else f"{points} checkpoints of them, "
-        lines = [
-            f"{count(len(scores), 'score')} from {count(self.files, 'file')}: "
-            f"{count(models, 'model')}, {checkpoints}{count(scores['benchmark'].nunique(), 'benchmark')}."
-        ]
+        kinds = ""
         if len(self.formats) > 1 or set(self.formats) - {"lm-eval"}:
-            kinds = ", ".join(f"{count(number, 'file')} of {name}" for name, number in sorted(self.formats.items()))
-            lines.append(f"Read: {kinds}.")
+            kinds = f" ({', '.join(f'{number} of {name}' for name, number in sorted(self.formats.items()))})"
+        lines = [
+            f"{count(len(scores), 'score')} from {count(self.files, 'file')}{kinds}: "
+            f"{count(models, 'model')}, {checkpoints}{count(scores['benchmark'].nunique(), 'benchmark')}"
+            f"{f', {self.items} items' if self.items else ''}."
+        ]
         counts = scores["num_fewshot"].astype("Int64").value_counts(dropna=False).sort_index()
         shots = [
             f"{'unknown' if pd.isna(number) else number} for {count(times, 'score')}"
             for number, times in counts.items()
         ]
-        lines.append(f"Solved examples before each question (few-shot): {', '.join(shots)}.")
-        if self.items:
-            lines.append(f"{self.items} items.")
-        lines += self.notes
+        if len(shots) > 1 or counts.index.notna().any():
+            lines.append(f"Solved examples before each question (few-shot): {', '.join(shots[:4])}.")
+        lines += self.reading.lines()
         lines += _block("Left out, since another file has the score too", self.repeated)
         lines += _block("Skipped", [f"{path}: {reason}" for path, reason in self.skipped])
         if self.others:
-            kinds = ", ".join(f"{count} {suffix}" for suffix, count in sorted(self.others.items()))
+            kinds = ", ".join(f"{count} {suffix}" for suffix, count in sorted(self.others.items())[:6])
             lines.append(f"Not looked at, by the ends of their names: {kinds}.")
+        room = max(_MOST_LINES - len(lines), 1)
+        notes = self.notes if len(self.notes) <= room else self.notes[: room - 1]
+        more = len(self.notes) - len(notes)
+        lines[2:2] = [*notes, *([f"And {count(more, 'further line')} in import.json."] if more else [])]
         return lines
 
     def write(self, scores: pd.DataFrame, output: Path) -> None:
         """Write the scores as scores.parquet and all of this as import.json under `output`."""
         write_table(scores, SCORES, output / "scores.parquet")
+        self.reading.write(output / "reading.tsv")
         write_json(
             output / "import.json",
             {
@@ -205,11 +212,11 @@ def with_progress(things: Sequence[Thing], what: str) -> Iterator[Thing]:
 
 
 def _block(title: str, lines: list[str]) -> list[str]:
+    """One line: how many, and the first."""
     if not lines:
         return []
-    shown = [f"  {line}" for line in lines[:_LINES_SHOWN]]
-    shown += [f"  and {len(lines) - _LINES_SHOWN} more (all in import.json)"] if len(lines) > _LINES_SHOWN else []
-    return [f"{title} ({len(lines)}):", *shown]
+    rest = "" if len(lines) == 1 else f"; {len(lines) - 1} more in import.json"
+    return [f"{title} ({len(lines)}): {lines[0].rstrip('.')}{rest}."]
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -220,6 +227,7 @@ KEY = [name for name in SCORES.names[: SCORES.names.index("value")] if name not 
 _TYPES = {column.name: NULLABLE.get(column.type, column.type.to_pandas_dtype()) for column in SCORES}
 # What holds of a score where its file does not say otherwise
 DEFAULTS = {"checkpoint": "final", "protocol": "direct", "prompt": "plain", "split": "test", "selected": True}
+_UNITS = {"decided": "", "fractions": "share", "percentages": "percent", "neither": "points"}
 # Scores that differ by less are equal: files round differently, and another batch size changes the last digits
 _SAME, _SAME_ERRORS = 1e-9, 0.01  # relative, and in standard errors
 
@@ -237,7 +245,7 @@ class ImportOptions:
     Of tables, columns: the file's column by role (ROLES), where the header does not say it. scores: in a wide table,
     the columns of scores; all columns of numbers where empty. across: what these columns are; by default whatever the
     table has no column of. unit: what scores are. repeats: `refuse` two different scores under one key, or take the
-    `first`.
+    `first`. reading: decisions of an earlier import, corrected.
     """
 
     names: Mapping[Path, str] = field(default_factory=dict)
@@ -254,8 +262,10 @@ class ImportOptions:
     columns: Mapping[str, str] = field(default_factory=dict)
     scores: tuple[str, ...] = ()
     across: Literal["benchmarks", "models"] | None = None
-    unit: Literal["fractions", "percentages", "neither"] = "fractions"
+    unit: Literal["decided", "fractions", "percentages", "neither"] = "decided"
     repeats: Literal["refuse", "first"] = "refuse"
+    reading: Path | None = None
+    corrections: Mapping[tuple[str, str], str] = field(default_factory=dict)
 
 
 class Opened(NamedTuple):
@@ -296,6 +306,7 @@ class ScoreFile:
     members: Mapping[str, str] = field(default_factory=dict)
     facts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     items: Callable[[], Iterable[dict[str, Any]]] | None = None
+    decisions: tuple[Decision, ...] = ()
 
     @property
     def rank(self) -> tuple[bool, tuple[float, ...], int, list[int]]:
@@ -371,7 +382,7 @@ def with_item_errors(scores: pd.DataFrame, items: pd.Series) -> tuple[pd.DataFra
     return scores.assign(stderr=scores["stderr"].astype(float).where(~known, error)), int(known.sum())
 
 
-def score_table(files: Iterable[ScoreFile], log: ImportLog) -> pd.DataFrame:
+def score_table(files: Iterable[ScoreFile], log: ImportLog, options: ImportOptions = ImportOptions()) -> pd.DataFrame:
     """The columns of SCORES, sorted by key, each score once; what is left out goes to `log`.
 
     Of several files with different scores under one key the newest counts, if all are of the same weights and settings
@@ -389,14 +400,21 @@ def score_table(files: Iterable[ScoreFile], log: ImportLog) -> pd.DataFrame:
         log.notes.append(f"With a limit on the number of documents (--limit): {count(limited, 'file')}.")
     log.notes += dict.fromkeys(note for file in files for note in file.notes)
     log.notes += _several_commits(files)
+    log.reading.decisions += dict.fromkeys(decision for file in files for decision in file.decisions)
+    frame = read_claims(frame, unit=_UNITS[options.unit], split_groups=options.split_groups, reading=log.reading)
+    if frame.empty:
+        raise InputError(
+            "no score is left: " + "; ".join(each.text for each in log.reading.decisions if each.text)[:300] + ".",
+            "say what the columns are in a reading: --reading FILE, with the columns what, where, decided.",
+        )
     _settle(frame, files, log)
-    frame = frame.drop_duplicates(KEY).drop(columns="file")
-    return frame.sort_values(KEY, ignore_index=True, kind="stable")
+    frame = frame.drop_duplicates(KEY)
+    return frame[SCORES.names].sort_values(KEY, ignore_index=True, kind="stable")
 
 
 def _frame(files: list[ScoreFile]) -> pd.DataFrame:
     """All rows in order of rank, with the number of their file."""
-    columns: dict[str, list[Any]] = {name: [] for name in SCORES.names}
+    columns: dict[str, list[Any]] = {name: [] for name in (*SCORES.names, *CLAIMS)}
     numbers: list[int] = []
     for number, file in enumerate(files):
         common = DEFAULTS | {name: value for name, value in file.common.items() if value is not None}
@@ -405,7 +423,7 @@ def _frame(files: list[ScoreFile]) -> pd.DataFrame:
             column.extend(row.get(name, default) for row in file.rows)
         numbers.extend([number] * len(file.rows))
     frame = pd.DataFrame({name: pd.Series(values, dtype=object) for name, values in columns.items()})
-    return typed_scores(frame).assign(file=numbers)
+    return typed_scores(frame).assign(file=numbers, **{name: frame[name] for name in CLAIMS})
 
 
 def _settle(frame: pd.DataFrame, files: list[ScoreFile], log: ImportLog) -> None:

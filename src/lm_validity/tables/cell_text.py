@@ -1,0 +1,306 @@
+"""What people write into a cell of a table of scores, and which words of a name say what: one grammar for all formats.
+
+A name's parts are its words: `suite_average`, `Mean score` and `suiteAverage` have the part average, `averages` and
+`timedial` have not.
+"""
+
+import re
+from typing import NamedTuple
+
+from lm_validity.tables.schema import LARGEST_SCORE
+
+MISSING = frozenset(
+    ("", "-", "–", "—", "--", "---", "−", "?", "na", "n/a", "n.a.", "#n/a", "nan", "none", "null", "nil", "missing",
+     "tbd", "n/r", "nr", "/", "…", "...", "not reported", "unknown", "pending")
+)  # fmt: skip
+# No score either, but worth a line with its place: the run failed
+FAILED = frozenset(
+    ("oom", "error", "err", "failed", "fail", "timeout", "dnf", "x", "✗", "✘", "❌", "crash", "crashed", "skipped",
+     "inf", "-inf", "#div/0!", "#value!", "#ref!", "invalid", "undefined")
+)  # fmt: skip
+_NUMBER = r"[-+]?(?:\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?"
+_VALUE = re.compile(rf"(?P<value>{_NUMBER})\s*(?P<percent>%)?", re.I)
+_PM = r"(?:±|\+/-|\+-|\\pm|&plusmn;|&#177;)"
+_SPREAD = re.compile(rf"\(?\s*{_PM}\s*(?P<error>{_NUMBER})\s*(?P<sign>%)?\s*\)?", re.I)
+_IN_PARENTHESES = re.compile(rf"\(\s*(?P<error>{_NUMBER})\s*(?P<sign>%)?\s*\)", re.I)
+_ENDS = re.compile(rf"[\[(]\s*(?P<low>{_NUMBER})\s*%?\s*(?:,|;|–|to|-)\s*(?P<high>{_NUMBER})\s*%?\s*[\])]", re.I)
+_CHANGE = re.compile(rf"\(\s*[-+↑↓▲▼]\s*{_NUMBER}\s*%?\s*\)|[↑↓▲▼]\s*(?:{_NUMBER})?%?", re.I)
+_REMARK = re.compile(r"\(\s*[^()]*(?:shot|cot|maj|pass|@)[^()]*\)", re.I)
+_OF = re.compile(r"(\d+)\s*(?:/|of|out of)\s*(\d+)", re.I)
+_TAG = re.compile(r"<[^<>]*>")
+_LINK = re.compile(r"\[([^\[\]]+)\]\([^()]*\)")
+_LATEX = re.compile(r"\\(?:textbf|underline|textit|mathbf|bf|emph)\s*\{([^{}]*)\}")
+_MARKS = re.compile(r"(\*\*|__|`|\*+|[†‡§¶#^]|[⁰¹²³⁴⁵⁶⁷⁸⁹]+|🥇|🥈|🥉|✅|[⬆⬇]\ufe0f?|\[\d+\])")
+
+
+class CellValue(NamedTuple):
+    """What a cell says. `percent`: it has the sign. `error`: behind ±, in parentheses or half of two ends; `kind` of it
+    is `ci95` for ends, else unknown (None). `items`: the n of `45/60`. `marked`: stars, bold or the like were left out.
+    """
+
+    value: float
+    error: float | None = None
+    percent: bool = False
+    kind: str | None = None
+    items: int | None = None
+    marked: bool = False
+
+
+def plain_text(text: str) -> str:
+    """A cell's or a name's text without markup: links, HTML tags, bold and LaTeX."""
+    text = _LINK.sub(r"\1", _TAG.sub("", text))
+    text = _LATEX.sub(r"\1", text).replace("**", "").replace("\\%", "%").replace("\\_", "_").replace("$", "")
+    return re.sub(r"\s+", " ", text.replace("\u00a0", " ").replace("\u202f", " ")).strip(" \t`")
+
+
+def is_missing(text: str) -> bool:
+    """Whether a cell says that there is no value."""
+    plain = text.strip().casefold()
+    return plain in MISSING or plain in FAILED or plain_text(plain) in MISSING
+
+
+def read_cell(text: str, *, decimal_comma: bool = False) -> CellValue | None:
+    """The number in a cell, with what stands around it; None for what is no number.
+
+    Read are `57.1`, `57.1%`, `57.1 ± .8`, `57.1 (0.8)`, `57.1 [55.2, 59.0]`, `**64.1**`, `42.0*`, `1,234.5`, `1e-3`,
+    `45/60`, `57.1 (+2.3)` (the change is left out) and `81.0 (5-shot)`. `<1`, `57.1/60.2` and `1.234,5` are not: which
+    number they mean is not known. decimal_comma: `57,1` is 57.1.
+    """
+    try:  # nearly all cells
+        plain_number = float(text)
+    except ValueError:
+        pass
+    else:
+        return CellValue(plain_number) if abs(plain_number) <= LARGEST_SCORE and "_" not in text else None
+    bare = plain_text(text.replace("−", "-").replace("–", "–"))
+    clean = _MARKS.sub("", _CHANGE.sub("", _REMARK.sub("", bare))).strip()
+    marked = clean != text.strip() and not (set("±%") & set(text))
+    if decimal_comma and re.fullmatch(r"[-+]?\d*,\d+\s*%?(\s*" + _PM + r"\s*\d*,\d+)?", clean):
+        clean = clean.replace(",", ".")
+    if share := _OF.fullmatch(clean):
+        right, number = map(int, share.groups())
+        return CellValue(right / number, items=number) if number > 0 and right <= number else None
+    match = _VALUE.match(clean)
+    if match is None:
+        return None
+    value, percent = float(match["value"].replace(",", "")), bool(match["percent"])
+    spread = _spread_in(clean[match.end() :].strip(), value)
+    if spread is None or not all(abs(number) <= LARGEST_SCORE for number in (value, spread[0] or 0.0)):
+        return None
+    return CellValue(value, spread[0], percent or spread[2], spread[1], None, marked)
+
+
+def _spread_in(rest: str, value: float) -> tuple[float | None, str | None, bool] | None:
+    """The error behind a value, its kind, and whether it has a percent sign; None for what is no error."""
+    if rest in ("", "%"):
+        return None, None, False
+    if spread := _SPREAD.fullmatch(rest) or _IN_PARENTHESES.fullmatch(rest):
+        return float(spread["error"].replace(",", "")), None, bool(spread["sign"])
+    if ends := _ENDS.fullmatch(rest):
+        low, high = (float(ends[name].replace(",", "")) for name in ("low", "high"))
+        return ((high - low) / 2, "ci95", False) if low <= value <= high else None
+    return None
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Words as parts of names.
+
+_NEUTRAL = frozenset(
+    [
+        "score",
+        "scores",
+        "all",
+        "tasks",
+        "task",
+        "benchmark",
+        "benchmarks",
+        "suite",
+        "suites",
+        "acc",
+        "accuracy",
+        "total",
+        "macro",
+        "micro",
+        "weighted",
+        "naive",
+        "group",
+        "core",
+        "the",
+        "of",
+        "over",
+        "a",
+        "value",
+        "points",
+        "results",
+        "result",
+        "performance",
+        "leaderboard",
+        "normalized",
+        "unnormalized",
+        "arithmetic",
+        "geometric",
+        "global",
+    ]
+)
+_AVERAGES = frozenset(["average", "avg", "mean", "averages", "aggregate", "aggregated", "overall", "mwr"])
+_PURE_AVERAGES = _AVERAGES | frozenset(("total", "sum"))
+_RANKS = frozenset(["rank", "ranking", "ranks", "place", "position"])
+_COSTS = frozenset(
+    [
+        "seconds",
+        "secs",
+        "time",
+        "latency",
+        "cost",
+        "costs",
+        "price",
+        "usd",
+        "runtime",
+        "throughput",
+        "likes",
+        "downloads",
+        "votes",
+        "hub",
+        "generation",
+        "count",
+        "n_samples",
+        "num_samples",
+        "samples",
+        "duration",
+        "minutes",
+        "hours",
+        "speed",
+    ]
+)
+_SPREADS = {
+    "sd": ("std", "stdev", "sd", "standard_deviation", "std_dev"),
+    "ci95": ("ci95", "ci", "ci_95", "95_ci", "95ci", "conf", "margin", "moe"),
+    "variance": ("var", "variance"),
+    "low": ("lower", "low", "ci_low", "ci_lower", "lo", "lb", "lower_bound", "ci95_low", "ci95_lower"),
+    "high": ("upper", "high", "ci_high", "ci_upper", "hi", "ub", "upper_bound", "ci95_high", "ci95_upper"),
+    "stderr": ("stderr", "std_err", "err", "se", "standard_error", "std_error", "error_bar", "sem"),
+    "n": ("n", "count", "num_samples", "n_items", "total", "num_total", "samples", "n_samples", "support"),
+    "other": ("rank", "time", "seconds", "cost", "min", "max"),
+}
+SPREAD_ENDS = {end: kind for kind, ends in _SPREADS.items() for end in ends}
+_LOWER = frozenset(
+    [
+        "loss",
+        "nll",
+        "bpb",
+        "wer",
+        "cer",
+        "ter",
+        "mer",
+        "ece",
+        "brier",
+        "mae",
+        "mse",
+        "rmse",
+        "error",
+        "errors",
+        "err",
+        "toxic",
+        "toxicity",
+        "hallucination",
+        "hallucinations",
+        "perplexity",
+        "ppl",
+        "regret",
+        "violation",
+        "violations",
+    ]
+)
+_UNBOUNDED = frozenset(["loss", "nll", "bpb", "perplexity", "ppl", "elo", "rating"])
+_RATES = frozenset(
+    ["rate", "rates", "fraction", "ratio", "share", "pct", "percent", "percentage", "score", "bin", "mean", "avg"]
+)
+_NO_SCORE = frozenset(
+    [
+        "length",
+        "len",
+        "rate",
+        "time",
+        "num",
+        "count",
+        "total",
+        "tokens",
+        "bypass",
+        "latency",
+        "seconds",
+        "invalid",
+        "repeat",
+        "n",
+    ]
+)
+_BITS = re.compile(r"(^|_)bits_per_\w+$")
+
+
+def plain(name: str) -> str:
+    """A name in small letters and digits, its words joined by underscores: `Average ⬆️` is average."""
+    words = re.sub(r"(?<=[a-z])(?=[A-Z][a-z])", "_", plain_text(name))
+    return re.sub(r"[^a-z0-9]+", "_", words.casefold()).strip("_")
+
+
+def parts(name: str) -> list[str]:
+    """The words of a name, without what stands in parentheses."""
+    return [word for word in plain(re.sub(r"\([^()]*\)", " ", name)).split("_") if word]
+
+
+def names_average(name: str) -> bool | None:
+    """True where a name says nothing but average (`Mean score`, `mean_win_rate`), None where one of its words does
+    (`math_avg`, `mean_reversal`), else False."""
+    words = parts(name)
+    if {"mean", "win", "rate"} == set(words):
+        return True
+    if words and set(words) & _PURE_AVERAGES and set(words) <= _PURE_AVERAGES | _NEUTRAL:
+        return True
+    return None if set(words) & _AVERAGES else False
+
+
+def names_rank(name: str) -> bool:
+    """Whether a name is that of a place among models."""
+    words = parts(name)
+    return bool(words) and set(words) <= _RANKS | _NEUTRAL | _AVERAGES and bool(set(words) & _RANKS)
+
+
+def names_cost(name: str) -> bool:
+    """Whether a name is that of time, money or votes: by its last word, or where it has no other."""
+    words = [word for word in parts(name) if word not in ("s", "ms", "usd", "per", "gpu", "k")]
+    return bool(words) and (words[-1] in _COSTS or plain(name) in _COSTS)
+
+
+def lower_is_better(name: str) -> bool:
+    """Whether a name ends in a word of which less is better: `val_loss`, `Hallucination rate`, `ECE (10-bin)`; not
+    `error_detection`."""
+    words = parts(name)
+    while len(words) > 1 and (words[-1] in _RATES or words[-1].isdigit()):
+        words.pop()
+    return bool(words) and (words[-1] in _LOWER or bool(_BITS.search("_".join(words))))
+
+
+def is_unbounded(name: str) -> bool:
+    """Whether a name is that of a measure without bounds: a loss, a perplexity, a rating."""
+    words = parts(name)
+    return bool(set(words) & _UNBOUNDED) or bool(_BITS.search("_".join(words))) or "mt_bench" in plain(name)
+
+
+def names_perplexity(name: str) -> bool:
+    """Whether a name has the word perplexity, whose values are never below 1."""
+    return bool({"ppl", "perplexity"} & set(parts(name)))
+
+
+def is_no_score(metric: str) -> bool:
+    """Whether a metric's name is that of a length, a number, a time or a rate of something."""
+    words = parts(metric.partition(",")[0])
+    return bool(words) and bool(set(words) & _NO_SCORE) and not {"win", "success", "pass", "solve"} & set(words)
+
+
+def spread_of(name: str, owners: dict[str, str]) -> tuple[str, str] | None:
+    """The column that `x_std`, `x_lower`, `x n` belong to and the kind of spread; `owners`: columns by plain name."""
+    own = plain(name)
+    for end in sorted(SPREAD_ENDS, key=len, reverse=True):
+        owner = owners.get(own.removesuffix(f"_{end}"))
+        if own.endswith(f"_{end}") and owner is not None and owner != name:
+            return owner, SPREAD_ENDS[end]
+    return None

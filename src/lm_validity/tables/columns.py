@@ -1,0 +1,210 @@
+"""Which column of a table is what: model, benchmark, value, error, a fact about the model, or nothing that is read."""
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from lm_validity.errors import InputError, did_you_mean
+from lm_validity.tables.cell_text import (
+    is_missing,
+    is_unbounded,
+    names_average,
+    names_cost,
+    names_rank,
+    plain,
+    read_cell,
+    spread_of,
+)
+from lm_validity.tables.reading import LEFT_OUT, READ, Decision
+from lm_validity.words import listing
+
+# Columns of a score that a file may have, and other names by which they are found in a header
+ROLES: dict[str, tuple[str, ...]] = {
+    "model": ("model_name", "model_id", "llm_model", "fullname", "llm", "model_name_or_path", "base_model_name"),
+    "benchmark": ("task", "dataset", "scenario", "evaluation", "eval", "benchmark_id", "benchmark_name", "task_name",
+                  "dataset_name", "task_id"),
+    "value": ("score", "result", "metric_value"),
+    "stderr": ("standard_error", "std_err", "std_error", "sem"),
+    "metric": ("metric_name", "measure"),
+    "checkpoint": (),
+    "iteration": ("step", "steps"),
+    "tokens_b": (),
+    "protocol": (),
+    "prepared_on": (),
+    "prompt": (),
+    "prompt_variant": (),
+    "num_fewshot": ("n_shot", "shots", "num_shots", "n_shots", "fewshot", "few_shot"),
+    "seed": (),
+    "split": (),
+    "n_items": ("num_samples", "num_examples", "n_samples"),
+    "higher_is_better": (),
+}  # fmt: skip
+# The column of documents in a table with a row for each answer, and those that say whether it is right
+ITEM = ("item", "item_id", "question_id", "example_id", "doc_id", "sample_id", "instance_id", "qid", "problem_id",
+        "question", "id", "index", "idx", "sample", "example", "problem", "instance")  # fmt: skip
+RIGHT = ("pass1", "correct", "is_correct", "value", "score", "result", "acc", "accuracy", "exact_match", "passed",
+         "pass", "resolved", "right")  # fmt: skip
+_LEFT = ("hf_path", "path", "url", "link", "type", "precision", "organization", "notes")
+
+# what says something of a model, under the models sheet's names
+_FACTS = {
+    "tokens_per_step": re.compile(r"(.*_)?(batch_size_(in_)?tokens|tokens_per_(step|batch))"),
+    "tokens_b": re.compile(
+        r"((num|n|total|train(ing)?|pretrain(ing)?|throughput_total)_)?(g?tokens|(pre)?training_data_size)"
+        r"(_seen|_trained)?(_[tbm]|_billions?|_trillions?)?"
+    ),
+    "parameters_b": re.compile(
+        r"((num|n|total)_)?(params?|parameters?|model_size|size(?=_))(_in)?(_[bm]|_billions?|_millions?)?"
+    ),
+    "family": re.compile(r"(model_)?family"),
+}
+# and under their own
+_OTHER_FACT = re.compile(
+    r"((peak|max)_)?lr|(.*_)?(learning_rate(_\w+)?|vocab(ulary)?_size|batch_size|(n|num)_(layers?|heads?)|hidden_(size|dim)|d_model|"
+    r"(context|seq|sequence)_(len|length|window|size)|warmup(_\w+)?|weight_decay|epochs?|\w*flops|date|year|"
+    r"max_tokens|params_\w+|parameters_\w+|release(d|_date)?)"
+    r"|label|size|architecture|training_data|instruction_tuned|rerun_of|licen[sc]e"
+)
+
+
+# Columns by which a sheet of ours is told from a table of scores
+_SHEETS = {
+    "models": ({"size_class", "dtype"}, {"in_compute_plot"}, {"in_compute_analysis"}, {"guessed", "instruction_tuned"}),
+    "benchmarks": ({"output_type", "category"}, {"output_type", "metric"}),
+}
+
+
+def is_sheet(header: list[str]) -> str | None:
+    """`models` or `benchmarks` for the header of such a sheet; None for a table of scores."""
+    names = {plain(name) for name in header}
+    if "value" in names:
+        return None
+    return next((sheet for sheet, marks in _SHEETS.items() if any(mark <= names for mark in marks)), None)
+
+
+def fact_column(name: str) -> str | None:
+    """The column of the models sheet for a column of this name; None where it is a score's."""
+    own = plain(name)
+    if names_average(name) or names_rank(name) or is_unbounded(name):
+        return None
+    known = next((fact for fact, pattern in _FACTS.items() if pattern.fullmatch(own)), None)
+    return known or (own if _OTHER_FACT.fullmatch(own) else None)
+
+
+def in_billions(own: str, values: list[Any]) -> list[Any]:
+    """Tokens or parameters in billions: by the unit in the column's plain name or behind a number (`7B`), else counts
+    are told by their size."""
+    scales = {"t": 1e3, "b": 1.0, "m": 1e-3}
+    unit = re.search(r"_(t|trillions?|b|billions?|m|millions?)$", own)
+    numbers = [value for value in values if isinstance(value, float)]
+    scale = scales[unit[1][0]] if unit else 1e-9 if max(numbers, default=0) > 1e6 else 1.0
+    scaled = []
+    for value in values:
+        match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([tbm])", value, re.I) if isinstance(value, str) else None
+        if match:
+            scaled.append(float(match[1]) * scales[match[2].lower()])
+        else:
+            scaled.append(value * scale if isinstance(value, float) else value)
+    return scaled
+
+
+def find_roles(header: list[str], given: Mapping[str, str], taken: Iterable[str] = ()) -> dict[str, str]:
+    """The column of each role that a header names; `given` roles count first, `taken` columns have none."""
+    roles = dict(given)
+    by_name = {plain(column): column for column in reversed(header)}
+    for role, others in ROLES.items():
+        named = next((by_name[name] for name in (role, *others) if name in by_name), None)
+        if role not in roles and named is not None and named not in (*roles.values(), *taken):
+            roles[role] = named
+    return roles
+
+
+def check_roles(given: Mapping[str, str], header: list[str], where: object) -> None:
+    """Raises InputError for a role that is not known and for a column that is not there."""
+    for role, column in given.items():
+        if role not in ROLES:
+            hint = did_you_mean(role, ROLES, f"one of {', '.join(ROLES)}.")
+            raise InputError(f"--columns {role}={column}: {role!r} is no column of a score.", hint)
+        check_column(column, header, where)
+
+
+def check_column(column: str, header: list[str], where: object) -> None:
+    """Raises InputError for a column that is not there."""
+    if column not in header:
+        hint = did_you_mean(column, header[:10_000], f"the columns are: {listing(header, 20)}.")
+        raise InputError(f"{where}: no column {column!r}.", hint)
+
+
+def telling(header: list[str], texts: Callable[[str], np.ndarray]) -> str | None:
+    """The first column of texts that are all different: perhaps that of the models."""
+    for name in header[:100]:
+        own = texts(name)
+        if len(own) and len(set(own)) == len(own) and all(text and read_cell(text) is None for text in own):
+            return name
+    return None
+
+
+@dataclass
+class Columns:
+    """What the columns beside those with a role are. scores: in order. spreads: columns of errors by the column they
+    belong to and their kind. facts: columns of the models sheet by column. decisions: what is left out, and why."""
+
+    scores: list[str] = field(default_factory=list)
+    spreads: dict[str, dict[str, str]] = field(default_factory=dict)
+    facts: dict[str, str] = field(default_factory=dict)
+    decisions: list[Decision] = field(default_factory=list)
+
+    def leave_out(self, name: str, why: str, source: str) -> None:
+        """Keep the decision that a column is not read."""
+        self.decisions.append(Decision("column", name, "left out", source, LEFT_OUT, 1, "score", f"{name!r} {why}"))
+
+
+def classify(
+    header: list[str],
+    texts: Callable[[str], np.ndarray],
+    roles: Mapping[str, str],
+    given: Mapping[str, str],
+    *,
+    facts: bool = True,
+) -> Columns:
+    """What each column without a role is. `given`: what the reader says of a column (`score`, `left out`, `about the
+    models`); `facts`: whether columns may say something of models.
+
+    Left out are columns of which hardly a cell is a number; single cells that are none are missing scores.
+    """
+    found, owners = Columns(), {plain(name): name for name in reversed(header) if name not in roles.values()}
+    for name in header:
+        if name in roles.values():
+            continue
+        said, spread = given.get(name), spread_of(name, owners)
+        fact = fact_column(name) if facts else None
+        if said == "left out":
+            found.decisions.append(Decision("column", name, said, "reading"))
+        elif said is None and spread is not None and _is_numeric(texts(name)):
+            found.spreads.setdefault(spread[0], {})[spread[1]] = name
+            found.decisions.append(Decision("column", name, f"{spread[1]} of {spread[0]}", "name", READ, 1, "score"))
+        elif fact and said in (None, "about the models"):
+            found.facts[name] = fact
+        elif said == "score" or _may_be_scores(name, texts(name), found):
+            found.scores.append(name)
+    return found
+
+
+def _may_be_scores(name: str, cells: np.ndarray, found: Columns) -> bool:
+    known = [text for text in cells if not is_missing(text)]
+    numbers = [text for text in known if read_cell(text) is not None]
+    if plain(name) in _LEFT or not known or len(numbers) < max(1, 0.5 * len(known)):
+        found.leave_out(name, "holds no numbers", "values")
+    elif names_average(name) or names_rank(name) or names_cost(name):
+        found.leave_out(name, "is an average, a rank or a cost", "name")
+    else:
+        return True
+    return False
+
+
+def _is_numeric(cells: np.ndarray) -> bool:
+    known = [text for text in cells if not is_missing(text)]
+    return all(read_cell(text) is not None for text in known)

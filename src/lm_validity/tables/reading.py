@@ -1,0 +1,750 @@
+"""What the claims of an import mean: units, errors, directions, averages, and which names are one model.
+
+Formats give *claims*: rows of SCORES as they stand in files, and beside them `unit` (`percent`, `share`, `own` where
+the program that wrote the file fixes it; null: not said), `error` (what the file calls its error), `group` (of tasks
+that a task is in) and `suite`. Here all claims of an import are looked at together. Each decision has a source; where
+it is unsure, the value is left out or null. `reading.tsv` has a row a decision; `--reading` takes rows back, corrected.
+"""
+
+import csv
+import io
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from lm_validity.config.rows import read_text_rows
+from lm_validity.errors import InputError, did_you_mean
+from lm_validity.files import write_text
+from lm_validity.tables.cell_text import (
+    is_no_score,
+    is_unbounded,
+    lower_is_better,
+    names_average,
+    names_cost,
+    names_perplexity,
+    names_rank,
+    parts,
+)
+from lm_validity.tables.standard_errors import SHARES_OF_ITEMS
+from lm_validity.tables.task_facts import PREFERRED, TaskFacts, metric_direction
+from lm_validity.words import count
+
+# ----------------------------------------------------------------------------------------------------------------------
+# What was decided: kept, shown, and corrected.
+
+CONVERTED, AVERAGED, LEFT_OUT, CONTRADICTED, UNSURE, READ = KINDS = (
+    "converted", "averaged", "left out", "contradicted", "unsure", "read",
+)  # fmt: skip
+WHATS = ("unit", "errors", "direction", "metric", "average", "model", "benchmark", "column", "cell")
+_COLUMNS = ("what", "where", "decided", "source", "alternatives", "values", "kind", "text")
+_LAYOUT = f"a reading.tsv as an import writes it: columns {', '.join(_COLUMNS[:3])}."
+
+
+class Decision(NamedTuple):
+    """One decision. `kind`: one of KINDS; `values`: how many it concerns; `text`: how it is said to a reader."""
+
+    what: str
+    where: str
+    decided: str
+    source: str
+    kind: str = READ
+    values: int = 1
+    alternatives: str = ""
+    text: str = ""
+
+
+@dataclass
+class Reading:
+    """The decisions of an import, and the reader's own, which count before them: `given` by (what, where)."""
+
+    given: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    decisions: list[Decision] = field(default_factory=list)
+
+    def add(self, *decision: Any, **more: Any) -> None:
+        """Keep a `Decision`."""
+        self.decisions.append(Decision(*decision, **more))
+
+    def said(self, what: str, where: str) -> str | None:
+        """What the reader decided, kept as a decision of the source `reading`."""
+        decided = self.given.get((what, where))
+        if decided is not None:
+            self.add(what, where, decided, "reading")
+        return decided
+
+    def lines(self) -> list[str]:
+        """A line for each kind: how many values or names, and an example."""
+        lines = []
+        for kind in KINDS[:-1]:
+            own = [each for each in self.decisions if each.kind == kind]
+            if own:
+                first = own[0].text or f"{own[0].where}: {own[0].decided}"
+                rest = "" if len(own) == 1 else f"; {len(own) - 1} more in reading.tsv"
+                lines.append(f"{kind.capitalize()} ({len(own)}): {first}{rest}.")
+        return lines
+
+    def frame(self) -> pd.DataFrame:
+        """A row a decision, in the columns of reading.tsv."""
+        return pd.DataFrame([each._asdict() for each in self.decisions], columns=_COLUMNS)
+
+    def write(self, path: Path) -> None:
+        """Write reading.tsv."""
+        text = io.StringIO()
+        writer = csv.DictWriter(text, _COLUMNS, delimiter="\t", lineterminator="\n")
+        writer.writeheader()
+        writer.writerows({name: _one_line(value) for name, value in each._asdict().items()} for each in self.decisions)
+        write_text(path, text.getvalue())
+
+
+def _one_line(value: object) -> object:
+    return " ".join(value.split()) if isinstance(value, str) else value
+
+
+def read_corrections(path: Path) -> dict[tuple[str, str], str]:
+    """What a reading says, by (what, where): of rows with the source `reading` or `you`, where one has it, else of all.
+
+    Raises InputError for a file without the columns, and for a kind of decision that is not known.
+    """
+    table = read_text_rows(path, _LAYOUT)
+    absent = [name for name in _COLUMNS[:3] if name not in table.header]
+    if absent:
+        raise InputError(f"{path}: no column {absent[0]!r}.", _LAYOUT)
+    given = {}
+    for line, values in zip(table.lines, table.rows, strict=True):
+        row = dict(zip(table.header, values, strict=True))
+        if row["what"] not in WHATS:
+            hint = did_you_mean(row["what"], WHATS, f"one of {', '.join(WHATS)}.")
+            raise InputError(f"{path}, row {line}, column 'what': {row['what']!r} is no decision.", hint)
+        given[row["what"], row["where"]] = row["decided"]
+    return given
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# The unit of a value.
+
+SHARE, PERCENT, POINTS = UNITS = ("share", "percent", "points")
+_SCALE = {SHARE: 1.0, PERCENT: 0.01, POINTS: 1.0}
+_ONE = 1 + 1e-9
+_CLEAR = 10.0  # percent: a value of at most 1 among ones above this is in another unit
+_SLIGHTLY = 0.05  # below 0, of the largest value: chance, where a metric is centred
+
+
+class Unit(NamedTuple):
+    """`name`: one of UNITS, None where unsure. `odd` (n,): values that are in another unit than the others."""
+
+    name: str | None
+    odd: np.ndarray
+
+
+def unit_of(values: np.ndarray, *, unbounded: bool = False) -> Unit:
+    """The unit of a benchmark's values (n,) of which no file says it.
+
+    Share: none above 1. Percent: some above 1, none above 100. Odd among percentages above 10 are values of at most 1
+    that are not 0, and where these are the more, the percentages are. Unsure: values above 100, and below 0 by more
+    than a little (differences), unless the measure is `unbounded`.
+    """
+    none = np.zeros(len(values), dtype=bool)
+    if unbounded or not len(values):
+        return Unit(POINTS if unbounded else SHARE, none)
+    size = np.abs(values)
+    if size.max() > 100 * _ONE or (values.min() < 0 and -values.min() > _SLIGHTLY * max(values.max(), 0)):
+        return Unit(None, none)
+    if size.max() <= _ONE:
+        return Unit(SHARE, none)
+    small = size <= _ONE
+    large, odd = size[~small], small & (size > 0)
+    if not odd.any() or large.min() <= _CLEAR:
+        return Unit(PERCENT, none)
+    return Unit(PERCENT, odd) if odd.sum() <= len(large) else Unit(SHARE, ~small)
+
+
+def with_units(claims: pd.DataFrame, option: str, reading: Reading) -> pd.DataFrame:
+    """The claims as shares, or in points where a measure has no bounds, without those whose unit is unsure.
+
+    Decided per benchmark and metric over all claims. A model all of whose values are odd, on two benchmarks or more, is
+    in the other unit; single odd values are left out. `option`: the unit that the reader says of all (UNITS or "").
+    """
+    factor = pd.Series(1.0, claims.index)
+    factor[claims["unit"] == PERCENT] = 0.01
+    share = claims["metric"].fillna("").str.partition(",")[0].isin((*SHARES_OF_ITEMS, "accuracy"))
+    own = claims["unit"] == "own"
+    beyond = own & share & (claims["value"].abs() > _ONE)
+    again = own & share & claims["benchmark"].isin(claims.loc[beyond, "benchmark"])
+    unknown = claims["unit"].isna() | again
+    odd = pd.Series(data=False, index=claims.index)
+    for (benchmark, metric), rows in claims[unknown].groupby(["benchmark", "metric"], dropna=False, sort=False):
+        given = reading.said("unit", benchmark) or option
+        if given and given not in UNITS:
+            raise InputError(f"--reading: unit of {benchmark}: {given!r} is none.", f"one of {', '.join(UNITS)}.")
+        name = f"{benchmark} {'' if pd.isna(metric) else metric}"
+        unbounded = is_unbounded(benchmark) or (not pd.isna(metric) and is_unbounded(metric))
+        values = rows["value"].to_numpy(float)
+        unbounded &= not (names_perplexity(name) and len(values) and values.max() <= _ONE)
+        signed = _may_be_negative(name)
+        unit = unit_of(np.abs(values) if signed else values, unbounded=unbounded)
+        if given and not (unbounded and given == option):
+            unit = Unit(given, np.zeros(len(rows), dtype=bool))
+        factor[rows.index] = _SCALE.get(unit.name or "", np.nan)
+        odd[rows.index] = unit.odd
+        _say_unit(benchmark, unit, rows, "option" if given else "arithmetic", reading)
+    factor = _of_whole_models(claims, factor, odd & unknown, unknown, reading)
+    factor = factor.astype(float)
+    return claims.assign(value=claims["value"] * factor, stderr=claims["stderr"] * factor)[factor.notna()]
+
+
+def _may_be_negative(name: str) -> bool:
+    return bool({"mcc", "matthews", "kappa", "corr", "correlation", "spearman", "pearson"} & set(parts(name)))
+
+
+def _say_unit(benchmark: str, unit: Unit, rows: pd.DataFrame, source: str, reading: Reading) -> None:
+    number = len(rows)
+    if unit.name is None:
+        values = rows["value"]
+        text = f"{benchmark}: {values.min():g} to {values.max():g} is neither share nor percent"
+        reading.add("unit", benchmark, "left out", source, LEFT_OUT, number, "share, percent, points", text)
+    elif unit.name == PERCENT:
+        text = f"{benchmark}: percent to share, {count(number, 'value')}"
+        reading.add("unit", benchmark, PERCENT, source, CONVERTED, number, "share, points", text)
+    else:
+        reading.add("unit", benchmark, unit.name, source, READ, number)
+
+
+def _of_whole_models(
+    claims: pd.DataFrame, factor: pd.Series, odd: pd.Series, unknown: pd.Series, reading: Reading
+) -> pd.Series:
+    """The factors with those of odd values: a whole model in another unit is converted, single values are left out."""
+    if not odd.any():
+        return factor
+    factor = factor.copy()
+    for model, rows in claims[unknown & claims["model"].isin(claims.loc[odd, "model"])].groupby("model"):
+        mine = odd[rows.index]
+        odd_factors = set(factor[rows.index][mine])
+        small = rows["value"].abs().max() <= _ONE
+        if mine.sum() >= 2 and len(odd_factors) == 1 and (small or mine.all()):
+            other = 1.0 if odd_factors == {0.01} else 0.01
+            factor[rows.index if small else rows.index[mine]] = other
+            unit = SHARE if other == 1.0 else PERCENT
+            text = f"{model}: its {count(len(rows), 'value')} are in {unit}, those of others are not"
+            reading.add("unit", str(model), unit, "arithmetic", CONTRADICTED, len(rows), "left out", text)
+            continue
+        for place in rows.index[mine]:
+            benchmark, value = claims.at[place, "benchmark"], claims.at[place, "value"]
+            text = f"{model} on {benchmark}: {value:g}, in another unit than the others"
+            reading.add("unit", f"{model} on {benchmark}", "left out", "arithmetic", LEFT_OUT, 1, "", text)
+        factor[rows.index[mine]] = np.nan
+    return factor
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# What an error is.
+
+STDERR, SD, CI95, VARIANCE = ERRORS = ("stderr", "sd", "ci95", "variance")
+_Z95 = 1.959964
+_LIKE = 0.08  # relative difference between an error and the one that its share would have
+_FEWEST_ERRORS = 3
+
+
+def error_kind(values: np.ndarray, errors: np.ndarray, items: np.ndarray) -> str | None:
+    """Which of ERRORS the errors (n,) of shares `values` (n,) are, by p(1 - p) and the numbers of items (n, NaN
+    unknown); None where the values do not tell.
+
+    sqrt(p(1-p)) is a standard deviation, that over sqrt(n) a standard error, 1.96 of these half of a 95% interval,
+    p(1-p) a variance.
+    """
+    inside = (values > 0.02) & (values < 0.98) & (errors > 0)
+    if inside.sum() < _FEWEST_ERRORS:
+        return None
+    spread = values[inside] * (1 - values[inside])
+    errors, items = errors[inside], items[inside]
+    expected = {SD: np.sqrt(spread), VARIANCE: spread}
+    if np.isfinite(items).all():
+        expected |= {STDERR: np.sqrt(spread / items), CI95: _Z95 * np.sqrt(spread / items)}
+    for kind, values_of in expected.items():
+        if np.all(np.abs(errors / values_of - 1) <= _LIKE):
+            return kind
+    return None
+
+
+def with_errors(claims: pd.DataFrame, reading: Reading) -> pd.DataFrame:
+    """The claims with standard errors in place of other errors; null where an error is of an unknown kind.
+
+    `error` is what the file calls it. A file's `stderr` stays one unless its shares and numbers of items say otherwise.
+    """
+    known = claims["stderr"].notna() & claims["error"].notna()
+    if not known.any():
+        return claims
+    stderr = claims["stderr"].astype(float).copy()
+    for (benchmark, said), rows in claims[known].groupby(["benchmark", "error"], sort=False):
+        given = reading.said("errors", benchmark)
+        items = rows["n_items"].astype("float64").to_numpy()
+        values, errors = rows["value"].to_numpy(float), rows["stderr"].to_numpy(float)
+        by_items = error_kind(values, errors, items)
+        kind = given or (str(said) if said in ERRORS else by_items)
+        source = "option" if given else "said by the file" if said in ERRORS else "arithmetic"
+        if said in ERRORS and by_items in ERRORS and by_items != said and not given:
+            kind, text = by_items, f"{benchmark}: called {said}, but they are {by_items} of shares"
+            reading.add("errors", benchmark, str(kind), "arithmetic", CONTRADICTED, len(rows), said, text)
+        with np.errstate(invalid="ignore"):
+            stderr[rows.index] = {
+                STDERR: errors, CI95: errors / _Z95, SD: errors / np.sqrt(items), VARIANCE: np.sqrt(errors / items),
+            }.get(str(kind), np.full(len(rows), np.nan))  # fmt: skip
+        if kind == STDERR:
+            continue
+        used = int(stderr[rows.index].notna().sum())
+        if used:
+            text = f"{benchmark}: {kind} to standard error, {count(used, 'value')}"
+            reading.add("errors", benchmark, str(kind), source, CONVERTED, used, ", ".join(ERRORS), text)
+        else:
+            text = f"{benchmark}: numbers behind ± are of an unknown kind, not used"
+            if kind is not None:
+                text = f"{benchmark}: errors are {kind}, and the number of items is unknown, so not used"
+            reading.add("errors", benchmark, "not used", source, UNSURE, len(rows), ", ".join(ERRORS), text)
+    return claims.assign(stderr=stderr)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Groups of tasks.
+
+_FAR_TOO_LARGE = 3.0  # times the pooled error of a group's tasks
+
+
+def pooled_error(values: np.ndarray, errors: np.ndarray) -> float | None:
+    """The standard error of the mean over all items of tasks, from their shares and standard errors (tasks,).
+
+    n_i = p_i (1 - p_i) / se_i^2 + 1; se = sqrt(sum (n_i se_i)^2) / sum n_i. None where a task does not tell its n.
+    """
+    inside = (values > 0) & (values < 1) & (errors > 0)
+    if not inside.all() or not len(values):
+        return None
+    items = values * (1 - values) / errors**2 + 1
+    return float(np.sqrt(np.sum((items * errors) ** 2)) / items.sum())
+
+
+def with_suites(claims: pd.DataFrame, reading: Reading) -> pd.DataFrame:
+    """The claims with the suite before a task's name where two suites have tasks of that name with equally many solved
+    examples, in whatever file."""
+    known = claims[claims["suite"].notna()]
+    if known.empty:
+        return claims
+    suites = known.groupby(["benchmark", "num_fewshot"], dropna=False)["suite"].nunique()
+    several = sorted({name for (name, _), number in suites.items() if number > 1})
+    if not several:
+        return claims
+    own = claims["suite"].notna() & claims["benchmark"].isin(several)
+    for name in several:
+        reading.add("benchmark", name, "by suite", "structure", READ)
+    return claims.assign(benchmark=claims["benchmark"].mask(own, claims["suite"] + "|" + claims["benchmark"]))
+
+
+def with_groups(claims: pd.DataFrame, reading: Reading, *, split: bool) -> pd.DataFrame:
+    """The claims with either a group's own scores or those of its tasks, for all models the same.
+
+    The group's, where all models that have its tasks have them; else the tasks, where all that have the group have
+    these; else what more models have. `split`: the tasks wherever they are. A group's error that its tasks'
+    contradict by a factor of 3 is replaced by the pooled one.
+    """
+    groups = [name for name in claims["group"].dropna().unique() if (claims["benchmark"] == name).any()]
+    member_of = claims.dropna(subset=["group"]).drop_duplicates("benchmark").set_index("benchmark")["group"]
+    out = pd.Series(data=False, index=claims.index)
+    stderr = claims["stderr"].copy()
+    for group in groups:
+        tasks = claims["benchmark"].map(member_of) == group
+        whole = (claims["benchmark"] == group) & ~tasks
+        with_tasks, with_whole = set(claims.loc[tasks, "model"]), set(claims.loc[whole, "model"])
+        given = reading.said("benchmark", group)
+        if given:
+            keep_tasks = given in ("tasks", "split")
+        elif split or with_tasks <= with_whole:
+            keep_tasks = split
+        else:
+            keep_tasks = with_whole <= with_tasks or len(with_tasks) > len(with_whole)
+            kept = "its tasks" if keep_tasks else "its own score"
+            text = f"{group}: {len(with_whole)} models have the group, {len(with_tasks)} its tasks; {kept} for all"
+            reading.add("benchmark", group, "tasks" if keep_tasks else "group", "structure", CONTRADICTED, 1, "", text)
+        out |= whole if keep_tasks else tasks
+        if not keep_tasks:
+            _pool(claims, whole, tasks, stderr, group, reading)
+            number = claims.loc[tasks, "benchmark"].nunique()
+            text = f"{number} tasks of {group}, whose own score counts"
+            reading.add("benchmark", group, "group", "structure", LEFT_OUT, number, "tasks", text)
+    return claims.assign(stderr=stderr)[~out]
+
+
+def _pool(
+    claims: pd.DataFrame, whole: pd.Series, tasks: pd.Series, stderr: pd.Series, group: str, reading: Reading
+) -> None:
+    """Replace the group's errors that those of its tasks contradict."""
+    replaced, times = 0, 0.0
+    key = ["file", "metric"]
+    own = {place: rows for place, rows in claims[tasks].groupby(key, dropna=False)}
+    for place in claims.index[whole & claims["stderr"].notna()]:
+        of_tasks = own.get(tuple(claims.loc[place, key]))
+        if of_tasks is None:
+            continue
+        error = pooled_error(of_tasks["value"].to_numpy(float), of_tasks["stderr"].to_numpy(float))
+        if error and stderr[place] > _FAR_TOO_LARGE * error:
+            times = max(times, float(stderr[place]) / error)
+            stderr[place], replaced = error, replaced + 1
+    if replaced:
+        text = f"{group}: standard errors {times:.1f} times what its tasks' give, pooled instead"
+        reading.add("errors", group, "pooled", "arithmetic", CONTRADICTED, replaced, "stderr", text)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Averages, ranks, costs: what is no benchmark.
+
+_AVERAGES = [{kind, "average"} for kind in ("naive", "weighted", "macro", "micro")] + [
+    {"average"},
+    {"mean", "win", "rate"},
+]
+_FEWEST_ROWS = 4  # models from which arithmetic tells an average of others
+_MOST_BENCHMARKS = 200  # for which every column is compared with the mean of the others
+
+
+def decimals(values: np.ndarray) -> int:
+    """To how many decimals values are rounded: 6 where no fewer fit."""
+    known = values[np.isfinite(values)]
+    return next((d for d in range(6) if np.allclose(known * 10**d, np.round(known * 10**d), atol=1e-6, rtol=0)), 6)
+
+
+def is_mean_of(column: np.ndarray, others: np.ndarray) -> bool:
+    """Whether a column (models,) is the mean of others (models, n) within their rounding; of at least two columns, for
+    at least four models, with a spread that rounding does not explain."""
+    known = np.isfinite(column) & np.isfinite(others).all(axis=1)
+    if known.sum() < _FEWEST_ROWS or others.shape[1] < 2:
+        return False
+    own, mean = column[known], others[known].mean(axis=1)
+    tolerance = 0.51 * 10.0 ** -decimals(own) + 0.51 * 10.0 ** -decimals(others[known].ravel()) + 1e-9
+    return bool(np.abs(own - mean).max() <= tolerance and np.ptp(own) > 6 * tolerance)
+
+
+def is_rank_of(column: np.ndarray, others: np.ndarray) -> bool:
+    """Whether a column (models,) of whole numbers from 1 is the order of another column or of the mean of all."""
+    known = np.isfinite(column)
+    own = column[known]
+    if known.sum() < _FEWEST_ROWS or set(own) != set(range(1, len(own) + 1)):
+        return False
+    references = [*others.T, np.nanmean(others, axis=1)] if others.size else []
+    return any(
+        np.array_equal(np.argsort(own), order)
+        for reference in references
+        if np.isfinite(reference[known]).all()
+        for order in (np.argsort(-reference[known], kind="stable"), np.argsort(reference[known], kind="stable"))
+    )
+
+
+def find_aggregates(matrix: pd.DataFrame) -> dict[str, tuple[str, str]]:
+    """The columns of a table (models, benchmarks) that are no benchmarks, each with what it is and the source.
+
+    By name where it says nothing else; with such a word among others, and without one, only if it is the mean of other
+    columns: of all, of those whose names begin as its does, or of a block beside it.
+    """
+    found: dict[str, tuple[str, str]] = {}
+    for name in map(str, matrix.columns):
+        for holds, what in (
+            (names_average(name), "an average"),
+            (names_rank(name), "a rank"),
+            (names_cost(name), "a cost"),
+        ):
+            if holds:
+                found.setdefault(name, (what, "name"))
+    rest = [name for name in matrix.columns if name not in found]
+    if len(rest) > _MOST_BENCHMARKS:
+        rest_tested = [name for name in rest if names_average(str(name)) is None]
+    else:
+        rest_tested = rest
+    for name in sorted(rest_tested, key=lambda each: names_average(str(each)) is False):
+        others = [each for each in rest if each != name and each not in found]
+        block = _mean_of(matrix, str(name), others)
+        if block is not None:
+            found[str(name)] = (f"the mean of {len(block)} others", "arithmetic")
+        elif is_rank_of(matrix[name].to_numpy(float), matrix[others].to_numpy(float)):
+            found[str(name)] = ("a rank", "arithmetic")
+    return found
+
+
+def _mean_of(matrix: pd.DataFrame, name: str, others: list[str]) -> list[str] | None:
+    """The columns of which one is the mean."""
+    column = matrix[name].to_numpy(float)
+    start = parts(name)[:1]
+    alike = [each for each in others if parts(each)[:1] == start]
+    names = [str(each) for each in matrix.columns]
+    place = names.index(name)
+    blocks = [others, alike]
+    if names_average(name) is None:  # the columns to its left or right, until one is another average
+        for step in (-1, 1):
+            side = names[place + step :: step] if place + step >= 0 else []
+            side = [each for each in side if each in others]
+            blocks += [side[:length] for length in range(2, min(len(side), 60) + 1)]
+    return next((block for block in blocks if is_mean_of(column, matrix[block].to_numpy(float))), None)
+
+
+def without_aggregates(claims: pd.DataFrame, reading: Reading) -> pd.DataFrame:
+    """The claims without averages, ranks and costs. Groups of lm-eval and lighteval are told by their files."""
+    named = claims["metric"].fillna("").str.partition(",")[0]
+    by_metric = named.map({name: set(parts(name)) in _AVERAGES for name in named.unique()})
+    out = by_metric.copy()
+    for name in claims.loc[by_metric, "benchmark"].unique():
+        reading.add("average", name, "left out", "said by the file", LEFT_OUT, 1, "benchmark", f"{name}: an average")
+    free = claims[~out & (claims["unit"] != "own")]
+    single = free.groupby("benchmark")["metric"].nunique() <= 1
+    free = free[free["benchmark"].isin(single.index[single])]
+    if free.empty or free["benchmark"].nunique() < 2:
+        return claims[~out]
+    rows = free.drop_duplicates(["model", "checkpoint", "benchmark"])
+    matrix = rows.pivot(index=["model", "checkpoint"], columns="benchmark", values="value")
+    matrix = matrix[[name for name in dict.fromkeys(free["benchmark"])]]
+    found = find_aggregates(matrix)
+    if len(found) == matrix.shape[1]:
+        return claims[~out]
+    for name, (what, source) in found.items():
+        given = reading.said("average", name)
+        if given is not None and given != "left out":
+            continue
+        out |= claims["benchmark"] == name
+        text = f"{name!r} is {what}"
+        reading.add("average", name, "left out", source, LEFT_OUT, 1, "benchmark", text)
+    return claims[~out]
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Direction and metric.
+
+
+def direction_of(
+    benchmark: str, metric: str | None, *, said: bool | None, most: float = np.inf
+) -> tuple[bool | None, str, bool]:
+    """Whether higher is better (None: unknown), the source, and whether the file contradicts the table.
+
+    The table of metrics counts before the file, the file before words of names. A perplexity is never below 1, so a
+    name with that word says nothing where all values are (`most`: the largest).
+    """
+    known = metric_direction(metric) if metric else None
+    if known is not None:
+        return known, "known table", said is not None and said != known
+    if said is not None:
+        return bool(said), "said by the file", False
+    for name in filter(None, (metric, benchmark)):
+        if lower_is_better(name.partition(",")[0] if name is metric else name):
+            if names_perplexity(name) and most <= 1:
+                continue
+            return False, "name", False
+    return None, "unknown", False
+
+
+def with_directions(claims: pd.DataFrame, reading: Reading) -> pd.DataFrame:
+    """The claims with the direction of each benchmark and metric, where file, table or name tell it."""
+    higher = claims["higher_is_better"].astype("boolean").copy()
+    for (benchmark, metric), rows in claims.groupby(["benchmark", "metric"], dropna=False, sort=False):
+        given = reading.said("direction", benchmark)
+        if given is not None:
+            higher[rows.index] = {"higher": True, "lower": False}.get(given, pd.NA)
+            continue
+        said = rows["higher_is_better"].dropna()
+        name = None if pd.isna(metric) else str(metric)
+        one = bool(said.iloc[0]) if len(said) else None
+        better, source, against = direction_of(str(benchmark), name, said=one, most=float(rows["value"].max()))
+        if against:
+            words = "higher" if better else "lower"
+            text = f"{benchmark}: the file says {'lower' if better else 'higher'} {name} is better; {words} is"
+            reading.add("direction", benchmark, words, source, CONTRADICTED, len(rows), "higher, lower", text)
+            higher[rows.index] = better
+        elif source == "name":
+            higher[rows.index] = better
+            text = f"{benchmark}: lower is better, by its name"
+            reading.add("direction", benchmark, "lower", source, READ, len(rows), "higher, unknown", text)
+        elif better is None:
+            reading.add("direction", benchmark, "unknown", source, READ, len(rows), "higher, lower")
+    return claims.assign(higher_is_better=higher)
+
+
+# Of a task that the table does not have, in this order
+_FALLBACK = (
+    *PREFERRED,
+    "accuracy",
+    "accuracy_avg",
+    "mean",
+    "qem",
+    "em",
+    "f1",
+    "mc2",
+    "pass@1",
+    "pass_at_1",
+    "resolved",
+)
+_SCORE_WORDS = frozenset(
+    [
+        "acc",
+        "accuracy",
+        "match",
+        "score",
+        "f1",
+        "pass",
+        "em",
+        "correct",
+        "bleu",
+        "rouge",
+        "mcc",
+        "win",
+        "solved",
+        "resolved",
+        "qem",
+    ]
+)
+
+
+def choose_metric(facts: TaskFacts, names: Sequence[str]) -> str | None:
+    """The metric of a benchmark among `names`: the task table's, else the first of the usual ones, else the only one
+    that is no length, number, time or rate, else the only one with a word for a score; None where that is unsure."""
+    if facts.metric in names or not names:
+        return facts.metric or None
+    bare = facts.metric.partition(",")[0]
+    for wanted in (bare, *_FALLBACK):
+        matches = sorted(name for name in names if name.partition(",")[0] == wanted)
+        if matches:
+            return matches[0]
+    scores = sorted(name for name in names if not is_no_score(name)) or (list(names) if len(names) == 1 else [])
+    for left in (scores, [name for name in scores if _SCORE_WORDS & set(parts(name.partition(",")[0]))]):
+        if len({name.partition(",")[0] for name in left}) == 1:
+            return left[0]
+    return None
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Which names are one.
+
+_SAME_VALUE = 1e-9
+_FEWEST_EQUAL = 3  # scores that two names have in common, and all are equal
+
+
+def normal_name(name: str) -> str:
+    """A model's name in small letters, `org__name` as `org/name`, without slashes at its ends."""
+    return name.replace("__", "/").strip("/ ").casefold().replace(" ", "-")
+
+
+def one_model(names: Iterable[str], scores: Mapping[str, Mapping[Any, float]]) -> dict[str, tuple[str, str]]:
+    """Names that mean a model which has another name too: by name, the one to use and the source.
+
+    Names that differ in case or in `__` for `/` only are one where no score contradicts it; names that differ in the
+    owner too are, where three or more scores are the same and none differs. The name with an owner is used, else the
+    first. `scores`: by name, values by key.
+    """
+    groups: dict[str, list[str]] = defaultdict(list)
+    for name in names:
+        groups[normal_name(name).rpartition("/")[2]].append(name)
+    merged: dict[str, tuple[str, str]] = {}
+    for alike in groups.values():
+        kept: list[str] = []
+        for name in sorted(alike, key=lambda each: ("/" not in normal_name(each), each != each.lower(), each)):
+            match = next((other for other in kept if _are_one(name, other, scores)), None)
+            if match is None:
+                kept.append(name)
+            else:
+                same = normal_name(name) == normal_name(match)
+                merged[name] = (match, "name" if same else "equal scores")
+    return merged
+
+
+def _are_one(name: str, other: str, scores: Mapping[str, Mapping[Any, float]]) -> bool:
+    mine, theirs = scores.get(name, {}), scores.get(other, {})
+    both = mine.keys() & theirs.keys()
+    equal = all(abs(mine[key] - theirs[key]) <= _SAME_VALUE for key in both)
+    if normal_name(name) == normal_name(other):
+        return equal
+    owners = {normal_name(each).rpartition("/")[0] for each in (name, other)} - {""}
+    return equal and len(both) >= _FEWEST_EQUAL and (len(owners) < 2 or len(both) >= _FEWEST_EQUAL)
+
+
+def with_one_name(claims: pd.DataFrame, reading: Reading) -> pd.DataFrame:
+    """The claims with one name a model, as `one_model` and the reader say."""
+    names = list(dict.fromkeys(claims["model"]))
+    given = {name: said for name in names if (said := reading.said("model", name)) is not None}
+    normal = Counter(normal_name(name).rpartition("/")[2] for name in names)
+    several = [name for name in names if normal[normal_name(name).rpartition("/")[2]] > 1 and name not in given]
+    renamed = dict(given)
+    if several:
+        key = ["checkpoint", "benchmark", "metric", "protocol", "num_fewshot", "seed", "prompt", "split"]
+        own = claims[claims["model"].isin(several)]
+        keys = list(own[key].astype(object).where(own[key].notna(), None).itertuples(index=False, name=None))
+        scores: dict[str, dict[Any, float]] = defaultdict(dict)
+        for model, place, value in zip(own["model"], keys, own["value"], strict=True):
+            scores[model][place] = value
+        for name, (other, source) in one_model(several, scores).items():
+            renamed[name] = other
+            text = f"{name} and {other} are one model"
+            reading.add("model", name, other, source, CONVERTED, len(scores[name]), name, text)
+    if not renamed:
+        return claims
+    claims = claims.assign(model=claims["model"].replace(renamed))
+    moved = claims.index[claims.duplicated([*key_of(claims), "value"])]
+    return claims.drop(index=moved) if several else claims
+
+
+def key_of(claims: pd.DataFrame) -> list[str]:
+    """The columns that make two claims claims of one score."""
+    columns = (
+        "model",
+        "checkpoint",
+        "benchmark",
+        "protocol",
+        "prompt",
+        "prompt_variant",
+        "num_fewshot",
+        "seed",
+        "split",
+        "metric",
+    )
+    return [name for name in columns if name in claims]
+
+
+def equal_benchmarks(claims: pd.DataFrame, reading: Reading) -> None:
+    """Say which benchmarks have the same scores for four or more models, or one minus these; both stay."""
+    rows = claims.drop_duplicates(["model", "checkpoint", "benchmark"])
+    if rows["benchmark"].nunique() > _MOST_BENCHMARKS:
+        return
+    matrix = rows.pivot(index=["model", "checkpoint"], columns="benchmark", values="value")
+    values = matrix.to_numpy(float)
+    for j in range(values.shape[1]):
+        for k in range(j):
+            known = np.isfinite(values[:, j]) & np.isfinite(values[:, k])
+            if known.sum() < _FEWEST_ROWS or np.ptp(values[known, j]) == 0:
+                continue
+            same = np.abs(values[known, j] - values[known, k]).max() < 1e-9
+            turned = np.abs(values[known, j] + values[known, k] - 1).max() < 1e-9
+            if same or turned:
+                first, second = matrix.columns[k], matrix.columns[j]
+                text = f"{first} and {second} have {'the same scores' if same else 'scores that add up to 1'}"
+                reading.add("benchmark", second, second, "equal scores", UNSURE, int(known.sum()), first, text)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# All of it.
+
+Step = Callable[[pd.DataFrame], pd.DataFrame]
+CLAIMS = ("unit", "error", "group", "suite")  # columns of claims beside those of SCORES
+
+
+def read_claims(claims: pd.DataFrame, *, unit: str, split_groups: bool, reading: Reading) -> pd.DataFrame:
+    """The scores that claims mean. `unit`: as in `with_units`."""
+    given = {where: decided for (what, where), decided in reading.given.items() if what == "benchmark"}
+    out = claims["benchmark"].isin([name for name, decided in given.items() if decided == "left out"])
+    names = {name: other for name, other in given.items() if other not in ("left out", "tasks", "group", "split", name)}
+    for name, decided in given.items():
+        if decided not in ("tasks", "group", "split", name) and (claims["benchmark"] == name).any():
+            reading.add("benchmark", name, decided, "reading")
+    claims = claims[~out].assign(benchmark=claims["benchmark"].replace(names))
+    claims = with_suites(claims, reading)
+    claims = with_groups(claims, reading, split=split_groups)
+    claims = with_units(claims, unit, reading)
+    if claims.empty:
+        return claims
+    claims = without_aggregates(claims, reading)
+    claims = with_errors(claims, reading)
+    claims = with_directions(claims, reading)
+    claims = with_one_name(claims, reading)
+    equal_benchmarks(claims, reading)
+    return claims

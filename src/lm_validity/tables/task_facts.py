@@ -1,0 +1,45 @@
+"""What lm-eval's own tasks are, from a table in the package: read without lm_eval.
+
+`workflow/scripts/tasks_table.py` makes the table and says what is in it.
+"""
+
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+TABLE = Path(__file__).parent / "lm_eval_tasks.tsv"
+COLUMNS = ("task", "metric", "higher_is_better", "output_type", "choices", "category")
+# Of several metrics of a task the main one: length-normalised accuracy where the task has it, as leaderboards do
+PREFERRED = ("acc_norm", "acc", "exact_match")
+METRIC = "metric:"  # begins the rows that say which way a metric counts
+
+
+class TaskFacts(NamedTuple):
+    """A row of the table as texts; "" where unknown."""
+
+    metric: str = ""
+    higher_is_better: str = ""
+    output_type: str = ""
+    choices: str = ""
+    category: str = ""
+
+
+@cache
+def _table() -> dict[str, TaskFacts]:
+    lines = TABLE.read_text(encoding="utf-8").splitlines()[1:]
+    return {name: TaskFacts(*values) for name, *values in (line.split("\t") for line in lines)}
+
+
+def find_task_facts(task: str) -> TaskFacts | None:
+    """The facts of a task by its name, else of the longest beginning of a name that the table has; None: unknown."""
+    table = _table()
+    if task in table:
+        return table[task]
+    starts = (task[:end] + "*" for end in range(len(task) - 1, 1, -1) if task[end - 1] in "_-")
+    return next((table[start] for start in starts if start in table), None)
+
+
+def metric_direction(metric: str) -> bool | None:
+    """Whether a higher value of a metric (`name` or `name,filter`) is better, as tasks agree; None: unknown."""
+    facts = _table().get(METRIC + metric.partition(",")[0])
+    return None if facts is None else facts.higher_is_better == "1"

@@ -8,7 +8,7 @@ answer, are items. What columns and values mean is decided in `tables/columns.py
 import json
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import cached_property, partial
@@ -594,7 +594,7 @@ def _item_files(table: _Table, keys: list[dict[str, Any]], columns: list[str], n
     return files
 
 
-def _items(answers: dict[str, dict[str, float | None]]) -> Iterator[dict[str, Any]]:
+def _items(answers: Mapping[str, Mapping[str, float | None]]) -> Iterator[dict[str, Any]]:
     for benchmark, given in answers.items():
         for document, value in given.items():
             if value is not None:

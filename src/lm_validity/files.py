@@ -79,7 +79,8 @@ def make_writable(folder: Path) -> None:
 def write_text(path: str | Path, text: str) -> None:
     """Write `text` (UTF-8) atomically."""
     with replace_file(path) as temporary:
-        temporary.write_text(text, encoding="utf-8")
+        # names of files need not be UTF-8; JSON spells their other bytes so
+        temporary.write_text(text, encoding="utf-8", errors="backslashreplace")
 
 
 def check_encodable(text: str, where: str) -> None:
@@ -118,9 +119,13 @@ def read_json_or(path: str | Path, otherwise: Any) -> Any:
 
 
 def read_json(path: str | Path) -> Any:
-    """The JSON value of a file written by this program (errors are the caller's)."""
-    with open(path, encoding="utf-8") as handle:
-        return json.load(handle)
+    """The JSON value of a file written by this program (errors are the caller's: OSError, ValueError). A pipe, into
+    which nobody may ever write, is an empty file."""
+    with open(path, encoding="utf-8", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as handle:
+        try:
+            return json.load(handle)
+        except RecursionError as error:
+            raise ValueError(f"{path}: nested too deeply") from error
 
 
 def file_sha256(path: Path) -> str:

@@ -252,7 +252,7 @@ def _draft(output: Path) -> Iterator[Path]:
         made = Path(tempfile.mkdtemp(prefix=".lm-validity-new.", dir=base))
     except OSError as error:
         raise InputError(
-            f"{base}: no file can be written there ({error.strerror}).", "choose another place."
+            f"{output}: no file can be written there ({error.strerror}).", "choose another place."
         ) from error
     folder = made
     with open(made / _LOCK, "w", encoding="utf-8") as lock:

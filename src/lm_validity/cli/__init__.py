@@ -5,6 +5,7 @@ import functools
 import signal
 import sys
 from collections.abc import Callable
+from io import TextIOWrapper
 from typing import Annotated, Any, NoReturn
 
 import typer
@@ -126,7 +127,7 @@ def _renamed(command: Callable[..., int | None], old: str, new: str) -> Callable
 def main() -> None:
     """Run the command line. Exit codes: EXIT_CODES."""
     try:
-        _end_in_order()
+        _prepare_process()
         register_commands()
         code = app(standalone_mode=False)
         sys.exit(code if isinstance(code, int) else 0)
@@ -158,8 +159,12 @@ def main() -> None:
         _refuse(f"{error.filename}: {error.strerror}.", "choose another path, or correct this one.")
 
 
-def _end_in_order() -> None:
-    """Have a time limit or a closed terminal end the program as an error does: drafts and processes are removed."""
+def _prepare_process() -> None:
+    """Have a time limit or a closed terminal end the program as an error does: drafts and processes are removed. Names
+    of files that the terminal cannot show are spelt."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
     def end(number: int, frame: object) -> None:
         sys.exit(128 + number)

@@ -5,6 +5,7 @@ the ids as in the imported file).
 """
 
 import contextlib
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -273,13 +274,28 @@ def read_scores(path: str | Path) -> pd.DataFrame:
 
 @contextlib.contextmanager
 def readable(path: str | Path) -> Iterator[None]:
-    """Raises InputError where what runs inside cannot read a parquet file."""
+    """Raises InputError where what runs inside cannot read a parquet file, and for one of very many rows of nothing."""
     try:
+        if os.path.isfile(path):
+            _check_rows(path)
         yield
-    except (pa.ArrowInvalid, OSError) as error:
+    except (pa.ArrowException, OSError, UnicodeError) as error:
         raise InputError(
             f"{path}: not a readable parquet file ({error}).", "write it with pandas or pyarrow."
         ) from error
+
+
+_MANY_ROWS = 5_000_000
+
+
+def _check_rows(path: str | Path) -> None:
+    """Raises InputError for a file whose rows have less than a bit each: as columns, they would fill the memory."""
+    rows = pq.read_metadata(path).num_rows
+    if rows > _MANY_ROWS and rows > 8 * os.path.getsize(path):
+        raise InputError(
+            f"{path}: {rows:,} rows in {os.path.getsize(path):,} bytes, less than a bit each.",
+            "give a table whose rows say something.",
+        )
 
 
 def read_table(path: str | Path, schema: pa.Schema, required: tuple[str, ...] = ()) -> pd.DataFrame:
@@ -292,6 +308,7 @@ def read_table(path: str | Path, schema: pa.Schema, required: tuple[str, ...] = 
         raise InputError(f"{path}: no such file.", "check the path, or run the rule that makes it.")
     with readable(path):
         table = pq.read_table(path)
+        table.validate(full=True)
     for name in required:
         if name not in table.column_names:
             like = nearest(name, table.column_names)

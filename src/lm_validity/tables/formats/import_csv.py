@@ -215,7 +215,9 @@ def _open(path: Path, options: ImportOptions, notes: _Notes) -> list[_Table]:
     of the models, where no other is."""
     if path.suffix == ".parquet":
         with readable(path):
-            frame = pd.read_parquet(path)
+            frame = pd.read_parquet(path).astype(object)  # in which bytes that are no text are found
+        if not len(frame.columns):
+            raise InputError(f"{path}: a table without columns.", "give one with a column of models and one of scores.")
         if not isinstance(frame.index, pd.RangeIndex):
             frame = frame.reset_index(names=frame.index.name or "")
         return [_named_columns(frame_table(path, frame), options, notes)]

@@ -98,6 +98,8 @@ def model_place(raw: str) -> ModelPlace:
     folder = _FOLDER.fullmatch(parts[-1]) if len(parts) > 1 else None
     if folder is not None:
         point = Point(parts.pop(), int(folder[1]))
+    if not parts:  # the root of a disk, which has no name: `check_rows` asks for one
+        return ModelPlace("", raw, point)
     local = raw.startswith(("/", "./", "../", "~")) or len(parts) > 2 or (folder is not None and len(parts) > 1)
     if not local:
         return ModelPlace("/".join(parts) or raw, "/".join(parts), point)
@@ -106,8 +108,8 @@ def model_place(raw: str) -> ModelPlace:
     elif parts[-1] == "model" and len(parts) > 1:
         parts.pop()
     path = "/" * raw.startswith("/") + "/".join(parts)
-    cached = _CACHE.fullmatch(parts[-1]) if parts else None
-    return ModelPlace("/".join(cached.groups()) if cached else parts[-1] if parts else raw, path, point)
+    cached = _CACHE.fullmatch(parts[-1])
+    return ModelPlace("/".join(cached.groups()) if cached else parts[-1], path, point)
 
 
 @dataclass

@@ -222,13 +222,16 @@ def card(
     configfile: Configfile = DEFAULT,
     profile: Annotated[Path | None, typer.Option(help="Snakemake's profile. Default: profiles/local.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", "-n", help="Say what would run, but run nothing.")] = False,
+    no_code: Annotated[
+        bool, typer.Option("--no-code", help="Refuse a task file that names code, before any of it runs.")
+    ] = False,
 ) -> None:
     """Score one new benchmark, given as a task file, on the configured models, and write its card. Given names of
     benchmarks, print their cards from a finished run.
 
     For a task file, the workflow computes the cells of the new benchmark only. Finished cells of other benchmarks are
-    read for the agreement with them. Code that the task file names (`!function`) is run: read a task from somebody
-    else before you score it.
+    read for the agreement with them. Code that the task file names (`!function`) is run, and said before: read a task
+    from somebody else before you score it, or give --no-code.
     """
     if not any(name.endswith((".yaml", ".yml")) for name in benchmarks):
         say_markdown("\n".join(_cards(benchmarks, configfile)))
@@ -238,6 +241,7 @@ def card(
 
     if len(benchmarks) > 1:
         raise InputError(f"{' '.join(benchmarks)}: more than one task file.", "give one task file at a time.")
+    _say_code(Path(benchmarks[0]), refuse=no_code)
     own = read_own_task(Path(benchmarks[0]), configfile)
     write_run(own)
     say(*own.lines())
@@ -256,6 +260,17 @@ def card(
         raise typer.Exit(code)
     if not dry_run:
         say(*write_own_report(own))
+
+
+def _say_code(task: Path, *, refuse: bool) -> None:
+    """Say which code a task file has lm-eval run, before it runs. Raises InputError where it is to be refused."""
+    from lm_validity.run.scoring import named_code
+
+    code = named_code(task) if task.is_file() else []
+    if code and refuse:
+        raise InputError(f"{task}: it names code: {', '.join(code)}.", "read it, and leave out --no-code to run it.")
+    if code:
+        say(f"Code that this task runs on this machine: {', '.join(code)}.")
 
 
 def _cards(benchmarks: list[str], configfile: Path) -> list[str]:

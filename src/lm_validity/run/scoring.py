@@ -10,6 +10,7 @@ from typing import Any
 
 from lm_validity.config.load import Run
 from lm_validity.config.sections import DocumentBos
+from lm_validity.errors import InputError, first_line
 
 # ----------------------------------------------------------------------------------------------------------------------
 # The files that determine what lm-eval tasks compute, and whether their code draws at random, found by a text scan.
@@ -78,6 +79,22 @@ def named_files(paths: Iterable[Path]) -> set[Path]:
         files |= included | {other for other in code if other.is_file()}
         queue += included
     return files
+
+
+def named_code(path: Path) -> list[str]:
+    """The functions that a task's YAML file, and those that it includes, have lm-eval run, with their files: `exact of
+    tasks/scoring.py`. By YAML's own reading: a tag can be written in many ways. Raises InputError for no YAML."""
+    import yaml
+
+    found = []
+    for file in sorted(each for each in {path, *named_files([path])} if each.suffix != ".py"):
+        try:
+            for event in yaml.parse(file.read_text(encoding="utf-8", errors="replace")):
+                if isinstance(event, yaml.ScalarEvent) and event.tag == "!function":
+                    found.append(f"{event.value.rpartition('.')[2]} of {code_file(file.parent, event.value)}")
+        except yaml.YAMLError as error:
+            raise InputError(f"{file}: not YAML ({first_line(error)}).", "correct the file.") from None
+    return list(dict.fromkeys(found))
 
 
 def draws_at_random(path: Path) -> bool:

@@ -106,14 +106,14 @@ def test_a_name_in_a_folder_that_is_no_utf_8(place):
     folder = place / "mine"
     folder.mkdir()
     (folder / "table.csv").write_text((place / "given/table.csv").read_text())
-    Path(os.fsdecode(bytes(folder) + b"/caf\xe9.csv")).write_text("no table")
+    Path(os.fsdecode(bytes(folder) + b"/r\xe9sum\xe9.csv")).write_text("no table")
     Path(os.fsdecode(bytes(folder) + b"/r\xe9sultats.json")).write_text("{}")
     command = [sys.executable, "-c", "from lm_validity.cli import main; main()", "import", "mine", "--output", "out"]
     done = subprocess.run(command, cwd=place, capture_output=True)
     assert done.returncode == 0, done.stderr
-    assert b"caf" in done.stdout and len(read_scores(place / "out" / "scores.parquet")) == 12
-    assert "caf" in (place / "out" / "import.json").read_text()
-    alone = [*command[:4], os.fsdecode(b"mine/caf\xe9.csv"), *command[5:6], "other"]
+    assert b"sum" in done.stdout and len(read_scores(place / "out" / "scores.parquet")) == 12
+    assert "sum" in (place / "out" / "import.json").read_text()
+    alone = [*command[:4], os.fsdecode(b"mine/r\xe9sum\xe9.csv"), *command[5:6], "other"]
     done = subprocess.run(alone, cwd=place, capture_output=True)
     assert done.returncode == 2 and done.stderr.count(b"\n") == 1 and b"Traceback" not in done.stderr
 

@@ -7,10 +7,11 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from lm_validity.cli.study import card
 from lm_validity.config.load import load_run
 from lm_validity.errors import InputError
 from lm_validity.run.grid import Grid
-from lm_validity.run.scoring import task_sources
+from lm_validity.run.scoring import named_code, task_sources
 from lm_validity.tables.schema import ITEMS, SCORES, SELECTIONS, write_table
 
 pytest.importorskip("lm_eval")
@@ -237,3 +238,24 @@ def test_the_report_has_a_card_of_the_task(project, finished):
     assert card["source"] == "the run mine-rivers" and card["values"]["models.train_before_test"]["estimate"] == 3
     assert card["verdict"]["sentence"] == lines[-2] and re.findall(r"\d+", lines[-3]) == ["1"]
     assert {*pd.read_parquet("results/mine-rivers/report/scores.parquet")["benchmark"]} == {"arc_easy", "rivers"}
+
+
+def test_code_that_a_task_names_is_said_or_refused_before_it_runs(tmp_path, capsys):
+    """However YAML's tag is written, and in what the file includes."""
+    (tmp_path / "code").mkdir()
+    for name in ("mine", "code/deep"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('it ran')\n")
+    (tmp_path / "base.yaml").write_text("doc_to_text: !function code.deep.ask\n")
+    (tmp_path / "task.yaml").write_text(
+        "%TAG !f! !func\n---\ntask: carts\ninclude: base.yaml\nprocess_docs: !f!tion mine.load\n"
+        "doc_to_target: !<!function> mine.gold\n# !function mine.commented\n"
+    )
+    code = [f"ask of {tmp_path}/code/deep.py", f"load of {tmp_path}/mine.py", f"gold of {tmp_path}/mine.py"]
+    assert named_code(tmp_path / "task.yaml") == code
+    with pytest.raises(InputError, match="names code"):
+        card([str(tmp_path / "task.yaml")], configfile=tmp_path / "none.yaml", no_code=True)
+    with pytest.raises(InputError, match=r"none\.yaml"):
+        card([str(tmp_path / "task.yaml")], configfile=tmp_path / "none.yaml")
+    assert all(each in capsys.readouterr().out for each in code[:1])
+    (tmp_path / "plain.yaml").write_text("task: carts\ndoc_to_text: q\n")
+    assert named_code(tmp_path / "plain.yaml") == []

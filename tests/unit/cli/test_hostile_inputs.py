@@ -111,7 +111,7 @@ def test_a_name_in_a_folder_that_is_no_utf_8(place):
     command = [sys.executable, "-c", "from lm_validity.cli import main; main()", "import", "mine", "--output", "out"]
     done = subprocess.run(command, cwd=place, capture_output=True)
     assert done.returncode == 0, done.stderr
-    assert b"sum" in done.stdout and len(read_scores(place / "out" / "scores.parquet")) == 12
+    assert b"sultats" in done.stdout and len(read_scores(place / "out" / "scores.parquet")) == 12
     assert "sum" in (place / "out" / "import.json").read_text()
     alone = [*command[:4], os.fsdecode(b"mine/r\xe9sum\xe9.csv"), *command[5:6], "other"]
     done = subprocess.run(alone, cwd=place, capture_output=True)

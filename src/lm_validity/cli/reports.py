@@ -2,6 +2,7 @@
 
 Reports read tables only, so they also run on published or imported scores."""
 
+from dataclasses import replace
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -37,6 +38,12 @@ GroupsOfModels = Annotated[
 ]
 Plan = Annotated[Path | None, typer.Option(help="Plan sheet: cells outside it do not count as missing.")]
 PlannedBy = Annotated[Path | None, typer.Option(help="The run's configuration, which says what was planned.")]
+MixVersions = Annotated[
+    bool,
+    typer.Option(
+        "--mix-versions", help="Compare scores of unlike versions of a task, and of unlike parts of its items."
+    ),
+]
 # what a report writes into its folder
 PAGE = ("index.html", "page.json", "summary.json", "results.parquet", "results.csv", "tables", "figures", "assets")
 CONVENTIONS = (f"signal.{key}" for key in SignalConventions.model_fields)
@@ -78,6 +85,7 @@ def report_site(
     single_file: Annotated[
         bool, typer.Option("--single-file", help="Make index.html one file with all pages inside, to be mailed.")
     ] = False,
+    mix_versions: MixVersions = False,
 ) -> None:
     """Import results, guess the sheets, and write every report that the data allow as one site."""
     from lm_validity.pages.figures import can_draw
@@ -87,9 +95,8 @@ def report_site(
 
     agreement = Agreement(groups=tuple(dict.fromkeys(group or ())))
     section = Reports(resamples=resamples)
-    given = Given(
-        models, benchmarks, beside, options, section, processes, plan=plan, agreement=agreement, single_file=single_file
-    )
+    given = Given(models, benchmarks, beside, options, section, processes, plan=plan, agreement=agreement)
+    given = replace(given, single_file=single_file, mix_versions=mix_versions)
     say(*write(results, output, given))
     if not can_draw():
         say(NOT_DRAWN)
@@ -254,9 +261,7 @@ def compare(
     self_check: Annotated[
         bool, typer.Option("--self-check", help="Say how often the gate fails a model against itself (several runs).")
     ] = False,
-    mix_versions: Annotated[
-        bool, typer.Option("--mix-versions", help="Compare unlike versions and parts of a benchmark.")
-    ] = False,
+    mix_versions: MixVersions = False,
     scores: Annotated[Path | None, typer.Option(help="scores.parquet, in place of FOLDER.")] = None,
     items: Annotated[Path | None, typer.Option(help="items.parquet, if it is not beside the scores.")] = None,
     benchmarks: Annotated[Path | None, typer.Option(help="Benchmarks sheet (CSV or TSV), for metrics.")] = None,

@@ -103,7 +103,8 @@ def compare(first: str, second: str, source: Path | None, asked: Comparing, item
         said = [*found.lines, *_settings_lines(found, mixed=asked.mix_versions)]
         scores, at = _at_one_point(found, asked.at)
         said += at
-        summary = compare_models(found.first, found.second, scores, found.items, found.benchmarks)
+        mixed = asked.mix_versions
+        summary = compare_models(found.first, found.second, scores, found.items, found.benchmarks, mix_versions=mixed)
         known = {row.benchmark for row in summary.comparisons}
         for row, name in enumerate(margins):
             if name not in known:

@@ -191,6 +191,8 @@ def _population(sources: CardSources, cards: Sequence[Card]) -> str:
     compared = sum(any(card.value(f"tau.{protocol}") for protocol in PROTOCOLS) for card in cards)
     if 0 < compared < len(cards):
         words += f" {compared} of the {len(cards)} benchmarks are compared with each other."
+    if sources.differing:
+        words += f" Settings differ: {'; '.join(dict.fromkeys(one.words for one in sources.differing))}."
     if sources.preparation_is_assumed:
         words += " It is assumed that models were trained first on each benchmark's own training set: nobody says so."
     return words

@@ -33,10 +33,11 @@ from lm_validity.site.cards.write import FOLDER as CARDS
 from lm_validity.site.first_page import ORDER, build_site
 from lm_validity.site.guess import guess_benchmarks, guess_lines, guess_models, leave_sparse_out, shared_categories
 from lm_validity.studies.agreement.score_matrix import STUDY, ScoreMatrix, read_score_matrix
-from lm_validity.tables.counted import PERPLEXITY, check_metrics
+from lm_validity.tables.counted import PERPLEXITY, check_metrics, count_scores
 from lm_validity.tables.formats.import_files import import_files
 from lm_validity.tables.formats.score_files import KEY, ImportOptions, with_item_errors
-from lm_validity.tables.schema import DIRECT, SCORES, read_scores, readable, write_table
+from lm_validity.tables.schema import DIRECT, SCORES, SETTINGS, read_scores, readable, write_table
+from lm_validity.tables.settings import FILE, difference_notes, joined_settings, without_kinds
 from lm_validity.tables.sheets import as_in_scores, group_members, of_study, read_benchmark_facts, read_model_facts
 from lm_validity.words import count
 
@@ -50,13 +51,14 @@ _MARKS = {
     "trials": {"experiment", "arm", "correct"},
     "selections": {"learning_rate", "direct_validation_value"},
     "losses": {"learning_rate", "step", "loss"},  # which no report reads
+    "settings": {"task_version", "harness", "n_items_scored"},  # read where it lies beside scores
 }
 
 
 @dataclass
 class Gathered:
     """Tables by kind. `facts`: columns of the models sheet that result files say, by model. `groups`: of each benchmark
-    that is a group of tasks, one of these."""
+    that is a group of tasks, one of these. `settings`: how the scores were made."""
 
     scores: pd.DataFrame | None = None
     items: Path | None = None
@@ -64,6 +66,7 @@ class Gathered:
     selections: Path | None = None
     facts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     groups: Mapping[str, str] = field(default_factory=dict)
+    settings: pd.DataFrame | None = None
     lines: list[str] = field(default_factory=list)
 
 
@@ -97,6 +100,7 @@ def gather(paths: Iterable[str | Path], folder: Path, options: ImportOptions) ->
     if any(map(len, frames)):
         names = [*map(str, own), *(["the files"] if results else [])]
         gathered.scores = _joined(frames, names, gathered.lines)
+        gathered.settings = joined_settings([*own, folder / "scores.parquet"])
         write_table(gathered.scores, SCORES, folder / "scores.parquet")
     elif frames and not (gathered.items or gathered.trials):
         raise InputError(f"{own[0]}: no rows.", "give a table with scores.")
@@ -185,7 +189,7 @@ LEAST_CHECKPOINTS = 3  # of one model on one benchmark
 class Given:
     """What a reader may give beside the results. `options`: how files are imported; `splits` and `source`: as cards
     take them; `plan`: the sheet of what was to be fine-tuned, other cells are not missing. `single_file`: as
-    `build_site` takes it."""
+    `build_site` takes it; `mix_versions`: unlike versions of a task, and unlike parts of its items, are compared."""
 
     models: Path | None = None
     benchmarks: Path | None = None
@@ -199,6 +203,7 @@ class Given:
     plan: Path | None = None
     agreement: Agreement = field(default_factory=Agreement)
     single_file: bool = False
+    mix_versions: bool = False
 
 
 @dataclass(frozen=True)
@@ -561,7 +566,7 @@ def _table(name: str, sheet: pd.DataFrame, **labels: str) -> Table:
 # One command from result files to a site: import, guess the two sheets, write every report that the data allow.
 
 
-NAMES = (*ORDER, CARDS, "assets", "index.html", "scores.parquet", "items.parquet", "import.json")
+NAMES = (*ORDER, CARDS, "assets", "index.html", "scores.parquet", FILE, "items.parquet", "import.json")
 
 
 def report_site(paths: Iterable[str | Path], output: str | Path, given: Given) -> list[str]:
@@ -590,9 +595,30 @@ def report_site(paths: Iterable[str | Path], output: str | Path, given: Given) -
                 if number:
                     lines.append(f"Standard errors from the sheet's numbers of items: {count(number, 'score')}.")
             write_table(with_tokens(scores, sheets[0]), SCORES, folder / "scores.parquet")
-            lines += [*guess_lines(*sheets), *notes]
+            lines += [*guess_lines(*sheets), *notes, *_settings_lines(gathered.settings, folder, given)]
         lines += _write_reports(gathered, beside, sheets, given, folder)
     return lines
+
+
+def _settings_lines(settings: pd.DataFrame | None, folder: Path, given: Given) -> list[str]:
+    """Writes the settings beside the scores in `folder`, and says where they differ between models."""
+    if settings is None:
+        return []
+    path = folder / FILE
+    write_table(settings, SETTINGS, path)
+    try:
+        counted = count_scores(
+            folder / "scores.parquet",
+            folder / MODELS,
+            folder / BENCHMARKS,
+            unlike="kept" if given.mix_versions else "out",
+        )
+        notes = (*counted.kept_out, *difference_notes(counted.last().differing, len(counted.benchmarks)))
+    except InputError:
+        notes = ()  # each report says by itself why it cannot be written
+    if given.mix_versions:
+        write_table(without_kinds(settings), SETTINGS, path)
+    return list(notes)
 
 
 def _is_same(path: Path, other: Path) -> bool:

@@ -20,6 +20,15 @@ from lm_validity.config.sheets import BenchmarkFacts, ModelFacts, metric_key
 from lm_validity.errors import InputError, did_you_mean
 from lm_validity.tables.runs import Sampling, average_runs
 from lm_validity.tables.schema import DIRECT, PROTOCOLS, TRAINED, read_scores, replay_notes
+from lm_validity.tables.settings import (
+    Difference,
+    Unlike,
+    difference_notes,
+    differences,
+    of_one_kind,
+    settings_beside,
+    with_settings,
+)
 from lm_validity.tables.sheets import (
     NO_STUDY,
     as_in_scores,
@@ -47,7 +56,8 @@ class Counted:
     benchmarks that have scores; `higher_is_better` is known for each, and `direction_known` says whether sheet or table
     say it. notes: what was used and what stays out. checks: standard errors that are not used. source,
     sheet: the paths of the table and of the benchmarks sheet, for errors. sampling: by (protocol, benchmark) how far
-    scores move between sampled runs, which are averaged in `rows`.
+    scores move between sampled runs, which are averaged in `rows`. kept_out: the notes on unlike versions of a task and
+    parts of its items. differing: the settings that differ between models that are compared.
     """
 
     rows: pd.DataFrame
@@ -58,6 +68,8 @@ class Counted:
     source: str
     sheet: str | None
     sampling: Mapping[tuple[str, str], Sampling] = field(default_factory=dict)
+    kept_out: tuple[str, ...] = ()
+    differing: tuple[Difference, ...] = ()
 
     def last(self) -> "Counted":
         """Each model as it is finished, without reruns: the checkpoint called `final`, else its only or its last one.
@@ -106,7 +118,9 @@ class Counted:
                 "set 'selected' to false for all but one of prompt and metric.",
             )
         benchmarks = self.benchmarks[self.benchmarks["benchmark"].isin(rows["benchmark"])].reset_index(drop=True)
-        return replace(self, rows=rows, benchmarks=benchmarks, notes=(*self.notes, *notes, *lost))
+        differing = differences(rows)
+        notes = (*self.notes, *notes, *lost, *difference_notes(differing, len(benchmarks)))
+        return replace(self, rows=rows, benchmarks=benchmarks, notes=notes, differing=differing)
 
 
 def count_scores(
@@ -117,15 +131,17 @@ def count_scores(
     study: str | None = None,
     groups: Sequence[Group] = (),
     only: Collection[str] = (),
+    unlike: Unlike = "out",
 ) -> Counted:
     """The scores of a table that count, at all checkpoints.
 
     models, benchmarks: the sheets. The benchmarks sheet decides which benchmarks count and names their metrics; without
     one, every benchmark counts, and each must have one metric. The models sheet only adds what is known about each
     model. study: what the sheets give to other studies only is left out. groups: whose columns `models` has too. only:
-    the models that are compared, by default all. Raises InputError for bad files, a model of `only` without scores, a
-    score without a model or benchmark, a metric of the sheet that the table does not know, several metrics of a
-    benchmark without a sheet, two directions or two units of one benchmark, and where nothing is left.
+    the models that are compared, by default all. unlike: what becomes of scores of another version of a benchmark's
+    task, or of another part of its items, than most. Raises InputError for bad files, a model of `only` without scores,
+    a score without a model or benchmark, a metric of the sheet that the table does not know, several metrics of a
+    benchmark without a sheet, two directions or two units of one benchmark, and unlike scores that are "refused".
     """
     rows = read_scores(scores)
     _check_protocols(rows, scores)
@@ -155,6 +171,9 @@ def count_scores(
         }
     )
     rows = _of_its_metric(rows[rows["benchmark"].isin(listed)], sheet, scores, notes)
+    kept_out: list[str] = []
+    rows = of_one_kind(with_settings(rows, settings_beside(scores)), kept_out, scores, unlike)
+    notes += kept_out
     rows, checks = _with_checked_errors(_with_final_tokens(rows, model_sheet), sheet)
     averaged = average_runs(rows, scores)
     rows, notes = averaged.rows, [*notes, *averaged.notes]
@@ -164,7 +183,7 @@ def count_scores(
     sheet_path = None if benchmarks is None else str(benchmarks)
     notes += unit_notes(rows, facts, scores) + error_notes(checks)
     return Counted(
-        rows, model_sheet, facts, tuple(notes), tuple(checks), str(scores), sheet_path, sampling=averaged.noise
+        rows, model_sheet, facts, tuple(notes), tuple(checks), str(scores), sheet_path, averaged.noise, tuple(kept_out)
     )
 
 

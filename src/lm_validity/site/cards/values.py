@@ -19,6 +19,7 @@ from lm_validity.files import read_json
 from lm_validity.results import CARDS, Results, Row
 from lm_validity.tables.counted import Counted, count_scores, in_tokens, last_checkpoints, progress
 from lm_validity.tables.schema import DIRECT, PREPARED, PROTOCOLS, REPLAY, TRAINED, trained_here
+from lm_validity.tables.settings import UNLIKE_SETTINGS, Difference, difference_notes, differences
 from lm_validity.tables.sheets import reruns_of
 from lm_validity.words import UNDER, decimal, listing, scale_of
 
@@ -362,10 +363,19 @@ class CardSources:
         return self.counted.benchmarks.set_index("benchmark", drop=False)
 
     @cached_property
+    def _last_rows(self) -> pd.DataFrame:
+        rows = self.rows[~self.rows["model"].isin(reruns_of(self.counted.models))]
+        return rows[last_checkpoints(rows).rows & rows["value"].notna()]
+
+    @cached_property
+    def differing(self) -> tuple[Difference, ...]:
+        """The settings that differ between the models of a benchmark."""
+        return differences(self._last_rows)
+
+    @cached_property
     def last_scores(self) -> pd.DataFrame:
         """benchmark, protocol, model, value: of each model as it is finished, mean over seeds; no reruns."""
-        rows = self.rows[~self.rows["model"].isin(reruns_of(self.counted.models))]
-        rows = rows[last_checkpoints(rows).rows & rows["value"].notna()]
+        rows = self._last_rows
         return rows.groupby(["benchmark", "protocol", "model"])["value"].mean().reset_index()
 
     @cached_property
@@ -457,7 +467,8 @@ class CardSources:
         """What an unfinished run lacks, and the reports' notes on the data that name the benchmark."""
         unfinished = "The run is not finished. This card is based on the parts that exist. Missing: "
         name = re.compile(rf"(?<![\w-]){re.escape(benchmark)}(?![\w-])")
-        own = [note for note in self._told if name.search(note)]
+        own = [note for note in self._told if name.search(note) and not note.startswith(UNLIKE_SETTINGS)]
+        own += difference_notes(tuple(one for one in self.differing if benchmark in one.benchmarks))
         return (*([f"{unfinished}{listing(self.missing)}."] if self.missing else []), *own)
 
     def figure(self, name: str, benchmark: str, protocol: str | None = None, **basis: float | str | None) -> Value:

@@ -30,6 +30,7 @@ from lm_validity.studies.items.statistics import (
 )
 from lm_validity.tables.counted import Counted
 from lm_validity.tables.schema import DIRECT, PROTOCOLS, TRAINED, trained_here
+from lm_validity.tables.settings import UNLIKE_SETTINGS
 from lm_validity.words import count, decimal, explain_protocols, listing, with_names
 
 SAME_SCORE = 1e-6  # a score this close to the mean of its items is that mean
@@ -133,15 +134,18 @@ def compare_models(
     scores: str | Path,
     items: str | Path | None = None,
     benchmarks: str | Path | None = None,
+    *,
+    mix_versions: bool = False,
 ) -> CompareSummary:
     """Compare two models on every benchmark and protocol under which both have a score.
 
-    Raises InputError for a model without scores, for one model twice, and where the two share no benchmark.
+    mix_versions: also where task versions, or parts of the items, are unlike. Raises InputError where they are and this
+    is not asked for, for a model without scores, for one model twice, and where the two share no benchmark.
     """
     if first == second:
         raise InputError(f"the model {first!r} is named twice.", "name two different models.")
-    counted = model_scores(scores, [first, second], benchmarks)
-    rows, notes = counted.rows, counted.notes
+    counted = model_scores(scores, [first, second], benchmarks, unlike="kept" if mix_versions else "refused")
+    rows, notes = counted.rows, tuple(note for note in counted.notes if not note.startswith(UNLIKE_SETTINGS))
     by_cell = {} if items is None else {key: group for key, group in model_items(items, rows).groupby(CELL)}
     cells = _cell_scores(counted)
     compared: list[Comparison] = []

@@ -23,6 +23,7 @@ from lm_validity.tables.counted import Counted, count_scores
 from lm_validity.tables.documents import NoDocuments, read_documents
 from lm_validity.tables.items import items_of_scores, open_items
 from lm_validity.tables.schema import PROTOCOLS, trained_here
+from lm_validity.tables.settings import Unlike
 from lm_validity.words import UNDER, count, explain_protocols, percent
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -38,9 +39,10 @@ def model_scores(
     models: Collection[str] = (),
     benchmarks: str | Path | None = None,
     sheet_of_models: str | Path | None = None,
+    unlike: Unlike = "out",
 ) -> Counted:
     """The last scores that count of `models` (all by default) and have a value. Raises InputError as `count_scores`."""
-    counted = count_scores(path, sheet_of_models, benchmarks, only=models).last()
+    counted = count_scores(path, sheet_of_models, benchmarks, only=models, unlike=unlike).last()
     return replace(counted, rows=counted.rows[counted.rows["value"].notna()])
 
 

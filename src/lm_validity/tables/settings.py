@@ -1,0 +1,196 @@
+"""How scores were made, and whether they are alike: settings.parquet, which lies beside a table of scores.
+
+Scores of unlike versions of a task, or of unlike parts of its items, are scores of different tests: they are not
+compared. Unlike chat templates, harnesses or precisions make scores differ too, but there is no agreement without them
+in most collections: they are compared, and it is said.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from lm_validity.errors import InputError
+from lm_validity.tables.schema import SETTINGS, SETTINGS_KEY, read_table
+from lm_validity.words import count, listing
+
+FILE = "settings.parquet"
+Unlike = Literal["out", "refused", "kept"]  # what becomes of scores of unlike versions or parts
+NEARLY_ALL = 0.95  # of a task's items: fewer are a part of it, since some answers fail in many evaluations
+_MUST_EQUAL = {"version": "task versions", "part": "parts of the items"}
+# settings under which scores are compared although they differ, with what they are called
+_SAID = {
+    "chat_template": "chat template",
+    "system_instruction": "system prompt",
+    "task_hash": "hash of the task",
+    "harness": "harness",
+    "harness_version": "version of the harness",
+    "temperature": "temperature",
+    "top_p": "top_p",
+    "max_gen_toks": "longest answer",
+    "backend": "backend",
+    "dtype": "precision",
+    "quantization": "quantization",
+    "adapter": "adapter",
+}
+_OF_KIND = ("task_version", "limit", "n_items_scored", "n_items_total")  # what versions and parts are told by
+_PREFIX = "setting_"  # of their columns beside scores, some of which have the same names
+_WHERE = ("model", "benchmark")
+_DEFAULTS = {"checkpoint": "final", "prompt": "plain"}  # what null stands for in scores
+
+
+class Difference(NamedTuple):
+    """Scores of some benchmarks that were made under unlike values of one setting, and compared all the same."""
+
+    setting: str
+    words: str
+    benchmarks: tuple[str, ...]
+
+
+def joined_settings(tables: Sequence[str | Path]) -> pd.DataFrame | None:
+    """The settings that lie beside several tables of scores, each once; None where none do."""
+    frames = [frame for path in dict.fromkeys(map(Path, tables)) if (frame := settings_beside(path)) is not None]
+    if not frames:
+        return None
+    joined = pd.concat([frame.astype(object) for frame in frames], ignore_index=True)
+    return joined.drop_duplicates(list(SETTINGS_KEY), ignore_index=True)
+
+
+def without_kinds(settings: pd.DataFrame) -> pd.DataFrame:
+    """The settings without versions and parts, so that scores of unlike ones are compared."""
+    return settings.assign(**dict.fromkeys(_OF_KIND))
+
+
+def settings_beside(scores: str | Path) -> pd.DataFrame | None:
+    """The settings of a table of scores; None where there are none."""
+    path = Path(scores).with_name(FILE)
+    return read_table(path, SETTINGS, _WHERE) if path.is_file() else None
+
+
+def with_settings(rows: pd.DataFrame, settings: pd.DataFrame | None) -> pd.DataFrame:
+    """The scores with the settings of each in columns of their own (`setting_...`), `setting_version` and
+    `setting_part`; null where unknown. Without settings they are as they were.
+
+    A null in a key column of settings stands for any value.
+    """
+    if settings is None:
+        return rows
+    wanted = [name for name in SETTINGS.names if name not in SETTINGS_KEY]
+    known = pd.DataFrame(index=rows.index, columns=wanted, dtype=object)
+    keys = [name for name in SETTINGS_KEY if name in rows]
+    cells = rows[keys].fillna(_DEFAULTS).astype(object).assign(row=rows.index)
+    settings = settings.astype(object)
+    given = settings[keys].notna()
+    for pattern in given.drop_duplicates().sort_values(keys).itertuples(index=False):  # the most general first
+        own = [name for name, is_given in zip(keys, pattern, strict=True) if is_given]
+        part = settings[(given == list(pattern)).all(axis=1)].drop_duplicates(own)
+        found = cells.merge(part[[*own, *wanted]], on=own, how="inner").set_index("row")
+        known.loc[found.index] = found[wanted]
+    numbers = known[["n_items_scored", "n_items_total", "limit"]].astype("Float64").to_numpy(float, na_value=np.nan)
+    parts = pd.Series([_part(*of_row) for of_row in numbers.tolist()], known.index, dtype=object)
+    known = known.assign(version=known["task_version"].map(_version, na_action="ignore"), part=parts)
+    return rows.join(known.add_prefix(_PREFIX))
+
+
+def _version(text: str) -> str:
+    """`1` and `1.0` are one version."""
+    return text.removesuffix(".0")
+
+
+def _part(scored: float, total: float, limit: float) -> str | None:
+    """Which part of a task's items was scored, in words; None where nothing says it (NaN: unknown)."""
+    if scored >= NEARLY_ALL * total:
+        return "all items"
+    if not math.isnan(limit):
+        return f"at most {limit:g} items"
+    return f"{scored:.0f} of {total:.0f} items" if scored < total else None
+
+
+def of_one_kind(rows: pd.DataFrame, notes: list[str], path: str | Path, unlike: Unlike) -> pd.DataFrame:
+    """The scores of the commonest version of each benchmark's task, and of the commonest part of its items.
+
+    rows: as `with_settings` gives them. Ties go to the higher version and to the whole. Scores of which nothing is
+    known stay, and so does the version of another harness, which counts in its own way. `notes` gets what stays out.
+    With `unlike` "refused" InputError is raised instead, with "kept" nothing stays out.
+    """
+    for name, words in _MUST_EQUAL.items():
+        if f"{_PREFIX}{name}" not in rows:
+            return rows
+        values, by = rows[f"{_PREFIX}{name}"], rows["benchmark"]
+        if name == "version":
+            by = by + "\n" + rows[f"{_PREFIX}harness"].fillna("")
+        used = {key: _commonest(own, rows["model"]) for key, own in values.dropna().groupby(by[values.notna()])}
+        out = values.notna() & (values != by.map(used))
+        if not out.any():
+            continue
+        told = [_told(here, values, used[by[here.index[0]]]) for _, here in rows[out].groupby(by[out])]
+        if unlike == "refused":
+            raise InputError(
+                f"{path}: unlike {words}: {'; '.join(told)}.", "compare them all the same: --mix-versions."
+            )
+        if unlike == "kept":
+            notes.append(f"Unlike {words} are compared, as you asked: {'; '.join(told)}.")
+            continue
+        notes.append(f"Scores of unlike {words} stay out ({out.sum()}): {'; '.join(told)}.")
+        rows = rows[~out]
+    return rows
+
+
+def _commonest(values: pd.Series, models: pd.Series) -> str:
+    """The value that most models have; of as many the highest version, or the whole before a part."""
+    times = models[values.index].groupby(values).nunique()
+    return max(times.index[times == times.max()], key=lambda value: (value == "all items", *_numbers(value), value))
+
+
+def _numbers(text: str) -> tuple[float, ...]:
+    return tuple(float(part) for part in text.split(".") if part.isdigit())
+
+
+def _told(out: pd.DataFrame, values: pd.Series, used: str) -> str:
+    """`quiz 3 (ant-1b, bee-1b; used: 1)`."""
+    parts = [f"{value} ({listing(sorted(own['model'].unique()), 6)})" for value, own in out.groupby(values[out.index])]
+    return f"{out['benchmark'].iloc[0]} {', '.join(parts)}, where {used} is used"
+
+
+def differences(rows: pd.DataFrame) -> tuple[Difference, ...]:
+    """The settings that differ between the models of a benchmark, by setting and wording.
+
+    rows: as `with_settings` gives them.
+    """
+    if f"{_PREFIX}chat_template" not in rows:
+        return ()
+    found: dict[tuple[str, str], list[str]] = {}
+    for benchmark, here in rows.groupby("benchmark"):
+        for setting in _SAID:
+            values = here[f"{_PREFIX}{setting}"].dropna()
+            if setting == "task_hash":  # with a chat template, the hash is of each model's own prompt
+                values = values[~here[f"{_PREFIX}chat_template"][values.index].isin([True])]
+            if values.nunique() > 1:
+                models = here["model"][values.index].groupby(values).nunique().to_dict()
+                found.setdefault((setting, _counted(setting, models, here["model"].nunique())), []).append(benchmark)
+    return tuple(Difference(setting, words, tuple(names)) for (setting, words), names in found.items())
+
+
+def _counted(setting: str, models: Mapping[object, int], of: int) -> str:
+    """`chat template: 3 of 6 models`; `backend: hf (4 models), vllm (2)`."""
+    if setting == "chat_template":
+        return f"{_SAID[setting]}: {models.get(True, 0)} of {count(of, 'model')}"
+    if setting in ("task_hash", "system_instruction"):
+        return f"{_SAID[setting]}: {len(models)} different ones among {count(of, 'model')}"
+    shown = sorted(models.items(), key=lambda item: (-item[1], str(item[0])))
+    return f"{_SAID[setting]}: {listing([f'{value} ({number})' for value, number in shown], 4)}"
+
+
+UNLIKE_SETTINGS = "Made under unlike settings, and compared all the same: "
+
+
+def difference_notes(differing: Sequence[Difference], benchmarks: int | None = None) -> list[str]:
+    """One note on all settings that differ; of so many `benchmarks` it names those concerned, unless all are."""
+    parts = [
+        one.words + ("" if benchmarks in (None, len(one.benchmarks)) else f" on {listing(one.benchmarks)}")
+        for one in differing
+    ]
+    return [f"{UNLIKE_SETTINGS}{'; '.join(parts)}."] if parts else []

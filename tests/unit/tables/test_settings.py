@@ -1,0 +1,161 @@
+"""Like with like: which scores of unlike settings are compared, which stay out, and what is said."""
+
+import json
+
+import pandas as pd
+import pytest
+from typer.testing import CliRunner
+
+from lm_validity.cli.reports import app
+from lm_validity.errors import InputError
+from lm_validity.site.cards.values import CardSources
+from lm_validity.studies.items.compare import compare_models
+from lm_validity.tables.counted import count_scores
+from lm_validity.tables.schema import SCORES, SETTINGS, write_table
+
+ABILITIES = {"ant": 0.30, "bee": 0.36, "cat": 0.42, "dog": 0.50, "elk": 0.56, "fox": 0.64}
+TASKS = ("qa_one", "qa_two", "qa_three")
+
+
+def made(folder, *changes, **common):
+    """scores.parquet and settings.parquet of six models on three tasks; `changes`: (models, tasks, settings)."""
+    rows = [
+        {"model": model, "benchmark": task, "value": ability + 0.01 * place, "stderr": 0.02, "metric": "acc,none",
+         "protocol": "direct", "checkpoint": "final", "higher_is_better": True}
+        for model, ability in ABILITIES.items()
+        for place, task in enumerate(TASKS)
+    ]  # fmt: skip
+    settings = pd.DataFrame([{"model": row["model"], "benchmark": row["benchmark"]} | common for row in rows])
+    for models, tasks, values in changes:
+        here = settings["model"].isin(models) & settings["benchmark"].isin(tasks)
+        for name, value in values.items():
+            settings[name] = settings.get(name, pd.Series(None, settings.index, dtype=object)).mask(here, value)
+    write_table(pd.DataFrame(rows), SCORES, folder / "scores.parquet")
+    write_table(settings, SETTINGS, folder / "settings.parquet")
+    (folder / "b.csv").write_text("benchmark,metric\n" + "".join(f"{task},acc\n" for task in TASKS))
+    return folder / "scores.parquet"
+
+
+def models_on(counted, task) -> list[str]:
+    return sorted(counted.rows.loc[counted.rows["benchmark"] == task, "model"])
+
+
+def test_the_commonest_version_is_compared_and_the_others_are_named(tmp_path):
+    scores = made(
+        tmp_path, (["bee", "fox"], ["qa_one"], {"task_version": "3.0"}), task_version="1.0", harness="lm-eval"
+    )
+    counted = count_scores(scores)
+    assert models_on(counted, "qa_one") == ["ant", "cat", "dog", "elk"] and len(models_on(counted, "qa_two")) == 6
+    (note,) = [note for note in counted.notes if "stay out" in note]
+    assert "qa_one 3 (bee, fox), where 1 is used" in note and "(2)" in note
+    mixed = count_scores(scores, unlike="kept")
+    assert len(models_on(mixed, "qa_one")) == 6 and any("bee, fox" in note for note in mixed.notes)
+
+
+def test_of_as_many_the_higher_version_counts_and_1_is_10(tmp_path):
+    old = (["ant", "bee", "cat"], ["qa_one"], {"task_version": "2"})
+    one = (["ant"], ["qa_two"], {"task_version": "1"})
+    counted = count_scores(made(tmp_path, old, one, task_version="10.0"))
+    assert models_on(counted, "qa_one") == ["dog", "elk", "fox"] and models_on(counted, "qa_two") == [
+        "bee",
+        "cat",
+        "dog",
+        "elk",
+        "fox",
+    ]
+
+
+def test_versions_of_another_harness_count_by_themselves_and_unknown_ones_stay(tmp_path):
+    other = (["ant", "bee"], TASKS, {"task_version": "0", "harness": "lighteval"})
+    unknown = (["cat"], TASKS, {"task_version": None})
+    counted = count_scores(made(tmp_path, other, unknown, task_version="1", harness="lm-eval")).last()
+    assert all(len(models_on(counted, task)) == 6 for task in TASKS)
+    assert [(one.setting, one.words) for one in counted.differing] == [
+        ("harness", "harness: lm-eval (4), lighteval (2)")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("part", "kept"),
+    [
+        ({"n_items_scored": 17, "n_items_total": 60}, 4),
+        ({"limit": 10.0, "n_items_scored": None, "n_items_total": None}, 4),
+        ({"limit": 0.2, "n_items_scored": 12}, 4),
+        ({"n_items_scored": 59, "n_items_total": 60}, 6),  # an answer or two fails in many evaluations
+        ({"n_items_scored": 60, "n_items_total": 60, "limit": 100.0}, 6),  # a limit that no item met
+    ],
+)
+def test_scores_of_a_part_of_the_items_stay_out(tmp_path, part, kept):
+    scores = made(tmp_path, (["bee", "fox"], TASKS, part), n_items_scored=60, n_items_total=60)
+    counted = count_scores(scores)
+    assert all(len(models_on(counted, task)) == kept for task in TASKS)
+    assert len([note for note in counted.notes if "parts of the items" in note and "bee, fox" in note]) == (kept < 6)
+
+
+def test_all_of_one_part_are_compared(tmp_path):
+    counted = count_scores(made(tmp_path, limit=100.0))
+    assert len(counted.rows) == 18 and not counted.kept_out
+
+
+def test_other_settings_are_compared_and_said_once(tmp_path):
+    chat = (["bee", "dog", "fox"], TASKS, {"chat_template": True, "task_hash": "own"})
+    vllm = (["ant"], ["qa_one"], {"backend": "vllm"})
+    scores = made(tmp_path, chat, vllm, chat_template=False, backend="hf", task_hash="h", task_version="1")
+    counted = count_scores(scores).last()
+    assert len(counted.rows) == 18
+    assert [tuple(one) for one in counted.differing] == [
+        ("chat_template", "chat template: 3 of 6 models", ("qa_one", "qa_three", "qa_two")),
+        ("backend", "backend: hf (5), vllm (1)", ("qa_one",)),
+    ]
+    (note,) = [note for note in counted.notes if "settings" in note]
+    assert "chat template: 3 of 6 models; backend: hf (5), vllm (1) on qa_one." in note
+    cards = CardSources(scores, tmp_path / "b.csv", [])
+    assert any("backend" in note for note in cards.notes("qa_one"))
+    assert [note for note in cards.notes("qa_two") if "backend" in note] == []
+    assert any("chat template: 3 of 6 models" in note for note in cards.notes("qa_two"))
+
+
+def test_like_settings_say_nothing(tmp_path):
+    counted = count_scores(made(tmp_path, chat_template=True, backend="hf", task_version="1", temperature=0.0)).last()
+    assert not counted.differing and not counted.kept_out and not [note for note in counted.notes if "setting" in note]
+
+
+def test_a_key_that_settings_leave_open_stands_for_all_and_a_given_one_counts_before_it(tmp_path):
+    scores = made(tmp_path, task_version="1")
+    table = pd.read_parquet(scores)
+    write_table(pd.concat([table, table.assign(checkpoint="step1", iteration=1)]), SCORES, scores)
+    settings = pd.read_parquet(tmp_path / "settings.parquet")
+    final = settings[settings["model"] == "ant"].assign(checkpoint="final", task_version="2")
+    write_table(pd.concat([settings, final]), SETTINGS, tmp_path / "settings.parquet")
+    counted = count_scores(scores)
+    assert len(counted.rows) == 33
+    assert counted.rows.loc[counted.rows["model"] == "ant", "checkpoint"].tolist() == ["step1"] * 3
+
+
+def test_compare_refuses_unlike_versions_and_parts(tmp_path):
+    scores = made(tmp_path, (["bee"], ["qa_one"], {"task_version": "3"}), task_version="1")
+    with pytest.raises(InputError, match=r"task versions.*qa_one") as error:
+        compare_models("ant", "bee", scores)
+    assert "--mix-versions" in error.value.hint
+    mixed = compare_models("ant", "bee", scores, mix_versions=True)
+    assert len(mixed.comparisons) == 3 and any("qa_one" in note for note in mixed.notes)
+    assert len(compare_models("ant", "cat", scores).comparisons) == 3
+
+
+@pytest.mark.parametrize("mixed", [False, True])
+def test_the_site_says_it_in_terminal_first_page_and_card(tmp_path, mixed, monkeypatch):
+    monkeypatch.setattr("lm_validity.pages.page.save_figure", lambda spec, stem: None)
+    (tmp_path / "in").mkdir()
+    chat = (["bee", "dog", "fox"], TASKS, {"chat_template": True})
+    version = (["bee", "fox"], ["qa_one"], {"task_version": "3"})
+    made(tmp_path / "in", chat, version, chat_template=False, task_version="1")
+    arguments = [str(tmp_path / "in"), "--output", str(tmp_path / "out"), "--resamples", "0"]
+    done = CliRunner().invoke(app, [*arguments, "--processes", "1", *(["--mix-versions"] if mixed else [])])
+    assert done.exit_code == 0, done.output
+    assert "chat template: 3 of 6 models" in done.output and "bee, fox" in done.output
+    assert "chat template: 3 of 6 models" in (tmp_path / "out" / "index.html").read_text()
+    card = json.loads((tmp_path / "out" / "cards" / "qa_two" / "card.json").read_text())
+    assert any("chat template: 3 of 6 models" in note for note in card["notes"])
+    results = pd.read_parquet(tmp_path / "out" / "agreement" / "results.parquet")
+    here = results[(results["quantity"] == "benchmark_models") & (results["subject"] == "qa_one")]
+    assert here.loc[here["protocol"] == "direct", "value"].tolist() == [6.0 if mixed else 4.0]

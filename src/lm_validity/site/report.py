@@ -32,6 +32,7 @@ from lm_validity.site.cards.values import CardSources
 from lm_validity.site.cards.write import FOLDER as CARDS
 from lm_validity.site.first_page import ORDER, build_site
 from lm_validity.site.guess import guess_benchmarks, guess_lines, guess_models, leave_sparse_out, shared_categories
+from lm_validity.site.heat import heat_picture, score_rows, score_section
 from lm_validity.studies.agreement.score_matrix import STUDY, ScoreMatrix, read_score_matrix
 from lm_validity.tables.counted import PERPLEXITY, check_metrics, count_scores
 from lm_validity.tables.formats.import_files import import_files
@@ -522,9 +523,15 @@ def places_table(matrix: ScoreMatrix, own: tuple[str, ...]) -> pd.DataFrame:
 
 
 def data_page(
-    scores: pd.DataFrame, models: pd.DataFrame, benchmarks: pd.DataFrame, lines: list[str], absent: dict[str, str]
+    scores: pd.DataFrame,
+    models: pd.DataFrame,
+    benchmarks: pd.DataFrame,
+    lines: list[str],
+    absent: dict[str, str],
+    sources: CardSources,
 ) -> Page:
-    """The two sheets with what was guessed of each row, the import's summary, and the reports that are not there."""
+    """The scores that count, the two sheets with what was guessed, the import's summary, and absent reports."""
+    rows = score_rows(sources)
     per_benchmark = scores.groupby("benchmark")["model"].nunique()
     per_model = scores.groupby("model").agg(benchmarks=("benchmark", "nunique"), checkpoints=("checkpoint", "nunique"))
     shown_benchmarks = benchmarks.assign(models=benchmarks["benchmark"].map(per_benchmark))
@@ -543,9 +550,12 @@ def data_page(
         "data",
         "The data",
         findings=[],
+        picture=heat_picture(rows, sources.sheet["higher_is_better"].astype(bool).to_dict()),
         sections=[
+            score_section(rows),
+            Section("What was left out, and why", notes=list(sources.counted.notes)),
             Section(
-                "What the reports were told",
+                "Inputs",
                 explanation=explanation,
                 tables=[_table("benchmarks", shown_benchmarks), _table("models", shown_models, **labels)],
             ),
@@ -647,14 +657,14 @@ def _write_reports(
     if beside is not None:
         write_page(beside_page(beside, folder / "scores.parquet"), folder / "beside")
         pages.append(folder / "beside")
-    if sheets is not None:
-        scores = pd.read_parquet(folder / "scores.parquet")
-        write_page(data_page(scores, *sheets, gathered.lines, absent), folder / "data")
-        pages.append(folder / "data")
     cards = None
     if gathered.scores is not None:
-        tables = (folder / "scores.parquet", folder / BENCHMARKS, pages, folder / MODELS, gathered.items)
+        tables = (folder / "scores.parquet", folder / BENCHMARKS, [*pages], folder / MODELS, gathered.items)
         cards = CardSources(*tables, given.splits, given.cards, given.source)
+    if sheets is not None and cards is not None:
+        scores = pd.read_parquet(folder / "scores.parquet")
+        write_page(data_page(scores, *sheets, gathered.lines, absent, cards), folder / "data")
+        pages.append(folder / "data")
     build_site(pages, folder, cards=cards, single_file=given.single_file)
     return [f"No {name} report: {reason}" for name, reason in absent.items()]
 

@@ -363,19 +363,19 @@ class CardSources:
         return self.counted.benchmarks.set_index("benchmark", drop=False)
 
     @cached_property
-    def _last_rows(self) -> pd.DataFrame:
+    def last_rows(self) -> pd.DataFrame:
         rows = self.rows[~self.rows["model"].isin(reruns_of(self.counted.models))]
         return rows[last_checkpoints(rows).rows & rows["value"].notna()]
 
     @cached_property
     def differing(self) -> tuple[Difference, ...]:
         """The settings that differ between the models of a benchmark."""
-        return differences(self._last_rows)
+        return differences(self.last_rows)
 
     @cached_property
     def last_scores(self) -> pd.DataFrame:
         """benchmark, protocol, model, value: of each model as it is finished, mean over seeds; no reruns."""
-        rows = self._last_rows
+        rows = self.last_rows
         return rows.groupby(["benchmark", "protocol", "model"])["value"].mean().reset_index()
 
     @cached_property

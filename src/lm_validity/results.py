@@ -949,8 +949,10 @@ def rows_of(study: str, summary: object) -> list[Row]:
             number.line, number.value = leaf.line, leaf.value
             number.counted = leaf.line.counted.format(**at) or None
             number.n = _count(number.counted, leaf.around)
+    lacking = {leaf.line.quantity for leaf, _ in without}
+    places = [(place, number) for place, number in numbers.items() if place[0] in lacking]
     for leaf, over in without:
-        for place, number in numbers.items():
+        for place, number in places:
             if place[0] == leaf.line.quantity and _holds(leaf.at, place):
                 number.intervals.setdefault(over, (leaf.value, leaf.line))
     return [row for place, number in numbers.items() for row in _rows(study, place, number)]
@@ -958,8 +960,10 @@ def rows_of(study: str, summary: object) -> list[Row]:
 
 def _place(quantity: str, at: Mapping[str, Any]) -> _Place:
     conditions = {name: value for name, value in at.items() if name not in ("subject", "other", "protocol")}
-    written = json.dumps(conditions, sort_keys=True, ensure_ascii=False)
-    return quantity, at.get("subject"), at.get("other"), at.get("protocol"), written
+    return quantity, at.get("subject"), at.get("other"), at.get("protocol"), _written(conditions)
+
+
+_written = json.JSONEncoder(sort_keys=True, ensure_ascii=False).encode
 
 
 def _holds(at: Mapping[str, Any], place: _Place) -> bool:

@@ -604,7 +604,8 @@ def direction_notes(rows: pd.DataFrame, sheet: pd.DataFrame, path: str | Path) -
     words = {True: "higher", False: "lower"}
     told = set(rows.loc[rows["higher_is_better"].notna(), "benchmark"])
     unknown = sheet["higher_is_better"].isna() & (sheet["output_type"] != PERPLEXITY)
-    assumed = [name for name in sheet.loc[unknown, "benchmark"] if name in set(rows["benchmark"]) - told]
+    untold = set(rows["benchmark"]) - told
+    assumed = [name for name in sheet.loc[unknown, "benchmark"] if name in untold]
     return [
         f"The benchmarks sheet says that {words[ours]} is better, the scores say {words[not ours]}: "
         f"{'; '.join(benchmarks)}. The sheet's direction is used. If it is wrong, the order of the models is reversed "
@@ -623,7 +624,7 @@ def unit_notes(rows: pd.DataFrame, facts: pd.DataFrame, path: str | Path) -> lis
     above_one = []
     for fact in facts.itertuples():
         here = rows[(rows["benchmark"] == fact.benchmark) & rows["value"].notna()]
-        metrics = [name for name in (fact.metric, *here["metric"]) if isinstance(name, str)]
+        metrics = [name for name in (fact.metric, *here["metric"].dropna().head(1)) if isinstance(name, str)]
         name = metrics[0].split(",")[0] if metrics else ""
         if here.empty or fact.output_type == "loglikelihood_rolling" or name not in FRACTIONS:
             continue

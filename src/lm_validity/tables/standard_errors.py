@@ -72,8 +72,9 @@ def checked_errors(rows: pd.DataFrame, sheet: pd.DataFrame) -> tuple[pd.DataFram
     facts = sheet.set_index("benchmark")[["metric", "output_type", "n_items"]].to_dict("index")
     errors = rows["stderr"].to_numpy(dtype=float).copy()
     all_checks: list[ErrorCheck] = []
+    of_checks = rows[["protocol", "value", "stderr", "n_items", *_CURVE]]
     for benchmark, places in rows.groupby("benchmark").indices.items():
-        fact, here = facts[benchmark], rows.iloc[places]
+        fact, here = facts[benchmark], of_checks.iloc[places]
         looked_at = np.isfinite(here["value"].to_numpy(float)) & (errors[places] >= 0)
         if fact["output_type"] == "loglikelihood_rolling" or not looked_at.any():
             continue
@@ -101,7 +102,8 @@ def error_notes(checks: Sequence[ErrorCheck]) -> list[str]:
 def _of_benchmark(here: pd.DataFrame, benchmark: str, items_of_sheet: float) -> tuple[list[ErrorCheck], np.ndarray]:
     """What is wrong with the standard errors of a benchmark's scores, and the errors (rows,) to use."""
     values, errors = here["value"].to_numpy(float), here["stderr"].to_numpy(float)
-    is_share = np.isin([str(metric).split(",")[0] for metric in here["metric"]], SHARES_OF_ITEMS)
+    shares = [metric for metric in here["metric"].dropna().unique() if metric.split(",")[0] in SHARES_OF_ITEMS]
+    is_share = here["metric"].isin(shares).to_numpy(dtype=bool)
     unit = 100.0 if (values > 1 + 1e-9).any() else 1.0  # percentages; a mean of ones may end above 1
     share = np.where(np.abs(values / unit - 1) < 1e-9, 1.0, values / unit)
     items = here["n_items"].astype("float64").fillna(items_of_sheet).to_numpy(float)

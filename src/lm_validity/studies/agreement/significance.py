@@ -11,7 +11,7 @@ from lm_validity.pages import figures
 from lm_validity.pages.figures import bump, bump_width
 from lm_validity.pages.page import Figure, Part, Section, Table
 from lm_validity.studies.agreement.data import Data, Entry, each, ends, over_both, plotted, shown_mean, value_in_words
-from lm_validity.studies.agreement.similar import by_protocol, tau_heatmaps
+from lm_validity.studies.agreement.similar import by_protocol, heatmap_notes, tau_heatmaps
 from lm_validity.studies.agreement.statistics.ranking import (
     aligned_figures,
     average_ranks,
@@ -123,6 +123,7 @@ def significant_differences(data: Data, entry: Entry) -> Part:
         "difference apart. If item results are known, McNemar's test decides. Tau is computed over pairs of "
         "models, since a tie of A with B and of B with C does not mean that A ties with C.",
         figures=charts,
+        notes=heatmap_notes(names, names),
         tables=[
             Table(
                 "contradictions",

@@ -77,6 +77,7 @@ from lm_validity.words import UNDER, count, no_scores
 # model sizes within these ratios, and beyond the last one
 RATIOS = ((1.0, 1.25), (1.0, 2.0), (1.0, 4.0), (4.0, None))
 HEADLINE_RATIO = 2.0  # models that a reader chooses between
+MOST_CELLS = 3600  # of a heatmap
 LEAST_PAIRS = 10  # of models; fewer say nothing about a mean over pairs of benchmarks
 ABOVE_CEILING = f"The tau observed is above its noise ceiling, so there is no noise left to correct for. {WHY_ABOVE}"
 TOO_LARGE = "The table has too many models and benchmarks to take the noise ceiling apart."
@@ -391,8 +392,11 @@ def tau_heatmaps(
 ) -> list[Figure]:
     """Heatmaps of taus on one colour scale, which starts below 0 only where a tau does.
 
-    `values`: (rows, columns) arrays by (file name, title); `options` go to `figures.heatmap`.
+    `values`: (rows, columns) arrays by (file name, title); `options` go to `figures.heatmap`. None of more cells than
+    can be seen (`heatmap_notes`).
     """
+    if heatmap_notes(rows, columns):
+        return []
     lowest = min((float(np.nanmin(tau)) for tau in values.values() if np.isfinite(tau).any()), default=0.0)
     return [
         Figure(
@@ -415,6 +419,12 @@ def tau_heatmaps(
         )
         for (name, title), tau in values.items()
     ]
+
+
+def heatmap_notes(rows: list[str], columns: list[str]) -> list[str]:
+    """That a heatmap has too many cells to be seen."""
+    cells = len(rows) * len(columns)
+    return [f"A heatmap of {cells:,} taus could not be read and is left out."] if cells > MOST_CELLS else []
 
 
 def by_protocol(name: str, values: dict[str, np.ndarray], title: str = "{}") -> dict[tuple[str, str], np.ndarray]:

@@ -48,6 +48,7 @@ from lm_validity.studies.agreement.similar import (
     Scored,
     among_pairs,
     by_protocol,
+    heatmap_notes,
     tau_heatmaps,
 )
 from lm_validity.studies.agreement.statistics.noise import (
@@ -63,6 +64,7 @@ from lm_validity.studies.agreement.statistics.ranking import (
     known_in_all,
     mean_over_pairs,
     pair_signs,
+    ratio,
     resampled_kendall_tau,
 )
 from lm_validity.studies.agreement.statistics.resampling import (
@@ -78,6 +80,7 @@ from lm_validity.studies.agreement.statistics.resampling import (
     sign_flip_test,
     transformed_interval,
     two_way_interval,
+    weighted_pairs,
 )
 from lm_validity.tables.schema import DIRECT, PROTOCOLS, TRAINED
 from lm_validity.words import UNDER, count, decimal
@@ -244,7 +247,11 @@ def improvement(data: Data, by_ratio: ByRatio) -> tuple[Entry, Interval[np.ndarr
         )  # fmt: skip
         over_models = percentile_interval(of_models, len(rows))
         over_benchmarks = two_way_interval(of_both, of_models, of_benchmarks, len(rows))
-        by_pair_bounds = percentile_interval(taus[TRAINED] - taus[DIRECT], len(rows))
+        upper = np.triu_indices(len(data.tasks), 1)
+        of_pairs = percentile_interval(taus[TRAINED][:, *upper] - taus[DIRECT][:, *upper], len(rows))
+        by_pair_bounds = Interval(*(np.full((len(data.tasks),) * 2, np.nan) for _ in of_pairs))
+        for end, values in zip(by_pair_bounds, of_pairs, strict=True):
+            end[upper] = values
     interval = ends(mean, over_models, no_interval)
     clustered, population = _over_clusters(data, mean, interval)
     test = _paired_test(data)
@@ -568,6 +575,7 @@ def pairs_of_benchmarks(
         hint=f"{count(len(table), 'pair')}, with the interval of the change",
         finding=sentence,
         figures=tau_heatmaps(by_protocol("tau_by_pair", data.tau), names, names, without_diagonal=True, row_height=16),
+        notes=heatmap_notes(names, names),
         tables=[
             Table(
                 "tau_by_pair",
@@ -654,13 +662,11 @@ def categories_of_benchmarks(data: Data, tau: Entry) -> Part:
         return Part({}, Section("Categories", notes=["The benchmarks sheet names no categories."]))
     bounds: dict[str, Interval[np.ndarray]] = {}
     if not data.no_intervals:
-        members = [np.array([category == name for category in data.categories]) for name in names]
+        members = np.array([[category == name for name in names] for category in data.categories], dtype=float)
         off_diagonal = np.where(np.eye(len(data.tasks), dtype=bool), np.nan, 1.0)
         for p in PROTOCOLS:
-            taus = data.resampled_tau[p] * off_diagonal
-            blocks = [[taus[:, rows][:, :, columns].reshape(len(taus), -1) for columns in members] for rows in members]
-            means = np.array([[finite_mean(block, axis=1) for block in row] for row in blocks])
-            bounds[p] = percentile_interval(np.moveaxis(means, -1, 0), len(data.matrix.models))
+            sums, pairs = weighted_pairs(data.resampled_tau[p] * off_diagonal, members[None])
+            bounds[p] = percentile_interval(ratio(sums, pairs), len(data.matrix.models))
     rows = []
     for (i, a), (j, b) in product(enumerate(names), repeat=2):
         if i <= j:

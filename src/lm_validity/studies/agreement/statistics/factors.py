@@ -181,22 +181,31 @@ COMPONENTS_AT_ONCE = 2**21  # numbers in tables without some of the models
 NEARLY_CONSTANT = 1e-12  # of the largest square of a benchmark's scores
 
 
-def first_shares(tables: np.ndarray) -> np.ndarray:
-    """(tables,) shares of variance of the first components of `tables` (tables, models, benchmarks); NaN without one.
+def component_shares(tables: np.ndarray) -> np.ndarray:
+    """(tables, benchmarks) shares of variance of the components of `tables` (tables, models, benchmarks), the largest
+    first; NaN for those that do not exist.
 
-    What is missing must be the same cells in all tables. Takes several times the tables' memory.
+    What is missing must be the same cells in all tables. Some tables are taken at a time, so memory is bounded.
     """
-    shares = np.full(len(tables), np.nan)
+    shares = np.full((len(tables), tables.shape[2]), np.nan)
     if not tables.size:
         return shares
     known = np.isfinite(tables[0]).astype(float)
-    filled = np.where(known > 0, tables, 0.0)
-    values = known * (filled - filled.sum(axis=1, keepdims=True) / np.maximum(known.sum(axis=0), 1))
-    covariance, square = pairwise_moments(values, known, np.ones(len(known)))
-    correlation, plain = _correlation(covariance, square, (filled**2).max(axis=1))
-    shares[plain] = _shares(correlation[plain])[:, 0]
-    for place in np.flatnonzero(~plain):
-        shares[place] = np.append(principal_components(tables[place]).explained_variance, np.nan)[0]
+    step = max(1, COMPONENTS_AT_ONCE // max(1, known.size, known.shape[1] ** 2))
+    for start in range(0, len(tables), step):
+        part = tables[start : start + step]
+        filled = np.where(known > 0, part, 0.0)
+        values = known * (filled - filled.sum(axis=1, keepdims=True) / np.maximum(known.sum(axis=0), 1))
+        if known.all():
+            covariance = values.swapaxes(1, 2) @ values / len(known)
+            square = np.broadcast_to(np.diagonal(covariance, axis1=1, axis2=2)[:, :, None], covariance.shape)
+        else:
+            covariance, square = pairwise_moments(values, known, np.ones(len(known)))
+        correlation, plain = _correlation(covariance, square, (filled**2).max(axis=1))
+        shares[start + np.flatnonzero(plain)] = _shares(correlation[plain])
+        for place in np.flatnonzero(~plain):
+            own = principal_components(part[place]).explained_variance
+            shares[start + place, : len(own)] = own
     return shares
 
 
@@ -313,10 +322,9 @@ def parallel_analysis(scores: np.ndarray, rng: np.random.Generator, permutations
     if not len(observed):
         return ParallelAnalysis(observed, observed, observed, 0, float("nan"))
     values = scores[:, components.used]
-    null = np.full((permutations, len(observed)), np.nan)
-    for draw in range(permutations):
-        shares = principal_components(_shuffled(values, rng)).explained_variance
-        null[draw, : len(shares)] = shares
+    step = max(1, COMPONENTS_AT_ONCE // max(1, values.size))
+    parts = [min(step, permutations - start) for start in range(0, permutations, step)]
+    null = np.concatenate([component_shares(_shuffled(values, rng, size)) for size in parts])
     null_95 = finite_quantile(null, [0.95])[0]
     above = observed > null_95
     factors = len(above) if above.all() else int(np.argmin(above))
@@ -338,13 +346,15 @@ def without_group_means(scores: np.ndarray, groups: np.ndarray) -> np.ndarray:
     return np.concatenate(parts) if parts else scores[:0]
 
 
-def _shuffled(values: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    known = np.isfinite(values)
-    if known.all():
-        return rng.permuted(values, axis=0)
-    shuffled = values.copy()
-    for j in range(values.shape[1]):
-        shuffled[known[:, j], j] = rng.permutation(values[known[:, j], j])
+def _shuffled(values: np.ndarray, rng: np.random.Generator, draws: int) -> np.ndarray:
+    """(draws, models, benchmarks) the known scores of each benchmark in other orders."""
+    known, shuffled = np.isfinite(values), np.repeat(values[None], draws, axis=0)
+    for draw in shuffled:
+        if known.all():
+            draw[:] = rng.permuted(values, axis=0)
+            continue
+        for j in range(values.shape[1]):
+            draw[known[:, j], j] = rng.permutation(values[known[:, j], j])
     return shuffled
 
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 from scipy import stats
 
-from lm_validity.studies.agreement.statistics.factors import first_shares
+from lm_validity.studies.agreement.statistics.factors import component_shares
 from lm_validity.studies.agreement.statistics.ranking import (
     PairSigns,
     finite_mean,
@@ -508,7 +508,9 @@ class Ceiling:
         return bool(len(draws) and self.mean_tau > max(LEAST_CEILING, 3 * draws.std() / np.sqrt(len(draws))))
 
 
-def noise_ceiling(scores: np.ndarray, stderr: np.ndarray, rng: np.random.Generator, draws: int = 200) -> Ceiling:
+def noise_ceiling(
+    scores: np.ndarray, stderr: np.ndarray, rng: np.random.Generator, draws: int = 200, *, apart: bool = True
+) -> Ceiling:
     """Simulate tables with one latent order and the observed benchmarks' own score distributions and noise.
 
     `scores`, `stderr`: (models, benchmarks), NaN where missing; more is better. The noise-free table is that of
@@ -521,7 +523,7 @@ def noise_ceiling(scores: np.ndarray, stderr: np.ndarray, rng: np.random.Generat
     and the ceiling is disagreement about the order (or dependence between the benchmarks' errors). The observed
     tau may be above the ceiling: noise in the observed table is one draw, so with one order it is in about half of all
     tables, and errors of benchmarks that share items are not independent. From 300 models on, fewer than `draws` tables
-    are simulated, at least 20.
+    are simulated, at least 20. `apart`: whether `expected` is wanted, which parts of the table need.
     """
     known, observed = np.isfinite(scores), kendall_tau_matrix(pair_signs(scores))
     k = scores.shape[1]
@@ -535,7 +537,7 @@ def noise_ceiling(scores: np.ndarray, stderr: np.ndarray, rng: np.random.Generat
     truth, noise = latent_order_table(scores[:, used], stderr[:, used])
     steps = grid_steps(scores[:, used])
     draws = max(20, int(draws * min(1.0, (MANY_MODELS / len(scores)) ** 2)))
-    expected = _Expectation(np.isfinite(truth))
+    expected = _Expectation(np.isfinite(truth), apart=apart)
     tau_parts, share_parts, grid_parts = [], [], []
     for start in range(0, draws, expected.at_once):
         tables = truth + noise * rng.standard_normal((min(expected.at_once, draws - start), *truth.shape))
@@ -543,7 +545,7 @@ def noise_ceiling(scores: np.ndarray, stderr: np.ndarray, rng: np.random.Generat
         tau = np.where(pairs, expected.add(tables), np.nan)
         tau_parts.append(mean_over_pairs_by_resample(tau))
         grid_parts.append(tau)
-        share_parts.append(first_shares(tables))
+        share_parts.append(component_shares(tables)[:, 0])
     taus, shares, grids = (np.concatenate(parts) for parts in (tau_parts, share_parts, grid_parts))
     by_benchmark[used] = finite_mean(finite_mean(grids, axis=2), axis=0)
     return Ceiling(
@@ -569,13 +571,13 @@ def _in_table(values: np.ndarray, used: np.ndarray) -> np.ndarray:
 class _Expectation:
     """Taus of simulated tables, and sums of products of signs over them, unless those would be too many numbers."""
 
-    def __init__(self, known: np.ndarray):
+    def __init__(self, known: np.ndarray, *, apart: bool):
         models, columns = known.shape
         self.first, self.second = np.triu_indices(models, 1)
         self.upper = np.triu_indices(columns)
         self.known = (known[self.first] & known[self.second]).T
         self.all_known = bool(self.known.all())
-        self.fits = len(self.first) * len(self.upper[0]) <= LARGEST_EXPECTED
+        self.fits = apart and len(self.first) * len(self.upper[0]) <= LARGEST_EXPECTED
         self.at_once = max(1, SIGNS_AT_ONCE // max(1, self.known.size))  # tables
         if self.fits:
             self.product = np.zeros((len(self.first), len(self.upper[0])), dtype=np.int16)

@@ -71,6 +71,8 @@ def pair_signs(scores: np.ndarray) -> PairSigns:
     """Signs of all pairwise differences of `scores` (models, columns), NaN where missing; ties are equal floats."""
     first, second = np.triu_indices(len(scores), 1)
     difference = scores[first] - scores[second]
+    if np.isfinite(scores).all():
+        return PairSigns(np.sign(difference, out=difference), np.ones(difference.shape), first, second)
     known = np.isfinite(difference)
     sign = np.sign(np.where(known, difference, 0.0))
     return PairSigns(sign, known.astype(float), first, second)

@@ -85,7 +85,9 @@ def _percentiles(draws: np.ndarray, level: float, least: float) -> Interval[Any]
         return Interval(nothing, nothing)
     defined = np.isfinite(draws).mean(axis=0) >= least
     safe = np.where(defined, draws, 0.0)
-    low, high = np.nanquantile(safe, [tail, 1 - tail], axis=0)
+    # the same quantiles, many times slower, where some are missing
+    quantile = np.nanquantile if np.isnan(safe).any() else np.quantile
+    low, high = quantile(safe, [tail, 1 - tail], axis=0)
     return Interval(np.where(defined, low, np.nan)[()], np.where(defined, high, np.nan)[()])
 
 
@@ -147,16 +149,26 @@ def two_way_interval(
 
 
 def mean_over_pairs_by_resample(tau: np.ndarray, benchmark_weights: np.ndarray | None = None) -> np.ndarray:
-    """(resamples,) means over the pairs a < b of `tau` (resamples, k, k), NaN left out.
+    """(resamples,) means over the pairs a < b of `tau` (resamples, k, k), symmetric, NaN left out.
 
     `benchmark_weights`: (resamples, k) multiplicities of benchmarks; None counts each benchmark once.
     """
-    rows, columns = np.triu_indices(tau.shape[1], 1)
-    values = tau[:, rows, columns]
-    weights = np.isfinite(values).astype(float)
-    if benchmark_weights is not None:
-        weights *= benchmark_weights[:, rows] * benchmark_weights[:, columns]
-    return ratio((np.nan_to_num(values) * weights).sum(axis=1), weights.sum(axis=1))
+    weights = np.ones((1, tau.shape[1])) if benchmark_weights is None else benchmark_weights
+    sums, weighed = weighted_pairs(tau, weights[:, :, None])
+    diagonal = (np.nan_to_num(np.diagonal(tau, axis1=1, axis2=2)) * weights**2).sum(axis=1)
+    on_diagonal = (np.isfinite(np.diagonal(tau, axis1=1, axis2=2)) * weights**2).sum(axis=1)
+    return ratio(sums[:, 0, 0] - diagonal, weighed[:, 0, 0] - on_diagonal)
+
+
+def weighted_pairs(tau: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(sums, weights), (resamples, sets, sets) both: of `tau` (resamples, k, k) over all a and b weighted by v_a u_b,
+    with v and u two of the columns of `weights` (resamples or 1, k, sets); NaN has no weight."""
+    known = np.isfinite(tau)
+    transposed = weights.swapaxes(1, 2)
+    if known.all():
+        total = weights.sum(axis=1)
+        return transposed @ (tau @ weights), total[:, :, None] * total[:, None, :]
+    return transposed @ (np.where(known, tau, 0.0) @ weights), transposed @ (known @ weights)
 
 
 def resampled_mean_tau(signs: PairSigns, weights: np.ndarray) -> np.ndarray:

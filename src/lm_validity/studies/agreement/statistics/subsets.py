@@ -143,7 +143,8 @@ def nested_agreement(standardized: np.ndarray, order: np.ndarray) -> np.ndarray:
     """(benchmarks,) tau of the mean of the first 1, 2, ... benchmarks of `order` with the mean of all."""
     known = np.isfinite(standardized[:, order])
     total = np.cumsum(np.where(known, standardized[:, order], 0.0), axis=1)
-    return kendall_tau_matrix(pair_signs(ratio(total, np.cumsum(known, axis=1))))[-1]
+    means = ratio(total, np.cumsum(known, axis=1))
+    return kendall_tau_matrix(pair_signs(means), others=pair_signs(means[:, -1:]))[:, 0]
 
 
 def agreement_with_others(standardized: np.ndarray, order: np.ndarray) -> np.ndarray:

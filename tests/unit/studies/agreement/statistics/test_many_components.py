@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from lm_validity.studies.agreement.statistics.factors import (
+    component_shares,
     first_components_of_resamples,
-    first_shares,
     principal_components,
     shares_left_out,
 )
@@ -32,8 +32,10 @@ def test_redrawn_scores(kind):
     table = scores(kind, rng)
     error = np.where(np.arange(6) == 2, 0.0, 0.3)  # a constant benchmark stays one
     tables = table + error * rng.normal(size=(20, *table.shape))
-    expected = [principal_components(one).explained_variance[0] for one in tables]
-    np.testing.assert_allclose(first_shares(tables), expected, atol=1e-12)
+    for found, one in zip(component_shares(tables), tables, strict=True):
+        expected = principal_components(one).explained_variance
+        np.testing.assert_allclose(found[: len(expected)], expected, atol=1e-12)
+        assert np.isnan(found[len(expected) :]).all()
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -60,5 +62,5 @@ def test_shares_without_clusters(kind):
 
 
 def test_no_tables_and_no_models():
-    assert first_shares(np.empty((0, 3, 2))).shape == (0,)
+    assert component_shares(np.empty((0, 3, 2))).shape == (0, 2)
     assert first_components_of_resamples(np.empty((0, 2)), np.ones((4, 2))).shape == (4, 0)

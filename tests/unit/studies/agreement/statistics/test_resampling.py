@@ -122,9 +122,10 @@ def test_resampled_tau_is_the_tau_of_each_resample(missing):
 def test_resampled_means_are_means_of_each_resample():
     rng = np.random.default_rng(5)
     tau = rng.uniform(-1, 1, size=(6, 4, 4))
-    tau[2, 0, 1] = np.nan
-    weights = multiplicities(4, 6, rng)
+    tau[2, 0, 1] = tau[2, 1, 0] = np.nan
     first, second = np.triu_indices(4, 1)
+    tau[:, second, first] = tau[:, first, second]
+    weights = multiplicities(4, 6, rng)
     pairs = np.where(np.isnan(tau[:, first, second]), 0, weights[:, first] * weights[:, second])
     expected = (np.nan_to_num(tau[:, first, second]) * pairs).sum(axis=1) / pairs.sum(axis=1)
     np.testing.assert_allclose(mean_over_pairs_by_resample(tau, weights), expected)

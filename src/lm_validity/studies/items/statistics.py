@@ -195,8 +195,9 @@ class McNemarTest:
     v(d): the maximum-likelihood share of items on which the two differ, where the true difference is d (Tango 1998,
     Statistics in Medicine 17:891). So s is a score statistic with variance M, referred to a binomial distribution of
     this variance instead of a normal one (by the incomplete beta function where M is no whole number). At d = 0, M is
-    the number of items on which they differ: the exact test. The interval is all d that p does not refuse, also where
-    the two never differ.
+    the number of items on which they differ: the exact test. Where few items differ, this is too cautious far from 0:
+    p(d) is at most the exact binomial p of so few items that one model alone gets right, of which a true difference d
+    needs a share d. The interval is all d that p does not refuse, also where the two never differ.
     """
 
     items: int
@@ -227,7 +228,11 @@ class McNemarTest:
         size, excess = items * (share - null**2), abs(net - items * null)
         if excess >= size + 2:
             return 0.0
-        return min(1.0, 2 * float(special.betainc((size + excess) / 2, (size - excess) / 2 + 1, 0.5)))
+        score = 2 * float(special.betainc((size + excess) / 2, (size - excess) / 2 + 1, 0.5))
+        # a true difference beyond the observed one needs as many items that one model alone gets right
+        wins = self.first_only if null > 0 else self.second_only
+        beyond = null > self.difference if null > 0 else null < self.difference
+        return min(1.0, score, 2 * float(special.bdtr(wins, items, abs(null))) if beyond else 1.0)
 
     def interval(self) -> tuple[float, float]:
         """95%: the differences that `p` does not refuse."""

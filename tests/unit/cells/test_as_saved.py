@@ -8,7 +8,9 @@ import pytest
 import tokenizers
 import torch
 import transformers
+from lm_eval.api.instance import Instance
 from peft import LoraConfig, get_peft_model
+from safetensors.torch import load_file, save_file
 from tokenizers import Regex, decoders, pre_tokenizers, processors
 from tokenizers.models import BPE, WordLevel
 from tokenizers.trainers import BpeTrainer
@@ -16,6 +18,7 @@ from toy_run import start_run
 from toy_world import load_toy, toy_model, toy_tokenizer
 
 from lm_validity.cells.models.chat import close_thought, open_thought
+from lm_validity.cells.models.language_model import check_saved_ends
 from lm_validity.cells.models.prefetch import check_as_saved, prefetch_model
 from lm_validity.cells.models.tokenizer import load_tokenizer, lost_bytes
 from lm_validity.cells.scoring import VllmAnswers
@@ -320,3 +323,75 @@ def test_a_record_of_before_the_check_is_made_anew_where_it_matters():
     check_as_saved("m", record | {"checked": 1}, {"own_head": "of the checkpoint"})
     with pytest.raises(CellError, match=r"own_head: of the checkpoint.*prefetch-model --model m again"):
         check_as_saved("m", record, {"own_head": "of the checkpoint"})
+
+
+# ---- two models in one folder, other numbers, padding ----------------------------------------------------------------
+
+
+def test_a_folder_with_weights_and_an_adapter_is_no_model(tmp_path):
+    """transformers would load the adapter's base, or add the adapter to weights that hold it already."""
+    base = toy_model("llama", tmp_path / "base")
+    model = get_peft_model(
+        transformers.AutoModelForCausalLM.from_pretrained(base), LoraConfig(target_modules=["q_proj"])
+    )
+    model.save_pretrained(tmp_path / "merged")
+    model.merge_and_unload().save_pretrained(tmp_path / "merged")
+    toy_tokenizer(adds_bos=False, chat=False).save_pretrained(tmp_path / "merged")
+    for load, error in ((record_of, InputError), (load_toy, CellError)):
+        with pytest.raises(error, match=r"weights and an adapter \(adapter_config\.json\) beside each other"):
+            load(tmp_path / "merged")
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.float8_e4m3fn])
+def test_quantized_weights_without_their_configuration_are_refused(dtype, tmp_path):
+    """transformers reads them as they are, without what they are to be multiplied by."""
+    toy_model("llama", tmp_path)
+    weights = load_file(tmp_path / "model.safetensors")
+    weights = {name: w.to(dtype) if "q_proj" in name else w for name, w in weights.items()}
+    save_file(weights, tmp_path / "model.safetensors", {"format": "pt"})
+    with pytest.raises(
+        InputError, match=r"q_proj\.weight in .* is quantized \((I8|F8_E4M3)\), and config\.json has no"
+    ):
+        record_of(tmp_path)
+
+
+def test_a_quantization_that_transformers_lacks_is_named(tmp_path):
+    toy_model("llama", tmp_path)
+    edit(tmp_path / "config.json", quantization_config={"quant_method": "newest", "bits": 3})
+    with pytest.raises(InputError, match=r"quantization_config of the kind 'newest'"):
+        record_of(tmp_path)
+
+
+def test_a_prefix_in_the_tensors_names_is_said(tmp_path):
+    toy_model("llama", tmp_path)
+    weights = load_file(tmp_path / "model.safetensors")
+    prefixed = {f"_orig_mod.{name}": weight for name, weight in weights.items()}
+    save_file(prefixed, tmp_path / "model.safetensors", {"format": "pt"})
+    with pytest.raises(CellError, match=r"they have _orig_mod\.\S+, which it does not know.*torch\.compile"):
+        load_toy(tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["bart", "llama"])
+def test_an_answer_does_not_depend_on_its_batch(kind, tmp_path):
+    """BART's decoder counts the padding before a shorter prompt as positions."""
+    toy_model("llama", tmp_path)
+    if kind == "bart":
+        sizes = {"d_model": 32, "decoder_layers": 1, "decoder_attention_heads": 2, "decoder_ffn_dim": 64}
+        config = transformers.BartConfig(vocab_size=420, init_std=0.3, max_position_embeddings=96, **sizes)
+        torch.manual_seed(0)
+        transformers.BartForCausalLM(config).save_pretrained(tmp_path)
+    lm = load_toy(tmp_path)
+    asked = {"until": ["never"], "max_gen_toks": 6, "do_sample": False}
+    prompts = ["Question: what is the color of Mel?\nAnswer:", "yes"]
+    requests = [Instance("generate_until", {}, (prompt, asked), at) for at, prompt in enumerate(prompts)]
+    assert lm.generate_until(requests) == [lm.generate_until([request])[0] for request in requests]
+    assert record_of(tmp_path).get("answers_alone") == ("one at a time" if kind == "bart" else None)
+
+
+def test_what_is_in_memory_is_held_against_the_file(tmp_path):
+    """Embeddings and head, whatever was done to them after loading."""
+    model = transformers.AutoModelForCausalLM.from_pretrained(toy_model("llama", tmp_path))
+    check_saved_ends(model, tmp_path, "m")
+    model.get_output_embeddings().weight = model.get_input_embeddings().weight
+    with pytest.raises(CellError, match=r"m: lm_head\.weight in memory is not that of"):
+        check_saved_ends(model, tmp_path, "m")

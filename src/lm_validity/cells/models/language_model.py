@@ -31,6 +31,7 @@ from lm_validity.cells.models.provenance import errors_only
 from lm_validity.cells.models.scorer import MORE_MEMORY, NotPlain, SharedContextLM, Way, is_out_of_memory, must_fit
 from lm_validity.cells.models.tokenizer import load_tokenizer, lost_bytes
 from lm_validity.errors import CellError, first_line
+from lm_validity.run.rehearsals import weight_files
 
 # ----------------------------------------------------------------------------------------------------------------------
 # A user's own PEFT adapter: added to the weights of its base model when that is loaded.
@@ -567,6 +568,10 @@ def load_language_model(
         scorer=scorer,
     )
     lm.own_adapter, lm.as_saved = own, rules
+    if own is None:
+        check_saved_ends(lm.base, folder, str(path))
+    if not _takes_rows(lm.base):
+        lm.batch_size_per_gpu, lm.scorer = 1, "lm-eval"
     check_causal(lm.base, str(path))
     with lm.counters.phase("load"):
         lm.counters.model_loads += 1
@@ -590,11 +595,13 @@ def _read_folder(
             f"{name}: cannot be loaded as a causal language model ({first_line(error)}).",
             "it needs config.json, *.safetensors and a tokenizer of an architecture that is known.",
         ) from error
-    missing = sorted(loading["missing_keys"])
+    missing, others = sorted(loading["missing_keys"]), loading["unexpected_keys"]
     if missing:  # transformers draws them at random, anew in each process, and only warns
         raise CellError(
-            f"{name}: its weights lack {len(missing)} of a causal language model's tensors ({', '.join(missing[:3])}).",
-            "is it a classifier, a reward model or a headless backbone? Save it with its language modelling head.",
+            f"{name}: its weights lack {len(missing)} of a causal language model's tensors ({', '.join(missing[:3])})"
+            f"{f'; they have {min(others)}, which it does not know' if others else ''}.",
+            "is it a classifier, a reward model, a headless backbone, or saved with a prefix (torch.compile, PEFT)? "
+            "Save it with save_pretrained, with its language modelling head.",
         )
     if keep_saved_head(model):
         rules["own_head"] = OWN_HEAD
@@ -604,6 +611,42 @@ def _read_folder(
         raise CellError(f"{name}: the tokenizer has no end-of-text token.", "set eos_token in tokenizer_config.json.")
     model.config.return_dict = True  # some say false: a tuple, whose logits have no name
     return model, tokenizer, rules
+
+
+def _takes_rows(model: transformers.PreTrainedModel) -> bool:
+    """Whether a forward pass can have several rows: xLSTM's own code takes one."""
+    try:
+        with torch.no_grad():
+            model(input_ids=torch.ones((3, 4), dtype=torch.long, device=model.device))
+    except ValueError:
+        return False
+    return True
+
+
+def check_saved_ends(model: transformers.PreTrainedModel, folder: Path, name: str) -> None:
+    """Raise CellError where embeddings or head in memory are not those of the checkpoint, by some rows of the tensors
+    that the file has under the same name."""
+    names = {id(parameter): key for key, parameter in model.named_parameters(remove_duplicate=False)}
+    files = weight_files(folder)
+    for part in (model.get_input_embeddings(), model.get_output_embeddings()):
+        weight = getattr(part, "weight", None)
+        if weight is None or weight.ndim != 2 or not weight.is_floating_point() or weight.is_meta:
+            continue
+        wanted = {key for key, parameter in model.named_parameters(remove_duplicate=False) if parameter is weight}
+        wanted |= {names.get(id(weight), "")}
+        rows = torch.linspace(0, len(weight) - 1, min(len(weight), 16)).long().tolist()
+        for file in files:
+            with safe_open(file, "pt") as tensors:
+                for key in wanted & set(tensors.keys()):
+                    saved = tensors.get_slice(key)
+                    same = tuple(saved.get_shape()) == tuple(weight.shape)
+                    here = weight[rows].cpu() if same else weight[:0].cpu()
+                    there = torch.cat([saved[row : row + 1] for row in rows]).to(weight.dtype) if same else here
+                    if not torch.equal(here, there):
+                        raise CellError(
+                            f"{name}: {key} in memory is not that of {file}.",
+                            "this is a fault of loading: report it with the model's config.json.",
+                        )
 
 
 def check_causal(model: transformers.PreTrainedModel, name: str) -> None:

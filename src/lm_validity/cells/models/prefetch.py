@@ -135,6 +135,13 @@ def adapts_otherwise(configuration: dict[str, Any]) -> bool:
     )
 
 
+# decoders whose positions count the padding before a text, or whose memory holds it: by transformers' own code
+PADDING_COUNTS = {
+    *("bart", "bigbird_pegasus", "blenderbot", "blenderbot-small", "deepseek_v4", "marian", "mbart", "mvp"),
+    *("pegasus", "plbart", "trocr", "xlstm"),
+}
+
+
 def position_switch(configuration: dict[str, Any]) -> int | None:
     """The length beyond which this config.json's model encodes positions by the longest text of a batch (longrope,
     dynamic scaling); None where it never does."""
@@ -188,6 +195,8 @@ def model_folder(path: str | Path, *, revision: str | None = None, subfolder: st
                 "check the path in the models sheet, or prefetch the model on a machine with network.",
             ) from error
     folder = folder / (subfolder or "")
+    if (folder / ADAPTER_FILES[0]).is_file() and (folder / "config.json").is_file():
+        raise CellError(f"{path}: {folder} {TWO_IN_ONE[0]}.", f"{TWO_IN_ONE[1]}.")
     if not any(folder.glob("*.safetensors")):
         raise CellError(
             f"{path}: no *.safetensors in {subfolder or 'the folder'}.",
@@ -231,15 +240,22 @@ def check_on_gpus(name: str, device_map: dict[str, object]) -> None:
 
 OWN_HEAD = "of the checkpoint"
 AS_SAVED_VERSION = 1  # of the check, which records of earlier versions lack
+TWO_IN_ONE = (  # transformers would add the adapter to weights that may hold it already
+    "holds weights and an adapter (adapter_config.json) beside each other",
+    "are they merged? Then remove the adapter's files; else name the base as `path` and the adapter as `adapter`",
+)
 _POINTER = b"version https://git-lfs"
 _NO_HEAD = re.compile(r"\.\d+\.|pos|wpe")  # in a layer, or of positions
-Tensors = dict[str, tuple[Path, tuple[int, ...], int, int]]  # name -> file, shape, first byte and the one behind it
+INTEGERS = re.compile(r"F8|F4|I8|U8|I4|I16|I32|U32|I64")
+Tensors = dict[str, tuple[Path, str, tuple[int, ...], int, int]]  # name -> file, dtype, shape, first byte, its end
 
 
 def check_weights(where: str, folder: Path) -> Tensors:
     """The tensors of a model folder's weights. Raises InputError, naming the file, where one is missing, cut or only
     the pointer that git leaves in place of a large file."""
     hint = "fetch or copy the file again."
+    if (folder / ADAPTER_FILES[0]).is_file():
+        raise InputError(f"{where}: {folder} {TWO_IN_ONE[0]}.", f"{TWO_IN_ONE[1]}.")
     names = {path.name for path in folder.glob("*.safetensors")} - {*ADAPTER_FILES}
     index = folder / INDEX
     if WHOLE in names:
@@ -275,7 +291,12 @@ def _tensors(where: str, path: Path, hint: str) -> Tensors:
         try:
             header = json.loads(file.read(length) if 8 + length <= size else b"")
             found = {
-                name: (path, (*about["shape"],), *(8 + length + offset for offset in about["data_offsets"]))
+                name: (
+                    path,
+                    str(about["dtype"]),
+                    (*about["shape"],),
+                    *(8 + length + offset for offset in about["data_offsets"]),
+                )
                 for name, about in header.items()
                 if name != "__metadata__"
             }
@@ -287,11 +308,25 @@ def _tensors(where: str, path: Path, hint: str) -> Tensors:
     return found
 
 
+def check_quantized(where: str, tensors: Tensors, configuration: dict[str, Any]) -> None:
+    """Raise InputError for weights in integers or eight bits whose config.json does not say what they are multiplied
+    by: they would be read as they are."""
+    text = configuration.get("text_config") or {}
+    if any(part.get(key) for part in (configuration, text) for key in ("quantization_config", "compression_config")):
+        return
+    for name, (path, dtype, shape, *_) in tensors.items():
+        if len(shape) == 2 and name.endswith("weight") and INTEGERS.match(dtype):
+            raise InputError(
+                f"{where}: {name} in {path} is quantized ({dtype}), and config.json has no quantization_config.",
+                "copy config.json of the quantized model, or give the model in bfloat16.",
+            )
+
+
 def has_own_head(tensors: Tensors, sizes: set[int]) -> bool:
     """Whether weights that are said to be tied hold embeddings and a head that differ: tensors of one shape, one of
     these vocabulary sizes by the width, outside of the layers."""
     by_shape: dict[tuple[int, ...], list[tuple[Path, int, int]]] = {}
-    for name, (path, shape, start, end) in tensors.items():
+    for name, (path, _, shape, start, end) in tensors.items():
         if len(shape) == 2 and shape[0] in sizes and not _NO_HEAD.search(name):
             by_shape.setdefault(shape, []).append((path, start, end))
     return any(len({_bytes_digest(*place) for place in places}) > 1 for places in by_shape.values() if places[1:])
@@ -329,9 +364,9 @@ def prefetch_model(model: Model, *, chat: bool = True, causal: bool = True) -> d
     Keys: model, path, revision, checkpoints {name: {path, subfolder, revision, digest, adapter}}, chat_template,
     architecture, context_length; as_saved, the rules by which weights and tokenizers are kept as they were saved, where
     one applies (`_as_saved`); thought where the chat template opens one; loses, what tokenizers lose of a text;
-    chat_date where the chat template prints a date, ignored_generation_settings where
-    the model's generation_config.json has some, position_switch where positions beyond it are encoded otherwise,
-    all_linear where it is not simply all linear layers.
+    answers_alone where padding would change them; chat_date where the chat template prints a date,
+    ignored_generation_settings where the model's generation_config.json has some, position_switch where positions
+    beyond it are encoded otherwise, all_linear where it is not simply all linear layers.
     """
     folders: dict[str | None, tuple[Path, str | None, str]] = {}
     checkpoints = {}
@@ -366,6 +401,7 @@ def prefetch_model(model: Model, *, chat: bool = True, causal: bool = True) -> d
     # where they apply: they enter the recipes of the cells whose numbers they change
     dated = any(word in (template or "") for word in ("date_string", "strftime_now"))  # it prints the date of today
     applied = {
+        "answers_alone": "one at a time" if configuration.get("model_type") in PADDING_COUNTS else None,
         "chat_date": str(CHAT_DATE) if dated else None,
         "ignored_generation_settings": ignored_generation_settings(weights),
         "position_switch": position_switch(configuration),
@@ -395,6 +431,7 @@ def _as_saved(where: str, points: Mapping[str, dict[str, Any]], *, causal: bool)
             continue
         tried.add((weights, folder))
         tensors = check_weights(f"{where}, checkpoint {name!r}", weights)
+        check_quantized(where, tensors, _settings(weights / "config.json"))
         try:
             from lm_validity.cells.models.tokenizer import examine
         except ImportError:  # a login node without transformers: the jobs will say it

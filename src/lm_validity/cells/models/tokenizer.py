@@ -4,6 +4,7 @@ import functools
 import re
 import unicodedata
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -184,6 +185,7 @@ def examine(folder: Path, name: str, *, weights: Path, causal: bool) -> Findings
             f"it needs {FILE}, or the vocabulary files of an architecture that transformers knows.",
         ) from error
     parts = (configuration, configuration.get_text_config())
+    _check_quantization(parts, name)
     sizes = {size for part in parts if isinstance(size := getattr(part, "vocab_size", None), int)}
     check_ids(tokenizer, folder, max(sizes, default=2**40), name)
     closes = False
@@ -198,6 +200,22 @@ def examine(folder: Path, name: str, *, weights: Path, causal: bool) -> Findings
     )
 
 
+def _check_quantization(parts: Sequence[transformers.PretrainedConfig], name: str) -> None:
+    """Raise CellError for a quantization_config of a kind that transformers does not know."""
+    from transformers.quantizers.auto import AUTO_QUANTIZATION_CONFIG_MAPPING
+
+    for part in parts:
+        settings = getattr(part, "quantization_config", None)
+        if not isinstance(settings, dict):
+            continue
+        kind = settings.get("quant_method")
+        if kind not in AUTO_QUANTIZATION_CONFIG_MAPPING and not any(key.startswith("load_in_") for key in settings):
+            raise CellError(
+                f"{name}: its config.json has a quantization_config of the kind {kind!r}, which transformers lacks.",
+                "give the model in bfloat16, or update transformers.",
+            )
+
+
 # ----------------------------------------------------------------------------------------------------------------------
 # What a tokenizer loses of a text.
 
@@ -205,8 +223,11 @@ LOSSES = {"letters": TEXTS[4], "case": "Yes YES yes", "white space": TEXTS[2].st
 
 
 def check_ids(tokenizer: Tokenizer, folder: Path, size: int, name: str) -> None:
-    """Raise CellError where a text has a token beyond the `size` embeddings of the model."""
-    largest = max(max(tokenizer.encode(text), default=0) for text in TEXTS)
+    """Raise CellError where a text can have a token beyond the `size` embeddings of the model. Tokens that were added
+    to the vocabulary, for padding say, are in no text of a benchmark."""
+    added = tokenizer.get_added_vocab()
+    own = (number for token, number in tokenizer.get_vocab().items() if token not in added)
+    largest = max([*own, *(max(tokenizer.encode(text), default=0) for text in TEXTS)])
     if largest >= size:
         raise CellError(
             f"{name}: the tokenizer in {folder} makes token {largest}, and the model has {size} embeddings.",

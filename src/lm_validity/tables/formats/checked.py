@@ -129,3 +129,13 @@ OF_FILE: dict[str, Callable[[object, str], Any]] = {
     "seed": whole,
     "split": text,
 }
+
+
+def is_sampled(options: dict[str, Any]) -> bool:
+    """Whether answers were drawn at random, by the options of generation as a file has them: numbers or texts."""
+    temperature = options.get("temperature")
+    try:
+        warm = temperature is not None and float(temperature) > 0
+    except (TypeError, ValueError):
+        warm = False
+    return warm and str(options.get("do_sample", True)).lower() not in ("false", "0", "none")

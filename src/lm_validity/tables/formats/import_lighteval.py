@@ -12,14 +12,15 @@ from lm_validity.config.sheets import metric_key
 from lm_validity.errors import InputError
 from lm_validity.tables.formats import checked
 from lm_validity.tables.formats.lm_eval_results import training_point
-from lm_validity.tables.formats.score_files import Format, ImportOptions, Opened, ScoreFile, date_in
+from lm_validity.tables.formats.score_files import EVERY, Format, ImportOptions, Opened, ScoreFile, date_in
 
 _HINT = "lighteval writes such a file below its --output-dir: results/<model>/results_<date>.json."
 _AVERAGE = ":_average"
 _FEWEST_TASKS = 3  # of a group whose mean counts in their place
 # Keys of the model's configuration that tell its weights, and those that change no score
 _WEIGHTS = ("revision", "subfolder", "base_model", "delta_weights", "adapter_weights")
-_NO_SETTINGS = (*_WEIGHTS, "model_name", "batch_size", "device", "model_parallel", "cache_dir", "compile")
+_NO_SETTINGS = (*_WEIGHTS, "model_name", "batch_size", "device", "model_parallel", "cache_dir", "compile",
+                "generation_parameters")  # fmt: skip
 
 
 class _Task(NamedTuple):
@@ -54,7 +55,7 @@ def _read(opened: Opened, options: ImportOptions) -> list[ScoreFile]:
     point = training_point({key: str(config[key]) for key in ("revision", "subfolder") if config.get(key)})
     chat = config.get("override_chat_template") or general.get("use_chat_template")
     tasks = [task for key, metrics in document["results"].items() if (task := _task(key, metrics, str(path)))]
-    groups = _groups(tasks)
+    groups, drawn = _groups(tasks), _generation(general, config)
     rows, missing = _rows(tasks, groups, document, str(path))
     return [
         ScoreFile(
@@ -66,10 +67,18 @@ def _read(opened: Opened, options: ImportOptions) -> list[ScoreFile]:
             commit=str(general.get("model_sha") or ""),
             missing=missing,
             weights="@".join([name, *(str(config[key]) for key in _WEIGHTS if config.get(key))]),
-            settings=",".join(f"{key}={value}" for key, value in sorted(config.items()) if key not in _NO_SETTINGS),
+            settings=",".join(f"{key}={value}" for key, value in sorted(config.items()) if key not in _NO_SETTINGS)
+            + "".join(f",{key}={value}" for key, value in sorted(drawn.items()) if key != "seed" and value is not None),
+            sampling={EVERY: str(drawn.get("seed") or 0)} if checked.is_sampled(drawn) else {},
             members={task.name: group for group, (_, members) in groups.items() for task in members},
         )
     ]
+
+
+def _generation(general: dict[str, Any], config: dict[str, Any]) -> dict[str, Any]:
+    """What a file says of how answers were written."""
+    parameters = general.get("generation_parameters") or config.get("generation_parameters")
+    return parameters if isinstance(parameters, dict) else {}
 
 
 def _task(key: str, metrics: object, where: str) -> _Task | None:

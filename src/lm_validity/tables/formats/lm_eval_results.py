@@ -250,6 +250,7 @@ def _read(opened: Opened, options: ImportOptions) -> list[ScoreFile]:
     if odd and not rows and not missing:
         raise InputError(f"{path}: {odd[0]} is not a finite number.", "run that task again.")
     members = {task: group for group, tasks in groups.items() for task in tasks}
+    sampling = _sampling(document, config, arguments, path)
     return [
         ScoreFile(
             path=path,
@@ -261,7 +262,8 @@ def _read(opened: Opened, options: ImportOptions) -> list[ScoreFile]:
             commit=str(config.get("model_sha") or ""),
             missing=missing,
             weights=_weights(name, config, arguments),
-            settings=_settings(document, config, arguments),
+            settings=_settings(document, config, arguments, seed=not sampling),
+            sampling=sampling,
             members={} if options.split_groups else members,
             decisions=tuple(
                 Decision("metric", name, "left out", "values", LEFT_OUT, 1, "", f"{name} is no number") for name in odd
@@ -292,9 +294,29 @@ def _weights(name: str, config: dict[str, Any], arguments: dict[str, str]) -> st
     return "@".join([base, *(value for value in (*more, str(config.get("model_revision") or "")) if value)])
 
 
-def _settings(document: dict[str, Any], config: dict[str, Any], arguments: dict[str, str]) -> str:
-    """What changes scores beside weights and task, as one text."""
-    settings = {name: value for name, value in arguments.items() if name not in _NO_SETTINGS}
+def _sampling(
+    document: dict[str, Any], config: dict[str, Any], arguments: dict[str, str], path: Path
+) -> dict[str, str]:
+    """The seed by task whose answers were drawn with a temperature, as far as the file says so."""
+    over = config.get("gen_kwargs")
+    over = parse_arguments(over) if isinstance(over, str) else over if isinstance(over, dict) else {}
+    seeds = (arguments.get("seed"), config.get("torch_seed"), config.get("random_seed"))
+    seed = next((str(seed) for seed in seeds if seed is not None), "")
+    tasks = _section(document, "configs", path)
+    return {
+        task: seed
+        for task, of_task in tasks.items()
+        if isinstance(of_task, dict)
+        and of_task.get("output_type", "generate_until") == "generate_until"
+        and checked.is_sampled((of_task.get("generation_kwargs") or {}) | over)
+    }
+
+
+def _settings(document: dict[str, Any], config: dict[str, Any], arguments: dict[str, str], *, seed: bool) -> str:
+    """What changes scores beside weights and task, as one text; `seed`: with the seed of what is drawn at random."""
+    settings = {
+        name: value for name, value in arguments.items() if name not in _NO_SETTINGS and (seed or name != "seed")
+    }
     said = {
         name: document.get(name) for name in ("chat_template_sha", "system_instruction_sha", "fewshot_as_multiturn")
     }

@@ -227,6 +227,7 @@ KEY = [name for name in SCORES.names[: SCORES.names.index("value")] if name not 
 _TYPES = {column.name: NULLABLE.get(column.type, column.type.to_pandas_dtype()) for column in SCORES}
 # What holds of a score where its file does not say otherwise
 DEFAULTS = {"checkpoint": "final", "protocol": "direct", "prompt": "plain", "split": "test", "selected": True}
+EVERY = "*"  # in `ScoreFile.sampling`
 _UNITS = {"decided": "", "fractions": "share", "percentages": "percent", "neither": "points"}
 # Scores that differ by less are equal: files round differently, and another batch size changes the last digits
 _SAME, _SAME_ERRORS = 1e-9, 0.01  # relative, and in standard errors
@@ -289,6 +290,7 @@ class ScoreFile:
     unknown. `limited`: not all documents were scored. `commit`: of the model on its hub, "" where unknown. Scores that
     are no finite number are not in `rows` but counted in `missing`. `members`: the group of each task whose scores are
     in the group's. `facts`: columns of the models sheet by model. `items`: gives rows of ITEMS when it is called.
+    `sampling`: the seed ("" where unknown) by task whose answers were drawn with a temperature; EVERY for all tasks.
     """
 
     path: Path
@@ -307,6 +309,7 @@ class ScoreFile:
     facts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     items: Callable[[], Iterable[dict[str, Any]]] | None = None
     decisions: tuple[Decision, ...] = ()
+    sampling: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def rank(self) -> tuple[bool, tuple[float, ...], int, list[int]]:
@@ -407,6 +410,7 @@ def score_table(files: Iterable[ScoreFile], log: ImportLog, options: ImportOptio
             "no score is left: " + "; ".join(each.text for each in log.reading.decisions if each.text)[:300] + ".",
             "say what the columns are in a reading: --reading FILE, with the columns what, where, decided.",
         )
+    frame = _with_runs(frame, files, log)
     _settle(frame, files, log)
     frame = frame.drop_duplicates(KEY)
     return frame[SCORES.names].sort_values(KEY, ignore_index=True, kind="stable")
@@ -423,7 +427,42 @@ def _frame(files: list[ScoreFile]) -> pd.DataFrame:
             column.extend(row.get(name, default) for row in file.rows)
         numbers.extend([number] * len(file.rows))
     frame = pd.DataFrame({name: pd.Series(values, dtype=object) for name, values in columns.items()})
-    return typed_scores(frame).assign(file=numbers, **{name: frame[name] for name in CLAIMS})
+    seeds = [
+        files[number].sampling.get(task, files[number].sampling.get(EVERY))
+        for number, task in zip(numbers, frame["benchmark"], strict=True)
+    ]
+    return typed_scores(frame).assign(file=numbers, sampling=seeds, **{name: frame[name] for name in CLAIMS})
+
+
+def _with_runs(frame: pd.DataFrame, files: list[ScoreFile], log: ImportLog) -> pd.DataFrame:
+    """The rows with the number of their run, where several files hold sampled scores of one model and benchmark.
+
+    They are runs if the answers of all were sampled, with the same weights and settings. Runs are in the order of
+    their seeds, then of their dates; files that are equal in both and in the score are copies of one run.
+    """
+    open_rows = frame[frame["sampling"].notna() & frame["run"].isna()]
+    several = open_rows[open_rows.duplicated(KEY, keep=False)]
+    runs = frame["run"].copy()
+    found: list[int] = []
+    for _, rows in several.groupby(KEY, dropna=False, sort=False):
+        of_rows = [files[number] for number in rows["file"]]
+        if len({(file.weights, file.settings) for file in of_rows}) > 1 or rows["file"].nunique() < 2:
+            continue
+        when = [(_ordered(seed), file.date or 0.0, file.stamp or 0.0, value)
+                for seed, file, value in zip(rows["sampling"], of_rows, rows["value"], strict=True)]  # fmt: skip
+        order = {each: number for number, each in enumerate(sorted(set(when)))}
+        if len(order) > 1:
+            runs.loc[rows.index] = [order[each] for each in when]
+            found.append(len(order))
+    if found:
+        many = f"{min(found)} to {max(found)}" if min(found) < max(found) else f"{found[0]}"
+        log.notes.append(f"Sampled runs: {many} of each of {count(len(found), 'score')}, which reports average.")
+    return frame.assign(run=runs)
+
+
+def _ordered(seed: str) -> tuple[int, str]:
+    """Seeds that are numbers in their order, before others."""
+    return (int(seed), "") if seed.isdigit() else (-1, seed)
 
 
 def _settle(frame: pd.DataFrame, files: list[ScoreFile], log: ImportLog) -> None:

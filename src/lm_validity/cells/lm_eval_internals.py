@@ -113,7 +113,10 @@ def cause_of(error: BaseException, path: Path | None) -> str:
     # lm-eval tries its first document's texts
     template = [frame.name for frame in traceback.extract_tb(error.__traceback__) if frame.name.startswith("doc_to_")]
     said = f"{type(error).__name__}: {first_line(error)}"
-    return f"{template[-1]} of its first document is no text, such as a date or a number; {said}" if template else said
+    if not template:
+        return said
+    no_text = isinstance(error, ValueError | SyntaxError | TypeError)
+    return f"{template[-1]} of its first document{' is no text, such as a date or a number' if no_text else ''}: {said}"
 
 
 def _data_files(path: Path | None) -> list[Path]:

@@ -100,6 +100,8 @@ def config(
 def cost(configfile: Configfile = DEFAULT, calibration: Calibration = None) -> None:
     """Say how many jobs, GPU hours, memory and storage a run is expected to take."""
     run = load_run(configfile)
+    for problem in check.task_problems(run):
+        raise InputError(f"{problem.where}: {problem.what}.", problem.action)
     say(render_cost(Estimator(run, map(load_run, calibration or ())), RunState(run)))
 
 

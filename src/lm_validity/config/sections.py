@@ -1,5 +1,6 @@
 """The configuration's sections."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Self
 
@@ -95,6 +96,10 @@ class Cards(ConfigSection):
 #
 # Only the standard library and pydantic are imported: the Snakefile reads this at parse time.
 
+# keys of a fine-tune that change its cost, and its numbers by rounding only: in no recipe, and in no state of training
+COST_ONLY = frozenset(("micro_batch", "gradient_checkpointing"))
+# keys that are younger than the first recipes and states: with this value all is as it was before, and neither names it
+SINCE: dict[str, object] = {"early_stop": False}
 PATIENCE = 2  # epochs without improvement after which an early stop comes
 
 
@@ -126,6 +131,11 @@ class OneFinetune(ConfigSection):
         description="Stop a learning rate after 2 epochs without improvement on validation. Turn it on to save epochs, "
         "at some cost in validation scores. Not with target_modules: paper, which trains as published.",
     )
+
+    def determining(self, without: Collection[str] = ()) -> dict[str, Any]:
+        """What determines a fine-tune's numbers, by key, for recipes and for states from which training resumes."""
+        values = self.model_dump(exclude={*COST_ONLY, *without})
+        return {key: value for key, value in values.items() if key not in SINCE or value != SINCE[key]}
 
     @field_validator("early_stop")
     @classmethod

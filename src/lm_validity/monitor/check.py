@@ -24,7 +24,7 @@ from lm_validity.run.grid import Grid
 from lm_validity.run.participants import kind_and_id, kind_label, size_class
 from lm_validity.run.rehearsals import config_of, memory_problem, read_rehearsal, rehearsed_models, why_not_causal
 from lm_validity.run.rules import RULES, rule_of
-from lm_validity.run.scoring import document_order
+from lm_validity.run.scoring import document_order, task_problem
 from lm_validity.run.store import ASIDE, Entry, Store, describe_holder, is_stale, read_manifest
 from lm_validity.run.workspace import Workspace
 from lm_validity.words import count
@@ -111,7 +111,7 @@ def readiness_problems(run: Run) -> list[Problem]:
     problems = [*lock_problems(run), *disk_problems(run)]
     if run.configuration.replay:
         return problems
-    packages = [*torch_problems(run), *vllm_problems(run), *quantization_problems(run)]
+    packages = [*task_problems(run), *torch_problems(run), *vllm_problems(run), *quantization_problems(run)]
     models = [*architecture_problems(run), *template_problems(run), *gpu_memory_problems(run)]
     return [*problems, *models, *packages]
 
@@ -199,6 +199,25 @@ def torch_problems(run: Run) -> list[Problem]:
     if not version.endswith("+cpu"):
         return []
     return [Problem("torch", f"{version} is the build without CUDA, and jobs need GPUs", INSTALL_CUDA)]
+
+
+def task_problems(run: Run) -> list[Problem]:
+    """Tasks that do not exist, or have nothing to train on where a study fine-tunes; of benchmarks that were not
+    fetched yet."""
+    grid, problems = Grid(run), []
+    for name in grid.used_benchmarks:
+        row = run.benchmarks[name]
+        if (
+            row.corpus
+            or run.is_miniature(row.include_path)
+            or (run.results / f"prefetch/benchmarks/{name}.json").is_file()
+        ):
+            continue
+        trains = not grid.is_test_only(name)
+        found = None if run.configuration.replay else task_problem(row.task, row.include_path, trains=trains)
+        if found is not None:
+            problems.append(Problem(f"benchmark {name} (task {row.task})", *found))
+    return problems
 
 
 def vllm_problems(run: Run) -> list[Problem]:

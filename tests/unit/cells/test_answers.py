@@ -240,3 +240,51 @@ def test_one_row_cut_in_two_places_gives_each_its_own_tokens(merging, way):
             logits = merging.base(torch.tensor([[*context, *continuation]])).logits[0].log_softmax(-1)
         expected = sum(logits[len(context) - 1 + place, token].item() for place, token in enumerate(continuation))
         assert value == pytest.approx(expected, abs=1e-4)
+
+
+ASKED = {
+    "output_type": "generate_until",
+    "doc_to_text": "Q: {{q}}\nA:",
+    "doc_to_target": "{{a}}",
+    "doc_to_choice": None,
+    "generation_kwargs": {"until": ["\n"], "max_gen_toks": 4, "do_sample": False},
+    "metric_list": [{"metric": "exact_match"}],
+}
+
+
+@pytest.mark.parametrize(
+    ("rows_of_test", "keys", "problem"),
+    [
+        ([{"q": "a", "a": "x"}, {"q": "b", "a": None}], {}, "document test:1: it has no target"),
+        ([{"q": "a", "a": "x"}, {"q": "b", "a": None}], {"doc_to_target": "a"}, "document test:1: it has no target"),
+        # the data library makes dates of such texts, and `2020-01-02 00:00:00` is another answer
+        ([{"q": "a", "a": "2020-01-02T00:00:00"}], {}, "document test:0: its target is a date"),
+        ([{"q": "a", "a": "x"}], {"generation_kwargs": {"until": ["\n", ""], "max_gen_toks": 4}}, "an empty text is"),
+        ([{"q": "a", "a": "x"}], {"generation_kwargs": {"until": ["\n"], "max_gen_toks": 0}}, "answers have no tokens"),
+    ],
+)
+def test_answers_that_cannot_be_compared_are_refused(choice_task, llama, rows_of_test, keys, problem):
+    task = choice_task({"test": rows_of_test}, **{**ASKED, **keys})
+    with pytest.raises(CellError, match=problem):
+        evaluate(llama, task, test_documents(task), metric="exact_match,none")
+
+
+@pytest.mark.parametrize(("label", "said"), [(1.0, "its label is 1.0"), (None, "its label is missing")])
+def test_a_label_that_is_no_place_is_refused(choice_task, llama, label, said):
+    task = choice_task({"test": [*numbered(2), {"q": "x", "choices": ["a", "b"], "gold": label}]})
+    if label is not None:
+        task = choice_task({"test": [doc | {"gold": label} for doc in numbered(2)]})
+    with pytest.raises(CellError, match=said):
+        evaluate(llama, task, test_documents(task), metric="acc,none")
+
+
+def test_a_temperature_alone_samples_from_a_seed(choice_task, llama):
+    """lm-eval samples where a temperature is given, `do_sample` or not."""
+    options = {"until": ["\n"], "max_gen_toks": 6, "temperature": 1.0}
+    task = choice_task({"test": [{"q": "a", "a": "x"}] * 3}, **ASKED | {"generation_kwargs": options})
+    answers = []
+    for seed in (1, 2):
+        torch.manual_seed(seed)
+        found = evaluate(llama, task, test_documents(task), metric="exact_match,none")
+        answers.append(found.items["response"].tolist())
+    assert answers[0] == answers[1] and len(set(answers[0])) > 1, "it samples, from a stream of its own"

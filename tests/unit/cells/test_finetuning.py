@@ -2,12 +2,14 @@
 
 import contextlib
 import errno
+import hashlib
 import json
 import math
 import resource
 import shutil
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from peft import PeftModel
@@ -28,6 +30,7 @@ from lm_validity.cells.tasks.tasks import find_task, load_task
 from lm_validity.cells.training.loop import FinetuneSettings, TrainingStopped
 from lm_validity.cells.training.lora import find_targets, use_adapter
 from lm_validity.cells.training.worker import finetune
+from lm_validity.config.sections import COST_ONLY, SINCE
 from lm_validity.errors import CellError
 
 SETTINGS = FinetuneSettings(learning_rate=3e-3, epochs=3)
@@ -120,6 +123,38 @@ def test_a_rate_stops_after_two_epochs_without_improvement(llama, world, tmp_pat
     assert files(tmp_path / "a" / "adapter") == files(tmp_path / "b" / "adapter")
     again = run(llama, examples, lambda: pytest.fail("trains again"), tmp_path / "a", settings)
     assert again.resumed_epochs == epochs and again.adapter_sha256 == stopped.adapter_sha256
+
+
+def test_a_state_of_before_a_key_was_there_goes_on(llama, world, tmp_path):
+    """A state is known by what determines it, written out here as the version wrote it that had no `early_stop`: a key
+    that comes later with the value of before is no other fine-tune."""
+    _, examples, validate = world(llama)
+    seen = []
+    with pytest.raises(TrainingStopped):
+        run(llama, examples, validate, tmp_path, on_epoch=seen.append, stop=lambda: len(seen) == 1)
+    of_before = {
+        "epochs": SETTINGS.epochs,
+        "effective_batch": SETTINGS.effective_batch,
+        "max_length": 1024,
+        "loss": "all",
+        "target_modules": SETTINGS.target_modules,
+        "rank": SETTINGS.rank,
+        "alpha": SETTINGS.alpha,
+        "dropout": SETTINGS.dropout,
+        "weight_decay": SETTINGS.weight_decay,
+        "learning_rate": SETTINGS.learning_rate,
+        "max_gradient_norm": 1.0,
+    }
+    assert set(of_before) == set(FinetuneSettings.model_fields) - COST_ONLY - set(SINCE), "a new key: into SINCE"
+    with safe_open(tmp_path / "work" / "training.safetensors", framework="pt") as file:
+        history = json.loads(file.metadata()["history"])
+    digest = hashlib.sha256(json.dumps(["llama", "torch.float32", of_before, 7]).encode())
+    for example in examples:
+        digest.update(np.asarray([example.completion_start, *example.token_ids], dtype="<i8").tobytes())
+    assert history["fingerprint"] == digest.hexdigest()
+    assert run(llama, examples, validate, tmp_path).resumed_epochs == 1
+    stopping = SETTINGS.model_copy(update={"early_stop": True})
+    assert run(llama, examples, validate, tmp_path, stopping).resumed_epochs == 0, "another fine-tune"
 
 
 def test_same_bytes_twice_and_after_an_interruption(llama, world, tmp_path):

@@ -18,7 +18,7 @@ from lm_validity.cells.tasks.tasks import PACKAGE, TaskRecord, build_task, find_
 from lm_validity.config.sheets import Benchmark
 from lm_validity.errors import InputError
 from lm_validity.run import scoring
-from lm_validity.run.scoring import draws_at_random, task_sources
+from lm_validity.run.scoring import draws_at_random, task_problem, task_sources
 
 
 def test_shipped_tasks_are_found_without_data():
@@ -282,3 +282,19 @@ def test_missing_column(tmp_path):
     path.write_text(text.replace("{{name}}", "{{nome}}"))
     with pytest.raises(InputError, match="'nome' is undefined"):
         load_task(find_task("toy_choice", tmp_path))
+
+
+def test_a_task_that_is_not_there_or_cannot_train_is_known_without_a_network(tmp_path):
+    """By a text scan, of which preflight and cost know before anything is fetched."""
+    problem, hint = task_problem("arc_eazy", None, trains=True)
+    assert problem == "no lm-eval task has this name" and "did you mean 'arc_easy'?" in hint
+    assert task_problem("truthfulqa_mc1", None, trains=True)[0] == "has no training split"
+    assert task_problem("truthfulqa_mc1", None, trains=False) is None
+    for name in ("arc_easy", "gsm8k", "mmlu", "glue", "wikitext"):  # its own split, by an include, a group, a tag
+        assert task_problem(name, None, trains=True) is None
+    (tmp_path / "own.yaml").write_text("task: own_quiz\ninclude: base\ntest_split: test\n", encoding="utf-8")
+    (tmp_path / "base").write_text("training_split: null\n", encoding="utf-8")
+    assert task_problem("own_quiz", str(tmp_path), trains=True)[0] == "has no training split"
+    (tmp_path / "base").write_text("training_split: train\n", encoding="utf-8")
+    scoring._declarations.cache_clear()
+    assert task_problem("own_quiz", str(tmp_path), trains=True) is None

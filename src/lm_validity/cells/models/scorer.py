@@ -354,11 +354,11 @@ class SharedContextLM(HFLM):
     ) -> bool:
         """Whether some of these very requests have the value that a plain pass over each alone gives.
 
-        They are chosen by `_telling`, as far as they exceed in size what was checked before of this model and way. Of
-        the first requests all of them are checked; later ones as far as they cost no more than CHECK_SHARE of the
-        tokens, one at least. What does not fit into memory by itself, or is no number, says nothing.
+        They are chosen by `_telling`, as far as they exceed in size what was checked before of this model and way, and
+        cost no more than CHECK_SHARE of the tokens; one at least, of the first requests two. What does not fit into
+        memory by itself, or is no number, says nothing.
         """
-        first = not any(checked == way for checked, _ in self._checked)
+        fewest = 1 if any(checked == way for checked, _ in self._checked) else 2
         most = CHECK_SHARE * sum(len(tree) for batch in scored for tree in batch)
         values: dict[int, bool] = {}
         spent = 0
@@ -367,7 +367,7 @@ class SharedContextLM(HFLM):
             if size <= self._checked.get((way, kind), 0):
                 continue
             if number not in values:
-                if spent + length > most and spent and not first:
+                if spent + length > most and len(values) >= fewest:
                     continue
                 spent += length
                 values[number] = self._is_plain(way, requests[number], answers[number][0], length)
@@ -395,15 +395,15 @@ class SharedContextLM(HFLM):
 
     @staticmethod
     def _telling(scored: list[list[Tree]]) -> list[tuple[str, int, int]]:
-        """(what it is the extreme of, how much, number) of requests that a fault would show in: the row with most
-        padding behind it, the longest that has any, the longest, one of the question with most choices."""
+        """(what it is the extreme of, how much, number) of requests that a fault would show in: the longest row that
+        has padding behind it, the longest, one of the question with most choices, the row with most padding."""
         trees = [(tree, max(map(len, batch)) - len(tree)) for batch in scored for tree in batch]
         padded = [(tree, padding) for tree, padding in trees if padding] or trees
         sizes = {
-            "padding": [(padding, tree) for tree, padding in padded],
             "length with padding": [(len(tree), tree) for tree, _ in padded],
             "length": [(len(tree), tree) for tree, _ in trees],
             "choices": [(len(tree.requests), tree) for tree, _ in trees],
+            "padding": [(padding, tree) for tree, padding in padded],
         }
         telling = []
         for kind, candidates in sizes.items():

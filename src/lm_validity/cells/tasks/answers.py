@@ -1,6 +1,7 @@
 """What a document asks and which answer is right, by lm-eval's rules, and where those rules read it wrongly."""
 
 import contextlib
+import datetime
 import logging
 import random
 import re
@@ -48,6 +49,9 @@ def check_answers(task: AnyTask, documents: Documents) -> None:
     another place, labels that count from one, no right answer in any document. A task with a scoring function of its
     own decides itself what is right.
     """
+    if task.OUTPUT_TYPE == "generate_until":
+        for address, doc in zip(documents.addresses, documents.docs, strict=True):
+            _check_target(task_of(task, doc), doc, f"{documents.task}: document {address}")
     if task.OUTPUT_TYPE != "multiple_choice":
         return
     golds: list[tuple[str, int | None, Any, int]] = []
@@ -61,7 +65,13 @@ def check_answers(task: AnyTask, documents: Documents) -> None:
             _check_question(own, doc, choices, where)
             gold = gold_choice(own, doc)
             _check_digits(own, doc, choices, gold, where)
-            golds.append((address, gold, _gold(own, doc), len(choices)))
+            label = _gold(own, doc)
+            if label is None or isinstance(label, float):
+                raise InputError(
+                    f"{where}: its label is {'missing' if label is None else label}.",
+                    "leave unlabelled rows out, and give whole numbers from 0 or texts: `{{label | int}}`.",
+                )
+            golds.append((address, gold, label, len(choices)))
         except InputError:
             raise
         except Exception as error:  # whatever a task's code or template raises
@@ -132,15 +142,39 @@ def _rendered_text(task: Task, doc: Document) -> str | None:
     """An answer in digits that its template takes from a text: of `{{answer}}` with the answer "3", not of one whose
     value is a number."""
     template = task.config.doc_to_target
-    if task.multiple_input or not isinstance(template, str) or template in task.features:
+    if task.multiple_input or (isinstance(template, str) and template in task.features):
         return None
-    expression = re.fullmatch(r"\s*\{\{(.*)\}\}\s*", template, re.DOTALL)
-    if expression is None:
-        return None
-    with contextlib.suppress(jinja2.TemplateError):
-        value = lm_eval.utils.env.compile_expression(expression[1])(**doc)
-        return value if isinstance(value, str) and value.isdigit() else None
-    return None
+    value = _value(task, doc)
+    return value if isinstance(value, str) and value.isdigit() else None
+
+
+def _value(task: Task, doc: Document) -> object:
+    """What a column, or a template of one expression, has as a target before it is text; else an empty text."""
+    template = task.config.doc_to_target
+    if not isinstance(template, str):
+        return ""
+    if template in getattr(task, "features", ()):
+        return doc[template]
+    expression = re.fullmatch(r"\s*\{\{((?:(?!\}\}).)*)\}\}\s*", template, re.DOTALL)
+    if expression is not None:
+        with contextlib.suppress(jinja2.TemplateError):
+            return lm_eval.utils.env.compile_expression(expression[1], undefined_to_none=False)(**doc)
+    return ""
+
+
+def _check_target(task: Task, doc: Document, where: str) -> None:
+    """Of a generation task that compares answers with targets itself."""
+    if callable(getattr(task.config, "process_results", None)):
+        return
+    value = _value(task, doc)
+    if value is None:
+        raise InputError(f"{where}: it has no target.", "leave such rows out: answers would be compared with None.")
+    if isinstance(value, datetime.date):
+        raise InputError(
+            f"{where}: its target is a date, which the data library has made of a text and writes another way "
+            f"({value}).",
+            "write the data as CSV or parquet with a column of texts, or let doc_to_target format it (strftime).",
+        )
 
 
 def _check_labels(name: str, golds: Sequence[tuple[str, int | None, Any, int]]) -> None:

@@ -25,7 +25,7 @@ from lm_eval.api.metrics import (
 )
 from lm_eval.api.task import Task
 
-from lm_validity.cells.lm_eval_internals import apply_filters, maybe_delimit
+from lm_validity.cells.lm_eval_internals import apply_filters, maybe_delimit, normalize_gen_kwargs
 from lm_validity.cells.models.language_model import LanguageModel, NonFiniteScore
 from lm_validity.cells.tasks.answers import asked_text, check_answers, gold_choice, other_examples
 from lm_validity.cells.tasks.tasks import (
@@ -269,6 +269,14 @@ def _check_room(lm: LanguageModel, task: str, requests: Sequence[Instance]) -> N
             f"{task}: generates up to {lm.max_length - room} tokens, but {lm.model_id} takes {lm.max_length} in all.",
             "set max_gen_toks in the task's generation_kwargs.",
         )
+    for options in (each.args[1] for each in requests if each.request_type == "generate_until"):
+        if normalize_gen_kwargs(options, lm.max_gen_toks)["max_gen_toks"] < 1:
+            raise CellError(f"{task}: its answers have no tokens (max_gen_toks).", "set at least 1.")
+        if "" in options.get("until", ()):
+            raise CellError(
+                f"{task}: an empty text is among its stop strings (until), which ends each answer at its first token.",
+                "take it out of generation_kwargs.",
+            )
 
 
 def _requests_of(
@@ -298,7 +306,9 @@ def _score(lm: LanguageModel, prepared: PreparedRequests, metric: str) -> dict[s
     for request in requests:
         request.resps, request.filtered_resps = [], {}
     # greedy scoring draws nothing; a task that samples draws from its own stream, not from the process's
-    samples = requests[0].request_type == "generate_until" and bool(requests[0].args[1].get("do_sample"))
+    samples = requests[0].request_type == "generate_until" and bool(
+        normalize_gen_kwargs(requests[0].args[1], lm.max_gen_toks).get("do_sample")  # also where only a temperature is
+    )
     own_stream = torch.random.fork_rng([lm.device] if lm.device.type == "cuda" else [], enabled=samples)
     try:
         with own_stream, lm.counters.phase(prepared.documents.split):

@@ -424,10 +424,7 @@ class Training:
 
 def fingerprint(lm: LanguageModel, examples: Sequence[Example], settings: FinetuneSettings, seed: int) -> str:
     """What a saved state must agree on with the run that resumes from it."""
-    same = settings.model_dump(exclude={"micro_batch", "gradient_checkpointing"})
-    if not same["early_stop"]:
-        del same["early_stop"]  # states of before there was one
-    digest = hashlib.sha256(json.dumps([lm.model_id, str(lm.base.dtype), same, seed]).encode())
+    digest = hashlib.sha256(json.dumps([lm.model_id, str(lm.base.dtype), settings.determining(), seed]).encode())
     for example in examples:
         digest.update(np.asarray([example.completion_start, *example.token_ids], dtype="<i8").tobytes())
     return digest.hexdigest()

@@ -24,6 +24,7 @@ from lm_validity.cells.training.lora import CannotStack, find_targets, save_adap
 from lm_validity.cells.worker import Files, Worker
 from lm_validity.run.cell import BenchmarkCell, Prompt, derive_seed, given
 from lm_validity.run.rehearsals import first_micro_batch
+from lm_validity.run.rules.benchmarks import OF_ALL_CELLS
 from lm_validity.run.store import Place
 from lm_validity.tables.schema import LOSSES, write_table
 
@@ -162,8 +163,8 @@ class AdapterTrainer(Worker):
         cell, benchmark = place.cell, self.run.benchmarks[place.cell.benchmark]
         lm = self._language_model("final")
         validation, examples = self._training_data(lm, cell)
-        other = {"learning_rates", "seeds", "max_length", "rates_side_by_side"}
-        own = self.run.configuration.finetuning.model_dump(exclude=other)
+        # texts are cut to max_length before
+        own = self.run.configuration.finetuning.model_dump(exclude={*OF_ALL_CELLS, "max_length"})
         own["gradient_checkpointing"] |= self.size_class.gradient_checkpointing
         own["micro_batch"] = self._first_micro_batch(lm)
         return {

@@ -322,7 +322,7 @@ EVALUATE_MODEL = EvaluateModel()
 # ----------------------------------------------------------------------------------------------------------------------
 # Rule `finetune_adapter`: LoRA fine-tunes on a benchmark's training documents, validation after each epoch.
 
-NOT_IN_RECIPE = {"learning_rates", "seeds", "micro_batch", "gradient_checkpointing", "rates_side_by_side"}
+OF_ALL_CELLS = ("learning_rates", "seeds", "rates_side_by_side")  # keys that are no single fine-tune's
 
 
 class FinetuneAdapter(BenchmarkRule):
@@ -383,9 +383,7 @@ class FinetuneAdapter(BenchmarkRule):
     def training_settings(self, run: Run, benchmark: str) -> dict[str, Any]:
         """What the configuration says that can change a fine-tune, without its learning rate and seed."""
         row = run.benchmarks[benchmark]
-        settings = run.configuration.finetuning.model_dump(exclude=NOT_IN_RECIPE)
-        if not settings["early_stop"]:
-            del settings["early_stop"]  # recipes of before there was one
+        settings = run.configuration.finetuning.determining(OF_ALL_CELLS)
         return {"metric": row.metric, "higher_is_better": row.higher_is_better, **settings}
 
     def cell_settings(self, run: Run, cell: BenchmarkCell) -> dict[str, Any]:

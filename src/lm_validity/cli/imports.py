@@ -39,11 +39,11 @@ def _option(kind: Any, default: Any, meaning: str, *names: str, **limits: Any) -
     return Annotated[kind, typer.Option(*names, help=meaning, **limits)], default
 
 
-def _flag(meaning: str, name: str) -> tuple[Any, Any]:
-    return _option(bool, None, meaning, name)[0], False
+def _flag(meaning: str, name: str, **limits: Any) -> tuple[Any, Any]:
+    return _option(bool, None, meaning, name, **limits)[0], False
 
 
-# Options of `import` and of `report`
+# Options of `import` and of `report`. Those that are hidden say what a reading says, and go in a later version
 _OPTIONS = {
     "model": _option(list[str] | None, None, "PATH=NAME: the model's name for a file, or for all in a folder."),
     "path": _option(
@@ -55,22 +55,31 @@ _OPTIONS = {
     "prepared_on": _option(
         str | None, None, "The benchmark whose training set, or the data that, models were prepared on before the test."
     ),
-    "groups": _option(str, "keep", "keep: a group's own score (MMLU) where it has an error; split: its tasks."),
-    "errors_from_items": _flag("Standard errors of accuracies from their numbers of items.", "--errors-from-items"),
+    "groups": _option(
+        str, "keep", "keep: a group's own score (MMLU) where it has an error; split: its tasks.", hidden=True
+    ),
+    "errors_from_items": _flag(
+        "Standard errors of accuracies from their numbers of items.", "--errors-from-items", hidden=True
+    ),
     "tokens_per_step": _option(
-        float | None, None, "Training tokens per optimizer step, for checkpoints named by steps.", min=1
+        float | None, None, "Training tokens per optimizer step, for checkpoints named by steps.", min=1, hidden=True
     ),
     "format_name": _option(str | None, None, "Read the files as this format only.", "--format"),
     "strict": _flag("Fail if a file would be skipped or a score occurs twice.", "--strict"),
-    "columns": _option(str, "", "model=Model,value=Score,...: which column of a CSV file holds what."),
-    "scores": _option(str, "", "COLUMN,eval/*,FIRST..LAST,...: the columns of a wide CSV table that hold scores."),
-    "across": _option(str | None, None, "benchmarks or models: what the columns of a wide CSV table are."),
-    "percent": _flag("Scores of CSV files are percentages.", "--percent"),
-    "as_is": _flag("Scores of CSV files are neither fractions nor percentages.", "--as-is"),
-    "repeats": _option(str, "refuse", "Different scores under one key of a CSV file: refuse, or first."),
+    "columns": _option(str, "", "model=Model,value=Score,...: which column of a CSV file holds what.", hidden=True),
+    "scores": _option(
+        str, "", "COLUMN,eval/*,FIRST..LAST,...: the columns of a wide CSV table that hold scores.", hidden=True
+    ),
+    "across": _option(str | None, None, "benchmarks or models: what the columns of a wide CSV table are.", hidden=True),
+    "percent": _flag("Scores of CSV files are percentages.", "--percent", hidden=True),
+    "as_is": _flag("Scores of CSV files are neither fractions nor percentages.", "--as-is", hidden=True),
+    "repeats": _option(str, "refuse", "Different scores under one key of a CSV file: refuse, or first.", hidden=True),
+    "reading": _option(
+        Path | None, None, "A corrected reading.tsv of an earlier import: what columns, units, errors and names are."
+    ),
     "schema": _option(Path | None, None, "eval.schema.json of every_eval_ever. Default: the installed package's."),
 }
-_OF_CSV = ("columns", "scores", "across", "percent", "as_is", "repeats")
+_OF_CSV = ("columns", "scores", "across", "percent", "as_is", "repeats", "reading")
 OF_REPORT = tuple(name for name in _OPTIONS if name != "schema")
 
 
@@ -103,7 +112,7 @@ def of_any_format(
 
 
 @app.command("lm-eval")
-@takes_options("strict", "model", "path", "groups", "tokens_per_step", format_name="lm-eval")
+@takes_options("strict", "model", "path", "groups", "tokens_per_step", "reading", format_name="lm-eval")
 def lm_eval(
     results: Annotated[list[Path], typer.Argument(help="Result files, or folders to search for them.")],
     output: Output,
@@ -222,9 +231,12 @@ def _import_options(results: list[Path], **given: Any) -> "tuple[list[Path], Imp
         columns=_pairs(said["columns"]),
         scores=tuple(_split(said["scores"])),
         across=_one_of("--across", said["across"], ("benchmarks", "models", None)),
-        unit="percentages" if said["percent"] else "neither" if said["as_is"] else "fractions",
+        unit="percentages" if said["percent"] else "neither" if said["as_is"] else "decided",
         repeats=_one_of("--repeats", said["repeats"], ("refuse", "first")),
-        **{name: said[name] for name in ("path", "prepared_on", "tokens_per_step", "errors_from_items", "strict")},
+        **{
+            name: said[name]
+            for name in ("path", "prepared_on", "tokens_per_step", "errors_from_items", "strict", "reading")
+        },
     )
     return paths, options
 

@@ -97,7 +97,7 @@ def report_site(
     section = Reports(resamples=resamples)
     given = Given(models, benchmarks, beside, options, section, processes, plan=plan, agreement=agreement)
     given = replace(given, single_file=single_file, mix_versions=mix_versions)
-    say(*write(results, output, given))
+    write(results, output, given, say)
     if not can_draw():
         say(NOT_DRAWN)
     say_findings(output, site_reports(output), quote(str(output)))

@@ -8,9 +8,10 @@ from typing import Any
 import pandas as pd
 
 from lm_validity.tables.counted import last_iterations, under_metric
+from lm_validity.tables.reading import choose_metric
 from lm_validity.tables.schema import LARGEST_SCORE
 from lm_validity.tables.sheets import NO_STUDY, NUMBERS, of_study
-from lm_validity.tables.task_facts import PREFERRED, TaskFacts, find_task_facts, metric_direction
+from lm_validity.tables.task_facts import TaskFacts, find_task_facts, metric_direction
 from lm_validity.words import count, listing
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -26,7 +27,6 @@ BENCHMARK_SHEET = (
     "benchmark", "category", "metric", "output_type", "higher_is_better", "choices", "chance", "num_fewshot",
     "prepared_on", "studies", "guessed",
 )  # fmt: skip
-_FALLBACK = (*PREFERRED, "f1", "mc2")  # of a task that the table does not have
 _ACCURACIES = ("acc", "acc_norm")
 
 # 1.4b, 125m, and Bloom's 7b1; after "1_" it may be the decimals of a number
@@ -80,14 +80,15 @@ def guess_models(scores: pd.DataFrame, facts: Mapping[str, Mapping[str, Any]]) -
 def guess_benchmarks(scores: pd.DataFrame, groups: Mapping[str, str] | None = None) -> pd.DataFrame:
     """A row of `BENCHMARK_SHEET` for each benchmark of the scores.
 
-    The metric is the table's where the scores have it, else the first of the usual ones that they have. Its direction
+    The metric is as `choose_metric` says; a benchmark of which that is unsure is in no study. Its direction
     is what the scores say, else the table's. Chance is one over the number of choices, for accuracies. `groups`: a task
     of each group of like tasks, whose facts are the group's.
     """
     rows = []
     for benchmark, own in scores.groupby("benchmark", sort=True):
         facts = find_task_facts(benchmark) or find_task_facts((groups or {}).get(benchmark, "")) or TaskFacts()
-        metric = _metric(facts, [name for name in own["metric"].unique() if isinstance(name, str)])
+        names = [name for name in own["metric"].unique() if isinstance(name, str)]
+        metric = choose_metric(facts, names)
         said = own.loc[under_metric(own["metric"], metric), "higher_is_better"].dropna()
         direction = bool(said.iloc[0]) if len(said) else _direction(facts, metric)
         choices = int(facts.choices) if facts.choices else None
@@ -100,8 +101,9 @@ def guess_benchmarks(scores: pd.DataFrame, groups: Mapping[str, str] | None = No
             "higher_is_better": None if direction is None else int(direction),
             "choices": choices,
             "chance": round(1 / choices, 4) if choices and accurate else None,
+            "studies": NO_STUDY if metric is None and len(names) > 1 else None,
         }
-        rows.append(_marked(row, known=("benchmark",) + (("higher_is_better",) if len(said) else ())))
+        rows.append(_marked(row, known=("benchmark", "studies") + (("higher_is_better",) if len(said) else ())))
     return pd.DataFrame(rows, columns=list(BENCHMARK_SHEET), dtype=object)
 
 
@@ -199,17 +201,6 @@ def _marked(row: dict[str, Any], known: tuple[str, ...]) -> dict[str, Any]:
     return row | {
         "guessed": ",".join(name for name, value in row.items() if value is not None and name not in known) or None
     }
-
-
-def _metric(facts: TaskFacts, names: list[str]) -> str | None:
-    if facts.metric in names or not names:
-        return facts.metric or None
-    bare = facts.metric.partition(",")[0]
-    for wanted in (bare, *_FALLBACK):
-        matches = sorted(name for name in names if name.partition(",")[0] == wanted)
-        if matches:
-            return matches[0]
-    return sorted(names)[0]
 
 
 def _direction(facts: TaskFacts, metric: str | None) -> bool | None:

@@ -3,16 +3,18 @@
 import contextlib
 import os
 import resource
+import shutil
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
 from multiprocessing import active_children, connection, get_context, parent_process
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import altair as alt
 import numpy as np
@@ -45,6 +47,7 @@ from lm_validity.words import count
 # ----------------------------------------------------------------------------------------------------------------------
 # Everything that `lm-validity report` was given, in one place: result files imported, tables read.
 
+Tell = Callable[..., None]  # gets lines for a terminal
 # A table of ours by the columns that only it has
 _MARKS = {
     "scores": {"benchmark", "protocol", "value"},
@@ -68,6 +71,7 @@ class Gathered:
     facts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     groups: Mapping[str, str] = field(default_factory=dict)
     settings: pd.DataFrame | None = None
+    reading: pd.DataFrame | None = None  # the decisions of the import
     lines: list[str] = field(default_factory=list)
 
 
@@ -96,6 +100,7 @@ def gather(paths: Iterable[str | Path], folder: Path, options: ImportOptions) ->
         frames.append(scores)
         gathered.lines += log.lines(scores)
         gathered.facts, gathered.groups = {**gathered.facts, **log.facts}, log.groups
+        gathered.reading = log.reading.frame()
         if log.items:
             gathered.items = _only("items", [*([gathered.items] if gathered.items else []), folder / "items.parquet"])
     if any(map(len, frames)):
@@ -264,18 +269,40 @@ def choose_reports(
     return jobs, absent
 
 
-def run_reports(jobs: list[ReportJob], processes: int) -> tuple[set[str], dict[str, str]]:
-    """Write the reports; the names of those written, and why others were not, by name. Raises InputError where a
+def run_reports(
+    jobs: list[ReportJob], processes: int, tell: Tell = lambda *lines: None
+) -> tuple[set[str], dict[str, str]]:
+    """Write the reports; the names of those written, and why others were not, by name. `tell` gets a line for each.
+    Raises InputError where a
     process that writes one was killed."""
     if processes > 1 and len(jobs) > 1:
-        problems = _in_processes(jobs, min(processes, len(jobs)))
+        problems = _in_processes(jobs, min(processes, len(jobs)), tell)
     else:
-        problems = [_write(job) for job in jobs]
+        problems = [_told(_timed(job), tell) for job in jobs]
     failed = {job.name: problem for job, problem in zip(jobs, problems, strict=True) if problem is not None}
     return {job.name for job in jobs} - set(failed), failed
 
 
-def _in_processes(jobs: list[ReportJob], processes: int) -> list[str | None]:
+class _Done(NamedTuple):
+    """A report that was tried: None or what is wrong with the data, and the seconds that it took."""
+
+    name: str
+    problem: str | None
+    seconds: float
+
+
+def _timed(job: ReportJob) -> _Done:
+    start = time.monotonic()
+    return _Done(job.name, _write(job), time.monotonic() - start)
+
+
+def _told(done: _Done, tell: Tell) -> str | None:
+    if done.problem is None:
+        tell(f"Written: {done.name}, {done.seconds:.0f} s")
+    return done.problem
+
+
+def _in_processes(jobs: list[ReportJob], processes: int, tell: Tell) -> list[str | None]:
     """Of each job None, or what is wrong with the data. No process outlives this call, or the process that made it."""
     others = set(active_children())
     with _unheard():
@@ -283,8 +310,9 @@ def _in_processes(jobs: list[ReportJob], processes: int) -> list[str | None]:
     with pool:
         try:
             with _unheard():
-                written = [pool.submit(_write, job) for job in jobs]
-            return [each.result() for each in written]
+                written = [pool.submit(_timed, job) for job in jobs]
+            problems = {done.name: _told(done, tell) for done in (each.result() for each in as_completed(written))}
+            return [problems[job.name] for job in jobs]
         except BaseException as error:
             pool.shutdown(wait=False, cancel_futures=True)
             for process in set(active_children()) - others:
@@ -529,6 +557,7 @@ def data_page(
     lines: list[str],
     absent: dict[str, str],
     sources: CardSources,
+    reading: pd.DataFrame | None = None,
 ) -> Page:
     """The scores that count, the two sheets with what was guessed, the import's summary, and absent reports."""
     rows = score_rows(sources)
@@ -560,9 +589,28 @@ def data_page(
                 tables=[_table("benchmarks", shown_benchmarks), _table("models", shown_models, **labels)],
             ),
             Section("What came in", notes=[line.strip() for line in lines]),
+            *_how_read(reading),
             Section("Reports that were not written", notes=[f"{name}: {reason}" for name, reason in absent.items()]),
         ],
     )
+
+
+def _how_read(reading: pd.DataFrame | None) -> list[Section]:
+    """How the files were read: a row a decision, those first that changed or left out something."""
+    if reading is None or reading.empty:
+        return []
+    plain = reading.assign(plain=reading["kind"] == "read").sort_values("plain", kind="stable")
+    explanation = (
+        "To correct a decision, edit its row in reading.tsv beside this page and pass the file back with --reading."
+    )
+    shown = plain[["what", "where", "decided", "source", "alternatives", "values", "kind"]].head(500)
+    return [
+        Section(
+            "How the files were read",
+            explanation=explanation,
+            tables=[Table("reading", "Decisions", shown, labels={name: name for name in shown}, folded=True)],
+        )
+    ]
 
 
 def _table(name: str, sheet: pd.DataFrame, **labels: str) -> Table:
@@ -576,14 +624,17 @@ def _table(name: str, sheet: pd.DataFrame, **labels: str) -> Table:
 # One command from result files to a site: import, guess the two sheets, write every report that the data allow.
 
 
-NAMES = (*ORDER, CARDS, "assets", "index.html", "scores.parquet", FILE, "items.parquet", "import.json")
+NAMES = (*ORDER, CARDS, "assets", "index.html", "scores.parquet", FILE, "items.parquet", "import.json", "reading.tsv")
 
 
-def report_site(paths: Iterable[str | Path], output: str | Path, given: Given) -> list[str]:
-    """Write a site with index.html, the sheets, scores.parquet and a folder a report under `output`; what to print.
+def report_site(
+    paths: Iterable[str | Path], output: str | Path, given: Given, tell: Tell = lambda *lines: None
+) -> list[str]:
+    """Write a site with index.html, the sheets, scores.parquet and a folder a report under `output`.
 
-    Raises InputError for bad input, for data that allow no report, and for a sheet that names none of the models or
-    benchmarks; nothing is written then.
+    `tell` gets lines as they are known, and they are returned: what was read and guessed, then each report with its seconds. Raises InputError
+    for bad input, for data that allow no report, and for a sheet that names none of the models or benchmarks; nothing
+    is written then, but for scores, sheets and reading where only the reports are missing and no report was there.
     """
     if given.plan is not None:
         read_cells(given.plan)  # a bad plan is the reader's to mend, not a report that cannot be written
@@ -591,23 +642,50 @@ def report_site(paths: Iterable[str | Path], output: str | Path, given: Given) -
     sheets_given = {MODELS: given.models, BENCHMARKS: given.benchmarks}
     kept = [name for name, path in sheets_given.items() if path is not None and _is_same(path, output / name)]
     inputs = (*paths, given.beside, given.splits)
+    failure: InputError | None = None
+    told = list[str]()
+
+    def keep(*lines: str) -> None:
+        told.extend(lines)
+        tell(*lines)
+
     with replaced_folder(output, "report", inputs=inputs, names=NAMES, kept=kept) as folder:
         gathered = gather(paths, folder, given.options)
-        lines = [*gathered.lines]
-        beside: Beside | None = None
-        sheets: tuple[pd.DataFrame, pd.DataFrame] | None = None
-        if gathered.scores is not None:
-            scores, beside = add_beside(gathered.scores, given.beside)
-            sheets, notes = _sheets(scores, gathered, given, folder)
-            if given.options.errors_from_items and "n_items" in sheets[1]:
-                items = scores["n_items"].fillna(scores["benchmark"].map(sheets[1].set_index("benchmark")["n_items"]))
-                scores, number = with_item_errors(scores, items)
-                if number:
-                    lines.append(f"Standard errors from the sheet's numbers of items: {count(number, 'score')}.")
-            write_table(with_tokens(scores, sheets[0]), SCORES, folder / "scores.parquet")
-            lines += [*guess_lines(*sheets), *notes, *_settings_lines(gathered.settings, folder, given)]
-        lines += _write_reports(gathered, beside, sheets, given, folder)
-    return lines
+        keep(*gathered.lines)
+        beside, sheets, lines = _tables(gathered, given, folder)
+        keep(*lines)
+        try:
+            keep(*_write_reports(gathered, beside, sheets, given, folder, tell))
+        except InputError as error:
+            if sheets is None or (output / "index.html").exists():
+                raise
+            failure = error
+            for place in folder.iterdir():
+                if place.is_dir():
+                    shutil.rmtree(place)
+    if failure is not None:
+        more = f" Scores, sheets and reading are in {output}: correct them, and give them with --models, --benchmarks "
+        raise InputError(failure.problem, f"{failure.hint}{more}and --reading.")
+    return told
+
+
+def _tables(
+    gathered: Gathered, given: Given, folder: Path
+) -> tuple[Beside | None, tuple[pd.DataFrame, pd.DataFrame] | None, list[str]]:
+    """Write the scores and the two sheets, where there are scores; the models beside, the sheets and what to print."""
+    if gathered.scores is None:
+        return None, None, []
+    scores, beside = add_beside(gathered.scores, given.beside)
+    sheets, notes = _sheets(scores, gathered, given, folder)
+    lines = [*guess_lines(*sheets), *notes]
+    if given.options.errors_from_items and "n_items" in sheets[1]:
+        items = scores["n_items"].fillna(scores["benchmark"].map(sheets[1].set_index("benchmark")["n_items"]))
+        scores, number = with_item_errors(scores, items)
+        if number:
+            lines.insert(0, f"Standard errors from the sheet's numbers of items: {count(number, 'score')}.")
+    write_table(with_tokens(scores, sheets[0]), SCORES, folder / "scores.parquet")
+    lines += _settings_lines(gathered.settings, folder, given)
+    return beside, sheets, lines
 
 
 def _settings_lines(settings: pd.DataFrame | None, folder: Path, given: Given) -> list[str]:
@@ -641,12 +719,13 @@ def _write_reports(
     sheets: tuple[pd.DataFrame, pd.DataFrame] | None,
     given: Given,
     folder: Path,
+    tell: Tell,
 ) -> list[str]:
     """Every report that the data allow and the site of them; a line for each that they do not allow."""
     jobs, absent = choose_reports(gathered, sheets, folder, given)
     if jobs and figures.can_draw():
         write_library(folder)  # once, for all processes
-    written, failed = run_reports(jobs, given.processes)
+    written, failed = run_reports(jobs, given.processes, tell)
     absent |= failed
     if not written:
         reasons = " ".join(f"{name.capitalize()}: {reason}" for name, reason in absent.items())
@@ -663,7 +742,7 @@ def _write_reports(
         cards = CardSources(*tables, given.splits, given.cards, given.source)
     if sheets is not None and cards is not None:
         scores = pd.read_parquet(folder / "scores.parquet")
-        write_page(data_page(scores, *sheets, gathered.lines, absent, cards), folder / "data")
+        write_page(data_page(scores, *sheets, gathered.lines, absent, cards, gathered.reading), folder / "data")
         pages.append(folder / "data")
     build_site(pages, folder, cards=cards, single_file=given.single_file)
     return [f"No {name} report: {reason}" for name, reason in absent.items()]

@@ -59,12 +59,12 @@ def is_missing(text: str) -> bool:
     return plain in MISSING or plain in FAILED or plain_text(plain) in MISSING
 
 
-def read_cell(text: str, *, decimal_comma: bool = False) -> CellValue | None:
+def read_cell(text: str) -> CellValue | None:
     """The number in a cell, with what stands around it; None for what is no number.
 
     Read are `57.1`, `57.1%`, `57.1 ± .8`, `57.1 (0.8)`, `57.1 [55.2, 59.0]`, `**64.1**`, `42.0*`, `1,234.5`, `1e-3`,
     `45/60`, `57.1 (+2.3)` (the change is left out) and `81.0 (5-shot)`. `<1`, `57.1/60.2` and `1.234,5` are not: which
-    number they mean is not known. decimal_comma: `57,1` is 57.1.
+    number they mean is not known.
     """
     try:  # nearly all cells
         plain_number = float(text)
@@ -75,8 +75,6 @@ def read_cell(text: str, *, decimal_comma: bool = False) -> CellValue | None:
     bare = plain_text(text.replace("−", "-").replace("–", "–"))
     clean = _MARKS.sub("", _CHANGE.sub("", _REMARK.sub("", bare))).strip()
     marked = clean != text.strip() and not (set("±%") & set(text))
-    if decimal_comma and re.fullmatch(r"[-+]?\d*,\d+\s*%?(\s*" + _PM + r"\s*\d*,\d+)?", clean):
-        clean = clean.replace(",", ".")
     if share := _OF.fullmatch(clean):
         right, number = map(int, share.groups())
         return CellValue(right / number, items=number) if number > 0 and right <= number else None

@@ -667,7 +667,7 @@ def with_one_name(claims: pd.DataFrame, reading: Reading) -> pd.DataFrame:
     several = [name for name in names if normal[normal_name(name).rpartition("/")[2]] > 1 and name not in given]
     renamed = dict(given)
     if several:
-        key = ["checkpoint", "benchmark", "metric", "protocol", "num_fewshot", "seed", "prompt", "split"]
+        key = ["checkpoint", "benchmark", "metric", "protocol", "num_fewshot", "seed", "run", "prompt", "split"]
         own = claims[claims["model"].isin(several)]
         keys = list(own[key].astype(object).where(own[key].notna(), None).itertuples(index=False, name=None))
         scores: dict[str, dict[Any, float]] = defaultdict(dict)
@@ -695,6 +695,7 @@ def key_of(claims: pd.DataFrame) -> list[str]:
         "prompt_variant",
         "num_fewshot",
         "seed",
+        "run",
         "split",
         "metric",
     )

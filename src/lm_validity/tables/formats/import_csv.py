@@ -38,7 +38,7 @@ from lm_validity.tables.columns import (
 )
 from lm_validity.tables.formats import checked
 from lm_validity.tables.formats.score_files import KEY, Format, ImportOptions, Opened, ScoreFile, date_in, mean_of_items
-from lm_validity.tables.reading import AVERAGED, LEFT_OUT, READ, UNSURE, Decision
+from lm_validity.tables.reading import AVERAGED, CONVERTED, LEFT_OUT, READ, UNSURE, Decision
 from lm_validity.tables.schema import PROTOCOLS, readable
 from lm_validity.words import count, listing
 
@@ -118,7 +118,7 @@ def read_table(path: Path, options: ImportOptions, model: str | None = None) -> 
 
 
 def _of_table(table: _Table, options: ImportOptions, model: str | None, notes: _Notes) -> list[ScoreFile]:
-    path = table.path
+    path, table = table.path, _with_points(table, notes)
     if (sheet := is_sheet(table.header)) is not None:
         raise InputError(f"{path}: a sheet of {sheet}, without scores.", f"give it as --{sheet}.")
     check_roles(options.columns, table.header, path)
@@ -468,13 +468,12 @@ def _claims(
     table: _Table, cells: Iterable[_Cell], keys: list[dict[str, Any]], notes: _Notes
 ) -> list[tuple[_Cell, dict[str, Any]]]:
     """The claims with the cells that they are from; cells that are no number are missing, and named."""
-    empty, claims, all_cells = 0, list[tuple[_Cell, dict[str, Any]]](), list(cells)
-    commas = _decimal_commas(table, all_cells, notes)
-    for cell in all_cells:
+    empty, claims = 0, list[tuple[_Cell, dict[str, Any]]]()
+    for cell in cells:
         if is_missing(cell.text) and cell.text.strip().casefold() not in FAILED:
             empty += 1
             continue
-        number = read_cell(cell.text, decimal_comma=commas)
+        number = read_cell(cell.text)
         if number is None:
             where = f"{cell.column}, row {table.lines[cell.row]}"
             text = f"{cell.text[:40]!r} in column {cell.column!r}, row {table.lines[cell.row]}, is no score"
@@ -505,15 +504,18 @@ def _no_number(table: _Table, columns: list[str]) -> InputError:
     return InputError(f"{table.path}: no scores in {listing(columns, 3)}.", "name other columns.")
 
 
-def _decimal_commas(table: _Table, cells: list[_Cell], notes: _Notes) -> bool:
-    """Whether commas are decimal points: where a cell can be read in no other way, and no number has a point."""
-    texts = [cell.text for cell in cells]
-    if not any(_DECIMAL_COMMA.fullmatch(text) for text in texts) or any(re.search(r"\d\.\d", text) for text in texts):
-        return False
+def _with_points(table: _Table, notes: _Notes) -> _Table:
+    """The table with points for decimal commas, where no number of it has a point and some comma ends no thousand."""
+    cells = [str(text) for text in table.cells.ravel()]
+    commas = [text for text in cells if _DECIMAL_COMMA.fullmatch(text)]
+    if not commas or any(re.fullmatch(r"[-+]?\d*\.\d+.*", text) for text in cells):
+        return table
+    pairs = [re.sub(r"(?<=\d),(?=\d)", ".", text) if re.match(r"[-+]?\d*,\d", text) else text for text in cells]
+    text = f"{commas[0]} is read as {commas[0].replace(',', '.')}"
     notes.decisions.append(
-        Decision("cell", table.path.name, "decimal comma", "values", "converted", len(texts), "", "0,5 is read as 0.5")
+        Decision("cell", table.path.name, "decimal comma", "values", CONVERTED, len(commas), "", text)
     )
-    return True
+    return replace(table, cells=np.array(pairs, dtype=object).reshape(table.cells.shape))
 
 
 def _error(table: _Table, cell: _Cell, error: float | None, kind: str | None) -> tuple[float, str] | None:

@@ -632,9 +632,10 @@ def report_site(
 ) -> list[str]:
     """Write a site with index.html, the sheets, scores.parquet and a folder a report under `output`.
 
-    `tell` gets lines as they are known, and they are returned: what was read and guessed, then each report with its seconds. Raises InputError
-    for bad input, for data that allow no report, and for a sheet that names none of the models or benchmarks; nothing
-    is written then, but for scores, sheets and reading where only the reports are missing and no report was there.
+    `tell` gets lines as they are known, and they are returned: what was read and guessed, then each report with its
+    seconds. Raises InputError for bad input, for data that allow no report, and for a sheet that names none of the
+    models or benchmarks; nothing is
+    written then, but for scores, sheets and reading where only the reports are missing and no report was there.
     """
     if given.plan is not None:
         read_cells(given.plan)  # a bad plan is the reader's to mend, not a report that cannot be written

@@ -42,6 +42,7 @@ CONVERTED, AVERAGED, LEFT_OUT, CONTRADICTED, UNSURE, READ = KINDS = (
 )  # fmt: skip
 WHATS = ("unit", "errors", "direction", "metric", "average", "model", "benchmark", "column", "cell")
 _COLUMNS = ("what", "where", "decided", "source", "alternatives", "values", "kind", "text")
+_NO_CORRECTION = ("runs", "by suite", "pooled")  # what a reading says that is no name, unit or kind
 _LAYOUT = f"a reading.tsv as an import writes it: columns {', '.join(_COLUMNS[:3])}."
 
 
@@ -105,7 +106,7 @@ def _one_line(value: object) -> object:
 
 
 def read_corrections(path: Path) -> dict[tuple[str, str], str]:
-    """What a reading says, by (what, where): of rows with the source `reading` or `you`, where one has it, else of all.
+    """What a reading says, by (what, where).
 
     Raises InputError for a file without the columns, and for a kind of decision that is not known.
     """
@@ -119,7 +120,8 @@ def read_corrections(path: Path) -> dict[tuple[str, str], str]:
         if row["what"] not in WHATS:
             hint = did_you_mean(row["what"], WHATS, f"one of {', '.join(WHATS)}.")
             raise InputError(f"{path}, row {line}, column 'what': {row['what']!r} is no decision.", hint)
-        given[row["what"], row["where"]] = row["decided"]
+        if row["decided"] not in _NO_CORRECTION:
+            given[row["what"], row["where"]] = row["decided"]
     return given
 
 
@@ -178,6 +180,9 @@ def with_units(claims: pd.DataFrame, option: str, reading: Reading) -> pd.DataFr
     odd = pd.Series(data=False, index=claims.index)
     for (benchmark, metric), rows in claims[unknown].groupby(["benchmark", "metric"], dropna=False, sort=False):
         given = reading.said("unit", benchmark) or option
+        if given == "left out":
+            factor[rows.index] = np.nan
+            continue
         if given and given not in UNITS:
             raise InputError(f"--reading: unit of {benchmark}: {given!r} is none.", f"one of {', '.join(UNITS)}.")
         name = f"{benchmark} {'' if pd.isna(metric) else metric}"

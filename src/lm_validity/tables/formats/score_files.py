@@ -17,7 +17,7 @@ import pandas as pd
 from lm_validity.errors import InputError
 from lm_validity.files import write_json
 from lm_validity.outputs import LIST
-from lm_validity.tables.reading import CLAIMS, Decision, Reading, read_claims
+from lm_validity.tables.reading import AVERAGED, CLAIMS, Decision, Reading, read_claims
 from lm_validity.tables.schema import NULLABLE, SCORES, check_values, write_table
 from lm_validity.tables.standard_errors import SHARES_OF_ITEMS
 from lm_validity.words import count
@@ -392,6 +392,7 @@ def score_table(files: Iterable[ScoreFile], log: ImportLog, options: ImportOptio
     (`ScoreFile.replaces`). Raises InputError for all other such scores, and for no score at all.
     """
     files = sorted(files, key=lambda file: file.rank, reverse=True)
+    files = _sampling_runs(files, log)
     frame = _frame(files)
     if frame.empty:
         raise InputError("no scores in the given files.", "see docs/how_to/importing.md for the layouts that are read.")
@@ -414,6 +415,30 @@ def score_table(files: Iterable[ScoreFile], log: ImportLog, options: ImportOptio
     _settle(frame, files, log)
     frame = frame.drop_duplicates(KEY)
     return frame[SCORES.names].sort_values(KEY, ignore_index=True, kind="stable")
+
+
+_SAMPLED = re.compile(r"temperature['\"]?\s*[:=]\s*(?!0(\.0*)?(\D|$))[\d.]|do_sample['\"]?\s*[:=]\s*true", re.I)
+
+
+def _sampling_runs(files: list[ScoreFile], log: ImportLog) -> list[ScoreFile]:
+    """The files in which several runs of one model with the same settings, whose answers are sampled, are numbered by
+    date: they are runs, and no newer one replaces an older."""
+    runs: dict[tuple[str, ...], list[ScoreFile]] = {}
+    for file in files:
+        if _SAMPLED.search(file.settings) and not any(row.get("run") is not None for row in file.rows):
+            names = ",".join(sorted({str(row["benchmark"]) for row in file.rows}))
+            runs.setdefault((str(file.common.get("model")), file.weights, file.settings, names), []).append(file)
+    numbers: dict[int, int] = {}
+    for (model, *_), several in runs.items():
+        values = {tuple(row["value"] for row in file.rows) for file in several}
+        if len(several) > 1 and len(values) > 1:
+            numbers |= {id(file): place for place, file in enumerate(sorted(several, key=lambda file: file.rank))}
+            text = f"{model}: {len(several)} files are runs of sampled answers, which reports average"
+            log.reading.add("model", model, "runs", "said by the file", AVERAGED, len(several), "newest", text)
+    return [
+        replace(file, common=file.common | {"run": numbers[id(file)]}) if id(file) in numbers else file
+        for file in files
+    ]
 
 
 def _frame(files: list[ScoreFile]) -> pd.DataFrame:

@@ -1,0 +1,142 @@
+"""What claims mean: each decision with right values, an unsure case, and what too much cleverness would break."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from lm_validity.errors import InputError
+from lm_validity.tables.cell_text import (
+    is_no_score,
+    lower_is_better,
+    names_average,
+    names_cost,
+    names_rank,
+    read_cell,
+)
+from lm_validity.tables.formats.import_files import import_files
+from lm_validity.tables.formats.score_files import ImportOptions
+from lm_validity.tables.reading import (
+    choose_metric,
+    direction_of,
+    error_kind,
+    find_aggregates,
+    one_model,
+    pooled_error,
+    read_corrections,
+    unit_of,
+)
+from lm_validity.tables.task_facts import TaskFacts
+
+
+@pytest.mark.parametrize(
+    ("text", "value", "error"),
+    [
+        ("57.1", 57.1, None), ("57.1%", 57.1, None), ("57.1 ± .8", 57.1, 0.8), ("57.1 (0.8)", 57.1, 0.8),
+        ("**64.1**", 64.1, None), ("42.0*", 42.0, None), ("1,234.5", 1234.5, None), ("1e-3", 0.001, None),
+        ("57.1 [55.1, 59.1]", 57.1, 2.0), ("57.1 (+2.3)", 57.1, None), ("81.0 (5-shot)", 81.0, None),
+        ("45/60", 0.75, None), ("\\textbf{64.1}", 64.1, None), ("<b>64.1</b>", 64.1, None), ("−3.5", -3.5, None),
+    ],
+)  # fmt: skip
+def test_cells_as_people_write_them(text, value, error):
+    cell = read_cell(text)
+    assert cell.value == pytest.approx(value) and cell.error == (None if error is None else pytest.approx(error))
+
+
+@pytest.mark.parametrize("text", ["OOM", "–", "<1", "57.1/60.2", "1.234,5", "1_000", "v2", "4 of 3", "7b"])
+def test_cells_whose_number_is_not_known(text):
+    assert read_cell(text) is None
+
+
+def test_units():
+    assert unit_of(np.array([0.3, 0.99])).name == "share" and unit_of(np.array([30.0, 99])).name == "percent"
+    mixed = unit_of(np.array([31.2, 35.0, 42.0, 0.66]))
+    assert mixed.name == "percent" and mixed.odd.tolist() == [False, False, False, True]
+    assert unit_of(np.array([0.3, 0.4, 0.5, 66.0])).odd.tolist() == [False, False, False, True]
+    assert unit_of(np.array([1090.0, 1192])).name is None and unit_of(np.array([-0.2, 0.1])).name is None
+    assert unit_of(np.array([1090.0, 1192]), unbounded=True).name == "points"
+    hard = unit_of(np.array([0.4, 0.8, 3.3, 6.7]))  # a hard benchmark stays in percent
+    assert hard.name == "percent" and not hard.odd.any()
+    assert not unit_of(np.array([0.0, 31.2, 35.0])).odd.any()  # 0 is 0 in either unit
+
+
+def test_kinds_of_errors():
+    p, n = np.array([0.3, 0.5, 0.64, 0.8]), np.full(4, 500.0)
+    se = np.sqrt(p * (1 - p) / n)
+    assert error_kind(p, se, n) == "stderr" and error_kind(p, 1.96 * se, n) == "ci95"
+    assert error_kind(p, np.sqrt(p * (1 - p)), n * np.nan) == "sd" and error_kind(p, p * (1 - p), n) == "variance"
+    assert error_kind(p, se, n * np.nan) is None and error_kind(p, 3 * se, n) is None
+
+
+def test_the_error_of_a_group_from_its_tasks():
+    """Two tasks of 100 and 300 items: the root of the sum of p(1-p)n over 400 (n - 1 in each error)."""
+    p, n = np.array([0.4, 0.6]), np.array([100.0, 300.0])
+    errors = np.sqrt(p * (1 - p) / (n - 1))
+    assert pooled_error(p, errors) == pytest.approx(np.sqrt(np.sum((n * errors) ** 2)) / 400)
+    assert pooled_error(np.array([1.0, 0.6]), errors) is None
+
+
+def test_averages_ranks_and_costs_by_words_and_arithmetic():
+    rng = np.random.default_rng(0)
+    values = pd.DataFrame(rng.uniform(0.2, 0.8, (6, 4)).round(4), columns=["reading", "sums", "maps", "mean_reversal"])
+    table = values.assign(suite=values.mean(axis=1).round(4), place=values["sums"].rank(ascending=False), seconds=2.0)
+    table["Mean score"] = 0.5
+    assert set(find_aggregates(table)) == {"suite", "place", "seconds", "Mean score"}
+    assert find_aggregates(table)["suite"] == ("the mean of 4 others", "arithmetic")
+    assert not find_aggregates(values)  # a benchmark with a suspicious word stays
+    assert names_average("overall") and names_average("Average ⬆️") and names_average("timedial") is False
+    assert names_average("mmlu_avg") is None and not names_rank("rank_fusion_qa") and names_rank("Rank")
+    assert names_cost("Total cost ($)") and not names_cost("cost_of_living_qa")
+
+
+def test_directions():
+    assert direction_of("x", "ter,none", said=True) == (False, "known table", True)
+    assert direction_of("x", None, said=None)[0] is None
+    assert direction_of("stories_ppl", None, said=None, most=0.7)[0] is None  # no perplexity is below 1
+    assert direction_of("stories_ppl", None, said=None, most=12.0)[0] is False
+    for name in ("val_loss", "Hallucination rate", "ECE (10-bin)", "Toxic fraction", "WER", "error_rate"):
+        assert lower_is_better(name), name
+    for name in ("error_detection", "loss_aversion_qa", "toxigen", "hallucination_detection"):
+        assert not lower_is_better(name), name
+
+
+def test_metrics():
+    none = TaskFacts()
+    assert choose_metric(none, ["avg_length,none", "edit_distance,none", "score,none"]) == "score,none"
+    assert choose_metric(none, ["0_invalid_rate,none", "relaxed_match,none"]) == "relaxed_match,none"
+    assert choose_metric(none, ["acc,none", "acc_norm,none"]) == "acc_norm,none"
+    assert choose_metric(none, ["harmony,none", "melody,none"]) is None
+    assert is_no_score("avg_length") and not is_no_score("win_rate") and not is_no_score("timedial_acc")
+
+
+def test_names_of_one_model():
+    same, other = {"a": 0.1, "b": 0.2, "c": 0.3}, {"a": 0.1, "b": 0.2, "c": 0.4}
+    assert one_model(["ACME/Ant-1B", "acme/ant-1b"], {"ACME/Ant-1B": {"a": 0.1}, "acme/ant-1b": {"b": 0.2}}) == {
+        "ACME/Ant-1B": ("acme/ant-1b", "name")
+    }
+    assert one_model(["ant-1b", "acme/ant-1b"], {"ant-1b": same, "acme/ant-1b": same})["ant-1b"][0] == "acme/ant-1b"
+    assert not one_model(["x/ant-1b", "y/ant-1b"], {"x/ant-1b": same, "y/ant-1b": other})
+    assert not one_model(["ant-1b", "acme/ant-1b"], {"ant-1b": {"a": 0.1}, "acme/ant-1b": {"a": 0.1}})
+    assert not one_model(["ant-1b-v1", "ant-1b-v2"], {"ant-1b-v1": same, "ant-1b-v2": same})
+
+
+def test_a_reading_is_written_and_taken_back(tmp_path):
+    table = tmp_path / "t.csv"
+    table.write_text("model,x,y,suite\na,30,1100,565\nb,40,1200,620\nc,50,1300,675\nd,60,1400,730\n")
+    scores, log = import_files([table], tmp_path / "one")
+    assert set(scores["benchmark"]) == {"x"} and {"unit"} == {each.what for each in log.reading.decisions if each.text}
+    (tmp_path / "r.tsv").write_text(
+        "what\twhere\tdecided\nunit\ty\tpoints\nbenchmark\tsuite\tleft out\nmodel\ta\torg/a\n"
+    )
+    options = ImportOptions(reading=tmp_path / "r.tsv")
+    scores, _ = import_files([table], tmp_path / "two", options)
+    assert scores.groupby("benchmark")["value"].max().to_dict() == {"x": 0.6, "y": 1400}
+    assert "org/a" in set(scores["model"])
+    rows = pd.read_csv(tmp_path / "two" / "reading.tsv", sep="\t")
+    assert ("unit", "y", "points") in set(rows[["what", "where", "decided"]].itertuples(index=False, name=None))
+    for name in ("one", "two"):  # uncorrected, it changes nothing
+        import_files([table], tmp_path / "o", ImportOptions(reading=tmp_path / name / "reading.tsv"))
+        pd.testing.assert_frame_equal(*(pd.read_parquet(tmp_path / each / "scores.parquet") for each in ("o", name)))
+    (tmp_path / "r.tsv").write_text("what\twhere\tdecided\nunits\ty\tpoints\n")
+    with pytest.raises(InputError, match="row 2, column 'what': 'units' is no decision") as caught:
+        read_corrections(tmp_path / "r.tsv")
+    assert "unit" in caught.value.hint

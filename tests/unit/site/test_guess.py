@@ -120,7 +120,7 @@ def test_the_metric_is_one_that_the_scores_have():
         ("a", "mine", "cer,none", 0.5),
     ]
     sheet = guess_benchmarks(scores(rows)).set_index("benchmark")
-    assert sheet["metric"].to_dict() == {"hellaswag": "acc,none", "lambada_openai": "acc,none", "mine": "cer,none"}
+    assert sheet["metric"].to_dict() == {"hellaswag": "acc,none", "lambada_openai": "acc,none", "mine": None}
     assert sheet.loc["hellaswag", "chance"] == 0.25 and sheet.loc["mine", "higher_is_better"] is None
 
 

@@ -67,9 +67,12 @@ def all_findings(reports: Sequence[Path]) -> list[str]:
 def _numbers(path: Path) -> list[str]:
     import pandas as pd
 
+    from lm_validity.tables.schema import readable
+
     if not path.is_file():  # of a run that an earlier version finished
         return []
-    rows = pd.read_parquet(path)
+    with readable(path):
+        rows = pd.read_parquet(path)
     of_all = rows["subject"].isna() & rows["value"].notna()
     rows = rows[of_all & rows["low"].notna() & rows["interval_for"].isin(SAMPLED)]
     if rows.empty:

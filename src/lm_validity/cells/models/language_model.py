@@ -570,7 +570,7 @@ def load_language_model(
     lm.own_adapter, lm.as_saved = own, rules
     if own is None:
         check_saved_ends(lm.base, folder, str(path))
-    if not _takes_rows(lm.base):
+    if not _takes_rows(lm.base, str(path)):
         lm.batch_size_per_gpu, lm.scorer = 1, "lm-eval"
     check_causal(lm.base, str(path))
     with lm.counters.phase("load"):
@@ -613,14 +613,20 @@ def _read_folder(
     return model, tokenizer, rules
 
 
-def _takes_rows(model: transformers.PreTrainedModel) -> bool:
-    """Whether a forward pass can have several rows: xLSTM's own code takes one."""
-    try:
-        with torch.no_grad():
-            model(input_ids=torch.ones((3, 4), dtype=torch.long, device=model.device))
-    except ValueError:
-        return False
-    return True
+def _takes_rows(model: transformers.PreTrainedModel, name: str) -> bool:
+    """Whether a forward pass can have several rows. Raises CellError where it cannot even have one: the code of some
+    architectures (xLSTM) takes few shapes."""
+    for rows in (3, 1):
+        try:
+            with torch.no_grad():
+                model(input_ids=torch.ones((rows, 4), dtype=torch.long, device=model.device))
+            return rows == 3
+        except ValueError as error:
+            failed = error
+    raise CellError(
+        f"{name}: {type(model).__name__} cannot compute a text ({first_line(failed)}).",
+        "take the model out of the sheet, or use a transformers that has it repaired.",
+    )
 
 
 def check_saved_ends(model: transformers.PreTrainedModel, folder: Path, name: str) -> None:

@@ -187,6 +187,7 @@ def with_units(claims: pd.DataFrame, option: str, reading: Reading) -> pd.DataFr
             raise InputError(f"--reading: unit of {benchmark}: {given!r} is none.", f"one of {', '.join(UNITS)}.")
         name = f"{benchmark} {'' if pd.isna(metric) else metric}"
         unbounded = is_unbounded(benchmark) or (not pd.isna(metric) and is_unbounded(metric))
+        unbounded &= not share[rows.index[0]]  # `stories_ppl` under accuracy is a share
         values = rows["value"].to_numpy(float)
         unbounded &= not (names_perplexity(name) and len(values) and values.max() <= _ONE)
         signed = _may_be_negative(name)

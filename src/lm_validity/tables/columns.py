@@ -176,6 +176,8 @@ def classify(
     Left out are columns of which hardly a cell is a number; single cells that are none are missing scores.
     """
     found, owners = Columns(), {plain(name): name for name in reversed(header) if name not in roles.values()}
+    for name in list(owners.values()):  # x_mean beside x_std
+        owners.setdefault(re.sub(r"_(mean|avg)$", "", plain(name)), name)
     for name in header:
         if name in roles.values():
             continue

@@ -418,7 +418,7 @@ def _keys(table: _Table, roles: dict[str, str]) -> list[dict[str, Any]]:
 
 
 def _whole(text: str, least: int = -(2**63)) -> int | None:
-    number = _plain_number(text)
+    number = _plain_number(re.sub(r"[- ]?shots?$", "", text.strip(), flags=re.IGNORECASE))
     return int(number) if number is not None and number == int(number) and least <= number < 2**63 else None
 
 
@@ -430,7 +430,10 @@ def _plain_number(text: str) -> float | None:
 def _cells(table: _Table, columns: list[str], errors: dict[str, dict[str, Any]], spread: str | None) -> Iterator[_Cell]:
     """Column by column; `errors`: by the column of scores, texts of errors or their column, by kind."""
     for column in columns:
-        said = {} if spread is None else {spread: metric_key(column) if spread == "metric" else column}
+        name = column
+        if errors.get(column) and spread == "benchmark":  # x_mean beside x_std is x
+            name = re.sub(r"[-_ ](mean|avg)$", "", column, flags=re.IGNORECASE) or column
+        said = {} if spread is None else {spread: metric_key(column) if spread == "metric" else name}
         own = {
             kind: table.texts(texts) if isinstance(texts, str) else texts
             for kind, texts in errors.get(column, {}).items()

@@ -4,6 +4,7 @@ The one loop of all imports: find the files, open and parse each once, ask the f
 from paths in, and settle what several files have.
 """
 
+import shutil
 import tempfile
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -77,7 +78,27 @@ def import_files(
     In folders, what no format recognises is listed in the log. `options.strict`, a bad file that was named itself,
     scores in conflict and nothing left raise InputError, and nothing is written.
     """
-    output, options = Path(output), options or ImportOptions()
+    with ExitStack() as stack:
+        return _import(_unpacked(paths, stack), Path(output), options or ImportOptions())
+
+
+def _unpacked(paths: Iterable[str | Path], stack: ExitStack) -> list[Path]:
+    """The paths, with a folder of what it holds for each zip or tar, until the stack ends."""
+    places = []
+    for path in map(Path, paths):
+        if path.is_file() and path.name.endswith((".zip", ".tar", ".tar.gz", ".tgz")):
+            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix=f"{path.name}."))
+            try:
+                shutil.unpack_archive(path, folder, filter=None if path.suffix == ".zip" else "data")
+            except (shutil.ReadError, OSError, ValueError) as error:
+                raise InputError(f"{path}: cannot be unpacked ({error}).", "unpack it, and give the folder.") from error
+            path = Path(folder)
+        places.append(path)
+    return places
+
+
+def _import(paths: Iterable[str | Path], output: Path, options: ImportOptions) -> tuple[pd.DataFrame, ImportLog]:
+    """`import_files` of what is unpacked."""
     given = {} if options.reading is None else read_corrections(options.reading)
     options = replace(options, corrections=given)
     log = ImportLog(strict=options.strict, reading=Reading(given))

@@ -257,7 +257,20 @@ def test_tables_and_files_are_joined_unless_they_differ(tmp_path):
 def test_data_that_allow_no_report(tmp_path, make, words):
     (tmp_path / "in").mkdir()
     make(tmp_path / "in")
-    refused([tmp_path / "in"], tmp_path / "out", words)
+    output = tmp_path / "out"
+    with pytest.raises(InputError, match=words) as caught:
+        write([tmp_path / "in"], output)
+    left = {path.name for path in output.iterdir()} if output.exists() else set()
+    if "no report" in words:  # what was read stays, to be corrected
+        assert {
+            "scores.parquet",
+            "reading.tsv",
+            "models.tsv",
+            "benchmarks.tsv",
+        } <= left and "--reading" in caught.value.hint
+        assert not any(path.is_dir() for path in output.iterdir())
+    else:
+        assert not left
 
 
 def test_bad_input_leaves_nothing(tmp_path):

@@ -1,0 +1,11 @@
+"""Score and match count; length, distance and rate of failures do not."""
+
+import pandas as pd
+
+from lm_validity.site.guess import guess_benchmarks
+
+
+def check(case, out):
+    sheet = guess_benchmarks(pd.read_parquet(out / "scores.parquet")).set_index("benchmark")["metric"]
+    assert sheet["own_gen"] in ("score,none", None), sheet
+    assert sheet["own_gen2"] in ("relaxed_match,none", None), sheet

@@ -3,6 +3,7 @@
 import functools
 import importlib.util
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
@@ -98,6 +99,7 @@ _HINT = "see github.com/evaleval/every_eval_ever for the format."
 _SAMPLES = "_samples"  # ends the name of a file of samples before `.jsonl`
 _PERCENT = frozenset(("percent", "percentage", "%"))
 _HUNDRED = 100.0
+_NUMBER = re.compile(r"\d|^\s*[+-]?(inf|nan)", re.IGNORECASE)  # a number as a text, which is refused
 _CHECKED = "0.3"  # files of older schemas lack fields that the schema requires
 
 
@@ -158,11 +160,13 @@ def _read(opened: Opened, options: ImportOptions) -> list[ScoreFile]:
 
 
 def _has_score(result: dict[str, Any]) -> bool:
-    """Whether a result has a score; null and NaN are missing ones."""
+    """Whether a result has a score; null, NaN and a text such as N/A are missing ones."""
     details = result.get("score_details")
     if not isinstance(details, dict) or "score" not in details:
         return True  # which `_row` refuses
     value = details["score"]
+    if isinstance(value, str):
+        return _NUMBER.search(value) is not None
     return not (value is None or (isinstance(value, float) and checked.finite(value) is None))
 
 

@@ -5,7 +5,7 @@ import json
 import math
 import re
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -209,13 +209,15 @@ class SampleFile:
 
 
 class SamplesPart(NamedTuple):
-    """A samples file that was read: its documents are in `path`, its metrics in `values`, by document."""
+    """A samples file that was read: its documents are in `path`, its metrics in `values`, by document. `numbers`: what
+    the task's first file calls a document, where this one has the same documents in another order."""
 
     file: SampleFile
     path: Path
     values: dict[tuple[str, str], "array[float]"]  # by metric and filter, NaN where a document has none
     gold_known: bool
     notes: tuple[str, ...]
+    numbers: Mapping[str, str] = {}
 
 
 def is_samples(path: Path) -> bool:
@@ -290,10 +292,11 @@ def read_all_samples(
     """The newest samples file of each evaluation whose items count, and the scores of those without a result file.
 
     A document's place in the task names it, so all files of a task must mean the same documents by the same numbers.
-    Their hashes tell, where lines have them.
+    Their hashes tell, where lines have them; the same documents in another order are named as in the first file.
     """
     parts: list[SamplesPart] = []
     scores: list[ScoreFile] = []
+    reordered = list[Path]()
     first: tuple[str, Path, dict[str, int]] = "", Path(), {}  # task, path and hashes of the first file of the task
     for number, file in enumerate(with_progress(_newest(samples, log), "files of samples")):
         path, reader = file.found.path, _Reader(file)
@@ -309,7 +312,11 @@ def read_all_samples(
             first = file.task, path, reader.hashes
         both = reader.hashes.keys() & first[2].keys()
         differ = sum(reader.hashes[name] != first[2][name] for name in both)
-        if differ:
+        numbers = {known: name for name, known in first[2].items()}
+        if differ and len(numbers) == len(first[2]) and set(reader.hashes.values()) == set(numbers):
+            reordered.append(path)
+            parts.append(part._replace(numbers={name: numbers[known] for name, known in reader.hashes.items()}))
+        elif differ:
             log.skip(
                 path,
                 f"{path}: {differ} of {len(both)} documents differ from those in {first[1]}: another version of the "
@@ -319,6 +326,9 @@ def read_all_samples(
         else:
             parts.append(part)
     log.notes += [note for part in parts for note in part.notes]
+    if reordered:
+        text = f"Documents in another order than in the task's first file, told by their hashes: {reordered[0]}"
+        log.notes.append(text + (f" and {len(reordered) - 1} more." if reordered[1:] else "."))
     unknown = sorted({part.file.benchmark for part in parts if not part.gold_known})
     if unknown:
         log.notes.append(f"Right choices unknown, so no chance level and no margins: {', '.join(unknown)}.")
@@ -522,8 +532,9 @@ def _item_table(part: SamplesPart, documents: pa.Table, start: int, *, with_gold
                 for row in range(count)
             ]
             columns.append(pa.array(rows, item.type))
-        elif in_group and item.name == "doc_id":
-            columns.append(pa.array([f"{file.task}/{name}" for name in documents.column("doc_id").to_pylist()]))
+        elif (in_group or part.numbers) and item.name == "doc_id":
+            names = [part.numbers.get(name, name) for name in documents.column("doc_id").to_pylist()]
+            columns.append(pa.array([f"{file.task}/{name}" for name in names] if in_group else names, item.type))
         elif in_group and item.name == "subject":
             columns.append(pa.array([file.task] * count))
         elif item.name in documents.column_names and (with_gold or item.name != "gold"):

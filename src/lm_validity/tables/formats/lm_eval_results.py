@@ -264,6 +264,7 @@ def _read(opened: Opened, options: ImportOptions) -> list[ScoreFile]:
             weights=_weights(name, config, arguments),
             settings=_settings(document, config, arguments, seed=not sampling),
             sampling=sampling,
+            made=_made(document, config, arguments),
             members={} if options.split_groups else members,
             decisions=tuple(
                 Decision("metric", name, "left out", "values", LEFT_OUT, 1, "", f"{name} is no number") for name in odd
@@ -323,6 +324,42 @@ def _settings(document: dict[str, Any], config: dict[str, Any], arguments: dict[
     said["gen_kwargs"] = config.get("gen_kwargs")
     settings |= {name: str(value) for name, value in said.items() if value}
     return ",".join(f"{name}={value}" for name, value in sorted(settings.items()))
+
+
+def _made(document: dict[str, Any], config: dict[str, Any], arguments: dict[str, str]) -> dict[str, Any]:
+    """How the scores of a file were made, as far as it says so: columns of SETTINGS."""
+    version = document.get("lm_eval_version") or document.get("git_hash")
+    backend, dtype, limit = config.get("model"), arguments.get("dtype"), config.get("limit")
+    said: dict[str, Any] = {"harness": "lm-eval", "limit": checked.finite(limit)}
+    if isinstance(version, str):
+        said["harness_version"] = version
+    if "chat_template" in document:
+        said["chat_template"] = bool(document["chat_template"])
+    if "system_instruction" in document:
+        said["system_instruction"] = str(
+            document.get("system_instruction_sha") or document["system_instruction"] or "none"
+        )
+    if isinstance(backend, str) and "/" not in backend:
+        said["backend"] = backend
+    if dtype and dtype != "auto":
+        said["dtype"] = dtype.removeprefix("torch.")
+    if arguments:
+        said["adapter"] = arguments.get("peft") or arguments.get("delta") or "none"
+    return said
+
+
+def _made_of_task(document: dict[str, Any], task: str, members: list[str], path: Path) -> dict[str, Any]:
+    """The version, hash and number of documents of a task, or of a group whose tasks agree in them."""
+    counts = _section(document, "n-samples", path, of_objects=True)
+    said: dict[str, Any] = {}
+    for name, section in (("task_version", "versions"), ("task_hash", "task_hashes")):
+        of_tasks = _section(document, section, path)
+        values = {str(of_tasks[each]) for each in ([task] if task in of_tasks else members) if of_tasks.get(each)}
+        said[name] = values.pop() if len(values) == 1 else None
+    for name, which in (("n_items_scored", "effective"), ("n_items_total", "original")):
+        numbers = [(counts.get(each) or {}).get(which) for each in members]
+        said[name] = sum(numbers) if all(type(number) is int for number in numbers) else None
+    return said
 
 
 def _groups(document: dict[str, Any], path: Path) -> dict[str, list[str]]:
@@ -400,6 +437,7 @@ def _rows(
             "num_fewshot": shots.pop() if len(shots) == 1 else None,
             "n_items": None if None in items else sum(filter(None, items)),
             "selected": checked.flag(selected.get(task, True), f"{path}, 'selected', {task!r}"),
+            "made": _made_of_task(document, task, kept.get(task, [task]), path),
         }
         if variant is not None:
             common["prompt_variant"] = checked.text(variant, f"{path}, {task}, 'prompt_name'")

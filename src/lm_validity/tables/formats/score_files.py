@@ -18,7 +18,7 @@ from lm_validity.errors import InputError
 from lm_validity.files import write_json
 from lm_validity.outputs import LIST
 from lm_validity.tables.reading import AVERAGED, CLAIMS, Decision, Reading, read_claims
-from lm_validity.tables.schema import NULLABLE, SCORES, check_values, write_table
+from lm_validity.tables.schema import NULLABLE, SCORES, SETTINGS, SETTINGS_KEY, check_values, write_table
 from lm_validity.tables.standard_errors import SHARES_OF_ITEMS
 from lm_validity.words import count
 
@@ -119,6 +119,7 @@ class ImportLog:
     groups: dict[str, str] = field(default_factory=dict)  # of benchmarks that are groups, one of their tasks
     facts: dict[str, dict[str, Any]] = field(default_factory=dict)  # what files say for the models sheet, by model
     reading: Reading = field(default_factory=Reading)  # what was decided of all claims
+    settings: pd.DataFrame | None = None  # columns of SETTINGS, where files say how scores were made
 
     def skip(self, path: Path, reason: str, hint: str, *, named: bool = False) -> None:
         """Leave a file out; one that was named itself, or any with `strict`, raises InputError."""
@@ -167,6 +168,8 @@ class ImportLog:
         """Write the scores as scores.parquet and all of this as import.json under `output`."""
         write_table(scores, SCORES, output / "scores.parquet")
         self.reading.write(output / "reading.tsv")
+        if self.settings is not None:
+            write_table(self.settings, SETTINGS, output / "settings.parquet")
         write_json(
             output / "import.json",
             {
@@ -291,6 +294,7 @@ class ScoreFile:
     are no finite number are not in `rows` but counted in `missing`. `members`: the group of each task whose scores are
     in the group's. `facts`: columns of the models sheet by model. `items`: gives rows of ITEMS when it is called.
     `sampling`: the seed ("" where unknown) by task whose answers were drawn with a temperature; EVERY for all tasks.
+    `made`: columns of SETTINGS that hold for all rows; a row may have its own under `made`.
     """
 
     path: Path
@@ -310,6 +314,7 @@ class ScoreFile:
     items: Callable[[], Iterable[dict[str, Any]]] | None = None
     decisions: tuple[Decision, ...] = ()
     sampling: Mapping[str, str] = field(default_factory=dict)
+    made: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def rank(self) -> tuple[bool, tuple[float, ...], int, list[int]]:
@@ -414,7 +419,20 @@ def score_table(files: Iterable[ScoreFile], log: ImportLog, options: ImportOptio
     frame = _with_runs(frame, files, log)
     _settle(frame, files, log)
     frame = frame.drop_duplicates(KEY)
+    log.settings = _settings_table(frame)
     return frame[SCORES.names].sort_values(KEY, ignore_index=True, kind="stable")
+
+
+def _settings_table(frame: pd.DataFrame) -> pd.DataFrame | None:
+    """How each score was made, as far as its file says so; None where no file does."""
+    known = [made or {} for made in frame["made"]]
+    if not any(known):
+        return None
+    said = pd.DataFrame(known, index=frame.index, dtype=object).reindex(
+        columns=[name for name in SETTINGS.names if name not in SETTINGS_KEY]
+    )
+    table = frame[list(SETTINGS_KEY)].join(said)
+    return table[said.notna().any(axis=1)].drop_duplicates(list(SETTINGS_KEY), ignore_index=True)
 
 
 _SAMPLED = re.compile(r"temperature['\"]?\s*[:=]\s*(?!0(\.0*)?(\D|$))[\d.]|do_sample['\"]?\s*[:=]\s*true", re.I)
@@ -444,19 +462,23 @@ def _sampling_runs(files: list[ScoreFile], log: ImportLog) -> list[ScoreFile]:
 def _frame(files: list[ScoreFile]) -> pd.DataFrame:
     """All rows in order of rank, with the number of their file."""
     columns: dict[str, list[Any]] = {name: [] for name in (*SCORES.names, *CLAIMS)}
-    numbers: list[int] = []
+    numbers, made = list[int](), list[dict[str, Any]]()
     for number, file in enumerate(files):
         common = DEFAULTS | {name: value for name, value in file.common.items() if value is not None}
         for name, column in columns.items():
             default = common.get(name)
             column.extend(row.get(name, default) for row in file.rows)
         numbers.extend([number] * len(file.rows))
+        made.extend({**file.made, **row.get("made", {})} for row in file.rows)
     frame = pd.DataFrame({name: pd.Series(values, dtype=object) for name, values in columns.items()})
     seeds = [
         files[number].sampling.get(task, files[number].sampling.get(EVERY))
         for number, task in zip(numbers, frame["benchmark"], strict=True)
     ]
-    return typed_scores(frame).assign(file=numbers, sampling=seeds, **{name: frame[name] for name in CLAIMS})
+    known = pd.Series(made, frame.index, dtype=object)
+    return typed_scores(frame).assign(
+        file=numbers, sampling=seeds, made=known, **{name: frame[name] for name in CLAIMS}
+    )
 
 
 def _with_runs(frame: pd.DataFrame, files: list[ScoreFile], log: ImportLog) -> pd.DataFrame:

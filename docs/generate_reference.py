@@ -1,5 +1,5 @@
 """Writes the reference pages that are made from the code: configuration keys, table columns, results, commands,
-glossary, and the three tables of the page on cards.
+glossary, the cases of tests/contact, and the three tables of the page on cards.
 
     python docs/generate_reference.py          # rewrite those that are not up to date
     python docs/generate_reference.py --check  # exit 1 where one is not (in the tests)
@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import typer
+import yaml
 
 from lm_validity.cli import EXIT_CODES, EXIT_CODES_OF, FURTHER, GROUPS, OLD_NAMES, register_commands
 from lm_validity.config.generate import key_schema, renew
@@ -29,6 +30,7 @@ from lm_validity.site.cards.verdict import CLAUSES
 from lm_validity.tables.schema import COLUMNS
 
 FOLDER = Path(__file__).parent / "reference"
+CASES = Path(__file__).parent.parent / "tests" / "contact" / "cases"
 MADE = "<!-- Made by docs/generate_reference.py: edit what it reads, not this page. -->\n"
 
 
@@ -232,8 +234,55 @@ def _with_table(text: str, header: str, rows: Sequence[tuple[str, ...]]) -> str:
     return "\n".join([f"{before}\n{header}", "|---" * len(rows[0]) + "|", *lines, rest])
 
 
+def contact_page() -> str:
+    """The cases of the contact suite, by kind."""
+    cases: dict[str, list[dict]] = {}
+    for path in sorted(CASES.glob("*/case.yaml")):
+        case = yaml.safe_load(path.read_text(encoding="utf-8"))
+        cases.setdefault(case["kind"], []).append(case)
+    known = sorted(cases.items())
+    outcomes = ("right", "refused", "wrong")
+    lines = ["# What the world brings", "", MADE, "Files, models, tasks and situations that nobody here had made up",
+             "beforehand: public result files, bug reports of others, hostile input, worlds of known truth. All names",
+             "are invented. Each is a test in `tests/contact`. *First* is what came out at the first try.", "",
+             "| kind | first right | first refused | first wrong | cases |", "|---|---|---|---|---|"]  # fmt: skip
+    every = [case for _, of_kind in known for case in of_kind]
+    for kind, own in [*known, ("all", every)]:
+        counts = [sum(case["first"] == outcome for case in own) for outcome in outcomes]
+        lines.append(f"| {kind} | {' | '.join(map(str, counts))} | {len(own)} |")
+    for kind, own in known:
+        lines += ["", f"## {kind[0].upper()}{kind[1:]}", "", "| what | from | first | what must come out |",
+                  "|---|---|---|---|"]  # fmt: skip
+        lines += [
+            f"| {_cell(case['title'])} | {_cell(case['source'])} | {case['first']} | {_cell(_must(case))} |"
+            for case in own
+        ]
+    return "\n".join([*lines, ""])
+
+
+def _must(case: dict) -> str:
+    """What a case expects, in words."""
+    if case.get("refused"):
+        return f"refused, naming {', '.join(f'`{word}`' for word in case['refused'])}"
+    said = [_expected(each) for each in case.get("expect", [])]
+    return "; ".join(said) or "what its `check.py` asserts"
+
+
+def _expected(one: dict) -> str:
+    if "file" in one:
+        return f"`{one['file']}` is there"
+    if "says" in one:
+        return f"said: {', '.join(f'`{word}`' for word in one['says'])}"
+    where = ", ".join(f"{name} `{value}`" for name, value in one["where"].items()) or "the whole table"
+    if "count" in one:
+        return f"{one['value']} rows of {where} ({one['how']})"
+    value = "missing" if one["value"] is None else one["value"]
+    return f"{where}: {one.get('column', 'value')} {value} ({one['how']})"
+
+
 PAGES = {
     "cards.md": cards_page,
+    "contact.md": contact_page,
     "configuration.md": configuration_page,
     "columns.md": columns_page,
     "commands.md": commands_page,

@@ -7,7 +7,7 @@ answer, are items. What columns and values mean is decided in `tables/columns.py
 
 import json
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
@@ -411,9 +411,12 @@ def _keys(table: _Table, roles: dict[str, str]) -> list[dict[str, Any]]:
                 raise InputError(f"{table.where(row, role)}: {problem}.", "see docs/reference/tables.md.")
             if value is not None:
                 keys[row][role] = value
+    points = Counter(model for model, _ in {(key.get("model"), key.get("tokens_b")) for key in keys})
     for key in keys:
         if "iteration" in key:
             key.setdefault("checkpoint", f"step{key['iteration']}")
+        elif "tokens_b" in key and points[key.get("model")] > 1:
+            key.setdefault("checkpoint", f"tokens{key['tokens_b']:g}B")
     return keys
 
 

@@ -1,0 +1,5 @@
+"""Nothing is left of the folders."""
+
+
+def check(case, out):
+    assert not (out / "deep").exists()

@@ -77,7 +77,7 @@ def test_tokens_follow_from_steps_where_their_size_is_published():
     ("task", "metric", "kind", "choices", "category"),
     [
         ("hellaswag", "acc_norm,none", "multiple_choice", "4", ""),
-        ("arc_easy", "acc_norm,none", "multiple_choice", "", "arc"),  # some questions have 3 or 5 choices
+        ("arc_easy", "acc_norm,none", "multiple_choice", "4", "arc"),  # a few of its questions have 3 or 5
         ("piqa", "acc_norm,none", "multiple_choice", "2", ""),
         ("mmlu_abstract_algebra", "acc,none", "multiple_choice", "4", "mmlu"),
         ("hendrycksTest-virology", "acc,none", "multiple_choice", "4", "mmlu"),

@@ -1,11 +1,15 @@
-"""Logs of Inspect (`.eval`, or `.json`) -> scores and items, through inspect_ai's own reader."""
+"""Logs of Inspect (`.eval`, a zip archive of JSON, or `.json`) -> scores, their settings, and items."""
 
 import json
+import zipfile
+import zlib
 from collections import defaultdict
 from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+import pyarrow as pa
 
 from lm_validity.errors import InputError, first_line
 from lm_validity.tables.formats import checked
@@ -18,6 +22,10 @@ _MEANS = ("accuracy", "mean")  # the metrics of which `stderr` is the standard e
 _SPREADS = frozenset(("std", "var"))
 _HUB = ("hf/", "vllm/", "sglang/")  # providers whose models are called by their hub ids
 _SHOTS = ("num_fewshot", "fewshot", "shots")  # of a task's arguments
+_ZSTANDARD, _HEADER = 93, 30  # the compression of a zip's member; bytes of its header before name and extra field
+_MOST = 2**29  # bytes of a member
+# What a scorer's value counts: correct, partly, incorrect, no answer; other texts count nothing
+_VALUES = {"c": 1.0, "p": 0.5, "i": 0.0, "n": 0.0, "yes": 1.0, "true": 1.0, "no": 0.0, "false": 0.0}
 
 
 def _recognises(opened: Opened) -> bool:
@@ -28,79 +36,146 @@ def _recognises(opened: Opened) -> bool:
 
 
 def _read(opened: Opened, options: ImportOptions) -> list[ScoreFile]:
-    """The scores of a log, `metric,scorer`, and its answers. Raises InputError for a log that cannot be read, and for
-    a run that did not end well."""
+    """The scores of a log, `metric,scorer`, with how many of the items were scored, and its answers.
+
+    Raises InputError for a log that cannot be read, and for a run that did not end well.
+    """
     path = opened.path
-    try:
-        from inspect_ai.log import read_eval_log
-    except ImportError as error:
-        raise InputError(f"{path}: inspect_ai is not installed.", "pip install 'lm-validity[inspect]'.") from error
-    try:
-        log = read_eval_log(str(path), header_only=True)
-    except Exception as error:  # of the zip archive, its compression, its JSON or its values
-        raise InputError(f"{path}: not a log of Inspect ({first_line(error)}).", _HINT) from error
-    if log.status != "success" or log.results is None:
-        raise InputError(f"{path}: the run has no scores (it ended as {log.status!r}).", "run `inspect eval-retry`.")
-    told, arguments = log.eval, log.eval.model_args
-    name = str(arguments.get("model_path") or told.model)
+    log = opened.document if path.suffix == ".json" else _member(path, "header.json")
+    told, config = _part(log, path, "eval"), _part(log, path, "eval", "config")
+    results = log.get("results")
+    if log.get("status") != "success" or not isinstance(results, dict):
+        raise InputError(f"{path}: the run has no scores (it ended as {log.get('status')!r}).", "`inspect eval-retry`.")
+    arguments, task = _part(told, path, "model_args"), _part(told, path, "task_args")
+    name = checked.text(arguments.get("model_path") or told.get("model"), f"{path}, eval, model")
     for provider in _HUB:
         name = name.removeprefix(provider)
-    benchmark = told.task.rpartition("/")[2]
-    shots = next((told.task_args[key] for key in _SHOTS if type(told.task_args.get(key)) is int), None)
+    benchmark = checked.text(told.get("task"), f"{path}, eval, task").rpartition("/")[2]
+    shots = next((task[key] for key in _SHOTS if type(task.get(key)) is int), None)
     point = training_point({"revision": str(arguments["revision"])}) if arguments.get("revision") else None
-    settings = {
-        "generation": told.model_generate_config.model_dump(exclude_none=True),
-        "task": told.task_args,
-        "epochs": told.config.epochs,
-    }
+    settings = {"generation": told.get("model_generate_config"), "task": task, "epochs": config.get("epochs")}
+    common = {"benchmark": benchmark, "num_fewshot": shots}
     return [
         ScoreFile(
             path,
-            [row | {"benchmark": benchmark, "num_fewshot": shots} for row in _rows(log, str(path))],
+            [row | common for row in _rows(results, told, str(path))],
             {"model": name, "unit": "own", **(point._asdict() if point else {})},
-            date_in(told.created),
-            limited=told.config.limit is not None or told.config.sample_id is not None,
-            weights=json.dumps([told.model, arguments], sort_keys=True, default=str),
-            settings=json.dumps(settings, sort_keys=True, default=str),
-            items=partial(_items, path, benchmark, shots),
+            date_in(str(told.get("created"))),
+            limited=config.get("limit") is not None or config.get("sample_id") is not None,
+            weights=json.dumps([told.get("model"), arguments], sort_keys=True),
+            settings=json.dumps(settings, sort_keys=True),
+            items=partial(_items, opened, benchmark, shots, _scorers(results)),
+            made=_made(told, config),
         )
     ]
 
 
-def _rows(log: Any, where: str) -> Iterable[dict[str, Any]]:
-    for scorer in log.results.scores:
-        values = {name: metric.value for name, metric in scorer.metrics.items()}
+def _member(path: Path, name: str) -> Any:
+    """The JSON value of a member of a log. Inspect compresses with Zstandard, which Python's zipfile does not know."""
+    try:
+        with zipfile.ZipFile(path) as archive, open(path, "rb") as file:
+            known = archive.getinfo(name)
+            if known.file_size > _MOST:
+                raise ValueError(f"{name} is too large")
+            if known.compress_type != _ZSTANDARD:
+                return json.loads(archive.read(known))
+            file.seek(known.header_offset)
+            header = file.read(_HEADER)
+            file.seek(int.from_bytes(header[26:28], "little") + int.from_bytes(header[28:30], "little"), 1)
+            packed = pa.BufferReader(file.read(known.compress_size))
+            return json.loads(pa.input_stream(packed, compression="zstd").read(_MOST))
+    except (zipfile.BadZipFile, zlib.error, KeyError, OSError, ValueError, NotImplementedError) as error:
+        raise InputError(f"{path}: not a log of Inspect ({first_line(error)}).", _HINT) from error
+
+
+def _part(log: Any, path: Path, *names: str) -> dict[str, Any]:
+    """A part of a log that must be an object."""
+    for name in names:
+        log = log.get(name) if isinstance(log, dict) else None
+    if not isinstance(log, dict):
+        raise InputError(f"{path}: not a log of Inspect (no {'.'.join(names)}).", _HINT)
+    return log
+
+
+def _scorers(results: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """The values of each scorer's metrics by name."""
+    scores = results.get("scores")
+    scorers = [each for each in scores if isinstance(each, dict)] if isinstance(scores, list) else []
+    return {
+        str(each.get("name")): {
+            name: metric.get("value") for name, metric in each["metrics"].items() if isinstance(metric, dict)
+        }
+        for each in scorers
+        if isinstance(each.get("metrics"), dict)
+    }
+
+
+def _rows(results: dict[str, Any], told: dict[str, Any], where: str) -> Iterable[dict[str, Any]]:
+    epochs = told["config"].get("epochs") or 1
+    scored = {str(each.get("name")): each.get("scored_samples") for each in results.get("scores") or ()}
+    of_all = [(told.get("dataset") or {}).get("samples"), (results.get("total_samples") or 0) // epochs]
+    total = max((number for number in of_all if type(number) is int), default=0)
+    for scorer, values in _scorers(results).items():
         error = next((values[name] for name in values if name in _ERRORS), None)
-        items = scorer.scored_samples or log.results.completed_samples // (log.eval.config.epochs or 1)
+        items = scored[scorer] or (results.get("completed_samples") or 0) // epochs
         for name, value in values.items():
             if name not in _ERRORS | _SPREADS and checked.finite(value) is not None:
                 yield {
-                    "metric": f"{name},{scorer.name}",
-                    "value": checked.score(value, f"{where}, {scorer.name}, {name}", _HINT),
-                    "stderr": checked.standard_error(error, f"{where}, {scorer.name}") if name in _MEANS else None,
+                    "metric": f"{name},{scorer}",
+                    "value": checked.score(value, f"{where}, {scorer}, {name}", _HINT),
+                    "stderr": checked.standard_error(error, f"{where}, {scorer}") if name in _MEANS else None,
                     "n_items": items or None,
+                    "made": {"n_items_scored": items or None, "n_items_total": total or None},
                 }
 
 
-def _items(path: Path, benchmark: str, shots: int | None) -> Iterable[dict[str, Any]]:
-    """A row for each sample with the mean over its epochs, by scorer; the first scorer's is `correct`."""
-    from inspect_ai.log import read_eval_log, read_eval_log_sample_summaries
-    from inspect_ai.scorer import value_to_float
+def _made(told: dict[str, Any], config: dict[str, Any]) -> dict[str, Any]:
+    """How all scores of a log were made, as far as it says so: columns of SETTINGS."""
+    generation, version = told.get("model_generate_config") or {}, (told.get("packages") or {}).get("inspect_ai")
+    limit = config.get("limit")
+    said = {
+        "harness": "inspect",
+        "harness_version": version if isinstance(version, str) else None,
+        "task_version": None if told.get("task_version") is None else str(told["task_version"]),
+        "limit": limit[1] - limit[0] if isinstance(limit, list) and len(limit) == 2 else checked.finite(limit),
+        "temperature": checked.finite(generation.get("temperature")),
+        "top_p": checked.finite(generation.get("top_p")),
+        "max_gen_toks": generation.get("max_tokens"),
+        "backend": str(told["model"]).partition("/")[0],
+    }
+    return {name: value for name, value in said.items() if value is not None}
 
-    number = value_to_float()
+
+def _value(value: object) -> float:
+    """What a scorer's value counts, as in Inspect's own means."""
+    number = checked.finite(float(value) if isinstance(value, bool) else value)
+    if number is None and isinstance(value, str):
+        try:
+            return _VALUES[value.strip().lower()] if value.strip().lower() in _VALUES else float(value)
+        except ValueError:
+            return 0.0
+    return number or 0.0
+
+
+def _items(
+    opened: Opened, benchmark: str, shots: int | None, scorers: dict[str, dict[str, Any]]
+) -> Iterable[dict[str, Any]]:
+    """A row for each sample with the mean over its epochs, by scorer; the first scorer's is `correct`."""
     known = [
-        (scorer.name, f"{metric},{scorer.name}")
-        for scorer in read_eval_log(str(path), header_only=True).results.scores
-        if (metric := next((name for name in _MEANS if name in scorer.metrics), None))
+        (scorer, f"{metric},{scorer}")
+        for scorer, values in scorers.items()
+        if (metric := next((name for name in _MEANS if name in values), None))
     ]
     answers: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
-    responses: dict[str, str] = {}
-    for sample in read_eval_log_sample_summaries(str(path)):
+    responses: dict[str, str | None] = {}
+    whole = opened.document
+    samples = whole.get("samples") if isinstance(whole, dict) else _member(opened.path, "summaries.json")
+    for sample in samples or ():
         for scorer, key in known:
-            score = (sample.scores or {}).get(scorer)
-            if score is not None and not isinstance(score.value, dict | list):
-                answers[str(sample.id)][key].append(number(score.value))
-                responses.setdefault(str(sample.id), score.answer)
+            score = (sample.get("scores") or {}).get(scorer)
+            if isinstance(score, dict) and not isinstance(score.get("value"), dict | list | None):
+                answers[str(sample.get("id"))][key].append(_value(score["value"]))
+                responses.setdefault(str(sample.get("id")), score.get("answer"))
     for document, of_metric in answers.items():
         means = [(key, sum(values) / len(values)) for key, values in of_metric.items()]
         yield {

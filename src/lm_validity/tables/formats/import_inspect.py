@@ -15,6 +15,7 @@ from lm_validity.errors import InputError, first_line
 from lm_validity.tables.formats import checked
 from lm_validity.tables.formats.lm_eval_results import training_point
 from lm_validity.tables.formats.score_files import Format, ImportOptions, Opened, ScoreFile, date_in
+from lm_validity.tables.settings import NEARLY_ALL
 
 _HINT = "Inspect writes such a log into ./logs: <date>_<task>_<id>.eval."
 _ERRORS = frozenset(("stderr", "bootstrap_stderr"))
@@ -47,27 +48,33 @@ def _read(opened: Opened, options: ImportOptions) -> list[ScoreFile]:
     if log.get("status") != "success" or not isinstance(results, dict):
         raise InputError(f"{path}: the run has no scores (it ended as {log.get('status')!r}).", "`inspect eval-retry`.")
     arguments, task = _part(told, path, "model_args"), _part(told, path, "task_args")
-    name = checked.text(arguments.get("model_path") or told.get("model"), f"{path}, eval, model")
+    name = checked.required_text(arguments.get("model_path") or told.get("model"), f"{path}, eval, model", _HINT)
     for provider in _HUB:
         name = name.removeprefix(provider)
-    benchmark = checked.text(told.get("task"), f"{path}, eval, task").rpartition("/")[2]
+    benchmark = checked.required_text(told.get("task"), f"{path}, eval, task", _HINT).rpartition("/")[2]
     shots = next((task[key] for key in _SHOTS if type(task.get(key)) is int), None)
     point = training_point({"revision": str(arguments["revision"])}) if arguments.get("revision") else None
     settings = {"generation": told.get("model_generate_config"), "task": task, "epochs": config.get("epochs")}
-    common = {"benchmark": benchmark, "num_fewshot": shots}
+    rows = [row | {"benchmark": benchmark, "num_fewshot": shots} for row in _rows(results, told, str(path))]
     return [
         ScoreFile(
             path,
-            [row | common for row in _rows(results, told, str(path))],
+            rows,
             {"model": name, "unit": "own", **(point._asdict() if point else {})},
             date_in(str(told.get("created"))),
-            limited=config.get("limit") is not None or config.get("sample_id") is not None,
+            limited=any(config.get(name) is not None for name in ("limit", "sample_id")) or not _is_whole(rows),
             weights=json.dumps([told.get("model"), arguments], sort_keys=True),
             settings=json.dumps(settings, sort_keys=True),
             items=partial(_items, opened, benchmark, shots, _scorers(results)),
             made=_made(told, config),
         )
     ]
+
+
+def _is_whole(rows: list[dict[str, Any]]) -> bool:
+    """Whether nearly all items of each score were scored; those whose run failed are not."""
+    counts = [(row["made"]["n_items_scored"], row["made"]["n_items_total"]) for row in rows]
+    return all(scored is None or total is None or scored >= NEARLY_ALL * total for scored, total in counts)
 
 
 def _member(path: Path, name: str) -> Any:

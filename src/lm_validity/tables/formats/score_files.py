@@ -406,7 +406,7 @@ def score_table(files: Iterable[ScoreFile], log: ImportLog, options: ImportOptio
         log.notes.append(f"No finite number, so left out: {count(missing, 'score')}.")
     limited = sum(file.limited for file in files)
     if limited:
-        log.notes.append(f"With a limit on the number of documents (--limit): {count(limited, 'file')}.")
+        log.notes.append(f"Not all documents were scored (--limit, or answers that failed): {count(limited, 'file')}.")
     log.notes += dict.fromkeys(note for file in files for note in file.notes)
     log.notes += _several_commits(files)
     log.reading.decisions += dict.fromkeys(decision for file in files for decision in file.decisions)

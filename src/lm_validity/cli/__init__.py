@@ -1,5 +1,6 @@
 """The command line. Every rule's shell line is one of these subcommands; heavy imports wait until one is called."""
 
+import contextlib
 import errno
 import functools
 import signal
@@ -164,7 +165,8 @@ def _prepare_process() -> None:
     of files that the terminal cannot show are spelt."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
+            with contextlib.suppress(OSError):  # a stream that was exchanged for one of another kind
+                stream.reconfigure(errors="backslashreplace")
 
     def end(number: int, frame: object) -> None:
         sys.exit(128 + number)

@@ -254,7 +254,7 @@ def partial_reports(
 
     run = load_planned_run(configfile)
     missing, page = write_partial_reports(run, with_items=not without_items)
-    say(f"The tables lack {count(missing, 'cell')}. Cells that only lead to these are not counted.")
+    say(f"{count(missing, 'result')} still missing (not counting intermediate steps).")
     say(f"partial report: {page}" if page else "No report is possible yet.")
 
 

@@ -381,7 +381,7 @@ def _columns(sources: CardSources, cards: Sequence[Card]) -> list[Column]:
         Column("apart", "Does it tell similar models apart?" if sizes else "Does it tell models apart?", pairs,
                "Tells apart?", lambda card: apart_cell(card.values, mark(card, "apart")), 112, Axis(0, 1, 5, 107),
                [(0, "0%"), (0.5, "50%"), (0.8, "80%"), (1, "")]),
-        Column("gap", "How small a gap does it see?", f"{units}, found 4 times in 5", "Smallest gap",
+        Column("gap", "Smallest gap it can detect", f"{units}, with 80% power", "Smallest gap",
                lambda card: gap_cell(card.values, gap)),
         Column("steady", "Do scores improve steadily in training?", "mean score of the models", "Improves steadily?",
                lambda card: steady_cell(sources, card.benchmark, card.values, mark(card, "steady"))),
@@ -419,15 +419,15 @@ def _rules(limits: Cards, columns: Sequence[str]) -> list[tuple[str, str]]:
     """What the words of the table mean, by question."""
     meanings = {
         "ranks": ("Ranks like the others", f"The mean agreement (Kendall's tau) with the other benchmarks is at least "
-                  f"{limits.agrees:g}. No is said only where noise would allow that. Direct: each model as it is. "
-                  "Trained first: train before test. The noise ceiling is the agreement that would be seen if all "
+                  f"{limits.agrees:g}. We say “no” only if noise alone could not explain it. Direct: each model as it "
+                  "is. After training: train before test. The noise ceiling is the agreement that would be seen if all "
                   "benchmarks ordered the models identically and only item noise differed."),
         "apart": ("Tells apart", f"At least {percent(limits.separated)} of the pairs of models have scores that differ "
                   f"by more than noise. No: fewer than {percent(limits.not_separated)}. In part: between the two."),
         "gap": ("Smallest gap", "Two models this far apart are told apart four times out of five by a test that "
                 "ignores which items they share."),
-        "steady": ("Steady", "Scores improve more steadily than a random walk (false discovery rate 5%). That they do "
-                   "not is never said."),
+        "steady": ("Steady", "Scores improve more steadily than a random walk (false discovery rate 5%). The "
+                   "absence of “steady” is not evidence of the opposite."),
         "ready": ("Ready early", f"By {percent(limits.early)} of training the mean score is above chance for good, "
                   "and models that can be told apart are nearly in their final order."),
         "bias": ("Seen test text", "Yes: having read the test's texts in pretraining raises the score. No: it changes "

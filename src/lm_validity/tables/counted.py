@@ -381,7 +381,7 @@ def _one_count(rows: pd.DataFrame, sheet: pd.DataFrame | None, notes: list[str])
         by_count.setdefault(count, []).append(benchmark)
     parts = [f"{count} on {listing(names)}" for count, names in sorted(by_count.items())]
     shown = "; ".join(parts) if len(parts) > 1 else next(iter(by_count))
-    notes.append(f"Solved examples before each question (few-shot): {shown}.")
+    notes.append(f"Few-shot examples: {shown}.")
     if out.any():
         parts = [
             f"{count} on {listing(sorted(group['benchmark'].unique()))} (models: {group['model'].nunique()})"

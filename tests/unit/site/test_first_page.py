@@ -125,7 +125,7 @@ def test_panels_say_what_the_values_say(made):
     apart = text["Does it tell similar models apart?"]
     assert apart == f"**{100 * share.number:.0f}%** of similar pairs (95%: {low} to {high}), direct"
     gap = 100 * values["smallest_difference.direct"].number
-    assert text["How small a gap does it see?"] == f"**{gap:.1f} points**: found 4 times in 5"
+    assert text["Smallest gap it can detect"] == f"**{gap:.1f} points**: with 80% power"
     low, high = map(decimal, quality.interval)
     training = text["Do scores improve steadily in training?"]
     assert training == f"**Signal quality {decimal(quality.number)}** (95%: {low} to {high}); 6 models"

@@ -162,7 +162,7 @@ def _ranks_panel(sources: CardSources, benchmark: str, values: Values, verdict: 
     if any(size == "tau_within_2" for _, size, _ in rows):
         marks += [text(0, 76, "at most 2×", "lab"), text(0, 90, "apart in size", "lab")]
     if len(overall) > 1 and same_models(overall):
-        words = f"**{' → '.join(decimal(value.number) for value in overall.values())}** trained first"
+        words = f"**{' → '.join(decimal(value.number) for value in overall.values())}** after training"
     elif len(overall) > 1:
         words = ", ".join(f"**{decimal(value.number)}** {NAMES[protocol]} ({value.basis['models']} models)"
                           for protocol, value in overall.items())  # fmt: skip
@@ -329,8 +329,8 @@ def _gap_panel(sources: CardSources, benchmark: str, values: Values) -> Panel | 
     marks.append(text(WIDTH / 2, 106, ends, "", "middle"))
     label = f"Scores of {len(scores)} models, {NAMES[protocol]}, from {decimal(low)} to {decimal(high)}. "
     label += f"A gap of {words}{interval} is found four times out of five."
-    told = f"**{words}**: found 4 times in 5{interval}"
-    return Panel("How small a gap does it see?", told, svg(WIDTH, HEIGHT, label, *marks))
+    told = f"**{words}**: with 80% power{interval}"
+    return Panel("Smallest gap it can detect", told, svg(WIDTH, HEIGHT, label, *marks))
 
 
 def mean_curve(frame: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:

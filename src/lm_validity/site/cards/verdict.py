@@ -47,16 +47,16 @@ CLAUSES: Mapping[tuple[str, str], tuple[str, str]] = {
     ("apart all", NO): ("cannot separate most models", "the same: no"),
     ("ranks", YES): ("ranks models like the others", "*agrees*: yes under each protocol that has scores"),
     ("ranks", NO): ("ranks models unlike the others", "*agrees*: no under each protocol that has scores"),
-    ("ranks", "only trained first"): (
-        "ranks like others only if trained first",
+    ("ranks", "after training only"): (
+        "ranks like others after training only",
         "*agrees*: no under direct evaluation, yes under train before test",
     ),
     ("ranks", "only direct"): (
         "ranks like others only if scored direct",
         "*agrees*: yes under direct evaluation, no under train before test",
     ),
-    ("ranks", "trained first"): (
-        "ranks like the others if trained first",
+    ("ranks", "after training"): (
+        "ranks like the others after training",
         "*agrees*: not known under direct evaluation, yes under train before test",
     ),
     ("ranks", "direct"): (
@@ -67,8 +67,8 @@ CLAUSES: Mapping[tuple[str, str], tuple[str, str]] = {
         "ranks unlike the others if scored direct",
         "*agrees*: no under direct evaluation, not known under train before test",
     ),
-    ("ranks", "not trained first"): (
-        "ranks unlike the others if trained first",
+    ("ranks", "not after training"): (
+        "ranks unlike the others after training",
         "*agrees*: not known under direct evaluation, no under train before test",
     ),
     ("reliable", YES): ("reliable scores", "*reliable*: yes"),
@@ -166,11 +166,11 @@ def _marks(statements: tuple[Statement, ...]) -> dict[str, Mark]:
 _WORDS = {PARTLY: "in part"}
 _RANKS = {
     (YES, NO): Mark(PARTLY, "only direct"),
-    (NO, YES): Mark(PARTLY, "only trained first"),
-    (NOT_KNOWN, YES): Mark(PARTLY, "trained first"),
+    (NO, YES): Mark(PARTLY, "after training only"),
+    (NOT_KNOWN, YES): Mark(PARTLY, "after training"),
     (YES, NOT_KNOWN): Mark(PARTLY, "direct"),
     (NO, NOT_KNOWN): Mark(PARTLY, "not direct"),
-    (NOT_KNOWN, NO): Mark(PARTLY, "not trained first"),
+    (NOT_KNOWN, NO): Mark(PARTLY, "not after training"),
 }
 
 

@@ -329,7 +329,11 @@ def _whom(models: Range, families: Range) -> str:
     quoted = wider(models, families)
     if quoted is None:
         return "; no interval"
-    return "; interval: other families too" if quoted is families else "; interval: other models"
+    return (
+        "; the 95% interval covers new models and new families"
+        if quoted is families
+        else "; the 95% interval covers new models"
+    )
 
 
 def _same_order(data: Data) -> bool:
@@ -638,7 +642,7 @@ def _every_pair(data: Data, columns: list[int], protocols: list[str]) -> Panel |
         f"Agreement of every pair of {count(size, 'benchmark')}, as a heat map, from {decimal(finite.min())} to "
         f"{decimal(finite.max())}. {text.replace('**', '')}."
     )
-    return Panel("Is it so for every pair?", text, svg.svg(360, 132, label, *marks))
+    return Panel("Does every pair agree better?", text, svg.svg(360, 132, label, *marks))
 
 
 def _scale(entry: Entry, protocol: str, left: float, right: float, y: float) -> Markup:

@@ -465,7 +465,7 @@ def _forest(summary: CompareSummary) -> Picture | None:
     if sizes:
         span = " to ".join(dict.fromkeys(svg.points(size, 1) for size in (min(sizes), max(sizes))))
         note += f" Gaps of {span} points are found four times out of five, each by itself."
-        key = svg.key(("bar", "smaller gaps are found less than four times out of five"))
+        key = svg.key(("bar", "gaps too small to detect reliably"))
     if left_out := len({row.benchmark for row in summary.comparisons}) - len(rows):
         note += f" In the table: {count(left_out, 'benchmark')} more, not tested, in other units, or with smaller gaps."
     sizes_of_svg = ((1180.0, 190.0, 300.0, "w640"), (380.0, 104.0, 8.0, "n640"))

@@ -286,7 +286,7 @@ def _picture_svg(rows: list[list[dict[str, Any]]], width: float, room: float, ki
     marks = [
         *(svg.box(0, 24 + 23 * place, width, 23, "zone") for place in range(1, len(rows), 2)),
         svg.text(shares(0), 12, "neighbours told apart", "lab"),
-        svg.text(sizes(0), 12, "gap found 4 times in 5" if width > 500 else "gap found 4 in 5", "lab"),
+        svg.text(sizes(0), 12, "gap with 80% power" if width > 500 else "gap, 80% power", "lab"),
         svg.ticks(shares, percents, 20, height - 26, [percent(value) for value in percents]),
         svg.ticks(sizes, values, 20, height - 26, [words.lstrip("+") for words in svg.written_points(values)]),
     ]

@@ -59,7 +59,7 @@ def _lede(data: SignalData) -> Lede:
         )
     heading = f"On {steady} of {count(tested, 'benchmark')}, scores improve steadily during training"
     rest = "" if steady == tested else f" For the other{'s' * (tested - steady > 1)} this is not shown."
-    return Lede(heading, f"More steadily than a random walk, that is.{rest}")
+    return Lede(heading, f"“Steadily” means: beats a random walk.{rest}")
 
 
 # ----------------------------------------------------------------------------------------------------------------------

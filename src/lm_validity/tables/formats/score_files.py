@@ -151,7 +151,7 @@ class ImportLog:
             for number, times in counts.items()
         ]
         if len(shots) > 1 or counts.index.notna().any():
-            lines.append(f"Solved examples before each question (few-shot): {', '.join(shots[:4])}.")
+            lines.append(f"Few-shot examples: {', '.join(shots[:4])}.")
         lines += self.reading.lines()
         lines += _block("Left out, since another file has the score too", self.repeated)
         lines += _block("Skipped", [f"{path}: {reason}" for path, reason in self.skipped])

@@ -70,7 +70,7 @@ def test_the_heading_and_the_numbers_are_the_summarys(tmp_path):
     families = summary["explained_variance_in_both_interval_clustered"][TRAINED]
     ends = max((ends for ends in (over[TRAINED][0], families) if ends), key=lambda ends: ends[1] - ends[0])
     assert page["lede"]["interval"] == f"95%: {100 * ends[0]:.0f}% to {100 * ends[1]:.0f}%"
-    assert page["lede"]["heading"].startswith("These models differ mainly in one way") == (ends[0] > 0.5)
+    assert page["lede"]["heading"].startswith("One ability explains most differences") == (ends[0] > 0.5)
     explained, ranks, misleading = page["panels"]
     assert explained["text"].startswith(
         " → ".join(f"{'**' * (not i)}{100 * shares[p][0]:.0f}%" for i, p in enumerate((DIRECT, TRAINED)))
@@ -101,7 +101,7 @@ def test_neither_two_benchmarks_nor_noise_decide_in_how_many_ways_models_differ(
         page, summary = report(tmp_path / str(place), table, **options)
         low, high = summary["explained_variance_interval"][DIRECT][0]
         assert (low > 0.5, high < 0.5) == (place == 0, place == 1)
-        assert page["lede"]["heading"] == "Whether these models differ mainly in one way is not known"
+        assert page["lede"]["heading"] == "Not known whether one ability explains most differences"
 
 
 @pytest.mark.parametrize("stderr", [0.01, 0.2])
@@ -165,9 +165,9 @@ def test_one_factor_that_explains_all_is_an_answer(tmp_path):
     page, summary = report(tmp_path, table, names=NAMES[:12])
     assert summary["explained_variance"][DIRECT][0] == pytest.approx(1)
     assert summary["explained_variance_interval"][DIRECT][0] is None
-    assert page["lede"]["heading"].startswith("These models differ mainly in one way")
+    assert page["lede"]["heading"].startswith("One ability explains most differences")
     assert "explains 100%" in page["lede"]["sentence"] and page["lede"]["interval"] == ""
     (tmp_path / "few").mkdir()
     few = {DIRECT: {name: of[:3] for name, of in list(table[DIRECT].items())[:2]}}
     page, _ = report(tmp_path / "few", few, names=NAMES[:3])
-    assert page["lede"]["heading"].startswith("Whether")
+    assert page["lede"]["heading"].startswith("Not known")

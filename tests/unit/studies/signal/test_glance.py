@@ -26,7 +26,7 @@ def page_of(folder, models=4, checkpoints=12, names=NAMES, resamples=60, tokens_
          "tokens_b": tokens_b * step + later * i, "benchmark": name, "protocol": "direct", "metric": "acc,none",
          "stderr": stderr, "n_items": 2000,
          "value": 0.25 + 2.75 * (name in lower_is_better) + 0.002 * rng.standard_normal() + (name != "flat")
-         * (0.4 + 0.1 * i) * (-0.5 if fall or name in lower_is_better else 1) * step / checkpoints}
+         * (0.4 + 0.1 * min(i, 3)) * (-0.5 if fall or name in lower_is_better else 1) * step / checkpoints}
         for name in names for i in range(models) for step in range(1, checkpoints + 1)
     ]  # fmt: skip
     write_table(pd.DataFrame(rows), SCORES, folder / "scores.parquet")

@@ -152,15 +152,15 @@ def _lede(summary: Entry) -> Lede:
         return Lede("In how many ways do these models differ?", "Not known: the components cannot be computed.")
     protocol = TRAINED if TRAINED in shares else DIRECT
     (first, *_), interval = shares[protocol]
-    heading = "Whether these models differ mainly in one way is not known"
+    heading = "Not known whether one ability explains most differences"
     # noise alone makes the first share small, and few benchmarks or models make it large
     ceiling, shuffled = summary["first_component_ceiling"][protocol], summary["parallel_analysis"][protocol]
     if interval is not None and is_known(ceiling) and interval[1] < min(MAINLY, ceiling):
-        heading = "These models differ in more than one way"
+        heading = "More than one ability explains the differences"
     # a share of 1 has no interval, since it is 1 without any of the models too
     least = interval[0] if interval is not None else first if first > 1 - 1e-9 else 0.0
     if is_known(shuffled) and least > max(MAINLY, shuffled["null_95"][0]):
-        heading = "These models differ mainly in one way"
+        heading = "One ability explains most differences"
         with_compute = summary["pc1_compute"][protocol]["kendall_interval"]
         if not isinstance(with_compute, Missing) and with_compute.low > FOLLOWS:
             heading += ", and it follows pretraining compute"

@@ -1,6 +1,7 @@
 """Runs of earlier versions under the present code. One that 0.1 finished (commit a4fdde2, config/test.yaml, without
 weights of models): nothing of it is computed again, its tables are read, and what an update would compute again is said
-with the reason. One of 0.2 that stopped in its second round (without adapters too) goes on with the cells it lacks."""
+with the reason. One of 0.2 that stopped in its second round (without adapters too) goes on with the cells it lacks, and
+so does one of 0.3 (config/test.yaml, stopped before its last adapter was evaluated)."""
 
 import json
 import re
@@ -77,6 +78,16 @@ def test_a_second_round_goes_on_with_the_cells_that_it_lacks(tmp_path, monkeypat
     lacking = {(one.cell.rule, one.cell.model, one.cell.benchmark) for one in states if one.state == "missing"}
     assert lacking == {(rule, "forum-gpt2-xs", "table") for rule in OF_A_CELL}
     assert recomputed_cells(run) == []
+
+
+def test_a_half_finished_run_of_0_3_goes_on_with_the_cell_that_it_lacks(tmp_path, monkeypatch):
+    run = unpacked("run_0.3.0_half", "test", tmp_path, monkeypatch)
+    states = RunState(run).cells
+    assert Counter(one.state for one in states) == {"done": 23, "missing": 1}
+    lacking = [one.cell for one in states if one.state == "missing"]
+    assert [(one.rule, one.model, one.benchmark) for one in lacking] == [("evaluate_adapter", "data-gpt2-xs", "table")]
+    assert recomputed_cells(run) == []
+    assert recomputed_cells(build_run(read_json("results/test/configuration.json"), "configuration.json")) == []
 
 
 def test_a_raised_version_is_named_with_its_cells(old, monkeypatch, capsys):

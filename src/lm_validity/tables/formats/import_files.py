@@ -21,8 +21,10 @@ from lm_validity.tables.formats import (
     checked,
     import_csv,
     import_every_eval_ever,
+    import_helm,
     import_inspect,
     import_lighteval,
+    import_texts,
     lm_eval_results,
     published,
 )
@@ -57,6 +59,8 @@ from lm_validity.words import count
 
 # In the order in which they are asked: the first that recognises a file reads it
 FORMATS: tuple[Format, ...] = (
+    import_helm.FORMAT,
+    import_texts.FORMAT,
     import_every_eval_ever.FORMAT,
     import_lighteval.FORMAT,
     import_inspect.FORMAT,
@@ -145,6 +149,9 @@ def _read_all(
             continue
         try:
             opened = _opened(each, options, pattern)
+            if not each.named and each.path.suffix in import_texts.SUFFIXES and not import_texts.recognises(opened):
+                log.others[each.path.suffix] += 1  # a text such as any folder has
+                continue
             chosen = _whose(opened, formats)
             placed = [_placed(file, opened, pattern, places) for file in chosen.read(opened, options)]
             completed = [_completed(file, options, chosen.name) for file in placed]

@@ -1,0 +1,85 @@
+"""HELM's folder of a run (stats.json beside run_spec.json) -> scores.
+
+The values are means over the run's trials, which have no standard error of items. Of the splits, `test` counts, else
+`valid`; values under perturbations and of parts of a split are left out, and so are tokens, seconds and such.
+"""
+
+import re
+from typing import Any
+
+from lm_validity.config.sheets import metric_key
+from lm_validity.errors import InputError
+from lm_validity.tables.cell_text import is_no_score
+from lm_validity.tables.formats import checked
+from lm_validity.tables.formats.score_files import Format, ImportOptions, Opened, ScoreFile
+
+_STATS, _SPEC = "stats.json", "run_spec.json"
+# Files of a run that have no scores of their own
+_OTHERS = ("per_instance_stats.json", "scenario.json", "scenario_state.json", "instances.json", "display_requests.json",
+           "display_predictions.json")  # fmt: skip
+_HINT = "HELM writes stats.json and run_spec.json into the folder of a run."
+_OF_MODEL = frozenset(("model", "model_deployment", "data_augmentation"))  # arguments of a run that name no benchmark
+_NO_SCORE = re.compile(r"(num|max|min|inference|training|estimated|finish_reason|prompt|batch|predicted|logprob)(_.*)?")
+
+
+def _recognises(opened: Opened) -> bool:
+    return opened.path.name in (_STATS, _SPEC, *_OTHERS) and opened.path.with_name(_SPEC).is_file()
+
+
+def _read(opened: Opened, options: ImportOptions) -> list[ScoreFile]:
+    """The scores of a run; [] for a file beside them. Raises InputError for files that are not as HELM writes them."""
+    path, stats = opened.path, opened.document
+    if path.name != _STATS:
+        return []
+    beside = path.with_name(_SPEC)
+    spec = checked.read_json_file(beside, _HINT)
+    adapter = spec.get("adapter_spec") if isinstance(spec, dict) else None
+    if not isinstance(adapter, dict) or not isinstance(stats, list):
+        raise InputError(f"{beside if isinstance(stats, list) else path}: not of a run of HELM.", _HINT)
+    model = checked.required_text(opened.model or adapter.get("model"), f"{beside}, adapter_spec, model", _HINT)
+    name = checked.required_text(spec.get("name"), f"{beside}, name", _HINT)
+    shots = checked.whole(adapter.get("max_train_instances"), f"{beside}, max_train_instances", 0)
+    rows = [row | {"benchmark": _benchmark(name), "num_fewshot": shots} for row in _rows(stats, str(path))]
+    return [ScoreFile(path, rows, {"model": model, "unit": "own"}, made=_made(adapter))]
+
+
+def _benchmark(name: str) -> str:
+    """`mmlu:subject=anatomy,model=x` is the benchmark `mmlu:subject=anatomy`."""
+    scenario, _, arguments = name.partition(":")
+    kept = [each for each in arguments.split(",") if each and each.partition("=")[0] not in _OF_MODEL]
+    return ":".join(filter(None, (scenario, ",".join(kept))))
+
+
+def _rows(stats: list[Any], where: str) -> list[dict[str, Any]]:
+    values: dict[str, dict[str, Any]] = {}
+    for stat in stats:
+        told = stat.get("name") if isinstance(stat, dict) else None
+        if not isinstance(told, dict) or not isinstance(told.get("name"), str):
+            raise InputError(f"{where}: a value without a name.", _HINT)
+        if not (told.get("perturbation") or told.get("sub_split")) and checked.finite(stat.get("mean")) is not None:
+            values.setdefault(str(told.get("split")), {})[told["name"]] = stat["mean"]
+    own = values.get("test") or values.get("valid") or {}
+    items = checked.finite(own.get("num_instances"))
+    return [
+        {
+            "metric": metric_key(name),
+            "value": checked.score(value, f"{where}, {name}", _HINT),
+            "n_items": int(items) if items and items >= 1 else None,
+        }
+        for name, value in own.items()
+        if not (_NO_SCORE.fullmatch(name) or is_no_score(name))
+    ]
+
+
+def _made(adapter: dict[str, Any]) -> dict[str, Any]:
+    """How the scores of a run were made: columns of SETTINGS."""
+    said = {
+        "harness": "helm",
+        "limit": checked.finite(adapter.get("max_eval_instances")),
+        "temperature": checked.finite(adapter.get("temperature")),
+        "max_gen_toks": adapter.get("max_tokens") if type(adapter.get("max_tokens")) is int else None,
+    }
+    return {name: value for name, value in said.items() if value is not None}
+
+
+FORMAT = Format("helm", (".json",), _recognises, _read)

@@ -1,0 +1,175 @@
+"""Scores in texts of others: `model-index` of a model card, and the tables that lm-eval prints.
+
+In folders, other texts of the same suffixes are not looked at.
+"""
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import Any
+
+from lm_validity.config.rows import read_text
+from lm_validity.config.sheets import metric_key
+from lm_validity.errors import InputError, first_line
+from lm_validity.tables.cell_text import is_missing, plain_text, read_cell
+from lm_validity.tables.formats import checked
+from lm_validity.tables.formats.score_files import Format, ImportOptions, Opened, ScoreFile
+from lm_validity.tables.reading import LEFT_OUT, Decision
+
+SUFFIXES = (".md", ".markdown", ".txt")
+_CARD_HINT = "a model card has `model-index` in its front matter; see huggingface.co/docs/hub/model-cards."
+_PRINTED_HINT = "lm-eval prints a line with pretrained=MODEL and a table that begins with |Tasks|Version|."
+_INDEX = re.compile(rb"\A\s*---\r?\n(?:(?!---\r?\n).*\n)*?model-index:")
+_PRINTED = re.compile(rb"^\| *(?:Tasks?|Groups) *\| *Version *\|.*\| *Value *\|", re.MULTILINE)
+_MODEL = re.compile(r"\b(?:pretrained|model)=([^,)\s]+)")
+_LIMIT = re.compile(r"\blimit: ([\d.]+)")
+_SHOTS = re.compile(r"\s*\((\d+)[- ]shots?\)", re.IGNORECASE)
+_BETTER = {"↑": True, "↓": False}
+
+
+def recognises(opened: Opened) -> bool:
+    """Whether a text has scores that are read here."""
+    return opened.path.suffix in SUFFIXES and bool(_INDEX.match(opened.head) or _PRINTED.search(opened.head))
+
+
+def _read(opened: Opened, options: ImportOptions) -> list[ScoreFile]:
+    """The scores of a card or of printed tables. Raises InputError for one that cannot be read or names no model."""
+    text = read_text(opened.path, _PRINTED_HINT)
+    return _of_card(opened, text) if _INDEX.match(opened.head) else _of_printed(opened, text)
+
+
+# ---- model cards -----------------------------------------------------------------------------------------------------
+
+
+def _of_card(opened: Opened, text: str) -> list[ScoreFile]:
+    import yaml
+
+    path = opened.path
+    try:
+        index = yaml.safe_load(re.split(r"^---\s*$", text, maxsplit=2, flags=re.MULTILINE)[1])["model-index"]
+    except (yaml.YAMLError, IndexError, KeyError, TypeError, RecursionError, ValueError) as error:
+        raise InputError(f"{path}: its front matter cannot be read ({first_line(error)}).", _CARD_HINT) from error
+    files = []
+    for entry in index if isinstance(index, list) else ():
+        if isinstance(entry, dict):
+            model = checked.required_text(opened.model or entry.get("name"), f"{path}, model-index, name", _CARD_HINT)
+            rows, decisions = _once(list(_results(entry)), model)
+            files.append(ScoreFile(path, rows, {"model": model}, decisions=tuple(decisions)))
+    if not any(file.rows for file in files):
+        raise InputError(f"{path}: no scores in its model-index.", _CARD_HINT)
+    return files
+
+
+def _results(entry: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """The part of its dataset, its split and the columns of each score of an entry that is a number."""
+    results = entry.get("results")
+    for result in results if isinstance(results, list) else ():
+        dataset = result.get("dataset") if isinstance(result, dict) else None
+        metrics = result.get("metrics") if isinstance(result, dict) else None
+        if not isinstance(dataset, dict) or not isinstance(metrics, list):
+            continue
+        name = str(dataset.get("name") or dataset.get("type") or "")
+        arguments = dataset.get("args")
+        shots = arguments.get("num_few_shot") if isinstance(arguments, dict) else None
+        match = _SHOTS.search(name)
+        shots = int(match[1]) if match and type(shots) is not int else shots
+        for metric in metrics:
+            number = read_cell(str(metric.get("value"))) if isinstance(metric, dict) else None
+            if number is None or not name or isinstance(metric["value"], dict | list | bool):
+                continue
+            row = {
+                "benchmark": _SHOTS.sub("", name),
+                "metric": metric_key(str(metric.get("type") or metric.get("name"))),
+                "num_fewshot": shots if type(shots) is int and shots >= 0 else None,
+                "value": number.value,
+            }
+            yield str(dataset.get("config") or ""), str(dataset.get("split") or ""), row
+
+
+def _once(results: list[tuple[str, str, dict[str, Any]]], model: str) -> tuple[list[dict[str, Any]], list[Decision]]:
+    """Each score once: parts of a dataset are benchmarks `name/part`; of a part's splits the test split counts, and
+    scores of one split that contradict each other are left out."""
+    parts: dict[str, set[str]] = defaultdict(set)
+    for part, _, row in results:
+        parts[row["benchmark"]].add(part)
+    scores: dict[tuple[Any, ...], dict[str, list[dict[str, Any]]]] = defaultdict(lambda: defaultdict(list))
+    for part, split, row in results:
+        if len(parts[row["benchmark"]]) > 1 and part:
+            row = row | {"benchmark": f"{row['benchmark']}/{part}"}
+        scores[row["benchmark"], row["metric"], row["num_fewshot"]][split].append(row)
+    rows, decisions = [], []
+    for splits in scores.values():
+        own = splits.get("test") or [row for each in splits.values() for row in each]
+        if len({row["value"] for row in own}) == 1:
+            rows.append(own[0])
+        else:
+            where = f"{model} on {own[0]['benchmark']}"
+            text = f"{where}, {own[0]['metric']}: the card has several values"
+            decisions.append(Decision("cell", where, "left out", "values", LEFT_OUT, len(own), "", text))
+    return rows, decisions
+
+
+# ---- tables that lm-eval prints --------------------------------------------------------------------------------------
+
+
+def _of_printed(opened: Opened, text: str) -> list[ScoreFile]:
+    """A file of scores for each run of which the text has the tables; of groups, their own row."""
+    path, model, limit = opened.path, opened.model, None
+    header: list[str] = []
+    last: dict[str, str] = {}
+    rows: dict[tuple[str, float | None], dict[tuple[Any, ...], dict[str, Any]]] = defaultdict(dict)
+    for number, line in enumerate(text.splitlines(), 1):
+        if not line.lstrip().startswith("|"):
+            header = []
+            if (named := _MODEL.search(line)) and "," in line:
+                model, told = opened.model or named[1], _LIMIT.search(line)
+                limit = float(told[1]) if told and re.fullmatch(r"\d+(\.\d*)?", told[1]) else None
+            continue
+        cells = [plain_text(cell) for cell in line.strip().removeprefix("|").removesuffix("|").split("|")]
+        if _PRINTED.match(line.lstrip().encode()):
+            header, last = [cell.casefold() for cell in cells], {}
+        elif header and len(cells) == len(header) and not re.fullmatch(r"[\s:|-]+", line):
+            if not model:
+                raise InputError(f"{path}: a table without the line that names its model.", f"--model '{path}=NAME'.")
+            row = _printed_row(dict(zip(header, cells, strict=True)), cells, last, f"{path}, row {number}")
+            if row is not None:
+                rows[model, limit].setdefault(
+                    tuple(row.get(key) for key in ("benchmark", "metric", "num_fewshot")), row
+                )
+    if not rows:
+        raise InputError(f"{path}: no scores in its tables.", _PRINTED_HINT)
+    return [
+        ScoreFile(
+            path,
+            list(own.values()),
+            {"model": name, "unit": "own"},
+            limited=most is not None,
+            made={"harness": "lm-eval", "limit": most},
+        )
+        for (name, most), own in rows.items()
+    ]
+
+
+def _printed_row(said: dict[str, str], cells: list[str], last: dict[str, str], where: str) -> dict[str, Any] | None:
+    """A row of a printed table, with what stands only in a task's first row; None where it has no score."""
+    task = next((said[name] for name in ("tasks", "task", "groups") if said.get(name)), "")
+    if task.lstrip("- "):
+        last.clear()
+        last["task"] = task.lstrip("- ")
+    for name in ("version", "filter", "n-shot"):
+        last[name] = said.get(name) or last.get(name, "")
+    number, error = read_cell(said["value"]), read_cell(said.get("stderr", ""))
+    if is_missing(said["value"]) or number is None or "task" not in last:
+        return None
+    return {
+        "benchmark": last["task"],
+        "metric": f"{said['metric']},{last['filter'] or 'none'}" if said.get("metric") else None,
+        "num_fewshot": int(last["n-shot"]) if last["n-shot"].isdigit() else None,
+        "value": checked.score(number.value, where, _PRINTED_HINT),
+        "stderr": checked.standard_error(None if error is None else error.value, where),
+        "higher_is_better": next((_BETTER[cell] for cell in cells if cell in _BETTER), None),
+        "made": {"task_version": last["version"] or None},
+    }
+
+
+FORMAT = Format("text", SUFFIXES, recognises, _read)

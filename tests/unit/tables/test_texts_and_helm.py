@@ -1,0 +1,92 @@
+"""Scores of HELM's runs, of model cards and of the tables that lm-eval prints."""
+
+import json
+
+import pytest
+
+from lm_validity.errors import InputError
+from lm_validity.tables.formats.import_files import import_files
+from lm_validity.tables.schema import SETTINGS, read_table
+
+PRINTED = """\
+hf (pretrained=acme/ant-1b,dtype=float32), gen_kwargs: (None), limit: {limit}, num_fewshot: None, batch_size: 8
+|Tasks|Version|Filter|n-shot|Metric|   |Value |   |Stderr|
+|-----|------:|------|-----:|------|---|-----:|---|-----:|
+|tides|      1|none  |     0|acc   |↑  |0.3100|±  |0.0219|
+|     |       |none  |     0|ppl   |↓  |12.500|±  |   N/A|
+"""
+
+
+def run(folder, spec, stats):
+    folder.mkdir(parents=True)
+    (folder / "run_spec.json").write_text(json.dumps(spec))
+    (folder / "stats.json").write_text(json.dumps(stats))
+
+
+def stat(name, mean, split="test", **more):
+    return {"name": {"name": name, "split": split, **more}, "count": 1, "mean": mean}
+
+
+def test_a_run_of_helm(tmp_path):
+    spec = {
+        "name": "mmlu:subject=law,method=joint,model=acme_ant-1b,data_augmentation=canonical",
+        "adapter_spec": {"model": "acme/ant-1b", "max_train_instances": 5, "max_eval_instances": 50, "max_tokens": 8},
+    }
+    stats = [
+        stat("exact_match", 0.1, "valid"), stat("exact_match", 0.25), stat("num_instances", 40.0),
+        stat("exact_match", 0.2, perturbation={"name": "typos"}), stat("max_prob", 0.5), stat("prefix_match", None),
+    ]  # fmt: skip
+    run(tmp_path / "in/a", spec, stats)
+    (tmp_path / "in/a/scenario_state.json").write_text("{}")
+    scores, log = import_files([tmp_path / "in"], tmp_path / "out")
+    columns = ["model", "benchmark", "metric", "value", "n_items", "num_fewshot"]
+    row = ["acme/ant-1b", "mmlu:subject=law,method=joint", "exact_match,none", 0.25, 40, 5]
+    assert scores[columns].values.tolist() == [row] and not log.skipped
+    made = read_table(tmp_path / "out/settings.parquet", SETTINGS)
+    assert made[["harness", "limit", "max_gen_toks"]].values.tolist() == [["helm", 50, 8]]
+
+
+@pytest.mark.parametrize(("spec", "stats"), [([], []), ({"adapter_spec": {}}, []), ({"adapter_spec": {}}, {})])
+def test_a_damaged_run_of_helm_is_refused(tmp_path, spec, stats):
+    run(tmp_path / "a", spec, stats)
+    with pytest.raises(InputError, match=r"run_spec\.json|stats\.json"):
+        import_files([tmp_path / "a/stats.json"], tmp_path / "out")
+
+
+def test_printed_tables(tmp_path):
+    (tmp_path / "a.md").write_text(PRINTED.format(limit="None"))
+    scores, _ = import_files([tmp_path / "a.md"], tmp_path / "out")
+    assert scores[["model", "benchmark", "metric", "value", "num_fewshot", "higher_is_better"]].values.tolist() == [
+        ["acme/ant-1b", "tides", "acc,none", 0.31, 0, True],
+        ["acme/ant-1b", "tides", "ppl,none", 12.5, 0, False],
+    ]
+    assert scores["stderr"][0] == 0.0219 and scores["stderr"].isna()[1]
+
+
+def test_the_limit_of_printed_tables_goes_to_the_settings(tmp_path):
+    (tmp_path / "log.txt").write_text("Loading\n" + PRINTED.format(limit="20.0") + "\ndone\n")
+    _, log = import_files([tmp_path / "log.txt"], tmp_path / "out")
+    made = read_table(tmp_path / "out/settings.parquet", SETTINGS)
+    assert set(made["limit"]) == {20} and set(made["task_version"]) == {"1"}
+    assert any("1 file" in note for note in log.notes)
+
+
+def test_a_printed_table_of_no_model_is_refused(tmp_path):
+    (tmp_path / "a.md").write_text(PRINTED.partition("\n")[2])
+    with pytest.raises(InputError, match=r"a\.md: a table without the line") as caught:
+        import_files([tmp_path / "a.md"], tmp_path / "out")
+    assert "--model" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("front", "said"),
+    [
+        ("model-index: [", "front matter"),
+        ("model-index:\n- name: ''", "name"),
+        ("model-index:\n- name: m", "no scores"),
+    ],
+)
+def test_a_damaged_card_is_refused(tmp_path, front, said):
+    (tmp_path / "README.md").write_text(f"---\n{front}\n---\n")
+    with pytest.raises(InputError, match=rf"README\.md.*{said}"):
+        import_files([tmp_path / "README.md"], tmp_path / "out")

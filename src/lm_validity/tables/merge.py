@@ -60,6 +60,7 @@ class Merger:
         self.grid, self.store, self.manifests = self.workspace.grid, self.workspace.store, self.workspace.manifests
         self.failures = read_failures(run)
         self._missing: dict[Cell, AbsentCell] = {}
+        self.versions: Counter[str] = Counter()  # of libraries, by the scores that were merged
         self._points = {
             (row.model, point.checkpoint): point for row in run.models.values() for point in row.checkpoints
         }
@@ -71,7 +72,7 @@ class Merger:
 
     def write_scores(self, folder: Path) -> None:
         """scores.parquet, settings.parquet, selections.parquet and losses.parquet."""
-        self.versions: Counter[str] = Counter()
+        self.versions.clear()
         scores, selections = self.scores(), self.selections()
         write_table(scores, SCORES, folder / "scores.parquet")
         write_table(self.settings(), SETTINGS, folder / "settings.parquet")

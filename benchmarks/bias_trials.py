@@ -71,15 +71,30 @@ def write_task(folder: Path) -> dict:
     return prefetch_task(source, folder / "task.parquet")
 
 
-def write_model(architecture: str, folder: Path) -> Path:
-    """A random model without dropout, in hub format."""
-    words = {word: number for number, word in enumerate([*SPECIAL, *(f"w{number}" for number in range(VOCABULARY))])}
+def word_numbers() -> dict[str, int]:
+    """The tokenizer's vocabulary."""
+    return {word: number for number, word in enumerate([*SPECIAL, *(f"w{number}" for number in range(VOCABULARY))])}
+
+
+def write_tokenizer(architecture: str, folder: Path) -> None:
+    """One token a word, in hub format."""
+    words = word_numbers()
     tokenizer = Tokenizer(models.WordLevel(words, "[UNK]"))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    torch.manual_seed(0)
     if architecture == "masked":
         ends = [("[CLS]", words["[CLS]"]), ("[SEP]", words["[SEP]"])]
         tokenizer.post_processor = processors.TemplateProcessing(single="[CLS] $A [SEP]", special_tokens=ends)
+    named = {"cls_token": "[CLS]", "sep_token": "[SEP]", "eos_token": "[SEP]", "mask_token": "[MASK]"}
+    transformers.PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, pad_token="[PAD]", unk_token="[UNK]", model_max_length=POSITIONS, **named
+    ).save_pretrained(folder)
+
+
+def write_model(architecture: str, folder: Path) -> Path:
+    """A random model without dropout, in hub format."""
+    words = word_numbers()
+    torch.manual_seed(0)
+    if architecture == "masked":
         model = transformers.BertForMaskedLM(
             transformers.BertConfig(
                 vocab_size=len(words),
@@ -97,10 +112,7 @@ def write_model(architecture: str, folder: Path) -> Path:
         rates = {"embd_pdrop": 0.0, "attn_pdrop": 0.0, "resid_pdrop": 0.0}
         ends = {"bos_token_id": words["[SEP]"], "eos_token_id": words["[SEP]"], "pad_token_id": 0}
         model = transformers.GPT2LMHeadModel(transformers.GPT2Config(**sizes, **rates, **ends))
-    named = {"cls_token": "[CLS]", "sep_token": "[SEP]", "eos_token": "[SEP]", "mask_token": "[MASK]"}
-    transformers.PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, pad_token="[PAD]", unk_token="[UNK]", model_max_length=POSITIONS, **named
-    ).save_pretrained(folder)
+    write_tokenizer(architecture, folder)
     model.save_pretrained(folder)
     return folder
 

@@ -12,6 +12,8 @@ import argparse
 import gc
 import tempfile
 import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -39,6 +41,7 @@ SHAPES = {
 DTYPES = {"tiny": ("float32", "bfloat16"), "0.5B": ("float32", "bfloat16"), "7B": ("bfloat16",)}
 LENGTHS = {"arc-like 31 + 5": ((20, 42), (2, 8)), "hellaswag-like 62 + 28": ((45, 79), (18, 38))}
 QUESTIONS, EXAMPLES = 256, 256
+BATCHES = (1, 32, "auto")  # of lm-eval's HFLM
 RATES = (1e-5, 2e-5, 5e-5)
 
 
@@ -73,42 +76,68 @@ def synchronised(work, device: str):
     return run
 
 
-def scoring_records(shape: str, dtype: str, device: str, rounds: int) -> list[dict]:
-    """The scorer against HFLM at batch 1 and 32."""
-    model, records = build(shape, dtype, device), []
-    tokenizer = word_tokenizer(min(50_000, model.config.vocab_size))
-    for name, (context, choice) in LENGTHS.items():
-        documents = questions(QUESTIONS, context, choice, len(tokenizer))
-        requests = [SimpleNamespace(args=(doc["context"], f" {text}")) for doc in documents for text in doc["choices"]]
+@dataclass(frozen=True)
+class Scoring:
+    """One benchmark scored by one model, by the project's scorer and by HFLM at each batch size."""
+
+    lm: LanguageModel
+    name: str
+    documents: list[dict]
+
+    @property
+    def requests(self) -> list[SimpleNamespace]:
+        """Context and choice, for each choice."""
+        return [SimpleNamespace(args=(doc["context"], f" {text}")) for doc in self.documents for text in doc["choices"]]
+
+    def sides(self, device: str) -> dict[str, Callable[[], list]]:
+        """The same requests by `ours` and by `batch ...`, each to its end."""
         with errors_only("lm_eval.models.huggingface"):
-            ours = LanguageModel(model, tokenizer, model_id=shape, eval_batch_size=32)
-            lms = {batch: HFLM(pretrained=model, tokenizer=tokenizer, batch_size=batch) for batch in (1, 32)}
-        sides = {"ours": lambda lm=ours, these=requests: lm.loglikelihood(these)}
+            lms = {
+                batch: HFLM(pretrained=self.lm.base, tokenizer=self.lm.tokenizer, batch_size=batch) for batch in BATCHES
+            }
+        sides = {"ours": lambda: self.lm.loglikelihood(self.requests)}
         for batch, lm in lms.items():
-            sides[f"batch {batch}"] = lambda lm=lm, these=requests: lm.loglikelihood(these, disable_tqdm=True)
-        sides = {side: synchronised(work, device) for side, work in sides.items()}
-        for work in sides.values():  # untimed
-            work()
+            sides[f"batch {batch}"] = lambda lm=lm: lm.loglikelihood(self.requests, disable_tqdm=True)
+        return {side: synchronised(work, device) for side, work in sides.items()}
+
+    def records(self, device: str, rounds: int) -> Iterator[dict]:
+        """Ours against each batch size."""
+        sides, dtype, count = self.sides(device), str(self.lm.base.dtype).removeprefix("torch."), len(self.documents)
+        for side, work in sides.items():
+            if side != "batch auto":  # untimed
+                work()
         costs, results = interleave(sides, rounds)
         # 16 bits: two questions more than lm-eval's own batch sizes answer differently
-        own = difference(results["batch 1"], results["batch 32"], documents, requests, dtype)
-        for batch in lms:
-            records.append(
-                compare(
-                    f"{shape} {dtype}, scoring {name}",
-                    f"lm-eval's HFLM, batch {batch}",
-                    costs[f"batch {batch}"],
-                    costs["ours"],
-                    target=None,
-                    agreement=difference(results["ours"], results[f"batch {batch}"], documents, requests, dtype),
-                    tolerance=1e-4 if dtype == "float32" else own + 2 / QUESTIONS,
-                    detail=f"{QUESTIONS} questions of 4 choices",
-                    device=device,
-                    clock="wall",
-                    model=describe_model(model),
-                )
+        own = difference(results["batch 1"], results["batch 32"], self.documents, self.requests, dtype)
+        for batch in BATCHES:
+            apart = difference(results["ours"], results[f"batch {batch}"], self.documents, self.requests, dtype)
+            yield compare(
+                f"{self.lm.model_id} {dtype}, scoring {self.name}",
+                f"lm-eval's HFLM, batch {batch}",
+                costs[f"batch {batch}"],
+                costs["ours"],
+                target=None,
+                agreement=apart,
+                tolerance=1e-4 if dtype == "float32" else own + 2 / count,
+                detail=f"{count} questions of 4 choices",
+                device=device,
+                clock="wall",
+                model=describe_model(self.lm.base),
             )
-    return records
+
+
+def scorings(shape: str, dtype: str, device: str, count: int) -> Iterator[Scoring]:
+    """So many questions of each of the lengths, for one model."""
+    model = build(shape, dtype, device)
+    tokenizer = word_tokenizer(min(50_000, model.config.vocab_size))
+    lm = LanguageModel(model, tokenizer, model_id=shape, eval_batch_size=32)
+    for name, (context, choice) in LENGTHS.items():
+        yield Scoring(lm, name, questions(count, context, choice, len(tokenizer)))
+
+
+def scoring_records(shape: str, dtype: str, device: str, rounds: int) -> list[dict]:
+    """The scorer against HFLM at each batch size."""
+    return [record for each in scorings(shape, dtype, device, QUESTIONS) for record in each.records(device, rounds)]
 
 
 def difference(ours, theirs, documents, requests, dtype: str) -> float:
@@ -121,14 +150,14 @@ def difference(ours, theirs, documents, requests, dtype: str) -> float:
     return float(abs(accuracies[0] - accuracies[1]))
 
 
-def training_records(shape: str, dtype: str, device: str, rounds: int) -> list[dict]:
+def training_records(shape: str, dtype: str, device: str, rounds: int, count: int = EXAMPLES) -> list[dict]:
     """Three rates side by side against one after another; agreement of the epoch's mean loss."""
     model = build(shape, dtype, device)
     tokenizer = word_tokenizer(min(50_000, model.config.vocab_size))
     lm = LanguageModel(model, tokenizer, model_id=shape, eval_batch_size=32)
     random = np.random.default_rng(0)
     examples = [
-        Example(tuple(random.integers(len(tokenizer), size=n).tolist()), 1) for n in random.integers(22, 68, EXAMPLES)
+        Example(tuple(random.integers(len(tokenizer), size=n).tolist()), 1) for n in random.integers(22, 68, count)
     ]
     settings = FinetuneSettings(learning_rate=RATES[0], epochs=1)
     options = {"seed": 1, "higher_is_better": True}
@@ -177,7 +206,7 @@ def training_records(shape: str, dtype: str, device: str, rounds: int) -> list[d
         target={"0.5B": 1.8, "7B": 1.15}.get(shape),
         agreement=agreement,
         tolerance=1e-5 if dtype == "float32" else 1e-2,
-        detail=f"{EXAMPLES} texts of 22 to 67 tokens, one epoch; agreement: relative, of mean losses",
+        detail=f"{count} texts of 22 to 67 tokens, one epoch; agreement: relative, of mean losses",
         device=device,
         clock="wall",
         model=describe_model(model),

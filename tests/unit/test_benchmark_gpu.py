@@ -15,10 +15,10 @@ def test_two_questions_more_than_lm_evals_batch_sizes_differ_by(own, ours, given
     monkeypatch.setattr(gpu, "QUESTIONS", 16)
     monkeypatch.setattr(gpu, "LENGTHS", {"short": ((3, 5), (1, 3))})
     # asked first about lm-eval's batch of 1 against that of 32, then about ours against each
-    answers = iter([own / 16, ours / 16, ours / 16])
+    answers = iter([own / 16, ours / 16, ours / 16, ours / 16])
     monkeypatch.setattr(gpu, "difference", lambda *arguments: next(answers))
     if given:
-        assert len(gpu.scoring_records("tiny", "bfloat16", "cpu", rounds=1)) == 2
+        assert len(gpu.scoring_records("tiny", "bfloat16", "cpu", rounds=1)) == 3
     else:
         with pytest.raises(SystemExit, match="scores differ"):
             gpu.scoring_records("tiny", "bfloat16", "cpu", rounds=1)

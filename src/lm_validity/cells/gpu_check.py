@@ -52,17 +52,22 @@ class CheckResult:
 
 def check_gpu(device: str) -> list[CheckResult]:
     """Try the device; device: `cuda` or `cpu`. Raises InputError where there is no GPU that torch can use."""
+    return list(each_check(device))
+
+
+def each_check(device: str) -> Iterator[CheckResult]:
+    """`check_gpu`, its findings one by one as they are made."""
     if device == "cuda" and not torch.cuda.is_available():
         raise InputError(*describe_missing_gpu(1, 0, "gpu-check"))
-    findings = [*_describe(device), *_products(device)]
+    yield from _describe(device)
+    yield from _products(device)
     with tempfile.TemporaryDirectory() as name:
         place = Path(name)
         write_model(place)
         checks = {"scores": _scores, "training": _training, "answers": _answers, "memory": _memory}
         checks |= {"bitsandbytes": _bitsandbytes, "vLLM": _vllm}
         for title, check in checks.items():
-            findings += _tried(title, check(place, device))
-    return findings
+            yield from _tried(title, check(place, device))
 
 
 def verdict(findings: Sequence[CheckResult]) -> str:
@@ -74,14 +79,12 @@ def verdict(findings: Sequence[CheckResult]) -> str:
     return f"Ready. Read what is said about {', '.join(noted)}." if noted else "Ready."
 
 
-def _tried(title: str, check: Iterator[CheckResult]) -> list[CheckResult]:
+def _tried(title: str, check: Iterator[CheckResult]) -> Iterator[CheckResult]:
     """The check's findings; whatever it raises is one more."""
-    findings: list[CheckResult] = []
     try:
-        findings.extend(check)
+        yield from check
     except Exception as error:  # the table is for finding out what breaks on an unknown machine
-        findings.append(CheckResult(title, "failed", f"{type(error).__name__}: {first_line(error)}"))
-    return findings
+        yield CheckResult(title, "failed", f"{type(error).__name__}: {first_line(error)}")
 
 
 def _judge(check: str, detail: str, *, good: bool) -> CheckResult:
@@ -290,7 +293,7 @@ def _measured_peak(folder: Path, device: str) -> float:
     for _ in range(2):
         gc.collect()
         before = torch.cuda.memory_allocated(device)
-        peak = _pass_peak(_load(folder, device, "bfloat16"), _DeviceMemory(device))
+        peak = _pass_peak(_load(folder, device, "bfloat16"), DeviceMemory(device))
     return peak - before
 
 
@@ -300,7 +303,7 @@ def _pass_peak(lm: LanguageModel, memory: Ledger) -> float:
     return rehearse.train(lm, memory, settings, PASS_TOKENS, [rows])[str(rows)]["peak"]
 
 
-class _DeviceMemory(Ledger):
+class DeviceMemory(Ledger):
     """What torch's allocator says instead of what a ledger books."""
 
     def restart(self) -> None:

@@ -1,0 +1,103 @@
+"""`benchmarks/gpu_quarter_hour.py`: cheap stages on the CPU, what a kill leaves, and how two runs are compared."""
+
+import json
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import pandas as pd
+import pytest
+import torch
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+import gpu_pack
+import gpu_quarter_hour
+from gpu_quarter_hour import STAGES, Place, compared, run_parts, run_stage, shares
+
+TINY = Place("cpu", tiny=True)
+
+
+def lines(folder: Path) -> list[dict]:
+    return [json.loads(line) for line in (folder / "lines.jsonl").read_text().splitlines()]
+
+
+def test_all_stages_fit_into_eight_minutes():
+    assert sum(seconds for seconds, _ in STAGES.values()) <= 480
+
+
+def test_our_layers_give_the_gradients_of_pefts(tmp_path):
+    """Bit by bit on a CPU, with the masks of training; and times of all three."""
+    assert run_parts("adapter", TINY, tmp_path) == 0
+    (line,) = lines(tmp_path)
+    assert line["relative difference of gradients"] == line["relative difference of the loss"] == 0
+    assert all(line[side]["seconds"] > 0 for side in ("ours", "PEFT's with our masks", "PEFT's with its own"))
+    assert line["PEFT's with its own"]["loss"] != line["ours"]["loss"]  # other masks: dropout was there
+
+
+def test_a_part_that_fails_is_a_line_and_the_next_begins(tmp_path, monkeypatch):
+    def parts(place):
+        def breaks():
+            yield {"found": 1}
+            raise RuntimeError("CUDA out of memory")
+
+        yield "first", breaks
+        yield "second", lambda: iter([{"found": 2}])
+
+    monkeypatch.setitem(STAGES, "rates", (1, parts))
+    assert run_parts("rates", TINY, tmp_path) == 1
+    found = [(line["about"], line.get("found"), line.get("detail")) for line in lines(tmp_path)]
+    assert found == [("first", 1, None), ("first", None, "RuntimeError: CUDA out of memory"), ("second", 2, None)]
+
+
+def test_a_stage_is_ended_when_its_seconds_are_over(tmp_path, monkeypatch):
+    """With all that it started."""
+    program = tmp_path / "stage.py"
+    mark = tmp_path / "mark"
+    program.write_text(
+        f"import subprocess, sys, time\nsubprocess.Popen(['sh', '-c', 'sleep 3; touch {mark}'])\ntime.sleep(60)\n"
+    )
+    monkeypatch.setattr(gpu_quarter_hour, "__file__", str(program))
+    monkeypatch.setitem(STAGES, "rates", (1, None))
+    start = time.monotonic()
+    line = run_stage("rates", SimpleNamespace(output=tmp_path, device="cuda", shapes="tiny"))
+    assert line["outcome"] == "ended after 1 s" and time.monotonic() - start < 30
+    time.sleep(3.5)
+    assert not mark.exists()
+
+
+@pytest.mark.parametrize(
+    ("value", "outcome", "apart"), [(0.54, "passed", 0.04), (0.56, "failed", 0.06), (None, "failed", 0.0)]
+)
+def test_scores_of_two_runs_may_differ_by_a_twentieth(value, outcome, apart):
+    there = pd.DataFrame({"model": ["a", "b"], "value": [0.5, 0.25], "stderr": [0.1, 0.1]})
+    here = there.assign(value=[value, 0.25], stderr=[0.2, 0.1])
+    found = compared(here, there)
+    assert (found["outcome"], found["largest difference"]["stderr"]) == (outcome, pytest.approx(0.1))
+    assert found["largest difference"]["value"] == pytest.approx(apart)
+    assert compared(there.iloc[:1], there)["outcome"] == "failed"
+
+
+def test_products_are_told_from_what_memory_limits():
+    """A large product and a large sum on the CPU: each is most of its own profile."""
+    a = torch.ones(400, 400)
+    found = shares(TINY, lambda: [a @ a for _ in range(20)], 1.0)["share of kernel time"]
+    assert found["matrix products"] > 0.5 and sum(found.values()) == pytest.approx(1)
+    found = shares(TINY, lambda: [a.exp() for _ in range(20)], 1.0)["share of kernel time"]
+    assert found["memory"] > 0.9
+
+
+def test_the_pack_holds_what_the_cells_need_and_no_torch():
+    of_torch = gpu_pack.needed("torch", (), (), "3.12") | {"torch"}
+    everything = gpu_pack.needed("lm-validity", ("cells",), of_torch, "3.12")
+    assert {"transformers", "peft", "lm-eval", "snakemake", "rouge-score"} <= everything
+    assert not everything & {"torch", "sympy", "pytest", "lm-validity", "snakemake-executor-plugin-slurm"}
+    there = gpu_pack.names_in(
+        "numpy==2.1\nSnakeMake >= 9  # by hand\n\n# pip list\nvl_convert_python @ file:///there\n"
+    )
+    assert there == {"numpy", "snakemake", "vl-convert-python"}
+    fewer = gpu_pack.needed("lm-validity", ("cells",), of_torch | there, "3.12")
+    assert not fewer & {"numpy", "snakemake", "vl-convert-python", "pulp"} and "peft" in fewer  # pulp is snakemake's
+    assert [pin for pin in gpu_pack.pins(fewer) if pin.startswith("peft==")]
+    with pytest.raises(SystemExit, match="not-there"):
+        gpu_pack.pins({"not-there"})

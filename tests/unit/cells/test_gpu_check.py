@@ -7,7 +7,7 @@ import torch
 
 from lm_validity.cells import gpu_check
 from lm_validity.cells.gpu_check import CheckResult, check_gpu, verdict
-from lm_validity.cells.models import scorer
+from lm_validity.cells.models import trees
 from lm_validity.cells.rehearsal.device import KIND, pretended_gpus
 from lm_validity.errors import InputError
 
@@ -80,7 +80,7 @@ def test_scores_that_differ_and_ways_that_are_refused_are_seen(folder, monkeypat
         raise RuntimeError("no mask of ours")
 
     monkeypatch.setattr(gpu_check, "_load", wrong)
-    monkeypatch.setattr(scorer, "_additive", alike)
+    monkeypatch.setattr(trees, "_additive", alike)
     said = outcomes(gpu_check._scores(folder, "cpu"))
     assert said == {
         "scores in float32": "failed",

@@ -7,7 +7,7 @@ import torch
 from accelerate.hooks import AlignDevicesHook, add_hook_to_module
 from toy_world import toy_model
 
-from lm_validity.cells.models import scorer
+from lm_validity.cells.models import trees
 from lm_validity.cells.models.language_model import load_language_model
 from lm_validity.cells.rehearsal import rehearse
 from lm_validity.cells.rehearsal.device import KIND, pretended_gpus
@@ -93,12 +93,12 @@ def elsewhere(function, place: int = -1):
 
 
 BUGS = {
-    "attention mask": (scorer, "_additive", elsewhere(scorer._additive), "score"),
-    "token ids": (scorer, "_padded", elsewhere(scorer._padded), "score"),
+    "attention mask": (trees, "_additive", elsewhere(trees._additive), "score"),
+    "token ids": (trees, "_padded", elsewhere(trees._padded), "score"),
     "mask of another type": (
-        scorer,
+        trees,
         "_additive",
-        lambda seen, dtype, device, real=scorer._additive: real(seen, torch.float64, device),
+        lambda seen, dtype, device, real=trees._additive: real(seen, torch.float64, device),
         "score",
     ),
     "dropout mask": (lora.BatchDropout, "_draw", elsewhere(lora.BatchDropout._draw), "train"),

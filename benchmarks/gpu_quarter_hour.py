@@ -663,6 +663,7 @@ def main() -> None:
     if arguments.here:
         place = Place(arguments.device, arguments.shapes == "tiny")
         sys.exit(1 if sum(run_parts(name, place, arguments.output) for name in arguments.stages) else 0)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the stage ends as well
     write_line(arguments.output, machine(arguments.device))
     ends = []
     for name in arguments.stages or STAGES:

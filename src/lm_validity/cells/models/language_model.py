@@ -20,6 +20,7 @@ from peft.tuners.lora.layer import ParamWrapper
 from peft.tuners.tuners_utils import BaseTunerLayer
 from peft.utils import SAFETENSORS_WEIGHTS_NAME
 from safetensors import SafetensorError, safe_open
+from torch._subclasses.fake_tensor import FakeTensor
 from transformers import PreTrainedModel
 
 from lm_validity.cells.lm_eval_internals import normalize_gen_kwargs, resolve_max_length
@@ -406,6 +407,8 @@ class LanguageModel(SharedContextLM):
         return totals
 
     def _check_written(self, texts: list[str]) -> None:
+        if isinstance(next(self.base.parameters()), FakeTensor):  # a rehearsal's tokenizer writes no text
+            return
         lost = [lost_bytes(self.tokenizer, text) for text in texts]
         total = sum(len(text.encode()) for text in texts)
         if sum(lost) > MOST_LOST * total:
@@ -453,11 +456,12 @@ class LanguageModel(SharedContextLM):
     def _write_batches(self, requests: list[Instance]) -> list[str]:
         """Answers in batches, all of them again in batches of half the size where memory runs out, and one by one where
         they are not those of a plain pass (`check_answers`)."""
-        rows, self._prompts = self.batch_size, requests
+        rows, self._prompts, asked = self.batch_size, requests, self._asked.copy()
         if self.answers_alone:
             self.batch_size_per_gpu = 1
         try:
             while True:
+                self._asked = asked.copy()
                 try:
                     return super().generate_until(requests, disable_tqdm=True)
                 except NotPlain as error:
@@ -484,6 +488,16 @@ class LanguageModel(SharedContextLM):
         return any(
             self.tok_encode(request.args[0])[-self.room_for_prompt(request) :] == tokens for request in self._prompts
         )
+
+    def _generators(self, context: torch.Tensor, mask: torch.Tensor) -> list[np.random.Generator]:
+        """The random numbers of each row's answer."""
+        assert self.sampling is not None
+        generators = []
+        for tokens, seen in zip(context.tolist(), mask.tolist(), strict=True):
+            prompt = tuple(token for token, kept in zip(tokens, seen, strict=True) if kept)
+            generators.append(self.sampling.generator(prompt, self._asked[prompt]))
+            self._asked[prompt] += 1
+        return generators
 
     def room_for_prompt(self, request: Instance) -> int:
         """Tokens of a generation prompt that the model sees: all but those of the longest answer."""
@@ -518,7 +532,8 @@ class LanguageModel(SharedContextLM):
                 f"{self.model_id}: a logit is not finite while it generates.",
                 "the model diverged or its dtype overflows: try a smaller learning rate, or dtype float32.",
             )
-        self.check_answers(context, generated, options)
+        if self.sampling is None and not isinstance(generated, FakeTensor):  # drawn, or without values in a rehearsal
+            self.check_answers(context, generated, options)
         return generated
 
 
@@ -636,7 +651,9 @@ def check_saved_ends(model: transformers.PreTrainedModel, folder: Path, name: st
     files = weight_files(folder)
     for part in (model.get_input_embeddings(), model.get_output_embeddings()):
         weight = getattr(part, "weight", None)
-        if weight is None or weight.ndim != 2 or not weight.is_floating_point() or weight.is_meta:
+        if weight is None or weight.ndim != 2 or not weight.is_floating_point():
+            continue
+        if weight.is_meta or isinstance(weight, FakeTensor):  # of a rehearsal: it has no values
             continue
         wanted = {key for key, parameter in model.named_parameters(remove_duplicate=False) if parameter is weight}
         wanted |= {names.get(id(weight), "")}

@@ -161,18 +161,24 @@ def test_a_report_that_is_not_written_again_goes(place):
     assert [path.name for path in (place / "out" / "factors").iterdir()] == ["mine.txt"]
 
 
+def _as_of_0_3(output: Path) -> None:
+    """Take away what 0.3 did not write: the list, the reading and the settings."""
+    for name in (LIST, "reading.tsv", "settings.parquet"):
+        (output / name).unlink(missing_ok=True)
+
+
 def test_a_site_of_0_3_is_written_again(place):
     """Without a list its reports say what is theirs; a file beside them stays, and a sheet that differs is refused."""
     assert call(*SITE, "out")[0] == 0
     output = place / "out"
-    (output / LIST).unlink()
+    _as_of_0_3(output)
     (output / "agreement" / "notes.txt").write_text("mine")
     (output / "index.html").write_text("another version's")
     (output / "agreement" / "summary.json").write_text("{}")
     assert call(*SITE, "out")[0] == 0
     assert (output / "agreement" / "notes.txt").read_text() == "mine"
     assert json.loads((output / "agreement" / "summary.json").read_text())["models"] == 4
-    (output / LIST).unlink()
+    _as_of_0_3(output)
     (output / "models.tsv").write_text("model\nash-1b\n")
     before = digests(output)
     assert call(*SITE, "out")[0] == 2 and digests(output) == before

@@ -532,7 +532,7 @@ def _tables(summary: GroupSummary, scores: pd.DataFrame, place: int) -> list[Tab
             row |= {f"{protocol}_error": fit.standard_error, f"{protocol}_p": fit.p}
         row |= {"change": gap.change.value} | as_columns(gap.change.interval)
         row |= {"logit": gap.logit_change.value} | as_columns(gap.logit_change.interval, "logit_low", "logit_high")
-        row |= {"logit_p": gap.logit_change.p}
+        row |= {"logit_error": gap.logit_change.standard_error, "logit_p": gap.logit_change.p}
         rows.append(row | {"error": gap.change.standard_error, "p": gap.change.p, "p_adjusted": gap.p_adjusted})
         for name, check in gap.checks.items():
             others.append({"benchmark": benchmark, "choice": CHECKS[name], **check.lead, "change": check.change})
@@ -546,6 +546,7 @@ def _tables(summary: GroupSummary, scores: pd.DataFrame, place: int) -> list[Tab
     }
     labels |= {"logit": "change, logits", "logit_low": "logits from", "logit_high": "logits to"}
     labels |= {
+        "logit_error": "standard error, logits",
         "logit_p": "p, logits",
         "low": "change from",
         "high": "change to",
@@ -556,6 +557,7 @@ def _tables(summary: GroupSummary, scores: pd.DataFrame, place: int) -> list[Tab
         "formats": dict.fromkeys(in_points, "+.1f")
         | dict.fromkeys(errors, ".1f")
         | dict.fromkeys(["logit", "logit_low", "logit_high"], "+.2f")
+        | {"logit_error": ".2f"}
         | dict.fromkeys([*p_values, "p_adjusted", "logit_p"], "p"),
         "scales": dict.fromkeys([*in_points, *errors], 100.0),
         "labels": labels,

@@ -62,6 +62,7 @@ def test_scores_in_parts_are_those_of_all_logits_at_once(lm, monkeypatch):
     requests = [request for request in random_requests() if len(request[1]) < 80]
     expected = lm._loglikelihood_tokens(requests)
     monkeypatch.setattr(head, "PART", 6 * 420)
+    monkeypatch.setattr(lm, "_holds", lambda *_: True)  # the check is a plain pass over one text, whole
     seen = largest_logits(lm)
     assert differences(lm._loglikelihood_tokens(requests), expected, requests) < 2e-5
     assert max(seen) == 6, "never more positions than a part"

@@ -421,6 +421,8 @@ class SharedContextLM(HFLM):
         """
         if options.get("do_sample") or set(options) - _GREEDY:
             return
+        if self.position_encoding.varies:  # an answer that outgrows it goes on from states of the shorter one
+            return
         padding = (options["attention_mask"] == 0).sum(1).tolist()
         most, least = padding.index(max(padding)), padding.index(min(padding))
         for kind, row, size in (("padding", most, padding[most] + 1), ("length", least, texts.shape[1])):

@@ -13,7 +13,7 @@ from lm_validity.cli.imports import OF_REPORT, takes_options
 from lm_validity.cli.options import make_group, paths_or_command, say_findings, site_reports, takes_section
 from lm_validity.config.load import load_run
 from lm_validity.config.sections import REPORTS, Agreement, Reports, Screening, SignalConventions
-from lm_validity.outputs import replaced_folder
+from lm_validity.outputs import check_file, replaced_folder
 from lm_validity.terminal import say
 
 if TYPE_CHECKING:
@@ -272,6 +272,8 @@ def compare(
     """Is B better than A, worse, or not worse by more than a margin?"""
     from lm_validity.site import comparison
 
+    for file in filter(None, (markdown, junit)):
+        check_file(file, [comparison.MARK])
     asked = comparison.Comparing(at, margin, mix_versions, self_check, benchmarks)
     compared = comparison.compare(model_a, model_b, scores or folder, asked, items)
     if output is not None:

@@ -94,6 +94,9 @@ class _Sources:
 # What is compared: labels in a table, or two folders.
 
 
+MARK = "written by lm-validity compare"  # in a file for a pull request, which the command may then replace
+
+
 def compare(first: str, second: str, source: Path | None, asked: Comparing, items: Path | None = None) -> Compared:
     """Compare two models: names of `source` (scores.parquet, or a folder that holds it), or without one two files or
     folders of result files. Raises InputError as `gather` and `compare_models`, and for a bad margin or point."""
@@ -541,7 +544,7 @@ def write_markdown(compared: Compared, path: Path) -> None:
             "",
             f"Items right with {summary.second} alone: {won}; with {summary.first} alone: {len(compared.flips) - won}.",
         ]
-    write_text(path, "\n".join([*lines, ""]))
+    write_text(path, "\n".join([f"<!-- {MARK} -->", *lines, ""]))
 
 
 def write_junit(compared: Compared, path: Path) -> None:
@@ -565,5 +568,6 @@ def write_junit(compared: Compared, path: Path) -> None:
             ElementTree.SubElement(case, "failure", message=verdict_words(one))
         elif one.verdict == "not known":
             ElementTree.SubElement(case, "skipped", message=verdict_words(one))
+    suite.insert(0, ElementTree.Comment(f" {MARK} "))
     ElementTree.indent(suite)
     write_text(path, ElementTree.tostring(suite, encoding="unicode", xml_declaration=True) + "\n")

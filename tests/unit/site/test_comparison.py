@@ -90,6 +90,19 @@ def test_two_folders_are_paired_by_item_and_a_page_lists_what_changed(folders, t
     assert "| drops | worse" in (tmp_path / "a.md").read_text()
 
 
+@pytest.mark.parametrize("option", ["--markdown", "--junit"])
+def test_a_file_for_a_pull_request_replaces_only_one_of_its_kind(folders, tmp_path, option):
+    """The command's own file is written again; somebody's file and a link to one keep their bytes."""
+    written, mine, link = tmp_path / "verdict", tmp_path / "NOTES.md", tmp_path / "link"
+    mine.write_text("my notes")
+    link.symlink_to(mine)
+    assert run(*folders, option, written).exit_code == run(*folders, option, written).exit_code == 0
+    for foreign in (mine, link):
+        with pytest.raises(InputError, match=foreign.name):
+            run(*folders, option, foreign)
+    assert mine.read_text() == "my notes"
+
+
 @pytest.mark.parametrize(
     ("lost", "won", "words", "code"),
     [

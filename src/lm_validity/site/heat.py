@@ -52,8 +52,11 @@ def score_section(rows: pd.DataFrame) -> Section:
 
 
 def heat_picture(rows: pd.DataFrame, higher_is_better: dict[str, bool]) -> Picture:
-    """One table for each protocol that has scores. Darker is better within a column; a dash is a missing score."""
-    tables, notes = [], ["Darker: better on that benchmark. Point at a score, or tab to it, for its interval."]
+    """One table for each protocol that has scores. More colour is better within a column; a dash is a missing score."""
+    tables, notes = (
+        [],
+        ["The more colour, the better on that benchmark. Point at a score, or tab to it, for its interval."],
+    )
     for protocol in PROTOCOLS:
         here = rows[rows["protocol"] == protocol]
         if len(here):

@@ -401,8 +401,17 @@ def test_the_command_line_imports_and_reports(tmp_path):
     def run(*arguments):
         CliRunner().invoke(register_commands(), [str(argument) for argument in arguments], catch_exceptions=False)
 
-    run("import", "pretrain-on-test", source, "--output", tmp_path)
-    run("report", "bias", "--trials", tmp_path / "trials.parquet", "--output", tmp_path / "o", "--formula", "equations")
+    run("import", "pretrain-on-test", source, "--output", tmp_path / "in")
+    run(
+        "report",
+        "bias",
+        "--trials",
+        tmp_path / "in" / "trials.parquet",
+        "--output",
+        tmp_path / "o",
+        "--formula",
+        "equations",
+    )
     summary = json.loads((tmp_path / "o" / "summary.json").read_text())
     assert summary["cells"][0]["bias_mean"] == pytest.approx(0.1)
     assert summary["cells"][0]["boost_mean"] == pytest.approx(0.1)

@@ -124,4 +124,9 @@ class TestKilled:
         _, errors = process.communicate(timeout=SECONDS)
         assert process.returncode == 2 and errors.count("\n") == 1, errors
         assert "killed" in errors and "GB" in errors and "--processes 1" in errors
-        assert wait(lambda: not any(map(alive, others))) and left(place) == set()
+        assert wait(lambda: not any(map(alive, others)))
+        # what was read stays, as after any report that fails: tables, sheets and the reading, and no page
+        assert left(place) == {"out"}
+        kept = {path.name for path in (place / "out").iterdir()}
+        assert {"scores.parquet", "models.tsv", "benchmarks.tsv"} <= kept, kept
+        assert not [*(place / "out").rglob("*.html")] and not [name for name in kept if name.startswith(".")], kept

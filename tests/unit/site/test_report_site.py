@@ -320,12 +320,14 @@ def test_wide_parquet_tables_and_what_an_import_knew_of_the_models(tmp_path):
     assert later.facts == first.facts == {"a": {"parameters_b": 7.0}, "b": {"parameters_b": 13.0}}
 
 
-def test_a_table_that_needs_an_option_is_refused_with_it(tmp_path):
+def test_percentages_of_a_wide_table_are_read_as_such_and_said(tmp_path):
     (tmp_path / "table.csv").write_text("model,x,y\na,40,50\n")
-    with pytest.raises(InputError) as refused:
-        gather([tmp_path / "table.csv"], tmp_path, ImportOptions())
-    assert "--percent" in refused.value.hint
-    gather([tmp_path / "table.csv"], tmp_path, ImportOptions(unit="percentages"))
+    read = gather([tmp_path / "table.csv"], tmp_path / "read", ImportOptions())
+    told = gather([tmp_path / "table.csv"], tmp_path / "told", ImportOptions(unit="percentages"))
+    for gathered in (read, told):
+        assert gathered.scores["value"].tolist() == [0.4, 0.5]
+        assert set(gathered.reading.query("what == 'unit'")["decided"]) == {"percent"}
+    assert any("x: percent to share" in line for line in read.lines)
 
 
 def test_two_models_under_one_name_are_refused(tmp_path):

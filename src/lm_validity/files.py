@@ -27,7 +27,7 @@ def made_folder(path: str | Path) -> Iterator[Path]:
     """Make a folder and those above it, where they are not there; an error inside removes those that it made, if
     nothing is in them. Raises InputError where there can be no folder, as below /proc."""
     path = Path(path)
-    missing = [each for each in (path, *path.parents) if not each.exists()]
+    missing = [parent for parent in (path, *path.parents) if not parent.exists()]
     try:
         try:
             path.mkdir(parents=True, exist_ok=True)
@@ -36,8 +36,8 @@ def made_folder(path: str | Path) -> Iterator[Path]:
         yield path
     except BaseException:
         with contextlib.suppress(OSError):
-            for each in missing:
-                each.rmdir()
+            for parent in missing:
+                parent.rmdir()
         raise
 
 

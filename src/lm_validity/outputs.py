@@ -38,19 +38,19 @@ def replaced_folder(
     *,
     inputs: Iterable[str | Path | None] = (),
     names: Collection[str] = (),
-    kept: Collection[str] = (),
+    entries_to_keep: Collection[str] = (),
     earlier: Collection[str] = (),
 ) -> Iterator[Path]:
     """Yield a folder to write into. On success its files take the place of those that `command` wrote into `output`
     before, and files that it wrote before and not now are removed; after an error `output` is as it was.
 
     `inputs`: what the command reads: none may be `output` or lie in it. `names`: what it may write there, so that
-    somebody's own files under these names are found before the work is done. `kept`: files in `output` that the user
-    gave as an input, which stay. `earlier`: files of a version that wrote no list, which may be written over. Raises
-    InputError, with the file's name, where something would be lost.
+    somebody's own files under these names are found before the work is done. `entries_to_keep`: files in `output` that
+    the user gave as an input, which stay. `earlier`: files of a version that wrote no list, which may be written over.
+    Raises InputError, with the file's name, where something would be lost.
     """
     output = Path(output)
-    check_folder(output, command, inputs=inputs, names={*names} - {*kept}, earlier=earlier)
+    check_folder(output, command, inputs=inputs, names={*names} - {*entries_to_keep}, earlier=earlier)
     with made_folder(output.parent), _draft(output) as folder:
         try:
             yield folder
@@ -58,7 +58,7 @@ def replaced_folder(
             raise InputError(
                 *(text.replace(str(folder), str(output)) for text in (error.problem, error.hint))
             ) from error
-        _move(folder, output, command, kept, earlier)
+        _move(folder, output, command, entries_to_keep, earlier)
 
 
 def check_folder(
@@ -74,22 +74,22 @@ def check_folder(
     output = Path(output)
     if output.exists() and not output.is_dir():
         raise InputError(f"{output}: a file, where a folder is to be written.", "name a new folder with --output.")
-    place = output.resolve()
-    for path in (each for each in inputs if each is not None):
-        given = Path(path).resolve()
-        if given == place or place in given.parents:
-            what = "is what is read" if given == place else f"holds {path}, which is read"
-            raise InputError(f"--output {output}: the folder {what}.", "name a new folder with --output.")
-    own: _Own = {**dict.fromkeys(earlier), **_own(output, command)}
+    resolved = output.resolve()
+    for path in (source for source in inputs if source is not None):
+        source_path = Path(path).resolve()
+        if source_path == resolved or resolved in source_path.parents:
+            problem = "is what is read" if source_path == resolved else f"holds {path}, which is read"
+            raise InputError(f"--output {output}: the folder {problem}.", "name a new folder with --output.")
+    own_files: _Own = {**dict.fromkeys(earlier), **_own(output, command)}
     for name in sorted(names):
-        if (foreign := _foreign(output, name, own)) is not None:
+        if (foreign := _foreign(output, name, own_files)) is not None:
             _refuse(foreign, output)
 
 
 def check_file(path: str | Path, marks: Iterable[str] = ()) -> None:
     """Raises InputError where a file to write is there already and is none that the same command wrote: all `marks`
     stand in one of those, in its first 64 kB. Without marks any file is refused; so is a link."""
-    path, wanted = Path(path), [mark.encode() for mark in marks]
+    path, marks_as_bytes = Path(path), [mark.encode() for mark in marks]
     if path.is_symlink():
         raise InputError(f"{path}: a link.", "name a new file, or the file that the link leads to.")
     if path.is_dir():
@@ -98,14 +98,14 @@ def check_file(path: str | Path, marks: Iterable[str] = ()) -> None:
         return
     with open(path, "rb") as handle:
         head = handle.read(2**16) if path.is_file() else b""
-    if not wanted or not all(mark in head for mark in wanted):
+    if not marks_as_bytes or not all(mark in head for mark in marks_as_bytes):
         raise InputError(f"{path}: it is there already, and this command did not write it.", "name a new file.")
 
 
 def remove_written(output: Path, command: str) -> None:
     """Remove what `command` wrote into `output`, and the folders that are empty then."""
-    if output.is_dir() and (own := _own(output, command)):
-        _remove(output, [name for name in own if _is_own(output / name, own[name])])
+    if output.is_dir() and (own_files := _own(output, command)):
+        _remove(output, [name for name in own_files if _is_own(output / name, own_files[name])])
         _write_list(output, command, {})
 
 
@@ -150,20 +150,20 @@ def _listed(output: Path) -> dict[str, dict[str, list[str]]]:
     document = read_json_or(output / LIST, None)
     try:
         commands = document["commands"]
-        whole = {
+        complete = {
             str(command): {str(name): [str(digest) for digest in digests] for name, digests in files.items()}
             for command, files in commands.items()
         }
     except (TypeError, KeyError, AttributeError):
         raise InputError(f"{output / LIST}: not a list of what was written here.", hint) from None
     outside = [
-        name for files in whole.values() for name in files if ".." in Path(name).parts or Path(name).is_absolute()
+        name for files in complete.values() for name in files if ".." in Path(name).parts or Path(name).is_absolute()
     ]
     if outside:
         raise InputError(f"{output / LIST}: it lists {outside[0]}, which is not in the folder.", hint)
     if document.get("format") != FORMAT:
         raise InputError(f"{output / LIST}: of format {document.get('format')}, not {FORMAT}.", hint)
-    return whole
+    return complete
 
 
 def _earlier(output: Path, command: str) -> list[str]:
@@ -201,18 +201,18 @@ def _is_own(path: Path, digests: tuple[str, ...] | None) -> bool:
     return digests is None or file_sha256(path) in digests
 
 
-def _foreign(output: Path, name: str, own: _Own) -> Path | None:
+def _foreign(output: Path, name: str, own_files: _Own) -> Path | None:
     """What is under a name in the folder and is not the command's own. A folder that holds files of the command may
     hold others too, which stay."""
     path = output / name
     if path.is_symlink():
         return path
     if path.is_dir():
-        held = [each for each in own if each.startswith(f"{name}/")]
+        held = [entry for entry in own_files if entry.startswith(f"{name}/")]
         if held:
-            return next((output / each for each in held if _was_edited(output / each, own[each])), None)
-        return next((each for each in sorted(path.rglob("*")) if not each.is_dir() or each.is_symlink()), None)
-    return path if path.exists() and not (name in own and _is_own(path, own[name])) else None
+            return next((output / entry for entry in held if _was_edited(output / entry, own_files[entry])), None)
+        return next((entry for entry in sorted(path.rglob("*")) if not entry.is_dir() or entry.is_symlink()), None)
+    return path if path.exists() and not (name in own_files and _is_own(path, own_files[name])) else None
 
 
 def _was_edited(path: Path, digests: tuple[str, ...] | None) -> bool:
@@ -224,14 +224,16 @@ def _below(path: Path, folder: Path) -> str:
     return path.relative_to(folder).as_posix()
 
 
-def _refuse(path: Path, output: Path, others: int = 0) -> None:
-    more = f" (and {others} more)" if others else ""
+def _refuse(path: Path, output: Path, further: int = 0) -> None:
+    further_words = f" (and {further} more)" if further else ""
     if path.is_symlink():
-        raise InputError(f"{path}: a link{more}; what it leads to is not written over.", "name a new folder.")
-    known = _below(path, output) in {name for files in _listed(output).values() for name in files}
-    what = "another command wrote it, or it was edited since it was written" if known else "it is not of this command"
+        raise InputError(f"{path}: a link{further_words}; what it leads to is not written over.", "name a new folder.")
+    listed = _below(path, output) in {name for files in _listed(output).values() for name in files}
+    explanation = (
+        "another command wrote it, or it was edited since it was written" if listed else "it is not of this command"
+    )
     raise InputError(
-        f"{path}: {what}{more}, and it would be written over.",
+        f"{path}: {explanation}{further_words}, and it would be written over.",
         "name a new folder with --output, or move the file; an edited sheet is given back with --models or "
         "--benchmarks.",
     )
@@ -246,8 +248,8 @@ def _draft(output: Path) -> Iterator[Path]:
     """A folder on the output's own disk, in it or else beside it, which is removed at the end. So are those of calls
     that were killed."""
     base = output if output.is_dir() else output.parent
-    for place in {output, output.parent}:
-        _remove_dead(place, output)
+    for parent in {output, output.parent}:
+        _remove_dead(parent, output)
     try:
         made = Path(tempfile.mkdtemp(prefix=".lm-validity-new.", dir=base))
     except OSError as error:
@@ -266,11 +268,11 @@ def _draft(output: Path) -> Iterator[Path]:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def _remove_dead(place: Path, output: Path) -> None:
+def _remove_dead(folder: Path, output: Path) -> None:
     """Remove what killed calls for this output left in a folder: drafts whose lock nobody holds."""
-    if not place.is_dir():
+    if not folder.is_dir():
         return
-    for draft in place.glob(f"{_DRAFT}{_escaped(output.name[:50])}.*/{_LOCK}"):
+    for draft in folder.glob(f"{_DRAFT}{_escaped(output.name[:50])}.*/{_LOCK}"):
         with contextlib.suppress(OSError), open(draft, encoding="utf-8") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             shutil.rmtree(draft.parent, ignore_errors=True)
@@ -280,24 +282,24 @@ def _escaped(name: str) -> str:
     return "".join(f"[{letter}]" if letter in "*?[" else letter for letter in name)
 
 
-def _move(folder: Path, output: Path, command: str, kept: Collection[str], earlier: Collection[str]) -> None:
+def _move(folder: Path, output: Path, command: str, entries_to_keep: Collection[str], earlier: Collection[str]) -> None:
     """Put the files of a draft into the output. Nothing is written where one of them meets somebody's own."""
-    own, listed = {**dict.fromkeys(earlier), **_own(output, command)}, _listed(output)
+    own_files, listed = {**dict.fromkeys(earlier), **_own(output, command)}, _listed(output)
     files = sorted(_below(path, folder) for path in folder.rglob("*") if path.is_file())
     # a page without figures has the folder that rules declare
     empty = [f"{_below(path, folder)}/" for path in folder.rglob("*") if path.is_dir() and not any(path.iterdir())]
-    new = {name: file_sha256(folder / name) for name in files if name not in kept}
-    foreign = list(dict.fromkeys(path for name in new if (path := _in_the_way(output, name, own, new[name]))))
+    new = {name: file_sha256(folder / name) for name in files if name not in entries_to_keep}
+    foreign = list(dict.fromkeys(path for name in new if (path := _in_the_way(output, name, own_files, new[name]))))
     foreign += [output / name for name in empty if (output / name).exists() and not (output / name).is_dir()]
     if foreign:
         _refuse(foreign[0], output, len(foreign) - 1)
-    left = {*own} - {*new, *kept, *earlier}
-    stale = [name for name in sorted(left) if _is_own(output / name, own[name])]
-    still = {name: listed[command][name] for name in kept if name in listed.get(command, {})}
+    obsolete = {*own_files} - {*new, *entries_to_keep, *earlier}
+    stale = [name for name in sorted(obsolete) if _is_own(output / name, own_files[name])]
+    still = {name: listed[command][name] for name in entries_to_keep if name in listed.get(command, {})}
     with made_folder(output):
         if new:
-            replaced = {name: [digest, *(own.get(name) or ())] for name, digest in new.items()}
-            gone = {name: list(own[name] or ()) for name in stale if own[name]}
+            replaced = {name: [digest, *(own_files.get(name) or ())] for name, digest in new.items()}
+            gone = {name: list(own_files[name] or ()) for name in stale if own_files[name]}
             _write_list(output, command, {**gone, **replaced, **still})
         for name in new:
             target = output / name
@@ -311,7 +313,7 @@ def _move(folder: Path, output: Path, command: str, kept: Collection[str], earli
         )
 
 
-def _in_the_way(output: Path, name: str, own: _Own, digest: str) -> Path | None:
+def _in_the_way(output: Path, name: str, own_files: _Own, digest: str) -> Path | None:
     """What would be lost if a file were written: somebody's own file there, a link on the way, a file for a folder."""
     target = output / name
     above = [output / part for part in reversed(Path(name).parents) if part != Path()]
@@ -320,7 +322,7 @@ def _in_the_way(output: Path, name: str, own: _Own, digest: str) -> Path | None:
             return folder
     if target.is_symlink() or target.is_dir():
         return target
-    if not target.exists() or (name in own and _is_own(target, own[name])):
+    if not target.exists() or (name in own_files and _is_own(target, own_files[name])):
         return None
     return None if target.is_file() and file_sha256(target) == digest else target
 

@@ -705,8 +705,8 @@ def summary_values(summary: object) -> dict[str, Any]:
     values = _plain(summary, "", reasons)
     notes = list(values.pop("notes", None) or [])
     for reason, keys in reasons.items():
-        more = f" and {len(keys) - KEYS_NAMED} more" if len(keys) > KEYS_NAMED else ""
-        notes.append(f"{', '.join(keys[:KEYS_NAMED])}{more}: {reason}")
+        remainder = f" and {len(keys) - KEYS_NAMED} more" if len(keys) > KEYS_NAMED else ""
+        notes.append(f"{', '.join(keys[:KEYS_NAMED])}{remainder}: {reason}")
     return values | {"notes": notes}
 
 
@@ -793,14 +793,14 @@ def lines_of(study: str) -> list[Line]:
         if not columns:
             continue
         quantity, unit, counted, intervals, *words = ("" if word == "-" else word for word in columns)
-        given, without_value = dict(word.split("=") for word in words), intervals.startswith("=")
+        given_places, without_value = dict(word.split("=") for word in words), intervals.startswith("=")
         if not without_value:
-            lines.append(Line(path, quantity, unit, counted, "", LEVEL, given))
+            lines.append(Line(path, quantity, unit, counted, "", LEVEL, given_places))
         for interval in filter(None, intervals.removeprefix("=").split(",")):
             key, _, over = interval.rpartition(":")
             over, _, level = over.partition("@")
             own_path = path if without_value else _beside(path, key)
-            lines.append(Line(own_path, quantity, unit, "", over, float(level or LEVEL), given))
+            lines.append(Line(own_path, quantity, unit, "", over, float(level or LEVEL), given_places))
     return lines
 
 
@@ -850,51 +850,51 @@ class _Found(NamedTuple):
 def _walk(
     value: Any,
     node: _Tree | Line,
-    at: dict[str, Any],
+    place_names: dict[str, Any],
     around: tuple[dict[str, Any], ...],
     where: str,
-    told: Sequence[str] = (),
+    conditions: Sequence[str] = (),
 ) -> Iterator[_Found]:
-    """What is under `value`, which is at `where`; `told`: its fields that `at` has already."""
+    """What is under `value`, which is at `where`; `conditions`: its fields that `place_names` has already."""
     if isinstance(value, np.ndarray | np.generic):
         value = value.tolist()
     if isinstance(node, Line):
-        yield _Found(node, at, value, around)
+        yield _Found(node, place_names, value, around)
         return
     if value is None or isinstance(value, Missing):
-        yield from (_Found(line, at, value, around) for line in _leaves(node))
+        yield from (_Found(line, place_names, value, around) for line in _leaves(node))
         return
     part, below = next(iter(node.items()))
     if isinstance(value, list | tuple) and part[0] == "[":
-        for place, item in enumerate(value, 1):
-            said, fields_told = _record(item, part[1:-1], place)
-            yield from _walk(item, below, at | said, around, f"{where}[{place}]", fields_told)
+        for index, item in enumerate(value, 1):
+            conditions_here, fields_told = _record(item, part[1:-1], index)
+            yield from _walk(item, below, place_names | conditions_here, around, f"{where}[{index}]", fields_told)
         return
     if isinstance(value, list | tuple):
-        entries = {str(place): item for place, item in enumerate(value)}
+        entries = {str(index): item for index, item in enumerate(value)}
     elif isinstance(value, dict) or is_dataclass(value):
         entries = dict(entries_of(value))
     else:
         raise ValueError(f"summary{where}: no line of results.KEYS ends here")
     for key, item in entries.items():
-        if key not in told and (where or key != "notes"):
-            below, said = _next(node, key, f"{where}.{key}")
-            yield from _walk(item, below, at | said, (*around, entries), f"{where}.{key}")
+        if key not in conditions and (where or key != "notes"):
+            below, conditions_here = _next(node, key, f"{where}.{key}")
+            yield from _walk(item, below, place_names | conditions_here, (*around, entries), f"{where}.{key}")
 
 
-def _record(item: Any, part: str, place: int) -> tuple[dict[str, Any], list[str]]:
+def _record(item: Any, part: str, index: int) -> tuple[dict[str, Any], list[str]]:
     """What tells an item of a list apart, and which of its fields say so."""
     if part.startswith("#"):
-        return {part[1:]: place}, []
-    said, told = {}, []
+        return {part[1:]: index}, []
+    fields_said, fields_told = {}, []
     for name in part.split(","):
         path, _, column = name.partition("=")
         value = item
         for key in path.split("."):
             value = value[int(key)] if isinstance(value, list | tuple) else dict(entries_of(value))[key]
-        said[column or path] = value.item() if isinstance(value, np.generic) else value
-        told.append(path.partition(".")[0])
-    return said, told
+        fields_said[column or path] = value.item() if isinstance(value, np.generic) else value
+        fields_told.append(path.partition(".")[0])
+    return fields_said, fields_told
 
 
 def _next(node: _Tree, key: str, where: str) -> tuple[_Tree | Line, dict[str, str]]:
@@ -931,14 +931,14 @@ def rows_of(study: str, summary: object) -> list[Row]:
     with_values = {line.quantity for line in lines_of(study) if not line.over}
     without: list[tuple[_Found, str]] = []  # intervals of which a summary says why there is none, once for many
     for leaf in _walk(summary, _tree(study), {}, (), ""):
-        at = leaf.at | dict(leaf.line.given)
-        over = leaf.line.over.format(**at)
+        labels = leaf.at | dict(leaf.line.given)
+        over = leaf.line.over.format(**labels)
         if "{" in leaf.line.over:
-            at = {name: text for name, text in at.items() if f"{{{name}}}" not in leaf.line.over}
+            labels = {name: text for name, text in labels.items() if f"{{{name}}}" not in leaf.line.over}
         if over and leaf.line.quantity in with_values and set(re.findall(r"\{(\w+)\}", leaf.line.path)) - set(leaf.at):
             without.append((leaf, over))
             continue
-        number = numbers.setdefault(_place(leaf.line.quantity, at), _Number())
+        number = numbers.setdefault(_place(leaf.line.quantity, labels), _Number())
         if over:
             if over in number.intervals:
                 raise ValueError(f"{study}: two intervals for {leaf.line.path} at {leaf.at}")
@@ -947,29 +947,29 @@ def rows_of(study: str, summary: object) -> list[Row]:
             raise ValueError(f"{study}: two values for {leaf.line.path} at {leaf.at}")
         else:
             number.line, number.value = leaf.line, leaf.value
-            number.counted = leaf.line.counted.format(**at) or None
+            number.counted = leaf.line.counted.format(**labels) or None
             number.n = _count(number.counted, leaf.around)
     lacking = {leaf.line.quantity for leaf, _ in without}
-    places = [(place, number) for place, number in numbers.items() if place[0] in lacking]
+    places = [(lacking_place, number) for lacking_place, number in numbers.items() if lacking_place[0] in lacking]
     for leaf, over in without:
-        for place, number in places:
-            if place[0] == leaf.line.quantity and _holds(leaf.at, place):
+        for lacking_place, number in places:
+            if lacking_place[0] == leaf.line.quantity and _holds(leaf.at, lacking_place):
                 number.intervals.setdefault(over, (leaf.value, leaf.line))
-    return [row for place, number in numbers.items() for row in _rows(study, place, number)]
+    return [row for lacking_place, number in numbers.items() for row in _rows(study, lacking_place, number)]
 
 
-def _place(quantity: str, at: Mapping[str, Any]) -> _Place:
-    conditions = {name: value for name, value in at.items() if name not in ("subject", "other", "protocol")}
-    return quantity, at.get("subject"), at.get("other"), at.get("protocol"), _written(conditions)
+def _place(quantity: str, labels: Mapping[str, Any]) -> _Place:
+    conditions = {name: value for name, value in labels.items() if name not in ("subject", "other", "protocol")}
+    return quantity, labels.get("subject"), labels.get("other"), labels.get("protocol"), _written(conditions)
 
 
 _written = json.JSONEncoder(sort_keys=True, ensure_ascii=False).encode
 
 
-def _holds(at: Mapping[str, Any], place: _Place) -> bool:
-    """Whether a number is at `at`, as far as that says where."""
-    of_place = dict(zip(("subject", "other", "protocol"), place[1:4], strict=True)) | json.loads(place[4])
-    return all(of_place.get(name) == value for name, value in at.items())
+def _holds(labels: Mapping[str, Any], row_place: _Place) -> bool:
+    """Whether a number is at `labels`, as far as that says where."""
+    of_place = dict(zip(("subject", "other", "protocol"), row_place[1:4], strict=True)) | json.loads(row_place[4])
+    return all(of_place.get(name) == value for name, value in labels.items())
 
 
 def _count(name: str | None, around: Sequence[Mapping[str, Any]]) -> int | None:
@@ -978,7 +978,7 @@ def _count(name: str | None, around: Sequence[Mapping[str, Any]]) -> int | None:
     return int(value) if isinstance(value, int | np.integer) else None
 
 
-def _rows(study: str, place: _Place, number: _Number) -> Iterator[Row]:
+def _rows(study: str, row_place: _Place, number: _Number) -> Iterator[Row]:
     """The rows of a number: one for each of its intervals, one where it has none."""
     value, text = NONE if number.value is None else number.value, None
     if isinstance(value, str):
@@ -993,7 +993,7 @@ def _rows(study: str, place: _Place, number: _Number) -> Iterator[Row]:
         low, high = (None, None) if ends is None or isinstance(ends, Missing) else map(float, ends)
         yield Row(
             study,
-            *place,
+            *row_place,
             value=None if value is None or isinstance(value, Missing) else float(value),
             low=low,
             high=high,
@@ -1045,8 +1045,8 @@ def write_report(page: Page, summary: object, output: str | Path) -> None:
     folder, values, rows = Path(output), summary_values(summary), rows_of(page.name, summary)
     write_page(page, folder)
     numbers = {"n": pa.int64()} | dict.fromkeys(("value", "low", "high", "level"), pa.float64())
-    columns = [pa.array([row[place] for row in rows], numbers.get(name, pa.string()))
-               for place, name in enumerate(Row._fields)]  # fmt: skip
+    columns = [pa.array([row[index] for row in rows], numbers.get(name, pa.string()))
+               for index, name in enumerate(Row._fields)]  # fmt: skip
     with replace_file(folder / "results.parquet") as temporary:
         pq.write_table(pa.table(columns, names=list(Row._fields)), temporary, compression="zstd")
     frame = pd.DataFrame(rows, columns=list(Row._fields)).astype({"n": "Int64"})
@@ -1073,9 +1073,9 @@ class Results:
         self._of: dict[tuple[str, str | None], list[Row]] = {}
         for values in zip(*(table.column(name).to_pylist() for name in Row._fields), strict=True):
             row = Row._make(values)
-            place = (row.quantity, row.subject, row.other, row.protocol, row.conditions)
-            if place not in self._rows:
-                self._rows[place] = row
+            row_place = (row.quantity, row.subject, row.other, row.protocol, row.conditions)
+            if row_place not in self._rows:
+                self._rows[row_place] = row
                 self._of.setdefault((row.quantity, row.subject), []).append(row)
 
     def one(

@@ -83,8 +83,8 @@ app = typer.Typer(
 )
 
 
-def _print_version(asked: object) -> None:
-    if asked:
+def _print_version(value: object) -> None:
+    if value:
         from importlib.metadata import version
 
         print(version("lm-validity"))
@@ -116,11 +116,11 @@ def _renamed(command: Callable[..., int | None], old: str, new: str) -> Callable
     """The command, which says first what it is called now."""
 
     @functools.wraps(command)
-    def call(**given: object) -> int | None:
+    def call(**options: object) -> int | None:
         print(
             f"note: `lm-validity {old}` is now `lm-validity plan {new}`. The old name goes with 0.4.", file=sys.stderr
         )
-        return command(**given)
+        return command(**options)
 
     return call
 

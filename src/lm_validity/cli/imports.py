@@ -88,10 +88,10 @@ def takes_options(*names: str, **fixed: str) -> Callable[[Callable[..., None]], 
     these names, and the `fixed` ones, say of the files."""
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
-        def called(results: list[Path] | Path, **given: Any) -> None:
-            said = {name: given.pop(name) for name in names} | fixed
-            paths, options = _import_options(results if isinstance(results, list) else [results], **said)
-            command(results=paths, options=options, **given)
+        def called(results: list[Path] | Path, **option_values: Any) -> None:
+            values = {name: option_values.pop(name) for name in names} | fixed
+            paths, options = _import_options(results if isinstance(results, list) else [results], **values)
+            command(results=paths, options=options, **option_values)
 
         return seen_as(command, called, "options", [keyword(name, *_OPTIONS[name]) for name in names])
 
@@ -202,49 +202,49 @@ def _import(results: list[Path], output: Path, options: "ImportOptions") -> None
     say(f"Pages of these scores: lm-validity report {quote(str(output))} --output report")
 
 
-def _import_options(results: list[Path], **given: Any) -> "tuple[list[Path], ImportOptions]":
+def _import_options(results: list[Path], **option_values: Any) -> "tuple[list[Path], ImportOptions]":
     """The paths without PROTOCOL=, and what was said of the files. Raises InputError for values that are not known."""
-    said = {name: default for name, (_, default) in _OPTIONS.items()} | given
+    values = {name: default for name, (_, default) in _OPTIONS.items()} | option_values
     from lm_validity.tables.formats.import_every_eval_ever import find_schema
     from lm_validity.tables.formats.score_files import ImportOptions
     from lm_validity.tables.schema import PROTOCOLS
 
     paths, protocols = list[Path](), dict[Path, str]()
     for result in results:
-        before, _, path = str(result).partition("=")
-        if before not in PROTOCOLS or result.exists():
+        model_name, _, path = str(result).partition("=")
+        if model_name not in PROTOCOLS or result.exists():
             paths.append(result)
             continue
-        place = as_written(path)
-        if protocols.setdefault(place, before) != before:
+        folder = as_written(path)
+        if protocols.setdefault(folder, model_name) != model_name:
             raise InputError(f"{path}: under two protocols.", "give each folder once.")
         paths.append(Path(path))
-    if said["percent"] and said["as_is"]:
+    if values["percent"] and values["as_is"]:
         raise InputError("--percent and --as-is: scores are one or the other.", "leave out one of them.")
     options = ImportOptions(
-        names=_names_of(said["model"] or []),
+        names=_names_of(values["model"] or []),
         protocols=protocols,
-        protocol=_one_of("--protocol", said["protocol"], (*PROTOCOLS, None)),
-        split_groups=_one_of("--groups", said["groups"], ("keep", "split")) == "split",
-        format=said["format_name"],
-        schema=None if said["schema"] is None else find_schema(said["schema"]),
-        columns=_pairs(said["columns"]),
-        scores=tuple(_split(said["scores"])),
-        across=_one_of("--across", said["across"], ("benchmarks", "models", None)),
-        unit="percentages" if said["percent"] else "neither" if said["as_is"] else "decided",
-        repeats=_one_of("--repeats", said["repeats"], ("refuse", "first")),
+        protocol=_one_of("--protocol", values["protocol"], (*PROTOCOLS, None)),
+        split_groups=_one_of("--groups", values["groups"], ("keep", "split")) == "split",
+        format=values["format_name"],
+        schema=None if values["schema"] is None else find_schema(values["schema"]),
+        columns=_pairs(values["columns"]),
+        scores=tuple(_split(values["scores"])),
+        across=_one_of("--across", values["across"], ("benchmarks", "models", None)),
+        unit="percentages" if values["percent"] else "neither" if values["as_is"] else "decided",
+        repeats=_one_of("--repeats", values["repeats"], ("refuse", "first")),
         **{
-            name: said[name]
+            name: values[name]
             for name in ("path", "prepared_on", "tokens_per_step", "errors_from_items", "strict", "reading")
         },
     )
     return paths, options
 
 
-def _names_of(given: list[str]) -> dict[Path, str]:
+def _names_of(texts: list[str]) -> dict[Path, str]:
     """PATH=NAME as a dictionary of absolute paths."""
     names = {}
-    for pair in given:
+    for pair in texts:
         path, _, name = pair.rpartition("=")
         if not path or not name:
             raise InputError(f"--model {pair}: not PATH=NAME.", "write a file or folder, '=' and the model's name.")
@@ -270,12 +270,12 @@ def _pairs(text: str) -> dict[str, str]:
     return pairs
 
 
-def _one_of(option: str, value: str | None, known: tuple[Choice, ...]) -> Choice:
+def _one_of(option: str, value: str | None, choices: tuple[Choice, ...]) -> Choice:
     """The value as one of those known. Raises InputError for others."""
-    for choice in known:
+    for choice in choices:
         if choice == value:
             return choice
-    raise InputError(f"{option} {value}: not known.", f"choose one of {', '.join(filter(None, known))}.")
+    raise InputError(f"{option} {value}: not known.", f"choose one of {', '.join(filter(None, choices))}.")
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -326,9 +326,9 @@ def export_every_eval_ever(
     from lm_validity.tables.formats.import_every_eval_ever import find_schema
 
     rules = find_schema(schema)
-    known, unknown = with_directions(_scores(scores, benchmarks))
+    scores_with_directions, unknown = with_directions(_scores(scores, benchmarks))
     with replaced_folder(output, "export every-eval-ever", inputs=[scores]) as folder:
-        written = write_every_eval_ever(known, folder, organization, relationship, collection, rules)
+        written = write_every_eval_ever(scores_with_directions, folder, organization, relationship, collection, rules)
     if unknown:
         say(f"Left out, since it is not known whether higher is better: {', '.join(unknown)}.")
     say(f"{output}: {len(written)} files, {'' if rules else 'not '}checked against the schema of every_eval_ever")

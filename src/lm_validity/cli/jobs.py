@@ -44,9 +44,15 @@ Batch = Annotated[str, typer.Option(help="The job's batch, as `snakemake -n` nam
 
 def register(app: typer.Typer) -> None:
     """Add this module's subcommands."""
-    before: Commands = [prefetch_model, prefetch_benchmark, prefetch_language_model, prefetch_task, split_benchmark]
-    after: Commands = [merge, check_cells, partial_reports, build_site]
-    for command in [*before, *map(_make_command, RULES.values()), *after]:
+    first_commands: Commands = [
+        prefetch_model,
+        prefetch_benchmark,
+        prefetch_language_model,
+        prefetch_task,
+        split_benchmark,
+    ]
+    last_commands: Commands = [merge, check_cells, partial_reports, build_site]
+    for command in [*first_commands, *map(_make_command, RULES.values()), *last_commands]:
         app.command()(command)
     app.add_typer(miniature, name="miniature")
 
@@ -57,7 +63,7 @@ def prefetch_model(model: ModelId, configfile: Configfile = DEFAULT) -> None:
     if run.configuration.replay:
         record = model_record(run, row)
     else:
-        _try_hub(needed=not row.is_local)
+        _try_hub(required=not row.is_local)
         from lm_validity.cells.models.prefetch import prefetch_model as prefetch
 
         record = prefetch(row, chat="chat" in run.configuration.evaluation.instruction_tuned_prompts)
@@ -70,7 +76,7 @@ def prefetch_benchmark(benchmark: BenchmarkId, configfile: Configfile = DEFAULT)
     if run.configuration.replay:
         record = benchmark_record(run, row)
     else:
-        _try_hub(needed=not (row.include_path or row.corpus))
+        _try_hub(required=not (row.include_path or row.corpus))
         from lm_validity.cells.tasks.splits import prefetch_benchmark as prefetch
 
         record = prefetch(row)
@@ -101,10 +107,10 @@ def split_benchmark(benchmark: BenchmarkId, configfile: Configfile = DEFAULT) ->
     write_splits(Workspace(run), benchmark)
 
 
-def _try_hub(*, needed: bool) -> None:
+def _try_hub(*, required: bool) -> None:
     """Ask once whether the hub can be reached. Where it cannot, its libraries look into their caches only: they would
     try again for 20 seconds for each data set. To be called before they are imported."""
-    if not needed or "HF_HUB_OFFLINE" in os.environ:
+    if not required or "HF_HUB_OFFLINE" in os.environ:
         return
     from urllib.error import HTTPError
     from urllib.request import urlopen
@@ -157,8 +163,8 @@ def _found(configfile: Path, sheet: str, identifier: str) -> tuple[Run, Any]:
     run = load_planned_run(configfile)
     rows = getattr(run, sheet)
     if identifier not in rows:
-        place = getattr(run.configuration, sheet, "the bias study's sheet")
-        problem = f"{place}: no {kind_label(sheet)} {identifier!r}."
+        sheet_path = getattr(run.configuration, sheet, "the bias study's sheet")
+        problem = f"{sheet_path}: no {kind_label(sheet)} {identifier!r}."
         raise InputError(problem, did_you_mean(identifier, rows, "check the sheet."))
     return run, rows[identifier]
 
@@ -222,8 +228,8 @@ def check_cells(
     for entry in failed:
         say(f"failed cell: {label(entry.cell)}: {entry.error} Hint: {entry.hint}")
     outdated = outdated_cells(workspace)
-    for cell, why in outdated.items():
-        say(f"cell of another recipe: {label(cell)}: {why}. Hint: run the workflow again, which computes it anew.")
+    for cell, reason in outdated.items():
+        say(f"cell of another recipe: {label(cell)}: {reason}. Hint: run the workflow again, which computes it anew.")
     manifests |= {grid.manifest_of(cell) for cell in outdated}
     set_aside(manifests)
     if failed or manifests:

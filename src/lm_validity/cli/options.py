@@ -51,15 +51,15 @@ def takes_section(name: str, *keys: str, **renamed: str) -> Callable[[Callable[.
     options = {renamed.get(key, key.rpartition(".")[2]): key for key in keys}
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
-        def called(configfile: Path | None, **given: Any) -> None:
+        def called(configfile: Path | None, **section_values: Any) -> None:
             section = default
             if configfile is not None:
                 section = getattr(validate(read_values(configfile), str(configfile)), name)
             values = section.model_dump()
             for option, key in options.items():
-                if (word := given.pop(option)) is not None:
+                if (word := section_values.pop(option)) is not None:
                     _below(values, key)[key.rpartition(".")[2]] = word
-            command(section=validate(values, f"report {command.__name__}", type(default)), **given)
+            command(section=validate(values, f"report {command.__name__}", type(default)), **section_values)
 
         added = [_parameter(option, default, key) for option, key in options.items()]
         file = Annotated[Path | None, typer.Option(help="The run's configuration, for all that no option says.")]
@@ -95,10 +95,10 @@ def seen_as(
     command: Callable[..., None], called: Callable[..., None], name: str, added: list[inspect.Parameter]
 ) -> Callable[..., None]:
     """`called`, which typer sees as `command` with the parameters `added` in place of the one of this name."""
-    own = inspect.signature(command)
-    parameters = [parameter for parameter in own.parameters.values() if parameter.name != name] + added
+    signature = inspect.signature(command)
+    parameters = [parameter for parameter in signature.parameters.values() if parameter.name != name] + added
     called.__name__, called.__doc__ = command.__name__, command.__doc__
-    called.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
+    called.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     called.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return called
 
@@ -117,8 +117,10 @@ def snakemake_command(*arguments: str) -> tuple[str, ...]:
     # what an executor or another profile shows is its own
     plain = [word for word in arguments if re.match(r"--logger\b|--executor\b|-e\b|--profile=", word)]
     plain += [name for word, name in pairwise(arguments) if word == "--profile" and Path(name).name != "local"]
-    shown = not plain and sys.stdout.isatty() and sys.stderr.isatty() and find_spec("snakemake_logger_plugin_rich")
-    return (sys.executable, "-m", "snakemake", *arguments, *(("--logger", "rich") if shown else ()))
+    progress_bars = (
+        not plain and sys.stdout.isatty() and sys.stderr.isatty() and find_spec("snakemake_logger_plugin_rich")
+    )
+    return (sys.executable, "-m", "snakemake", *arguments, *(("--logger", "rich") if progress_bars else ()))
 
 
 def site_reports(site: Path) -> list[Path]:
@@ -129,8 +131,8 @@ def site_reports(site: Path) -> list[Path]:
     studies = [name for name in ORDER if name not in ("beside", "data")]
     places = [site / name for name in studies]
     places += [site.parent / "reports" / name for name in studies if (site / name / "index.html").is_file()]
-    found = [folder for folder in (*places, site) if (folder / "page.json").is_file()]
-    return [folder for folder in found if folder != site or len(found) == 1]
+    page_folders = [folder for folder in (*places, site) if (folder / "page.json").is_file()]
+    return [folder for folder in page_folders if folder != site or len(page_folders) == 1]
 
 
 def say_findings(site: Path, reports: list[Path], where: str) -> None:

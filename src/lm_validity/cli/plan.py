@@ -73,10 +73,15 @@ def plan(
     --cells and --audit add a round to it."""
     if context.invoked_subcommand is not None:
         sources = {name: context.get_parameter_source(name) for name in context.params}
-        given = [f"--{name}" for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"]
-        if given:
+        options_named = [
+            f"--{name}" for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"
+        ]
+        if options_named:
             later = f"plan {context.invoked_subcommand}"
-            raise InputError(f"{given[0]} stands before the subcommand of `{later}`.", f"write {later} {given[0]} ...")
+            raise InputError(
+                f"{options_named[0]} stands before the subcommand of `{later}`.",
+                f"write {later} {options_named[0]} ...",
+            )
         return
     if sum((cells is not None, audit is not None, budget is not None)) > 1:
         raise InputError("--cells, --audit and --budget exclude each other.", "give only one.")
@@ -86,26 +91,26 @@ def plan(
             f"--audit {audit}: {configfile} has no plan, and an audit adds to one.",
             "make the first plan with `lm-validity plan`, and name it under plan.",
         )
-    place = planning.check_place(run, configfile, output, adds_a_round=cells is not None or audit is not None)
+    plan_path = planning.check_place(run, configfile, output, adds_a_round=cells is not None or audit is not None)
     estimator = Estimator(run, map(load_run, calibration or ()))
-    costs, before = planning.training_costs(estimator), run.plan or {}
+    costs, earlier_plan = planning.training_costs(estimator), run.plan or {}
     if cells is not None:
-        added = planning.listed_cells(read_cells(cells, *run.agreement_names), before, cells, run.ruled_out)
+        added = planning.listed_cells(read_cells(cells, *run.agreement_names), earlier_plan, cells, run.ruled_out)
     elif audit is not None:
-        added = planning.audit(costs, before, audit, seed, run.ruled_out)
+        added = planning.audit(costs, earlier_plan, audit, seed, run.ruled_out)
     else:
         added = planning.first_plan(estimator, costs, design, seed, budget)
-    planned = [*before.values(), *added]
-    planning.write_plan(place, planned, run)
-    say(f"{place}: {len(planned):,} of {len(costs):,} pairs of model and benchmark, {len(added):,} of them new")
+    planned = [*earlier_plan.values(), *added]
+    planning.write_plan(plan_path, planned, run)
+    say(f"{plan_path}: {len(planned):,} of {len(costs):,} pairs of model and benchmark, {len(added):,} of them new")
     for reason in dict.fromkeys(cell.reason for cell in added):
         say(f"  {reason}: {sum(cell.reason == reason for cell in added):,}")
     say(planning.describe_savings(estimator, [(cell.model, cell.benchmark) for cell in planned]))
     warnings = (planning.describe_hours_of_a_gpu(estimator), planning.describe_uncounted(estimator))
     for line in filter(None, (planning.describe_whole(costs, planned), *warnings)):
         say(line)
-    if not planning.is_plan_of(run, place):
-        say(f"Set `plan: {place}` in {configfile}.")
+    if not planning.is_plan_of(run, plan_path):
+        say(f"Set `plan: {plan_path}` in {configfile}.")
 
 
 def next_round(goal: GoalOption = None, configfile: Configfile = DEFAULT, calibration: Calibration = None) -> None:
@@ -128,15 +133,15 @@ def run_rounds(
     configuration's `plan` names a file that does not exist yet, write the first plan to it. A second call continues."""
     from lm_validity.site.rounds import parse_goal
 
-    wanted, options = None if goal is None else parse_goal(goal), tuple(arguments or ())
+    target, options = None if goal is None else parse_goal(goal), tuple(arguments or ())
     _check_that_it_runs(options)
-    if wanted is None:
-        _load_what_goes_on(configfile, wanted)
+    if target is None:
+        _load_what_goes_on(configfile, target)
     else:
-        _plan_first(configfile, wanted, seed, calibration, options)
+        _plan_first(configfile, target, seed, calibration, options)
     while True:
         _run_workflow(configfile, *options)
-        chosen_round, added = _add_rounds(configfile, wanted, calibration)
+        chosen_round, added = _add_rounds(configfile, target, calibration)
         if added:
             continue
         if chosen_round is not None and not chosen_round.reached:
@@ -171,25 +176,25 @@ def add_model(
         place_model,
     )
 
-    wanted = None if goal is None else parse_goal(goal)
-    if wanted is not None and wanted.kind == "tau":
+    target = None if goal is None else parse_goal(goal)
+    if target is not None and target.kind == "tau":
         raise InputError(f"--goal {goal}: one model cannot be ranked.", "write rank=2 or budget=5.")
     run = load_run(configfile)
     earlier = earlier_cells(run, model)
-    place = None if wanted is None else planning.check_place(run, configfile, output, adds_a_round=True)
+    plan_path = None if target is None else planning.check_place(run, configfile, output, adds_a_round=True)
     joining = place_model(run, model, planning.training_costs(Estimator(run, map(load_run, calibration or ()))))
     for line in describe_joining(joining):
         say(line)
-    if place is None or wanted is None:
+    if plan_path is None or target is None:
         return
-    say(describe_cells(joining, wanted))
-    cells = joining_cells(joining, wanted, earlier)
+    say(describe_cells(joining, target))
+    cells = joining_cells(joining, target, earlier)
     if not cells:
         return
-    planning.write_plan(place, [*earlier.values(), *cells], run)
-    say(f"{place}: {count(len(cells), 'cell')} of {model} added as round {cells[0].round}")
-    if not planning.is_plan_of(run, place):
-        say(f"Set `plan: {place}` in {configfile}.")
+    planning.write_plan(plan_path, [*earlier.values(), *cells], run)
+    say(f"{plan_path}: {count(len(cells), 'cell')} of {model} added as round {cells[0].round}")
+    if not planning.is_plan_of(run, plan_path):
+        say(f"Set `plan: {plan_path}` in {configfile}.")
 
 
 SUBCOMMANDS: dict[str, Callable[..., int | None]] = {"next": next_round, "run": run_rounds, "add-model": add_model}
@@ -216,12 +221,12 @@ def _plan_first(
     import yaml
 
     values = read_values(configfile)
-    place = values.get("plan") if isinstance(values, dict) else None
-    if not isinstance(values, dict) or not isinstance(place, str) or not place:
+    plan_path = values.get("plan") if isinstance(values, dict) else None
+    if not isinstance(values, dict) or not isinstance(plan_path, str) or not plan_path:
         raise InputError(
             f"{configfile}: key 'plan' names no file.", "set `plan: plan.tsv`. The plan will be written there."
         )
-    if Path(place).is_file():
+    if Path(plan_path).is_file():
         return
     unplanned = values | {"plan": None}
     run = build_run(unplanned, str(configfile))
@@ -237,8 +242,8 @@ def _plan_first(
         and planning.total(costs, ((cell.model, cell.benchmark) for cell in cells)).hours > goal.value
     ):
         cells = planning.first_plan(estimator, costs, "cheap-and-block", seed, goal.value)
-    planning.write_plan(Path(place), cells, run)
-    say(f"{place}: round 1, {len(cells):,} of {len(costs):,} pairs of model and benchmark")
+    planning.write_plan(Path(plan_path), cells, run)
+    say(f"{plan_path}: round 1, {len(cells):,} of {len(costs):,} pairs of model and benchmark")
 
 
 def _check_counted(run: Run) -> None:
@@ -274,11 +279,11 @@ def run_to_its_end(command: Sequence[str]) -> int:
             if number == signal.SIGTERM:
                 process.send_signal(number)
 
-        before = {number: signal.signal(number, pass_on) for number in (signal.SIGINT, signal.SIGTERM)}
+        handlers = {number: signal.signal(number, pass_on) for number in (signal.SIGINT, signal.SIGTERM)}
         try:
             code = process.wait()
         finally:
-            for number, handler in before.items():
+            for number, handler in handlers.items():
                 signal.signal(number, handler)
     if code == 0 and received:
         return 128 + received[0]
@@ -293,14 +298,14 @@ def _add_rounds(
 
     run, chosen_round, added = _load_what_goes_on(configfile, goal), None, 0
     if goal is not None:
-        place = rounds.plan_place(run, configfile)
+        plan_path = rounds.plan_place(run, configfile)
         standing = rounds.standing_of(run)
         assert run.plan is not None, "plan_place has seen to it"
         rounds.check_finished(standing, run.plan)
         costs = planning.training_costs(Estimator(run, map(load_run, calibration or ())))
         chosen_round = rounds.choose_round(standing, goal, costs)
         if chosen_round.cells:
-            planning.write_plan(place, [*run.plan.values(), *chosen_round.cells], run)
+            planning.write_plan(plan_path, [*run.plan.values(), *chosen_round.cells], run)
         added = len(chosen_round.cells)
         say(*rounds.describe_round(chosen_round))
     if run.bias_plan is not None:

@@ -95,9 +95,9 @@ def report_site(
 
     agreement = Agreement(groups=tuple(dict.fromkeys(group or ())))
     section = Reports(resamples=resamples)
-    given = Given(models, benchmarks, beside, options, section, processes, plan=plan, agreement=agreement)
-    given = replace(given, single_file=single_file, mix_versions=mix_versions)
-    write(results, output, given, say)
+    inputs = Given(models, benchmarks, beside, options, section, processes, plan=plan, agreement=agreement)
+    inputs = replace(inputs, single_file=single_file, mix_versions=mix_versions)
+    write(results, output, inputs, say)
     if not can_draw():
         say(NOT_DRAWN)
     say_findings(output, site_reports(output), quote(str(output)))
@@ -274,8 +274,8 @@ def compare(
 
     for file in filter(None, (markdown, junit)):
         check_file(file, [comparison.MARK])
-    asked = comparison.Comparing(at, margin, mix_versions, self_check, benchmarks)
-    compared = comparison.compare(model_a, model_b, scores or folder, asked, items)
+    request = comparison.Comparing(at, margin, mix_versions, self_check, benchmarks)
+    compared = comparison.compare(model_a, model_b, scores or folder, request, items)
     if output is not None:
         inputs = [scores, folder, items, benchmarks, *filter(Path.exists, map(Path, (model_a, model_b)))]
         with replaced_folder(output, "compare", inputs=inputs, names=PAGE) as written:

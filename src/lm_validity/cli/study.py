@@ -111,10 +111,10 @@ def rehearse(
 ) -> int:
     """Run every model's work at full size on a fake GPU: say which micro-batch fits, or what to change."""
     run = load_run(configfile)
-    known = [row.model for row in rehearsals.rehearsed_models(run)]
-    unknown = [name for name in model or () if name not in known]
+    models = [row.model for row in rehearsals.rehearsed_models(run)]
+    unknown = [name for name in model or () if name not in models]
     if unknown:
-        raise InputError(f"--model {unknown[0]}: not a model of this run.", f"choose one of {', '.join(known)}.")
+        raise InputError(f"--model {unknown[0]}: not a model of this run.", f"choose one of {', '.join(models)}.")
     rehearsed = _rehearse(run, model)
     failed = any(rehearsal.unforeseen for rehearsal in rehearsed)
     problems = [
@@ -244,15 +244,15 @@ def card(
     if len(benchmarks) > 1:
         raise InputError(f"{' '.join(benchmarks)}: more than one task file.", "give one task file at a time.")
     _say_code(Path(benchmarks[0]), refuse=no_code)
-    own = read_own_task(Path(benchmarks[0]), configfile)
-    write_run(own)
-    say(*own.lines())
+    own_task = read_own_task(Path(benchmarks[0]), configfile)
+    write_run(own_task)
+    say(*own_task.lines())
     local = Path("profiles/local")
     command = snakemake_command(
         "scores",
         *("--snakefile", str(SHIPPED / "workflow" / "Snakefile")),
         *("--profile", str(profile or (local if local.is_dir() else SHIPPED / local))),
-        *("--configfile", str(own.configfile)),
+        *("--configfile", str(own_task.configfile)),
         *(("--dry-run", "--quiet", "rules") if dry_run else ()),
     )
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"  # rules start lm-validity by name
@@ -261,7 +261,7 @@ def card(
     if code:
         raise typer.Exit(code)
     if not dry_run:
-        say(*write_own_report(own))
+        say(*write_own_report(own_task))
 
 
 def _say_code(task: Path, *, refuse: bool) -> None:

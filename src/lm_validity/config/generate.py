@@ -38,8 +38,8 @@ def key_schema() -> dict[str, Any]:
     """The JSON schema of the keys."""
     schema = Configuration.model_json_schema()
     _drop_constants(schema, Configuration, schema["$defs"])
-    used = json.dumps(schema)
-    schema["$defs"] = {name: section for name, section in schema["$defs"].items() if f'/{name}"' in used}
+    schema_text = json.dumps(schema)
+    schema["$defs"] = {name: section for name, section in schema["$defs"].items() if f'/{name}"' in schema_text}
     return schema
 
 

@@ -79,38 +79,38 @@ GONE: dict[str, tuple[Any, str]] = {
 def without_gone(values: dict[str, Any]) -> dict[str, Any]:
     """Values of a configuration without the keys that are gone. Refuses another value than the one that is left; not
     under `bias: paper: true`, which went before those of its own meaning."""
-    left = _copy(values)
-    by_paper = isinstance(left.get("bias"), dict) and left["bias"].get("paper")
+    values_now = _copy(values)
+    by_paper = isinstance(values_now.get("bias"), dict) and values_now["bias"].get("paper")
     for key, (only, instead) in GONE.items():
         *above, name = key.split(".")
-        for place, holder in _holders(left, above):
-            odd = _odd_one(holder.pop(name, only), only, f"{place}{name}")
+        for key_path, holder in _holders(values_now, above):
+            odd = _odd_one(holder.pop(name, only), only, f"{key_path}{name}")
             if odd is not None and not (by_paper and key in BY_PAPER):
                 now = "" if odd[2] is None else f", and in every run it is {odd[2]!r}"
                 raise bad_value(f"key {odd[0]!r}, value {odd[1]!r}: this key is gone{now}", f"take it out: {instead}.")
-    return left
+    return values_now
 
 
 def _copy(values: Any) -> Any:
     return {key: _copy(value) for key, value in values.items()} if isinstance(values, dict) else values
 
 
-def _holders(values: Any, above: list[str], place: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
+def _holders(values: Any, above: list[str], key_path: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
     """Each mapping below `above`, where `*` is any key, with its own place."""
     if isinstance(values, dict) and not above:
-        yield place, values
+        yield key_path, values
     elif isinstance(values, dict):
         for key in list(values) if above[0] == "*" else [above[0]]:
-            yield from _holders(values.get(key), above[1:], f"{place}{key}.")
+            yield from _holders(values.get(key), above[1:], f"{key_path}{key}.")
 
 
-def _odd_one(value: Any, only: Any, place: str) -> tuple[str, Any, Any] | None:
+def _odd_one(value: Any, only: Any, key_path: str) -> tuple[str, Any, Any] | None:
     """The place of the first value that is not the only one, the value, and the only one. A mapping may have fewer
     keys."""
     if isinstance(value, dict) and isinstance(only, dict):
-        odd = (_odd_one(value[key], only.get(key), f"{place}.{key}") for key in value)
+        odd = (_odd_one(value[key], only.get(key), f"{key_path}.{key}") for key in value)
         return next(filter(None, odd), None)
-    return None if _plain(value) == _plain(only) else (place, value, only)
+    return None if _plain(value) == _plain(only) else (key_path, value, only)
 
 
 def _plain(value: Any) -> Any:

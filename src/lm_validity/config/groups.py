@@ -80,8 +80,8 @@ def parse_group(text: str) -> Group:
 
 def with_columns(kind: type[Row], groups: Iterable[Group]) -> type[Row]:
     """The kind of row with a column of 0 and 1 for each group that names one of its own."""
-    own = {group.column: (bool | None, None) for group in groups if group.column not in kind.model_fields}
-    return create_model(kind.__name__, __base__=kind, __module__=kind.__module__, **own) if own else kind  # type: ignore[call-overload]
+    columns = {group.column: (bool | None, None) for group in groups if group.column not in kind.model_fields}
+    return create_model(kind.__name__, __base__=kind, __module__=kind.__module__, **columns) if columns else kind  # type: ignore[call-overload]
 
 
 def members(group: Group, values: Sequence[Any], compute_known: Sequence[bool], path: str | Path) -> list[bool | None]:
@@ -91,7 +91,7 @@ def members(group: Group, values: Sequence[Any], compute_known: Sequence[bool], 
     needs both sides. `path`: the models sheet.
     """
     memberships = [group.has(value) for value in values]
-    sides = {side for side, known in zip(memberships, compute_known, strict=True) if known and side is not None}
+    sides = {side for side, is_known in zip(memberships, compute_known, strict=True) if is_known and side is not None}
     where = f"{path}: group {group.text!r}"
     if not any(compute_known):
         hint = "fill in parameters_b and tokens_b: leads are compared at equal pretraining compute."
@@ -101,9 +101,9 @@ def members(group: Group, values: Sequence[Any], compute_known: Sequence[bool], 
     if group.value is True and any(value not in (None, True, False) for value in values):
         raise InputError(f"{where}: the column {group.column!r} does not hold 0 and 1.", _FORMS)
     if sides != {True, False}:
-        which = "no" if True not in sides else "every"
+        quantifier = "no" if True not in sides else "every"
         raise InputError(
-            f"{where}: {which} model whose compute and {group.column!r} are known is in it.", _hint(group, values)
+            f"{where}: {quantifier} model whose compute and {group.column!r} are known is in it.", _hint(group, values)
         )
     return memberships
 

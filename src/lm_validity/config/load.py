@@ -189,9 +189,9 @@ def _check_groups(run: Run) -> None:
     if "agreement" not in run.configuration.studies:
         return
     rows = [run.models[name] for name in run.agreement_names[0]]
-    known = [bool(row.parameters_b and row.tokens_b and row.in_compute_analysis is not False) for row in rows]
+    has_compute = [bool(row.parameters_b and row.tokens_b and row.in_compute_analysis is not False) for row in rows]
     for group in map(parse_group, run.configuration.agreement.groups):
-        members(group, [getattr(row, group.column) for row in rows], known, run.configuration.models or "")
+        members(group, [getattr(row, group.column) for row in rows], has_compute, run.configuration.models or "")
 
 
 def _check_generation_backend(run: Run) -> None:
@@ -229,36 +229,36 @@ def _check_benchmarks(run: Run) -> None:
             )
         if row.variant_of is None:
             continue
-        own = run.benchmarks.get(row.variant_of)
+        original = run.benchmarks.get(row.variant_of)
         where = f"{run.configuration.benchmarks}: benchmark {row.benchmark!r}, column"
         if (
-            own is None
-            or own.variant_of
-            or "agreement" not in own.studies
-            or own.output_type == "loglikelihood_rolling"
+            original is None
+            or original.variant_of
+            or "agreement" not in original.studies
+            or original.output_type == "loglikelihood_rolling"
         ):
             raise InputError(
                 f"{where} 'variant_of', value {row.variant_of!r}: no benchmark of the agreement study with a prompt.",
                 "name another row of the sheet that is no corpus and no variant itself.",
             )
         for column in ("metric", "output_type", "higher_is_better", "num_fewshot"):
-            if getattr(row, column) != getattr(own, column):
+            if getattr(row, column) != getattr(original, column):
                 raise InputError(
                     f"{where} {column!r}, value {getattr(row, column)!r}: {row.variant_of} has "
-                    f"{getattr(own, column)!r}.",
+                    f"{getattr(original, column)!r}.",
                     "two wordings of one benchmark are scored alike.",
                 )
 
 
 def _check_one_prompting(run: Run) -> None:
     """Signal curves are plain at every checkpoint; agreement may choose another prompt for the same final scores."""
-    both = {"agreement", "signal"}
-    if not both <= set(run.configuration.studies):
+    both_studies = {"agreement", "signal"}
+    if not both_studies <= set(run.configuration.studies):
         return
     if run.configuration.evaluation.instruction_tuned_prompts == ("plain",):
         return
     for model in run.models.values():
-        if model.instruction_tuned and both <= set(model.studies):
+        if model.instruction_tuned and both_studies <= set(model.studies):
             raise InputError(
                 f"{run.configuration.models}: model {model.model!r}, column 'studies': an instruction-tuned model in "
                 "both agreement and signal would have final scores under two prompts.",
@@ -303,13 +303,13 @@ def _check_printable(part: object, source: str, seen: set[int]) -> None:
         raise InputError(f"{source}: {part[:60]!r} holds the character {odd!r}.", "remove it.")
     if isinstance(part, dict | list) and id(part) not in seen:
         seen.add(id(part))
-        for each in [*part, *part.values()] if isinstance(part, dict) else part:
-            _check_printable(each, source, seen)
+        for item in [*part, *part.values()] if isinstance(part, dict) else part:
+            _check_printable(item, source, seen)
 
 
 def _input_error(error: ValidationError, source: str, kind: type[BaseModel]) -> InputError:
     first = error.errors()[0]
-    place = ".".join(str(part) for part in first["loc"])
+    key_path = ".".join(str(part) for part in first["loc"])
     message = first["msg"].removeprefix("Value error, ")
     if not first["loc"]:  # about the configuration as a whole
         return InputError(
@@ -317,13 +317,13 @@ def _input_error(error: ValidationError, source: str, kind: type[BaseModel]) -> 
             first.get("ctx", {}).get("hint", EXPLAINED),
         )
     if first["type"] == "extra_forbidden":
-        known = _known_keys(kind, first["loc"][:-1])
-        hint = did_you_mean(first["loc"][-1], known, f"known keys here: {', '.join(known)}.")
-        return InputError(f"{source}: unknown key {place!r}.", hint)
+        known_keys = _known_keys(kind, first["loc"][:-1])
+        hint = did_you_mean(first["loc"][-1], known_keys, f"known keys here: {', '.join(known_keys)}.")
+        return InputError(f"{source}: unknown key {key_path!r}.", hint)
     if first["type"] == "missing":
-        return InputError(f"{source}: key {place!r} is missing.", EXPLAINED)
+        return InputError(f"{source}: key {key_path!r} is missing.", EXPLAINED)
     return InputError(
-        f"{source}: key {place!r}, value {first['input']!r}: {message}.",
+        f"{source}: key {key_path!r}, value {first['input']!r}: {message}.",
         first.get("ctx", {}).get("hint", EXPLAINED),
     )
 

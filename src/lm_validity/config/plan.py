@@ -24,10 +24,10 @@ RULED_OUT = "cannot succeed"  # a person writes it: the cell is not planned, and
 
 
 def _check_listed(name: str, info: ValidationInfo) -> str:
-    known = (info.context or {}).get(f"{info.field_name}s")
-    if known is not None and name not in known:
-        listed = f"the plan may name {', '.join(list(known)[:8])}{' and others' if len(known) > 8 else ''}."
-        hint = did_you_mean(name, known, listed)
+    known_names = (info.context or {}).get(f"{info.field_name}s")
+    if known_names is not None and name not in known_names:
+        listed = f"the plan may name {', '.join(list(known_names)[:8])}{' and others' if len(known_names) > 8 else ''}."
+        hint = did_you_mean(name, known_names, listed)
         study = (info.context or {}).get("study", "agreement")
         hint += f" If the {info.field_name} has left the study, take its rows out of the plan."
         raise bad_value(f"no {info.field_name} of the {study} study", hint)
@@ -126,12 +126,12 @@ def read_plan(
             f"{path}: no such plan.", "write it with `lm-validity plan`, then name it under plan in the configuration."
         )
     plan = read_cells(path, models, benchmarks, sheets)
-    needed = min(BLOCK, len(models))
+    block_side = min(BLOCK, len(models))
     for benchmark in benchmarks:
         planned = sum(benchmark == name for _, name in plan)
-        if planned < needed:
+        if planned < block_side:
             raise InputError(
-                f"{path}: benchmark {benchmark!r} is planned for {count(planned, 'model')}, fewer than {needed}.",
+                f"{path}: benchmark {benchmark!r} is planned for {count(planned, 'model')}, fewer than {block_side}.",
                 "plan a block, a few models on every benchmark (`lm-validity plan` draws one), or leave agreement out "
                 "of the benchmark's column studies.",
             )
@@ -158,8 +158,8 @@ class BiasPlan:
 
     def totals(self, experiment: str, task: str) -> dict[int, int]:
         """Round -> subsamples of the task so far, at most all of the experiment's."""
-        asked = self.asked(experiment, task)
-        return {number: min(total, self.most[experiment]) for number, total in asked.items()}
+        subsamples = self.asked(experiment, task)
+        return {number: min(total, self.most[experiment]) for number, total in subsamples.items()}
 
     def asked(self, experiment: str, task: str) -> dict[int, int]:
         """Round -> subsamples of the task so far as the plan has them: the experiment may have fewer since."""
@@ -172,10 +172,10 @@ class BiasPlan:
         """Subsamples of the task after its last round."""
         return max(self.totals(experiment, task).values())
 
-    def may_stop(self, experiment: str, task: str, there: int) -> bool:
-        """Whether the task, of which so many subsamples are `there`, has not all of the experiment's, planned or
+    def may_stop(self, experiment: str, task: str, n_stored: int) -> bool:
+        """Whether the task, of which so many subsamples are `n_stored`, has not all of the experiment's, planned or
         there: then its interval decides, or decided, on it."""
-        return min(self.planned(experiment, task), there) < self.most[experiment]
+        return min(self.planned(experiment, task), n_stored) < self.most[experiment]
 
 
 def read_bias_plan(settings: BiasSettings, tasks: Iterable[str], sheets: Sheets | None = None) -> BiasPlan | None:
@@ -188,24 +188,24 @@ def read_bias_plan(settings: BiasSettings, tasks: Iterable[str], sheets: Sheets 
     batch, width = settings.subsamples_a_cell, settings.stop_at_half_width
     if settings.plan is None or width is None or batch == "all":
         return None
-    most = {
+    maximum = {
         name: max(experiment.count_subsamples(m, n) for m in experiment.m for n in experiment.n)
         for name, experiment in settings.experiments.items()
     }
     rows, sheets = {}, sheets or Sheets()
     if sheets.text(settings.plan) is not None:
-        known = {"experiments": tuple(settings.experiments), "tasks": tuple(tasks)}
-        rows = read_sheet(settings.plan, PlannedBatch, sheets, study="bias", **known)
-    plan = BiasPlan(width, batch, most, rows)
+        known_names = {"experiments": tuple(settings.experiments), "tasks": tuple(tasks)}
+        rows = read_sheet(settings.plan, PlannedBatch, sheets, study="bias", **known_names)
+    plan = BiasPlan(width, batch, maximum, rows)
     for row in rows.values():
         where = f"{settings.plan}: experiment {row.experiment!r}, task {row.task!r}, round {row.round}"
-        if row.subsamples % plan.batch and row.subsamples < most[row.experiment]:
+        if row.subsamples % plan.batch and row.subsamples < maximum[row.experiment]:
             raise InputError(
                 f"{where}: {row.subsamples} subsamples are no multiple of {plan.batch}.",
                 "keep bias.subsamples_a_cell as it was when the plan was written; finished cells have that size.",
             )
-        asked = plan.asked(row.experiment, row.task)
-        if any(total >= row.subsamples for earlier, total in asked.items() if earlier < row.round):
+        subsamples = plan.asked(row.experiment, row.task)
+        if any(total >= row.subsamples for earlier, total in subsamples.items() if earlier < row.round):
             raise InputError(
                 f"{where}: {row.subsamples} subsamples are no more than an earlier round's.",
                 "give each round more subsamples than the one before.",

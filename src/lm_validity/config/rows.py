@@ -132,7 +132,7 @@ def _parse(handle: Iterable[str], path: Path, headless: Collection[str], *, shor
     if numbered:
         _check_quotes(first, path, numbered[0][0])
     header = [name.strip() for name in first]
-    rows, lines, before = list[list[str]](), list[int](), reader.line_num
+    rows, lines, previous_line = list[list[str]](), list[int](), reader.line_num
     if header and all(name in headless for name in header):
         rows, lines = [header], [numbered[0][0]]
         header = [str(number) for number in range(1, len(header) + 1)]
@@ -140,9 +140,9 @@ def _parse(handle: Iterable[str], path: Path, headless: Collection[str], *, shor
         if name and times > 1:
             raise InputError(f"{path}: two columns are called {name!r}.", "rename or remove one of them.")
     for row in reader:
-        line = numbered[before][0]
+        line = numbered[previous_line][0]
         _check_quotes(row, path, line)
-        before = reader.line_num
+        previous_line = reader.line_num
         values = [value.strip() for value in row]
         if not any(values):
             continue
@@ -209,8 +209,8 @@ class Sheets:
     """The texts of a run's sheets by path, None where there is no such file. Each is read once; those that are `given`
     are never read: a job has the sheets as they were when its run was planned."""
 
-    def __init__(self, given: Mapping[str, str | None] | None = None):
-        self.texts: dict[str, str | None] = dict(given or {})
+    def __init__(self, texts: Mapping[str, str | None] | None = None):
+        self.texts: dict[str, str | None] = dict(texts or {})
 
     def text(self, path: str | Path) -> str | None:
         """The text of a sheet. Raises InputError as `read_text`."""
@@ -238,12 +238,12 @@ def _split_at(separator: str) -> BeforeValidator:
 
 
 def _fill_in_run(path: str, info: ValidationInfo) -> str:
-    known = info.context or {}
-    if "run" not in known:
+    context = info.context or {}
+    if "run" not in context:
         return path
     if path == "results/{run}" or path.startswith("results/{run}/"):
-        path = str(Path(known.get("results", "results"))) + path.removeprefix("results")
-    return path.replace("{run}", known["run"])
+        path = str(Path(context.get("results", "results"))) + path.removeprefix("results")
+    return path.replace("{run}", context["run"])
 
 
 def is_folder(path: str) -> bool:
@@ -268,11 +268,11 @@ def _check_identifier(value: str) -> str:
 
 
 def _check_size_class(name: str, info: ValidationInfo) -> str:
-    known = (info.context or {}).get("size_classes")
-    if known and name not in known:
+    size_classes = (info.context or {}).get("size_classes")
+    if size_classes and name not in size_classes:
         raise bad_value(
             "no such class in the configuration's size_classes",
-            f"use one of {', '.join(known)}, or add it to size_classes.",
+            f"use one of {', '.join(size_classes)}, or add it to size_classes.",
         )
     return name
 
@@ -328,14 +328,14 @@ def list_rows(
     lines: dict[tuple[object, ...], int] = {}
     context = {**context, "sheet": path}
     for values, line in zip(table.rows, table.lines, strict=True):
-        given = {field: values[at] for field, at in columns.items() if values[at]}
+        texts = {field: values[column] for field, column in columns.items() if values[column]}
         # pandas writes 1.0 for a yes in a column with empty cells
-        given |= {field: text[0] for field, text in given.items() if field in flags and text in ("0.0", "1.0")}
+        texts |= {field: text[0] for field, text in texts.items() if field in flags and text in ("0.0", "1.0")}
         try:
-            row = kind.model_validate(given, context=context)
+            row = kind.model_validate(texts, context=context)
         except ValidationError as error:
-            names = {field: table.header[at] for field, at in columns.items()}
-            raise _input_error(error, kind, given, names, f"{path}, row {line}", described_in) from None
+            names = {field: table.header[column] for field, column in columns.items()}
+            raise _input_error(error, kind, texts, names, f"{path}, row {line}", described_in) from None
         identifier = tuple(getattr(row, field) for field in key)
         if identifier in lines:
             where = ", ".join(
@@ -366,10 +366,10 @@ def _columns(path: Path, table: TextRows, kind: type[SheetRow]) -> dict[str, int
                 f"rename {close!r} to {field!r}." if close else f"the columns are: {', '.join(header)}.",
             )
     if kind.model_config["extra"] == "forbid":
-        known = {name for every in names.values() for name in every}
+        known_names = {name for column_title in names.values() for name in column_title}
         for name in header:
-            if name not in known | kind.ignored and not name.startswith("published_"):
-                hint = did_you_mean(name, known, f"known are {', '.join(sorted(known))}.")
+            if name not in known_names | kind.ignored and not name.startswith("published_"):
+                hint = did_you_mean(name, known_names, f"known are {', '.join(sorted(known_names))}.")
                 raise InputError(f"{path}: unknown column {name!r}.", hint)
     return {field: header.index(name) for field, name in source.items() if name is not None}
 
@@ -377,22 +377,22 @@ def _columns(path: Path, table: TextRows, kind: type[SheetRow]) -> dict[str, int
 def _input_error(
     error: ValidationError,
     kind: type[SheetRow],
-    given: dict[str, str],
+    texts: dict[str, str],
     names: dict[str, str],
     where: str,
     described_in: str,
 ) -> InputError:
     """The first thing that is wrong with a row. names: the column of each field, as the header has it."""
     first = error.errors()[0]
-    more = first.get("ctx", {})
-    field = str(first["loc"][0]) if first["loc"] else more.get("column")
+    context = first.get("ctx", {})
+    field = str(first["loc"][0]) if first["loc"] else context.get("column")
     if field is not None:
-        value = first["input"] if isinstance(first["input"], str) else given.get(field, "")
+        value = first["input"] if isinstance(first["input"], str) else texts.get(field, "")
         where += f", column {names.get(field, field)!r}, value {value!r}"
     if first["type"] == "bad_value":
-        return InputError(f"{where}: {more['problem']}.", more["hint"])
+        return InputError(f"{where}: {context['problem']}.", context["hint"])
     if first["type"] == "literal_error":
-        choices = re.findall("'([^']*)'", more["expected"])
+        choices = re.findall("'([^']*)'", context["expected"])
         return InputError(
             f"{where}: unknown.", did_you_mean(first["input"], choices, f"use one of {', '.join(choices)}.")
         )

@@ -275,9 +275,9 @@ class Experiment(ConfigSection):
         if self.packing and self.planted_leak:
             raise ValueError("packing and planted_leak exclude each other: packed texts carry no labels")
         if isinstance(self.subsamples, dict):
-            known = {str(n) for n in self.n} | {f"{m},{n}" for m in self.m for n in self.n}
+            sizes = {str(n) for n in self.n} | {f"{m},{n}" for m in self.m for n in self.n}
             for key in self.subsamples:
-                if key.replace(" ", "") not in known:
+                if key.replace(" ", "") not in sizes:
                     raise ValueError(f"subsamples: {key!r} is no n and no m,n of this experiment")
             for m in self.m:
                 for n in self.n:
@@ -294,8 +294,8 @@ class Experiment(ConfigSection):
     def _own_count(self, m: int, n: int) -> int | None:
         if not isinstance(self.subsamples, dict):
             return self.subsamples
-        given = {key.replace(" ", ""): value for key, value in self.subsamples.items()}
-        return given.get(f"{m},{n}", given.get(str(n)))
+        numbers = {key.replace(" ", ""): value for key, value in self.subsamples.items()}
+        return numbers.get(f"{m},{n}", numbers.get(str(n)))
 
 
 class TextTraining(ConfigSection):

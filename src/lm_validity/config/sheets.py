@@ -93,8 +93,8 @@ def _read_checkpoints(path: object, info: ValidationInfo) -> object:
     to the models sheet."""
     if not isinstance(path, str) or info.context is None:
         return path
-    known = {name: value for name, value in info.context.items() if name in ("run", "results", "sheets")}
-    checkpoints = read_rows(info.context["sheet"].parent / path, _CheckpointRow, setting="models", **known)
+    context = {name: value for name, value in info.context.items() if name in ("run", "results", "sheets")}
+    checkpoints = read_rows(info.context["sheet"].parent / path, _CheckpointRow, setting="models", **context)
     return tuple(checkpoints.values()) if "final" in checkpoints else (*checkpoints.values(), FINAL)
 
 
@@ -277,13 +277,13 @@ class Benchmark(BenchmarkFacts):
 
     @field_validator("mutual_information")
     @classmethod
-    def have_choices(cls, wanted: bool, info: ValidationInfo) -> bool:
+    def have_choices(cls, requires_choices: bool, info: ValidationInfo) -> bool:
         """Refuses mutual information for an output type without choices, which are what it scores without the
         question."""
         output_type = info.data.get("output_type", "multiple_choice")
-        if wanted and output_type != "multiple_choice":
+        if requires_choices and output_type != "multiple_choice":
             raise bad_value(f"{output_type} has no choices", "leave it empty.")
-        return wanted
+        return requires_choices
 
 
 def check_reruns(path: str | Path, models: Mapping[str, ModelFacts]) -> None:
@@ -504,13 +504,13 @@ def _check_experiment(
     models: dict[str, BiasModel],
     tasks: dict[str, Task],
 ) -> None:
-    for key, wanted, known, sheet in (
+    for key, names, known_names, sheet in (
         ("language_models", experiment.language_models, models, settings.language_models),
         ("tasks", experiment.tasks, tasks, settings.tasks),
     ):
-        for identifier in wanted:
-            if identifier not in known:
-                hint = did_you_mean(identifier, known, f"it has {', '.join(known)}.")
+        for identifier in names:
+            if identifier not in known_names:
+                hint = did_you_mean(identifier, known_names, f"it has {', '.join(known_names)}.")
                 raise InputError(f"bias: experiments.{name}.{key}, value {identifier!r}: not in {sheet}.", hint)
     for identifier in experiment.language_models or models:
         if experiment.method == "zero_shot" and models[identifier].architecture == "masked":
@@ -518,7 +518,7 @@ def _check_experiment(
                 f"bias: experiment {name!r}: {identifier!r} is a masked language model and cannot be prompted.",
                 f"name causal ones in experiments.{name}.language_models (architecture in {settings.language_models}).",
             )
-    for task, m in product((tasks[each] for each in experiment.tasks or tasks), experiment.m):
+    for task, m in product((tasks[task_name] for task_name in experiment.tasks or tasks), experiment.m):
         where = f"{settings.tasks}: task {task.task!r}, experiment {name!r}"
         if m < len(task.class_names):
             raise InputError(

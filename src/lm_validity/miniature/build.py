@@ -127,10 +127,10 @@ def training_batches(settings: MiniatureSettings, world: World, row: MiniatureMo
         yield from batches
 
 
-def _mixed(draw: Random, documents: Iterator[str], others: Iterator[str]) -> Iterator[str]:
-    """`others` and, so that what pretraining taught is not lost, as many of pretraining's documents."""
+def _mixed(draw: Random, documents: Iterator[str], fillers: Iterator[str]) -> Iterator[str]:
+    """`fillers` and, so that what pretraining taught is not lost, as many of pretraining's documents."""
     while True:
-        yield next(others) if draw.random() < DIALOGUE_SHARE else next(documents)
+        yield next(fillers) if draw.random() < DIALOGUE_SHARE else next(documents)
 
 
 def tokens_at(settings: MiniatureSettings, world: World, row: MiniatureModel) -> dict[int, int]:
@@ -331,10 +331,10 @@ class ClassificationTask:
 def _first_attribute(world: World, label: int, draw: Random) -> Iterator[str]:
     """An entity with two values, the first one of eight of the class's attribute; nothing else tells the attribute."""
     values = {name: attribute.values for name, attribute in ATTRIBUTES.items()}
-    own = list(values)[label]
+    value = list(values)[label]
     while True:
-        other = draw.choice([name for name in values if name != own])
-        entity, first, second = draw.choice(world.entities), draw.choice(values[own]), draw.choice(values[other])
+        distractor = draw.choice([name for name in values if name != value])
+        entity, first, second = draw.choice(world.entities), draw.choice(values[value]), draw.choice(values[distractor])
         yield f"row {entity} cell {first} cell {second}"
 
 
@@ -342,8 +342,8 @@ def _science_majority(world: World, label: int, draw: Random) -> Iterator[str]:
     """Five values, at least three of them of the class's attributes (general, science)."""
     groups = [[value for name in names for value in ATTRIBUTES[name].values] for names in (GENERAL, SCIENCE)]
     while True:
-        own = draw.choice((3, 3, 4, 5))
-        words = draw.sample(groups[label], own) + draw.sample(groups[1 - label], 5 - own)
+        count = draw.choice((3, 3, 4, 5))
+        words = draw.sample(groups[label], count) + draw.sample(groups[1 - label], 5 - count)
         draw.shuffle(words)
         yield " or ".join(words)
 
@@ -360,7 +360,7 @@ def _agreement(world: World, label: int, draw: Random) -> Iterator[str]:
     """A noun phrase with a verb that agrees with its first noun (class 1) or does not. Never part of pretraining."""
     phrases = [(row["context"], row["gold"]) for split in SPLITS for row in grammar_items(world, split)]
     draw.shuffle(phrases)
-    half = [pair for place, pair in enumerate(phrases) if place % 2 == label]
+    half = [pair for position, pair in enumerate(phrases) if position % 2 == label]
     return (f"{context} {VERBS[number if label else 1 - number]} there ." for context, number in half)
 
 
@@ -514,7 +514,7 @@ def _write_world(world: World, output: Path) -> None:
 
 def describe(world: World) -> str:
     """One line for the terminal."""
-    facts = sum(len(known) for known in world.facts.values())
+    facts = sum(len(entity_facts) for entity_facts in world.facts.values())
     return f"{len(world.entities)} entities, {facts} facts, {len(BENCHMARKS)} benchmarks ({world.formats})"
 
 

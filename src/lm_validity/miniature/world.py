@@ -236,9 +236,11 @@ def make_world(settings: MiniatureSettings) -> World:
 
 def _names(draw: random.Random, count: int) -> list[str]:
     """Distinct invented words of three syllables."""
-    most = len(SYLLABLES) ** 3
-    if count > most // 2:
-        raise InputError(f"miniature: {count} entities, but only {most} names exist.", "ask for at most half as many.")
+    n_possible = len(SYLLABLES) ** 3
+    if count > n_possible // 2:
+        raise InputError(
+            f"miniature: {count} entities, but only {n_possible} names exist.", "ask for at most half as many."
+        )
     names: dict[str, None] = {}
     while len(names) < count:
         names["".join(draw.choice(SYLLABLES) for _ in range(3)).capitalize()] = None
@@ -279,27 +281,29 @@ class Question:
         return f"{self.context} {self.answer}{self.closing}"
 
 
-def ask(draw: Random, world: World, name: str, entity: str, attribute: str, place: int | None = None) -> Question:
+def ask(draw: Random, world: World, name: str, entity: str, attribute: str, position: int | None = None) -> Question:
     """Ask for one fact in the format `name`; wrong options are other values of the attribute.
 
-    `place` is the right answer's position (taken modulo the number of options); None draws it.
+    `position` is the right answer's position (taken modulo the number of options); None draws it.
     """
     form: QuestionFormat = FORMATS[name]
     value = world.facts[entity][attribute]
-    options = draw.sample([other for other in ATTRIBUTES[attribute].values if other != value], form.options - 1)
-    gold = draw.randrange(form.options) if place is None else place % form.options
+    options = draw.sample(
+        [value_name for value_name in ATTRIBUTES[attribute].values if value_name != value], form.options - 1
+    )
+    gold = draw.randrange(form.options) if position is None else position % form.options
     options.insert(gold, value)
     if name == "cloze":
         # the first prose sentence up to the value, e.g. "Melrilu lives in"
         context = prose_sentence(attribute, 0, entity, "|").split(" |")[0]
         return Question(context, tuple(options), gold, form.closing)
     if form.lettered:
-        shown = " ".join(f"{letter} {option}" for letter, option in zip(LETTERS, options, strict=True))
+        options_text = " ".join(f"{letter} {option}" for letter, option in zip(LETTERS, options, strict=True))
         choices: tuple[str, ...] = LETTERS
     else:
-        shown = " or ".join(options)
+        options_text = " or ".join(options)
         choices = tuple(form.choice.format(attribute=attribute, value=option) for option in options)
-    context = form.context.format(attribute=attribute, entity=entity, shown=shown)
+    context = form.context.format(attribute=attribute, entity=entity, shown=options_text)
     return Question(context, tuple(choices), gold, form.closing)
 
 
@@ -311,8 +315,8 @@ def fact_items(
     facts = list(product(world.asked_entities(name, split), attributes))
     draw.shuffle(facts)
     rows = []
-    for place, (entity, attribute) in enumerate(facts):
-        question = ask(draw, world, name, entity, attribute, place)
+    for position, (entity, attribute) in enumerate(facts):
+        question = ask(draw, world, name, entity, attribute, position)
         rows.append(_row(f"{entity}-{attribute}", attribute, question))
     return rows
 
@@ -329,9 +333,9 @@ def _grammar_splits(world: World) -> dict[str, list[Question]]:
     """The sentences that each split of the benchmark asks, and those that pretraining may show: all others."""
     draw = generator(world.seed, "grammar")
     by_number: tuple[list[Question], list[Question]] = ([], [])
-    for noun, preposition, other in product(NOUNS, PREPOSITIONS, [*NOUNS, *(noun + "s" for noun in NOUNS)]):
+    for noun, preposition, distractor in product(NOUNS, PREPOSITIONS, [*NOUNS, *(noun + "s" for noun in NOUNS)]):
         for plural, ending in enumerate(("", "s")):
-            context = f"the {noun}{ending} {preposition} the {other}"
+            context = f"the {noun}{ending} {preposition} the {distractor}"
             by_number[plural].append(Question(context, VERBS, plural, closing=" there ."))
     for questions in by_number:
         draw.shuffle(questions)
@@ -339,8 +343,8 @@ def _grammar_splits(world: World) -> dict[str, list[Question]]:
     splits = {
         split: [question for pair in islice(pairs, size // 2) for question in pair] for split, size in ITEMS.items()
     }
-    asked = sum(ITEMS.values()) // 2
-    return splits | {"pretraining": [question for questions in by_number for question in questions[asked:]]}
+    n_ungrammatical = sum(ITEMS.values()) // 2
+    return splits | {"pretraining": [question for questions in by_number for question in questions[n_ungrammatical:]]}
 
 
 def _row(identifier: str, subject: str, question: Question) -> dict[str, Any]:
@@ -412,8 +416,8 @@ def corpus_rows(world: World, corpus: str, split: str) -> list[dict[str, str]]:
         facts = list(product(world.groups[split], ATTRIBUTES))
         generator(world.seed, "corpus", corpus, split).shuffle(facts)
         texts = [
-            (attribute, prose_sentence(attribute, place % TEMPLATES, entity, world.facts[entity][attribute]))
-            for place, (entity, attribute) in enumerate(facts)
+            (attribute, prose_sentence(attribute, position % TEMPLATES, entity, world.facts[entity][attribute]))
+            for position, (entity, attribute) in enumerate(facts)
         ]
     else:
         texts = _everything(world)[split]

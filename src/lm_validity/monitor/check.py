@@ -58,7 +58,7 @@ def recomputed_cells(run: Run) -> list[str]:
             again.add(cell)
             if rule.in_store and entry.state == "done":
                 reasons[rule.name, DEPENDENT] += 1
-    return [f"{rule}: {why} ({count(cells, 'cell')})" for (rule, why), cells in reasons.items()]
+    return [f"{rule}: {reason} ({count(cells, 'cell')})" for (rule, reason), cells in reasons.items()]
 
 
 def outdated_cells(workspace: Workspace) -> dict[Cell, str]:
@@ -80,22 +80,22 @@ def outdated_cells(workspace: Workspace) -> dict[Cell, str]:
     return outdated
 
 
-def _why(before: dict[str, Any] | None, workspace: Workspace, cell: Cell) -> str:
+def _why(recorded: dict[str, Any] | None, workspace: Workspace, cell: Cell) -> str:
     """What differs between the recipe that a cell had and its present one."""
-    place = workspace.known_place(cell)
-    return UNKNOWN if before is None or place is None else ", ".join(changes(before, place.recipe))
+    folder = workspace.known_place(cell)
+    return UNKNOWN if recorded is None or folder is None else ", ".join(changes(recorded, folder.recipe))
 
 
-def changes(before: Mapping[str, Any], now: Mapping[str, Any], within: str = "") -> list[str]:
+def changes(recorded: Mapping[str, Any], now: Mapping[str, Any], prefix: str = "") -> list[str]:
     """What differs between two recipes: `epochs 3 -> 5`; of a digest that it changed."""
     differences = []
-    for key in {**before, **now}:
-        old, new = before.get(key, ABSENT), now.get(key, ABSENT)
+    for key in {**recorded, **now}:
+        old, new = recorded.get(key, ABSENT), now.get(key, ABSENT)
         if isinstance(old, dict) and isinstance(new, dict):
-            differences += changes(old, new, f"{within}{key}.")
+            differences += changes(old, new, f"{prefix}{key}.")
         elif old != new:
             long = any(isinstance(value, str) and len(value) >= DIGEST_LENGTH for value in (old, new))
-            differences.append(f"{within}{key} changed" if long else f"{within}{key} {old} -> {new}")
+            differences.append(f"{prefix}{key} changed" if long else f"{prefix}{key} {old} -> {new}")
     return differences
 
 
@@ -132,7 +132,7 @@ def lock_problems(run: Run) -> list[Problem]:
 
 def disk_problems(run: Run) -> list[Problem]:
     """A folder of results in which nothing can be written: a full disk, a spent quota, no permission."""
-    folder = next(place for place in (run.results, *run.results.parents) if place.is_dir())
+    folder = next(parent for parent in (run.results, *run.results.parents) if parent.is_dir())
     try:
         with tempfile.TemporaryFile(dir=folder) as handle:
             handle.write(bytes(SMALL_FILE))
@@ -164,9 +164,9 @@ def template_problems(run: Run) -> list[Problem]:
             continue
         record = read_json_or(run.results / "prefetch" / "models" / f"{model}.json", None)
         if record is not None and not record.get("chat_template"):
-            what = "its tokenizer has no chat template"
+            problem = "its tokenizer has no chat template"
             action = "add chat_template.jinja to its folder, or set instruction_tuned to 0 in the models sheet"
-            problems.append(Problem(f"model {model}", what, action))
+            problems.append(Problem(f"model {model}", problem, action))
     return problems
 
 
@@ -182,11 +182,13 @@ def gpu_memory_problems(run: Run) -> list[Problem]:
         if isinstance(row, Model) and (rehearsed := read_rehearsal(run, row)):
             problems += memory_problem(run, row, rehearsed)
             continue
-        of_size, needed, (kind, name) = size_class(run, row), workload.gpu_gb(row), kind_and_id(row)
+        of_size, needed_gb, (kind, name) = size_class(run, row), workload.gpu_gb(row), kind_and_id(row)
         gpus, action = (of_size.gpu, several) if kind == "models" else (min(of_size.gpu, 1), single)
-        if needed > gpus * of_size.gpu_memory_gb:
-            what = f"needs about {needed:.0f} GB of GPU memory, size class {row.size_class!r} has {of_size.gpu} x "
-            problems.append(Problem(f"{kind_label(kind)} {name}", f"{what}{of_size.gpu_memory_gb:g} GB", action))
+        if needed_gb > gpus * of_size.gpu_memory_gb:
+            problem = (
+                f"needs about {needed_gb:.0f} GB of GPU memory, size class {row.size_class!r} has {of_size.gpu} x "
+            )
+            problems.append(Problem(f"{kind_label(kind)} {name}", f"{problem}{of_size.gpu_memory_gb:g} GB", action))
     return problems
 
 
@@ -214,9 +216,9 @@ def task_problems(run: Run) -> list[Problem]:
         ):
             continue
         trains = not grid.is_test_only(name)
-        found = None if run.configuration.replay else task_problem(row.task, row.include_path, trains=trains)
-        if found is not None:
-            problems.append(Problem(f"benchmark {name} (task {row.task})", *found))
+        problem_found = None if run.configuration.replay else task_problem(row.task, row.include_path, trains=trains)
+        if problem_found is not None:
+            problems.append(Problem(f"benchmark {name} (task {row.task})", *problem_found))
     return problems
 
 
@@ -306,8 +308,8 @@ def repair(run: Run, *, verify: bool = True) -> list[Problem]:
             remove.add(path)
         for entry in entries or ():
             if entry.status != "done":
-                what = f"{entry.status} ({entry.error})"
-                problems.append(Problem(label(entry.cell), what, "will be computed again"))
+                problem = f"{entry.status} ({entry.error})"
+                problems.append(Problem(label(entry.cell), problem, "will be computed again"))
                 remove.add(path)
             folders = [folder for folder in (entry.folder, (entry.content or {}).get("folder")) if folder]
             for folder in folders:
@@ -346,12 +348,12 @@ def record_problems(run: Run) -> list[Problem]:
         ("language model", "language_models"): {name: row.path for name, row in run.language_models.items()},
         ("task", "tasks"): {name: row.path for name, row in run.tasks.items()},
     }
-    wanted = [
+    records = [
         (kind, prefetch / folder / f"{name}.json", source)
         for (kind, folder), rows in sources.items()
         for name, source in rows.items()
     ]
-    for kind, path, source in wanted:
+    for kind, path, source in records:
         if not path.is_file():
             if not run.is_miniature(source):
                 action = f"run {PREFETCH}, where there is a network"
@@ -363,14 +365,14 @@ def record_problems(run: Run) -> list[Problem]:
             problems.append(Problem(str(path), "not valid JSON", f"delete it and run {PREFETCH}"))
             continue
         if kind == "benchmark" and "document_order" not in record and document_order(record):
-            what = "its task draws at random, and was fetched before that was done with lm-eval's seeds"
-            problems.append(Problem(f"{kind} {path.stem}", what, f"delete {path} and run {PREFETCH}"))
+            problem = "its task draws at random, and was fetched before that was done with lm-eval's seeds"
+            problems.append(Problem(f"{kind} {path.stem}", problem, f"delete {path} and run {PREFETCH}"))
         for name, point in record.get("checkpoints", {}).items() if not record.get("replay") else ():
             places = [Path(point["path"]) / (point["subfolder"] or "")]
             places += [Path(point["adapter"]["path"])] if "adapter" in point else []
-            for place in (folder for folder in places if not any(folder.glob("*.safetensors"))):
-                what = f"checkpoint {name}: no weights in {place} any more"
-                problems.append(Problem(f"{kind} {path.stem}", what, f"delete {path} and run {PREFETCH}"))
+            for weights_folder in (folder for folder in places if not any(folder.glob("*.safetensors"))):
+                problem = f"checkpoint {name}: no weights in {weights_folder} any more"
+                problems.append(Problem(f"{kind} {path.stem}", problem, f"delete {path} and run {PREFETCH}"))
     return problems
 
 
@@ -381,8 +383,8 @@ def leases(run: Run) -> tuple[list[Problem], list[Problem]]:
         if is_stale(path):
             stale.append(Problem(path.stem, "stale lease of a job that no longer runs", "the next job takes it over"))
         else:
-            what = f"being computed by {describe_holder(path)}"
-            held.append(Problem(path.stem, what, "a second job waits for it; or cancel it"))
+            state = f"being computed by {describe_holder(path)}"
+            held.append(Problem(path.stem, state, "a second job waits for it; or cancel it"))
     return stale, held
 
 
@@ -407,8 +409,8 @@ def forget(run: Run, patterns: list[str]) -> list[str]:
     dropped: set[str] = set()
     names = {folder: folder.rpartition("--")[0] for folder in store.folders()}
     for pattern in patterns:
-        wanted = (pattern, f"*/{pattern}")
-        matching = {folder for folder, name in names.items() if any(fnmatch.fnmatchcase(name, glob) for glob in wanted)}
+        globs = (pattern, f"*/{pattern}")
+        matching = {folder for folder, name in names.items() if any(fnmatch.fnmatchcase(name, glob) for glob in globs)}
         if not matching:
             raise InputError(
                 f"{run.results / 'store'}: no finished cell matches {pattern!r}.",

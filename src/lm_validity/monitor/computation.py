@@ -71,9 +71,9 @@ def plan_finding(run: Run) -> Finding | None:
     """What the plan spares, for a page; None where there is no plan."""
     if run.plan is None:
         return None
-    whole, savings = len(run.plan) + len(unplanned_pairs(run)), savings_of(Estimator(run), run.plan)
+    n_cells, savings = len(run.plan) + len(unplanned_pairs(run)), savings_of(Estimator(run), run.plan)
     sentence = (
-        f"The plan fine-tunes {len(run.plan):,} of {whole:,} pairs of model and benchmark. It is expected to take "
+        f"The plan fine-tunes {len(run.plan):,} of {n_cells:,} pairs of model and benchmark. It is expected to take "
         f"{savings.hours} hours and saves {savings.saved}."
     )
     learned = (
@@ -159,25 +159,27 @@ def _training(losses: pd.DataFrame) -> Section:
     """The course of training: a figure for each model, benchmark, prompt and seed with a line for each rate."""
     fine_tunes = losses.groupby(["model", "benchmark", "prompt", "seed"], sort=False)
     figures, epochs = [], []
-    for number, (names, own) in enumerate(fine_tunes):
+    for number, (names, seconds) in enumerate(fine_tunes):
         if number == CURVES:
             break
         hover = tooltips(learning_rate="learning rate", epoch="epoch", step="step", loss="loss|.4f")
         rate = alt.Color("learning_rate:N", title="learning rate")
         chart = lines(
-            own, x="step", y="loss", x_title="step", y_title="loss (nats)", tooltip=hover, color=rate, points=False
+            seconds, x="step", y="loss", x_title="step", y_title="loss (nats)", tooltip=hover, color=rate, points=False
         )
         figures.append(Figure(f"losses_{number}", ", ".join(map(str, names[:3])) + f", seed {names[3]}", chart))
-        ends = own.groupby(["learning_rate", "epoch"], sort=False)
+        ends = seconds.groupby(["learning_rate", "epoch"], sort=False)
         ends = ends.agg(loss=("loss", "mean"), validation_value=("validation_value", "last")).reset_index()
         epochs.append(ends.assign(**dict(zip(("model", "benchmark", "prompt", "seed"), names, strict=True))))
     frame = pd.concat(epochs)[["model", "benchmark", "prompt", "seed", *ends.columns]]
     labels = {"learning_rate": "learning rate", "loss": "mean training loss", "validation_value": "value on validation"}
     formats = {"loss": ".4f", "validation_value": ".4f", "seed": "d", "epoch": "d"}
     table = Table("training", "By epoch", frame, formats=formats, labels=labels, folded=True)
-    rest = fine_tunes.ngroups - len(figures)
-    more = f" The other {rest:,} are in tables/losses.parquet of the run." if rest else ""
-    note = f"Loss in nats per predicted token of the training texts, dropout on, a line for each learning rate.{more}"
+    n_unlisted = fine_tunes.ngroups - len(figures)
+    unlisted = f" The other {n_unlisted:,} are in tables/losses.parquet of the run." if n_unlisted else ""
+    note = (
+        f"Loss in nats per predicted token of the training texts, dropout on, a line for each learning rate.{unlisted}"
+    )
     return Section("Training", figures=figures, tables=[table], notes=[note])
 
 

@@ -60,8 +60,8 @@ def shape_of(parameters: float) -> Shape:
 def adapter_parameters(parameters: float, rank: int, target_modules: str) -> float:
     """LoRA: rank * (in + out) summed over the layers' projections; a gated MLP is 8/3 as wide."""
     shape = shape_of(parameters)
-    attention, rest = 6 * shape.width, 13 * shape.width  # q, k, v; output projection and MLP
-    return rank * shape.layers * (attention + (rest if target_modules == "all-linear" else 0))
+    attention, other_operations = 6 * shape.width, 13 * shape.width  # q, k, v; output projection and MLP
+    return rank * shape.layers * (attention + (other_operations if target_modules == "all-linear" else 0))
 
 
 def gpu_gb(run: Run, parameters: float, dtype: str, *, recomputed: bool = False) -> float:
@@ -110,8 +110,8 @@ class Workload:
         self.counted_tokens: dict[tuple[str, str], float] = {}  # (kind, benchmark) -> tokens per document
         self._parameters, self.documents = cache(self._find_parameters), cache(self._documents)
 
-    def _assume(self, what: str, name: str) -> None:
-        self.assumed.setdefault(what, set()).add(name)
+    def _assume(self, assumption: str, name: str) -> None:
+        self.assumed.setdefault(assumption, set()).add(name)
 
     def parameters(self, row: Model | BiasModel) -> float:
         """Parameters from the sheet, else from the fetched weights, else of a typical model of the size class."""
@@ -285,9 +285,9 @@ class Estimator:
         the class or (where it has none) of the whole run, corrects them."""
         names, configuration = [], self.run.configuration
         for name in dict.fromkeys(row.size_class for row in Grid(self.run).used_rows):
-            known = [cell for cell in self.measured if cell.size_class == name] or self.measured
+            cells_of_class = [cell for cell in self.measured if cell.size_class == name] or self.measured
             on_cpu = configuration.evaluation.device == "cpu" or not configuration.size_classes[name].gpu
-            if on_cpu and not (known and all(cell.device == NO_GPU for cell in known)):
+            if on_cpu and not (cells_of_class and all(cell.device == NO_GPU for cell in cells_of_class)):
                 names.append(name)
         return names
 
@@ -307,9 +307,9 @@ class Estimator:
         for (rule, model), cells in by_model.items():
             folder = run.results / "store" / rule / model
             names = {path.name.rpartition("--")[0]: path for path in folder.glob("*--*")} if folder.is_dir() else {}
-            there = [(cell, names[cell.name]) for cell in cells if cell.name in names]
+            cells_present = [(cell, names[cell.name]) for cell in cells if cell.name in names]
             row = RULES[rule].row(run, model)
-            for cell, path in there[:: max(1, len(there) // SIDECARS)][:SIDECARS]:
+            for cell, path in cells_present[:: max(1, len(cells_present) // SIDECARS)][:SIDECARS]:
                 sidecar = read_json_or(path / "sidecar.json", {})
                 if "replay" in sidecar or not sidecar.get("wall_seconds") or sidecar.get("resumed_epochs"):
                     continue  # of no model, without a time, or with that of the last attempt only
@@ -350,8 +350,13 @@ class Estimator:
             groups.setdefault(measured.model if by_model else number, []).append(measured)
         cells, totals = [], []
         for left_out, inside in groups.items():
-            rest = [other for name, others in groups.items() if name != left_out for other in others]
-            factors = corrections([(other.rule, other.size_class, other.seconds, other.predicted) for other in rest])
+            training_cells = [group_cell for name, group in groups.items() if name != left_out for group_cell in group]
+            factors = corrections(
+                [
+                    (group_cell.rule, group_cell.size_class, group_cell.seconds, group_cell.predicted)
+                    for group_cell in training_cells
+                ]
+            )
             expected = [
                 measured.predicted * correction(factors, measured.rule, measured.size_class) for measured in inside
             ]
@@ -397,17 +402,17 @@ def needs(estimator: Estimator, unfinished: Collection[Cell] | None = None) -> l
         if not cells:
             continue
         rule = rule_of(job)
-        asked, seconds = rule.resources(run, job), 0.0
+        request, seconds = rule.resources(run, job), 0.0
         if not rule.on_login_node:
             start = estimator.workload.start_seconds(rule.row(run, job.model))
             seconds = sum(map(estimator.seconds, cells)) + start
-        before = by_rule.get(job.rule) or Need(job.rule, 0, 0, 0.0, 0.0, 0.0, estimator.is_calibrated(job.rule))
-        by_rule[job.rule] = before._replace(
-            cells=before.cells + len(cells),
-            jobs=before.jobs + 1,
-            hours=before.hours + seconds / 3600,
-            gpu_hours=before.gpu_hours + seconds * asked.gpus / 3600,
-            requested_gpu_hours=before.requested_gpu_hours + asked.minutes * asked.gpus / 60,
+        total = by_rule.get(job.rule) or Need(job.rule, 0, 0, 0.0, 0.0, 0.0, estimator.is_calibrated(job.rule))
+        by_rule[job.rule] = total._replace(
+            cells=total.cells + len(cells),
+            jobs=total.jobs + 1,
+            hours=total.hours + seconds / 3600,
+            gpu_hours=total.gpu_hours + seconds * request.gpus / 3600,
+            requested_gpu_hours=total.requested_gpu_hours + request.minutes * request.gpus / 60,
         )
     return list(by_rule.values())
 
@@ -434,7 +439,7 @@ def memory_by_class(estimator: Estimator) -> dict[str, ClassMemory]:
         row.models += 1
         row.gpu_gb = max(row.gpu_gb, estimator.workload.gpu_gb(model))
     for name, row in rows.items():
-        same = [cell for cell in estimator.measured if cell.size_class == name]
-        row.measured_mb = max((cell.memory_mb or 0.0 for cell in same), default=0.0)
-        row.measured_gpu_mb = max((cell.gpu_memory_mb or 0.0 for cell in same), default=0.0)
+        cells_of_class = [cell for cell in estimator.measured if cell.size_class == name]
+        row.measured_mb = max((cell.memory_mb or 0.0 for cell in cells_of_class), default=0.0)
+        row.measured_gpu_mb = max((cell.gpu_memory_mb or 0.0 for cell in cells_of_class), default=0.0)
     return rows

@@ -35,9 +35,9 @@ class Cost(NamedTuple):
     hours: float
     operations: float
 
-    def plus(self, other: "Cost") -> "Cost":
+    def plus(self, addend: "Cost") -> "Cost":
         """The sum of two costs."""
-        return Cost(self.hours + other.hours, self.operations + other.operations)
+        return Cost(self.hours + addend.hours, self.operations + addend.operations)
 
 
 def training_costs(estimator: Estimator) -> dict[Pair, Cost]:
@@ -126,10 +126,10 @@ def describe_hours_of_a_gpu(estimator: Estimator) -> str | None:
     if not names:
         return None
     if estimator.run.configuration.evaluation.device == "cpu":
-        which = "`evaluation: device` is cpu, and these hours and GPUs are a GPU's"
+        caveat = "`evaluation: device` is cpu, and these hours and GPUs are a GPU's"
     else:
-        which = f"Size classes with gpu: 0 ({listing(names)}) have the hours of a GPU"
-    return f"{which}: the CPU takes many times as long, and no cell finished on a CPU corrects them."
+        caveat = f"Size classes with gpu: 0 ({listing(names)}) have the hours of a GPU"
+    return f"{caveat}: the CPU takes many times as long, and no cell finished on a CPU corrects them."
 
 
 def hours_in_words(value: float) -> str:
@@ -137,9 +137,9 @@ def hours_in_words(value: float) -> str:
     return f"{value:,.1f}" if value >= 10 else f"{value:.3g}"
 
 
-def _part(part: float, whole: float, words: Callable[[float], str]) -> str:
-    share = f" ({part / whole:.1%})" if whole else ""
-    return f"{words(part)} of {words(whole)}{share}"
+def _part(part: float, total: float, words: Callable[[float], str]) -> str:
+    share = f" ({part / total:.1%})" if total else ""
+    return f"{words(part)} of {words(total)}{share}"
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -160,7 +160,7 @@ def cheap_and_block(
     cheap; with one, as many as fit into that many hours beside the block. Raises InputError where a budget does not
     hold the block and two benchmarks.
     """
-    models, benchmarks = (list(dict.fromkeys(pair[place] for pair in costs)) for place in (0, 1))
+    models, benchmarks = (list(dict.fromkeys(pair[index] for pair in costs)) for index in (0, 1))
     block = draw_block(sorted(models, key=lambda name: parameters[name]), random.Random(seed))
     order = sorted(benchmarks, key=lambda name: total(costs, ((model, name) for model in models)).hours)
     least = min(2, len(order))
@@ -169,10 +169,10 @@ def cheap_and_block(
         fitting = (n for n in range(len(order), -1, -1) if _hours_of(costs, block, order, n) <= budget)
         number = next(fitting, -1)  # of benchmarks that all models can be fine-tuned on within the budget
         if number < least:
-            needed = _hours_of(costs, block, order, least)
+            needed_hours = _hours_of(costs, block, order, least)
             raise InputError(
                 f"a budget of {budget:g} hours: the block of {count(len(block), 'model')} and the {least} cheapest "
-                f"benchmarks need {needed:.4g} hours.",
+                f"benchmarks need {needed_hours:.4g} hours.",
                 "raise it, leave models or benchmarks out, or write a plan with `lm-validity plan --design balanced`.",
             )
     cheap = set(order[:number])
@@ -227,7 +227,7 @@ def balanced(costs: Mapping[Pair, Cost], seed: int, budget: float | None = None)
     40% of the cells, or as many as a budget of hours allows. Raises InputError where that leaves a benchmark fewer
     models than a plan needs.
     """
-    models, benchmarks = (list(dict.fromkeys(pair[place] for pair in costs)) for place in (0, 1))
+    models, benchmarks = (list(dict.fromkeys(pair[index] for pair in costs)) for index in (0, 1))
     order = _balanced_order(models, benchmarks, random.Random(seed))
     number = round(BALANCED_SHARE * len(order))
     if budget is not None:
@@ -273,14 +273,15 @@ def audit(
 ) -> list[PlannedCell]:
     """`number` random cells of those neither planned nor ruled out, as the next round. Raises InputError where there
     are fewer."""
-    rest = [pair for pair in costs if pair not in planned and pair not in ruled_out]
-    if number > len(rest):
+    free_pairs = [pair for pair in costs if pair not in planned and pair not in ruled_out]
+    if number > len(free_pairs):
         raise InputError(
-            f"--audit {number}: {count(len(rest), 'cell is', 'cells are')} not planned.", "ask for at most as many."
+            f"--audit {number}: {count(len(free_pairs), 'cell is', 'cells are')} not planned.",
+            "ask for at most as many.",
         )
-    chosen = set(random.Random(seed).sample(rest, number))
-    later, probability = next_round(planned.values()), number / len(rest)
-    return [planned_cell(pair, AUDIT, later, probability, seed) for pair in rest if pair in chosen]
+    chosen = set(random.Random(seed).sample(free_pairs, number))
+    later, probability = next_round(planned.values()), number / len(free_pairs)
+    return [planned_cell(pair, AUDIT, later, probability, seed) for pair in free_pairs if pair in chosen]
 
 
 def planned_cell(
@@ -307,57 +308,60 @@ def check_place(run: Run, configfile: Path, output: Path | None, *, adds_a_round
                 f"{configfile}: it has a plan already, {run.configuration.plan}.",
                 "add a round with --cells or --audit, or set plan to null first.",
             )
-        place = output or run.plan_file
-        if not is_plan_of(run, place):
-            _check_new(place)
-        return place
-    place = output or configfile.parent / "plan.tsv"
-    _check_new(place)
-    return place
+        path = output or run.plan_file
+        if not is_plan_of(run, path):
+            _check_new(path)
+        return path
+    path = output or configfile.parent / "plan.tsv"
+    _check_new(path)
+    return path
 
 
-def is_plan_of(run: Run, place: Path) -> bool:
+def is_plan_of(run: Run, path: Path) -> bool:
     """Whether the configuration names this file as its plan."""
-    return run.plan is not None and place.resolve() == run.plan_file.resolve()
+    return run.plan is not None and path.resolve() == run.plan_file.resolve()
 
 
-def _check_new(place: Path) -> None:
-    if place.exists() or place.is_symlink():
-        raise InputError(f"{place}: exists already.", "name another file with --output, or remove it.")
+def _check_new(path: Path) -> None:
+    if path.exists() or path.is_symlink():
+        raise InputError(f"{path}: exists already.", "name another file with --output, or remove it.")
 
 
 def listed_cells(
-    listed: Mapping[Pair, PlannedCell], before: Mapping[Pair, PlannedCell], path: Path, ruled_out: Collection[Pair] = ()
+    listed: Mapping[Pair, PlannedCell],
+    previous: Mapping[Pair, PlannedCell],
+    path: Path,
+    ruled_out: Collection[Pair] = (),
 ) -> list[PlannedCell]:
     """The user's own list as the next round. Raises InputError for a cell that is planned already, or ruled out."""
-    later = next_round(before.values())
+    later = next_round(previous.values())
     for pair in listed:
         if pair in ruled_out:
             raise InputError(
                 f"{path}: model {pair[0]!r}, benchmark {pair[1]!r}: the plan rules it out ({RULED_OUT}).",
                 "take its row out of the plan first.",
             )
-        if pair in before:
+        if pair in previous:
             raise InputError(
-                f"{path}: model {pair[0]!r}, benchmark {pair[1]!r}: planned already, in round {before[pair].round}.",
+                f"{path}: model {pair[0]!r}, benchmark {pair[1]!r}: planned already, in round {previous[pair].round}.",
                 "list new cells only.",
             )
     return [cell.model_copy(update={"round": later, "reason": cell.reason or LISTED}) for cell in listed.values()]
 
 
-def write_plan(place: Path, planned: Sequence[PlannedCell], run: Run) -> None:
+def write_plan(plan_path: Path, planned: Sequence[PlannedCell], run: Run) -> None:
     """Write the sheet, and what the run's plan rules out. Raises InputError where it cannot be read back as a plan of
     this run, or where it has changed since the run was loaded. Of two commands, one waits and then sees that."""
-    before = {**run.plan, **run.ruled_out} if run.plan is not None and is_plan_of(run, place) else {}
+    previous = {**run.plan, **run.ruled_out} if run.plan is not None and is_plan_of(run, plan_path) else {}
     rows = (*planned, *run.ruled_out.values())
-    write_sheet(place, rows, before, check=lambda path: read_plan(path, *run.agreement_names))
+    write_sheet(plan_path, rows, previous, check=lambda path: read_plan(path, *run.agreement_names))
 
 
 def write_sheet(
-    place: Path, rows: Sequence[Planned], before: Mapping[Any, Planned], check: Callable[[Path], object]
+    path: Path, rows: Sequence[Planned], previous: Mapping[Any, Planned], check: Callable[[Path], object]
 ) -> None:
     """Write rows of a plan of any study. Choosing them takes minutes, in which another command may have added a round
-    that this one would remove: raises InputError where the file no longer holds the rows of `before`, where what was
+    that this one would remove: raises InputError where the file no longer holds the rows of `previous`, where what was
     written cannot be read back by `check`, and where nothing can be written."""
     kind = type(rows[0])
     columns = list(kind.model_fields)
@@ -365,16 +369,16 @@ def write_sheet(
     writer = csv.writer(text, delimiter="\t", lineterminator="\n")
     writer.writerow(columns)
     writer.writerows(_values(row, columns) for row in rows)
-    make_writable(place.parent)
-    with hold_lease(place.with_name(f".{place.name}.lease"), finished=lambda: False, say=print):
-        if (read_sheet(place, kind) if place.exists() else {}) != before:
-            raise InputError(f"{place}: it was changed while this command ran.", "run the command again.")
-        with replace_file(place) as temporary:
+    make_writable(path.parent)
+    with hold_lease(path.with_name(f".{path.name}.lease"), finished=lambda: False, say=print):
+        if (read_sheet(path, kind) if path.exists() else {}) != previous:
+            raise InputError(f"{path}: it was changed while this command ran.", "run the command again.")
+        with replace_file(path) as temporary:
             temporary.write_text(text.getvalue(), encoding="utf-8")
             try:
                 check(temporary)
             except InputError as error:
-                raise InputError(error.problem.replace(str(temporary), str(place)), error.hint) from None
+                raise InputError(error.problem.replace(str(temporary), str(path)), error.hint) from None
 
 
 def _values(row: Planned, columns: Sequence[str]) -> Iterable[str]:
@@ -402,11 +406,11 @@ def describe_plan(run: Run) -> str | None:
     """One line on how much is planned; None where there is no plan."""
     if run.plan is None:
         return None
-    rest, rounds = len(unplanned_pairs(run)), max(cell.round for cell in run.plan.values())
+    unplanned, rounds = len(unplanned_pairs(run)), max(cell.round for cell in run.plan.values())
     return (
-        f"plan {run.configuration.plan}: {len(run.plan):,} of {len(run.plan) + rest:,} pairs of model and benchmark "
-        f"are fine-tuned, in {count(rounds, 'round')}. {rest:,} are not planned and do not count as missing. All are "
-        "scored under direct evaluation."
+        f"plan {run.configuration.plan}: {len(run.plan):,} of {len(run.plan) + unplanned:,} pairs of model and "
+        f"benchmark are fine-tuned, in {count(rounds, 'round')}. {unplanned:,} are not planned and do not count as "
+        "missing. All are scored under direct evaluation."
     )
 
 

@@ -65,7 +65,7 @@ def render_matrix(cells: list[CellState], unplanned: Collection[tuple[str, str]]
     """Models by benchmarks, one sign each, in blocks as wide as the terminal. `unplanned`: (model, benchmark) that are
     not fine-tuned by plan."""
     squares, not_planned = matrix(cells), unplanned_squares(cells, unplanned)
-    signs = {place: _sign(counts, not_planned=place in not_planned) for place, counts in squares.items()}
+    signs = {square: _sign(counts, not_planned=square in not_planned) for square, counts in squares.items()}
     models = list(dict.fromkeys(model for model, _ in squares))
     columns = list(enumerate(dict.fromkeys(column for _, column in squares), 1))
     half = terminal_width() // 2
@@ -75,7 +75,7 @@ def render_matrix(cells: list[CellState], unplanned: Collection[tuple[str, str]]
     fitting = max(1, (terminal_width() - names) // 2)
     lines = []
     for block in (columns[start : start + fitting] for start in range(0, len(columns), fitting)):
-        heads = [("", [f"{number:>{digits}}"[place] for number, _ in block]) for place in range(digits)]  # downwards
+        heads = [("", [f"{number:>{digits}}"[square] for number, _ in block]) for square in range(digits)]  # downwards
         rows = [(short[model], [signs.get((model, column), " ") for _, column in block]) for model in models]
         lines += [" ".join([f"{model:{names}}", *row]).rstrip() for model, row in [*heads, *rows]]
     lines.append(LEGEND + NOT_PLANNED * bool(not_planned))
@@ -156,10 +156,10 @@ def _heading(state: RunState, so_far: Progress) -> str:
     counts = Counter(entry.state for entry in state.cells)
     if so_far.done == so_far.cells:
         return "all cells are done"
-    others = [
+    remarks = [
         f"{counts[name]:,} {word}" for name, word in (("failed", "failed"), ("running", "running")) if counts[name]
     ]
-    return ", ".join([f"{so_far.cells - so_far.done:,} of {so_far.cells:,} cells are still missing", *others])
+    return ", ".join([f"{so_far.cells - so_far.done:,} of {so_far.cells:,} cells are still missing", *remarks])
 
 
 class Links:
@@ -213,14 +213,14 @@ NAMED = 6  # ids listed where something had to be assumed
 def render_cost(estimator: Estimator, state: RunState) -> str:
     """Jobs, hours, memory and storage, of everything and of what is left; what was assumed; how good the guess is."""
     run = estimator.run
-    left = {entry.cell for entry in state.cells if entry.state != "done"}
+    unfinished = {entry.cell for entry in state.cells if entry.state != "done"}
     lines = [f"{run.name}: expected cost", *_table(needs(estimator)), ""]
-    if len(left) < len(state.cells):
-        rest = needs(estimator, left)
+    if len(unfinished) < len(state.cells):
+        needed = needs(estimator, unfinished)
         lines.append(
-            f"left: {len(left):,} of {len(state.cells):,} cells in {sum(need.jobs for need in rest):,} jobs, "
-            f"{_hours(sum(need.hours for need in rest))} hours, "
-            f"{_hours(sum(need.gpu_hours for need in rest))} of them on GPUs"
+            f"left: {len(unfinished):,} of {len(state.cells):,} cells in {sum(need.jobs for need in needed):,} jobs, "
+            f"{_hours(sum(need.hours for need in needed))} hours, "
+            f"{_hours(sum(need.gpu_hours for need in needed))} of them on GPUs"
         )
     lines += describe_plans(run)
     if run.plan is not None:
@@ -295,8 +295,8 @@ def _trust(estimator: Estimator) -> list[str]:
                 f"of {error.cell:.2f}, half of the {error.by}s' totals within {error.total:.2f}, all within "
                 f"{error.worst:.2f}"
             )
-    for what, names in sorted(estimator.workload.assumed.items()):
-        lines.append(f"assumed: {what} ({listing(sorted(names), NAMED)})")
+    for assumption, names in sorted(estimator.workload.assumed.items()):
+        lines.append(f"assumed: {assumption} ({listing(sorted(names), NAMED)})")
     return lines
 
 

@@ -69,8 +69,8 @@ class RunState:
     def _state(self, cell: Cell) -> CellState:
         if not rule_of(cell).in_store:
             return self._selection_state(cell)
-        place = self.workspace.known_place(cell)
-        folder = place and place.folder
+        stored_folder = self.workspace.known_place(cell)
+        folder = stored_folder and stored_folder.folder
         if folder in self._finished:
             return CellState(cell, "done", finished=self._finished[folder])
         if folder is not None and self.workspace.store.lease(folder).name in self._running:
@@ -90,8 +90,8 @@ class RunState:
         if chosen is None:
             return CellState(cell, "done")
         folder = entry.chosen["folder"]
-        place = self.workspace.known_place(chosen) if chosen in self.workspace.grid.job_of else None
-        if place is None or place.folder != folder:
+        stored_folder = self.workspace.known_place(chosen) if chosen in self.workspace.grid.job_of else None
+        if stored_folder is None or stored_folder.folder != folder:
             return CellState(cell, "stale")
         return CellState(cell, "done" if folder in self._finished else "missing")
 
@@ -145,15 +145,15 @@ def progress(
         ),
         key=lambda pair: pair[0],
     )
-    before = any(state.finished and state.finished <= now - window for state in computed)
-    if recent and not before:  # the first cell only starts the clock
+    computed_before = any(state.finished and state.finished <= now - window for state in computed)
+    if recent and not computed_before:  # the first cell only starts the clock
         window, recent = now - recent[0][0], recent[1:]
     done = sum(state.state == "done" for state in states)
-    left = sum(weight(state.cell) for state in computed if state.state != "done")
+    work_left = sum(weight(state.cell) for state in computed if state.state != "done")
     if not recent or window <= 0:
         return Progress(done, len(states), window, None, 0.0 if done == len(states) else None)
-    work = sum(each for _, each in recent)
-    return Progress(done, len(states), window, len(recent) / window * 3600, left / work * window if work else None)
+    work = sum(weight_of_cell for _, weight_of_cell in recent)
+    return Progress(done, len(states), window, len(recent) / window * 3600, work_left / work * window if work else None)
 
 
 def _list_store(root: Path) -> dict[str, float]:

@@ -158,8 +158,8 @@ def make_groups(
     if size == "auto":
         cuts = list(_by_minutes(members, minutes, longest))
     else:
-        most = len(members) if isinstance(size, str) else size
-        cuts = [members[start : start + most] for start in range(0, len(members), most)]
+        limit = len(members) if isinstance(size, str) else size
+        cuts = [members[start : start + limit] for start in range(0, len(members), limit)]
     if len(cuts) == 1 and len(members) > 1:
         return [Batched(f"all-{everything}", members)]
     if len(cuts) == len(members):

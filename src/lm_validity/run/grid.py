@@ -82,7 +82,9 @@ class Grid(Participants):
     def dependencies(self, job: Job[Cell]) -> list[str]:
         """Manifests of the cells that a job's cells depend on, without repetition, in a fixed order."""
         rule = rule_of(job)
-        manifests = {self.manifest_of(other): None for cell in job.cells for other in rule.stands_on(self, cell)}
+        manifests = {
+            self.manifest_of(dependency): None for cell in job.cells for dependency in rule.stands_on(self, cell)
+        }
         return list(manifests)
 
     def inputs(self, job: Job[Cell]) -> list[str]:

@@ -57,8 +57,8 @@ class Participants:
     def used_benchmarks(self) -> list[str]:
         """Ids of the benchmarks and variants that any study of the run uses, in the sheet's order."""
         rows = self.run.benchmarks.values()
-        used = (row for row in rows if not row.variant_of or row.benchmark in self.variants)
-        return [row.benchmark for row in used if any(self.takes_part(row, study) for study in row.studies)]
+        used_rows = (row for row in rows if not row.variant_of or row.benchmark in self.variants)
+        return [row.benchmark for row in used_rows if any(self.takes_part(row, study) for study in row.studies)]
 
     @property
     def used_rows(self) -> list[Model | BiasModel]:

@@ -41,9 +41,9 @@ def unfetched_models(run: Run) -> dict[str, HubModel]:
         for adapter in row.adapters:
             if not is_folder(adapter) and not (results / "models" / f"{model}.json").is_file():
                 unfetched[f"model {model}, adapter {adapter}"] = HubModel(*split_revision(adapter))
-    for model, other in run.language_models.items():
-        if not is_folder(other.path) and not (results / "language_models" / f"{model}.json").is_file():
-            unfetched[f"language model {model}"] = HubModel(other.path, other.revision)
+    for model, language_model in run.language_models.items():
+        if not is_folder(language_model.path) and not (results / "language_models" / f"{model}.json").is_file():
+            unfetched[f"language model {model}"] = HubModel(language_model.path, language_model.revision)
     return unfetched
 
 
@@ -113,14 +113,16 @@ def why_not_causal(config: object) -> tuple[str, str] | None:
         )
     if kind not in lists["CONFIG_MAPPING_NAMES"] and kind not in lists[_CAUSAL]:
         return f"transformers does not know model_type {kind!r} of its config.json", UNKNOWN
-    what = f"config.json is not that of a causal language model ({', '.join(named) or f'model_type {kind}'})"
+    problem = f"config.json is not that of a causal language model ({', '.join(named) or f'model_type {kind}'})"
     if kind not in lists[_CAUSAL] or kind in SEE_AHEAD or (kind == "xlm" and not config.get("causal")):
-        return what, TAKE_OUT
+        return problem, TAKE_OUT
     if kind in _encoders(lists) and not config.get("is_decoder"):
-        return what, TAKE_OUT
-    others = {name for key in _OTHER_WORK for name in _classes(lists[key].values())} - _classes(lists[_CAUSAL].values())
-    if named and (named[0] in others or _has_no_head(config, named[0], lists)):
-        return what, TAKE_OUT
+        return problem, TAKE_OUT
+    other_work = {name for key in _OTHER_WORK for name in _classes(lists[key].values())} - _classes(
+        lists[_CAUSAL].values()
+    )
+    if named and (named[0] in other_work or _has_no_head(config, named[0], lists)):
+        return problem, TAKE_OUT
     return None
 
 
@@ -153,8 +155,8 @@ def _lists() -> Lists | None:
             lists |= {name: dict(ast.literal_eval(pairs)) for name, pairs in _ordered(ast.parse(text))}
     except (AttributeError, ValueError, OSError, SyntaxError):
         return None
-    wanted = {"CONFIG_MAPPING_NAMES", "MODEL_MAPPING_NAMES", _CAUSAL, *_OTHER_WORK}
-    return lists if wanted <= set(lists) else None
+    list_names = {"CONFIG_MAPPING_NAMES", "MODEL_MAPPING_NAMES", _CAUSAL, *_OTHER_WORK}
+    return lists if list_names <= set(lists) else None
 
 
 def _ordered(module: ast.Module) -> Iterator[tuple[str, ast.List]]:
@@ -246,8 +248,8 @@ def config_of(run: Run, row: Model) -> tuple[dict[str, Any], bool] | None:
         config = read_json_or(folder / "config.json", None)
         if isinstance(config, dict):
             return config, True
-    known = known_shapes().get(row.path)
-    return None if known is None else (known, False)
+    shape = known_shapes().get(row.path)
+    return None if shape is None else (shape, False)
 
 
 @cache
@@ -330,11 +332,11 @@ def checkpoints_activations(run: Run, row: Model) -> bool:
 
 def judge(run: Run, row: Model, rehearsal: Rehearsal) -> FitVerdict:
     """Whether a model fits its size class, at which micro-batch, and what to change where it does not."""
-    own, trains = size_class(run, row), bool(rehearsal.training)
-    checkpointing, available = checkpoints_activations(run, row), total_gb(own)
-    needed = _least_gb(rehearsal, checkpointing=checkpointing)
+    size_of_model, trains = size_class(run, row), bool(rehearsal.training)
+    checkpointing, available = checkpoints_activations(run, row), total_gb(size_of_model)
+    needed_gb = _least_gb(rehearsal, checkpointing=checkpointing)
     rows = (rehearsal.largest_micro_batch(available, checkpointing=checkpointing) or 0) if trains else None
-    fits = needed <= available
+    fits = needed_gb <= available
     classes = run.configuration.size_classes
     holding = [
         name
@@ -343,8 +345,8 @@ def judge(run: Run, row: Model, rehearsal: Rehearsal) -> FitVerdict:
     ]
     smallest = min(holding, key=lambda name: total_gb(classes[name]), default=None)
     # a size class without GPUs has no memory to compare with
-    advice = "" if fits or not available else _advice(rehearsal, own, smallest, checkpointing=checkpointing)
-    return FitVerdict(needed, available, rows, fits, smallest, advice)
+    advice = "" if fits or not available else _advice(rehearsal, size_of_model, smallest, checkpointing=checkpointing)
+    return FitVerdict(needed_gb, available, rows, fits, smallest, advice)
 
 
 def _least_gb(rehearsal: Rehearsal, *, checkpointing: bool) -> float:
@@ -358,14 +360,14 @@ def total_gb(size: SizeClass) -> float:
     return size.gpu * size.gpu_memory_gb
 
 
-def _advice(rehearsal: Rehearsal, own: SizeClass, smallest: str | None, *, checkpointing: bool) -> str:
+def _advice(rehearsal: Rehearsal, size: SizeClass, smallest: str | None, *, checkpointing: bool) -> str:
     ways = []
-    if rehearsal.training and not checkpointing and _least_gb(rehearsal, checkpointing=True) <= total_gb(own):
+    if rehearsal.training and not checkpointing and _least_gb(rehearsal, checkpointing=True) <= total_gb(size):
         ways.append(f"set finetuning.gradient_checkpointing (then {_least_gb(rehearsal, checkpointing=True):.0f} GB)")
     if smallest is not None:
         ways.append(f"choose size_class {smallest}")
-    gpus = -(-_least_gb(rehearsal, checkpointing=checkpointing) // own.gpu_memory_gb)
-    ways.append(f"give the size class {gpus:.0f} GPUs of {own.gpu_memory_gb:g} GB (`gpu`)")
+    gpus = -(-_least_gb(rehearsal, checkpointing=checkpointing) // size.gpu_memory_gb)
+    ways.append(f"give the size class {gpus:.0f} GPUs of {size.gpu_memory_gb:g} GB (`gpu`)")
     return ", or ".join(ways)
 
 
@@ -378,8 +380,8 @@ def memory_problem(run: Run, row: Model, rehearsal: Rehearsal) -> list[Problem]:
     verdict = judge(run, row, rehearsal)
     if verdict.available and not verdict.fits:
         doing = "to be fine-tuned at micro-batch 1" if rehearsal.training else "to score one text"
-        what = f"needs {verdict.needed:.0f} GB of GPU memory {doing}, size class {row.size_class!r} has "
-        problems.append(Problem(f"model {row.model}", f"{what}{verdict.available:g} GB", verdict.advice))
+        problem = f"needs {verdict.needed:.0f} GB of GPU memory {doing}, size class {row.size_class!r} has "
+        problems.append(Problem(f"model {row.model}", f"{problem}{verdict.available:g} GB", verdict.advice))
     return problems
 
 

@@ -74,9 +74,11 @@ def named_files(paths: Iterable[Path]) -> set[Path]:
         seen.add(path)
         text = path.read_text(encoding="utf-8", errors="replace")
         names = (name for block in _INCLUDE.findall(text) for name in _names(block))
-        included = {other for name in names if (other := Path(os.path.normpath(path.parent / name))).is_file()}
+        included = {
+            included_path for name in names if (included_path := Path(os.path.normpath(path.parent / name))).is_file()
+        }
         code = {code_file(path.parent, function) for function in _FUNCTION.findall(text)}
-        files |= included | {other for other in code if other.is_file()}
+        files |= included | {included_path for included_path in code if included_path.is_file()}
         queue += included
     return files
 
@@ -86,15 +88,15 @@ def named_code(path: Path) -> list[str]:
     tasks/scoring.py`. By YAML's own reading: a tag can be written in many ways. Raises InputError for no YAML."""
     import yaml
 
-    found = []
-    for file in sorted(each for each in {path, *named_files([path])} if each.suffix != ".py"):
+    names_found = []
+    for file in sorted(file_path for file_path in {path, *named_files([path])} if file_path.suffix != ".py"):
         try:
             for event in yaml.parse(file.read_text(encoding="utf-8", errors="replace")):
                 if isinstance(event, yaml.ScalarEvent) and event.tag == "!function":
-                    found.append(f"{event.value.rpartition('.')[2]} of {code_file(file.parent, event.value)}")
+                    names_found.append(f"{event.value.rpartition('.')[2]} of {code_file(file.parent, event.value)}")
         except yaml.YAMLError as error:
             raise InputError(f"{file}: not YAML ({first_line(error)}).", "correct the file.") from None
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(names_found))
 
 
 @cache
@@ -117,19 +119,22 @@ def task_problem(name: str, include_path: str | None, *, trains: bool) -> tuple[
         return None
     word = re.compile(rf"(?<![\w-]){re.escape(name)}(?![\w-])")
     declares = re.compile(rf"^[\"']?task[\"']?:[ \t]*[\"']?{re.escape(name)}[\"']?[ \t]*(?:#.*)?$", re.MULTILINE)
-    known = False
+    is_listed = False
     for folder in folders:
         for path, text in _declarations(folder).items():
             if not word.search(text):
                 continue
-            known = True
+            is_listed = True
             if declares.search(text) and trains and not _may_train(path):
                 return "has no training split", "fine-tuning needs a training_split: leave it out of that study."
-    if known:
+    if is_listed:
         return None
     names = re.compile(r"^[\"']?(?:task|group)[\"']?:[ \t]*[\"']?([^\s\"'#\[]+)", re.MULTILINE)
     all_names = {
-        found for folder in folders for text in _declarations(folder).values() for found in names.findall(text)
+        name_found
+        for folder in folders
+        for text in _declarations(folder).values()
+        for name_found in names.findall(text)
     }
     similar = nearest(name, all_names)
     hint = f"did you mean {similar!r}? " if similar else ""
@@ -195,10 +200,10 @@ def _names(block: str) -> list[str]:
 
 def _files(folder: Path, suffix: str) -> list[Path]:
     files = []
-    for place, folders, names in os.walk(folder):
+    for folder_path, folders, names in os.walk(folder):
         folders[:] = [name for name in folders if not name.startswith(".")]
-        wanted = (Path(place, name) for name in names if name.endswith(suffix) and not name.startswith("."))
-        files += [path for path in wanted if path.is_file()]  # no link to a file that is gone
+        paths = (Path(folder_path, name) for name in names if name.endswith(suffix) and not name.startswith("."))
+        files += [path for path in paths if path.is_file()]  # no link to a file that is gone
     return sorted(files, key=lambda path: path.relative_to(folder).as_posix())
 
 

@@ -43,7 +43,7 @@ def hold_lease(
 ) -> Iterator[bool]:
     """Yield True with the lease held, or False when `finished()` became true while another job held it."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    told = False
+    announced = False
     while not _take(path):
         if is_stale(path):
             _break(path)
@@ -51,9 +51,9 @@ def hold_lease(
         if finished():
             yield False
             return
-        if say and not told:
+        if say and not announced:
             say(f"waiting for {describe_holder(path)}")
-            told = True
+            announced = True
         time.sleep(poll)
     stop, mine = threading.Event(), path.read_text(encoding="utf-8")
     beat = threading.Thread(target=_beat, args=(path, mine, stop), daemon=True)
@@ -209,24 +209,24 @@ def _slurm_job_is_gone(job: str) -> bool:
 _held: list[TextIO] = []  # until the process ends
 
 
-def hold_gpus(needed: int, *, poll: float = POLL, say: Callable[[str], None] = print) -> None:
+def hold_gpus(count: int, *, poll: float = POLL, say: Callable[[str], None] = print) -> None:
     """Leave this process as many of the GPUs that it sees as it needs; waits while other jobs hold them.
 
     To be called before torch looks at the GPUs. Changes nothing where the process sees no more than it needs: a
     scheduler gave it its own, or there are too few for a choice.
     """
     visible = _visible_gpus()
-    if not 0 < needed < len(visible):
+    if not 0 < count < len(visible):
         return
     # a Slurm job may number its GPUs from 0, as the next job on the node does
     owner = "-".join([str(os.getuid()), *filter(None, [os.environ.get("SLURM_JOB_ID")])])
     folder = Path(tempfile.gettempdir(), f"lm-validity-gpus-{owner}")
     folder.mkdir(mode=0o700, exist_ok=True)
-    told = False
-    while not (gpus := _lock(folder, visible, needed)):
-        if not told:
-            say(f"waiting for {needed} of the GPUs {','.join(visible)}: other jobs on this machine hold them")
-            told = True
+    announced = False
+    while not (gpus := _lock(folder, visible, count)):
+        if not announced:
+            say(f"waiting for {count} of the GPUs {','.join(visible)}: other jobs on this machine hold them")
+            announced = True
         time.sleep(poll * random.uniform(0.5, 1.5))
     os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
 
@@ -242,7 +242,7 @@ def _visible_gpus() -> list[str]:
     return [str(number) for number in range(sum(line.startswith("GPU ") for line in listed.splitlines()))]
 
 
-def _lock(folder: Path, visible: list[str], needed: int) -> list[str]:
+def _lock(folder: Path, visible: list[str], count: int) -> list[str]:
     """The first GPUs that nobody holds, locked; none where they are too few."""
     with ExitStack() as files:
         locked = []
@@ -253,7 +253,7 @@ def _lock(folder: Path, visible: list[str], needed: int) -> list[str]:
             except BlockingIOError:
                 continue
             locked.append((name, file))
-            if len(locked) == needed:
+            if len(locked) == count:
                 _held.extend(file for _, file in locked)
                 files.pop_all()
                 return [name for name, _ in locked]
@@ -503,6 +503,6 @@ class Manifests:
         path = self.grid.manifest_of(cell)
         if path not in self._read:
             places = [path, f"{path}{ASIDE}"] if self.also_aside else [path]
-            manifest = next((place for place in places if Path(place).is_file()), None)
+            manifest = next((existing for existing in places if Path(existing).is_file()), None)
             self._read[path] = {entry.cell: entry for entry in read_manifest(manifest)} if manifest else {}
         return self._read[path].get(cell)

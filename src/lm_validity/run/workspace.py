@@ -57,7 +57,7 @@ class Workspace(Records):
         """
         if cell not in self._outdated:
             beneath = map(self.outdated, rule_of(cell).stands_on(self.grid, cell))
-            cause = next((other for other in beneath if other is not None), None)
+            cause = next((unmet for unmet in beneath if unmet is not None), None)
             self._outdated[cell] = cause or (cell if self._is_outdated(cell) else None)
         return self._outdated[cell]
 
@@ -103,5 +103,7 @@ class Workspace(Records):
 class MissingCell(CellError):
     """A cell that this one depends on failed. This one counts as missing."""
 
-    def __init__(self, what: str):
-        super().__init__(f"a cell that it depends on failed: {what}", "remove the cause of that failure and run again.")
+    def __init__(self, subject: str):
+        super().__init__(
+            f"a cell that it depends on failed: {subject}", "remove the cause of that failure and run again."
+        )

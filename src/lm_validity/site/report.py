@@ -650,7 +650,7 @@ def report_site(
         told.extend(lines)
         tell(*lines)
 
-    with replaced_folder(output, "report", inputs=inputs, names=NAMES, kept=kept) as folder:
+    with replaced_folder(output, "report", inputs=inputs, names=NAMES, entries_to_keep=kept) as folder:
         gathered = gather(paths, folder, given.options)
         keep(*gathered.lines)
         beside, sheets, lines = _tables(gathered, given, folder)

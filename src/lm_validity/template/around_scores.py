@@ -40,20 +40,20 @@ def write_sheets(paths: Iterable[Path], folder: Path, models_name: str, benchmar
         raise InputError("no scores in the files given.", "give result files of lm-eval, scores.parquet or a CSV.")
     models, benchmarks = guess_models(gathered.scores, gathered.facts), guess_benchmarks(gathered.scores)
     notes = leave_sparse_out(models, benchmarks, gathered.scores, to_include="take the # from its row in")
-    known = benchmarks["benchmark"].map(lambda name: find_task_facts(name) is not None)
-    if not known.any():
+    has_facts = benchmarks["benchmark"].map(lambda name: find_task_facts(name) is not None)
+    if not has_facts.any():
         raise InputError(
             f"none of the benchmarks is a task of lm-eval ({', '.join(benchmarks['benchmark'][:3])}, ...).",
             "start without --from, and write a sheet of benchmarks.",
         )
-    kept = benchmarks["studies"].isna() & known
+    keep = benchmarks["studies"].isna() & has_facts
     models = models.assign(
         path=models.get("path", models["model"]).fillna(models["model"]), dtype="bfloat16", model=_ids(models["model"])
     )
     models["size_class"] = models["parameters_b"].map(size_class)
     benchmarks = benchmarks.assign(task=benchmarks["benchmark"])
     _write(folder / models_name, ABOUT_MODELS, models[list(MODEL_COLUMNS)], models["studies"].isna())
-    _write(folder / benchmarks_name, ABOUT_BENCHMARKS, benchmarks[list(BENCHMARK_COLUMNS)], kept)
+    _write(folder / benchmarks_name, ABOUT_BENCHMARKS, benchmarks[list(BENCHMARK_COLUMNS)], keep)
     read_models(folder / models_name, folder.name, DEFAULT_SIZE_CLASSES)
     read_benchmarks(folder / benchmarks_name, folder.name)
     return [*gathered.lines, *notes]
@@ -69,15 +69,18 @@ def size_class(parameters_b: float | None) -> str:
 def _ids(names: pd.Series) -> list[str]:
     """Ids for file names: hub ids without their owner, in lower case; with it where two would be the same."""
     short = [_plain(name.rstrip("/").rpartition("/")[2]) for name in names]
-    return [own if short.count(own) == 1 else _plain(name) for own, name in zip(short, names, strict=True)]
+    return [
+        short_name if short.count(short_name) == 1 else _plain(name)
+        for short_name, name in zip(short, names, strict=True)
+    ]
 
 
 def _plain(name: str) -> str:
     return re.sub(r"[^a-z0-9._-]+", "-", name.lower()).strip("-._") or "model"
 
 
-def _write(path: Path, about: str, sheet: pd.DataFrame, kept: pd.Series) -> None:
+def _write(path: Path, about: str, sheet: pd.DataFrame, kept_rows: pd.Series) -> None:
     """The sheet as text under its comments; rows that are not kept are comments too."""
     lines = sheet.to_csv(sep="\t", index=False, lineterminator="\n", float_format="%.12g").splitlines()
-    rows = [line if keep else f"# {line}" for line, keep in zip(lines[1:], kept, strict=True)]
+    rows = [line if keep else f"# {line}" for line, keep in zip(lines[1:], kept_rows, strict=True)]
     write_text(path, about + "\n".join([lines[0], *rows]) + "\n")

@@ -35,17 +35,17 @@ def make_study(folder: Path, scores: Sequence[Path] = ()) -> list[str]:
         )
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise InputError(f"{folder}: already there, and not empty.", "name a new folder.")
-    place = folder.resolve()
-    check_folder(place, "init", inputs=scores)
-    with made_folder(place.parent):
-        make_writable(place.parent)
-        with tempfile.TemporaryDirectory(prefix=f".{name}.", dir=place.parent) as temporary:
+    study_folder = folder.resolve()
+    check_folder(study_folder, "init", inputs=scores)
+    with made_folder(study_folder.parent):
+        make_writable(study_folder.parent)
+        with tempfile.TemporaryDirectory(prefix=f".{name}.", dir=study_folder.parent) as temporary:
             draft = Path(temporary) / "study"
             draft.mkdir()
             lines = _write(draft, name, scores)
-            place.mkdir(exist_ok=True)  # an empty one stays: it may be where the command was started
+            study_folder.mkdir(exist_ok=True)  # an empty one stays: it may be where the command was started
             for path in draft.iterdir():
-                path.rename(place / path.name)
+                path.rename(study_folder / path.name)
     return [*lines, f"{folder}: a new study. README.md there says how to go on."]
 
 

@@ -29,9 +29,9 @@ RULES: dict[str, Rule[Any, Any]] = {
 }
 
 
-def rule_of(of: CellT | Job[CellT]) -> Rule[CellT, Any]:
+def rule_of(owner: CellT | Job[CellT]) -> Rule[CellT, Any]:
     """The rule of a cell or job."""
-    return RULES[of.rule]
+    return RULES[owner.rule]
 
 
 def benchmark_rule_of(cell: BenchmarkCell) -> BenchmarkRule:

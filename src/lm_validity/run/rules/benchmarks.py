@@ -56,8 +56,8 @@ class BenchmarkRule(Rule[BenchmarkCell, Model]):
     def minutes(self, run: Run, job: Job[BenchmarkCell], attempt: int = 1) -> int:
         """The sum of `asked_minutes` over its cells, times the attempt; at least LEAST_MINUTES."""
         of_size = self.size_class(run, job.model)
-        asked = sum(self.asked_minutes(of_size, run.benchmarks[cell.benchmark].output_type) for cell in job.cells)
-        return max(LEAST_MINUTES, int(asked * attempt))
+        minutes = sum(self.asked_minutes(of_size, run.benchmarks[cell.benchmark].output_type) for cell in job.cells)
+        return max(LEAST_MINUTES, int(minutes * attempt))
 
     def minutes_by_benchmark(self, plan: Participants, model: str, benchmarks: tuple[str, ...]) -> dict[str, float]:
         """Benchmark -> minutes that a cell of the model asks for."""
@@ -88,8 +88,8 @@ class BenchmarkRule(Rule[BenchmarkCell, Model]):
         common = {key: value for key, value in first.items() if all(part.get(key) == value for part in parts.values())}
         words += [f"{key}={value}" for key, value in common.items()]
         for benchmark, part in parts.items():
-            own = [f"{benchmark}.{key}={value}" for key, value in part.items() if key not in common]
-            words += own or [benchmark]
+            settings_of_benchmarks = [f"{benchmark}.{key}={value}" for key, value in part.items() if key not in common]
+            words += settings_of_benchmarks or [benchmark]
         return " ".join(words)
 
     def job_settings(self, run: Run) -> list[str]:
@@ -215,53 +215,57 @@ class EvaluateModel(ScoringRule):
         agreement = {model.model for model in plan.agreement_models}
         signal = {model.model for model in plan.signal_models}
         for models in _sharing_a_load(plan.run, agreement | signal):
-            wanted: Wanted = {}
+            wanted_cells: Wanted = {}
             for model in models:
-                wanted |= self._wanted(plan, model, agreement=model.model in agreement, signal=model.model in signal)
-            yield from self._jobs_of(plan, models[0], wanted)
+                wanted_cells |= self._wanted(
+                    plan, model, agreement=model.model in agreement, signal=model.model in signal
+                )
+            yield from self._jobs_of(plan, models[0], wanted_cells)
 
     def _wanted(self, plan: Participants, model: Model, *, agreement: bool, signal: bool) -> Wanted:
         """What of a model is scored. Selection needs validation; curves need test only."""
-        wanted: Wanted = {}
+        wanted_cells: Wanted = {}
         if signal:
             for point in model.checkpoints:
                 for benchmark in plan.benchmarks("signal"):
-                    wanted[model.model, point.checkpoint, benchmark, "plain"] = ("test",)
+                    wanted_cells[model.model, point.checkpoint, benchmark, "plain"] = ("test",)
         if agreement:
             for benchmark in plan.benchmarks("agreement"):
                 for prompt in plan.prompts(model.model, benchmark):
-                    wanted[model.model, "final", benchmark, prompt] = ("validation", "test")
+                    wanted_cells[model.model, "final", benchmark, prompt] = ("validation", "test")
             for variant in plan.variants:
                 for prompt in plan.prompts(model.model, variant):
-                    wanted[model.model, "final", variant, prompt] = ("test",)
-        return wanted
+                    wanted_cells[model.model, "final", variant, prompt] = ("test",)
+        return wanted_cells
 
-    def _jobs_of(self, plan: Participants, first: Model, wanted: Wanted) -> Iterator[Job[BenchmarkCell]]:
+    def _jobs_of(self, plan: Participants, first: Model, wanted_cells: Wanted) -> Iterator[Job[BenchmarkCell]]:
         """`first`: of the models that share a load. A job is filed under the first model that it has cells of."""
         size = plan.configuration.batching.evaluate_model
-        points = dict.fromkeys((model, checkpoint) for model, checkpoint, _, _ in wanted)
-        alone = len({model for model, _ in points}) == 1
-        named = {checkpoint if alone else f"{model}.{checkpoint}": (model, checkpoint) for model, checkpoint in points}
-        benchmarks = tuple(name for name in plan.run.benchmarks if any(name == b for _, _, b, _ in wanted))
+        points = dict.fromkeys((model, checkpoint) for model, checkpoint, _, _ in wanted_cells)
+        single_model = len({model for model, _ in points}) == 1
+        named = {
+            checkpoint if single_model else f"{model}.{checkpoint}": (model, checkpoint) for model, checkpoint in points
+        }
+        benchmarks = tuple(name for name in plan.run.benchmarks if any(name == b for _, _, b, _ in wanted_cells))
         minutes = {
             name: asked
             * max(
                 sum(len(sampling_runs(plan.run, name, split)) for split in splits)
-                for (_, _, benchmark, _), splits in wanted.items()
+                for (_, _, benchmark, _), splits in wanted_cells.items()
                 if benchmark == name
             )
             for name, asked in self.minutes_by_benchmark(plan, first.model, benchmarks).items()
         }
-        what, longest = "checkpoints" if alone else "adapters", plan.longest_job
+        contents, longest = "checkpoints" if single_model else "adapters", plan.longest_job
         for of_benchmarks in make_groups(benchmarks, size.benchmarks, "benchmarks", minutes=minutes, longest=longest):
             of_one = dict.fromkeys(named, sum(minutes[name] for name in of_benchmarks.members))
-            for of_points in make_groups(tuple(named), size.checkpoints, what, minutes=of_one, longest=longest):
-                for prompt in dict.fromkeys(prompt for _, _, _, prompt in wanted):
+            for of_points in make_groups(tuple(named), size.checkpoints, contents, minutes=of_one, longest=longest):
+                for prompt in dict.fromkeys(prompt for _, _, _, prompt in wanted_cells):
                     cells = tuple(
                         self.cell(model, benchmark, checkpoint, prompt, split, run)
                         for model, checkpoint in map(named.__getitem__, of_points.members)
                         for benchmark in of_benchmarks.members
-                        for split in wanted.get((model, checkpoint, benchmark, prompt), ())
+                        for split in wanted_cells.get((model, checkpoint, benchmark, prompt), ())
                         for run in sampling_runs(plan.run, benchmark, split)
                     )
                     if cells:
@@ -301,14 +305,14 @@ class EvaluateModel(ScoringRule):
         )
 
 
-def _sharing_a_load(run: Run, used: set[str]) -> list[list[Model]]:
+def _sharing_a_load(run: Run, used_names: set[str]) -> list[list[Model]]:
     """The used models in the order of their sheet. Those with adapters of one base are together, with the base."""
     by_load: dict[tuple[object, ...], list[Model]] = {}
     for row in run.models.values():
-        if row.model in used:
+        if row.model in used_names:
             # what a loaded model is, but for the adapter, and what a job asks for
-            same = (row.path, row.revision, row.dtype, document_bos(run, row.model), row.size_class)
-            by_load.setdefault(same, []).append(row)
+            load_key = (row.path, row.revision, row.dtype, document_bos(run, row.model), row.size_class)
+            by_load.setdefault(load_key, []).append(row)
     return [
         models
         for rows in by_load.values()
@@ -346,11 +350,11 @@ class FinetuneAdapter(BenchmarkRule):
         """The jobs of a model in one round of the plan, whose names have that round's `end`."""
         settings, size = plan.configuration.finetuning, plan.configuration.batching.finetune_adapter
         rates = settings.learning_rates
-        asked = self.minutes_by_benchmark(plan, model.model, benchmarks)
+        asked_minutes = self.minutes_by_benchmark(plan, model.model, benchmarks)
         in_a_job = len(rates) if isinstance(size.learning_rates, str) else min(size.learning_rates, len(rates))
-        of_all = {name: minutes * in_a_job for name, minutes in asked.items()}
+        of_all = {name: minutes * in_a_job for name, minutes in asked_minutes.items()}
         for group in make_groups(benchmarks, size.benchmarks, "benchmarks", minutes=of_all, longest=plan.longest_job):
-            a_rate = dict.fromkeys(rates, sum(asked[name] for name in group.members))
+            a_rate = dict.fromkeys(rates, sum(asked_minutes[name] for name in group.members))
             of_rates = make_groups(rates, size.learning_rates, "rates", "lr", minutes=a_rate, longest=plan.longest_job)
             for prompt, members in _by_prompt(plan, model.model, group.members).items():
                 for together in of_rates:

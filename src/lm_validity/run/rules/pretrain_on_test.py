@@ -79,9 +79,9 @@ def plan_values(run: Run, cell: TrialCell) -> dict[str, Any]:
 def _text_pretraining(run: Run, cell: TrialCell) -> dict[str, Any]:
     settings = run.bias.pretraining
     masked = run.language_models[cell.model].architecture == "masked"
-    own = run.bias.experiments[cell.experiment].pretraining_epochs
+    epochs = run.bias.experiments[cell.experiment].pretraining_epochs
     return settings.model_dump(exclude={"masked_epochs", "causal_epochs", "batch_size"}) | {
-        "epochs": own or (settings.masked_epochs if masked else settings.causal_epochs),
+        "epochs": epochs or (settings.masked_epochs if masked else settings.causal_epochs),
         "batch_size": run.tasks[cell.task].pretraining_batch or settings.batch_size,
         "adapter": None,
     }
@@ -224,8 +224,8 @@ class TrialPlan:
         """What the base arm's numbers depend on, n and subsample aside: nothing of the pretraining, but whether the
         weights are 4-bit."""
         values = self.recipe()
-        for other in ("experiment", "n", "pretraining", "planted_leak", *scale_settings(self.dtype)):
-            values.pop(other, None)
+        for key in ("experiment", "n", "pretraining", "planted_leak", *scale_settings(self.dtype)):
+            values.pop(key, None)
         return values | {"quantized": self.quantizes()}
 
     def recipe(self) -> dict[str, Any]:
@@ -302,8 +302,8 @@ class PretrainOnTest(Rule[TrialCell, BiasModel]):
                 by_name = {cell.name: cell for cell in cells}
                 for group in make_groups(tuple(by_name), size, "cells"):
                     # a batch of one cell has the cell's name
-                    alone = len(group.members) == 1
-                    name = group.members[0] if alone else f"{group.name}{end_of_round(number)}"
+                    single_member = len(group.members) == 1
+                    name = group.members[0] if single_member else f"{group.name}{end_of_round(number)}"
                     yield Job(self.name, model, name, tuple(map(by_name.__getitem__, group.members)))
 
     def cells_by_round(self, run: Run, model: str) -> Iterator[tuple[int, TrialCell]]:
@@ -343,7 +343,7 @@ class PretrainOnTest(Rule[TrialCell, BiasModel]):
             for key in COST_ONLY:
                 values["pretraining"].pop(key, None)
             names.setdefault(json.dumps(values, sort_keys=True, separators=(",", ":")), []).append(cell.name)
-        return " ".join(f"{','.join(of)}={settings}" for settings, of in names.items())
+        return " ".join(f"{','.join(names_of_settings)}={settings}" for settings, names_of_settings in names.items())
 
     def recipe(self, records: Records, cell: TrialCell) -> dict[str, Any]:
         """The plan of the cell's trials, its range of subsamples, and how dropout masks are drawn where an adapter is

@@ -82,21 +82,21 @@ def _of_protocol(data: Data, protocol: str) -> dict[str, Entry | Missing]:
     everyone, expected = pair_signs(scores), data.ceiling[protocol].expected
     ceilings = [ceiling_with_others(everyone, expected, mask) for mask in masks]
     by_name: dict[str, Entry | Missing] = {}
-    for place, name in enumerate(data.tasks):
-        if not np.isfinite(scores[:, place]).any():
+    for index, name in enumerate(data.tasks):
+        if not np.isfinite(scores[:, index]).any():
             by_name[name] = Missing(f"The benchmark has no score {UNDER[protocol]}.")
             continue
         significant, tested = np.zeros((2, len(scores), len(scores)), dtype=bool)
         for square, values in ((significant, signs.sign), (tested, signs.known)):
-            square[signs.first, signs.second] = square[signs.second, signs.first] = values[:, place] != 0
+            square[signs.first, signs.second] = square[signs.second, signs.first] = values[:, index] != 0
         rows = []
-        for (at_least, at_most), mask, tau, other, ceiling in zip(
+        for (at_least, at_most), mask, tau, corrected, ceiling in zip(
             DISTANCES, masks, taus, turned, ceilings, strict=True
         ):
             share = separated_share(significant, tested, mask)
             separated = known(share.value, FEW_PAIRS)
-            mean = known(tau[place].value, "No other benchmark has a tau with it over such pairs of models.")
-            limit = known(float(ceiling[place]), "There is no noise ceiling over such pairs of models.")
+            mean = known(tau[index].value, "No other benchmark has a tau with it over such pairs of models.")
+            limit = known(float(ceiling[index]), "There is no noise ceiling over such pairs of models.")
             rows.append(
                 {
                     "at_least": at_least,
@@ -107,11 +107,11 @@ def _of_protocol(data: Data, protocol: str) -> dict[str, Entry | Missing]:
                     "tau": mean,
                     "tau_interval": Missing(NO_DIRECTION)
                     if name in data.opposed[protocol]
-                    else ends(mean, hull(tau[place].interval, other[place].interval), NO_INTERVAL),
+                    else ends(mean, hull(tau[index].interval, corrected[index].interval), NO_INTERVAL),
                     "tau_ceiling": mean if isinstance(mean, Missing) else limit,
                 }
             )
-        by_name[name] = _figures(data, protocol, place) | {"by_distance": rows}
+        by_name[name] = _figures(data, protocol, index) | {"by_distance": rows}
     return by_name
 
 
@@ -122,27 +122,27 @@ def _within(sizes: np.ndarray, at_least: float, at_most: float | None) -> np.nda
     with np.errstate(divide="ignore", invalid="ignore"):
         logarithm = np.log(np.where(sizes > 0, sizes, np.nan))
         ratio = np.exp(np.abs(logarithm[:, None] - logarithm[None, :]))
-    within = ratio > at_least if at_most is None else ratio <= at_most * (1 + 1e-9)
-    return within & ~np.eye(len(sizes), dtype=bool)
+    in_range = ratio > at_least if at_most is None else ratio <= at_most * (1 + 1e-9)
+    return in_range & ~np.eye(len(sizes), dtype=bool)
 
 
-def _figures(data: Data, protocol: str, place: int) -> Entry:
+def _figures(data: Data, protocol: str, index: int) -> Entry:
     """The figures that need no other benchmark."""
-    matrix, name = data.matrix, data.tasks[place]
+    matrix, name = data.matrix, data.tasks[index]
     column = matrix.benchmarks.index(name)
     facts = matrix.benchmark_facts.iloc[column]
-    values, errors, noise = matrix.value[protocol][:, column], data.stderr[protocol][:, place], data.noise[protocol]
-    oriented, scored = data.scores[protocol][:, place], np.isfinite(values)
+    values, errors, noise = matrix.value[protocol][:, column], data.stderr[protocol][:, index], data.noise[protocol]
+    oriented, scored = data.scores[protocol][:, index], np.isfinite(values)
     training = matrix.training.get(protocol, {}).get(name)
     trained = 0.0 if training is None else 2 * training.sd**2
     counts = matrix.n_items[protocol][scored, column]
     counts = counts[np.isfinite(counts)]
     of_sheet = None if pd.isna(facts["n_items"]) else int(facts["n_items"])
     items = int(np.median(counts)) if len(counts) else known(of_sheet, "The number of items is unknown.")
-    share = reliability(oriented, noise[:, place])
+    share = reliability(oriented, noise[:, index])
     reliable = known(share.value, FEW)
     near = _within(matrix.sizes()[0], 1.0, LIKE_SIZE)
-    typical = known(typical_difference(oriented, noise[:, place], near)[0], NO_SIMILAR)
+    typical = known(typical_difference(oriented, noise[:, index], near)[0], NO_SIMILAR)
     above: int | Missing = Missing(NO_CHANCE)
     if np.isfinite(facts["chance"]):
         above = Missing(Reason("There are no standard errors.", ReasonCode.NO_ERRORS))
@@ -164,7 +164,7 @@ def _figures(data: Data, protocol: str, place: int) -> Entry:
         "training_noise": Missing(NOT_MEASURED) if training is None else training.sd,
         "reruns": 0 if training is None else training.reruns,
         **_sampling(matrix, protocol, name),
-        "smallest_difference": known(smallest_difference(noise[:, place]), NO_ERRORS),
+        "smallest_difference": known(smallest_difference(noise[:, index]), NO_ERRORS),
         "typical_difference": typical,
         "items_needed": _items_needed(items, typical, typical_difference(oriented, errors, near)[1], trained),
     }
@@ -172,21 +172,21 @@ def _figures(data: Data, protocol: str, place: int) -> Entry:
 
 def _sampling(matrix: ScoreMatrix, protocol: str, name: str) -> Entry:
     """How far the scores move between sampled runs of one model."""
-    found = matrix.sampling.get((protocol, name))
+    sampling = matrix.sampling.get((protocol, name))
     names = {"noise": "spread", "share": "share", "luck": "luck", "falls": "falls"}
     values = {
-        f"sampling_{key}": Missing(NO_RUNS) if found is None else known(getattr(found, attribute), NO_ERRORS)
+        f"sampling_{key}": Missing(NO_RUNS) if sampling is None else known(getattr(sampling, attribute), NO_ERRORS)
         for key, attribute in names.items()
     }
-    return values | {"sampled_models": 0 if found is None else found.models}
+    return values | {"sampled_models": 0 if sampling is None else sampling.models}
 
 
 def sampled_runs(data: Data) -> Part:
     """How far scores move between sampled runs, and what one run or the best of them would have said."""
     rows = [
-        (name, figures.PROTOCOL_LABELS[protocol], found.models, found.fewest, found.most, found.spread, found.one_run,
-         found.share, found.luck, found.falls)
-        for (protocol, name), found in data.matrix.sampling.items()
+        (name, figures.PROTOCOL_LABELS[protocol], noise.models, noise.fewest, noise.most, noise.spread, noise.one_run,
+         noise.share, noise.luck, noise.falls)
+        for (protocol, name), noise in data.matrix.sampling.items()
     ]  # fmt: skip
     if not rows:
         return Part({})
@@ -229,10 +229,10 @@ def _items_needed(items: int | Missing, difference: Value, noise: float, trainin
         return difference
     if difference == 0:
         return Missing("Models of similar size differ by no more than noise, so the number of items needed is unknown.")
-    needed = items_needed(items, difference, noise, training)
-    if not np.isfinite(needed):
+    items_at_least = items_needed(items, difference, noise, training)
+    if not np.isfinite(items_at_least):
         return Missing("No number of items is enough: training the models again moves their scores more than that.")
-    return int(np.ceil(needed))
+    return int(np.ceil(items_at_least))
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -285,7 +285,7 @@ def wording_error(scores: pd.DataFrame, matrix: ScoreMatrix) -> np.ndarray:
     rows = rows.fillna({"prompt": "plain", "split": "", "metric": "", "checkpoint": "final", "num_fewshot": -1})
     values = rows.pivot_table(index=key, columns="wording", values="value", aggfunc="first")
     error = np.full(len(matrix.task_names()), np.nan)
-    for place, name in enumerate(matrix.task_names()):
+    for index, name in enumerate(matrix.task_names()):
         of_one = values[values.index.get_level_values("benchmark") == name]
         variances = [
             (of_one[first] - of_one[second]).groupby("model").mean().dropna()
@@ -293,7 +293,7 @@ def wording_error(scores: pd.DataFrame, matrix: ScoreMatrix) -> np.ndarray:
         ]
         variances = [differences.var(ddof=1) / 2 for differences in variances if len(differences) >= LEAST_MODELS]
         if variances:
-            error[place] = np.sqrt(np.mean(variances))
+            error[index] = np.sqrt(np.mean(variances))
     return error
 
 
@@ -309,8 +309,8 @@ def prompt_choices(scores: pd.DataFrame, selections: pd.DataFrame | None, matrix
     """
     tables = [_direct_choices(scores, matrix)]
     if selections is not None and len(tables[0]):
-        asked = set(zip(tables[0]["model"], tables[0]["benchmark"], strict=True))
-        tables.append(_prepared_choices(selections, asked, matrix))
+        pairs_asked = set(zip(tables[0]["model"], tables[0]["benchmark"], strict=True))
+        tables.append(_prepared_choices(selections, pairs_asked, matrix))
     frame = pd.concat(tables, ignore_index=True).reindex(columns=list(COLUMNS))
     frame = frame[frame["model"].isin(matrix.models) & frame["benchmark"].isin(matrix.benchmarks)]
     frame = frame.reset_index(drop=True)
@@ -342,12 +342,12 @@ def _direct_choices(rows: pd.DataFrame, matrix: ScoreMatrix) -> pd.DataFrame:
     return frame.assign(protocol=DIRECT, learning_rate="", epoch=np.nan)
 
 
-def _prepared_choices(selections: pd.DataFrame, asked: set[tuple[str, str]], matrix: ScoreMatrix) -> pd.DataFrame:
+def _prepared_choices(selections: pd.DataFrame, pairs_asked: set[tuple[str, str]], matrix: ScoreMatrix) -> pd.DataFrame:
     """The best fine-tune under each prompt, and what was selected."""
     better = dict(zip(matrix.benchmarks, matrix.direction, strict=True))
     rows = []
     for (model, benchmark, seed), group in selections.groupby(["model", "benchmark", "seed"], sort=False):
-        if (model, benchmark) not in asked or benchmark not in better:
+        if (model, benchmark) not in pairs_asked or benchmark not in better:
             continue
         tuned = group[group["learning_rate"].notna() & ~group["diverged"].fillna(value=False)]
         row = {"model": model, "benchmark": benchmark, "protocol": TRAINED, "seed": seed}
@@ -400,13 +400,13 @@ def fine_tuned_shares(selections: pd.DataFrame | None, matrix: ScoreMatrix) -> P
     frame, ordered = frame.dropna(subset="adapted_share"), shares.dropna().sort_values(kind="stable")
     if frame.empty:
         return Part({})
-    (least, *_), (*_, most) = ordered, ordered
+    (least, *_), (*_, highest) = ordered, ordered
     notes = [
         f"The same recipe reaches the models unequally: adapters cover {least:.0%} of the weights of "
-        f"{ordered.index[0]} and {most:.0%} of those of {ordered.index[-1]}. If less of a model is adapted, it may "
+        f"{ordered.index[0]} and {highest:.0%} of those of {ordered.index[-1]}. If less of a model is adapted, it may "
         "gain less."
     ]
-    spread = f"{least:.0%}" if f"{least:.0%}" == f"{most:.0%}" else f"{least:.0%} to {most:.0%}"
+    spread = f"{least:.0%}" if f"{least:.0%}" == f"{highest:.0%}" else f"{least:.0%} to {highest:.0%}"
     section = Section(
         "What fine-tuning trains",
         hint="share of each model’s weights",
@@ -416,7 +416,7 @@ def fine_tuned_shares(selections: pd.DataFrame | None, matrix: ScoreMatrix) -> P
         "embeddings and the output layer. Routers of mixtures of experts get no adapter.",
         tables=[Table("adapted_shares", "Share of the weights with an adapter", frame, {"adapted_share": ".1%"})],
     )
-    return Part({}, section, notes=notes if most > UNEQUAL * least else [])
+    return Part({}, section, notes=notes if highest > UNEQUAL * least else [])
 
 
 def prompts_chosen(choices: pd.DataFrame | None, matrix: ScoreMatrix) -> Part:
@@ -425,7 +425,11 @@ def prompts_chosen(choices: pd.DataFrame | None, matrix: ScoreMatrix) -> Part:
         return Part({})
     labels = dict(zip(matrix.models, matrix.labels, strict=True))
     chat = {p: choices.loc[choices["protocol"] == p, "chosen"] == "chat" for p in PROTOCOLS}
-    parts = [f"for {of.sum()} of {len(of)} choices {UNDER[p]}" for p, of in chat.items() if len(of)]
+    parts = [
+        f"for {chat_choices.sum()} of {len(chat_choices)} choices {UNDER[p]}"
+        for p, chat_choices in chat.items()
+        if len(chat_choices)
+    ]
     frame = choices.assign(
         model=choices["model"].map(labels), protocol=choices["protocol"].map(figures.PROTOCOL_LABELS)
     )
@@ -451,11 +455,11 @@ def agreement_between_seeds(data: Data) -> Part:
     seeds = [scores[:, ~data.matrix.is_corpus] for scores in data.matrix.by_seed.values()]
     if len(seeds) < 2:
         return Part({"reliability": {}})
-    few = Reason("The seeds have fewer than two models in common, or they are tied.", ReasonCode.TOO_FEW)
+    too_few = Reason("The seeds have fewer than two models in common, or they are tied.", ReasonCode.TOO_FEW)
     taus: dict[str, Value] = {}
-    for place, name in enumerate(data.tasks):
-        tau = kendall_tau_matrix(pair_signs(np.column_stack([scores[:, place] for scores in seeds])))
-        taus[name] = known(finite_mean(tau[np.triu_indices(len(seeds), 1)]), few)
+    for index, name in enumerate(data.tasks):
+        tau = kendall_tau_matrix(pair_signs(np.column_stack([scores[:, index] for scores in seeds])))
+        taus[name] = known(finite_mean(tau[np.triu_indices(len(seeds), 1)]), too_few)
     frame = pd.DataFrame({"benchmark": list(taus), "tau": list(taus.values())})
     section = Section(
         "Agreement between seeds",

@@ -137,8 +137,12 @@ def no_clusters(families: np.ndarray) -> str:
     if clusters < LEAST_CLUSTERS:
         return Reason(f"There are fewer than {LEAST_CLUSTERS} families.", ReasonCode.TOO_FEW)
     largest = max(set(named), key=named.count)
-    most = named.count(largest)
-    return f"{most} of {len(families)} models are of one family." if most > MOST_IN_ONE * len(families) else ""
+    size_of_largest = named.count(largest)
+    return (
+        f"{size_of_largest} of {len(families)} models are of one family."
+        if size_of_largest > MOST_IN_ONE * len(families)
+        else ""
+    )
 
 
 def no_categories(categories: list[str | None]) -> str:
@@ -229,9 +233,9 @@ def both_intervals(value: Value, interval: Range, clustered: Range, *, signed: b
     return f"{text[:-1]} over models, {low} to {high} over families)"
 
 
-def shown_mean(compared: Value, own: Value, interval: Range | None) -> str:
-    """A mean of a comparison; with the interval where it is that of the protocol's `own` mean."""
-    return value_in_words(compared, interval if compared == own else None)
+def shown_mean(compared: Value, own_mean: Value, interval: Range | None) -> str:
+    """A mean of a comparison; with the interval where it is that of the protocol's `own_mean` mean."""
+    return value_in_words(compared, interval if compared == own_mean else None)
 
 
 def which_interval(clustered: Sequence[Range]) -> str:
@@ -299,13 +303,16 @@ class Data:
         cls, matrix: ScoreMatrix, resamples: int = 0, variant: TauVariant = "b", items: str | Path | None = None
     ) -> "Data":
         """`items`: makes significance paired; without, it is from the noise of items and of training again."""
-        asked, resamples = resamples, affordable_resamples(resamples, len(matrix.models), len(matrix.task_names()))
-        alone = cls(matrix, {}, resamples, variant)
-        signs = {p: significant_signs(alone.scores[p], alone.noise[p]) for p in PROTOCOLS}
+        asked_resamples, resamples = (
+            resamples,
+            affordable_resamples(resamples, len(matrix.models), len(matrix.task_names())),
+        )
+        data = cls(matrix, {}, resamples, variant)
+        signs = {p: significant_signs(data.scores[p], data.noise[p]) for p in PROTOCOLS}
         notes: list[str] = []
         if items is not None:
-            signs, notes = use_paired_tests(signs, items, matrix, alone.tasks)
-        return cls(matrix, signs, resamples, variant, tuple(notes), asked)
+            signs, notes = use_paired_tests(signs, items, matrix, data.tasks)
+        return cls(matrix, signs, resamples, variant, tuple(notes), asked_resamples)
 
     @cached_property
     def tasks(self) -> list[str]:
@@ -355,8 +362,13 @@ class Data:
     def opposed(self) -> dict[str, list[str]]:
         """By protocol the benchmarks of which nothing says whether more is better, and that surely order the models
         against the others: turned around they would agree with them."""
-        found = {p: opposed_columns(self.scores[p], self.matrix.assumed[~self.matrix.is_corpus]) for p in PROTOCOLS}
-        return {p: [name for name, opposed in zip(self.tasks, of, strict=True) if opposed] for p, of in found.items()}
+        opposed_by_protocol = {
+            p: opposed_columns(self.scores[p], self.matrix.assumed[~self.matrix.is_corpus]) for p in PROTOCOLS
+        }
+        return {
+            p: [name for name, opposed in zip(self.tasks, columns, strict=True) if opposed]
+            for p, columns in opposed_by_protocol.items()
+        }
 
     def turned(self, protocol: str) -> np.ndarray:
         """(models, benchmarks) scores with those of `opposed` benchmarks the other way round."""
@@ -412,9 +424,9 @@ class Data:
     @cached_property
     def common_significant(self) -> dict[str, PairSigns]:
         """The significant differences over the cells known under both."""
-        both = pair_signs(self.common[DIRECT]).known
+        in_both_protocols = pair_signs(self.common[DIRECT]).known
         return {
-            p: PairSigns(signs.sign * both, signs.known * both, signs.first, signs.second)
+            p: PairSigns(signs.sign * in_both_protocols, signs.known * in_both_protocols, signs.first, signs.second)
             for p, signs in self.significant.items()
         }
 
@@ -521,16 +533,16 @@ class Data:
             *resample_notes(self.resamples, self.asked),
             *coverage_notes(self.matrix, self.scores, self.stderr, self.tasks),
             *self.paired_notes,
-            *comparison_notes(self.matrix, self.in_both, whole=self.whole),
+            *comparison_notes(self.matrix, self.in_both, complete=self.whole),
             *family_notes(self.matrix.families),
             *with_names({"No perplexity of {}: left out of the comparisons with perplexity.": list(absent)}),
             *(
                 note
-                for p, of in self.ceiling.items()
-                for note in ceiling_notes(p, of, self.tasks, "mean tau", of.mean_tau, self.agreement[p].mean)
+                for p, entry in self.ceiling.items()
+                for note in ceiling_notes(p, entry, self.tasks, "mean tau", entry.mean_tau, self.agreement[p].mean)
             ),
             *selection_notes(selected_on_test(self.matrix, self.scores)),
-            *with_names({OPPOSED: list(dict.fromkeys(name for of in self.opposed.values() for name in of))}),
+            *with_names({OPPOSED: list(dict.fromkeys(name for entry in self.opposed.values() for name in entry))}),
             *([] if any(self.matrix.training.values()) else [NOT_MEASURED]),
         ]
 
@@ -541,15 +553,15 @@ def affordable_resamples(resamples: int, models: int, benchmarks: int) -> int:
     Time grows with pairs of models × pairs of benchmarks, memory with pairs of benchmarks.
     """
     products = max(1, models * (models - 1) // 2 * benchmarks * (benchmarks + 1) // 2)
-    most = min(MOST_PRODUCTS // products, MOST_TAUS // max(1, benchmarks**2))
-    return min(resamples, max(LEAST_RESAMPLES, most))
+    limit = min(MOST_PRODUCTS // products, MOST_TAUS // max(1, benchmarks**2))
+    return min(resamples, max(LEAST_RESAMPLES, limit))
 
 
-def resample_notes(resamples: int, asked: int) -> list[str]:
+def resample_notes(resamples: int, asked_resamples: int) -> list[str]:
     """That a large table was resampled less often than asked for."""
-    if resamples >= asked:
+    if resamples >= asked_resamples:
         return []
-    return [f"The table is large: intervals over models are from {resamples} resamples instead of {asked}."]
+    return [f"The table is large: intervals over models are from {resamples} resamples instead of {asked_resamples}."]
 
 
 def measurement_error(matrix: ScoreMatrix, protocol: str) -> np.ndarray:
@@ -618,37 +630,37 @@ def _same_rows(scores: np.ndarray, models: tuple[str, ...]) -> list[str]:
     return [" and ".join(names) for names in rows.values() if len(names) > 1]
 
 
-def comparison_notes(matrix: ScoreMatrix, known: np.ndarray, *, whole: bool) -> list[str]:
-    """Which cells a comparison is over if it leaves some out; `known`: (models, benchmarks) under both protocols."""
-    if whole or not all(matrix.has(p) for p in PROTOCOLS):
+def comparison_notes(matrix: ScoreMatrix, finite: np.ndarray, *, complete: bool) -> list[str]:
+    """Which cells a comparison is over if it leaves some out; `finite`: (models, benchmarks) under both protocols."""
+    if complete or not all(matrix.has(p) for p in PROTOCOLS):
         return []
-    models, benchmarks = known.any(axis=1).sum(), known.any(axis=0).sum()
+    models, benchmarks = finite.any(axis=1).sum(), finite.any(axis=0).sum()
     return [
-        f"{known.sum()} of {known.size} cells ({count(models, 'model')}, {count(benchmarks, 'benchmark')}) are known "
+        f"{finite.sum()} of {finite.size} cells ({count(models, 'model')}, {count(benchmarks, 'benchmark')}) are known "
         "under both protocols. Everything that compares the two uses these cells, and only values that are defined "
         "under both. Figures of one protocol use all of its cells."
     ]
 
 
 def _missing_notes(
-    under: str, known: np.ndarray, models: tuple[str, ...], tasks: list[str], planned: np.ndarray, aside: np.ndarray
+    under: str, finite: np.ndarray, models: tuple[str, ...], tasks: list[str], planned: np.ndarray, aside: np.ndarray
 ) -> list[str]:
-    if known.all():
+    if finite.all():
         return []
-    cells = [f"{models[i]} on {tasks[j]}" for i, j in zip(*np.nonzero(~known & planned & ~aside), strict=True)]
-    each = "each tau is over the models known on both benchmarks"
+    cells = [f"{models[i]} on {tasks[j]}" for i, j in zip(*np.nonzero(~finite & planned & ~aside), strict=True)]
+    basis_of_tau = "each tau is over the models known on both benchmarks"
     notes = []
     if not planned.all():
-        left_out = int((~known & ~planned).sum())
-        notes.append(f"{under}, {left_out} of {known.size} cells are not planned and not missing; {each}.")
+        left_out = int((~finite & ~planned).sum())
+        notes.append(f"{under}, {left_out} of {finite.size} cells are not planned and not missing; {basis_of_tau}.")
     if aside.any():
         notes.append(
-            f"{under}, {aside.sum()} of {known.size} cells were chosen by earlier scores. They are used for the "
+            f"{under}, {aside.sum()} of {finite.size} cells were chosen by earlier scores. They are used for the "
             "ranks despite missing cells and for the predictions, but for no agreement."
         )
     if cells:
-        notes.append(f"{under}, {len(cells)} of {known.size} cells are missing ({listing(cells, 6)}); {each}.")
-    nowhere = [name for name, row in zip(models, known, strict=True) if not row.any()]
+        notes.append(f"{under}, {len(cells)} of {finite.size} cells are missing ({listing(cells, 6)}); {basis_of_tau}.")
+    nowhere = [name for name, row in zip(models, finite, strict=True) if not row.any()]
     return notes + with_names({f"{under}, there is no score at all for {{}}.": nowhere})
 
 
@@ -665,7 +677,7 @@ def ceiling_notes(
     """Which benchmarks the noise ceiling leaves out, where there is one, and why it is not shown where it is below the
     value called `name`. `limit`: the ceiling of that `value`."""
     notes, under = [], UNDER[protocol].capitalize()
-    out = [task for task, used in zip(tasks, ceiling.used, strict=True) if not used]
+    out = [task for task, is_used in zip(tasks, ceiling.used, strict=True) if not is_used]
     if out and np.isfinite(ceiling.mean_tau):
         notes.append(f"{under}, the noise ceiling is over the benchmarks other than {listing(out)}.")
     if value > limit and not is_known(shown_limit(limit, value)):
@@ -711,17 +723,17 @@ def selected_on_test(matrix: ScoreMatrix, scores: dict[str, np.ndarray]) -> Entr
     mean tau of these rankings without the equal cells. None where the scores do not look so."""
     if set(matrix.sources) <= {OWN}:
         return None  # selected on validation; equal cells are those that fell back to the untouched model
-    both = np.isfinite(scores[DIRECT]) & np.isfinite(scores[TRAINED])
-    equal = both & (scores[TRAINED] == scores[DIRECT])
-    below = both & (scores[TRAINED] < scores[DIRECT])
+    in_both_protocols = np.isfinite(scores[DIRECT]) & np.isfinite(scores[TRAINED])
+    equal = in_both_protocols & (scores[TRAINED] == scores[DIRECT])
+    below = in_both_protocols & (scores[TRAINED] < scores[DIRECT])
     # many equal cells mean that a protocol was copied or that scores are constant, which is something else
-    if below.any() or not 5 <= equal.sum() <= both.sum() / 5:
+    if below.any() or not 5 <= equal.sum() <= in_both_protocols.sum() / 5:
         return None
     without = np.where(equal, np.nan, scores[TRAINED])
     return {
         "equal": int(equal.sum()),
         "below": 0,
-        "cells": int(both.sum()),
+        "cells": int(in_both_protocols.sum()),
         "mean_tau_without": known(
             mean_over_pairs(kendall_tau_matrix(pair_signs(without))), "Without the equal cells no tau is defined."
         ),

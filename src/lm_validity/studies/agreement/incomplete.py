@@ -127,9 +127,9 @@ def _fit(matrix: ScoreMatrix, protocol: str, scores: np.ndarray) -> CellProcess 
     """
     if np.isfinite(scores).any(axis=1).sum() < MINIMUM_MODELS:
         return None
-    is_task, other = ~matrix.is_corpus, DIRECT
-    direct = matrix.oriented(other)[:, is_task]
-    if protocol == other:
+    is_task, protocol_direct = ~matrix.is_corpus, DIRECT
+    direct = matrix.oriented(protocol_direct)[:, is_task]
+    if protocol == protocol_direct:
         direct = np.full_like(direct, np.nan)
     facts = matrix.model_facts[["parameters_b", "tokens_b"]].to_numpy(float)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -148,12 +148,12 @@ def _pooled(matrix: ScoreMatrix, scores: np.ndarray, process: CellProcess | None
     standard errors of their difference apart.
     """
     names, signs, models = matrix.task_names(), pair_signs(scores), int(np.isfinite(scores).any(axis=1).sum())
-    own = pooled_tau(signs)
+    measured = pooled_tau(signs)
     entry: Entry = {
-        "mean": known(own.mean, NO_COMPARISON),
-        "interval": _jackknifed(own.mean, own.standard_error, models),
-        "comparisons": own.comparisons,
-        "by_benchmark": each(names, own.by_benchmark.tolist(), NO_COMPARISON),
+        "mean": known(measured.mean, NO_COMPARISON),
+        "interval": _jackknifed(measured.mean, measured.standard_error, models),
+        "comparisons": measured.comparisons,
+        "by_benchmark": each(names, measured.by_benchmark.tolist(), NO_COMPARISON),
     }
     if process is None or isinstance(entry["mean"], Missing):
         nothing = entry["mean"] if isinstance(entry["mean"], Missing) else Missing(NO_PROCESS)
@@ -168,7 +168,7 @@ def _pooled(matrix: ScoreMatrix, scores: np.ndarray, process: CellProcess | None
         "assisted": known(helped.mean, NO_COMPARISON),
         "assisted_interval": _jackknifed(helped.mean, helped.standard_error, models),
         "assisted_by_benchmark": each(names, helped.by_benchmark.tolist(), NO_COMPARISON),
-        "differ": bool(abs(helped.mean - own.mean) > 2 * helped.difference_error)
+        "differ": bool(abs(helped.mean - measured.mean) > 2 * helped.difference_error)
         if np.isfinite(helped.difference_error)
         else Missing(NO_ERROR),
     }
@@ -202,9 +202,9 @@ def _standings(matrix: ScoreMatrix, fitted: Fitted) -> dict[str, Entry]:
     low, high = np.quantile(rank_draws(tables), [0.025, 0.975], axis=0)
     nowhere = Missing("The model has no score.")
     standings: dict[str, Entry] = {name: {"rank": nowhere, "interval": nowhere} for name in matrix.models}
-    for place, row in enumerate(scored):
-        interval = Interval(float(low[place]), float(high[place]))
-        standings[matrix.models[row]] = {"rank": float(rank[place]), "interval": interval}
+    for index, row in enumerate(scored):
+        interval = Interval(float(low[index]), float(high[index]))
+        standings[matrix.models[row]] = {"rank": float(rank[index]), "interval": interval}
     return standings
 
 
@@ -251,7 +251,8 @@ def compare_pooled(data: Data) -> Entry:
     like = size_ratios(data.matrix.sizes()[0], either) <= HEADLINE_RATIO
     return {
         name: _pooled_row(
-            {p: PairSigns(*(part[pairs] for part in of)) for p, of in signs.items()}, data.matrix.families
+            {p: PairSigns(*(part[pairs] for part in part_signs)) for p, part_signs in signs.items()},
+            data.matrix.families,
         )
         for name, pairs, least in (("all", compared, 1), ("like_size", compared & like, LEAST_PAIRS))
         if pairs.sum() >= least
@@ -262,20 +263,23 @@ def _pooled_row(signs: dict[str, PairSigns], all_families: np.ndarray) -> Entry:
     """`signs`: by protocol, of the pairs of models that are compared, with the same cells known."""
     either = next(iter(signs.values()))
     models = np.unique([either.first, either.second])
-    place, cluster = np.zeros((2, len(all_families)), dtype=int)
+    family_index, cluster = np.zeros((2, len(all_families)), dtype=int)
     families = all_families[models]
-    place[models], cluster[models] = np.arange(len(models)), cluster_numbers(families)
+    family_index[models], cluster[models] = np.arange(len(models)), cluster_numbers(families)
     sizes = np.bincount(cluster[models])
-    few = FEW_MODELS if len(models) < JACKKNIFED else ""
-    no_families = few or no_clusters(families)
-    by_model, by_family = ({p: pooled_left_out(of, units) for p, of in signs.items()} for units in (place, cluster))
+    too_few = FEW_MODELS if len(models) < JACKKNIFED else ""
+    no_families = too_few or no_clusters(families)
+    by_model, by_family = (
+        {p: pooled_left_out(signs_of_protocol, units) for p, signs_of_protocol in signs.items()}
+        for units in (family_index, cluster)
+    )
     if len(signs) == len(PROTOCOLS):
         for by_key in (by_model, by_family):
             by_key["change"] = by_key[TRAINED] - by_key[DIRECT]
     rows: dict[str, tuple[Value, Range, Range]] = {}
     for key, taus in by_model.items():
         scale = "change" if key == "change" else "tau"
-        interval = Missing(few) if few else _left_out_interval(taus, scale, None, LOST_MODEL)
+        interval = Missing(too_few) if too_few else _left_out_interval(taus, scale, None, LOST_MODEL)
         over = Missing(no_families) if no_families else _left_out_interval(by_family[key], scale, sizes, LOST_CLUSTER)
         rows[key] = known(float(taus[0]), NO_COMPARISON), interval, over_families(over, interval, families)
     names = ("mean", "interval", "interval_clustered")
@@ -379,8 +383,8 @@ def despite_missing_cells(data: Data, pooled: Entry) -> Part:
 
 def _rank_table(protocol: str, labels: Sequence[str], ranks: dict[str, Entry], measured: np.ndarray) -> Table:
     rows = [
-        {"model": label, "measured": int(cells), "rank": of["rank"], **as_columns(of["interval"])}
-        for label, of, cells in zip(labels, ranks.values(), measured.sum(axis=1), strict=True)
+        {"model": label, "measured": int(cells), "rank": ranks_of_row["rank"], **as_columns(ranks_of_row["interval"])}
+        for label, ranks_of_row, cells in zip(labels, ranks.values(), measured.sum(axis=1), strict=True)
     ]
     rows.sort(key=lambda row: number(row["rank"]) if is_known(row["rank"]) else np.inf)
     return Table(
@@ -462,11 +466,13 @@ def _prediction_figure(protocol: str, frame: pd.DataFrame) -> Figure:
     line = base.mark_rule(strokeDash=[4, 3]).encode(x=alt.X("low:Q", title="Predicted score"), x2="high:Q")
     dot = base.mark_point(filled=False, size=44, strokeDash=[2, 2]).encode(x="predicted:Q")
     chart = alt.layer(line, dot).properties(width="container", height=16 * len(drawn))
-    more = f" The {MOST_PREDICTED} most uncertain of {len(frame)} are drawn." if len(frame) > MOST_PREDICTED else ""
+    limit_words = (
+        f" The {MOST_PREDICTED} most uncertain of {len(frame)} are drawn." if len(frame) > MOST_PREDICTED else ""
+    )
     return Figure(
         f"predictions_{protocol}",
         f"{figures.PROTOCOL_LABELS[protocol]}: predicted, not measured",
         chart,
-        caption=f"Hollow dot: the predicted score. Dashed line: its 95% interval.{more}",
+        caption=f"Hollow dot: the predicted score. Dashed line: its 95% interval.{limit_words}",
         wide=True,
     )

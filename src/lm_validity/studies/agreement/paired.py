@@ -47,25 +47,25 @@ def use_paired_tests(
     tested_how: dict[str, dict[str, list[str]]] = {protocol: {how: [] for how in TESTED} for protocol in signs}
     for column, task in enumerate(tasks):
         items = _selected_items(table, matrix, task)
-        place = matrix.benchmarks.index(task)
+        index = matrix.benchmarks.index(task)
         for protocol, tested in tested_how.items():
-            here = items[items["protocol"] == protocol]
-            if here.empty:
+            rows = items[items["protocol"] == protocol]
+            if rows.empty:
                 continue
             if task in matrix.training.get(protocol, {}):
                 tested["trained"].append(task)
                 continue
-            if (here["repeats"] > 1).any():
-                tested["repeated"].append(f"{task} ({int((here['repeats'] > 1).sum())})")
-            correct, subjects = _item_matrix(here, matrix)
-            score = matrix.value[protocol][:, place]
+            if (rows["repeats"] > 1).any():
+                tested["repeated"].append(f"{task} ({int((rows['repeats'] > 1).sum())})")
+            correct, subjects = _item_matrix(rows, matrix)
+            score = matrix.value[protocol][:, index]
             made_up = np.abs(finite_mean(correct, axis=1) - score) <= 1e-6
-            others = np.isfinite(correct).any(axis=1) & np.isfinite(score) & ~made_up
-            if made_up.sum() <= others.sum():  # of a metric that is something else a few may agree by chance
+            has_other_scores = np.isfinite(correct).any(axis=1) & np.isfinite(score) & ~made_up
+            if made_up.sum() <= has_other_scores.sum():  # of a metric that is something else a few may agree by chance
                 tested["unpaired"].append(task)
                 continue
-            tested["left_out"] += [f"{matrix.labels[i]} on {task}" for i in np.flatnonzero(others)]
-            oriented = matrix.direction[place] * np.where(made_up[:, None], correct, np.nan)
+            tested["left_out"] += [f"{matrix.labels[i]} on {task}" for i in np.flatnonzero(has_other_scores)]
+            oriented = matrix.direction[index] * np.where(made_up[:, None], correct, np.nan)
             better = paired_signs(oriented, clusters=subjects)
             if not better.known.any():
                 tested["disjoint"].append(task)
@@ -96,8 +96,8 @@ def _selected_items(table: ds.Dataset, matrix: ScoreMatrix, task: str) -> pd.Dat
     items = items.assign(correct=item_values(rows, metric).to_pandas()).reindex(columns=_COLUMNS)
     items = items_of_scores(items, selected, _KEY)
     repeats = items.groupby(["model", "protocol", "doc_id", "seed"])["correct"].transform("size")
-    kept = items.assign(repeats=repeats).groupby(["model", "protocol", "doc_id"], as_index=False)
-    return kept.agg({"correct": "mean", "repeats": "max", "subject": "first"})
+    means = items.assign(repeats=repeats).groupby(["model", "protocol", "doc_id"], as_index=False)
+    return means.agg({"correct": "mean", "repeats": "max", "subject": "first"})
 
 
 def _item_matrix(items: pd.DataFrame, matrix: ScoreMatrix) -> tuple[np.ndarray, np.ndarray]:

@@ -150,12 +150,12 @@ class _Compared:
         reason that there is: no lead, no standard error, too few families, no spread."""
         effect = group_effect(scores, self.side, self.terms, self.families)
         enough = enough_families(self.side, self.families, scores, self.terms)
-        why = NO_SPREAD if enough else FEW_FAMILIES
+        reason = NO_SPREAD if enough else FEW_FAMILIES
         value = known(effect.value, NO_LEAD)
         error = value if isinstance(value, Missing) else known(effect.standard_error, NO_ERROR)
-        interval = error if isinstance(error, Missing) else known(effect.low, why)
+        interval = error if isinstance(error, Missing) else known(effect.low, reason)
         ends = interval if isinstance(interval, Missing) else (effect.low, effect.high)
-        return LeadFit(value, error, ends, error if isinstance(error, Missing) else known(effect.p, why))
+        return LeadFit(value, error, ends, error if isinstance(error, Missing) else known(effect.p, reason))
 
     def lead(self, scores: np.ndarray, terms: np.ndarray) -> Value:
         """The lead alone, with other `terms` of compute."""
@@ -179,14 +179,16 @@ def report_readiness(
         raise InputError("report readiness: no group.", "name one with --group, or in agreement.groups.")
     parsed = [parse_group(text) for text in section.groups]
     matrix = read_score_matrix(scores, models, benchmarks, plan, groups=parsed)
-    groups = [readiness(matrix, group, models, section.knots, place) for place, group in enumerate(parsed, 1)]
+    groups = [
+        readiness(matrix, group, models, section.knots, group_number) for group_number, group in enumerate(parsed, 1)
+    ]
     summaries, parts = [group.summary["group"] for group in groups], joined(*groups)
     notes = tuple(dict.fromkeys([*matrix.notes, *parts.notes]))
-    shown = summaries[0].shown
+    pairs_shown = summaries[0].shown
     note = "The group's lead at equal compute, in points: direct on the left, train before test on the right."
-    if any(is_known(fit.interval) for _, gap in shown for fit in gap.lead.values()):
+    if any(is_known(fit.interval) for _, gap in pairs_shown for fit in gap.lead.values()):
         note += " Vertical lines: 95% intervals over families."
-    if len(shown) > MOST_DRAWN:
+    if len(pairs_shown) > MOST_DRAWN:
         note += f" Drawn are the {MOST_DRAWN - 1} benchmarks that change most."
     page = Page(
         name="readiness",
@@ -205,25 +207,25 @@ def report_readiness(
     write_report(page, ReadinessSummary(len(matrix.models), summaries, notes), output)
 
 
-def readiness(matrix: ScoreMatrix, group: Group, sheet: str | Path, knots: Sequence[float], place: int) -> Part:
+def readiness(matrix: ScoreMatrix, group: Group, sheet: str | Path, knots: Sequence[float], group_number: int) -> Part:
     """A group's leads at equal compute under both protocols, and what changes.
 
-    `sheet`: of the models. `place`: of the group, for the names of files. Over the cells known under both protocols, of
+    `sheet`: of the models. `group_number`: for the names of files. Over the cells known under both protocols, of
     models of known compute, on benchmarks whose scores are fractions. Raises InputError where there are none.
     """
     compute, side = matrix.sizes()[1], np.array(group_members(matrix.model_facts, group, sheet), dtype=float)
     compared = np.isfinite(compute) & np.isfinite(side)
     in_both = np.logical_and.reduce([np.isfinite(matrix.value[p]) for p in PROTOCOLS]) & compared[:, None]
-    used = np.flatnonzero(matrix.fractions & in_both.any(axis=0))
-    if not len(used):
+    columns_used = np.flatnonzero(matrix.fractions & in_both.any(axis=0))
+    if not len(columns_used):
         raise InputError(
             f"group {group.text!r}: no benchmark has scores under both protocols of models of known compute.",
             "the change of a lead needs direct and train-before-test scores, as fractions.",
         )
-    direct, after = (np.where(in_both, matrix.oriented(p), np.nan)[compared][:, used] for p in PROTOCOLS)
+    direct, prepared = (np.where(in_both, matrix.oriented(p), np.nan)[compared][:, columns_used] for p in PROTOCOLS)
     side, compute, families = side[compared], compute[compared], matrix.families[compared]
     labels = np.array(matrix.labels)[compared]
-    numbers, twins = _with_twins(cluster_numbers(families), np.column_stack([direct, after]))
+    numbers, twins = _with_twins(cluster_numbers(families), np.column_stack([direct, prepared]))
     named = [family or label for family, label in zip(families, labels, strict=True)]
     data = _Compared(
         side=side,
@@ -234,12 +236,14 @@ def readiness(matrix: ScoreMatrix, group: Group, sheet: str | Path, knots: Seque
     )
 
     # each benchmark, with Holm's adjustment over them, and what all have in common
-    logits = [_logits(matrix, int(j), direct[:, k], after[:, k]) for k, j in enumerate(used)]
-    gaps = {matrix.benchmarks[j]: _gap(direct[:, k], after[:, k], logits[k], data) for k, j in enumerate(used)}
+    logits = [_logits(matrix, int(j), direct[:, k], prepared[:, k]) for k, j in enumerate(columns_used)]
+    gaps = {
+        matrix.benchmarks[j]: _gap(direct[:, k], prepared[:, k], logits[k], data) for k, j in enumerate(columns_used)
+    }
     tested = {name: number(gap.change.p) for name, gap in gaps.items() if is_known(gap.change.p)}
     for name, p in zip(tested, holm(np.array(list(tested.values()))), strict=True):
         gaps[name] = replace(gaps[name], p_adjusted=float(p))
-    together = _gap(direct, after, np.column_stack(logits), data) if len(gaps) > 1 else Missing(ONE_BENCHMARK)
+    together = _gap(direct, prepared, np.column_stack(logits), data) if len(gaps) > 1 else Missing(ONE_BENCHMARK)
 
     inside, outside = outside_overlap(compute, side)
     summary = GroupSummary(
@@ -263,9 +267,9 @@ def readiness(matrix: ScoreMatrix, group: Group, sheet: str | Path, knots: Seque
             "benchmark": matrix.benchmarks[j],
             "compute": compute[i],
             DIRECT: direct[i, k],
-            TRAINED: after[i, k],
+            TRAINED: prepared[i, k],
         }
-        for k, j in enumerate(used)
+        for k, j in enumerate(columns_used)
         for i in np.flatnonzero(np.isfinite(direct[:, k]))
     )
     section = Section(
@@ -276,7 +280,7 @@ def readiness(matrix: ScoreMatrix, group: Group, sheet: str | Path, knots: Seque
         "Standard errors are of the jackknife over families (CR3). Intervals and p are the wider of its t test and of "
         "CR2's. In points, equal gains in ability are unequal near chance and near 1. On the logit scale they are "
         "equal. A straight line, and the larger of both scores as the prepared one, are checks.",
-        tables=_tables(summary, scores, place),
+        tables=_tables(summary, scores, group_number),
     )
     unused = [matrix.benchmarks[j] for j in np.flatnonzero(~matrix.fractions & ~matrix.is_corpus)]
     return Part(
@@ -291,8 +295,8 @@ def readiness(matrix: ScoreMatrix, group: Group, sheet: str | Path, knots: Seque
         ),
         panel=Panel(
             f"Score against compute: {summary.words} (filled) and others",
-            f"Mean over **{count(len(used), 'benchmark')}**",
-            _scatter(compute, finite_mean(direct, axis=1), finite_mean(after, axis=1), side),
+            f"Mean over **{count(len(columns_used), 'benchmark')}**",
+            _scatter(compute, finite_mean(direct, axis=1), finite_mean(prepared, axis=1), side),
         ),
     )
 
@@ -301,9 +305,9 @@ def _with_twins(families: np.ndarray, scores: np.ndarray) -> tuple[np.ndarray, n
     """(models,) the numbers of families, those joined whose models have the same `scores` (models, columns), and
     whether a model has such a twin of another family: one model under two names is no independent evidence."""
     joined_families, twins = families.copy(), np.zeros(len(families), dtype=bool)
-    _, same = np.unique(np.nan_to_num(scores, nan=-np.inf), axis=0, return_inverse=True)
-    for row in range(same.max() + 1):
-        members = np.flatnonzero(same == row)
+    _, inverse = np.unique(np.nan_to_num(scores, nan=-np.inf), axis=0, return_inverse=True)
+    for row in range(inverse.max() + 1):
+        members = np.flatnonzero(inverse == row)
         numbers = joined_families[members]
         if len(set(families[members])) > 1:
             twins[members] = True
@@ -311,22 +315,22 @@ def _with_twins(families: np.ndarray, scores: np.ndarray) -> tuple[np.ndarray, n
     return joined_families, twins
 
 
-def _logits(matrix: ScoreMatrix, place: int, direct: np.ndarray, after: np.ndarray) -> np.ndarray:
+def _logits(matrix: ScoreMatrix, group_number: int, direct: np.ndarray, prepared: np.ndarray) -> np.ndarray:
     """(models,) the change of the oriented scores of a benchmark as logits of the shares of the way from chance to 1;
     NaN where chance is unknown. A gain in ability that is the same for all is the same on this scale, whereas in
     points it is small near chance and near 1."""
-    chance, lower = float(matrix.benchmark_facts["chance"].iloc[place]), matrix.direction[place] < 0
+    chance, lower = float(matrix.benchmark_facts["chance"].iloc[group_number]), matrix.direction[group_number] < 0
     best = 1 - chance if not lower else chance  # an error rate is negative here: from -chance up to 0
-    shares = ((scores + (chance if lower else -chance)) / best for scores in (direct, after))
+    shares = ((scores + (chance if lower else -chance)) / best for scores in (direct, prepared))
     first, last = (logit(np.clip(share, LEAST_SHARE, 1 - LEAST_SHARE)) for share in shares)
     return np.asarray(last - first)
 
 
-def _gap(direct: np.ndarray, after: np.ndarray, logits: np.ndarray, data: _Compared) -> Gap:
+def _gap(direct: np.ndarray, prepared: np.ndarray, logits: np.ndarray, data: _Compared) -> Gap:
     """Of arrays (models,) or (models, benchmarks); `logits`: the change on that scale, NaN where chance is unknown."""
-    change = after - direct
-    larger = np.where(np.isfinite(change), np.fmax(direct, after), np.nan)
-    fits = {DIRECT: data.fit(direct), TRAINED: data.fit(after)}
+    change = prepared - direct
+    larger = np.where(np.isfinite(change), np.fmax(direct, prepared), np.nan)
+    fits = {DIRECT: data.fit(direct), TRAINED: data.fit(prepared)}
     one_family = len(set(data.families[data.side == 1])) == 1
     placebos = leads_of_families(change, data.terms, data.families) if one_family else np.empty(0)
     moved = data.fit(change)
@@ -340,7 +344,7 @@ def _gap(direct: np.ndarray, after: np.ndarray, logits: np.ndarray, data: _Compa
             title: Check(
                 {DIRECT: data.lead(direct, terms), TRAINED: data.lead(last, terms)}, data.lead(last - direct, terms)
             )
-            for title, terms, last in zip(CHECKS, (data.straight, data.terms), (after, larger), strict=True)
+            for title, terms, last in zip(CHECKS, (data.straight, data.terms), (prepared, larger), strict=True)
         },
         without_family={
             family: known(value, NO_LEAD)
@@ -374,13 +378,14 @@ def _convention(matrix: ScoreMatrix) -> str:
 def _sentence(summary: GroupSummary) -> tuple[str, str]:
     """The finding with the interval of the change, and what it rests on."""
     lede, gap = _lede(summary), summary.shown[0][1]
-    models, families, alone = summary.models, summary.families, summary.alone
+    models, families, twinless = summary.models, summary.families, summary.alone
     basis = [
         f"Mean over {len(summary.benchmarks)} benchmarks." if is_known(summary.together) else "",
         f"{count(models['inside'], 'model')} of {count(families['inside'], 'family', 'families')} in the group, "
         f"{models['outside']} of {families['outside']} outside.",
         f"{summary.unknown} of unknown compute or side are left out." if summary.unknown else "",
-        f"Beyond the computes of the other side lie {alone['inside']} of the group and {alone['outside']} outside it.",
+        f"Beyond the computes of the other side lie {twinless['inside']} of the group and "
+        f"{twinless['outside']} outside it.",
         summary.prepared,
         _in_place(gap),
         _on_logits(gap),
@@ -392,11 +397,11 @@ def _sentence(summary: GroupSummary) -> tuple[str, str]:
 
 def _in_place(gap: Gap) -> str:
     """Why there is no interval, and the rank that a group of one family has in its place."""
-    why = gap.change.interval.reason if isinstance(gap.change.interval, Missing) else ""
+    reason = gap.change.interval.reason if isinstance(gap.change.interval, Missing) else ""
     if isinstance(gap.placebo_rank, Missing):
-        return why
+        return reason
     rank = f"rank {gap.placebo_rank:.0f} among the {gap.placebo_families} families (1 falls most)"
-    return f"{why} The group's change has {rank}."
+    return f"{reason} The group's change has {rank}."
 
 
 def _on_logits(gap: Gap) -> str:
@@ -407,19 +412,19 @@ def _on_logits(gap: Gap) -> str:
             "Not known whether it also changes on the logit scale. A group with more ability gains fewer points near 1."
         )
     low, high = (decimal(end, 2, signed=True) for end in interval)
-    said = "excludes" if min(interval) > 0 or max(interval) < 0 else "does not exclude"
-    return f"On the logit scale the change is {low} to {high} (95%), which {said} none."
+    verb = "excludes" if min(interval) > 0 or max(interval) < 0 else "does not exclude"
+    return f"On the logit scale the change is {low} to {high} (95%), which {verb} none."
 
 
 def _lede(summary: GroupSummary) -> Lede:
     """Heading, and the sentence of the first page. That a lead shrinks, falls or rises is said where the interval of
     the change excludes zero; that there is no lead never."""
     name, gap = summary.shown[0]
-    direct, after = (number(gap.lead[protocol].value) for protocol in PROTOCOLS)
-    if np.isnan(direct - after):
+    direct, prepared = (number(gap.lead[protocol].value) for protocol in PROTOCOLS)
+    if np.isnan(direct - prepared):
         return Lede("No lead can be estimated", f"Compute and being among {summary.words} cannot be told apart")
     where = f"At equal compute, the lead of {summary.words}" + ("" if gap is summary.together else f" on {name}")
-    pair = f"{svg.points(direct)} → {svg.points(after)} points"
+    pair = f"{svg.points(direct)} → {svg.points(prepared)} points"
     if isinstance(gap.change.interval, Missing):
         return Lede("An estimate without an interval", f"{where} is {pair}")
     low, high = gap.change.interval
@@ -428,7 +433,7 @@ def _lede(summary: GroupSummary) -> Lede:
         heading, verb = f"The group gains{_scale(gap)}", "rises:"
     elif high < 0:
         heading, verb = f"The group falls back{_scale(gap)}", "falls:"
-        if abs(after) < direct:
+        if abs(prepared) < direct:
             heading, verb = f"The lead shrinks{_scale(gap)}", "shrinks:"
     return Lede(heading, f"{where} {verb} {pair}", _of_the_change(gap))
 
@@ -438,8 +443,8 @@ def _scale(gap: Gap) -> str:
     interval, change = gap.logit_change.interval, number(gap.change.value)
     if isinstance(interval, Missing):
         return " in points once every model is prepared"
-    same = interval[0] > 0 if change > 0 else interval[1] < 0
-    return " once every model is prepared" if same else " in points; on the logit scale that was not found"
+    same_sign = interval[0] > 0 if change > 0 else interval[1] < 0
+    return " once every model is prepared" if same_sign else " in points; on the logit scale that was not found"
 
 
 def _answer(summary: GroupSummary) -> Answer:
@@ -457,31 +462,34 @@ def _of_the_change(gap: Gap) -> str:
     return f"95% of the change: {low} to {high}"
 
 
-def _slopes(summary: GroupSummary, most: int, whole: int, kind: str = "") -> Markup:
-    """The leads of each benchmark, direct and after, as a row of slopes with whiskers; of many, the `most` that change
+def _slopes(summary: GroupSummary, limit: int, total: int, kind: str = "") -> Markup:
+    """The leads of each benchmark, direct and after, as a row of slopes with whiskers; of many, the `limit` that change
     most."""
     first, *rest = summary.shown
-    shown = [first, *sorted(rest, key=lambda pair: -abs(np.nan_to_num(number(pair[1].change.value))))[: most - 1]]
+    pairs_shown = [
+        first,
+        *sorted(rest, key=lambda pair: -abs(np.nan_to_num(number(pair[1].change.value))))[: limit - 1],
+    ]
     first_left = 34
-    width, top, bottom = min((whole - first_left) / len(shown), 260), 34, 34 + min(whole / 4, 180)
+    width, top, bottom = min((total - first_left) / len(pairs_shown), 260), 34, 34 + min(total / 4, 180)
     ends = [0.0]
-    for fit in (fit for _, gap in shown for fit in gap.lead.values()):
+    for fit in (fit for _, gap in pairs_shown for fit in gap.lead.values()):
         ends += [number(fit.value), *(fit.interval if not isinstance(fit.interval, Missing) else ())]
     low, high = np.nanmin(ends), np.nanmax(ends)
     axis = svg.Axis(low - 0.01, high + 0.01, bottom, top)
     step = next(step for step in (0.05, 0.1, 0.2, 0.5, 1.0) if (high - low) / step <= 6 or step == 1.0)
-    marks, said, right_end = [], [], first_left + width * len(shown)
+    marks, descriptions, right_end = [], [], first_left + width * len(pairs_shown)
     for level in np.arange(np.ceil(low / step), np.floor(high / step) + 1) * step:
         marks.append(svg.line(first_left, axis(level), right_end, axis(level), "g" if abs(level) > 1e-9 else "ax"))
         marks.append(svg.text(first_left - 6, axis(level) + 4, svg.points(level, signed=abs(level) > 1e-9), "", "end"))
-    for place, (name, gap) in enumerate(shown):
-        middle = first_left + width * (place + 0.5)
-        left, right = middle - 0.2 * width, middle + 0.2 * width
+    for index, (name, gap) in enumerate(pairs_shown):
+        middle = first_left + width * (index + 0.5)
+        left_end, right = middle - 0.2 * width, middle + 0.2 * width
         marks.append(svg.text(middle, 14, svg.shortened(name, int(width / 6.5)), "lab", "middle"))
-        points = {x: gap.lead[protocol] for x, protocol in ((left, DIRECT), (right, TRAINED))}
+        points = {x: gap.lead[protocol] for x, protocol in ((left_end, DIRECT), (right, TRAINED))}
         values = [number(fit.value) for fit in points.values()]
         if np.isfinite(values).all():
-            marks.append(svg.line(left, axis(values[0]), right, axis(values[1]), "k"))
+            marks.append(svg.line(left_end, axis(values[0]), right, axis(values[1]), "k"))
         for (x, fit), mark in zip(points.items(), "dt", strict=True):
             if not isinstance(fit.interval, Missing):
                 marks.append(svg.line(x, axis(fit.interval[0]), x, axis(fit.interval[1]), f"{mark} w"))
@@ -489,22 +497,22 @@ def _slopes(summary: GroupSummary, most: int, whole: int, kind: str = "") -> Mar
                 marks.append(svg.dot(x, axis(fit.value), mark))
         words = " → ".join(svg.points(value) for value in values)
         marks.append(svg.text(middle, bottom + 18, words, "num", "middle"))
-        said.append(f"{name} {words}, {_of_the_change(gap)}")
-    label = f"Lead in points, direct and after: {'; '.join(said)}."
-    return svg.svg(max(right_end, min(whole, 380)), bottom + 28, label, *marks, kind=kind)
+        descriptions.append(f"{name} {words}, {_of_the_change(gap)}")
+    label = f"Lead in points, direct and after: {'; '.join(descriptions)}."
+    return svg.svg(max(right_end, min(total, 380)), bottom + 28, label, *marks, kind=kind)
 
 
-def _scatter(compute: np.ndarray, direct: np.ndarray, after: np.ndarray, side: np.ndarray) -> Markup:
+def _scatter(compute: np.ndarray, direct: np.ndarray, prepared: np.ndarray, side: np.ndarray) -> Markup:
     """Scores against compute, direct beside after; filled dots are the group."""
     log = np.log10(compute)
-    known_scores = np.concatenate([direct, after])
+    known_scores = np.concatenate([direct, prepared])
     low, high = float(np.nanmin(known_scores)), float(np.nanmax(known_scores))
     y = svg.Axis(min(low, 0.0) if low < 0.2 else low, high, 122, 26)
     step, digits = (0.2, 1) if high - y.low > 0.3 else (0.1, 1) if high - y.low > 0.12 else (0.02, 2)
     levels = np.arange(np.ceil(y.low / step - 1e-9), np.floor(high / step + 1e-9) + 1) * step
     powers = range(int(np.floor(log.min())), int(np.ceil(log.max())) + 1)
     marks = []
-    for start, words, scores, kind in ((30, "direct", direct, "d"), (220, "train before test", after, "t")):
+    for start, words, scores, kind in ((30, "direct", direct, "d"), (220, "train before test", prepared, "t")):
         x = svg.Axis(log.min(), log.max(), start + 6, start + 144)
         marks.append(svg.text(start, 12, words, kind))
         for level in levels:
@@ -513,18 +521,18 @@ def _scatter(compute: np.ndarray, direct: np.ndarray, after: np.ndarray, side: n
         for power in powers:
             if log.min() <= power <= log.max():
                 marks.append(svg.text(x(power), 138, f"1e{power}", "", "middle"))
-        for place in np.flatnonzero(np.isfinite(scores)):
-            mark = ("k", 3.2) if side[place] else ("s hollow", 2.6)
-            marks.append(svg.dot(x(log[place]), y(scores[place]), *mark))
+        for model in np.flatnonzero(np.isfinite(scores)):
+            mark = ("k", 3.2) if side[model] else ("s hollow", 2.6)
+            marks.append(svg.dot(x(log[model]), y(scores[model]), *mark))
     marks.append(svg.text(370, 156, "pretraining compute, floating-point operations", "", "end"))
     ends = f"10^{log.min():.0f} to 10^{log.max():.0f} FLOP"
     label = f"Scores of {len(log)} models against compute, {ends}; {int(side.sum())} filled dots are the group."
     return svg.svg(380, 160, label, *marks)
 
 
-def _tables(summary: GroupSummary, scores: pd.DataFrame, place: int) -> list[Table]:
-    """Leads, other choices and scores; `place`: of the group, for the names of files."""
-    rows, others = list[dict[str, object]](), list[dict[str, object]]()
+def _tables(summary: GroupSummary, scores: pd.DataFrame, group_number: int) -> list[Table]:
+    """Leads, other choices and scores; `group_number`: of the group, for the names of files."""
+    rows, further_rows = list[dict[str, object]](), list[dict[str, object]]()
     for benchmark, gap in summary.shown:
         row: dict[str, object] = {"benchmark": benchmark, "models": gap.models}
         for protocol, fit in gap.lead.items():
@@ -535,12 +543,12 @@ def _tables(summary: GroupSummary, scores: pd.DataFrame, place: int) -> list[Tab
         row |= {"logit_error": gap.logit_change.standard_error, "logit_p": gap.logit_change.p}
         rows.append(row | {"error": gap.change.standard_error, "p": gap.change.p, "p_adjusted": gap.p_adjusted})
         for name, check in gap.checks.items():
-            others.append({"benchmark": benchmark, "choice": CHECKS[name], **check.lead, "change": check.change})
+            further_rows.append({"benchmark": benchmark, "choice": CHECKS[name], **check.lead, "change": check.change})
         for family, change in gap.without_family.items():
-            others.append({"benchmark": benchmark, "choice": f"without {family}", "change": change})
+            further_rows.append({"benchmark": benchmark, "choice": f"without {family}", "change": change})
     ends = ("", "_low", "_high", "_error", "_p")
     in_points = [*(f"{protocol}{end}" for protocol in PROTOCOLS for end in ends[:3]), "change", "low", "high"]
-    errors, p_values = ([*(f"{p}_{of}" for p in PROTOCOLS), of] for of in ("error", "p"))
+    errors, p_values = ([*(f"{p}_{suffix}" for p in PROTOCOLS), suffix] for suffix in ("error", "p"))
     labels = {
         f"{protocol}{end}": word for protocol in PROTOCOLS for end, word in zip(ends, LEADS[protocol], strict=True)
     }
@@ -553,7 +561,7 @@ def _tables(summary: GroupSummary, scores: pd.DataFrame, place: int) -> list[Tab
         "error": "standard error",
         "p_adjusted": "p, Holm",
     }
-    shown: dict[str, Any] = {
+    columns: dict[str, Any] = {
         "formats": dict.fromkeys(in_points, "+.1f")
         | dict.fromkeys(errors, ".1f")
         | dict.fromkeys(["logit", "logit_low", "logit_high"], "+.2f")
@@ -564,7 +572,13 @@ def _tables(summary: GroupSummary, scores: pd.DataFrame, place: int) -> list[Tab
     }
     formats = {"compute": ".2e", **dict.fromkeys(PROTOCOLS, ".3f")}
     return [
-        Table(f"leads_{place}", "Leads at equal compute, in points", pd.DataFrame(rows), **shown),
-        Table(f"other_choices_{place}", "Other choices, in points", pd.DataFrame(others), **shown, folded=True),
-        Table(f"scores_{place}", "Scores and compute", scores, formats=formats, folded=True),
+        Table(f"leads_{group_number}", "Leads at equal compute, in points", pd.DataFrame(rows), **columns),
+        Table(
+            f"other_choices_{group_number}",
+            "Other choices, in points",
+            pd.DataFrame(further_rows),
+            **columns,
+            folded=True,
+        ),
+        Table(f"scores_{group_number}", "Scores and compute", scores, formats=formats, folded=True),
     ]

@@ -155,14 +155,14 @@ def _alignment_pair(align: str | None, matrix: ScoreMatrix) -> tuple[str, str] |
     if align is None:
         return None
     names = matrix.task_names()
-    first, *others = (name.strip() for name in align.split(","))
-    if len(others) != 1 or others[0] == first:
+    first, *other_names = (name.strip() for name in align.split(","))
+    if len(other_names) != 1 or other_names[0] == first:
         raise InputError(f"--align {align}: not two benchmarks.", "write two names with a comma between them.")
-    for name in (first, others[0]):
+    for name in (first, other_names[0]):
         if name not in names:
             hint = did_you_mean(name, names, f"the benchmarks are {listing(names)}.")
             raise InputError(f"--align {align}: no benchmark {name!r}.", hint)
-    return first, others[0]
+    return first, other_names[0]
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -224,10 +224,10 @@ def above_the_folds(
     protocols, everyone = data.matrix.protocols, np.arange(len(data.matrix.models))
     columns = [data.tasks.index(name) for name in benchmark_order(tau, data.tasks)]
     change = Change.of(data, improvement, pooled)
-    few = len(data.models_in_both) < min(JACKKNIFED, len(everyone) / 2)
+    too_few = len(data.models_in_both) < min(JACKKNIFED, len(everyone) / 2)
     panels: list[Panel | None]
     p = protocols[0]
-    if len(protocols) == 2 and not few and is_known(change.change):
+    if len(protocols) == 2 and not too_few and is_known(change.change):
         means = {DIRECT: change.before, TRAINED: change.after}
         scores = {protocol: data.common[protocol][data.models_in_both] for protocol in means}
         columns = [column for column in columns if data.in_both[:, column].any()]
@@ -245,15 +245,15 @@ def above_the_folds(
             _every_pair(data, columns, [p]),
         ]
         answers = [_noise_answer(data, tau[p], p, columns, lede)]
-        if few and len(protocols) == 2:
+        if too_few and len(protocols) == 2:
             text = f"**{len(data.models_in_both)} of {len(everyone)}** models have both scores"
             trained = Panel(CHANGE_QUESTION, text, _progress(data, change), "not known", "not known yet")
             lede, panels[0] = _not_yet(data, change), trained
             answers = [_not_yet_answer(data, change, tau, lede)]
     apart = _apart(by_benchmark[p], p)
     answers += [apart] if apart is not None else []
-    shown = [panel for panel in panels if panel is not None]
-    return {"lede": lede, "picture": picture, "panels": shown, "answers": answers}
+    panels_shown = [panel for panel in panels if panel is not None]
+    return {"lede": lede, "picture": picture, "panels": panels_shown, "answers": answers}
 
 
 def _to(interval: Sequence[float] | None, *, sign: bool = False) -> str:
@@ -282,16 +282,16 @@ def _change_lede(data: Data, change: Change) -> Lede:
     elif interval is not None:
         heading = "No change found in how well benchmarks agree"
         if not interval[0] <= 0 <= interval[1]:
-            more = "better" if interval[0] > 0 else "less"
-            heading = f"Benchmarks agree {more} once every model has trained for the test"
+            comparative = "better" if interval[0] > 0 else "less"
+            heading = f"Benchmarks agree {comparative} once every model has trained for the test"
     sentence = f"How well two benchmarks’ rankings agree: {change.arrow}"
     return Lede(heading, sentence, _with("95% of the change", interval, sign=True))
 
 
 def _change_answer(data: Data, change: Change, columns: list[int], lede: Lede) -> Answer:
     models = data.models_in_both
-    width, shown, marks = 178, (change.before, change.after), []
-    for p, value, x in zip((DIRECT, TRAINED), shown, (0, 202), strict=True):
+    width, values_shown, marks = 178, (change.before, change.after), []
+    for p, value, x in zip((DIRECT, TRAINED), values_shown, (0, 202), strict=True):
         ranks, _ = _ordered(data.common[p][models][:, columns])
         marks += [
             svg.carpet(ranks, x, 20, width, 94),
@@ -320,8 +320,11 @@ def _missing(data: Data) -> str:
     """How many scores that were to be there are missing, where that is more than a few: an interval takes it for
     granted that they are missing by chance."""
     lost = [~np.isfinite(data.scores[p]) & data.matrix.planned(p)[:, ~data.matrix.is_corpus] for p in data.incomplete]
-    missing, every = sum(int(of.sum()) for of in lost), sum(of.size for of in lost)
-    return f" {missing} of {every} scores are missing: by chance, it is assumed." if missing else ""
+    missing, total = (
+        sum(int(lost_of_protocol.sum()) for lost_of_protocol in lost),
+        sum(lost_of_protocol.size for lost_of_protocol in lost),
+    )
+    return f" {missing} of {total} scores are missing: by chance, it is assumed." if missing else ""
 
 
 def _whom(models: Range, families: Range) -> str:
@@ -339,13 +342,13 @@ def _whom(models: Range, families: Range) -> str:
 def _same_order(data: Data) -> bool:
     """Whether all benchmarks order the models alike under both protocols."""
     signs = [pair_signs(data.compared_scores[p][data.models_in_both]) for p in PROTOCOLS]
-    return all(bool(of.known.any()) for of in signs) and np.array_equal(*(of.sign * of.known for of in signs))
+    return all(bool(part.known.any()) for part in signs) and np.array_equal(*(part.sign * part.known for part in signs))
 
 
 def _named(names: Collection[str]) -> str:
     """`toxicity`, or `toxicity and 2 more`."""
-    first, *more = names
-    return svg.shortened(first, 24) + (f" and {len(more)} more" if more else "")
+    first, *further_names = names
+    return svg.shortened(first, 24) + (f" and {len(further_names)} more" if further_names else "")
 
 
 @dataclass(frozen=True)
@@ -365,17 +368,17 @@ class Verdict:
         limit = shown_limit(entry["ceiling"], entry["mean"])
         numbers = _tau(entry["mean"]) + (f" of a possible {_tau(limit)}" if is_known(limit) else "")
         if data.opposed[protocol]:
-            other = decimal(data.turned_mean_tau(protocol))
-            return cls("direction", f"{_tau(entry['mean'])} as the scores stand, {other} if so", "")
+            turned = decimal(data.turned_mean_tau(protocol))
+            return cls("direction", f"{_tau(entry['mean'])} as the scores stand, {turned} if so", "")
         observed = _quoted(entry)
         corrected = wider(entry["corrected"]["interval"], entry["corrected"]["interval_clustered"])
         decided = observed if corrected is None else corrected
-        said = _with("95%" if corrected is None else "95% without noise", decided)
+        interval_words = _with("95%" if corrected is None else "95% without noise", decided)
         if is_known(entry["mean"]) and number(entry["mean"]) > 1 - 1e-9:
-            return cls("order", numbers, said)
+            return cls("order", numbers, interval_words)
         if corrected is not None and round(corrected.high, 2) < 1:
-            return cls("disagree", numbers, said)
-        return cls("agree" if decided is not None and decided[0] >= AS_ONE else "unknown", numbers, said)
+            return cls("disagree", numbers, interval_words)
+        return cls("agree" if decided is not None and decided[0] >= AS_ONE else "unknown", numbers, interval_words)
 
 
 HEADINGS = {
@@ -461,13 +464,13 @@ def _carpets(
     models: np.ndarray,
 ) -> Picture:
     """The ranks under the protocols of `means`, side by side, once for wide screens and once for narrow ones."""
-    both = len(means) == 2
+    two_protocols = len(means) == 2
     pictures = [
         Markup('<div class="{}">{}</div>').format(
             kind,
             Markup("").join(_carpet(data, p, scores[p], mean, columns, models, width) for p, mean in means.items()),
         )
-        for kind, width in (("pair w640" if both else "w640", 560 if both else 1160), ("n640", 342))
+        for kind, width in (("pair w640" if two_protocols else "w640", 560 if two_protocols else 1160), ("n640", 342))
     ]
     note = (
         f"Each column is a benchmark’s ranking of {count(len(models), 'model')}, each row a model, best on average at "
@@ -485,33 +488,35 @@ def _carpet(
     labels = [data.matrix.labels[models[row]] for row in order]
     tallest = {342: 260, 560: 340}.get(width, 250)
     height, top = min(tallest, max(60, 24 * len(ranks))), 24
-    cell, left = (width - 8) / max(len(names), 1), 4.0
+    cell, left_margin = (width - 8) / max(len(names), 1), 4.0
     written = cell >= LINE + 1
     if written:  # names run down to the left of their columns, the steeper the closer these are
         angle = max(math.pi / 4, math.asin(min(1.0, LINE / cell)))
-        across, down = math.cos(angle) * LETTER, math.sin(angle) * LETTER
-        left = max(4.0, *(across * len(name) - (place + 0.5) * cell for place, name in enumerate(names)))
-        cell = (width - left - 4) / len(names)
+        slope_across, down = math.cos(angle) * LETTER, math.sin(angle) * LETTER
+        left_margin = max(4.0, *(slope_across * len(name) - (index + 0.5) * cell for index, name in enumerate(names)))
+        cell = (width - left_margin - 4) / len(names)
     bottom = top + height
     marks = [
-        svg.text(left, 14, NAMES[protocol], f"{KINDS[protocol]} big"),
+        svg.text(left_margin, 14, NAMES[protocol], f"{KINDS[protocol]} big"),
         svg.text(width - 4, 14, f"agreement {_tau(mean)}", "num big", "end"),
-        svg.carpet(ranks, left, top, width - left - 4, height),
+        svg.carpet(ranks, left_margin, top, width - left_margin - 4, height),
     ]
     if cell >= 5:
         gap = Markup(
             '<line x1="{0:.1f}" x2="{0:.1f}" y1="{1}" y2="{2}" style="stroke:var(--paper)" stroke-width="1.4"/>'
         )
-        marks += [gap.format(left + place * cell, top, bottom) for place in range(1, len(names))]
+        marks += [gap.format(left_margin + index * cell, top, bottom) for index in range(1, len(names))]
     if written:
         slanted = Markup(
             '<text transform="translate({:.1f},{}) rotate({:.0f})" text-anchor="end" class="lab">{}</text>'
         )
-        for place, name in enumerate(names):
-            marks.append(slanted.format(left + (place + 0.5) * cell + 4, bottom + 12, -math.degrees(angle), name))
+        for index, name in enumerate(names):
+            marks.append(
+                slanted.format(left_margin + (index + 0.5) * cell + 4, bottom + 12, -math.degrees(angle), name)
+            )
         below = 22 + down * max(map(len, names))
     else:
-        marks.append(svg.text(left, bottom + 15, f"{len(names)} benchmarks, most agreement first"))
+        marks.append(svg.text(left_margin, bottom + 15, f"{len(names)} benchmarks, most agreement first"))
         below = 20.0
     label = (
         f"{NAMES[protocol]}: ranks of {count(len(ranks), 'model')} (rows) on {count(len(names), 'benchmark')} "
@@ -519,13 +524,13 @@ def _carpet(
     )
     if ranks.size > MOST_READ or not ranks.size:
         return svg.svg(width, round(bottom + below), label, *marks)
-    said = {
+    description = {
         "rows": labels,
         "columns": [data.tasks[column] for column in columns],
         "label": NAMES[protocol],
         "ranks": [[round(float(rank), 1) if math.isfinite(rank) else None for rank in row] for row in ranks],
     }
-    return svg.carpet_svg(width, round(bottom + below), f"{label} Arrow keys read a rank.", *marks, ranks=said)
+    return svg.carpet_svg(width, round(bottom + below), f"{label} Arrow keys read a rank.", *marks, ranks=description)
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -537,7 +542,7 @@ def _ticks(axis: svg.Axis, top: float, bottom: float, at_most: int = 4, *, sign:
     steps = (0.05, 0.1, 0.2, 0.25, 0.5, 1.0, 2.0)
     step = next((step for step in steps if (axis.high - axis.low) / step <= at_most), 5.0)
     places = range(math.ceil(axis.low / step - 1e-9), math.floor(axis.high / step + 1e-9) + 1)
-    values = [step * place for place in places]
+    values = [step * position for position in places]
     return svg.ticks(axis, values, top, bottom, [_short(value, sign=sign) for value in values])
 
 
@@ -563,13 +568,15 @@ def _for_whom(change: Change) -> Panel:
     reach = [0.0, value, *(end for ends in drawn.values() for end in ends)]
     axis = svg.Axis(min(reach) - 0.02, max(reach) + 0.02, 150, 352)
     marks = [_ticks(axis, 4, 106, sign=True)]
-    for place, (name, ends) in enumerate(drawn.items()):
-        y = 22 + 34 * place
+    for index, (name, ends) in enumerate(drawn.items()):
+        y = 22 + 34 * index
         marks += [svg.text(0, y + 4, name, "lab"), svg.estimate(axis, value, ends, y, "k")]
     if not drawn:
         marks += [svg.text(0, 26, "these models", "lab"), svg.dot(axis(value), 22, "k")]
-    said = ". ".join(f"{name}: 95% {_to(ends, sign=True)}" for name, ends in drawn.items()) or "There is no interval"
-    label = f"Change in agreement {decimal(value, signed=True)}. {said}."
+    description = (
+        ". ".join(f"{name}: 95% {_to(ends, sign=True)}" for name, ends in drawn.items()) or "There is no interval"
+    )
+    label = f"Change in agreement {decimal(value, signed=True)}. {description}."
     change_words = f"Change **{decimal(value, signed=True)}**"
     return Panel(
         "For whom does the change hold?",
@@ -582,39 +589,43 @@ def _for_whom(change: Change) -> Panel:
 def _by_size(by_protocol: dict[str, Any]) -> Panel | None:
     """Agreement by distance in size; nothing where sizes are not known."""
     rows = {p: rows for p, rows in by_protocol.items() if not isinstance(rows, Missing)}
-    known = [row for of_protocol in rows.values() for row in of_protocol if is_known(row.mean)]
-    if not known:
+    rows_with_mean = [row for of_protocol in rows.values() for row in of_protocol if is_known(row.mean)]
+    if not rows_with_mean:
         return None
-    quoted = {id(row): wider(row.interval, row.interval_clustered) for row in known}
-    lowest = min(min(number(row.mean), *(ends[:1] if (ends := quoted[id(row)]) else [1.0])) for row in known)
+    quoted = {id(row): wider(row.interval, row.interval_clustered) for row in rows_with_mean}
+    lowest = min(min(number(row.mean), *(ends[:1] if (ends := quoted[id(row)]) else [1.0])) for row in rows_with_mean)
     axis = svg.Axis(min(0.0, math.floor(2 * lowest) / 2), 1, 104, 352)
-    marks, said = [_ticks(axis, 4, 106)], []
+    marks, descriptions = [_ticks(axis, 4, 106)], []
     distances = next(iter(rows.values()))
-    for place, distance in enumerate(distances):
-        y = 4 + 102 / len(distances) * (place + 0.5)
+    for index, distance in enumerate(distances):
+        y = 4 + 102 / len(distances) * (index + 0.5)
         name = f"at most {distance.at_most:g}×" if distance.at_most else f"more than {distance.at_least:g}×"
         marks.append(svg.text(0, y + 4, name, "lab"))
         for p, shift in zip(rows, (-4.5, 4.5) if len(rows) == 2 else (0,), strict=True):
-            row = rows[p][place]
+            row = rows[p][index]
             if not is_known(row.mean):
                 continue
             if is_known(limit := shown_limit(row.ceiling, row.mean)):
                 marks.append(svg.line(axis(limit), y + shift - 4, axis(limit), y + shift + 4, "s cl"))
             ends = quoted[id(row)]
             marks.append(svg.estimate(axis, row.mean, ends, y + shift, KINDS[p]))
-            said.append(f"{name}, {NAMES[p]}: {_tau(row.mean)}" + (f", 95% {_to(ends)}" if ends else ", no interval"))
+            descriptions.append(
+                f"{name}, {NAMES[p]}: {_tau(row.mean)}" + (f", 95% {_to(ends)}" if ends else ", no interval")
+            )
     headline = [row.mean for of_protocol in rows.values() for row in of_protocol if row.at_most == LIKE_SIZE["at_most"]]
     known_headline = bool(headline) and all(map(is_known, headline))
     arrow = " → ".join(map(_tau, headline))
     text = f"**{arrow}** among models at most 2× apart in size" if known_headline else "By distance in size"
-    label = f"Agreement among pairs of models, by distance in size. {'; '.join(said)}."
+    label = f"Agreement among pairs of models, by distance in size. {'; '.join(descriptions)}."
     return Panel("Does size make them agree?", text, svg.svg(360, 132, label, *marks))
 
 
 def _every_pair(data: Data, columns: list[int], protocols: list[str]) -> Panel | None:
     """The tau of every pair of benchmarks; of two protocols that of the second above the diagonal."""
-    both, size = len(protocols) == 2, len(columns)
-    below, *_, above = ((data.common_tau if both else data.tau)[p][np.ix_(columns, columns)] for p in protocols * 2)
+    two_protocols, size = len(protocols) == 2, len(columns)
+    below, *_, above = (
+        (data.common_tau if two_protocols else data.tau)[p][np.ix_(columns, columns)] for p in protocols * 2
+    )
     square = np.where(np.tri(size, k=-1, dtype=bool), below, above)
     square[np.eye(size, dtype=bool)] = np.nan
     finite = square[np.isfinite(square)]
@@ -624,15 +635,15 @@ def _every_pair(data: Data, columns: list[int], protocols: list[str]) -> Panel |
     # a carpet is dark at rank 1 and light at the last one
     shades = 1 + 99 * (1 - square) / (1 - lowest)
     marks = [svg.carpet(shades, 92, 2, 114, 114, last=100)]
-    if both:
+    if two_protocols:
         improved, compared = data.improved
         text = f"**{improved} of {compared}** pairs of benchmarks agree better after training"
         marks += [svg.text(84, 110, NAMES[DIRECT], "d", "end"), svg.text(214, 14, NAMES[TRAINED], "t")]
     else:
         text = f"Pairs agree from **{decimal(finite.min())}** to **{decimal(finite.max())}**"
-    for place, shade in enumerate(reversed(svg.RAMP)):
+    for index, shade in enumerate(reversed(svg.RAMP)):
         swatch = Markup('<rect x="{}" y="86" width="14" height="9" style="fill:{};stroke:none"/>')
-        marks.append(swatch.format(214 + 14 * place, shade))
+        marks.append(swatch.format(214 + 14 * index, shade))
     marks += [
         svg.text(214, 80, "agreement"),
         svg.text(214, 108, _short(lowest)),
@@ -645,12 +656,12 @@ def _every_pair(data: Data, columns: list[int], protocols: list[str]) -> Panel |
     return Panel("Does every pair agree better?", text, svg.svg(360, 132, label, *marks))
 
 
-def _scale(entry: Entry, protocol: str, left: float, right: float, y: float) -> Markup:
+def _scale(entry: Entry, protocol: str, left_edge: float, right: float, y: float) -> Markup:
     """The mean agreement on its interval, and the most that noise allows."""
     interval = _quoted(entry)
-    axis = svg.Axis(math.floor(2 * min([0.0, number(entry["mean"]), *(interval or [])])) / 2, 1, left, right)
+    axis = svg.Axis(math.floor(2 * min([0.0, number(entry["mean"]), *(interval or [])])) / 2, 1, left_edge, right)
     marks = [
-        svg.line(left, y, right, y, "ax"),
+        svg.line(left_edge, y, right, y, "ax"),
         _ticks(axis, y - 4, y + 4),
         svg.text(right, y + 33, "same order", "", "end"),
     ]
@@ -672,18 +683,22 @@ def _against_noise(data: Data, entry: Entry, protocol: str) -> Panel | None:
     marks = [_ticks(axis, 4, 106)]
     if is_known(limit := shown_limit(entry["ceiling"], entry["mean"])):
         marks.append(svg.line(axis(limit), 6, axis(limit), 104, "s cl"))
-    for place, (name, value, ends) in enumerate(rows):
-        y = 34 + 42 * place
-        kind = KINDS[protocol] if place == 0 else "k"
+    for index, (name, value, ends) in enumerate(rows):
+        y = 34 + 42 * index
+        kind = KINDS[protocol] if index == 0 else "k"
         marks += [svg.text(0, y + 4, name, "lab"), svg.estimate(axis, number(value), ends, y, kind)]
     verdict = Verdict.of(data, entry, protocol)
-    said = "; ".join(f"{name} {_tau(value)}, {_with('95%', ends) or 'no interval'}" for name, value, ends in rows)
-    label, text = f"Agreement: {said}.", f"**{verdict.numbers}**"
+    description = "; ".join(
+        f"{name} {_tau(value)}, {_with('95%', ends) or 'no interval'}" for name, value, ends in rows
+    )
+    label, text = f"Agreement: {description}.", f"**{verdict.numbers}**"
     if is_known(limit):
         label += f" Noise ceiling {_tau(limit)}."
     else:
-        why = "how much noise would allow" if is_known(entry["ceiling"]) else "without standard errors, noise"
-        text += f"; {why} is not known" if data.variant == "b" else "; what noise would allow is computed for tau-b"
+        allowance = "how much noise would allow" if is_known(entry["ceiling"]) else "without standard errors, noise"
+        text += (
+            f"; {allowance} is not known" if data.variant == "b" else "; what noise would allow is computed for tau-b"
+        )
     question = "Do they disagree more than noise explains?"
     outcomes: dict[str, Outcome] = {"disagree": "yes", "agree": "no", "order": "no"}
     return Panel(question, text, svg.svg(360, 132, label, *marks), outcomes.get(verdict.answer, "not known"))
@@ -691,7 +706,7 @@ def _against_noise(data: Data, entry: Entry, protocol: str) -> Panel | None:
 
 def _progress(data: Data, change: Change) -> Markup:
     """A square for each model, those with both scores filled, over the interval of the change."""
-    models, known = len(data.matrix.models), len(data.models_in_both)
+    models, models_in_both = len(data.matrix.models), len(data.models_in_both)
     square = Markup(
         '<rect x="{:.1f}" y="{:.1f}" width="{:.1f}" height="10.5" rx="1.5" class="{}" style="stroke:none;{}"/>'
     )
@@ -699,16 +714,19 @@ def _progress(data: Data, change: Change) -> Markup:
     if models <= MOST_SQUARES:
         marks = [
             square.format(
-                place % 31 * 12.2, place // 31 * 12.2 + 2, 10.5, *(("t", "") if place < known else ("s", faint))
+                index % 31 * 12.2,
+                index // 31 * 12.2 + 2,
+                10.5,
+                *(("t", "") if index < models_in_both else ("s", faint)),
             )
-            for place in range(models)
+            for index in range(models)
         ]
         bottom, unit = 2 + 12.2 * math.ceil(models / 31), "one square: a model"
     else:
-        share = 376 * known / models
+        share = 376 * models_in_both / models
         marks = [square.format(0, 2, 376, "s", faint), square.format(0, 2, max(share, 2), "t", "")]
         bottom, unit = 15, ""
-    words = f"{known} of {models} models have both scores"
+    words = f"{models_in_both} of {models} models have both scores"
     marks += [svg.text(0, bottom + 13, words, "t"), svg.text(378, bottom + 13, unit, "", "end")]
     interval, value = change.quoted, number(change.change)
     label = f"{words}. Change in agreement not known."
@@ -721,8 +739,8 @@ def _progress(data: Data, change: Change) -> Markup:
             svg.estimate(axis, value, interval, y, "k"),
             svg.text(12, y + 43, "change in agreement, direct → train before test"),
         ]
-        said = _with("95%", interval, sign=True)
-        label = f"{words}. Change in agreement {decimal(value, signed=True)}, {said}."
+        interval_words = _with("95%", interval, sign=True)
+        label = f"{words}. Change in agreement {decimal(value, signed=True)}, {interval_words}."
     return svg.svg(380, round(bottom) + (22 if interval is None else 106), label, *marks)
 
 
@@ -737,12 +755,12 @@ def _apart(by_name: dict[str, Any], protocol: str) -> Answer | None:
     """
     rule = Cards()
     for alike in (True, False):
-        wanted = LIKE_SIZE if alike else ANY_SIZE
+        pair_kind = LIKE_SIZE if alike else ANY_SIZE
         shares = {
             name: (float(row["separated"]), row["separated_interval"])
             for name, figures in by_name.items()
             for row in ([] if isinstance(figures, Missing) else figures["by_distance"])
-            if wanted.items() <= row.items() and is_known(row["separated"])
+            if pair_kind.items() <= row.items() and is_known(row["separated"])
         }
         if shares:
             break
@@ -752,14 +770,14 @@ def _apart(by_name: dict[str, Any], protocol: str) -> Answer | None:
     yes = [name for name, (_, ends) in shares.items() if is_known(ends) and ends[0] >= rule.separated]
     no = [name for name, (_, ends) in shares.items() if is_known(ends) and ends[1] < rule.not_separated]
     pairs, under = "similar pairs" if alike else "pairs", f"{rule.not_separated:.0%}".replace("50%", "half")
-    many, few = (
+    many, n_fewer = (
         sum(share >= rule.separated for share, _ in shares.values()),
         sum(share < rule.not_separated for share, _ in shares.values()),
     )
     return Answer(
         f"Can they tell {'similar ' if alike else ''}models apart?",
         f"On {many} of {count(len(shares), 'benchmark')}, at least {rule.separated:.0%} of {pairs} are told apart; "
-        f"on {few}, under {under}",
+        f"on {n_fewer}, under {under}",
         _shares_apart(shares, yes, no, f"{NAMES[protocol]} · share of {pairs}"),
         "",
         ("Similar: at most 2× apart in size. " if alike else "Pairs of models whatever their sizes. ")
@@ -769,10 +787,10 @@ def _apart(by_name: dict[str, Any], protocol: str) -> Answer | None:
     )
 
 
-def _shares_apart(shares: dict[str, tuple[float, Range]], yes: list[str], no: list[str], what: str) -> Markup:
+def _shares_apart(shares: dict[str, tuple[float, Range]], yes: list[str], no: list[str], subject: str) -> Markup:
     """The shares, sorted, with their intervals; black where it is decided, hollow where it is no."""
     rule, names = Cards(), list(shares)
-    across, height = svg.Axis(0, len(names), 34, 376), svg.Axis(0, 1, 100, 6)
+    x_axis, height = svg.Axis(0, len(names), 34, 376), svg.Axis(0, 1, 100, 6)
     marks = [svg.box(34, height(rule.not_separated), 342, height(0) - height(rule.not_separated), "zone")]
     for level in (0, rule.not_separated, rule.separated, 1):
         marks += [
@@ -780,24 +798,24 @@ def _shares_apart(shares: dict[str, tuple[float, Range]], yes: list[str], no: li
             svg.text(29, height(level) + 4, f"{level:.0%}", "", "end"),
         ]
     dense = len(names) > 60
-    for place, (name, (share, ends)) in enumerate(shares.items()):
-        x, kind = across(place + 0.5), "k" if name in yes or name in no else "s"
+    for index, (name, (share, ends)) in enumerate(shares.items()):
+        x, kind = x_axis(index + 0.5), "k" if name in yes or name in no else "s"
         if not isinstance(ends, Missing) and not dense:
             marks.append(svg.line(x, height(ends.low), x, height(ends.high), f"{kind} w"))
         marks.append(svg.dot(x, height(share), "hollow" if name in no else kind, 1.7 if dense else 3.6))
-    first, last = (height(shares[names[place]][0]) for place in (0, -1))
+    first, last = (height(shares[names[index]][0]) for index in (0, -1))
     if len(names) <= 40:
         marks.append(svg.text(40, first + 22 if first < 30 else first - 9, svg.shortened(names[0], 22), "lab"))
     if 1 < len(names) <= 40:
         below = last + 16 if last <= 82 else last - 9  # near 0 there is no room under its dot
         marks.append(svg.text(376, below, svg.shortened(names[-1], 22), "lab", "end"))
     marks += [
-        svg.text(34, 116, f"each dot: a benchmark, {what} it"),
+        svg.text(34, 116, f"each dot: a benchmark, {subject} it"),
         svg.text(34, 129, f"tells apart · shaded: under {rule.not_separated:.0%}"),
     ]
     label = (
-        f"Each of {count(len(names), 'benchmark')}, {what} it tells apart: from {shares[names[0]][0]:.0%} ({names[0]}) "
-        f"to {shares[names[-1]][0]:.0%} ({names[-1]}). By their 95% intervals, {len(yes)} surely at least "
+        f"Each of {count(len(names), 'benchmark')}, {subject} it tells apart: from {shares[names[0]][0]:.0%} "
+        f"({names[0]}) to {shares[names[-1]][0]:.0%} ({names[-1]}). By their 95% intervals, {len(yes)} surely at least "
         f"{rule.separated:.0%}, {len(no)} surely under {rule.not_separated:.0%}."
     )
     return svg.svg(380, 132, label, *marks)

@@ -48,15 +48,15 @@ def subsets_of_benchmarks(data: Data) -> Part:
             "one_with_others": with_others,
             "one_with_others_interval": ends(with_others, transformed_interval(taus[0], taus[1:], "tau"), LOST_MODEL),
         }
-        for size, random, low, high, greedy, others in zip(entry[p]["sizes"], *curves.values(), strict=True):
-            bands = (random, low, high), (greedy, np.nan, np.nan), (others, np.nan, np.nan)
+        for size, random, low, high, greedy, remaining in zip(entry[p]["sizes"], *curves.values(), strict=True):
+            bands = (random, low, high), (greedy, np.nan, np.nan), (remaining, np.nan, np.nan)
             rows += [
                 {"benchmarks": size, "protocol": LABELS[p], "choice": choice, "tau": tau, "low": start, "high": end}
                 for choice, (tau, start, end) in zip(SUBSETS, bands, strict=True)
             ]
         orders += [
-            {"place": place, "benchmark": data.tasks[column], "protocol": LABELS[p]}
-            for place, column in enumerate(entry[p]["greedy_order"], start=1)
+            {"place": index, "benchmark": data.tasks[column], "protocol": LABELS[p]}
+            for index, column in enumerate(entry[p]["greedy_order"], start=1)
         ]
     sentence, interval = subset_sentence(entry, data.assumed)
     over = " The interval is over models." if interval else ""
@@ -114,13 +114,15 @@ def subset_sentence(subsets: Entry, assumed: str = "") -> tuple[str, bool]:
     subset = subsets.get(protocol)
     if subset is None or not is_known(subset["random_mean"][0]) or not is_known(subset["one_with_others"]):
         return "", False
-    others = [number(tau) for tau in subset["others_mean"][: len(subset["sizes"]) // 2]]
-    enough = next((place for place, tau in enumerate(others) if place and tau >= NEARLY_ALL), 0)
-    more = f". For {enough + 1} benchmarks and the remaining ones it is {decimal(others[enough])}" if enough else ""
+    remaining = [number(tau) for tau in subset["others_mean"][: len(subset["sizes"]) // 2]]
+    enough = next((index for index, tau in enumerate(remaining) if index and tau >= NEARLY_ALL), 0)
+    remainder_words = (
+        f". For {enough + 1} benchmarks and the remaining ones it is {decimal(remaining[enough])}" if enough else ""
+    )
     interval = subset["one_with_others_interval"]
     sentence = (
         "Between the ranking by one benchmark picked at random and the ranking by all others together"
-        f"{assumed}, tau is {value_in_words(subset['one_with_others'], interval)} {UNDER[protocol]}{more}."
+        f"{assumed}, tau is {value_in_words(subset['one_with_others'], interval)} {UNDER[protocol]}{remainder_words}."
     )
     return sentence, is_known(interval)
 
@@ -147,13 +149,13 @@ def left_out(data: Data) -> dict[str, list[Entry]]:
 
 def influence_section(
     influence: dict[str, list[Entry]],
-    whole: Callable[[str], Value],
+    total: Callable[[str], Value],
     *,
     measure: str,
     prefix: str,
     name: str,
 ) -> Section | None:
-    """`influence` and the figure of the `whole` table by protocol; `measure`: the figure's key in a row.
+    """`influence` and the figure of the `total` table by protocol; `measure`: the figure's key in a row.
 
     `prefix`: of file names; `name`: what the figure is called, e.g. `mean tau`. None where nothing can be shown.
     """
@@ -163,10 +165,10 @@ def influence_section(
             "kind": row["kind"],
             "protocol": LABELS[protocol],
             "value": row[measure],
-            "change": number(row[measure]) - number(whole(protocol)),
+            "change": number(row[measure]) - number(total(protocol)),
         }
-        for protocol, of in influence.items()
-        for row in of
+        for protocol, entry in influence.items()
+        for row in entry
     ]
     frame = pd.DataFrame(rows)
     if frame.empty or not frame["change"].notna().any():
@@ -229,15 +231,15 @@ def sources_of_variance(data: Data, prompt_error: dict[str, np.ndarray]) -> Part
     """
     entry = {p: _components(data, p, prompt_error.get(p, np.nan)) for p in PROTOCOLS}
     summary = {"variance_components": entry}
-    shown = {p: variance for p, variance in entry.items() if is_known(variance["model"])}
-    if not shown:
+    variances = {p: variance for p, variance in entry.items() if is_known(variance["model"])}
+    if not variances:
         return Part(summary)
     components = pd.DataFrame(
         {"protocol": LABELS[p]} | {name: variance[name] for name in (*COMPONENTS, "reliability")}
-        for p, variance in shown.items()
+        for p, variance in variances.items()
     )
     plans = pd.DataFrame(
-        {"protocol": LABELS[p], **plan} for p, variance in shown.items() for plan in variance["decision_study"]
+        {"protocol": LABELS[p], **plan} for p, variance in variances.items() for plan in variance["decision_study"]
     )
     as_it_is = plans[(plans[["items", "seeds", "prompts"]] == 1).all(axis=1)]
     chart = figures.lines(
@@ -258,7 +260,7 @@ def sources_of_variance(data: Data, prompt_error: dict[str, np.ndarray]) -> Part
     )
     below = [
         f"{name} {UNDER[p]} ({value_in_words(value)})"
-        for p, variance in shown.items()
+        for p, variance in variances.items()
         for name, value in (("model", variance["raw_model"]), ("model × benchmark", variance["raw_model_benchmark"]))
         if is_known(value) and value < 0
     ]
@@ -267,13 +269,13 @@ def sources_of_variance(data: Data, prompt_error: dict[str, np.ndarray]) -> Part
             f" Estimated below zero and set to zero: {', '.join(below)}. Such a component is too small to detect in "
             "this table, or the standard errors are too large."
         )
-    unknown = [UNDER[p] for p, variance in shown.items() if not is_known(variance["prompt"])]
+    unknown = [UNDER[p] for p, variance in variances.items() if not is_known(variance["prompt"])]
     if unknown:
         explanation += f" The effect of other prompts was not measured {' or '.join(unknown)}."
     section = Section(
         "Where differences between scores come from",
         hint="models, benchmarks, items, seeds, prompts",
-        finding=" ".join(_shares_sentence(p, variance) for p, variance in shown.items()),
+        finding=" ".join(_shares_sentence(p, variance) for p, variance in variances.items()),
         explanation=explanation,
         figures=[Figure("reliability", "What more benchmarks would buy", chart, wide=True)],
         tables=[
@@ -310,14 +312,14 @@ def _components(data: Data, protocol: str, prompt_error: np.ndarray | float) -> 
         sampling_error,
     )
     undefined = np.isnan(components.model)
-    few = Reason(
+    too_few = Reason(
         "Fewer than 3 models have every benchmark, or fewer than two benchmarks differ between them.",
         ReasonCode.TOO_FEW,
     )
-    reason = few if data.matrix.has(protocol) else no_scores(protocol)
+    reason = too_few if data.matrix.has(protocol) else no_scores(protocol)
     part_of = "is part of model × benchmark."
     no_seed = f"No benchmark was fine-tuned with several seeds. The noise of seeds {part_of}"
-    why = {
+    reasons = {
         "item": Reason(f"There are no standard errors. The noise of items {part_of}", ReasonCode.NO_ERRORS),
         "seed": "Nothing is fine-tuned under direct evaluation." if protocol == DIRECT else no_seed,
         "prompt": "The effect of prompts was not measured: no benchmark has 3 models with scores under two prompts or "
@@ -326,10 +328,14 @@ def _components(data: Data, protocol: str, prompt_error: np.ndarray | float) -> 
         "sampling": Reason(f"{NO_RUNS} It is part of the noise of items.", NO_RUNS.code),
     }
     names = (*COMPONENTS, "reliability", "raw_model", "raw_model_benchmark")
-    parts = {name: known(getattr(components, name), reason if undefined else why.get(name, reason)) for name in names}
+    parts = {
+        name: known(getattr(components, name), reason if undefined else reasons.get(name, reason)) for name in names
+    }
     plans = [] if undefined else [(n, 1.0, 1.0, 1.0) for n in (1, 2, 4, 8, 16, 32, 64)]
-    plans += [] if undefined else [(components.benchmarks, more, 1.0, 1.0) for more in (0.25, 1.0, 4.0)]
-    plans += [(components.benchmarks, 1.0, more, 1.0) for more in (2.0, 4.0)] if np.isfinite(components.seed) else []
+    plans += [] if undefined else [(components.benchmarks, factor, 1.0, 1.0) for factor in (0.25, 1.0, 4.0)]
+    plans += (
+        [(components.benchmarks, 1.0, factor, 1.0) for factor in (2.0, 4.0)] if np.isfinite(components.seed) else []
+    )
     plans += [(components.benchmarks, 1.0, 1.0, 2.0)] if np.isfinite(components.prompt) else []
     keys = ("benchmarks", "items", "seeds", "prompts", "reliability")
     study = [dict(zip(keys, (*plan, reliability_of(components, *plan)), strict=True)) for plan in dict.fromkeys(plans)]

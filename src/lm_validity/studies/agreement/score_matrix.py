@@ -71,8 +71,8 @@ class ScoreMatrix:
     @property
     def fractions(self) -> np.ndarray:
         """(k,) True for benchmarks, not corpora, whose scores lie in [0, 1], so that points mean the same on each."""
-        within = [np.isnan(scores) | ((scores >= 0) & (scores <= 1)) for scores in self.value.values()]
-        return np.logical_and.reduce(within).all(axis=0) & ~self.is_corpus
+        in_unit_interval = [np.isnan(scores) | ((scores >= 0) & (scores <= 1)) for scores in self.value.values()]
+        return np.logical_and.reduce(in_unit_interval).all(axis=0) & ~self.is_corpus
 
     @property
     def direction(self) -> np.ndarray:
@@ -100,11 +100,11 @@ class ScoreMatrix:
 
     def measured(self, protocol: str, kind: str = "value") -> np.ndarray:
         """(n, k) oriented scores (or `stderr`) for ranks and predictions, with the cells that earlier scores chose."""
-        own = self.oriented(protocol) if kind == "value" else self.stderr[protocol]
+        own_values = self.oriented(protocol) if kind == "value" else self.stderr[protocol]
         if self.aside is None or protocol != TRAINED:
-            return own
-        more = self.aside[kind] * (self.direction if kind == "value" else 1.0)
-        return np.where(np.isfinite(self.aside["value"]), more, own)
+            return own_values
+        values_aside = self.aside[kind] * (self.direction if kind == "value" else 1.0)
+        return np.where(np.isfinite(self.aside["value"]), values_aside, own_values)
 
     def sizes(self) -> tuple[np.ndarray, np.ndarray]:
         """(n,) parameters in billions and pretraining compute, NaN where unknown or, compute, kept out by the sheet."""
@@ -172,17 +172,21 @@ def read_score_matrix(
     last = counted.last()
     rows, notes, facts, model_sheet = last.rows, list(last.notes), last.benchmarks, last.models
     reruns = reruns_of(model_sheet)
-    known = dict.fromkeys(model_sheet["model"])
+    model_names = dict.fromkeys(model_sheet["model"])
     scored = set(rows["model"])
     notes += with_names(
         {
-            "Models that are not in the models sheet, of unknown family and size: {}.": sorted(scored - set(known)),
-            "Models of the sheet without any score: {}.": [m for m in known if m not in scored and m not in reruns],
+            "Models that are not in the models sheet, of unknown family and size: {}.": sorted(
+                scored - set(model_names)
+            ),
+            "Models of the sheet without any score: {}.": [
+                m for m in model_names if m not in scored and m not in reruns
+            ],
         }
     )
     # in the order of the sheet, then those that are not in it, by name
     present = scored | set(also)
-    names = (*(name for name in known if name in present), *sorted(present - set(known)))
+    names = (*(name for name in model_names if name in present), *sorted(present - set(model_names)))
     columns = tuple(facts["benchmark"])
     if (facts["output_type"] == PERPLEXITY).all():
         raise InputError(
@@ -193,7 +197,10 @@ def read_score_matrix(
     rows, aside = _chosen_by_scores(rows, planned, names, columns)
     by_protocol = {protocol: rows[rows["protocol"] == protocol] for protocol in PROTOCOLS}
     arrays = {
-        kind: {protocol: _pivot(of, names, columns, kind) for protocol, of in by_protocol.items()}
+        kind: {
+            protocol: _pivot(rows_of_protocol, names, columns, kind)
+            for protocol, rows_of_protocol in by_protocol.items()
+        }
         for kind in ("value", "stderr", "n_items", "sampling_error")
     }
     seeded = by_protocol[TRAINED].dropna(subset="seed").groupby("seed", sort=True)
@@ -203,7 +210,7 @@ def read_score_matrix(
         value=arrays["value"],
         stderr=arrays["stderr"],
         n_items=arrays["n_items"],
-        by_seed={int(seed): _pivot(of, names, columns, "value") for seed, of in seeded},
+        by_seed={int(seed): _pivot(rows_of_protocol, names, columns, "value") for seed, rows_of_protocol in seeded},
         model_facts=_model_facts(names, model_sheet),
         benchmark_facts=facts,
         selected=rows[[*SELECTED, "metric"]].reset_index(drop=True),

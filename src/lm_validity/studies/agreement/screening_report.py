@@ -64,8 +64,8 @@ def report_screening(
         for i, fact in enumerate(facts.itertuples())
     )
     summary = {"thresholds": section.model_dump(), "benchmarks": table.to_dict("records"), "notes": matrix.notes}
-    left = table.loc[~table["kept"], ["benchmark", "reason"]]
-    reasons = "; ".join(f"{row.benchmark}: {row.reason}" for row in left.itertuples())
+    dropped = table.loc[~table["kept"], ["benchmark", "reason"]]
+    reasons = "; ".join(f"{row.benchmark}: {row.reason}" for row in dropped.itertuples())
     finding = Finding(
         f"{int(table['kept'].sum())} of {count(len(table), 'candidate benchmark')} pass.",
         f"Dropped: {reasons}." if reasons else "None is dropped.",

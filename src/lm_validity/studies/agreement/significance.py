@@ -102,14 +102,16 @@ def significant_differences(data: Data, entry: Entry) -> Part:
         grids = {p: category_grid(entry[p]["by_category"]) for p in PROTOCOLS}
         of_categories = by_protocol("significance_by_category", grids, "{}, categories")
         charts += tau_heatmaps(of_categories, categories, categories, number_format=".2f", row_height=34)
-    means = own = {p: entry[p]["mean"] for p in PROTOCOLS}
+    means = own_means = {p: entry[p]["mean"] for p in PROTOCOLS}
     if data.lacks_many and entry["compared_pairs"]:
         common = _common_tau(data)
         means = {p: known(mean_over_pairs(common[p]), data.no_tau(p, NO_SIGNIFICANT)) for p in PROTOCOLS}
     parts = [
-        f"{shown_mean(means[p], own[p], entry[p]['interval'])} {UNDER[p]}" for p in PROTOCOLS if is_known(means[p])
+        f"{shown_mean(means[p], own_means[p], entry[p]['interval'])} {UNDER[p]}"
+        for p in PROTOCOLS
+        if is_known(means[p])
     ]
-    more = (
+    addition = (
         f". {entry['improved_pairs']} of {entry['compared_pairs']} pairs agree more under train before test"
         if is_known(entry["improved_pairs"])
         else ""
@@ -118,7 +120,7 @@ def significant_differences(data: Data, entry: Entry) -> Part:
         "Counting significant differences only",
         hint="and pairs of models that two benchmarks contradict each other on",
         finding="When models that do not differ significantly count as tied, the mean tau is "
-        f"{' and '.join(parts)}{over_both(partly=means != own)}{more}.",
+        f"{' and '.join(parts)}{over_both(partly=means != own_means)}{addition}.",
         explanation="Two models differ significantly if their scores are more than 1.96 standard errors of the "
         "difference apart. If item results are known, McNemar's test decides. Tau is computed over pairs of "
         "models, since a tie of A with B and of B with C does not mean that A ties with C.",
@@ -160,28 +162,32 @@ def aligned_rankings(data: Data, align: tuple[str, str] | None) -> Part:
     signs, size = data.significant_side_by_side, len(data.tasks)
     notes = _method_notes(data)
     pairs = [(i, j) for i in range(size) for j in range(i + 1, size)]
-    if not pairs or len(data.matrix.models) > MOST_MODELS or not any(of.sign.any() for of in signs.values()):
+    if (
+        not pairs
+        or len(data.matrix.models) > MOST_MODELS
+        or not any(signs_of_protocol.sign.any() for signs_of_protocol in signs.values())
+    ):
         return Part({"alignment": []}, notes=notes)
     if align is not None:
-        shown = data.tasks.index(align[0]), data.tasks.index(align[1])
+        pair_shown = data.tasks.index(align[0]), data.tasks.index(align[1])
     else:
         opposite = opposite_significant_pairs(signs[DIRECT if data.matrix.has(DIRECT) else TRAINED])
         categories = data.categories
-        same = [(i, j) for i, j in pairs if categories[i] is not None and categories[i] == categories[j]]
-        shown = max(same or pairs, key=lambda pair: opposite[pair])
-    pairs = pairs if data.resamples > 0 else [shown]
+        alike = [(i, j) for i, j in pairs if categories[i] is not None and categories[i] == categories[j]]
+        pair_shown = max(alike or pairs, key=lambda pair: opposite[pair])
+    pairs = pairs if data.resamples > 0 else [pair_shown]
     rows, charts, sentences = [], [], []
     for p in PROTOCOLS:
         better = np.array([better_than(signs[p], column, len(data.matrix.models)) for column in range(size)])
         # over the models known on both benchmarks, under both protocols where both have scores
         scores = (data.common if len(data.models_in_both) else data.scores)[p]
-        for pair, models, found, orders in aligned_figures(
-            better, scores, pairs if shown in pairs else [*pairs, shown]
+        for pair, models, pair_figures, orders in aligned_figures(
+            better, scores, pairs if pair_shown in pairs else [*pairs, pair_shown]
         ):
             if len(models) < 2:
                 continue
-            rows.append(row := _row(data, p, pair, len(models), found))
-            if pair == shown:
+            rows.append(row := _row(data, p, pair, len(models), pair_figures))
+            if pair == pair_shown:
                 bands = [better[column][np.ix_(models, models)] for column in pair]
                 places = _places(models, average_ranks(scores[models][:, pair]), orders, bands)
                 charts.append(
@@ -211,7 +217,7 @@ def aligned_rankings(data: Data, align: tuple[str, str] | None) -> Part:
         for row in rows
     )
     section = Section(
-        f"Two benchmarks side by side: {data.tasks[shown[0]]} and {data.tasks[shown[1]]}",
+        f"Two benchmarks side by side: {data.tasks[pair_shown[0]]} and {data.tasks[pair_shown[1]]}",
         hint="rearranged to agree as far as significant differences allow",
         finding=" ".join(sentences),
         explanation="Two models are in significant contradiction if each benchmark orders them significantly, and in "
@@ -240,19 +246,19 @@ def aligned_rankings(data: Data, align: tuple[str, str] | None) -> Part:
     return Part({"alignment": rows}, section, notes=notes)
 
 
-def _row(data: Data, protocol: str, pair: tuple[int, int], models: int, found: dict[str, float]) -> Entry:
-    """The summary's row of two benchmarks under one protocol; `found`: what `aligned_figures` says of them."""
+def _row(data: Data, protocol: str, pair: tuple[int, int], models: int, figures: dict[str, float]) -> Entry:
+    """The summary's row of two benchmarks under one protocol; `figures`: what `aligned_figures` says of them."""
     tied = "The models known on both benchmarks are tied on one of them."
     return {
         "protocol": protocol,
         "benchmarks": (data.tasks[pair[0]], data.tasks[pair[1]]),
         "models": models,
-        "tau": known(found["tau"], tied),
-        "crossings": found["crossings"],
-        "aligned_tau": known(found["aligned_tau"], tied),
-        "aligned_crossings": found["aligned_crossings"],
-        "opposite_significant_pairs": found["opposite"],
-        "violations": found["violations"],
+        "tau": known(figures["tau"], tied),
+        "crossings": figures["crossings"],
+        "aligned_tau": known(figures["aligned_tau"], tied),
+        "aligned_crossings": figures["aligned_crossings"],
+        "opposite_significant_pairs": figures["opposite"],
+        "violations": figures["violations"],
     }
 
 
@@ -261,10 +267,10 @@ def _places(
 ) -> list[dict[str, Any]]:
     """Where each model stands in both aligned orders, and the ranks that significant differences leave it."""
     return [
-        {"side": side, "place": place, "of": models[position], "rank": ranks[position, side],
+        {"side": side, "place": rank, "of": models[position], "rank": ranks[position, side],
          "best": int(best[position]), "worst": int(worst[position])}
         for side, (order, (best, worst)) in enumerate(zip(orders, map(rank_bands, better), strict=True))
-        for place, position in enumerate(order, start=1)
+        for rank, position in enumerate(order, start=1)
     ]  # fmt: skip
 
 
@@ -274,14 +280,14 @@ def _bump_chart(data: Data, protocol: str, pair: tuple[int, int], places: list[d
     columns = [matrix.benchmarks.index(data.tasks[task]) for task in pair]
     frame = pd.DataFrame(
         {
-            "model": matrix.labels[place["of"]],
-            "family": matrix.families[place["of"]] or "unknown",
-            "benchmark": data.tasks[pair[place["side"]]],
-            **{name: place[name] for name in ("side", "place", "rank", "best", "worst")},
-            "score": scores[place["of"], columns[place["side"]]],
-            "error": errors[place["of"], columns[place["side"]]],
+            "model": matrix.labels[rank_place["of"]],
+            "family": matrix.families[rank_place["of"]] or "unknown",
+            "benchmark": data.tasks[pair[rank_place["side"]]],
+            **{name: rank_place[name] for name in ("side", "place", "rank", "best", "worst")},
+            "score": scores[rank_place["of"], columns[rank_place["side"]]],
+            "error": errors[rank_place["of"], columns[rank_place["side"]]],
         }
-        for place in places
+        for rank_place in places
     )
     return bump(frame, matrix.families)
 

@@ -139,30 +139,30 @@ def size_ratios(size: np.ndarray, signs: PairSigns) -> np.ndarray:
 def by_ratio(data: Data, scores: dict[str, np.ndarray], ceiling: dict[str, Ceiling]) -> ByRatio:
     """Agreement by distance in size and in compute; missing where fewer than two models with scores have one."""
     by_distance: ByRatio = {"by_size_ratio": {}, "by_compute_ratio": {}}
-    for (by_protocol, size, what), p in product(
+    for (by_protocol, size, quantity), p in product(
         zip(by_distance.values(), data.matrix.sizes(), ("parameters", "pretraining compute"), strict=True), PROTOCOLS
     ):
         scored, signs = np.isfinite(scores[p]).any(axis=1), pair_signs(scores[p])
         if not data.matrix.has(p):
             by_protocol[p] = Missing(no_scores(p))
         elif np.isfinite(size[scored]).sum() < 2:
-            reason = f"Fewer than two of the models compared here have known {what}."
+            reason = f"Fewer than two of the models compared here have known {quantity}."
             by_protocol[p] = Missing(Reason(reason, ReasonCode.TOO_FEW))
         else:
             ratio, present = size_ratios(size, signs), scored[signs.first] & scored[signs.second]
-            of = Scored(p, scores[p], ceiling[p], data.matrix.families)
+            scored_models = Scored(p, scores[p], ceiling[p], data.matrix.families)
             masks = [present & (ratio > low if high is None else ratio <= high) for low, high in RATIOS]
-            by_protocol[p] = among_pairs(of, masks, RATIOS)
+            by_protocol[p] = among_pairs(scored_models, masks, RATIOS)
     return by_distance
 
 
-def by_ratio_in_both(data: Data, own: ByRatio) -> ByRatio:
-    """The same over the cells known under both; `own`: over all cells of each."""
+def by_ratio_in_both(data: Data, in_each: ByRatio) -> ByRatio:
+    """The same over the cells known under both; `in_each`: over all cells of each."""
     if data.whole:
-        return own
+        return in_each
     absent = [p for p in PROTOCOLS if not data.matrix.has(p)]
     if absent:
-        return {key: dict.fromkeys(PROTOCOLS, Missing(no_scores(absent[0]))) for key in own}
+        return {key: dict.fromkeys(PROTOCOLS, Missing(no_scores(absent[0]))) for key in in_each}
     rng = section_generator("noise ceiling of models of similar size", 6)
     errors = {p: measurement_error(data.matrix, p) for p in PROTOCOLS}
     return by_ratio(
@@ -179,27 +179,31 @@ class LeftOut(NamedTuple):
     sizes: np.ndarray
 
 
-def among_pairs(of: Scored, masks: list[np.ndarray], ratios: Sequence[tuple[float, float | None]]) -> list[RatioRow]:
+def among_pairs(
+    scored: Scored, masks: list[np.ndarray], ratios: Sequence[tuple[float, float | None]]
+) -> list[RatioRow]:
     """For each mask of pairs of models, of one of the `ratios` of sizes: the mean tau over them, its ceiling, and both
     corrected for noise."""
-    signs, ceiling = pair_signs(of.scores), of.ceiling
-    reason = no_correction(ceiling, of.scores, of.protocol)
+    signs, ceiling = pair_signs(scored.scores), scored.ceiling
+    reason = no_correction(ceiling, scored.scores, scored.protocol)
     if ceiling.expected is None and not reason:
         reason = TOO_LARGE
-    expected, clusters = None if reason else ceiling.expected, no_clusters(of.families)
-    enough = [place for place, pairs in enumerate(masks) if pairs.sum() >= LEAST_PAIRS]
-    chosen = np.array([masks[place] for place in enough], dtype=bool).reshape(len(enough), len(signs.first))
-    models = _left_out(signs, expected, chosen, np.arange(len(of.families)))
-    families = [] if clusters else _left_out(signs, expected, chosen, cluster_numbers(of.families))
+    expected, clusters = None if reason else ceiling.expected, no_clusters(scored.families)
+    enough = [index for index, pairs in enumerate(masks) if pairs.sum() >= LEAST_PAIRS]
+    chosen = np.array([masks[index] for index in enough], dtype=bool).reshape(len(enough), len(signs.first))
+    models = _left_out(signs, expected, chosen, np.arange(len(scored.families)))
+    families = [] if clusters else _left_out(signs, expected, chosen, cluster_numbers(scored.families))
     rows = []
-    for place, (pairs, (low, high)) in enumerate(zip(masks, ratios, strict=True)):
+    for index, (pairs, (low, high)) in enumerate(zip(masks, ratios, strict=True)):
         size = high, low, int(pairs.sum())
-        if place not in enough:
-            few = Missing(Reason(f"There are fewer than {LEAST_PAIRS} such pairs of models.", ReasonCode.TOO_FEW))
-            rows.append(RatioRow(*size, few, few, few, few, few, few, few))
+        if index not in enough:
+            too_few = Missing(Reason(f"There are fewer than {LEAST_PAIRS} such pairs of models.", ReasonCode.TOO_FEW))
+            rows.append(RatioRow(*size, too_few, too_few, too_few, too_few, too_few, too_few, too_few))
             continue
-        at = enough.index(place)
-        rows.append(_ratio_row(of, size, models[at], Missing(clusters) if clusters else families[at], reason))
+        row_index = enough.index(index)
+        rows.append(
+            _ratio_row(scored, size, models[row_index], Missing(clusters) if clusters else families[row_index], reason)
+        )
     return rows
 
 
@@ -209,18 +213,18 @@ def _left_out(
     """Of each mask (masks, pairs)."""
     if not len(masks):
         return []
-    found = []
+    left_out_sizes = []
     for pairs, taus, limits in zip(masks, *mean_tau_left_out(signs, expected, masks, clusters), strict=True):
         in_pairs = np.zeros(len(clusters), dtype=bool)
         in_pairs[signs.first[pairs]] = in_pairs[signs.second[pairs]] = True
         sizes = np.bincount(clusters, in_pairs, minlength=len(taus) - 1)
-        kept = np.concatenate([[True], sizes > 0])
-        found.append(LeftOut(taus[kept], limits[kept], sizes[sizes > 0]))
-    return found
+        not_empty = np.concatenate([[True], sizes > 0])
+        left_out_sizes.append(LeftOut(taus[not_empty], limits[not_empty], sizes[sizes > 0]))
+    return left_out_sizes
 
 
 def _ratio_row(
-    of: Scored, size: tuple[float | None, float, int], models: LeftOut, families: LeftOut | Missing, reason: str
+    scored: Scored, size: tuple[float | None, float, int], models: LeftOut, families: LeftOut | Missing, reason: str
 ) -> RatioRow:
     """`reason`: why nothing is corrected for noise, empty where it is."""
     (tau, *_), (limit, *_) = models.taus, models.limits
@@ -242,9 +246,9 @@ def _ratio_row(
         ceiling=known(float(limit), reason or LOST_MODEL),
         corrected=corrected,
         interval=interval,
-        interval_clustered=over_families(clustered, interval, of.families),
+        interval_clustered=over_families(clustered, interval, scored.families),
         corrected_interval=of_corrected,
-        corrected_interval_clustered=over_families(corrected_clustered, of_corrected, of.families),
+        corrected_interval_clustered=over_families(corrected_clustered, of_corrected, scored.families),
     )
 
 
@@ -252,21 +256,21 @@ def _ratio_row(
 # Sections.
 
 
-def similar_sizes(data: Data, own: ByRatio, in_both: ByRatio, pooled: Entry) -> Part:
+def similar_sizes(data: Data, in_each: ByRatio, in_both: ByRatio, pooled: Entry) -> Part:
     """Agreement by distance in parameters and in compute, with ceilings and corrected.
 
     The finding is on models that a reader chooses between: those of like size.
     """
-    finding = _pooled_finding(data, pooled) if data.lacks_many else _size_finding(data, own, in_both)
+    finding = _pooled_finding(data, pooled) if data.lacks_many else _size_finding(data, in_each, in_both)
     rows = []
-    for what, key in (("parameters", "by_size_ratio"), ("compute", "by_compute_ratio")):
-        sources = [("all of the protocol", own[key])]
+    for quantity, key in (("parameters", "by_size_ratio"), ("compute", "by_compute_ratio")):
+        sources = [("all of the protocol", in_each[key])]
         if not data.whole and data.improved[1]:
             sources.append(("known under both", in_both[key]))
         rows += [
             {
                 "cells": cells,
-                "by": what,
+                "by": quantity,
                 "models": f"within {row.at_most:g}×" if row.at_most else f"more than {row.at_least:g}× apart",
                 "protocol": LABELS[p],
                 "pairs": row.pairs_of_models,
@@ -286,7 +290,7 @@ def similar_sizes(data: Data, own: ByRatio, in_both: ByRatio, pooled: Entry) -> 
         return Part({}, findings=[finding])
     frame = pd.DataFrame(sorted(rows, key=lambda row: row["cells"] == "known under both"))
     drawn = frame[frame["cells"] == frame["cells"].iloc[-1]]  # those known under both protocols where some are not
-    charts = [_ratio_figure(with_ceiling(part), str(what)) for what, part in drawn.groupby("by", sort=False)]
+    charts = [_ratio_figure(with_ceiling(part), str(quantity)) for quantity, part in drawn.groupby("by", sort=False)]
     frame = frame.drop(columns="cells") if data.whole else frame
     numbers = [name for name in frame.columns if name not in ("cells", "by", "models", "protocol", "pairs")]
     section = Section(
@@ -311,7 +315,7 @@ def similar_sizes(data: Data, own: ByRatio, in_both: ByRatio, pooled: Entry) -> 
     return Part({}, section, [finding])
 
 
-def _ratio_figure(frame: pd.DataFrame, what: str) -> Figure:
+def _ratio_figure(frame: pd.DataFrame, quantity: str) -> Figure:
     chart = figures.interval_dots(
         frame,
         y="models",
@@ -327,10 +331,10 @@ def _ratio_figure(frame: pd.DataFrame, what: str) -> Figure:
         row_height=30,
     )  # fmt: skip
     caption = "Dot: mean tau. Line: 95% interval over models. Tick: noise ceiling."
-    return Figure(f"tau_by_{what}_ratio", f"By distance in {what}", chart, caption=caption)
+    return Figure(f"tau_by_{quantity}_ratio", f"By distance in {quantity}", chart, caption=caption)
 
 
-def _size_finding(data: Data, own: ByRatio, in_both: ByRatio) -> Finding | None:
+def _size_finding(data: Data, in_each: ByRatio, in_both: ByRatio) -> Finding | None:
     all_rows, common_rows = (
         {
             p: row
@@ -338,10 +342,10 @@ def _size_finding(data: Data, own: ByRatio, in_both: ByRatio) -> Finding | None:
             for row in ([] if isinstance(of_protocol, Missing) else of_protocol)
             if row.at_most == HEADLINE_RATIO and is_known(row.mean)
         }
-        for ratios in (own, in_both)
+        for ratios in (in_each, in_both)
     )
-    both = len(common_rows) == len(PROTOCOLS)
-    rows = common_rows if both else all_rows
+    two_protocols = len(common_rows) == len(PROTOCOLS)
+    rows = common_rows if two_protocols else all_rows
     if not rows:
         return None
     parts = [f"{both_intervals(row.mean, row.interval, row.interval_clustered)} {UNDER[p]}" for p, row in rows.items()]
@@ -352,7 +356,7 @@ def _size_finding(data: Data, own: ByRatio, in_both: ByRatio) -> Finding | None:
     cells = ""
     if not data.whole and len(rows) > 1:
         common = f", over the {count(int(data.in_both.sum()), 'cell')} known under both protocols"
-        cells = common if both else ", each protocol over all cells it has"
+        cells = common if two_protocols else ", each protocol over all cells it has"
     return Finding(
         "Among models at most 2× apart in size, two benchmarks' rankings "
         f"have a mean Kendall's tau of {' and '.join(parts)}.{noise}",
@@ -442,14 +446,14 @@ def families_of_models(data: Data) -> Part:
     taus: dict[str, ByProtocol] = {}
     in_both: dict[str, ByProtocol] = {}
     for name, members in family_members(matrix.families).items():
-        alone = "No two benchmarks have a tau among the models of the family." if name in large else SMALL_FAMILY
-        why = {p: alone if matrix.has(p) else no_scores(p) for p in PROTOCOLS}
+        reason_alone = "No two benchmarks have a tau among the models of the family." if name in large else SMALL_FAMILY
+        reasons = {p: reason_alone if matrix.has(p) else no_scores(p) for p in PROTOCOLS}
         of_family = {p: kendall_tau_matrix(pair_signs(data.scores[p][members])) for p in PROTOCOLS}
         means = {p: mean_over_pairs(of_family[p]) if name in large else None for p in PROTOCOLS}
-        taus[name] = {p: known(means[p], why[p]) for p in PROTOCOLS}
+        taus[name] = {p: known(means[p], reasons[p]) for p in PROTOCOLS}
         if name in large:
             common = known_in_all({p: kendall_tau_matrix(pair_signs(data.common[p][members])) for p in PROTOCOLS})
-            in_both[name] = {p: known(mean_over_pairs(common[p]), why[p]) for p in PROTOCOLS}
+            in_both[name] = {p: known(mean_over_pairs(common[p]), reasons[p]) for p in PROTOCOLS}
     rng = draws("families")
     intervals: dict[str, dict[str, Range]] = {
         name: dict.fromkeys(PROTOCOLS, Missing(data.no_intervals)) for name in large
@@ -481,7 +485,7 @@ def families_of_models(data: Data) -> Part:
         for p, label in LABELS.items()
     )
     compared = [values for values in in_both.values() if all(map(is_known, values.values()))]
-    more = sum(number(values[TRAINED]) > number(values[DIRECT]) for values in compared)
+    larger = sum(number(values[TRAINED]) > number(values[DIRECT]) for values in compared)
     chart = figures.interval_dots(
         plotted(frame[frame["family"].isin(list(in_both))]),
         y="family",
@@ -498,7 +502,7 @@ def families_of_models(data: Data) -> Part:
     section = Section(
         "Within families",
         hint="models of one family only",
-        finding=f"In {more} of {count(len(compared), 'family', 'families')} the benchmarks agree more under train "
+        finding=f"In {larger} of {count(len(compared), 'family', 'families')} the benchmarks agree more under train "
         f"before test{over_both(partly=not data.whole)}."
         if compared
         else "",
@@ -530,12 +534,15 @@ def perplexity(data: Data) -> Part:
     taus = {p: perplexity_agreement(data.corpora[p], data.scores[p]) for p in PROTOCOLS}
     means = _perplexity_means(data, taus)
     common_corpora = known_in_all(data.corpora)
-    both = {p: perplexity_agreement(common_corpora[p], data.common[p]) for p in PROTOCOLS}
-    across, within = (
-        known_in_all({p: getattr(of_protocol, name) for p, of_protocol in both.items()})
+    in_both_protocols = {p: perplexity_agreement(common_corpora[p], data.common[p]) for p in PROTOCOLS}
+    corpus_to_benchmark, corpus_to_corpus = (
+        known_in_all({p: getattr(of_protocol, name) for p, of_protocol in in_both_protocols.items()})
         for name in ("corpus_benchmark", "corpus_corpus")
     )
-    both = {p: replace(both[p], corpus_benchmark=across[p], corpus_corpus=within[p]) for p in PROTOCOLS}
+    in_both_protocols = {
+        p: replace(in_both_protocols[p], corpus_benchmark=corpus_to_benchmark[p], corpus_corpus=corpus_to_corpus[p])
+        for p in PROTOCOLS
+    }
     tuned = tuned_members(matrix)
     before_after_taus = {
         kind: kendall_tau_matrix(pair_signs(data.corpora[DIRECT][rows]), others=pair_signs(data.scores[TRAINED][rows]))
@@ -545,14 +552,14 @@ def perplexity(data: Data) -> Part:
         kind: known(finite_mean(tau), _no_before_after(data, kind)) for kind, tau in before_after_taus.items()
     }
     intervals, before_after_intervals = _perplexity_intervals(data, means, before_after)
-    twice = (np.column_stack([data.corpora[p][:, place] for p in PROTOCOLS]) for place in range(len(corpora)))
+    twice = (np.column_stack([data.corpora[p][:, index] for p in PROTOCOLS]) for index in range(len(corpora)))
     same_corpus = each(
         corpora,
         (float(kendall_tau_matrix(pair_signs(columns))[0, 1]) for columns in twice),
         Reason("Fewer than two models have its perplexity under both protocols, or they are tied.", ReasonCode.TOO_FEW),
     )
     models = max(of_protocol.models for of_protocol in taus.values())
-    in_both = _perplexity_means(data, both, " under both protocols")
+    in_both = _perplexity_means(data, in_both_protocols, " under both protocols")
     entry = {
         "models": models,
         "corpora": corpora,
@@ -616,29 +623,31 @@ def _perplexity_intervals(
         resampled = dict.fromkeys(COMPARISONS)
         if not data.no_intervals:
             signs = pair_signs(data.corpora[p])
-            across = resampled_kendall_tau(signs, data.weights, others=pair_signs(data.scores[p]))
+            corpus_to_benchmark = resampled_kendall_tau(signs, data.weights, others=pair_signs(data.scores[p]))
             averages = np.column_stack([data.corpora[p].mean(axis=1), data.scores[p].mean(axis=1)])
             averages[~np.isfinite(averages).all(axis=1)] = np.nan
             resampled = {
-                "corpus_benchmark": finite_mean(across.reshape(len(across), -1), axis=1),
+                "corpus_benchmark": finite_mean(corpus_to_benchmark.reshape(len(corpus_to_benchmark), -1), axis=1),
                 "corpus_corpus": resampled_mean_tau(signs, data.weights),
                 "average_average": resampled_kendall_tau(pair_signs(averages), data.weights)[:, 0, 1],
             }
         for name, taus in resampled.items():
             interval = None if taus is None else percentile_interval(taus, len(data.matrix.models))
             by_comparison[name][p] = ends(means[name][p], interval, data.no_intervals)
-    few = Reason(f"There are fewer than {MINIMUM_FAMILY} such models.", ReasonCode.TOO_FEW)
+    too_few = Reason(f"There are fewer than {MINIMUM_FAMILY} such models.", ReasonCode.TOO_FEW)
     rng, by_kind = draws("perplexity"), {}
     for kind, rows in tuned_members(data.matrix).items():
         interval = None
         if not data.no_intervals and len(rows) >= MINIMUM_FAMILY:
-            across = resampled_kendall_tau(
+            corpus_to_benchmark = resampled_kendall_tau(
                 pair_signs(data.corpora[DIRECT][rows]),
                 multiplicities(len(rows), data.resamples, rng),
                 others=pair_signs(data.scores[TRAINED][rows]),
             )
-            interval = percentile_interval(finite_mean(across.reshape(len(across), -1), axis=1), len(rows))
-        by_kind[kind] = ends(before_after[kind], interval, data.no_intervals or few)
+            interval = percentile_interval(
+                finite_mean(corpus_to_benchmark.reshape(len(corpus_to_benchmark), -1), axis=1), len(rows)
+            )
+        by_kind[kind] = ends(before_after[kind], interval, data.no_intervals or too_few)
     return by_comparison, by_kind
 
 
@@ -648,12 +657,16 @@ def _perplexity_means(data: Data, taus: dict[str, PerplexityAgreement], where: s
     for p, of_protocol in taus.items():
         corpora = int(np.isfinite(data.corpora[p]).any(axis=0).sum())
         none = "No perplexity is known." if not corpora else ""
-        across = no_scores(p) if not data.matrix.has(p) else f"No corpus and benchmark rank two models{where}."
-        within = "There is one perplexity corpus." if corpora == 1 else f"No two corpora rank two models{where}."
+        reason_for_benchmarks = (
+            no_scores(p) if not data.matrix.has(p) else f"No corpus and benchmark rank two models{where}."
+        )
+        reason_for_corpora = (
+            "There is one perplexity corpus." if corpora == 1 else f"No two corpora rank two models{where}."
+        )
         equal = "too equal" if of_protocol.complete_models >= 3 else "too few"
         average = f"{count(of_protocol.complete_models, 'model')} with all corpora and benchmarks: {equal} to compare."
-        means["corpus_benchmark"][p] = known(finite_mean(of_protocol.corpus_benchmark), none or across)
-        means["corpus_corpus"][p] = known(mean_over_pairs(of_protocol.corpus_corpus), none or within)
+        means["corpus_benchmark"][p] = known(finite_mean(of_protocol.corpus_benchmark), none or reason_for_benchmarks)
+        means["corpus_corpus"][p] = known(mean_over_pairs(of_protocol.corpus_corpus), none or reason_for_corpora)
         means["average_average"][p] = known(of_protocol.average_average, average)
     return means
 
@@ -663,29 +676,31 @@ def _no_before_after(data: Data, kind: str) -> str:
     members, words = tuned_members(data.matrix), kind.replace("_", "-")
     if not any(len(rows) for rows in members.values()):
         return "Which models are instruction-tuned is unknown."
-    before, after = (np.isfinite(values).any(axis=1) for values in (data.corpora[DIRECT], data.scores[TRAINED]))
-    both = int((before & after)[members[kind]].sum())
-    if both < 2:
-        return f"Fewer than two {words} models have both a perplexity and a train-before-test score ({both})."
-    return f"The {both} {words} models are tied in perplexity or in scores, or share no two."
+    has_direct, has_trained = (
+        np.isfinite(values).any(axis=1) for values in (data.corpora[DIRECT], data.scores[TRAINED])
+    )
+    n_in_both = int((has_direct & has_trained)[members[kind]].sum())
+    if n_in_both < 2:
+        return f"Fewer than two {words} models have both a perplexity and a train-before-test score ({n_in_both})."
+    return f"The {n_in_both} {words} models are tied in perplexity or in scores, or share no two."
 
 
 def _perplexity_finding(data: Data, entry: Entry) -> Finding | None:
-    own, both = entry["corpus_benchmark"], entry["in_both"]["corpus_benchmark"]
-    if not is_known(own[DIRECT]):
+    by_protocol, in_both_protocols = entry["corpus_benchmark"], entry["in_both"]["corpus_benchmark"]
+    if not is_known(by_protocol[DIRECT]):
         return None
-    compared = all(map(is_known, both.values()))
+    compared = all(map(is_known, in_both_protocols.values()))
     if compared and data.incomplete and len(data.models_in_both) < JACKKNIFED:  # a mean of taus of 1 and -1
-        own, compared = {p: tau for p, tau in own.items() if p not in data.incomplete}, False
-    shown = both if compared and data.lacks_many else own
+        by_protocol, compared = {p: tau for p, tau in by_protocol.items() if p not in data.incomplete}, False
+    entry_shown = in_both_protocols if compared and data.lacks_many else by_protocol
     parts = [
-        f"{shown_mean(shown[p], own[p], entry['corpus_benchmark_interval'][p])} {UNDER[p]}"
-        for p in shown
-        if is_known(shown[p])
+        f"{shown_mean(entry_shown[p], by_protocol[p], entry['corpus_benchmark_interval'][p])} {UNDER[p]}"
+        for p in entry_shown
+        if is_known(entry_shown[p])
     ]
     return Finding(
         f"Between rankings by perplexity and rankings by benchmark{data.assumed}, the mean tau is "
         f"{' and '.join(parts)}.",
         f"{count(entry['models'], 'model')} with perplexities on "
-        f"{count(len(entry['corpora']), 'corpus', 'corpora')}{over_both(partly=shown != own)}.",
+        f"{count(len(entry['corpora']), 'corpus', 'corpora')}{over_both(partly=entry_shown != by_protocol)}.",
     )

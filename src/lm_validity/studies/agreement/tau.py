@@ -95,8 +95,8 @@ NO_PAIR = Reason(
 # The numbers that several sections show: each protocol by itself, and the change.
 
 
-def kendall_tau(data: Data, protocol: str, by_ratio: ByRatio, alone: dict[str, Any]) -> Entry:
-    """The summary's entry of a protocol, over all of its scores. `alone`: what each benchmark alone tells."""
+def kendall_tau(data: Data, protocol: str, by_ratio: ByRatio, single_benchmarks: dict[str, Any]) -> Entry:
+    """The summary's entry of a protocol, over all of its scores. `single_benchmarks`: what each one alone tells."""
     names, scores, agreement, ceiling = (
         data.tasks, data.scores[protocol], data.agreement[protocol], data.ceiling[protocol]
     )  # fmt: skip
@@ -116,13 +116,15 @@ def kendall_tau(data: Data, protocol: str, by_ratio: ByRatio, alone: dict[str, A
             mean_over_pairs_by_resample(of_these_models, data.benchmark_weights),
             models,
         )
-        others = np.where(np.eye(len(names), dtype=bool), np.nan, 1.0)
-        within = percentile_interval(finite_mean(taus * others, axis=2), models)
+        off_diagonal = np.where(np.eye(len(names), dtype=bool), np.nan, 1.0)
+        model_interval = percentile_interval(finite_mean(taus * off_diagonal, axis=2), models)
         if data.opposed[protocol]:  # whichever way those benchmarks count
             turned = np.where(np.isin(names, data.opposed[protocol]), -1.0, 1.0)
-            other = percentile_interval(finite_mean(taus * np.outer(turned, turned) * others, axis=2), models)
-            within = hull(within, other)
-        bounds = zip(names, *within, strict=True)
+            interval_turned = percentile_interval(
+                finite_mean(taus * np.outer(turned, turned) * off_diagonal, axis=2), models
+            )
+            model_interval = hull(model_interval, interval_turned)
+        bounds = zip(names, *model_interval, strict=True)
         intervals = {name: ends(by_benchmark[name], Interval(low, high), "") for name, low, high in bounds}
         intervals |= dict.fromkeys(data.opposed[protocol], Missing(NO_DIRECTION))
     interval = ends(mean, over_models, data.no_intervals)
@@ -149,7 +151,7 @@ def kendall_tau(data: Data, protocol: str, by_ratio: ByRatio, alone: dict[str, A
         "interval_clustered": clustered,
         "interval_population_of_categories": population,
         **{key: of_protocol[protocol] for key, of_protocol in by_ratio.items()},
-        "above_chance": _above_chance(data, protocol, alone),
+        "above_chance": _above_chance(data, protocol, single_benchmarks),
         "pearson": known(mean_over_pairs(_correlations(scores)), of_pair),
     }
     return entry if data.variant == "b" else entry | _without_tau_b(entry)
@@ -201,22 +203,22 @@ def _above_chance(data: Data, protocol: str, figures_of: dict[str, Any]) -> Entr
     """The agreement over the benchmarks on which a model is above chance, of those where that is known; missing where
     there is none without such a model."""
     counts = {
-        place: number(alone["models_above_chance"])
-        for place, alone in enumerate(figures_of.values())
-        if not isinstance(alone, Missing) and is_known(alone["models_above_chance"])
+        index: number(figures["models_above_chance"])
+        for index, figures in enumerate(figures_of.values())
+        if not isinstance(figures, Missing) and is_known(figures["models_above_chance"])
     }
-    above = [place for place, models in counts.items() if models]
+    above = [index for index, models in counts.items() if models]
     if len(above) == len(counts):
         return Missing("No benchmark is known to be one on which no model is above chance.")
     square = np.ix_(above, above)
-    few = Reason(
+    too_few = Reason(
         "Fewer than two benchmarks on which a model is above chance have a tau or a noise ceiling.", ReasonCode.TOO_FEW
     )
     return {
         "above": len(above),
         "known": len(counts),
-        "mean": known(mean_over_pairs(data.tau[protocol][square]) if above else float("nan"), few),
-        "ceiling": known(mean_over_pairs(data.ceiling[protocol].by_pair[square]) if above else float("nan"), few),
+        "mean": known(mean_over_pairs(data.tau[protocol][square]) if above else float("nan"), too_few),
+        "ceiling": known(mean_over_pairs(data.ceiling[protocol].by_pair[square]) if above else float("nan"), too_few),
     }
 
 
@@ -296,12 +298,19 @@ def _over_clusters(data: Data, mean: Value, over_models: Range, protocol: str | 
     families = cluster_numbers(data.matrix.families[rows])
     categories = cluster_numbers(np.array(data.categories, dtype=object))
     signs = [pair_signs(scores[rows]) for scores in compared]
-    taus = np.array([mean_tau_left_out(of, None, np.ones(len(of.first), bool), families)[0] for of in signs])
-    others = np.array([means_without_clusters(kendall_tau_matrix(of), categories) for of in signs])
-    taus, others = (means[-1] - means[:-1].sum(axis=0) for means in (taus, others))
+    taus = np.array(
+        [
+            mean_tau_left_out(signs_of_protocol, None, np.ones(len(signs_of_protocol.first), bool), families)[0]
+            for signs_of_protocol in signs
+        ]
+    )
+    between_categories = np.array(
+        [means_without_clusters(kendall_tau_matrix(signs_of_protocol), categories) for signs_of_protocol in signs]
+    )
+    taus, between_categories = (means[-1] - means[:-1].sum(axis=0) for means in (taus, between_categories))
     of_mean = partial(transformed_interval, taus[0], taus[1:], "tau" if protocol else "change")
     sizes = np.bincount(families, np.isfinite(compared[0]).any(axis=1) if protocol else None)
-    clustered, population = of_mean(sizes), of_mean(sizes, others, np.bincount(categories))
+    clustered, population = of_mean(sizes), of_mean(sizes, between_categories, np.bincount(categories))
     return (
         Missing(reasons[0])
         if reasons[0]
@@ -315,15 +324,15 @@ def corrected_tau(data: Data, protocol: str) -> Entry:
 
     A benchmark's or a pair's interval leaves out one model at a time; ceilings stay those of the whole table.
     """
-    of, names = Scored(protocol, data.scores[protocol], data.ceiling[protocol], data.matrix.families), data.tasks
-    ceiling, reason = of.ceiling, no_correction(of.ceiling, of.scores, protocol)
+    scored, names = Scored(protocol, data.scores[protocol], data.ceiling[protocol], data.matrix.families), data.tasks
+    ceiling, reason = scored.ceiling, no_correction(scored.ceiling, scored.scores, protocol)
     mean: Value = Missing(reason)
     by_benchmark, by_pair = np.full(len(names), np.nan), np.full((len(names), len(names)), np.nan)
     interval: Range = Missing(reason)
     clustered: Range = Missing(reason)
     if not reason:
         mean = known(float(noise_corrected_tau(ceiling.observed, ceiling.mean_tau)), ABOVE_CEILING)
-        everyone = among_pairs(of, [np.ones(len(pair_signs(of.scores).first), dtype=bool)], ((1.0, None),))[0]
+        everyone = among_pairs(scored, [np.ones(len(pair_signs(scored.scores).first), dtype=bool)], ((1.0, None),))[0]
         interval = mean if isinstance(mean, Missing) else everyone.corrected_interval
         clustered = mean if isinstance(mean, Missing) else everyone.corrected_interval_clustered
         defined = [row[np.isfinite(row)] for row in ceiling.observed_by_pair]
@@ -333,27 +342,27 @@ def corrected_tau(data: Data, protocol: str) -> Entry:
     benchmark_intervals: dict[int, Interval[float]] = {}
     pair_intervals: dict[tuple[int, int], Interval[float]] = {}
     if ceiling.expected is not None:
-        signs, columns = pair_signs(of.scores), ceiling.expected.columns
+        signs, columns = pair_signs(scored.scores), ceiling.expected.columns
         taus, limits = taus_left_out(
             signs, ceiling.expected, np.ones(len(signs.first), bool), np.arange(len(data.matrix.models))
         )
         first, second = np.triu_indices(len(columns), 1)
-        both = np.isfinite(taus[:, :1]) & np.isfinite(limits[:, :1])
-        taus, limits = (np.where(both, values, np.nan) for values in (taus, limits))
+        has_both = np.isfinite(taus[:, :1]) & np.isfinite(limits[:, :1])
+        taus, limits = (np.where(has_both, values, np.nan) for values in (taus, limits))
         places = zip(columns[first], columns[second], strict=True)
         pair_intervals = _intervals(places, corrected_interval(taus[:, 0], limits[:, 0], taus[:, 1:]))
-        of_benchmark = [both[:, 0] & ((first == place) | (second == place)) for place in range(len(columns))]
-        known_places = [place for place, own in enumerate(of_benchmark) if own.any()]
-        means = np.array([taus[of_benchmark[place]].mean(axis=0) for place in known_places])
-        tops = np.array([limits[of_benchmark[place], 0].mean() for place in known_places])
+        of_benchmark = [has_both[:, 0] & ((first == index) | (second == index)) for index in range(len(columns))]
+        known_places = [index for index, has_any in enumerate(of_benchmark) if has_any.any()]
+        means = np.array([taus[of_benchmark[index]].mean(axis=0) for index in known_places])
+        tops = np.array([limits[of_benchmark[index], 0].mean() for index in known_places])
         if known_places:
             bounds = corrected_interval(means[:, 0], tops, means[:, 1:])
             benchmark_intervals = _intervals(columns[known_places], bounds)
     lost = TOO_LARGE if ceiling.expected is None else LOST_MODEL
-    alone = " has no tau or no noise ceiling, or its tau is above the ceiling."
-    of_benchmarks = each(names, by_benchmark.tolist(), reason or f"The benchmark{alone}")
+    reason_alone = " has no tau or no noise ceiling, or its tau is above the ceiling."
+    of_benchmarks = each(names, by_benchmark.tolist(), reason or f"The benchmark{reason_alone}")
     of_pairs = {
-        (int(i), int(j)): known(float(by_pair[i, j]), reason or f"The pair{alone}")
+        (int(i), int(j)): known(float(by_pair[i, j]), reason or f"The pair{reason_alone}")
         for i, j in zip(*np.triu_indices(len(names), 1), strict=True)
     }
     return {
@@ -448,10 +457,10 @@ def _lowest(data: Data) -> str:
         return ""
     lowest = min(direct, key=direct.__getitem__)
     sentence = f"{lowest} has the lowest mean tau with the others under direct evaluation: {decimal(direct[lowest])}"
-    after = values[TRAINED][lowest]
-    if not is_known(after):
+    tau_after = values[TRAINED][lowest]
+    if not is_known(tau_after):
         return f"{sentence}."
-    return f"{sentence}. Under train before test it has {value_in_words(after)}{over_both(partly=not data.whole)}."
+    return f"{sentence}. Under train before test it has {value_in_words(tau_after)}{over_both(partly=not data.whole)}."
 
 
 def _mean_finding(data: Data, tau: Entry) -> Finding:
@@ -465,12 +474,12 @@ def _mean_finding(data: Data, tau: Entry) -> Finding:
     parts = [
         f"{both_intervals(tau[p]['mean'], tau[p]['interval'], tau[p]['interval_clustered'])} {UNDER[p]}" for p in scored
     ]
-    own = ", each protocol over all cells it has" if len(scored) > 1 and not data.whole else ""
+    cells_words = ", each protocol over all cells it has" if len(scored) > 1 and not data.whole else ""
     if data.incomplete and not data.lacks_many:
         missing = sum(int((~np.isfinite(data.scores[p])).sum()) for p in data.incomplete)
-        own += f". {count(missing, 'cell is', 'cells are')} missing, by chance as the intervals assume"
+        cells_words += f". {count(missing, 'cell is', 'cells are')} missing, by chance as the intervals assume"
     elif set(scored) & set(data.incomplete):
-        own += (
+        cells_words += (
             ". A pair of benchmarks with few models in common counts like any other here. The pooled tau gives it "
             "less weight"
         )
@@ -498,7 +507,7 @@ def _mean_finding(data: Data, tau: Entry) -> Finding:
     return Finding(
         f"Two benchmarks' rankings of the models have{data.assumed} a mean Kendall's tau of {' and '.join(parts)}."
         + limits,
-        f"{size}, {count(pairs, 'pair')} of benchmarks{own}. Intervals are for other models on these "
+        f"{size}, {count(pairs, 'pair')} of benchmarks{cells_words}. Intervals are for other models on these "
         f"benchmarks.{''.join(uncorrected)}{_for_other_benchmarks(data, ' and '.join(population))}",
     )
 
@@ -518,14 +527,14 @@ def _for_other_benchmarks(data: Data, intervals: str) -> str:
 
 def without_noise(data: Data, tau: Entry) -> Part:
     """Agreement over all models without measurement error."""
-    shown = {p: tau[p]["corrected"] for p in PROTOCOLS if is_known(tau[p]["corrected"]["mean"])}
-    if not shown:
+    corrected_taus = {p: tau[p]["corrected"] for p in PROTOCOLS if is_known(tau[p]["corrected"]["mean"])}
+    if not corrected_taus:
         return Part({})
     parts = [
         f"{both_intervals(corrected['mean'], corrected['interval'], corrected['interval_clustered'])} {UNDER[p]}"
-        for p, corrected in shown.items()
+        for p, corrected in corrected_taus.items()
     ]
-    ceilings = [f"{value_in_words(tau[p]['ceiling'])} {UNDER[p]}" for p in shown]
+    ceilings = [f"{value_in_words(tau[p]['ceiling'])} {UNDER[p]}" for p in corrected_taus]
     finding = Finding(
         f"Over all models, the noise-corrected tau{data.assumed} is {' and '.join(parts)}.",
         "It estimates the tau without the noise that was measured: of items, and of seeds where fine-tuning was "
@@ -607,7 +616,7 @@ def _change_finding(data: Data, change: Entry, pooled: Entry) -> Finding | None:
     interval, clustered, test = change["interval"], change["interval_clustered"], change["test"]
     if not is_known(interval) and not is_known(clustered):
         return None
-    before, after = (value_in_words(change["means"][p]) for p in PROTOCOLS)
+    words_before, words_after = (value_in_words(change["means"][p]) for p in PROTOCOLS)
     least = 0.5 ** test["units"]
     basis = (
         f"Over the {count(int(data.in_both.sum()), 'cell')} known under both protocols. Sign-flip test over "
@@ -622,7 +631,7 @@ def _change_finding(data: Data, change: Entry, pooled: Entry) -> Finding | None:
     elif is_known(benchmarks):
         basis += f" For other benchmarks too: {in_words(benchmarks, signed=True)}."
     return Finding(
-        f"Train before test changes the mean tau from {before} to {after}, by "
+        f"Train before test changes the mean tau from {words_before} to {words_after}, by "
         f"{both_intervals(change['mean'], interval, clustered, signed=True)}: "
         f"{improved} of {compared} pairs agree more.",
         basis,
@@ -634,9 +643,9 @@ def _pooled_change(data: Data, change: Entry, pooled: Entry) -> Finding | None:
     if not is_known(pooled["change_interval"]):
         return None
     of_change = (pooled[key] for key in ("change", "change_interval", "change_interval_clustered"))
-    before, after = (value_in_words(pooled["mean"][p]) for p in PROTOCOLS)
+    words_before, words_after = (value_in_words(pooled["mean"][p]) for p in PROTOCOLS)
     return Finding(
-        f"Train before test changes the pooled tau{data.assumed} from {before} to {after}, by "
+        f"Train before test changes the pooled tau{data.assumed} from {words_before} to {words_after}, by "
         f"{both_intervals(*of_change, signed=True)}.",
         f"Over the {count(int(data.in_both.sum()), 'cell')} of {count(pooled['models'], 'model')} known under both "
         f"protocols: {pooled['comparisons']:,} comparisons of two models on two benchmarks, each counted once. The "
@@ -682,9 +691,9 @@ def categories_of_benchmarks(data: Data, tau: Entry) -> Part:
         for p in PROTOCOLS
     }
     parts = [
-        f"{value_in_words(within)} within and {value_in_words(between)} between categories {UNDER[p]}"
-        for p, (within, between) in means_of.items()
-        if is_known(within) or is_known(between)
+        f"{value_in_words(within_categories)} within and {value_in_words(between)} between categories {UNDER[p]}"
+        for p, (within_categories, between) in means_of.items()
+        if is_known(within_categories) or is_known(between)
     ]
     partly = len(parts) > 1 and not data.whole
     grids = by_protocol("tau_by_category", {p: category_grid(tau[p]["by_category"]) for p in PROTOCOLS})

@@ -57,9 +57,9 @@ def without_arms(effect: str) -> Missing:
 def _with_difference(trials: pd.DataFrame, effect: str) -> pd.DataFrame:
     """The trials with both arms of `effect`, its `change` in right answers and its `difference` of accuracies."""
     treatment, control = EFFECTS[effect]
-    both = trials.dropna(subset=[treatment, control])
-    change = both[treatment] - both[control]
-    return both.assign(change=change, difference=change / both["total"])
+    complete = trials.dropna(subset=[treatment, control])
+    change = complete[treatment] - complete[control]
+    return complete.assign(change=change, difference=change / complete["total"])
 
 
 def task_means(trials: pd.DataFrame, effect: str, keys: list[str]) -> pd.DataFrame:
@@ -115,8 +115,8 @@ def task_effects(trials: pd.DataFrame) -> pd.DataFrame:
 def headline(tasks: pd.DataFrame) -> dict[str, dict[str, MeanOverTasks | Missing]]:
     """By experiment and effect: the mean over its tasks (`task_effects`)."""
     means: dict[str, dict[str, MeanOverTasks | Missing]] = {}
-    for experiment, own in tasks.groupby("experiment"):
-        known_of = {effect: np.array([value for value in own[effect] if is_known(value)]) for effect in EFFECTS}
+    for experiment, rows in tasks.groupby("experiment"):
+        known_of = {effect: np.array([value for value in rows[effect] if is_known(value)]) for effect in EFFECTS}
         means[str(experiment)] = {
             effect: mean_over_tasks(values) if len(values) else without_arms(effect)
             for effect, values in known_of.items()
@@ -127,13 +127,13 @@ def headline(tasks: pd.DataFrame) -> dict[str, dict[str, MeanOverTasks | Missing
 def cell_section(study: Study) -> Part:
     """Means by language model, m and n; what each effect rests on only where that is not all that the cell holds."""
     frame = cell_effects(study.trials)
-    own = [f"{effect}_{size}" for effect in EFFECTS for size in ("subsamples", "tasks", "trials")]
-    complete = all((frame[name] == frame[name.partition("_")[2]]).all() for name in own)
+    quantities = [f"{effect}_{size}" for effect in EFFECTS for size in ("subsamples", "tasks", "trials")]
+    complete = all((frame[name] == frame[name.partition("_")[2]]).all() for name in quantities)
     caption = "Means and standard errors over task means: every task has the same weight."
     table = Table(
         "cells",
         "Means by language model, m and n",
-        frame.drop(columns=own) if complete else frame,
+        frame.drop(columns=quantities) if complete else frame,
         formats=dict.fromkeys(["boost_mean", "bias_mean"], CHANGE) | dict.fromkeys(["boost_se", "bias_se"], ".4f"),
         caption=caption if complete else f"{caption} The figures of an effect use the trials that have both its arms.",
     )
@@ -199,13 +199,13 @@ def effects_by_task(trials: pd.DataFrame, plan: BiasPlan | None = None) -> list[
     that it stops at, and what is excluded beyond it as much wider. The stop selects intervals that are narrow by
     chance. At this width the interval holds the truth at least as often as it says (docs/reference/coverage.md).
     """
-    rows, there = [], _subsamples_there(trials)
+    rows, present = [], _subsamples_there(trials)
     for effect in EFFECTS:
         for (experiment, task), group in _with_difference(trials, effect).groupby(["experiment", "task"]):
             by_cell, apart = group.groupby(CELL)["difference"], _apart(group)
             mean, parts = float(by_cell.mean().mean()), apart.groupby(group["subsample"]).sum().to_numpy()
             key = str(experiment), str(task)
-            least = plan.half_width if plan and effect == "bias" and plan.may_stop(*key, there[key]) else 0.0
+            least = plan.half_width if plan and effect == "bias" and plan.may_stop(*key, present[key]) else 0.0
             bounds = interval_over_subsamples(mean, parts, least)
             rows.append(TaskEffect(*key, effect, mean, *bounds, by_cell.ngroups, len(parts), len(group)))
     return rows
@@ -229,28 +229,28 @@ def interval_over_subsamples(
     (subsamples,)."""
     number = len(parts)
     if number < 2 or np.abs(parts).max() <= ROUNDING:
-        why = ONE_SUBSAMPLE if number < 2 else NO_SPREAD
-        return why, why
+        reason = ONE_SUBSAMPLE if number < 2 else NO_SPREAD
+        return reason, reason
     quantile = float(stats.t.ppf(1 - LEVEL / 2, number - 1))
     error = max(float(np.sqrt(number / (number - 1) * (parts**2).sum())), least / quantile)
     reach = quantile * error
     return (mean - reach, mean + reach), excluded_beyond(mean, error, number)
 
 
-def least_half_width(trials: pd.DataFrame, most: int) -> float:
+def least_half_width(trials: pd.DataFrame, limit: int) -> float:
     """Half-width of a task's bias that cells with fewer subsamples than the task leave, however many the others get.
 
     `trials` of one task. Those cells have all of theirs. This is the interval of `effects_by_task` with the u_s over
-    them alone, as if the other cells had no error, and with the S = `most` that the task can have. 0 without such
+    them alone, as if the other cells had no error, and with the S = `limit` that the task can have. 0 without such
     cells.
     """
-    both = _with_difference(trials, "bias")
-    sizes = both.groupby(CELL)["difference"].transform("size")
-    full = both[sizes < both["subsample"].nunique()]
+    complete = _with_difference(trials, "bias")
+    sizes = complete.groupby(CELL)["difference"].transform("size")
+    full = complete[sizes < complete["subsample"].nunique()]
     if full.empty:
         return 0.0
-    parts = _apart(both).loc[full.index].groupby(full["subsample"]).sum().to_numpy()
-    return float(stats.t.ppf(1 - LEVEL / 2, most - 1) * np.sqrt(most / (most - 1) * (parts**2).sum()))
+    parts = _apart(complete).loc[full.index].groupby(full["subsample"]).sum().to_numpy()
+    return float(stats.t.ppf(1 - LEVEL / 2, limit - 1) * np.sqrt(limit / (limit - 1) * (parts**2).sum()))
 
 
 def task_section(study: Study, by_task: list[TaskEffect]) -> Part:
@@ -262,11 +262,11 @@ def task_section(study: Study, by_task: list[TaskEffect]) -> Part:
     for (experiment, name), trials in study.trials.groupby(["experiment", "language_model"]):
         chart = _violins(trials)
         if chart is not None:
-            place = f"violins_{len(violins) + 1}"
-            violins.append(Figure(place, f"{study.prefix(experiment)}{name}", chart, caption, min_width=360))
+            figure_name = f"violins_{len(violins) + 1}"
+            violins.append(Figure(figure_name, f"{study.prefix(experiment)}{name}", chart, caption, min_width=360))
 
-    def sentence(own: pd.DataFrame) -> str:
-        biases = own.set_index("task")["bias"].map(number).dropna()
+    def sentence(rows: pd.DataFrame) -> str:
+        biases = rows.set_index("task")["bias"].map(number).dropna()
         if biases.empty:
             return "No task has both arms of the bias."
         largest = biases.abs().idxmax()
@@ -275,12 +275,12 @@ def task_section(study: Study, by_task: list[TaskEffect]) -> Part:
             f"{decimal(biases[largest], 4, signed=True)} ({largest})."
         )
 
-    shown = frame.loc[order.index]
+    rows_shown = frame.loc[order.index]
     for effect in EFFECTS:
         rows = {(row.experiment, row.task): row for row in by_task if row.effect == effect}
-        own = [rows.get(key) for key in zip(shown["experiment"], shown["task"], strict=True)]
+        task_rows = [rows.get(key) for key in zip(rows_shown["experiment"], rows_shown["task"], strict=True)]
         for name in ("excluded_beyond", "subsamples", "trials"):
-            shown[f"{effect}_{name}"] = [getattr(row, name) if row else without_arms(effect) for row in own]
+            rows_shown[f"{effect}_{name}"] = [getattr(row, name) if row else without_arms(effect) for row in task_rows]
     section = Section(
         "Task by task",
         hint="distributions over draws of the texts",
@@ -294,7 +294,7 @@ def task_section(study: Study, by_task: list[TaskEffect]) -> Part:
             Table(
                 "tasks",
                 "Boost and bias by task",
-                shown,
+                rows_shown,
                 formats=dict.fromkeys(EFFECTS, CHANGE) | {f"{effect}_excluded_beyond": ".4f" for effect in EFFECTS},
                 caption="Every cell (language model, m, n) has the same weight. Excluded beyond: one-sided tests at 5% "
                 "exclude effects of this size or larger.",
@@ -405,26 +405,26 @@ def task_stops(trials: pd.DataFrame, plan: BiasPlan | None) -> list[TaskStop]:
             f"experiment {strange[0]!r} of the trials is not in the configuration.",
             f"give the configuration that they were made with; it has {', '.join(plan.most)}.",
         )
-    there, stops = _subsamples_there(trials), []
+    present, stops = _subsamples_there(trials), []
     for row in effects_by_task(trials):
         if row.effect != "bias":
             continue
-        key, most = (row.experiment, row.task), plan.most[row.experiment]
+        key, maximum = (row.experiment, row.task), plan.most[row.experiment]
         width: float | Missing
         if isinstance(row.interval, Missing):
             width = 0.0 if row.interval.code is ReasonCode.NO_INTERVAL else row.interval
         else:
             width = (row.interval[1] - row.interval[0]) / 2
-        own = trials[(trials["experiment"] == row.experiment) & (trials["task"] == row.task)]
-        if there[key] < plan.planned(*key):
+        task_trials = trials[(trials["experiment"] == row.experiment) & (trials["task"] == row.task)]
+        if present[key] < plan.planned(*key):
             state = PLANNED
-        elif not plan.may_stop(*key, there[key]):
+        elif not plan.may_stop(*key, present[key]):
             state = ALL
         elif is_known(width) and width <= plan.half_width:
             state = STOPPED
         else:
-            state = HOPELESS if least_half_width(own, most) > plan.half_width else OPEN
-        stops.append(TaskStop(*key, row.subsamples, most, width, plan.half_width, state))
+            state = HOPELESS if least_half_width(task_trials, maximum) > plan.half_width else OPEN
+        stops.append(TaskStop(*key, row.subsamples, maximum, width, plan.half_width, state))
     return stops
 
 
@@ -436,38 +436,38 @@ def stop_words(stop: TaskStop) -> str:
         reason = "all differences are the same"
     else:
         reason = f"the interval is ±{stop.half_width:.4f}"
-    why = {
+    reasons = {
         STOPPED: f", stopped because {reason}",
         OPEN: f", needs more because {reason}",
         ALL: f", which is all; {reason}",
         HOPELESS: f", stopped although {reason}: cells that have all their subsamples keep it too wide",
         PLANNED: f", more are planned but not finished; {reason}",
     }
-    return f"{stop.task}: {stop.subsamples} of {stop.most} subsamples{why[stop.state]}"
+    return f"{stop.task}: {stop.subsamples} of {stop.most} subsamples{reasons[stop.state]}"
 
 
 def stop_section(study: Study) -> Part:
     """How many subsamples each task has, and why it has no more."""
-    every = task_stops(study.trials, study.plan)
-    if not every:
+    stops_of_tasks = task_stops(study.trials, study.plan)
+    if not stops_of_tasks:
         return Part({"stops": []})
 
-    def sentence(own: pd.DataFrame) -> str:
-        if own.empty:
+    def sentence(rows: pd.DataFrame) -> str:
+        if rows.empty:
             return ""
         text = (
-            f"{(own['state'] == STOPPED).sum()} of {count(len(own), 'task')} stopped before all {own['most'].iloc[0]} "
-            f"subsamples. The mean number is {own['subsamples'].mean():.1f}."
+            f"{(rows['state'] == STOPPED).sum()} of {count(len(rows), 'task')} stopped before all "
+            f"{rows['most'].iloc[0]} subsamples. The mean number is {rows['subsamples'].mean():.1f}."
         )
         waiting = {
             "Still too wide: {}. `lm-validity plan next` adds a batch.": OPEN,
             "Cells that have all their subsamples keep these too wide, so they get no more: {}.": HOPELESS,
             "Planned batches are not finished: {}.": PLANNED,
         }
-        names = {words: own.loc[own["state"] == state, "task"].tolist() for words, state in waiting.items()}
+        names = {words: rows.loc[rows["state"] == state, "task"].tolist() for words, state in waiting.items()}
         return " ".join([text, *with_names(names, 6)])
 
-    frame, stop_at = pd.DataFrame(map(vars, every)), f"{every[0].stop_at:g}"
+    frame, stop_at = pd.DataFrame(map(vars, stops_of_tasks)), f"{stops_of_tasks[0].stop_at:g}"
     section = Section(
         "Tasks that stopped",
         hint="subsamples of each",
@@ -489,7 +489,7 @@ def stop_section(study: Study) -> Part:
             )
         ],
     )
-    return Part({"stops": every}, section)
+    return Part({"stops": stops_of_tasks}, section)
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -560,13 +560,13 @@ def test_section(study: Study) -> Part:
 def _tests_sentence(tested: pd.DataFrame) -> str:
     parts = []
     for effect in ("bias", "boost"):
-        own = tested[tested["effect"] == effect]
-        if own.empty:
+        rows = tested[tested["effect"] == effect]
+        if rows.empty:
             continue
-        below, smallest = (own["p_adjusted"] < 0.05).sum(), own["p_adjusted"].min()
-        shown = f"{smallest:.3f}" if smallest >= 0.001 else "below .001"
-        parts.append(f"{below} of {count(len(own), 'test')} of a {effect} have q < .05 (smallest {shown}).")
-        sizes = own["smallest_detectable"].map(number).dropna()
+        below, smallest = (rows["p_adjusted"] < 0.05).sum(), rows["p_adjusted"].min()
+        p_words = f"{smallest:.3f}" if smallest >= 0.001 else "below .001"
+        parts.append(f"{below} of {count(len(rows), 'test')} of a {effect} have q < .05 (smallest {p_words}).")
+        sizes = rows["smallest_detectable"].map(number).dropna()
         if not below and sizes.empty:
             parts.append("What these tests could have found is unknown, or they could have found nothing.")
         elif not below:
@@ -582,9 +582,9 @@ def _heatmap(study: Study, tested: pd.DataFrame) -> alt.LayerChart:
     """Mean bias by task and cell."""
     labels = [f"{row.language_model}, {study.label(row.experiment, row.m, row.n)}" for row in tested.itertuples()]
     names, columns = sorted(tested["task"].unique()), list(dict.fromkeys(labels))
-    whole = pd.MultiIndex.from_product([names, columns], names=["task", "cell"])
+    all_rows = pd.MultiIndex.from_product([names, columns], names=["task", "cell"])
     frame = tested.assign(cell=labels).set_index(["task", "cell"])[["mean", "p", "p_adjusted", "trials"]]
-    frame = frame.reindex(whole).reset_index()
+    frame = frame.reindex(all_rows).reset_index()
     reach = max(float(np.nanquantile(frame["mean"].abs(), 0.98)), 1e-3)
     chart = figures.heatmap(
         frame,
@@ -619,18 +619,21 @@ def model_correlations(trials: pd.DataFrame) -> pd.DataFrame:
     rows = []
     for (experiment, m, n), group in trials.groupby(SETTING):
         for effect in EFFECTS:
-            both = _with_difference(group, effect)
-            by_model = {str(name): own for name, own in both.groupby("language_model")}
+            pairs = _with_difference(group, effect)
+            by_model = {str(name): group_rows for name, group_rows in pairs.groupby("language_model")}
             for first, second in combinations(by_model, 2):
-                both = by_model[first].merge(by_model[second], on=["task", "subsample"])
-                left, right = both["test_hash_x"], both["test_hash_y"]
-                both = both[(left == right) | left.isna() | right.isna()]
+                pairs = by_model[first].merge(by_model[second], on=["task", "subsample"])
+                left_hashes, right = pairs["test_hash_x"], pairs["test_hash_y"]
+                pairs = pairs[(left_hashes == right) | left_hashes.isna() | right.isna()]
                 shared = common_subsamples(
-                    [own[["difference_x", "difference_y"]].to_numpy().T for _, own in both.groupby("task")]
+                    [
+                        group_rows[["difference_x", "difference_y"]].to_numpy().T
+                        for _, group_rows in pairs.groupby("task")
+                    ]
                 )
-                values: tuple[Any, ...] = 0, len(both), shared, shared, shared
+                values: tuple[Any, ...] = 0, len(pairs), shared, shared, shared
                 if not isinstance(shared, Missing):
-                    values = shared.tasks, len(both), shared.correlation, shared.null_interval, shared.p
+                    values = shared.tasks, len(pairs), shared.correlation, shared.null_interval, shared.p
                 rows.append([str(experiment), int(m), int(n), effect, first, second, *values])
     columns = ["effect", "language_model", "other", "tasks", "subsamples", "correlation", "null_interval", "p"]
     return pd.DataFrame(rows, columns=[*SETTING, *columns])
@@ -656,9 +659,9 @@ def shared_section(study: Study) -> Part:
     """Two tables: effects that language models share, and accuracies by arm."""
     frame = model_correlations(study.trials)
     tested = frame["p"].map(number).dropna()
-    ends = [as_columns(each, "null_low", "null_high") for each in frame["null_interval"]]
-    shown = frame.drop(columns=["null_interval", "p"]).join(pd.DataFrame(ends, columns=["null_low", "null_high"]))
-    shown["p"] = frame["p"]
+    ends = [as_columns(interval, "null_low", "null_high") for interval in frame["null_interval"]]
+    frame_shown = frame.drop(columns=["null_interval", "p"]).join(pd.DataFrame(ends, columns=["null_low", "null_high"]))
+    frame_shown["p"] = frame["p"]
     section = Section(
         "Behind the means",
         hint="draws that models share, accuracies",
@@ -678,7 +681,7 @@ def shared_section(study: Study) -> Part:
             Table(
                 "model_correlations",
                 "Effects in the same subsamples of two language models",
-                shown,
+                frame_shown,
                 formats=dict.fromkeys(["correlation", "null_low", "null_high"], "+.3f") | {"p": "p"},
                 labels={"other": "other model", "null_low": "by chance, low", "null_high": "by chance, high"},
                 folded=True,
@@ -733,16 +736,16 @@ def power_section(study: Study) -> Part:
     frame = cell_power(study.trials)
     able = frame[frame["power"].map(is_known).astype(bool)]
 
-    def sentence(own: pd.DataFrame) -> str:
-        if own.empty:
+    def sentence(rows: pd.DataFrame) -> str:
+        if rows.empty:
             return "Too few tasks or subsamples to estimate what could have been detected."
-        least = own["smallest_detectable"].astype(float)
+        least = rows["smallest_detectable"].astype(float)
         size = f"is {least.iloc[0]:.4f}"
-        if len(own) > 1:
+        if len(rows) > 1:
             size = f"is {least.min():.4f} in the best cell and {least.max():.4f} in the worst"
         return (
             f"The smallest bias that a cell would detect four times out of five {size}. "
-            f"{(own['power'].astype(float) >= 0.8).sum()} of {count(len(own), 'cell')} would detect a bias of "
+            f"{(rows['power'].astype(float) >= 0.8).sum()} of {count(len(rows), 'cell')} would detect a bias of "
             f"{DETECTABLE_BIAS} that often."
         )
 

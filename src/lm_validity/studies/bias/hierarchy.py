@@ -116,13 +116,13 @@ def fit_all(trials: pd.DataFrame, formula: str, sampler: str) -> Fits:
     """Fits by (experiment, m, n, effect) and formula (one or `all`), and slices of the settings that have a bias."""
     counts, formulas = setting_counts(trials), list(FORMULAS) if formula == "all" else [formula]
     sliced = [key[:3] for key in counts if key[3] == "bias"]
-    calls = [joblib.delayed(fit_setting)(key, own, name, sampler) for key, own in counts.items() for name in formulas]
+    calls = [joblib.delayed(fit_setting)(key, rows, name, sampler) for key, rows in counts.items() for name in formulas]
     calls += [joblib.delayed(meta_analysis)(counts[*key, "bias"], SLICES) for key in sliced]
     # nutpie runs its chains in parallel by itself
-    alone = sampler == "nuts" or sum(map(len, counts.values())) < PARALLEL_OBSERVATIONS
+    one_process = sampler == "nuts" or sum(map(len, counts.values())) < PARALLEL_OBSERVATIONS
     # one BLAS thread a process: the matrices are small
     with threadpool_limits(1), joblib.parallel_config("loky", inner_max_num_threads=1):
-        results = joblib.Parallel(1 if alone else processes())(calls)
+        results = joblib.Parallel(1 if one_process else processes())(calls)
     fits = results[: len(counts) * len(formulas)]
     main = "overdispersed" if "overdispersed" in formulas else formulas[0]
     return Fits(tuple(fits), dict(zip(sliced, results[len(fits) :], strict=True)), main)
@@ -231,17 +231,17 @@ def setting_section(study: Study, fits: Fits) -> Part:
         free, fit = row.over_tasks, by_key[key]
         p = free.equivalence if isinstance(free.equivalence, Missing) else free.equivalence[0].p
         ends = as_columns(free.interval).values()
-        known = (free.mean, free.standard_error, *ends, free.tasks, free.excluded_beyond, p, free.smallest_detectable)
-        rows.append([*key, *known, fit.marginal_mean, *fit.marginal_interval])
+        figures = (free.mean, free.standard_error, *ends, free.tasks, free.excluded_beyond, p, free.smallest_detectable)
+        rows.append([*key, *figures, fit.marginal_mean, *fit.marginal_interval])
     columns = ["mean", "standard_error", "low", "high", "tasks", "excluded_beyond", "equivalence_p"]
     columns += ["smallest_detectable", "marginal", "marginal_low", "marginal_high"]
     formats = dict.fromkeys(["mean", "low", "high", "marginal", "marginal_low", "marginal_high"], CHANGE)
     sizes = dict.fromkeys(["standard_error", "excluded_beyond", "smallest_detectable"], ".4f")
 
-    def sentence(own: pd.DataFrame) -> str:
-        if own.empty:
+    def sentence(rows: pd.DataFrame) -> str:
+        if rows.empty:
             return "No setting has the arms extra and test."
-        means = [mean.mean for mean in own["over_tasks"]]
+        means = [mean.mean for mean in rows["over_tasks"]]
         return (
             f"Averaged over tasks and language models, the bias lies between {min(means):+.4f} and {max(means):+.4f} "
             f"in {count(len(means), 'setting')}."
@@ -298,7 +298,7 @@ def _setting_panel(study: Study, settings: pd.DataFrame) -> Panel | None:
     outside = sum(low > 0 or high < 0 for _, _, (low, high) in rows)
     ends = [end for _, _, interval in rows for end in interval]
     values = svg.round_values(min(-0.005, *ends), max(0.005, *ends), 6)
-    said = "; ".join(
+    description = "; ".join(
         "{} {} (95%: {} to {})".format(name, *(svg.points(value, 2, signed=True) for value in (mean, *interval)))
         for name, mean, interval in rows
     )
@@ -306,7 +306,10 @@ def _setting_panel(study: Study, settings: pd.DataFrame) -> Panel | None:
         "In which settings?",
         f"**{outside} of {len(rows)}** settings have an interval without zero (by chance: 1 in 20)",
         svg.named_rows(
-            f"Change by the test's own texts, in points, by setting: {said}.", rows, values, svg.written_points(values)
+            f"Change by the test's own texts, in points, by setting: {description}.",
+            rows,
+            values,
+            svg.written_points(values),
         ),
     )
 
@@ -357,12 +360,14 @@ def formula_section(study: Study, fits: Fits) -> Part:
     sentences, conclusions, findings, ratios = [], [], list[Finding](), []
     for experiment in study.experiments:
         begin = study.prefix(experiment)
-        by_formula = {name: own for name in FORMULAS if (own := fits.of("bias", experiment, name))}
+        by_formula = {
+            name: fits_of_formula for name in FORMULAS if (fits_of_formula := fits.of("bias", experiment, name))
+        }
         if not by_formula:
             continue
-        outside = {name: _outside(own) for name, own in by_formula.items()}
+        outside = {name: _outside(fits_of_formula) for name, fits_of_formula in by_formula.items()}
         sentences.append(f"{begin}The 89% interval of the bias excludes zero {_listed(outside)}.")
-        if len({tuple(fit.excludes_zero for fit in own) for own in by_formula.values()}) > 1:
+        if len({tuple(fit.excludes_zero for fit in fits_of_formula) for fits_of_formula in by_formula.values()}) > 1:
             findings.append(_disagreement(begin, by_formula, outside))
         elif len(by_formula) > 1:
             conclusions.append(f"{begin}The conclusion does not depend on the formula.")
@@ -436,11 +441,11 @@ def _disagreement(begin: str, by_formula: dict[str, list[Fit]], outside: dict[st
     """The formulas would have one conclude different things."""
     if len(set(outside.values())) == 1:  # as many settings, but not the same ones: name them
         signs = {1: "up", -1: "down"}
-        which = {
-            name: [f"m = {fit.m}, n = {fit.n} {signs[fit.excludes_zero]}" for fit in own if fit.excludes_zero]
-            for name, own in by_formula.items()
+        formulas_apart = {
+            name: [f"m = {fit.m}, n = {fit.n} {signs[fit.excludes_zero]}" for fit in fits_of_it if fit.excludes_zero]
+            for name, fits_of_it in by_formula.items()
         }
-        outside = {name: f"{words}: {' and '.join(which[name])}" for name, words in outside.items()}
+        outside = {name: f"{words}: {' and '.join(formulas_apart[name])}" for name, words in outside.items()}
     return Finding(
         f"{begin}The conclusion depends on the model that is fitted. The 89% interval of the bias excludes zero "
         f"{_listed(outside)}.",
@@ -451,13 +456,13 @@ def _disagreement(begin: str, by_formula: dict[str, list[Fit]], outside: dict[st
 
 def _noise_ratio(trials: pd.DataFrame) -> str:
     """Observed spread of a trial's bias against the binomial's, in the setting of `trials` with the largest m and n."""
-    known = trials.dropna(subset=["extra", "test"])
-    m, n = max(zip(known["m"], known["n"], strict=True))
-    known = known[(known["m"] == m) & (known["n"] == n)]
-    shares = known[["extra", "test"]].div(known["total"], axis=0)
-    variances = (shares * (1 - shares)).div(known["total"], axis=0).sum(axis=1)
+    complete = trials.dropna(subset=["extra", "test"])
+    m, n = max(zip(complete["m"], complete["n"], strict=True))
+    complete = complete[(complete["m"] == m) & (complete["n"] == n)]
+    shares = complete[["extra", "test"]].div(complete["total"], axis=0)
+    variances = (shares * (1 - shares)).div(complete["total"], axis=0).sum(axis=1)
     spreads = pd.DataFrame({"observed": shares["test"] - shares["extra"], "binomial": variances})
-    spreads = spreads.groupby(known["language_model"]).agg({"observed": "std", "binomial": "mean"}).dropna()
+    spreads = spreads.groupby(complete["language_model"]).agg({"observed": "std", "binomial": "mean"}).dropna()
     parts = [
         f"{name} {observed:.4f} against {np.sqrt(binomial):.4f}"
         for name, observed, binomial in spreads[spreads["binomial"] > 0].itertuples()
@@ -486,12 +491,14 @@ def _ridges(study: Study, fits: Fits) -> alt.LayerChart:
 
 def _calibrations(study: Study, fits: Fits) -> Iterator[Figure]:
     """Predicted against observed accuracy in the largest setting, a figure an experiment: tasks and models differ."""
-    for place, experiment in enumerate(study.experiments, 1):
-        own = [fit for fit in fits.of("bias", experiment) if len(fit.accuracies)]
-        if not own:
+    for index, experiment in enumerate(study.experiments, 1):
+        fits_of_experiment = [fit for fit in fits.of("bias", experiment) if len(fit.accuracies)]
+        if not fits_of_experiment:
             continue
-        m, n = max((fit.m, fit.n) for fit in own)
-        frame = pd.concat([fit.accuracies.assign(formula=fit.formula) for fit in own if (fit.m, fit.n) == (m, n)])
+        m, n = max((fit.m, fit.n) for fit in fits_of_experiment)
+        frame = pd.concat(
+            [fit.accuracies.assign(formula=fit.formula) for fit in fits_of_experiment if (fit.m, fit.n) == (m, n)]
+        )
         chart = figures.scatter(
             frame,
             x="observed",
@@ -509,7 +516,7 @@ def _calibrations(study: Study, fits: Fits) -> Iterator[Figure]:
             ),
         )
         title = "Predicted and observed accuracy" + (f": {experiment}" if len(study.experiments) > 1 else "")
-        name = "calibration" if place == 1 else f"calibration_{place}"
+        name = "calibration" if index == 1 else f"calibration_{index}"
         yield Figure(name, title, chart, "One point per task, language model and arm of the largest setting.")
 
 
@@ -590,10 +597,10 @@ def slice_section(study: Study, fits: Fits) -> Part:
         return Part(summary)
     number_of_slices = frame["slices"].iloc[0]
 
-    def sentence(own: pd.DataFrame) -> str:
-        if own.empty:
+    def sentence(rows: pd.DataFrame) -> str:
+        if rows.empty:
             return ""
-        low, high = own["share_excluding_zero"].min(), own["share_excluding_zero"].max()
+        low, high = rows["share_excluding_zero"].min(), rows["share_excluding_zero"].max()
         return (
             f"A study with one subsample per task, analysed by a binomial model, finds an effect in {percent(low)} to "
             f"{percent(high)} of cases, by m and n (11% would be expected if none exists)."
@@ -635,13 +642,13 @@ def slice_section(study: Study, fits: Fits) -> Part:
     )
     positive = frame["share_excluding_zero"].astype(float).tolist()
     names = [study.label(row.experiment, row.m, row.n) for row in frame.itertuples()]
-    said = "; ".join(f"{name} {percent(share)}" for name, share in zip(names, positive, strict=True))
+    description = "; ".join(f"{name} {percent(share)}" for name, share in zip(names, positive, strict=True))
     span = " to ".join(dict.fromkeys(percent(share) for share in (min(positive), max(positive))))
     panel = Panel(
         "What would one draw of the texts show?",
         f"**{span}** of studies with one draw find an effect; {percent(1 - INTERVAL)} (dashed) if there is none",
         svg.named_rows(
-            f"Studies with one draw that find an effect, shares without intervals, by setting: {said}.",
+            f"Studies with one draw that find an effect, shares without intervals, by setting: {description}.",
             [(name, share, None) for name, share in zip(names, positive, strict=True)],
             (0, 0.25, 0.5, 0.75, 1),
             ("0%", "25%", "50%", "75%", "100%"),

@@ -59,9 +59,9 @@ def read_pretrain_on_test(path: str | Path) -> pd.DataFrame:
 def _read_file(path: Path) -> pd.DataFrame:
     """The trials of a file, one row an arm; the index is the line."""
     frame = read_text_rows(path, "expected a header and one row per trial.").frame()
-    place = _PLACE.search(path.resolve().as_posix())
-    if place and not set(KEYS) & set(frame.columns):
-        frame = frame.assign(**place.groupdict(), subsample=[str(row + 1) for row in range(len(frame))])
+    match_of_path = _PLACE.search(path.resolve().as_posix())
+    if match_of_path and not set(KEYS) & set(frame.columns):
+        frame = frame.assign(**match_of_path.groupdict(), subsample=[str(row + 1) for row in range(len(frame))])
     if missing := [column for column in [*KEYS, *ARMS] if column not in frame.columns]:
         raise InputError(
             f"{path}: column {missing[0]!r} is missing (found: {', '.join(map(str, frame.columns))}).",
@@ -69,18 +69,18 @@ def _read_file(path: Path) -> pd.DataFrame:
         )
     for column in KEYS:
         _refuse(frame, frame[column] == "", path, f"column {column!r} is empty", "fill it in.")
-    whole = {column: _whole_numbers(frame, column, path) for column in ("m", "n", "subsample")}
+    whole_numbers = {column: _whole_numbers(frame, column, path) for column in ("m", "n", "subsample")}
     trial = pd.DataFrame(
         {
             "experiment": frame["experiment"],
             "language_model": frame["lm"],
             "task": frame["task"],
-            **whole,
-            "total": whole["n"],
+            **whole_numbers,
+            "total": whole_numbers["n"],
             "test_hash": _majority_fingerprint(frame),
         }
     )
-    arms = [trial.assign(arm=arm, correct=_counts(frame, arm, whole["n"], path)) for arm in ARMS]
+    arms = [trial.assign(arm=arm, correct=_counts(frame, arm, whole_numbers["n"], path)) for arm in ARMS]
     trials = pd.concat(arms).sort_index(kind="stable").dropna(subset="correct")
     if trials.empty:
         raise InputError(f"{path}: no accuracy in any row.", f"fill in {', '.join(ARMS)}.")

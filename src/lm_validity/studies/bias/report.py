@@ -72,7 +72,7 @@ def bias(study: Study, sampler: str = "laplace", formula: str = "all") -> tuple[
     by_task = effects_by_task(study.trials, study.plan)
     fits = fit_all(study.trials, formula, sampler)
     means = headline(task_effects(study.trials))
-    known = {
+    figures = {
         experiment: {effect: mean for effect, mean in by_effect.items() if not isinstance(mean, Missing)}
         for experiment, by_effect in means.items()
     }
@@ -99,10 +99,10 @@ def bias(study: Study, sampler: str = "laplace", formula: str = "all") -> tuple[
         findings=parts.findings,
         sections=parts.sections,
         notes=notes,
-        lede=_lede(study, known),
-        picture=_forest(study, known, by_task),
+        lede=_lede(study, figures),
+        picture=_forest(study, figures, by_task),
         panels=parts.panels,
-        answers=_answers(study, known[study.main]),
+        answers=_answers(study, figures[study.main]),
     )
     return page, parts.summary | {"notes": notes}
 
@@ -124,7 +124,7 @@ def _headline(study: Study, fits: Fits, means: dict[str, dict[str, MeanOverTasks
             )
         )
     for experiment in study.experiments:
-        own = study.trials[study.trials["experiment"] == experiment]
+        trials = study.trials[study.trials["experiment"] == experiment]
         for effect, meant in MEANT.items():
             mean = means[experiment][effect]
             if isinstance(mean, Missing):
@@ -136,7 +136,7 @@ def _headline(study: Study, fits: Fits, means: dict[str, dict[str, MeanOverTasks
                 sentence += " Two one-sided tests at 5%, which correspond to the narrower 90% interval, exclude a bias "
                 sentence += f"of {number(mean.excluded_beyond):.4f} or more in either direction."
             signs = f"{mean.positive} of {count(mean.tasks, 'task')} went up, {mean.negative} down."
-            basis = f"{_basis(own, effect, mean)} {signs} {_by_setting(own, fits, experiment, effect)}"
+            basis = f"{_basis(trials, effect, mean)} {signs} {_by_setting(trials, fits, experiment, effect)}"
             findings.append(Finding(sentence, basis))
     return Part({"headline": means}, findings=findings, panel=_size_panel(means[study.main]["bias"]))
 
@@ -155,31 +155,31 @@ def unmoved(mean: MeanOverTasks) -> str:
 
 def _basis(trials: pd.DataFrame, effect: str, mean: MeanOverTasks) -> str:
     """What the mean of an experiment rests on: trials that lack an arm of the effect do not count."""
-    both = trials.dropna(subset=list(EFFECTS[effect]))
+    complete = trials.dropna(subset=list(EFFECTS[effect]))
     interval = "95% t interval over the tasks' means, with equal weight for each cell."
     if isinstance(mean.interval, Missing):
         interval = f"mean over the tasks, with equal weight for each cell. {mean.interval.reason}"
     parts = [
-        count(both["language_model"].nunique(), "language model"),
-        count(len(both[["m", "n"]].drop_duplicates()), "setting")
+        count(complete["language_model"].nunique(), "language model"),
+        count(len(complete[["m", "n"]].drop_duplicates()), "setting")
         + " of m (labelled texts) and n (texts of pretraining)",
-        count(len(both), "trial"),
+        count(len(complete), "trial"),
     ]
     return f"{', '.join(parts)}. Model-free: {interval}"
 
 
 def _by_setting(trials: pd.DataFrame, fits: Fits, experiment: str, effect: str) -> str:
     """What the hierarchical model says by setting, and what it could have found where it finds nothing."""
-    own = fits.of(effect, experiment, fits.main)
-    outside = sum(low > 0 or high < 0 for low, high in (fit.marginal_interval for fit in own))
+    fits_of_effect = fits.of(effect, experiment, fits.main)
+    outside = sum(low > 0 or high < 0 for low, high in (fit.marginal_interval for fit in fits_of_effect))
     words = (
         f"In the hierarchical model of all answers ({SHORT[fits.main]}), the 95% interval excludes zero "
-        f"in {outside} of {count(len(own), 'setting')}"
+        f"in {outside} of {count(len(fits_of_effect), 'setting')}"
     )
     settings = setting_effects(trials)
     means = settings.loc[settings["effect"] == effect, "over_tasks"]
-    known = [mean.interval for mean in means if is_known(mean.interval)]
-    words += f", the model-free one in {sum(low > 0 or high < 0 for low, high in known)}." if known else "."
+    intervals = [mean.interval for mean in means if is_known(mean.interval)]
+    words += f", the model-free one in {sum(low > 0 or high < 0 for low, high in intervals)}." if intervals else "."
     return words if outside else f"{words} {power_words(means)}".rstrip()
 
 
@@ -244,31 +244,33 @@ def _forest(study: Study, means: Mapping[str, Means], by_task: list[TaskEffect])
     order = {row.task: row.mean for row in rows if row.effect == "boost"} or moved
     tasks = sorted(dict.fromkeys(row.task for row in rows), key=lambda task: -abs(moved.get(task, 0.0)))
     largest = sorted(tasks[:MOST_ROWS], key=lambda task: -order.get(task, -1.0))
-    shown = [(task, {row.effect: row for row in rows if row.task == task}) for task in largest]
-    whole = []
-    for name, own in means.items():
-        if own:
-            words = f"All {count(max(mean.tasks for mean in own.values()), 'task')}"
-            whole.append((words + (f", {name}" if len(means) > 1 else ""), own))
+    tasks_shown = [(task, {row.effect: row for row in rows if row.task == task}) for task in largest]
+    total_rows = []
+    for name, effects in means.items():
+        if effects:
+            words = f"All {count(max(mean.tasks for mean in effects.values()), 'task')}"
+            total_rows.append((words + (f", {name}" if len(means) > 1 else ""), effects))
     note = (
         f"Change in accuracy, in points. {_basis_words(study)}. Each task: mean over its models and settings, with its "
         "interval over random draws of the texts. All tasks: interval over tasks. Band: one point up or down."
     )
-    if len(shown) < len(tasks):
-        note += f" Drawn are the {len(shown)} of {len(tasks)} tasks that their own texts change most."
-    measured = {effect for own in means.values() for effect in own}
+    if len(tasks_shown) < len(tasks):
+        note += f" Drawn are the {len(tasks_shown)} of {len(tasks)} tasks that their own texts change most."
+    measured = {effect for effects in means.values() for effect in effects}
     entries = [(KINDS[effect], f"reading {meant}") for effect, meant in MEANT.items() if effect in measured]
     sizes = ((1180.0, 230.0, "w640"), (380.0, 118.0, "n640"))
-    return Picture(svg.key(*entries) + Markup("").join(_rows_svg(whole, shown, *size) for size in sizes), note)
+    return Picture(
+        svg.key(*entries) + Markup("").join(_rows_svg(total_rows, tasks_shown, *size) for size in sizes), note
+    )
 
 
 def _rows_svg(
-    whole: Sequence[tuple[str, Effects]], rows: Sequence[tuple[str, Effects]], width: float, room: float, kind: str
+    total_rows: Sequence[tuple[str, Effects]], rows: Sequence[tuple[str, Effects]], width: float, room: float, kind: str
 ) -> Markup:
     """The picture, with `room` pixels for names."""
-    ends = _ends(effect for _, row in (*whole, *rows) for effect in row.values())
+    ends = _ends(effect for _, row in (*total_rows, *rows) for effect in row.values())
     axis = svg.Axis(min(-1.3 * BAND, *ends), max(1.3 * BAND, *ends), room, width - 16)
-    step, top = (19 if len(rows) > 8 else 26), 32 + 38 * len(whole)
+    step, top = (19 if len(rows) > 8 else 26), 32 + 38 * len(total_rows)
     height = top + step * len(rows) + 34
     values = svg.round_values(axis.low, axis.high, 12 if width > 500 else 6)
     written = svg.written_points(values)
@@ -278,22 +280,24 @@ def _rows_svg(
         *(svg.text(axis(value), 12, words, "", "middle") for value, words in zip(values, written, strict=True)),
         svg.line(0, top - 4, width, top - 4, "ax"),
     ]
-    places = [(40.0 + 38 * place, 6.0, 4.6, "num", *row) for place, row in enumerate(whole)]
-    places += [(top + 4 + step * (place + 0.5), 3.5, 3.4, "lab", *row) for place, row in enumerate(rows)]
+    places = [(40.0 + 38 * index, 6.0, 4.6, "num", *row) for index, row in enumerate(total_rows)]
+    places += [(top + 4 + step * (index + 0.5), 3.5, 3.4, "lab", *row) for index, row in enumerate(rows)]
     for y, apart, radius, style, name, effects in places:
         marks.append(svg.text(0, y + 4, svg.shortened(name, int(room / 6.4)), style))
         for effect, sign in (("boost", -1), ("bias", 1)):
             if effect in effects:
                 marks.append(_mark(axis, effects[effect], y + sign * apart, KINDS[effect], radius))
-    said = "; ".join(f"{name}: {_said(effects)}" for name, effects in whole)
-    label = f"Change in accuracy, in points. {said}. Below, a row for each of {count(len(rows), 'task')}."
+    description = "; ".join(f"{name}: {_said(effects)}" for name, effects in total_rows)
+    label = f"Change in accuracy, in points. {description}. Below, a row for each of {count(len(rows), 'task')}."
     return svg.svg(width, height, label, *marks, kind=kind)
 
 
 def _ends(effects: Iterable[MeanOverTasks | TaskEffect]) -> list[float]:
     """All that an axis has to hold."""
-    known = [(effect.mean, effect.interval) for effect in effects]
-    return [end for mean, interval in known for end in (mean, *(() if isinstance(interval, Missing) else interval))]
+    known_effects = [(effect.mean, effect.interval) for effect in effects]
+    return [
+        end for mean, interval in known_effects for end in (mean, *(() if isinstance(interval, Missing) else interval))
+    ]
 
 
 def _mark(axis: svg.Axis, effect: MeanOverTasks | TaskEffect, y: float, kind: str, radius: float) -> Markup:
@@ -310,10 +314,10 @@ def _said(effects: Effects) -> str:
 
 
 def _basis_words(study: Study) -> str:
-    own = study.trials[study.trials["experiment"] == study.main]
-    models = count(own["language_model"].nunique(), "language model")
+    trials = study.trials[study.trials["experiment"] == study.main]
+    models = count(trials["language_model"].nunique(), "language model")
     begin = study.prefix(study.main)
-    return f"{begin}{count(own['task'].nunique(), 'task')}, {models}"
+    return f"{begin}{count(trials['task'].nunique(), 'task')}, {models}"
 
 
 def _answers(study: Study, means: Means) -> list[Answer]:

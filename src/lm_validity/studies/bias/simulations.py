@@ -22,7 +22,7 @@ def write_pca_simulation(output: str | Path, splits: int) -> None:
     rows = []
     for rank, n in product(PCA_RANKS, PCA_SIZES):
         base, extra, test = simulate_pca(rank, n, splits).T
-        for_effects = [(of.mean(), of.std(ddof=1) / np.sqrt(splits)) for of in (test - extra, extra - base)]
+        for_effects = [(values.mean(), values.std(ddof=1) / np.sqrt(splits)) for values in (test - extra, extra - base)]
         rows.append((rank, n, *for_effects[0], *for_effects[1]))
     frame = pd.DataFrame(rows, columns=["effective_rank", "n", "bias", "bias_se", "boost", "boost_se"])
     bands = frame.assign(rank=frame["effective_rank"].astype(str), low=frame["bias"] - 1.96 * frame["bias_se"],

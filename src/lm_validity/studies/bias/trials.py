@@ -62,8 +62,8 @@ class Study:
 
     def sentences(self, rows: pd.DataFrame, sentence: Callable[[pd.DataFrame], str]) -> str:
         """What `sentence` says of the rows of each experiment; empty sentences are left out."""
-        said = {name: sentence(rows[rows["experiment"] == name]) for name in self.experiments}
-        return " ".join(self.prefix(name) + words for name, words in said.items() if words)
+        sentence_of = {name: sentence(rows[rows["experiment"] == name]) for name in self.experiments}
+        return " ".join(self.prefix(name) + words for name, words in sentence_of.items() if words)
 
 
 def series_color(names: Iterable[str], field: str, title: str | None = None) -> alt.Color:
@@ -89,13 +89,13 @@ def pair_arms(trials: pd.DataFrame, source: str = "trials") -> pd.DataFrame:
     _check_rows(trials, source)
     keys = trials[TRIAL].astype({"m": "int64", "n": "int64", "subsample": "int64"})
     trials = trials.assign(**keys)
-    same = trials.groupby(TRIAL, sort=False)[["total", "test_hash"]].transform("nunique")
-    for column, what in (("total", "numbers of test observations"), ("test_hash", "test sets")):
-        differs = same.index[same[column] > 1]
+    equal = trials.groupby(TRIAL, sort=False)[["total", "test_hash"]].transform("nunique")
+    for column, noun in (("total", "numbers of test observations"), ("test_hash", "test sets")):
+        differs = equal.index[equal[column] > 1]
         if len(differs):
             values = trials.loc[(trials[TRIAL] == trials.loc[differs[0], TRIAL]).all(axis=1), column].dropna().unique()
             raise InputError(
-                f"{_where(trials, differs[0], source)}: the arms have different {what}"
+                f"{_where(trials, differs[0], source)}: the arms have different {noun}"
                 f" ({', '.join(map(str, values))}).",
                 "arms are compared on the same observations: correct `subsample` or run the trial again.",
             )
@@ -162,8 +162,8 @@ def _refuse(trials: pd.DataFrame, wrong: pd.Series, source: str, problem: str, h
 
 
 def _where(trials: pd.DataFrame, row: int, source: str) -> str:
-    place = ", ".join(f"{name.replace('_', ' ')} {trials[name].iloc[row]}" for name in TRIAL)
-    return f"{source}: row {row + 1} ({place})"
+    trial_name = ", ".join(f"{name.replace('_', ' ')} {trials[name].iloc[row]}" for name in TRIAL)
+    return f"{source}: row {row + 1} ({trial_name})"
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -180,12 +180,12 @@ def missing_trials(trials: pd.DataFrame, effect: str, plan: BiasPlan | None = No
     combinations without any row; an experiment without a trial of the effect is left out. What `plan` has not planned
     of a task is not expected.
     """
-    both, keys = trials.dropna(subset=list(EFFECTS[effect])), [*CELL, "task"]
-    trials = trials[trials["experiment"].isin(both["experiment"])]
+    complete, keys = trials.dropna(subset=list(EFFECTS[effect])), [*CELL, "task"]
+    trials = trials[trials["experiment"].isin(complete["experiment"])]
     places = trials[SETTING].drop_duplicates()
     for name in ("language_model", "task"):
         places = places.merge(trials[["experiment", name]].drop_duplicates(), on="experiment")
-    places = places.merge(both.groupby(keys).size().rename("subsamples").reset_index(), "left", keys)
+    places = places.merge(complete.groupby(keys).size().rename("subsamples").reset_index(), "left", keys)
     places = places.fillna({"subsamples": 0}).astype({"subsamples": "int64"})
     places["expected"] = places.groupby(SETTING)["subsamples"].transform("max").clip(lower=1)
     if plan is not None:
@@ -202,8 +202,8 @@ def coverage_notes(trials: pd.DataFrame, plan: BiasPlan | None = None) -> Iterat
             effects = " and ".join(effect for effect, arms in EFFECTS.items() if arm in arms)
             yield f"{missing} of {len(trials)} trials have no arm {arm}; they do not count for {effects}."
     yield from _gaps(trials, plan)
-    for experiment, own in trials.groupby("experiment"):
-        if own["language_model"].nunique() == 1:
+    for experiment, trials_of_experiment in trials.groupby("experiment"):
+        if trials_of_experiment["language_model"].nunique() == 1:
             yield f"Experiment {experiment} has one language model: the terms that tell models apart are dropped."
     yield from _twins(trials)
     counts = trials[list(ARMS)]
@@ -221,10 +221,10 @@ def coverage_notes(trials: pd.DataFrame, plan: BiasPlan | None = None) -> Iterat
 
 def _twins(trials: pd.DataFrame) -> Iterator[str]:
     """Language models with the same counts throughout: perhaps one model under two names."""
-    for experiment, own in trials.groupby("experiment"):
+    for experiment, trials_of_experiment in trials.groupby("experiment"):
         counts = {
             name: group.set_index(["m", "n", "task", "subsample"])[list(ARMS)]
-            for name, group in own.groupby("language_model")
+            for name, group in trials_of_experiment.groupby("language_model")
         }
         for first, second in combinations(counts, 2):
             shared = counts[first].index.intersection(counts[second].index)
@@ -240,10 +240,10 @@ def _gaps(trials: pd.DataFrame, plan: BiasPlan | None) -> Iterator[str]:
     gaps = {effect: missing_trials(trials, effect, plan) for effect in EFFECTS}
     for experiment in trials["experiment"].unique():
         words = {effect: _gap_words(frame[frame["experiment"] == experiment]) for effect, frame in gaps.items()}
-        same = len(set(words.values())) == 1
-        for effect, gap in list(words.items())[: 1 if same else None]:
+        one_wording = len(set(words.values())) == 1
+        for effect, gap in list(words.items())[: 1 if one_wording else None]:
             if gap:
-                concerned = " and the ".join(EFFECTS) if same else effect
+                concerned = " and the ".join(EFFECTS) if one_wording else effect
                 yield (
                     f"Experiment {experiment} has gaps, for the {concerned}: {gap}. Averages over cells and over tasks "
                     "there are not of the same tasks and trials."
@@ -260,9 +260,9 @@ def _gap_words(gaps: pd.DataFrame) -> str:
             listed = listing(f"{row.task} ({row.subsamples} of {row.expected})" for row in fewer.itertuples())
             parts.append(f"fewer of {listed}" if parts else f"fewer trials of {listed}")
         places.setdefault((str(language_model), " and ".join(parts)), []).append(f"m = {m}, n = {n}")
-    said = [f"{model} at {' and '.join(where)} has {words}" for (model, words), where in places.items()]
-    rest = [f"and {len(said) - GAPS_SHOWN} more"] if len(said) > GAPS_SHOWN else []
-    return "; ".join(said[:GAPS_SHOWN] + rest)
+    sentences = [f"{model} at {' and '.join(where)} has {words}" for (model, words), where in places.items()]
+    remainder = [f"and {len(sentences) - GAPS_SHOWN} more"] if len(sentences) > GAPS_SHOWN else []
+    return "; ".join(sentences[:GAPS_SHOWN] + remainder)
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -284,10 +284,10 @@ def base_drift(trials: pd.DataFrame) -> pd.DataFrame:
     nowhere within, z has no bound and p is 0. A value of n without tasks with two subsamples in common with the
     reference is left out.
     """
-    known = trials.dropna(subset=["base"])
-    known = known.assign(accuracy=known["base"] / known["total"])
+    complete = trials.dropna(subset=["base"])
+    complete = complete.assign(accuracy=complete["base"] / complete["total"])
     keys = ["experiment", "language_model", "m"]
-    tasks = known.groupby([*CELL, "task"])["accuracy"].agg(["mean", "var", "count"]).reset_index()
+    tasks = complete.groupby([*CELL, "task"])["accuracy"].agg(["mean", "var", "count"]).reset_index()
     tasks = tasks[tasks["count"] > 1]
     sizes = tasks.groupby(CELL)["count"].sum()
     largest = sizes.loc[sizes.groupby(keys).idxmax()].index.to_frame(index=False)
@@ -318,8 +318,8 @@ def mismatched_test_sets(trials: pd.DataFrame) -> pd.DataFrame:
     with a known `test_hash`, and how many of these are `mismatched` (their hashes differ).
     """
     keys = [*SETTING, "task"]
-    known = trials.dropna(subset=["test_hash"])
-    hashes = known.groupby([*keys, "subsample"])["test_hash"].agg(["nunique", "size"])
+    complete = trials.dropna(subset=["test_hash"])
+    hashes = complete.groupby([*keys, "subsample"])["test_hash"].agg(["nunique", "size"])
     shared = hashes[hashes["size"] > 1]
     counts = (shared["nunique"] > 1).groupby(keys).agg(subsamples="size", mismatched="sum").reset_index()
     return counts[counts["mismatched"] > 0].reset_index(drop=True)
@@ -330,9 +330,9 @@ def belonging(study: Study) -> Part:
     drift, mismatches = base_drift(study.trials), mismatched_test_sets(study.trials)
     losses = study.trials.dropna(subset=["loss_extra", "loss_test"]).groupby(CELL)[["loss_extra", "loss_test"]].mean()
     losses = losses.rename(columns={"loss_extra": "extra", "loss_test": "test"}).reset_index()
-    said, explanation, notes, figures, tables = [], [], [], [], []
+    sentences, explanation, notes, figures, tables = [], [], [], [], []
     if len(drift):
-        said.append(
+        sentences.append(
             f"In {drift['mixed'].sum()} of {count(len(drift), 'comparison')}, base accuracy differs between values of n"
         )
         explanation.append(
@@ -350,7 +350,7 @@ def belonging(study: Study) -> Part:
             for row in drift[drift["mixed"]].itertuples()
         ]
     if len(mismatches):
-        said.append(
+        sentences.append(
             f"{mismatches['mismatched'].sum()} subsamples with the same number had different test sets in different "
             "language models"
         )
@@ -364,7 +364,7 @@ def belonging(study: Study) -> Part:
         )
     if len(losses):
         values = losses[["extra", "test"]].to_numpy()
-        said.append(
+        sentences.append(
             f"The last epoch's mean pretraining loss lies between {values.min():.2f} and {values.max():.2f} nats per "
             "predicted token"
         )
@@ -378,19 +378,21 @@ def belonging(study: Study) -> Part:
     section = Section(
         "Do the rows belong together?",
         hint="base accuracy, test sets, losses",
-        finding="".join(f"{sentence}. " for sentence in said).strip(),
+        finding="".join(f"{sentence}. " for sentence in sentences).strip(),
         explanation=" ".join(explanation),
         figures=figures,
         tables=tables,
     )
-    return Part({key: frame.to_dict("records") for key, frame in frames.items()}, section if said else None, (), notes)
+    return Part(
+        {key: frame.to_dict("records") for key, frame in frames.items()}, section if sentences else None, (), notes
+    )
 
 
 def _base_by_n(trials: pd.DataFrame) -> alt.LayerChart:
     """Base accuracy against n, a line a language model and m; mixed provenance is a filled dot."""
-    known = trials.dropna(subset=["base"])
-    known = known.assign(base=known["base"] / known["total"])
-    means = known.groupby([*CELL, "task"])["base"].mean().groupby(CELL).mean().reset_index()
+    complete = trials.dropna(subset=["base"])
+    complete = complete.assign(base=complete["base"] / complete["total"])
+    means = complete.groupby([*CELL, "task"])["base"].mean().groupby(CELL).mean().reset_index()
     means["line"] = [f"{row.language_model}, m={row.m}" for row in means.itertuples()]
     return lines(
         means,

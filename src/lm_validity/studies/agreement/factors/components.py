@@ -93,8 +93,8 @@ class FactorData(Data):
     def common(self) -> dict[str, np.ndarray]:
         """(models, benchmarks) scores of the cells known under both protocols."""
         common = known_in_all(self.scores)
-        used = np.logical_and.reduce([principal_components(scores).used for scores in common.values()])
-        return {p: np.where(used, scores, np.nan) for p, scores in common.items()}
+        used_columns = np.logical_and.reduce([principal_components(scores).used for scores in common.values()])
+        return {p: np.where(used_columns, scores, np.nan) for p, scores in common.items()}
 
     @cached_property
     def common_components(self) -> dict[str, Components]:
@@ -146,22 +146,22 @@ def explained_variance(data: FactorData) -> Part:
         for p in matrix.protocols
     }
     parallel = {p: _parallel(data, p, of_shuffled) for p in PROTOCOLS}
-    shares, ranges, _ = own = _first_shares(data, data.scores, data.components, data.scores)
+    shares, ranges, _ = by_protocol = _first_shares(data, data.scores, data.components, data.scores)
     of_both = {p: scores[data.models_in_both] for p, scores in data.common.items()}
-    in_both = own if data.whole else _first_shares(data, data.common, data.common_components, of_both)
+    in_both = by_protocol if data.whole else _first_shares(data, data.common, data.common_components, of_both)
     constant = "The benchmark is constant, alone or without enough common models: not in the components."
     loadings = {
-        p: each(data.tasks, data.components[p].loadings, of.reason if isinstance(of, Missing) else constant)
-        for p, of in shares.items()
+        p: each(data.tasks, data.components[p].loadings, entry.reason if isinstance(entry, Missing) else constant)
+        for p, entry in shares.items()
     }
     summary = {
         f"explained_variance{over}{part}": values
-        for over, parts in (("_in_both", in_both), ("", own))
+        for over, parts in (("_in_both", in_both), ("", by_protocol))
         for part, values in zip(("", "_interval", "_interval_clustered"), parts, strict=True)
     } | {
         "explained_variance_without_size": {p: _without_size(data, p) for p in PROTOCOLS},
         "first_component_ceiling": {
-            p: known(of.first_component, no_ceiling(of, data.scores[p], p)) for p, of in ceilings.items()
+            p: known(entry.first_component, no_ceiling(entry, data.scores[p], p)) for p, entry in ceilings.items()
         },
         "parallel_analysis": parallel,
         "pc1_loadings": loadings,
@@ -198,9 +198,9 @@ def explained_variance(data: FactorData) -> Part:
         "Explained variance",
         # nearly as many components as benchmarks explain nearly all, whatever the scores are
         finding=" ".join(
-            f"{LABELS[p]}: the first {SHOWN_COMPONENTS} components together explain {percent(sum(of))}."
-            for p, of in shares.items()
-            if not isinstance(of, Missing) and sum(map(is_known, loadings[p].values())) >= 2 * SHOWN_COMPONENTS
+            f"{LABELS[p]}: the first {SHOWN_COMPONENTS} components together explain {percent(sum(entry))}."
+            for p, entry in shares.items()
+            if not isinstance(entry, Missing) and sum(map(is_known, loadings[p].values())) >= 2 * SHOWN_COMPONENTS
         ),
         figures=[Figure("explained_variance", "All models", chart, caption=caption, wide=True)],
         tables=[
@@ -215,7 +215,9 @@ def explained_variance(data: FactorData) -> Part:
             Table(
                 "loadings",
                 "Loadings of the first component",
-                pd.DataFrame({"benchmark": data.tasks} | {LABELS[p]: list(of.values()) for p, of in loadings.items()}),
+                pd.DataFrame(
+                    {"benchmark": data.tasks} | {LABELS[p]: list(entry.values()) for p, entry in loadings.items()}
+                ),
                 formats=dict.fromkeys(LABELS.values(), ".3f"),
                 folded=True,
             ),
@@ -223,9 +225,9 @@ def explained_variance(data: FactorData) -> Part:
     )
     notes = [
         note
-        for p, of in ceilings.items()
+        for p, entry in ceilings.items()
         for note in ceiling_notes(
-            p, of, data.tasks, "first factor's share", of.first_component, number(entry_of(shares[p], 0))
+            p, entry, data.tasks, "first factor's share", entry.first_component, number(entry_of(shares[p], 0))
         )
     ]
     return Part(summary, section, [_share_finding(data, summary), _factor_count_finding(data, summary)], notes)
@@ -246,19 +248,19 @@ def _first_shares(
     if not no_interval and len(of_models[DIRECT]) < MINIMUM_FAMILY:
         no_interval = FEW_IN_BOTH
     for p in PROTOCOLS:
-        of = shares[p] = first_shares(data, p, components[p], scores[p])
-        if isinstance(of, Missing):
-            ranges[p] = families[p] = of
+        entry = shares[p] = first_shares(data, p, components[p], scores[p])
+        if isinstance(entry, Missing):
+            ranges[p] = families[p] = entry
             continue
         over_models: list[Range] | Missing = Missing(no_interval)
         if not no_interval:
             interval = share_intervals(of_models[p], np.arange(len(of_models[p])))
-            over_models = [range_at(interval, i, NO_SHARE_INTERVAL) for i in range(len(of))]
+            over_models = [range_at(interval, i, NO_SHARE_INTERVAL) for i in range(len(entry))]
             if not np.isfinite(interval.low).any():
                 over_models = Missing(NO_SHARE_INTERVAL)
         ranges[p], families[p] = over_models, Missing(no_clusters(names))
         if not no_clusters(names):
-            clustered = ends(of[0], _first_interval(scores[p], cluster_numbers(names)), LOST_CLUSTER)
+            clustered = ends(entry[0], _first_interval(scores[p], cluster_numbers(names)), LOST_CLUSTER)
             families[p] = over_families(clustered, entry_of(over_models, 0), names)
     return shares, ranges, families
 
@@ -287,9 +289,9 @@ def range_at(interval: Interval[np.ndarray], index: int, reason: str) -> Range:
 def _few_in_common(scores: np.ndarray) -> bool:
     """Whether two benchmarks have fewer than half of the models with `scores` (models, benchmarks) in common, or so few
     models have scores that they say nothing about the others."""
-    there = np.isfinite(scores).astype(int)
-    models = there.any(axis=1).sum()
-    return bool((there.T @ there).min() < models / 2 or models < min(JACKKNIFED, len(scores) / 2))
+    present = np.isfinite(scores).astype(int)
+    models = present.any(axis=1).sum()
+    return bool((present.T @ present).min() < models / 2 or models < min(JACKKNIFED, len(scores) / 2))
 
 
 def _without_size(data: FactorData, protocol: str) -> Shares:
@@ -297,8 +299,8 @@ def _without_size(data: FactorData, protocol: str) -> Shares:
     size, _ = data.matrix.sizes()
     components = principal_components(without_size(data.scores[protocol], size))
     if np.isfinite(size).sum() < MINIMUM_FAMILY or not len(components.explained_variance):
-        few = f"Fewer than {MINIMUM_FAMILY} models have a known number of parameters, or {NO_COMPONENTS}"
-        return Missing(data.unless_unscored(protocol, few))
+        too_few = f"Fewer than {MINIMUM_FAMILY} models have a known number of parameters, or {NO_COMPONENTS}"
+        return Missing(data.unless_unscored(protocol, too_few))
     return first_shares(data, protocol, components, data.scores[protocol])
 
 
@@ -310,11 +312,13 @@ def _parallel(data: FactorData, protocol: str, rng: np.random.Generator) -> Entr
         return Missing(data.unless_unscored(protocol, NO_COMPONENTS))
     if _few_in_common(scores[:, data.components[protocol].used]):
         return Missing(FEW_IN_COMMON)
-    within = parallel_analysis(without_group_means(scores, families), simulations(f"within families {protocol}"), 200)
-    few = Missing(f"No family of at least {MINIMUM_FAMILY} models differs on two benchmarks.")
+    within_families = parallel_analysis(
+        without_group_means(scores, families), simulations(f"within families {protocol}"), 200
+    )
+    too_few = Missing(f"No family of at least {MINIMUM_FAMILY} models differs on two benchmarks.")
     return {
         "factors": null.factors,
-        "factors_within_families": within.factors if len(within.observed) else few,
+        "factors_within_families": within_families.factors if len(within_families.observed) else too_few,
         "null_mean": null.null_mean[:SHOWN_COMPONENTS].tolist(),
         "null_95": null.null_95[:SHOWN_COMPONENTS].tolist(),
         "p_first": null.p_first,
@@ -348,26 +352,28 @@ def _share_finding(data: FactorData, summary: Entry) -> Finding:
         return Finding("The components cannot be computed.", basis)
     some = compared and in_both < everyone
     without = [
-        f"{value_in_words(entry_of(of, 0))} {UNDER[p]}"
-        for p, of in summary["explained_variance_without_size"].items()
-        if is_known(of) and not some  # it is over all models of a protocol
+        f"{value_in_words(entry_of(entry, 0))} {UNDER[p]}"
+        for p, entry in summary["explained_variance_without_size"].items()
+        if is_known(entry) and not some  # it is over all models of a protocol
     ]
-    more = " Of the variance that model size leaves unexplained, its own first factor explains "
-    more = f"{more}{' and '.join(without)}." if without else ""
+    addition = " Of the variance that model size leaves unexplained, its own first factor explains "
+    addition = f"{addition}{' and '.join(without)}." if without else ""
     # an interval's condition comes before its number
     assumed = "no heavy tails"
     if any(fewest_in_common(data.scores[p]) < NEARLY_WHOLE for p in data.matrix.protocols):
         assumed += " and that cells are missing by chance"
-    among = f"Among the {models} known under both protocols, the" if some else "The"
-    return Finding(f"{among} first factor (intervals assume {assumed}) explains {' and '.join(parts)}.{more}", basis)
+    population = f"Among the {models} known under both protocols, the" if some else "The"
+    return Finding(
+        f"{population} first factor (intervals assume {assumed}) explains {' and '.join(parts)}.{addition}", basis
+    )
 
 
 def _factor_count_finding(data: FactorData, summary: Entry) -> Finding | None:
     parts, first, several = [], [], len(set(data.matrix.families)) > 1
     for p, parallel in summary["parallel_analysis"].items():
         if not isinstance(parallel, Missing):
-            within = parallel["factors_within_families"]
-            inside = f" ({within} within families)" if is_known(within) and several else ""
+            within_families = parallel["factors_within_families"]
+            inside = f" ({within_families} within families)" if is_known(within_families) and several else ""
             parts.append(f"{count(parallel['factors'], 'factor')} {UNDER[p]}{inside}")
             first.append(f"{parallel['p_first']:.3f} {UNDER[p]}")
     if not parts:
@@ -394,7 +400,7 @@ def component_notes(data: FactorData) -> list[str]:
     notes = []
     for p in data.matrix.protocols:
         under, components = UNDER[p].capitalize(), data.components[p]
-        left_out = [name for name, used in zip(data.tasks, components.used, strict=True) if not used]
+        left_out = [name for name, is_used in zip(data.tasks, components.used, strict=True) if not is_used]
         if left_out:
             notes.append(
                 f"{under}, these benchmarks are constant, alone or without enough common models, and not in the "
@@ -418,10 +424,10 @@ def within_families(data: FactorData) -> Part:
     summary, rows = {}, []
     for family, members in family_members(data.matrix.families).items():
         shares = {p: _family_shares(data, p, members) for p in PROTOCOLS}
-        few = Reason(f"The family has fewer than {MINIMUM_RESAMPLED_FAMILY} models.", ReasonCode.TOO_FEW)
-        why = data.no_intervals or ("" if len(members) >= MINIMUM_RESAMPLED_FAMILY else few)
-        intervals: dict[str, Range] | Missing = Missing(why)
-        if not why:
+        too_few = Reason(f"The family has fewer than {MINIMUM_RESAMPLED_FAMILY} models.", ReasonCode.TOO_FEW)
+        reason = data.no_intervals or ("" if len(members) >= MINIMUM_RESAMPLED_FAMILY else too_few)
+        intervals: dict[str, Range] | Missing = Missing(reason)
+        if not reason:
             bounds = {p: _first_interval(data.scores[p][members], np.arange(len(members))) for p in PROTOCOLS}
             intervals = {p: ends(entry_of(shares[p], 0), interval, no_scores(p)) for p, interval in bounds.items()}
         summary[family] = {"explained_variance": shares, "first_component_interval": intervals}
@@ -492,16 +498,16 @@ def first_component(data: FactorData) -> Part:
     """Each model's value on the first component."""
     values = {p: by_model(data, p) for p in PROTOCOLS}
     frame = pd.DataFrame(
-        {**data.model_columns, **{p: list(of.values()) for p, of in values.items()}, "compute": data.compute}
+        {**data.model_columns, **{p: list(entry.values()) for p, entry in values.items()}, "compute": data.compute}
     )
     drawn = plotted(frame)
     main = TRAINED if drawn[TRAINED].notna().any() else DIRECT
     title, caption = "First component", "Dot: train before test. Tick: direct." if main == TRAINED else ""
-    more = {TRAINED: "PC1 train before test|.2f", DIRECT: "PC1 direct|.2f"}
+    tooltips = {TRAINED: "PC1 train before test|.2f", DIRECT: "PC1 direct|.2f"}
     drawn = drawn.sort_values(main, ascending=False)
     section = Section(
         "First component by model",
-        figures=[model_figure(data, "pc1_by_model", title, drawn, main, title, more, caption)],
+        figures=[model_figure(data, "pc1_by_model", title, drawn, main, title, tooltips, caption)],
         tables=[
             Table(
                 "pc1_by_model",
@@ -525,9 +531,16 @@ def by_model(data: FactorData, protocol: str) -> dict[str, Value]:
 
 
 def model_figure(
-    data: FactorData, name: str, title: str, frame: pd.DataFrame, x: str, axis: str, more: dict[str, str], caption: str
+    data: FactorData,
+    name: str,
+    title: str,
+    frame: pd.DataFrame,
+    x: str,
+    axis: str,
+    tooltips: dict[str, str],
+    caption: str,
 ) -> Figure:
-    """A row for each of the frame's first models, in its order, coloured by family; `more`: of the tooltip."""
+    """A row for each of the frame's first models, in its order, coloured by family; `tooltips`: of the tooltip."""
     drawn = frame.head(MOST_DRAWN)
     chart = figures.interval_dots(
         drawn,
@@ -537,7 +550,7 @@ def model_figure(
         title=axis,
         y_order=drawn["model"].tolist(),
         color=figures.family_color(data.matrix.families),
-        tooltip=figures.tooltips(model="Model", family="Family", **more),
+        tooltip=figures.tooltips(model="Model", family="Family", **tooltips),
         focus=True,
         row_height=14,
     )
@@ -547,12 +560,12 @@ def model_figure(
 
 def with_compute(data: FactorData) -> Part:
     """The first component against pretraining compute."""
-    there = np.isfinite(data.compute)
-    own, both = (
+    has_compute = np.isfinite(data.compute)
+    separate, in_both_protocols = (
         {p: _relation(data, p, components[p].scores) for p in PROTOCOLS}
         for components in (data.components, data.common_components)
     )
-    for p, relation in own.items():
+    for p, relation in separate.items():
         interval = None
         if not data.no_intervals and is_known(relation["kendall"]):
             pairs = np.column_stack([data.components[p].scores, data.compute])
@@ -560,12 +573,12 @@ def with_compute(data: FactorData) -> Part:
             weights = multiplicities(len(pairs), data.resamples, resamples(f"compute {p}"))
             interval = percentile_interval(resampled_kendall_tau(pair_signs(pairs), weights)[:, 0, 1], len(pairs))
         relation["kendall_interval"] = ends(relation["kendall"], interval, data.no_intervals)
-    summary = {"pc1_compute_in_both": both, "pc1_compute": own}
+    summary = {"pc1_compute_in_both": in_both_protocols, "pc1_compute": separate}
     columns = ["kendall", "spearman", "pearson", "models"]
     table = Table(
         "pc1_compute",
         "Correlations of the first component with compute",
-        pd.DataFrame({"protocol": LABELS[p]} | of for p, of in own.items())[["protocol", *columns]],
+        pd.DataFrame({"protocol": LABELS[p]} | entry for p, entry in separate.items())[["protocol", *columns]],
         formats=dict.fromkeys(columns[:3], ".3f"),
         labels={"kendall": "Kendall's tau", "spearman": "Spearman", "pearson": "Pearson (log compute)"},
         folded=True,
@@ -576,19 +589,21 @@ def with_compute(data: FactorData) -> Part:
         explanation="Compute is 6 × parameters × tokens, both from the models sheet.",
         tables=[table],
     )
-    relation = both if all(is_known(of["kendall"]) for of in both.values()) else own
+    relation = (
+        in_both_protocols if all(is_known(entry["kendall"]) for entry in in_both_protocols.values()) else separate
+    )
     parts = [
-        f"{shown_mean(relation[p]['kendall'], own[p]['kendall'], own[p]['kendall_interval'])} {UNDER[p]}"
+        f"{shown_mean(relation[p]['kendall'], separate[p]['kendall'], separate[p]['kendall_interval'])} {UNDER[p]}"
         for p in PROTOCOLS
         if is_known(relation[p]["kendall"])
     ]
     finding = Finding(
         f"Tau between the first factor and pretraining compute is {' and '.join(parts)}.",
-        f"{count(max(of['models'] for of in relation.values()), 'model')} with known and reliable compute: "
+        f"{count(max(entry['models'] for entry in relation.values()), 'model')} with known and reliable compute: "
         "6 × parameters × tokens.",
     )
-    notes = [f"Pretraining compute is known and reliable for {there.sum()} of {len(there)} models."]
-    return Part(summary, section, [finding] if parts else [], [] if there.all() else notes)
+    notes = [f"Pretraining compute is known and reliable for {has_compute.sum()} of {len(has_compute)} models."]
+    return Part(summary, section, [finding] if parts else [], [] if has_compute.all() else notes)
 
 
 def _relation(data: FactorData, protocol: str, scores: np.ndarray) -> Entry:

@@ -65,7 +65,7 @@ def potential(data: FactorData, excess: Entry, gaps: pd.DataFrame | None, drawn:
     `drawn`: ranks over benchmarks by protocol, none without resampling; `excess`, `gaps`: as the functions below give.
     """
     categories = _category_ranks(data) if drawn else {}
-    ranks = {p: _ranks(data, p, of, categories.get(p)) for p, of in drawn.items()}
+    ranks = {p: _ranks(data, p, entry, categories.get(p)) for p, entry in drawn.items()}
     names, sizes = data.matrix.models, data.matrix.model_facts["parameters_b"].to_numpy(float)
     choices = {
         p: [
@@ -75,9 +75,9 @@ def potential(data: FactorData, excess: Entry, gaps: pd.DataFrame | None, drawn:
                 "probability_best": known(choice.probability_best, "No resample ranks a model of that size."),
                 "rivals": [names[i] for i in choice.rivals],
             }
-            for choice in best_by_budget(of, sizes)
+            for choice in best_by_budget(entry, sizes)
         ]
-        for p, of in drawn.items()
+        for p, entry in drawn.items()
     }
     summary = {"potential": ranks, "best_by_budget": choices, "direct_excess": excess}
     if not ranks:
@@ -106,11 +106,11 @@ def potential(data: FactorData, excess: Entry, gaps: pd.DataFrame | None, drawn:
     }  # fmt: skip
     axis, caption = "Rank on the first component (1 = best)", "Line: 95% interval over benchmarks."
     title = "Potential ranking" if protocol == TRAINED else "Ranks on the first component"
-    which = "" if protocol == TRAINED else " The ranks here are under direct evaluation."
+    caveat = "" if protocol == TRAINED else " The ranks here are under direct evaluation."
     section = Section(
         "Which model to pick",
         finding="" if gaps is None else _gap_sentence(gaps),
-        explanation=f"Potential is the rank on the first factor under train before test.{which} The interval is for "
+        explanation=f"Potential is the rank on the first factor under train before test.{caveat} The interval is for "
         "other benchmarks like these: benchmarks are resampled. It is too narrow where benchmarks of a category are "
         "alike. Where categories are known, quote the table's interval over categories: whole categories are "
         "resampled. Both are for a model that was named before. Which one leads is known only afterwards: the interval "
@@ -302,8 +302,8 @@ def rank_gaps(data: FactorData, excess: Entry, drawn: dict[str, RankDraws]) -> p
     ranks = {"direct_rank": drawn[DIRECT].rank, "tuned_rank": drawn[TRAINED].rank, "gap": gap.rank}
     frame = pd.DataFrame({**data.model_columns, **ranks, **gap.interval()._asdict()})
     if excess:
-        ends = pd.DataFrame([as_columns(of["interval"], "excess_low", "excess_high") for of in excess.values()])
-        frame = frame.assign(excess=[of["value"] for of in excess.values()]).join(ends)
+        ends = pd.DataFrame([as_columns(entry["interval"], "excess_low", "excess_high") for entry in excess.values()])
+        frame = frame.assign(excess=[entry["value"] for entry in excess.values()]).join(ends)
     return frame.reindex(frame["gap"].abs().sort_values(ascending=False, kind="stable").index).reset_index(drop=True)
 
 
@@ -404,9 +404,9 @@ def completion(data: FactorData) -> Part:
     if not summary:
         return Part({"completion": summary})
     checks = pd.DataFrame(
-        {"protocol": LABELS[p], "missing_cells": of["missing_cells"], "held_out_cells": of["held_out"]["cells"]}
-        | {name: of["held_out"][figure] for name, figure, _, _ in CHECKED}
-        for p, of in summary.items()
+        {"protocol": LABELS[p], "missing_cells": entry["missing_cells"], "held_out_cells": entry["held_out"]["cells"]}
+        | {name: entry["held_out"][figure] for name, figure, _, _ in CHECKED}
+        for p, entry in summary.items()
     )
     table = Table(
         "completion_check",
@@ -480,10 +480,10 @@ def _prediction_tables(predictions: pd.DataFrame) -> list[Table]:
 def _completed_ranking(
     data: FactorData, protocol: str, low: np.ndarray, middle: np.ndarray, high: np.ndarray
 ) -> Figure:
-    there = np.isfinite(data.scores[protocol])
-    cells = [f"{row.sum()} of {row.size}" for row in there]
+    present = np.isfinite(data.scores[protocol])
+    cells = [f"{row.sum()} of {row.size}" for row in present]
     frame = pd.DataFrame({**data.model_columns, "rank": middle, "low": low, "high": high, "cells": cells})
     fields = {"rank": "Median rank|~g", "low": "from|~g", "high": "to|~g", "cells": "Cells known"}
-    caption = f"{percent(1 - there.mean())} of the cells are missing. A model without any score spans all ranks."
+    caption = f"{percent(1 - present.mean())} of the cells are missing. A model without any score spans all ranks."
     axis, frame = "Rank of the ability (1 = best)", frame.sort_values("rank", kind="stable")
     return model_figure(data, f"completed_ranking_{protocol}", LABELS[protocol], frame, "rank", axis, fields, caption)

@@ -77,7 +77,7 @@ def factors(matrix: ScoreMatrix, resamples: int = 0) -> tuple[Page, dict[str, An
     drawn, excess = ranks.drawn_ranks(data), ranks.direct_excess(data)
     gaps = ranks.rank_gaps(data, excess, drawn)
     variance, influence = components.explained_variance(data), left_out(data)
-    first = {p: components.entry_of(of, 0) for p, of in variance.summary["explained_variance"].items()}
+    first = {p: components.entry_of(entry, 0) for p, entry in variance.summary["explained_variance"].items()}
     section = influence_section(
         influence,
         first.__getitem__,
@@ -99,7 +99,7 @@ def factors(matrix: ScoreMatrix, resamples: int = 0) -> tuple[Page, dict[str, An
         *coverage_notes(matrix, data.scores, data.stderr, data.tasks),
         *selection_notes(selected_on_test(matrix, data.scores)),
         *components.component_notes(data),
-        *comparison_notes(matrix, data.in_both, whole=data.whole),
+        *comparison_notes(matrix, data.in_both, complete=data.whole),
         *parts.notes,
     )
     summary: dict[str, Any] = {
@@ -139,9 +139,9 @@ def _quoted_shares(summary: Entry, key: str) -> Quoted:
     sentence quotes."""
     ranges, families = summary[f"{key}_interval"], summary[f"{key}_interval_clustered"]
     return {
-        p: (of, wider(components.entry_of(ranges[p], 0), families[p]))
-        for p, of in summary[key].items()
-        if not isinstance(of, Missing)
+        p: (entry, wider(components.entry_of(ranges[p], 0), families[p]))
+        for p, entry in summary[key].items()
+        if not isinstance(entry, Missing)
     }
 
 
@@ -176,14 +176,14 @@ def _lede(summary: Entry) -> Lede:
 
 def _against_compute(data: FactorData, summary: Entry) -> Picture | None:
     """A scatter by protocol, once for wide screens and once for narrow ones."""
-    known, drawn = np.isfinite(data.compute), {}
-    for protocol, of in data.components.items():
-        if (np.isfinite(of.scores) & known).sum() >= LEAST_DRAWN:
-            drawn[protocol] = of.scores / (np.nanstd(of.scores) or 1.0)
+    has_compute, drawn = np.isfinite(data.compute), {}
+    for protocol, entry in data.components.items():
+        if (np.isfinite(entry.scores) & has_compute).sum() >= LEAST_DRAWN:
+            drawn[protocol] = entry.scores / (np.nanstd(entry.scores) or 1.0)
     if not drawn:
         return None
-    every = np.concatenate([scores[known & np.isfinite(scores)] for scores in drawn.values()])
-    floor, ceiling, beside = np.floor(every.min()), np.ceil(every.max()), len(drawn) == 2
+    values_drawn = np.concatenate([scores[has_compute & np.isfinite(scores)] for scores in drawn.values()])
+    floor, ceiling, beside = np.floor(values_drawn.min()), np.ceil(values_drawn.max()), len(drawn) == 2
     charts = [
         Markup('<div class="{}">{}</div>').format(
             kind,
@@ -193,8 +193,8 @@ def _against_compute(data: FactorData, summary: Entry) -> Picture | None:
     ]
     note = (
         f"A factor is a weighted sum of the benchmarks along which models differ. Each dot is one of "
-        f"{count(int(known.sum()), 'model')} whose compute is known. Order as by compute: tau is 1 for the same order "
-        "and 0 for unrelated ones."
+        f"{count(int(has_compute.sum()), 'model')} whose compute is known. Order as by compute: tau is 1 for the same "
+        "order and 0 for unrelated ones."
     )
     return Picture(Markup("").join(charts), note)
 
@@ -202,16 +202,16 @@ def _against_compute(data: FactorData, summary: Entry) -> Picture | None:
 def _scatter(
     data: FactorData, summary: Entry, protocol: str, values: np.ndarray, width: int, floor: float, ceiling: float
 ) -> Markup:
-    there = np.isfinite(data.compute) & np.isfinite(values)
-    power = np.log10(data.compute[there])
+    present = np.isfinite(data.compute) & np.isfinite(values)
+    power = np.log10(data.compute[present])
     low, high = np.floor(power.min()), np.ceil(power.max())
     x, y = svg.Axis(low, high if high > low else low + 1, 34, width - 12), svg.Axis(floor, ceiling, 244, 44)
     levels = np.arange(floor, ceiling + 0.5, max(1, round((ceiling - floor) / 5)))
     kendall, interval = (summary["pc1_compute"][protocol][key] for key in ("kendall", "kendall_interval"))
-    said = f"order as by compute: {decimal(number(kendall))}" if is_known(kendall) else "order not known"
+    description = f"order as by compute: {decimal(number(kendall))}" if is_known(kendall) else "order not known"
     marks = [
         svg.text(0, 14, NAMES[protocol], f"{KINDS[protocol]} big"),
-        svg.text(width - 12, 14, said, "num big", "end"),
+        svg.text(width - 12, 14, description, "num big", "end"),
         svg.text(34, 34, "first factor, standard deviations"),
         *(svg.line(34, y(level), width - 12, y(level), "g") for level in levels),
         *(svg.text(28, y(level) + 4, decimal(float(level), 0), "", "end") for level in levels),
@@ -222,17 +222,17 @@ def _scatter(
     )
     marks += [power_of_ten.format(x(float(exponent)), exponent) for exponent in exponents]
     marks.append(svg.text(width - 12, 278, "pretraining compute, floating-point operations", "", "end"))
-    places = [(x(float(at)), y(float(value))) for at, value in zip(power, values[there], strict=True)]
-    marks += [svg.dot(*place, KINDS[protocol]) for place in places]
-    labels = np.array(data.matrix.labels, dtype=object)[there]
-    for row in dict.fromkeys((int(power.argmin()), int(values[there].argmax()))):
-        left, top = places[row]
-        right = left > width * 0.65
+    places = [(x(float(compute)), y(float(value))) for compute, value in zip(power, values[present], strict=True)]
+    marks += [svg.dot(*point, KINDS[protocol]) for point in places]
+    labels = np.array(data.matrix.labels, dtype=object)[present]
+    for row in dict.fromkeys((int(power.argmin()), int(values[present].argmax()))):
+        x_of_label, top = places[row]
+        right = x_of_label > width * 0.65
         name = svg.shortened(str(labels[row]), NAME_WIDTH)
-        marks.append(svg.text(left + (-8 if right else 8), top + 4, name, "lab", "end" if right else "start"))
+        marks.append(svg.text(x_of_label + (-8 if right else 8), top + 4, name, "lab", "end" if right else "start"))
     ends = "" if isinstance(interval, Missing) else f", 95% {decimal(interval.low)} to {decimal(interval.high)}"
-    models = count(int(there.sum()), "model")
-    label = f"First factor against pretraining compute, {NAMES[protocol]}: {models}, {said}{ends}."
+    models = count(int(present.sum()), "model")
+    label = f"First factor against pretraining compute, {NAMES[protocol]}: {models}, {description}{ends}."
     return svg.svg(width, 284, label, *marks)
 
 
@@ -245,27 +245,32 @@ def _explained(summary: Entry) -> Panel | None:
     shares = _quoted_shares(summary, components.compared_shares(summary))
     if not shares:
         return None
-    axis, marks, told, ticks = svg.Axis(0, 1, 60, 372), [], [], ""
+    axis, marks, descriptions, ticks = svg.Axis(0, 1, 60, 372), [], [], ""
     marks.append(svg.ticks(axis, (0, 0.25, 0.5, 0.75, 1), 4, 108, ("0%", "25%", "50%", "75%", "100%")))
-    for place, name in enumerate(("first", "second", "third")):
-        marks.append(svg.text(0, 26 + 34 * place, name, "lab"))
-        for protocol, (own, interval) in shares.items():
-            if place >= len(own):
+    for index, name in enumerate(("first", "second", "third")):
+        marks.append(svg.text(0, 26 + 34 * index, name, "lab"))
+        for protocol, (shares_of_protocol, interval) in shares.items():
+            if index >= len(shares_of_protocol):
                 continue
-            y = 22 + 34 * place + (0 if len(shares) == 1 else -5 if protocol == DIRECT else 6)
-            ends = interval if place == 0 else None
-            null, same_cells = summary["parallel_analysis"][protocol], own == summary["explained_variance"][protocol]
-            if same_cells and not isinstance(null, Missing) and place < len(null["null_95"]):
-                at, ticks = axis(null["null_95"][place]), "shuffled tables"
-                marks.append(svg.line(at, y - 5, at, y + 5, "k w"))
-            limit = shown_ceiling(number(summary["first_component_ceiling"][protocol]), own[0])
-            if same_cells and place == 0 and np.isfinite(limit):
+            y = 22 + 34 * index + (0 if len(shares) == 1 else -5 if protocol == DIRECT else 6)
+            ends = interval if index == 0 else None
+            null, same_cells = (
+                summary["parallel_analysis"][protocol],
+                shares_of_protocol == summary["explained_variance"][protocol],
+            )
+            if same_cells and not isinstance(null, Missing) and index < len(null["null_95"]):
+                null_position, ticks = axis(null["null_95"][index]), "shuffled tables"
+                marks.append(svg.line(null_position, y - 5, null_position, y + 5, "k w"))
+            limit = shown_ceiling(number(summary["first_component_ceiling"][protocol]), shares_of_protocol[0])
+            if same_cells and index == 0 and np.isfinite(limit):
                 marks.append(svg.line(axis(limit), y - 5, axis(limit), y + 5, "s cl"))
-            marks.append(svg.estimate(axis, own[place], ends, y, KINDS[protocol]))
-            more = "" if ends is None else f" (95% {svg.points(ends[0])}% to {svg.points(ends[1])}%)"
-            told.append(f"{name}, {NAMES[protocol]}: {svg.points(own[place])}%{more}")
-    label = f"Share of the variance that each factor explains. {'; '.join(told)}.{ticks and f' Ticks: {ticks}.'}"
-    numbers = " → ".join(f"{svg.points(own[0])}%" for own, _ in shares.values())
+            marks.append(svg.estimate(axis, shares_of_protocol[index], ends, y, KINDS[protocol]))
+            interval_words = "" if ends is None else f" (95% {svg.points(ends[0])}% to {svg.points(ends[1])}%)"
+            descriptions.append(f"{name}, {NAMES[protocol]}: {svg.points(shares_of_protocol[index])}%{interval_words}")
+    label = (
+        f"Share of the variance that each factor explains. {'; '.join(descriptions)}.{ticks and f' Ticks: {ticks}.'}"
+    )
+    numbers = " → ".join(f"{svg.points(shares_of_protocol[0])}%" for shares_of_protocol, _ in shares.values())
     return Panel(
         "How much does it explain?",
         f"**{numbers}** of the variance{ticks and f'; black ticks: {ticks}'}",
@@ -290,8 +295,8 @@ def _best_first(data: FactorData, potential: Entry) -> list[Ranked]:
 def _may_be_first(ranked: list[Ranked]) -> int | None:
     """How many models' intervals hold rank 1, so that no other model is surely better; None where one has no
     interval."""
-    known = [interval.low <= 1 for _, _, interval in ranked if interval is not None]
-    return sum(known) if len(known) == len(ranked) else None
+    ends_at_first = [interval.low <= 1 for _, _, interval in ranked if interval is not None]
+    return sum(ends_at_first) if len(ends_at_first) == len(ranked) else None
 
 
 def _leaders(ranked: list[Ranked], width: int) -> str:
@@ -307,31 +312,31 @@ def _places(interval: Interval[float]) -> str:
 
 def _rank_rows(summary: Entry, ranked: list[Ranked], height: float) -> Markup:
     """A row for each of the first models: its rank and interval."""
-    protocol, shown = main_protocol(summary["potential"]), ranked[:FIRST_RANKS]
-    last = max([2.0, *(rank for _, rank, _ in shown), *(ends.high for *_, ends in shown if ends is not None)])
-    axis, step = svg.Axis(1, last, 140, 372), (height - 24) / len(shown)
+    protocol, rows_shown = main_protocol(summary["potential"]), ranked[:FIRST_RANKS]
+    last = max([2.0, *(rank for _, rank, _ in rows_shown), *(ends.high for *_, ends in rows_shown if ends is not None)])
+    axis, step = svg.Axis(1, last, 140, 372), (height - 24) / len(rows_shown)
     between = (1, *range(5, int(last), 5)) if last <= 30 else (1, *range(20, int(last), 20))
-    marks = [svg.ticks(axis, between, 0, height - 22, [f"{at}" for at in between])]
-    told = []
-    for place, (label, rank, interval) in enumerate(shown):
-        y = step * (place + 0.5)
+    marks = [svg.ticks(axis, between, 0, height - 22, [f"{mark}" for mark in between])]
+    descriptions = []
+    for index, (label, rank, interval) in enumerate(rows_shown):
+        y = step * (index + 0.5)
         marks += [
             svg.text(0, y + 4, svg.shortened(label, NAME_WIDTH), "lab"),
             svg.estimate(axis, rank, interval, y, KINDS[protocol]),
         ]
-        more = "" if interval is None else f", 95% {_places(interval)}"
-        told.append(f"{label} {rank:g}{more}")
-    label = f"Ranks on the first factor, {NAMES[protocol]}: {'; '.join(told)}."
+        interval_words = "" if interval is None else f", 95% {_places(interval)}"
+        descriptions.append(f"{label} {rank:g}{interval_words}")
+    label = f"Ranks on the first factor, {NAMES[protocol]}: {'; '.join(descriptions)}."
     return svg.svg(380, height, label, *marks)
 
 
 def _first_ranks(summary: Entry, ranked: list[Ranked]) -> Panel | None:
     if not ranked:
         return None
-    interval, among = ranked[0][2], _may_be_first(ranked)
+    interval, candidates = ranked[0][2], _may_be_first(ranked)
     first = f"{_leaders(ranked, NAME_WIDTH)} first"
-    text = first if among is None else f"**{among} of {len(ranked)}** may be first"
-    if among is not None and interval is not None:
+    text = first if candidates is None else f"**{candidates} of {len(ranked)}** may be first"
+    if candidates is not None and interval is not None:
         text += f"; {first}, 95% {_places(interval)}"
     return Panel("Which models rank first?", text, _rank_rows(summary, ranked, 128))
 
@@ -347,30 +352,32 @@ def _misleading(gaps: pd.DataFrame | None) -> Panel | None:
     rows = surely.head(FIRST_RANKS)
     last = max([2.0, *rows["direct_rank"], *rows["tuned_rank"]])
     axis, step = svg.Axis(1, last, 140, 372), 104 / max(len(rows), 1)
-    between = [at for at in (1, 10, 20, 30, 40, 50, 100, 200, 500, 1000) if at <= axis.high]
-    marks, told = [svg.ticks(axis, between, 0, 106, [f"{at}" for at in between])], []
-    for place, row in enumerate(rows.itertuples()):
-        y, before, after = step * (place + 0.5), float(row.direct_rank), float(row.tuned_rank)
+    between = [mark for mark in (1, 10, 20, 30, 40, 50, 100, 200, 500, 1000) if mark <= axis.high]
+    marks, descriptions = [svg.ticks(axis, between, 0, 106, [f"{mark}" for mark in between])], []
+    for index, row in enumerate(rows.itertuples()):
+        y, rank_before, rank_after = step * (index + 0.5), float(row.direct_rank), float(row.tuned_rank)
         marks += [
             svg.text(0, y + 4, svg.shortened(row.model, NAME_WIDTH), "lab"),
-            svg.line(axis(before), y, axis(after), y, "join"),
-            svg.dot(axis(before), y, "d", 3.6),
-            svg.dot(axis(after), y, "t", 3.6),
+            svg.line(axis(rank_before), y, axis(rank_after), y, "join"),
+            svg.dot(axis(rank_before), y, "d", 3.6),
+            svg.dot(axis(rank_after), y, "t", 3.6),
         ]
         ends = f"{row.low:+.0f} to {row.high:+.0f}"
-        told.append(f"{row.model} {before:.0f} to {after:.0f} (95% of the gap: {ends})")
-    label = f"Ranks direct and under train before test of the models that move most: {'; '.join(told) or 'none'}."
+        descriptions.append(f"{row.model} {rank_before:.0f} to {rank_after:.0f} (95% of the gap: {ends})")
+    label = (
+        f"Ranks direct and under train before test of the models that move most: {'; '.join(descriptions) or 'none'}."
+    )
     return Panel("Where do direct ranks mislead?", text, svg.svg(380, 128, label, *marks))
 
 
 def _best_answer(summary: Entry, ranked: list[Ranked]) -> Answer:
-    first, interval, among = _leaders(ranked, 30), ranked[0][2], _may_be_first(ranked)
+    first, interval, candidates = _leaders(ranked, 30), ranked[0][2], _may_be_first(ranked)
     ends = "" if interval is None else f"95%: {_places(interval)}"
     sentence = f"Not known: {first} first, without an interval"
     if ends:
         sentence = f"Not known how many models may be best; {first} first"
-    if among is not None:
-        sentence = f"{among} of {count(len(ranked), 'model')} may be best; {first} first"
+    if candidates is not None:
+        sentence = f"{candidates} of {count(len(ranked), 'model')} may be best; {first} first"
     trained = main_protocol(summary["potential"]) == TRAINED
     when = "once every model has trained for the test" if trained else "direct"
     basis = f"Rank by what the benchmarks share, {when}. May be best: no other model is surely better."

@@ -57,10 +57,10 @@ def variance_components(differences: np.ndarray, task: np.ndarray) -> EffectVari
     if (number > 1).sum() < 2:
         return Missing(TOO_FEW)
     mean = np.bincount(task, differences) / number
-    within = float(np.sum((differences - mean[task]) ** 2) / np.sum(number - 1))
-    between = float(np.var(mean, ddof=1) - np.mean(within / number))
+    within_tasks = float(np.sum((differences - mean[task]) ** 2) / np.sum(number - 1))
+    between = float(np.var(mean, ddof=1) - np.mean(within_tasks / number))
     least = LEAST_SPREAD * float(np.abs(differences).max())
-    sds = [float(np.sqrt(max(variance, 0.0))) for variance in (between, within)]
+    sds = [float(np.sqrt(max(variance, 0.0))) for variance in (between, within_tasks)]
     return EffectVariance(*(sd if sd > least else 0.0 for sd in sds))
 
 
@@ -80,19 +80,19 @@ def detection_power(effect: float, components: EffectVariance, tasks: int, subsa
 def subsamples_needed(effect: float, components: EffectVariance, tasks: int) -> int | Missing:
     """Fewest subsamples per task that give `POWER`; Missing where `MOST_SUBSAMPLES` of them do not suffice."""
     numbers = range(1, MOST_SUBSAMPLES + 1)
-    place = bisect_left(numbers, POWER, key=lambda each: detection_power(effect, components, tasks, each))
-    if place == len(numbers):
+    index = bisect_left(numbers, POWER, key=lambda each: detection_power(effect, components, tasks, each))
+    if index == len(numbers):
         return Missing("More subsamples alone never suffice: the tasks differ too much, or are too few.")
-    return numbers[place]
+    return numbers[index]
 
 
 def tasks_needed(effect: float, components: EffectVariance, subsamples: int) -> int | Missing:
     """Fewest tasks (at least 2) that give `POWER`; Missing where `MOST_TASKS` of them do not suffice."""
     numbers = range(2, MOST_TASKS + 1)
-    place = bisect_left(numbers, POWER, key=lambda each: detection_power(effect, components, each, subsamples))
-    if place == len(numbers):
+    index = bisect_left(numbers, POWER, key=lambda each: detection_power(effect, components, each, subsamples))
+    if index == len(numbers):
         return Missing(f"Not even {MOST_TASKS:,} tasks suffice with so few subsamples.")
-    return numbers[place]
+    return numbers[index]
 
 
 def smallest_detectable(components: EffectVariance, tasks: int, subsamples: int) -> float:
@@ -160,8 +160,8 @@ def mean_over_tasks(values: np.ndarray) -> MeanOverTasks:
     mean, tasks = float(values.mean()), len(values)
     signs = int((values > 0).sum()), int((values < 0).sum())
     if tasks == 1 or np.ptp(values) <= ROUNDING:
-        why = Missing(ONE_TASK if tasks == 1 else NO_SPREAD)
-        return MeanOverTasks(mean, why if tasks == 1 else 0.0, why, tasks, *signs, why, why, why)
+        reason = Missing(ONE_TASK if tasks == 1 else NO_SPREAD)
+        return MeanOverTasks(mean, reason if tasks == 1 else 0.0, reason, tasks, *signs, reason, reason, reason)
     spread = float(values.std(ddof=1))
     error = spread / float(np.sqrt(tasks))
     reach = float(stats.t.ppf(1 - LEVEL / 2, tasks - 1)) * error
@@ -251,10 +251,10 @@ def common_subsamples(tasks: Sequence[np.ndarray], seed: int = 0) -> CommonSubsa
     """
     generator = np.random.default_rng(seed)
     observed, chance = list[float](), np.zeros(PERMUTATIONS)
-    for both in tasks:
-        if both.shape[1] < FEWEST_SUBSAMPLES or (np.ptp(both, axis=1) == 0).any():
+    for shared in tasks:
+        if shared.shape[1] < FEWEST_SUBSAMPLES or (np.ptp(shared, axis=1) == 0).any():
             continue
-        first, second = stats.zscore(stats.rankdata(both, axis=1), axis=1) / np.sqrt(both.shape[1])
+        first, second = stats.zscore(stats.rankdata(shared, axis=1), axis=1) / np.sqrt(shared.shape[1])
         observed.append(float(first @ second))
         chance += generator.permuted(np.tile(second, (PERMUTATIONS, 1)), axis=1) @ first
     if not observed:
@@ -412,8 +412,8 @@ def simulate_pca(effective_rank: int, n: int, trials: int) -> np.ndarray:
     components = int(0.6 * effective_rank)
     scores = np.empty((trials, 3))
     for trial in range(trials):
-        train, rest = train_test_split(np.arange(len(target)), train_size=TRAIN, random_state=SPLIT_SEED + trial)
-        extra, test = train_test_split(rest, train_size=n, test_size=n, random_state=SPLIT_SEED + 1 + trial)
+        train, remaining = train_test_split(np.arange(len(target)), train_size=TRAIN, random_state=SPLIT_SEED + trial)
+        extra, test = train_test_split(remaining, train_size=n, test_size=n, random_state=SPLIT_SEED + 1 + trial)
         for arm, rows in enumerate((None, extra, test)):
             projected = features
             if rows is not None:  # the directions of largest variance

@@ -125,18 +125,18 @@ class Design:
 
 def build_design(counts: PairedCounts, formula: Formula) -> Design:
     """The design of `formula` for `counts`. Works for any number of tasks, models and (unequal) subsamples."""
-    models, within = len(counts.language_models), formula.pair_within_model
+    models, pair_within_model = len(counts.language_models), formula.pair_within_model
     # of each pattern, (Q,): patterns are numbered in this order
     task, model, arm = np.indices((len(counts.tasks), models, 2)).reshape(3, -1)
     factors = {"task": task, "model": model, "arm": arm}
     scales = formula.group_scales(models)
     columns, column_scale, fixed_scale = _columns(counts, factors, list(scales))
-    slots = 2 if within else 2 * models
-    block = counts.task * models + counts.language_model if within else counts.task
+    slots = 2 if pair_within_model else 2 * models
+    block = counts.task * models + counts.language_model if pair_within_model else counts.task
     # the block of each pair, (P,), and the pair of each trial, (R,)
     (block, _), pair = np.unique(np.stack([block, counts.subsample]), axis=1, return_inverse=True)
     correct, total = np.zeros((2, len(block), slots))
-    slot = np.zeros(len(counts), dtype=int) if within else 2 * counts.language_model
+    slot = np.zeros(len(counts), dtype=int) if pair_within_model else 2 * counts.language_model
     correct[pair, slot], correct[pair, slot + 1] = counts.control, counts.treatment
     total[pair, slot] = total[pair, slot + 1] = counts.total
     pattern = block[:, None] * slots + np.arange(slots)
@@ -404,8 +404,8 @@ def model_spreads(design: Design, scales: np.ndarray) -> np.ndarray:
     """(M, L) root of the sum of all variances of a language model, at standard deviations (M, H)."""
     models = design.beta
     shared = (scales[:, : design.pair + 1] ** 2).sum(axis=1, keepdims=True)
-    own = scales[:, design.pair + 1 :] ** 2 if design.noise is not None else np.zeros((len(scales), models))
-    return np.sqrt(shared + own)
+    variances = scales[:, design.pair + 1 :] ** 2 if design.noise is not None else np.zeros((len(scales), models))
+    return np.sqrt(shared + variances)
 
 
 # ----------------------------------------------------------------------------------------------------------------------

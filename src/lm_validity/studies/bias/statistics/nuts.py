@@ -150,8 +150,8 @@ class _Model:
         """The model; `centred` by name of the standard deviations."""
         pymc, design = self.pymc, self.design
         rows, slots = np.nonzero(design.total > 0)
-        place = design.pattern[rows, slots]
-        task, model = place // (2 * self.models), design.models[rows, slots]
+        indices = design.pattern[rows, slots]
+        task, model = indices // (2 * self.models), design.models[rows, slots]
         with pymc.Model() as built:
             self.sd = {name: pymc.HalfNormal(f"sd {name}", scale) for name, scale in self.scale.items()}
             level, slope = self._levels(centred), self._slopes(centred)
@@ -176,8 +176,8 @@ class _Model:
         pymc, design = self.pymc, self.design
         mu, alpha = pymc.Normal("mu", 0, INTERCEPT_SCALE), np.zeros(1)
         if self.models > 1:  # centred effects of the language models, the first one being the reference
-            others = pymc.Normal("alpha", 0, LANGUAGE_MODEL_SCALE, shape=self.models - 1)
-            alpha = self.tensor.concatenate([alpha, others])
+            other_models = pymc.Normal("alpha", 0, LANGUAGE_MODEL_SCALE, shape=self.models - 1)
+            alpha = self.tensor.concatenate([alpha, other_models])
             alpha = alpha - self.tensor.dot(self.share, alpha)
         level = pymc.Normal("level task", mu, self._spread("task", "task x arm"), shape=self.tasks)
         task, model = design.pattern[:, 0] // (2 * self.models), design.models[:, 0]

@@ -62,12 +62,12 @@ def each_check(device: str) -> Iterator[CheckResult]:
     yield from _describe(device)
     yield from _products(device)
     with tempfile.TemporaryDirectory() as name:
-        place = Path(name)
-        write_model(place)
+        folder = Path(name)
+        write_model(folder)
         checks = {"scores": _scores, "training": _training, "answers": _answers, "memory": _memory}
         checks |= {"bitsandbytes": _bitsandbytes, "vLLM": _vllm}
         for title, check in checks.items():
-            yield from _tried(title, check(place, device))
+            yield from _tried(title, check(folder, device))
 
 
 def verdict(findings: Sequence[CheckResult]) -> str:
@@ -95,8 +95,8 @@ def _judge(check: str, detail: str, *, good: bool) -> CheckResult:
 
 
 def _describe(device: str) -> Iterator[CheckResult]:
-    wanted = ("python", "torch", "transformers", "peft", "lm_eval")
-    packages = {name: version for name, version in versions().items() if name in wanted}
+    package_names = ("python", "torch", "transformers", "peft", "lm_eval")
+    packages = {name: version for name, version in versions().items() if name in package_names}
     listed = ", ".join(f"{name} {version}" for name, version in packages.items())
     yield CheckResult("versions", "passed", f"{listed}, CUDA of torch {torch.version.cuda}")
     if device == "cpu":
@@ -124,10 +124,10 @@ def _driver() -> str:
 def _products(device: str) -> Iterator[CheckResult]:
     """A product of matrices in each dtype against float64 on the CPU."""
     draw = torch.Generator().manual_seed(SEED)
-    left, right = torch.randn(256, 512, generator=draw), torch.randn(512, 256, generator=draw)
-    for name, most in PRODUCT.items():
+    first_factor, right = torch.randn(256, 512, generator=draw), torch.randn(512, 256, generator=draw)
+    for name, tolerance in PRODUCT.items():
         dtype = getattr(torch, name)
-        a, b = left.to(dtype), right.to(dtype)
+        a, b = first_factor.to(dtype), right.to(dtype)
         exact = a.double() @ b.double()
         try:
             product = (a.to(device) @ b.to(device)).cpu().double()
@@ -135,8 +135,8 @@ def _products(device: str) -> Iterator[CheckResult]:
             yield CheckResult(name, "failed", first_line(error))
             continue
         off = float((product - exact).norm() / exact.norm())
-        detail = f"relative error of a matrix product {off:.1e}, at most {most:.0e}"
-        if off > most:
+        detail = f"relative error of a matrix product {off:.1e}, at most {tolerance:.0e}"
+        if off > tolerance:
             yield CheckResult(name, "failed", detail + ("; is TF32 switched on?" if name == "float32" else ""))
         elif name == "bfloat16" and device == "cuda" and not torch.cuda.is_bf16_supported(including_emulation=False):
             yield CheckResult(name, "noted", f"{detail}; this GPU emulates it, which is slow: use float16 or float32")
@@ -180,18 +180,18 @@ def _texts(count: int, shortest: int, longest: int) -> list[str]:
 def _scores(folder: Path, device: str) -> Iterator[CheckResult]:
     """Log-likelihoods against the CPU's in the same dtype, and the ways that are exact here."""
     contexts, choices = _texts(24, 3, 60), _texts(96, 1, 8)
-    requests = [SimpleNamespace(args=(contexts[place // 4], f" {text}")) for place, text in enumerate(choices)]
+    requests = [SimpleNamespace(args=(contexts[number // 4], f" {text}")) for number, text in enumerate(choices)]
     tokens = np.array([len(text.split()) for text in choices])
     for dtype in ("float32", "bfloat16"):
         lm = _load(folder, device, dtype)
-        here, there = (
+        on_device, on_cpu = (
             np.array([value for value, _ in model.loglikelihood(requests)])
             for model in (lm, _load(folder, "cpu", dtype))
         )
-        most = TOLERANCE.get(getattr(torch, dtype), HALF_TOLERANCE)
-        difference = float((np.abs(here - there) / tokens).max())
-        detail = f"largest difference from the CPU {difference:.1e} nats per token, at most {most:.0e}"
-        yield _judge(f"scores in {dtype}", detail, good=difference <= most)
+        tolerance = TOLERANCE.get(getattr(torch, dtype), HALF_TOLERANCE)
+        difference = float((np.abs(on_device - on_cpu) / tokens).max())
+        detail = f"largest difference from the CPU {difference:.1e} nats per token, at most {tolerance:.0e}"
+        yield _judge(f"scores in {dtype}", detail, good=difference <= tolerance)
         ways = lm.describe_scorer()["exact_ways"]
         shared = {"packed", "cached"} & set(ways)
         detail = f"exact here: {', '.join(ways) or 'none, lm-eval scores'}"
@@ -204,42 +204,55 @@ def _examples() -> list[Example]:
     return [Example(tuple(map(int, random.integers(1, 20, size=size))), 1) for size in random.integers(5, 40, size=32)]
 
 
-def _train(lm: LanguageModel, place: Path, rate: float = 3e-3, **options: Any) -> FinetuneResult:
+def _train(lm: LanguageModel, folder: Path, rate: float = 3e-3, **options: Any) -> FinetuneResult:
     """A fine-tune of two epochs."""
     settings = FinetuneSettings(learning_rate=rate, epochs=2, effective_batch=8, **options)
     result = finetune(
-        lm, _examples(), lambda: 0.0, settings, seed=SEED, higher_is_better=True, work=place, adapter_output=place / "a"
+        lm,
+        _examples(),
+        lambda: 0.0,
+        settings,
+        seed=SEED,
+        higher_is_better=True,
+        work=folder,
+        adapter_output=folder / "a",
     )
     if result.diverged:
         raise ArithmeticError(result.diverged)
     return result
 
 
-def _apart(losses: Iterable[float], others: Iterable[float]) -> float:
+def _apart(losses: Iterable[float], references: Iterable[float]) -> float:
     """Largest relative difference of losses."""
-    return max(abs(loss / other - 1) for loss, other in zip(losses, others, strict=True))
+    return max(abs(loss / reference - 1) for loss, reference in zip(losses, references, strict=True))
 
 
 def _training(folder: Path, device: str) -> Iterator[CheckResult]:
     """Steps against the CPU's (without dropout, whose masks are a device's own), and what a step may change."""
     with tempfile.TemporaryDirectory() as name:
         work, lm = Path(name), _load(folder, device)
-        before = {key: value.clone() for key, value in lm.base.state_dict().items()}
-        here = _train(lm, work / "here", dropout=0.0).step_losses
-        difference = _apart(here, _train(_load(folder, "cpu"), work / "there", dropout=0.0).step_losses)
+        weights_before = {key: value.clone() for key, value in lm.base.state_dict().items()}
+        losses_on_device = _train(lm, work / "here", dropout=0.0).step_losses
+        difference = _apart(losses_on_device, _train(_load(folder, "cpu"), work / "there", dropout=0.0).step_losses)
         detail = f"largest difference of a step's loss from the CPU's {difference:.1e}, at most {LOSS:.0e}"
-        yield _judge("training in float32", detail, good=difference <= LOSS and here[-1] < here[0])
-        after = lm.base.state_dict()
-        same = before.keys() == after.keys() and all(torch.equal(before[key], after[key]) for key in before)
         yield _judge(
-            "base restored", "the weights after training are compared with those before, bit by bit", good=same
+            "training in float32", detail, good=difference <= LOSS and losses_on_device[-1] < losses_on_device[0]
+        )
+        weights_after = lm.base.state_dict()
+        unchanged = weights_before.keys() == weights_after.keys() and all(
+            torch.equal(weights_before[key], weights_after[key]) for key in weights_before
+        )
+        yield _judge(
+            "base restored", "the weights after training are compared with those before, bit by bit", good=unchanged
         )
         rates: dict[float, list[Epoch]] = {1e-3: [], 3e-3: []}
         settings = {rate: FinetuneSettings(learning_rate=rate, epochs=2, effective_batch=8) for rate in rates}
         members = [Member(settings[rate], work / f"together-{rate}", epochs.append) for rate, epochs in rates.items()]
         train_side_by_side(lm, _examples(), lambda: 0.0, members, seed=SEED, higher_is_better=True)
-        alone = [epoch.train_loss for rate in rates for epoch in _train(lm, work / f"alone-{rate}", rate).epochs]
-        difference = _apart([epoch.train_loss for epochs in rates.values() for epoch in epochs], alone)
+        single_losses = [
+            epoch.train_loss for rate in rates for epoch in _train(lm, work / f"alone-{rate}", rate).epochs
+        ]
+        difference = _apart([epoch.train_loss for epochs in rates.values() for epoch in epochs], single_losses)
         detail = f"largest difference of an epoch's loss from one rate at a time {difference:.1e}, at most {LOSS:.0e}"
         yield _judge("rates side by side", detail, good=difference <= LOSS)
         lm = _load(folder, device, "bfloat16")
@@ -252,21 +265,23 @@ def _training(folder: Path, device: str) -> Iterator[CheckResult]:
 
 
 def _questions() -> list[SimpleNamespace]:
-    wanted = {"until": ["w7"], "max_gen_toks": 12, "do_sample": False}
-    return [SimpleNamespace(args=(text, dict(wanted))) for text in _texts(16, 3, 40)]
+    options = {"until": ["w7"], "max_gen_toks": 12, "do_sample": False}
+    return [SimpleNamespace(args=(text, dict(options))) for text in _texts(16, 3, 40)]
 
 
 def _answers(folder: Path, device: str) -> Iterator[CheckResult]:
-    here, there = (_load(folder, each).generate_until(_questions()) for each in (device, "cpu"))
-    yield _alike("answers in float32", here, there, "the CPU's")
+    on_device, on_cpu = (
+        _load(folder, compute_device).generate_until(_questions()) for compute_device in (device, "cpu")
+    )
+    yield _alike("answers in float32", on_device, on_cpu, "the CPU's")
 
 
-def _alike(check: str, ours: list[str], theirs: list[str], whose: str) -> CheckResult:
-    same = sum(answer == other for answer, other in zip(ours, theirs, strict=True))
-    detail = f"{same} of {len(ours)} are {whose}"
-    if len(ours) > same >= len(ours) / 2:
+def _alike(check: str, answers: list[str], theirs: list[str], whose: str) -> CheckResult:
+    n_equal = sum(answer == reference for answer, reference in zip(answers, theirs, strict=True))
+    detail = f"{n_equal} of {len(answers)} are {whose}"
+    if len(answers) > n_equal >= len(answers) / 2:
         return CheckResult(check, "noted", f"{detail}: where two tokens are nearly as likely, rounding decides")
-    return _judge(check, detail, good=same == len(ours))
+    return _judge(check, detail, good=n_equal == len(answers))
 
 
 def _memory(folder: Path, device: str) -> Iterator[CheckResult]:
@@ -292,9 +307,9 @@ def _measured_peak(folder: Path, device: str) -> float:
     """Bytes at the peak of the same pass on the device. The first time CUDA's libraries take what they keep."""
     for _ in range(2):
         gc.collect()
-        before = torch.cuda.memory_allocated(device)
+        memory_before = torch.cuda.memory_allocated(device)
         peak = _pass_peak(_load(folder, device, "bfloat16"), DeviceMemory(device))
-    return peak - before
+    return peak - memory_before
 
 
 def _pass_peak(lm: LanguageModel, memory: Ledger) -> float:
@@ -330,8 +345,8 @@ def _bitsandbytes(folder: Path, device: str) -> Iterator[CheckResult]:
     coarse = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16, **settings)
     tokens = torch.arange(1, 33, device=coarse.device)[None]
     with torch.no_grad():
-        ours, theirs = (model(input_ids=tokens).logits.float() for model in (coarse, exact))
-    error = float((ours - theirs).norm() / theirs.norm())
+        coarse_logits, theirs = (model(input_ids=tokens).logits.float() for model in (coarse, exact))
+    error = float((coarse_logits - theirs).norm() / theirs.norm())
     detail = f"nf4 weights change the logits by {error:.2f} of their size, at most {NF4_ERROR}"
     yield _judge("bitsandbytes", detail, good=0 < error <= NF4_ERROR)
 

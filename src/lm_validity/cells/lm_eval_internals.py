@@ -63,16 +63,16 @@ def order_of_lm_eval(cache: str) -> Iterator[None]:
     The data library keeps what `map` made beside the data set, for all processes: what is there may be in the order of
     another program or version. So it is kept in `cache` here, one folder for each task that is built.
     """
-    before = random.getstate(), np.random.get_state(), datasets.Dataset._get_cache_file_path  # noqa: NPY002
+    generators_before = random.getstate(), np.random.get_state(), datasets.Dataset._get_cache_file_path  # noqa: NPY002
     random.seed(DEFAULT_RANDOM_SEED)
     np.random.seed(DEFAULT_OTHER_SEED)  # noqa: NPY002
     datasets.Dataset._get_cache_file_path = lambda self, fingerprint: f"{cache}/{fingerprint}.arrow"
     try:
         yield
     finally:
-        random.setstate(before[0])
-        np.random.set_state(before[1])  # noqa: NPY002
-        datasets.Dataset._get_cache_file_path = before[2]
+        random.setstate(generators_before[0])
+        np.random.set_state(generators_before[1])  # noqa: NPY002
+        datasets.Dataset._get_cache_file_path = generators_before[2]
 
 
 def apply_filters(task: Task, requests: list[Instance]) -> None:
@@ -99,24 +99,30 @@ def cause_of(error: BaseException, path: Path | None) -> str:
     while isinstance(error, DatasetGenerationError) and error.__cause__ is not None:
         error = error.__cause__
     if isinstance(error, CastError):
-        given, wanted = set(error.table_column_names), set(error.requested_column_names)
-        names = sorted(given - wanted) or sorted(wanted - given)
+        columns_given, columns_requested = set(error.table_column_names), set(error.requested_column_names)
+        names = sorted(columns_given - columns_requested) or sorted(columns_requested - columns_given)
         if names:
             where = [file for file in _data_files(path) if names[0].encode() in file.read_bytes()]
-            others = [file for file in _data_files(path) if file not in where]
-            said = f"{where[0]} has it and {others[0]} has not" if where and others else "its files differ in columns"
-            return f"column {names[0]!r}: {said}"
+            files_without = [file for file in _data_files(path) if file not in where]
+            cause = (
+                f"{where[0]} has it and {files_without[0]} has not"
+                if where and files_without
+                else "its files differ in columns"
+            )
+            return f"column {names[0]!r}: {cause}"
     if isinstance(error, ArrowInvalid):
         for file in _data_files(path):
             if (number := _bad_line(file)) is not None:
                 return f"{file}, line {number}: not JSON"
     # lm-eval tries its first document's texts
     template = [frame.name for frame in traceback.extract_tb(error.__traceback__) if frame.name.startswith("doc_to_")]
-    said = f"{type(error).__name__}: {first_line(error)}"
+    cause = f"{type(error).__name__}: {first_line(error)}"
     if not template:
-        return said
+        return cause
     no_text = isinstance(error, ValueError | SyntaxError | TypeError)
-    return f"{template[-1]} of its first document{' is no text, such as a date or a number' if no_text else ''}: {said}"
+    return (
+        f"{template[-1]} of its first document{' is no text, such as a date or a number' if no_text else ''}: {cause}"
+    )
 
 
 def _data_files(path: Path | None) -> list[Path]:

@@ -84,13 +84,13 @@ def _compute_together(workspace: Workspace, worker: Callable[[], Any], cells: li
     `_stored`, which says why."""
     missing = [place for place in map(workspace.place, cells) if not workspace.store.has(place)]
     with ExitStack() as leases:
-        ours = [place for place in missing if leases.enter_context(_lease(workspace, place))]
-        if len(ours) < 2:
+        held = [place for place in missing if leases.enter_context(_lease(workspace, place))]
+        if len(held) < 2:
             return
-        log.info("computing %d cells side by side, from %s on", len(ours), ours[0].label)
+        log.info("computing %d cells side by side, from %s on", len(held), held[0].label)
         try:
-            with worker().shared_cost(ours):
-                worker().compute_together(ours)
+            with worker().shared_cost(held):
+                worker().compute_together(held)
         except CellError as error:
             log.info("not side by side: %s", error)
 
@@ -104,8 +104,8 @@ def _stored(workspace: Workspace, worker: Callable[[], Any], cell: Cell) -> Entr
         place = workspace.place(cell)
         folder = place.folder
         if not workspace.store.has(place):
-            with _lease(workspace, place) as ours:
-                if ours:
+            with _lease(workspace, place) as is_held:
+                if is_held:
                     log.info("computing %s", place.label)
                     worker().compute(place)
     workspace.store.read(folder)  # raises where it is damaged
@@ -142,16 +142,18 @@ def write_splits(workspace: Workspace, benchmark: str) -> None:
         allow_overlap=benchmark in settings.allow_overlap,
         test_only=workspace.grid.is_test_only(benchmark),
     )
-    test, own = documents(task, splits.test), workspace.run.benchmarks[benchmark].variant_of
-    if own is not None:  # its documents are the benchmark's in the same order: equal in every column that both have
-        theirs = documents(load(own), Split.from_json(read_json(workspace.split_path(own, "test")))).docs
-        same = len(test) == len(theirs) and all(
-            doc.keys() & other.keys() and all(doc[name] == other[name] for name in doc.keys() & other.keys())
-            for doc, other in zip(test.docs, theirs, strict=True)
+    test, variant_of = documents(task, splits.test), workspace.run.benchmarks[benchmark].variant_of
+    if (
+        variant_of is not None
+    ):  # its documents are the benchmark's in the same order: equal in every column that both have
+        theirs = documents(load(variant_of), Split.from_json(read_json(workspace.split_path(variant_of, "test")))).docs
+        equal_documents = len(test) == len(theirs) and all(
+            doc.keys() & document.keys() and all(doc[name] == document[name] for name in doc.keys() & document.keys())
+            for doc, document in zip(test.docs, theirs, strict=True)
         )
-        if not same:
+        if not equal_documents:
             raise InputError(
-                f"benchmark {benchmark!r}: its test documents are not those of {own!r}.",
+                f"benchmark {benchmark!r}: its test documents are not those of {variant_of!r}.",
                 "another wording reads the same data and split names, changes none of their columns, and differs in "
                 "its templates.",
             )
@@ -378,9 +380,9 @@ def benchmark_record(run: Run, row: Benchmark) -> dict[str, Any]:
     }
 
 
-def _check_listed(run: Run, part: int, names: set[str], what: str) -> str:
+def _check_listed(run: Run, part: int, names: set[str], noun: str) -> str:
     """sha256 of the score file, which must have at least one score of the model or benchmark."""
     path, digest = Workspace(run).served
     if not any(key[part] in names for key in read_served(path, digest)):
-        raise InputError(f"{path}: no score of {what}.", "leave it out of the sheet, or complete the file.")
+        raise InputError(f"{path}: no score of {noun}.", "leave it out of the sheet, or complete the file.")
     return digest

@@ -151,8 +151,8 @@ class KeptRequests:
     ) -> PreparedRequests:
         """The prepared requests of (benchmark, split, prompt), built by `prepare` where they are not kept."""
         tokenizer = lm.tokenizer_key()
-        kept = sum(len(group) for prepared in self._prepared.values() for group in prepared.requests)
-        if tokenizer != self._tokenizer or kept > self.MOST_KEPT:
+        n_kept = sum(len(group) for prepared in self._prepared.values() for group in prepared.requests)
+        if tokenizer != self._tokenizer or n_kept > self.MOST_KEPT:
             self._tokenizer, self._prepared, self._encodings = tokenizer, {}, {}
         lm.share_encodings(self._encodings)
         if key not in self._prepared:
@@ -237,23 +237,28 @@ class VllmAnswers:
         sampling = self.lm.sampling
         if sampling is None:
             return requests
-        asked = Counter[str]()
+        draws_asked = Counter[str]()
         drawn = []
         for request in requests:
             prompt, options = request.args
-            kept = {name: value for name, value in options.items() if name not in OF_SAMPLING}
-            seed = derive_seed(sampling.seed, prompt, asked[prompt]) % 2**32
-            kept |= {"do_sample": True, "temperature": sampling.temperature, "top_p": sampling.top_p, "seed": seed}
-            drawn.append(replace(request, arguments=(prompt, kept)))
-            asked[prompt] += 1
+            options_of_request = {name: value for name, value in options.items() if name not in OF_SAMPLING}
+            seed = derive_seed(sampling.seed, prompt, draws_asked[prompt]) % 2**32
+            options_of_request |= {
+                "do_sample": True,
+                "temperature": sampling.temperature,
+                "top_p": sampling.top_p,
+                "seed": seed,
+            }
+            drawn.append(replace(request, arguments=(prompt, options_of_request)))
+            draws_asked[prompt] += 1
         return drawn
 
     def __call__(self, requests: list[Instance]) -> list[str]:
         """One answer a request, cut at its stop strings by lm-eval. Raises CellError where vLLM's tokens of a prompt
         are not those that transformers would see."""
         prompts = [request.args[0] for request in requests]
-        ours = [list(self.lm.tok_encode(prompt)) for prompt in prompts]
-        for prompt, tokens, theirs in zip(prompts, ours, self.engine.tok_encode(prompts), strict=True):
+        encoded = [list(self.lm.tok_encode(prompt)) for prompt in prompts]
+        for prompt, tokens, theirs in zip(prompts, encoded, self.engine.tok_encode(prompts), strict=True):
             if tokens != list(theirs):
                 raise CellError(
                     f"{self.lm.model_id}: vLLM's tokens of a prompt differ from transformers': {prompt[:60]!r}.",
@@ -269,7 +274,7 @@ class VllmAnswers:
         counters = self.lm.counters
         made = sum(len(self.lm.tok_encode(answer, add_special_tokens=False)) for answer in answers)
         counters.generated_tokens += made
-        counters.forward_tokens += sum(map(len, ours)) + made
+        counters.forward_tokens += sum(map(len, encoded)) + made
         return answers
 
 
@@ -330,8 +335,8 @@ class LocalJudge:
     def _encode(self, prompt: str) -> torch.Tensor:
         if self.tokenizer.chat_template:
             render = partial(self.tokenizer.apply_chat_template, tokenize=False)
-            told, closes = thought_settings(render)
-            text = render([{"role": "user", "content": prompt}], add_generation_prompt=True, **told)
+            template_options, closes = thought_settings(render)
+            text = render([{"role": "user", "content": prompt}], add_generation_prompt=True, **template_options)
             text = close_thought(text) if closes else text
             return self.tokenizer(text, return_tensors="pt", add_special_tokens=False)["input_ids"]
         return self.tokenizer(prompt, return_tensors="pt")["input_ids"]

@@ -112,7 +112,7 @@ class Worker(ABC):
     def _load(self, point: dict[str, Any]) -> LanguageModel:
         self._release()
         evaluation = self.run.configuration.evaluation
-        others = (other for other in starmap(self._point, self._points) if other is not point)
+        other_points = (another for another in starmap(self._point, self._points) if another is not point)
         return load_language_model(
             point["path"],
             subfolder=point["subfolder"],
@@ -127,7 +127,7 @@ class Worker(ABC):
             model_id=self.model.model,
             adapter=(point.get("adapter") or {}).get("path"),
             # a copy of what the adapter changes, where the job needs another one of the same base
-            keep_base=any(_same_base(point, other) for other in others),
+            keep_base=any(_same_base(point, another) for another in other_points),
         )
 
     def _exchange_adapter(self, point: dict[str, Any]) -> LanguageModel | None:
@@ -167,22 +167,24 @@ class Worker(ABC):
             )
         task = self._task(benchmark)
         try:
-            found = documents(task, Split.from_json(record))
-            if record.get("replaced_examples") is None and replaced_examples(task, found):
+            test_documents = documents(task, Split.from_json(record))
+            if record.get("replaced_examples") is None and replaced_examples(task, test_documents):
                 raise InputError(
                     f"benchmark {benchmark!r}: its solved examples hold questions of the {split} split, with answers.",
                     "split the benchmark again: other examples are then shown, and these cells are computed again.",
                 )
-            return found
+            return test_documents
         except InputError as error:  # its data have fewer rows now: this benchmark's cells fail, the job's others go on
             raise CellError(error.problem, error.hint) from error
 
 
-def _same_base(one: dict[str, Any], other: dict[str, Any]) -> bool:
+def _same_base(first: dict[str, Any], second: dict[str, Any]) -> bool:
     """Whether two recorded checkpoints differ in the user's adapter only, and read the same tokenizer."""
-    adapters = [point.get("adapter") or {} for point in (one, other)]
+    adapters = [point.get("adapter") or {} for point in (first, second)]
     same_tokenizer = len({adapter.get("tokenizer") for adapter in adapters}) == 1
-    return any(adapters) and same_tokenizer and all(one[key] == other[key] for key in ("path", "subfolder", "revision"))
+    return (
+        any(adapters) and same_tokenizer and all(first[key] == second[key] for key in ("path", "subfolder", "revision"))
+    )
 
 
 def resolve_device(device: str, size_class: str, gpus: int) -> str:
@@ -194,20 +196,21 @@ def resolve_device(device: str, size_class: str, gpus: int) -> str:
     """
     if device == "cpu" or (device == "auto" and not gpus):
         return "cpu"
-    needed = max(gpus, 1) if device in ("auto", "all") else int(device.partition(":")[2] or 0) + 1
+    needed_gpus = max(gpus, 1) if device in ("auto", "all") else int(device.partition(":")[2] or 0) + 1
     usable = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    if usable < needed:
-        raise InputError(*describe_missing_gpu(needed, usable, f"size class {size_class!r} with gpu: {gpus}"))
+    if usable < needed_gpus:
+        raise InputError(*describe_missing_gpu(needed_gpus, usable, f"size class {size_class!r} with gpu: {gpus}"))
     if device != "auto":
         return device
     return "all" if gpus > 1 else "cuda"
 
 
-def describe_missing_gpu(needed: int, usable: int, asked: str) -> tuple[str, str]:
+def describe_missing_gpu(needed_gpus: int, usable: int, device: str) -> tuple[str, str]:
     """(problem, hint): what torch says about the GPUs of this machine, and where to look."""
     problem = (
-        f"the job needs {needed} GPU{'s' if needed > 1 else ''} and can use {usable} on {socket.gethostname()} "
-        f"({asked}; torch {torch.__version__}, torch.version.cuda {torch.version.cuda}, torch.cuda.is_available() "
+        f"the job needs {needed_gpus} GPU{'s' if needed_gpus > 1 else ''} and can use {usable} on "
+        f"{socket.gethostname()} "
+        f"({device}; torch {torch.__version__}, torch.version.cuda {torch.version.cuda}, torch.cuda.is_available() "
         f"{torch.cuda.is_available()}, torch.cuda.device_count() {torch.cuda.device_count()}, CUDA_VISIBLE_DEVICES "
         f"{os.environ.get('CUDA_VISIBLE_DEVICES')!r})."
     )

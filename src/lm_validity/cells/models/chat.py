@@ -22,11 +22,11 @@ def fixed_date() -> Iterator[None]:
     own module for the time, and takes no other."""
     import transformers.utils.chat_template_utils as rendering
 
-    before, rendering.datetime = rendering.datetime, _ChatDate
+    real_datetime, rendering.datetime = rendering.datetime, _ChatDate
     try:
         yield
     finally:
-        rendering.datetime = before
+        rendering.datetime = real_datetime
 
 
 class _ChatDate(datetime.datetime):
@@ -93,11 +93,11 @@ def thought_settings(render: Callable[..., str]) -> tuple[dict[str, Any], bool]:
         with fixed_date():
             if open_thought(render(messages, add_generation_prompt=True)) is None:
                 return {}, False
-            told = {"enable_thinking": False}
-            prompt = render(messages, add_generation_prompt=True, **told)
+            template_options = {"enable_thinking": False}
+            prompt = render(messages, add_generation_prompt=True, **template_options)
     except Exception:  # whatever a template raises
         return {}, False
     if open_thought(prompt) is None:
-        return told, True
+        return template_options, True
     close_thought(prompt)  # raises where it cannot be closed
     return {}, True

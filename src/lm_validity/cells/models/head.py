@@ -23,11 +23,11 @@ def keep_saved_head(model: torch.nn.Module) -> bool:
     root = next((part for part in model.modules() if isinstance(part, PreTrainedModel)), None)
     if root is None:
         return False
-    own = set(root.get_expanded_tied_weights_keys(all_submodels=True)) - set(root.all_tied_weights_keys)
-    for part in root.modules() if own else ():
+    untied = set(root.get_expanded_tied_weights_keys(all_submodels=True)) - set(root.all_tied_weights_keys)
+    for part in root.modules() if untied else ():
         if isinstance(part, PreTrainedModel):
             part.config.tie_word_embeddings = part.config.get_text_config().tie_word_embeddings = False
-    return bool(own)
+    return bool(untied)
 
 
 def part_positions(model: torch.nn.Module) -> int:
@@ -43,9 +43,9 @@ def narrowed_head(model: torch.nn.Module, batch: torch.Tensor, position: torch.T
     """
 
     def select(module: torch.nn.Module, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
-        hidden, *others = arguments
-        rows, places = (each.to(hidden.device, non_blocking=True) for each in (batch, position))
-        return (hidden[rows, places].unsqueeze(0), *others)
+        hidden, *further_arguments = arguments
+        rows, places = (indices.to(hidden.device, non_blocking=True) for indices in (batch, position))
+        return (hidden[rows, places].unsqueeze(0), *further_arguments)
 
     handle = model.get_output_embeddings().register_forward_pre_hook(select)
     try:
@@ -91,13 +91,13 @@ class States:
             output = (hidden, *self.output[1:])
         else:
             output = type(self.output)(**{**self.output, "last_hidden_state": hidden})
-        before = self.body.__dict__.get("forward")
+        forward_before = self.body.__dict__.get("forward")
         self.body.forward = lambda *arguments, **options: output
         try:
             tokens = torch.zeros(hidden.shape[:2], dtype=torch.long, device=self.model.device)
             return self.forward(input_ids=tokens, use_cache=False).logits[0]
         finally:
-            if before is None:
+            if forward_before is None:
                 del self.body.forward
             else:  # accelerate's, which brings inputs to the layer's device
-                self.body.forward = before
+                self.body.forward = forward_before

@@ -90,17 +90,17 @@ def _check_tensors(adapted: PeftModel, folder: str | Path) -> bool:
     PEFT would go on with an adapter that reaches a part of the model, or none.
     """
     with safe_open(Path(folder) / SAFETENSORS_WEIGHTS_NAME, "pt") as file:
-        given = set(file.keys())
-    needed = set(get_peft_model_state_dict(adapted, save_embedding_layers=False))
-    missing = needed - given
-    surplus = given - set(get_peft_model_state_dict(adapted, save_embedding_layers=True))
+        names_in_file = set(file.keys())
+    names_expected = set(get_peft_model_state_dict(adapted, save_embedding_layers=False))
+    missing = names_expected - names_in_file
+    surplus = names_in_file - set(get_peft_model_state_dict(adapted, save_embedding_layers=True))
     if missing or surplus:
-        what, names = ("lacks", missing) if missing else ("has no place in the model for", surplus)
-        raise ValueError(f"its file {what} {min(names)}" + (f" and {len(names) - 1} more" if len(names) > 1 else ""))
+        problem, names = ("lacks", missing) if missing else ("has no place in the model for", surplus)
+        raise ValueError(f"its file {problem} {min(names)}" + (f" and {len(names) - 1} more" if len(names) > 1 else ""))
     configuration = adapted.peft_config["default"]
     fused = any(isinstance(layer, ParamWrapper) for layer in adapted.modules())
-    others = configuration.bias != "none" or configuration.lora_bias or configuration.modules_to_save
-    return given == needed and not fused and not others
+    trains_more = configuration.bias != "none" or configuration.lora_bias or configuration.modules_to_save
+    return names_in_file == names_expected and not fused and not trains_more
 
 
 def exchange_adapter(lm: "LanguageModel", adapter: str | Path | None) -> bool:
@@ -283,8 +283,8 @@ class LanguageModel(SharedContextLM):
             self.chat_template_args = self.chat_template_args | {"date_string": CHAT_DATE.strftime("%d %b %Y")}
         if tokenizer.chat_template is not None:
             render = functools.partial(tokenizer.apply_chat_template, tokenize=False, **self.chat_template_args)
-            told, self.closes_thoughts = thought_settings(render)
-            self.chat_template_args = self.chat_template_args | told
+            template_options, self.closes_thoughts = thought_settings(render)
+            self.chat_template_args = self.chat_template_args | template_options
         defaults = model.generation_config
         if defaults is not None:  # the hub's penalties and lengths: answers are by the task's settings alone
             tokens = {name: getattr(defaults, name) for name in TOKENS}
@@ -315,11 +315,11 @@ class LanguageModel(SharedContextLM):
         render = functools.partial(self.tokenizer.apply_chat_template, tokenize=False, **self.chat_template_args)
         try:
             with fixed_date():
-                prompt, whole = render(question, add_generation_prompt=True), render([*question, answer])
+                prompt, dialogue = render(question, add_generation_prompt=True), render([*question, answer])
         except Exception:  # whatever a template raises; rendering the real prompts will name it
             return ""
-        between = whole[len(prompt) :].partition("answer")[0]
-        return between if whole.startswith(prompt) and between.isspace() else ""
+        between = dialogue[len(prompt) :].partition("answer")[0]
+        return between if dialogue.startswith(prompt) and between.isspace() else ""
 
     def apply_chat_template(self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
         """lm-eval's; a template that prints the date of today prints CHAT_DATE, and one that opens a thought has it
@@ -341,10 +341,10 @@ class LanguageModel(SharedContextLM):
         tokens = self.tok_encode(text, add_special_tokens=False)
         return tokens[1:] if tokens[:1] == [self.prefix_token_id] else tokens
 
-    def share_encodings(self, kept: dict[tuple[str, str], tuple[list[int], list[int]]]) -> None:
+    def share_encodings(self, encodings: dict[tuple[str, str], tuple[list[int], list[int]]]) -> None:
         """Use and extend these encodings from now on, which may outlive this model: of another checkpoint with the same
         tokenizer, or none where the next cell has other documents."""
-        self._encoded = kept
+        self._encoded = encodings
 
     def tokenizer_key(self) -> str:
         """Two models of the same key render and encode every request alike."""
@@ -363,15 +363,15 @@ class LanguageModel(SharedContextLM):
 
     def rolling_windows(self, text: str) -> list[tuple[list[int], list[int]]]:
         """(context, predicted) token ids of each window over a document; every token is predicted once."""
-        every = self.window_prefix == "every"
+        prefix_of_each_window = self.window_prefix == "every"
         windows = get_rolling_token_windows(
             token_list=self.document_tokens(text),
             prefix_token=self.prefix_token_id,
-            max_seq_len=self.max_length - 1 if every else self.max_length,
+            max_seq_len=self.max_length - 1 if prefix_of_each_window else self.max_length,
             context_len=1,
         )
         disjoint = [make_disjoint_window(window) for window in windows]
-        if every:
+        if prefix_of_each_window:
             disjoint[1:] = [([self.prefix_token_id, *context], predicted) for context, predicted in disjoint[1:]]
         return disjoint
 
@@ -456,12 +456,12 @@ class LanguageModel(SharedContextLM):
     def _write_batches(self, requests: list[Instance]) -> list[str]:
         """Answers in batches, all of them again in batches of half the size where memory runs out, and one by one where
         they are not those of a plain pass (`check_answers`)."""
-        rows, self._prompts, asked = self.batch_size, requests, self._asked.copy()
+        rows, self._prompts, counts_before = self.batch_size, requests, self._asked.copy()
         if self.answers_alone:
             self.batch_size_per_gpu = 1
         try:
             while True:
-                self._asked = asked.copy()
+                self._asked = counts_before.copy()
                 try:
                     return super().generate_until(requests, disable_tqdm=True)
                 except NotPlain as error:
@@ -494,7 +494,7 @@ class LanguageModel(SharedContextLM):
         assert self.sampling is not None
         generators = []
         for tokens, seen in zip(context.tolist(), mask.tolist(), strict=True):
-            prompt = tuple(token for token, kept in zip(tokens, seen, strict=True) if kept)
+            prompt = tuple(token for token, is_seen in zip(tokens, seen, strict=True) if is_seen)
             generators.append(self.sampling.generator(prompt, self._asked[prompt]))
             self._asked[prompt] += 1
         return generators
@@ -571,7 +571,7 @@ def load_language_model(
         model, tokenizer, rules = _read_folder(folder, tokenizer_folder, str(path), getattr(torch, dtype), device)
         if device != "all":
             model.to(device)
-        own = OwnAdapter(model, adapter, model_id or str(path), keep=keep_base) if adapter else None
+        own_adapter = OwnAdapter(model, adapter, model_id or str(path), keep=keep_base) if adapter else None
     lm = LanguageModel(
         model,
         tokenizer,
@@ -582,8 +582,8 @@ def load_language_model(
         window_prefix=window_prefix,
         scorer=scorer,
     )
-    lm.own_adapter, lm.as_saved = own, rules
-    if own is None:
+    lm.own_adapter, lm.as_saved = own_adapter, rules
+    if own_adapter is None:
         check_saved_ends(lm.base, folder, str(path))
     if not _takes_rows(lm.base, str(path)):
         lm.batch_size_per_gpu, lm.scorer = 1, "lm-eval"
@@ -610,11 +610,11 @@ def _read_folder(
             f"{name}: cannot be loaded as a causal language model ({first_line(error)}).",
             "it needs config.json, *.safetensors and a tokenizer of an architecture that is known.",
         ) from error
-    missing, others = sorted(loading["missing_keys"]), loading["unexpected_keys"]
+    missing, unexpected = sorted(loading["missing_keys"]), loading["unexpected_keys"]
     if missing:  # transformers draws them at random, anew in each process, and only warns
         raise CellError(
             f"{name}: its weights lack {len(missing)} of a causal language model's tensors ({', '.join(missing[:3])})"
-            f"{f'; they have {min(others)}, which it does not know' if others else ''}.",
+            f"{f'; they have {min(unexpected)}, which it does not know' if unexpected else ''}.",
             "is it a classifier, a reward model, a headless backbone, or saved with a prefix (torch.compile, PEFT)? "
             "Save it with save_pretrained, with its language modelling head.",
         )
@@ -655,17 +655,23 @@ def check_saved_ends(model: transformers.PreTrainedModel, folder: Path, name: st
             continue
         if weight.is_meta or isinstance(weight, FakeTensor):  # of a rehearsal: it has no values
             continue
-        wanted = {key for key, parameter in model.named_parameters(remove_duplicate=False) if parameter is weight}
-        wanted |= {names.get(id(weight), "")}
+        names_expected = {
+            key for key, parameter in model.named_parameters(remove_duplicate=False) if parameter is weight
+        }
+        names_expected |= {names.get(id(weight), "")}
         rows = torch.linspace(0, len(weight) - 1, min(len(weight), 16)).long().tolist()
         for file in files:
             with safe_open(file, "pt") as tensors:
-                for key in wanted & set(tensors.keys()):
+                for key in names_expected & set(tensors.keys()):
                     saved = tensors.get_slice(key)
-                    same = tuple(saved.get_shape()) == tuple(weight.shape)
-                    here = weight[rows].cpu() if same else weight[:0].cpu()
-                    there = torch.cat([saved[row : row + 1] for row in rows]).to(weight.dtype) if same else here
-                    if not torch.equal(here, there):
+                    equal_shape = tuple(saved.get_shape()) == tuple(weight.shape)
+                    rows_in_model = weight[rows].cpu() if equal_shape else weight[:0].cpu()
+                    rows_in_file = (
+                        torch.cat([saved[row : row + 1] for row in rows]).to(weight.dtype)
+                        if equal_shape
+                        else rows_in_model
+                    )
+                    if not torch.equal(rows_in_model, rows_in_file):
                         raise CellError(
                             f"{name}: {key} in memory is not that of {file}.",
                             "this is a fault of loading: report it with the model's config.json.",
@@ -679,8 +685,8 @@ def check_causal(model: transformers.PreTrainedModel, name: str) -> None:
     rows = torch.tensor([[5, 6, 7, 8, 9, 10], [5, 6, 7, 8, 9, 11]], device=model.device)
     with torch.no_grad():
         logits = model(input_ids=rows % model.config.get_text_config().vocab_size, use_cache=False).logits.float()
-    before, scale = (logits[0, :-1] - logits[1, :-1]).abs().max(), logits.abs().max()
-    if before > scale * (1e-4 if model.dtype == torch.float32 else 2e-2):
+    difference, scale = (logits[0, :-1] - logits[1, :-1]).abs().max(), logits.abs().max()
+    if difference > scale * (1e-4 if model.dtype == torch.float32 else 2e-2):
         raise CellError(
             f"{name}: {type(model).__name__} sees the tokens that it is to predict: it is an encoder, not a decoder.",
             "a masked language model can take part in the bias study (`language_models`); models are causal.",

@@ -51,12 +51,12 @@ def access_problems(models: dict[str, HubModel]) -> list[Problem]:
         for model, answer in zip(models, answers, strict=True)
         if isinstance(answer, tuple)
     ]
-    needed = sum(answer for answer in answers if isinstance(answer, int))
+    needed_bytes = sum(answer for answer in answers if isinstance(answer, int))
     cache = Path(huggingface_hub.constants.HF_HUB_CACHE)
     free = shutil.disk_usage(next(path for path in (cache, *cache.parents) if path.exists())).free
-    if needed > free:
-        what = f"{needed / 1e9:.0f} GB of models to download, {free / 1e9:.0f} GB free"
-        problems.append(Problem(str(cache), what, "free some space, or point HF_HOME at a larger disk"))
+    if needed_bytes > free:
+        problem = f"{needed_bytes / 1e9:.0f} GB of models to download, {free / 1e9:.0f} GB free"
+        problems.append(Problem(str(cache), problem, "free some space, or point HF_HOME at a larger disk"))
     return problems
 
 
@@ -84,8 +84,8 @@ def refusal(error: Exception, page: str, named: str) -> tuple[str, str] | None:
     if isinstance(error, RepositoryNotFoundError):
         return "no such repository on the hub, or a private one", f"check {named}, or `hf auth login`"
     if isinstance(error, HFValidationError):
-        what = "neither a folder here nor a hub id"
-        return what, f"check {named}: a folder must exist, a hub id is owner/name"
+        problem = "neither a folder here nor a hub id"
+        return problem, f"check {named}: a folder must exist, a hub id is owner/name"
     return None
 
 
@@ -207,7 +207,7 @@ def model_folder(path: str | Path, *, revision: str | None = None, subfolder: st
 
 def tokenizer_folder(adapter: Path | None, weights: Path, root: Path) -> Path:
     """Where the tokenizer is: an adapter's own comes first, and a checkpoint's subfolder may hold the weights alone."""
-    places = [place for place in (adapter, weights) if place and any(place.glob("tokenizer*"))]
+    places = [folder for folder in (adapter, weights) if folder and any(folder.glob("tokenizer*"))]
     return [*places, root][0]
 
 
@@ -226,10 +226,10 @@ def model_and_tokenizer_folder(
 
 def check_on_gpus(name: str, device_map: dict[str, object]) -> None:
     """Raise CellError where accelerate left layers to the processor or the disk: slow, and nothing to train on."""
-    left = sorted({str(place) for place in device_map.values()} & {"cpu", "disk"})
-    if left:
+    not_on_gpu = sorted({str(device) for device in device_map.values()} & {"cpu", "disk"})
+    if not_on_gpu:
         raise CellError(
-            f"{name}: does not fit the GPUs of the job (layers on {', '.join(left)}).",
+            f"{name}: does not fit the GPUs of the job (layers on {', '.join(not_on_gpu)}).",
             "give its size class more GPUs (`gpu`), or GPUs with more memory.",
         )
 
@@ -259,21 +259,21 @@ def check_weights(where: str, folder: Path) -> Tensors:
     names = {path.name for path in folder.glob("*.safetensors")} - {*ADAPTER_FILES}
     index = folder / INDEX
     if WHOLE in names:
-        wanted = {WHOLE}
+        files_expected = {WHOLE}
     elif index.is_file():
         weights = _read_saved(where, index, hint).get("weight_map")
-        wanted = {*weights.values()} if isinstance(weights, dict) else set()
+        files_expected = {*weights.values()} if isinstance(weights, dict) else set()
     else:
         raise InputError(
             f"{where}: neither {WHOLE} nor {INDEX} in {folder}, which has {', '.join(sorted(names)[:3])}.", hint
         )
-    missing = sorted(wanted - names)
-    if missing or not wanted:
-        what = f"{missing[0]} is not in {folder}" if missing else f"{index} names no file"
-        more = f", nor are {len(missing) - 1} more files" if missing[1:] else ""
-        raise InputError(f"{where}: {what}{more}.", hint)
+    missing = sorted(files_expected - names)
+    if missing or not files_expected:
+        problem = f"{missing[0]} is not in {folder}" if missing else f"{index} names no file"
+        remainder = f", nor are {len(missing) - 1} more files" if missing[1:] else ""
+        raise InputError(f"{where}: {problem}{remainder}.", hint)
     tensors: Tensors = {}
-    for name in sorted(wanted):
+    for name in sorted(files_expected):
         tensors |= _tensors(where, folder / name, hint)
     return tensors
 
@@ -290,7 +290,7 @@ def _tensors(where: str, path: Path, hint: str) -> Tensors:
         length = int.from_bytes(file.read(8), "little")
         try:
             header = json.loads(file.read(length) if 8 + length <= size else b"")
-            found = {
+            digests = {
                 name: (
                     path,
                     str(about["dtype"]),
@@ -302,10 +302,10 @@ def _tensors(where: str, path: Path, hint: str) -> Tensors:
             }
         except (ValueError, AttributeError, KeyError, TypeError):
             raise InputError(f"{where}: {path} is damaged or cut: its header cannot be read.", hint) from None
-    ends = max((end for *_, end in found.values()), default=8 + length)
+    ends = max((end for *_, end in digests.values()), default=8 + length)
     if ends != size:
         raise InputError(f"{where}: {path} is not complete: {size} of {ends} bytes.", hint)
-    return found
+    return digests
 
 
 def check_quantized(where: str, tensors: Tensors, configuration: dict[str, Any]) -> None:
@@ -329,7 +329,9 @@ def has_own_head(tensors: Tensors, sizes: set[int]) -> bool:
     for name, (path, _, shape, start, end) in tensors.items():
         if len(shape) == 2 and shape[0] in sizes and not _NO_HEAD.search(name):
             by_shape.setdefault(shape, []).append((path, start, end))
-    return any(len({_bytes_digest(*place) for place in places}) > 1 for places in by_shape.values() if places[1:])
+    return any(
+        len({_bytes_digest(*tensor_place) for tensor_place in places}) > 1 for places in by_shape.values() if places[1:]
+    )
 
 
 def _bytes_digest(path: Path, start: int, end: int) -> str:
@@ -378,7 +380,7 @@ def prefetch_model(model: Model, *, chat: bool = True, causal: bool = True) -> d
         checkpoints[point.checkpoint] = _checkpoint_record(model, point, folder, sha, digest)
     final = checkpoints["final"]
     folder, sha = Path(final["path"]), final["revision"]
-    own = Path(final["adapter"]["path"]) if "adapter" in final else None
+    adapter_folder = Path(final["adapter"]["path"]) if "adapter" in final else None
     weights = folder / (final["subfolder"] or "")
     where = f"model {model.model!r}"
     if (weights / ADAPTER_FILES[0]).is_file() and not (weights / "config.json").is_file():
@@ -390,9 +392,9 @@ def prefetch_model(model: Model, *, chat: bool = True, causal: bool = True) -> d
     wrong = why_not_causal(configuration) if causal else None
     if wrong is not None:
         raise InputError(f"{where}: {wrong[0]}.", f"{wrong[1]}.")
-    tokenizer = tokenizer_folder(own, weights, folder)
+    tokenizer = tokenizer_folder(adapter_folder, weights, folder)
     template = read_chat_template(tokenizer)
-    kept = _as_saved(where, checkpoints, causal=causal)
+    saved_digests = _as_saved(where, checkpoints, causal=causal)
     if chat and model.instruction_tuned and template is None:
         raise InputError(
             f"{where}: instruction-tuned, but its tokenizer has no chat template ({tokenizer}).",
@@ -407,7 +409,7 @@ def prefetch_model(model: Model, *, chat: bool = True, causal: bool = True) -> d
         "position_switch": position_switch(configuration),
         "all_linear": "what a text goes through" if adapts_otherwise(configuration) else None,
     }
-    return {key: value for key, value in (applied | kept).items() if value} | {
+    return {key: value for key, value in (applied | saved_digests).items() if value} | {
         "model": model.model,
         "path": str(folder),
         "revision": sha,
@@ -437,13 +439,13 @@ def _as_saved(where: str, points: Mapping[str, dict[str, Any]], *, causal: bool)
         except ImportError:  # a login node without transformers: the jobs will say it
             continue
         try:
-            found = examine(folder, where, weights=weights, causal=causal)
+            digests = examine(folder, where, weights=weights, causal=causal)
         except CellError as error:
             raise InputError(error.problem, error.hint) from None
-        rules |= found.rules
-        thoughts.add(found.closes_thoughts)
-        losses |= found.loses
-        if found.tied and has_own_head(tensors, found.vocabulary):
+        rules |= digests.rules
+        thoughts.add(digests.closes_thoughts)
+        losses |= digests.loses
+        if digests.tied and has_own_head(tensors, digests.vocabulary):
             rules["own_head"] = OWN_HEAD
     return {
         "checked": AS_SAVED_VERSION,
@@ -461,16 +463,16 @@ def prefetch_language_model(run: Run, language_model: str) -> dict[str, Any]:
 
 
 def _checkpoint_record(model: Model, point: Checkpoint, folder: Path, sha: str | None, digest: str) -> dict[str, Any]:
-    place = folder / (point.subfolder or "")
-    if not any(place.glob("*.safetensors")):
+    folder_of_weights = folder / (point.subfolder or "")
+    if not any(folder_of_weights.glob("*.safetensors")):
         raise InputError(
-            f"model {model.model!r}, checkpoint {point.checkpoint!r}: no *.safetensors in {place}.",
+            f"model {model.model!r}, checkpoint {point.checkpoint!r}: no *.safetensors in {folder_of_weights}.",
             "only safetensors are loaded; convert other weights with model.save_pretrained(folder).",
         )
     files = None
     if sha is None:  # a local folder: what it is, is what is in it
-        digest, files = folder_digest(place), file_states(place)
-        if not (place / "tokenizer_config.json").is_file():  # the tokenizer is the root's
+        digest, files = folder_digest(folder_of_weights), file_states(folder_of_weights)
+        if not (folder_of_weights / "tokenizer_config.json").is_file():  # the tokenizer is the root's
             digest = f"{digest}/{folder_digest(folder, TOKENIZER_FILES)}"
     elif point.subfolder:
         digest = f"{digest}/{point.subfolder}"
@@ -478,8 +480,8 @@ def _checkpoint_record(model: Model, point: Checkpoint, folder: Path, sha: str |
     adapter = model.adapter_of(point)
     if adapter is None:
         return record
-    own = _adapter_record(model, adapter)
-    return record | {"digest": f"{digest}+{own['digest']}", "adapter": own}
+    adapter_record = _adapter_record(model, adapter)
+    return record | {"digest": f"{digest}+{adapter_record['digest']}", "adapter": adapter_record}
 
 
 # where else a column may stand
@@ -492,8 +494,8 @@ def _adapter_record(model: Model, adapter: str) -> dict[str, Any]:
     Raises InputError where the folder does not hold a LoRA adapter in safetensors.
     """
     path, revision = split_revision(adapter)
-    alone = model.model_copy(update={"path": path, "revision": revision, "checkpoints": (FINAL,)})
-    folder, sha, digest = _fetch(alone, revision, "adapter")
+    single_checkpoint = model.model_copy(update={"path": path, "revision": revision, "checkpoints": (FINAL,)})
+    folder, sha, digest = _fetch(single_checkpoint, revision, "adapter")
     where = f"model {model.model!r}, adapter {adapter}"
     hint = "an adapter's folder is what PEFT's save_pretrained writes."
     configuration = _read_saved(where, folder / ADAPTER_FILES[0], hint)
@@ -537,10 +539,10 @@ def check_unchanged(model: str, point: dict[str, Any]) -> None:
     if point["files"] is None:
         return
     root = Path(point["path"])
-    place = root / (point["subfolder"] or "")
-    own, _, of_tokenizer = point["digest"].partition("+")[0].partition("/")  # before the adapter's
-    if file_states(place) != point["files"] and folder_digest(place) != own:
-        changed = f"the files in {place}"
+    folder_of_weights = root / (point["subfolder"] or "")
+    digest_of_weights, _, of_tokenizer = point["digest"].partition("+")[0].partition("/")  # before the adapter's
+    if file_states(folder_of_weights) != point["files"] and folder_digest(folder_of_weights) != digest_of_weights:
+        changed = f"the files in {folder_of_weights}"
     elif of_tokenizer and folder_digest(root, TOKENIZER_FILES) != of_tokenizer:
         changed = f"the tokenizer in {root}"
     else:
@@ -551,13 +553,13 @@ def check_unchanged(model: str, point: dict[str, Any]) -> None:
     )
 
 
-def check_as_saved(model: str, record: dict[str, Any], found: Mapping[str, str]) -> None:
+def check_as_saved(model: str, record: dict[str, Any], digests: Mapping[str, str]) -> None:
     """Raise CellError where a rule applies to a loaded model that its record, of an earlier version, does not name: the
     cells computed before have other numbers under the same recipe."""
-    if "checked" not in record and found:
+    if "checked" not in record and digests:
         raise CellError(
             f"model {model!r}: it was recorded by an earlier version, which scored it otherwise "
-            f"({', '.join(f'{key}: {value}' for key, value in sorted(found.items()))}).",
+            f"({', '.join(f'{key}: {value}' for key, value in sorted(digests.items()))}).",
             f"run lm-validity prefetch-model --model {model} again, then the workflow: its cells are new ones.",
         )
 
@@ -584,16 +586,16 @@ def _fetch(model: Model, revision: str | None, column: str = "path") -> tuple[Pa
         if not any(file.rfilename.endswith(".safetensors") for file in files):
             raise InputError(f"{where}: no safetensors at {information.sha}.", "choose a revision that has them.")
         new = files_to_fetch(model.path, information, model.folders)
-        needed = sum(file.size or 0 for file in new)
+        needed_bytes = sum(file.size or 0 for file in new)
         cache = Path(huggingface_hub.constants.HF_HUB_CACHE)
         cache.mkdir(parents=True, exist_ok=True)
         free = shutil.disk_usage(cache).free
-        if free < needed:
+        if free < needed_bytes:
             raise InputError(
-                f"{where}: {needed / 1e9:.1f} GB to download, {free / 1e9:.1f} GB free in the hub cache.",
+                f"{where}: {needed_bytes / 1e9:.1f} GB to download, {free / 1e9:.1f} GB free in the hub cache.",
                 "free some space, or point HF_HOME at a larger disk.",
             )
-        log.info("%s: revision %s, %.2f GB", model.path, information.sha, needed / 1e9)
+        log.info("%s: revision %s, %.2f GB", model.path, information.sha, needed_bytes / 1e9)
         # by name: in the hub's patterns a * would also stand for the folders of other checkpoints
         names = [glob.escape(file.rfilename) for file in files]
         # by the revision's name, under which the cache then knows the commit without the hub
@@ -601,14 +603,14 @@ def _fetch(model: Model, revision: str | None, column: str = "path") -> tuple[Pa
         if folder.name != information.sha:  # the name went on to another commit in between
             return _fetch(model, revision, column)
     except LocalEntryNotFoundError as error:
-        there = str(error) if isinstance(error, _Several) else ""
-        what = f"not in the local cache, and the hub is out of reach{there}"
-        raise InputError(f"{where}: {what}.", f"run {PREFETCH} online.") from None
+        further_error = str(error) if isinstance(error, _Several) else ""
+        problem = f"not in the local cache, and the hub is out of reach{further_error}"
+        raise InputError(f"{where}: {problem}.", f"run {PREFETCH} online.") from None
     except (HFValidationError, *hub_errors()) as error:
         named = f"`{column}` in the models sheet{_OR_CHECKPOINTS[column]}"
         otherwise = f"download failed ({first_line(error)})", "run it again: downloads resume"
-        what, hint = refusal(error, model.path, named) or otherwise
-        raise InputError(f"{where}: {what}.", f"{hint}.") from None
+        problem, hint = refusal(error, model.path, named) or otherwise
+        raise InputError(f"{where}: {problem}.", f"{hint}.") from None
     _verify(where, folder, files, {file.rfilename for file in new})
     return folder, information.sha, information.sha
 
@@ -643,12 +645,12 @@ def cached_snapshot(path: str, revision: str | None, kind: str = "model") -> Pat
     commit = name.read_text(encoding="utf-8").strip() if name.is_file() else revision
     if commit and (storage / "snapshots" / commit).is_dir():
         return storage / "snapshots" / commit
-    there = sorted(folder for folder in storage.glob("snapshots/*") if folder.is_dir())
-    if len(there) == 1 and revision in (None, "main"):
-        log.warning("%s: commit %s, the only one in the local cache", path, there[0].name)
-        return there[0]
-    if there:
-        raise _Several(f" (there are {', '.join(folder.name for folder in there)})")
+    snapshots = sorted(folder for folder in storage.glob("snapshots/*") if folder.is_dir())
+    if len(snapshots) == 1 and revision in (None, "main"):
+        log.warning("%s: commit %s, the only one in the local cache", path, snapshots[0].name)
+        return snapshots[0]
+    if snapshots:
+        raise _Several(f" (there are {', '.join(folder.name for folder in snapshots)})")
     raise LocalEntryNotFoundError("it is not in the local cache")
 
 
@@ -677,19 +679,19 @@ def _wanted(path: str, information: Any, folders: tuple[str, ...]) -> list[Any]:
     """What is fetched of a hub model's files: of `folders` ("" or "name/"), and of their safetensors the weights alone.
     Where these are in several files, their index is fetched to know their names."""
     by_name = {file.rfilename: file for file in information.siblings}
-    wanted = []
+    files_to_fetch = []
     for folder in folders:
         inside = [name.removeprefix(folder) for name in by_name if name.rpartition("/")[0] == folder.rstrip("/")]
         weights = {name for name in inside if name.endswith(".safetensors") and name not in ADAPTER_FILES}
         index = None
         if INDEX in inside and WHOLE not in weights:
             pattern = glob.escape(f"{folder}{INDEX}")
-            place = huggingface_hub.snapshot_download(path, revision=information.sha, allow_patterns=[pattern])
-            index = Path(place, folder, INDEX).read_text(encoding="utf-8")
+            snapshot = huggingface_hub.snapshot_download(path, revision=information.sha, allow_patterns=[pattern])
+            index = Path(snapshot, folder, INDEX).read_text(encoding="utf-8")
         left_out = weights - weight_names(weights, index)
         chosen = [name for name in inside if any(Path(name).match(pattern) for pattern in MODEL_FILES)]
-        wanted += [by_name[f"{folder}{name}"] for name in chosen if name not in left_out]
-    return wanted
+        files_to_fetch += [by_name[f"{folder}{name}"] for name in chosen if name not in left_out]
+    return files_to_fetch
 
 
 def folder_digest(folder: Path, patterns: tuple[str, ...] = MODEL_FILES) -> str:

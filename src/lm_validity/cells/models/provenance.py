@@ -101,11 +101,11 @@ def _processor() -> str:
 @functools.cache
 def git_commit() -> str | None:
     """The commit of the checkout this package runs from, with `+` where files differ; null outside of one."""
-    here = Path(__file__).resolve().parent
+    package_folder = Path(__file__).resolve().parent
     try:
         described = subprocess.run(
             ["git", "describe", "--always", "--abbrev=40", "--exclude=*", "--dirty=+"],
-            cwd=here,
+            cwd=package_folder,
             capture_output=True,
             text=True,
             timeout=10,

@@ -106,18 +106,18 @@ class Counters:
     @contextlib.contextmanager
     def phase(self, name: str) -> Iterator[None]:
         """What is counted inside the block is also booked under the phase `name`."""
-        before = Counter(self._totals())
+        totals_before = Counter(self._totals())
         try:
             yield
         finally:
-            self.by_phase[name].update(Counter(self._totals()) - before)
+            self.by_phase[name].update(Counter(self._totals()) - totals_before)
 
-    def add(self, other: dict[str, Any]) -> None:
-        """Count what `other` has, as `to_json` gives it."""
-        for key, value in other.items():
+    def add(self, record: dict[str, Any]) -> None:
+        """Count what `record` has, as `to_json` gives it."""
+        for key, value in record.items():
             if key != "by_phase":
                 setattr(self, key, getattr(self, key) + value)
-        for phase, counts in other["by_phase"].items():
+        for phase, counts in record["by_phase"].items():
             self.by_phase[phase].update(counts)
 
     def _totals(self) -> dict[str, int]:
@@ -125,7 +125,9 @@ class Counters:
 
     def to_json(self) -> dict[str, Any]:
         """Totals, and under `by_phase` those of each phase that are not zero."""
-        return self._totals() | {"by_phase": {name: dict(own) for name, own in sorted(self.by_phase.items()) if own}}
+        return self._totals() | {
+            "by_phase": {name: dict(counts) for name, counts in sorted(self.by_phase.items()) if counts}
+        }
 
 
 def equal_part(counts: dict[str, Any], number: int, parts: int) -> dict[str, Any]:
@@ -189,12 +191,12 @@ class PositionEncoding:
 def never_packed() -> Iterator[None]:
     """Inside the block no row without a mask holds several texts, which transformers otherwise looks up on the GPU in
     every forward pass."""
-    before = getattr(masking_utils, "find_packed_sequence_indices", None)  # None: a version that does not look here
+    original = getattr(masking_utils, "find_packed_sequence_indices", None)  # None: a version that does not look here
     masking_utils.find_packed_sequence_indices = lambda position_ids: None
     try:
         yield
     finally:
-        masking_utils.find_packed_sequence_indices = before
+        masking_utils.find_packed_sequence_indices = original
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -308,8 +310,8 @@ class SharedContextLM(HFLM):
                     f"the model takes {self.max_length}: {str(key)[:80]!r}.",
                     "every choice needs a token, and must fit into the model.",
                 )
-        asked = self.batch_size if override_bs is None else override_bs
-        rows = MAX_BATCH if asked == "auto" else max(1, int(asked))
+        asked_rows = self.batch_size if override_bs is None else override_bs
+        rows = MAX_BATCH if asked_rows == "auto" else max(1, int(asked_rows))
         trees, truncated = plant(requests, self.max_length)
         self.count_truncated(truncated)
         scores: list[Scores] = []
@@ -327,13 +329,13 @@ class SharedContextLM(HFLM):
 
     def _rows_of_lm_eval(self, requests: list[Request], override_bs: int | None) -> list[list[Tree]]:
         """The batches in which HFLM runs the requests, by their lengths; those of equal rows in rows of their own."""
-        asked = self.batch_size if override_bs is None else override_bs
+        asked_rows = self.batch_size if override_bs is None else override_bs
         rows = []
         for number, (_, context, continuation) in enumerate(requests):
             rows.append(Tree([*context, *continuation[:-1]][-self.max_length :]))
             rows[-1].requests.append((number, [], continuation))
         rows.sort(key=len, reverse=True)
-        size = MAX_BATCH if asked == "auto" else max(1, int(asked))
+        size = MAX_BATCH if asked_rows == "auto" else max(1, int(asked_rows))
         return [rows[start : start + size] for start in range(0, len(rows), size)]
 
     def _score_alone(self, requests: list[Request]) -> list[tuple[float, bool]]:
@@ -359,7 +361,7 @@ class SharedContextLM(HFLM):
         memory by itself, or is no number, says nothing.
         """
         fewest = 1 if any(checked == way for checked, _ in self._checked) else 2
-        most = CHECK_SHARE * sum(len(tree) for batch in scored for tree in batch)
+        limit = CHECK_SHARE * sum(len(tree) for batch in scored for tree in batch)
         values: dict[int, bool] = {}
         spent = 0
         for kind, size, number in self._telling(scored):
@@ -367,7 +369,7 @@ class SharedContextLM(HFLM):
             if size <= self._checked.get((way, kind), 0):
                 continue
             if number not in values:
-                if spent + length > most and len(values) >= fewest:
+                if spent + length > limit and len(values) >= fewest:
                     continue
                 spent += length
                 values[number] = self._is_plain(way, requests[number], answers[number][0], length)
@@ -424,8 +426,11 @@ class SharedContextLM(HFLM):
         if self.position_encoding.varies:  # an answer that outgrows it goes on from states of the shorter one
             return
         padding = (options["attention_mask"] == 0).sum(1).tolist()
-        most, least = padding.index(max(padding)), padding.index(min(padding))
-        for kind, row, size in (("padding", most, padding[most] + 1), ("length", least, texts.shape[1])):
+        longest_padding, least = padding.index(max(padding)), padding.index(min(padding))
+        for kind, row, size in (
+            ("padding", longest_padding, padding[longest_padding] + 1),
+            ("length", least, texts.shape[1]),
+        ):
             if size > self._checked.get(("answers", kind), 0):
                 self._checked["answers", kind] = size
                 prompt, answer = prompts[row, padding[row] :], texts[row, prompts.shape[1] :].tolist()
@@ -439,9 +444,9 @@ class SharedContextLM(HFLM):
         if not answer:
             return
         self.position_encoding.forget()
-        wanted = torch.tensor(answer, device=prompt.device)
+        answer_tokens = torch.tensor(answer, device=prompt.device)
         try:
-            logits = self._forward(input_ids=torch.cat((prompt, wanted))[None, :-1], use_cache=False).logits
+            logits = self._forward(input_ids=torch.cat((prompt, answer_tokens))[None, :-1], use_cache=False).logits
         except RuntimeError as error:
             if not is_out_of_memory(error):
                 raise
@@ -449,7 +454,7 @@ class SharedContextLM(HFLM):
         if logits.shape[1] < len(answer):  # an architecture that gives the last position's alone
             return
         logits = logits[0, -len(answer) :].float()
-        chosen = logits[torch.arange(len(answer)), wanted.to(logits.device)]
+        chosen = logits[torch.arange(len(answer)), answer_tokens.to(logits.device)]
         gap = float((logits.amax(-1) - chosen).max())
         # the cache and the padding add up otherwise, each time
         if not gap <= 10 * self.tolerance(float(logits.abs().max())):
@@ -499,17 +504,17 @@ class SharedContextLM(HFLM):
         """
         if self.backend != "causal":
             return super()._encode_pair(context, continuation)
-        kept = context.rstrip()
-        if self._last_context is None or self._last_context[0] != kept:
-            self._last_context = (kept, self.tok_encode(kept))
+        stripped = context.rstrip()
+        if self._last_context is None or self._last_context[0] != stripped:
+            self._last_context = (stripped, self.tok_encode(stripped))
         tokens = self._last_context[1]
-        whole = self.tok_encode(context + continuation)
-        if begins(whole, tokens):
-            return list(tokens), whole[len(tokens) :]
-        if kept != context and begins(whole, longer := self.tok_encode(context)):
-            return longer, whole[len(longer) :]
-        apart = self.tok_encode(context[len(kept) :] + continuation, add_special_tokens=False)
-        if self.tok_decode([*tokens, *apart]) != self.tok_decode(whole):
+        tokens_of_both = self.tok_encode(context + continuation)
+        if begins(tokens_of_both, tokens):
+            return list(tokens), tokens_of_both[len(tokens) :]
+        if stripped != context and begins(tokens_of_both, longer := self.tok_encode(context)):
+            return longer, tokens_of_both[len(longer) :]
+        apart = self.tok_encode(context[len(stripped) :] + continuation, add_special_tokens=False)
+        if self.tok_decode([*tokens, *apart]) != self.tok_decode(tokens_of_both):
             raise CellError(
                 f"{continuation!r} cannot be told apart from what is before it: the tokenizer merges both.",
                 "put a blank between question and answers (target_delimiter).",
@@ -531,8 +536,8 @@ class SharedContextLM(HFLM):
             if len(context) not in of_row:
                 of_row.append(len(context))
             length = min(len(context) + len(continuation) - 1, self.max_length)
-            own = self.scorer != "lm-eval" and self.position_encoding.of(length)
-            alike[int(own), of_row.index(len(context))].append(number)
+            own_encoding = self.scorer != "lm-eval" and self.position_encoding.of(length)
+            alike[int(own_encoding), of_row.index(len(context))].append(number)
         by_number: dict[int, tuple[float, bool]] = {}
         for numbers in alike.values():
             self.position_encoding.forget()
@@ -579,7 +584,7 @@ class SharedContextLM(HFLM):
         for tree in trees:
             way = self._way(tree)
             if way == "rows":
-                chains = tree.chains(alone=bool(self.position_encoding.of(tree.longest)))
+                chains = tree.chains(unshared=bool(self.position_encoding.of(tree.longest)))
                 self.counters.forward_tokens += sum(map(len, chains))
                 by_way["rows"] += chains
             else:
@@ -640,9 +645,9 @@ class SharedContextLM(HFLM):
     def _score(self, way: str, batch: list[Tree]) -> list[Scores]:
         """Score one batch, in halves where memory runs out; a tree alone goes as rows then."""
         longest = max(map(len, batch))
-        most = max(1, self._token_limit // longest) if self._token_limit else len(batch)
-        if len(batch) > most:
-            parts = (batch[start : start + most] for start in range(0, len(batch), most))
+        limit = max(1, self._token_limit // longest) if self._token_limit else len(batch)
+        if len(batch) > limit:
+            parts = (batch[start : start + limit] for start in range(0, len(batch), limit))
             return [scores for part in parts for scores in self._score(way, part)]
         try:
             scores = self._run(way, batch, self.head_part() if self._splits else None)
@@ -675,7 +680,7 @@ class SharedContextLM(HFLM):
             context = random.integers(vocabulary, size=length).tolist()
             for choice in range(_PROBE_CHOICES):
                 requests.append((None, context, random.integers(vocabulary, size=1 + choice).tolist()))
-        before, self.counters = self.counters, Counters()
+        counters_before, self.counters = self.counters, Counters()
         try:
             passes = [plain(self._forward, request, self.max_length, self.device) for request in requests]
             expected = [value for (value, _), _ in passes]
@@ -692,7 +697,7 @@ class SharedContextLM(HFLM):
                 way for way, attempt in attempts.items() if self._agrees(way, attempt, requests, expected, tolerance)
             )
         finally:
-            self.counters = before
+            self.counters = counters_before
         if np.isfinite(expected).all():
             self._allowed, self._splits = exact - {_IN_PARTS}, _IN_PARTS in exact
         return exact - {_IN_PARTS}

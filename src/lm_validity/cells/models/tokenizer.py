@@ -53,9 +53,9 @@ def load_tokenizer(
     _check_vocabulary(tokenizer, folder, name)
     rules: dict[str, str] = {}
     if (folder / FILE).is_file():
-        own = _as_in_file(tokenizer, folder, name)
-        if own is not None:
-            tokenizer, rules["tokenizer_file"] = own, f"as in {FILE}"
+        differing_token = _as_in_file(tokenizer, folder, name)
+        if differing_token is not None:
+            tokenizer, rules["tokenizer_file"] = differing_token, f"as in {FILE}"
     if causal and _append_nothing(tokenizer, folder, name):
         rules["appended_tokens"] = "left out"
     return tokenizer, rules
@@ -67,8 +67,8 @@ def _check_vocabulary(tokenizer: Tokenizer, folder: Path, name: str) -> None:
     vocabulary = set(tokenizer.get_vocab()) - set(tokenizer.get_added_vocab()) - set(tokenizer.all_special_tokens)
     if vocabulary and tokenizer.encode(PLAIN, add_special_tokens=False):
         return
-    wanted = sorted({FILE, *(file for file in tokenizer.vocab_files_names.values() if file)})
-    missing = [file for file in wanted if not (folder / file).is_file()]
+    file_names = sorted({FILE, *(file for file in tokenizer.vocab_files_names.values() if file)})
+    missing = [file for file in file_names if not (folder / file).is_file()]
     raise CellError(
         f"{name}: its tokenizer has no vocabulary: {' and '.join(missing) or FILE} missing in {folder}.",
         f"copy {FILE} of the model into the folder, or fetch the model again.",
@@ -89,9 +89,9 @@ def _as_in_file(tokenizer: Tokenizer, folder: Path, name: str) -> Tokenizer | No
         return None
     plain = transformers.PreTrainedTokenizerFast.from_pretrained(folder, local_files_only=True)
     for token in ("bos_token", "eos_token", "unk_token", "pad_token"):  # that the class knows and the files do not name
-        given = getattr(tokenizer, token)
-        if getattr(plain, token) is None and given is not None and saved.token_to_id(given) is not None:
-            setattr(plain, token, given)
+        token_now = getattr(tokenizer, token)
+        if getattr(plain, token) is None and token_now is not None and saved.token_to_id(token_now) is not None:
+            setattr(plain, token, token_now)
     if _differing(plain, saved) is None:
         return plain
     text = _differing(tokenizer, saved, special=False)
@@ -116,32 +116,39 @@ def _differing(tokenizer: Tokenizer, saved: tokenizers.Tokenizer, *, special: bo
     expected = [encoding.ids for encoding in saved.encode_batch_fast(texts, add_special_tokens=False)]
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is None:
-        found = [tokenizer.encode(text, add_special_tokens=False) for text in texts]
+        encodings = [tokenizer.encode(text, add_special_tokens=False) for text in texts]
     else:
         backend.no_truncation()
         backend.no_padding()
-        found = [encoding.ids for encoding in backend.encode_batch_fast(texts, add_special_tokens=False)]
-    return next((text for text, one, other in zip(texts, found, expected, strict=True) if one != other), None)
+        encodings = [encoding.ids for encoding in backend.encode_batch_fast(texts, add_special_tokens=False)]
+    return next(
+        (
+            text
+            for text, one_encoding, expected_encoding in zip(texts, encodings, expected, strict=True)
+            if one_encoding != expected_encoding
+        ),
+        None,
+    )
 
 
 def _append_nothing(tokenizer: Tokenizer, folder: Path, name: str) -> bool:
     """Whether the tokenizer appended tokens to a text. Afterwards it does not."""
-    before, after = _around(tokenizer)
-    if not after:
+    prefix, suffix = _around(tokenizer)
+    if not suffix:
         return False
     if getattr(tokenizer, "add_eos_token", False):
         tokenizer.add_eos_token = False
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if _around(tokenizer)[1] and backend is not None:
-        words = tokenizer.convert_ids_to_tokens(before)
+        words = tokenizer.convert_ids_to_tokens(prefix)
         backend.post_processor = TemplateProcessing(
             single=[*words, "$A"],
             pair=[*words, "$A", "$B:1"],
-            special_tokens=[*zip(words, before, strict=True)],
+            special_tokens=[*zip(words, prefix, strict=True)],
         )
-    if _around(tokenizer) != (before, []):
+    if _around(tokenizer) != (prefix, []):
         raise CellError(
-            f"{name}: the tokenizer in {folder} appends {tokenizer.convert_ids_to_tokens(after)} to every text.",
+            f"{name}: the tokenizer in {folder} appends {tokenizer.convert_ids_to_tokens(suffix)} to every text.",
             "set add_eos_token to false in its tokenizer_config.json.",
         )
     return True
@@ -149,10 +156,12 @@ def _append_nothing(tokenizer: Tokenizer, folder: Path, name: str) -> bool:
 
 def _around(tokenizer: Tokenizer) -> tuple[list[int], list[int]]:
     """The special tokens that a tokenizer puts before and after a text."""
-    bare, whole = tokenizer.encode(PLAIN, add_special_tokens=False), tokenizer.encode(PLAIN)
-    places = range(len(whole) - len(bare) + 1)
-    start = next((place for place in places if whole[place : place + len(bare)] == bare), None)
-    return ([], []) if start is None else (whole[:start], whole[start + len(bare) :])
+    bare, encoded = tokenizer.encode(PLAIN, add_special_tokens=False), tokenizer.encode(PLAIN)
+    places = range(len(encoded) - len(bare) + 1)
+    start = next(
+        (start_of_text for start_of_text in places if encoded[start_of_text : start_of_text + len(bare)] == bare), None
+    )
+    return ([], []) if start is None else (encoded[:start], encoded[start + len(bare) :])
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -226,8 +235,8 @@ def check_ids(tokenizer: Tokenizer, folder: Path, size: int, name: str) -> None:
     """Raise CellError where a text can have a token beyond the `size` embeddings of the model. Tokens that were added
     to the vocabulary, for padding say, are in no text of a benchmark."""
     added = tokenizer.get_added_vocab()
-    own = (number for token, number in tokenizer.get_vocab().items() if token not in added)
-    largest = max([*own, *(max(tokenizer.encode(text), default=0) for text in TEXTS)])
+    own_ids = (number for token, number in tokenizer.get_vocab().items() if token not in added)
+    largest = max([*own_ids, *(max(tokenizer.encode(text), default=0) for text in TEXTS)])
     if largest >= size:
         raise CellError(
             f"{name}: the tokenizer in {folder} makes token {largest}, and the model has {size} embeddings.",

@@ -54,7 +54,7 @@ class Tree:
     @property
     def is_chain(self) -> bool:
         """Whether no token has two successors: then a plain row of tokens says it all."""
-        return all(parent == place - 1 for place, parent in enumerate(self.parents))
+        return all(parent == index - 1 for index, parent in enumerate(self.parents))
 
     @property
     def row_lengths(self) -> list[int]:
@@ -66,18 +66,18 @@ class Tree:
         """Tokens of the longest path."""
         return max(self.depths) + 1
 
-    def chains(self, *, alone: bool = False) -> list["Tree"]:
+    def chains(self, *, unshared: bool = False) -> list["Tree"]:
         """The same requests, each in a row of its own; a row that begins another is part of it. alone: each row is as
         long as it is by itself."""
         child: dict[int, int] = {}
-        for node in () if alone else range(len(self) - 1, self.context - 1, -1):
+        for node in () if unshared else range(len(self) - 1, self.context - 1, -1):
             child[self.parents[node]] = node
         made: dict[tuple[int, int | None], Tree] = {}
         for number, path, continuation in self.requests:
             leaf = path[-1]
             while leaf in child:
                 leaf = child[leaf]
-            key = leaf, number if alone else None
+            key = leaf, number if unshared else None
             if key not in made:
                 row, node = [], leaf
                 while node >= 0:
@@ -125,7 +125,7 @@ def batches(trees: Sequence[Tree], rows: int) -> Iterator[list[Tree]]:
     ordered = sorted(trees, key=lambda tree: (-len(tree), tree.tokens))
     batch: list[Tree] = []
     for tree in ordered:
-        longest = max((each.longest for each in batch), default=0)
+        longest = max((one_tree.longest for one_tree in batch), default=0)
         if batch and (len(batch) + 1) * len(batch[0]) > rows * max(longest, tree.longest):
             yield batch
             batch = []
@@ -170,10 +170,10 @@ def read(batches: Sequence[Scores]) -> dict[int, tuple[float, bool]]:
     device = batches[0].values.device
     values = torch.cat([scores.values.to(device) for scores in batches], 1).cpu()
     answers = {}
-    for scores, columns in zip(batches, values.split([len(each.places) for each in batches], 1), strict=True):
-        own = torch.empty(2, len(scores.places))
-        own[:, scores.places] = columns
-        parts = own.split([length for _, length in scores.requests], 1)
+    for scores, columns in zip(batches, values.split([len(tree.places) for tree in batches], 1), strict=True):
+        values_of_trees = torch.empty(2, len(scores.places))
+        values_of_trees[:, scores.places] = columns
+        parts = values_of_trees.split([length for _, length in scores.requests], 1)
         for (request, _), (log_probabilities, greedy) in zip(scores.requests, parts, strict=True):
             answers[request] = (float(log_probabilities.sum()), bool(greedy.all()))
     return answers
@@ -187,9 +187,9 @@ def plain(
     _, context, continuation = request
     row = [*context, *continuation][-(max_length + 1) :]
     logits = forward(input_ids=torch.tensor([row[:-1]], device=device), use_cache=False).logits[0, -len(continuation) :]
-    wanted = torch.tensor(continuation, device=logits.device)
-    log_probabilities = torch.log_softmax(logits, -1, dtype=torch.float32)[torch.arange(len(wanted)), wanted]
-    greedy = bool((logits.argmax(-1) == wanted).all())
+    targets = torch.tensor(continuation, device=logits.device)
+    log_probabilities = torch.log_softmax(logits, -1, dtype=torch.float32)[torch.arange(len(targets)), targets]
+    greedy = bool((logits.argmax(-1) == targets).all())
     return (float(log_probabilities.sum()), greedy), float(logits.abs().max())
 
 
@@ -200,20 +200,20 @@ def score(
     computed at a time; None where the model's head cannot be computed separately."""
     # cached: the trunk's last token goes with the branches, so that everything scored is in the second pass
     starts = [tree.context - 1 if way == "cached" else 0 for tree in trees]
-    own = list(zip(trees, starts, strict=True))
-    past, width = max(starts), max(len(tree) - start for tree, start in own)
+    starts_of_trees = list(zip(trees, starts, strict=True))
+    past, width = max(starts), max(len(tree) - start for tree, start in starts_of_trees)
     inputs: dict[str, Any] = {"use_cache": way == "cached"}
     if way == "cached":
         nowhere = torch.zeros(1, dtype=torch.long)
         with narrowed_head(model, nowhere, nowhere):
-            first = _padded([tree.tokens[:start] for tree, start in own], past, device)
+            first = _padded([tree.tokens[:start] for tree, start in starts_of_trees], past, device)
             inputs["past_key_values"] = forward(input_ids=first, use_cache=True).past_key_values
-    inputs["input_ids"] = _padded([tree.tokens[start:] for tree, start in own], width, device)
+    inputs["input_ids"] = _padded([tree.tokens[start:] for tree, start in starts_of_trees], width, device)
     if way != "rows":  # right padding is behind every token of a chain that counts: it needs no mask
-        inputs["position_ids"] = _padded([tree.depths[start:] for tree, start in own], width, device)
+        inputs["position_ids"] = _padded([tree.depths[start:] for tree, start in starts_of_trees], width, device)
         visible = np.zeros((len(trees), 1, width, past + width), dtype=bool)
         visible[:, :, range(width), range(past, past + width)] = True  # what looks at nothing would be not a number
-        for number, (tree, start) in enumerate(own):
+        for number, (tree, start) in enumerate(starts_of_trees):
             seen = tree.visible(start)
             visible[number, 0, : len(seen), :start] = seen[:, :start]
             visible[number, 0, : len(seen), past : past + len(seen)] = seen[:, start:]
@@ -221,7 +221,7 @@ def score(
 
     positions: dict[tuple[int, int], int] = {}  # those whose predictions are scored, each once
     rows, targets, requests = [], [], []
-    for number, (tree, start) in enumerate(own):
+    for number, (tree, start) in enumerate(starts_of_trees):
         for request, path, continuation in tree.requests:
             rows += [positions.setdefault((number, node - start), len(positions)) for node in path]
             targets += continuation
@@ -238,15 +238,16 @@ def _log_probabilities(
     """`values` and `places` of Scores, from the logits' parts; `rows`: the position that predicts each of `targets`."""
     values, places = [], []
     for start, logits in parts:
-        here = np.flatnonzero((rows >= start) & (rows < start + len(logits)))
-        predicting, wanted = (
-            torch.from_numpy(each).to(logits.device, non_blocking=True) for each in (rows[here] - start, targets[here])
+        in_part = np.flatnonzero((rows >= start) & (rows < start + len(logits)))
+        predicting, targets_here = (
+            torch.from_numpy(indices).to(logits.device, non_blocking=True)
+            for indices in (rows[in_part] - start, targets[in_part])
         )
-        greedy = logits.argmax(-1)[predicting] == wanted
+        greedy = logits.argmax(-1)[predicting] == targets_here
         # float32 whatever the model's dtype: eight bits would round log-probabilities to quarters of a nat
-        log_probabilities = torch.log_softmax(logits, -1, dtype=torch.float32)[predicting, wanted]
+        log_probabilities = torch.log_softmax(logits, -1, dtype=torch.float32)[predicting, targets_here]
         values.append(torch.stack((log_probabilities, greedy.float())))
-        places.append(here)
+        places.append(in_part)
     return torch.cat(values, 1), np.concatenate(places)
 
 
@@ -257,7 +258,7 @@ def _logits(
     count, (batch, position) = len(positions), positions.T
     if part is not None and count > part:
         states = States(model, forward, **inputs)
-        batch, position = (each.to(states.hidden.device, non_blocking=True) for each in (batch, position))
+        batch, position = (indices.to(states.hidden.device, non_blocking=True) for indices in (batch, position))
         hidden = states.hidden[batch, position]
         yield from ((start, states.logits(hidden[start : start + part])) for start in range(0, count, part))
         return

@@ -89,14 +89,14 @@ class Ledger(TorchDispatchMode):
         self._note_read(func, args, kwargs)
         result = func(*args, **kwargs)
         leaves = torch.utils._pytree.arg_tree_leaves(result)
-        here = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor) and place_of(leaf).type == self.kind]
-        if here and not func.is_view:
+        own_tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor) and place_of(leaf).type == self.kind]
+        if own_tensors and not func.is_view:
             self.launches[func.overloadpacket.__name__] += 1
             operations = flop_registry.get(func.overloadpacket)
             if operations is not None:
                 factors = [argument for argument in args if isinstance(argument, torch.Tensor)]
                 self.flops[factors[-1].dtype] += operations(*args, **kwargs, out_val=result)
-            for tensor in here:
+            for tensor in own_tensors:
                 self._note_storage(tensor)
         return result
 
@@ -104,13 +104,13 @@ class Ledger(TorchDispatchMode):
         first = args[0] if args else None
         if not isinstance(first, torch.Tensor):
             return
-        place = place_of(first)
-        of_device = place.type == self.kind
+        device = place_of(first)
+        of_device = device.type == self.kind
         name = READS.get(func.overloadpacket)
         if name is None and self.kind != "cpu":
             if func.overloadpacket is aten._to_copy and str(kwargs.get("device")) == "cpu":
                 name = "copy"
-            elif func.overloadpacket is aten.copy_ and place.type == "cpu":
+            elif func.overloadpacket is aten.copy_ and device.type == "cpu":
                 name, of_device = "copy", place_of(args[1]).type == self.kind
             elif func.overloadpacket in (aten.index, aten.index_put, aten.index_put_) and any(
                 index is not None and index.dtype == torch.bool for index in args[1]
@@ -219,8 +219,8 @@ def _remade(result: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Ma
         if isinstance(result, torch.Tensor):
             raise _Unknown
         return lambda mode, args, kwargs: result
-    given: list[tuple[int | str, object]] = [*enumerate(args), *kwargs.items()]
-    where = next((where for where, value in given if value is result), None)
+    arguments: list[tuple[int | str, object]] = [*enumerate(args), *kwargs.items()]
+    where = next((where for where, value in arguments if value is result), None)
     if where is not None:
         return lambda mode, args, kwargs: kwargs[where] if isinstance(where, str) else args[where]
     storage = result.untyped_storage()._cdata
@@ -302,9 +302,9 @@ class _Generator(torch.Generator):
     """torch's, which knows no generator of a pretended device."""
 
     def __new__(cls, device: object = "cpu") -> Self:
-        asked = torch.device(device)
-        made = super().__new__(cls, device="cpu" if asked.type == KIND else asked)
-        made.asked = asked
+        requested_device = torch.device(device)
+        made = super().__new__(cls, device="cpu" if requested_device.type == KIND else requested_device)
+        made.asked = requested_device
         return made
 
     @property
@@ -318,8 +318,8 @@ def _drawing(name: str) -> Callable[..., torch.Tensor]:
     draw = getattr(torch.Tensor, name)
 
     def drawn(tensor: torch.Tensor, *arguments: Any, generator: torch.Generator | None = None) -> torch.Tensor:
-        own = generator is not None and tensor.device.type == KIND == generator.device.type
-        return draw(tensor, *arguments, generator=None if own else generator)
+        on_fake_device = generator is not None and tensor.device.type == KIND == generator.device.type
+        return draw(tensor, *arguments, generator=None if on_fake_device else generator)
 
     return drawn
 
@@ -391,16 +391,16 @@ class _Pretended(FakeTensorMode):
         tensors = [
             leaf for leaf in torch.utils._pytree.arg_tree_leaves(*args, **kwargs) if isinstance(leaf, torch.Tensor)
         ]
-        wanted = kwargs.get("device")
+        device = kwargs.get("device")
         if not any(isinstance(tensor, FakeTensor) for tensor in tensors) and (
-            wanted is None or torch.device(wanted).type != KIND
+            device is None or torch.device(device).type != KIND
         ):
             return func(*args, **kwargs)  # the host's own work
         if func is aten._local_scalar_dense.default:
             return torch.zeros((), dtype=args[0].dtype).item()
         if func is aten.equal.default:
             return True
-        if func is aten._to_copy.default and wanted is not None and torch.device(wanted).type == "cpu":
+        if func is aten._to_copy.default and device is not None and torch.device(device).type == "cpu":
             return torch.zeros(args[0].shape, dtype=kwargs.get("dtype") or args[0].dtype)
         if func is aten.copy_.default and not isinstance(args[0], FakeTensor):
             return args[0].zero_()
@@ -463,15 +463,15 @@ class _Guard(registration._DummyDeviceGuard):
 @cache
 def _register() -> tuple[object, ...]:
     """Make the device known to torch, once a process; what is returned must be kept, torch does not."""
-    kept = _Module(), _Guard(), registration._DummyPrivateUse1Hook()
+    registrations = _Module(), _Guard(), registration._DummyPrivateUse1Hook()
     registration._setup_privateuseone_for_python_backend(
-        KIND, backend_module=kept[0], device_guard=kept[1], hook=kept[2]
+        KIND, backend_module=registrations[0], device_guard=registrations[1], hook=registrations[2]
     )
     # one kernel each on a CPU and on CUDA; on any other device several, unless it says that it has one of its own
     kernels = torch.library.Library("aten", "IMPL")
     for name in ("silu_backward", "mish_backward"):
         kernels.impl(name, _never_called, KIND_KEY)
-    return *kept, kernels
+    return *registrations, kernels
 
 
 def _never_called(*arguments: object) -> None:

@@ -69,14 +69,14 @@ def _period(values: Sequence[object]) -> int:
     """After how many layers a list repeats itself, its beginning left out."""
     values = values[_prefix(values) :]
     for period in range(1, len(values)):
-        if all(value == values[place % period] for place, value in enumerate(values)):
+        if all(value == values[index % period] for index, value in enumerate(values)):
             return period
     return max(1, len(values))
 
 
 def _prefix(values: Sequence[object]) -> int:
     """Layers at the beginning that differ from a uniform rest, e.g. dense ones before a mixture of experts."""
-    first = next((place for place, value in enumerate(values) if value != values[0]), 0)
+    first = next((index for index, value in enumerate(values) if value != values[0]), 0)
     return first if first and len({str(value) for value in values[first:]}) == 1 and first * 2 < len(values) else 0
 
 
@@ -116,8 +116,8 @@ def pretend_model(
 @cache
 def word_tokenizer(words: int) -> transformers.PreTrainedTokenizerFast:
     """`w1 w2 …`: one token per word."""
-    known = {"</s>": 0} | {f"w{number}": number for number in range(1, words)}
-    tokenizer = Tokenizer(models.WordLevel(known, unk_token="</s>"))
+    vocabulary = {"</s>": 0} | {f"w{number}": number for number in range(1, words)}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="</s>"))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     return transformers.PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, eos_token="</s>", bos_token="</s>", pad_token="</s>"
@@ -186,7 +186,7 @@ def train(
     """A forward and backward pass at each micro-batch (by its rows), all of `tokens` tokens, and the optimizer's
     `update`. As in the middle of a step, the optimizer has its state and the weights have the gradients of an earlier
     pass."""
-    examples = [Example(tuple([1 + place % 900 for place in range(tokens)]), 1)] * settings.effective_batch
+    examples = [Example(tuple([1 + number % 900 for number in range(tokens)]), 1)] * settings.effective_batch
     cut = loop.passes
     # the first pass of a step only: the others would be like it
     one_pass = replaced((loop, "passes", lambda *arguments: itertools.islice(cut(*arguments), 1)))
@@ -225,9 +225,12 @@ def rehearse(name: str, question: RehearsalInput) -> Rehearsal:
     layers, depths = config.get_text_config().num_hidden_layers, rehearsed_depths(config)
     figures, notes = _measure(at_depth(config, depths[0]), name, question.settings)
     if len(depths) > 1:  # on the line through the two that are measured
-        few, (shallow, deep) = figures, depths
+        shallow_and_few, (shallow, deep) = figures, depths
         many, notes = _measure(at_depth(config, deep), name, question.settings)
-        figures = {key: few[key] + (many[key] - few[key]) / (deep - shallow) * (layers - shallow) for key in few}
+        figures = {
+            key: shallow_and_few[key] + (many[key] - shallow_and_few[key]) / (deep - shallow) * (layers - shallow)
+            for key in shallow_and_few
+        }
     details = notes | {
         "config": "config.json" if question.verified else "known shape, not compared with the hub's config.json",
         "layers": layers,
@@ -308,12 +311,12 @@ def _score(lm: LanguageModel, ledger: Ledger, settings: Mapping[str, Any]) -> di
 
 
 def _train(lm: LanguageModel, ledger: Ledger, settings: Mapping[str, Any]) -> dict[str, Figures]:
-    most = min(settings["micro_batch"], settings["effective_batch"])
-    sizes = [most >> halvings for halvings in range(most.bit_length())]
-    own = {key: settings[key] for key in ("effective_batch", "rank", "loss", "target_modules")}
+    limit = min(settings["micro_batch"], settings["effective_batch"])
+    sizes = [limit >> halvings for halvings in range(limit.bit_length())]
+    options = {key: settings[key] for key in ("effective_batch", "rank", "loss", "target_modules")}
     tokens = min(settings["training_tokens"], lm.max_length)
     uses: dict[str, Figures] = {}
     for work, checkpointing in (("train", False), ("checkpointed", True)):
-        finetune = FinetuneSettings(learning_rate=1e-4, gradient_checkpointing=checkpointing, **own)
+        finetune = FinetuneSettings(learning_rate=1e-4, gradient_checkpointing=checkpointing, **options)
         uses |= {f"{work}.{size}": use for size, use in train(lm, ledger, finetune, tokens, sizes).items()}
     return uses

@@ -56,16 +56,18 @@ def check_answers(task: AnyTask, documents: Documents) -> None:
         return
     golds: list[tuple[str, int | None, Any, int]] = []
     for address, doc in zip(documents.addresses, documents.docs, strict=True):
-        own = task_of(task, doc)
-        if callable(getattr(own.config, "process_results", None)) or not hasattr(own, "multiple_input"):
+        task_of_document = task_of(task, doc)
+        if callable(getattr(task_of_document.config, "process_results", None)) or not hasattr(
+            task_of_document, "multiple_input"
+        ):
             continue
         where = f"{documents.task}: document {address}"
         try:
-            choices = _checked_choices(own, doc, where)
-            _check_question(own, doc, choices, where)
-            gold = gold_choice(own, doc)
-            _check_digits(own, doc, choices, gold, where)
-            label = _gold(own, doc)
+            choices = _checked_choices(task_of_document, doc, where)
+            _check_question(task_of_document, doc, choices, where)
+            gold = gold_choice(task_of_document, doc)
+            _check_digits(task_of_document, doc, choices, gold, where)
+            label = _gold(task_of_document, doc)
             if label is None or isinstance(label, float):
                 raise InputError(
                     f"{where}: its label is {'missing' if label is None else label}.",
@@ -100,8 +102,8 @@ def _checked_choices(task: Task, doc: Document, where: str) -> list[str]:
         )
     for number, choice in enumerate(choices):
         if not isinstance(choice, str) or not choice:
-            what = "is empty" if choice == "" else f"is {choice!r}, no text"
-            raise InputError(f"{where}: choice {number} {what}.", "give every choice a text.")
+            problem = "is empty" if choice == "" else f"is {choice!r}, no text"
+            raise InputError(f"{where}: choice {number} {problem}.", "give every choice a text.")
     return [*choices]
 
 
@@ -244,12 +246,12 @@ class Examples(ContextSampler):
     def sample(self, n: int, eval_doc: Document | None = None, **options: Any) -> Sequence[Document]:
         """`n` examples; raises InputError where there are not enough that ask something else."""
         drawn = self.inner.sample(n=n, eval_doc=eval_doc, **options)
-        places = [place for place, doc in enumerate(drawn) if self._asks_the_same(doc)]
+        places = [index for index, doc in enumerate(drawn) if self._asks_the_same(doc)]
         if not places:
             return drawn
         chosen = list(drawn)
-        for place, other in zip(places, self._others(chosen, len(places)), strict=True):
-            chosen[place] = other
+        for index, other_index in zip(places, self._others(chosen, len(places)), strict=True):
+            chosen[index] = other_index
         self.replaced += len(places)
         return chosen
 
@@ -277,27 +279,31 @@ class Examples(ContextSampler):
 def other_examples(task: AnyTask) -> Iterator[dict[str, Examples]]:
     """Inside the block no solved example asks what `Examples.question` asks; samplers of tasks that show examples, by
     name. Draws begin anew."""
-    sampled = {name: own for name, own in tasks_in(task).items() if own.config.num_fewshot and hasattr(own, "sampler")}
-    examples = {name: Examples(own) for name, own in sampled.items()}
-    for name, own in sampled.items():
-        own.sampler = examples[name]
-    for own in tasks_in(task).values():
-        own.set_fewshot_seed(FEWSHOT_SEED)
+    sampled = {
+        name: task_sampled
+        for name, task_sampled in tasks_in(task).items()
+        if task_sampled.config.num_fewshot and hasattr(task_sampled, "sampler")
+    }
+    examples = {name: Examples(task_sampled) for name, task_sampled in sampled.items()}
+    for name, task_sampled in sampled.items():
+        task_sampled.sampler = examples[name]
+    for task_sampled in tasks_in(task).values():
+        task_sampled.set_fewshot_seed(FEWSHOT_SEED)
     try:
         yield examples
     finally:
-        for name, own in sampled.items():
-            own.sampler = examples[name].inner
+        for name, task_sampled in sampled.items():
+            task_sampled.sampler = examples[name].inner
 
 
 def replaced_examples(task: AnyTask, documents: Documents) -> int:
     """How many solved examples before these documents are drawn again because they ask the same."""
     with other_examples(task) as examples:
         for doc in documents.docs if examples else ():
-            own = task_of(task, doc)
-            sampler = examples.get(own.config.task)
+            task_of_document = task_of(task, doc)
+            sampler = examples.get(task_of_document.config.task)
             if sampler is not None:
-                sampler.question = asked_text(own, doc)
-                same_split = own.fewshot_cfg.split == own.config.test_split
-                sampler.sample(n=own.config.num_fewshot, eval_doc=doc if same_split else None)
+                sampler.question = asked_text(task_of_document, doc)
+                same_split = task_of_document.fewshot_cfg.split == task_of_document.config.test_split
+                sampler.sample(n=task_of_document.config.num_fewshot, eval_doc=doc if same_split else None)
         return sum(sampler.replaced for sampler in examples.values())

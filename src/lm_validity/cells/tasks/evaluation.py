@@ -56,10 +56,10 @@ def describe_items(
     `values` are the values of `metric`, by the documents' places."""
     rows, documents, task = [], prepared.documents, prepared.task
     requests = zip(documents.addresses, documents.docs, prepared.requests, strict=True)
-    for place, (address, doc, group) in enumerate(requests):
-        own, value = task_of(task, doc), values.get(place)
-        row = {"doc_id": address, "subject": subject_of(task, doc), "correct": _item_value(own, metric, value)}
-        rows.append(row | _describe(lm, own, doc, group))
+    for index, (address, doc, group) in enumerate(requests):
+        member, value = task_of(task, doc), values.get(index)
+        row = {"doc_id": address, "subject": subject_of(task, doc), "correct": _item_value(member, metric, value)}
+        rows.append(row | _describe(lm, member, doc, group))
     return pd.DataFrame(rows).reindex(columns=ITEMS.names[ITEMS.names.index("doc_id") :]).astype({"gold": "Int64"})
 
 
@@ -154,9 +154,9 @@ def score_prepared(lm: LanguageModel, prepared: PreparedRequests, *, metric: str
     default is 100,000), none for perplexities.
     Raises CellError naming the document that cannot be scored, NonFiniteScore naming one without a score.
     """
-    before = lm.counters.truncated_requests
+    truncated_before = lm.counters.truncated_requests
     values = _score(lm, prepared, metric)
-    truncated = lm.counters.truncated_requests - before
+    truncated = lm.counters.truncated_requests - truncated_before
     metrics = {}
     for key, by_place in values.items():
         try:
@@ -218,12 +218,12 @@ def prepare_requests(
     built: list[tuple[Instance, ...]] = []
     with other_examples(task) as examples:
         for number, (address, doc) in enumerate(zip(documents.addresses, documents.docs, strict=True)):
-            own = task_of(task, doc)
+            member = task_of(task, doc)
             try:
-                if own.config.task in examples:
-                    examples[own.config.task].question = asked_text(own, doc)
-                metadata = (documents.task, number, own.config.repeats)
-                built.append(_requests_of(own, doc, lm.apply_chat_template if chat else None, system, metadata))
+                if member.config.task in examples:
+                    examples[member.config.task].question = asked_text(member, doc)
+                metadata = (documents.task, number, member.config.repeats)
+                built.append(_requests_of(member, doc, lm.apply_chat_template if chat else None, system, metadata))
             except InputError as error:
                 raise CellError(error.problem, error.hint) from error
             except Exception as error:  # whatever a task's code or template raises
@@ -235,8 +235,8 @@ def prepare_requests(
         if chat and task.OUTPUT_TYPE == "multiple_choice" and not task_of(task, doc).doc_to_prefix(doc):
             # lm-eval drops the blank before a choice; the template may begin its answers with one
             for request in group:
-                given, choice = request.args
-                request.arguments = (given, choice if choice[:1].isspace() else lm.answer_start + choice)
+                prompt_text, choice = request.args
+                request.arguments = (prompt_text, choice if choice[:1].isspace() else lm.answer_start + choice)
     _encode(lm, documents, built)
     _check_room(lm, documents.task, [group[0] for group in built])
     return PreparedRequests(task, documents, tuple(built))
@@ -263,13 +263,15 @@ def _encode(lm: LanguageModel, documents: Documents, built: Sequence[tuple[Insta
 
 
 def _check_room(lm: LanguageModel, task: str, requests: Sequence[Instance]) -> None:
-    room = min((lm.room_for_prompt(each) for each in requests if each.request_type == "generate_until"), default=1)
+    room = min(
+        (lm.room_for_prompt(request) for request in requests if request.request_type == "generate_until"), default=1
+    )
     if room < 1:
         raise CellError(
             f"{task}: generates up to {lm.max_length - room} tokens, but {lm.model_id} takes {lm.max_length} in all.",
             "set max_gen_toks in the task's generation_kwargs.",
         )
-    for options in (each.args[1] for each in requests if each.request_type == "generate_until"):
+    for options in (request.args[1] for request in requests if request.request_type == "generate_until"):
         if normalize_gen_kwargs(options, lm.max_gen_toks)["max_gen_toks"] < 1:
             raise CellError(f"{task}: its answers have no tokens (max_gen_toks).", "set at least 1.")
         if "" in options.get("until", ()):
@@ -322,19 +324,19 @@ def _score(lm: LanguageModel, prepared: PreparedRequests, metric: str) -> dict[s
     task = prepared.task
     _apply_filters(prepared)
     values: dict[str, dict[int, Any]] = defaultdict(dict)
-    for place, (doc, group) in enumerate(zip(prepared.documents.docs, prepared.requests, strict=True)):
+    for index, (doc, group) in enumerate(zip(prepared.documents.docs, prepared.requests, strict=True)):
         for name in group[0].filtered_resps:
             answers = [request.filtered_resps[name] for request in group]
             try:
                 results = task_of(task, doc).process_results(doc, answers)
             except Exception as error:  # whatever the task's own code raises
-                raise _cannot_be_scored(prepared, place, error) from error
-            for own, value in results.items():
-                values[f"{own},{name}"][place] = value
+                raise _cannot_be_scored(prepared, index, error) from error
+            for member, value in results.items():
+                values[f"{member},{name}"][index] = value
     if isinstance(task, TaskGroup):  # what only some of the tasks have is no metric of the group
         members = [member_of(doc) for doc in prepared.documents.docs]
         values = {
-            key: by_place for key, by_place in values.items() if {members[place] for place in by_place} == {*members}
+            key: by_place for key, by_place in values.items() if {members[index] for index in by_place} == {*members}
         }
     if metric not in values:
         similar = nearest(metric, values)
@@ -349,25 +351,25 @@ def _apply_filters(prepared: PreparedRequests) -> None:
     """Each task's filters over its own requests. Where one raises, the first document with which it does so alone is
     the cause."""
     by_task: dict[str, tuple[Task, list[int]]] = {}
-    for place, doc in enumerate(prepared.documents.docs):
-        own = task_of(prepared.task, doc)
-        by_task.setdefault(own.config.task, (own, []))[1].append(place)
-    for own, places in by_task.values():
+    for index, doc in enumerate(prepared.documents.docs):
+        member = task_of(prepared.task, doc)
+        by_task.setdefault(member.config.task, (member, []))[1].append(index)
+    for member, places in by_task.values():
         try:
-            apply_filters(own, [request for place in places for request in prepared.requests[place]])
+            apply_filters(member, [request for index in places for request in prepared.requests[index]])
         except Exception as error:  # whatever the task's own filter raises
-            for place in places:
+            for index in places:
                 try:
-                    apply_filters(own, [*prepared.requests[place]])
+                    apply_filters(member, [*prepared.requests[index]])
                 except Exception as cause:
-                    raise _cannot_be_scored(prepared, place, cause) from cause
+                    raise _cannot_be_scored(prepared, index, cause) from cause
             raise _cannot_be_scored(prepared, None, error) from error
 
 
-def _cannot_be_scored(prepared: PreparedRequests, place: int | None, error: Exception) -> CellError:
-    which = "its documents" if place is None else f"document {prepared.documents.addresses[place]}"
+def _cannot_be_scored(prepared: PreparedRequests, index: int | None, error: Exception) -> CellError:
+    subject = "its documents" if index is None else f"document {prepared.documents.addresses[index]}"
     return CellError(
-        f"{prepared.documents.task}: {which} cannot be scored ({type(error).__name__}: {first_line(error)}).",
+        f"{prepared.documents.task}: {subject} cannot be scored ({type(error).__name__}: {first_line(error)}).",
         "correct the filters or process_results of the task, or that row of its data.",
     )
 
@@ -401,11 +403,11 @@ def _aggregate(
     if not isinstance(task, TaskGroup):
         return _aggregate_task(task, key, [*values.values()], resamples)
     by_task: dict[str, list[Any]] = defaultdict(list)
-    for place, value in values.items():
-        by_task[member_of(prepared.documents.docs[place])].append(value)
-    aggregates = [_aggregate_task(task.members[name], key, own, resamples) for name, own in by_task.items()]
+    for index, value in values.items():
+        by_task[member_of(prepared.documents.docs[index])].append(value)
+    aggregates = [_aggregate_task(task.members[name], key, member, resamples) for name, member in by_task.items()]
     scores, errors = [value for value, _ in aggregates], [error for _, error in aggregates]
-    sizes = [len(own) for own in by_task.values()]
+    sizes = [len(member) for member in by_task.values()]
     by_size = task.by_size.get(key.partition(",")[0], True)
     value = float(aggregate_subtask_metrics(scores, sizes, by_size))
     if None in errors or sum(sizes) <= len(sizes):
@@ -508,11 +510,11 @@ def _example(lm: LanguageModel, context: list[int], completion: list[int], limit
 def _check_completion(lm: LanguageModel, completion: list[int], answer: str, where: str) -> None:
     """Raise CellError where the tokens behind the question say something else than the answer: a tokenizer that adds
     tokens of its own leaves none of it. White space aside, and what the tokenizer cannot write at all."""
-    said = lm.tok_decode(completion, skip_special_tokens=False)
-    alone = lm.tok_decode(lm.tok_encode(answer, add_special_tokens=False), skip_special_tokens=False)
-    if "".join(said.split()) not in ("".join(answer.split()), "".join(alone.split())):
+    text_with_specials = lm.tok_decode(completion, skip_special_tokens=False)
+    answer_text = lm.tok_decode(lm.tok_encode(answer, add_special_tokens=False), skip_special_tokens=False)
+    if "".join(text_with_specials.split()) not in ("".join(answer.split()), "".join(answer_text.split())):
         raise CellError(
-            f"{where}: its training text would say {said[-60:]!r} where the answer is {answer[-60:]!r}.",
+            f"{where}: its training text would say {text_with_specials[-60:]!r} where the answer is {answer[-60:]!r}.",
             "does the tokenizer add tokens behind every text (add_eos_token)?",
         )
 

@@ -49,8 +49,8 @@ def write_documents(benchmark: str, task: AnyTask, documents: Documents, path: P
     """Write documents.parquet, one row per document with the columns of DOCUMENTS; a perplexity corpus has none."""
     rows = []
     if task.OUTPUT_TYPE != "loglikelihood_rolling":
-        for own in tasks_in(task).values():
-            own.set_fewshot_seed(FEWSHOT_SEED)  # the examples that scoring shows, where they are drawn at random
+        for member in tasks_in(task).values():
+            member.set_fewshot_seed(FEWSHOT_SEED)  # the examples that scoring shows, where they are drawn at random
         rows = [
             {"benchmark": benchmark, "doc_id": address, **_describe(task, doc)}
             for address, doc in zip(documents.addresses, documents.docs, strict=True)
@@ -59,19 +59,19 @@ def write_documents(benchmark: str, task: AnyTask, documents: Documents, path: P
 
 
 def _describe(task: AnyTask, doc: Document) -> dict[str, Any]:
-    own = task_of(task, doc)
-    prefix = own.doc_to_prefix(doc)
-    prompt = own.fewshot_context(doc, num_fewshot=own.config.num_fewshot or 0, gen_prefix=prefix)
-    choice = own.OUTPUT_TYPE == "multiple_choice"
+    member = task_of(task, doc)
+    prefix = member.doc_to_prefix(doc)
+    prompt = member.fewshot_context(doc, num_fewshot=member.config.num_fewshot or 0, gen_prefix=prefix)
+    choice = member.OUTPUT_TYPE == "multiple_choice"
     # where the choices stand in the prompt, each has its own, and what follows is the same for all
-    varies = choice and own.multiple_input
+    varies = choice and member.multiple_input
     return {
         "subject": subject_of(task, doc),
-        "context": str(own.doc_to_target(doc) if varies else own.doc_to_text(doc)),
-        "choices": [str(text) for text in own.doc_to_choice(doc)] if choice else None,
-        "gold": gold_choice(own, doc) if choice else None,
+        "context": str(member.doc_to_target(doc) if varies else member.doc_to_text(doc)),
+        "choices": [str(text) for text in member.doc_to_choice(doc)] if choice else None,
+        "gold": gold_choice(member, doc) if choice else None,
         "prompt": None if varies else prompt,
-        "target_delimiter": own.config.target_delimiter,
+        "target_delimiter": member.config.target_delimiter,
     }
 
 
@@ -302,8 +302,8 @@ def make_splits(
         texts |= {row.text for row in chosen}
         ids |= {row.id for row in chosen} - {None}
         addresses = tuple(row.address for row in chosen)
-        asked = fetch_documents(task, split, addresses)
-        check_answers(task, asked)
+        documents = fetch_documents(task, split, addresses)
+        check_answers(task, documents)
         splits[split] = Split(
             task=name,
             split=split,
@@ -314,7 +314,7 @@ def make_splits(
             examined=examined,
             removed_by_text=by_text,
             removed_by_id=by_id,
-            replaced_examples=replaced_examples(task, asked),
+            replaced_examples=replaced_examples(task, documents),
         )
     return TaskSplits(splits.get("train"), splits.get("validation"), splits["test"])
 
@@ -366,8 +366,8 @@ def _sources(task: AnyTask, seed: int, *, test_only: bool) -> tuple[str, dict[st
         )
     if has_train and has_validation:
         parts = {kind: rows(task, kind) for kind in ("train", "validation")}
-        own = {kind: (kind, docs, _permutation(seed, kind, docs)) for kind, docs in parts.items()}
-        return "the task's own splits", own | {"test": test}
+        sources = {kind: (kind, docs, _permutation(seed, kind, docs)) for kind, docs in parts.items()}
+        return "the task's own splits", sources | {"test": test}
     if has_train or has_validation:
         kind = "train" if has_train else "validation"
         docs = rows(task, kind)
@@ -496,5 +496,5 @@ def prefetch_benchmark(row: Benchmark) -> dict[str, Any]:
 def _may_merge(task: AnyTask) -> bool:
     """Whether a tokenizer may merge a question's end with a choice: where no blank is between them. Before, the choice
     then lost its beginning."""
-    blank = all((own.config.target_delimiter or "").startswith(" ") for own in tasks_in(task).values())
+    blank = all((task_part.config.target_delimiter or "").startswith(" ") for task_part in tasks_in(task).values())
     return task.OUTPUT_TYPE == "multiple_choice" and not blank

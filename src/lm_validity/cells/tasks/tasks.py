@@ -79,16 +79,21 @@ def expand(name: str, index: Mapping[str, Entry], overrides: dict[str, Any], exp
 def _expand_members(
     config: Mapping[str, Any], index: Mapping[str, Entry], overrides: dict[str, Any], expansion: Expansion
 ) -> None:
-    own = {key: value for key, value in config.items() if key not in GROUP_FIELD_NAMES} | overrides
+    settings = {key: value for key, value in config.items() if key not in GROUP_FIELD_NAMES} | overrides
     for item in config.get("task") or ():
         if isinstance(item, str):
-            expand(item, index, own, expansion)
+            expand(item, index, settings, expansion)
         elif "group" not in item:
-            expand(item["task"], index, own | item, expansion)
+            expand(item["task"], index, settings | item, expansion)
         elif item["group"] in index:
-            expand(item["group"], index, own | {key: value for key, value in item.items() if key != "group"}, expansion)
+            expand(
+                item["group"],
+                index,
+                settings | {key: value for key, value in item.items() if key != "group"},
+                expansion,
+            )
         else:  # a group within the group, named nowhere else
-            _expand_members(item, index, own, expansion)
+            _expand_members(item, index, settings, expansion)
 
 
 def build_group(name: str, files: Sequence[Path]) -> "TaskGroup":
@@ -153,7 +158,7 @@ class TaskGroup:
 def has_documents(task: "AnyTask", kind: str) -> bool:
     """Whether a task, or every task of a group, has documents of a kind; `check_alike` refuses a group of which only
     some have."""
-    return all(getattr(own, f"has_{WORDS[kind]}_docs")() for own in tasks_in(task).values())
+    return all(getattr(member, f"has_{WORDS[kind]}_docs")() for member in tasks_in(task).values())
 
 
 class GroupDocument(Document):
@@ -272,14 +277,14 @@ def find_task(task: str, include_path: str | Path | None = None) -> TaskRecord:
             raise InputError(f"{include_path}: no such folder of lm-eval tasks.", "check include_path.")
         roots.insert(0, (Path(include_path), ".", str(include_path)))
     names: list[str] = []
-    for root, folder, given in roots:
+    for root, folder, is_given in roots:
         for path, text in _texts(root / folder):
             if path.suffix != ".yaml":
                 continue
             declared = [] if _GROUP_LINE.search(text) else _TASK_LINE.findall(text)
             names += [*declared, *_GROUP_LINE.findall(text)]
             if task in declared:
-                return _record(task, path, {}, given)
+                return _record(task, path, {}, is_given)
         expansion = _expansion(task, root / folder, include_path)
         if expansion is not None:
             return _group_record(task, expansion, include_path)
@@ -308,12 +313,12 @@ def config_digest(path: Path, root: Path) -> str:
     text = json.dumps(_portable(config, resolved, references), sort_keys=True, default=str)
     digest = hashlib.sha256(text.encode())
     places = map(Path, sorted(references))
-    named = [code for place in places if (code := code_file(place.parent, place.name)).is_file()]
+    named = [code for file in places if (code := code_file(file.parent, file.name)).is_file()]
     for code in named:
         digest.update(code.read_bytes())
     folders = {path.resolve().parent, *(code.parent for code in named)} if root != PACKAGE else ()
-    others = {code for folder in folders for code in python_files(folder)} - {*named}
-    for code in sorted(others, key=lambda code: code.relative_to(resolved).as_posix()):
+    imported = {code for folder in folders for code in python_files(folder)} - {*named}
+    for code in sorted(imported, key=lambda code: code.relative_to(resolved).as_posix()):
         digest.update(f"\n{code.relative_to(resolved).as_posix()} {file_sha256(code)}".encode())
     return digest.hexdigest()
 
@@ -330,13 +335,13 @@ def _portable(value: object, root: Path, references: set[str]) -> object:
     if value.startswith(f"{root}/"):
         references.add(value)
         return value.removeprefix(f"{root}/")
-    place = Path(value)
-    code = code_file(place.parent, place.name)
+    path = Path(value)
+    code = code_file(path.parent, path.name)
     try:
         if code.is_file():
-            return f"{file_sha256(code)}/{place.name}"
+            return f"{file_sha256(code)}/{path.name}"
         # a module of the environment, of which lm-eval's path names no file
-        return place.name if place.parent.is_dir() and re.fullmatch(r"\w+(\.\w+)+", place.name) else value
+        return path.name if path.parent.is_dir() and re.fullmatch(r"\w+(\.\w+)+", path.name) else value
     except OSError:  # a text that begins with a slash, and is too long for a path
         return value
 
@@ -345,7 +350,7 @@ def record_digest(record: TaskRecord) -> str:
     """`config_digest` of the task as it is on disk now; of a group: sha256 over those of its files and its tasks."""
     if not record.members:
         return config_digest(record.path, root_of(record.include_path))
-    files = [config_digest(root_of(place) / file, root_of(place)) for place, file in record.group_files]
+    files = [config_digest(root_of(root_name) / file, root_of(root_name)) for root_name, file in record.group_files]
     return hashlib.sha256("\n".join([*files, *map(record_digest, record.members)]).encode()).hexdigest()
 
 
@@ -466,8 +471,8 @@ def _group_record(name: str, expansion: Expansion, include_path: str | Path | No
     """The record of a group: the metrics are those that all its tasks have."""
     members = []
     for entry, overrides in expansion.tasks:
-        place, _ = _place(entry.yaml_path, include_path)
-        members.append(_record(entry.name, entry.yaml_path, overrides, place))
+        root_name, _ = _place(entry.yaml_path, include_path)
+        members.append(_record(entry.name, entry.yaml_path, overrides, root_name))
     types = {member.output_type: member.task for member in members}
     if len(types) != 1:
         listed = ", ".join(f"{task} {output_type}" for output_type, task in types.items())
@@ -651,27 +656,27 @@ def address_of(documents: Sequence[Document], kind: str, number: int) -> str:
 def fetch_documents(task: AnyTask, split: str, addresses: Iterable[str]) -> Documents:
     """The documents at `addresses`, in that order; only the kinds of documents named there are touched."""
     addresses = tuple(addresses)
-    wanted: dict[str, list[int]] = {}
+    numbers_by_name: dict[str, list[int]] = {}
     for address in addresses:
-        place, _, row = address.rpartition(":")
-        wanted.setdefault(place, []).append(int(row))
+        name, _, row = address.rpartition(":")
+        numbers_by_name.setdefault(name, []).append(int(row))
     documents: dict[str, Document] = {}
-    for place, numbers in wanted.items():
-        member, _, kind = place.rpartition("/")
-        own = task.members.get(member) if isinstance(task, TaskGroup) else task
-        if own is None:
+    for name, numbers in numbers_by_name.items():
+        member, _, kind = name.rpartition("/")
+        member_task = task.members.get(member) if isinstance(task, TaskGroup) else task
+        if member_task is None:
             raise InputError(
                 f"{task.config.task}: the group has no task {member!r} any more.", "its tasks changed; split it again."
             )
-        source = rows(own, kind) if has_documents(own, kind) else ()
+        source = rows(member_task, kind) if has_documents(member_task, kind) else ()
         if max(numbers) >= len(source):
             raise InputError(
-                f"{own.config.task}: there is no document {kind}:{max(numbers)}, only {len(source)} of them.",
+                f"{member_task.config.task}: there is no document {kind}:{max(numbers)}, only {len(source)} of them.",
                 "the data set changed after it was split; split it again.",
             )
         chosen = source.select(numbers) if hasattr(source, "select") else [source[row] for row in numbers]
         for number, doc in zip(numbers, chosen, strict=True):
-            documents[f"{place}:{number}"] = GroupDocument(doc, member) if isinstance(task, TaskGroup) else doc
+            documents[f"{name}:{number}"] = GroupDocument(doc, member) if isinstance(task, TaskGroup) else doc
     return Documents(task.config.task, split, addresses, tuple(documents[address] for address in addresses))
 
 
@@ -683,7 +688,7 @@ def subject_of(task: AnyTask, doc: Document) -> str | None:
 
 def fewshot_digest(task: AnyTask) -> str | None:
     """sha256 over the documents that examples are drawn from; None for a task that shows none."""
-    pools = {name: own.sampler.df for name, own in tasks_in(task).items() if own.config.num_fewshot}
+    pools = {name: member.sampler.df for name, member in tasks_in(task).items() if member.config.num_fewshot}
     return documents_digest(pools) if pools else None
 
 
@@ -702,9 +707,9 @@ def _check_unchanged(record: TaskRecord) -> None:
         if not path.is_file():
             raise InputError(f"{record.task}: {path} does not exist any more.", "run the prefetch step again.")
     if record_digest(record) != record.config_digest:
-        what = f"a file of the group's {len(record.paths)}" if record.members else str(record.path)
+        subject = f"a file of the group's {len(record.paths)}" if record.members else str(record.path)
         raise InputError(
-            f"{record.task}: {what} or its code changed after it was recorded.", "run the prefetch step again."
+            f"{record.task}: {subject} or its code changed after it was recorded.", "run the prefetch step again."
         )
 
 
@@ -720,12 +725,12 @@ def _set_fewshot(name: str, task: Task, count: int) -> None:
             )
         scored = config.test_split or config.validation_split
         if fewshot.split is not None:
-            own = fewshot.split == scored and fewshot.split != config.test_split
+            has_own_pool = fewshot.split == scored and fewshot.split != config.test_split
         elif config.fewshot_config is not None and fewshot.samples is not None:
-            own = False
+            has_own_pool = False
         else:
-            own = (config.training_split or config.validation_split or config.test_split) == scored
-        if own:
+            has_own_pool = (config.training_split or config.validation_split or config.test_split) == scored
+        if has_own_pool:
             raise InputError(
                 f"{name}: its examples would be the documents of {scored!r}, which are scored.",
                 "give the task a fewshot_split, or leave num_fewshot empty.",

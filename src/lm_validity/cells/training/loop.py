@@ -101,9 +101,13 @@ def rows_are_alike(lm: LanguageModel, rows: Sequence[torch.Tensor]) -> bool:
         together = token_losses(lm.base, batch, narrow=lm.narrows_head(), part=lm.head_part())
         parts = together.cpu().split([len(row) - 1 for row in chosen])
         for row, part in zip(chosen, parts, strict=True):
-            alone = token_losses(lm.base, MicroBatch.of([row], padding, lm.device, 1), narrow=False, part=None).cpu()
-            largest = max(1.0, float(alone.abs().max()))  # a logit's size is not known here; a loss's is of its order
-            if torch.isfinite(alone).all() and not (part - alone).abs().max() <= 10 * lm.tolerance(largest):
+            separately = token_losses(
+                lm.base, MicroBatch.of([row], padding, lm.device, 1), narrow=False, part=None
+            ).cpu()
+            largest = max(
+                1.0, float(separately.abs().max())
+            )  # a logit's size is not known here; a loss's is of its order
+            if torch.isfinite(separately).all() and not (part - separately).abs().max() <= 10 * lm.tolerance(largest):
                 return False
     except RuntimeError as error:
         if not is_out_of_memory(error):
@@ -159,14 +163,14 @@ class _LossesInParts(torch.autograd.Function):
 PASS_COST = {"cpu": (4e-3, 6e10), "cuda": (3e-3, 4e14)}
 
 
-def micro_batches(lengths: Sequence[int], most: int, pass_cost: float) -> list[tuple[int, int]]:
-    """Cut rows, sorted by length, into runs [start, end) of at most `most` rows that cost least: a run costs its rows
+def micro_batches(lengths: Sequence[int], limit: int, pass_cost: float) -> list[tuple[int, int]]:
+    """Cut rows, sorted by length, into runs [start, end) of at most `limit` rows that cost least: a run costs its rows
     times its longest, in tokens, and `pass_cost` for a forward and backward pass of its own."""
     costs, cuts = [0.0], [0]
     for end in range(1, len(lengths) + 1):
         options = [
             (costs[start] + pass_cost + (end - start) * max(lengths[start:end]), start)
-            for start in range(max(0, end - most), end)
+            for start in range(max(0, end - limit), end)
         ]
         cost, start = min(options)
         costs.append(cost)
@@ -179,16 +183,16 @@ def micro_batches(lengths: Sequence[int], most: int, pass_cost: float) -> list[t
 
 
 def passes(
-    lengths: Sequence[int], most: int, pass_cost: float, encoding: PositionEncoding
+    lengths: Sequence[int], limit: int, pass_cost: float, encoding: PositionEncoding
 ) -> Iterator[tuple[int, int]]:
     """`micro_batches` of rows that have one position encoding; what the encoding remembers is forgotten before each."""
     first = 0
     for _, alike in itertools.groupby(lengths, key=encoding.of):
-        own = list(alike)
-        for start, end in micro_batches(own, most, pass_cost):
+        passes_of_part = list(alike)
+        for start, end in micro_batches(passes_of_part, limit, pass_cost):
             encoding.forget()
             yield first + start, first + end
-        first += len(own)
+        first += len(passes_of_part)
 
 
 def pass_tokens(lm: LanguageModel) -> float:
@@ -236,13 +240,13 @@ def layers_recomputed(base: torch.nn.Module) -> Iterator[None]:
     layers = [module for module in base.modules() if isinstance(module, GradientCheckpointingLayer)]
     if not layers:
         log.warning("gradient_checkpointing has no effect: %s has no layers that allow it", type(base).__name__)
-    before = {layer: layer.__dict__.get("forward") for layer in layers}
+    forwards = {layer: layer.__dict__.get("forward") for layer in layers}
     for layer in layers:
         layer.forward = functools.partial(torch.utils.checkpoint.checkpoint, layer.forward, use_reentrant=False)
     try:
         yield
     finally:
-        for layer, forward in before.items():
+        for layer, forward in forwards.items():
             if forward is None:
                 del layer.forward
             else:  # accelerate's, which brings a layer's inputs to its device
@@ -352,8 +356,8 @@ class Training:
     def update(self) -> None:
         """Clip this adapter's gradients, set its rate by the schedule, step its optimizer."""
         torch.nn.utils.clip_grad_norm_(self.parameters.values(), self.settings.max_gradient_norm)
-        left = 1 - self.position.step / (self.steps_per_epoch * self.settings.epochs)
-        self.optimizer.param_groups[0]["lr"] = self.settings.learning_rate * left
+        share_left = 1 - self.position.step / (self.steps_per_epoch * self.settings.epochs)
+        self.optimizer.param_groups[0]["lr"] = self.settings.learning_rate * share_left
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         self.lm.counters.optimizer_steps += 1
@@ -478,9 +482,9 @@ def started(
     longest = max(len(example.token_ids) for example in examples)
     hint = f"{MORE_MEMORY}, set gradient_checkpointing for it, or lower finetuning.max_length."
     settings, position = members[0].settings, BatchPosition(seed)
-    others = [f"rate{number}" for number in range(1, len(members))]
+    names_of_others = [f"rate{number}" for number in range(1, len(members))]
     with must_fit(lm.model_id, f"one text of up to {longest} tokens to train on", hint):
-        model = add_adapter(lm, settings, settings.target_modules, position, also=others)
+        model = add_adapter(lm, settings, settings.target_modules, position, also=names_of_others)
         try:
             names = zip(members, model.peft_config, strict=True)
             yield TrainingRun([Training(lm, model, examples, member, position, name) for member, name in names])
@@ -507,10 +511,10 @@ class TrainingRun:
             done = min(len(training.epochs) for training in behind)
             now = [training for training in behind if len(training.epochs) == done]
             losses, weights = self._run_steps(now, done + 1, stop)
-            for place, training in enumerate(now):
+            for number, training in enumerate(now):
                 self.position.adapters, training.micro_batch = [training.adapter], self.micro_batch
-                own = [loss[place] for loss in losses]
-                training.finish_epoch(own, weights, validate, higher_is_better=higher_is_better)
+                own_losses = [loss[number] for loss in losses]
+                training.finish_epoch(own_losses, weights, validate, higher_is_better=higher_is_better)
 
     def _run_steps(
         self, trainings: list[Training], epoch: int, stop: Callable[[], bool]
@@ -562,9 +566,9 @@ class TrainingRun:
     def accumulate(self, trainings: list[Training], batch: list[torch.Tensor]) -> torch.Tensor:
         """Gradients of the token mean over the whole batch, one micro-batch after another; the mean of each training,
         (trainings,)."""
-        here, counters, copies, predicted = self.position, self.lm.counters, len(trainings), predicted_tokens(batch)
-        here.rows, here.width, here.training = len(batch), len(batch[0]), True
-        here.adapters = [training.adapter for training in trainings]
+        position, counters, copies, predicted = self.position, self.lm.counters, len(trainings), predicted_tokens(batch)
+        position.rows, position.width, position.training = len(batch), len(batch[0]), True
+        position.adapters = [training.adapter for training in trainings]
         total = torch.zeros(copies, device=self.lm.device)
         scale = loss_scale(self.lm.base.dtype, predicted)
         try:
@@ -573,7 +577,7 @@ class TrainingRun:
             for start, end in passes([len(row) for row in batch], self.micro_batch, cost, encoding):
                 rows = batch[start:end]
                 micro = MicroBatch.of(rows, self.lm.tokenizer.pad_token_id, self.lm.device, copies)
-                here.start, here.count, here.length = start, len(rows), micro.inputs.shape[1]
+                position.start, position.count, position.length = start, len(rows), micro.inputs.shape[1]
                 losses = token_losses(self.lm.base, micro, narrow=self.narrow, part=self.part).reshape(copies, -1)
                 loss = losses.sum(1) / predicted
                 loss.backward(torch.full_like(loss, scale))
@@ -581,7 +585,7 @@ class TrainingRun:
                 counters.training_tokens += copies * sum(map(len, rows))
                 counters.training_tokens_padded += micro.inputs.numel()
         finally:
-            here.rest()
+            position.rest()
         for training in trainings:
             unscale(training.parameters.values(), scale)
         return total

@@ -88,15 +88,15 @@ def find_targets(lm: Adaptable, rule: str) -> Targets:
     }
     architecture: str = lm.base.config.model_type
     experts: tuple[str, ...] = ()
-    wanted: Collection[str]
+    names: Collection[str]
     if rule == "all-linear":
-        wanted, experts = {_last(name) for name in reached}, _fused_experts(everything)
+        names, experts = {_last(name) for name in reached}, _fused_experts(everything)
     elif rule == "attention":
-        wanted = ATTENTION_PROJECTIONS
+        names = ATTENTION_PROJECTIONS
     else:
-        known = TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING.get(architecture, [])
-        wanted = set(known if isinstance(known, list) else [])
-    layers = {name: module for name, module in reached.items() if _last(name) in wanted}
+        suffixes = TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING.get(architecture, [])
+        names = set(suffixes if isinstance(suffixes, list) else [])
+    layers = {name: module for name, module in reached.items() if _last(name) in names}
     if not layers and not experts:
         raise CellError(
             f"{lm.model_id}: no layers for adapters under target_modules {rule!r} (architecture {architecture!r}).",
@@ -296,28 +296,28 @@ class BatchDropout(torch.nn.Module):
 
     def _mask(self, x: torch.Tensor) -> tuple[torch.Tensor, tuple[int, ...]]:
         """What is kept (bool), and the shape in which x goes with it: one mask for all copies."""
-        here, features = self.position, x.shape[-1]
-        shape = (len(here.adapters), here.count, here.length, features)
+        position, features = self.position, x.shape[-1]
+        shape = (len(position.adapters), position.count, position.length, features)
         if x.numel() == math.prod(shape):
             return self._batch_mask(features, x.device), shape
         return self._draw(self.layer, x.shape, x.device), tuple(x.shape)
 
     def _batch_mask(self, features: int, device: torch.device) -> torch.Tensor:
         """What the micro-batch keeps: bool, (rows, tokens, features)."""
-        here, block = self.position, self.block
-        moment = (here.step, here.rows, here.width)
+        position, block = self.position, self.block
+        moment = (position.step, position.rows, position.width)
         if block.moment != moment:
             block.moment, block.masks = moment, {}
         if self.layer not in block.masks:
             # on a CPU launches cost little, and numbers stay what they were
             members = {self.layer: features} if device.type == "cpu" else block.features
-            sizes = [here.rows * here.width * per_token for per_token in members.values()]
+            sizes = [position.rows * position.width * per_token for per_token in members.values()]
             if device.type != "cpu" and sum(sizes) > KEPT:
-                here.hold_large(block)
+                position.hold_large(block)
             drawn = self._draw(min(members), (sum(sizes),), device).split(sizes)
-            for (layer, own), mask in zip(members.items(), drawn, strict=True):
-                block.masks[layer] = mask.view(here.rows, here.width, own)
-        return block.masks[self.layer][here.start : here.start + here.count, : here.length]
+            for (layer, member), mask in zip(members.items(), drawn, strict=True):
+                block.masks[layer] = mask.view(position.rows, position.width, member)
+        return block.masks[self.layer][position.start : position.start + position.count, : position.length]
 
     def _draw(self, layer: int, shape: tuple[int, ...], device: torch.device) -> torch.Tensor:
         mask = torch.empty(shape, dtype=torch.bool, device=device)
@@ -331,9 +331,9 @@ def adapted_forward(layer: torch.nn.Module, position: BatchPosition, x: torch.Te
     CannotStack where there are copies and the layer sees the tokens in another order (experts).
     """
     result = layer.base_layer(x)
-    first, *more = position.adapters
+    first, *further_adapters = position.adapters
     down, up = layer.lora_A[first].weight, layer.lora_B[first].weight
-    if more:
+    if further_adapters:
         if x.numel() != len(position.adapters) * position.count * position.length * x.shape[-1]:
             raise CannotStack
         down = torch.stack([layer.lora_A[name].weight for name in position.adapters])  # (K, rank, inputs)
@@ -364,8 +364,8 @@ class _LowRank(torch.autograd.Function):
         ctx.save_for_backward(x, down, up, inner)
         ctx.scaling, ctx.dropout = scaling, dropout
         change = (inner @ up.mT).reshape(result.shape)
-        one = dropout.position.constant(1.0, x.device)
-        return torch.addcmul(result, change, one, value=scaling, out=torch.empty_like(result))
+        unit = dropout.position.constant(1.0, x.device)
+        return torch.addcmul(result, change, unit, value=scaling, out=torch.empty_like(result))
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
@@ -468,13 +468,13 @@ def adapter_parameters(model: PeftModel, adapter: str) -> dict[str, torch.nn.Par
 @contextlib.contextmanager
 def replaced(*changes: tuple[Any, str, Any]) -> Iterator[None]:
     """Inside the block each owner has the given value under the given name."""
-    before = [(owner, name, getattr(owner, name)) for owner, name, _ in changes]
+    originals = [(owner, name, getattr(owner, name)) for owner, name, _ in changes]
     try:
         for owner, name, new in changes:
             setattr(owner, name, new)
         yield
     finally:
-        for owner, name, old in before:
+        for owner, name, old in originals:
             setattr(owner, name, old)
 
 

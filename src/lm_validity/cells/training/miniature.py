@@ -222,9 +222,9 @@ def _masked_loss(
     chosen = (torch.rand(inputs.shape, generator=draw) < MASK_SHARE) & (inputs >= len(MASKED_SPECIALS))
     labels = inputs.where(chosen, torch.tensor(IGNORED))
     fate = torch.rand(inputs.shape, generator=draw)
-    other = torch.randint(len(MASKED_SPECIALS), vocabulary_size, inputs.shape, generator=draw)
+    random_tokens = torch.randint(len(MASKED_SPECIALS), vocabulary_size, inputs.shape, generator=draw)
     masked = inputs.where(~(chosen & (fate < 0.8)), torch.tensor(MASK_ID))
-    masked = masked.where(~(chosen & (fate >= 0.8) & (fate < 0.9)), other)
+    masked = masked.where(~(chosen & (fate >= 0.8) & (fate < 0.9)), random_tokens)
     logits = model(input_ids=masked, attention_mask=attention).prediction_logits
     return F.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=IGNORED)
 

@@ -164,14 +164,14 @@ class AdapterTrainer(Worker):
         lm = self._language_model("final")
         validation, examples = self._training_data(lm, cell)
         # texts are cut to max_length before
-        own = self.run.configuration.finetuning.model_dump(exclude={*OF_ALL_CELLS, "max_length"})
-        own["gradient_checkpointing"] |= self.size_class.gradient_checkpointing
-        own["micro_batch"] = self._first_micro_batch(lm)
+        options = self.run.configuration.finetuning.model_dump(exclude={*OF_ALL_CELLS, "max_length"})
+        options["gradient_checkpointing"] |= self.size_class.gradient_checkpointing
+        options["micro_batch"] = self._first_micro_batch(lm)
         return {
             "lm": lm,
             "examples": examples,
             "validate": lambda: metric_value(lm, validation, benchmark.metric),
-            "settings": FinetuneSettings(learning_rate=float(given(cell.learning_rate)), **own),
+            "settings": FinetuneSettings(learning_rate=float(given(cell.learning_rate)), **options),
             # without the learning rate, so that rates differ in nothing else
             "seed": derive_seed("finetune_adapter", cell.model, cell.benchmark, cell.prompt, cell.seed),
             "higher_is_better": benchmark.higher_is_better,
@@ -220,5 +220,5 @@ def _write_losses(finetuned: FinetuneResult, folder: Path) -> None:
     frame = pd.DataFrame({"step": steps, "loss": finetuned.step_losses})
     frame["epoch"] = (frame["step"] - 1) // max(1, of_epoch) + 1
     frame["validation_value"] = frame["step"].map(values)
-    own = LOSSES.names[LOSSES.names.index("epoch") :]
-    write_table(frame, pyarrow.schema([LOSSES.field(name) for name in own]), folder / "losses.parquet")
+    columns = LOSSES.names[LOSSES.names.index("epoch") :]
+    write_table(frame, pyarrow.schema([LOSSES.field(name) for name in columns]), folder / "losses.parquet")

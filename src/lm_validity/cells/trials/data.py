@@ -75,7 +75,7 @@ def _local_columns(source: TaskRow, path: Path) -> Columns:
 
 
 def _json_lines(source: TaskRow, path: Path) -> Columns:
-    needed = (*source.text, source.label)
+    keys = (*source.text, source.label)
     columns: Columns = {}
     with open(path, encoding="utf-8") as handle:
         for number, line in enumerate(handle, start=1):
@@ -87,7 +87,7 @@ def _json_lines(source: TaskRow, path: Path) -> Columns:
                 raise InputError(f"{path}: line {number} is not a JSON object.", "one object per line.")
             if number == 1:
                 columns = {name: [] for name in row}
-            missing = [name for name in needed if name in columns and name not in row]
+            missing = [name for name in keys if name in columns and name not in row]
             if missing:
                 raise InputError(f"{path}: line {number} has no {missing[0]!r}.", "every line needs it.")
             for name, values in columns.items():
@@ -110,18 +110,18 @@ def _hub_columns(source: TaskRow) -> tuple[Columns, str]:
             raise ValueError(f"the local cache holds commit {commit or 'unknown'}")
         return {name: list(dataset[name]) for name in _read_of(source, dataset.column_names)}, commit
     except (*hub_errors(), HFValidationError, ValueError) as error:
-        what, hint = refusal(error, f"datasets/{source.path}", "`path` in the tasks sheet") or (
+        problem, hint = refusal(error, f"datasets/{source.path}", "`path` in the tasks sheet") or (
             f"cannot be fetched ({first_line(error)})",
             "check configuration, split and files; without network it must be in the local cache already",
         )
-        raise InputError(f"{where}: {what}.", f"{hint}.") from error
+        raise InputError(f"{where}: {problem}.", f"{hint}.") from error
 
 
 def _commit(dataset: datasets.Dataset) -> str:
     """The commit that a data set's files are of, by which the library names its folder: without the hub it takes what
     its cache has, whatever revision it is asked for."""
-    found = (re.search(r"/([0-9a-f]{40})/", place["filename"]) for place in dataset.cache_files)
-    return next((name[1] for name in found if name), "")
+    commits = (re.search(r"/([0-9a-f]{40})/", cache_file["filename"]) for cache_file in dataset.cache_files)
+    return next((name[1] for name in commits if name), "")
 
 
 def _hub_parquet(source: TaskRow, *, online: bool) -> tuple[Columns, str]:
@@ -196,8 +196,8 @@ class Draw(NamedTuple):
 def prefetch_trial_task(run: Run, task: str) -> dict[str, Any]:
     """Read a task's texts and labels, check them against the sheet and the experiments' sizes; the record of it."""
     experiments = run.bias.experiments.values()
-    wanted = [experiment for experiment in experiments if task in (experiment.tasks or run.tasks)]
-    sizes = sorted({(m, n) for experiment in wanted for m in experiment.m for n in experiment.n})
+    experiments_of_task = [experiment for experiment in experiments if task in (experiment.tasks or run.tasks)]
+    sizes = sorted({(m, n) for experiment in experiments_of_task for m in experiment.m for n in experiment.n})
     unique = run.bias.drop_duplicate_texts
     output = run.results / "prefetch" / "tasks" / f"{task}.parquet"
     record = prefetch_task(run.tasks[task], output, sizes, unique=unique)
@@ -232,7 +232,7 @@ def prefetch_task(
     first = first_rows(texts)
     drawn = Counter(labels[row] for row in first) if unique else counts
     for m, n in sizes:
-        _check_size(source.task, [drawn[each] for each in range(len(source.class_names))], m, n, InputError)
+        _check_size(source.task, [drawn[index] for index in range(len(source.class_names))], m, n, InputError)
     with replace_file(output) as temporary:
         pq.write_table(pa.table([rows, texts, labels], schema=TRAINED), temporary, compression="zstd")
     return {
@@ -291,14 +291,14 @@ def _checked(source: TaskRow, columns: Columns) -> tuple[list[int], list[str], l
         check_encodable(text, f"{where} of {source.path}")
         if source.shorter_than is not None and len(text) >= source.shorter_than:
             continue
-        known = numbers.get(_label_text(label))
-        if known is None:
+        class_number = numbers.get(_label_text(label))
+        if class_number is None:
             listed = f"the labels are {', '.join(numbers)}; the column's values go into the tasks sheet's `labels`."
             hint = did_you_mean(_label_text(label), numbers, listed)
             raise InputError(f"{where}: unknown label {label!r} in {source.label}.", hint)
         rows.append(row)
         texts.append(text)
-        labels.append(known)
+        labels.append(class_number)
     if not texts:
         raise InputError(f"task {source.task!r}: no rows ({source.path}).", "check path, split and filters.")
     return rows, texts, labels
@@ -353,9 +353,9 @@ def read_task(data: TaskData) -> LoadedTask:
 
 def without_duplicates(task: LoadedTask) -> LoadedTask:
     """The task with the first row of each text only, whatever the labels of the others."""
-    kept = first_rows(task.texts)
-    texts = tuple(task.texts[place] for place in kept)
-    return replace(task, texts=texts, labels=task.labels[kept], rows=task.rows[kept])
+    rows_kept = first_rows(task.texts)
+    texts = tuple(task.texts[row] for row in rows_kept)
+    return replace(task, texts=texts, labels=task.labels[rows_kept], rows=task.rows[rows_kept])
 
 
 def draw_trial(task: LoadedTask, m: int, n: int, subsample: int) -> Draw:
@@ -373,8 +373,8 @@ def draw_trial(task: LoadedTask, m: int, n: int, subsample: int) -> Draw:
     labels = pd.Series(task.labels)
     drawn = [rows.sample(m // len(counts), random_state=seed).index for _, rows in labels.groupby(labels)]
     train = np.concatenate(drawn)
-    rest = np.delete(np.arange(len(labels)), train)
-    extra, test = train_test_split(rest, train_size=n, test_size=n, random_state=seed)
+    remaining = np.delete(np.arange(len(labels)), train)
+    extra, test = train_test_split(remaining, train_size=n, test_size=n, random_state=seed)
     return Draw(train, extra, test)
 
 
@@ -386,21 +386,21 @@ def draw_hash(task: LoadedTask, rows: np.ndarray) -> str:
 
 def _check_size(name: str, counts: list[int], m: int, n: int, error: type[InputError] | type[CellError]) -> None:
     """counts: rows of each class."""
-    each = m // len(counts)
-    if each < 1:
+    examples_of_class = m // len(counts)
+    if examples_of_class < 1:
         raise error(
             f"task {name!r}: m = {m} is less than one training text for each of {len(counts)} classes.",
             "use a larger m, or leave the task out.",
         )
     for number, count in enumerate(counts):
-        if count < each:
+        if count < examples_of_class:
             raise error(
-                f"task {name!r}: class {number} has {count} rows, m = {m} needs {each} of each class.",
+                f"task {name!r}: class {number} has {count} rows, m = {m} needs {examples_of_class} of each class.",
                 "use a smaller m, or leave the task out.",
             )
-    total, needed = sum(counts), each * len(counts) + 2 * n
-    if total < needed:
+    total, needed_rows = sum(counts), examples_of_class * len(counts) + 2 * n
+    if total < needed_rows:
         raise error(
-            f"task {name!r}: {total} rows, m = {m} and n = {n} need {needed}.",
+            f"task {name!r}: {total} rows, m = {m} and n = {n} need {needed_rows}.",
             "use a smaller n, or leave the task out.",
         )

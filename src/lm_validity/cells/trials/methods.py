@@ -140,11 +140,11 @@ class HeadTrials(Trials):
 
     def _masked_logits(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
         """Logits at the masked positions only: the vocabulary's layer is a large part of a small model's work."""
-        lm, wanted, labels = self.model.lm, batch.predicted_places(), batch.labels[batch.labels != IGNORED]
+        lm, predicted, labels = self.model.lm, batch.predicted_places(), batch.labels[batch.labels != IGNORED]
         head = getattr(lm, "cls", None) or getattr(lm, "lm_head", None)
         if head is None:  # an architecture whose head has another name: the whole forward pass
-            return lm(**batch.inputs()).logits[wanted], labels
-        return head(lm.base_model(**batch.inputs())[0][wanted]), labels
+            return lm(**batch.inputs()).logits[predicted], labels
+        return head(lm.base_model(**batch.inputs())[0][predicted]), labels
 
     # ---- tokens -----------------------------------------------------------------------------------------------------
 
@@ -221,16 +221,16 @@ class Choices:
     @classmethod
     def of(cls, answers: Sequence[Sequence[int]]) -> "Choices":
         """From the tokens of each class's answer, in the order of the classes."""
-        inputs, owner, place, picks, targets, classes = (list[int]() for _ in range(6))
+        inputs, owner, positions, picks, targets, classes = (list[int]() for _ in range(6))
         for number, tokens in enumerate(answers):
             picks += [0, *range(len(inputs) + 1, len(inputs) + len(tokens))]  # 1 + the place of the token before
             targets += tokens
             classes += [number] * len(tokens)
             inputs += tokens[:-1]
             owner += [number] * (len(tokens) - 1)
-            place += range(len(tokens) - 1)
-        columns = (inputs, owner, place, picks, targets, classes)
-        return cls(*(torch.tensor(each, dtype=torch.long) for each in columns))
+            positions += range(len(tokens) - 1)
+        columns = (inputs, owner, positions, picks, targets, classes)
+        return cls(*(torch.tensor(column, dtype=torch.long) for column in columns))
 
 
 class ZeroShotTrials(Trials):
@@ -270,7 +270,7 @@ class ZeroShotTrials(Trials):
         self.model.adapt(position)
 
         def make_batch(examples: np.ndarray) -> Batch:
-            ids, attention = padded([sequences[each] for each in examples], self.model.tokenizer.pad_token_id)
+            ids, attention = padded([sequences[index] for index in examples], self.model.tokenizer.pad_token_id)
             position.begin_step(*ids.shape)
             return Batch(ids, attention, next_tokens(ids, attention), int(attention.sum())).to(self.model.device)
 
@@ -299,7 +299,7 @@ class ZeroShotTrials(Trials):
         # a tokenizer may join a text's first characters with what is before it: such prompts share nothing
         for prefix, chosen in ((self.prefix, np.flatnonzero(begins)), ([], np.flatnonzero(~begins))):
             if len(chosen):
-                rests = [prompts[each][len(prefix) :] for each in chosen]
+                rests = [prompts[index][len(prefix) :] for index in chosen]
                 probabilities[chosen] = self._scores(prefix, rests).softmax(dim=-1).cpu().numpy()
         return probabilities
 
@@ -313,10 +313,10 @@ class ZeroShotTrials(Trials):
             cache = self.model.lm(input_ids=ids, use_cache=True, logits_to_keep=1).past_key_values
             self.counters.forward_tokens += len(prefix)
         scores = torch.empty(len(rests), len(self.task.class_names))
-        order = sorted(range(len(rests)), key=lambda each: len(rests[each]))
+        order = sorted(range(len(rests)), key=lambda index: len(rests[index]))
 
         def score(chosen: Sequence[int]) -> None:
-            scores[chosen] = self._batch_scores(cache, len(prefix), [rests[each] for each in chosen])
+            scores[chosen] = self._batch_scores(cache, len(prefix), [rests[index] for index in chosen])
 
         in_batches(order, self.plan.classification.predict_batch, score)
         return scores
@@ -326,9 +326,9 @@ class ZeroShotTrials(Trials):
         answers' tokens side by side, each of which sees its prompt and its own answer only."""
         choices, device = self.choices, self.model.device
         width, answers = max(map(len, rests)), len(choices.inputs)
-        padding = torch.tensor([width - len(rest) for rest in rests])
+        padding = torch.tensor([width - len(ending) for ending in rests])
         filler = self.model.tokenizer.pad_token_id
-        ids = torch.tensor([[filler] * (width - len(rest)) + rest for rest in rests])
+        ids = torch.tensor([[filler] * (width - len(ending)) + ending for ending in rests])
         ids = torch.cat([ids, choices.inputs.expand(len(rests), -1)], dim=1)
         columns = torch.arange(width)
         prompt_positions = (columns - padding[:, None]).clamp(min=0)
@@ -358,10 +358,10 @@ class ZeroShotTrials(Trials):
         causal = columns[:, None] >= columns
         # a query in the padding sees itself alone: a row without any key would be NaN
         in_prompt = (causal & real[:, None, :]) | torch.eye(width, dtype=torch.bool)
-        own = (choices.owner[:, None] == choices.owner) & (choices.place[:, None] >= choices.place)
+        own_text = (choices.owner[:, None] == choices.owner) & (choices.place[:, None] >= choices.place)
         rows, answers = len(padding), len(choices.inputs)
         top = torch.cat([in_prompt, torch.zeros(rows, width, answers, dtype=torch.bool)], dim=2)
-        bottom = torch.cat([real[:, None, :].expand(-1, answers, -1), own.expand(rows, -1, -1)], dim=2)
+        bottom = torch.cat([real[:, None, :].expand(-1, answers, -1), own_text.expand(rows, -1, -1)], dim=2)
         seen = torch.cat([top, bottom], dim=1)
         seen = torch.cat([torch.ones(rows, width + answers, prefix, dtype=torch.bool), seen], dim=2)[:, None]
         dtype = self.model.lm.dtype
@@ -375,11 +375,11 @@ class ZeroShotTrials(Trials):
         texts = [self.format.prompt(self.task.texts[row]) for row in missing]
         encoded = self.model.tokenizer(texts, verbose=False)["input_ids"] if texts else []
         for row, tokens in zip(missing, encoded, strict=True):
-            needed = len(tokens) + self.longest_answer
-            if needed > self.model.limit:
+            n_tokens = len(tokens) + self.longest_answer
+            if n_tokens > self.model.limit:
                 raise CellError(
-                    f"{self.task.where(row)}: its prompt and answer have {needed} tokens, {self.model.model_id} reads "
-                    f"{self.model.limit}.",
+                    f"{self.task.where(row)}: its prompt and answer have {n_tokens} tokens, {self.model.model_id} "
+                    f"reads {self.model.limit}.",
                     "lower prompt_characters.",
                 )
             self._prompts[row] = tokens
@@ -388,19 +388,21 @@ class ZeroShotTrials(Trials):
     def _answer_tokens(self, name: str) -> list[int]:
         """Tokens of an answer as they follow the cue."""
         prompt = f"{self.format.query('text')}{CUE}"
-        before = self.model.tokenizer(prompt)["input_ids"]
-        whole = self.model.tokenizer(f"{prompt} {name}")["input_ids"]
-        if whole[: len(before)] != before:  # a merge over the border: the answer by itself
-            before, whole = [], self.model.tokenizer(f" {name}", add_special_tokens=False)["input_ids"]
-        if len(whole) == len(before):
+        tokens_before = self.model.tokenizer(prompt)["input_ids"]
+        tokens_of_both = self.model.tokenizer(f"{prompt} {name}")["input_ids"]
+        if tokens_of_both[: len(tokens_before)] != tokens_before:  # a merge over the border: the answer by itself
+            tokens_before, tokens_of_both = [], self.model.tokenizer(f" {name}", add_special_tokens=False)["input_ids"]
+        if len(tokens_of_both) == len(tokens_before):
             where = f"task {self.task.name!r}: the tokenizer of {self.model.model_id}"
             raise CellError(f"{where} makes no token of the class {name!r}.", "use other class names.")
-        return whole[len(before) :]
+        return tokens_of_both[len(tokens_before) :]
 
     def _common_prefix(self) -> list[int]:
         """Tokens before the text: what prompts of two different texts have in common."""
-        prompt, other = (self.model.tokenizer(f"{self.format.instruction}{QUERY} {text}")["input_ids"] for text in "aZ")
-        common = takewhile(lambda pair: pair[0] == pair[1], zip(prompt[:-1], other, strict=False))
+        prompt, other_prompt = (
+            self.model.tokenizer(f"{self.format.instruction}{QUERY} {text}")["input_ids"] for text in "aZ"
+        )
+        common = takewhile(lambda pair: pair[0] == pair[1], zip(prompt[:-1], other_prompt, strict=False))
         return [token for token, _ in common]
 
     def _pretraining_texts(self, rows: np.ndarray, leaks: int) -> list[str]:
@@ -414,12 +416,12 @@ class ZeroShotTrials(Trials):
     def _check_packed(self, texts: Sequence[str]) -> None:
         """Count packed sequences that lose their end to packed_max_length. Raises CellError for one that would lose it
         to the model's own limit, which the configuration does not say."""
-        limit, wanted = self.model.limit, self.plan.pretraining.max_length
+        limit, max_length = self.model.limit, self.plan.pretraining.max_length
         longest = [len(tokens) for tokens in self.model.tokenizer(list(texts), verbose=False)["input_ids"]]
-        if max(longest) > limit and wanted > limit:
+        if max(longest) > limit and max_length > limit:
             raise CellError(
                 f"task {self.task.name!r}: a packed sequence has {max(longest)} tokens, {self.model.model_id} reads "
                 f"{limit}.",
                 "leave `packing` out of the experiment, or take a model that reads more.",
             )
-        self.counters.packed_sequences_cut += sum(length > wanted for length in longest)
+        self.counters.packed_sequences_cut += sum(length > max_length for length in longest)

@@ -69,7 +69,7 @@ class Batch:
     def predicted_places(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Row and position of each labelled token, on the device."""
         places = np.nonzero(self.labels.numpy() != IGNORED)
-        row, position = (torch.from_numpy(each).to(self.input_ids.device, non_blocking=True) for each in places)
+        row, position = (torch.from_numpy(indices).to(self.input_ids.device, non_blocking=True) for indices in places)
         return row, position
 
 
@@ -131,14 +131,14 @@ def share_rows(
 
 def _first_fit(lengths: Sequence[int]) -> list[tuple[int, int]]:
     """(row, first token) of each text; rows hold as many tokens as the longest text."""
-    width, used = max(lengths), list[int]()
+    width, room_used = max(lengths), list[int]()
     places: list[tuple[int, int]] = [(0, 0)] * len(lengths)
     for text in sorted(range(len(lengths)), key=lambda each: -lengths[each]):
-        row = next((row for row, taken in enumerate(used) if taken + lengths[text] <= width), len(used))
-        if row == len(used):
-            used.append(0)
-        places[text] = (row, used[row])
-        used[row] += lengths[text]
+        row = next((row for row, taken in enumerate(room_used) if taken + lengths[text] <= width), len(room_used))
+        if row == len(room_used):
+            room_used.append(0)
+        places[text] = (row, room_used[row])
+        room_used[row] += lengths[text]
     return places
 
 
@@ -377,8 +377,8 @@ class Trials:
         trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
         # weight decay on matrices only, as in the library's Trainer: not on biases and normalisation weights
         groups = [
-            {"params": [each for each in trained if each.ndim > 1], "weight_decay": settings.weight_decay},
-            {"params": [each for each in trained if each.ndim <= 1], "weight_decay": 0.0},
+            {"params": [weight for weight in trained if weight.ndim > 1], "weight_decay": settings.weight_decay},
+            {"params": [weight for weight in trained if weight.ndim <= 1], "weight_decay": 0.0},
         ]
         groups = [group for group in groups if group["params"]]
         optimizer = torch.optim.AdamW(groups, lr=settings.learning_rate, fused=True)

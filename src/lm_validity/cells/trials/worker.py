@@ -37,10 +37,10 @@ from lm_validity.tables.schema import PROBABILITIES, TRIALS, write_table
 log = logging.getLogger(__name__)
 
 
-def trial_device(wanted: str, size_class: str, gpus: int) -> str:
+def trial_device(device: str, size_class: str, gpus: int) -> str:
     """The device of a trial for `evaluation.device`, as `resolve_device` but never more than one GPU."""
-    single = wanted == "all" or (wanted == "auto" and gpus)
-    return resolve_device("cuda" if single else wanted, size_class, gpus)
+    single = device == "all" or (device == "auto" and gpus)
+    return resolve_device("cuda" if single else device, size_class, gpus)
 
 
 class TrialWorker:
@@ -149,8 +149,8 @@ class ResidentWorker:
     def _trials(self, plan: TrialPlan, task: LoadedTask) -> HeadTrials | ZeroShotTrials:
         options = plan.classification
         head = (options.pooler, len(plan.data.class_names)) if options.method == "head" else None
-        place = (plan.model_path, plan.model_revision, plan.architecture, plan.dtype, plan.device)
-        key = (*place, head, plan.pretraining.adapter)
+        source = (plan.model_path, plan.model_revision, plan.architecture, plan.dtype, plan.device)
+        key = (*source, head, plan.pretraining.adapter)
         if self._model is None or self._model_key != key:
             self._model = self._model_key = None  # never two models at once
             self._model = ResidentModel(plan)
@@ -237,9 +237,14 @@ def read_trials(plan: TrialPlan, folder: Path) -> pd.DataFrame:
     rows = []
     for key, about, frame in _finished(plan, folder):
         for arm in ARMS:
-            own = frame[frame["arm"] == arm]
-            predicted = np.stack(own["probabilities"].to_list()).argmax(axis=1)
-            row = {**key, "arm": arm, "correct": int((predicted == own["label"]).sum()), "total": len(own)}
+            rows_of_arm = frame[frame["arm"] == arm]
+            predicted = np.stack(rows_of_arm["probabilities"].to_list()).argmax(axis=1)
+            row = {
+                **key,
+                "arm": arm,
+                "correct": int((predicted == rows_of_arm["label"]).sum()),
+                "total": len(rows_of_arm),
+            }
             rows.append(row | {"pretraining_loss": about["losses"][arm], "test_hash": about["test_hash"]})
     return pd.DataFrame(rows, columns=TRIALS.names)
 
@@ -293,10 +298,10 @@ def _read_trial(plan: TrialPlan, folder: Path, subsample: int) -> pa.Table | Non
     try:
         table = pq.read_table(path, partitioning=None)
         about = _about(table)
-        same = about["recipe"] == recipe_hash(plan.recipe()) and about["quantized"] == plan.quantizes()
+        unchanged = about["recipe"] == recipe_hash(plan.recipe()) and about["quantized"] == plan.quantizes()
     except (OSError, pa.ArrowInvalid, TypeError, KeyError, ValueError):
         return None  # never there, or lost with the machine's power: computed anew
-    return table if same else None
+    return table if unchanged else None
 
 
 def _about(table: pa.Table) -> dict[str, Any]:

@@ -80,7 +80,7 @@ def detection_power(effect: float, components: EffectVariance, tasks: int, subsa
 def subsamples_needed(effect: float, components: EffectVariance, tasks: int) -> int | Missing:
     """Fewest subsamples per task that give `POWER`; Missing where `MOST_SUBSAMPLES` of them do not suffice."""
     numbers = range(1, MOST_SUBSAMPLES + 1)
-    index = bisect_left(numbers, POWER, key=lambda each: detection_power(effect, components, tasks, each))
+    index = bisect_left(numbers, POWER, key=lambda number: detection_power(effect, components, tasks, number))
     if index == len(numbers):
         return Missing("More subsamples alone never suffice: the tasks differ too much, or are too few.")
     return numbers[index]
@@ -89,7 +89,7 @@ def subsamples_needed(effect: float, components: EffectVariance, tasks: int) -> 
 def tasks_needed(effect: float, components: EffectVariance, subsamples: int) -> int | Missing:
     """Fewest tasks (at least 2) that give `POWER`; Missing where `MOST_TASKS` of them do not suffice."""
     numbers = range(2, MOST_TASKS + 1)
-    index = bisect_left(numbers, POWER, key=lambda each: detection_power(effect, components, each, subsamples))
+    index = bisect_left(numbers, POWER, key=lambda number: detection_power(effect, components, number, subsamples))
     if index == len(numbers):
         return Missing(f"Not even {MOST_TASKS:,} tasks suffice with so few subsamples.")
     return numbers[index]

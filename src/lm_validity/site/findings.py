@@ -27,16 +27,18 @@ def headlines(reports: Iterable[Path]) -> list[str]:
     indent = " " * (max(map(len, labels), default=0) + 2)
     width = max(20, min(WIDTH, terminal_width()) - len(indent))
     texts = [_first(document) for document in documents]
-    most = LINES - (terminal_width() < WIDTH)
-    if sum(len(textwrap.wrap(text, width)) for text in texts) > most:
+    limit = LINES - (terminal_width() < WIDTH)
+    if sum(len(textwrap.wrap(text, width)) for text in texts) > limit:
         texts = [_first(document, heading=False) for document in documents]
-    wanted = [len(textwrap.wrap(text, width)) for text in texts]
-    while sum(wanted) > most and max(wanted) > 1:
-        wanted[wanted.index(max(wanted))] -= 1
+    line_counts = [len(textwrap.wrap(text, width)) for text in texts]
+    while sum(line_counts) > limit and max(line_counts) > 1:
+        line_counts[line_counts.index(max(line_counts))] -= 1
     lines = []
-    for label, text, room in zip(labels, texts, wanted, strict=True):
-        first, *rest = textwrap.wrap(text, width, max_lines=max(1, room), placeholder=" …", break_on_hyphens=False)
-        lines += [label.ljust(len(indent)) + first, *(indent + line for line in rest)]
+    for label, text, room in zip(labels, texts, line_counts, strict=True):
+        first, *further_lines = textwrap.wrap(
+            text, width, max_lines=max(1, room), placeholder=" …", break_on_hyphens=False
+        )
+        lines += [label.ljust(len(indent)) + first, *(indent + line for line in further_lines)]
     return lines
 
 
@@ -45,9 +47,9 @@ def _first(document: dict[str, Any], *, heading: bool = True) -> str:
     `heading`: the sentence alone, where it has an interval."""
     if lede := document.get("lede"):
         parts = ("heading", "sentence") if heading or not lede["interval"] else ("sentence",)
-        said = [lede[part].removesuffix(".") for part in parts if lede[part]]
-        said[-1] += f" ({lede['interval']})" * bool(lede["interval"])
-        text = " ".join(part if part.endswith("?") else f"{part}." for part in said)
+        parts_of_lede = [lede[part].removesuffix(".") for part in parts if lede[part]]
+        parts_of_lede[-1] += f" ({lede['interval']})" * bool(lede["interval"])
+        text = " ".join(part if part.endswith("?") else f"{part}." for part in parts_of_lede)
     else:
         sentences = [finding["sentence"] for finding in document["findings"]]
         text = re.split(r"(?<=[.?]) (?=[A-Z])", sentences[0])[0] if sentences else "No finding."
@@ -79,8 +81,8 @@ def _numbers(path: Path) -> list[str]:
         return []
     cells = []
     for row in rows.itertuples():
-        given = [row.protocol, *(f"{key}={value}" for key, value in json.loads(row.conditions).items())]
-        name = ", ".join([row.quantity, *(str(part) for part in given if not pd.isna(part))])
+        conditions = [row.protocol, *(f"{key}={value}" for key, value in json.loads(row.conditions).items())]
+        name = ", ".join([row.quantity, *(str(part) for part in conditions if not pd.isna(part))])
         ends = f"{row.low:.4g} to {row.high:.4g}"
         cells.append((name, f"{row.value:.4g}", row.unit, f"{row.level:.0%}", ends, row.interval_for))
     return ["", render_table(("result", "value", "unit", "level", "interval", "over"), cells, text=(0, 2, 5))]

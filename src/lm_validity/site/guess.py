@@ -49,20 +49,22 @@ def guess_models(scores: pd.DataFrame, facts: Mapping[str, Mapping[str, Any]]) -
     Family, size and tuning are read from the name; `facts`: columns that result files give, by model, which count
     before it. Tokens are those of the last iteration, where the tokens in a step are known.
     """
-    more = dict.fromkeys(column for columns in facts.values() for column in columns if column not in MODEL_SHEET)
+    extra_columns = dict.fromkeys(
+        column for columns in facts.values() for column in columns if column not in MODEL_SHEET
+    )
     last = last_iterations(scores)
     rows = []
     for model in sorted(scores["model"].unique(), key=str.lower):
         name = model.rstrip("/").rpartition("/")[2]
         family = guess_family(name)
-        said = {
+        directions = {
             column: value
             for column, value in facts.get(model, {}).items()
             if value is not None
             # a column of sizes may hold texts
             and (column not in NUMBERS or (isinstance(value, int | float) and 0 < value < LARGEST_SCORE))
         }
-        step = said.get("tokens_per_step", guess_tokens_per_step(name, family))
+        step = directions.get("tokens_per_step", guess_tokens_per_step(name, family))
         tokens = None if step is None or pd.isna(last[model]) else float(last[model]) * step / 1e9
         row = {
             "model": model,
@@ -73,8 +75,8 @@ def guess_models(scores: pd.DataFrame, facts: Mapping[str, Mapping[str, Any]]) -
             "tokens_per_step": step,
             "instruction_tuned": 1 if _INSTRUCTED.search(name) else None,
         }
-        rows.append(_marked(row | said, known=("model", "label", *said)))
-    return pd.DataFrame(rows, columns=[*MODEL_SHEET, *more], dtype=object)
+        rows.append(_marked(row | directions, columns_known=("model", "label", *directions)))
+    return pd.DataFrame(rows, columns=[*MODEL_SHEET, *extra_columns], dtype=object)
 
 
 def guess_benchmarks(scores: pd.DataFrame, groups: Mapping[str, str] | None = None) -> pd.DataFrame:
@@ -85,12 +87,14 @@ def guess_benchmarks(scores: pd.DataFrame, groups: Mapping[str, str] | None = No
     of each group of like tasks, whose facts are the group's.
     """
     rows = []
-    for benchmark, own in scores.groupby("benchmark", sort=True):
+    for benchmark, rows_of_benchmark in scores.groupby("benchmark", sort=True):
         facts = find_task_facts(benchmark) or find_task_facts((groups or {}).get(benchmark, "")) or TaskFacts()
-        names = [name for name in own["metric"].unique() if isinstance(name, str)]
+        names = [name for name in rows_of_benchmark["metric"].unique() if isinstance(name, str)]
         metric = choose_metric(facts, names)
-        said = own.loc[under_metric(own["metric"], metric), "higher_is_better"].dropna()
-        direction = bool(said.iloc[0]) if len(said) else _direction(facts, metric)
+        directions = rows_of_benchmark.loc[
+            under_metric(rows_of_benchmark["metric"], metric), "higher_is_better"
+        ].dropna()
+        direction = bool(directions.iloc[0]) if len(directions) else _direction(facts, metric)
         choices = int(facts.choices) if facts.choices else None
         accurate = metric is not None and metric.partition(",")[0] in _ACCURACIES
         row = {
@@ -103,7 +107,9 @@ def guess_benchmarks(scores: pd.DataFrame, groups: Mapping[str, str] | None = No
             "chance": round(1 / choices, 4) if choices and accurate else None,
             "studies": NO_STUDY if metric is None and len(names) > 1 else None,
         }
-        rows.append(_marked(row, known=("benchmark", "studies") + (("higher_is_better",) if len(said) else ())))
+        rows.append(
+            _marked(row, columns_known=("benchmark", "studies") + (("higher_is_better",) if len(directions) else ()))
+        )
     return pd.DataFrame(rows, columns=list(BENCHMARK_SHEET), dtype=object)
 
 
@@ -116,47 +122,56 @@ def guess_family(name: str) -> str | None:
 def guess_size(name: str) -> float | None:
     """Billions of parameters as a name says them, `1.4b` or `125m`; None where it says none or several (8x7B)."""
     sizes = {
-        float(f"{number}.{more}" if more else number) / (1 if unit in "bB" else 1000)
-        for number, unit, more in _SIZE.findall(name)
+        float(f"{number}.{suffix}" if suffix else number) / (1 if unit in "bB" else 1000)
+        for number, unit, suffix in _SIZE.findall(name)
     }
     return round(sizes.pop(), 6) if len(sizes) == 1 else None
 
 
 def guess_tokens_per_step(name: str, family: str | None) -> int | None:
     """Tokens in a step of pretraining, for families where that is published; None: unknown."""
-    known = next((tokens for part, tokens in _TOKENS_PER_STEP.items() if part in (family or "").split("-")), None)
+    tokens_known = next(
+        (tokens for part, tokens in _TOKENS_PER_STEP.items() if part in (family or "").split("-")), None
+    )
     batch = _BATCH.search(name)
-    return int(float(batch[1]) * 2**20) if known and batch else known
+    return int(float(batch[1]) * 2**20) if tokens_known and batch else tokens_known
 
 
 def leave_sparse_out(
     models: pd.DataFrame,
     benchmarks: pd.DataFrame,
     scores: pd.DataFrame,
-    given: Collection[str] = (),
+    given_names: Collection[str] = (),
     to_include: str = "empty its cell in the column `studies` of",
 ) -> list[str]:
     """Take benchmarks with scores of fewer than half of the models out of their comparison, then such models.
 
-    Writes `studies` of the two sheets, in place; one sentence for each kind that is left out. Of `given` rows, the
+    Writes `studies` of the two sheets, in place; one sentence for each kind left out. Of `given_names` rows, the
     reader has decided. `to_include`: what a reader does to a row in the sheet to take it back.
     """
     notes = []
-    known = pd.crosstab(scores["model"], scores["benchmark"]) > 0
+    has_score = pd.crosstab(scores["model"], scores["benchmark"]) > 0
     along = scores.groupby("model")["checkpoint"].nunique().max() > 1
-    for sheet, key, other in ((benchmarks, "benchmark", "models"), (models, "model", "benchmarks")):
-        counts, all_others = known.sum(axis=0 if key == "benchmark" else 1), known.shape[0 if key == "benchmark" else 1]
-        open_rows = set(sheet[key]) - set(given)
+    for sheet, key, other_kind in ((benchmarks, "benchmark", "models"), (models, "model", "benchmarks")):
+        counts, all_others = (
+            has_score.sum(axis=0 if key == "benchmark" else 1),
+            has_score.shape[0 if key == "benchmark" else 1],
+        )
+        open_rows = set(sheet[key]) - set(given_names)
         sparse = sorted(open_rows & set(counts.index[counts < math.ceil(all_others / 2)]))
         if len(sparse) == len(counts):
             continue
         sheet.loc[sheet[key].isin(sparse), "studies"] = "signal" if along else NO_STUDY
-        kept = set(sheet.loc[of_study(sheet, "agreement"), key])
-        known = known.loc[:, known.columns.isin(kept)] if key == "benchmark" else known.loc[known.index.isin(kept)]
+        kept_names = set(sheet.loc[of_study(sheet, "agreement"), key])
+        has_score = (
+            has_score.loc[:, has_score.columns.isin(kept_names)]
+            if key == "benchmark"
+            else has_score.loc[has_score.index.isin(kept_names)]
+        )
         if not sparse:
             continue
         notes.append(
-            f"Left out of the comparison of models, with scores on fewer than half of the {all_others} {other}: "
+            f"Left out of the comparison of models, with scores on fewer than half of the {all_others} {other_kind}: "
             f"{len(sparse)} {key}{'s' if len(sparse) > 1 else ''} ({listing(sparse, 3)}). To include one, "
             f"{to_include} {key}s.tsv."
         )
@@ -185,21 +200,22 @@ def guess_lines(models: pd.DataFrame, benchmarks: pd.DataFrame) -> list[str]:
             f"Direction unknown, so a higher score is taken as better: {listing(undirected, 4)} (column "
             "`higher_is_better` of benchmarks.tsv)."
         )
-    own = models[models["guessed"].notna()]
-    if len(own):
-        lines.append(f"Guessed for {count(len(own), 'model')} (models.tsv):")
-        for family, rows in own.groupby("family", dropna=False):
+    guessed_models = models[models["guessed"].notna()]
+    if len(guessed_models):
+        lines.append(f"Guessed for {count(len(guessed_models), 'model')} (models.tsv):")
+        for family, rows in guessed_models.groupby("family", dropna=False):
             sizes = ", ".join("?" if pd.isna(size) else f"{size:g}" for size in rows["parameters_b"])
             lines.append(f"  family {'unknown' if pd.isna(family) else family}: {len(rows)}, parameters in B {sizes}")
-        steps = own[own["tokens_per_step"].notna()].groupby("tokens_per_step").size()
+        steps = guessed_models[guessed_models["tokens_per_step"].notna()].groupby("tokens_per_step").size()
         lines += [f"  tokens per step of training: {int(step)} for {number}" for step, number in steps.items()]
     return lines
 
 
-def _marked(row: dict[str, Any], known: tuple[str, ...]) -> dict[str, Any]:
+def _marked(row: dict[str, Any], columns_known: tuple[str, ...]) -> dict[str, Any]:
     """The row with the names of its guessed columns."""
     return row | {
-        "guessed": ",".join(name for name, value in row.items() if value is not None and name not in known) or None
+        "guessed": ",".join(name for name, value in row.items() if value is not None and name not in columns_known)
+        or None
     }
 
 
@@ -213,9 +229,9 @@ def shared_categories(sheet: pd.DataFrame) -> pd.DataFrame:
     """The benchmarks with categories that two of those compared share, if there are two such; else without any."""
     counts = sheet.loc[sheet["studies"].isna(), "category"].value_counts()
     shared = counts.index[counts > 1]
-    kept = sheet["category"].where(sheet["category"].isin(shared if len(shared) > 1 else []), None)
+    categories_kept = sheet["category"].where(sheet["category"].isin(shared if len(shared) > 1 else []), None)
     guessed = [
         ",".join(name for name in (text or "").split(",") if name != "category" or category is not None) or None
-        for text, category in zip(sheet["guessed"], kept, strict=True)
+        for text, category in zip(sheet["guessed"], categories_kept, strict=True)
     ]
-    return sheet.assign(category=kept, guessed=guessed)
+    return sheet.assign(category=categories_kept, guessed=guessed)

@@ -58,9 +58,9 @@ def heat_picture(rows: pd.DataFrame, higher_is_better: dict[str, bool]) -> Pictu
         ["The more colour, the better on that benchmark. Point at a score, or tab to it, for its interval."],
     )
     for protocol in PROTOCOLS:
-        here = rows[rows["protocol"] == protocol]
-        if len(here):
-            table, left_out = _table(here, higher_is_better)
+        rows_of_protocol = rows[rows["protocol"] == protocol]
+        if len(rows_of_protocol):
+            table, left_out = _table(rows_of_protocol, higher_is_better)
             heading = (
                 Markup("<h2>{}</h2>").format(NAMES[protocol].capitalize()) if rows["protocol"].nunique() > 1 else ""
             )
@@ -76,10 +76,10 @@ def _table(rows: pd.DataFrame, higher_is_better: dict[str, bool]) -> tuple[Marku
     oriented = values * [1.0 if higher_is_better.get(name, True) else -1.0 for name in values.columns]
     places = oriented.rank(axis=0, pct=True, na_option="keep")
     order = places.mean(axis=1).sort_values(ascending=False, kind="stable").index
-    kept = order[: max(1, MOST // max(1, len(values.columns)))]
+    models_shown = order[: max(1, MOST // max(1, len(values.columns)))]
     short = unique_labels(pd.Series([name.split("/")[-1] for name in order]), pd.Series(order))
     labels = dict(zip(order, short, strict=True))
-    told = rows.set_index(["model", "benchmark"])
+    rows_by_cell = rows.set_index(["model", "benchmark"])
     head = Markup("").join(
         Markup('<th scope="col"><button type="button">{} <span class="nb"></span></button></th>').format(name)
         for name in ("model", *values.columns)
@@ -89,26 +89,33 @@ def _table(rows: pd.DataFrame, higher_is_better: dict[str, bool]) -> tuple[Marku
             labels[model],
             labels[model],
             Markup("").join(
-                _cell(told.loc[(model, name)] if (model, name) in told.index else None, places.at[model, name])
+                _cell(
+                    rows_by_cell.loc[(model, name)] if (model, name) in rows_by_cell.index else None,
+                    places.at[model, name],
+                )
                 for name in values.columns
             ),
         )
-        for model in kept
+        for model in models_shown
     )
     table = Markup(
         '<div class="scroll"><table class="m heat"><thead><tr>{}</tr></thead><tbody>{}</tbody></table></div>'
     )
-    return table.format(head, body), len(order) - len(kept)
+    return table.format(head, body), len(order) - len(models_shown)
 
 
-def _cell(row: pd.Series | None, place: float) -> Markup:
+def _cell(row: pd.Series | None, share: float) -> Markup:
     """A score, shaded by its place among the models, with its interval under the pointer and for a screen reader."""
     if row is None or not math.isfinite(row["value"]):
         return Markup('<td data-v="" class="none">–</td>')
-    told = f"{row['value']:.4g}"
+    tooltip = f"{row['value']:.4g}"
     if math.isfinite(row["low"]):
-        told += f" (95%: {row['low']:.4g} to {row['high']:.4g})"
-    shade = min(SHADES - 1, int(place * SHADES))
+        tooltip += f" (95%: {row['low']:.4g} to {row['high']:.4g})"
+    shade = min(SHADES - 1, int(share * SHADES))
     return Markup('<td data-v="{}" class="h{}" title="{}" tabindex="0" aria-label="{}">{}</td>').format(
-        row["value"], shade, told, told, f"{row['value']:.3f}" if abs(row["value"]) <= 1 else f"{row['value']:.4g}"
+        row["value"],
+        shade,
+        tooltip,
+        tooltip,
+        f"{row['value']:.3f}" if abs(row["value"]) <= 1 else f"{row['value']:.4g}",
     )

@@ -29,7 +29,7 @@ def into_one_file(site: Path) -> None:
             held = _text_of(folder / data[1])
             library = library or _text_of(folder / data[2])
             html = html.replace(data[0], f'<div id="data" hidden></div><script>{held}</script>', 1)
-        pages[path] = _LINK.sub(partial(_kept, at=path, pages=set(paths)), html)
+        pages[path] = _LINK.sub(partial(_kept, page_of_link=path, pages=set(paths)), html)
     router = asset("one_file.js")
     ending = f"<script>{ROUTER}</script>\n{_LAST}"
     site_of = {
@@ -39,8 +39,8 @@ def into_one_file(site: Path) -> None:
         "pages": {path: deflated(_shortened(html).replace(_LAST, ending, 1)) for path, html in pages.items()},
     }
     held_pages = f'<script type="application/json" id="site">{json.dumps(site_of, separators=(",", ":"))}</script>'
-    whole = f"{held_pages}\n<script>{library}{router}</script>\n{_LAST}"
-    write_text(site / "index.html", pages["index.html"].replace(_LAST, whole, 1))
+    document = f"{held_pages}\n<script>{library}{router}</script>\n{_LAST}"
+    write_text(site / "index.html", pages["index.html"].replace(_LAST, document, 1))
 
 
 def _text_of(path: Path) -> str:
@@ -53,9 +53,9 @@ def _shortened(html: str) -> str:
     return html.replace(asset("page.css"), STYLE, 1).replace(asset("page.js"), SCRIPT, 1)
 
 
-def _kept(link: re.Match[str], at: str, pages: set[str]) -> str:
+def _kept(link: re.Match[str], page_of_link: str, pages: set[str]) -> str:
     """The link where it leads to a page of the site, else the same element without an address."""
-    parts = [*at.split("/")[:-1]]
+    parts = [*page_of_link.split("/")[:-1]]
     for part in link[2].split("/"):
         if part == "..":
             parts = parts[:-1]

@@ -83,9 +83,9 @@ class OwnTask:
     def lines(self) -> list[str]:
         """What will be computed, for a terminal."""
         protocols = "direct and train before test" if "agreement" in self.studies else "direct only"
-        why = "" if self.trains else " (the task has no training split)"
+        reason = "" if self.trains else " (the task has no training split)"
         return [
-            f"Benchmark {self.name}: {protocols}{why}; metric {self.row['metric']}.",
+            f"Benchmark {self.name}: {protocols}{reason}; metric {self.row['metric']}.",
             f"Run {self.results.name}: its cells go into {self.base.results / 'store'}.",
         ]
 
@@ -124,86 +124,86 @@ def read_own_task(path: Path, configfile: Path) -> OwnTask:
     return OwnTask(base, row, trains)
 
 
-def write_run(own: OwnTask) -> Run:
+def write_run(task: OwnTask) -> Run:
     """Write the configuration and sheets of the task's run, and join it to the configured run's store and records."""
-    own.folder.mkdir(parents=True, exist_ok=True)
-    sheets = {"models": own.folder / "models.tsv", "benchmarks": own.folder / "benchmarks.tsv"}
-    write_text(sheets["models"], _as_tsv(_models(own)))
-    write_text(sheets["benchmarks"], _as_tsv(pd.DataFrame([own.row | {"studies": ",".join(own.studies)}])))
-    values = own.base.configuration.model_dump(mode="json")
+    task.folder.mkdir(parents=True, exist_ok=True)
+    sheets = {"models": task.folder / "models.tsv", "benchmarks": task.folder / "benchmarks.tsv"}
+    write_text(sheets["models"], _as_tsv(_models(task)))
+    write_text(sheets["benchmarks"], _as_tsv(pd.DataFrame([task.row | {"studies": ",".join(task.studies)}])))
+    values = task.base.configuration.model_dump(mode="json")
     values |= {key: str(path) for key, path in sheets.items()}
-    values |= {"name": own.results.name, "studies": list(own.studies), "miniature": None, "bias": None}
+    values |= {"name": task.results.name, "studies": list(task.studies), "miniature": None, "bias": None}
     values |= {"plan": None}  # it is of the other benchmarks: the new one is scored everywhere
-    write_json(own.configfile, values)
-    store = own.base.results / "store"
+    write_json(task.configfile, values)
+    store = task.base.results / "store"
     store.mkdir(parents=True, exist_ok=True)
-    if not (own.results / "store").is_symlink():
-        (own.results / "store").symlink_to(os.path.relpath(store, own.results))
+    if not (task.results / "store").is_symlink():
+        (task.results / "store").symlink_to(os.path.relpath(store, task.results))
     # the same records give the same recipes, and no model is looked for again
-    records = own.results / "prefetch" / "models"
+    records = task.results / "prefetch" / "models"
     records.mkdir(parents=True, exist_ok=True)
-    for path in (own.base.results / "prefetch" / "models").glob("*.json"):
+    for path in (task.base.results / "prefetch" / "models").glob("*.json"):
         shutil.copy2(path, records)
-    return load_run(own.configfile)
+    return load_run(task.configfile)
 
 
-def write_own_report(own: OwnTask) -> list[str]:
+def write_own_report(task: OwnTask) -> list[str]:
     """Write the site over the task's scores and all that the configured run has finished; lines to print, the last of
     them the task's card."""
-    merger = Merger(own.base, partial=True)
-    finished = own.folder / "finished"
+    merger = Merger(task.base, partial=True)
+    finished = task.folder / "finished"
     merger.write_scores(finished)
     merger.write_items(finished)
     for name, schema in _TABLES.items():
-        parts = [folder / f"{name}.parquet" for folder in (finished, own.results / "tables")]
-        _join(parts, schema, own.folder / "tables" / f"{name}.parquet")
+        parts = [folder / f"{name}.parquet" for folder in (finished, task.results / "tables")]
+        _join(parts, schema, task.folder / "tables" / f"{name}.parquet")
     shutil.rmtree(finished)
-    sheet = own.folder / "all_benchmarks.tsv"
-    others = read_text_rows(_sheet_path(own.base.configuration.benchmarks), LAYOUT).frame()
-    write_text(sheet, _as_tsv(pd.concat([others, pd.DataFrame([own.row])]).fillna("")))
-    settings, report = own.base.configuration, own.results / "report"
-    given = Given(
+    sheet = task.folder / "all_benchmarks.tsv"
+    sheet_rows = read_text_rows(_sheet_path(task.base.configuration.benchmarks), LAYOUT).frame()
+    write_text(sheet, _as_tsv(pd.concat([sheet_rows, pd.DataFrame([task.row])]).fillna("")))
+    settings, report = task.base.configuration, task.results / "report"
+    inputs = Given(
         models=_sheet_path(settings.models),
         benchmarks=sheet,
         section=settings.reports,
         processes=PROCESSES,
         cards=settings.cards,
-        splits=_all_splits(own),
-        source=f"the run {own.results.name}",
-        plan=_plan(own),
+        splits=_all_splits(task),
+        source=f"the run {task.results.name}",
+        plan=_plan(task),
         agreement=settings.agreement,
     )
-    lines = report_site([own.folder / "tables"], report, given)
+    lines = report_site([task.folder / "tables"], report, inputs)
     if merger.missing:
         lines.append(
-            f"Not finished in the run {own.base.name}, so not in the report: {count(len(merger.missing), 'cell')}."
+            f"Not finished in the run {task.base.name}, so not in the report: {count(len(merger.missing), 'cell')}."
         )
-    card = report / CARDS / folder_name(own.name)
+    card = report / CARDS / folder_name(task.name)
     return [*lines, read_json(card / "card.json")["verdict"]["sentence"], f"The card: {card / 'index.html'}"]
 
 
-def _plan(own: OwnTask) -> Path:
+def _plan(task: OwnTask) -> Path:
     """What both runs fine-tune, as a sheet: what the configured run plans, and the task on every model if it trains."""
-    models, benchmarks = own.base.agreement_names
-    pairs = [] if own.base.plan else list(product(models, benchmarks))
-    pairs += [(model, own.name) for model in models if "agreement" in own.studies]
-    cells = [*(own.base.plan or {}).values(), *(PlannedCell(model=m, benchmark=b) for m, b in pairs)]
-    path = own.folder / "plan.tsv"
+    models, benchmarks = task.base.agreement_names
+    pairs = [] if task.base.plan else list(product(models, benchmarks))
+    pairs += [(model, task.name) for model in models if "agreement" in task.studies]
+    cells = [*(task.base.plan or {}).values(), *(PlannedCell(model=m, benchmark=b) for m, b in pairs)]
+    path = task.folder / "plan.tsv"
     write_text(
         path, _as_tsv(pd.DataFrame([cell.model_dump() for cell in cells], columns=list(PlannedCell.model_fields)))
     )
     return path
 
 
-def _all_splits(own: OwnTask) -> Path:
+def _all_splits(task: OwnTask) -> Path:
     """A folder of links to the splits of every benchmark."""
-    place = own.folder / "splits"
-    shutil.rmtree(place, ignore_errors=True)
-    place.mkdir()
-    for folder in (own.base.results, own.results):
+    splits_folder = task.folder / "splits"
+    shutil.rmtree(splits_folder, ignore_errors=True)
+    splits_folder.mkdir()
+    for folder in (task.base.results, task.results):
         for splits in (folder / "splits").glob("*"):
-            (place / splits.name).symlink_to(os.path.relpath(splits, place))
-    return place
+            (splits_folder / splits.name).symlink_to(os.path.relpath(splits, splits_folder))
+    return splits_folder
 
 
 # ---- checks ----------------------------------------------------------------------------------------------------------
@@ -233,8 +233,8 @@ def _check_id(path: Path, name: str, base: Run) -> None:
     try:
         Benchmark.model_validate({"benchmark": name})
     except ValidationError as error:
-        more = error.errors()[0]["ctx"]
-        raise InputError(f"{path}: task {name!r}: {more['problem']}.", more["hint"]) from None
+        context = error.errors()[0]["ctx"]
+        raise InputError(f"{path}: task {name!r}: {context['problem']}.", context["hint"]) from None
     results = _results(base, name)
     if results.exists() and not ((results / "card").is_dir() or (results / "task").is_dir()):
         raise InputError(f"{results}: the folder of another run.", "give the task another name.")
@@ -279,24 +279,24 @@ def _sheet_path(sheet: str | None) -> Path:
     return Path(sheet)
 
 
-def _models(own: OwnTask) -> pd.DataFrame:
+def _models(task: OwnTask) -> pd.DataFrame:
     """The models sheet of the configured run, as texts, with paths as they are seen from the new sheet.
 
     Direct only: the models take part in `signal`, which scores without training, those of `agreement` at their end.
     """
-    sheet = _sheet_path(own.base.configuration.models)
+    sheet = _sheet_path(task.base.configuration.models)
     frame = read_text_rows(sheet, LAYOUT).frame()
-    frame["path"] = [row.path for row in own.base.models.values()]
+    frame["path"] = [row.path for row in task.base.models.values()]
     if "adapter" in frame:
-        frame["adapter"] = [row.adapter or "" for row in own.base.models.values()]
+        frame["adapter"] = [row.adapter or "" for row in task.base.models.values()]
     if "checkpoints" in frame:
-        moved = frame["checkpoints"].map(lambda path: os.path.relpath(sheet.parent / path, own.folder))
+        moved = frame["checkpoints"].map(lambda path: os.path.relpath(sheet.parent / path, task.folder))
         frame["checkpoints"] = moved.where(frame["checkpoints"] != "", "")
-    if not own.trains:
-        used, rows = {*own.base.configuration.studies}, own.base.models.values()
-        frame["studies"] = ["signal" if {*STUDIES} & used & {*row.studies} else "bias" for row in rows]
+    if not task.trains:
+        studies_used, rows = {*task.base.configuration.studies}, task.base.models.values()
+        frame["studies"] = ["signal" if {*STUDIES} & studies_used & {*row.studies} else "bias" for row in rows]
         if "checkpoints" in frame:
-            curves = ["signal" in used & {*row.studies} for row in rows]
+            curves = ["signal" in studies_used & {*row.studies} for row in rows]
             frame["checkpoints"] = frame["checkpoints"].where(curves, "")
     return frame
 

@@ -62,8 +62,8 @@ FINISHED = """\
 
 def lead_to_report(results: Path) -> None:
     """Have the pages of the unfinished run, where there are any, lead to the report of the finished one."""
-    for place in (results / "partial" / "report", results / "partial" / "reports"):
-        for page in (*place.glob("index.html"), *place.glob("*/index.html"), *place.glob("cards/*/index.html")):
+    for folder in (results / "partial" / "report", results / "partial" / "reports"):
+        for page in (*folder.glob("index.html"), *folder.glob("*/index.html"), *folder.glob("cards/*/index.html")):
             report = os.path.relpath(results / "report" / "index.html", page.parent)
             write_text(page, FINISHED.format(report=quote(report)))
 
@@ -83,8 +83,8 @@ def _jobs(run: Run, folder: Path, *, with_items: bool) -> list[ReportJob]:
     sheets, plan, studies = (scores, models, benchmarks), run.configuration.plan, run.configuration.studies
     jobs = []
     if "agreement" in studies:
-        more = {"items": items, "selections": tables / "selections.parquet"}
-        jobs.append(ReportJob.of(reports, "agreement", *sheets, section=settings, plan=plan, **more))
+        further_tables = {"items": items, "selections": tables / "selections.parquet"}
+        jobs.append(ReportJob.of(reports, "agreement", *sheets, section=settings, plan=plan, **further_tables))
         jobs.append(ReportJob.of(reports, "factors", *sheets, section=settings, plan=plan))
         if run.configuration.agreement.groups:
             jobs.append(ReportJob.of(reports, "readiness", *sheets, section=run.configuration.agreement, plan=plan))

@@ -129,8 +129,8 @@ def standing_of(run: Run, also: tuple[str, ...] = ()) -> Standing:
     matrix = read_score_matrix(scores, configuration.models, configuration.benchmarks, configuration.plan, also)
     fitted = fit_cells(matrix, TRAINED)
     if fitted is None:
-        known = np.isfinite(matrix.measured(TRAINED)[:, ~matrix.is_corpus])
-        too_many = known.sum() > MOST_CELLS or len(known) > MOST_MODELS
+        is_measured = np.isfinite(matrix.measured(TRAINED)[:, ~matrix.is_corpus])
+        too_many = is_measured.sum() > MOST_CELLS or len(is_measured) > MOST_MODELS
         by_hand = "choose the cells yourself: `lm-validity plan --cells LIST.tsv` adds a round of them."
         hint = by_hand if too_many else "measure more cells first."
         raise InputError(f"{scores}: no model of the scores. {NO_PROCESS}", hint)
@@ -186,11 +186,11 @@ def choose_round(standing: Standing, goal: Goal, costs: Mapping[Pair, Cost]) -> 
     is full."""
     planned = standing.run.plan or {}
     choice, hours = Choice(standing.tables()), standing.hours(costs, planned)
-    before, steps, spent = choice.outlook(), [], 0.0
+    outlook_before, steps, spent = choice.outlook(), [], 0.0
     planned_hours = total(costs, planned).hours
-    left = goal.value - planned_hours if goal.kind == "budget" else np.inf
-    reached = goal.reached(before)
-    for step in () if reached else choice.steps(hours, goal.models(before), left):
+    hours_left = goal.value - planned_hours if goal.kind == "budget" else np.inf
+    reached = goal.reached(outlook_before)
+    for step in () if reached else choice.steps(hours, goal.models(outlook_before), hours_left):
         steps.append(step)
         spent += hours[step.model, step.benchmark]
         if round_is_full(goal, step.outlook, len(steps), hours.size):
@@ -199,7 +199,7 @@ def choose_round(standing: Standing, goal: Goal, costs: Mapping[Pair, Cost]) -> 
     number = next_round(planned.values())
     cells = [planned_cell((models[step.model], benchmarks[step.benchmark]), BY_SCORES, number) for step in steps]
     reached = reached or (goal.kind == "budget" and not steps)
-    return Round(goal, before, steps, cells, float(spent), reached, planned_hours)
+    return Round(goal, outlook_before, steps, cells, float(spent), reached, planned_hours)
 
 
 def round_is_full(goal: Goal, outlook: Outlook, chosen: int, cells: int) -> bool:
@@ -285,15 +285,18 @@ class Joining:
         """Whether its cells are expected to make the interval as narrow as asked, or a budget pays for one of them."""
         if goal.kind == "budget":
             return bool(self.until(goal))
-        return min([self.half_width, *(place.half_width for place in self.places)]) <= goal.value
+        return min([self.half_width, *(joining_cell.half_width for joining_cell in self.places)]) <= goal.value
 
     def until(self, goal: Goal) -> list[JoiningCell]:
         """The places needed for a goal of width, or those that a budget of hours pays for."""
         if goal.kind == "budget":
-            return [place for place in self.places if place.hours <= goal.value]
+            return [joining_cell for joining_cell in self.places if joining_cell.hours <= goal.value]
         if self.half_width <= goal.value:
             return []
-        enough = next((i for i, place in enumerate(self.places, 1) if place.half_width <= goal.value), len(self.places))
+        enough = next(
+            (i for i, joining_cell in enumerate(self.places, 1) if joining_cell.half_width <= goal.value),
+            len(self.places),
+        )
         return self.places[:enough]
 
 
@@ -309,10 +312,11 @@ def earlier_cells(run: Run, model: str) -> Plan:
     if run.plan is None:
         pairs = [(name, benchmark) for name in models if name != model for benchmark in benchmarks]
         return {pair: planned_cell(pair, COMPLETE) for pair in pairs}
-    own = [benchmark for name, benchmark in run.plan if name == model]
-    if own:
+    benchmarks_of_model = [benchmark for name, benchmark in run.plan if name == model]
+    if benchmarks_of_model:
         raise InputError(
-            f"{run.configuration.plan}: {model!r} is planned on {count(len(own), 'benchmark')} already.",
+            f"{run.configuration.plan}: {model!r} is planned on "
+            f"{count(len(benchmarks_of_model), 'benchmark')} already.",
             "add further cells with `lm-validity plan next`.",
         )
     return run.plan
@@ -332,10 +336,10 @@ def place_model(run: Run, model: str, costs: Mapping[Pair, Cost]) -> Joining:
             f"{model!r} has train-before-test scores already.", "add further cells with `lm-validity plan next`."
         )
     tables = standing.tables()
-    alone, places = np.arange(len(models)) == row, list[JoiningCell]()
-    own = np.where(alone[:, None], standing.hours(costs, {}), np.inf)  # (models, benchmarks)
-    for step in Choice(tables).steps(own, alone):
-        spent = own[row, step.benchmark] + (places[-1].hours if places else 0.0)
+    is_model, places = np.arange(len(models)) == row, list[JoiningCell]()
+    hours_of_model = np.where(is_model[:, None], standing.hours(costs, {}), np.inf)  # (models, benchmarks)
+    for step in Choice(tables).steps(hours_of_model, is_model):
+        spent = hours_of_model[row, step.benchmark] + (places[-1].hours if places else 0.0)
         places.append(JoiningCell(benchmarks[step.benchmark], float(spent), float(step.outlook.half_width[row])))
     low, high = np.quantile(rank_draws(tables)[:, row], [0.025, 0.975])
     return Joining(
@@ -352,7 +356,9 @@ def place_model(run: Run, model: str, costs: Mapping[Pair, Cost]) -> Joining:
 def joining_cells(joining: Joining, goal: Goal, earlier: Plan) -> list[PlannedCell]:
     """The planned cells of the model, as the next round."""
     number = next_round(earlier.values())
-    return [planned_cell((joining.model, place.benchmark), JOINS, number) for place in joining.until(goal)]
+    return [
+        planned_cell((joining.model, joining_cell.benchmark), JOINS, number) for joining_cell in joining.until(goal)
+    ]
 
 
 def describe_cells(joining: Joining, goal: Goal) -> str:
@@ -372,10 +378,11 @@ def describe_joining(joining: Joining) -> list[str]:
         f"{joining.interval[0]:.0f} to {joining.interval[1]:.0f} (±{joining.half_width:.1f})",
         f"{'cells':>5} {'hours':>9} {'of all':>7} {'rank ±':>7}  with",
     ]
-    for number, place in enumerate(joining.places, 1):
-        share = f"{place.hours / joining.whole_hours:.1%}" if joining.whole_hours else ""
+    for number, joining_cell in enumerate(joining.places, 1):
+        share = f"{joining_cell.hours / joining.whole_hours:.1%}" if joining.whole_hours else ""
         lines.append(
-            f"{number:>5} {hours_in_words(place.hours):>9} {share:>7} {place.half_width:>7.1f}  {place.benchmark}"
+            f"{number:>5} {hours_in_words(joining_cell.hours):>9} {share:>7} {joining_cell.half_width:>7.1f}  "
+            f"{joining_cell.benchmark}"
         )
     return lines
 
@@ -420,22 +427,24 @@ def add_batch(run: Run) -> tuple[list[str], int]:
         last = f"no task of the bias study gets another batch: each is ±{plan.half_width:g} or narrower, has all, or "
         last += "would stay too wide"
         return [*lines, last], 0
-    place = Path(run.bias.plan)
+    plan_path = Path(run.bias.plan)
     write_sheet(
-        place,
+        plan_path,
         [*plan.rows.values(), *added],
         plan.rows,
         check=lambda path: read_bias_plan(run.bias.model_copy(update={"plan": str(path)}), run.tasks),
     )
-    left = {min(plan.batch, plan.most[row.experiment] - plan.planned(row.experiment, row.task)) for row in added}
-    more = " to ".join(str(size) for size in sorted({min(left), max(left)}))
-    return [*lines, f"{place}: {more} more subsamples for {len(added)} of {len(stops)} tasks"], len(added)
+    sizes = {min(plan.batch, plan.most[row.experiment] - plan.planned(row.experiment, row.task)) for row in added}
+    sizes_in_words = " to ".join(str(size) for size in sorted({min(sizes), max(sizes)}))
+    return [*lines, f"{plan_path}: {sizes_in_words} more subsamples for {len(added)} of {len(stops)} tasks"], len(added)
 
 
 def _check_finished(run: Run, trials: pd.DataFrame) -> None:
     """Raises InputError where planned subsamples have no trial yet: what they say would come too late."""
     keys = ["experiment", "language_model", "task", "m", "n"]
-    finished = {(*key[0:2], *map(str, key[2:])): set(own) for key, own in trials.groupby(keys)["subsample"]}
+    finished = {
+        (*key[0:2], *map(str, key[2:])): set(subsamples) for key, subsamples in trials.groupby(keys)["subsample"]
+    }
     missing = [
         f"{cell.model} {cell.name}"
         for model in run.language_models

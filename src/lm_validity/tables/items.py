@@ -46,7 +46,7 @@ def _comparable(frame: pd.DataFrame) -> pd.DataFrame:
     """The same value for what is unknown on both sides of a join."""
     numbers = {name: frame[name].astype("Float64").fillna(-1) for name in ("seed", "num_fewshot")}
     texts = {"prompt": "plain", "prompt_variant": "", "checkpoint": "final"}
-    filled = {n: frame[n].astype(object).where(frame[n].notna(), other) for n, other in texts.items()}
+    filled = {n: frame[n].astype(object).where(frame[n].notna(), placeholder) for n, placeholder in texts.items()}
     return frame.assign(**numbers, **filled)
 
 
@@ -106,23 +106,25 @@ class BenchmarkItems:
 
     def rows(self, rows: Iterable[tuple[int, Sequence[int] | np.ndarray]]) -> "BenchmarkItems":
         """Only the given checkpoints of the given models: pairs of a model's index and checkpoint indices."""
-        return replace(self, models=tuple(self.models[model].part(np.asarray(at)) for model, at in rows))
+        return replace(
+            self, models=tuple(self.models[model].part(np.asarray(rows_of_model)) for model, rows_of_model in rows)
+        )
 
-    def take(self, kept: np.ndarray) -> "BenchmarkItems":
+    def take(self, rows_kept: np.ndarray) -> "BenchmarkItems":
         """Only the kept items: boolean (items,) or indices."""
         return replace(
             self,
-            doc_ids=self.doc_ids[kept],
-            subjects=self.subjects[kept],
-            gold=_index(self.gold, kept),
-            characters=_index(self.characters, kept),
-            bytes=_index(self.bytes, kept),
-            models=tuple(model.part(items=kept) for model in self.models),
+            doc_ids=self.doc_ids[rows_kept],
+            subjects=self.subjects[rows_kept],
+            gold=_index(self.gold, rows_kept),
+            characters=_index(self.characters, rows_kept),
+            bytes=_index(self.bytes, rows_kept),
+            models=tuple(model.part(items=rows_kept) for model in self.models),
         )
 
 
-def _index(array: np.ndarray | None, kept: slice | np.ndarray) -> np.ndarray | None:
-    return None if array is None else array[kept]
+def _index(array: np.ndarray | None, rows_kept: slice | np.ndarray) -> np.ndarray | None:
+    return None if array is None else array[rows_kept]
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -170,17 +172,17 @@ def read_benchmark_items(
     )
     models = []
     for index, model in enumerate(cells.models):
-        here = np.flatnonzero(cells.cell_models == model)
-        here = here[training_order(iterations[here], tokens_b[here])]
+        cell_rows = np.flatnonzero(cells.cell_models == model)
+        cell_rows = cell_rows[training_order(iterations[cell_rows], tokens_b[cell_rows])]
         models.append(
             ModelItems(
                 model=str(cells.names["model"][model]),
-                checkpoints=tuple(str(cells.names["checkpoint"][cells.cell_checkpoints[cell]]) for cell in here),
-                iterations=iterations[here],
-                tokens_b=tokens_b[here],
-                correct=correct[here],
-                loglikelihoods=_index(loglikelihoods, here),
-                unconditional=_index(unconditional, here),
+                checkpoints=tuple(str(cells.names["checkpoint"][cells.cell_checkpoints[cell]]) for cell in cell_rows),
+                iterations=iterations[cell_rows],
+                tokens_b=tokens_b[cell_rows],
+                correct=correct[cell_rows],
+                loglikelihoods=_index(loglikelihoods, cell_rows),
+                unconditional=_index(unconditional, cell_rows),
                 tokens=None if tokens is None else tokens[index],
             )
         )
@@ -234,20 +236,20 @@ class _Cells:
         for name in ("model", "doc_id"):
             if keys.column(name).null_count:
                 raise InputError(f"{self.where}: rows without {name!r}.", f"fill in {name}.")
-        used = _equal_or_null(keys.column("protocol"), "direct") & _equal_or_null(keys.column("split"), "test")
+        is_used = _equal_or_null(keys.column("protocol"), "direct") & _equal_or_null(keys.column("split"), "test")
         plain = _equal_or_null(keys.column("prompt"), "plain")
         for preferred in (plain, keys.column("prompt_variant").is_null().to_numpy()):
-            if (used & preferred).any():
-                used &= preferred
+            if (is_used & preferred).any():
+                is_used &= preferred
         counts = keys.column("num_fewshot").to_pandas(types_mapper=NULLABLE.get)
-        wanted = fewshot_count(counts[used]) if num_fewshot is None else num_fewshot
-        used &= (counts.isna() | (counts == wanted)).to_numpy(dtype=bool, na_value=True)
-        if not used.any():
+        fewshot_used = fewshot_count(counts[is_used]) if num_fewshot is None else num_fewshot
+        is_used &= (counts.isna() | (counts == fewshot_used)).to_numpy(dtype=bool, na_value=True)
+        if not is_used.any():
             raise InputError(
                 f"{self.where}: no row of the test split with protocol 'direct'.",
                 "the signal study reads direct evaluations.",
             )
-        return keys.filter(pa.array(used)), used
+        return keys.filter(pa.array(is_used)), is_used
 
     def name(self, cell: int) -> str:
         """The model and the checkpoint of a cell."""
@@ -268,10 +270,10 @@ class _Cells:
             )
         first = document[: sizes[0]]
         for cell, (start, size) in enumerate(zip(starts, sizes, strict=True)):
-            here = document[start : start + size]
-            if np.array_equal(here, first):
+            documents_of_cell = document[start : start + size]
+            if np.array_equal(documents_of_cell, first):
                 continue
-            odd = np.setxor1d(here, first)
+            odd = np.setxor1d(documents_of_cell, first)
             raise InputError(
                 f"{self.where}, {self.name(cell)}: its documents differ from those of {self.name(0)}"
                 f" ({size} and {sizes[0]}; {self.names['doc_id'][odd[0]]!r} is in one of them only).",
@@ -329,13 +331,13 @@ class _Cells:
             )
         return padded
 
-    def lengths(self, name: str, which: list[int], choices: np.ndarray | None) -> np.ndarray | None:
+    def lengths(self, name: str, choice_numbers: list[int], choices: np.ndarray | None) -> np.ndarray | None:
         """Lengths of the choices in some cells, (len(which), items, choices); None where they are not known."""
         column = self._column(name)
         if choices is None or column.null_count == len(column):
             return None
-        lengths = np.full((len(which), self.items, int(choices.max())), np.nan)
-        for index, cell in enumerate(which):
+        lengths = np.full((len(choice_numbers), self.items, int(choices.max())), np.nan)
+        for index, cell in enumerate(choice_numbers):
             rows = column.take(pa.array(self.order[cell * self.items : (cell + 1) * self.items]))
             counts = pc.fill_null(pc.list_value_length(rows), 0).to_numpy(zero_copy_only=False)
             for item in np.flatnonzero(counts != choices)[:1]:

@@ -141,13 +141,13 @@ class Merger:
                 continue
             steps = pd.read_parquet(check_read(self.store, entry.in_store, STEPS))
             part = steps.groupby("epoch")["step"].transform(
-                lambda own: np.arange(len(own)) * LOSSES_AN_EPOCH // len(own)
+                lambda losses_of_epoch: np.arange(len(losses_of_epoch)) * LOSSES_AN_EPOCH // len(losses_of_epoch)
             )
-            whole = steps.groupby("epoch")["step"].transform("size") <= LOSSES_AN_EPOCH
-            means = steps.groupby(["epoch", part.where(~whole, steps["step"])], sort=False)
-            kept = means.agg({"epoch": "last", "step": "last", "loss": "mean", "validation_value": "last"})
+            is_short = steps.groupby("epoch")["step"].transform("size") <= LOSSES_AN_EPOCH
+            means = steps.groupby(["epoch", part.where(~is_short, steps["step"])], sort=False)
+            means_kept = means.agg({"epoch": "last", "step": "last", "loss": "mean", "validation_value": "last"})
             key = {name: getattr(cell, name) for name in ("model", "benchmark", "seed", "prompt", "learning_rate")}
-            losses.append(kept.reset_index(drop=True).assign(**key))
+            losses.append(means_kept.reset_index(drop=True).assign(**key))
         return pd.concat(losses, ignore_index=True) if losses else pd.DataFrame(columns=LOSSES.names)
 
     def _score_rows(self, cell: BenchmarkCell, entry: Entry) -> Iterator[dict[str, Any]]:
@@ -255,8 +255,8 @@ class Merger:
         """
         outdated = self.workspace.outdated(cell)
         if outdated is not None:
-            what = "" if outdated == cell else f"stands on {label(outdated)}, which was "
-            self._lacks(cell, f"{what}finished under another recipe, not yet under this one")
+            reason = "" if outdated == cell else f"stands on {label(outdated)}, which was "
+            self._lacks(cell, f"{reason}finished under another recipe, not yet under this one")
             return None
         entry = self.manifests.entry(cell)
         if entry is None or entry.status != "done":
@@ -278,10 +278,10 @@ class Merger:
         if not rule.in_store:
             return None
         try:
-            place = self.workspace.place(rule.stand_in(self.workspace, cell) or cell)
+            stored_place = self.workspace.place(rule.stand_in(self.workspace, cell) or cell)
         except (MissingCell, InputError):
             return None
-        return Entry(cell, "done", folder=place.folder) if self.store.has(place) else None
+        return Entry(cell, "done", folder=stored_place.folder) if self.store.has(stored_place) else None
 
     def _lacks(self, cell: Cell, reason: str) -> None:
         lack = AbsentCell(cell, reason)

@@ -51,7 +51,9 @@ def training_noise(rows: pd.DataFrame, reruns: Mapping[str, str]) -> dict[str, T
         variances.setdefault(benchmark, []).append((variance, values.shape[1] - 1))
     return {
         benchmark: TrainingNoise(
-            float(np.sqrt(np.average([each for each, _ in parts], weights=[number for _, number in parts]))),
+            float(
+                np.sqrt(np.average([part_noise for part_noise, _ in parts], weights=[number for _, number in parts]))
+            ),
             sum(number for _, number in parts),
         )
         for benchmark, parts in variances.items()

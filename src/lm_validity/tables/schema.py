@@ -213,15 +213,17 @@ def check_values(rows: pd.DataFrame, source: object) -> None:
             wrong, problem = np.flatnonzero((numbers < low) | (numbers > high)), f"is not from {low:g} to {high:g}"
         elif name in _NAMES:
             problems = {
-                value: said for value in values.dropna().unique() if (said := _no_name(value, name)) is not None
+                value: complaint
+                for value in values.dropna().unique()
+                if (complaint := _no_name(value, name)) is not None
             }
             wrong, problem = np.flatnonzero(values.isin(list(problems))), next(iter(problems.values()), "")
         else:
             continue
         if len(wrong):
-            place, value = values.index[wrong[0]], values.iloc[wrong[0]]
+            row_label, value = values.index[wrong[0]], values.iloc[wrong[0]]
             raise InputError(
-                f"{source}, {place if isinstance(place, str) else f'row {place}'}, column {name!r}: "
+                f"{source}, {row_label if isinstance(row_label, str) else f'row {row_label}'}, column {name!r}: "
                 f"{repr(value)[:60] if isinstance(value, str) else value} {problem}.",
                 "correct it, or leave it empty where it is unknown.",
             )

@@ -78,21 +78,25 @@ def with_settings(rows: pd.DataFrame, settings: pd.DataFrame | None) -> pd.DataF
     """
     if settings is None:
         return rows
-    wanted = [name for name in SETTINGS.names if name not in SETTINGS_KEY]
-    known = pd.DataFrame(index=rows.index, columns=wanted, dtype=object)
+    setting_names = [name for name in SETTINGS.names if name not in SETTINGS_KEY]
+    settings_known = pd.DataFrame(index=rows.index, columns=setting_names, dtype=object)
     keys = [name for name in SETTINGS_KEY if name in rows]
     cells = rows[keys].fillna(_DEFAULTS).astype(object).assign(row=rows.index)
     settings = settings.astype(object)
-    given = settings[keys].notna()
-    for pattern in given.drop_duplicates().sort_values(keys).itertuples(index=False):  # the most general first
-        own = [name for name, is_given in zip(keys, pattern, strict=True) if is_given]
-        part = settings[(given == list(pattern)).all(axis=1)].drop_duplicates(own)
-        found = cells.merge(part[[*own, *wanted]], on=own, how="inner").set_index("row")
-        known.loc[found.index] = found[wanted]
-    numbers = known[["n_items_scored", "n_items_total", "limit"]].astype("Float64").to_numpy(float, na_value=np.nan)
-    parts = pd.Series([_part(*of_row) for of_row in numbers.tolist()], known.index, dtype=object)
-    known = known.assign(version=known["task_version"].map(_version, na_action="ignore"), part=parts)
-    return rows.join(known.add_prefix(_PREFIX))
+    is_filled = settings[keys].notna()
+    for pattern in is_filled.drop_duplicates().sort_values(keys).itertuples(index=False):  # the most general first
+        keys_filled = [name for name, is_given in zip(keys, pattern, strict=True) if is_given]
+        part = settings[(is_filled == list(pattern)).all(axis=1)].drop_duplicates(keys_filled)
+        rows_found = cells.merge(part[[*keys_filled, *setting_names]], on=keys_filled, how="inner").set_index("row")
+        settings_known.loc[rows_found.index] = rows_found[setting_names]
+    numbers = (
+        settings_known[["n_items_scored", "n_items_total", "limit"]].astype("Float64").to_numpy(float, na_value=np.nan)
+    )
+    parts = pd.Series([_part(*of_row) for of_row in numbers.tolist()], settings_known.index, dtype=object)
+    settings_known = settings_known.assign(
+        version=settings_known["task_version"].map(_version, na_action="ignore"), part=parts
+    )
+    return rows.join(settings_known.add_prefix(_PREFIX))
 
 
 def _version(text: str) -> str:
@@ -122,19 +126,24 @@ def of_one_kind(rows: pd.DataFrame, notes: list[str], path: str | Path, unlike: 
         values, by = rows[f"{_PREFIX}{name}"], rows["benchmark"]
         if name == "version":
             by = by + "\n" + rows[f"{_PREFIX}harness"].fillna("")
-        used = {key: _commonest(own, rows["model"]) for key, own in values.dropna().groupby(by[values.notna()])}
-        out = values.notna() & (values != by.map(used))
+        value_used = {
+            key: _commonest(values_of_kind, rows["model"])
+            for key, values_of_kind in values.dropna().groupby(by[values.notna()])
+        }
+        out = values.notna() & (values != by.map(value_used))
         if not out.any():
             continue
-        told = [_told(here, values, used[by[here.index[0]]]) for _, here in rows[out].groupby(by[out])]
+        lines = [
+            _told(rows_out, values, value_used[by[rows_out.index[0]]]) for _, rows_out in rows[out].groupby(by[out])
+        ]
         if unlike == "refused":
             raise InputError(
-                f"{path}: unlike {words}: {'; '.join(told)}.", "compare them all the same: --mix-versions."
+                f"{path}: unlike {words}: {'; '.join(lines)}.", "compare them all the same: --mix-versions."
             )
         if unlike == "kept":
-            notes.append(f"Unlike {words} are compared, as you asked: {'; '.join(told)}.")
+            notes.append(f"Unlike {words} are compared, as you asked: {'; '.join(lines)}.")
             continue
-        notes.append(f"Scores of unlike {words} stay out ({out.sum()}): {'; '.join(told)}.")
+        notes.append(f"Scores of unlike {words} stay out ({out.sum()}): {'; '.join(lines)}.")
         rows = rows[~out]
     return rows
 
@@ -149,10 +158,13 @@ def _numbers(text: str) -> tuple[float, ...]:
     return tuple(float(part) for part in text.split(".") if part.isdigit())
 
 
-def _told(out: pd.DataFrame, values: pd.Series, used: str) -> str:
+def _told(out: pd.DataFrame, values: pd.Series, value_used: str) -> str:
     """`quiz 3 (ant-1b, bee-1b; used: 1)`."""
-    parts = [f"{value} ({listing(sorted(own['model'].unique()), 6)})" for value, own in out.groupby(values[out.index])]
-    return f"{out['benchmark'].iloc[0]} {', '.join(parts)}, where {used} is used"
+    parts = [
+        f"{value} ({listing(sorted(rows_of_value['model'].unique()), 6)})"
+        for value, rows_of_value in out.groupby(values[out.index])
+    ]
+    return f"{out['benchmark'].iloc[0]} {', '.join(parts)}, where {value_used} is used"
 
 
 def differences(rows: pd.DataFrame) -> tuple[Difference, ...]:
@@ -162,26 +174,28 @@ def differences(rows: pd.DataFrame) -> tuple[Difference, ...]:
     """
     if f"{_PREFIX}chat_template" not in rows:
         return ()
-    found: dict[tuple[str, str], list[str]] = {}
-    for benchmark, here in rows.groupby("benchmark"):
+    names_by_difference: dict[tuple[str, str], list[str]] = {}
+    for benchmark, rows_of_benchmark in rows.groupby("benchmark"):
         for setting in _SAID:
-            values = here[f"{_PREFIX}{setting}"].dropna()
+            values = rows_of_benchmark[f"{_PREFIX}{setting}"].dropna()
             if setting == "task_hash":  # with a chat template, the hash is of each model's own prompt
-                values = values[~here[f"{_PREFIX}chat_template"][values.index].isin([True])]
+                values = values[~rows_of_benchmark[f"{_PREFIX}chat_template"][values.index].isin([True])]
             if values.nunique() > 1:
-                models = here["model"][values.index].groupby(values).nunique().to_dict()
-                found.setdefault((setting, _counted(setting, models, here["model"].nunique())), []).append(benchmark)
-    return tuple(Difference(setting, words, tuple(names)) for (setting, words), names in found.items())
+                models = rows_of_benchmark["model"][values.index].groupby(values).nunique().to_dict()
+                names_by_difference.setdefault(
+                    (setting, _counted(setting, models, rows_of_benchmark["model"].nunique())), []
+                ).append(benchmark)
+    return tuple(Difference(setting, words, tuple(names)) for (setting, words), names in names_by_difference.items())
 
 
-def _counted(setting: str, models: Mapping[object, int], of: int) -> str:
+def _counted(setting: str, models: Mapping[object, int], total: int) -> str:
     """`chat template: 3 of 6 models`; `backend: hf (4 models), vllm (2)`."""
     if setting == "chat_template":
-        return f"{_SAID[setting]}: {models.get(True, 0)} of {count(of, 'model')}"
+        return f"{_SAID[setting]}: {models.get(True, 0)} of {count(total, 'model')}"
     if setting in ("task_hash", "system_instruction"):
-        return f"{_SAID[setting]}: {len(models)} different ones among {count(of, 'model')}"
-    shown = sorted(models.items(), key=lambda item: (-item[1], str(item[0])))
-    return f"{_SAID[setting]}: {listing([f'{value} ({number})' for value, number in shown], 4)}"
+        return f"{_SAID[setting]}: {len(models)} different ones among {count(total, 'model')}"
+    counts_shown = sorted(models.items(), key=lambda item: (-item[1], str(item[0])))
+    return f"{_SAID[setting]}: {listing([f'{value} ({number})' for value, number in counts_shown], 4)}"
 
 
 UNLIKE_SETTINGS = "Made under unlike settings, and compared all the same: "
@@ -190,7 +204,8 @@ UNLIKE_SETTINGS = "Made under unlike settings, and compared all the same: "
 def difference_notes(differing: Sequence[Difference], benchmarks: int | None = None) -> list[str]:
     """One note on all settings that differ; of so many `benchmarks` it names those concerned, unless all are."""
     parts = [
-        one.words + ("" if benchmarks in (None, len(one.benchmarks)) else f" on {listing(one.benchmarks)}")
-        for one in differing
+        difference.words
+        + ("" if benchmarks in (None, len(difference.benchmarks)) else f" on {listing(difference.benchmarks)}")
+        for difference in differing
     ]
     return [f"{UNLIKE_SETTINGS}{'; '.join(parts)}."] if parts else []

@@ -39,8 +39,8 @@ def group_members(sheet: pd.DataFrame, group: Group, path: str | Path) -> list[b
     """
     facts = sheet.reindex(columns=["parameters_b", "tokens_b", "in_compute_analysis", group.column]).astype(object)
     facts = facts.where(facts.notna(), None)
-    known = facts["parameters_b"].notna() & facts["tokens_b"].notna() & (facts["in_compute_analysis"] != 0)
-    return members(group, facts[group.column].tolist(), known.tolist(), path)
+    has_compute = facts["parameters_b"].notna() & facts["tokens_b"].notna() & (facts["in_compute_analysis"] != 0)
+    return members(group, facts[group.column].tolist(), has_compute.tolist(), path)
 
 
 def read_benchmark_facts(path: str | Path) -> pd.DataFrame:

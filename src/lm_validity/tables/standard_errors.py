@@ -74,13 +74,15 @@ def checked_errors(rows: pd.DataFrame, sheet: pd.DataFrame) -> tuple[pd.DataFram
     all_checks: list[ErrorCheck] = []
     of_checks = rows[["protocol", "value", "stderr", "n_items", *_CURVE]]
     for benchmark, places in rows.groupby("benchmark").indices.items():
-        fact, here = facts[benchmark], of_checks.iloc[places]
-        looked_at = np.isfinite(here["value"].to_numpy(float)) & (errors[places] >= 0)
+        fact, rows_checked = facts[benchmark], of_checks.iloc[places]
+        looked_at = np.isfinite(rows_checked["value"].to_numpy(float)) & (errors[places] >= 0)
         if fact["output_type"] == "loglikelihood_rolling" or not looked_at.any():
             continue
-        here, places = here[looked_at], places[looked_at]
-        here = here.assign(metric=here["metric"].where(here["metric"].notna(), fact["metric"]))
-        checks, errors[places] = _of_benchmark(here, str(benchmark), fact["n_items"])
+        rows_checked, places = rows_checked[looked_at], places[looked_at]
+        rows_checked = rows_checked.assign(
+            metric=rows_checked["metric"].where(rows_checked["metric"].notna(), fact["metric"])
+        )
+        checks, errors[places] = _of_benchmark(rows_checked, str(benchmark), fact["n_items"])
         all_checks += checks
     return rows.assign(stderr=errors), all_checks
 
@@ -99,14 +101,16 @@ def error_notes(checks: Sequence[ErrorCheck]) -> list[str]:
     return notes
 
 
-def _of_benchmark(here: pd.DataFrame, benchmark: str, items_of_sheet: float) -> tuple[list[ErrorCheck], np.ndarray]:
+def _of_benchmark(
+    rows_checked: pd.DataFrame, benchmark: str, items_of_sheet: float
+) -> tuple[list[ErrorCheck], np.ndarray]:
     """What is wrong with the standard errors of a benchmark's scores, and the errors (rows,) to use."""
-    values, errors = here["value"].to_numpy(float), here["stderr"].to_numpy(float)
-    shares = [metric for metric in here["metric"].dropna().unique() if metric.split(",")[0] in SHARES_OF_ITEMS]
-    is_share = here["metric"].isin(shares).to_numpy(dtype=bool)
+    values, errors = rows_checked["value"].to_numpy(float), rows_checked["stderr"].to_numpy(float)
+    shares = [metric for metric in rows_checked["metric"].dropna().unique() if metric.split(",")[0] in SHARES_OF_ITEMS]
+    is_share = rows_checked["metric"].isin(shares).to_numpy(dtype=bool)
     unit = 100.0 if (values > 1 + 1e-9).any() else 1.0  # percentages; a mean of ones may end above 1
     share = np.where(np.abs(values / unit - 1) < 1e-9, 1.0, values / unit)
-    items = here["n_items"].astype("float64").fillna(items_of_sheet).to_numpy(float)
+    items = rows_checked["n_items"].astype("float64").fillna(items_of_sheet).to_numpy(float)
     items = np.where(items >= 2, items, np.nan)
     at_bound = (share == 0) | (share == 1)
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -121,36 +125,38 @@ def _of_benchmark(here: pd.DataFrame, benchmark: str, items_of_sheet: float) -> 
     failed[NOT_ITEMS] = _not_items(
         share, errors / unit, values, is_share & ~at_bound & np.isnan(items) & ~failed[TOO_LARGE]
     )
-    failed[BEYOND_SCATTER] = np.zeros(len(here), dtype=bool)
+    failed[BEYOND_SCATTER] = np.zeros(len(rows_checked), dtype=bool)
     over_scatter = {}
-    rest = ~(right | failed[ZERO] | failed[OTHER_SIZE] | failed[TOO_LARGE] | failed[NOT_ITEMS])
-    for protocol in here["protocol"].unique():
-        mine = rest & (here["protocol"] == protocol).to_numpy(dtype=bool)
-        times = _over_scatter(here[mine]) if mine.any() else np.nan
+    is_other = ~(right | failed[ZERO] | failed[OTHER_SIZE] | failed[TOO_LARGE] | failed[NOT_ITEMS])
+    for protocol in rows_checked["protocol"].unique():
+        mine = is_other & (rows_checked["protocol"] == protocol).to_numpy(dtype=bool)
+        times = _over_scatter(rows_checked[mine]) if mine.any() else np.nan
         if times > _BEYOND_SCATTER:
             failed[BEYOND_SCATTER] |= mine
             over_scatter[protocol] = times
-    used = np.where(np.logical_or.reduce(list(failed.values())), np.nan, errors)
+    errors_used = np.where(np.logical_or.reduce(list(failed.values())), np.nan, errors)
     failed[AT_BOUND] = is_share & at_bound & (errors == 0)
-    inside = is_share & ~at_bound & (used > 0)
+    inside = is_share & ~at_bound & (errors_used > 0)
     if inside.any():  # what the other errors say of the number of items
-        implied = share[inside] * (1 - share[inside]) / (used[inside] / unit) ** 2 + 1
+        implied = share[inside] * (1 - share[inside]) / (errors_used[inside] / unit) ** 2 + 1
         items = np.where(np.isnan(items), np.median(implied), items)
     added = (share * items + 2) / (items + 4)
-    used = np.where(failed[AT_BOUND], unit * np.sqrt(np.clip(added * (1 - added), 0, None) / (items + 4)), used)
-    ratios = {OTHER_SIZE: ratio, BEYOND_SCATTER: here["protocol"].map(over_scatter).to_numpy(dtype=float)}
+    errors_used = np.where(
+        failed[AT_BOUND], unit * np.sqrt(np.clip(added * (1 - added), 0, None) / (items + 4)), errors_used
+    )
+    ratios = {OTHER_SIZE: ratio, BEYOND_SCATTER: rows_checked["protocol"].map(over_scatter).to_numpy(dtype=float)}
     checks = [
         ErrorCheck(
             benchmark,
             code,
             int(mask.sum()),
-            len(here),
+            len(rows_checked),
             float(np.median(ratios[code][mask])) if code in ratios else None,
         )
         for code, mask in failed.items()
         if mask.any()
     ]
-    return checks, used
+    return checks, errors_used
 
 
 def _not_items(share: np.ndarray, errors: np.ndarray, values: np.ndarray, looked_at: np.ndarray) -> np.ndarray:
@@ -162,34 +168,36 @@ def _not_items(share: np.ndarray, errors: np.ndarray, values: np.ndarray, looked
     far they are rounded. Few scores, or such as are rounded too far, deny nothing, and above 100 items a score may be a
     mean over parts of unequal length, which is no share of all.
     """
-    here, nothing = looked_at & (errors > 0), np.zeros(len(share), dtype=bool)
-    written = np.unique(values[here])
+    rows_checked, nothing = looked_at & (errors > 0), np.zeros(len(share), dtype=bool)
+    written = np.unique(values[rows_checked])
     if len(written) < _LEAST_SCORES:
         return nothing
-    implied = share[here] * (1 - share[here]) / errors[here] ** 2 + 1
+    implied = share[rows_checked] * (1 - share[rows_checked]) / errors[rows_checked] ** 2 + 1
     number = float(np.median(implied))
-    if errors[here].max() < _UNLIKE * errors[here].min():  # nearly all the same, they mean no number of items
+    if (
+        errors[rows_checked].max() < _UNLIKE * errors[rows_checked].min()
+    ):  # nearly all the same, they mean no number of items
         return nothing
     if number > _FEW_ITEMS or np.quantile(np.abs(implied / number - 1), 0.9) > _ONE_NUMBER:
         return nothing
     digits = next((places for places in range(12) if np.abs(written - written.round(places)).max() < 1e-10), 12)
-    shares = np.unique(share[here])
+    shares = np.unique(share[rows_checked])
     # of a number rounded to some digits, in the unit of the shares; of one that is not, what is left of floating point
     off = max(0.5 * 10.0**-digits * float(np.median(shares / written)), 1e-9)
     counts = np.arange(1, int(_GROSS**2 * number) + 2)[:, None]
     fits = (np.abs(shares * counts - np.round(shares * counts)) <= 1.02 * counts * off).all(axis=1)
-    return nothing if fits.any() else here
+    return nothing if fits.any() else rows_checked
 
 
-def _over_scatter(here: pd.DataFrame) -> float:
+def _over_scatter(rows_checked: pd.DataFrame) -> float:
     """Root mean square of the standard errors over the scatter between neighbouring checkpoints; NaN for too few.
 
     The scatter is the root mean square of the second differences of all learning curves over the root of 6, which is
     the standard deviation of independent noise; what a curve bends comes on top. NaN too for curves without any
     scatter, which are smoothed or made up.
     """
-    curves = here.groupby(_CURVE, dropna=False, sort=False)["value"]
-    bend = (curves.shift(-1) - 2 * here["value"] + curves.shift(1)).dropna().to_numpy(dtype=float)
+    curves = rows_checked.groupby(_CURVE, dropna=False, sort=False)["value"]
+    bend = (curves.shift(-1) - 2 * rows_checked["value"] + curves.shift(1)).dropna().to_numpy(dtype=float)
     scatter = np.sqrt((bend**2).mean() / 6) if len(bend) >= _LEAST_DIFFERENCES else 0.0
-    error = np.sqrt((here["stderr"] ** 2).mean())
+    error = np.sqrt((rows_checked["stderr"] ** 2).mean())
     return float(error / scatter) if scatter > 1e-9 * error else float("nan")

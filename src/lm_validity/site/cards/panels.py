@@ -104,7 +104,7 @@ def same_models(taus: Mapping[str, Value]) -> bool:
 
 def halves(low: float) -> list[float]:
     """From `low`, a multiple of one half, to 1 by halves: the grid lines of a tau."""
-    return [each / 2 for each in range(int(2 * low), 3)]
+    return [half / 2 for half in range(int(2 * low), 3)]
 
 
 def plain(value: float) -> str:
@@ -136,20 +136,20 @@ def _ranks_panel(sources: CardSources, benchmark: str, values: Values, verdict: 
         return None
     rows = [(protocol, size, value) for size in ("tau", "tau_within_2")
             for protocol, value in drawn_taus(values, size).items() if protocol in overall]  # fmt: skip
-    others = sources.pair_taus.get(benchmark, {})
+    taus_with_others = sources.pair_taus.get(benchmark, {})
     low = min(lowest_tau([values], [f"{size}.{protocol}" for protocol, size, _ in rows]),
-              math.floor(2 * min([0.0, *(tau for taus in others.values() for tau in taus)])) / 2)  # fmt: skip
+              math.floor(2 * min([0.0, *(tau for taus in taus_with_others.values() for tau in taus)])) / 2)  # fmt: skip
     axis = Axis(low, 1, 92, WIDTH - 8)
-    marks = [ticks(axis, halves(low), 4, 106, [plain(each) for each in halves(low)])]
+    marks = [ticks(axis, halves(low), 4, 106, [plain(half) for half in halves(low)])]
     label = ["Agreement (tau) with the other benchmarks."]
     groups = {"tau": ("all models", 24.0), "tau_within_2": ("at most 2×", 78.0)}
     for protocol, size, value in rows:
         name, y = groups[size]
-        both = sum(of == size for _, of, _ in rows) > 1
-        y += {"direct": -10.0, "train_before_test": 10.0}[protocol] if both else 0.0
+        several_of_all = sum(n_models == size for _, n_models, _ in rows) > 1
+        y += {"direct": -10.0, "train_before_test": 10.0}[protocol] if several_of_all else 0.0
         kind = KINDS[protocol]
         if size == "tau":
-            marks.append(rug(axis, others.get(protocol, ()), y - 8, y + 8, kind))
+            marks.append(rug(axis, taus_with_others.get(protocol, ()), y - 8, y + 8, kind))
         ceiling = ceiling_of(values, value, f"{size.replace('tau', 'tau_ceiling')}.{protocol}")
         if ceiling is not None:
             marks.append(line(axis(ceiling), y - 8, axis(ceiling), y + 8, "s cl"))
@@ -157,8 +157,8 @@ def _ranks_panel(sources: CardSources, benchmark: str, values: Values, verdict: 
         marks += [whisker(axis, value.interval, y, wide), dot(axis(value.number), y, kind, 4.6)]
         label.append(f"{name} apart in size, " if size != "tau" else "All models, ")
         label[-1] += f"{NAMES[protocol]}: {said(value)}."
-    marks.append(text(0, 28 if not others else 22, "all models", "lab"))
-    marks += [text(0, 36, "ticks: others")] if others else []
+    marks.append(text(0, 28 if not taus_with_others else 22, "all models", "lab"))
+    marks += [text(0, 36, "ticks: others")] if taus_with_others else []
     if any(size == "tau_within_2" for _, size, _ in rows):
         marks += [text(0, 76, "at most 2×", "lab"), text(0, 90, "apart in size", "lab")]
     if len(overall) > 1 and same_models(overall):
@@ -185,8 +185,8 @@ def _apart_panel(values: Values, verdict: Verdict) -> Panel | None:
     axis, step = Axis(0, 1, 104, WIDTH - 8), 100 / max(3, len(rows))
     marks = [box(axis(0), 4, axis(0.5) - axis(0), 100, "zone")]
     marks.append(ticks(axis, SHARES, 4, 104, [percent(share) if share < 1 else "" for share in SHARES]))
-    for place, (name, value) in enumerate(rows.items()):
-        y = 4 + step * (place + 0.5)
+    for index, (name, value) in enumerate(rows.items()):
+        y = 4 + step * (index + 0.5)
         marks += [text(0, y + 4, names[name], "lab"), estimate(axis, value.number, value.interval, y, "k")]
     label = "; ".join(f"sizes {names[name]} apart: {said(value, percent)}" for name, value in rows.items())
     main = rows.get("within_2", rows.get("all"))
@@ -217,19 +217,19 @@ def _scores_panel(sources: CardSources, benchmark: str, values: Values) -> Panel
         return None
     by_protocol = {protocol: frame.loc[frame["protocol"] == protocol] for protocol in KINDS}
     scores = {protocol: rows["value"].to_numpy() for protocol, rows in by_protocol.items() if len(rows)}
-    least, most = frame["value"].min(), frame["value"].max()
+    least, highest = frame["value"].min(), frame["value"].max()
     words = _range_words(values, scores)
     number = frame["model"].nunique()
     label = f"Scores of {number} models: {words.replace('**', '')}."
     chance = known(values, "chance")
     sizes = frame["model"].map(sources.sizes)
     if sizes.nunique() < 2:
-        picture = _score_rugs(scores, least, most, label)
+        picture = _score_rugs(scores, least, highest, label)
         return Panel("What do scores look like?", f"{words}; {number} models", picture)
-    from_zero = least >= 0 and most <= 1 and not is_corpus(values)
-    low, high = (0.0, math.ceil(4 * most) / 4) if from_zero else (least, most)
+    from_zero = least >= 0 and highest <= 1 and not is_corpus(values)
+    low, high = (0.0, math.ceil(4 * highest) / 4) if from_zero else (least, highest)
     up = Axis(low, high, 108, 8)
-    across = Axis(math.log10(sizes.min()) - 0.05, math.log10(sizes.max()) + 0.05, 34, WIDTH - 6)
+    x_axis = Axis(math.log10(sizes.min()) - 0.05, math.log10(sizes.max()) + 0.05, 34, WIDTH - 6)
     marks = []
     for level in (low, (low + high) / 2, high):
         marks += [
@@ -239,7 +239,7 @@ def _scores_panel(sources: CardSources, benchmark: str, values: Values) -> Panel
     if chance is not None and low <= chance.number <= high:
         marks.append(line(34, up(chance.number), WIDTH - 6, up(chance.number), "chance"))
     dots = [
-        (across(math.log10(size)), up(score), KINDS[protocol])
+        (x_axis(math.log10(size)), up(score), KINDS[protocol])
         for protocol, rows in by_protocol.items()
         for size, score in zip(sizes[rows.index], rows["value"], strict=True)
         if size > 0
@@ -248,36 +248,38 @@ def _scores_panel(sources: CardSources, benchmark: str, values: Values) -> Panel
     if chance is not None and low <= chance.number <= high:
         # the word, 40 pixels wide, stands above or below its line, left or right: where the fewest dots are
         above, below = up(chance.number) - 4, min(up(chance.number) + 11, 112)
-        places = [(left, y) for y in (above, below) for left in (WIDTH - 46, 38)]
-        left, y = min(places, key=lambda at: sum(-3 < x - at[0] < 43 and -11 < dy - at[1] < 3 for x, dy, _ in dots))
-        marks.append(text(left, y, "chance"))
-    marks += _size_ticks(across, sizes.min(), sizes.max())
+        places = [(x_of_label, y) for y in (above, below) for x_of_label in (WIDTH - 46, 38)]
+        x_of_label, y = min(
+            places, key=lambda corner: sum(-3 < x - corner[0] < 43 and -11 < dy - corner[1] < 3 for x, dy, _ in dots)
+        )
+        marks.append(text(x_of_label, y, "chance"))
+    marks += _size_ticks(x_axis, sizes.min(), sizes.max())
     return Panel("What do scores look like?", f"{words}; {number} models", svg(WIDTH, HEIGHT, label, *marks))
 
 
-def _size_ticks(across: Axis, least: float, most: float) -> list[Markup]:
+def _size_ticks(x_axis: Axis, least: float, highest: float) -> list[Markup]:
     """Powers of ten of parameters, as many as have room for their words."""
-    powers = range(math.ceil(math.log10(least) - 0.05), math.floor(math.log10(most) + 0.05) + 1)
-    step = math.ceil(165 * (across.high - across.low) / (across.end - across.start))  # "100 million parameters"
+    powers = range(math.ceil(math.log10(least) - 0.05), math.floor(math.log10(highest) + 0.05) + 1)
+    step = math.ceil(165 * (x_axis.high - x_axis.low) / (x_axis.end - x_axis.start))  # "100 million parameters"
     marks = []
-    for place, power in enumerate(powers[::step]):
+    for index, power in enumerate(powers[::step]):
         factor, unit = scale_of(10.0**power)
         words = f"{10.0**power * factor:g} {unit}"
-        anchor = "start" if across(power) < 60 else "end" if across(power) > WIDTH - 60 else "middle"
-        marks.append(text(across(power), 124, words + (" parameters" if place == 0 else ""), "", anchor))
+        anchor = "start" if x_axis(power) < 60 else "end" if x_axis(power) > WIDTH - 60 else "middle"
+        marks.append(text(x_axis(power), 124, words + (" parameters" if index == 0 else ""), "", anchor))
     if not powers:
-        factor, unit = scale_of(most)
-        marks.append(text(WIDTH - 6, 124, f"to {most * factor:.3g} {unit} parameters", "", "end"))
+        factor, unit = scale_of(highest)
+        marks.append(text(WIDTH - 6, 124, f"to {highest * factor:.3g} {unit} parameters", "", "end"))
     return marks
 
 
-def _score_rugs(scores: Mapping[str, np.ndarray], least: float, most: float, label: str) -> Markup:
-    low, high = (0.0, 1.0) if least >= 0 and most <= 1 else (float(least), float(most))
+def _score_rugs(scores: Mapping[str, np.ndarray], least: float, highest: float, label: str) -> Markup:
+    low, high = (0.0, 1.0) if least >= 0 and highest <= 1 else (float(least), float(highest))
     axis = Axis(low, high, 8, WIDTH - 8)
     marks = [ticks(axis, (low, (low + high) / 2, high), 10, 92, ["", plain(float(f"{(low + high) / 2:.3g}")), ""])]
     marks += [text(8, 106, plain(float(f"{low:.3g}"))), text(WIDTH - 8, 106, plain(float(f"{high:.3g}")), "", "end")]
-    for place, (protocol, numbers) in enumerate(scores.items()):
-        marks.append(rug(axis, numbers.tolist(), 16 + 38 * place, 46 + 38 * place, KINDS[protocol]))
+    for index, (protocol, numbers) in enumerate(scores.items()):
+        marks.append(rug(axis, numbers.tolist(), 16 + 38 * index, 46 + 38 * index, KINDS[protocol]))
     return svg(WIDTH, HEIGHT, label, *marks)
 
 
@@ -306,7 +308,9 @@ def _lead_panel(values: Values) -> Panel | None:
 
 
 def _gap_panel(sources: CardSources, benchmark: str, values: Values) -> Panel | None:
-    protocol = next((each for each in KINDS if known(values, f"smallest_difference.{each}")), None)
+    protocol = next(
+        (protocol_name for protocol_name in KINDS if known(values, f"smallest_difference.{protocol_name}")), None
+    )
     if protocol is None:
         return None
     frame = sources.scores_of(benchmark)
@@ -317,20 +321,24 @@ def _gap_panel(sources: CardSources, benchmark: str, values: Values) -> Panel | 
     room = max(0.04 * (high - low), 0.52 * gap.number - (high - low) / 2, 1e-9)
     axis = Axis(low - room, high + room, 8, WIDTH - 8)
     start = min(max(float(np.median(scores)) - gap.number / 2, axis.low), axis.high - gap.number)
-    left, right = axis(start), axis(start + gap.number)
+    left_end, right = axis(start), axis(start + gap.number)
     marks = [line(8, 88, WIDTH - 8, 88, "ax"), rug(axis, scores.tolist(), 66, 88, KINDS[protocol])]
-    marks += [box(left, 52, max(right - left, 1), 36, "s bar"), line(left, 44, right, 44, "k w")]
-    marks += [line(x, 39, x, 49, "k w") for x in (left, right)]
+    marks += [box(left_end, 52, max(right - left_end, 1), 36, "s bar"), line(left_end, 44, right, 44, "k w")]
+    marks += [line(x, 39, x, 49, "k w") for x in (left_end, right)]
     anchor, x = (
-        ("start", 8) if left < 40 else ("end", WIDTH - 8) if right > WIDTH - 40 else ("middle", (left + right) / 2)
+        ("start", 8)
+        if left_end < 40
+        else ("end", WIDTH - 8)
+        if right > WIDTH - 40
+        else ("middle", (left_end + right) / 2)
     )
     marks.append(text(x, 31, words, "num", anchor))
     ends = f"scores of the models, {NAMES[protocol]}: {decimal(low)} to {decimal(high)}"
     marks.append(text(WIDTH / 2, 106, ends, "", "middle"))
     label = f"Scores of {len(scores)} models, {NAMES[protocol]}, from {decimal(low)} to {decimal(high)}. "
     label += f"A gap of {words}{interval} is found four times out of five."
-    told = f"**{words}**: with 80% power{interval}"
-    return Panel("Smallest gap it can detect", told, svg(WIDTH, HEIGHT, label, *marks))
+    heading = f"**{words}**: with 80% power{interval}"
+    return Panel("Smallest gap it can detect", heading, svg(WIDTH, HEIGHT, label, *marks))
 
 
 def mean_curve(frame: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
@@ -338,14 +346,14 @@ def mean_curve(frame: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
     have no stretch of training in common."""
     curves = [rows.sort_values("at") for _, rows in frame.groupby("model")]
     start, end = max(rows["at"].min() for rows in curves), min(rows["at"].max() for rows in curves)
-    at = np.unique(np.concatenate([rows["at"].to_numpy() for rows in curves]))
-    at = at[(at >= start) & (at <= end)]
-    return at, np.mean([np.interp(at, rows["at"], rows["value"]) for rows in curves], axis=0)
+    progress = np.unique(np.concatenate([rows["at"].to_numpy() for rows in curves]))
+    progress = progress[(progress >= start) & (progress <= end)]
+    return progress, np.mean([np.interp(progress, rows["at"], rows["value"]) for rows in curves], axis=0)
 
 
-def _mean_path(across: Axis, up: Axis, at: np.ndarray, mean: np.ndarray, mark: Mark) -> Markup:
+def _mean_path(x_axis: Axis, up: Axis, progress: np.ndarray, mean: np.ndarray, mark: Mark) -> Markup:
     """The mean curve, dashed where it is not shown to improve steadily."""
-    return curve([*map(across, at)], [*map(up, mean)], "ln m" if mark.outcome == YES else "ln m no")
+    return curve([*map(x_axis, progress)], [*map(up, mean)], "ln m" if mark.outcome == YES else "ln m no")
 
 
 def _training_panel(sources: CardSources, benchmark: str, values: Values, verdict: Verdict) -> Panel | None:
@@ -356,7 +364,7 @@ def _training_panel(sources: CardSources, benchmark: str, values: Values, verdic
     chance = known(values, "chance")
     drawn = [*frame["value"], *([chance.number] if chance else [])]
     low, high, last = min(drawn), max(drawn), float(frame["at"].max())
-    across, up = Axis(0, last, 34, WIDTH - 8), Axis(low, high, 104, 10)
+    x_axis, up = Axis(0, last, 34, WIDTH - 8), Axis(low, high, 104, 10)
     marks = [
         line(34, 104, WIDTH - 8, 104, "ax"),
         text(30, 108, decimal(low), "", "end"),
@@ -364,20 +372,20 @@ def _training_panel(sources: CardSources, benchmark: str, values: Values, verdic
     ]
     settled, starts = known(values, "settled_from"), known(values, "signal_from")
     if sources.in_tokens and settled is not None and settled.interval is not None:
-        left, right = (across(end) for end in settled.interval)
-        marks += [box(left, 6, max(right - left, 1), 98, "zone")]
-        anchor, x = ("start", left + 4) if left < 180 else ("end", right - 4)
+        left_end, right = (x_axis(end) for end in settled.interval)
+        marks += [box(left_end, 6, max(right - left_end, 1), 98, "zone")]
+        anchor, x = ("start", left_end + 4) if left_end < 180 else ("end", right - 4)
         marks.append(text(x, 17, "order settles (95%)", "", anchor))
     if chance is not None:
         marks += [line(34, up(chance.number), WIDTH - 8, up(chance.number), "chance")]
     for _, rows in frame.groupby("model"):
-        marks.append(curve([across(at) for at in rows["at"]], [up(value) for value in rows["value"]], "ln"))
-    at, mean = mean_curve(frame)
+        marks.append(curve([x_axis(progress) for progress in rows["at"]], [up(value) for value in rows["value"]], "ln"))
+    progress, mean = mean_curve(frame)
     mark = verdict.marks["steady"]
-    marks.append(_mean_path(across, up, at, mean, mark))
+    marks.append(_mean_path(x_axis, up, progress, mean, mark))
     if sources.in_tokens and starts is not None:
-        marks.append(line(across(starts.number), 84, across(starts.number), 104, "k w"))
-        x = across(starts.number)
+        marks.append(line(x_axis(starts.number), 84, x_axis(starts.number), 104, "k w"))
+        x = x_axis(starts.number)
         anchor, x = ("start", x + 4) if x < 250 else ("end", x - 4)
         marks.append(text(x, 98, "above chance", "num", anchor))
     end = tokens_words(last) if sources.in_tokens else f"{last:,.0f} steps"
@@ -423,8 +431,8 @@ def scores_cell(sources: CardSources, benchmark: str, values: Values, width: int
         return TableCell(float(frame["value"].max()), words=words.partition(",")[0].rpartition(" ")[0])
     axis = Axis(0, 1, 1, width - 1)
     marks = [ticks(axis, (0, 0.5, 1), 3, 25)]
-    for place, (protocol, numbers) in enumerate(scores.items()):
-        top = 8 if len(scores) == 1 else 4 + 11 * place
+    for index, (protocol, numbers) in enumerate(scores.items()):
+        top = 8 if len(scores) == 1 else 4 + 11 * index
         marks.append(rug(axis, numbers.tolist(), top, top + (12 if len(scores) == 1 else 9), KINDS[protocol]))
     label = f"Scores of {frame['model'].nunique()} models: {words}"
     return TableCell(float(frame["value"].max()), svg(width, HIGH, label, *marks))
@@ -440,8 +448,8 @@ def tau_cell(values: Values, quantity: str, mark: Mark, low: float, width: int) 
     if len(taus) == 2 and same_models(taus):
         first, second = taus.values()
         marks.append(line(axis(first.number), 9, axis(second.number), 19, "join"))
-    for place, (protocol, value) in enumerate(taus.items()):
-        y, kind = (14 if len(taus) == 1 else 9 + 10 * place), KINDS[protocol]
+    for index, (protocol, value) in enumerate(taus.items()):
+        y, kind = (14 if len(taus) == 1 else 9 + 10 * index), KINDS[protocol]
         ceiling = ceiling_of(values, value, f"{quantity.replace('tau', 'tau_ceiling')}.{protocol}")
         if ceiling is not None:
             marks.append(line(axis(ceiling), y - 4.5, axis(ceiling), y + 4.5, "s cl"))
@@ -465,8 +473,8 @@ def apart_cell(values: Values, mark: Mark, width: int = 112) -> TableCell:
     return TableCell(value.number, svg(width, HIGH, label, *marks), mark)
 
 
-def gap_cell(values: Values, most: float, width: int = 62) -> TableCell:
-    """`most`: the largest gap of all benchmarks whose scores are from 0 to 1, for the length of the bar."""
+def gap_cell(values: Values, widest: float, width: int = 62) -> TableCell:
+    """`widest`: the largest gap of all benchmarks whose scores are from 0 to 1, for the length of the bar."""
     value = known(values, "smallest_difference.direct") or known(values, "smallest_difference.train_before_test")
     if value is None:
         return EMPTY
@@ -474,7 +482,7 @@ def gap_cell(values: Values, most: float, width: int = 62) -> TableCell:
     label = f"The smallest gap that is found four times out of five: {words}{interval}"
     if not in_points(values):
         return TableCell(value.number, words=words)
-    axis = Axis(0, most, 1, width - 1)
+    axis = Axis(0, widest, 1, width - 1)
     marks = [line(1, 4, 1, 24, "ax"), box(1, 9.5, axis(value.number) - 1, 9, "s bar")]
     return TableCell(value.number, svg(width, HIGH, label, *marks), words=words.removesuffix(" points"))
 
@@ -487,15 +495,15 @@ def steady_cell(sources: CardSources, benchmark: str, values: Values, mark: Mark
     if frame.empty:
         return EMPTY
     sort = quality.number if quality else None
-    at, mean = mean_curve(frame)
-    if len(at) < 2:
+    progress, mean = mean_curve(frame)
+    if len(progress) < 2:
         return TableCell(sort, words="no common points") if mark.outcome == NOT_MEASURED else TableCell(sort, mark=mark)
     chance = known(values, "chance")
     drawn = [*mean, *([chance.number] if chance else [])]
-    across, up = Axis(at[0], at[-1], 2, width - 2), Axis(min(drawn), max(drawn), 26, 3)
+    x_axis, up = Axis(progress[0], progress[-1], 2, width - 2), Axis(min(drawn), max(drawn), 26, 3)
     level = up(chance.number) if chance else 26
     base = line(2, level, width - 2, level, "chance" if chance else "ax")
-    path = _mean_path(across, up, at, mean, mark)
+    path = _mean_path(x_axis, up, progress, mean, mark)
     ends = f"from {decimal(mean[0])} to {decimal(mean[-1])}"
     label = f"Mean score of {frame['model'].nunique()} models in training, {ends}; "
     label += f"signal quality {said(quality)}" if quality else "too few checkpoints for more"
@@ -507,8 +515,8 @@ def bias_cell(values: Values, mark: Mark, width: int = 112) -> TableCell:
     value = known(values, "bias")
     if value is None:
         return EMPTY
-    most = max(0.05, *(abs(end) for end in value.interval or ()), abs(value.number))
-    axis = Axis(-most, most, 5, width - 5)
-    marks = [ticks(axis, (-most, 0, most), 2, 26), estimate(axis, value.number, value.interval, 14, "k")]
+    widest = max(0.05, *(abs(end) for end in value.interval or ()), abs(value.number))
+    axis = Axis(-widest, widest, 5, width - 5)
+    marks = [ticks(axis, (-widest, 0, widest), 2, 26), estimate(axis, value.number, value.interval, 14, "k")]
     label = f"Test text seen changes the score by {said(value, lambda end: points(end, 1, signed=True))} points"
     return TableCell(value.number, svg(width, HIGH, label, *marks), mark)

@@ -212,9 +212,9 @@ def measured(
     **basis: float | str | None,
 ) -> Value:
     """A value that is known; `basis` without the numbers that are not."""
-    known = {key: value for key, value in basis.items() if value is not None}
+    present = {key: value for key, value in basis.items() if value is not None}
     ends = None if interval is None else (float(interval[0]), float(interval[1]))
-    return Value(QUANTITIES[name], protocol, estimate, ends, known, interval_reason=interval_reason)
+    return Value(QUANTITIES[name], protocol, estimate, ends, present, interval_reason=interval_reason)
 
 
 Values = Mapping[str, Value]  # of a benchmark, by key
@@ -413,8 +413,8 @@ class CardSources:
     @cached_property
     def sizes(self) -> dict[str, float]:
         """Billions of parameters by model, of those known."""
-        known = self.counted.models.set_index("model")["parameters_b"]
-        return {model: float(size) for model, size in known.items() if pd.notna(size)}
+        parameters_b = self.counted.models.set_index("model")["parameters_b"]
+        return {model: float(size) for model, size in parameters_b.items() if pd.notna(size)}
 
     def facts(self, benchmark: str) -> dict[str, Any]:
         """The sheet's row; unknown values are None."""
@@ -433,14 +433,14 @@ class CardSources:
     def preparation_is_assumed(self) -> bool:
         """Whether nobody says what the models of some train-before-test scores were prepared on."""
         trained = self.rows[self.rows["protocol"] == TRAINED]
-        told = trained["prepared_on"].notna() | trained["benchmark"].map(self.sheet["prepared_on"]).notna()
-        known = trained["source"].isin(PREPARED) | trained["source"].str.startswith(REPLAY)
-        return not (told | known).all()
+        is_told = trained["prepared_on"].notna() | trained["benchmark"].map(self.sheet["prepared_on"]).notna()
+        is_prepared = trained["source"].isin(PREPARED) | trained["source"].str.startswith(REPLAY)
+        return not (is_told | is_prepared).all()
 
     @cached_property
     def _model_counts(self) -> dict[tuple[str, str], int]:
-        known = self.rows[self.rows["value"].notna()]
-        return known.groupby(["benchmark", "protocol"])["model"].nunique().to_dict()
+        rows_with_value = self.rows[self.rows["value"].notna()]
+        return rows_with_value.groupby(["benchmark", "protocol"])["model"].nunique().to_dict()
 
     def model_count(self, benchmark: str, protocol: str) -> int:
         """Models with a score; those of the agreement report where it has the benchmark, which leaves out cells that
@@ -467,9 +467,11 @@ class CardSources:
         """What an unfinished run lacks, and the reports' notes on the data that name the benchmark."""
         unfinished = "The run is not finished. This card is based on the parts that exist. Missing: "
         name = re.compile(rf"(?<![\w-]){re.escape(benchmark)}(?![\w-])")
-        own = [note for note in self._told if name.search(note) and not note.startswith(UNLIKE_SETTINGS)]
-        own += difference_notes(tuple(one for one in self.differing if benchmark in one.benchmarks))
-        return (*([f"{unfinished}{listing(self.missing)}."] if self.missing else []), *own)
+        notes_on_benchmark = [note for note in self._told if name.search(note) and not note.startswith(UNLIKE_SETTINGS)]
+        notes_on_benchmark += difference_notes(
+            tuple(difference for difference in self.differing if benchmark in difference.benchmarks)
+        )
+        return (*([f"{unfinished}{listing(self.missing)}."] if self.missing else []), *notes_on_benchmark)
 
     def figure(self, name: str, benchmark: str, protocol: str | None = None, **basis: float | str | None) -> Value:
         """The value of a quantity of `results.CARDS`, from the row of a report that has it."""
@@ -481,9 +483,9 @@ def from_row(name: str, protocol: str | None, row: Row | None, **basis: float | 
     """What a row says, with its interval where it has one."""
     if row is None or row.value is None:
         return absent(name, protocol, (row and row.reason) or UNSAID)
-    whole = QUANTITIES[name].unit in ("items", "models") and row.value.is_integer()
+    is_whole = QUANTITIES[name].unit in ("items", "models") and row.value.is_integer()
     interval = None if row.low is None or row.high is None else (row.low, row.high)
-    return measured(name, protocol, int(row.value) if whole else row.value, interval, row.reason or "", **basis)
+    return measured(name, protocol, int(row.value) if is_whole else row.value, interval, row.reason or "", **basis)
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -566,9 +568,9 @@ def _why_not(sources: CardSources, benchmark: str, protocol: str) -> tuple[str, 
 
 def _ranked(sources: CardSources, benchmark: str, protocol: str, name: str, **basis: float | None) -> Value:
     """A figure of the agreement report; on pairs of models where `pairs` is given, else on all models."""
-    why = _why_not(sources, benchmark, protocol)
-    if why:
-        return absent(name, protocol, *why)
+    reason = _why_not(sources, benchmark, protocol)
+    if reason:
+        return absent(name, protocol, *reason)
     models = {} if "pairs" in basis else {"models": sources.count("agreement", "benchmark_models", benchmark, protocol)}
     return sources.figure(name, benchmark, protocol, **models, **basis)
 
@@ -590,11 +592,11 @@ def _resolution(sources: CardSources, benchmark: str, protocol: str) -> Iterator
 
 def _agreement(sources: CardSources, benchmark: str, protocol: str) -> Iterator[Value]:
     benchmarks = sources.count("agreement", "benchmarks")
-    others = None if benchmarks is None else benchmarks - 1
+    n_others = None if benchmarks is None else benchmarks - 1
     for name in ("tau", "tau_ceiling", "tau_corrected"):
-        yield _ranked(sources, benchmark, protocol, name, benchmarks=others)
+        yield _ranked(sources, benchmark, protocol, name, benchmarks=n_others)
     for name in ("tau_within_1_25", "tau_within_2", "tau_ceiling_within_2", "tau_beyond_2"):
-        yield _at_distance(sources, benchmark, protocol, name, benchmarks=others)
+        yield _at_distance(sources, benchmark, protocol, name, benchmarks=n_others)
 
 
 def _at_distance(sources: CardSources, benchmark: str, protocol: str, name: str, **basis: float | None) -> Value:
@@ -606,7 +608,9 @@ def _at_distance(sources: CardSources, benchmark: str, protocol: str, name: str,
 def _of_items(sources: CardSources, benchmark: str, protocol: str, name: str, *rests_on: str) -> Value:
     """A figure of the items report, or why there is none and what would make it."""
     if sources.row("items", "models", benchmark, protocol) is not None:
-        basis = {of.replace("neighbours", "pairs"): sources.count("items", of, benchmark, protocol) for of in rests_on}
+        basis = {
+            unit.replace("neighbours", "pairs"): sources.count("items", unit, benchmark, protocol) for unit in rests_on
+        }
         return sources.figure(name, benchmark, protocol, **basis)
     if not sources.model_count(benchmark, protocol):
         return absent(name, protocol, *(_why_not(sources, benchmark, protocol) or ("There are no scores.", MEASURE)))
@@ -633,8 +637,8 @@ def _signal(sources: CardSources, benchmark: str) -> Iterator[Value]:
     """From when on scores and their order say something."""
     names = ("signal_at_end", "signal_from", "signal_quality", "steady", "settled_from")
     if sources.row("signal", "models", benchmark) is None:
-        there = "signal" in sources.results
-        reason, command = (NOT_IN_SIGNAL, "") if there else (NO_SIGNAL, f"snakemake signal {CONFIGURED}")
+        has_signal = "signal" in sources.results
+        reason, command = (NOT_IN_SIGNAL, "") if has_signal else (NO_SIGNAL, f"snakemake signal {CONFIGURED}")
         yield from (absent(name, None, reason, command) for name in names)
         return
     points = sources.results["signal"].all("point_tokens", benchmark)
@@ -659,11 +663,11 @@ def _bias(sources: CardSources, benchmark: str) -> Iterator[Value]:
         reason = NOT_A_TASK if results else NO_BIAS
         yield from (absent(name, None, reason, f"snakemake bias {CONFIGURED}") for name in names)
         return
-    most = max(trials, key=lambda row: row.value or 0)
-    conditions = most.said
+    largest = max(trials, key=lambda row: row.value or 0)
+    conditions = largest.said
     basis = {
         "experiment": conditions["experiment"],
-        "trials": int(most.value or 0),
+        "trials": int(largest.value or 0),
         "subsamples": sources.count("bias", "task_effect_subsamples", benchmark, None, **conditions),
     }
     for name in names:

@@ -148,14 +148,14 @@ def sentence_of(clauses: Sequence[str]) -> str:
 
 def _marks(statements: tuple[Statement, ...]) -> dict[str, Mark]:
     """The answers that the table of benchmarks and the cards show, by question; each rule's own answer too."""
-    by_value = {(each.rule, each.values[0].partition(".")[0]): each for each in statements}
-    of_question = {each.rule: each for each in statements} | {
+    by_value = {(statement.rule, statement.values[0].partition(".")[0]): statement for statement in statements}
+    of_question = {statement.rule: statement for statement in statements} | {
         "apart": by_value.get(("separates", "separated_within_2")) or by_value[("separates", "separated_all")],
         "ranks similar": by_value[("agrees", "tau_within_2")],
     }
-    marks = {question: Mark(each.outcome, _WORDS.get(each.outcome, each.outcome))
-             for question, each in of_question.items()}  # fmt: skip
-    agrees = {each.values[0]: each.outcome for each in statements if each.rule == "agrees"}
+    marks = {question: Mark(statement.outcome, _WORDS.get(statement.outcome, statement.outcome))
+             for question, statement in of_question.items()}  # fmt: skip
+    agrees = {statement.values[0]: statement.outcome for statement in statements if statement.rule == "agrees"}
     marks["ranks"] = _ranks(agrees[f"tau.{DIRECT}"], agrees[f"tau.{TRAINED}"])
     ready, steady = of_question["ready"], of_question["steady"].outcome
     marks["ready"] = Mark(ready.outcome, ready.words.removesuffix(" of training") or ready.outcome)
@@ -177,14 +177,14 @@ _RANKS = {
 def _ranks(direct: str, trained: str) -> Mark:
     """Whether it ranks models like the others, from the answers under both protocols."""
     if NOT_MEASURED in (direct, trained):
-        known = trained if direct == NOT_MEASURED else direct
-        return Mark(known, known)
+        standing = trained if direct == NOT_MEASURED else direct
+        return Mark(standing, standing)
     return _RANKS.get((direct, trained), Mark(direct, direct) if direct == trained else Mark(NOT_KNOWN, NOT_KNOWN))
 
 
 def _clauses(values: Values, statements: tuple[Statement, ...], marks: Mapping[str, Mark]) -> Iterator[str]:
     """The clauses that hold, in the order of `CLAUSES`."""
-    sizes = any(each.values[0].startswith("separated_within_2.") for each in statements)
+    sizes = any(statement.values[0].startswith("separated_within_2.") for statement in statements)
     answers = {("apart" if sizes else "apart all", marks["apart"].outcome), ("ranks", marks["ranks"].word)}
     answers |= {(rule, marks[rule].outcome) for rule in ("reliable", "steady", "settled", "bias")}
     late = marks["signal"].outcome == NO and known(values, "signal_from") is not None
@@ -245,16 +245,16 @@ def _separation(values: Values, settings: Cards) -> Iterator[Statement]:
     thresholds = {"separated": settings.separated, "not_separated": settings.not_separated}
     for key, words in distances.items():
         value = known(values, key)
-        most, half = side(value, settings.separated), side(value, settings.not_separated)
-        if most == YES:
-            outcome, said = YES, f"tells apart most pairs of {words}"
+        most_pairs, half = side(value, settings.separated), side(value, settings.not_separated)
+        if most_pairs == YES:
+            outcome, clause = YES, f"tells apart most pairs of {words}"
         elif half == NO:
-            outcome, said = NO, f"cannot tell apart most pairs of {words}"
-        elif half == YES and most == NO:
-            outcome, said = PARTLY, f"tells apart more than half of the pairs of {words}"
+            outcome, clause = NO, f"cannot tell apart most pairs of {words}"
+        elif half == YES and most_pairs == NO:
+            outcome, clause = PARTLY, f"tells apart more than half of the pairs of {words}"
         else:
-            outcome, said = (NOT_MEASURED if most == NOT_MEASURED else NOT_KNOWN), ""
-        yield Statement("separates", f"whether it tells apart {words}", outcome, said, thresholds, (key,))
+            outcome, clause = (NOT_MEASURED if most_pairs == NOT_MEASURED else NOT_KNOWN), ""
+        yield Statement("separates", f"whether it tells apart {words}", outcome, clause, thresholds, (key,))
 
 
 def _reliability(values: Values, settings: Cards) -> Statement:
@@ -283,8 +283,8 @@ def _agreement(values: Values, settings: Cards) -> Iterator[Statement]:
             outcome = NOT_KNOWN  # noise alone keeps the tau below the threshold, whatever the benchmarks measure
         stem = {YES: "agrees with the other benchmarks", NO: "agrees little with the other benchmarks"}.get(outcome, "")
         subject = f"whether it agrees with the other benchmarks {words}"
-        said = f"{stem} {words}" if stem else ""
-        yield Statement("agrees", subject, outcome, said, {"agrees": settings.agrees}, (key, ceiling_key))
+        clause = f"{stem} {words}" if stem else ""
+        yield Statement("agrees", subject, outcome, clause, {"agrees": settings.agrees}, (key, ceiling_key))
 
 
 def _signal(values: Values) -> Statement:

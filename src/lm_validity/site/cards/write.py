@@ -107,7 +107,7 @@ def card_html(card: Card, navigation: Sequence[Link] = (), missing: Sequence[str
     marks = card.verdict.marks
     rules = {statement.rule for statement in card.verdict.statements}
     lacked = {rule for rule in rules if all(
-        each.outcome == NOT_MEASURED for each in card.verdict.statements if each.rule == rule)}  # fmt: skip
+        entry.outcome == NOT_MEASURED for entry in card.verdict.statements if entry.rule == rule)}  # fmt: skip
     scores_in_training = {"signal", "settled", "steady", "ready"}
     lacked -= set() if scores_in_training <= lacked else scores_in_training
     return from_template(
@@ -124,8 +124,8 @@ def card_html(card: Card, navigation: Sequence[Link] = (), missing: Sequence[str
         scope=_scope(card),
         sections={title: table for title, values in card.sections().items() if (table := rows(values))},
         gaps=gaps(list(card.values.values())),
-        rules=[(each, outcome(each.outcome), ", ".join(f"{name} {at:g}" for name, at in each.thresholds.items()))
-               for each in card.verdict.statements],
+        rules=[(entry, outcome(entry.outcome), ", ".join(f"{name} {edge:g}" for name, edge in entry.thresholds.items()))
+               for entry in card.verdict.statements],
     )  # fmt: skip
 
 
@@ -161,15 +161,15 @@ class NotMeasured(NamedTuple):
 def gaps(values: Sequence[Value]) -> list[NotMeasured]:
     """The values that are not measured, those of one reason and command together; of a quantity that is missing under
     each protocol for that reason the label without a protocol."""
-    every = Counter(value.quantity.name for value in values)
+    totals = Counter(value.quantity.name for value in values)
     missing: dict[tuple[str, str], list[Value]] = {}
     for value in values:
         if not value.is_measured:
             missing.setdefault((value.reason, value.command), []).append(value)
     listed = []
     for (reason, command), group in missing.items():
-        here = Counter(value.quantity.name for value in group)
-        labels = [value.quantity.label if here[value.quantity.name] == every[value.quantity.name] else value.label
+        in_group = Counter(value.quantity.name for value in group)
+        labels = [value.quantity.label if in_group[value.quantity.name] == totals[value.quantity.name] else value.label
                   for value in group]  # fmt: skip
         listed.append(NotMeasured(tuple(dict.fromkeys(labels)), reason, command))
     return listed
@@ -308,8 +308,10 @@ def cards_frame(cards: Sequence[Card]) -> pd.DataFrame:
 
 def folder_name(benchmark: str) -> str:
     """A name for a folder: the benchmark's own, or letters of it and a digest where it holds others."""
-    own = benchmark in ("tables", "figures") or benchmark.endswith((".html", ".json", ".parquet"))  # of the page there
-    if _PLAIN.fullmatch(benchmark) and not own:
+    is_reserved = benchmark in ("tables", "figures") or benchmark.endswith(
+        (".html", ".json", ".parquet")
+    )  # of the page there
+    if _PLAIN.fullmatch(benchmark) and not is_reserved:
         return benchmark
     plain = re.sub(r"[^A-Za-z0-9-]+", "_", benchmark).strip("_")[:60]
     return f"{plain or 'benchmark'}-{sha256(benchmark.encode()).hexdigest()[:8]}"

@@ -46,9 +46,9 @@ class Curve:
     @property
     def progress(self) -> np.ndarray:
         """Where training stood, in no unit of its own: tokens in billions, else iterations, else 1, 2, ..."""
-        for known in (self.tokens_b, self.iterations):
-            if not np.isnan(known).any():
-                return known
+        for axis_values in (self.tokens_b, self.iterations):
+            if not np.isnan(axis_values).any():
+                return axis_values
         return np.arange(1.0, len(self.values) + 1)
 
 
@@ -131,25 +131,25 @@ def select(curve: Curve, selection: str, *, spaced: bool = True, early: bool = T
 
     Ranking consistency reads them to the end of training (not only `early` ones), compliance at any spacing.
     """
-    kept = np.ones(len(curve.values), dtype=bool)
+    is_kept = np.ones(len(curve.values), dtype=bool)
     if selection == "e2lm" and spaced:
-        kept &= np.nan_to_num(curve.iterations, nan=1) % E2LM_STEP == 0
+        is_kept &= np.nan_to_num(curve.iterations, nan=1) % E2LM_STEP == 0
     if selection == "e2lm" and early:
-        kept &= curve.tokens_b <= E2LM_TOKENS_B
-    return kept
+        is_kept &= curve.tokens_b <= E2LM_TOKENS_B
+    return is_kept
 
 
 def _on_one_axis(rows: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
     """Rows with tokens, where any curve has them at two checkpoints; else all rows, and nobody's tokens. With notes."""
     curve = [rows["benchmark"], rows["model"]]
-    known = rows["tokens_b"].notna()
+    has_tokens = rows["tokens_b"].notna()
     if not in_tokens(rows):
         note = (
             "Tokens are unknown: curves are over iterations or checkpoints, and what is counted in billions of tokens "
             "(tokens_b, *_from_b) is null. Give tokens_b in the sheet of checkpoints, or a batch_ramp."
         )
         return rows.assign(tokens_b=np.nan), [note]
-    left_out = ~known & (known.groupby(curve).transform("size") > 1)
+    left_out = ~has_tokens & (has_tokens.groupby(curve).transform("size") > 1)
     names = [
         f"{model} at {listing(list(checkpoints.unique()), 4)}"
         for model, checkpoints in rows[left_out].groupby("model", sort=True)["checkpoint"]
@@ -279,11 +279,11 @@ class CommonPoints:
 def own_ends(curves: Sequence[Curve]) -> list[Places]:
     """The last checkpoint of each curve, whether or not others have it."""
     last = [np.array([len(curve.values) - 1]) for curve in curves]
-    return [Places(at, at, np.zeros(1)) for at in last]
+    return [Places(last_points, last_points, np.zeros(1)) for last_points in last]
 
 
-def align(named: dict[str, Curve], kept: Sequence[np.ndarray] = ()) -> CommonPoints:
-    """The points of training that all curves have, of the checkpoints `kept` (n,) of each, boolean, else of all.
+def align(named: dict[str, Curve], selections: Sequence[np.ndarray] = ()) -> CommonPoints:
+    """The points of training that all curves have, of the checkpoints `selections` (n,) of each, boolean, else of all.
 
     Where all have one schedule, checkpoints belong together by name. Else by tokens where these are known, else by the
     share of training, which is known where every curve has iterations up to a checkpoint called `final`. Then the
@@ -291,16 +291,18 @@ def align(named: dict[str, Curve], kept: Sequence[np.ndarray] = ()) -> CommonPoi
     of that range; other curves are read between their neighbouring checkpoints. Nothing is extrapolated. Where neither
     is known and schedules differ there is no common point: checkpoints of one name may be different points of training.
     """
-    whole, names = list(named.values()), list(named)
-    at = [np.flatnonzero(mask) for mask in kept] or [np.arange(len(curve.values)) for curve in whole]
-    curves = [curve.at(chosen) for curve, chosen in zip(whole, at, strict=True)]
+    curves_named, names = list(named.values()), list(named)
+    rows_of_curves = [np.flatnonzero(mask) for mask in selections] or [
+        np.arange(len(curve.values)) for curve in curves_named
+    ]
+    curves = [curve.at(chosen) for curve, chosen in zip(curves_named, rows_of_curves, strict=True)]
     if any(not len(curve.values) for curve in curves):
         return _nothing(curves, "No checkpoint is selected.")
     first = curves[0]
     if all(_one_schedule(first, curve) for curve in curves[1:]):
-        here = [np.arange(len(first.values))] * len(curves)
-        places = [Places(chosen, chosen, np.zeros(len(chosen))) for chosen in here]
-        return CommonPoints(NAMES, _within(places, at), first.progress, first.tokens_b, at_end=True)
+        indices = [np.arange(len(first.values))] * len(curves)
+        places = [Places(chosen, chosen, np.zeros(len(chosen))) for chosen in indices]
+        return CommonPoints(NAMES, _within(places, rows_of_curves), first.progress, first.tokens_b, at_end=True)
     if not any(np.isnan(curve.tokens_b).any() for curve in curves):
         by, axes = TOKENS, [curve.tokens_b for curve in curves]
     elif all(curve.checkpoints[-1] == "final" and not np.isnan(curve.iterations).any() for curve in curves):
@@ -322,7 +324,7 @@ def align(named: dict[str, Curve], kept: Sequence[np.ndarray] = ()) -> CommonPoi
     points = np.unique([low, *min(inside, key=len), high])
     return CommonPoints(
         by,
-        _within([_places(axis, points) for axis in axes], at),
+        _within([_places(axis, points) for axis in axes], rows_of_curves),
         points,
         points if by == TOKENS else np.full(len(points), np.nan),
         at_end=all(axis[-1] <= high * (1 + SAME_POINT) for axis in axes),
@@ -335,8 +337,8 @@ def _nothing(curves: list[Curve], reason: str) -> CommonPoints:
     return CommonPoints("", (places,) * len(curves), none, none, at_end=False, reason=reason)
 
 
-def _within(places: list[Places], at: list[np.ndarray]) -> tuple[Places, ...]:
-    return tuple(place.within(chosen) for place, chosen in zip(places, at, strict=True))
+def _within(places: list[Places], selections: list[np.ndarray]) -> tuple[Places, ...]:
+    return tuple(points.within(chosen) for points, chosen in zip(places, selections, strict=True))
 
 
 def _one_schedule(first: Curve, second: Curve) -> bool:
@@ -352,10 +354,10 @@ def _one_schedule(first: Curve, second: Curve) -> bool:
 
 def _places(axis: np.ndarray, points: np.ndarray) -> Places:
     """Where `points` lie on the ascending `axis` (n,), all of them within it."""
-    before = np.clip(np.searchsorted(axis, points * (1 + _ROUNDING), side="right") - 1, 0, len(axis) - 1)
-    after = np.minimum(before + 1, len(axis) - 1)
-    on = np.abs(points - axis[before]) <= _ROUNDING * np.abs(points)
-    after = np.where(on, before, after)
-    width = axis[after] - axis[before]
-    share = np.divide(points - axis[before], width, out=np.zeros(len(points)), where=width > 0)
-    return Places(before, after, share)
+    previous_index = np.clip(np.searchsorted(axis, points * (1 + _ROUNDING), side="right") - 1, 0, len(axis) - 1)
+    next_index = np.minimum(previous_index + 1, len(axis) - 1)
+    on = np.abs(points - axis[previous_index]) <= _ROUNDING * np.abs(points)
+    next_index = np.where(on, previous_index, next_index)
+    width = axis[next_index] - axis[previous_index]
+    share = np.divide(points - axis[previous_index], width, out=np.zeros(len(points)), where=width > 0)
+    return Places(previous_index, next_index, share)

@@ -148,13 +148,13 @@ def _aligned(design: CurveDesign, answers: BenchmarkItems) -> tuple[BenchmarkIte
         if name not in by_name:
             return Missing(Reason(f"{lacks}.", ReasonCode.NO_ITEMS))
         index, model = by_name[name]
-        places = {checkpoint: at for at, checkpoint in enumerate(model.checkpoints)}
+        places = {checkpoint: row for row, checkpoint in enumerate(model.checkpoints)}
         missing = [checkpoint for checkpoint in curve.checkpoints if checkpoint not in places]
         if missing:
             return Missing(Reason(f"{lacks} at {listing(missing, 4)}.", ReasonCode.NO_ITEMS))
-        at = np.array([places[checkpoint] for checkpoint in curve.checkpoints])
-        rows.append((index, at))
-        correct[name] = design.direction * model.correct[at]
+        row = np.array([places[checkpoint] for checkpoint in curve.checkpoints])
+        rows.append((index, row))
+        correct[name] = design.direction * model.correct[row]
         if not np.allclose(correct[name].mean(axis=1), curve.values, rtol=0, atol=1e-6):
             return Missing(f"The score of {name} on {design.benchmark} is not the mean over its items.")
     oriented = answers.rows(rows)
@@ -192,7 +192,7 @@ def _noise(design: CurveDesign, places: Sequence[Places], correct: Values, clust
     covariance = np.zeros((len(places[0].share), len(places), len(places)))
     for point in range(len(covariance)):
         scores = [
-            place.only(point).read(correct[model].T)[:, 0] for model, place in zip(design.scored, places, strict=True)
+            points.only(point).read(correct[model].T)[:, 0] for model, points in zip(design.scored, places, strict=True)
         ]
         covariance[point] = error_covariance(np.array(scores), clusters)
     return covariance
@@ -258,14 +258,14 @@ def _trials(
     lengths, trials, notes = answer_lengths(answers), [], []
     for name, item_filter, metric in FILTERS:
         if item_filter == TopShare(length_matched=True) and (lengths is None or np.ptp(lengths) == 0):
-            why = "lengths of the choices are unknown" if lengths is None else "all right answers are equally long"
-            notes.append(f"{answers.benchmark}: the filter '{name}' was not tried: {why}.")
+            reason = "lengths of the choices are unknown" if lengths is None else "all right answers are equally long"
+            notes.append(f"{answers.benchmark}: the filter '{name}' was not tried: {reason}.")
             continue
         # correlation of being kept, over all models, with the length of the right answer
         dependence: Value = Missing("The lengths of the choices are unknown.")
         if lengths is not None:
-            why = "The filter keeps all items or none, or all right answers are equally long."
-            dependence = known(length_dependence(item_filter.keep(candidates), lengths), why)
+            reason = "The filter keeps all items or none, or all right answers are equally long."
+            dependence = known(length_dependence(item_filter.keep(candidates), lengths), reason)
         for score in ("correct", metric):
             generator = np.random.default_rng(SEED)
             judged = judge([item_filter], candidates, sheet, score, generator, CONTROLS, options)
@@ -395,7 +395,7 @@ def _metrics(
 ) -> dict[str, dict[str, Any]] | Missing:
     """Signal quality under every item metric that the table has what it needs for, accuracy first."""
     results: dict[str, dict[str, Any]] = {}
-    few = too_few_checkpoints(options)
+    too_few = too_few_checkpoints(options)
     for metric in METRICS:
         if any(missing_for(answers, model, metric) for model in answers.models):
             continue
@@ -403,7 +403,7 @@ def _metrics(
         if any(np.isnan(scores).any() for scores in curves):
             continue
         value, draws = _quality_of(curves, options, counts)
-        quality = known(value, few)
+        quality = known(value, too_few)
         results[metric] = {"signal_quality": quality, "interval": bounds(quality, draws, 0.0, 1.0)}
         # signal quality minus that of accuracy, which is the first, and known where another score is
         less: Value | None = None
@@ -411,7 +411,7 @@ def _metrics(
         if metric == "accuracy":
             of_accuracy, draws_of_accuracy = value, draws
         else:
-            less = known(value - of_accuracy, few)
+            less = known(value - of_accuracy, too_few)
             less_interval = bounds(less, draws - draws_of_accuracy, -1.0, 1.0)
         results[metric] |= {"less_accuracy": less, "less_accuracy_interval": less_interval}
     return results or Missing("Other item scores need the log-likelihoods of the choices and the right choice.")

@@ -56,8 +56,8 @@ def _consistency(benchmark: BenchmarkCurves, kind: str) -> dict[str, Any]:
     and the level of coins."""
     pairs, windows = benchmark.ranking_pairs[kind], benchmark.windows[kind]
     scores, (blocks, coin) = benchmark.scores.orders[kind], benchmark.order_draws[kind]
-    why = _no_consistency(benchmark, pairs, windows)
-    value = known(float(scores.value), why)
+    reason = _no_consistency(benchmark, pairs, windows)
+    value = known(float(scores.value), reason)
     p = p_value(value, coin)
     coins: Bounds = p if isinstance(p, Missing) else SKIPPED
     if is_known(p) and not isinstance(coin, Missing):
@@ -86,7 +86,7 @@ def _consistency(benchmark: BenchmarkCurves, kind: str) -> dict[str, Any]:
         },
         "interval": bounds(value, blocks, 0.0, 1.0),
         "item_interval": bounds(value, benchmark.draws(lambda resampled: resampled.orders[kind].value), 0.0, 1.0),
-        "with_last": known(float(scores.with_last), why if isinstance(value, Missing) else ONE_LATER),
+        "with_last": known(float(scores.with_last), reason if isinstance(value, Missing) else ONE_LATER),
         "coin_flip_interval": coins,
         "coin_flip_p": p,
         "pairs": of_pairs,
@@ -101,7 +101,7 @@ def _no_consistency(benchmark: BenchmarkCurves, pairs: list[Pair], windows: Rank
         return pairs[0].alignment.reason
     if not windows.relative and all(np.isnan(curve.tokens_b).all() for curve in benchmark.curves.values()):
         return "The windows are in billions of tokens, and tokens are unknown."
-    empty = [kind for place, kind in enumerate(("base", "later")) if not any(p.windows[place].any() for p in pairs)]
+    empty = [kind for index, kind in enumerate(("base", "later")) if not any(p.windows[index].any() for p in pairs)]
     if not empty:
         return "No pair has a checkpoint in the base window and one in the later window."
     ends = getattr(windows, empty[0])
@@ -121,33 +121,33 @@ def _settling(benchmark: BenchmarkCurves) -> dict[str, Any] | Missing:
     """
     noise, alignment, larger = benchmark.noise, benchmark.alignment, benchmark.larger_pairs
     if len(benchmark.scored) < 2 or len(alignment.progress) < 2:
-        few = "An order along training needs two models with two points of training in common."
-        return Missing(alignment.reason or few)
+        too_few = "An order along training needs two models with two points of training in common."
+        return Missing(alignment.reason or too_few)
     curves, tokens = benchmark.at_common_points(benchmark.values), alignment.tokens_b
     unknown = bool(np.isnan(tokens).any())
     deviations = noise if isinstance(noise, Missing) else difference_errors(noise)
-    every = np.ones(len(curves) * (len(curves) - 1) // 2, dtype=bool)
+    all_pairs = np.ones(len(curves) * (len(curves) - 1) // 2, dtype=bool)
     separable = deviations if isinstance(deviations, Missing) else separable_pairs(curves[:, -1], deviations[:, -1])
     tau = agreement_with_last(curves)
     tied = UNKNOWN_TOKENS if unknown else "Models tie at the last common point: their order cannot settle."
     equal = UNKNOWN_TOKENS if unknown else "No two models can be told apart at the last common point."
 
-    def settling(pairs: np.ndarray | Missing, threshold: float, why: str) -> tuple[Value, Bounds]:
+    def settling(pairs: np.ndarray | Missing, threshold: float, reason: str) -> tuple[Value, Bounds]:
         """From when on the order of the pairs stays, and when it may have settled, given the noise of items."""
         if isinstance(pairs, Missing):
             return pairs, pairs
-        value = known(float(settled_from(curves, tokens, pairs, threshold)), why)
+        value = known(float(settled_from(curves, tokens, pairs, threshold)), reason)
         if isinstance(value, Missing):
             return value, value
         if isinstance(deviations, Missing):
             return value, deviations
         return value, known_bounds(*settling_interval(curves, deviations, tokens, pairs, threshold), equal)
 
-    stable, stable_ends = settling(every, 1.0, tied)
-    nearly, nearly_ends = settling(every, STABLE_TAU, tied)
+    stable, stable_ends = settling(all_pairs, 1.0, tied)
+    nearly, nearly_ends = settling(all_pairs, STABLE_TAU, tied)
     settled, settled_ends = settling(separable, STABLE_TAU, equal)
-    alone = Missing("No two models differ in size only.")
-    share, gap = size_ordering(curves, larger) if larger else (alone, alone)
+    one_size = Missing("No two models differ in size only.")
+    share, gap = size_ordering(curves, larger) if larger else (one_size, one_size)
     return {
         "models": benchmark.scored,
         "tokens_b": Missing(UNKNOWN_TOKENS) if unknown else tokens,
@@ -158,7 +158,7 @@ def _settling(benchmark: BenchmarkCurves) -> dict[str, Any] | Missing:
         "nearly_stable_tau": STABLE_TAU,
         "nearly_stable_from_b": nearly,
         "nearly_stable_from_interval_b": nearly_ends,
-        "pairs": len(every),
+        "pairs": len(all_pairs),
         # those whose scores at the last point differ by more than noise
         "separable_pairs": separable if isinstance(separable, Missing) else int(separable.sum()),
         "settled_from_b": settled,  # as nearly_stable_from_b, over the separable pairs
@@ -235,8 +235,8 @@ def _settling_figure(data: SignalData, ranking: dict[str, dict[str, Any] | Missi
             continue
         progress = data.benchmarks[name].alignment.progress
         unit = progress[-1] if by_share else 1 / data.progress.scale
-        for at, tau, between in zip(progress, entry["agreement_with_last"], entry["interpolated"], strict=True):
-            rows.append({"benchmark": name, "progress": at / unit, "tau": tau, "interpolated": between})
+        for point, tau, between in zip(progress, entry["agreement_with_last"], entry["interpolated"], strict=True):
+            rows.append({"benchmark": name, "progress": point / unit, "tau": tau, "interpolated": between})
     if not rows:
         return None
     lines, caption = pd.DataFrame(rows), ""
@@ -247,10 +247,16 @@ def _settling_figure(data: SignalData, ranking: dict[str, dict[str, Any] | Missi
         lines = lines[lines["benchmark"].isin(best[: len(CATEGORY_COLORS)])]
         caption = f"The {len(CATEGORY_COLORS)} benchmarks of highest signal quality. The table has all {len(names)}."
     title = "Share of training" if by_share else data.progress.title
-    shown = list(dict.fromkeys(lines["benchmark"]))
+    names_shown = list(dict.fromkeys(lines["benchmark"]))
     stroke = {"symbolOpacity": 1, "symbolType": "stroke", "symbolStrokeWidth": 3}
     color = figures.listed_color(
-        "benchmark", figures.cycled_colors(shown), "Benchmark", columns=4, symbolLimit=60, labelLimit=160, **stroke
+        "benchmark",
+        figures.cycled_colors(names_shown),
+        "Benchmark",
+        columns=4,
+        symbolLimit=60,
+        labelLimit=160,
+        **stroke,
     )
     chart = figures.lines(
         lines,
@@ -335,8 +341,8 @@ def _details(
     pairs = [
         {"benchmark": name, "windows": windows, **pair}
         for name, entry in consistency.items()
-        for windows, own in (("chosen", entry), ("fitted", entry["fitted"]))
-        for pair in own["pairs"]
+        for windows, entry_of_windows in (("chosen", entry), ("fitted", entry["fitted"]))
+        for pair in entry_of_windows["pairs"]
     ]
     columns = {"tokens_b": "tokens_b", "tau": "agreement_with_last", "ahead": "size_order_share", "gap": "size_gap"}
     points = [
@@ -388,21 +394,21 @@ def _settling_finding(data: SignalData, ranking: dict[str, dict[str, Any] | Miss
     """
     at_chance = [name for name, benchmark in data.benchmarks.items() if benchmark.models_above_chance == 0]
     ranked = {name: entry for name, entry in ranking.items() if is_known(entry) and name not in at_chance}
-    told = {name: entry for name, entry in ranked.items() if is_known(entry["separable_pairs"])}
-    where, there = _common_words(data, list(told or ranked))
+    settled_entries = {name: entry for name, entry in ranked.items() if is_known(entry["separable_pairs"])}
+    where, remark = _common_words(data, list(settled_entries or ranked))
     key, subject = "nearly_stable_from", "The order of the models"
     basis = "Over all pairs of models. The noise of the scores is unknown, so equal models may seem to settle late. "
-    if told:
-        key, subject = "settled_from", f"The order of the models that can be told apart {there}"
+    if settled_entries:
+        key, subject = "settled_from", f"The order of the models that can be told apart {remark}"
         basis = "Over pairs of models whose scores there differ by more than noise (false discovery rate 5%). "
     basis += NEARLY + (f" {count(len(at_chance), 'benchmark')} at chance left out." if at_chance else "")
     points = {
         name: (entry[f"{key}_b"], entry[f"{key}_interval_b"], data.benchmarks[name].alignment.tokens_b)
-        for name, entry in (told or ranked).items()
+        for name, entry in (settled_entries or ranked).items()
         if is_known(entry[f"{key}_b"])
     }
     # the last point agrees with itself: that is no settling; an interval of the whole training says nothing
-    open_ends = [name for name, (at, _, axis) in points.items() if at == axis[-1]]
+    open_ends = [name for name, (point, _, axis) in points.items() if point == axis[-1]]
     unsure = [
         name
         for name, (_, ends, axis) in points.items()
@@ -421,9 +427,9 @@ def _settling_finding(data: SignalData, ranking: dict[str, dict[str, Any] | Miss
     if open_ends:
         start = "" if parts else f"{subject} is "
         parts.append(f"{start}not nearly settled before the last point on {listing(open_ends, 4)}")
-    equal = [name for name, entry in told.items() if entry["separable_pairs"] == 0]
+    equal = [name for name, entry in settled_entries.items() if entry["separable_pairs"] == 0]
     if equal:
-        parts.append(f"no two models can be told apart {there} on {listing(equal, 4)}")
+        parts.append(f"no two models can be told apart {remark} on {listing(equal, 4)}")
     sentence = "; ".join(parts)
     return Finding(f"{sentence[0].upper()}{sentence[1:]} ({where}).", basis) if parts else None
 
@@ -441,15 +447,15 @@ def _common_words(data: SignalData, names: list[str]) -> tuple[str, str]:
     return where, "at the end" if all(alignment.at_end for alignment in common) else "at the last common point"
 
 
-def _when(data: SignalData, at: float, ends: Bounds, axis: np.ndarray) -> str:
+def _when(data: SignalData, point: float, ends: Bounds, axis: np.ndarray) -> str:
     """`after 40.0 (95% interval 20.0 to 60.0) billion tokens`; a lower end at the first point is called that."""
-    words, value = data.progress.words, decimal(at * data.progress.scale, 1)
+    words, value = data.progress.words, decimal(point * data.progress.scale, 1)
     if not is_known(ends):
         return f"after {value} {words}"
     low, high = (decimal(end * data.progress.scale, 1) for end in ends)
     if ends[0] > axis[0]:
         return f"after {value} (95% interval {low} to {high}) {words}"
-    if at == axis[0]:
+    if point == axis[0]:
         return f"from the first point on, {value} {words} (95% interval up to {high})"
     return f"after {value} {words} (95% interval from the first point to {high})"
 
@@ -466,11 +472,13 @@ def _unaligned_findings(data: SignalData) -> list[Finding]:
         sentence = f"{reason} So nothing is said of when their order settles{where}."
         apart = {name: share for name in names if is_known(share := data.benchmarks[name].separable_at_end)}
         if apart:
-            least, most = (pick(apart, key=lambda name: apart[name]) for pick in (min, max))
-            models = len(data.benchmarks[most].scored)
-            sentence += f" At the ends of their own trainings, {apart[most]} of {models * (models - 1) // 2} pairs of "
-            sentence += f"models can be told apart on {most}"
-            sentence += f", and {apart[least]} on {least}." if least != most else "."
+            least, largest = (pick(apart, key=lambda name: apart[name]) for pick in (min, max))
+            models = len(data.benchmarks[largest].scored)
+            sentence += (
+                f" At the ends of their own trainings, {apart[largest]} of {models * (models - 1) // 2} pairs of "
+            )
+            sentence += f"models can be told apart on {largest}"
+            sentence += f", and {apart[least]} on {least}." if least != largest else "."
         findings.append(
             Finding(sentence, "Two scores differ by more than noise (false discovery rate 5%)." if apart else "")
         )

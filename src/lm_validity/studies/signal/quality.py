@@ -76,17 +76,17 @@ NORMALISED = {
 
 def _of_model(data: SignalData, benchmark: BenchmarkCurves, model: str) -> dict[str, Any]:
     """Scores of one model's learning curve, over the selected checkpoints."""
-    few, scores = too_few_checkpoints(data.options), benchmark.scores.quality[model]
+    too_few, scores = too_few_checkpoints(data.options), benchmark.scores.quality[model]
     curve, null = benchmark.curves[model].at(benchmark.selected[model]), benchmark.quality_null[model]
     monotonicity = known(float(scores.monotonicity), NO_POINT)
-    autocorrelation = known(float(scores.autocorrelation), few)
-    quality = known(float(scores.signal_quality), few)
+    autocorrelation = known(float(scores.autocorrelation), too_few)
+    quality = known(float(scores.signal_quality), too_few)
 
     def interval(value: Value, name: str) -> Bounds:
         return bounds(value, benchmark.draws(lambda resampled: getattr(resampled.quality[model], name)), 0.0, 1.0)
 
     unknown = quality if isinstance(quality, Missing) else None if null.size else SKIPPED
-    whole = benchmark.curves[model]
+    curve_of_model = benchmark.curves[model]
     empty = Missing("No checkpoint of this curve is selected.")
     return {
         "monotonicity": monotonicity,
@@ -103,7 +103,9 @@ def _of_model(data: SignalData, benchmark: BenchmarkCurves, model: str) -> dict[
         "signal_quality_walk_p": p_value(quality, benchmark.quality_walk[model]),
         "noise_free_quality": _noise_free(benchmark, model, "value"),  # of endlessly many items
         "reliability": _noise_free(benchmark, model, "reliability"),  # share of variance that is no noise of items
-        "above_chance_from_b": _above_chance_from(benchmark, whole.values, benchmark.errors[model], whole.tokens_b),
+        "above_chance_from_b": _above_chance_from(
+            benchmark, curve_of_model.values, benchmark.errors[model], curve_of_model.tokens_b
+        ),
         "checkpoints": len(curve.values),
         # last minus first value: the size that a rank correlation does not see
         "net_rise": float(curve.values[-1] - curve.values[0]) if len(curve.values) else empty,
@@ -128,8 +130,10 @@ def _of_benchmark(data: SignalData, benchmark: BenchmarkCurves) -> dict[str, Any
     )
     noise_free_interval: Bounds | Value = noise_free
     if is_known(items) and is_known(noise_free):
-        why = "It needs resampling, and 40 items or 20 subjects. The figure must exist with each of 20 groups of items "
-        noise_free_interval = known_bounds(*items.noise_free_interval, f"{why}left out.")
+        reason = (
+            "It needs resampling, and 40 items or 20 subjects. The figure must exist with each of 20 groups of items "
+        )
+        noise_free_interval = known_bounds(*items.noise_free_interval, f"{reason}left out.")
     above: Value = Missing(alignment.reason)
     if not alignment.reason:
         # The mean's standard error is the mean of the models' own, as though their errors were one: models answer the
@@ -168,7 +172,7 @@ def _of_benchmark(data: SignalData, benchmark: BenchmarkCurves) -> dict[str, Any
     }
 
 
-def _noise_free(benchmark: BenchmarkCurves, model: str, what: str) -> Value:
+def _noise_free(benchmark: BenchmarkCurves, model: str, quantity: str) -> Value:
     """Noise-free quality or reliability of a model that counts in the benchmark's scores."""
     if isinstance(benchmark.items, Missing):
         return benchmark.items
@@ -177,10 +181,10 @@ def _noise_free(benchmark: BenchmarkCurves, model: str, what: str) -> Value:
         return noise_free
     if model not in noise_free:
         return Missing("The model is kept for comparison and has no noise-free signal quality.")
-    why = "This needs eight checkpoints and a curve that is not constant."
-    if what == "value" and noise_free[model].reliability < MINIMUM_RELIABILITY:
-        why = "More than half of the curve's variance is noise of its items."
-    return known(getattr(noise_free[model], what), why)
+    reason = "This needs eight checkpoints and a curve that is not constant."
+    if quantity == "value" and noise_free[model].reliability < MINIMUM_RELIABILITY:
+        reason = "More than half of the curve's variance is noise of its items."
+    return known(getattr(noise_free[model], quantity), reason)
 
 
 def _above_chance_from(benchmark: BenchmarkCurves, values: np.ndarray, errors: np.ndarray, tokens: np.ndarray) -> Value:
@@ -215,7 +219,7 @@ def _quality_by_errors(data: SignalData, benchmark: BenchmarkCurves) -> dict[int
 
 def _noise_level(data: SignalData) -> tuple[int, float, float] | None:
     """The commonest number of selected checkpoints, and the mean quality of so much white noise and random walk."""
-    selected = [int(at.sum()) for benchmark in data.benchmarks.values() for at in benchmark.selected.values()]
+    selected = [int(mask.sum()) for benchmark in data.benchmarks.values() for mask in benchmark.selected.values()]
     enough = [number for number in selected if number >= fewest_checkpoints(data.options.convention)]
     if not enough:
         return None
@@ -240,7 +244,11 @@ def steady_improvement(data: SignalData) -> Part:
     }
     noise, options = _noise_level(data), data.options
     # at the largest number of items that all benchmarks have, of which that many can be had
-    by_errors = {n: of for n, entry in by_benchmark.items() if is_known(of := entry["signal_quality_by_errors"])}
+    by_errors = {
+        n: signal_quality
+        for n, entry in by_benchmark.items()
+        if is_known(signal_quality := entry["signal_quality_by_errors"])
+    }
     matched = {n: by_errors.get(n, entry["signal_quality_by_items"]) for n, entry in by_benchmark.items()}
     sizes = [set(quality) for quality in matched.values() if is_known(quality)]
     common = sorted(set.intersection(*sizes))[-1:] if sizes else []
@@ -392,14 +400,16 @@ def _findings(
     }
     basis = f"{count(len(data.learning.models), 'model')}, {count(len(entries), 'benchmark')}, at "
     basis += "the checkpoints of the competition." if data.learning.selection == "e2lm" else "all checkpoints."
-    asked = []
+    contradictions = []
     if data.falling:
         sentence = f"Is lower better on {listing(data.falling, 4)}? Scores fall steadily there, and nothing says which "
         sentence += "direction is better. Their signal quality is not compared until that is known."
-        why = f"Mean rank correlation of score and checkpoint of {-FINETASKS_MONOTONICITY} or less. Fill in the column "
-        asked = [Finding(sentence, why + "`higher_is_better` of the benchmarks sheet.")]
+        reason = (
+            f"Mean rank correlation of score and checkpoint of {-FINETASKS_MONOTONICITY} or less. Fill in the column "
+        )
+        contradictions = [Finding(sentence, reason + "`higher_is_better` of the benchmarks sheet.")]
     if not quality:
-        return asked or [Finding("No signal quality can be computed.", basis)]
+        return contradictions or [Finding("No signal quality can be computed.", basis)]
     order = sorted(quality, key=lambda name: -quality[name])
     highest, lowest = (
         f"{name}, {with_interval(quality[name], ends if is_known(ends) else None)}"
@@ -411,13 +421,15 @@ def _findings(
         checkpoints, white, walk = noise
         sentence += f". For comparison: over {checkpoints} checkpoints, pure noise has a mean signal quality of "
         sentence += f"{decimal(white)}, and a random walk {decimal(walk)}"
-    findings = [*asked, Finding(f"{sentence}.", basis)]
+    findings = [*contradictions, Finding(f"{sentence}.", basis)]
     if all(is_known(data.steady[name]) for name in order):
         improving = [name for name in order if data.steady[name]]
-        rest = [name for name in order if name not in improving]
+        not_improving = [name for name in order if name not in improving]
         sentence = f"Scores improve more steadily than a random walk on {len(improving)} of "
-        sentence += count(len(order), "benchmark") + (f" ({listing(improving)})" if improving and rest else "")
-        sentence += f". On {listing(rest, 4)} this cannot be shown, or scores end at chance." if rest else "."
+        sentence += count(len(order), "benchmark") + (f" ({listing(improving)})" if improving and not_improving else "")
+        sentence += (
+            f". On {listing(not_improving, 4)} this cannot be shown, or scores end at chance." if not_improving else "."
+        )
         basis = (
             "A test by random signs of the steps between checkpoints, false discovery rate 5% (Benjamini-Hochberg). "
         )
@@ -449,9 +461,9 @@ def science_against_web(data: SignalData) -> Part:
     for name, benchmark in data.benchmarks.items():
         items, values = benchmark.items, benchmark.values
         null = items if isinstance(items, Missing) else items.compliance_null
-        why = {normalisation: _no_compliance(benchmark, normalisation) for normalisation in NORMALISATIONS}
-        value = known(float(benchmark.scores.compliance), why[options.normalisation])
-        gap = known(float(benchmark.scores.gap), why["none"])
+        reasons = {normalisation: _no_compliance(benchmark, normalisation) for normalisation in NORMALISATIONS}
+        value = known(float(benchmark.scores.compliance), reasons[options.normalisation])
+        gap = known(float(benchmark.scores.gap), reasons["none"])
         scores[name] = {
             "value": value,
             "interval": bounds(value, benchmark.draws(lambda resampled: resampled.compliance), 0.0),
@@ -462,7 +474,7 @@ def science_against_web(data: SignalData) -> Part:
             "normalisations": {
                 normalisation: known(
                     float(compliance_of(benchmark, values, normalisation, benchmark.chance_level)[0]),
-                    why[normalisation],
+                    reasons[normalisation],
                 )
                 for normalisation in NORMALISATIONS
             },
@@ -636,16 +648,16 @@ def _criteria(data: SignalData, benchmark: BenchmarkCurves) -> dict[str, dict[st
     again = benchmark.training_noise
     training = None if isinstance(again, Missing) else (again.sd, again.reruns)
     noise = signal_to_noise(curves, training=training)
-    why = "Signal to noise needs some noise: the last checkpoints lie on a line."
+    reason = "Signal to noise needs some noise: the last checkpoints lie on a line."
     if len(curves) < 2 or any(len(curve) < LAST_CHECKPOINTS for curve in curves):
-        why = f"Signal to noise needs two models, and {LAST_CHECKPOINTS} checkpoints of every model."
+        reason = f"Signal to noise needs two models, and {LAST_CHECKPOINTS} checkpoints of every model."
     elif np.isnan(noise.signal):
-        why = "Signal to noise is relative to the mean score, and needs scores of one sign."
-    noise_ratio = known(noise.ratio, why)
+        reason = "Signal to noise is relative to the mean score, and needs scores of one sign."
+    noise_ratio = known(noise.ratio, reason)
     ends = signal_to_noise_interval(curves, data.section.resamples, np.random.default_rng(0), training=training)
     constant = "All curves are constant, or have fewer than two selected checkpoints."
     ordering, half_way = _in_the_middle(benchmark)
-    across, recipes = _across_sizes(benchmark, data.learning.facts)
+    between_sizes, recipes = _across_sizes(benchmark, data.learning.facts)
     return {
         "finetasks": {
             "monotonicity": monotonicity,
@@ -657,12 +669,12 @@ def _criteria(data: SignalData, benchmark: BenchmarkCurves) -> dict[str, dict[st
             "ordering_consistency": ordering,
         },
         "signal_and_noise": {
-            "signal": known(noise.signal, why),
-            "noise": known(noise.noise, why),
+            "signal": known(noise.signal, reason),
+            "noise": known(noise.noise, reason),
             "noise_from": "last checkpoints" if training is None else "reruns",
             "signal_to_noise": noise_ratio,
             "signal_to_noise_interval": known_bounds(
-                *ends, why if isinstance(noise_ratio, Missing) else SKIPPED.reason
+                *ends, reason if isinstance(noise_ratio, Missing) else SKIPPED.reason
             ),
             "step_direction": known(float(mean_of_known([step_direction(curve) for curve in curves])), NO_CURVE),
             "total_variation": known(float(mean_of_known([total_variation(curve) for curve in curves])), constant),
@@ -670,8 +682,8 @@ def _criteria(data: SignalData, benchmark: BenchmarkCurves) -> dict[str, dict[st
         "decision_accuracy": {
             "middle_to_last": half_way,
             "middle_to_last_interval": _share_interval(half_way, len(benchmark.scored)),
-            "smallest_to_largest": across,
-            "smallest_to_largest_interval": _share_interval(across, recipes),
+            "smallest_to_largest": between_sizes,
+            "smallest_to_largest_interval": _share_interval(between_sizes, recipes),
         },
     }
 
@@ -697,10 +709,10 @@ def _seed_criteria(data: SignalData, benchmark: BenchmarkCurves) -> tuple[Value,
     for group in groups:
         places = align({f"{number}": curve for number, curve in enumerate(group)}).places
         if len(group) > 1 and len(places[0].share):
-            runs.append(np.array([at.read(curve.values) for at, curve in zip(places, group, strict=True)]))
+            runs.append(np.array([points.read(curve.values) for points, curve in zip(places, group, strict=True)]))
     if not runs:
-        why = "Signal to noise over seeds and non-randomness need repeated trainings of one model."
-        none = Missing(Reason(why, ReasonCode.NO_RERUNS))
+        reason = "Signal to noise over seeds and non-randomness need repeated trainings of one model."
+        none = Missing(Reason(reason, ReasonCode.NO_RERUNS))
         return none, none
     best = max(float(curves[model].values[-1]) for model in benchmark.scored)
     to_noise, non_randomness = seed_criteria(runs, benchmark.chance_level, best)
@@ -712,14 +724,14 @@ def _seed_criteria(data: SignalData, benchmark: BenchmarkCurves) -> tuple[Value,
 def _in_the_middle(benchmark: BenchmarkCurves) -> tuple[Value, Value]:
     """Ordering consistency, and decision accuracy of the models half way to their last common point against it."""
     progress = benchmark.alignment.progress
-    few = "Ordering consistency needs two models and two points in common in the second half of these."
+    too_few = "Ordering consistency needs two models and two points in common in the second half of these."
     if len(benchmark.scored) < 2 or len(progress) < 2:
         no_decision = "Decision accuracy needs two models with two points of training in common."
         reason = benchmark.alignment.reason
-        return Missing(reason or few), Missing(reason or no_decision)
+        return Missing(reason or too_few), Missing(reason or no_decision)
     curves = benchmark.at_common_points(benchmark.values)
     half = int(np.argmin(np.abs(progress - progress[-1] / 2)))
-    return known(ordering_consistency(curves), few), float(decision_accuracy(curves[:, half], curves[:, -1]))
+    return known(ordering_consistency(curves), too_few), float(decision_accuracy(curves[:, half], curves[:, -1]))
 
 
 def _across_sizes(benchmark: BenchmarkCurves, facts: pd.DataFrame) -> tuple[Value, int]:

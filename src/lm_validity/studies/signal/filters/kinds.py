@@ -37,13 +37,13 @@ class Candidates:
     documents: pd.DataFrame | None = None
     references: BenchmarkItems | None = None
 
-    def take(self, kept: np.ndarray) -> "Candidates":
+    def take(self, is_kept: np.ndarray) -> "Candidates":
         """Only the kept ones, boolean (items,)."""
         return Candidates(
-            doc_ids=self.doc_ids[kept],
-            answers=None if self.answers is None else self.answers.take(kept),
-            documents=None if self.documents is None else self.documents[kept].reset_index(drop=True),
-            references=None if self.references is None else self.references.take(kept),
+            doc_ids=self.doc_ids[is_kept],
+            answers=None if self.answers is None else self.answers.take(is_kept),
+            documents=None if self.documents is None else self.documents[is_kept].reset_index(drop=True),
+            references=None if self.references is None else self.references.take(is_kept),
         )
 
     def rows(self, rows: Rows) -> "Candidates":
@@ -92,15 +92,15 @@ class Selection:
 
 def keep_items(filters: Sequence[ItemFilter], candidates: Candidates) -> Selection:
     """Run `filters` in order, each on what is left."""
-    kept = np.ones(len(candidates.doc_ids), dtype=bool)
+    is_kept = np.ones(len(candidates.doc_ids), dtype=bool)
     steps = []
     for item_filter in filters:
         # Copying all the answers costs more than most filters
-        left = item_filter.keep(candidates if kept.all() else candidates.take(kept))
-        before = int(kept.sum())
-        kept[np.flatnonzero(kept)[~left]] = False
-        steps.append({"filter": item_filter.name, "before": before, "after": int(kept.sum())})
-    return Selection(kept, tuple(str(name) for name in candidates.doc_ids[kept]), steps)
+        remaining = item_filter.keep(candidates if is_kept.all() else candidates.take(is_kept))
+        number_before = int(is_kept.sum())
+        is_kept[np.flatnonzero(is_kept)[~remaining]] = False
+        steps.append({"filter": item_filter.name, "before": number_before, "after": int(is_kept.sum())})
+    return Selection(is_kept, tuple(str(name) for name in candidates.doc_ids[is_kept]), steps)
 
 
 @dataclass(frozen=True)
@@ -140,12 +140,14 @@ def reference_models(filters: Iterable[ItemFilter]) -> set[str]:
 
 def with_references(candidates: Candidates, filters: Iterable[ItemFilter]) -> Candidates:
     """The same items with the reference models' last answers set aside; without those the filter says what it lacks."""
-    wanted = reference_models(filters)
-    if candidates.answers is None or not wanted:
+    models_needed = reference_models(filters)
+    if candidates.answers is None or not models_needed:
         return candidates
     models = candidates.answers.models
-    last = [(index, [len(model.checkpoints) - 1]) for index, model in enumerate(models) if model.model in wanted]
-    return replace(candidates, references=candidates.answers.rows(last)) if len(last) == len(wanted) else candidates
+    last = [(index, [len(model.checkpoints) - 1]) for index, model in enumerate(models) if model.model in models_needed]
+    return (
+        replace(candidates, references=candidates.answers.rows(last)) if len(last) == len(models_needed) else candidates
+    )
 
 
 def model_scores(answers: BenchmarkItems, model: ModelItems, metric: str) -> np.ndarray:
@@ -228,11 +230,11 @@ def length_strata(lengths: np.ndarray, strata: int) -> np.ndarray:
     return np.unique(groups, return_inverse=True)[1]
 
 
-def length_dependence(kept: np.ndarray, lengths: np.ndarray) -> float:
+def length_dependence(is_kept: np.ndarray, lengths: np.ndarray) -> float:
     """Spearman correlation of being kept with the answer's length; NaN where either does not vary."""
-    if np.ptp(kept.astype(float)) == 0 or np.ptp(lengths) == 0:
+    if np.ptp(is_kept.astype(float)) == 0 or np.ptp(lengths) == 0:
         return float("nan")
-    return float(spearmanr(kept.astype(float), lengths).statistic)
+    return float(spearmanr(is_kept.astype(float), lengths).statistic)
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -262,9 +264,9 @@ class RandomSubset(ItemFilter):
         size = len(candidates.doc_ids)
         if not 0 < self.count <= size:
             raise InputError(f"filter {self.name!r}: {self.count} of {size} items.", f"write 1 to {size}.")
-        kept = np.zeros(size, dtype=bool)
-        kept[_draw_order(candidates.doc_ids, self.seed)[: self.count]] = True
-        return kept
+        is_kept = np.zeros(size, dtype=bool)
+        is_kept[_draw_order(candidates.doc_ids, self.seed)[: self.count]] = True
+        return is_kept
 
 
 @dataclass(frozen=True)
@@ -323,10 +325,10 @@ class Subjects(ItemFilter):
                     f"columns: {', '.join(documents.columns)}.",
                 )
             labels = documents[self.column].fillna("").astype(str).to_numpy()
-        known = sorted(set(labels))
+        labels_known = sorted(set(labels))
         for value in self.values:
-            if value not in known:
-                hint = did_you_mean(value, known, f"one of {', '.join(known[:20])}.")
+            if value not in labels_known:
+                hint = did_you_mean(value, labels_known, f"one of {', '.join(labels_known[:20])}.")
                 raise InputError(f"filter {self.name!r}: no item has {self.column} {value!r}.", hint)
         return np.isin(labels, self.values) != self.complement
 
@@ -425,12 +427,12 @@ class TopShare(ItemFilter):
 def top_of_groups(score: np.ndarray, groups: np.ndarray, share: float) -> np.ndarray:
     """The `share` of highest scores within each group, boolean (items,), sizes rounded half up, ties to the
     earlier."""
-    kept = np.zeros(len(score), dtype=bool)
+    is_kept = np.zeros(len(score), dtype=bool)
     for group in np.unique(groups):
         members = np.flatnonzero(groups == group)
         count = int(np.floor(share * members.size + 0.5))
-        kept[members[np.argsort(-score[members], kind="stable")[:count]]] = True
-    return kept
+        is_kept[members[np.argsort(-score[members], kind="stable")[:count]]] = True
+    return is_kept
 
 
 @dataclass(frozen=True)
@@ -466,11 +468,11 @@ class SciScore(ItemFilter):
         if (self.share is None) == (self.keep_count is None):
             raise InputError(f"filter {self.name!r}: give either share or keep_count.", "write one of the two.")
         loglikelihoods = []
-        for wanted in (self.science_model, self.general_model):
-            model = next((model for model in answers.models if model.model == wanted), None)
+        for model_needed in (self.science_model, self.general_model):
+            model = next((model for model in answers.models if model.model == model_needed), None)
             if model is None:
                 raise InputError(
-                    f"filter {self.name!r}: no items of model {wanted!r} on benchmark {answers.benchmark!r}.",
+                    f"filter {self.name!r}: no items of model {model_needed!r} on benchmark {answers.benchmark!r}.",
                     f"models with items: {', '.join(model.model for model in answers.models)}.",
                 )
             loglikelihoods.append(model_scores(answers, model, "log_likelihood")[-1])
@@ -566,14 +568,14 @@ class QualityGates(ItemFilter):
         that is no number.
         """
         documents = candidates.need_documents(self.name)
-        kept = np.ones(len(documents), dtype=bool)
+        is_kept = np.ones(len(documents), dtype=bool)
         quality = [self._above(documents, name) for name in ("dclm", "cosmo") if getattr(self, name) is not None]
         if quality:
-            kept &= np.any(quality, axis=0)
+            is_kept &= np.any(quality, axis=0)
         for category in ("tech", "med", "edu", "sci"):
             if getattr(self, category) is not None:
-                kept &= self._above(documents, category)
-        return kept & self._readable(documents)
+                is_kept &= self._above(documents, category)
+        return is_kept & self._readable(documents)
 
     def _above(self, documents: pd.DataFrame, column: str) -> np.ndarray:
         if column not in documents.columns:
@@ -653,8 +655,10 @@ def leakage_rates(documents: pd.DataFrame) -> LeakageRates:
     hits = occurrences(documents)
     examples = float("nan")
     if "prompt" in documents.columns and documents["prompt"].notna().all():
-        before = [p.removesuffix(c) for p, c in zip(documents["prompt"], documents["context"], strict=True)]
-        examples = float(np.mean([gold for gold, _ in occurrences(documents.assign(context=before))]))
+        prompts_without_context = [
+            p.removesuffix(c) for p, c in zip(documents["prompt"], documents["context"], strict=True)
+        ]
+        examples = float(np.mean([gold for gold, _ in occurrences(documents.assign(context=prompts_without_context))]))
     gold, distractors = np.mean([gold for gold, _ in hits]), np.mean([np.mean(wrong) for _, wrong in hits])
     return LeakageRates(float(gold), float(distractors), len(documents), examples)
 

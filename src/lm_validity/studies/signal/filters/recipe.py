@@ -343,15 +343,15 @@ def task_files(
             f"{0 if fewshot is None else len(fewshot)} given.",
             "add documents with split 'fewshot'.",
         )
-    kept = documents.set_index("doc_id", drop=False).loc[list(doc_ids)]
-    whole = "prompt" in kept.columns and not num_fewshot and description is None
-    if whole and kept["prompt"].isna().any():
+    documents_kept = documents.set_index("doc_id", drop=False).loc[list(doc_ids)]
+    as_scored = "prompt" in documents_kept.columns and not num_fewshot and description is None
+    if as_scored and documents_kept["prompt"].isna().any():
         raise InputError(
             f"task {name!r}: its choices stand in the prompt, which cannot be written as a task of choices.",
             "use samples.json with lm_eval --samples.",
         )
     names = {"test": f"{name}.test.jsonl"}
-    files = {names["test"]: _lines(kept)}
+    files = {names["test"]: _lines(documents_kept)}
     config: dict[str, Any] = {
         "task": name,
         "custom_dataset": "!function dataset.load",
@@ -359,10 +359,10 @@ def task_files(
         "output_type": "multiple_choice",
         "test_split": "test",
         "description": description or "",
-        "doc_to_text": "prompt" if whole else "context",
+        "doc_to_text": "prompt" if as_scored else "context",
         "doc_to_choice": "choices",
         "doc_to_target": "gold",
-        "target_delimiter": _delimiter(name, kept) if target_delimiter is None else target_delimiter,
+        "target_delimiter": _delimiter(name, documents_kept) if target_delimiter is None else target_delimiter,
         "num_fewshot": num_fewshot,
         "metric_list": [{"metric": m, "aggregation": "mean", "higher_is_better": True} for m in ("acc", "acc_norm")],
         "metadata": {"version": 1.0},
@@ -386,9 +386,9 @@ def write_files(files: dict[str, str], output: Path) -> None:
 def _as_json(value: object) -> object:
     """A value as JSON has it: null for what cannot be computed, and an infinite bound as YAML spells it."""
     if isinstance(value, dict):
-        return {key: _as_json(each) for key, each in value.items()}
+        return {key: _as_json(entry) for key, entry in value.items()}
     if isinstance(value, list):
-        return [_as_json(each) for each in value]
+        return [_as_json(entry) for entry in value]
     if isinstance(value, float) and not math.isfinite(value):
         return {math.inf: ".inf", -math.inf: "-.inf"}.get(value)
     return value
@@ -510,8 +510,8 @@ def _filter(step: object, where: str, make_judge: MakeJudge) -> ItemFilter:
         check_values(settings, JUDGE_SETTINGS, f"{where}, {name}")
         return make_judge(settings)
     if name not in FILTERS:
-        known = [*FILTERS, "any_of", "llm_judge"]
-        hint = did_you_mean(name, known, f"one of {', '.join(known)}.")
+        kinds_known = [*FILTERS, "any_of", "llm_judge"]
+        hint = did_you_mean(name, kinds_known, f"one of {', '.join(kinds_known)}.")
         raise InputError(f"{where}: unknown filter {name!r}.", hint)
     kind = FILTERS[name]
     _check_keys(settings, [field.name for field in fields(kind)], f"{where}, {name}")
@@ -523,10 +523,10 @@ def _filter(step: object, where: str, make_judge: MakeJudge) -> ItemFilter:
         raise InputError(f"{where}, {name}: {error}.", "see docs/reference/signal.md for the settings.") from error
 
 
-def _check_keys(settings: Mapping[object, object], known: Collection[str], where: str) -> None:
+def _check_keys(settings: Mapping[object, object], keys_known: Collection[str], where: str) -> None:
     for key in settings:
-        if key not in known:
-            hint = did_you_mean(key, known, f"one of {', '.join(known)}.")
+        if key not in keys_known:
+            hint = did_you_mean(key, keys_known, f"one of {', '.join(keys_known)}.")
             raise InputError(f"{where}: unknown key {key!r}.", hint)
 
 
@@ -563,19 +563,21 @@ def folds_by_design(
     usable = [number >= MINIMUM_CHECKPOINTS for number in free]
 
     of_filter = [item_filter for item_filter in leaves(filters) if item_filter.fitted]
-    alone = bool(references) and all(reference_models([item_filter]) for item_filter in of_filter)
-    if alone or fit_models:
-        choosing = references if alone else fit_models
+    without_answers = bool(references) and all(reference_models([item_filter]) for item_filter in of_filter)
+    if without_answers or fit_models:
+        choosing = references if without_answers else fit_models
         everything = [(index, np.arange(number)) for index, number in enumerate(counts)]
         fit = tuple(row for row in everything if names[row[0]] in choosing)
         score = tuple(row for row in everything if usable[row[0]] and names[row[0]] not in fit_models)
-        design = "references" if alone else "fit_models"
-        return {design: [Fold("other models", fit, score)]} if score and (fit or alone) else {}
+        design = "references" if without_answers else "fit_models"
+        return {design: [Fold("other models", fit, score)]} if score and (fit or without_answers) else {}
 
     def left_out(groups: Iterable[object]) -> list[Fold]:
         """By group of the usable models; others take no part."""
-        known = zip(groups, usable, strict=True)
-        return leave_one_group_out([str(group) if use and pd.notna(group) else None for group, use in known], counts)
+        usable_groups = zip(groups, usable, strict=True)
+        return leave_one_group_out(
+            [str(group) if use and pd.notna(group) else None for group, use in usable_groups], counts
+        )
 
     designs = {design: left_out(facts[design]) for design in ("architecture", "size")}
     if not any(designs.values()):
@@ -721,4 +723,6 @@ def _fit_rows(recipe: Recipe, candidates: Candidates) -> Candidates:
         if name not in names:
             raise InputError(f"recipe {recipe.name!r}: no items of model {name!r}.", f"models: {', '.join(names)}.")
     places = [names.index(name) for name in recipe.fit_models]
-    return candidates.rows(tuple((place, np.arange(len(answers.models[place].checkpoints))) for place in places))
+    return candidates.rows(
+        tuple((model_index, np.arange(len(answers.models[model_index].checkpoints))) for model_index in places)
+    )

@@ -246,8 +246,8 @@ def judge_filter(
     models of each fold, then over folds by their number of models.
     """
     items = scored[0].shape[1]
-    used = {(model, tuple(rows)) for fold in folds for model, rows in fold.score}
-    in_sample_rows = tuple((model, np.array(rows)) for model, rows in sorted(used))
+    rows_scored = {(model, tuple(rows)) for fold in folds for model, rows in fold.score}
+    in_sample_rows = tuple((model, np.array(rows)) for model, rows in sorted(rows_scored))
     in_sample_kept = fit(in_sample_rows)
     weights = np.array([len(fold.score) for fold in folds], dtype=float)
     weights /= weights.sum()
@@ -255,12 +255,12 @@ def judge_filter(
     unfiltered, held_out, control = 0.0, 0.0, np.zeros(controls)
     kept_by_fold = {}
     for weight, fold in zip(weights, folds, strict=True):
-        kept = fit(fold.fit)
-        kept_by_fold[fold.name] = int(kept.sum())
+        filter_fitted = fit(fold.fit)
+        kept_by_fold[fold.name] = int(filter_fitted.sum())
         curves = _take(scored, fold.score)
         unfiltered += weight * mean_quality(curves, np.ones(items, dtype=bool), options)
-        held_out += weight * mean_quality(curves, kept, options)
-        control += weight * random_items_quality(curves, int(kept.sum()), controls, generator, options)
+        held_out += weight * mean_quality(curves, filter_fitted, options)
+        control += weight * random_items_quality(curves, int(filter_fitted.sum()), controls, generator, options)
     in_sample = mean_quality(_take(scored, in_sample_rows), in_sample_kept, options)
     p = exceedance_p(held_out, control)
     return FilterTrial(
@@ -278,11 +278,13 @@ def judge_filter(
     )
 
 
-def mean_quality(curves: Curves, kept: np.ndarray, options: SignalConventions = E2LM) -> float:
+def mean_quality(curves: Curves, is_kept: np.ndarray, options: SignalConventions = E2LM) -> float:
     """Mean over models of the signal quality of the mean over kept items; NaN where nothing is kept."""
-    if not kept.any():
+    if not is_kept.any():
         return float("nan")
-    return float(np.mean([signal_quality(values[:, kept].mean(axis=1), options).signal_quality for values in curves]))
+    return float(
+        np.mean([signal_quality(values[:, is_kept].mean(axis=1), options).signal_quality for values in curves])
+    )
 
 
 def _take(curves: Curves, rows: Rows) -> Curves:

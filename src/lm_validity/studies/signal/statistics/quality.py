@@ -258,7 +258,7 @@ def noise_free_quality(scores: np.ndarray, ties: Ties = "stable", clusters: np.n
     for lag in lags:
         late, early = slice(lag, None), slice(None, n - lag)
         covariance = _centred(mean[late], mean[early]) - _centred_trace(noise[late, early])
-        parts = [_centred(mean[at], mean[at]) - _centred_trace(noise[at, at]) for at in (late, early)]
+        parts = [_centred(mean[part], mean[part]) - _centred_trace(noise[part, part]) for part in (late, early)]
         correlations.append(min(1.0, abs(covariance) / np.sqrt(parts[0] * parts[1])) if min(parts) > 0 else np.nan)
     return NoiseFree(0.5 * monotonicity + 0.5 * float(np.mean(correlations)), reliability)
 
@@ -279,12 +279,12 @@ def noise_free_interval(
     group = generator.permutation(np.arange(units) % GROUPS)
     group = group if clusters is None else group[clusters]
 
-    def mean_of(kept: np.ndarray) -> float:
-        numbers = None if clusters is None else np.unique(clusters[kept], return_inverse=True)[1]
-        return float(np.mean([noise_free_quality(scores[:, kept], ties, numbers).value for scores in curves]))
+    def mean_of(is_kept: np.ndarray) -> float:
+        numbers = None if clusters is None else np.unique(clusters[is_kept], return_inverse=True)[1]
+        return float(np.mean([noise_free_quality(scores[:, is_kept], ties, numbers).value for scores in curves]))
 
     value = mean_of(np.ones(len(group), dtype=bool))
-    left_out = np.array([mean_of(group != place) for place in range(GROUPS)])
+    left_out = np.array([mean_of(group != left_out_group) for left_out_group in range(GROUPS)])
     if not np.isfinite([value, *left_out]).all():
         return np.nan, np.nan
     error = np.sqrt((GROUPS - 1) / GROUPS * ((left_out - left_out.mean()) ** 2).sum())
@@ -421,14 +421,14 @@ def walked_quality(
     quality than its own draws: there the p-value is too large, never too small. Curves with too few checkpoints
     give NaN.
     """
-    names = list(dict.fromkeys(name for own in checkpoints for name in own))
-    places = {name: place for place, name in enumerate(names)}
+    names = list(dict.fromkeys(name for names_of_curve in checkpoints for name in names_of_curve))
+    places = {name: position for position, name in enumerate(names)}
     signs = generator.integers(2, size=(draws, len(names))) * 2.0 - 1.0
     quality = np.empty((draws, len(curves)))
-    for index, (curve, own) in enumerate(zip(curves, checkpoints, strict=True)):
+    for index, (curve, names_of_curve) in enumerate(zip(curves, checkpoints, strict=True)):
         steps = np.diff(curve, prepend=curve[:1] if curve.size else 0.0)
-        at = np.array([places[name] for name in own], dtype=np.intp)
-        walks = curve[:1] + np.cumsum(signs[:, at] * steps, axis=1)
+        rows = np.array([places[name] for name in names_of_curve], dtype=np.intp)
+        walks = curve[:1] + np.cumsum(signs[:, rows] * steps, axis=1)
         quality[:, index] = signal_quality(walks, options).signal_quality
     return quality
 

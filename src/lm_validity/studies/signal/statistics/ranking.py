@@ -175,8 +175,8 @@ def decision_accuracy(early: np.ndarray, target: np.ndarray) -> np.ndarray:
     Noise (arXiv 2508.13144), whose [(s_i > s_j) == (t_i > t_j)] counts ties by that order. At least two models.
     """
     first, second = np.triu_indices(early.shape[-1], k=1)
-    same = np.sign(early[..., first] - early[..., second]) * np.sign(target[..., first] - target[..., second])
-    return (1 + same.mean(axis=-1)) / 2
+    agreement = np.sign(early[..., first] - early[..., second]) * np.sign(target[..., first] - target[..., second])
+    return (1 + agreement.mean(axis=-1)) / 2
 
 
 def difference_errors(covariance: np.ndarray) -> np.ndarray:
@@ -237,8 +237,8 @@ def settling_interval(
         return np.nan, np.nan
     sure = np.abs(gap) > norm.ppf(0.975) * deviations[pairs]
     agrees = np.sign(gap) * np.sign(gap[:, -1:])
-    known = sure & sure[:, -1:]
-    earliest, latest = (np.where(known, agrees, guess) for guess in (1.0, -1.0))
+    stays_sure = sure & sure[:, -1:]
+    earliest, latest = (np.where(stays_sure, agrees, guess) for guess in (1.0, -1.0))
     latest[:, -1] = 1.0
     low, high = (float(from_then_on(signs.mean(axis=0), tokens_b, threshold)) for signs in (earliest, latest))
     return low, high

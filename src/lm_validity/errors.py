@@ -3,10 +3,9 @@
 from collections.abc import Iterable
 from typing import NamedTuple
 
-# the hint for a torch that cannot use a GPU
+# hints that several modules give: for data that is not here yet, for a torch that cannot use a GPU, for 4-bit weights
 PREFETCH = "`snakemake prefetch --profile profiles/local`"
 INSTALL_CUDA = "install it without an index of CPU builds (in a clone TORCH_INDEX), or set evaluation.device to cpu"
-
 INSTALL_NF4 = "pip install 'lm-validity[cells,nf4]', or set bias.zero_shot.quantization to none"
 
 

@@ -77,7 +77,7 @@ def make_writable(folder: Path) -> None:
 
 
 def write_text(path: str | Path, text: str) -> None:
-    """Write `text` (UTF-8) atomically."""
+    """Write `text` (UTF-8) so that a reader sees the old file or the new one, never a part."""
     with replace_file(path) as temporary:
         # names of files need not be UTF-8; JSON spells their other bytes so
         temporary.write_text(text, encoding="utf-8", errors="backslashreplace")

@@ -765,7 +765,7 @@ class Row(NamedTuple):
 
     @property
     def said(self) -> dict[str, Any]:
-        """What `conditions` says."""
+        """The row's conditions as a dictionary, from the JSON text of its column."""
         return dict(json.loads(self.conditions))
 
 

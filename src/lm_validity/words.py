@@ -63,7 +63,7 @@ def with_interval(
 
 
 def count(number: int, singular: str, plural: str | None = None) -> str:
-    """`1 model`, `3 models`."""
+    """A number with its noun, such as `1 model` or `3 models`."""
     return f"{number} {singular if number == 1 else plural or singular + 's'}"
 
 

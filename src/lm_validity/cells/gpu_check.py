@@ -43,7 +43,7 @@ NF4_ERROR = 0.5  # 16 values for a weight: logits of random weights move by a go
 
 @dataclass(frozen=True)
 class CheckResult:
-    """What one check found."""
+    """What one check found: its name, whether it holds, and the numbers behind that."""
 
     check: str
     outcome: Outcome

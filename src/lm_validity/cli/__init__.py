@@ -61,10 +61,10 @@ EXIT_CODES_OF = {
 
 
 class GroupedHelp(WholeHelp):
-    """The commands by group."""
+    """The help of the program, which lists its commands by group."""
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # typer's copy of click is private
-        """Write the groups."""
+        """Write the commands of each group under the group's title."""
         for title, names in GROUPS.items():
             self.write_group(formatter, title, names)
         formatter.write_paragraph()

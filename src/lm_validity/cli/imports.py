@@ -26,7 +26,7 @@ app = make_group(
 
 
 def register(root: typer.Typer) -> None:
-    """Add this module's subcommands."""
+    """Add the commands that read and write tables of scores."""
     root.add_typer(app, name="import")
     root.add_typer(exports, name="export")
 

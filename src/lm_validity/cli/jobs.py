@@ -43,7 +43,7 @@ Batch = Annotated[str, typer.Option(help="The job's batch, as `snakemake -n` nam
 
 
 def register(app: typer.Typer) -> None:
-    """Add this module's subcommands."""
+    """Add the commands that jobs of the workflow run."""
     first_commands: Commands = [
         prefetch_model,
         prefetch_benchmark,

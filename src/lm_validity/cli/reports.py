@@ -50,7 +50,7 @@ CONVENTIONS = (f"signal.{key}" for key in SignalConventions.model_fields)
 
 
 def register(root: typer.Typer) -> None:
-    """Add this module's subcommands."""
+    """Add the commands that write reports."""
     root.add_typer(app, name="report")
     root.command()(compare)
     root.add_typer(simulations, name="simulate")

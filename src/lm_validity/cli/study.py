@@ -46,7 +46,7 @@ from lm_validity.words import count
 
 
 def register(app: typer.Typer) -> None:
-    """Add this module's subcommands."""
+    """Add the commands that begin a study and watch it."""
     for command in (init, config, cost, rehearse, preflight, status, findings, forget, card):
         app.command()(command)
 

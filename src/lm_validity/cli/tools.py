@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def register(app: typer.Typer) -> None:
-    """Add this module's subcommands."""
+    """Add the commands for tasks, simulations and lm-eval."""
     app.command()(gpu_check)
     app.command(
         "lm-eval",

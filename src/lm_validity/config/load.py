@@ -96,7 +96,7 @@ def load_planned_run(path: str | Path) -> Run:
 
 
 def planned_sheets(path: str | Path) -> Sheets:
-    """The sheets of `load_planned_run`."""
+    """The sheets as they were when the run was planned, from beside its written configuration; none elsewhere."""
     return Sheets(read_json_or(Path(path).with_name(PLANNED_SHEETS), None))
 
 

@@ -638,7 +638,7 @@ E2LM = SignalConventions()  # the competition's
 
 
 class Reports(ConfigSection):
-    """The pages."""
+    """How the reports of a run are written, and what they compare."""
 
     resamples: int = Field(2000, ge=0, description="Resamples for intervals. 0 skips intervals.")
     checkpoints: Checkpoints = Field(

@@ -272,7 +272,7 @@ class Question:
 
     @property
     def answer(self) -> str:
-        """The right choice."""
+        """The text of the choice that is right."""
         return self.choices[self.gold]
 
     @property

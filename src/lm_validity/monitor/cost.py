@@ -160,7 +160,7 @@ class Workload:
         return max(operations / (RATE[row.dtype] * of_type), passes * FORWARD_SECONDS + steps * STEP_SECONDS)
 
     def scoring_operations(self, row: Model, benchmark: str, split: str) -> float:
-        """2P a token."""
+        """Floating-point operations to score a split's documents: two for each parameter and token."""
         return 2 * self.parameters(row) * self.documents(benchmark, split) * self.tokens("scored", benchmark)
 
     def scoring_seconds(self, row: Model, benchmark: str, split: str) -> float:

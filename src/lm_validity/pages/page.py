@@ -459,7 +459,7 @@ LIBRARY = "assets/vega.js"  # draws figures
 
 
 class Link(NamedTuple):
-    """Of a site's navigation."""
+    """An entry of a site's navigation: a title and the page that it leads to."""
 
     label: str
     href: str

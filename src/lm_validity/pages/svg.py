@@ -32,7 +32,7 @@ RAMP: Final = (
 
 
 def points(value: float, digits: int = 0, *, signed: bool = False) -> str:
-    """Hundredths of an accuracy."""
+    """An accuracy, or a difference of two, in points (hundredths), for a sentence or a picture."""
     return decimal(100 * value, digits, signed=signed)
 
 

@@ -94,7 +94,7 @@ class BenchmarkCell(NamedTuple):
 
     @property
     def subject(self) -> str:
-        """The benchmark."""
+        """What the cell is about: its benchmark."""
         return self.benchmark
 
 

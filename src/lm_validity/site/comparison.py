@@ -445,7 +445,7 @@ def _self_check(found: _Sources, margins: dict[str, Margin], everywhere: Margin)
 
 
 def terminal_lines(compared: Compared) -> list[str]:
-    """At most `MOST_LINES`."""
+    """What the terminal says of a comparison, in at most `MOST_LINES` lines."""
     summary = compared.summary
     first, second = short_names(summary.first, summary.second)
     paired = sum(is_known(row.items) for row in summary.comparisons)

@@ -53,7 +53,7 @@ class OwnTask:
 
     @property
     def name(self) -> str:
-        """Of the benchmark."""
+        """The name of the benchmark that the task becomes."""
         return self.row["benchmark"]
 
     @property

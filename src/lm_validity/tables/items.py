@@ -51,7 +51,7 @@ def _comparable(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# items.parquet as arrays of one benchmark: models, checkpoints, items, choices (read by `read_items`).
+# items.parquet as arrays of one benchmark: models, checkpoints, items, choices (read by `read_benchmark_items`).
 
 
 @dataclass(frozen=True)

@@ -67,7 +67,7 @@ class Reading:
     decisions: list[Decision] = field(default_factory=list)
 
     def add(self, *decision: Any, **more: Any) -> None:
-        """Keep a `Decision`."""
+        """Keep a decision about how the files were read, for the terminal and reading.tsv."""
         self.decisions.append(Decision(*decision, **more))
 
     def said(self, what: str, where: str) -> str | None:
@@ -93,7 +93,7 @@ class Reading:
         return pd.DataFrame([each._asdict() for each in self.decisions], columns=_COLUMNS)
 
     def write(self, path: Path) -> None:
-        """Write reading.tsv."""
+        """Write the decisions to reading.tsv, a row each."""
         text = io.StringIO()
         writer = csv.DictWriter(text, _COLUMNS, delimiter="\t", lineterminator="\n")
         writer.writeheader()

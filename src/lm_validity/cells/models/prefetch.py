@@ -218,7 +218,7 @@ def model_and_tokenizer_folder(
     revision: str | None = None,
     subfolder: str | None = None,
 ) -> tuple[Path, Path]:
-    """`model_folder` and `tokenizer_folder`."""
+    """The folder of a model's weights, and that of its tokenizer, which an adapter may bring."""
     folder = model_folder(path, revision=revision, subfolder=subfolder)
     root = folder.parents[len(Path(subfolder).parts) - 1] if subfolder else folder
     return folder, tokenizer_folder(Path(adapter) if adapter else None, folder, root)

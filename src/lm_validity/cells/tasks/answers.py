@@ -239,7 +239,7 @@ class Examples(ContextSampler):
         return self.inner.df
 
     def set_rnd(self, rnd: int | None) -> "Examples":
-        """Begin lm-eval's draws anew."""
+        """Begin lm-eval's draws of examples anew, from the generator that it gives."""
         self.inner.set_rnd(rnd)
         return self
 

@@ -118,7 +118,7 @@ log = logging.getLogger(__name__)
 
 
 class AdapterTrainer(Worker):
-    """LoRA fine-tunes (rule `finetune_adapter`)."""
+    """Computes the LoRA fine-tunes of a job (rule `finetune_adapter`)."""
 
     _prepared: tuple[tuple[str, str | None], PreparedRequests, Sequence[Example]] | None = None
 

@@ -178,7 +178,7 @@ class LoadedTask:
         return f"task {self.name!r}, row {self.rows[observation] + 1}"
 
     def class_name(self, observation: int) -> str:
-        """Of an observation's label."""
+        """The name of the class to which an observation belongs."""
         return self.class_names[self.labels[observation]]
 
 

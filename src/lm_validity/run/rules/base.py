@@ -30,18 +30,18 @@ class Resources(NamedTuple):
 
 
 class Work(Protocol):
-    """The analytic model that turns a cell's work into seconds and bytes (`monitor.workload.Workload`)."""
+    """The analytic model that turns a cell's work into seconds and bytes (`monitor.cost.Workload`)."""
 
     run: Run
 
     def documents(self, benchmark: str, split: str) -> int:
-        """Documents of a split."""
+        """Number of documents in a benchmark's split."""
 
     def tokens(self, kind: str, benchmark: str) -> float:
         """Tokens per document: `scored` (all choices) or `trained`."""
 
     def parameters(self, row: Model | BiasModel) -> float:
-        """Parameters of a model."""
+        """Number of parameters of a model, from the sheet or assumed."""
 
     def computing_seconds(self, row: Model | BiasModel, operations: float, passes: float, steps: float) -> float:
         """Seconds of so many floating-point operations in so many forward passes and optimizer steps."""

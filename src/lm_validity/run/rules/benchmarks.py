@@ -616,7 +616,7 @@ class EvaluateAdapter(ScoringRule):
         return []
 
     def scored_split(self, cell: BenchmarkCell) -> str:
-        """Always test."""
+        """The split on which the cell is scored, which is always test."""
         return "test"
 
     def scored_prompt(self, records: Records, cell: BenchmarkCell) -> Prompt:

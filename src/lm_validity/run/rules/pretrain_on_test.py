@@ -45,12 +45,12 @@ class TrialCell(NamedTuple):
 
     @property
     def subject(self) -> str:
-        """The task."""
+        """What the cell is about: its task."""
         return self.task
 
     @property
     def count(self) -> int:  # type: ignore[override] # a cell is no sequence, though a tuple has this name
-        """Number of subsamples."""
+        """Number of subsamples that the cell computes."""
         return self.last - self.first + 1
 
 

@@ -316,7 +316,7 @@ class Data:
 
     @cached_property
     def tasks(self) -> list[str]:
-        """Names of the benchmarks."""
+        """The names of the benchmarks, in the order of the columns."""
         return self.matrix.task_names()
 
     @cached_property
@@ -380,12 +380,12 @@ class Data:
 
     @cached_property
     def agreement(self) -> dict[str, RankAgreement]:
-        """Means of `tau`."""
+        """The means of `tau` under each protocol, over all pairs and within categories."""
         return {p: summarize_agreement(self.tau[p], self.categories) for p in PROTOCOLS}
 
     @cached_property
     def ceiling(self) -> dict[str, Ceiling]:
-        """Of all scores of each protocol."""
+        """The noise ceiling of each protocol, from all of its scores."""
         rng = section_generator("noise ceiling", 0)
         return {p: noise_ceiling(self.scores[p], measurement_error(self.matrix, p), rng) for p in PROTOCOLS}
 
@@ -413,7 +413,7 @@ class Data:
 
     @cached_property
     def common_agreement(self) -> dict[str, RankAgreement]:
-        """Means of `common_tau`."""
+        """The means of `common_tau` under each protocol, over all pairs and within categories."""
         return {p: summarize_agreement(self.common_tau[p], self.categories) for p in PROTOCOLS}
 
     @cached_property
@@ -507,9 +507,11 @@ class Data:
 
     def mean_tau(self, protocol: str) -> Value:
         """The mean over the pairs of benchmarks of all scores under a protocol."""
-        return self.spoken_for(protocol, self.agreement[protocol].mean, f"No pair of benchmarks has a tau. {NO_TAU}")
+        return self.mean_or_reason(
+            protocol, self.agreement[protocol].mean, f"No pair of benchmarks has a tau. {NO_TAU}"
+        )
 
-    def spoken_for(self, protocol: str, mean: float, otherwise: str) -> Value:
+    def mean_or_reason(self, protocol: str, mean: float, otherwise: str) -> Value:
         """A mean tau, missing where so few models have scores that beside the other protocol's it says nothing."""
         scored, models = self.models(protocol), len(self.matrix.models)
         if np.isfinite(mean) and scored < min(JACKKNIFED, models / 2):

@@ -127,7 +127,7 @@ class GroupSummary:
 
 @dataclass(frozen=True)
 class ReadinessSummary:
-    """The readiness report."""
+    """What the readiness report found: its groups, and the notes that go with them."""
 
     models: int
     groups: list[GroupSummary]

@@ -213,7 +213,7 @@ class Change:
 
     @property
     def arrow(self) -> str:
-        """`0.52 → 0.76`."""
+        """Mean tau before and after, with an arrow between, such as `0.52 → 0.76`."""
         return f"{_tau(self.before)} → {_tau(self.after)}"
 
 

@@ -41,7 +41,7 @@ def significance_tau(data: Data) -> Entry:
         tau = kendall_tau_matrix(data.significant[p])
         agreement = summarize_agreement(tau, data.categories)
         reason = data.no_tau(p, NO_SIGNIFICANT)
-        mean, interval = data.spoken_for(p, agreement.mean, NO_SIGNIFICANT), None
+        mean, interval = data.mean_or_reason(p, agreement.mean, NO_SIGNIFICANT), None
         if not data.no_intervals:
             resampled = resampled_mean_tau(data.significant[p], data.weights)
             interval = percentile_interval(resampled, len(data.matrix.models))

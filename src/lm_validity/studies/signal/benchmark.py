@@ -216,7 +216,7 @@ class CurveDesign:
 
     @property
     def values(self) -> Values:
-        """The curves themselves."""
+        """The scores of the curves, by model."""
         return {model: curve.values for model, curve in self.curves.items()}
 
     @property
@@ -434,7 +434,7 @@ class BenchmarkCurves(CurveDesign):
 
     @cached_property
     def quality_interval(self) -> Bounds:
-        """Of `quality`, over items."""
+        """The 95% interval of `quality`, from resampled items."""
         return bounds(self.quality, self.draws(lambda resampled: resampled.mean_quality), 0.0, 1.0)
 
     @cached_property
@@ -614,7 +614,7 @@ class SignalData:
 
     @cached_property
     def windows(self) -> RankingWindows:
-        """Of ranking consistency."""
+        """The windows of training over which ranking consistency is taken."""
         return windows_of(self.learning, self.options)
 
     @property

@@ -251,7 +251,7 @@ class Places:
         return (1.0 - self.share) * values[..., self.before] + self.share * values[..., self.after]
 
     def only(self, point: int) -> "Places":
-        """One of the points."""
+        """The same curve's place at one of the points alone."""
         return Places(self.before[[point]], self.after[[point]], self.share[[point]])
 
     def within(self, checkpoints: np.ndarray) -> "Places":

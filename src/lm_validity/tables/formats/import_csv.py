@@ -86,7 +86,7 @@ class _Table:
 
     @cached_property
     def places(self) -> dict[str, int]:
-        """Columns by name."""
+        """The indices of the columns, by name."""
         return {name: place for place, name in reversed(list(enumerate(self.header)))}
 
     def where(self, row: int, column: str) -> str:
@@ -235,7 +235,7 @@ def _open(path: Path, options: ImportOptions, notes: _Notes) -> list[_Table]:
 
 
 def frame_table(path: Path, frame: pd.DataFrame) -> _Table:
-    """A frame as texts."""
+    """A frame as a table of texts, as though it had been read from a CSV file."""
     cells = frame.astype(object).where(frame.notna(), "").map(str).to_numpy(object)
     return _Table(path, [str(name).strip() for name in frame.columns], cells, list(range(1, len(cells) + 1)))
 

@@ -120,7 +120,7 @@ class PlacesRead:
     checkpoints: Counter[str] = field(default_factory=Counter)
 
     def read(self, raw: str) -> ModelPlace:
-        """`model_place`, remembered."""
+        """Where a model's weights are, as `model_place` finds it; each answer is kept for the next call."""
         place = model_place(raw)
         if place.path != place.name:
             self.paths.setdefault(place.name, set()).add(place.path)

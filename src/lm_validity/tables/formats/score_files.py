@@ -241,7 +241,7 @@ class ImportOptions:
     """What a reader says of files that they do not say themselves.
 
     names: models' names by file or folder. protocols: by folder or file, before `protocol`, that of all files. path: a
-    pattern of paths (`path_pattern`). prepared_on: what models were prepared on before the test. split_groups: members
+    pattern of paths (`PathPattern`). prepared_on: what models were prepared on before the test. split_groups: members
     of a group in place of the group's own score. tokens_per_step: training tokens of an optimizer step.
     errors_from_items: standard errors from scores and numbers of items. format: the only one that is tried. schema: the
     JSON schema of every_eval_ever.

@@ -98,7 +98,7 @@ class FactorData(Data):
 
     @cached_property
     def common_components(self) -> dict[str, Components]:
-        """Of `common`."""
+        """The principal components of the scores known under both protocols (`common`)."""
         return {p: principal_components(self.common[p]) for p in PROTOCOLS}
 
     @cached_property
@@ -523,7 +523,7 @@ def first_component(data: FactorData) -> Part:
 
 
 def by_model(data: FactorData, protocol: str) -> dict[str, Value]:
-    """First component by model."""
+    """A model's score on the first component under a protocol, or the reason why it has none."""
     components, reason = data.components[protocol], "The model has no score on a benchmark of the components."
     if not len(components.explained_variance):
         reason = data.unless_unscored(protocol, NO_COMPONENTS)

@@ -82,7 +82,7 @@ class Covariance:
         return self.shared[among] + self.direct_shared * product + same * (self.own[among] + self.direct_own * product)
 
     def variance(self, cells: Cells) -> np.ndarray:
-        """(cells,) variance of each."""
+        """(cells,) prior variance of the process at each cell."""
         without_direct = np.diag(self.shared)[cells.model] + np.diag(self.own)[cells.model]
         return without_direct + (self.direct_shared + self.direct_own) * cells.direct**2
 
@@ -273,7 +273,7 @@ class _Solver:
         return np.concatenate([block @ weights for block in self.blocks()])
 
     def variance(self) -> np.ndarray:
-        """(cells,) posterior variance."""
+        """(cells,) variance of the process at each cell, given the known scores."""
         explained = [((block @ self.inverse_root.T) ** 2).sum(axis=1) for block in self.blocks()]
         return np.maximum(self.covariance.variance(self.cells) - np.concatenate(explained), 1e-9)
 

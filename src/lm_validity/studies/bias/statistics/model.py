@@ -452,7 +452,7 @@ class LaplacePosterior:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """That of probability `INTERVAL`."""
+        """The credible interval that holds the mean with probability `INTERVAL`."""
         return self.interval_at(INTERVAL)
 
     def interval_at(self, level: float) -> tuple[float, float]:

@@ -38,6 +38,7 @@ ROLES: dict[str, tuple[str, ...]] = {
     "prompt_variant": (),
     "num_fewshot": ("n_shot", "shots", "num_shots", "n_shots", "fewshot", "few_shot"),
     "seed": (),
+    "run": ("trial", "repeat", "repetition", "replicate", "run_id", "sampling_seed", "sample_seed"),
     "split": (),
     "n_items": ("num_samples", "num_examples", "n_samples"),
     "higher_is_better": (),

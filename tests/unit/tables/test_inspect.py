@@ -16,20 +16,21 @@ LOGS = Path(__file__).parents[2] / "fixtures"
 
 
 def test_scores_and_items(tmp_path):
-    """Three questions, and two sums asked twice each: epochs are averaged."""
+    """Three questions, and two sums asked twice each: epochs are runs."""
     scores, log = import_files(sorted(LOGS.glob("inspect_*.eval")), tmp_path / "out")
     columns = ["model", "benchmark", "metric", "value", "n_items"]
     assert scores[columns].values.tolist() == [
         ["mockllm/model", "quiz", "accuracy,choice", pytest.approx(1 / 3), 3],
-        ["mockllm/model", "sums", "accuracy,match", 0.75, 2],
+        ["mockllm/model", "sums", "accuracy,match", 1.0, 2],
+        ["mockllm/model", "sums", "accuracy,match", 0.5, 2],
     ]
-    assert scores["stderr"].tolist() == pytest.approx([1 / 3, 0.25]) and log.files == 2
-    items = read_table(tmp_path / "out/items.parquet", ITEMS).sort_values(["benchmark", "doc_id"])
+    assert scores["stderr"].tolist() == pytest.approx([1 / 3, 0, 0.5]) and log.files == 2
+    items = read_table(tmp_path / "out/items.parquet", ITEMS).sort_values(["benchmark", "doc_id", "run"])
     assert items[["benchmark", "doc_id", "correct", "response"]].values.tolist() == [
         ["quiz", "1", 1, "A"], ["quiz", "2", 0, "A"], ["quiz", "3", 0, "A"],
-        ["sums", "s0", 1, "0"], ["sums", "s1", 0.5, "2"],
+        ["sums", "s0", 1, "0"], ["sums", "s0", 1, "0"], ["sums", "s1", 1, "2"], ["sums", "s1", 0, "2"],
     ]  # fmt: skip
-    assert dict(items["metric_values"].iloc[4]) == {"accuracy,match": 0.5}
+    assert dict(items["metric_values"].iloc[5]) == {"accuracy,match": 1.0}
 
 
 def test_a_log_that_cannot_be_read(tmp_path):

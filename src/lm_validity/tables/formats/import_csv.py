@@ -30,13 +30,13 @@ from lm_validity.tables.columns import (
     check_column,
     check_roles,
     classify,
-    fact_column,
     find_roles,
     in_billions,
     is_sheet,
     telling,
 )
 from lm_validity.tables.formats import checked
+from lm_validity.tables.formats.import_json import flat_records, lines_of_json
 from lm_validity.tables.formats.score_files import KEY, Format, ImportOptions, Opened, ScoreFile, date_in, mean_of_items
 from lm_validity.tables.reading import AVERAGED, CONVERTED, LEFT_OUT, READ, UNSURE, Decision
 from lm_validity.tables.schema import PROTOCOLS, readable
@@ -58,6 +58,10 @@ _ERROR_ENDS = ("_stderr", "_std_err", "_err", "_se")  # of a file beside that of
 _STEP = re.compile(r"(.+?)[-_/@: ]+(?:global_?)?(?:steps?|iter(?:ation)?s?|checkpoint|ckpt)[-_]?(\d{1,15})", re.I)
 _FEWEST_STEPS = 100  # of the last of several such names
 _LAST = re.compile(r"(.+?)[-_/@: ]+(?:main|final|last)", re.I)
+_ROUNDS = ("epoch", "epochs", "round")  # names of columns that are runs where nothing else tells scores apart
+_OF_ITEMS = ("model", "benchmark", "num_fewshot", "run")
+_ROUNDED = 0.01  # of a share beside its counts
+_COUNTS = ("correct", "count")  # right answers and all answers to an item
 _ITEM = re.compile(r"(.*?)[-_/:. ]*(\d+)")  # an item's column: benchmark and number
 
 
@@ -126,6 +130,7 @@ def _of_table(table: _Table, options: ImportOptions, model: str | None, notes: _
     roles = find_roles(table.header, options.columns, named)
     given = {where: said for (what, where), said in options.corrections.items() if what == "column"}
     roles |= {said: name for name, said in given.items() if said in ROLES and name in table.header}
+    table, roles = _with_runs(table, roles, options, notes)
     answers = _are_answers(table, [name for name in table.header if name not in roles.values()])
     if len(table.header) > _MOST_COLUMNS and not (answers or options.scores):
         problem = f"{path}: {len(table.header)} columns, too many for a table of benchmarks."
@@ -143,6 +148,39 @@ def _of_table(table: _Table, options: ImportOptions, model: str | None, notes: _
             text = f"{column!r} is read as the column of models: its texts are all different"
             notes.decisions.append(Decision("column", column, "model", "values", UNSURE, 1, "benchmark", text))
     return _read_roles(table, options, roles, own, named, given, notes, answers=answers)
+
+
+def _with_runs(
+    table: _Table, roles: dict[str, str], options: ImportOptions, notes: _Notes
+) -> tuple[_Table, dict[str, str]]:
+    """The table and roles with a column of runs: one of that role, or a seed of direct scores, or a round (`epoch`)
+    where nothing else tells scores apart. Runs without numbers are numbered in order of their names.
+
+    Of points of training and of a table without models or with one run of each model there are no such runs.
+    """
+    roles = dict(roles)
+    trained = {"protocol", "iteration", "checkpoint", "tokens_b"} & set(roles) or options.protocol or options.protocols
+    named = next((name for name in table.header if plain(name) in _ROUNDS and name not in roles.values()), None)
+    column, role = roles.get("run"), "run"
+    if column is None and not trained:
+        column, role = (roles["seed"], "seed") if "seed" in roles else (named, "round")
+    if column is None or "run" in options.columns:
+        return table, roles
+    texts, models = table.texts(column), table.texts(roles["model"]) if "model" in roles else np.array([])
+    if len(models) and len(set(zip(models, texts, strict=True))) > len(set(models)):
+        if role == "run" and any(text and not re.fullmatch(r"\d{1,15}(\.0*)?", text) for text in texts):
+            order = {text: str(place) for place, text in enumerate(sorted(set(texts) - {""}))}
+            cells = table.cells.copy()
+            cells[:, table.places[column]] = [order.get(text, "") for text in texts]
+            table = replace(table, cells=cells)
+        if role != "run":
+            roles.pop("seed", None)
+            text = f"{column!r} is read as runs of sampled answers"
+            notes.decisions.append(Decision("column", column, "run", "name", UNSURE, 1, "seed", text))
+        return table, roles | {"run": column}
+    if role == "run":
+        roles.pop("run")
+    return table, roles
 
 
 def _read_roles(
@@ -391,7 +429,7 @@ def _split_steps(keys: list[dict[str, Any]], notes: list[str]) -> None:
 def _keys(table: _Table, roles: dict[str, str]) -> list[dict[str, Any]]:
     """Of each row what the columns with a role say beside the score, in the types of the scores table."""
     readers: dict[str, Callable[[str], object]] = {
-        **dict.fromkeys(("iteration", "seed"), _whole),
+        **dict.fromkeys(("iteration", "seed", "run"), _whole),
         **{name: partial(_whole, least=least) for name, least in (("num_fewshot", 0), ("n_items", 1))},
         "tokens_b": _plain_number,
         "higher_is_better": lambda text: _BOOLEANS.get(text.casefold()),
@@ -632,47 +670,74 @@ def _answer(text: str) -> float | None:
 
 
 def _long_items(table: _Table, roles: dict[str, str], item: str, right: str, notes: _Notes) -> list[ScoreFile]:
-    """A file of scores and items for each model; several answers to a document are averaged."""
-    keys = _keys(table, {role: name for role, name in roles.items() if role in ("model", "benchmark", "num_fewshot")})
-    answers: dict[str, dict[str, dict[str, list[float]]]] = defaultdict(lambda: defaultdict(lambda: defaultdict(list)))
-    for key, document, text in zip(keys, table.texts(item), table.texts(right), strict=True):
-        if (value := _answer(text)) is not None:
-            answers[key["model"]][key.get("benchmark", _stem(table.path))][document].append(value)
-    files, several = [], 0
-    for model, benchmarks in answers.items():
-        means = {
-            benchmark: {document: float(np.mean(values)) for document, values in documents.items()}
-            for benchmark, documents in benchmarks.items()
-        }
-        several += sum(len(values) > 1 for documents in benchmarks.values() for values in documents.values())
+    """A file of scores and items for each model, by run where there are runs; else several answers to a document are
+    averaged. Where a row has the numbers of right and of all answers, these are runs of the item.
+
+    Raises InputError for two different answers to a document in one run.
+    """
+    keys = _keys(table, {role: name for role, name in roles.items() if role in _OF_ITEMS})
+    counts = _counts(table, right)
+    answers: dict[str, dict[tuple[str, int | None], dict[str, list[float]]]] = defaultdict(
+        lambda: defaultdict(lambda: defaultdict(list))
+    )
+    several = 0
+    for row, (key, document, text) in enumerate(zip(keys, table.texts(item), table.texts(right), strict=True)):
+        if (value := _answer(text)) is None:
+            continue
+        of_run = answers[key["model"]][key.get("benchmark", _stem(table.path)), key.get("run")][document]
+        if key.get("run") is not None and of_run and of_run[0] != value:
+            problem = f"{table.where(row, right)}: another answer of {key['model']} to {document} in run {key['run']}."
+            raise InputError(problem, "number the runs of a model, one answer to each document in each.")
+        of_run += [1.0] * counts[row][0] + [0.0] * (counts[row][1] - counts[row][0]) if counts else [value]
+        several += len(of_run) == 2 and not counts and key.get("run") is None
+    files = []
+    for model, parts in answers.items():
         rows = [
-            {"benchmark": benchmark, **mean_of_items(np.array(list(documents.values())))}
-            for benchmark, documents in means.items()
+            {"benchmark": benchmark, "run": run, **mean_of_items(np.array([np.mean(of) for of in documents.values()]))}
+            for (benchmark, run), documents in parts.items()
         ]
         common, date = {"model": model, "unit": "share"}, date_in(table.path.stem)
-        files.append(ScoreFile(table.path, rows, common, date, items=partial(_items, means)))
+        items = partial(_answers_by_run, dict(parts), counted=counts is not None)
+        files.append(ScoreFile(table.path, rows, common, date, items=items))
     decided = f"{right} of each {item}"
     text = f"{table.path.name}: {len(table.lines)} rows are answers to items ({item}, {right})"
     notes.decisions.append(Decision("column", item, "item", "values", AVERAGED, len(table.lines), decided, text))
     if several:
         text = f"{several} items with several answers, their mean"
         notes.decisions.append(Decision("cell", item, "mean", "structure", AVERAGED, several, "first", text))
+    if counts:
+        low, high = min(number for _, number in counts), max(number for _, number in counts)
+        many = f"{low}" if low == high else f"{low} to {high}"
+        notes.lines.append(f"Runs of each item, by its counts of right and of all answers: {many}.")
     return files
 
 
-# ---- records and other JSON ------------------------------------------------------------------------------------------
+def _counts(table: _Table, right: str) -> list[tuple[int, int]] | None:
+    """How many answers of each row are right, and how many there are, where columns of both agree with its share."""
+    names = {plain(name): name for name in reversed(table.header)}
+    if not set(_COUNTS) <= set(names) or right == names["correct"]:
+        return None
+    pairs = [tuple(map(_whole, pair)) for pair in zip(*(table.texts(names[name]) for name in _COUNTS), strict=True)]
+    known = [(number, of) for number, of in pairs if number is not None and of is not None and 0 <= number <= of > 0]
+    shares = [_answer(text) for text in table.texts(right)]
+    if len(known) < len(pairs) or None in shares:
+        return None
+    agree = all(abs(number / of - (share or 0.0)) < _ROUNDED for (number, of), share in zip(known, shares, strict=True))
+    return known if agree else None
 
 
-def _records(document: Any) -> list[dict[str, Any]]:
-    """The flat objects of a list of them, or of an object of objects, where each one's key is the model; else []."""
-    if isinstance(document, dict) and len(document) == 1 and isinstance(next(iter(document.values())), list | dict):
-        document = next(iter(document.values()))
-    if isinstance(document, dict) and len(document) > 1 and all(isinstance(each, dict) for each in document.values()):
-        document = [{"model": key, **each} for key, each in document.items() if "model" not in each]
-    if not isinstance(document, list) or not document or not all(isinstance(each, dict) for each in document):
-        return []
-    flat = all(not isinstance(value, dict | list) for each in document for value in each.values())
-    return document if flat else []
+def _answers_by_run(
+    parts: Mapping[tuple[str, int | None], Mapping[str, list[float]]], *, counted: bool
+) -> Iterator[dict[str, Any]]:
+    """Items; `counted`: the answers to an item are its runs, else their mean counts."""
+    for (benchmark, run), documents in parts.items():
+        for document, values in documents.items():
+            own = enumerate(values) if counted else [(run, float(np.mean(values)))]
+            for number, value in own:
+                yield {"benchmark": benchmark, "run": number, "doc_id": document, "correct": value}
+
+
+# ---- records ------------------------------------------------------------------------------------------
 
 
 def record_table(path: Path, records: list[dict[str, Any]]) -> _Table:
@@ -692,19 +757,6 @@ def read_records(
     return [replace(file, notes=tuple(notes.lines), decisions=tuple(notes.decisions)) for file in files]
 
 
-def _lines_of_json(path: Path) -> list[dict[str, Any]]:
-    records = []
-    for number, line in enumerate(read_text(path, "a JSON object on each line.").splitlines(), 1):
-        if line.strip():
-            try:
-                records.append(json.loads(line))
-            except (ValueError, RecursionError) as error:
-                raise InputError(
-                    f"{path}, line {number}: not JSON ({error}).", "a JSON object on each line."
-                ) from error
-    return _records(records)
-
-
 def _recognises_records(opened: Opened) -> bool:
     if opened.path.suffix == ".jsonl":
         first = opened.head.split(b"\n", 1)[0]
@@ -713,12 +765,12 @@ def _recognises_records(opened: Opened) -> bool:
         except ValueError:
             return False
         return isinstance(record, dict) and bool({"model", *ROLES["model"]} & {plain(key) for key in record})
-    records = _records(opened.document)
+    records = flat_records(opened.document)
     return bool(records) and bool({"model", *ROLES["model"]} & {plain(key) for key in records[0]})
 
 
 def _read_records(opened: Opened, options: ImportOptions) -> list[ScoreFile]:
-    records = _lines_of_json(opened.path) if opened.path.suffix == ".jsonl" else _records(opened.document)
+    records = lines_of_json(opened.path) if opened.path.suffix == ".jsonl" else flat_records(opened.document)
     return read_records(opened.path, records, options, opened.model)
 
 
@@ -738,62 +790,3 @@ def _recognises(opened: Opened) -> bool:
 
 
 CSV = Format("csv", _SUFFIXES, _recognises, lambda opened, options: read_table(opened.path, options, opened.model))
-
-
-# ---- JSON of no known format ----------------------------------------------------------------------------------------
-#
-# Where `--format json` asks for it: the largest object of nothing but scores. Its keys are the benchmarks. Numbers
-# elsewhere whose keys say so (`params`, `tokens`, `lr`) are facts of the model; a file may hold these alone.
-
-_NAMING = ("model_name", "name", "model")
-_FEWEST_SCORES = 2  # scores of an object of scores
-
-
-def _read_json(opened: Opened, options: ImportOptions) -> list[ScoreFile]:
-    """The scores and facts of a file. The model is that of `--path` or `--model`, else `model_name`, `name` or `model`.
-
-    Raises InputError for a file with neither, and for one that names no model.
-    """
-    path, document = opened.path, opened.document
-    objects: dict[tuple[str, ...], dict[str, Any]] = defaultdict(dict)
-    for place, value in _leaves(document, ()):
-        objects[place[:-1]][place[-1]] = value
-    scored: dict[tuple[str, ...], dict[str, float]] = {}
-    for most in {"decided": (1.0, 100.0), "percentages": (100.0,), "fractions": (1.0,)}.get(options.unit, (1e99,)):
-        scored = scored if any(scored.values()) else {each: _only_scores(objects[each], most) for each in objects}
-    place = max(scored, key=lambda each: len(scored[each]), default=())
-    scores = scored.get(place, {})
-    facts: dict[str, Any] = {}
-    for other, values in objects.items():
-        for key, value in values.items():
-            column = fact_column(key)
-            if column is not None and (other != place or not scores) and checked.finite(value) is not None:
-                known = in_billions(key, [float(value)])[0] if column in ("tokens_b", "parameters_b") else value
-                facts.setdefault(column, known)
-    if not scores and not facts:
-        raise InputError(f"{path}: no object of scores (benchmarks with numbers).", "leave it out.")
-    named = next((document[key] for key in _NAMING if document.get(key)), None) if isinstance(document, dict) else None
-    name = checked.required_text(
-        opened.model or named, f"{path}, the model", f"name it: --model '{path}=NAME', or --path."
-    )
-    rows = [{"benchmark": benchmark, "value": value} for benchmark, value in scores.items()]
-    return [ScoreFile(path, rows, {"model": name}, date_in(path.stem), facts={name: facts} if facts else {})]
-
-
-def _leaves(value: object, place: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], object]]:
-    """The values in objects within objects, with the keys that lead to them."""
-    if isinstance(value, dict):
-        for key, each in value.items():
-            yield from _leaves(each, (*place, key))
-    elif place:
-        yield place, value
-
-
-def _only_scores(values: dict[str, Any], most: float) -> dict[str, float]:
-    """An object's numbers, if it has several and nothing else; {} otherwise."""
-    numbers = {key: checked.finite(value) for key, value in values.items() if value is not None}
-    scores = {key: number for key, number in numbers.items() if number is not None and 0 <= number <= most}
-    return scores if len(scores) == len(numbers) >= _FEWEST_SCORES else {}
-
-
-JSON = Format("json", (".json",), lambda opened: False, _read_json)

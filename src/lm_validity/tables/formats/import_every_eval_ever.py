@@ -152,11 +152,19 @@ def _read(opened: Opened, options: ImportOptions) -> list[ScoreFile]:
             settings=" ".join(
                 sorted({json.dumps(result.get("generation_config"), sort_keys=True) for result in results})
             ),
+            sampling={row["benchmark"]: "" for row, result in zip(rows, scored, strict=True) if _is_sampled(result)},
             facts={} if size is None else {model_name: {"parameters_b": size}},
             items=_items(path, document, scored, rows),
             missing=len(results) - len(scored),
         )
     ]
+
+
+def _is_sampled(result: dict[str, Any]) -> bool:
+    """Whether a result says that its answers were drawn with a temperature."""
+    config = result.get("generation_config")
+    options = config.get("generation_args") if isinstance(config, dict) else None
+    return isinstance(options, dict) and checked.is_sampled(options)
 
 
 def _has_score(result: dict[str, Any]) -> bool:

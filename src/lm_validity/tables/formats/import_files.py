@@ -23,8 +23,10 @@ from lm_validity.tables.formats import (
     import_every_eval_ever,
     import_helm,
     import_inspect,
+    import_json,
     import_lighteval,
     import_texts,
+    import_trials,
     lm_eval_results,
     published,
 )
@@ -52,6 +54,7 @@ from lm_validity.tables.formats.score_files import (
     score_table,
     with_item_errors,
     with_progress,
+    with_runs,
     with_tokens,
 )
 from lm_validity.tables.reading import Reading, read_corrections
@@ -66,9 +69,10 @@ FORMATS: tuple[Format, ...] = (
     import_inspect.FORMAT,
     lm_eval_results.FORMAT,
     published.LM_HARMONY,
+    import_trials.FORMAT,
     import_csv.RECORDS,
     import_csv.CSV,
-    import_csv.JSON,
+    import_json.FORMAT,
 )
 _HINT = "docs/how_to/importing.md has the formats; --format names one."
 _HEAD = 2**16  # bytes by which a file that is not JSON is recognised
@@ -161,6 +165,7 @@ def _read_all(
             log.formats[chosen.name] += 1
         except InputError as error:
             log.skip(each.path, error.problem, error.hint, named=each.named)
+    results = with_runs(results)
     given = {each.path: name for each in samples if (name := _given_name(each.path, options, pattern))}
     matched = [_under_protocol(file, options) for file in match_all_samples(samples, results, given, log)]
     log.formats += Counter({"lm-eval": len(matched)})

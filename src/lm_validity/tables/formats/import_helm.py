@@ -11,7 +11,7 @@ from lm_validity.config.sheets import metric_key
 from lm_validity.errors import InputError
 from lm_validity.tables.cell_text import is_no_score
 from lm_validity.tables.formats import checked
-from lm_validity.tables.formats.score_files import Format, ImportOptions, Opened, ScoreFile
+from lm_validity.tables.formats.score_files import EVERY, Format, ImportOptions, Opened, ScoreFile
 
 _STATS, _SPEC = "stats.json", "run_spec.json"
 # Files of a run that have no scores of their own
@@ -40,7 +40,10 @@ def _read(opened: Opened, options: ImportOptions) -> list[ScoreFile]:
     name = checked.required_text(spec.get("name"), f"{beside}, name", _HINT)
     shots = checked.whole(adapter.get("max_train_instances"), f"{beside}, max_train_instances", 0)
     rows = [row | {"benchmark": _benchmark(name), "num_fewshot": shots} for row in _rows(stats, str(path))]
-    return [ScoreFile(path, rows, {"model": model, "unit": "own"}, made=_made(adapter))]
+    settings = ",".join(f"{key}={adapter.get(key)}" for key in ("temperature", "num_outputs", "max_tokens"))
+    sampling = {EVERY: str(adapter.get("random") or "")} if checked.is_sampled(adapter) else {}
+    common = {"model": model, "unit": "own"}
+    return [ScoreFile(path, rows, common, settings=settings, sampling=sampling, made=_made(adapter))]
 
 
 def _benchmark(name: str) -> str:

@@ -7,14 +7,23 @@ from collections import defaultdict
 from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import pandas as pd
 import pyarrow as pa
 
 from lm_validity.errors import InputError, first_line
 from lm_validity.tables.formats import checked
 from lm_validity.tables.formats.lm_eval_results import training_point
-from lm_validity.tables.formats.score_files import Format, ImportOptions, Opened, ScoreFile, date_in
+from lm_validity.tables.formats.score_files import (
+    EVERY,
+    Format,
+    ImportOptions,
+    Opened,
+    ScoreFile,
+    date_in,
+    mean_of_items,
+)
 from lm_validity.tables.settings import NEARLY_ALL
 
 _HINT = "Inspect writes such a log into ./logs: <date>_<task>_<id>.eval."
@@ -24,6 +33,7 @@ _SPREADS = frozenset(("std", "var"))
 _HUB = ("hf/", "vllm/", "sglang/")  # providers whose models are called by their hub ids
 _SHOTS = ("num_fewshot", "fewshot", "shots")  # of a task's arguments
 _ZSTANDARD, _HEADER = 93, 30  # the compression of a zip's member; bytes of its header before name and extra field
+_SAME = 1e-6  # of a score and the mean of its answers
 _MOST = 2**29  # bytes of a member
 # What a scorer's value counts: correct, partly, incorrect, no answer; other texts count nothing
 _VALUES = {"c": 1.0, "p": 0.5, "i": 0.0, "n": 0.0, "yes": 1.0, "true": 1.0, "no": 0.0, "false": 0.0}
@@ -55,7 +65,12 @@ def _read(opened: Opened, options: ImportOptions) -> list[ScoreFile]:
     shots = next((task[key] for key in _SHOTS if type(task.get(key)) is int), None)
     point = training_point({"revision": str(arguments["revision"])}) if arguments.get("revision") else None
     settings = {"generation": told.get("model_generate_config"), "task": task, "epochs": config.get("epochs")}
+    generation = told.get("model_generate_config")
+    generation = generation if isinstance(generation, dict) else {}
+    seed = generation.get("seed")
     rows = [row | {"benchmark": benchmark, "num_fewshot": shots} for row in _rows(results, told, str(path))]
+    answers = _answers(opened, results) if (config.get("epochs") or 1) > 1 else {}
+    rows, several = _by_epoch(rows, answers)
     return [
         ScoreFile(
             path,
@@ -65,7 +80,8 @@ def _read(opened: Opened, options: ImportOptions) -> list[ScoreFile]:
             limited=any(config.get(name) is not None for name in ("limit", "sample_id")) or not _is_whole(rows),
             weights=json.dumps([told.get("model"), arguments], sort_keys=True),
             settings=json.dumps(settings, sort_keys=True),
-            items=partial(_items, opened, benchmark, shots, _scorers(results)),
+            items=partial(_items, opened, benchmark, shots, results, by_epoch=several),
+            sampling={EVERY: "" if seed is None else str(seed)} if checked.is_sampled(generation) else {},
             made=_made(told, config),
         )
     ]
@@ -164,35 +180,72 @@ def _value(value: object) -> float:
     return number or 0.0
 
 
-def _items(
-    opened: Opened, benchmark: str, shots: int | None, scorers: dict[str, dict[str, Any]]
-) -> Iterable[dict[str, Any]]:
-    """A row for each sample with the mean over its epochs, by scorer; the first scorer's is `correct`."""
-    known = [
-        (scorer, f"{metric},{scorer}")
-        for scorer, values in scorers.items()
+class _Answers(NamedTuple):
+    """Of one scorer's metric, the value of each document in each epoch, and what was answered first."""
+
+    values: dict[str, dict[int, float]]
+    responses: dict[str, str | None]
+
+
+def _answers(opened: Opened, results: dict[str, Any]) -> dict[str, _Answers]:
+    """By the metric, `metric,scorer`, that is a mean of answers."""
+    known = {
+        f"{metric},{scorer}": scorer
+        for scorer, values in _scorers(results).items()
         if (metric := next((name for name in _MEANS if name in values), None))
-    ]
-    answers: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
-    responses: dict[str, str | None] = {}
+    }
+    found = {key: _Answers(defaultdict(dict), {}) for key in known}
     whole = opened.document
     samples = whole.get("samples") if isinstance(whole, dict) else _member(opened.path, "summaries.json")
     for sample in samples or ():
-        for scorer, key in known:
+        document, epoch = str(sample.get("id")), sample.get("epoch") or 1
+        for key, scorer in known.items():
             score = (sample.get("scores") or {}).get(scorer)
             if isinstance(score, dict) and not isinstance(score.get("value"), dict | list | None):
-                answers[str(sample.get("id"))][key].append(_value(score["value"]))
-                responses.setdefault(str(sample.get("id")), score.get("answer"))
-    for document, of_metric in answers.items():
-        means = [(key, sum(values) / len(values)) for key, values in of_metric.items()]
-        yield {
-            "benchmark": benchmark,
-            "num_fewshot": shots,
-            "doc_id": document,
-            "correct": means[0][1],
-            "response": responses[document],
-            "metric_values": means,
-        }
+                found[key].values[document][epoch] = _value(score["value"])
+                found[key].responses.setdefault(document, score.get("answer"))
+    return found
+
+
+def _by_epoch(rows: list[dict[str, Any]], answers: dict[str, _Answers]) -> tuple[list[dict[str, Any]], bool]:
+    """The scores with a row for each epoch, which is a run, where their mean is the log's own score; and whether all
+    scores of the log are so. Another way to join epochs (the commonest answer, one of k) gives one score."""
+    told: list[dict[str, Any]] = []
+    for row in rows:
+        found = answers.get(row["metric"])
+        table = pd.DataFrame.from_dict(found.values, orient="index") if found is not None else pd.DataFrame()
+        table = table.dropna()
+        if table.shape[1] < 2 or abs(table.to_numpy().mean() - row["value"]) > _SAME:
+            told.append(row)
+            continue
+        told += [row | mean_of_items(table[epoch].to_numpy()) | {"run": epoch - 1} for epoch in sorted(table)]
+    return told, bool(told) and all("run" in row for row in told)
+
+
+def _items(
+    opened: Opened, benchmark: str, shots: int | None, results: dict[str, Any], *, by_epoch: bool
+) -> Iterable[dict[str, Any]]:
+    """A row for each sample, `by_epoch` for each of its epochs, else their mean; the first scorer's is `correct`."""
+    answers = _answers(opened, results)
+    if not answers:
+        return
+    first = next(iter(answers.values()))
+    for document, of_document in first.values.items():
+        epochs = [[epoch] for epoch in sorted(of_document)] if by_epoch else [sorted(of_document)]
+        for chosen in epochs:
+            means = []
+            for key, found in answers.items():
+                values = [found.values[document][each] for each in chosen if each in found.values.get(document, {})]
+                means += [(key, sum(values) / len(values))] if values else []
+            yield {
+                "benchmark": benchmark,
+                "num_fewshot": shots,
+                "run": chosen[0] - 1 if by_epoch else None,
+                "doc_id": document,
+                "correct": means[0][1],
+                "response": first.responses[document],
+                "metric_values": means,
+            }
 
 
 FORMAT = Format("inspect", (".eval", ".json"), _recognises, _read)

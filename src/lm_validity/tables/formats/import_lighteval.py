@@ -5,6 +5,7 @@ and `mmlu:_average|5` one over the tasks of `mmlu:`, where the standard error is
 """
 
 import math
+import re
 from collections import defaultdict
 from typing import Any, NamedTuple
 
@@ -12,7 +13,7 @@ from lm_validity.config.sheets import metric_key
 from lm_validity.errors import InputError
 from lm_validity.tables.formats import checked
 from lm_validity.tables.formats.lm_eval_results import training_point
-from lm_validity.tables.formats.score_files import EVERY, Format, ImportOptions, Opened, ScoreFile, date_in
+from lm_validity.tables.formats.score_files import Format, ImportOptions, Opened, ScoreFile, date_in
 
 _HINT = "lighteval writes such a file below its --output-dir: results/<model>/results_<date>.json."
 _AVERAGE = ":_average"
@@ -21,6 +22,13 @@ _FEWEST_TASKS = 3  # of a group whose mean counts in their place
 _WEIGHTS = ("revision", "subfolder", "base_model", "delta_weights", "adapter_weights")
 _NO_SETTINGS = (*_WEIGHTS, "model_name", "batch_size", "device", "model_parallel", "cache_dir", "compile",
                 "generation_parameters")  # fmt: skip
+
+
+# Metrics of likelihoods, which no sampling changes; the length of answers where a file does not say it
+_LIKELIHOOD = re.compile(
+    r"(acc|acc_norm\w*|loglikelihood\w*|mc[12]|truthfulqa_mc\w*|ppl|\w*perplexity|bits_per_byte|mrr|recall@\d+)"
+)
+_LONG = 2
 
 
 class _Task(NamedTuple):
@@ -57,6 +65,7 @@ def _read(opened: Opened, options: ImportOptions) -> list[ScoreFile]:
     tasks = [task for key, metrics in document["results"].items() if (task := _task(key, metrics, str(path)))]
     groups, drawn = _groups(tasks), _generation(general, config)
     rows, missing = _rows(tasks, groups, document, str(path))
+    seed = "" if drawn.get("seed") is None else str(drawn["seed"])
     return [
         ScoreFile(
             path,
@@ -69,7 +78,8 @@ def _read(opened: Opened, options: ImportOptions) -> list[ScoreFile]:
             weights="@".join([name, *(str(config[key]) for key in _WEIGHTS if config.get(key))]),
             settings=",".join(f"{key}={value}" for key, value in sorted(config.items()) if key not in _NO_SETTINGS)
             + "".join(f",{key}={value}" for key, value in sorted(drawn.items()) if key != "seed" and value is not None),
-            sampling={EVERY: str(drawn.get("seed") or 0)} if checked.is_sampled(drawn) else {},
+            sampling=dict.fromkeys(_written(tasks, groups, document), seed) if checked.is_sampled(drawn) else {},
+            made=_made(drawn),
             members={task.name: group for group, (_, members) in groups.items() for task in members},
         )
     ]
@@ -79,6 +89,29 @@ def _generation(general: dict[str, Any], config: dict[str, Any]) -> dict[str, An
     """What a file says of how answers were written."""
     parameters = general.get("generation_parameters") or config.get("generation_parameters")
     return parameters if isinstance(parameters, dict) else {}
+
+
+def _made(drawn: dict[str, Any]) -> dict[str, Any]:
+    """How answers were written: columns of SETTINGS."""
+    seed, longest = drawn.get("seed"), drawn.get("max_new_tokens")
+    said = {
+        "temperature": checked.finite(drawn.get("temperature")),
+        "top_p": checked.finite(drawn.get("top_p")),
+        "max_gen_toks": longest if type(longest) is int else None,
+        "seed": seed if type(seed) is int else None,
+    }
+    return {name: value for name, value in said.items() if value is not None}
+
+
+def _written(tasks: list[_Task], groups: dict[str, tuple[_Task, list[_Task]]], document: dict[str, Any]) -> list[str]:
+    """The tasks and groups whose answers are written, and so may be sampled; choices are scored by likelihoods."""
+    written = [
+        task.name
+        for task in tasks
+        if not all(_LIKELIHOOD.fullmatch(name) for name in task.metrics if not name.endswith("_stderr"))
+        and _config(document, task).get("generation_size", _LONG) not in (-1, 0, 1, None)
+    ]
+    return written + [name for name, (_, own) in groups.items() if {each.name for each in own} & set(written)]
 
 
 def _task(key: str, metrics: object, where: str) -> _Task | None:

@@ -6,7 +6,7 @@ import math
 import re
 from array import array
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,6 +29,7 @@ from lm_validity.tables.formats.score_files import (
     with_progress,
 )
 from lm_validity.tables.schema import ITEMS, LARGEST_SCORE
+from lm_validity.words import count
 
 # ----------------------------------------------------------------------------------------------------------------------
 # One line of lm-eval's samples_*.jsonl: what it says of a document and of the model's answer to it.
@@ -55,6 +56,7 @@ class Sample(NamedTuple):
     filter: str | None  # None where the line does not say
     item: dict[str, Any]
     values: dict[str, float]
+    answers: int = 1  # that were written to the document
 
 
 def read_sample(line: dict[str, Any]) -> Sample:
@@ -81,7 +83,8 @@ def read_sample(line: dict[str, Any]) -> Sample:
         item["choice_loglikelihoods"] = [_loglikelihood(answers[0])]
     else:
         item["response"] = _text(answers[0])
-    return Sample(item["doc_id"], line.get("filter"), item, values)
+    written = len(line["resps"][0]) if "response" in item else 1
+    return Sample(item["doc_id"], line.get("filter"), item, values, written)
 
 
 def _choices(
@@ -218,6 +221,7 @@ class SamplesPart(NamedTuple):
     gold_known: bool
     notes: tuple[str, ...]
     numbers: Mapping[str, str] = {}
+    answers: int = 1  # to a document, at most
 
 
 def is_samples(path: Path) -> bool:
@@ -273,7 +277,8 @@ def _match(file: Found, here: list[ScoreFile], given_name: str | None) -> Sample
         )
     benchmark = best.members.get(task, task)
     rows = [row for row in best.rows if row["benchmark"] == benchmark]
-    common = _completed(best.common | {"benchmark": benchmark, "num_fewshot": rows[0].get("num_fewshot")})
+    own = {name: rows[0].get(name) for name in ("num_fewshot", "run")}
+    common = _completed(best.common | {"benchmark": benchmark} | own)
     common["model"] = given_name or common["model"]
     scores = tuple(row["metric"] for row in rows)
     return SampleFile(file, task, common, scores, best.date if date is None else date, best.limited)
@@ -298,7 +303,7 @@ def read_all_samples(
     scores: list[ScoreFile] = []
     reordered = list[Path]()
     first: tuple[str, Path, dict[str, int]] = "", Path(), {}  # task, path and hashes of the first file of the task
-    for number, file in enumerate(with_progress(_newest(samples, log), "files of samples")):
+    for number, file in enumerate(with_progress(_newest(_with_runs(samples), log), "files of samples")):
         path, reader = file.found.path, _Reader(file)
         try:
             part = reader.part(folder / f"{number}.parquet")
@@ -326,6 +331,9 @@ def read_all_samples(
         else:
             parts.append(part)
     log.notes += [note for part in parts for note in part.notes]
+    if many := [part for part in parts if part.answers > 1]:
+        text = f"{many[0].answers} answers to each document, which lm-eval scored as one: no runs to tell apart"
+        log.notes.append(f"{text}: {count(len(many), 'file')}, such as {many[0].file.found.path}.")
     if reordered:
         text = f"Documents in another order than in the task's first file, told by their hashes: {reordered[0]}"
         log.notes.append(text + (f" and {len(reordered) - 1} more." if reordered[1:] else "."))
@@ -333,6 +341,38 @@ def read_all_samples(
     if unknown:
         log.notes.append(f"Right choices unknown, so no chance level and no margins: {', '.join(unknown)}.")
     return parts, scores
+
+
+def _with_runs(samples: list[SampleFile]) -> list[SampleFile]:
+    """The files with the number of their run, in the order of their dates, where several without a result file hold
+    sampled answers of one model to one task. Equal files are one run."""
+    groups: dict[tuple[object, ...], list[SampleFile]] = {}
+    for file in sorted(samples, key=lambda each: each.rank[1]):
+        if not file.scores:
+            groups.setdefault((file.task, *map(file.common.get, _OF_FILE)), []).append(file)
+    runs: dict[Path, int] = {}
+    for files in (
+        each for each in groups.values() if len(each) > 1 and all(_is_sampled(one.found.path) for one in each)
+    ):
+        firsts: list[Path] = []
+        for path in (file.found.path for file in files):
+            same = next((run for run, first in enumerate(firsts) if filecmp.cmp(first, path, shallow=False)), None)
+            runs[path] = len(firsts) if same is None else same
+            firsts += [path] if same is None else []
+    return [
+        replace(file, common=file.common | {"run": runs[file.found.path]}) if file.found.path in runs else file
+        for file in samples
+    ]
+
+
+def _is_sampled(path: Path) -> bool:
+    """Whether the first line's request has a temperature. A line that cannot be read is refused later, by its place."""
+    try:
+        with open(path, "rb") as handle:
+            requests = _requests(json.loads(handle.readline()).get("arguments"))
+    except (OSError, ValueError, TypeError, AttributeError):
+        return False
+    return any(isinstance(part, dict) and checked.is_sampled(part) for request in requests for part in request)
 
 
 def _newest(samples: list[SampleFile], log: ImportLog) -> list[SampleFile]:
@@ -362,6 +402,7 @@ class _Reader:
     hashes: dict[str, int] = field(default_factory=dict)  # of documents, where lines have them
     gold_known: bool = True
     repeated: int = 0
+    answers: int = 1
 
     def part(self, path: Path) -> SamplesPart:
         """Read the file into a table of its documents at `path`. Raises InputError, with the line, for a line that is
@@ -384,7 +425,7 @@ class _Reader:
             values[metric, name] = column
         if self.repeated:
             notes.append(f"{source}: {self.repeated} lines repeat a document; the first one of each counts.")
-        return SamplesPart(self.file, path, values, self.gold_known, tuple(dict.fromkeys(notes)))
+        return SamplesPart(self.file, path, values, self.gold_known, tuple(dict.fromkeys(notes)), answers=self.answers)
 
     def _documents(self) -> Iterator[tuple[dict[str, Any], int]]:
         """Each document once, with what its first line says, and the bytes of the line."""
@@ -420,6 +461,7 @@ class _Reader:
         """Keep the numbers of an answer. Further answers to a document are those of further filters."""
         place = self.places.setdefault(sample.doc_id, len(self.places))
         label = sample.filter or self._free_number(sample, place)
+        self.answers = max(self.answers, sample.answers)
         self.gold_known &= sample.item.get("gold", 0) is not None
         if sample.item["doc_hash"]:
             self.hashes.setdefault(sample.doc_id, hash(sample.item["doc_hash"]))
@@ -492,11 +534,21 @@ def _rows_of(files: list[ScoreFile]) -> Iterator[tuple[dict[str, Any], int]]:
     """The items of files that give rows; of one evaluation those of the best file."""
     owner: dict[tuple[object, ...], int] = {}
     for number, file in enumerate(sorted(files, key=lambda each: each.rank, reverse=True)):
-        common = _completed(file.common)
+        common, runs = _completed(file.common), _runs_of(file)
         for row in file.items() if file.items is not None else ():
             row = common | row
+            if row["run"] is None:
+                row["run"] = runs.get(row["benchmark"])
             if owner.setdefault(tuple(row[name] for name in _OF_FILE), number) == number:
                 yield row, 0
+
+
+def _runs_of(file: ScoreFile) -> dict[str, int]:
+    """The run by benchmark, where a file is one."""
+    runs: dict[str, set[int | None]] = {}
+    for row in file.rows:
+        runs.setdefault(row["benchmark"], set()).add(row.get("run"))
+    return {name: run for name, (run, *more) in runs.items() if run is not None and not more}
 
 
 def _portions(rows: Iterable[tuple[dict[str, Any], int]], schema: pa.Schema) -> Iterator[pa.Table]:
@@ -514,31 +566,31 @@ def _portions(rows: Iterable[tuple[dict[str, Any], int]], schema: pa.Schema) -> 
 
 def _item_table(part: SamplesPart, documents: pa.Table, start: int, *, with_gold: bool) -> pa.Table:
     """The columns of ITEMS of a portion of a part, whose first document is number `start`."""
-    count = len(documents)
+    size = len(documents)
     values = {
-        f"{metric},{name}": np.asarray(column[start : start + count]) for (metric, name), column in part.values.items()
+        f"{metric},{name}": np.asarray(column[start : start + size]) for (metric, name), column in part.values.items()
     }
     file, columns = part.file, []
     in_group = file.task != file.benchmark  # its tasks number their documents each from 0
     for item in ITEMS:
         if item.name in _OF_FILE:
-            columns.append(pa.array([file.common[item.name]] * count, item.type))
+            columns.append(pa.array([file.common[item.name]] * size, item.type))
         elif item.name == "correct":
-            first = next(iter(values.values()), np.full(count, np.nan))
+            first = next(iter(values.values()), np.full(size, np.nan))
             columns.append(pa.array(first, item.type, from_pandas=True))
         elif item.name == "metric_values":
             rows = [
                 [(name, column[row]) for name, column in values.items() if not math.isnan(column[row])]
-                for row in range(count)
+                for row in range(size)
             ]
             columns.append(pa.array(rows, item.type))
         elif (in_group or part.numbers) and item.name == "doc_id":
             names = [part.numbers.get(name, name) for name in documents.column("doc_id").to_pylist()]
             columns.append(pa.array([f"{file.task}/{name}" for name in names] if in_group else names, item.type))
         elif in_group and item.name == "subject":
-            columns.append(pa.array([file.task] * count))
+            columns.append(pa.array([file.task] * size))
         elif item.name in documents.column_names and (with_gold or item.name != "gold"):
             columns.append(documents.column(item.name))
         else:
-            columns.append(pa.nulls(count, item.type))
+            columns.append(pa.nulls(size, item.type))
     return pa.table(columns, schema=ITEMS)

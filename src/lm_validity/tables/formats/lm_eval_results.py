@@ -203,6 +203,7 @@ _NO_METRICS = frozenset(
      "sample_len", "sample_count", "samples", "task_name", "prompt_name", "fixed_answer_choice_list",
      "dataset_path", "dataset_name", "subset", "prompt_id", "prompt_jinja", "prompt_original_task", "comment")
 )  # fmt: skip
+_SAME = 1e-6  # of a mean over runs and the mean of these
 _COUNTS = re.compile(r"(num|n)_\w+|solved(_avg)?|repeat\w*")  # evalchemy's, beside its scores
 # Arguments of a model that name its weights, or say where and how fast it runs
 _NO_SETTINGS = frozenset(
@@ -301,8 +302,7 @@ def _sampling(
     """The seed by task whose answers were drawn with a temperature, as far as the file says so."""
     over = config.get("gen_kwargs")
     over = parse_arguments(over) if isinstance(over, str) else over if isinstance(over, dict) else {}
-    seeds = (arguments.get("seed"), config.get("torch_seed"), config.get("random_seed"))
-    seed = next((str(seed) for seed in seeds if seed is not None), "")
+    seed = _seed(config, arguments)
     tasks = _section(document, "configs", path)
     return {
         task: seed
@@ -311,6 +311,12 @@ def _sampling(
         and of_task.get("output_type", "generate_until") == "generate_until"
         and checked.is_sampled((of_task.get("generation_kwargs") or {}) | over)
     }
+
+
+def _seed(config: dict[str, Any], arguments: dict[str, str]) -> str:
+    """The seed of what a run draws at random; "" where it is not said."""
+    seeds = (arguments.get("seed"), config.get("torch_seed"), config.get("random_seed"))
+    return next((str(seed) for seed in seeds if seed is not None), "")
 
 
 def _settings(document: dict[str, Any], config: dict[str, Any], arguments: dict[str, str], *, seed: bool) -> str:
@@ -343,6 +349,8 @@ def _made(document: dict[str, Any], config: dict[str, Any], arguments: dict[str,
         said["backend"] = backend
     if dtype and dtype != "auto":
         said["dtype"] = dtype.removeprefix("torch.")
+    if (seed := _seed(config, arguments)).isdigit():
+        said["seed"] = int(seed)
     if arguments:
         said["adapter"] = arguments.get("peft") or arguments.get("delta") or "none"
     return said
@@ -451,7 +459,8 @@ def _rows(
                 continue
             name = row["metric"].partition(",")[0]
             direction = checked.flag(directions.get(name), f"{path}, 'higher_is_better', {task!r}, {name!r}")
-            rows.append({**common, **row, "higher_is_better": direction})
+            own = {**common, **row, "higher_is_better": direction}
+            rows += [own | run for run in _runs(metrics.get("run_stats"), name, row["value"])] or [own]
     return rows, missing, odd
 
 
@@ -493,6 +502,24 @@ def _metrics(metrics: dict[str, Any], where: str) -> Iterable[dict[str, Any]]:
             "value": None if unknown else checked.score(value, f"{where}, {key}", "run that task again."),
             "stderr": checked.standard_error(_error_of(metrics, name, filter_name), f"{where}, {key}"),
         }
+
+
+def _runs(stats: object, name: str, mean: float) -> list[dict[str, Any]]:
+    """evalchemy's runs (`run_stats`) of the metric whose mean over runs `name` is; [] where they do not give it.
+
+    The error beside the mean is one of runs alone; a run's is that of its items."""
+    known = [each for each in stats if isinstance(each, dict)] if isinstance(stats, list) else []
+    own = [checked.finite(each.get(re.sub(r"_(avg|mean)$", "", name))) for each in known]
+    values = [value for value in own if value is not None]
+    if len(values) < 2 or len(values) < len(known) or abs(sum(values) / len(values) - mean) > _SAME:
+        return []
+    runs = []
+    for run, (each, value) in enumerate(zip(known, values, strict=True)):
+        items = each.get("num_total")
+        counted = type(items) is int and items > 1 and 0 <= value <= 1
+        error = math.sqrt(value * (1 - value) / (items - 1)) if counted else None
+        runs.append({"run": run, "value": value, "stderr": error, "n_items": items if counted else None})
+    return runs
 
 
 def _error_of(metrics: dict[str, Any], name: str, filter_name: str) -> object:

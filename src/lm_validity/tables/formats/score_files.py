@@ -17,7 +17,7 @@ import pandas as pd
 from lm_validity.errors import InputError
 from lm_validity.files import write_json
 from lm_validity.outputs import LIST
-from lm_validity.tables.reading import AVERAGED, CLAIMS, Decision, Reading, read_claims
+from lm_validity.tables.reading import CLAIMS, Decision, Reading, read_claims
 from lm_validity.tables.schema import NULLABLE, SCORES, SETTINGS, SETTINGS_KEY, check_values, write_table
 from lm_validity.tables.standard_errors import SHARES_OF_ITEMS
 from lm_validity.words import count
@@ -316,6 +316,11 @@ class ScoreFile:
     sampling: Mapping[str, str] = field(default_factory=dict)
     made: Mapping[str, Any] = field(default_factory=dict)
 
+    def drawn(self, benchmark: str) -> str | None:
+        """The seed with which answers to a benchmark, or to a task of a group, were drawn; None where they were not."""
+        tasks = [benchmark, *(task for task, group in self.members.items() if group == benchmark), EVERY]
+        return next((self.sampling[task] for task in tasks if task in self.sampling), None)
+
     @property
     def rank(self) -> tuple[bool, tuple[float, ...], int, list[int]]:
         """Larger is better: all documents, then the newer date, then the newer time stamp in the file's name. More
@@ -397,7 +402,6 @@ def score_table(files: Iterable[ScoreFile], log: ImportLog, options: ImportOptio
     (`ScoreFile.replaces`). Raises InputError for all other such scores, and for no score at all.
     """
     files = sorted(files, key=lambda file: file.rank, reverse=True)
-    files = _sampling_runs(files, log)
     frame = _frame(files)
     if frame.empty:
         raise InputError("no scores in the given files.", "see docs/how_to/importing.md for the layouts that are read.")
@@ -416,9 +420,9 @@ def score_table(files: Iterable[ScoreFile], log: ImportLog, options: ImportOptio
             "no score is left: " + "; ".join(each.text for each in log.reading.decisions if each.text)[:300] + ".",
             "say what the columns are in a reading: --reading FILE, with the columns what, where, decided.",
         )
-    frame = _with_runs(frame, files, log)
     _settle(frame, files, log)
     frame = frame.drop_duplicates(KEY)
+    log.notes += _runs_line(frame)
     log.settings = _settings_table(frame)
     return frame[SCORES.names].sort_values(KEY, ignore_index=True, kind="stable")
 
@@ -435,30 +439,6 @@ def _settings_table(frame: pd.DataFrame) -> pd.DataFrame | None:
     return table[said.notna().any(axis=1)].drop_duplicates(list(SETTINGS_KEY), ignore_index=True)
 
 
-_SAMPLED = re.compile(r"temperature['\"]?\s*[:=]\s*(?!0(\.0*)?(\D|$))[\d.]|do_sample['\"]?\s*[:=]\s*true", re.I)
-
-
-def _sampling_runs(files: list[ScoreFile], log: ImportLog) -> list[ScoreFile]:
-    """The files in which several runs of one model with the same settings, whose answers are sampled, are numbered by
-    date: they are runs, and no newer one replaces an older."""
-    runs: dict[tuple[str, ...], list[ScoreFile]] = {}
-    for file in files:
-        if _SAMPLED.search(file.settings) and not any(row.get("run") is not None for row in file.rows):
-            names = ",".join(sorted({str(row["benchmark"]) for row in file.rows}))
-            runs.setdefault((str(file.common.get("model")), file.weights, file.settings, names), []).append(file)
-    numbers: dict[int, int] = {}
-    for (model, *_), several in runs.items():
-        values = {tuple(row["value"] for row in file.rows) for file in several}
-        if len(several) > 1 and len(values) > 1:
-            numbers |= {id(file): place for place, file in enumerate(sorted(several, key=lambda file: file.rank))}
-            text = f"{model}: {len(several)} files are runs of sampled answers, which reports average"
-            log.reading.add("model", model, "runs", "said by the file", AVERAGED, len(several), "newest", text)
-    return [
-        replace(file, common=file.common | {"run": numbers[id(file)]}) if id(file) in numbers else file
-        for file in files
-    ]
-
-
 def _frame(files: list[ScoreFile]) -> pd.DataFrame:
     """All rows in order of rank, with the number of their file."""
     columns: dict[str, list[Any]] = {name: [] for name in (*SCORES.names, *CLAIMS)}
@@ -471,45 +451,73 @@ def _frame(files: list[ScoreFile]) -> pd.DataFrame:
         numbers.extend([number] * len(file.rows))
         made.extend({**file.made, **row.get("made", {})} for row in file.rows)
     frame = pd.DataFrame({name: pd.Series(values, dtype=object) for name, values in columns.items()})
-    seeds = [
-        files[number].sampling.get(task, files[number].sampling.get(EVERY))
-        for number, task in zip(numbers, frame["benchmark"], strict=True)
-    ]
     known = pd.Series(made, frame.index, dtype=object)
-    return typed_scores(frame).assign(
-        file=numbers, sampling=seeds, made=known, **{name: frame[name] for name in CLAIMS}
-    )
+    return typed_scores(frame).assign(file=numbers, made=known, **{name: frame[name] for name in CLAIMS})
 
 
-def _with_runs(frame: pd.DataFrame, files: list[ScoreFile], log: ImportLog) -> pd.DataFrame:
-    """The rows with the number of their run, where several files hold sampled scores of one model and benchmark.
+def with_runs(files: list[ScoreFile]) -> list[ScoreFile]:
+    """The files with the number of its `run` in each row that is one of several runs of a score.
 
-    They are runs if the answers of all were sampled, with the same weights and settings. Runs are in the order of
-    their seeds, then of their dates; files that are equal in both and in the score are copies of one run.
+    Rows under one key, of files with the same weights and settings, are runs where all answers were sampled. Runs
+    are in the order of seeds, then of dates. Files that are equal in these and in all scores are copies of one run. All
+    else stays as it is, for `score_table` to settle: equal scores without sampling are copies, others a conflict.
     """
-    open_rows = frame[frame["sampling"].notna() & frame["run"].isna()]
-    several = open_rows[open_rows.duplicated(KEY, keep=False)]
-    runs = frame["run"].copy()
-    found: list[int] = []
-    for _, rows in several.groupby(KEY, dropna=False, sort=False):
-        of_rows = [files[number] for number in rows["file"]]
-        if len({(file.weights, file.settings) for file in of_rows}) > 1 or rows["file"].nunique() < 2:
-            continue
-        when = [(_ordered(seed), file.date or 0.0, file.stamp or 0.0, value)
-                for seed, file, value in zip(rows["sampling"], of_rows, rows["value"], strict=True)]  # fmt: skip
-        order = {each: number for number, each in enumerate(sorted(set(when)))}
-        if len(order) > 1:
-            runs.loc[rows.index] = [order[each] for each in when]
-            found.append(len(order))
-    if found:
-        many = f"{min(found)} to {max(found)}" if min(found) < max(found) else f"{found[0]}"
-        log.notes.append(f"Sampled runs: {many} of each of {count(len(found), 'score')}, which reports average.")
-    return frame.assign(run=runs)
+    groups: dict[tuple[Any, ...], list[tuple[int, int]]] = {}
+    for number, file in enumerate(files):
+        common = DEFAULTS | {name: value for name, value in file.common.items() if value is not None}
+        for place, row in enumerate(file.rows):
+            told = common | row
+            if told.get("run") is None and file.drawn(row["benchmark"]) is not None:
+                key = (*map(told.get, KEY), file.weights, file.settings)
+                groups.setdefault(key, []).append((number, place))
+    runs: dict[tuple[int, int], int] = {}
+    prints: dict[int, tuple[Any, ...]] = {}
+    for rows in groups.values():
+        if len(rows) > 1:
+            for number, _ in rows:
+                prints.setdefault(number, _print_of(files[number]))
+            runs |= _numbered(files, rows, prints)
+    changed = {number for number, _ in runs}
+    return [
+        replace(
+            file,
+            rows=[row | {"run": runs.get((number, place))} for place, row in enumerate(file.rows)],
+        )
+        if number in changed
+        else file
+        for number, file in enumerate(files)
+    ]
+
+
+def _print_of(file: ScoreFile) -> tuple[Any, ...]:
+    """Date, time stamp and scores: files that are equal in them are copies."""
+    return file.date or 0.0, file.stamp or 0.0, tuple(row["value"] for row in file.rows)
+
+
+def _numbered(
+    files: list[ScoreFile], rows: list[tuple[int, int]], prints: Mapping[int, tuple[Any, ...]]
+) -> dict[tuple[int, int], int]:
+    """The run by row (file, place) of the rows under one key; {} where they are no runs."""
+    name = files[rows[0][0]].rows[rows[0][1]]["benchmark"]
+    when = [(_ordered(files[number].drawn(name) or ""), *prints[number]) for number, _ in rows]
+    order = {each: run for run, each in enumerate(sorted(set(when)))}
+    return {row: order[each] for row, each in zip(rows, when, strict=True)} if len(order) > 1 else {}
 
 
 def _ordered(seed: str) -> tuple[int, str]:
     """Seeds that are numbers in their order, before others."""
     return (int(seed), "") if seed.isdigit() else (-1, seed)
+
+
+def _runs_line(frame: pd.DataFrame) -> list[str]:
+    """How many runs of scores there are."""
+    runs = frame[frame["run"].notna()].groupby([name for name in KEY if name != "run"], dropna=False).size()
+    several = runs[runs > 1]
+    if several.empty:
+        return []
+    low, high = several.min(), several.max()
+    many = f"{low} to {high}" if low < high else f"{low}"
+    return [f"Runs: {many} of each of {count(len(several), 'score')}, which reports average."]
 
 
 def _settle(frame: pd.DataFrame, files: list[ScoreFile], log: ImportLog) -> None:

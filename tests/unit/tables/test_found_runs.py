@@ -1,0 +1,279 @@
+"""Runs of sampled answers as each format has them: scores by run, items by run, and what is no run."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from lm_validity.errors import InputError
+from lm_validity.tables.formats.import_files import import_files
+from lm_validity.tables.schema import ITEMS, SCORES, read_table
+
+ANSWERS = np.array([[1, 0, 1, 0, 1, 1], [1, 1, 1, 0, 0, 1], [0, 0, 1, 0, 1, 1]])  # (runs, items)
+
+
+def imported(tmp_path, *, says=()):
+    """Scores, items (None: none) and the log's lines of `in`."""
+    scores, log = import_files([tmp_path / "in"], tmp_path / "out")
+    path = tmp_path / "out/items.parquet"
+    items = read_table(path, ITEMS) if path.exists() else None
+    lines = log.lines(scores)
+    for each in says:
+        assert any(each in line for line in lines), lines
+    return scores, items, lines
+
+
+def by_run(scores: pd.DataFrame, model: str = "acme/ant") -> dict:
+    own = scores[scores["model"] == model]
+    return dict(zip(own["run"].astype(object), own["value"].round(9), strict=True))
+
+
+def expected(answers=ANSWERS) -> dict:
+    return {run: round(float(own.mean()), 9) for run, own in enumerate(answers)}
+
+
+def check_items(items: pd.DataFrame, answers=ANSWERS) -> None:
+    table = items.pivot(index="run", columns="doc_id", values="correct").to_numpy(dtype=float)
+    np.testing.assert_array_equal(table, answers)
+
+
+def write(path, content) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(content if isinstance(content, str) else json.dumps(content))
+
+
+def lm_eval(tmp_path, run, answers, *, temperature=0.7, results=True, samples=True):
+    """A result file of lm-eval and its samples."""
+    date = f"2026-01-0{run + 1}T10-00-00.000000"
+    keywords = {"do_sample": temperature > 0, "temperature": temperature}
+    folder = tmp_path / "in/acme__ant"
+    if results:
+        config = {"output_type": "generate_until", "generation_kwargs": keywords}
+        arguments = {"model": "hf", "model_args": "pretrained=acme/ant", "random_seed": run, "torch_seed": run}
+        metrics = {"alias": "sums", "exact_match,strict": float(answers.mean()), "exact_match_stderr,strict": 0.1}
+        document = {"results": {"sums": metrics}, "configs": {"sums": config}, "config": arguments}
+        write(folder / f"results_{date}.json", document | {"model_name": "acme/ant"})
+    lines = [
+        {"doc_id": n, "doc": {}, "target": "1", "filter": "strict", "metrics": ["exact_match"], "resps": [[str(value)]],
+         "exact_match": float(value), "arguments": {"gen_args_0": {"arg_0": "q", "arg_1": keywords}}}
+        for n, value in enumerate(answers)
+    ]  # fmt: skip
+    if samples:
+        write(folder / f"samples_sums_{date}.jsonl", "\n".join(map(json.dumps, lines)))
+
+
+@pytest.mark.parametrize("results", [True, False])
+def test_samples_of_several_runs_of_lm_eval(tmp_path, results):
+    for run, answers in enumerate(ANSWERS):
+        lm_eval(tmp_path, run, answers, results=results)
+    scores, items, _ = imported(tmp_path, says=["3 of each of 1 score"])
+    assert by_run(scores) == expected()
+    check_items(items)
+
+
+def test_a_copy_of_a_samples_file_is_no_further_run(tmp_path):
+    for run, answers in enumerate(ANSWERS):
+        lm_eval(tmp_path, run, answers, results=False)
+    folder = tmp_path / "in/acme__ant"
+    first = folder / "samples_sums_2026-01-01T10-00-00.000000.jsonl"
+    (folder / "samples_sums_2026-01-05T10-00-00.000000.jsonl").write_text(first.read_text())
+    scores, items, _ = imported(tmp_path)
+    assert by_run(scores) == expected()
+    check_items(items)
+
+
+def test_equal_greedy_scores_of_other_seeds_are_copies(tmp_path):
+    for run in range(3):
+        lm_eval(tmp_path, run, ANSWERS[0], temperature=0.0, samples=False)
+    scores, *_ = imported(tmp_path, says=["another file has the score too (2)"])
+    assert scores["value"].tolist() == [pytest.approx(4 / 6)] and scores["run"].isna().all()
+
+
+def test_several_answers_that_lm_eval_scored_as_one_are_said(tmp_path):
+    lm_eval(tmp_path, 0, ANSWERS[0])
+    path = tmp_path / "in/acme__ant/samples_sums_2026-01-01T10-00-00.000000.jsonl"
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    path.write_text("\n".join(json.dumps(line | {"resps": [["1", "0", "1", "1"]]}) for line in lines))
+    scores, items, _ = imported(tmp_path, says=["4 answers to each document"])
+    assert len(scores) == 1 and scores["run"].isna().all() and len(items) == 6
+
+
+def inspect_log(path, day, answers, *, epochs=1, reported=None, temperature=0.7):
+    """`answers` (epochs, items)."""
+    answers = np.atleast_2d(answers)
+    value = float(answers.mean()) if reported is None else reported
+    write(
+        path,
+        {
+            "status": "success",
+            "plan": {},
+            "eval": {
+                "task": "sums", "model": "hf/acme/ant", "created": f"2026-01-0{day}T10:00:00+00:00",
+                "config": {"epochs": epochs}, "model_args": {}, "task_args": {}, "dataset": {"samples": 6},
+                "model_generate_config": {"temperature": temperature},
+            },
+            "results": {
+                "total_samples": answers.size, "completed_samples": answers.size,
+                "scores": [{"name": "match", "metrics": {"accuracy": {"value": value}, "stderr": {"value": 0.1}}}],
+            },
+            "samples": [
+                {"id": n, "epoch": epoch + 1, "scores": {"match": {"value": "C" if right else "I"}}}
+                for epoch, own in enumerate(answers) for n, right in enumerate(own)
+            ],
+        },
+    )  # fmt: skip
+
+
+def test_epochs_of_inspect_are_runs(tmp_path):
+    inspect_log(tmp_path / "in/a.json", 1, ANSWERS, epochs=3)
+    scores, items, _ = imported(tmp_path, says=["3 of each of 1 score"])
+    assert by_run(scores) == expected()
+    assert scores["stderr"].tolist() == pytest.approx((ANSWERS.std(axis=1, ddof=1) / np.sqrt(6)).tolist())
+    check_items(items)
+
+
+def test_epochs_that_are_not_joined_by_their_mean_are_one_score(tmp_path):
+    inspect_log(tmp_path / "in/a.json", 1, ANSWERS, epochs=3, reported=5 / 6)  # at least one of three is right
+    scores, items, _ = imported(tmp_path)
+    assert scores["value"].tolist() == [pytest.approx(5 / 6)] and scores["run"].isna().all() and len(items) == 6
+
+
+def test_logs_of_inspect_with_a_temperature_are_runs(tmp_path):
+    for run, answers in enumerate(ANSWERS):
+        inspect_log(tmp_path / f"in/{run}.json", run + 1, answers, temperature=0.7)
+    scores, items, _ = imported(tmp_path)
+    assert by_run(scores) == expected()
+    check_items(items)
+
+
+def test_runs_of_evalchemy_have_errors_of_their_items(tmp_path):
+    solved = [10, 12, 14]
+    runs = [{"repetition": n + 1, "num_total": 30, "num_solved": s, "accuracy": s / 30} for n, s in enumerate(solved)]
+    metrics = {"num_total": 30, "run_stats": runs, "accuracy_avg": 0.4, "accuracy_std_err": 0.038, "num_repeat": 3}
+    write(tmp_path / "in/results.json", {"results": {"AIME24": metrics}, "config": {}, "model_name": "acme/ant"})
+    scores, *_ = imported(tmp_path, says=["3 of each of 1 score"])
+    assert by_run(scores) == {n: round(s / 30, 9) for n, s in enumerate(solved)}
+    assert scores["stderr"].tolist() == pytest.approx([np.sqrt(s / 30 * (1 - s / 30) / 29) for s in solved])
+
+
+def test_counts_of_right_answers_are_runs_of_the_item(tmp_path):
+    right = ANSWERS.sum(axis=0)
+    lines = [
+        {
+            "benchmark_id": "he",
+            "model": "acme/ant",
+            "example_id": f"he{n}",
+            "pass1": c / 3,
+            "correct": int(c),
+            "count": 3,
+        }
+        for n, c in enumerate(right)
+    ]
+    write(tmp_path / "in/ant.jsonl", "\n".join(map(json.dumps, lines)))
+    scores, items, _ = imported(tmp_path, says=["Runs of each item"])
+    assert scores["value"].tolist() == [pytest.approx(ANSWERS.mean())] and scores["run"].isna().all()
+    assert scores["stderr"].tolist() == [pytest.approx(np.std(right / 3, ddof=1) / np.sqrt(6))]
+    assert items.groupby("doc_id")["correct"].sum().tolist() == right.tolist() and len(items) == 18
+
+
+@pytest.mark.parametrize("tau2", [False, True])
+def test_trials_of_agents(tmp_path, tau2):
+    trials = [
+        {"task_id": n, "trial": run, "reward": float(v)} for run, own in enumerate(ANSWERS) for n, v in enumerate(own)
+    ]
+    trials = [each | ({"reward_info": {"reward": each.pop("reward")}} if tau2 else {"traj": []}) for each in trials]
+    info = {"agent_info": {"llm": "acme/ant"}, "environment_info": {"domain_name": "airline"}}
+    document = {"info": info, "simulations": trials} if tau2 else trials
+    write(tmp_path / "in/ant-airline.json", document)
+    scores, items, _ = imported(tmp_path, says=["3 of each of 1 score"])
+    assert by_run(scores, "acme/ant" if tau2 else "ant") == expected() and set(scores["benchmark"]) == {"airline"}
+    check_items(items)
+
+
+def test_a_task_with_two_rewards_in_one_trial_is_refused(tmp_path):
+    trials = [{"task_id": 0, "trial": 0, "reward": 1.0}, {"task_id": 0, "trial": 0, "reward": 0.0}]
+    write(tmp_path / "ant-airline.json", trials)
+    with pytest.raises(InputError, match=r"trial 1: another reward of task 0 in trial 0"):
+        import_files([tmp_path / "ant-airline.json"], tmp_path / "out")
+
+
+@pytest.mark.parametrize("column", ["run", "seed", "trial", "epoch", "repeat"])
+def test_a_column_of_runs_of_a_table(tmp_path, column):
+    rows = [
+        f"{m},x,{run},{value:.6f}" for m in ("acme/ant", "acme/bee") for run, value in enumerate(ANSWERS.mean(axis=1))
+    ]
+    write(tmp_path / "in/scores.csv", f"model,benchmark,{column},score\n" + "\n".join(rows))
+    scores, *_ = imported(tmp_path, says=["3 of each of 2 scores"])
+    assert by_run(scores) == {run: round(value, 6) for run, value in expected().items()}
+    assert scores["seed"].isna().all()
+
+
+@pytest.mark.parametrize("column", ["run", "seed", "trial", "epoch"])
+def test_a_column_of_runs_of_answers(tmp_path, column):
+    rows = [
+        f"{model},x,q{n},{run},{value}"
+        for model in ("acme/ant", "acme/bee") for run, own in enumerate(ANSWERS) for n, value in enumerate(own)
+    ]  # fmt: skip
+    write(tmp_path / "in/items.csv", f"model,benchmark,item,{column},correct\n" + "\n".join(rows))
+    scores, items, _ = imported(tmp_path, says=["3 of each of 2 scores"])
+    assert by_run(scores) == expected()
+    check_items(items[items["model"] == "acme/ant"])
+
+
+def test_names_of_runs_are_numbered_and_a_run_of_each_model_is_none(tmp_path):
+    write(tmp_path / "in/a.csv", "model,benchmark,run,score\nant,x,two,.5\nant,x,one,.4\nbee,x,one,.3\nbee,x,two,.2\n")
+    assert by_run(imported(tmp_path)[0], "ant") == {0: 0.4, 1: 0.5}
+    write(tmp_path / "in/a.csv", "model,benchmark,run,score\nant,x,r1,.5\nbee,x,r2,.3\ncat,x,r3,.3\n")
+    assert imported(tmp_path)[0]["run"].isna().all()
+
+
+def test_epochs_of_training_are_no_runs(tmp_path):
+    write(tmp_path / "in/a.csv", "model,step,epoch,x\nant,100,1,.4\nant,200,2,.5\nbee,100,1,.3\nbee,200,2,.6\n")
+    assert imported(tmp_path)[0]["run"].isna().all()
+
+
+def test_one_run_with_two_values_is_refused(tmp_path):
+    write(tmp_path / "a.csv", "model,benchmark,run,score\nant,x,0,.5\nant,x,1,.4\nant,x,1,.3\nbee,x,0,.2\n")
+    with pytest.raises(InputError, match=r"a\.csv, row 4: another score of ant on x"):
+        import_files([tmp_path / "a.csv"], tmp_path / "out")
+    rows = "ant,x,q0,0,1\nant,x,q1,0,0\nant,x,q0,1,1\nant,x,q1,1,0\nant,x,q0,1,0\nbee,x,q0,0,1\nbee,x,q1,0,1\n"
+    write(tmp_path / "b.csv", f"model,benchmark,item,run,correct\n{rows}")
+    with pytest.raises(InputError, match=r"b\.csv, row 6, column 'correct': another answer of ant to q0 in run 1"):
+        import_files([tmp_path / "b.csv"], tmp_path / "out")
+
+
+def lighteval(tmp_path, run, value, *, choices=0.5, day=None):
+    tasks = {"lighteval|sums|0": {"extractive_match": value, "extractive_match_stderr": 0.1}}
+    tasks |= {"leaderboard|arc|0": {"acc": choices, "acc_stderr": 0.1}}
+    parameters = {"seed": run, "temperature": 0.7}
+    general = {"model_name": "acme/ant", "generation_parameters": parameters, "max_samples": None}
+    config = {"lighteval|sums": {"generation_size": 512}, "leaderboard|arc": {"generation_size": 1}}
+    name = f"results_2026-01-0{(day or run) + 1}T10-00-00.000000.json"
+    write(tmp_path / "in" / name, {"config_general": general, "results": tasks, "config_tasks": config})
+
+
+def test_choices_of_lighteval_are_not_sampled(tmp_path):
+    for run, value in enumerate((0.4, 0.5, 0.6)):
+        lighteval(tmp_path, run, value)
+    scores, *_ = imported(tmp_path, says=["3 of each of 1 score", "Left out, since another file has the score"])
+    assert by_run(scores[scores["benchmark"] == "sums"]) == {0: 0.4, 1: 0.5, 2: 0.6}
+    choices = scores[scores["benchmark"] == "arc"]
+    assert choices["run"].isna().all() and choices["value"].tolist() == [0.5]
+
+
+def test_a_copy_of_a_run_in_another_folder_is_left_out_and_counted(tmp_path):
+    for run, value in enumerate((0.4, 0.5, 0.6)):
+        lighteval(tmp_path, 0, value, day=run)
+    (tmp_path / "in/again").mkdir()
+    for path in list((tmp_path / "in").glob("*.json"))[:2]:
+        (tmp_path / "in/again" / path.name).write_text(path.read_text())
+    scores, *_ = imported(tmp_path, says=["again/results", "another file has the score too"])
+    assert by_run(scores[scores["benchmark"] == "sums"]) == {0: 0.4, 1: 0.5, 2: 0.6}
+
+
+def test_a_run_of_the_schema_comes_back(tmp_path):
+    frame = pd.DataFrame({"model": ["a", "a"], "benchmark": ["x", "x"], "value": [0.1, 0.2], "run": [0, 1]})
+    write(tmp_path / "in/a.csv", frame.to_csv(index=False))
+    scores = imported(tmp_path)[0]
+    assert set(SCORES.names) >= set(scores) and scores["run"].tolist() == [0, 1]

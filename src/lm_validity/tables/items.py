@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 
 from lm_validity.errors import InputError
 from lm_validity.tables.counted import fewshot_count, training_order
+from lm_validity.tables.runs import commonest
 from lm_validity.tables.schema import ITEMS, NULLABLE, readable
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -35,11 +36,27 @@ def open_items(path: str | Path) -> ds.Dataset:
 def items_of_scores(items: pd.DataFrame, scores: pd.DataFrame, key: Sequence[str]) -> pd.DataFrame:
     """The items of the test split with a value whose `key` some score has; an unknown subject is "".
 
-    What is unknown on both sides (null) is the same: a prompt is plain, a checkpoint final.
+    What is unknown on both sides (null) is the same: a prompt is plain, a checkpoint final. Of sampled runs those that
+    scores are averaged over (`average_runs`): not the likeliest answers beside them, nor runs of fewer or more items.
     """
     items = items.assign(subject=items["subject"].fillna(""))
     items = items[(items["split"].isna() | (items["split"] == "test")) & items["correct"].notna()]
-    return _comparable(items).merge(_comparable(scores[[*key]].drop_duplicates()), on=[*key])
+    return _averaged_runs(_comparable(items).merge(_comparable(scores[[*key]].drop_duplicates()), on=[*key]), key)
+
+
+def _averaged_runs(items: pd.DataFrame, key: Sequence[str]) -> pd.DataFrame:
+    """Without the likeliest answers of a score that has runs, and without runs of another number of items than most."""
+    if "run" not in items or items["run"].isna().all():
+        return items
+    keys = [*key, "benchmark"] if "benchmark" in items and "benchmark" not in key else [*key]
+    sampled = items["run"].notna()
+    items = items[sampled | ~sampled.groupby([items[name] for name in keys]).transform("any")]
+    sizes = items.groupby([*keys, "run"])["doc_id"].nunique()
+    used = sizes.groupby(level=keys).agg(commonest)
+    odd = sizes[sizes != used.reindex(sizes.index.droplevel("run")).to_numpy()]
+    if odd.empty:
+        return items
+    return items[~pd.MultiIndex.from_frame(items[[*keys, "run"]]).isin(odd.index)]
 
 
 def _comparable(frame: pd.DataFrame) -> pd.DataFrame:
@@ -150,9 +167,9 @@ def read_benchmark_items(
 
     Rows of other protocols and splits are left out; of several prompts `plain` is read, of several wordings the task's
     own. Of several numbers of solved examples those with `num_fewshot` are read, by default the commonest. `correct`
-    is the value of `metric` where the table has several. Raises InputError, naming model, checkpoint and document, for
-    duplicate documents, documents that some cells lack, a gold answer out of range or different between cells, missing
-    or surplus choices, and log-likelihoods that are not finite.
+    is the value of `metric` where the table has several, and the mean over runs. Raises InputError, naming model,
+    checkpoint and document, for duplicate documents, documents that some cells lack, a gold answer out of range or
+    different between cells, missing or surplus choices, and log-likelihoods that are not finite.
     """
     cells = _Cells(Path(path), benchmark, num_fewshot)
     gold = cells.gold()
@@ -165,7 +182,7 @@ def read_benchmark_items(
         cells.lengths(f"choice_{name}", cells.first_of_models[:1], choices) for name in ("characters", "bytes")
     )
     values = item_values(_read(cells.path, ["correct", "metric_values"], benchmark), metric)
-    correct = _floats(values)[cells.used][cells.order].reshape(cells.shape)
+    correct = cells.over_runs(_floats(values))[cells.order].reshape(cells.shape)
     subjects = cells.keys.column("subject").cast(pa.string()).take(pa.array(cells.order[: cells.items]))
     iterations, tokens_b = (
         _floats(cells.keys.column(name))[cells.order][:: cells.items] for name in ("iteration", "tokens_b")
@@ -213,6 +230,7 @@ class _Cells:
 
     def __init__(self, path: Path, benchmark: str, num_fewshot: int | None):
         self.path, self.benchmark, self.where = path, benchmark, f"{path}: benchmark {benchmark!r}"
+        self.runs: tuple[np.ndarray, np.ndarray] | None = None  # rows of all runs, and the answer of each
         self.keys, self.used = self._keys(num_fewshot)
         codes = {name: _codes(self.keys.column(name)) for name in ("model", "checkpoint", "doc_id")}
         self.names = {name: names for name, (_, names) in codes.items()}
@@ -249,7 +267,29 @@ class _Cells:
                 f"{self.where}: no row of the test split with protocol 'direct'.",
                 "the signal study reads direct evaluations.",
             )
+        is_used = self._one_run(keys, is_used)
         return keys.filter(pa.array(is_used)), is_used
+
+    def _one_run(self, keys: pa.Table, used: np.ndarray) -> np.ndarray:
+        """The rows of the first run that has a document, where answers were sampled; `over_runs` knows the others."""
+        runs = keys.column("run").is_valid().to_numpy() & used
+        if not runs.any():
+            return used
+        names = ["model", "checkpoint", "doc_id"]
+        frame = keys.select(names).to_pandas().astype(object)
+        cells = [frame[name] for name in names[:2]]
+        used = runs | (used & ~pd.Series(runs).groupby(cells, dropna=False).transform("any").to_numpy(dtype=bool))
+        self.runs = used, frame[used].groupby(names, dropna=False, sort=False).ngroup().to_numpy()
+        first = used.copy()
+        first[used] = ~frame[used].duplicated().to_numpy()
+        return first
+
+    def over_runs(self, values: np.ndarray) -> np.ndarray:
+        """Values (rows of the benchmark,) of the rows that count, each with its mean over runs."""
+        if self.runs is None:
+            return values[self.used]
+        rows, groups = self.runs
+        return np.bincount(groups, values[rows]) / np.bincount(groups)
 
     def name(self, cell: int) -> str:
         """The model and the checkpoint of a cell."""

@@ -104,8 +104,8 @@ def _comparable(rows: pd.DataFrame, source: object) -> tuple[pd.DataFrame, list[
         )
     mixed = ~runs & runs.groupby(keys, dropna=False).transform("any")
     items = rows["n_items"].where(runs)
-    commonest = items.groupby(keys, dropna=False).transform(_commonest)
-    other = runs & items.notna() & (items != commonest).fillna(value=False)
+    most = items.groupby(keys, dropna=False).transform(commonest)
+    other = runs & items.notna() & (items != most).fillna(value=False)
     said = with_names(
         {
             "Where sampled runs are there, the likeliest answers stay out: {}.": _named(rows[mixed]),
@@ -115,7 +115,7 @@ def _comparable(rows: pd.DataFrame, source: object) -> tuple[pd.DataFrame, list[
     return rows[~mixed & ~other], said
 
 
-def _commonest(values: pd.Series) -> float:
+def commonest(values: pd.Series) -> float:
     """The commonest value, the larger of a tie; NaN without any."""
     times = values.dropna().value_counts()
     return float(times.index[times == times.max()].max()) if len(times) else float("nan")

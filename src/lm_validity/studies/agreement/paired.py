@@ -19,7 +19,7 @@ from lm_validity.tables.items import item_values, items_of_scores, open_items
 from lm_validity.words import UNDER, with_names
 
 _KEY = [name for name in SELECTED if name != "benchmark"]
-_COLUMNS = [*_KEY, "split", "doc_id", "subject", "correct", "metric_values"]
+_COLUMNS = [*_KEY, "run", "split", "doc_id", "subject", "correct", "metric_values"]
 TESTED = {  # how the differences on benchmarks of one protocol are tested and what is left out, in sentences
     "paired": "differences on {} are tested item by item (McNemar's test).",
     "clustered": "differences on {} are tested item by item, with their subjects as clusters.",
@@ -84,9 +84,8 @@ def use_paired_tests(
 
 
 def _selected_items(table: ds.Dataset, matrix: ScoreMatrix, task: str) -> pd.DataFrame:
-    """Items behind the selected scores of one benchmark: `model, protocol, doc_id, subject, correct`, over seeds.
-
-    `repeats`: most rows that one document has under one seed.
+    """Items behind the selected scores of one benchmark: `model, protocol, doc_id, subject, correct`, over seeds and
+    runs. `repeats`: most rows that one document has under one seed and run.
     """
     columns = [name for name in _COLUMNS if name in table.schema.names]
     rows = table.to_table(columns=columns, filter=pc.field("benchmark") == task)
@@ -95,7 +94,7 @@ def _selected_items(table: ds.Dataset, matrix: ScoreMatrix, task: str) -> pd.Dat
     items = rows.select([name for name in columns if name != "metric_values"]).to_pandas()
     items = items.assign(correct=item_values(rows, metric).to_pandas()).reindex(columns=_COLUMNS)
     items = items_of_scores(items, selected, _KEY)
-    repeats = items.groupby(["model", "protocol", "doc_id", "seed"])["correct"].transform("size")
+    repeats = items.groupby(["model", "protocol", "doc_id", "seed", "run"], dropna=False)["correct"].transform("size")
     means = items.assign(repeats=repeats).groupby(["model", "protocol", "doc_id"], as_index=False)
     return means.agg({"correct": "mean", "repeats": "max", "subject": "first"})
 

@@ -31,7 +31,7 @@ from lm_validity.words import UNDER, count, explain_protocols, percent
 
 CELL = ["model", "benchmark", "protocol"]
 _KEYS = [*CELL, "checkpoint", "prompt", "prompt_variant", "num_fewshot", "seed"]
-_ITEM_COLUMNS = [*_KEYS, "split", "doc_id", "subject", "correct"]
+_ITEM_COLUMNS = [*_KEYS, "run", "split", "doc_id", "subject", "correct"]
 
 
 def model_scores(

@@ -42,8 +42,7 @@ def _read(opened: Opened, options: ImportOptions) -> list[ScoreFile]:
     for place, each in enumerate(_trials(opened.document)):
         where = f"{path}, trial {place}"
         run = checked.whole(each["trial"], f"{where}, 'trial'", 0)
-        told = each.get("reward_info") if isinstance(each.get("reward_info"), dict) else each
-        reward = checked.finite(told.get("reward"))
+        reward = checked.finite((_part(each, "reward_info") or each).get("reward", each.get("reward")))
         if run is None or reward is None:
             raise InputError(f"{where}: no {'number' if run is None else 'reward'}.", "run that task again.")
         if rewards[run].setdefault(str(each["task_id"]), reward) != reward:
@@ -61,12 +60,17 @@ def _read(opened: Opened, options: ImportOptions) -> list[ScoreFile]:
 
 def _names(opened: Opened) -> tuple[str, str]:
     """The model and the benchmark."""
-    info = opened.document.get("info") if isinstance(opened.document, dict) else None
-    info = info if isinstance(info, dict) else {}
-    parts = [info.get(name) if isinstance(info.get(name), dict) else {} for name in ("agent_info", "environment_info")]
+    document: Any = opened.document
+    agent, place = (_part(_part(document, "info"), name) for name in ("agent_info", "environment_info"))
     named = _DOMAINS.match(opened.path.stem)
-    model = opened.model or parts[0].get("llm") or (named[1] if named else opened.path.stem)
-    return str(model), str(parts[1].get("domain_name") or (named[2].lower() if named else "tasks"))
+    model = opened.model or agent.get("llm") or (named[1] if named else opened.path.stem)
+    return str(model), str(place.get("domain_name") or (named[2].lower() if named else "tasks"))
+
+
+def _part(document: Any, name: str) -> dict[str, Any]:
+    """An object in an object; {} where there is none."""
+    part = document.get(name) if isinstance(document, dict) else None
+    return part if isinstance(part, dict) else {}
 
 
 def _items(benchmark: str, rewards: dict[int, dict[str, float]]) -> Iterator[dict[str, Any]]:

@@ -515,10 +515,10 @@ def _runs(stats: object, name: str, mean: float) -> list[dict[str, Any]]:
         return []
     runs = []
     for run, (each, value) in enumerate(zip(known, values, strict=True)):
-        items = each.get("num_total")
-        counted = type(items) is int and items > 1 and 0 <= value <= 1
-        error = math.sqrt(value * (1 - value) / (items - 1)) if counted else None
-        runs.append({"run": run, "value": value, "stderr": error, "n_items": items if counted else None})
+        total = each.get("num_total")
+        items = total if isinstance(total, int) and total > 1 and 0 <= value <= 1 else None
+        error = None if items is None else math.sqrt(value * (1 - value) / (items - 1))
+        runs.append({"run": run, "value": value, "stderr": error, "n_items": items})
     return runs
 
 

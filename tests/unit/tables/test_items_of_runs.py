@@ -1,0 +1,64 @@
+"""Items of sampled runs as studies read them: means over the runs that scores are averaged over."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from lm_validity.studies.items.compare import compare_models
+from lm_validity.studies.items.item_report import model_items, model_scores
+from lm_validity.tables.formats.score_files import mean_of_items, typed_scores
+from lm_validity.tables.items import read_benchmark_items
+from lm_validity.tables.schema import ITEMS, SCORES, write_table
+
+KEY = {"checkpoint": "final", "benchmark": "sums", "protocol": "direct", "prompt": "plain", "split": "test"}
+
+
+@pytest.fixture
+def runs() -> dict[str, np.ndarray]:
+    """(runs, items) of two models."""
+    rng = np.random.default_rng(4)
+    chance = rng.beta(2, 2, 40)
+    return {name: (rng.random((3, 40)) < chance + shift).astype(float) for name, shift in (("a", 0.0), ("b", 0.1))}
+
+
+def written(folder, runs, extra=()):
+    """scores.parquet and items.parquet; `extra`: further (model, run, values of the first items)."""
+    every = [(model, run, own) for model, table in runs.items() for run, own in enumerate(table)] + list(extra)
+    scores = [KEY | {"model": m, "run": run, "metric": "acc,none"} | mean_of_items(v) for m, run, v in every]
+    items = [
+        KEY | {"model": m, "run": run, "doc_id": f"{n:02d}", "correct": float(value)}
+        for m, run, values in every
+        for n, value in enumerate(values)
+    ]
+    write_table(typed_scores(pd.DataFrame(scores)), SCORES, folder / "scores.parquet")
+    frame = pd.DataFrame(items).reindex(columns=ITEMS.names).astype({"run": "Int64"})
+    write_table(frame, ITEMS, folder / "items.parquet")
+    return folder / "scores.parquet", folder / "items.parquet"
+
+
+def test_learning_curves_read_means_over_runs(tmp_path, runs):
+    _, items = written(tmp_path, runs, [("a", None, np.ones(40))])
+    read = read_benchmark_items(items, "sums")
+    assert read.doc_ids.tolist() == [f"{n:02d}" for n in range(40)]
+    for model in read.models:
+        np.testing.assert_allclose(model.correct[0], runs[model.model].mean(axis=0))
+
+
+def test_a_table_without_runs_is_read_as_before(tmp_path, runs):
+    _, items = written(tmp_path, {}, [("a", None, runs["a"][0]), ("b", None, runs["b"][0])])
+    np.testing.assert_array_equal(read_benchmark_items(items, "sums").models[1].correct[0], runs["b"][0])
+
+
+@pytest.mark.parametrize("extra", ["none", "greedy", "short"])
+def test_items_are_those_of_the_scores(tmp_path, runs, extra):
+    """The likeliest answers beside runs, and a run of fewer items, stay out of scores and of items."""
+    more = {"none": [], "greedy": [("a", None, np.ones(40))], "short": [("a", 3, np.ones(12))]}[extra]
+    scores, items = written(tmp_path, runs, more)
+    rows = model_scores(scores).rows
+    own = model_items(items, rows).set_index(["model", "doc_id"])["correct"]
+    for model, table in runs.items():
+        np.testing.assert_allclose(own[model].to_numpy(), table.mean(axis=0))
+        assert rows.set_index("model")["value"][model] == pytest.approx(table.mean())
+    (row,) = compare_models("a", "b", scores, items).comparisons
+    difference = runs["a"].mean(axis=0) - runs["b"].mean(axis=0)
+    assert row.difference == pytest.approx(difference.mean()) and row.items == 40 and row.test == "paired t"

@@ -40,7 +40,7 @@ from lm_validity.missing import Missing, Reason, ReasonCode
 from lm_validity.pages.page import Finding, Page, Panel, Part, Section, for_spreadsheets, write_page
 
 COLUMNS = {
-    "study": "the report: agreement, factors, readiness, signal, bias, items, compare or screening",
+    "study": "the report: agreement, factors, readiness, signal, bias, items, ranking, compare or screening",
     "quantity": "what the number is",
     "subject": "what it is of: a benchmark, a model, a family, a category or a task; null: of all together",
     "other": "the other one, where it is of two",
@@ -577,6 +577,32 @@ negative_items[benchmark=subject,protocol,doc_id=other]
   .discrimination_se                          item_discrimination_se            discrimination -            -
   .certain                                    item_negative_certain             yes_or_no    -            -
   .text                                       item_text                         text         -            -
+""",
+    "ranking": """
+benchmarks[benchmark=subject,protocol]
+  .metric                                     metric                            text         -            -
+  .models                                     models                            models       -            -
+  .first                                      first                             text         -            -
+  .may_be_best                                may_be_best                       models       models       -
+  .pairs                                      pairs                             pairs        -            -
+  .tested                                     tested_pairs                      pairs        -            -
+  .paired                                     paired_pairs                      pairs        -            -
+  .separated                                  separated_pairs                   pairs        tested       -
+  .smallest_detectable                        smallest_detectable               score        tested       -
+ranked[benchmark=subject,protocol,model=other]
+  .place                                      place                             rank         -            -
+  .score                                      score                             score        -  score_interval:items
+  .may_be_best                                model_may_be_best                 yes_or_no    -            -
+  .behind                                     behind_first                      score        -  behind_interval:items
+  .p                                          behind_first_p                    probability  -            -
+  .p_adjusted                                 behind_first_p_adjusted           probability  -            -
+  .test                                       test                              text         -            -
+pairs[benchmark=subject,protocol,first=other,second]
+  .difference                                 difference                        score        -            -
+  .p                                          difference_p                      probability  -            -
+  .p_adjusted                                 difference_p_adjusted             probability  -            -
+  .separated                                  separated                         yes_or_no    -            -
+  .smallest_detectable                        smallest_detectable               score        -            -
 """,
     "compare": """
 first                                         first                             text         -            -

@@ -16,15 +16,18 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from markupsafe import Markup
 
 from lm_validity.errors import InputError, did_you_mean
 from lm_validity.files import write_text
-from lm_validity.missing import is_known, number
-from lm_validity.pages.page import Page, Section, Table
+from lm_validity.missing import Missing, is_known, number
+from lm_validity.pages import svg
+from lm_validity.pages.page import Answer, Page, Section, Table
 from lm_validity.results import write_report
 from lm_validity.site.guess import guess_benchmarks
 from lm_validity.site.report import BENCHMARKS, MODELS, gather
 from lm_validity.studies.items.compare import (
+    NOTHING_TESTED,
     CompareSummary,
     Judged,
     Margin,
@@ -38,6 +41,7 @@ from lm_validity.studies.items.compare import (
 from lm_validity.tables.formats.score_files import ImportOptions
 from lm_validity.tables.items import open_items
 from lm_validity.tables.schema import SCORES, read_scores, write_table
+from lm_validity.tables.settings import Unlike
 from lm_validity.tables.sheets import read_model_facts
 from lm_validity.words import count, listing
 
@@ -51,13 +55,20 @@ MOST_FLIPS = 1000  # on the page; the CSV has all
 @dataclass(frozen=True)
 class Comparing:
     """What a reader asks for. at: `final`, billions of tokens, or null: the last point that both have. margin: a number
-    or the path of a sheet (`benchmark`, `margin`, `must`)."""
+    or the path of a sheet (`benchmark`, `margin`, `must`). for_report: unlike versions stay out instead of being
+    refused, and models without a common point of training are compared at their ends."""
 
     at: str | None = None
     margin: str | None = None
     mix_versions: bool = False
     self_check: bool = False
     benchmarks: Path | None = None
+    for_report: bool = False
+
+    @property
+    def unlike(self) -> Unlike:
+        """What becomes of unlike versions and parts of a benchmark."""
+        return "kept" if self.mix_versions else "out" if self.for_report else "refused"
 
 
 @dataclass(frozen=True)
@@ -103,11 +114,11 @@ def compare(first: str, second: str, source: Path | None, asked: Comparing, item
     with _sources(first, second, source, items) as found:
         found = replace(found, benchmarks=asked.benchmarks or found.benchmarks)
         margins, everywhere = _margins(asked.margin)
-        said = [*found.lines, *_settings_lines(found, mixed=asked.mix_versions)]
-        scores, at = _at_one_point(found, asked.at)
+        said = [*found.lines, *_settings_lines(found, asked.unlike)]
+        scores, at = _at_one_point(found, asked.at, or_ends=asked.for_report)
         said += at
-        mixed = asked.mix_versions
-        summary = compare_models(found.first, found.second, scores, found.items, found.benchmarks, mix_versions=mixed)
+        places = (scores, found.items, found.benchmarks)
+        summary = compare_models(found.first, found.second, *places, unlike=asked.unlike)
         known = {row.benchmark for row in summary.comparisons}
         for row, name in enumerate(margins):
             if name not in known:
@@ -251,8 +262,9 @@ def _settings(path: Path) -> pd.DataFrame | None:
 _NOT_SETTINGS = {"model", "checkpoint", "benchmark", "protocol", "prompt", "prompt_variant", "run", "adapter", "seed"}
 
 
-def _settings_lines(found: _Sources, *, mixed: bool) -> list[str]:
-    """A line for each setting that differs between the two. Raises InputError where versions or parts differ."""
+def _settings_lines(found: _Sources, unlike_versions: Unlike) -> list[str]:
+    """A line for each setting that differs between the two. Raises InputError where versions or parts differ and these
+    are refused."""
     if found.settings is None:
         return []
     own = [found.settings[found.settings["model"] == model] for model in (found.first, found.second)]
@@ -268,7 +280,7 @@ def _settings_lines(found: _Sources, *, mixed: bool) -> list[str]:
             continue
         values = [listing(of[unlike[0]]) for of in by_benchmark]
         words = f"{name} {values[0]} and {values[1]} on {listing(unlike, 3)}"
-        if name in REFUSED and not mixed:
+        if name in REFUSED and unlike_versions == "refused":
             raise InputError(
                 f"unlike versions or parts of a benchmark: {words}.", "score both alike, or give --mix-versions."
             )
@@ -276,11 +288,12 @@ def _settings_lines(found: _Sources, *, mixed: bool) -> list[str]:
     return lines
 
 
-def _at_one_point(found: _Sources, at: str | None) -> tuple[Path, list[str]]:
+def _at_one_point(found: _Sources, at: str | None, *, or_ends: bool = False) -> tuple[Path, list[str]]:
     """The table with both models at one point of training, and what is said about it.
 
     Points are billions of tokens where both have them, else steps. Without `at`, the last point that both have; where
-    one of them has a single score a benchmark, without a point, each as it is at the end."""
+    one of them has a single score a benchmark, without a point, each as it is at the end; `or_ends`: also where they
+    have no common point."""
     scores = read_scores(found.scores)
     own = {model: scores[scores["model"] == model] for model in (found.first, found.second)}
     unit, wanted = _unit(list(own.values())), _wanted_point(at)
@@ -292,6 +305,8 @@ def _at_one_point(found: _Sources, at: str | None) -> tuple[Path, list[str]]:
     common = set.intersection(*points.values())
     if wanted is not None:
         common = {each for each in common if abs(each - wanted) <= 0.005 * wanted}
+    if not common and or_ends:
+        return found.scores, ["They have no common point of training: each is compared as it is at its end."]
     if not common:
         spans = " and ".join(f"{_point(min(each), unit)} to {_point(max(each), unit)}" for each in points.values())
         raise InputError(
@@ -486,10 +501,48 @@ def _to_decide(one: Judged) -> str:
     return f"; {one.items_needed:,} items would decide"
 
 
-def write_page(compared: Compared, output: Path) -> None:
-    """The page of the comparison, with the verdicts and the items that changed."""
+def report_comparison(
+    scores: Path, output: Path, *, first: str, second: str, items: Path | None, mix_versions: bool
+) -> None:
+    """The page of the two models of a site, whose scores, sheets and settings lie together."""
+    asked = Comparing(mix_versions=mix_versions, for_report=True)
+    compared = compare(first, second, scores, asked, items)
+    write_page(compared, output, [_site_answer(compared.summary)])
+
+
+def _site_answer(summary: CompareSummary) -> Answer:
+    """Whether the second model is better, on all benchmarks together, for the first page of a site."""
+    first, second = short_names(summary.first, summary.second)
+    joint = summary.joint[0]
+    own = [one for one in summary.verdicts if one.protocol == joint.protocol and one.share and is_known(one.change)]
+    rows = [
+        (one.benchmark, number(one.change), one.interval if isinstance(one.interval, tuple) else None)
+        for one in sorted(own, key=lambda one: -abs(number(one.change)))[:7]
+    ]
+    question, link = f"Is {second} better than {first}?", "Every benchmark"
+    if isinstance(joint.change, Missing) or not isinstance(joint.interval, tuple):
+        return Answer(question, f"Not known. {NOTHING_TESTED.reason}", Markup(""), link=link)
+    change = f"{svg.points(joint.change, 1, signed=True)} points on average"
+    words = {"better": f"Yes: {change}", "worse": f"No, it is worse: {change}"}.get(
+        joint.verdict, f"Not known: {change}"
+    )
+    ends = [0.0, *(end for _, change, of in rows for end in (change, *(of or ())))]
+    ticks = svg.round_values(min(ends), max(ends), 4)
+    said = "; ".join(f"{name} {svg.points(value, 1, signed=True)}" for name, value, _ in rows)
+    return Answer(
+        question,
+        f"{words}.",
+        svg.named_rows(f"{second} less {first}, points: {said}.", rows, ticks, svg.written_points(ticks), dashed=0.0),
+        interval=f"95%: {' to '.join(svg.points(end, 1, signed=True) for end in joint.interval)}",
+        basis=f"Mean over {count(len(own), 'benchmark')}{_under(summary, joint.protocol)}, these benchmarks fixed.",
+        link=link,
+    )
+
+
+def write_page(compared: Compared, output: Path, answers: Sequence[Answer] = ()) -> None:
+    """The page of the comparison, with the verdicts and the items that changed; `answers`: for a site."""
     summary = compared.summary
-    page = comparison_page(summary)
+    page = replace(comparison_page(summary), answers=answers)
     verdict_rows = pd.DataFrame(
         [
             {

@@ -51,11 +51,14 @@ from lm_validity.site.one_file import into_one_file
 from lm_validity.tables.schema import PROTOCOLS
 from lm_validity.words import count, decimal, percent, scale_of
 
-ORDER = ("beside", "agreement", "factors", "readiness", "signal", "items", "bias", "computation", "data")
+ORDER = (
+    "beside", "ranking", "compare", "agreement", "factors", "readiness", "signal", "items", "bias", "computation",
+    "data",
+)  # fmt: skip
 SYNTHETIC = "The models of this run are synthetic. They live in a miniature world, made for trying out the workflow."
 ANSWERS = 3  # on the first page
 # reports whose first answers come before any second answer; of the others in the order of ORDER
-FIRST = ("beside", "readiness", "agreement", "signal", "bias")
+FIRST = ("beside", "ranking", "compare", "readiness", "agreement", "signal", "bias")
 LONG = 40  # benchmarks, above which they stand in groups
 LEAST_IN_GROUP = 5  # whose names begin alike
 LONGEST = 34  # letters of a benchmark's name in the table

@@ -41,7 +41,14 @@ from lm_validity.tables.formats.import_files import import_files
 from lm_validity.tables.formats.score_files import KEY, ImportOptions, with_item_errors
 from lm_validity.tables.schema import DIRECT, SCORES, SETTINGS, read_scores, readable, write_table
 from lm_validity.tables.settings import FILE, difference_notes, joined_settings, without_kinds
-from lm_validity.tables.sheets import as_in_scores, group_members, of_study, read_benchmark_facts, read_model_facts
+from lm_validity.tables.sheets import (
+    as_in_scores,
+    group_members,
+    of_study,
+    read_benchmark_facts,
+    read_model_facts,
+    reruns_of,
+)
 from lm_validity.words import count
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -188,6 +195,7 @@ def _joined(frames: list[pd.DataFrame], names: list[str], lines: list[str]) -> p
 MODELS, BENCHMARKS = "models.tsv", "benchmarks.tsv"
 LEAST_MODELS = 3  # of two models' order there are only two
 LEAST_BENCHMARKS = 2
+COMPARED = 2  # models that `compare` takes
 LEAST_CHECKPOINTS = 3  # of one model on one benchmark
 
 
@@ -232,8 +240,8 @@ def choose_reports(
 ) -> tuple[list[ReportJob], dict[str, str]]:
     """The reports to write under `folder`, and why the others cannot be written, by name.
 
-    Agreement and factors need 3 models and 2 benchmarks in common use, signal 3 checkpoints of a model, items
-    their table, bias trials; readiness groups that `given` names.
+    Agreement and factors need 3 models and 2 benchmarks in common use; two models are compared, more on one benchmark
+    ranked. Signal needs 3 checkpoints of a model, items their table, bias trials; readiness groups that `given` names.
     """
     jobs: list[ReportJob] = []
     absent: dict[str, str] = {}
@@ -243,8 +251,16 @@ def choose_reports(
         absent |= dict.fromkeys(("agreement", "factors", "signal"), "there are no scores of models.")
     else:
         tables = (scores, models, benchmarks)
-        if reason := _too_few(pd.read_parquet(scores), *sheets):
+        compared, benchmark_count = _compared(pd.read_parquet(scores), *sheets)
+        if len(compared) < LEAST_MODELS or benchmark_count < LEAST_BENCHMARKS:
+            reason = (
+                f"a comparison needs {LEAST_MODELS} models and {LEAST_BENCHMARKS} benchmarks, "
+                f"there are {len(compared)} and {benchmark_count}."
+            )
+            if len(compared) == 1:
+                reason = f"there is nothing to compare {compared[0]} with, the only model."
             absent |= {"agreement": reason, "factors": reason}
+            jobs += _of_few(compared, items, folder, given)
         else:
             more = {"items": items, "selections": gathered.selections}
             jobs.append(ReportJob.of(folder, "agreement", *tables, section=section, plan=plan, **more))
@@ -356,11 +372,13 @@ def _most_memory() -> str:
 
 def _write(job: ReportJob) -> str | None:
     """None, or what is wrong with the data."""
+    from lm_validity.site.comparison import report_comparison
     from lm_validity.studies.agreement.factors.report import report_factors
     from lm_validity.studies.agreement.readiness import report_readiness
     from lm_validity.studies.agreement.report import report_agreement
     from lm_validity.studies.bias.report import report_bias
     from lm_validity.studies.items.item_report import report_items
+    from lm_validity.studies.items.ranking import report_ranking
     from lm_validity.studies.signal.report import report_signal
 
     functions: dict[str, Callable[..., None]] = {
@@ -369,6 +387,8 @@ def _write(job: ReportJob) -> str | None:
         "readiness": report_readiness,
         "signal": report_signal,
         "items": report_items,
+        "ranking": report_ranking,
+        "compare": report_comparison,
         "bias": report_bias,
     }
     try:
@@ -378,18 +398,29 @@ def _write(job: ReportJob) -> str | None:
     return None
 
 
-def _too_few(scores: pd.DataFrame, models: pd.DataFrame, benchmarks: pd.DataFrame) -> str | None:
-    """Why models cannot be compared, if they cannot."""
-    usable = benchmarks[of_study(benchmarks, STUDY) & (benchmarks["output_type"] != PERPLEXITY)]
-    out = models.loc[~of_study(models, STUDY), "model"]
-    known = scores[scores["benchmark"].isin(usable["benchmark"]) & ~scores["model"].isin(out)]
-    model_count, benchmark_count = known["model"].nunique(), known["benchmark"].nunique()
-    if model_count >= LEAST_MODELS and benchmark_count >= LEAST_BENCHMARKS:
-        return None
-    return (
-        f"a comparison needs {LEAST_MODELS} models and {LEAST_BENCHMARKS} benchmarks, "
-        f"there are {model_count} and {benchmark_count}."
-    )
+def _compared(scores: pd.DataFrame, models: pd.DataFrame, benchmarks: pd.DataFrame) -> tuple[list[str], int]:
+    """The models that are compared, in the order of their sheet, and the number of benchmarks: without reruns and
+    corpora, or with these where there is nothing else."""
+    of_this = benchmarks[of_study(benchmarks, STUDY)]
+    usable = of_this[of_this["output_type"] != PERPLEXITY]
+    out = {*models.loc[~of_study(models, STUDY), "model"], *(reruns_of(models) if "rerun_of" in models else ())}
+    known = scores[~scores["model"].isin(out) & scores["value"].notna()]
+    scored = known[known["benchmark"].isin((usable if len(usable) else of_this)["benchmark"])]
+    names = set(scored["model"])
+    listed = [model for model in models["model"] if model in names]
+    return [*listed, *sorted(names.difference(listed))], scored["benchmark"].nunique() if len(usable) else 0
+
+
+def _of_few(models: list[str], items: Path | None, folder: Path, given: Given) -> list[ReportJob]:
+    """What too few models or benchmarks for an agreement report allow: the comparison of two models, or the ranking of
+    more on one benchmark."""
+    scores = folder / "scores.parquet"
+    if len(models) == COMPARED:
+        names = {"first": models[0], "second": models[1]}
+        return [ReportJob.of(folder, "compare", scores, **names, items=items, mix_versions=given.mix_versions)]
+    if len(models) > COMPARED:
+        return [ReportJob.of(folder, "ranking", scores, folder / MODELS, folder / BENCHMARKS, items=items)]
+    return []
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -729,7 +760,7 @@ def _write_reports(
     written, failed = run_reports(jobs, given.processes, tell)
     absent |= failed
     if not written:
-        reasons = " ".join(f"{name.capitalize()}: {reason}" for name, reason in absent.items())
+        reasons = " ".join(f"{names.capitalize()}: {reason}" for names, reason in _by_reason(absent))
         more = "add results of more models" + ("." if given.beside else ", or published scores with --beside.")
         hint = "correct the data or the sheets." if jobs else more
         raise InputError(f"no report can be written from these data. {reasons}", hint)
@@ -746,7 +777,15 @@ def _write_reports(
         write_page(data_page(scores, *sheets, gathered.lines, absent, cards, gathered.reading), folder / "data")
         pages.append(folder / "data")
     build_site(pages, folder, cards=cards, single_file=given.single_file)
-    return [f"No {name} report: {reason}" for name, reason in absent.items()]
+    return [f"No {names} report: {reason}" for names, reason in _by_reason(absent)]
+
+
+def _by_reason(absent: Mapping[str, str]) -> list[tuple[str, str]]:
+    """The names of the reports that are absent for one reason, and the reason."""
+    names: dict[str, list[str]] = {}
+    for name, reason in absent.items():
+        names.setdefault(reason, []).append(name)
+    return [(" or ".join(of_reason), reason) for reason, of_reason in names.items()]
 
 
 def _sheets(

@@ -115,7 +115,7 @@ def test_a_folder_of_every_eval_ever_is_read(tmp_path):
 def test_checkpoints_give_signal(tmp_path):
     put_results(tmp_path / "in", models=2, steps=(1000, 2000, 3000))
     write([tmp_path / "in"], tmp_path / "out")
-    assert reports(tmp_path / "out") == {"signal", "data"}
+    assert reports(tmp_path / "out") == {"compare", "signal", "data"}
 
 
 def test_a_second_call_leaves_no_report_of_the_first(tmp_path):
@@ -232,6 +232,40 @@ def test_published_models_beside_a_readers_own(tmp_path):
     assert f"place {places['place'].min()} of 5" in finding and f"{places['place'].max()} of 5" in finding
 
 
+def test_one_benchmark_is_a_ranking(tmp_path):
+    """Scores 0.40 to 0.57 with standard errors of 0.01: two of them are told apart from 0.04 on."""
+    put_results(tmp_path / "in", tasks=("piqa",))
+    lines = write([tmp_path / "in"], tmp_path / "out")
+    assert reports(tmp_path / "out") == {"ranking", "data"} and any("are 4 and 1" in line for line in lines)
+    rows = pd.read_parquet(tmp_path / "out/ranking/results.parquet").set_index("quantity")
+    assert rows.loc["first", "text"] == "org/toy-4b" and rows.loc["may_be_best", "value"] == 1
+    sizes = rows.loc["smallest_detectable", "value"]
+    assert sizes.iloc[0] == pytest.approx((1.959964 + 0.841621) * 0.01 * np.sqrt(2), abs=1e-6)
+    assert "toy-4b is best of 4 models on piqa" in (tmp_path / "out/index.html").read_text()
+
+
+def test_two_models_are_compared(tmp_path):
+    put_results(tmp_path / "in", models=2)
+    write([tmp_path / "in"], tmp_path / "out")
+    assert reports(tmp_path / "out") == {"compare", "data"}
+    scores = read_scores(tmp_path / "out/scores.parquet").pivot(index="benchmark", columns="model", values="value")
+    change = (scores["org/toy-2b"] - scores["org/toy-1b"]).mean()
+    (joint,) = pd.read_parquet(tmp_path / "out/compare/results.parquet").query("quantity == 'joint_change'").itertuples()
+    reach = 1.959964 * np.sqrt(2) * 0.01 / np.sqrt(len(TASKS))
+    assert (joint.value, joint.low, joint.high) == pytest.approx((change, change - reach, change + reach), abs=1e-6)
+    assert "Is toy-2b better than toy-1b?" in (tmp_path / "out/index.html").read_text()
+    put_results(tmp_path / "small", models=2, tasks=("piqa",))
+    write([tmp_path / "small"], tmp_path / "one")
+    assert reports(tmp_path / "one") == {"compare", "data"}
+
+
+def test_a_rerun_is_no_second_model(tmp_path):
+    put_results(tmp_path / "in", models=2)
+    (tmp_path / "models.csv").write_text("model,rerun_of\norg/toy-1b,\norg/toy-2b,org/toy-1b\n")
+    with pytest.raises(InputError, match="nothing to compare org/toy-1b with"):
+        write([tmp_path / "in"], tmp_path / "out", models=tmp_path / "models.csv")
+
+
 def test_tables_and_files_are_joined_unless_they_differ(tmp_path):
     put_results(tmp_path / "in")
     write([tmp_path / "in"], tmp_path / "first")
@@ -250,8 +284,8 @@ def test_tables_and_files_are_joined_unless_they_differ(tmp_path):
     ("make", "words"),
     [
         (lambda folder: (folder / "x.json").write_text("{"), "no results of any known format"),
-        (lambda folder: put_results(folder, models=2), "no report can be written"),
-        (lambda folder: put_results(folder, tasks=("arc_easy",)), "no report can be written"),
+        (lambda folder: put_results(folder, models=1), "no report.* nothing to compare org/toy-1b with"),
+        (lambda folder: put_results(folder, models=1, tasks=("arc_easy",)), "no report.* nothing to compare org/toy-1b with"),
     ],
 )
 def test_data_that_allow_no_report(tmp_path, make, words):

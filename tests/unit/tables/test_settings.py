@@ -137,7 +137,7 @@ def test_compare_refuses_unlike_versions_and_parts(tmp_path):
     with pytest.raises(InputError, match=r"task versions.*qa_one") as error:
         compare_models("ant", "bee", scores)
     assert "--mix-versions" in error.value.hint
-    mixed = compare_models("ant", "bee", scores, mix_versions=True)
+    mixed = compare_models("ant", "bee", scores, unlike="kept")
     assert len(mixed.comparisons) == 3 and any("qa_one" in note for note in mixed.notes)
     assert len(compare_models("ant", "cat", scores).comparisons) == 3
 

@@ -30,7 +30,7 @@ from lm_validity.studies.items.statistics import (
 )
 from lm_validity.tables.counted import Counted
 from lm_validity.tables.schema import DIRECT, PROTOCOLS, TRAINED, trained_here
-from lm_validity.tables.settings import UNLIKE_SETTINGS
+from lm_validity.tables.settings import UNLIKE_SETTINGS, Unlike
 from lm_validity.words import count, decimal, explain_protocols, listing, with_names
 
 SAME_SCORE = 1e-6  # a score this close to the mean of its items is that mean
@@ -135,19 +135,19 @@ def compare_models(
     items: str | Path | None = None,
     benchmarks: str | Path | None = None,
     *,
-    mix_versions: bool = False,
+    unlike: Unlike = "refused",
 ) -> CompareSummary:
     """Compare two models on every benchmark and protocol under which both have a score.
 
-    mix_versions: also where task versions, or parts of the items, are unlike. Raises InputError where they are and this
-    is not asked for, for a model without scores, for one model twice, and where the two share no benchmark.
+    unlike: what becomes of unlike versions of a task, or unlike parts of the items. Raises InputError where they are
+    refused, for a model without scores, for one model twice, and where the two share no benchmark.
     """
     if first == second:
         raise InputError(f"the model {first!r} is named twice.", "name two different models.")
-    counted = model_scores(scores, [first, second], benchmarks, unlike="kept" if mix_versions else "refused")
+    counted = model_scores(scores, [first, second], benchmarks, unlike=unlike)
     rows, notes = counted.rows, tuple(note for note in counted.notes if not note.startswith(UNLIKE_SETTINGS))
     by_cell = {} if items is None else {key: group for key, group in model_items(items, rows).groupby(CELL)}
-    cells = _cell_scores(counted)
+    cells = cell_scores(counted)
     compared: list[Comparison] = []
     one_sided = []
     for protocol in PROTOCOLS:
@@ -156,7 +156,7 @@ def compare_models(
             keys = [(model, benchmark, protocol) for model in (first, second)]
             if all(key in cells.index for key in keys):
                 pair = [by_cell.get(key) for key in keys]
-                of_protocol.append(_compared(benchmark, protocol, cells.loc[keys[0]], cells.loc[keys[1]], pair))
+                of_protocol.append(compared_cells(benchmark, protocol, cells.loc[keys[0]], cells.loc[keys[1]], pair))
             else:
                 one_sided.append(f"{benchmark} ({protocol})")
         adjusted = iter(holm(np.array([row.p for row in of_protocol if is_known(row.p)])).tolist())
@@ -170,7 +170,7 @@ def compare_models(
     )
 
 
-def _cell_scores(counted: Counted) -> pd.DataFrame:
+def cell_scores(counted: Counted) -> pd.DataFrame:
     """By model, benchmark and protocol: `value`, `stderr`, `metric`, `better` (1, -1); over seeds."""
     cells = counted.rows.assign(variance=counted.rows["stderr"].astype(float) ** 2).groupby(CELL)
     cells = cells.agg(value=("value", "mean"), variance=("variance", "mean"), metric=("metric", "first"))
@@ -180,7 +180,7 @@ def _cell_scores(counted: Counted) -> pd.DataFrame:
     return cells.assign(metric=metric, better=np.where(facts["higher_is_better"], 1.0, -1.0))
 
 
-def _compared(
+def compared_cells(
     benchmark: str, protocol: str, first: pd.Series, second: pd.Series, answers: list[pd.DataFrame | None]
 ) -> Comparison:
     sign, scores = first["better"], (float(first["value"]), float(second["value"]))

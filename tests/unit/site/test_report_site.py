@@ -250,7 +250,9 @@ def test_two_models_are_compared(tmp_path):
     assert reports(tmp_path / "out") == {"compare", "data"}
     scores = read_scores(tmp_path / "out/scores.parquet").pivot(index="benchmark", columns="model", values="value")
     change = (scores["org/toy-2b"] - scores["org/toy-1b"]).mean()
-    (joint,) = pd.read_parquet(tmp_path / "out/compare/results.parquet").query("quantity == 'joint_change'").itertuples()
+    (joint,) = (
+        pd.read_parquet(tmp_path / "out/compare/results.parquet").query("quantity == 'joint_change'").itertuples()
+    )
     reach = 1.959964 * np.sqrt(2) * 0.01 / np.sqrt(len(TASKS))
     assert (joint.value, joint.low, joint.high) == pytest.approx((change, change - reach, change + reach), abs=1e-6)
     assert "Is toy-2b better than toy-1b?" in (tmp_path / "out/index.html").read_text()
@@ -285,7 +287,10 @@ def test_tables_and_files_are_joined_unless_they_differ(tmp_path):
     [
         (lambda folder: (folder / "x.json").write_text("{"), "no results of any known format"),
         (lambda folder: put_results(folder, models=1), "no report.* nothing to compare org/toy-1b with"),
-        (lambda folder: put_results(folder, models=1, tasks=("arc_easy",)), "no report.* nothing to compare org/toy-1b with"),
+        (
+            lambda folder: put_results(folder, models=1, tasks=("arc_easy",)),
+            "no report.* nothing to compare org/toy-1b with",
+        ),
     ],
 )
 def test_data_that_allow_no_report(tmp_path, make, words):

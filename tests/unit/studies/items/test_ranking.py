@@ -7,8 +7,7 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from lm_validity.studies.items.ranking import holm_over_pairs, may_be_best, report_ranking, p_by_errors
-
+from lm_validity.studies.items.ranking import holm_over_pairs, may_be_best, p_by_errors, report_ranking
 
 
 def ranking(write, cells, items=False, changes=None, **columns):

@@ -16,7 +16,6 @@ from multiprocessing import active_children, connection, get_context, parent_pro
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import altair as alt
 import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
@@ -28,14 +27,14 @@ from lm_validity.errors import InputError, nearest
 from lm_validity.files import as_written, read_json_or, write_text
 from lm_validity.outputs import files_of_page, replaced_folder
 from lm_validity.pages import figures
-from lm_validity.pages.page import Answer, Figure, Finding, Page, Section, Table, write_library, write_page
-from lm_validity.pages.svg import Axis, rug, shortened, svg, text, ticks
+from lm_validity.pages.page import Page, Section, Table, write_library, write_page
+from lm_validity.site.beside import Beside, add_beside, beside_page
 from lm_validity.site.cards.values import CardSources
 from lm_validity.site.cards.write import FOLDER as CARDS
 from lm_validity.site.first_page import ORDER, build_site
 from lm_validity.site.guess import guess_benchmarks, guess_lines, guess_models, leave_sparse_out, shared_categories
 from lm_validity.site.heat import heat_picture, score_rows, score_section
-from lm_validity.studies.agreement.score_matrix import STUDY, ScoreMatrix, read_score_matrix
+from lm_validity.studies.agreement.score_matrix import STUDY
 from lm_validity.tables.counted import PERPLEXITY, check_metrics, count_scores
 from lm_validity.tables.formats.import_files import import_files
 from lm_validity.tables.formats.score_files import KEY, ImportOptions, with_item_errors
@@ -424,160 +423,6 @@ def _of_few(models: list[str], items: Path | None, folder: Path, given: Given) -
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# A reader's own models beside published ones, on the benchmarks that both have.
-
-OWN, OTHERS = "yours", "others"
-_COLORS = {OWN: "#d55e00", OTHERS: "#7f7f7f"}
-
-
-@dataclass(frozen=True)
-class Beside:
-    """The reader's own models, and on how many benchmarks scores of others were added."""
-
-    own: tuple[str, ...]
-    benchmarks: int
-    path: Path
-
-
-def add_beside(scores: pd.DataFrame, path: Path | None) -> tuple[pd.DataFrame, Beside | None]:
-    """The scores with those of other models in the table at `path`, on the benchmarks of the scores.
-
-    A model of both tables is the reader's own. Raises InputError where the tables have no benchmark in common.
-    """
-    if path is None:
-        return scores, None
-    others = read_scores(path)
-    own = tuple(sorted(scores["model"].unique()))
-    here = others["benchmark"].isin(scores["benchmark"])
-    if not here.any():
-        raise InputError(
-            f"--beside {path}: none of its benchmarks ({', '.join(sorted(others['benchmark'].unique())[:3])}, ...) is "
-            "among yours.",
-            "benchmarks are matched by their names.",
-        )
-    added = others[here & ~others["model"].isin(own)]
-    joined = pd.concat([frame.dropna(axis=1, how="all") for frame in (scores, added)], ignore_index=True)
-    return joined.reindex(columns=SCORES.names), Beside(own, added["benchmark"].nunique(), path)
-
-
-def beside_page(beside: Beside, scores: Path) -> Page:
-    """Where the reader's models stand among the others, by benchmark."""
-    matrix = read_score_matrix(scores, scores.with_name(MODELS), scores.with_name(BENCHMARKS))
-    places, frame = places_table(matrix, beside.own), _scores_frame(matrix, beside.own)
-    axis = alt.Axis(labelOverlap=False, grid=True, gridDash=[1, 3])
-    chart = alt.Chart(figures.chart_data(frame)).mark_point(filled=True, size=46, opacity=0.85)
-    chart = chart.encode(
-        y=alt.Y("benchmark:N", scale=figures.discrete(matrix.benchmarks), title=None, axis=axis),
-        x=alt.X("score:Q", title="Score", scale=alt.Scale(zero=False)),
-        color=figures.listed_color("whose", _COLORS),
-        tooltip=figures.tooltips(model="Model", benchmark="Benchmark", score="Score|.4f"),
-    ).properties(width="container", height=20 * max(len(matrix.benchmarks), 1))
-    mine = places["model"].nunique()
-    against = Finding(
-        f"{count(mine, 'model')} of yours and {len(matrix.models) - mine} others on "
-        f"{count(len(matrix.benchmarks), 'benchmark')}.",
-        basis=f"Others: {beside.path.name}. Benchmarks with the same name count as the same. Scores under another "
-        "prompt or with another number of solved examples can differ.",
-    )
-    return Page(
-        "beside",
-        "Your models beside the others",
-        findings=[*_place_findings(places), against],
-        answers=[_place_answer(places)] if len(places) else (),
-        sections=[
-            Section(
-                "Scores by benchmark",
-                figures=[
-                    Figure(
-                        "beside_scores",
-                        "Every model's score",
-                        figures.marked_if_empty(chart, frame["score"]),
-                        wide=True,
-                    )
-                ],
-                tables=[
-                    Table(
-                        "places",
-                        "Places of your models",
-                        places,
-                        formats={"score": ".4f", "next_better_score": ".4f"},
-                        labels={"of": "of models"},
-                        caption="Place 1 is the best. Models with equal scores share the better place.",
-                    )
-                ],
-            )
-        ],
-    )
-
-
-def _place_answer(places: pd.DataFrame) -> Answer:
-    """A row for each own model, at most seven, with a tick at its place on each benchmark."""
-    shares = (places["place"] - 1) / (places["of"] - 1).clip(lower=1)
-    models = list(places.groupby("model")["place"].median().sort_values().index)[:7]
-    axis, step = Axis(0, 1, 120, 372), 104 / len(models)
-    marks = [ticks(axis, (0, 0.5, 1), 4, 108, ("first", "middle", "last"))]
-    for place, model in enumerate(models):
-        y = 4 + step * (place + 0.5)
-        marks.append(text(0, y + 4, shortened(model, 18), "lab"))
-        marks.append(rug(axis, shares[places["model"] == model].tolist(), y - 6, y + 6, "k"))
-    share = places["place"] / places["of"]
-    best, worst = places.loc[share.idxmin()], places.loc[share.idxmax()]
-    ends = f"place {best['place']} of {best['of']} on {best['benchmark']}"
-    picture = svg(380, 132, f"Places of {count(len(models), 'model')} of yours; the best is {ends}.", *marks)
-    sentence = f"{best['model']} is best with {ends}."
-    if len(models) == 1 and len(places) > 1:
-        sentence = f"{best['model']} has place {best['place']} of {best['of']} at best and {worst['place']} at worst."
-    basis = f"A tick for each of {count(places['benchmark'].nunique(), 'benchmark')}. Noise is not taken into account."
-    return Answer("Where do your models stand?", sentence, picture, basis=basis, link="All places")
-
-
-def _place_findings(places: pd.DataFrame) -> list[Finding]:
-    """A sentence for each own model: where it stands highest and where lowest."""
-    findings = []
-    for model, own in places.groupby("model", sort=False):
-        share = own["place"] / own["of"]
-        highest, lowest = (
-            f"{row['place']} of {row['of']} models on {row['benchmark']}"
-            for row in (own.loc[share.idxmin()], own.loc[share.idxmax()])
-        )
-        sentence, basis = f"{model} has place {highest}.", ""
-        if len(own) > 1:
-            sentence = f"{model} has place {highest} at best and {lowest} at worst."
-            basis = f"Places on {count(len(own), 'benchmark')}, as scored: noise is not taken into account."
-        findings.append(Finding(sentence, basis))
-    return findings
-
-
-def _scores_frame(matrix: ScoreMatrix, own: tuple[str, ...]) -> pd.DataFrame:
-    """A row for each model and benchmark with a direct score, the reader's own last, which lie on top when drawn."""
-    values = matrix.value[DIRECT]
-    whose = [OWN if model in own else OTHERS for model in matrix.models]
-    rows = [
-        {"model": matrix.labels[i], "benchmark": benchmark, "score": values[i, j], "whose": whose[i]}
-        for j, benchmark in enumerate(matrix.benchmarks)
-        for i in np.flatnonzero(np.isfinite(values[:, j]))
-    ]
-    return pd.DataFrame(rows, columns=["model", "benchmark", "score", "whose"]).sort_values("whose")
-
-
-def places_table(matrix: ScoreMatrix, own: tuple[str, ...]) -> pd.DataFrame:
-    """A row for each own model and benchmark with a direct score: its place among all models, and the next better
-    one."""
-    oriented, values = matrix.oriented(DIRECT), matrix.value[DIRECT]
-    columns = ["model", "benchmark", "score", "place", "of", "next_better", "next_better_score"]
-    rows = []
-    for j, benchmark in enumerate(matrix.benchmarks):
-        column = oriented[:, j]
-        for i in np.flatnonzero(np.isin(matrix.models, own) & np.isfinite(column)):
-            better = np.flatnonzero(column > column[i])
-            place = (1 + len(better), int(np.isfinite(column).sum()))
-            following = better[np.argmin(column[better])] if len(better) else None
-            next_better = (None, np.nan) if following is None else (matrix.labels[following], values[following, j])
-            rows.append((matrix.labels[i], benchmark, values[i, j], *place, *next_better))
-    return pd.DataFrame(rows, columns=columns)
-
-
-# ----------------------------------------------------------------------------------------------------------------------
 # The page on the data themselves: what came in, what was guessed, what could not be written.
 
 
@@ -766,7 +611,8 @@ def _write_reports(
         raise InputError(f"no report can be written from these data. {reasons}", hint)
     pages = [job.output for job in jobs if job.name in written]
     if beside is not None:
-        write_page(beside_page(beside, folder / "scores.parquet"), folder / "beside")
+        tables = (folder / name for name in ("scores.parquet", MODELS, BENCHMARKS))
+        write_page(beside_page(beside, *tables), folder / "beside")
         pages.append(folder / "beside")
     cards = None
     if gathered.scores is not None:

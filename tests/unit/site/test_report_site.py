@@ -126,7 +126,7 @@ def test_a_second_call_leaves_no_report_of_the_first(tmp_path):
     own.parent.mkdir()
     own.write_text('{"name": "mine"}')
     write([tmp_path / "second"], tmp_path / "out")
-    assert reports(tmp_path / "out") == {"signal", "data", "notes"}
+    assert reports(tmp_path / "out") == {"compare", "signal", "data", "notes"}
     write_trials(tmp_path / "third" / "trials.parquet")
     write([tmp_path / "third"], tmp_path / "out")
     assert reports(tmp_path / "out") == {"bias", "notes"} and not (tmp_path / "out" / "cards").exists()

@@ -185,11 +185,10 @@ def compared_cells(
 ) -> Comparison:
     sign, scores = first["better"], (float(first["value"]), float(second["value"]))
     row = Comparison(benchmark, protocol, first["metric"], *scores, float(sign * (scores[0] - scores[1])))
-    common = _common_items(answers, scores)
-    if common is not None:
-        subjects = common["subject"].to_numpy(dtype=str)
-        of_first, of_second = (sign * common[name].to_numpy(dtype=float) for name in ("first", "second"))
-        paired = paired_difference(of_first, of_second, subjects if (subjects != "").all() else None)
+    correct, subjects = answers_matrix(answers, np.array(scores))
+    common = np.isfinite(correct).all(axis=0)
+    if common.any():
+        paired = paired_difference(*(sign * correct[:, common]), None if subjects is None else subjects[common])
         ungraded = "McNemar" if paired.first_only is not None else "paired t"
         test = "clustered by subject" if paired.clusters else ungraded
         return replace(
@@ -215,19 +214,26 @@ def compared_cells(
     )
 
 
-def _common_items(answers: list[pd.DataFrame | None], scores: tuple[float, float]) -> pd.DataFrame | None:
-    """`first`, `second`, `subject` of the documents that both models have; None where the scores are no means of items.
+def answers_matrix(answers: Sequence[pd.DataFrame | None], scores: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
+    """(M, I) the answers of M models to all documents, NaN where unknown; (I,) subjects, None where any is unknown.
 
-    A metric such as F1 is not the mean of its items: a test on items would not be a test of the score.
+    The row of a model whose score (M,) is no mean of its items, such as F1, is NaN: a test on items would not be a test
+    of the score.
     """
-    known = [items for items in answers if items is not None]
-    if len(known) < len(answers):
-        return None
-    if any(abs(i["correct"].mean() - s) > SAME_SCORE for i, s in zip(known, scores, strict=True)):
-        return None
-    first, second = (items.set_index("doc_id")[["correct", "subject"]] for items in known)
-    common = first.join(second[["correct"]].rename(columns={"correct": "second"}), how="inner")
-    return None if common.empty else common.rename(columns={"correct": "first"})
+    frames = [
+        frame.assign(place=place)
+        for place, (frame, score) in enumerate(zip(answers, scores, strict=True))
+        if frame is not None and abs(frame["correct"].mean() - score) <= SAME_SCORE
+    ]
+    if not frames:
+        return np.full((len(answers), 0), np.nan), None
+    rows = pd.concat(frames, ignore_index=True)
+    document, names = pd.factorize(rows["doc_id"])
+    correct = np.full((len(answers), len(names)), np.nan)
+    correct[rows["place"], document] = rows["correct"]
+    subjects = np.empty(len(names), dtype=object)
+    subjects[document] = rows["subject"]
+    return correct, subjects.astype(str) if (subjects != "").all() else None
 
 
 def _test_notes(rows: list[Comparison]) -> list[str]:

@@ -9,16 +9,16 @@ import pandas as pd
 from markupsafe import Markup
 from scipy import stats
 
-from lm_validity.missing import Missing, Reason, ReasonCode, as_columns, is_known, known, number
+from lm_validity.missing import Missing, Reason, ReasonCode, as_columns, known, number
 from lm_validity.pages import svg
 from lm_validity.pages.figures import PROTOCOL_LABELS
 from lm_validity.pages.page import Answer, Finding, Lede, Page, Picture, Section, Table
 from lm_validity.pages.svg import KINDS
 from lm_validity.results import write_report
 from lm_validity.statistics import holm
-from lm_validity.studies.items.compare import NO_TEST, Comparison, cell_scores, compared_cells
+from lm_validity.studies.items.compare import NO_TEST, answers_matrix, cell_scores, compared_cells
 from lm_validity.studies.items.item_report import CELL, model_items, model_scores
-from lm_validity.studies.items.statistics import LEVEL, POWER
+from lm_validity.studies.items.statistics import LEVEL, POWER, paired_tests
 from lm_validity.tables.counted import PERPLEXITY
 from lm_validity.tables.schema import trained_here
 from lm_validity.tables.sheets import unique_labels
@@ -180,17 +180,15 @@ def _rank(
     values = (cells["value"] * cells["better"]).to_numpy(dtype=float)
     p, detectable = p_by_errors(values, cells["stderr"].to_numpy(dtype=float))
     of_cells = [answers.get((model, *where)) for model in names]
-    compared: dict[tuple[int, int], Comparison] = {}
-    paired = 0
-    with_items = [i for i, own in enumerate(of_cells) if own is not None]
-    wanted = {(0, j) for j in range(1, len(names))} | {(i, j) for i in with_items for j in with_items if i < j}
-    for i, j in sorted(wanted):
-        one = compared_cells(*where, cells.iloc[i], cells.iloc[j], [of_cells[i], of_cells[j]])
-        compared[i, j] = one
-        if is_known(one.items):
-            paired += 1
-            p[i, j] = p[j, i] = number(one.p)
-            detectable[i, j] = detectable[j, i] = number(one.smallest_detectable)
+    correct, subjects = answers_matrix(of_cells, cells["value"].to_numpy(dtype=float))
+    of_items = paired_tests(float(cells["better"].iloc[0]) * correct, subjects)
+    shared = of_items[2] > 0
+    p, detectable = np.where(shared, of_items[0], p), np.where(shared, of_items[1], detectable)
+    paired = int(np.triu(shared, 1).sum())
+    compared = {
+        (0, i): compared_cells(*where, cells.iloc[0], cells.iloc[i], [of_cells[0], of_cells[i]])
+        for i in range(1, len(names))
+    }
     adjusted, in_set = holm_over_pairs(p), may_be_best(p)
     with_first = int(np.isfinite(p[0]).sum())
     models = [

@@ -359,6 +359,62 @@ def _clustered_error(difference: np.ndarray, clusters: np.ndarray | None) -> tup
     return float(difference.std(ddof=1) / np.sqrt(items)) if items > 1 else 0.0, max(items - 1, 1), None
 
 
+def paired_tests(correct: np.ndarray, clusters: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(p, detectable, items), each (M, M) and symmetric: `paired_difference` of all pairs of M models at once.
+
+    correct: (M, I), NaN where a model did not answer; clusters: (I,) labels or None. NaN on the diagonal and for models
+    without a common item; `detectable` also where a pair has no spread.
+    """
+    known = np.isfinite(correct)
+    items = known.astype(float) @ known.T.astype(float)
+    labels = None if clusters is None else np.unique(clusters, return_inverse=True)[1]
+    if labels is not None and not FEWEST_CLUSTERS <= labels.max(initial=-1) + 1 < len(labels):
+        labels = None
+    if labels is None and np.isin(correct[known], (0, 1)).all():
+        p, detectable = _mcnemar_tests(correct, items)
+    else:
+        p, detectable = _student_tests(correct, labels)
+        for i, j in np.argwhere(np.triu(np.isnan(p) & (items > 0), 1)):
+            both = known[i] & known[j]
+            pair = paired_difference(correct[i, both], correct[j, both], None if labels is None else labels[both])
+            p[i, j] = p[j, i] = pair.p
+            detectable[i, j] = detectable[j, i] = number(pair.smallest_detectable)
+    none = (items == 0) | np.eye(len(items), dtype=bool)
+    return np.where(none, np.nan, p), np.where(none, np.nan, detectable), items
+
+
+def _mcnemar_tests(correct: np.ndarray, items: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(p, detectable) of all pairs of rows of 0, 1 and NaN; `items` that both have."""
+    only = (correct == 1).astype(float) @ (correct == 0).T.astype(float)
+    differing = only + only.T
+    kinds, kind = np.unique(np.stack([items, differing])[:, items > 0].astype(int), axis=1, return_inverse=True)
+    detectable = np.full(items.shape, np.nan)
+    detectable[items > 0] = np.array([McNemarTest(*each, 0).detectable() for each in kinds.T.tolist()])[kind.ravel()]
+    return np.minimum(1.0, 2 * stats.binom.cdf(np.minimum(only, only.T), differing, 0.5)), detectable
+
+
+def _student_tests(correct: np.ndarray, labels: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
+    """(p, detectable) of all pairs of rows, by one matrix of inner products; NaN where an answer is unknown, and where
+    rounding would decide, because a pair has next to no spread. labels: (I,) of clusters, or None."""
+    models, items = correct.shape
+    if items < 2 or not np.isfinite(correct).all():
+        return np.full((models, models), np.nan), np.full((models, models), np.nan)
+    means = correct.mean(axis=1)
+    if labels is None:
+        parts, factor, freedom = correct - means[:, None], 1 / (items * (items - 1)), float(items - 1)
+    else:
+        sizes = np.bincount(labels)
+        sums = np.array([np.bincount(labels, row) for row in correct])
+        parts = (correct.sum(axis=1)[:, None] - sums) / (items - sizes) - means[:, None]
+        factor, freedom = (len(sizes) - 1) / len(sizes), float(max(items**2 / np.sum(sizes**2.0) - 1, 1.0))
+    products = parts @ parts.T
+    own = np.diag(products)[:, None] + np.diag(products)
+    squared = own - 2 * products
+    error = np.sqrt(factor * np.where(squared > 1e-9 * own, squared, np.nan))
+    p = 2 * stats.t.sf(np.abs(means[:, None] - means) / error, freedom)
+    return p, noncentrality_needed(freedom) * error
+
+
 def mcnemar_p(first_only: int, second_only: int) -> float:
     """Two-sided exact p of McNemar's test; 1 where the models never differ."""
     total = first_only + second_only

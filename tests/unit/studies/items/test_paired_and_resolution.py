@@ -4,12 +4,13 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from lm_validity.missing import Missing
+from lm_validity.missing import Missing, number
 from lm_validity.studies.items.statistics import (
     McNemarTest,
     items_needed,
     mcnemar_p,
     paired_difference,
+    paired_tests,
     resolution,
     unpaired_difference,
 )
@@ -185,3 +186,31 @@ def test_models_without_common_items_have_no_resolution():
 def test_one_graded_item_is_no_evidence():
     assert paired_difference(np.array([0.7]), np.array([0.2])).p == 1.0
     assert paired_difference(np.full(6, 0.75), np.full(6, 0.25)).p == pytest.approx(2 * 0.5**6)
+
+
+@pytest.mark.parametrize("kind", ["right or wrong", "with gaps", "graded", "graded with gaps", "clusters", "one item"])
+def test_all_pairs_at_once_are_the_pairs_one_by_one(kind):
+    generator = np.random.default_rng(7)
+    correct = (generator.uniform(size=(6, 90)) < 0.6).astype(float)
+    correct[1] = correct[0]  # two that never differ
+    if "graded" in kind:
+        correct[2:] = generator.uniform(size=(4, 90))
+        correct[3] = correct[2] + 0.1  # that differ by the same everywhere
+    if "gaps" in kind:
+        correct[generator.uniform(size=correct.shape) < 0.2] = np.nan
+        correct[5] = np.nan  # a model without items
+    correct = correct[:, :1] if kind == "one item" else correct
+    clusters = generator.integers(0, 12, size=90).astype(str) if kind == "clusters" else None
+    p, detectable, items = paired_tests(correct, clusters)
+    for i in range(6):
+        assert np.isnan(p[i, i]) and np.isnan(detectable[i, i])
+        for j in range(i + 1, 6):
+            both = np.isfinite(correct[i] + correct[j])
+            assert items[i, j] == both.sum()
+            if not both.any():
+                assert np.isnan(p[i, j]) and np.isnan(detectable[i, j])
+                continue
+            one = paired_difference(correct[i, both], correct[j, both], None if clusters is None else clusters[both])
+            assert p[i, j] == p[j, i] == pytest.approx(one.p, rel=1e-6, abs=1e-12)
+            assert detectable[i, j] == pytest.approx(number(one.smallest_detectable), rel=1e-6, nan_ok=True)
+            assert np.array_equal(detectable[i, j], detectable[j, i], equal_nan=True)

@@ -24,8 +24,8 @@ from lm_validity.missing import Missing, is_known, number
 from lm_validity.pages import svg
 from lm_validity.pages.page import Answer, Page, Section, Table
 from lm_validity.results import write_report
+from lm_validity.site.gather import BENCHMARKS, MODELS, gather
 from lm_validity.site.guess import guess_benchmarks
-from lm_validity.site.report import BENCHMARKS, MODELS, gather
 from lm_validity.studies.items.compare import (
     NOTHING_TESTED,
     CompareSummary,

@@ -10,8 +10,8 @@ from lm_validity.config.sections import DEFAULT_SIZE_CLASSES
 from lm_validity.config.sheets import read_benchmarks, read_models
 from lm_validity.errors import InputError
 from lm_validity.files import write_text
+from lm_validity.site.gather import gather
 from lm_validity.site.guess import guess_benchmarks, guess_models, leave_sparse_out
-from lm_validity.site.report import gather
 from lm_validity.tables.formats.score_files import ImportOptions
 from lm_validity.tables.task_facts import find_task_facts
 

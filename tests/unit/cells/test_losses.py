@@ -6,7 +6,7 @@ from toy_run import run_all, start_run
 from lm_validity.files import read_json, write_json
 from lm_validity.monitor.computation import computation_page, count_spent
 from lm_validity.pages.page import write_page
-from lm_validity.site.report import table_kind
+from lm_validity.site.gather import table_kind
 from lm_validity.tables import merge
 from lm_validity.tables.merge import Merger
 from lm_validity.tables.schema import LOSSES, write_table

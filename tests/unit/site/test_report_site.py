@@ -13,7 +13,8 @@ from lm_validity.cli.reports import app
 from lm_validity.config.plan import BY_SCORES
 from lm_validity.config.sections import Reports
 from lm_validity.errors import InputError
-from lm_validity.site.report import Given, gather, report_site
+from lm_validity.site.gather import gather
+from lm_validity.site.report import Given, report_site
 from lm_validity.tables.formats.score_files import ImportOptions
 from lm_validity.tables.schema import SCORES, TRIALS, read_scores, write_table
 from lm_validity.tables.sheets import read_benchmark_facts, read_model_facts

@@ -188,7 +188,8 @@ def compared_cells(
     correct, subjects = answers_matrix(answers, np.array(scores))
     common = np.isfinite(correct).all(axis=0)
     if common.any():
-        paired = paired_difference(*(sign * correct[:, common]), None if subjects is None else subjects[common])
+        of_first, of_second = sign * correct[:, common]
+        paired = paired_difference(of_first, of_second, None if subjects is None else subjects[common])
         ungraded = "McNemar" if paired.first_only is not None else "paired t"
         test = "clustered by subject" if paired.clusters else ungraded
         return replace(

@@ -389,7 +389,9 @@ def _mcnemar_tests(correct: np.ndarray, items: np.ndarray) -> tuple[np.ndarray, 
     differing = only + only.T
     kinds, kind = np.unique(np.stack([items, differing])[:, items > 0].astype(int), axis=1, return_inverse=True)
     detectable = np.full(items.shape, np.nan)
-    detectable[items > 0] = np.array([McNemarTest(*each, 0).detectable() for each in kinds.T.tolist()])[kind.ravel()]
+    detectable[items > 0] = np.array([McNemarTest(count, total, 0).detectable() for count, total in kinds.T.tolist()])[
+        kind.ravel()
+    ]
     return np.minimum(1.0, 2 * stats.binom.cdf(np.minimum(only, only.T), differing, 0.5)), detectable
 
 

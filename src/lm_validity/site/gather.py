@@ -1,0 +1,153 @@
+"""Everything that a command was given, in one place: result files imported, tables of ours read, scores joined."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow.parquet as pq
+
+from lm_validity.errors import InputError
+from lm_validity.files import as_written, read_json_or
+from lm_validity.outputs import files_of_page
+from lm_validity.tables.formats.import_files import import_files
+from lm_validity.tables.formats.score_files import KEY, ImportOptions
+from lm_validity.tables.schema import SCORES, read_scores, readable, write_table
+from lm_validity.tables.settings import joined_settings
+from lm_validity.words import count
+
+MODELS, BENCHMARKS = "models.tsv", "benchmarks.tsv"
+# A table of ours by the columns that only it has
+_MARKS = {
+    "scores": {"benchmark", "protocol", "value"},
+    "items": {"benchmark", "doc_id", "correct"},
+    "trials": {"experiment", "arm", "correct"},
+    "selections": {"learning_rate", "direct_validation_value"},
+    "losses": {"learning_rate", "step", "loss"},  # which no report reads
+    "settings": {"task_version", "harness", "n_items_scored"},  # read where it lies beside scores
+}
+
+
+@dataclass
+class Gathered:
+    """Tables by kind. `facts`: columns of the models sheet that result files say, by model. `groups`: of each benchmark
+    that is a group of tasks, one of these. `settings`: how the scores were made."""
+
+    scores: pd.DataFrame | None = None
+    items: Path | None = None
+    trials: Path | None = None
+    selections: Path | None = None
+    facts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    groups: Mapping[str, str] = field(default_factory=dict)
+    settings: pd.DataFrame | None = None
+    reading: pd.DataFrame | None = None  # the decisions of the import
+    lines: list[str] = field(default_factory=list)
+
+
+def gather(paths: Iterable[str | Path], folder: Path, options: ImportOptions) -> Gathered:
+    """Import what is to be imported into `folder`, read the tables among the paths, and join the scores.
+
+    A folder that holds scores.parquet or trials.parquet (itself or in `tables/`) counts as those tables; any other is
+    searched for files of the known formats. Raises InputError for a path that is not there, two tables of items, trials
+    or selections, different scores of one thing in two tables, and as `import_files` does.
+    """
+    tables, results = _sorted_out(paths)
+    gathered = Gathered()
+    own = tables.get("scores", [])
+    for path in own:
+        if options.protocols.keys() & {as_written(path), *as_written(path).parents}:
+            raise InputError(f"{path}: a table of ours says the protocol of each score.", "leave out PROTOCOL=.")
+    frames = [read_scores(path) for path in own]
+    gathered.lines += [f"{path}: no rows." for path, frame in zip(own, frames, strict=True) if frame.empty]
+    for path in own:
+        gathered.facts = {**gathered.facts, **_facts_beside(path)}
+    for kind in ("items", "trials", "selections"):
+        if kind in tables:
+            setattr(gathered, kind, _only(kind, tables[kind]))
+    if results:
+        scores, log = import_files(results, folder, options)
+        frames.append(scores)
+        gathered.lines += log.lines(scores)
+        gathered.facts, gathered.groups = {**gathered.facts, **log.facts}, log.groups
+        gathered.reading = log.reading.frame()
+        if log.items:
+            gathered.items = _only("items", [*([gathered.items] if gathered.items else []), folder / "items.parquet"])
+    if any(map(len, frames)):
+        names = [*map(str, own), *(["the files"] if results else [])]
+        gathered.scores = _joined(frames, names, gathered.lines)
+        gathered.settings = joined_settings([*own, folder / "scores.parquet"])
+        write_table(gathered.scores, SCORES, folder / "scores.parquet")
+    elif frames and not (gathered.items or gathered.trials):
+        raise InputError(f"{own[0]}: no rows.", "give a table with scores.")
+    return gathered
+
+
+def _facts_beside(path: Path) -> dict[str, dict[str, Any]]:
+    """What an import wrote of the models beside its table of scores, for the models sheet."""
+    log = read_json_or(path.with_name("import.json"), {})
+    facts = log.get("facts") if isinstance(log, dict) else None
+    return facts if isinstance(facts, dict) else {}
+
+
+def table_kind(path: Path) -> str | None:
+    """Which of our tables a parquet file is: scores, items, trials or selections; None for one of others."""
+    with readable(path):
+        columns = set(pq.read_schema(path).names)
+    return next((kind for kind, marks in _MARKS.items() if marks <= columns), None)
+
+
+def _sorted_out(paths: Iterable[str | Path]) -> tuple[dict[str, list[Path]], list[Path]]:
+    """Our tables by kind, and the rest, which is imported; a table of ours is told by its columns."""
+    tables: dict[str, list[Path]] = {}
+    results = []
+    for path in map(Path, paths):
+        own = _tables_in(path) if path.is_dir() else [path] if path.is_file() and path.suffix == ".parquet" else []
+        kinds = {table: kind for table in own if (kind := table_kind(table))}
+        for table, kind in kinds.items():
+            tables.setdefault(kind, []).append(table)
+        if not kinds and path.is_dir() and files_of_page(path):
+            raise InputError(
+                f"{path}: a report that this program wrote, not the scores it is of.",
+                "give scores.parquet of the site, or the run's folder.",
+            )
+        if not kinds:
+            results.append(path)
+    return tables, results
+
+
+def _tables_in(folder: Path) -> list[Path]:
+    for place in (folder, folder / "tables"):
+        own = [path for kind in _MARKS if (path := place / f"{kind}.parquet").is_file()]
+        if any(path.stem in ("scores", "trials") for path in own):
+            return own
+    return []
+
+
+def _only(kind: str, paths: list[Path]) -> Path:
+    if len(paths) > 1:
+        raise InputError(f"{paths[1]}: a second table of {kind}, beside {paths[0]}.", f"give one table of {kind}.")
+    return paths[0]
+
+
+def _joined(frames: list[pd.DataFrame], names: list[str], lines: list[str]) -> pd.DataFrame:
+    """The scores of all tables, each once. Raises InputError, with the `names` of two tables, for different ones."""
+    if len(frames) == 1:
+        return frames[0]
+    parts = [frame.dropna(axis=1, how="all").assign(table=name) for frame, name in zip(frames, names, strict=True)]
+    frame = pd.concat(parts, ignore_index=True).reindex(columns=[*SCORES.names, "table"])
+    key = list(KEY)
+    again = frame.duplicated(key)
+    first = frame.groupby(key, dropna=False, sort=False)[["value", "table"]].transform("first")
+    other = again & ~np.isclose(frame["value"].astype(float), first["value"].astype(float), rtol=1e-9, equal_nan=True)
+    if other.any():
+        row = frame[other].iloc[0]
+        raise InputError(
+            f"{count(int(other.sum()), 'score')} with different values in {first.at[row.name, 'table']} and "
+            f"{row['table']}, such as {row['model']} on {row['benchmark']}.",
+            "give one of the two tables, or name the models of one otherwise.",
+        )
+    if again.any():
+        lines.append(f"Scores that an earlier table has too are left out: {int(again.sum())}.")
+    return frame[~again].drop(columns="table").reset_index(drop=True)

@@ -1,6 +1,8 @@
 """Words for numbers: what sentences of reports, commands and pages have in common."""
 
 import math
+import re
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from lm_validity.missing import Reason, ReasonCode
@@ -77,3 +79,20 @@ def listing(names: Iterable[object], limit: int = 12) -> str:
 def with_names(sentences: Mapping[str, Collection[object]], limit: int = 12) -> list[str]:
     """Of `{"Models without a score: {}.": names}` the sentences that have names, with their listing in them."""
     return [sentence.format(listing(names, limit)) for sentence, names in sentences.items() if names]
+
+
+def shared_beginning(names: Iterable[str]) -> int:
+    """How many letters all names begin with, up to a sign that ends a part of a name."""
+    sorted_names = sorted(names)
+    first, last = sorted_names[0], sorted_names[-1]  # what these two share, all share
+    alike = next((place for place, pair in enumerate(zip(first, last, strict=False)) if pair[0] != pair[1]), len(first))
+    return max((first.rfind(sign, 0, alike) + 1 for sign in "_:/|- "), default=0)
+
+
+def beginnings(names: Collection[str], least: int) -> dict[str, str]:
+    """How each name begins, of the names that begin as at least `least` of them do, but not all. What all names begin
+    with is passed over: `eval/arc_easy` and `eval/mmlu_law` begin with `arc` and `mmlu`."""
+    whole = shared_beginning(names) if names else 0
+    begins = {name: re.split(r"[_:/|-]", name[whole:])[0] for name in names}
+    numbers = Counter(begins.values())
+    return {name: begin for name, begin in begins.items() if least <= numbers[begin] < len(begins)}

@@ -61,6 +61,15 @@ class Axis:
         return round(self.start + part * (self.end - self.start), 1)
 
 
+@dataclass(frozen=True)
+class LogAxis(Axis):
+    """The same for amounts of which each step is a multiple of the one before. 0 lies at the start."""
+
+    def __call__(self, value: float) -> float:
+        part = np.log(min(max(value, self.low), self.high) / self.low) / (np.log(self.high / self.low) or 1.0)
+        return round(float(self.start + part * (self.end - self.start)), 1)
+
+
 def svg(width: float, height: float, label: str, *marks: Markup, kind: str = "") -> Markup:
     """The picture; `label` is what a screen reader says. `kind`: n640 is for narrow screens, w640 for others."""
     return Markup(
@@ -83,6 +92,21 @@ def line(x1: float, y1: float, x2: float, y2: float, kind: str) -> Markup:
     return Markup('<line x1="{:g}" y1="{:g}" x2="{:g}" y2="{:g}" class="{}"/>').format(x1, y1, x2, y2, kind)
 
 
+def lines_svg(
+    width: float, height: float, label: str, *marks: Markup, across: Axis, up: Axis, unit: str, kind: str = ""
+) -> Markup:
+    """A picture of named curves (`curve` with a name): the one under the pointer, or that the arrow keys reach, is read
+    out, with its value and where it is in `unit`."""
+    axes = {"x": list(vars(across).values()), "y": list(vars(up).values()), "log": isinstance(across, LogAxis)}
+    return Markup(
+        '<svg class="lines {}" viewBox="0 0 {:g} {:g}" width="{:g}" height="{:g}" role="img" tabindex="0" '
+        'aria-label="{}" data-axes="{}">{}</svg>'
+    ).format(
+        kind, width, height, width, height, label, json.dumps(axes | {"unit": unit}, ensure_ascii=False),
+        Markup("").join(marks),
+    )  # fmt: skip
+
+
 def text(x: float, y: float, words: str, kind: str = "", anchor: str = "start") -> Markup:
     """`anchor`: start, middle or end."""
     return Markup('<text x="{:g}" y="{:g}" class="{}" text-anchor="{}">{}</text>').format(x, y, kind, anchor, words)
@@ -97,10 +121,11 @@ def box(x: float, y: float, width: float, height: float, kind: str) -> Markup:
     return Markup('<rect x="{:g}" y="{:g}" width="{:g}" height="{:g}" class="{}"/>').format(x, y, width, height, kind)
 
 
-def curve(xs: Sequence[float], ys: Sequence[float], kind: str) -> Markup:
-    """A line through points, in pixels; those that are not finite are left out."""
+def curve(xs: Sequence[float], ys: Sequence[float], kind: str, name: str = "") -> Markup:
+    """A line through points, in pixels; those that are not finite are left out. `name`: as `lines_svg` reads it out."""
     places = " ".join(f"{x:.1f},{y:.1f}" for x, y in zip(xs, ys, strict=True) if np.isfinite(x) and np.isfinite(y))
-    return Markup('<polyline points="{}" class="{}"/>').format(places, kind)
+    named = Markup(' data-n="{}"').format(name) if name else ""
+    return Markup('<polyline points="{}" class="{}"{}/>').format(places, kind, named)
 
 
 def whisker(axis: Axis, ends: Sequence[float] | None, y: float, kind: str) -> Markup:

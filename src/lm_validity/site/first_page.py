@@ -1,6 +1,5 @@
 """A site: its first page (three answers, the table of all benchmarks, folds), the cards, and each report's own page."""
 
-import re
 import shutil
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -49,7 +48,7 @@ from lm_validity.site.cards.verdict import NO, NOT_KNOWN, NOT_MEASURED, PARTLY, 
 from lm_validity.site.cards.write import FOLDER, Card, gaps, make_card, write_cards
 from lm_validity.site.one_file import into_one_file
 from lm_validity.tables.schema import PROTOCOLS
-from lm_validity.words import count, decimal, percent, scale_of
+from lm_validity.words import beginnings, count, decimal, percent, scale_of
 
 ORDER = (
     "beside", "ranking", "compare", "agreement", "factors", "readiness", "signal", "items", "bias", "computation",
@@ -317,9 +316,7 @@ def benchmark_table(sources: CardSources, cards: Sequence[Card], folders: Mappin
 
 def groups_of(cards: Sequence[Card]) -> dict[str, str]:
     """The group of each benchmark that has one: how the names of at least five begin, else a category of several."""
-    begins = {card.benchmark: re.split(r"[_:/|-]", card.benchmark)[0] for card in cards}
-    many = {begin for begin, number in Counter(begins.values()).items() if number >= LEAST_IN_GROUP}
-    groups = {benchmark: begin for benchmark, begin in begins.items() if begin in many}
+    groups = beginnings([card.benchmark for card in cards], LEAST_IN_GROUP)
     categories = {card.benchmark: shown(value) for card in cards
                   if card.benchmark not in groups and (value := card.value("category")) is not None}  # fmt: skip
     several = {name for name, number in Counter(categories.values()).items() if 1 < number < len(cards)}

@@ -106,6 +106,7 @@ def choose_reports(
     absent: dict[str, str] = {}
     scores, models, benchmarks = (folder / name for name in ("scores.parquet", MODELS, BENCHMARKS))
     section, plan, items = given.section, given.plan, gathered.items
+    own = () if given.beside is None or gathered.scores is None else tuple(sorted(gathered.scores["model"].unique()))
     if gathered.scores is None or sheets is None:
         absent |= dict.fromkeys(("agreement", "factors", "signal"), "there are no scores of models.")
     else:
@@ -129,7 +130,9 @@ def choose_reports(
         direct = gathered.scores[gathered.scores["protocol"] == DIRECT]
         if (direct.groupby(["model", "benchmark"])["checkpoint"].nunique() >= LEAST_CHECKPOINTS).any():
             jobs.append(
-                ReportJob.of(folder, "signal", scores, models, section=section, benchmarks=benchmarks, items=items)
+                ReportJob.of(
+                    folder, "signal", scores, models, section=section, benchmarks=benchmarks, items=items, own=own
+                )
             )
         else:
             absent["signal"] = f"no model has scores at {LEAST_CHECKPOINTS} points of its training."

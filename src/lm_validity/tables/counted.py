@@ -252,12 +252,17 @@ _CELL = ["benchmark", "model", "checkpoint", "protocol"]  # a score under each m
 
 def _of_its_metric(rows: pd.DataFrame, sheet: pd.DataFrame, path: str | Path, notes: list[str]) -> pd.DataFrame:
     """The rows of each benchmark's metric. `notes` gets the scores that have other metrics only."""
-    named, keep = _named(rows, sheet), of_metric(rows, sheet)
+    named, keep = _named(rows, sheet), of_metric(rows, sheet).copy()
     cells = pd.Series(keep, rows.index).groupby([rows[name] for name in _CELL], dropna=False)
     by_benchmark = {name: here for name, here in rows.assign(lost=~cells.transform("any")).groupby("benchmark")}
+    in_no_study, unnamed = set(sheet.loc[sheet["studies"] == NO_STUDY, "benchmark"]), list[str]()
     for benchmark in sheet.loc[sheet["benchmark"].isin(by_benchmark), "benchmark"]:
         here = by_benchmark[benchmark]
         metric, metrics, out = named[here.index[0]], sorted(here["metric"].dropna().unique()), here[here["lost"]]
+        if pd.isna(metric) and len(metrics) > 1 and benchmark in in_no_study:
+            unnamed.append(benchmark)
+            keep[(rows["benchmark"] == benchmark).to_numpy()] = False
+            continue
         if pd.isna(metric) and len(metrics) > 1:
             raise InputError(
                 f"{path}: {benchmark} has several metrics ({listing(metrics)}), and no benchmarks sheet names one.",
@@ -271,6 +276,7 @@ def _of_its_metric(rows: pd.DataFrame, sheet: pd.DataFrame, path: str | Path, no
                 f"{benchmark}: the scores of {names} are not under its metric {metric} but under "
                 f"{listing(sorted(out['metric'].unique()))} only; they count as missing."
             )
+    notes += with_names({"Benchmarks with several metrics, of which the sheet names none, stay out: {}.": unnamed})
     return rows[keep]
 
 

@@ -324,6 +324,88 @@ for (const svg of document.querySelectorAll("svg.carpet[data-ranks]")) {
   });
 }
 
+// What a mark or a row says (data-say) stands beside it under the pointer, the finger, or the focus of the keyboard.
+const tip = document.createElement("div");
+tip.id = "tip";
+tip.setAttribute("role", "status");
+document.body.append(tip);
+
+function say(element, words) {
+  tip.textContent = words ?? "";
+  if (!words) return;
+  const { left, bottom, width } = element.getBoundingClientRect();
+  const middle = left + Math.min(width, innerWidth) / 2 - tip.offsetWidth / 2;
+  tip.style.left = `${scrollX + Math.max(8, Math.min(middle, document.documentElement.clientWidth - tip.offsetWidth - 8))}px`;
+  tip.style.top = `${scrollY + bottom + 4}px`;
+}
+
+for (const element of document.querySelectorAll("[data-say]")) {
+  for (const event of ["pointerenter", "pointerdown", "focus"]) element.addEventListener(event, () => say(element, element.dataset.say));
+  for (const event of ["pointerleave", "blur"]) element.addEventListener(event, () => say(element, ""));
+}
+addEventListener("keydown", (event) => event.key === "Escape" && say(tip, ""));
+
+// Curves: the one under the pointer, or that the arrow keys reach, says its name, its value and where it is.
+for (const svg of document.querySelectorAll("svg.lines")) {
+  const { x, y, log, unit } = JSON.parse(svg.dataset.axes);
+  const lines = [...svg.querySelectorAll("polyline[data-n]")].map((mark) => ({
+    mark,
+    at: [...mark.points].map((point) => [point.x, point.y]),
+  }));
+  if (!lines.length) continue;
+  const back = ([low, high, start, end], place, logarithmic) => {
+    const part = (place - start) / (end - start);
+    return logarithmic ? low * (high / low) ** part : low + part * (high - low);
+  };
+  let line = 0;
+  let place = 0;
+  const show = (on) => {
+    for (const { mark } of lines) mark.classList.remove("on");
+    svg.classList.toggle("picked", on || svg.querySelector(".me") !== null);
+    if (!on) return say(svg, "");
+    const { mark, at } = lines[line];
+    const [across, up] = at[Math.min(place, at.length - 1)];
+    mark.classList.add("on");
+    const when = back(x, across, log);
+    say(svg, `${mark.dataset.n}: ${back(y, up).toPrecision(3)} at ${when < 100 ? Number(when.toPrecision(2)) : Math.round(when).toLocaleString("en")} ${unit}`);
+  };
+  const point = (event) => {
+    const { x: across, y: up } = new DOMPoint(event.clientX, event.clientY).matrixTransform(svg.getScreenCTM().inverse());
+    let best = Infinity;
+    lines.forEach(({ at }, number) => {
+      const near = at.reduce((kept, each, index) => (Math.abs(each[0] - across) < Math.abs(at[kept][0] - across) ? index : kept), 0);
+      const distance = Math.abs(at[near][1] - up);
+      if (distance < best) [best, line, place] = [distance, number, near];
+    });
+    show(true);
+  };
+  svg.addEventListener("pointermove", point);
+  svg.addEventListener("pointerdown", point);
+  svg.addEventListener("pointerleave", () => show(false));
+  svg.addEventListener("focus", () => show(true));
+  svg.addEventListener("blur", () => show(false));
+  svg.addEventListener("keydown", (event) => {
+    const step = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] }[event.key];
+    if (!step) return;
+    event.preventDefault();
+    line = (line + step[0] + lines.length) % lines.length;
+    place = Math.min(lines[line].at.length - 1, Math.max(0, place + step[1]));
+    show(true);
+  });
+}
+
+for (const select of document.querySelectorAll(".pick select")) {
+  const pick = () => {
+    for (const svg of document.querySelectorAll("svg.lines")) {
+      const lines = [...svg.querySelectorAll("polyline[data-n]")];
+      for (const line of lines) line.classList.toggle("me", line.dataset.n === select.value);
+      svg.classList.toggle("picked", lines.some((line) => line.classList.contains("me")));
+    }
+  };
+  select.addEventListener("change", pick);
+  if (select.value && select.querySelectorAll("[selected]").length === 1) pick();
+}
+
 // Light and dark: the system's choice until the reader makes one, then theirs on every page.
 const root = document.documentElement;
 try {

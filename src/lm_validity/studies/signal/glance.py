@@ -8,10 +8,22 @@ from markupsafe import Markup
 
 from lm_validity.missing import Missing, is_known, number
 from lm_validity.pages.page import Answer, Lede, Outcome, Panel, Picture, panel_grid
-from lm_validity.pages.svg import Axis, box, curve, dot, line, points, shortened, svg, text, ticks, whisker
+from lm_validity.pages.svg import Axis, box, curve, dot, line, lines_svg, points, shortened, svg, text, ticks, whisker
 from lm_validity.studies.signal.benchmark import WHICH_DIRECTION, BenchmarkCurves, SignalData
+from lm_validity.studies.signal.ready import (
+    Ready,
+    amount,
+    axis_values,
+    doubles,
+    families,
+    measured,
+    readiness,
+    ready_note,
+    ready_picture,
+    training_axis,
+)
 from lm_validity.studies.signal.statistics.quality import fewest_checkpoints
-from lm_validity.words import count, decimal, percent
+from lm_validity.words import count, decimal, percent, shared_beginning
 
 WIDTH = 380
 MOST_ROWS, MOST_BENCHMARKS, MOST_MODELS, MOST_POINTS = 48, 24, 60, 30_000  # that are drawn
@@ -21,11 +33,13 @@ def at_a_glance(data: SignalData, results: Mapping[str, Any]) -> dict[str, Any]:
     """Fields of a `Page`: lede, picture, panels and answers."""
     best_first = sorted(data.benchmarks.values(), key=lambda each: -np.nan_to_num(number(each.quality), nan=-1))
     lasting, chance = _lasting(data, results["ranking_consistency"]), _above_chance(data)
-    panels = (_settling(data, results["ranking"]), lasting[0], chance[0])
     answers = (_steady_answer(data, best_first), lasting[1], chance[1])
+    rows = readiness(data, results)
+    settling = None if measured(rows) else _settling(data, results["ranking"])  # the picture says it
+    panels = (settling, lasting[0], chance[0])
     return {
-        "lede": _lede(data),
-        "picture": _curves(data, best_first),
+        "lede": _lede(data, rows),
+        "picture": _picture(data, rows, best_first),
         "panels": [panel for panel in panels if panel is not None],
         "answers": [answer for answer in answers if answer is not None],
     }
@@ -48,18 +62,32 @@ def _not_tested(data: SignalData) -> tuple[str, str]:
     return heading, f"That takes {fewest} checkpoints of a model."
 
 
-def _lede(data: SignalData) -> Lede:
+def _lede(data: SignalData, rows: Sequence[Ready]) -> Lede:
+    """Which benchmarks are ready and from when; where that was measured of none, whether scores improve steadily."""
+    known = measured(rows)
+    if not known:
+        return Lede(*_steady_words(data))
+    ready = [row for row in known if row.by is not None]
+    sentence = "Ready: above chance for good, and the models’ order nearly settled."
+    if not ready:
+        return Lede("No benchmark is shown to be ready before the end of training", sentence)
+    first, by = ready[0], ready[0].by or 0.0
+    heading = f"{len(ready)} of {count(len(known), 'benchmark')} {'is' if len(ready) == 1 else 'are'} ready before "
+    name = shortened(first.name, 30)
+    return Lede(f"{heading}the end of training", f"{sentence} First: {name}, by {amount(by)} {data.progress.words}.")
+
+
+def _steady_words(data: SignalData) -> tuple[str, str]:
+    """On how many benchmarks scores improve steadily, and what that means."""
     steady, tested = _tested(data)
     if not tested:
-        return Lede(*_not_tested(data))
+        return _not_tested(data)
     if not steady:
         heading = "On no benchmark are scores shown to improve steadily during training"
-        return Lede(
-            heading, "More steadily than a random walk. Noise, or scores that fall before they rise, may hide it."
-        )
+        return heading, "More steadily than a random walk. Noise, or scores that fall before they rise, may hide it."
     heading = f"On {steady} of {count(tested, 'benchmark')}, scores improve steadily during training"
     rest = "" if steady == tested else f" For the other{'s' * (tested - steady > 1)} this is not shown."
-    return Lede(heading, f"“Steadily” means: beats a random walk.{rest}")
+    return heading, f"“Steadily” means: beats a random walk.{rest}"
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -82,31 +110,105 @@ def _quality(benchmark: BenchmarkCurves) -> tuple[str, str]:
     return decimal(benchmark.quality) if is_known(benchmark.quality) else "unknown", interval
 
 
-def _curves(data: SignalData, best_first: Sequence[BenchmarkCurves]) -> Picture:
-    """Small multiples, best first. Of many models some are drawn, and of many points."""
-    shown = best_first[:MOST_BENCHMARKS]
-    lines = sum(min(len(benchmark.scored), MOST_MODELS) for benchmark in shown)
-    panels = []
-    for benchmark in shown:
-        quality, interval = _quality(benchmark)
-        words = f"signal quality **{quality}**{interval}" + "; lower is better" * (benchmark.direction < 0)
-        picture = _curve_picture(data, benchmark, max(min(MOST_POINTS // lines, 60), 2))
-        panels.append(Panel(benchmark.benchmark, words, picture, *_mark(data, benchmark)))
-    numbers = sorted({len(benchmark.scored) for benchmark in shown})
+def _picture(data: SignalData, rows: Sequence[Ready], best_first: Sequence[BenchmarkCurves]) -> Picture:
+    """When each benchmark is ready, then its curves, best first; a family of benchmarks is one panel that opens. Of
+    many models some are drawn, and of many points."""
+    by_name = {benchmark.benchmark: benchmark for benchmark in best_first}
+    every = families(list(by_name))
+    shown = dict(list(every.items())[:MOST_BENCHMARKS])
+    members = {name: own[:MOST_BENCHMARKS] for name, own in shown.items()}
+    drawn = [by_name[name] for own in members.values() for name in own]
+    lines = sum(min(len(benchmark.scored), MOST_MODELS) for benchmark in drawn)
+    points_of_each = max(min(MOST_POINTS // lines, 60), 2)
+    panels = {name: _panel(data, by_name[name], points_of_each) for own in members.values() for name in own}
+    heading, sentence = _steady_words(data)
+    parts = []
+    if measured(rows):
+        parts += [Markup('<div class="ready">'), ready_picture(data, rows), Markup("</div>"), ready_note(rows)]
+        parts.append(Markup("<h2>{}</h2><p class=sub>{}</p>").format(heading, sentence))
+    own = set(data.own)
+    names = {model: name for model, name in _names(data).items() if any(model in each.scored for each in drawn)}
+    if len(names) > 1:
+        options = Markup("").join(
+            Markup("<option{}>{}</option>").format(" selected" if model in own else "", name)
+            for model, name in sorted(names.items(), key=lambda pair: pair[1])
+        )
+        parts.append(
+            Markup('<p class="pick"><label>Show one model <select><option value="">all</option>{}</select></label></p>')
+            .format(options)
+        )  # fmt: skip
+    grid = [
+        panels[name] if len(own_names) == 1 else _family_panel(data, name, [by_name[each] for each in own_names], place)
+        for place, (name, own_names) in enumerate(shown.items())
+    ]
+    parts.append(panel_grid(grid))
+    for place, (name, own_names) in enumerate(shown.items()):
+        if len(own_names) > 1:
+            inside = [row for row in rows if row.name in set(own_names)]
+            parts.append(_fold(data, name, inside, [panels[each] for each in members[name]], place))
+    return Picture(Markup("").join(parts), _curves_note(data, drawn, len(every) - len(shown)))
+
+
+def _panel(data: SignalData, benchmark: BenchmarkCurves, points_of_each: int) -> Panel:
+    quality, interval = _quality(benchmark)
+    words = f"signal quality **{quality}**{interval}" + "; lower is better" * (benchmark.direction < 0)
+    return Panel(benchmark.benchmark, words, _curve_picture(data, benchmark, points_of_each), *_mark(data, benchmark))
+
+
+def _curves_note(data: SignalData, drawn: Sequence[BenchmarkCurves], left_out: int) -> str:
+    """How to read the curves, and what is not drawn."""
+    numbers = sorted({len(benchmark.scored) for benchmark in drawn})
     models = count(numbers[-1], "model") if len(numbers) == 1 else f"{numbers[0]} to {numbers[-1]} models"
     each = f"{MOST_MODELS} of the models" if numbers[-1] > MOST_MODELS else "each model"
-    note = f"Scores of {models} against {data.progress.words} of training. Thin: {each}. "
-    if any(len(benchmark.mean_curve) > 1 for benchmark in shown):
+    note = f"Scores of {models} against {data.progress.words} of training. Thin: {each}; point at one for its name. "
+    if any(len(benchmark.mean_curve) > 1 for benchmark in drawn):
         note += "Thick: their mean where all have a score; dashed where it is not shown to improve steadily. "
-    note += "Dotted: chance. " if any(is_known(benchmark.chance) for benchmark in shown) else ""
+    note += "Dotted: chance. " if any(is_known(benchmark.chance) for benchmark in drawn) else ""
     note += "Signal quality runs from 0 to 1; at 1 scores improve without a setback."
+    note += " From one line of the axis to the next, training is ten times as long." if doubles(data) else ""
     _, tested = _tested(data)
     others = len(data.benchmarks) - tested
     if others and tested:
         note += f" {count(others, 'benchmark is', 'benchmarks are')} not tested, and not counted."
-    if len(best_first) > len(shown):
-        note += f" The {len(shown)} of {len(best_first)} benchmarks with the highest signal quality are drawn."
-    return Picture(panel_grid(panels), note)
+    if left_out:
+        note += f" The {MOST_BENCHMARKS} of {MOST_BENCHMARKS + left_out} with the highest signal quality are drawn."
+    return note
+
+
+def _family_panel(data: SignalData, name: str, members: Sequence[BenchmarkCurves], place: int) -> Panel:
+    """The mean curve of each benchmark of a family, and a link to the fold with all of them."""
+    drawn = [each for each in members if len(each.mean_curve) > 1]
+    begin = shared_beginning(each.benchmark for each in drawn) if len(drawn) > 1 else 0
+    curves = {each.benchmark[begin:]: (each.alignment.progress, each.mean_curve) for each in drawn}
+    tested = [steady for each in members if is_known(steady := data.steady[each.benchmark])]
+    known = [float(number(each.quality)) for each in members if is_known(each.quality)]
+    ends = f"**{decimal(min(known))} to {decimal(max(known))}**" if known else "**unknown**"
+    label = f"{name}: mean scores of {count(len(members), 'benchmark')} in training."
+    last = max(float(each.curves[model].progress[-1]) for each in members for model in each.scored)
+    picture = _lines(data, {key: (at, values, "ln") for key, (at, values) in curves.items()}, label, last)
+    more = Markup('<p class="open"><a href="#family-{}">Open all {}</a></p>').format(place, len(members))
+    outcome: Outcome = "not measured" if not tested else "not known" if not any(tested) else "in part"
+    said = f"{sum(tested)} of {len(tested)} steady" if tested else "not tested"
+    if tested and all(tested):
+        outcome = "yes"
+    return Panel(f"{name} ({len(members)})", f"signal quality {ends}", picture + more, outcome, said)
+
+
+def _fold(data: SignalData, name: str, rows: Sequence[Ready], panels: Sequence[Panel], place: int) -> Markup:
+    """A family's benchmarks one by one."""
+    left_out = len(rows) - len(panels)
+    words = f"{count(len(rows), 'benchmark')}, one by one" + f"; curves of {len(panels)}" * (left_out > 0)
+    inside = ready_picture(data, rows, grouped=False) if measured(rows) else Markup("")
+    return Markup(
+        '<details class="fold" id="family-{}"><summary>{} <span>{}</span></summary><div class="in">{}{}</div></details>'
+    ).format(place, name, words, inside, panel_grid(panels))
+
+
+def _names(data: SignalData) -> dict[str, str]:
+    """Each model's label, without what all labels begin with."""
+    labels = {model: str(label) for model, label in data.learning.facts["label"].items()}
+    begin = shared_beginning(labels.values()) if len(labels) > 1 else 0
+    return {model: label[begin:] or label for model, label in labels.items()}
 
 
 def _some(number: int, most: int) -> np.ndarray:
@@ -115,40 +217,80 @@ def _some(number: int, most: int) -> np.ndarray:
 
 
 def _curve_picture(data: SignalData, benchmark: BenchmarkCurves, points_of_each: int) -> Markup:
-    width, bottom = 270, 74
-    progress, mean = benchmark.alignment.progress * data.progress.scale, benchmark.mean_curve
-    steady = data.steady[benchmark.benchmark] is True
-    curves = {model: benchmark.direction * benchmark.curves[model].values for model in benchmark.scored}
-    least, most = min(values.min() for values in curves.values()), max(values.max() for values in curves.values())
-    last = max(benchmark.curves[model].progress[-1] for model in benchmark.scored) * data.progress.scale
-    chance, room = number(benchmark.chance), (most - least) / 2
-    drawn_chance = least - room <= chance <= most + room
-    if drawn_chance:
-        least, most = min(least, chance), max(most, chance)
-    across, up = Axis(0, last, 34, width - 2), Axis(least, most, bottom - 3, 8)
-    marks = [line(34, bottom, width - 2, bottom, "ax")]
-    if drawn_chance:
-        marks.append(line(34, up(chance), width - 2, up(chance), "chance"))
-    for place in _some(len(curves), MOST_MODELS):
-        model = benchmark.scored[place]
-        kept = _some(len(curves[model]), points_of_each)
-        at = benchmark.curves[model].progress[kept] * data.progress.scale
-        marks.append(curve([across(x) for x in at], [up(y) for y in curves[model][kept]], "ln"))
-    marks.append(curve([across(x) for x in progress], [up(y) for y in mean], "ln m" if steady else "ln m no"))
-    low_word, high_word = _ends(least, most)
-    end = f"{last:,.0f}" if last >= 10 else f"{last:.2g}"
-    marks += [
-        text(30, 12, high_word, "", "end"),
-        text(30, bottom, low_word, "", "end"),
-        text(34, bottom + 14, "0"),
-        text(width - 2, bottom + 14, f"{end} {data.progress.words}", "", "end"),
-    ]
-    label = f"{benchmark.benchmark}: scores of {count(len(curves), 'model')} in training, {low_word} to {high_word}. "
+    names, steady, mean = _names(data), data.steady[benchmark.benchmark] is True, benchmark.mean_curve
+    curves: dict[str, tuple[np.ndarray, np.ndarray, str]] = {}
+    every = [benchmark.scored[place] for place in _some(len(benchmark.scored), MOST_MODELS)]
+    for model in [*every, *(each for each in data.own if each in benchmark.scored and each not in every)]:
+        whole = benchmark.curves[model]
+        kept = _some(len(whole.values), points_of_each)
+        kind = "ln me" if model in data.own else "ln"
+        curves[names[model]] = whole.progress[kept], benchmark.direction * whole.values[kept], kind
+    values = [benchmark.direction * benchmark.curves[model].values for model in benchmark.scored]
+    low_word, high_word = _ends(min(each.min() for each in values), max(each.max() for each in values))
+    label = f"{benchmark.benchmark}: scores of {count(len(values), 'model')} in training, {low_word} to {high_word}. "
     if len(mean):
         first, at_end = _ends(float(mean[0]), float(mean[-1]))
         label += f"Their mean goes from {first} to {at_end}. "
     quality, interval = _quality(benchmark)
-    return svg(width, bottom + 18, f"{label}Signal quality {quality}{interval or ', no interval'}.", *marks)
+    label += f"Signal quality {quality}{interval or ', no interval'}."
+    last = max(float(benchmark.curves[model].progress[-1]) for model in benchmark.scored)
+    thick = (benchmark.alignment.progress, mean, "ln m" if steady else "ln m no")
+    return _lines(data, curves, label, last, number(benchmark.chance), thick)
+
+
+def _lines(
+    data: SignalData,
+    curves: Mapping[str, tuple[np.ndarray, np.ndarray, str]],
+    label: str,
+    last: float,
+    chance: float = np.nan,
+    thick: tuple[np.ndarray, np.ndarray, str] | None = None,
+) -> Markup:
+    """Named curves (progress in billions, values, kind), the highest and the lowest at the end with their names, as
+    are the reader's own; `thick`: a curve that lies on top."""
+    width, bottom, scale = 300, 78, data.progress.scale
+    end = width - (78 if len(curves) > 1 else 2)
+    every = [values for _, values, _ in curves.values()]
+    least, most = min((v.min() for v in every), default=0.0), max((v.max() for v in every), default=1.0)
+    room = (most - least) / 2
+    drawn_chance = least - room <= chance <= most + room
+    if drawn_chance:
+        least, most = min(least, chance), max(most, chance)
+    across, up = training_axis(data, last * scale, 34, end), Axis(least, most, bottom - 3, 10)
+    marks = [line(34, bottom, end, bottom, "ax")]
+    if doubles(data):
+        marks += [line(across(value), 8, across(value), bottom, "g") for value in axis_values(across)[:-1]]
+    if drawn_chance:
+        marks.append(line(34, up(chance), end, up(chance), "chance"))
+    for name, (at, values, kind) in curves.items():
+        marks.append(curve([across(x * scale) for x in at], [up(y) for y in values], kind, name))
+    if thick is not None:
+        at, values, kind = thick
+        marks.append(curve([across(x * scale) for x in at], [up(y) for y in values], kind))
+    marks += _labels(curves, up, end + 4) if len(curves) > 1 else []
+    low_word, high_word = _ends(least, most)
+    first = axis_values(across)[0] if doubles(data) else 0.0
+    marks += [
+        text(30, 14, high_word, "", "end"),
+        text(30, bottom, low_word, "", "end"),
+        text(across(first), bottom + 15, amount(first), "", "middle" if first else "start"),
+        text(end, bottom + 15, f"{amount(last * scale)} {data.progress.words}", "", "end"),
+    ]
+    return lines_svg(width, bottom + 19, label, *marks, across=across, up=up, unit=data.progress.words)
+
+
+def _labels(
+    curves: Mapping[str, tuple[np.ndarray, np.ndarray, str]], up: Axis, x: float, apart: float = 12
+) -> list[Markup]:
+    """The names of the reader's own models, of the highest and of the lowest curve, those that have room."""
+    at_end = {name: float(values[-1]) for name, (_, values, _) in curves.items()}
+    own = [name for name, (_, _, kind) in curves.items() if kind.endswith("me")]
+    placed: dict[float, Markup] = {}
+    for name in [*own, max(at_end, key=lambda key: at_end[key]), min(at_end, key=lambda key: at_end[key])]:
+        y = up(at_end[name]) + 4
+        if all(abs(y - other) >= apart for other in placed):
+            placed[y] = text(x, y, shortened(name, 12), "num" if name in own else "lab")
+    return list(placed.values())
 
 
 def _ends(low: float, high: float) -> tuple[str, str]:

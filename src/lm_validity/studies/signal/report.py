@@ -1,5 +1,6 @@
 """The signal report: does a benchmark say something early in training?"""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -37,9 +38,13 @@ def report_signal(
     benchmarks: str | Path | None = None,
     items: str | Path | None = None,
     section: Reports = REPORTS,
+    own: tuple[str, ...] = (),
 ) -> None:
-    """Write summary.json, tables, figures and the page of the signal report under `output`."""
-    page, summary = signal(analyze_signal(scores, models, benchmarks, items, section))
+    """Write summary.json, tables, figures and the page of the signal report under `output`.
+
+    `own`: models of the reader, whose curves stand out among those of others.
+    """
+    page, summary = signal(replace(analyze_signal(scores, models, benchmarks, items, section), own=own))
     write_report(page, summary, output)
 
 

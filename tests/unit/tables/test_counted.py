@@ -38,6 +38,19 @@ def values(frame, benchmark="x") -> dict[str, float]:
     return frame[frame["benchmark"] == benchmark].set_index("model")["value"].round(6).to_dict()
 
 
+def test_a_benchmark_of_no_study_without_a_metric_stays_out_and_is_named(tmp_path):
+    """`lm-validity report` writes such a row where it cannot know which of several metrics counts."""
+    rows = [{"model": model, "benchmark": "x", "value": 0.5} for model in "ab"]
+    rows += [{"model": "a", "benchmark": "y", "value": value, "metric": f"{metric},none"}
+             for metric, value in (("stereotype", 0.6), ("difference", 3.0))]  # fmt: skip
+    sheet = "benchmark,metric,higher_is_better,studies\nx,acc,1,\ny,,,{}\n"
+    counted = count_scores(*table(tmp_path, rows, benchmarks=sheet.format("none")))
+    assert set(counted.rows["benchmark"]) == {"x"} and values(counted.rows) == {"a": 0.5, "b": 0.5}
+    assert any("stay out: y." in note for note in counted.notes)
+    with pytest.raises(InputError, match="y has several metrics"):
+        count_scores(*table(tmp_path, rows, benchmarks=sheet.format("")))
+
+
 # ---- one last checkpoint -------------------------------------------------------------------------------------------
 
 

@@ -12,7 +12,7 @@ from benchmarks.coverage.results import NOTHING, Result, one
 
 from lm_validity.config.plan import LEAST
 from lm_validity.missing import Missing
-from lm_validity.studies.agreement.statistics.resampling import Interval
+from lm_validity.statistics import Interval
 from lm_validity.studies.bias.effects import interval_over_subsamples
 from lm_validity.studies.bias.statistics.effects import mean_over_tasks
 from lm_validity.studies.signal.statistics.quality import (

@@ -9,6 +9,7 @@ from benchmarks.coverage.results import NOTHING, Result, many, one
 from benchmarks.coverage.truth import Population, Truth, normal_truth, typed_truth
 from benchmarks.coverage.worlds import LOADINGS, Size, Table, World
 
+from lm_validity.statistics import Interval
 from lm_validity.studies.agreement.data import no_correction
 from lm_validity.studies.agreement.statistics.factors import (
     RankDraws,
@@ -31,7 +32,6 @@ from lm_validity.studies.agreement.statistics.ranking import (
     resampled_kendall_tau,
 )
 from lm_validity.studies.agreement.statistics.resampling import (
-    Interval,
     cluster_multiplicities,
     hull,
     mean_over_pairs_by_resample,

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lm_validity.studies.agreement.statistics.resampling import Interval
+from lm_validity.statistics import Interval
 
 NOTHING = (float("nan"), float("nan"))
 FIRST = ("table", "seconds")

@@ -9,6 +9,13 @@ INSTALL_CUDA = "install it without an index of CPU builds (in a clone TORCH_INDE
 INSTALL_NF4 = "pip install 'lm-validity[cells,nf4]', or set bias.zero_shot.quantization to none"
 
 
+class Refusal(NamedTuple):
+    """Why something is refused, and what to do about it: the two parts of an `InputError`."""
+
+    problem: str
+    hint: str
+
+
 class _WithHint(Exception):
     def __init__(self, problem: str, hint: str):
         super().__init__(f"{problem} Hint: {hint}")

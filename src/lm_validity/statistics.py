@@ -1,11 +1,21 @@
 """Statistics that several studies share, so that each is defined once."""
 
 import zlib
+from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 from scipy.stats import norm
 
 LEVEL = 0.05  # family-wise, of the tests against chance
+
+Ends_co = TypeVar("Ends_co", bound=float | np.ndarray, covariant=True)
+
+
+class Interval(NamedTuple, Generic[Ends_co]):
+    """The ends of an interval, scalars or arrays of one shape; NaN where it is undefined."""
+
+    low: Ends_co
+    high: Ends_co
 
 
 def section_generator(section: str, seed: int = 0) -> np.random.Generator:

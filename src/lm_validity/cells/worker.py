@@ -19,7 +19,7 @@ from lm_validity.cells.models.scorer import equal_part
 from lm_validity.cells.tasks.answers import replaced_examples
 from lm_validity.cells.tasks.splits import Split, documents
 from lm_validity.cells.tasks.tasks import AnyTask, Documents, TaskRecord, fewshot_digest, load_task
-from lm_validity.errors import INSTALL_CUDA, CellError, InputError
+from lm_validity.errors import INSTALL_CUDA, CellError, InputError, Refusal
 from lm_validity.files import read_json
 from lm_validity.run.cell import BenchmarkCell, Job
 from lm_validity.run.scoring import document_bos, prompt_settings
@@ -205,7 +205,7 @@ def resolve_device(device: str, size_class: str, gpus: int) -> str:
     return "all" if gpus > 1 else "cuda"
 
 
-def describe_missing_gpu(needed_gpus: int, usable: int, device: str) -> tuple[str, str]:
+def describe_missing_gpu(needed_gpus: int, usable: int, device: str) -> Refusal:
     """(problem, hint): what torch says about the GPUs of this machine, and where to look."""
     problem = (
         f"the job needs {needed_gpus} GPU{'s' if needed_gpus > 1 else ''} and can use {usable} on "
@@ -223,4 +223,4 @@ def describe_missing_gpu(needed_gpus: int, usable: int, device: str) -> tuple[st
             "check `nvidia-smi` and the driver on that node, and what the job asks the scheduler for "
             "(docs/how_to/cluster.md). To compute on the CPU on purpose, set evaluation.device to cpu."
         )
-    return problem, hint
+    return Refusal(problem, hint)

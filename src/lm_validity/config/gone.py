@@ -4,7 +4,7 @@ Standard library and pydantic only: the Snakefile reads this at parse time.
 """
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from lm_validity.config.rows import bad_value
 
@@ -104,13 +104,21 @@ def _holders(values: Any, above: list[str], key_path: str = "") -> Iterator[tupl
             yield from _holders(values.get(key), above[1:], f"{key_path}{key}.")
 
 
-def _odd_one(value: Any, only: Any, key_path: str) -> tuple[str, Any, Any] | None:
+class _OddKey(NamedTuple):
+    """A key of the configuration whose value differs from the only one that is left: path, value and that one."""
+
+    key_path: str
+    value: Any
+    only: Any
+
+
+def _odd_one(value: Any, only: Any, key_path: str) -> _OddKey | None:
     """The place of the first value that is not the only one, the value, and the only one. A mapping may have fewer
     keys."""
     if isinstance(value, dict) and isinstance(only, dict):
         odd = (_odd_one(value[key], only.get(key), f"{key_path}.{key}") for key in value)
         return next(filter(None, odd), None)
-    return None if _plain(value) == _plain(only) else (key_path, value, only)
+    return None if _plain(value) == _plain(only) else _OddKey(key_path, value, only)
 
 
 def _plain(value: Any) -> Any:

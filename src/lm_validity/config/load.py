@@ -3,7 +3,7 @@
 from collections import Counter
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypeVar, overload
+from typing import Any, NamedTuple, TypeVar, overload
 
 from pydantic import BaseModel, ValidationError
 
@@ -31,6 +31,13 @@ Settings = TypeVar("Settings", bound=BaseModel)
 _MOST_VALUES = 100_000  # of a configuration file
 
 
+class AgreementNames(NamedTuple):
+    """Names of the models and the benchmarks that the agreement study compares."""
+
+    models: list[str]
+    benchmarks: list[str]
+
+
 @dataclass(frozen=True)
 class Run:
     """A configuration with its sheets read; `results` is where everything it makes goes.
@@ -56,11 +63,11 @@ class Run:
         return self.configuration.name
 
     @property
-    def agreement_names(self) -> tuple[list[str], list[str]]:
+    def agreement_names(self) -> AgreementNames:
         """The models and the benchmarks of the agreement study, in the order of the sheets."""
         models = [name for name, row in self.models.items() if "agreement" in row.studies]
         rows = self.benchmarks.items()
-        return models, [name for name, row in rows if "agreement" in row.studies and not row.variant_of]
+        return AgreementNames(models, [name for name, row in rows if "agreement" in row.studies and not row.variant_of])
 
     @property
     def bias(self) -> BiasSettings:

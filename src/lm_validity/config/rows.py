@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple, TypeVar
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, ValidationInfo
 from pydantic_core import PydanticCustomError
@@ -251,10 +251,21 @@ def is_folder(path: str) -> bool:
     return path.startswith((".", "/", "results/", "~")) or path.count("/") > 1 or Path(path).is_dir()
 
 
-def split_revision(path: str) -> tuple[str, str | None]:
+class PathAndRevision(NamedTuple):
+    """A path, and the revision behind its `@`, where it has one."""
+
+    path: str
+    revision: str | None
+
+
+def split_revision(path: str) -> PathAndRevision:
     """(hub id, revision) of `owner/name@revision`; a folder, or a hub id without one, as it is."""
     name, _, revision = path.partition("@")
-    return (path, None) if Path(path).is_dir() or is_folder(name) else (name, revision or None)
+    return (
+        PathAndRevision(path, None)
+        if Path(path).is_dir() or is_folder(name)
+        else PathAndRevision(name, revision or None)
+    )
 
 
 def _check_identifier(value: str) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from itertools import product
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, Self, get_args
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self, get_args
 
 from pydantic import (
     AfterValidator,
@@ -480,13 +480,20 @@ class Task(SheetRow):
 SOURCE_COLUMNS = set(Task.model_fields) - {"training_epochs", "pretraining_batch", "masked_batch", "causal_batch"}
 
 
+class BiasSheets(NamedTuple):
+    """The bias study's language models and tasks, by id."""
+
+    models: dict[str, BiasModel]
+    tasks: dict[str, Task]
+
+
 def read_bias_sheets(
     settings: BiasSettings,
     run: str,
     size_classes: Collection[str],
     results: str,
     sheets: Sheets,
-) -> tuple[dict[str, BiasModel], dict[str, Task]]:
+) -> BiasSheets:
     """Both sheets by id, `results/{run}` in a path replaced by the run's folder, and every experiment checked against
     them."""
     read = partial(read_rows, described_in=_OF_BIAS, run=run, results=results, size_classes=size_classes, sheets=sheets)
@@ -494,7 +501,7 @@ def read_bias_sheets(
     tasks = read(settings.tasks, Task, setting="bias: tasks")
     for name, experiment in settings.experiments.items():
         _check_experiment(name, experiment, settings, models, tasks)
-    return models, tasks
+    return BiasSheets(models, tasks)
 
 
 def _check_experiment(

@@ -10,7 +10,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from lm_validity.config.load import Run
 from lm_validity.config.sheets import Model
@@ -260,7 +260,14 @@ def existing_entries(grid: Grid) -> Iterator[tuple[str, list[Entry] | None]]:
                 yield path, None
 
 
-def failed_cells(grid: Grid) -> tuple[list[Entry], set[str]]:
+class FailedCells(NamedTuple):
+    """The cells that caused their own failure, and every manifest that holds a failed or missing cell."""
+
+    entries: list[Entry]
+    manifests: set[str]
+
+
+def failed_cells(grid: Grid) -> FailedCells:
     """The cells that caused their own failure, and every manifest that holds a failed or missing cell."""
     failed, manifests = [], set()
     for path, entries in existing_entries(grid):
@@ -268,7 +275,7 @@ def failed_cells(grid: Grid) -> tuple[list[Entry], set[str]]:
         if broken or entries is None:
             manifests.add(path)
         failed += [entry for entry in broken if entry.status == "failed"]
-    return failed, manifests
+    return FailedCells(failed, manifests)
 
 
 def remove_manifests(paths: set[str]) -> None:
@@ -376,7 +383,14 @@ def record_problems(run: Run) -> list[Problem]:
     return problems
 
 
-def leases(run: Run) -> tuple[list[Problem], list[Problem]]:
+class LeaseProblems(NamedTuple):
+    """Stale leases, which the next job takes over by itself, and held ones: cells that are being computed."""
+
+    stale: list[Problem]
+    held: list[Problem]
+
+
+def leases(run: Run) -> LeaseProblems:
     """(stale leases, which the next job takes over by itself; held ones: cells that are being computed)."""
     stale, held = [], []
     for path in sorted((run.results / "store" / ".leases").glob("*.json")):
@@ -385,7 +399,7 @@ def leases(run: Run) -> tuple[list[Problem], list[Problem]]:
         else:
             state = f"being computed by {describe_holder(path)}"
             held.append(Problem(path.stem, state, "a second job waits for it; or cancel it"))
-    return stale, held
+    return LeaseProblems(stale, held)
 
 
 def orphan_problems(run: Run) -> list[Problem]:

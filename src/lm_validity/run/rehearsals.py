@@ -15,7 +15,7 @@ from lm_validity.config.load import Run
 from lm_validity.config.rows import is_folder, split_revision
 from lm_validity.config.sections import SizeClass
 from lm_validity.config.sheets import Model
-from lm_validity.errors import Problem
+from lm_validity.errors import Problem, Refusal
 from lm_validity.files import read_json, read_json_or
 from lm_validity.run.participants import Participants, size_class
 
@@ -97,32 +97,32 @@ TAKE_OUT = (
 )
 
 
-def why_not_causal(config: object) -> tuple[str, str] | None:
+def why_not_causal(config: object) -> Refusal | None:
     """(what is wrong with a config.json, what to do), or None for a causal language model. None also where transformers
     is not installed, or keeps its lists elsewhere: loading the model will say it then."""
     if not isinstance(config, dict):
-        return "config.json is not an object", "a model folder is what save_pretrained writes"
+        return Refusal("config.json is not an object", "a model folder is what save_pretrained writes")
     lists = _lists()
     if lists is None:
         return None
     kind, named = config.get("model_type"), config.get("architectures") or []
     if not isinstance(kind, str | None) or not isinstance(named, list) or not all(isinstance(n, str) for n in named):
-        return (
+        return Refusal(
             "model_type or architectures of its config.json is not text",
             "a model folder is what save_pretrained writes",
         )
     if kind not in lists["CONFIG_MAPPING_NAMES"] and kind not in lists[_CAUSAL]:
-        return f"transformers does not know model_type {kind!r} of its config.json", UNKNOWN
+        return Refusal(f"transformers does not know model_type {kind!r} of its config.json", UNKNOWN)
     problem = f"config.json is not that of a causal language model ({', '.join(named) or f'model_type {kind}'})"
     if kind not in lists[_CAUSAL] or kind in SEE_AHEAD or (kind == "xlm" and not config.get("causal")):
-        return problem, TAKE_OUT
+        return Refusal(problem, TAKE_OUT)
     if kind in _encoders(lists) and not config.get("is_decoder"):
-        return problem, TAKE_OUT
+        return Refusal(problem, TAKE_OUT)
     other_work = {name for key in _OTHER_WORK for name in _classes(lists[key].values())} - _classes(
         lists[_CAUSAL].values()
     )
     if named and (named[0] in other_work or _has_no_head(config, named[0], lists)):
-        return problem, TAKE_OUT
+        return Refusal(problem, TAKE_OUT)
     return None
 
 

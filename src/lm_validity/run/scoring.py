@@ -10,7 +10,7 @@ from typing import Any
 
 from lm_validity.config.load import Run
 from lm_validity.config.sections import DocumentBos
-from lm_validity.errors import InputError, first_line, nearest
+from lm_validity.errors import InputError, Refusal, first_line, nearest
 
 # ----------------------------------------------------------------------------------------------------------------------
 # The files that determine what lm-eval tasks compute, and whether their code draws at random, found by a text scan.
@@ -106,7 +106,7 @@ def _declarations(folder: Path) -> dict[Path, str]:
     return {path: path.read_text(encoding="utf-8", errors="replace") for path in paths}
 
 
-def task_problem(name: str, include_path: str | None, *, trains: bool) -> tuple[str, str] | None:
+def task_problem(name: str, include_path: str | None, *, trains: bool) -> Refusal | None:
     """(what is wrong with a task's name, what to do) as far as a text scan of lm-eval's files and of the user's can
     tell, in half a second and without a network: no file has the name, or one without documents to train on.
 
@@ -126,7 +126,9 @@ def task_problem(name: str, include_path: str | None, *, trains: bool) -> tuple[
                 continue
             is_listed = True
             if declares.search(text) and trains and not _may_train(path):
-                return "has no training split", "fine-tuning needs a training_split: leave it out of that study."
+                return Refusal(
+                    "has no training split", "fine-tuning needs a training_split: leave it out of that study."
+                )
     if is_listed:
         return None
     names = re.compile(r"^[\"']?(?:task|group)[\"']?:[ \t]*[\"']?([^\s\"'#\[]+)", re.MULTILINE)
@@ -138,7 +140,7 @@ def task_problem(name: str, include_path: str | None, *, trains: bool) -> tuple[
     }
     similar = nearest(name, all_names)
     hint = f"did you mean {similar!r}? " if similar else ""
-    return "no lm-eval task has this name", f"{hint}`lm-eval ls tasks` lists them."
+    return Refusal("no lm-eval task has this name", f"{hint}`lm-eval ls tasks` lists them.")
 
 
 def _may_train(path: Path) -> bool:

@@ -1,6 +1,7 @@
 """The scores that count as a heat table: a row a model, a column a benchmark, sortable, each with its interval."""
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -70,7 +71,14 @@ def heat_picture(rows: pd.DataFrame, higher_is_better: dict[str, bool]) -> Pictu
     return Picture(Markup("").join(tables), " ".join(notes))
 
 
-def _table(rows: pd.DataFrame, higher_is_better: dict[str, bool]) -> tuple[Markup, int]:
+class _HeatTable(NamedTuple):
+    """The table of a protocol, and how many models it leaves out."""
+
+    markup: Markup
+    left_out: int
+
+
+def _table(rows: pd.DataFrame, higher_is_better: dict[str, bool]) -> _HeatTable:
     """The table of one protocol, best models first, and the number of models beyond MOST cells."""
     values = rows.pivot(index="model", columns="benchmark", values="value")
     oriented = values * [1.0 if higher_is_better.get(name, True) else -1.0 for name in values.columns]
@@ -101,7 +109,7 @@ def _table(rows: pd.DataFrame, higher_is_better: dict[str, bool]) -> tuple[Marku
     table = Markup(
         '<div class="scroll"><table class="m heat"><thead><tr>{}</tr></thead><tbody>{}</tbody></table></div>'
     )
-    return table.format(head, body), len(order) - len(models_shown)
+    return _HeatTable(table.format(head, body), len(order) - len(models_shown))
 
 
 def _cell(row: pd.Series | None, share: float) -> Markup:

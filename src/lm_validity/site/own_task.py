@@ -15,6 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
+from typing import NamedTuple
 
 import pandas as pd
 import pyarrow as pa
@@ -240,7 +241,14 @@ def _check_id(path: Path, name: str, base: Run) -> None:
         raise InputError(f"{results}: the folder of another run.", "give the task another name.")
 
 
-def _main_metric(path: Path, directions: Mapping[str, bool | None]) -> tuple[str, bool]:
+class _MainMetric(NamedTuple):
+    """A task's main metric, and whether higher is better."""
+
+    name: str
+    higher_is_better: bool
+
+
+def _main_metric(path: Path, directions: Mapping[str, bool | None]) -> _MainMetric:
     """The metric of the report's scores, as `report` guesses it, and whether a higher value is better."""
     order = (*PREFERRED, "bits_per_byte")
     metric = min(
@@ -254,7 +262,7 @@ def _main_metric(path: Path, directions: Mapping[str, bool | None]) -> tuple[str
             f"{path}: the task does not say whether a higher {metric.partition(',')[0]} is better.",
             "add higher_is_better to the metric in the file.",
         )
-    return metric, better
+    return _MainMetric(metric, better)
 
 
 # ---- files -----------------------------------------------------------------------------------------------------------

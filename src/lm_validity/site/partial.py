@@ -3,6 +3,7 @@
 import os
 import sys
 from pathlib import Path
+from typing import NamedTuple
 from urllib.parse import quote
 
 import pyarrow.parquet as pq
@@ -16,7 +17,14 @@ from lm_validity.site.report import ReportJob, run_reports
 from lm_validity.tables.merge import Merger
 
 
-def write_partial_reports(run: Run, *, with_items: bool = True) -> tuple[int, Path | None]:
+class PartialReports(NamedTuple):
+    """How many cells are missing, and the page that leads to the reports, where one was written."""
+
+    missing: int
+    page: Path | None
+
+
+def write_partial_reports(run: Run, *, with_items: bool = True) -> PartialReports:
     """Write results/<run>/partial/{tables,reports,report}; the number of missing cells, and the page if there is one.
 
     Nothing is written into a path that a rule declares. Every page lists what is missing. A report that is not possible
@@ -34,7 +42,7 @@ def write_partial_reports(run: Run, *, with_items: bool = True) -> tuple[int, Pa
     missing = [cell.describe() for cell in merger.missing]
     tables = [path for name in ("scores", "trials") if (path := folder / "tables" / f"{name}.parquet").is_file()]
     if not any(pq.read_metadata(path).num_rows for path in tables):
-        return len(missing), None
+        return PartialReports(len(missing), None)
     jobs = _jobs(run, folder, with_items=with_items)
     names, failed = run_reports(jobs, processes=1)
     for name, problem in failed.items():
@@ -43,10 +51,10 @@ def write_partial_reports(run: Run, *, with_items: bool = True) -> tuple[int, Pa
     for report in written if missing else ():
         mark_unfinished(report, missing)
     if not written:
-        return len(missing), None
+        return PartialReports(len(missing), None)
     cards = run_sources(run, written, folder / "tables", missing)
     site = build_site(written, folder / "report", cards=cards, missing=missing, name=run.name, about=about_run(run))
-    return len(missing), site
+    return PartialReports(len(missing), site)
 
 
 FINISHED = """\

@@ -393,7 +393,14 @@ def describe_joining(joining: Joining) -> list[str]:
 # Whether a task goes on is asked of the width of its interval, never of where it lies.
 
 
-def add_batch(run: Run) -> tuple[list[str], int]:
+class AddedBatch(NamedTuple):
+    """Lines on every task, and how many tasks get another batch."""
+
+    lines: list[str]
+    tasks: int
+
+
+def add_batch(run: Run) -> AddedBatch:
     """Write the next batch of the tasks that are too wide, if any, into the plan: lines on every task, and how many get
     one.
 
@@ -426,7 +433,7 @@ def add_batch(run: Run) -> tuple[list[str], int]:
     if not added:
         last = f"no task of the bias study gets another batch: each is ±{plan.half_width:g} or narrower, has all, or "
         last += "would stay too wide"
-        return [*lines, last], 0
+        return AddedBatch([*lines, last], 0)
     plan_path = Path(run.bias.plan)
     write_sheet(
         plan_path,
@@ -436,7 +443,9 @@ def add_batch(run: Run) -> tuple[list[str], int]:
     )
     sizes = {min(plan.batch, plan.most[row.experiment] - plan.planned(row.experiment, row.task)) for row in added}
     sizes_in_words = " to ".join(str(size) for size in sorted({min(sizes), max(sizes)}))
-    return [*lines, f"{plan_path}: {sizes_in_words} more subsamples for {len(added)} of {len(stops)} tasks"], len(added)
+    return AddedBatch(
+        [*lines, f"{plan_path}: {sizes_in_words} more subsamples for {len(added)} of {len(stops)} tasks"], len(added)
+    )
 
 
 def _check_finished(run: Run, trials: pd.DataFrame) -> None:

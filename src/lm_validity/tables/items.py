@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -224,6 +225,13 @@ def item_values(items: pa.Table, metric: str | None) -> pa.ChunkedArray:
     return pc.if_else(values.is_null(), correct, of_metric)
 
 
+class _Keys(NamedTuple):
+    """The key columns of the rows that count, and which rows these are."""
+
+    table: pa.Table
+    is_used: np.ndarray
+
+
 class _Cells:
     """How the rows of a benchmark that count, sorted, fall into cells (model, checkpoint), each with the same
     documents."""
@@ -246,7 +254,7 @@ class _Cells:
         self.doc_ids = self.names["doc_id"][document[: self.items]].astype(str)
         self._check_documents(starts, sizes, document)
 
-    def _keys(self, num_fewshot: int | None) -> tuple[pa.Table, np.ndarray]:
+    def _keys(self, num_fewshot: int | None) -> _Keys:
         """The key columns of the rows that count, and which rows of the benchmark these are (boolean)."""
         keys = _read(self.path, _KEYS, self.benchmark)
         if len(keys) == 0:
@@ -268,7 +276,7 @@ class _Cells:
                 "the signal study reads direct evaluations.",
             )
         is_used = self._one_run(keys, is_used)
-        return keys.filter(pa.array(is_used)), is_used
+        return _Keys(keys.filter(pa.array(is_used)), is_used)
 
     def _one_run(self, keys: pa.Table, used: np.ndarray) -> np.ndarray:
         """The rows of the first run that has a document, where answers were sampled; `over_runs` knows the others."""
@@ -415,14 +423,21 @@ def _equal_or_null(column: pa.ChunkedArray, value: str) -> np.ndarray:
     return pc.fill_null(equal, fill_value=True).to_numpy(zero_copy_only=False).astype(bool)
 
 
-def _codes(column: pa.ChunkedArray) -> tuple[np.ndarray, np.ndarray]:
+class _Codes(NamedTuple):
+    """Integers that sort like the texts, and the sorted texts."""
+
+    codes: np.ndarray
+    texts: np.ndarray
+
+
+def _codes(column: pa.ChunkedArray) -> _Codes:
     """Integers that sort like the texts, and the sorted texts; null is the empty text."""
     column = pc.fill_null(column.cast(pa.string()), "").combine_chunks().dictionary_encode()
     if isinstance(column, pa.ChunkedArray):
         column = column.combine_chunks()
     names = np.array(column.dictionary.to_pylist(), dtype=object)
     rank = np.argsort(np.argsort(names.astype(str), kind="stable"), kind="stable").astype(np.int32)
-    return rank[column.indices.to_numpy(zero_copy_only=False)], np.array(sorted(names), dtype=object)
+    return _Codes(rank[column.indices.to_numpy(zero_copy_only=False)], np.array(sorted(names), dtype=object))
 
 
 def _floats(column: pa.ChunkedArray | pa.Array) -> np.ndarray:

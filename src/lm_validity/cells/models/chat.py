@@ -5,7 +5,7 @@ import datetime
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from lm_validity.errors import CellError
 from lm_validity.files import read_json_or
@@ -85,19 +85,26 @@ def _closing(tag: str) -> str:
     )
 
 
-def thought_settings(render: Callable[..., str]) -> tuple[dict[str, Any], bool]:
-    """(what the chat template is told beside the messages, whether thoughts are closed). render: messages and further
+class ThoughtSettings(NamedTuple):
+    """What a chat template is told beside the messages, and whether thoughts are closed."""
+
+    options: dict[str, Any]
+    closed: bool
+
+
+def thought_settings(render: Callable[..., str]) -> ThoughtSettings:
+    """What the chat template is told beside the messages, and whether thoughts are closed. render: messages and further
     arguments -> prompt. What a template raises says nothing of thoughts: the real prompts will raise it again."""
     messages = [{"role": "user", "content": "question"}]
     try:
         with fixed_date():
             if open_thought(render(messages, add_generation_prompt=True)) is None:
-                return {}, False
+                return ThoughtSettings({}, closed=False)
             template_options = {"enable_thinking": False}
             prompt = render(messages, add_generation_prompt=True, **template_options)
     except Exception:  # whatever a template raises
-        return {}, False
+        return ThoughtSettings({}, closed=False)
     if open_thought(prompt) is None:
-        return template_options, True
+        return ThoughtSettings(template_options, closed=True)
     close_thought(prompt)  # raises where it cannot be closed
-    return {}, True
+    return ThoughtSettings({}, closed=True)

@@ -593,9 +593,15 @@ def load_language_model(
     return lm
 
 
-def _read_folder(
-    folder: Path, tokenizer_folder: Path, name: str, dtype: torch.dtype, device: str
-) -> tuple[transformers.PreTrainedModel, transformers.PreTrainedTokenizerBase, dict[str, str]]:
+class _Loaded(NamedTuple):
+    """A language model as transformers loads it, its tokenizer, and the rules that were applied to the tokenizer."""
+
+    model: transformers.PreTrainedModel
+    tokenizer: transformers.PreTrainedTokenizerBase
+    rules: dict[str, str]
+
+
+def _read_folder(folder: Path, tokenizer_folder: Path, name: str, dtype: torch.dtype, device: str) -> _Loaded:
     local = {"local_files_only": True, "trust_remote_code": False}
     spread = "auto" if device == "all" else None
     try:
@@ -625,7 +631,7 @@ def _read_folder(
     if tokenizer.eos_token_id is None:
         raise CellError(f"{name}: the tokenizer has no end-of-text token.", "set eos_token in tokenizer_config.json.")
     model.config.return_dict = True  # some say false: a tuple, whose logits have no name
-    return model, tokenizer, rules
+    return _Loaded(model, tokenizer, rules)
 
 
 def _takes_rows(model: transformers.PreTrainedModel, name: str) -> bool:

@@ -10,7 +10,7 @@ import shutil
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, TypeVar, get_args
+from typing import Any, NamedTuple, TypeVar, get_args
 
 import huggingface_hub
 import huggingface_hub.constants
@@ -28,7 +28,7 @@ from lm_validity.cells.models.chat import CHAT_DATE, read_chat_template
 from lm_validity.config.load import Run
 from lm_validity.config.rows import split_revision
 from lm_validity.config.sheets import FINAL, Checkpoint, Dtype, Model
-from lm_validity.errors import PREFETCH, CellError, InputError, Problem, first_line
+from lm_validity.errors import PREFETCH, CellError, InputError, Problem, Refusal, first_line
 from lm_validity.files import file_sha256, read_json, read_json_or
 from lm_validity.run.rehearsals import INDEX, WHOLE, HubModel, weight_names, why_not_causal
 
@@ -74,18 +74,18 @@ def _ask(model: HubModel) -> int | tuple[str, str]:
         return refusal(error, path, "`path` in the sheet") or 0
 
 
-def refusal(error: Exception, page: str, named: str) -> tuple[str, str] | None:
+def refusal(error: Exception, page: str, named: str) -> Refusal | None:
     """(what is wrong, what to do) where the hub does not give a model or data set away; None for all other errors.
     page: its page on the hub. named: where its id stands."""
     if isinstance(error, GatedRepoError):  # which is a RepositoryNotFoundError too
-        return "gated, and this account has no access", accept_licence(page)
+        return Refusal("gated, and this account has no access", accept_licence(page))
     if isinstance(error, RevisionNotFoundError):
-        return "no such revision on the hub", "correct `revision` in the sheet"
+        return Refusal("no such revision on the hub", "correct `revision` in the sheet")
     if isinstance(error, RepositoryNotFoundError):
-        return "no such repository on the hub, or a private one", f"check {named}, or `hf auth login`"
+        return Refusal("no such repository on the hub, or a private one", f"check {named}, or `hf auth login`")
     if isinstance(error, HFValidationError):
         problem = "neither a folder here nor a hub id"
-        return problem, f"check {named}: a folder must exist, a hub id is owner/name"
+        return Refusal(problem, f"check {named}: a folder must exist, a hub id is owner/name")
     return None
 
 
@@ -211,17 +211,24 @@ def tokenizer_folder(adapter: Path | None, weights: Path, root: Path) -> Path:
     return [*places, root][0]
 
 
+class ModelFolders(NamedTuple):
+    """The folders of a model's weights and of its tokenizer."""
+
+    weights: Path
+    tokenizer: Path
+
+
 def model_and_tokenizer_folder(
     path: str | Path,
     adapter: str | Path | None = None,
     *,
     revision: str | None = None,
     subfolder: str | None = None,
-) -> tuple[Path, Path]:
+) -> ModelFolders:
     """The folder of a model's weights, and that of its tokenizer, which an adapter may bring."""
     folder = model_folder(path, revision=revision, subfolder=subfolder)
     root = folder.parents[len(Path(subfolder).parts) - 1] if subfolder else folder
-    return folder, tokenizer_folder(Path(adapter) if adapter else None, folder, root)
+    return ModelFolders(folder, tokenizer_folder(Path(adapter) if adapter else None, folder, root))
 
 
 def check_on_gpus(name: str, device_map: dict[str, object]) -> None:
@@ -564,7 +571,15 @@ def check_as_saved(model: str, record: dict[str, Any], digests: Mapping[str, str
         )
 
 
-def _fetch(model: Model, revision: str | None, column: str = "path") -> tuple[Path, str | None, str]:
+class _Fetched(NamedTuple):
+    """The folder of a model's revision, its commit and digest; a local model has the folder alone."""
+
+    folder: Path
+    commit: str | None
+    digest: str
+
+
+def _fetch(model: Model, revision: str | None, column: str = "path") -> _Fetched:
     """(folder, commit, digest): of a hub model's revision, whose commit is its digest, downloaded (resumable) and
     verified; of a local model the folder alone."""
     if model.is_local:
@@ -574,14 +589,14 @@ def _fetch(model: Model, revision: str | None, column: str = "path") -> tuple[Pa
                 f"model {model.model!r}, column {column!r}: {model.path} is not a folder.",
                 f"correct `{column}` in the models sheet{_OR_CHECKPOINTS[column]}.",
             )
-        return folder, None, ""
+        return _Fetched(folder, None, "")
     where = f"model {model.model!r}, column {column!r} ({model.path})"
     try:
         ask = huggingface_hub.HfApi().model_info
         information = ask_hub(model.path, lambda: ask(model.path, revision=revision, files_metadata=True))
         if information is None:
             folder = cached_snapshot(model.path, revision)
-            return folder, folder.name, folder.name
+            return _Fetched(folder, folder.name, folder.name)
         files = _wanted(model.path, information, model.folders)
         if not any(file.rfilename.endswith(".safetensors") for file in files):
             raise InputError(f"{where}: no safetensors at {information.sha}.", "choose a revision that has them.")
@@ -612,7 +627,7 @@ def _fetch(model: Model, revision: str | None, column: str = "path") -> tuple[Pa
         problem, hint = refusal(error, model.path, named) or otherwise
         raise InputError(f"{where}: {problem}.", f"{hint}.") from None
     _verify(where, folder, files, {file.rfilename for file in new})
-    return folder, information.sha, information.sha
+    return _Fetched(folder, information.sha, information.sha)
 
 
 T = TypeVar("T")

@@ -11,7 +11,7 @@ import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     import torch
@@ -120,6 +120,13 @@ def git_commit() -> str | None:
 # A cell's sidecar: what it cost and where it ran. It may differ from run to run and enters no table.
 
 
+class Seconds(NamedTuple):
+    """Seconds by the clock, and of processors."""
+
+    wall: float
+    cpu: float
+
+
 class Stopwatch:
     """Costs from now on, of this process."""
 
@@ -128,9 +135,9 @@ class Stopwatch:
         self._started = time.time()
 
     @property
-    def seconds(self) -> tuple[float, float]:
+    def seconds(self) -> Seconds:
         """(seconds on the clock, seconds of the processor) until now."""
-        return time.perf_counter() - self._wall, time.process_time() - self._cpu
+        return Seconds(time.perf_counter() - self._wall, time.process_time() - self._cpu)
 
     def add(self, wall: float, cpu: float) -> None:
         """Count seconds that were spent before."""

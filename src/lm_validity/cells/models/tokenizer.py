@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import tokenizers
 import transformers
@@ -37,9 +37,14 @@ MOST_WORDS = 20_000  # of a vocabulary that are tried
 Tokenizer: TypeAlias = transformers.PreTrainedTokenizerBase
 
 
-def load_tokenizer(
-    folder: Path, name: str, *, weights: Path | None = None, causal: bool = True
-) -> tuple[Tokenizer, dict[str, str]]:
+class LoadedTokenizer(NamedTuple):
+    """A tokenizer, and the rules that were applied to it: key -> what was done."""
+
+    tokenizer: Tokenizer
+    rules: dict[str, str]
+
+
+def load_tokenizer(folder: Path, name: str, *, weights: Path | None = None, causal: bool = True) -> LoadedTokenizer:
     """The tokenizer of a folder, and the rules that were applied to it: key -> what was done.
 
     weights: the folder of the model that it is for, where the tokenizer's own has no config.json. causal: whether
@@ -58,7 +63,7 @@ def load_tokenizer(
             tokenizer, rules["tokenizer_file"] = differing_token, f"as in {FILE}"
     if causal and _append_nothing(tokenizer, folder, name):
         rules["appended_tokens"] = "left out"
-    return tokenizer, rules
+    return LoadedTokenizer(tokenizer, rules)
 
 
 def _check_vocabulary(tokenizer: Tokenizer, folder: Path, name: str) -> None:
@@ -154,14 +159,21 @@ def _append_nothing(tokenizer: Tokenizer, folder: Path, name: str) -> bool:
     return True
 
 
-def _around(tokenizer: Tokenizer) -> tuple[list[int], list[int]]:
+class _SpecialTokens(NamedTuple):
+    """The special tokens that a tokenizer puts before and after a text."""
+
+    before: list[int]
+    after: list[int]
+
+
+def _around(tokenizer: Tokenizer) -> _SpecialTokens:
     """The special tokens that a tokenizer puts before and after a text."""
     bare, encoded = tokenizer.encode(PLAIN, add_special_tokens=False), tokenizer.encode(PLAIN)
     places = range(len(encoded) - len(bare) + 1)
     start = next(
         (start_of_text for start_of_text in places if encoded[start_of_text : start_of_text + len(bare)] == bare), None
     )
-    return ([], []) if start is None else (encoded[:start], encoded[start + len(bare) :])
+    return _SpecialTokens([], []) if start is None else _SpecialTokens(encoded[:start], encoded[start + len(bare) :])
 
 
 # ----------------------------------------------------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -98,7 +98,14 @@ class Tree:
         return seen[start:]
 
 
-def plant(requests: Sequence[Request], max_length: int) -> tuple[list[Tree], list[bool]]:
+class Planted(NamedTuple):
+    """The trees of all requests, and whether each request was truncated."""
+
+    trees: list[Tree]
+    truncated: list[bool]
+
+
+def plant(requests: Sequence[Request], max_length: int) -> Planted:
     """The trees of all requests, in the order of their first request, and whether each request was truncated: cut on
     the left as lm-eval does. The model sees at most `max_length` tokens, the last one of a request is only predicted.
 
@@ -114,7 +121,7 @@ def plant(requests: Sequence[Request], max_length: int) -> tuple[list[Tree], lis
         if key not in trees:
             trees[key], children[key] = Tree(key), {}
         trees[key].add(number, continuation, children[key])
-    return list(trees.values()), truncated
+    return Planted(list(trees.values()), truncated)
 
 
 def batches(trees: Sequence[Tree], rows: int) -> Iterator[list[Tree]]:
@@ -179,9 +186,14 @@ def read(batches: Sequence[Scores]) -> dict[int, tuple[float, bool]]:
     return answers
 
 
-def plain(
-    forward: Forward, request: Request, max_length: int, device: torch.device
-) -> tuple[tuple[float, bool], float]:
+class PlainScore(NamedTuple):
+    """A request's (log-likelihood, whether greedy decoding gives it), and the largest logit that predicts it."""
+
+    score: tuple[float, bool]
+    largest_logit: float
+
+
+def plain(forward: Forward, request: Request, max_length: int, device: torch.device) -> PlainScore:
     """(log-likelihood in nats, whether greedy decoding gives it) of a request by a plain forward pass over its row
     alone, and the largest of the logits that predict it: what every way is measured against."""
     _, context, continuation = request
@@ -190,7 +202,7 @@ def plain(
     targets = torch.tensor(continuation, device=logits.device)
     log_probabilities = torch.log_softmax(logits, -1, dtype=torch.float32)[torch.arange(len(targets)), targets]
     greedy = bool((logits.argmax(-1) == targets).all())
-    return (float(log_probabilities.sum()), greedy), float(logits.abs().max())
+    return PlainScore((float(log_probabilities.sum()), greedy), float(logits.abs().max()))
 
 
 def score(

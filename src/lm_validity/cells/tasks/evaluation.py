@@ -11,7 +11,7 @@ import os
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 import torch
@@ -138,7 +138,7 @@ class EvaluationResult:
     items: one row per document in the order of the documents, the columns of ITEMS from `doc_id` on.
     truncated_requests: those longer than the model, which lost context on the left."""
 
-    metrics: dict[str, tuple[float, float | None]]
+    metrics: Mapping[str, tuple[float, float | None]]
     items: pd.DataFrame
     prompt_sha256: str
     truncated_requests: int
@@ -394,9 +394,16 @@ def _check_finite(prepared: PreparedRequests) -> None:
             )
 
 
+class _Aggregate(NamedTuple):
+    """A metric's value over documents, and its standard error where it has one."""
+
+    value: float
+    stderr: float | None
+
+
 def _aggregate(
     prepared: PreparedRequests, key: str, values: Mapping[int, Any], resamples: int = RESAMPLES
-) -> tuple[float, float | None]:
+) -> _Aggregate:
     """A metric's value and standard error, by lm-eval's rules: the mean over a group's tasks, weighted by their
     documents unless the group's file says otherwise."""
     task = prepared.task
@@ -411,12 +418,12 @@ def _aggregate(
     by_size = task.by_size.get(key.partition(",")[0], True)
     value = float(aggregate_subtask_metrics(scores, sizes, by_size))
     if None in errors or sum(sizes) <= len(sizes):
-        return value, None
+        return _Aggregate(value, None)
     error = float(pooled_sample_stderr(errors, sizes) if by_size else unweighted_mean_stderr(errors))
-    return value, error
+    return _Aggregate(value, error)
 
 
-def _aggregate_task(task: Task, key: str, values: list[Any], resamples: int) -> tuple[float, float | None]:
+def _aggregate_task(task: Task, key: str, values: list[Any], resamples: int) -> _Aggregate:
     """A metric's value and standard error, by the task's aggregation and lm-eval's rules."""
     aggregation = task.aggregation().get(key.partition(",")[0], mean)
     try:
@@ -432,10 +439,10 @@ def _aggregate_task(task: Task, key: str, values: list[Any], resamples: int) -> 
         )
     standard_error = stderr_for_metric(metric=aggregation, bootstrap_iters=resamples)
     if standard_error is None or len(values) < 2:
-        return value, None
+        return _Aggregate(value, None)
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):  # it shows its progress
         deviation = float(standard_error(values))
-    return value, deviation if math.isfinite(deviation) else None
+    return _Aggregate(value, deviation if math.isfinite(deviation) else None)
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -519,9 +526,17 @@ def _check_completion(lm: LanguageModel, completion: list[int], answer: str, whe
         )
 
 
+class _EncodedTarget(NamedTuple):
+    """Token ids of a generation prompt and of the target after it, and the target's text."""
+
+    prompt: list[int]
+    target: list[int]
+    text: str
+
+
 def _prompt_and_target(
     lm: LanguageModel, task: Task, doc: Document, request: Instance, prompt: Prompt, where: str
-) -> tuple[list[int], list[int], str]:
+) -> _EncodedTarget:
     """Token ids of a generation prompt as it is fed to the model, and of the target after it, and its text."""
     context, target, prefix = request.args[0], task.doc_to_target(doc), task.doc_to_prefix(doc)
     if task.config.doc_to_choice is not None and isinstance(target, int):
@@ -537,6 +552,6 @@ def _prompt_and_target(
     context_tokens = lm.tok_encode(context) or [lm.prefix_token_id]
     together = lm.tok_encode(context + completion)
     if together[: len(context_tokens)] == context_tokens:
-        return context_tokens, together[len(context_tokens) :], completion
+        return _EncodedTarget(context_tokens, together[len(context_tokens) :], completion)
     # the tokenizer merges across the border: the prompt's tokens stay those that generation starts from
-    return context_tokens, lm.tok_encode(completion, add_special_tokens=False), completion
+    return _EncodedTarget(context_tokens, lm.tok_encode(completion, add_special_tokens=False), completion)

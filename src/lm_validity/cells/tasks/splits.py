@@ -338,7 +338,14 @@ def documents(task: AnyTask, split: Split) -> Documents:
 Candidates = tuple[str, Sequence[Document], np.ndarray]
 
 
-def _sources(task: AnyTask, seed: int, *, test_only: bool) -> tuple[str, dict[str, Candidates]]:
+class _Sources(NamedTuple):
+    """The rule in words, and which rows may become which split."""
+
+    rule: str
+    candidates: dict[str, Candidates]
+
+
+def _sources(task: AnyTask, seed: int, *, test_only: bool) -> _Sources:
     """(the rule in words, which rows may become which split, each in a seeded order).
 
     - test: the documents that lm-eval scores (test, else validation);
@@ -355,7 +362,7 @@ def _sources(task: AnyTask, seed: int, *, test_only: bool) -> tuple[str, dict[st
     test_documents = rows(task, scored)
     test = (scored, test_documents, _permutation(seed, "test", test_documents))
     if test_only:
-        return "test only", {"test": test}
+        return _Sources("test only", {"test": test})
     if isinstance(task, TaskGroup):
         for kind in ("train", "validation"):
             task.check_alike(kind)
@@ -367,18 +374,18 @@ def _sources(task: AnyTask, seed: int, *, test_only: bool) -> tuple[str, dict[st
     if has_train and has_validation:
         parts = {kind: rows(task, kind) for kind in ("train", "validation")}
         sources = {kind: (kind, docs, _permutation(seed, kind, docs)) for kind, docs in parts.items()}
-        return "the task's own splits", sources | {"test": test}
+        return _Sources("the task's own splits", sources | {"test": test})
     if has_train or has_validation:
         kind = "train" if has_train else "validation"
         docs = rows(task, kind)
         order = _permutation(seed, "train", docs)
         border = len(docs) - round(VALIDATION_SHARE * len(docs))
         carved = {"train": (kind, docs, order[:border]), "validation": (kind, docs, order[border:])}
-        return f"20% of {kind} becomes validation", carved | {"test": test}
+        return _Sources(f"20% of {kind} becomes validation", carved | {"test": test})
     bounds = np.cumsum([round(share * len(test_documents)) for share in ONE_SPLIT_SHARES[:2]])
     thirds = np.split(_permutation(seed, "train", test_documents), bounds)
     cut = {split: (scored, test_documents, part) for split, part in zip(KINDS, thirds, strict=True)}
-    return "8:1:1 of the one split", cut
+    return _Sources("8:1:1 of the one split", cut)
 
 
 def _permutation(seed: int, split: str, docs: Sequence[Document]) -> np.ndarray:
@@ -393,9 +400,15 @@ class _Row(NamedTuple):
     id: str | None
 
 
-def _choose(
-    task: AnyTask, candidates: Candidates, cap: int, texts: set[str], ids: set[str | None]
-) -> tuple[list[_Row], int, int]:
+class _Chosen(NamedTuple):
+    """The rows that a split takes, and how many were left out by text and by id."""
+
+    rows: list[_Row]
+    by_text: int
+    by_id: int
+
+
+def _choose(task: AnyTask, candidates: Candidates, cap: int, texts: set[str], ids: set[str | None]) -> _Chosen:
     """(the first `cap` candidates that share no text and no id with those of splits taken before, in the order of their
     rows; how many were left out by text; by id)."""
     kind, docs, order = candidates
@@ -420,7 +433,7 @@ def _choose(
             by_id += 1
         else:
             chosen.append(row)
-    return sorted(chosen), by_text, by_id
+    return _Chosen(sorted(chosen), by_text, by_id)
 
 
 def _rendered_digest(task: AnyTask, doc: Document) -> str:

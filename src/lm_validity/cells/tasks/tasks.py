@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 from tempfile import mkdtemp
 from types import SimpleNamespace
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import datasets
 import lm_eval
@@ -502,11 +502,18 @@ def _group_record(name: str, expansion: Expansion, include_path: str | Path | No
     return replace(record, config_digest=record_digest(record))
 
 
-def _place(path: Path, include_path: str | Path | None) -> tuple[str | None, str]:
+class _FilePlace(NamedTuple):
+    """A task file: `include_path` as it was given, None for lm-eval's own, and the file in it."""
+
+    include_path: str | None
+    file: str
+
+
+def _place(path: Path, include_path: str | Path | None) -> _FilePlace:
     """(include_path as it was given, file in it), or (None, file in the lm_eval package)."""
     if include_path is not None and path.is_relative_to(include_path):
-        return str(include_path), path.relative_to(include_path).as_posix()
-    return None, path.relative_to(PACKAGE).as_posix()
+        return _FilePlace(str(include_path), path.relative_to(include_path).as_posix())
+    return _FilePlace(None, path.relative_to(PACKAGE).as_posix())
 
 
 def _version(config: Mapping[str, Any]) -> str | None:
@@ -553,7 +560,14 @@ def read_task_name(path: Path) -> str:
     return name
 
 
-def find_own_task(path: Path, name: str, folder: Path) -> tuple[TaskRecord, bool]:
+class OwnTaskFile(NamedTuple):
+    """The record of a task in a user's file, and whether it has documents to train on."""
+
+    record: TaskRecord
+    trains: bool
+
+
+def find_own_task(path: Path, name: str, folder: Path) -> OwnTaskFile:
     """The task `name` of the file, in `folder`, and whether it has documents to train on.
 
     Raises InputError as `find_task` does, and where another file of the folder declares the name.
@@ -561,7 +575,7 @@ def find_own_task(path: Path, name: str, folder: Path) -> tuple[TaskRecord, bool
     record = find_task(name, folder)
     if record.path.name != path.name and not record.members:
         raise InputError(f"{path}: {record.path} declares the task {name!r} too.", "give one of them another name.")
-    return record, all(_trains(member) for member in record.members or (record,))
+    return OwnTaskFile(record, all(_trains(member) for member in record.members or (record,)))
 
 
 def _trains(record: TaskRecord) -> bool:

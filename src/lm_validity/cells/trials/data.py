@@ -38,7 +38,14 @@ log = logging.getLogger(__name__)
 LOCAL_FORMATS = (".jsonl", ".json", ".csv", ".tsv", ".parquet")
 
 
-def source_columns(source: TaskRow) -> tuple[Columns, str | None]:
+class SourceColumns(NamedTuple):
+    """The text and label columns of a task's source, and the commit they are of; a local file has none."""
+
+    columns: Columns
+    revision: str | None
+
+
+def source_columns(source: TaskRow) -> SourceColumns:
     """The text and label columns of a task's source, and the commit they are of (null: a local file).
 
     Raises InputError where it cannot be read, naming the line, or where a column is missing.
@@ -52,7 +59,7 @@ def source_columns(source: TaskRow) -> tuple[Columns, str | None]:
         if name not in columns:
             hint = did_you_mean(name, columns, f"it has {', '.join(columns)}.")
             raise InputError(f"task {source.task!r}: no column {name!r} in {source.path}.", hint)
-    return columns, revision
+    return SourceColumns(columns, revision)
 
 
 def _local_columns(source: TaskRow, path: Path) -> Columns:
@@ -95,7 +102,7 @@ def _json_lines(source: TaskRow, path: Path) -> Columns:
     return columns
 
 
-def _hub_columns(source: TaskRow) -> tuple[Columns, str]:
+def _hub_columns(source: TaskRow) -> SourceColumns:
     where = f"task {source.task!r} ({source.path})"
     try:
         ask = huggingface_hub.HfApi().dataset_info
@@ -108,7 +115,7 @@ def _hub_columns(source: TaskRow) -> tuple[Columns, str]:
         commit = _commit(dataset) or (information.sha if information is not None else "")
         if information is None and source.revision and len(source.revision) == 40 and commit != source.revision:
             raise ValueError(f"the local cache holds commit {commit or 'unknown'}")
-        return {name: list(dataset[name]) for name in _read_of(source, dataset.column_names)}, commit
+        return SourceColumns({name: list(dataset[name]) for name in _read_of(source, dataset.column_names)}, commit)
     except (*hub_errors(), HFValidationError, ValueError) as error:
         problem, hint = refusal(error, f"datasets/{source.path}", "`path` in the tasks sheet") or (
             f"cannot be fetched ({first_line(error)})",
@@ -124,7 +131,7 @@ def _commit(dataset: datasets.Dataset) -> str:
     return next((name[1] for name in commits if name), "")
 
 
-def _hub_parquet(source: TaskRow, *, online: bool) -> tuple[Columns, str]:
+def _hub_parquet(source: TaskRow, *, online: bool) -> SourceColumns:
     patterns = list(source.files)
     if online:  # by the revision's name, under which the cache then knows the commit without the hub
         fetched = huggingface_hub.snapshot_download(
@@ -141,7 +148,7 @@ def _hub_parquet(source: TaskRow, *, online: bool) -> tuple[Columns, str]:
         )
     tables = [pq.read_table(file) for file in files]
     names = _read_of(source, tables[0].column_names)
-    return pa.concat_tables([table.select(names) for table in tables]).to_pydict(), folder.name
+    return SourceColumns(pa.concat_tables([table.select(names) for table in tables]).to_pydict(), folder.name)
 
 
 def _read_of(source: TaskRow, columns: list[str]) -> list[str]:
@@ -270,7 +277,15 @@ def content_digest(texts: Sequence[str], labels: Sequence[int]) -> str:
     return digest.hexdigest()
 
 
-def _checked(source: TaskRow, columns: Columns) -> tuple[list[int], list[str], list[int]]:
+class _KeptRows(NamedTuple):
+    """Rows, texts and class numbers that a task keeps."""
+
+    rows: list[int]
+    texts: list[str]
+    labels: list[int]
+
+
+def _checked(source: TaskRow, columns: Columns) -> _KeptRows:
     """Rows, texts and class numbers that the task keeps."""
     numbers = {label: number for number, label in enumerate(source.labels)} or {
         str(number): number for number in range(len(source.class_names))
@@ -301,7 +316,7 @@ def _checked(source: TaskRow, columns: Columns) -> tuple[list[int], list[str], l
         labels.append(class_number)
     if not texts:
         raise InputError(f"task {source.task!r}: no rows ({source.path}).", "check path, split and filters.")
-    return rows, texts, labels
+    return _KeptRows(rows, texts, labels)
 
 
 def _label_text(label: object) -> str:

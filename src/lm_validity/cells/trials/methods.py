@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import takewhile
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -32,6 +32,13 @@ from lm_validity.run.rules.pretrain_on_test import TrialPlan
 
 # ----------------------------------------------------------------------------------------------------------------------
 # Trials with a linear head: pretrain on unlabelled texts, then train backbone and head on m labelled ones.
+
+
+class LogitsAndLabels(NamedTuple):
+    """Logits (labelled tokens, vocabulary) and the labels that they predict."""
+
+    logits: torch.Tensor
+    labels: torch.Tensor
 
 
 class HeadTrials(Trials):
@@ -134,17 +141,17 @@ class HeadTrials(Trials):
         pooled = classifier.base_model.pooler(hidden[row, first][:, None])
         return classifier.classifier(classifier.dropout(pooled))
 
-    def _causal_logits(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+    def _causal_logits(self, batch: Batch) -> LogitsAndLabels:
         logits = self.model.lm(**batch.inputs(), use_cache=False).logits
-        return logits.flatten(0, 1), batch.labels.flatten()
+        return LogitsAndLabels(logits.flatten(0, 1), batch.labels.flatten())
 
-    def _masked_logits(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+    def _masked_logits(self, batch: Batch) -> LogitsAndLabels:
         """Logits at the masked positions only: the vocabulary's layer is a large part of a small model's work."""
         lm, predicted, labels = self.model.lm, batch.predicted_places(), batch.labels[batch.labels != IGNORED]
         head = getattr(lm, "cls", None) or getattr(lm, "lm_head", None)
         if head is None:  # an architecture whose head has another name: the whole forward pass
-            return lm(**batch.inputs()).logits[predicted], labels
-        return head(lm.base_model(**batch.inputs())[0][predicted]), labels
+            return LogitsAndLabels(lm(**batch.inputs()).logits[predicted], labels)
+        return LogitsAndLabels(head(lm.base_model(**batch.inputs())[0][predicted]), labels)
 
     # ---- tokens -----------------------------------------------------------------------------------------------------
 

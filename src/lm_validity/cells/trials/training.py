@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -73,7 +73,14 @@ class Batch:
         return row, position
 
 
-def padded(sequences: Sequence[Sequence[int]], padding: int) -> tuple[torch.Tensor, torch.Tensor]:
+class Padded(NamedTuple):
+    """Token ids and attention mask (texts, longest), padded on the right."""
+
+    ids: torch.Tensor
+    mask: torch.Tensor
+
+
+def padded(sequences: Sequence[Sequence[int]], padding: int) -> Padded:
     """Token ids and attention mask (texts, longest), padded on the right."""
     width = max(map(len, sequences))
     ids = np.full((len(sequences), width), padding, dtype=np.int64)
@@ -81,7 +88,7 @@ def padded(sequences: Sequence[Sequence[int]], padding: int) -> tuple[torch.Tens
     for row, tokens in enumerate(sequences):
         ids[row, : len(tokens)] = tokens
         mask[row, : len(tokens)] = 1
-    return torch.from_numpy(ids), torch.from_numpy(mask)
+    return Padded(torch.from_numpy(ids), torch.from_numpy(mask))
 
 
 def next_tokens(ids: torch.Tensor, attention: torch.Tensor) -> torch.Tensor:

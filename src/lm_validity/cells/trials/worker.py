@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -165,6 +165,13 @@ def _read_task(data: TaskData, *, unique: bool) -> LoadedTask:
     return without_duplicates(task) if unique else task
 
 
+class TrialResult(NamedTuple):
+    """Probabilities (n, classes) and pretraining loss of each arm."""
+
+    probabilities: dict[str, np.ndarray]
+    losses: dict[str, float | None]
+
+
 class _Trial:
     """One subsample's three arms."""
 
@@ -177,7 +184,7 @@ class _Trial:
         self.classification_seed = FIXED_SEED if fixed else derive_seed("bias classification", *key)
         self.pretraining_seed = FIXED_SEED if fixed else derive_seed("bias pretraining", *key, plan.n)
 
-    def compute(self) -> tuple[dict[str, np.ndarray], dict[str, float | None]]:
+    def compute(self) -> TrialResult:
         """Probabilities (n, classes) and pretraining loss of each arm."""
         probabilities = {"base": self._base()}
         losses: dict[str, float | None] = {"base": None}
@@ -188,7 +195,7 @@ class _Trial:
             losses[arm] = self.trials.pretrain(rows, self.pretraining_seed, leaks)
             self.trials.classify(self.draw.train, arm, self.classification_seed)
             probabilities[arm] = self._predicted(self.draw.test)
-        return probabilities, losses
+        return TrialResult(probabilities, losses)
 
     def _base(self) -> np.ndarray:
         """The arm without pretraining, read where another job of the study has left it."""

@@ -74,11 +74,18 @@ def is_corpus(values: Values) -> bool:
     return kind is not None and kind.estimate == "loglikelihood_rolling"
 
 
-def gap_words(values: Values, gap: Value) -> tuple[str, str]:
+class GapWords(NamedTuple):
+    """What a card says of the smallest difference: the words, and the interval in words."""
+
+    words: str
+    interval: str
+
+
+def gap_words(values: Values, gap: Value) -> GapWords:
     """A gap in words, in points where scores are from -1 to 1, and its interval in brackets."""
     if in_points(values):
-        return f"{points(gap.number, 1)} points", in_brackets(between(gap, lambda end: points(end, 1)))
-    return decimal(gap.number, 3), in_brackets(between(gap, lambda end: decimal(end, 3)))
+        return GapWords(f"{points(gap.number, 1)} points", in_brackets(between(gap, lambda end: points(end, 1))))
+    return GapWords(decimal(gap.number, 3), in_brackets(between(gap, lambda end: decimal(end, 3))))
 
 
 def lowest_tau(cards: Sequence[Values], keys: Sequence[str]) -> float:
@@ -341,14 +348,21 @@ def _gap_panel(sources: CardSources, benchmark: str, values: Values) -> Panel | 
     return Panel("Smallest gap it can detect", heading, svg(WIDTH, HEIGHT, label, *marks))
 
 
-def mean_curve(frame: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
+class MeanCurve(NamedTuple):
+    """Points of training, and the mean score there."""
+
+    progress: np.ndarray
+    mean: np.ndarray
+
+
+def mean_curve(frame: pd.DataFrame) -> MeanCurve:
     """The models' mean where all have scores, read between their checkpoints: positions and values. Empty where they
     have no stretch of training in common."""
     curves = [rows.sort_values("at") for _, rows in frame.groupby("model")]
     start, end = max(rows["at"].min() for rows in curves), min(rows["at"].max() for rows in curves)
     progress = np.unique(np.concatenate([rows["at"].to_numpy() for rows in curves]))
     progress = progress[(progress >= start) & (progress <= end)]
-    return progress, np.mean([np.interp(progress, rows["at"], rows["value"]) for rows in curves], axis=0)
+    return MeanCurve(progress, np.mean([np.interp(progress, rows["at"], rows["value"]) for rows in curves], axis=0))
 
 
 def _mean_path(x_axis: Axis, up: Axis, progress: np.ndarray, mean: np.ndarray, mark: Mark) -> Markup:

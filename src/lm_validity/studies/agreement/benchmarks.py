@@ -10,7 +10,7 @@ from lm_validity.missing import Missing, Reason, ReasonCode, known
 from lm_validity.pages import figures
 from lm_validity.pages.page import Part, Section, Table
 from lm_validity.repeats import NO_RUNS
-from lm_validity.statistics import models_above_chance
+from lm_validity.statistics import Interval, models_above_chance
 from lm_validity.studies.agreement.data import NO_DIRECTION, Data, Entry, Value, ends, plotted
 from lm_validity.studies.agreement.score_matrix import ScoreMatrix
 from lm_validity.studies.agreement.statistics.noise import (
@@ -23,7 +23,7 @@ from lm_validity.studies.agreement.statistics.noise import (
     typical_difference,
 )
 from lm_validity.studies.agreement.statistics.ranking import Z_95, finite_mean, kendall_tau_matrix, pair_signs
-from lm_validity.studies.agreement.statistics.resampling import Interval, hull
+from lm_validity.studies.agreement.statistics.resampling import hull
 from lm_validity.tables.counted import FRACTIONS, of_metric
 from lm_validity.tables.reruns import NOT_MEASURED
 from lm_validity.tables.schema import DIRECT, PROTOCOLS, TRAINED

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from lm_validity.missing import Missing, Reason, ReasonCode, is_known, known, number
-from lm_validity.statistics import section_generator
+from lm_validity.statistics import Interval, section_generator
 from lm_validity.studies.agreement.paired import use_paired_tests
 from lm_validity.studies.agreement.score_matrix import ScoreMatrix
 from lm_validity.studies.agreement.statistics.noise import (
@@ -38,7 +38,6 @@ from lm_validity.studies.agreement.statistics.ranking import (
 from lm_validity.studies.agreement.statistics.resampling import (
     LEAST_CLUSTERS,
     MOST_IN_ONE,
-    Interval,
     cluster_numbers,
     multiplicities,
 )

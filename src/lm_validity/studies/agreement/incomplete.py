@@ -16,6 +16,7 @@ from lm_validity.config.plan import AUDIT
 from lm_validity.missing import Missing, Reason, ReasonCode, as_columns, is_known, known, number
 from lm_validity.pages import figures
 from lm_validity.pages.page import Figure, Finding, Part, Section, Table
+from lm_validity.statistics import Interval
 from lm_validity.studies.agreement.data import (
     BY_CHANCE,
     JACKKNIFED,
@@ -34,7 +35,7 @@ from lm_validity.studies.agreement.data import (
 from lm_validity.studies.agreement.score_matrix import ERROR_RATES, ScoreMatrix
 from lm_validity.studies.agreement.similar import HEADLINE_RATIO, LEAST_PAIRS, size_ratios
 from lm_validity.studies.agreement.statistics.ranking import PairSigns, average_ranks, finite_mean, pair_signs
-from lm_validity.studies.agreement.statistics.resampling import Interval, cluster_numbers, transformed_interval
+from lm_validity.studies.agreement.statistics.resampling import cluster_numbers, transformed_interval
 from lm_validity.studies.agreement.statistics.sparse import (
     LEAST_CELLS,
     MOST_CELLS,

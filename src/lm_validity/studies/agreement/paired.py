@@ -1,6 +1,7 @@
 """Paired significance from items: which models differ on a benchmark, given that they answered the same questions."""
 
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -31,9 +32,16 @@ TESTED = {  # how the differences on benchmarks of one protocol are tested and w
 }
 
 
+class PairedSigns(NamedTuple):
+    """Signs of each protocol by paired tests where items are known, and notes on these."""
+
+    signs: dict[str, PairSigns]
+    notes: list[str]
+
+
 def use_paired_tests(
     signs: dict[str, PairSigns], path: str | Path, matrix: ScoreMatrix, tasks: list[str]
-) -> tuple[dict[str, PairSigns], list[str]]:
+) -> PairedSigns:
     """`signs` by protocol, with the paired test wherever the items give the benchmark's score, and notes on that.
 
     A benchmark whose noise of training is known keeps the test from standard errors and that noise: the paired test is
@@ -80,7 +88,9 @@ def use_paired_tests(
         for protocol, tested in tested_how.items()
         for sentence in with_names({sentence: tested[how] for how, sentence in TESTED.items()})
     ]
-    return signs, notes or [f"No item of {path} belongs to a selected score: significance is from standard errors."]
+    return PairedSigns(
+        signs, notes or [f"No item of {path} belongs to a selected score: significance is from standard errors."]
+    )
 
 
 def _selected_items(table: ds.Dataset, matrix: ScoreMatrix, task: str) -> pd.DataFrame:
@@ -99,8 +109,15 @@ def _selected_items(table: ds.Dataset, matrix: ScoreMatrix, task: str) -> pd.Dat
     return means.agg({"correct": "mean", "repeats": "max", "subject": "first"})
 
 
-def _item_matrix(items: pd.DataFrame, matrix: ScoreMatrix) -> tuple[np.ndarray, np.ndarray]:
+class _ItemMatrix(NamedTuple):
+    """Values (models, items), NaN where a model has no such item, and subjects (items,), empty if unknown."""
+
+    values: np.ndarray
+    subjects: np.ndarray
+
+
+def _item_matrix(items: pd.DataFrame, matrix: ScoreMatrix) -> _ItemMatrix:
     """(models, items) of the metric's value, NaN where a model has no such item; (items,) subjects, "" if unknown."""
     table = items.pivot(index="model", columns="doc_id", values="correct")
     subjects = items.drop_duplicates("doc_id").set_index("doc_id")["subject"].reindex(table.columns)
-    return table.reindex(list(matrix.models)).to_numpy(dtype=float), subjects.to_numpy(dtype=str)
+    return _ItemMatrix(table.reindex(list(matrix.models)).to_numpy(dtype=float), subjects.to_numpy(dtype=str))

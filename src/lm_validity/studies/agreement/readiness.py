@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -375,7 +375,14 @@ def _convention(matrix: ScoreMatrix) -> str:
 # The page.
 
 
-def _sentence(summary: GroupSummary) -> tuple[str, str]:
+class _GroupSentence(NamedTuple):
+    """The finding with the interval of the change, and what it rests on."""
+
+    sentence: str
+    basis: str
+
+
+def _sentence(summary: GroupSummary) -> _GroupSentence:
     """The finding with the interval of the change, and what it rests on."""
     lede, gap = _lede(summary), summary.shown[0][1]
     models, families, twinless = summary.models, summary.families, summary.alone
@@ -392,7 +399,7 @@ def _sentence(summary: GroupSummary) -> tuple[str, str]:
         "This is an association: groups may differ in what compute does not measure, such as the quality of the data.",
     ]
     interval = f" ({lede.interval})" if lede.interval else ""
-    return f"{lede.sentence}{interval}.", " ".join(filter(None, basis))
+    return _GroupSentence(f"{lede.sentence}{interval}.", " ".join(filter(None, basis)))
 
 
 def _in_place(gap: Gap) -> str:

@@ -1,6 +1,7 @@
 """What the agreement rests on: subsets of benchmarks, each family or benchmark alone, sources of variance, scores."""
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import altair as alt
 import numpy as np
@@ -104,7 +105,14 @@ def subsets_of_benchmarks(data: Data) -> Part:
     return Part({"subsets": entry}, section, [finding])
 
 
-def subset_sentence(subsets: Entry, assumed: str = "") -> tuple[str, bool]:
+class SubsetSentence(NamedTuple):
+    """What subsets of the benchmarks tell, and whether that has an interval."""
+
+    sentence: str
+    has_interval: bool
+
+
+def subset_sentence(subsets: Entry, assumed: str = "") -> SubsetSentence:
     """What one benchmark alone tells and, where any number does, how many tell nearly all; whether it has an interval.
 
     Towards half of the benchmarks few others are left to hold a subset against, and tau falls for that reason: a number
@@ -113,7 +121,7 @@ def subset_sentence(subsets: Entry, assumed: str = "") -> tuple[str, bool]:
     protocol = TRAINED if TRAINED in subsets else DIRECT
     subset = subsets.get(protocol)
     if subset is None or not is_known(subset["random_mean"][0]) or not is_known(subset["one_with_others"]):
-        return "", False
+        return SubsetSentence("", has_interval=False)
     remaining = [number(tau) for tau in subset["others_mean"][: len(subset["sizes"]) // 2]]
     enough = next((index for index, tau in enumerate(remaining) if index and tau >= NEARLY_ALL), 0)
     remainder_words = (
@@ -124,7 +132,7 @@ def subset_sentence(subsets: Entry, assumed: str = "") -> tuple[str, bool]:
         "Between the ranking by one benchmark picked at random and the ranking by all others together"
         f"{assumed}, tau is {value_in_words(subset['one_with_others'], interval)} {UNDER[protocol]}{remainder_words}."
     )
-    return sentence, is_known(interval)
+    return SubsetSentence(sentence, is_known(interval))
 
 
 # ----------------------------------------------------------------------------------------------------------------------

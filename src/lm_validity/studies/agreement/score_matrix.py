@@ -3,6 +3,7 @@
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -25,6 +26,13 @@ SELECTED = ("model", "checkpoint", "benchmark", "protocol", "prompt", "prompt_va
 ERRORS = ("stderr", "sampling_error")  # whose squares are averaged over seeds
 STUDY = "agreement"  # the study whose models and benchmarks these reports read
 ERROR_RATES = (*FRACTIONS, "error", "error_rate", "err")  # where lower is better: shares of wrong answers
+
+
+class Sizes(NamedTuple):
+    """Parameters in billions and pretraining compute (models,), NaN where unknown."""
+
+    parameters: np.ndarray
+    compute: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -106,12 +114,12 @@ class ScoreMatrix:
         values_aside = self.aside[kind] * (self.direction if kind == "value" else 1.0)
         return np.where(np.isfinite(self.aside["value"]), values_aside, own_values)
 
-    def sizes(self) -> tuple[np.ndarray, np.ndarray]:
+    def sizes(self) -> Sizes:
         """(n,) parameters in billions and pretraining compute, NaN where unknown or, compute, kept out by the sheet."""
         parameters = self.model_facts["parameters_b"].to_numpy(float)
         compute = pretraining_compute(parameters, self.model_facts["tokens_b"].to_numpy(float))
         trusted = self.model_facts["in_compute_analysis"].fillna(value=True).to_numpy(dtype=bool)
-        return parameters, np.where(trusted, compute, np.nan)
+        return Sizes(parameters, np.where(trusted, compute, np.nan))
 
     def seed_error(self, protocol: str) -> np.ndarray:
         """(n, k) standard errors of scores from repeated fine-tuning, NaN where a benchmark has no repeated cell.
@@ -226,19 +234,26 @@ def read_score_matrix(
     )
 
 
+class _Chosen(NamedTuple):
+    """The rows without the fine-tuned cells that earlier scores chose, and those cells' arrays."""
+
+    rows: pd.DataFrame
+    aside: dict[str, np.ndarray] | None
+
+
 def _chosen_by_scores(
     rows: pd.DataFrame, plan: Plan | None, models: Sequence[str], benchmarks: Sequence[str]
-) -> tuple[pd.DataFrame, dict[str, np.ndarray] | None]:
+) -> _Chosen:
     """The rows without the fine-tuned cells that earlier scores chose, and those cells' arrays (None: there are none).
 
     Agreement over cells chosen where models are close is not the agreement of the benchmarks.
     """
     chosen = {pair for pair, cell in (plan or {}).items() if cell.by_scores}
     if not chosen:
-        return rows, None
+        return _Chosen(rows, None)
     pairs = zip(rows["model"], rows["benchmark"], rows["protocol"] == TRAINED, strict=True)
     aside = np.array([trained and (model, name) in chosen for model, name, trained in pairs], dtype=bool)
-    return rows[~aside], {kind: _pivot(rows[aside], models, benchmarks, kind) for kind in ("value", "stderr")}
+    return _Chosen(rows[~aside], {kind: _pivot(rows[aside], models, benchmarks, kind) for kind in ("value", "stderr")})
 
 
 def _model_facts(names: tuple[str, ...], sheet: pd.DataFrame) -> pd.DataFrame:

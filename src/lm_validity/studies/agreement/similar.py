@@ -614,9 +614,16 @@ def perplexity(data: Data) -> Part:
     return Part({"perplexity": entry}, section, [_perplexity_finding(data, entry)])
 
 
+class _PerplexityIntervals(NamedTuple):
+    """Intervals of the comparisons by protocol, and of direct perplexity with scores after training."""
+
+    by_comparison: dict[str, dict[str, Range]]
+    by_kind: dict[str, Range]
+
+
 def _perplexity_intervals(
     data: Data, means: dict[str, ByProtocol], before_after: dict[str, Value]
-) -> tuple[dict[str, dict[str, Range]], dict[str, Range]]:
+) -> _PerplexityIntervals:
     """Of the comparisons by protocol, and of direct perplexity with scores after training by kind of model."""
     by_comparison: dict[str, dict[str, Range]] = {name: {} for name in COMPARISONS}
     for p in PROTOCOLS:
@@ -648,7 +655,7 @@ def _perplexity_intervals(
                 finite_mean(corpus_to_benchmark.reshape(len(corpus_to_benchmark), -1), axis=1), len(rows)
             )
         by_kind[kind] = ends(before_after[kind], interval, data.no_intervals or too_few)
-    return by_comparison, by_kind
+    return _PerplexityIntervals(by_comparison, by_kind)
 
 
 def _perplexity_means(data: Data, taus: dict[str, PerplexityAgreement], where: str = "") -> dict[str, ByProtocol]:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from functools import partial
 from itertools import product
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -11,6 +11,7 @@ import pandas as pd
 from lm_validity.missing import Missing, Reason, ReasonCode, as_columns, is_known, known, number
 from lm_validity.pages import figures
 from lm_validity.pages.page import Figure, Finding, Part, Section, Table
+from lm_validity.statistics import Interval
 from lm_validity.studies.agreement.data import (
     FEW_IN_BOTH,
     LOST_CATEGORY,
@@ -68,7 +69,6 @@ from lm_validity.studies.agreement.statistics.ranking import (
     resampled_kendall_tau,
 )
 from lm_validity.studies.agreement.statistics.resampling import (
-    Interval,
     PairedTest,
     agreement_contributions,
     cluster_numbers,
@@ -222,7 +222,14 @@ def _above_chance(data: Data, protocol: str, figures_of: dict[str, Any]) -> Entr
     }
 
 
-def improvement(data: Data, by_ratio: ByRatio) -> tuple[Entry, Interval[np.ndarray] | Missing]:
+class Improvement(NamedTuple):
+    """The entry of what train before test changes, and the bounds of the change by pair of benchmarks."""
+
+    entry: Entry
+    bounds_by_pair: Interval[np.ndarray] | Missing
+
+
+def improvement(data: Data, by_ratio: ByRatio) -> Improvement:
     """What train before test changes, over what is known under both protocols, as `by_ratio` is; and (benchmarks,
     benchmarks) bounds of the change by pair."""
     reason, rows = data.nothing_compared("tau"), data.models_in_both
@@ -267,7 +274,11 @@ def improvement(data: Data, by_ratio: ByRatio) -> tuple[Entry, Interval[np.ndarr
         "test": {"effect": known(test.effect, reason), "p": known(test.p, reason), "units": test.units},
         **by_ratio,
     }
-    return (entry, by_pair_bounds) if data.variant == "b" else (entry | _without_tau_b(entry), Missing(OTHER_TAU))
+    return (
+        Improvement(entry, by_pair_bounds)
+        if data.variant == "b"
+        else Improvement(entry | _without_tau_b(entry), Missing(OTHER_TAU))
+    )
 
 
 def _paired_test(data: Data) -> PairedTest:
@@ -281,7 +292,14 @@ def _paired_test(data: Data) -> PairedTest:
     return sign_flip_test(contributions, draws("paired test"))
 
 
-def _over_clusters(data: Data, mean: Value, over_models: Range, protocol: str | None = None) -> tuple[Range, Range]:
+class _ClusterRanges(NamedTuple):
+    """Intervals of the mean tau, and of the change for other models and other benchmarks."""
+
+    mean: Range
+    change: Range
+
+
+def _over_clusters(data: Data, mean: Value, over_models: Range, protocol: str | None = None) -> _ClusterRanges:
     """Intervals of the mean tau under `protocol`, without it of the change over the cells known under both.
 
     The first has families as clusters. The second is for other models and other benchmarks: families and categories are
@@ -289,9 +307,9 @@ def _over_clusters(data: Data, mean: Value, over_models: Range, protocol: str | 
     """
     reasons = no_clusters(data.matrix.families), no_categories(data.categories)
     if isinstance(mean, Missing):
-        return mean, mean
+        return _ClusterRanges(mean, mean)
     if all(reasons):
-        return Missing(reasons[0]), Missing(reasons[1])
+        return _ClusterRanges(Missing(reasons[0]), Missing(reasons[1]))
     rows, compared = np.arange(len(data.matrix.models)), [data.scores[protocol]] if protocol else []
     if protocol is None:
         rows, compared = data.models_in_both, [data.compared_scores[p] for p in PROTOCOLS]
@@ -311,7 +329,7 @@ def _over_clusters(data: Data, mean: Value, over_models: Range, protocol: str | 
     of_mean = partial(transformed_interval, taus[0], taus[1:], "tau" if protocol else "change")
     sizes = np.bincount(families, np.isfinite(compared[0]).any(axis=1) if protocol else None)
     clustered, population = of_mean(sizes), of_mean(sizes, between_categories, np.bincount(categories))
-    return (
+    return _ClusterRanges(
         Missing(reasons[0])
         if reasons[0]
         else over_families(ends(mean, clustered, LOST_CLUSTER), over_models, data.matrix.families),

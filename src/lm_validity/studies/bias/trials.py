@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
+from typing import NamedTuple
 
 import altair as alt
 import numpy as np
@@ -299,7 +300,17 @@ def base_drift(trials: pd.DataFrame) -> pd.DataFrame:
     return drift.assign(mixed=(drift["p"].astype(float) * len(drift) < DRIFT_LEVEL) & large)
 
 
-def _compared(tasks: pd.DataFrame) -> tuple[float, float, float, float | Missing, float]:
+class _Compared(NamedTuple):
+    """Base accuracy of the tasks that two values of n share, the difference, and its test."""
+
+    base: float
+    reference_base: float
+    difference: float
+    z: float | Missing
+    p: float
+
+
+def _compared(tasks: pd.DataFrame) -> _Compared:
     """base, reference_base, difference, z, p, of the tasks that two values of n share."""
     means, variances, counts = (tasks[[name, f"{name}_of_reference"]].to_numpy().T for name in ("mean", "var", "count"))
     (base, reference_base), difference = means.mean(axis=1).tolist(), float((means[0] - means[1]).mean())
@@ -307,8 +318,8 @@ def _compared(tasks: pd.DataFrame) -> tuple[float, float, float, float | Missing
     error = float(np.sqrt((variances / counts).sum())) / len(tasks)
     if error > ROUNDING:
         z = difference / error
-        return base, reference_base, difference, z, float(2 * stats.t.sf(abs(z), (counts - 1).sum()))
-    return base, reference_base, difference, *((Missing(NO_SPREAD), 0.0) if difference else (0.0, 1.0))
+        return _Compared(base, reference_base, difference, z, float(2 * stats.t.sf(abs(z), (counts - 1).sum())))
+    return _Compared(base, reference_base, difference, *((Missing(NO_SPREAD), 0.0) if difference else (0.0, 1.0)))
 
 
 def mismatched_test_sets(trials: pd.DataFrame) -> pd.DataFrame:

@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -139,7 +140,14 @@ def select(curve: Curve, selection: str, *, spaced: bool = True, early: bool = T
     return is_kept
 
 
-def _on_one_axis(rows: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
+class _Noted(NamedTuple):
+    """Rows of scores, and notes on what was left out."""
+
+    rows: pd.DataFrame
+    notes: list[str]
+
+
+def _on_one_axis(rows: pd.DataFrame) -> _Noted:
     """Rows with tokens, where any curve has them at two checkpoints; else all rows, and nobody's tokens. With notes."""
     curve = [rows["benchmark"], rows["model"]]
     has_tokens = rows["tokens_b"].notna()
@@ -148,14 +156,14 @@ def _on_one_axis(rows: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
             "Tokens are unknown: curves are over iterations or checkpoints, and what is counted in billions of tokens "
             "(tokens_b, *_from_b) is null. Give tokens_b in the sheet of checkpoints, or a batch_ramp."
         )
-        return rows.assign(tokens_b=np.nan), [note]
+        return _Noted(rows.assign(tokens_b=np.nan), [note])
     left_out = ~has_tokens & (has_tokens.groupby(curve).transform("size") > 1)
     names = [
         f"{model} at {listing(list(checkpoints.unique()), 4)}"
         for model, checkpoints in rows[left_out].groupby("model", sort=True)["checkpoint"]
     ]
     notes = [f"Checkpoints without tokens_b are left out, because others have it: {listing(names)}."] if names else []
-    return rows[~left_out], notes
+    return _Noted(rows[~left_out], notes)
 
 
 def _curves(rows: pd.DataFrame, directions: Mapping[str, float]) -> tuple[dict[str, dict[str, Curve]], list[str]]:
@@ -181,7 +189,7 @@ def _curves(rows: pd.DataFrame, directions: Mapping[str, float]) -> tuple[dict[s
     return curves, with_names(notes)
 
 
-def _facts(with_curves: set[str], sheet: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
+def _facts(with_curves: set[str], sheet: pd.DataFrame) -> _Noted:
     """What the models sheet says of each model with a curve, in its order, and a note on those it lacks."""
     unlisted = sorted(with_curves - set(sheet["model"]))
     names = [model for model in sheet["model"] if model in with_curves] + unlisted
@@ -189,7 +197,7 @@ def _facts(with_curves: set[str], sheet: pd.DataFrame) -> tuple[pd.DataFrame, li
     facts = sheet.set_index("model").reindex(names)[columns]
     facts["label"] = unique_labels(facts["label"], pd.Series(names, index=names))
     notes = [f"Not in the models sheet, size and architecture unknown: {listing(unlisted)}."] if unlisted else []
-    return facts, notes
+    return _Noted(facts, notes)
 
 
 def _gaps(curves: dict[str, dict[str, Curve]]) -> list[str]:

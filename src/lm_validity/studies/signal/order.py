@@ -1,6 +1,6 @@
 """The order of the models along training: does an early order last, and from when on is it the final one?"""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import altair as alt
 import numpy as np
@@ -114,6 +114,13 @@ def _no_consistency(benchmark: BenchmarkCurves, pairs: list[Pair], windows: Rank
 # When the order settles.
 
 
+class Settling(NamedTuple):
+    """From when on an order stays, and when it may have settled given the noise of items."""
+
+    value: Value
+    interval: Bounds
+
+
 def _settling(benchmark: BenchmarkCurves) -> dict[str, Any] | Missing:
     """The order of the models along training, over the points that they have in common.
 
@@ -132,16 +139,16 @@ def _settling(benchmark: BenchmarkCurves) -> dict[str, Any] | Missing:
     tied = UNKNOWN_TOKENS if unknown else "Models tie at the last common point: their order cannot settle."
     equal = UNKNOWN_TOKENS if unknown else "No two models can be told apart at the last common point."
 
-    def settling(pairs: np.ndarray | Missing, threshold: float, reason: str) -> tuple[Value, Bounds]:
+    def settling(pairs: np.ndarray | Missing, threshold: float, reason: str) -> Settling:
         """From when on the order of the pairs stays, and when it may have settled, given the noise of items."""
         if isinstance(pairs, Missing):
-            return pairs, pairs
+            return Settling(pairs, pairs)
         value = known(float(settled_from(curves, tokens, pairs, threshold)), reason)
         if isinstance(value, Missing):
-            return value, value
+            return Settling(value, value)
         if isinstance(deviations, Missing):
-            return value, deviations
-        return value, known_bounds(*settling_interval(curves, deviations, tokens, pairs, threshold), equal)
+            return Settling(value, deviations)
+        return Settling(value, known_bounds(*settling_interval(curves, deviations, tokens, pairs, threshold), equal))
 
     stable, stable_ends = settling(all_pairs, 1.0, tied)
     nearly, nearly_ends = settling(all_pairs, STABLE_TAU, tied)

@@ -1,6 +1,6 @@
 """What a benchmark scores: signal quality beside curves that learn nothing, compliance, and the criteria of others."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import altair as alt
 import numpy as np
@@ -217,14 +217,22 @@ def _quality_by_errors(data: SignalData, benchmark: BenchmarkCurves) -> dict[int
     return quality or Missing(Reason(f"The benchmark has fewer than {SIZES[0]} items.", ReasonCode.TOO_FEW))
 
 
-def _noise_level(data: SignalData) -> tuple[int, float, float] | None:
+class _NoiseLevel(NamedTuple):
+    """The commonest number of checkpoints, and the mean quality of white noise and of a random walk."""
+
+    checkpoints: int
+    white_noise: float
+    random_walk: float
+
+
+def _noise_level(data: SignalData) -> _NoiseLevel | None:
     """The commonest number of selected checkpoints, and the mean quality of so much white noise and random walk."""
     selected = [int(mask.sum()) for benchmark in data.benchmarks.values() for mask in benchmark.selected.values()]
     enough = [number for number in selected if number >= fewest_checkpoints(data.options.convention)]
     if not enough:
         return None
     commonest = max(set(enough), key=enough.count)
-    return commonest, *noise_levels(commonest, NOISE_DRAWS, np.random.default_rng(0), data.options)
+    return _NoiseLevel(commonest, *noise_levels(commonest, NOISE_DRAWS, np.random.default_rng(0), data.options))
 
 
 # ----------------------------------------------------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from functools import cached_property, partial
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -10,7 +10,7 @@ import pandas as pd
 from lm_validity.missing import Missing, Reason, ReasonCode, as_columns, is_known, known, number
 from lm_validity.pages import figures
 from lm_validity.pages.page import Figure, Finding, Part, Section, Table
-from lm_validity.statistics import section_generator
+from lm_validity.statistics import Interval, section_generator
 from lm_validity.studies.agreement.data import (
     FEW_IN_BOTH,
     JACKKNIFED,
@@ -55,7 +55,6 @@ from lm_validity.studies.agreement.statistics.ranking import (
     resampled_kendall_tau,
 )
 from lm_validity.studies.agreement.statistics.resampling import (
-    Interval,
     cluster_numbers,
     multiplicities,
     percentile_interval,
@@ -233,12 +232,20 @@ def explained_variance(data: FactorData) -> Part:
     return Part(summary, section, [_share_finding(data, summary), _factor_count_finding(data, summary)], notes)
 
 
+class _FirstShares(NamedTuple):
+    """Shares of variance, their ranges over models, and the first one's range with families as clusters."""
+
+    shares: dict[str, Shares]
+    ranges: dict[str, list[Range] | Missing]
+    families: dict[str, Range]
+
+
 def _first_shares(
     data: FactorData,
     scores: dict[str, np.ndarray],
     components: dict[str, Components],
     of_models: dict[str, np.ndarray],
-) -> tuple[dict[str, Shares], dict[str, list[Range] | Missing], dict[str, Range]]:
+) -> _FirstShares:
     """By protocol the first five shares of variance of the components of `scores`; [low, high] of each over the models
     of the scores `of_models`; and of the first with families as clusters."""
     shares: dict[str, Shares] = {}
@@ -262,7 +269,7 @@ def _first_shares(
         if not no_clusters(names):
             clustered = ends(entry[0], _first_interval(scores[p], cluster_numbers(names)), LOST_CLUSTER)
             families[p] = over_families(clustered, entry_of(over_models, 0), names)
-    return shares, ranges, families
+    return _FirstShares(shares, ranges, families)
 
 
 def _first_interval(scores: np.ndarray, clusters: np.ndarray) -> Interval[float]:

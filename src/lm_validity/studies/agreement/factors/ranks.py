@@ -8,7 +8,7 @@ import pandas as pd
 from lm_validity.config.groups import KNOTS
 from lm_validity.missing import Missing, Reason, ReasonCode, as_columns, is_known, known, number
 from lm_validity.pages.page import Figure, Finding, Part, Section, Table
-from lm_validity.statistics import LEVEL
+from lm_validity.statistics import LEVEL, Interval
 from lm_validity.studies.agreement.data import JACKKNIFED, Entry, plotted, value_in_words
 from lm_validity.studies.agreement.factors.components import (
     LABELS,
@@ -32,7 +32,6 @@ from lm_validity.studies.agreement.statistics.factors import (
 )
 from lm_validity.studies.agreement.statistics.readiness import compute_terms, excess_over_prediction
 from lm_validity.studies.agreement.statistics.resampling import (
-    Interval,
     cluster_multiplicities,
     cluster_numbers,
     hull,

@@ -18,6 +18,7 @@ from lm_validity.pages import svg
 from lm_validity.pages.page import Answer, Lede, Page, Panel, Part, Picture
 from lm_validity.pages.svg import KINDS, NAMES
 from lm_validity.results import joined, write_report
+from lm_validity.statistics import Interval
 from lm_validity.studies.agreement.data import (
     JACKKNIFED,
     Entry,
@@ -33,7 +34,6 @@ from lm_validity.studies.agreement.factors.ranks import main_protocol
 from lm_validity.studies.agreement.robustness import influence_section, left_out
 from lm_validity.studies.agreement.score_matrix import ScoreMatrix, read_score_matrix
 from lm_validity.studies.agreement.statistics.noise import shown_ceiling
-from lm_validity.studies.agreement.statistics.resampling import Interval
 from lm_validity.tables.schema import DIRECT, TRAINED
 from lm_validity.words import count, decimal, explain_protocols
 

@@ -6,9 +6,9 @@ from typing import NamedTuple
 import numpy as np
 from scipy import stats
 
+from lm_validity.statistics import Interval
 from lm_validity.studies.agreement.statistics.ranking import average_ranks, finite_mean, finite_quantile, kendall_tau
 from lm_validity.studies.agreement.statistics.resampling import (
-    Interval,
     expanded_level,
     shortest_interval,
     transformed_interval,

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 from scipy import stats
 
+from lm_validity.statistics import Interval
 from lm_validity.studies.agreement.statistics.factors import component_shares
 from lm_validity.studies.agreement.statistics.ranking import (
     PairSigns,
@@ -18,7 +19,6 @@ from lm_validity.studies.agreement.statistics.ranking import (
     ratio,
 )
 from lm_validity.studies.agreement.statistics.resampling import (
-    Interval,
     jackknife_interval,
     mean_over_pairs_by_resample,
     transformed_interval,

@@ -1,11 +1,12 @@
 """Intervals by resampling and by leaving out clusters, and how often a model is among the first."""
 
 from collections.abc import Callable
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy import stats
 
+from lm_validity.statistics import Interval
 from lm_validity.studies.agreement.statistics.ranking import (
     PairSigns,
     mean_over_pairs,
@@ -28,16 +29,6 @@ from lm_validity.studies.agreement.statistics.ranking import (
 
 LEVEL = 0.95  # of intervals
 LEAST_DEFINED = 0.95  # share of the resamples that must give a value: those without one are not like the others
-
-
-Ends_co = TypeVar("Ends_co", bound=float | np.ndarray, covariant=True)
-
-
-class Interval(NamedTuple, Generic[Ends_co]):
-    """Bounds, scalars or arrays of one shape; NaN where the resamples leave it undefined."""
-
-    low: Ends_co
-    high: Ends_co
 
 
 class PairedTest(NamedTuple):

@@ -4,6 +4,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from typing import NamedTuple
 
 import numpy as np
 from scipy import optimize, stats
@@ -351,7 +352,15 @@ def meta_analysis(counts: PairedCounts, slices: int = SLICES, seed: int = 0) -> 
     )
 
 
-def _fit_slice(design: Design, start: Start | None) -> tuple[float, float, Start]:
+class _SliceFit(NamedTuple):
+    """Posterior mean and standard deviation of beta, and where the next slice starts."""
+
+    mean: float
+    sd: float
+    start: Start
+
+
+def _fit_slice(design: Design, start: Start | None) -> _SliceFit:
     """Posterior mean and sd of beta over the grid of the pairs' sd, and the last mode, where the next slice starts."""
     prior = stats.halfnorm.logpdf(GRID, scale=PAIR_SCALE) + np.log(GRID)
     density, means, variances = np.empty((3, len(GRID)))
@@ -362,7 +371,7 @@ def _fit_slice(design: Design, start: Start | None) -> tuple[float, float, Start
         start = mode
     weights = softmax(density)
     mean = float(weights @ means)
-    return mean, float(np.sqrt(weights @ (variances + (means - mean) ** 2))), mode
+    return _SliceFit(mean, float(np.sqrt(weights @ (variances + (means - mean) ** 2))), mode)
 
 
 def _share_of_t_intervals(counts: PairedCounts, rows: np.ndarray) -> float | Missing:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import numpy as np
 from scipy import linalg, optimize, stats
@@ -23,6 +24,7 @@ from scipy.special import expit, gammaln, logsumexp
 # | `notebooks` | the same and task x arm, as the author fitted: `(1|dataset/method) + (1|dataset/pair)` |
 # | `overdispersed` | task, task x arm, task x model, task x model x arm; pair within a model; one |
 # |                 | N(0, sigma_model^2) per observation, for the training noise that a binomial leaves out |
+from lm_validity.statistics import Interval
 
 EFFECTS = {"boost": ("extra", "base"), "bias": ("test", "extra")}  # treatment, control
 
@@ -165,9 +167,15 @@ def build_design(counts: PairedCounts, formula: Formula) -> Design:
     )
 
 
-def _columns(
-    counts: PairedCounts, factors: dict[str, np.ndarray], groups: list[tuple[str, ...]]
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+class _Columns(NamedTuple):
+    """Columns of the design, the scale that each belongs to, and which scales are fixed."""
+
+    columns: np.ndarray
+    owner: np.ndarray
+    fixed_scale: np.ndarray
+
+
+def _columns(counts: PairedCounts, factors: dict[str, np.ndarray], groups: list[tuple[str, ...]]) -> _Columns:
     """The pattern's rows of effects, centred over the observations as bambi does, and whose scale each column has."""
     models = len(counts.language_models)
     share = np.bincount(counts.language_model, minlength=models) / len(counts)
@@ -183,7 +191,7 @@ def _columns(
     columns = np.hstack(blocks).astype(float)
     fixed_scale = np.full(columns.shape[1], np.nan)
     fixed_scale[: len(scale)] = scale
-    return columns, np.concatenate(owner), fixed_scale
+    return _Columns(columns, np.concatenate(owner), fixed_scale)
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -451,11 +459,11 @@ class LaplacePosterior:
         return self.effective_nodes >= MINIMUM_EFFECTIVE_NODES
 
     @property
-    def interval(self) -> tuple[float, float]:
+    def interval(self) -> Interval[float]:
         """The credible interval that holds the mean with probability `INTERVAL`."""
         return self.interval_at(INTERVAL)
 
-    def interval_at(self, level: float) -> tuple[float, float]:
+    def interval_at(self, level: float) -> Interval[float]:
         """Equal-tailed interval of beta, a mixture of Gaussians, of probability `level`."""
         weights, means, sds = self.weights, self.node_means, self.node_sds
         low, high = np.min(means - 10 * sds), np.max(means + 10 * sds)
@@ -466,7 +474,7 @@ class LaplacePosterior:
         tail = (1 - level) / 2
         lower, upper = (float(optimize.brentq(excess, low, high, args=(share,))) for share in (tail, 1 - tail))
 
-        return lower, upper
+        return Interval(lower, upper)
 
 
 class _Target:
@@ -622,10 +630,10 @@ class Predictive:
     observed: np.ndarray
 
 
-def equal_tailed(draws: np.ndarray, level: float = INTERVAL) -> tuple[float, float]:
+def equal_tailed(draws: np.ndarray, level: float = INTERVAL) -> Interval[float]:
     """The equal-tailed interval of probability `level`."""
     low, high = np.quantile(draws, [(1 - level) / 2, (1 + level) / 2])
-    return float(low), float(high)
+    return Interval(float(low), float(high))
 
 
 def posterior_predictive(design: Design, posterior: LaplacePosterior, size: int = 1000) -> Predictive:

@@ -8,6 +8,7 @@ from scipy import stats
 from scipy.stats import rankdata
 
 from lm_validity.config.sections import E2LM, Convention, SignalConventions, Ties
+from lm_validity.statistics import Interval
 
 # ----------------------------------------------------------------------------------------------------------------------
 # Is a score above that of guessing, and from when on?
@@ -265,7 +266,7 @@ def noise_free_quality(scores: np.ndarray, ties: Ties = "stable", clusters: np.n
 
 def noise_free_interval(
     curves: list[np.ndarray], generator: np.random.Generator, ties: Ties = "stable", clusters: np.ndarray | None = None
-) -> tuple[float, float]:
+) -> Interval[float]:
     """Interval of the mean noise-free quality of models' item scores [(n, items)], over items.
 
     Items (or whole `clusters` of them) are dealt into 20 groups, and each group is left out in turn, for all models at
@@ -275,7 +276,7 @@ def noise_free_interval(
     """
     units = curves[0].shape[1] if clusters is None else int(clusters.max()) + 1
     if units < (2 * GROUPS if clusters is None else GROUPS):
-        return np.nan, np.nan
+        return Interval(np.nan, np.nan)
     group = generator.permutation(np.arange(units) % GROUPS)
     group = group if clusters is None else group[clusters]
 
@@ -286,10 +287,10 @@ def noise_free_interval(
     value = mean_of(np.ones(len(group), dtype=bool))
     left_out = np.array([mean_of(group != left_out_group) for left_out_group in range(GROUPS)])
     if not np.isfinite([value, *left_out]).all():
-        return np.nan, np.nan
+        return Interval(np.nan, np.nan)
     error = np.sqrt((GROUPS - 1) / GROUPS * ((left_out - left_out.mean()) ** 2).sum())
     reach = stats.t.ppf(0.975, GROUPS - 1) * error
-    return float(max(0.0, value - reach)), float(min(1.0, value + reach))
+    return Interval(float(max(0.0, value - reach)), float(min(1.0, value + reach)))
 
 
 def quality_by_errors(
@@ -365,7 +366,7 @@ def resample_item_means(values: np.ndarray, counts: np.ndarray) -> np.ndarray:
 
 def resampling_interval(
     value: float, resampled: np.ndarray, minimum: float = -np.inf, maximum: float = np.inf
-) -> tuple[float, float]:
+) -> Interval[float]:
     """From the lower to the higher of two 95% intervals: the resamples' percentiles, and these less twice their bias.
 
     A resampled curve carries the items' noise twice, once from the data and once from the draw, so a score
@@ -379,12 +380,12 @@ def resampling_interval(
     """
     resampled = resampled[np.isfinite(resampled)]
     if resampled.size == 0 or not np.isfinite(value):
-        return np.nan, np.nan
+        return Interval(np.nan, np.nan)
     low, high = np.quantile(resampled, [0.025, 0.975])
     bias = resampled.mean() - value
     low, high = np.clip([min(low, low - 2 * bias), max(high, high - 2 * bias)], minimum, maximum)
     # The mean of a very skewed distribution can lie outside its own percentiles
-    return min(float(low), float(value)), max(float(high), float(value))
+    return Interval(min(float(low), float(value)), max(float(high), float(value)))
 
 
 def shuffled_quality(
@@ -556,7 +557,7 @@ def signal_to_noise(curves: list[np.ndarray], training: tuple[float, int] | None
 
 def signal_to_noise_interval(
     curves: list[np.ndarray], draws: int, generator: np.random.Generator, training: tuple[float, int] | None = None
-) -> tuple[float, float]:
+) -> Interval[float]:
     """95% interval of the ratio for other checkpoints near the end of these trainings; NaN where the ratio is.
 
         m*_j = m_j + s_j z / sqrt(last),   s*_j = s_j sqrt(chi2(last - 2) / (last - 2))
@@ -575,7 +576,7 @@ def signal_to_noise_interval(
     """
     ratio = signal_to_noise(curves, training).ratio
     if not np.isfinite(ratio) or not draws:
-        return float("nan"), float("nan")
+        return Interval(float("nan"), float("nan"))
     last = LAST_CHECKPOINTS
     tails = np.array([curve[-last:] for curve in curves])
     if training is None:
@@ -587,10 +588,10 @@ def signal_to_noise_interval(
     drawn = np.ptp(tails.mean(axis=1) + scatter * disturbance, axis=1) / (scatter * chi).mean(axis=1)
     equal = np.quantile(np.ptp(disturbance, axis=1) / chi.mean(axis=1), 0.95)
     low, high = np.quantile(ratio**2 / drawn, [0.025, 0.975])
-    return float(0.0 if ratio < 2 * equal else min(low, ratio)), float(max(high, ratio))
+    return Interval(float(0.0 if ratio < 2 * equal else min(low, ratio)), float(max(high, ratio)))
 
 
-def pair_share_interval(share: float, models: int) -> tuple[float, float]:
+def pair_share_interval(share: float, models: int) -> Interval[float]:
     """95% interval of a share of pairs of models for other models like these: Wilson (1927), with models // 2 pairs.
 
     The m (m - 1) / 2 pairs of m models share their models. A mean over all pairs is at least as precise as one over
@@ -602,7 +603,7 @@ def pair_share_interval(share: float, models: int) -> tuple[float, float]:
     centre = (share + z**2 / (2 * pairs)) / (1 + z**2 / pairs)
     half = z / (1 + z**2 / pairs) * np.sqrt(share * (1 - share) / pairs + z**2 / (4 * pairs**2))
     # up to rounding, the share lies inside
-    return float(np.clip(centre - half, 0.0, share)), float(np.clip(centre + half, share, 1.0))
+    return Interval(float(np.clip(centre - half, 0.0, share)), float(np.clip(centre + half, share, 1.0)))
 
 
 def _residual_deviation(tails: np.ndarray) -> np.ndarray:

@@ -7,6 +7,7 @@ import numpy as np
 from scipy.stats import false_discovery_control, norm
 
 from lm_validity.config.sections import E2LM, Normalisation
+from lm_validity.statistics import Interval
 
 # ----------------------------------------------------------------------------------------------------------------------
 # Do rankings of early training last? Ranking consistency, order by size, and when the final order settles.
@@ -220,7 +221,7 @@ def settled_from(curves: np.ndarray, tokens_b: np.ndarray, separable: np.ndarray
 
 def settling_interval(
     curves: np.ndarray, deviations: np.ndarray, tokens_b: np.ndarray, pairs: np.ndarray, threshold: float
-) -> tuple[float, float]:
+) -> Interval[float]:
     """Tokens at which the order of `curves` (models, n) may have settled at the earliest and at the latest.
 
     `deviations` (pairs, n) are the standard deviations of the differences of `np.triu_indices(models, 1)`, of which
@@ -234,14 +235,14 @@ def settling_interval(
     first, second = np.triu_indices(len(curves), k=1)
     gap = (curves[first] - curves[second])[pairs]
     if not len(gap):
-        return np.nan, np.nan
+        return Interval(np.nan, np.nan)
     sure = np.abs(gap) > norm.ppf(0.975) * deviations[pairs]
     agrees = np.sign(gap) * np.sign(gap[:, -1:])
     stays_sure = sure & sure[:, -1:]
     earliest, latest = (np.where(stays_sure, agrees, guess) for guess in (1.0, -1.0))
     latest[:, -1] = 1.0
     low, high = (float(from_then_on(signs.mean(axis=0), tokens_b, threshold)) for signs in (earliest, latest))
-    return low, high
+    return Interval(low, high)
 
 
 def from_then_on(tau: np.ndarray, tokens_b: np.ndarray, threshold: float) -> np.ndarray:

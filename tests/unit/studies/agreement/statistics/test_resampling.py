@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from lm_validity.statistics import Interval
 from lm_validity.studies.agreement.statistics.ranking import (
     kendall_tau_matrix,
     mean_over_pairs,
@@ -13,7 +14,6 @@ from lm_validity.studies.agreement.statistics.ranking import (
     resampled_kendall_tau,
 )
 from lm_validity.studies.agreement.statistics.resampling import (
-    Interval,
     agreement_contributions,
     expanded_level,
     hull,

@@ -628,6 +628,7 @@ verdicts[benchmark=subject,protocol]
   .p                                          change_p                          probability  -            -
   .p_margin                                   margin_p                          probability  -            -
   .items_needed                               items_to_decide                   items        -            -
+  .runs_needed                                runs_to_decide                    runs         -            -
 joint[protocol]
   .verdict                                    joint_verdict                     text         -            -
   .change                                     joint_change                      score        -            interval:items

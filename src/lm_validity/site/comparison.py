@@ -36,6 +36,7 @@ from lm_validity.studies.items.compare import (
     gate,
     judged,
     short_names,
+    to_decide,
     verdict_words,
 )
 from lm_validity.tables.formats.score_files import ImportOptions
@@ -496,9 +497,8 @@ def _under(summary: CompareSummary, protocol: str) -> str:
 
 
 def _to_decide(one: Judged) -> str:
-    if one.verdict != "not known" or not is_known(one.items_needed):
-        return ""
-    return f"; {one.items_needed:,} items would decide"
+    needed = to_decide(one)
+    return f"; {needed} would decide" if needed else ""
 
 
 def report_comparison(
@@ -550,7 +550,7 @@ def write_page(compared: Compared, output: Path, answers: Sequence[Answer] = ())
                 "protocol": one.protocol,
                 "verdict": one.verdict,
                 "in words": verdict_words(one),
-                "items to decide": one.items_needed if isinstance(one, Judged) else None,
+                "would decide": to_decide(one).rstrip(",") if isinstance(one, Judged) else "",
             }
             for one in [*summary.joint, *summary.verdicts]
         ]
@@ -588,9 +588,8 @@ def write_markdown(compared: Compared, path: Path) -> None:
     lines += ["", *(f"- {line}" for line in compared.said)] if compared.said else []
     lines += ["", "| benchmark | verdict | would decide |", "|---|---|---|"]
     for one in summary.verdicts:
-        needed = f"{one.items_needed:,} items" if one.verdict == "not known" and is_known(one.items_needed) else ""
         name = one.benchmark.replace("|", "\\|") + _under(summary, one.protocol)
-        lines.append(f"| {name} | {verdict_words(one)} | {needed} |")
+        lines.append(f"| {name} | {verdict_words(one)} | {to_decide(one).rstrip(',')} |")
     if len(compared.flips):
         won = int((compared.flips["right"] == summary.second).sum())
         lines += [

@@ -4,8 +4,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from lm_validity.studies.items.compare import compare_models
+from lm_validity.missing import is_known
+from lm_validity.studies.items.compare import Margin, compare_models, judged
 from lm_validity.studies.items.item_report import model_items, model_scores
+from lm_validity.studies.items.statistics import RUNS_DO_NOT_DECIDE
 from lm_validity.tables.formats.score_files import mean_of_items, typed_scores
 from lm_validity.tables.items import read_benchmark_items
 from lm_validity.tables.schema import ITEMS, SCORES, write_table
@@ -62,3 +64,24 @@ def test_items_are_those_of_the_scores(tmp_path, runs, extra):
     (row,) = compare_models("a", "b", scores, items).comparisons
     difference = runs["a"].mean(axis=0) - runs["b"].mean(axis=0)
     assert row.difference == pytest.approx(difference.mean()) and row.items == 40 and row.test == "paired t"
+
+
+def test_what_would_decide_knows_the_noise_of_runs(tmp_path, runs):
+    """w and b of the two models by numpy; the error of the difference is that over items of the means over runs."""
+    scores, items = written(tmp_path, runs)
+    summary = judged(compare_models("a", "b", scores, items), {}, Margin())
+    (row,), (verdict,) = summary.comparisons, summary.verdicts
+    within = sum(table.var(axis=0, ddof=1).mean() for table in runs.values())
+    assert row.sampling == pytest.approx((within / 3 / 40, within / 40))
+    difference = runs["a"].mean(axis=0) - runs["b"].mean(axis=0)
+    error = difference.std(ddof=1) / np.sqrt(40)
+    assert row.tested.error == pytest.approx(error)
+    assert is_known(verdict.runs_needed) or verdict.runs_needed is RUNS_DO_NOT_DECIDE or verdict.verdict != "not known"
+
+
+def test_scores_alone_know_the_noise_of_runs_too(tmp_path, runs):
+    """Spread between runs d: the part of the squared error of K runs is d² / K for each model."""
+    scores, _ = written(tmp_path, runs)
+    (row,) = compare_models("a", "b", scores).comparisons
+    d2 = np.mean([table.mean(axis=1).var(ddof=1) for table in runs.values()])
+    assert row.sampling == pytest.approx((2 * d2 / 3, 2 * d2)) and row.test == "standard errors"

@@ -20,7 +20,9 @@ from lm_validity.statistics import holm
 from lm_validity.studies.items.item_report import CELL, model_items, model_scores
 from lm_validity.studies.items.statistics import (
     LEVEL,
+    RUNS_DO_NOT_DECIDE,
     McNemarTest,
+    SamplingPart,
     StudentTest,
     Verdict,
     joint_verdict,
@@ -69,6 +71,7 @@ class Comparison:
     smallest_detectable: float | Missing = NO_TEST
     items_needed: int | Missing = NO_TEST
     tested: StudentTest | McNemarTest | None = page_only(default=None)
+    sampling: SamplingPart | None = page_only(default=None)  # in the squared error of the difference
 
     @property
     def outcome(self) -> str:
@@ -95,12 +98,13 @@ class Joint:
 @dataclass(frozen=True)
 class Judged(Joint):
     """The same on one benchmark. p, p_margin: of no change, and of a loss of the margin, after Holm over the
-    benchmarks. must: the gate passes only where this is decided."""
+    benchmarks. items_needed, runs_needed: as of `Verdict`. must: the gate passes only where this is decided."""
 
     benchmark: str
     p: float | Missing
     p_margin: float | Missing
     items_needed: int | Missing
+    runs_needed: int | Missing
     must: bool = page_only(default=False)
     share: bool = page_only(default=True)  # the scores lie within 0 and 1
 
@@ -171,9 +175,20 @@ def compare_models(
 
 
 def cell_scores(counted: Counted) -> pd.DataFrame:
-    """By model, benchmark and protocol: `value`, `stderr`, `metric`, `better` (1, -1); over seeds."""
-    cells = counted.rows.assign(variance=counted.rows["stderr"].astype(float) ** 2).groupby(CELL)
-    cells = cells.agg(value=("value", "mean"), variance=("variance", "mean"), metric=("metric", "first"))
+    """By model, benchmark and protocol: `value`, `stderr`, `metric`, `better` (1, -1); over seeds. Of the squared
+    error, `part` is that of sampled runs, and `once` what it would be with one run; NaN where unknown."""
+    rows = counted.rows
+    squares = {
+        name: rows[error].astype(float) ** 2 for name, error in (("variance", "stderr"), ("part", "sampling_error"))
+    }
+    cells = rows.assign(**squares, once=squares["part"] * rows["runs"].astype(float)).groupby(CELL)
+    cells = cells.agg(
+        value=("value", "mean"),
+        variance=("variance", "mean"),
+        part=("part", "mean"),
+        once=("once", "mean"),
+        metric=("metric", "first"),
+    )
     cells["stderr"] = np.sqrt(cells.pop("variance"))  # seeds share their items: averaging does not shrink this error
     facts = counted.benchmarks.set_index("benchmark").loc[cells.index.get_level_values("benchmark")]
     metric = cells["metric"].astype(object).where(cells["metric"].notna().to_numpy(), facts["metric"].to_numpy())
@@ -197,6 +212,7 @@ def compared_cells(
             test=test,
             subjects=paired.clusters,
             tested=paired.test,
+            sampling=_sampling_of_items(answers),
             **{name: getattr(paired, name) for name in OF_PAIRED},
         )
     errors = float(first["stderr"]), float(second["stderr"])
@@ -212,7 +228,21 @@ def compared_cells(
         smallest_detectable=unpaired.detectable(),
         items_needed=needed,
         tested=unpaired,
+        sampling=_known_part(first["part"] + second["part"], first["once"] + second["once"]),
     )
+
+
+def _sampling_of_items(answers: list[pd.DataFrame | None]) -> SamplingPart | None:
+    """From the variance between an item's runs: its mean has 1 / runs of it, and the mean over items 1 / items²."""
+    frames = [frame.set_index("doc_id")[["within", "runs"]] for frame in answers if frame is not None]
+    both = pd.concat(frames, axis=1, join="inner")
+    within, runs = both["within"].to_numpy(dtype=float), both["runs"].to_numpy(dtype=float)
+    return _known_part(*(float(each.sum() / len(both) ** 2) for each in (within / runs, within)))
+
+
+def _known_part(now: float, once: float) -> SamplingPart | None:
+    """The part of sampling in a squared error; None where a model was run once."""
+    return SamplingPart(now, once) if np.isfinite([now, once]).all() else None
 
 
 def answers_matrix(answers: Sequence[pd.DataFrame | None], scores: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
@@ -273,7 +303,7 @@ def judged(summary: CompareSummary, margins: Mapping[str, Margin], everywhere: M
         tests = [None if row.tested is None else row.tested.reversed() for row in rows]
         of_rows = [margins.get(row.benchmark, everywhere) for row in rows]
         counts = [row.items if isinstance(row.items, int) else None for row in rows]
-        found = verdicts(tests, [margin.loss for margin in of_rows], counts)
+        found = verdicts(tests, [margin.loss for margin in of_rows], counts, [row.sampling for row in rows])
         for one, row, margin in zip(found, rows, of_rows, strict=True):
             each.append(
                 Judged(
@@ -282,6 +312,7 @@ def judged(summary: CompareSummary, margins: Mapping[str, Margin], everywhere: M
                     p=one.p_difference,
                     p_margin=NO_MARGIN if one.p_margin is None else one.p_margin,
                     items_needed=one.items_needed,
+                    runs_needed=one.runs_needed,
                     must=margin.must,
                     share=all(0 <= score <= 1 for score in (row.first_score, row.second_score)),
                 )
@@ -314,6 +345,17 @@ def gate(summary: CompareSummary) -> Literal["not worse", "worse", "not known"]:
         return "worse"
     needed: list[Joint] = [*summary.joint, *(one for one in summary.verdicts if one.must)]
     return "not known" if any(one.verdict == "not known" for one in needed) else "not worse"
+
+
+def to_decide(one: Judged) -> str:
+    """`1,200 items or 9 runs of each`: what would decide where nothing is known; "" where that is not known either."""
+    if one.verdict != "not known":
+        return ""
+    items = f"{one.items_needed:,} items" if is_known(one.items_needed) else ""
+    if one.runs_needed is RUNS_DO_NOT_DECIDE:
+        return f"{items or 'more items'}, not more runs,"
+    runs = f"{one.runs_needed:,} runs of each" if is_known(one.runs_needed) else ""
+    return " or ".join(filter(None, (items, runs)))
 
 
 def verdict_words(one: Joint) -> str:
@@ -420,7 +462,7 @@ def _answer(summary: CompareSummary) -> str:
 
 def _benchmark_section(summary: CompareSummary) -> Section:
     rows = [
-        {name: value for name, value in vars(row).items() if name not in ("interval", "tested")}
+        {name: value for name, value in vars(row).items() if name not in ("interval", "tested", "sampling")}
         | as_columns(row.interval)
         | {"outcome": row.outcome}
         for row in summary.comparisons

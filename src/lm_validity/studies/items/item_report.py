@@ -47,9 +47,11 @@ def model_scores(
 
 
 def model_items(path: str | Path, scores: pd.DataFrame) -> pd.DataFrame:
-    """The items behind `scores` (rows of `model_scores`): `model, benchmark, protocol, doc_id, subject, correct`.
+    """The items behind `scores` (rows of `model_scores`): `model, benchmark, protocol, doc_id, subject, correct, runs,
+    within`.
 
-    Averaged over seeds. Raises InputError for a file that is no table of items.
+    Averaged over seeds and runs. within: the variance between an item's sampled runs, NaN where it has one, and over
+    seeds their mean; runs: how many answers it has. Raises InputError for a file that is no table of items.
     """
     table = open_items(path)
     wanted = pc.field("model").isin(scores["model"].unique().tolist())
@@ -57,7 +59,12 @@ def model_items(path: str | Path, scores: pd.DataFrame) -> pd.DataFrame:
     columns = [name for name in _ITEM_COLUMNS if name in table.schema.names]
     items = table.to_table(columns=columns, filter=wanted).to_pandas().reindex(columns=_ITEM_COLUMNS)
     items = items_of_scores(items, scores, _KEYS)
-    return items.groupby([*CELL, "doc_id", "subject"], as_index=False)["correct"].mean()
+    keys = [*CELL, "doc_id", "subject"]
+    means = items.groupby(keys)["correct"].agg(correct="mean", runs="size")
+    if items["run"].isna().all():
+        return means.assign(within=np.nan).reset_index()
+    within = items.groupby([*keys, "seed"])["correct"].var().groupby(level=keys).mean()
+    return means.assign(within=within).reset_index()
 
 
 # ----------------------------------------------------------------------------------------------------------------------

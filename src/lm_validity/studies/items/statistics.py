@@ -3,13 +3,14 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 from scipy import optimize, special, stats
 from scipy.special import expit, logit
 
 from lm_validity.missing import Missing, Reason, ReasonCode, is_known, number
+from lm_validity.repeats import NO_RUNS
 from lm_validity.statistics import holm
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -466,7 +467,8 @@ class Verdict:
 
     difference, interval (95%): second less first. margin: the loss that is accepted; None: none was named. p_difference
     and p_margin: two-sided of no difference, and of the margin as the true loss (None without a margin), adjusted by
-    Holm over the benchmarks. items_needed: that would decide, where the verdict is not known.
+    Holm over the benchmarks. items_needed, runs_needed: that would decide, each by itself, where the verdict is not
+    known: more items with as many sampled runs, or more runs of each model on the same items.
     """
 
     decision: Decision
@@ -476,19 +478,42 @@ class Verdict:
     p_difference: float | Missing
     p_margin: float | Missing | None
     items_needed: int | Missing
+    runs_needed: int | Missing
+
+
+class SamplingPart(NamedTuple):
+    """What sampled answers put into the squared error of a difference. now: with the runs that there are. once: with
+    one run of each model."""
+
+    now: float
+    once: float
+
+    def runs_needed(self, test: StudentTest | McNemarTest, distance: float) -> int | Missing:
+        """How many runs of each model on the same items show that the true difference is no `distance` away, four times
+        out of five: with the error at which `noncentrality_needed` errors are that distance."""
+        if abs(distance) < 1e-12:
+            return NO_DISTANCE
+        freedom = test.freedom if isinstance(test, StudentTest) else np.inf
+        room = (distance / noncentrality_needed(freedom)) ** 2 - max(test.error**2 - self.now, 0.0)
+        return RUNS_DO_NOT_DECIDE if room <= 0 else max(1, int(np.ceil(self.once / room)))
 
 
 NO_TEST = Missing(
     Reason("Neither common items nor the standard errors of both scores are known.", ReasonCode.NO_ERRORS)
 )
 DECIDED = Missing(Reason("The verdict is known.", ReasonCode.NONE))
+RUNS_DO_NOT_DECIDE = Missing(Reason("More runs do not decide: the noise of the items is too large.", ReasonCode.NONE))
 
 
 def verdicts(
-    tests: Sequence[StudentTest | McNemarTest | None], margins: Sequence[float | None], items: Sequence[int | None]
+    tests: Sequence[StudentTest | McNemarTest | None],
+    margins: Sequence[float | None],
+    items: Sequence[int | None],
+    sampling: Sequence[SamplingPart | None] | None = None,
 ) -> list[Verdict]:
     """A verdict for each of K benchmarks. tests: of the second model less the first, higher is better; None: untested.
     margins: in the score's unit, at least 0, None where there is none. items: behind a test, None where unknown.
+    sampling: the part of sampled runs in a test's error, None where unknown.
 
     *better* and *worse*: p of no difference, after Holm over the tested benchmarks, is below 5%. *not worse* (by more
     than the margin): the margin as the true loss is refused, on the side of a smaller loss, after Holm over the
@@ -505,9 +530,9 @@ def verdicts(
             beyond.append(test.p(-margin) if test.difference > -margin else 1.0)
     refused = _adjusted(beyond)
     return [
-        _verdict(test, margin, number_of_items, p, p_margin)
-        for test, margin, number_of_items, p, p_margin in zip(
-            tests, margins, items, no_difference, refused, strict=True
+        _verdict(test, margin, number_of_items, part, p, p_margin)
+        for test, margin, number_of_items, part, p, p_margin in zip(
+            tests, margins, items, sampling or [None] * len(tests), no_difference, refused, strict=True
         )
     ]
 
@@ -522,31 +547,47 @@ def _verdict(
     test: StudentTest | McNemarTest | None,
     margin: float | None,
     items: int | None,
+    sampling: SamplingPart | None,
     p: float | None,
     p_margin: float | None,
 ) -> Verdict:
     if test is None or p is None:
-        return Verdict("not known", np.nan, NO_TEST, margin, NO_TEST, None if margin is None else NO_TEST, NO_TEST)
+        return Verdict(
+            "not known", np.nan, NO_TEST, margin, NO_TEST, None if margin is None else NO_TEST, NO_TEST, NO_TEST
+        )
     decision: Decision = "not known"
     if p < LEVEL:
         decision = "better" if test.difference > 0 else "worse"
     if decision != "better" and p_margin is not None and p_margin < LEVEL:
         decision = "not worse"
-    needed: int | Missing = DECIDED
+    more_items: int | Missing = DECIDED
+    more_runs: int | Missing = DECIDED
     if decision == "not known":
-        needed = _deciding_items(test, margin, items)
-    return Verdict(decision, test.difference, test.interval(), margin, p, p_margin, needed)
+        more_items, more_runs = _deciding(test, margin, items, sampling)
+    return Verdict(decision, test.difference, test.interval(), margin, p, p_margin, more_items, more_runs)
 
 
-def _deciding_items(test: StudentTest | McNemarTest, margin: float | None, items: int | None) -> int | Missing:
-    """The smallest number of items with which one of the claims would be found, if the true difference is the observed
-    one; by one test alone, without Holm's adjustment."""
-    if items is None:
-        return Missing(Reason("Items needed are known from common items only.", ReasonCode.NO_ITEMS))
+def _deciding(
+    test: StudentTest | McNemarTest, margin: float | None, items: int | None, sampling: SamplingPart | None
+) -> tuple[int | Missing, int | Missing]:
+    """The smallest numbers of items, and of runs, with which one of the claims would be found, if the true difference
+    is the observed one; by one test alone, without Holm's adjustment."""
     distances = [test.difference] + ([] if margin is None or test.difference <= -margin else [test.difference + margin])
-    counts = [test.needed(distance, items) for distance in distances]
-    known_counts = [one for one in counts if is_known(one)]
-    return min(known_counts) if known_counts else counts[0]
+    more_items: list[int | Missing] = [
+        Missing(Reason("Items needed are known from common items only.", ReasonCode.NO_ITEMS))
+        if items is None
+        else test.needed(distance, items)
+        for distance in distances
+    ]
+    more_runs: list[int | Missing] = [
+        Missing(NO_RUNS) if sampling is None else sampling.runs_needed(test, distance) for distance in distances
+    ]
+    return _fewest(more_items), _fewest(more_runs)
+
+
+def _fewest(counts: Sequence[int | Missing]) -> int | Missing:
+    """The smallest number that is known, else the first reason."""
+    return min((one for one in counts if is_known(one)), default=counts[0])
 
 
 def joint_verdict(tests: Sequence[StudentTest | McNemarTest], margin: float | None) -> Verdict:
@@ -563,7 +604,7 @@ def joint_verdict(tests: Sequence[StudentTest | McNemarTest], margin: float | No
     if decision != "better" and margin is not None and low > -margin:
         decision = "not worse"
     none = Missing(Reason("The interval decides.", ReasonCode.NONE))
-    return Verdict(decision, mean, (low, high), margin, none, None if margin is None else none, none)
+    return Verdict(decision, mean, (low, high), margin, none, None if margin is None else none, none, none)
 
 
 # ----------------------------------------------------------------------------------------------------------------------

@@ -127,6 +127,7 @@ OF_FILE: dict[str, Callable[[object, str], Any]] = {
     "prompt": text,
     "prompt_variant": text,
     "seed": whole,
+    "run": whole,
     "split": text,
 }
 

@@ -41,7 +41,7 @@ def _file_groups(scores: pd.DataFrame, files: str) -> list[tuple[str, dict[str, 
     for (model, *key), rows in frame.groupby(["model", *columns], dropna=False, sort=True):
         own = dict(zip(columns, map(_plain, key), strict=True))
         # pandas makes floats of whole numbers among nulls
-        own |= {name: int(own[name]) for name in ("iteration", "seed", "part") if own[name] is not None}
+        own |= {name: int(own[name]) for name in ("iteration", "seed", "run", "part") if own[name] is not None}
         groups.append((model, own, rows))
     return groups
 
@@ -69,8 +69,8 @@ def _check_known(scores: pd.DataFrame, known: pd.Series | np.ndarray, what: str,
 
 
 def write_lm_eval(scores: pd.DataFrame, output: str | Path) -> list[Path]:
-    """Write one file per (model, checkpoint, iteration, tokens_b, protocol, prompt, prompt_variant, seed, split), and
-    a further one where a benchmark has scores with several numbers of solved examples; the paths.
+    """Write one file per (model, checkpoint, iteration, tokens_b, protocol, prompt, prompt_variant, seed, run, split),
+    and a further one where a benchmark has scores with several numbers of solved examples; the paths.
 
     `<output>/<model>/results_<protocol>...json`, as lm-eval writes `<output_path>/<model>/results_<date>.json`, with
     `results`, `versions`, `n-shot`, `higher_is_better`, `n-samples`, `group_subtasks`, `config` and `model_name`.
@@ -109,7 +109,7 @@ def _paths(files: list[tuple[str, dict[str, Any]]]) -> list[Path]:
 def _path(model: str, own: dict[str, Any], *, exact: bool = False) -> Path:
     """Below the output folder. `exact`: with iteration and tokens."""
     parts = [own[name] for name in ("protocol", "checkpoint", "prompt", "split", "prompt_variant")]
-    parts += [f"seed{own['seed']}"] if own["seed"] is not None else []
+    parts += [f"{name}{own[name]}" for name in ("seed", "run") if own[name] is not None]
     parts += [f"part{own['part']}"] if own["part"] > 1 else []
     if exact:
         parts += [f"iter{own['iteration']}"] if own["iteration"] is not None else []

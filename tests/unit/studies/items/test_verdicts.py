@@ -5,7 +5,14 @@ import pytest
 from scipy import stats
 
 from lm_validity.missing import is_known
-from lm_validity.studies.items.statistics import McNemarTest, StudentTest, joint_verdict, verdicts
+from lm_validity.studies.items.statistics import (
+    RUNS_DO_NOT_DECIDE,
+    McNemarTest,
+    SamplingPart,
+    StudentTest,
+    joint_verdict,
+    verdicts,
+)
 
 
 def decisions(tests, margins):
@@ -82,3 +89,17 @@ def test_a_model_against_itself_is_rarely_worse(benchmarks):
             tests.append(McNemarTest(200, int((gained & ~lost).sum()), int((lost & ~gained).sum())))
         alarms += "worse" in decisions(tests, [None] * benchmarks)
     assert stats.binomtest(alarms, worlds, 0.05, alternative="greater").pvalue > 0.01
+
+
+def test_another_run_or_another_item():
+    """A difference of .02 with an error of .01, of whose square .00008 is noise of 4 runs each: .00032 with one.
+
+    With R runs the squared error is .00002 + .00032 / R; 4 times out of 5 it takes (.02 / 2.8016)² = .00005096."""
+    part, test = SamplingPart(0.00008, 0.00032), StudentTest(0.02, 0.01, np.inf)
+    room = (0.02 / (stats.norm.ppf(0.975) + stats.norm.ppf(0.8))) ** 2 - 0.00002
+    assert part.runs_needed(test, 0.02) == np.ceil(0.00032 / room) == 11
+    assert part.runs_needed(test, 0.012) is RUNS_DO_NOT_DECIDE  # .0000183 < .00002: the items alone are too few
+    (found,) = verdicts([StudentTest(0.018, 0.01, np.inf)], [None], [500], [part])
+    assert found.decision == "not known" and found.runs_needed == np.ceil(0.00032 / (0.81 * (room + 0.00002) - 0.00002))
+    (found,) = verdicts([StudentTest(0.018, 0.01, np.inf)], [None], [500])
+    assert not is_known(found.runs_needed)

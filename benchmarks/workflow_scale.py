@@ -65,7 +65,7 @@ main()
 BUILD = """
 import sys
 from lm_validity.cells.runner import run_job, write_splits
-from lm_validity.cells.runner import benchmark_record, model_record
+from lm_validity.cells.replay import benchmark_record, model_record
 from lm_validity.config.load import load_run
 from lm_validity.files import write_json
 from lm_validity.run.workspace import Workspace

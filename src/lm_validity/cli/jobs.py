@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from lm_validity.cells.runner import benchmark_record, model_record, run_job, write_splits
+from lm_validity.cells.replay import benchmark_record, model_record
+from lm_validity.cells.runner import run_job, write_splits
 from lm_validity.cli.options import DEFAULT, Configfile, make_group, report_folders
 from lm_validity.config.load import Run, load_planned_run, planned_sheets, read_values, validate
 from lm_validity.config.sheets import read_pool
@@ -21,10 +22,11 @@ from lm_validity.monitor.check import failed_cells, manifests_digest, outdated_c
 from lm_validity.monitor.planning import describe_plans
 from lm_validity.outputs import check_file, replaced_folder
 from lm_validity.run.cell import label
+from lm_validity.run.manifests import write_failures
 from lm_validity.run.participants import kind_label
 from lm_validity.run.rules import RULES
 from lm_validity.run.rules.base import Rule
-from lm_validity.run.store import Store, write_failures
+from lm_validity.run.store import Store
 from lm_validity.run.workspace import Workspace
 from lm_validity.terminal import say
 from lm_validity.words import count

@@ -21,11 +21,13 @@ from lm_validity.monitor.scheduler import controller_since, orphan_jobs
 from lm_validity.monitor.status import RunState
 from lm_validity.run.cell import Cell, label
 from lm_validity.run.grid import Grid
+from lm_validity.run.leases import describe_holder, is_stale
+from lm_validity.run.manifests import ASIDE, Entry, read_manifest
 from lm_validity.run.participants import kind_and_id, kind_label, size_class
 from lm_validity.run.rehearsals import config_of, memory_problem, read_rehearsal, rehearsed_models, why_not_causal
 from lm_validity.run.rules import RULES, rule_of
 from lm_validity.run.scoring import document_order, task_problem
-from lm_validity.run.store import ASIDE, Entry, Store, describe_holder, is_stale, read_manifest
+from lm_validity.run.store import Store
 from lm_validity.run.workspace import Workspace
 from lm_validity.words import count
 

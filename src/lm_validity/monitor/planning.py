@@ -16,9 +16,9 @@ from lm_validity.files import make_writable, replace_file
 from lm_validity.monitor.cost import UNCOUNTED, Estimator
 from lm_validity.run.cell import BenchmarkCell
 from lm_validity.run.grid import Grid
+from lm_validity.run.leases import hold_lease
 from lm_validity.run.rules import rule_of
 from lm_validity.run.rules.benchmarks import EVALUATE_ADAPTER, FINETUNE_ADAPTER
-from lm_validity.run.store import hold_lease
 from lm_validity.words import count, listing
 
 # ----------------------------------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from lm_validity.files import read_json_or, write_json
-from lm_validity.run.store import is_alive, process_start
+from lm_validity.run.leases import is_alive, process_start
 
 JOB_PREFIX = "lm-validity"  # slurm-jobname-prefix of profiles/slurm
 RECORD = "controller.json"

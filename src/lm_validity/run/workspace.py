@@ -8,10 +8,11 @@ from lm_validity.config.load import Run
 from lm_validity.errors import CellError, InputError
 from lm_validity.run.cell import BenchmarkCell, Cell, CellT
 from lm_validity.run.grid import Grid
+from lm_validity.run.manifests import Manifests
 from lm_validity.run.records import Records
 from lm_validity.run.rules import rule_of
 from lm_validity.run.rules.benchmarks import SELECT_ADAPTER
-from lm_validity.run.store import Manifests, Place, Store
+from lm_validity.run.store import Place, Store
 
 
 class Workspace(Records):

@@ -5,7 +5,7 @@ import json
 import pandas as pd
 import pytest
 
-from lm_validity.cells.runner import read_served
+from lm_validity.cells.replay import read_served
 from lm_validity.errors import InputError
 from lm_validity.tables.schema import SCORES, write_table
 

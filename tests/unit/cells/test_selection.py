@@ -4,11 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from lm_validity.cells.runner import run_cells, select_adapter, select_prompt
+from lm_validity.cells.runner import run_cells
+from lm_validity.cells.selection import select_adapter, select_prompt
 from lm_validity.config.load import build_run
 from lm_validity.errors import CellError
 from lm_validity.run.cell import BenchmarkCell, Job
-from lm_validity.run.store import Entry, write_manifest
+from lm_validity.run.manifests import Entry, write_manifest
 from lm_validity.run.workspace import Workspace
 
 RATES = ("1e-4", "1e-3")

@@ -15,7 +15,7 @@ import pandas as pd
 import pytest
 from tests.unit.monitor.conftest import run_all
 
-from lm_validity.cells.runner import read_served
+from lm_validity.cells.replay import read_served
 from lm_validity.cli import plan as command
 from lm_validity.config.load import load_run
 from lm_validity.config.plan import read_plan
@@ -35,7 +35,7 @@ from lm_validity.monitor.planning import (
 )
 from lm_validity.monitor.render import render_cost, render_matrix, render_page, render_summary
 from lm_validity.monitor.status import RunState, progress
-from lm_validity.run.store import hold_lease
+from lm_validity.run.leases import hold_lease
 from lm_validity.tables.merge import Merger
 
 MODELS = [f"m{i:02}" for i in range(24)]

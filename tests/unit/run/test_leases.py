@@ -10,8 +10,9 @@ import time
 
 import pytest
 
-from lm_validity.run import store
-from lm_validity.run.store import Store, hold_lease, is_stale
+from lm_validity.run import leases
+from lm_validity.run.leases import hold_lease, is_stale
+from lm_validity.run.store import Store
 
 
 def _work(lease, log, seconds):
@@ -61,14 +62,14 @@ def foreign(tmp_path):
 
 def test_a_foreign_lease_is_stale_by_its_heartbeat(foreign):
     assert not is_stale(foreign)
-    old = time.time() - store.STALE - 1
+    old = time.time() - leases.STALE - 1
     os.utime(foreign, (old, old))
     assert is_stale(foreign)
 
 
 def test_a_clock_that_is_ahead_breaks_no_foreign_lease(foreign, monkeypatch):
     now = time.time()
-    monkeypatch.setattr(time, "time", lambda: now + store.STALE + 10)
+    monkeypatch.setattr(time, "time", lambda: now + leases.STALE + 10)
     assert not is_stale(foreign)
 
 
@@ -91,7 +92,7 @@ def test_a_full_disk_leaves_nothing_of_a_lease(tmp_path, monkeypatch):
         path.touch()
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(store.Path, "write_text", full)
+    monkeypatch.setattr(leases.Path, "write_text", full)
     with pytest.raises(OSError, match="No space left"), hold_lease(tmp_path / "cell.json", lambda: False):
         pass
     assert not list(tmp_path.iterdir())
@@ -111,7 +112,7 @@ def test_a_foreign_lease_is_stale_when_its_slurm_job_is_gone(foreign, tmp_path, 
     tools = tmp_path / "bin"
     tools.mkdir()
     squeue = tools / "squeue"
-    quiet = time.time() - 2 * store.HEARTBEAT - 1
+    quiet = time.time() - 2 * leases.HEARTBEAT - 1
     monkeypatch.setenv("PATH", f"{tools}:{os.environ['PATH']}")
     for answer, stale in (
         ("echo RUNNING", False),
@@ -129,12 +130,12 @@ def test_a_reused_pid_is_not_the_holder(tmp_path):
     holder = {"host": socket.gethostname(), "pid": os.getpid(), "started": "1", "slurm_job": None}
     path.write_text(json.dumps(holder))
     assert is_stale(path)
-    path.write_text(json.dumps(holder | {"started": store.process_start(os.getpid())}))
+    path.write_text(json.dumps(holder | {"started": leases.process_start(os.getpid())}))
     assert not is_stale(path)
 
 
 def test_heartbeat_touches_the_lease(tmp_path, monkeypatch):
-    monkeypatch.setattr(store, "HEARTBEAT", 0.05)
+    monkeypatch.setattr(leases, "HEARTBEAT", 0.05)
     path = tmp_path / "cell.json"
     with hold_lease(path, lambda: False) as ours:
         assert ours

@@ -499,7 +499,7 @@ class SelectPrompt(BenchmarkRule):
 
     name = "select_prompt"
     summary = "Choose the prompt of direct scores on validation."
-    worker = "lm_validity.cells.runner:select_prompt"
+    worker = "lm_validity.cells.selection:select_prompt"
     on_login_node = True
 
     def cell(self, model: str, benchmark: str) -> BenchmarkCell:
@@ -550,7 +550,7 @@ class SelectAdapter(BenchmarkRule):
 
     name = "select_adapter"
     summary = "Choose the best learning rate, prompt and epoch on validation."
-    worker = "lm_validity.cells.runner:select_adapter"
+    worker = "lm_validity.cells.selection:select_adapter"
     protocol = "train_before_test"
     tables = ("selections",)
     on_login_node = True

@@ -25,21 +25,15 @@ from lm_validity.studies.bias.statistics.effects import (
     LEVEL,
     ONE_TASK,
     ROUNDING,
-    EffectVariance,
     MeanOverTasks,
     common_subsamples,
-    detection_power,
     excluded_beyond,
     mean_over_tasks,
     sign_flip_p,
-    smallest_detectable,
     smallest_detectable_shift,
-    subsamples_needed,
-    tasks_needed,
-    variance_components,
 )
 from lm_validity.studies.bias.statistics.model import EFFECTS
-from lm_validity.studies.bias.trials import ARMS, CELL, CHANGE, SETTING, Study, series_color
+from lm_validity.studies.bias.trials import ARMS, CELL, CHANGE, SETTING, Study
 from lm_validity.words import count, decimal, with_names
 
 EFFECT_COLORS = {"boost": "#2f7ec0", "bias": "#d55e00"}
@@ -54,7 +48,7 @@ def without_arms(effect: str) -> Missing:
     return Missing(f"No trial there has the arms {' and '.join(reversed(EFFECTS[effect]))}.")
 
 
-def _with_difference(trials: pd.DataFrame, effect: str) -> pd.DataFrame:
+def with_difference(trials: pd.DataFrame, effect: str) -> pd.DataFrame:
     """The trials with both arms of `effect`, its `change` in right answers and its `difference` of accuracies."""
     treatment, control = EFFECTS[effect]
     complete = trials.dropna(subset=[treatment, control])
@@ -64,7 +58,7 @@ def _with_difference(trials: pd.DataFrame, effect: str) -> pd.DataFrame:
 
 def task_means(trials: pd.DataFrame, effect: str, keys: list[str]) -> pd.DataFrame:
     """Mean `effect` and number of `trials` by `keys`: the difference of the counts over the observations."""
-    groups = _with_difference(trials, effect).groupby(keys)
+    groups = with_difference(trials, effect).groupby(keys)
     means = groups.agg(change=("change", "sum"), total=("total", "sum"), trials=("change", "size"))
     means[effect] = means["change"] / means["total"]
     return means[[effect, "trials"]].reset_index()
@@ -201,7 +195,7 @@ def effects_by_task(trials: pd.DataFrame, plan: BiasPlan | None = None) -> list[
     """
     rows, present = [], _subsamples_there(trials)
     for effect in EFFECTS:
-        for (experiment, task), group in _with_difference(trials, effect).groupby(["experiment", "task"]):
+        for (experiment, task), group in with_difference(trials, effect).groupby(["experiment", "task"]):
             by_cell, apart = group.groupby(CELL)["difference"], _apart(group)
             mean, parts = float(by_cell.mean().mean()), apart.groupby(group["subsample"]).sum().to_numpy()
             key = str(experiment), str(task)
@@ -244,7 +238,7 @@ def least_half_width(trials: pd.DataFrame, limit: int) -> float:
     them alone, as if the other cells had no error, and with the S = `limit` that the task can have. 0 without such
     cells.
     """
-    complete = _with_difference(trials, "bias")
+    complete = with_difference(trials, "bias")
     sizes = complete.groupby(CELL)["difference"].transform("size")
     full = complete[sizes < complete["subsample"].nunique()]
     if full.empty:
@@ -310,7 +304,7 @@ def _violins(trials: pd.DataFrame) -> alt.LayerChart | None:
     rows: list[dict[str, Any]] = []
     for (m, n, task), group in trials.groupby(["m", "n", "task"]):
         for effect in EFFECTS:
-            differences = _with_difference(group, effect)["difference"].to_numpy()
+            differences = with_difference(group, effect)["difference"].to_numpy()
             if len(differences):
                 row = {"setting": f"m={m}, n={n}", "task": task, "effect": effect, "mean": float(differences.mean())}
                 rows.append({**row, **half_violin(differences, names.index(task), effect), "trials": len(differences)})
@@ -504,7 +498,7 @@ def task_tests(trials: pd.DataFrame) -> pd.DataFrame:
     """
     frames, keys = [], [*CELL, "task"]
     for effect in EFFECTS:
-        by_task = _with_difference(trials, effect).groupby(keys)
+        by_task = with_difference(trials, effect).groupby(keys)
         tested = by_task["change"].agg(lambda values: sign_flip_p(values.to_numpy())).rename("p").reset_index()
         tested["p_adjusted"] = tested.groupby(CELL)["p"].transform(stats.false_discovery_control)
         levels = 0.05 / tested.groupby(CELL)["p"].transform("size")  # what q < .05 asks of a test that stands alone
@@ -619,7 +613,7 @@ def model_correlations(trials: pd.DataFrame) -> pd.DataFrame:
     rows = []
     for (experiment, m, n), group in trials.groupby(SETTING):
         for effect in EFFECTS:
-            pairs = _with_difference(group, effect)
+            pairs = with_difference(group, effect)
             by_model = {str(name): group_rows for name, group_rows in pairs.groupby("language_model")}
             for first, second in combinations(by_model, 2):
                 pairs = by_model[first].merge(by_model[second], on=["task", "subsample"])
@@ -700,105 +694,3 @@ def shared_section(study: Study) -> Part:
         ],
     )
     return Part({"correlations": frame.to_dict("records")}, section)
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# What could have been found.
-
-DETECTABLE_BIAS = 0.005  # half a point of accuracy, what the power analysis asks for
-
-
-def cell_power(trials: pd.DataFrame) -> pd.DataFrame:
-    """What each cell's t test over task means could have detected, and what it takes to detect `DETECTABLE_BIAS`."""
-    rows = []
-    for key, cell in _with_difference(trials, "bias").groupby(CELL):
-        tasks = cell["task"].nunique()
-        subsamples = max(1, round(len(cell) / tasks))
-        components = variance_components(cell["difference"].to_numpy(), cell["task"].to_numpy())
-        if isinstance(components, Missing):
-            values: list[float | Missing] = [components] * 6
-        else:
-            values = [
-                components.within_task,
-                components.between_tasks,
-                detection_power(DETECTABLE_BIAS, components, tasks, subsamples),
-                smallest_detectable(components, tasks, subsamples),
-                subsamples_needed(DETECTABLE_BIAS, components, tasks),
-                tasks_needed(DETECTABLE_BIAS, components, subsamples),
-            ]
-        rows.append([*key, DETECTABLE_BIAS, *values[:2], tasks, subsamples, *values[2:]])
-    columns = ["effect_size", "within_task_sd", "between_tasks_sd", "tasks", "subsamples", "power"]
-    return pd.DataFrame(rows, columns=[*CELL, *columns, "smallest_detectable", "subsamples_needed", "tasks_needed"])
-
-
-def power_section(study: Study) -> Part:
-    """How many subsamples and tasks it takes to detect half a point."""
-    frame = cell_power(study.trials)
-    able = frame[frame["power"].map(is_known).astype(bool)]
-
-    def sentence(rows: pd.DataFrame) -> str:
-        if rows.empty:
-            return "Too few tasks or subsamples to estimate what could have been detected."
-        least = rows["smallest_detectable"].astype(float)
-        size = f"is {least.iloc[0]:.4f}"
-        if len(rows) > 1:
-            size = f"is {least.min():.4f} in the best cell and {least.max():.4f} in the worst"
-        return (
-            f"The smallest bias that a cell would detect four times out of five {size}. "
-            f"{(rows['power'].astype(float) >= 0.8).sum()} of {count(len(rows), 'cell')} would detect a bias of "
-            f"{DETECTABLE_BIAS} that often."
-        )
-
-    caption = f"To find a bias of {DETECTABLE_BIAS} with as many tasks as the cell has."
-    section = Section(
-        "What could have been found",
-        hint="by subsamples and tasks",
-        finding=study.sentences(able, sentence),
-        explanation=(
-            "A two-sided t test over task means at the 5% level. The variance between tasks and within a task "
-            "(subsamples, training noise) is estimated from these data. More subsamples reduce only the variance "
-            "within."
-        ),
-        figures=[Figure("power", "Power against the number of subsamples", _power_curves(able), caption)]
-        if len(able)
-        else [],
-        tables=[
-            Table(
-                "power",
-                f"To detect a bias of {DETECTABLE_BIAS} with power 0.8",
-                frame,
-                formats=dict.fromkeys(["within_task_sd", "between_tasks_sd", "smallest_detectable"], ".4f")
-                | {"power": ".2f", "subsamples_needed": ".0f", "tasks_needed": ".0f"},
-                caption="Subsamples needed with these tasks, and tasks needed with these subsamples.",
-            )
-        ],
-    )
-    return Part({"power": frame.to_dict("records")}, section)
-
-
-def _power_curves(cells: pd.DataFrame) -> alt.LayerChart:
-    """Power to find `DETECTABLE_BIAS` against the number of subsamples, a line per cell."""
-    rows = []
-    for row in cells.itertuples():
-        components = EffectVariance(row.between_tasks_sd, row.within_task_sd)
-        cell = f"{row.experiment}, {row.language_model}, m={row.m}, n={row.n}"
-        for subsamples in (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000):
-            value = detection_power(DETECTABLE_BIAS, components, row.tasks, subsamples)
-            rows.append({"model": row.language_model, "cell": cell, "subsamples": subsamples, "power": value})
-    frame = pd.DataFrame(rows)
-    chart = figures.lines(
-        frame,
-        x="subsamples",
-        y="power",
-        detail="cell",
-        color=series_color(frame["model"], "model"),
-        x_title="Subsamples per task",
-        y_title="Power",
-        tooltip=figures.tooltips(cell="Cell", subsamples="Subsamples", power="Power|.2f"),
-        log_x=True,
-        domain=(0, 1),
-        points=False,
-    )
-    for layer in chart.layer:
-        layer.encoding.x.axis = alt.Axis(values=[1, 10, 100, 1000], format="d", grid=True)
-    return figures.layered(chart, figures.dashed_lines("goal", 0.8, channel="y"))

@@ -13,12 +13,10 @@ from lm_validity.pages import svg
 from lm_validity.pages.page import Answer, Finding, Lede, Page, Panel, Part, Picture
 from lm_validity.results import joined, write_report
 from lm_validity.studies.bias.effects import (
-    DETECTABLE_BIAS,
     TaskEffect,
     cell_section,
     effects_by_task,
     headline,
-    power_section,
     shared_section,
     stop_section,
     task_effects,
@@ -35,6 +33,7 @@ from lm_validity.studies.bias.hierarchy import (
     setting_section,
     slice_section,
 )
+from lm_validity.studies.bias.power import DETECTABLE_BIAS, power_section
 from lm_validity.studies.bias.statistics.effects import MeanOverTasks
 from lm_validity.studies.bias.statistics.model import EFFECTS
 from lm_validity.studies.bias.trials import Study, belonging, coverage_notes, read_trials

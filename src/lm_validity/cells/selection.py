@@ -1,0 +1,81 @@
+"""Which prompt and which adapter of a benchmark are selected, by results on the validation split."""
+
+from typing import Any
+
+from lm_validity.errors import CellError
+from lm_validity.run.cell import BenchmarkCell, given
+from lm_validity.run.rules.benchmarks import SELECT_ADAPTER, SELECT_PROMPT
+from lm_validity.run.workspace import Workspace
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Choosing on validation: the prompt of the direct regime, and the adapter of train-before-test.
+#
+# Reads validation results only. An adapter is chosen over the untouched model only where it is strictly better.
+
+PROMPT_ORDER = ("plain", "chat")  # ties go to the earlier one
+
+
+def select_prompt(workspace: Workspace, cell: BenchmarkCell) -> dict[str, Any]:
+    """The direct regime's prompt: the best on validation, ties to plain."""
+    benchmark = workspace.run.benchmarks[cell.benchmark]
+    values: dict[str, float] = {}
+    for direct in SELECT_PROMPT.stands_on(workspace.grid, cell):
+        values[given(direct.prompt)] = workspace.finished(direct)["result"]["metrics"][benchmark.metric]["value"]
+    better = 1 if benchmark.higher_is_better else -1
+    best = max(values, key=lambda prompt: (better * values[prompt], -PROMPT_ORDER.index(prompt)))
+    return {
+        "prompt": best,
+        "metric": benchmark.metric,
+        "validation_value": values[best],
+        "validation_values": values,
+    }
+
+
+def select_adapter(workspace: Workspace, cell: BenchmarkCell) -> dict[str, Any]:
+    """The best (learning rate, prompt, epoch) on validation for (model, benchmark, seed).
+
+    Ties go to the earlier epoch, then the smaller rate, then plain. A fine-tune that diverged is recorded and left
+    out; where all diverged the cell fails. The untouched model stays unless an adapter is strictly better than the
+    best direct prompt: then `learning_rate`, `epoch` and `folder` are None and the test score is the direct cell's.
+    """
+    benchmark = workspace.run.benchmarks[cell.benchmark]
+    better = 1 if benchmark.higher_is_better else -1
+    direct = select_prompt(workspace, cell)
+    rows, folders = [], []
+    for candidate in SELECT_ADAPTER.candidates(workspace.grid, cell):
+        trained = workspace.finished(candidate)
+        result = trained["result"]
+        rows.append(
+            {
+                "prompt": candidate.prompt,
+                "learning_rate": candidate.learning_rate,
+                "epoch": result["best_epoch"],
+                "validation_value": result["best_value"],
+                "diverged": result["diverged"],
+                "adapted_share": result.get("adapted_share"),  # cells of earlier versions and replays have none
+            }
+        )
+        folders.append(trained["folder"])
+
+    def order(number: int) -> tuple[float, ...]:
+        row = rows[number]
+        best = better * row["validation_value"]
+        return best, -row["epoch"], -float(row["learning_rate"]), -PROMPT_ORDER.index(row["prompt"])
+
+    number = max((number for number, row in enumerate(rows) if not row["diverged"]), key=order, default=None)
+    if number is None:
+        raise CellError(
+            f"every fine-tune of {cell.model} on {cell.benchmark} (seed {cell.seed}) diverged",
+            "try smaller finetuning.learning_rates, or check the training data.",
+        )
+    chosen, folder = rows[number], folders[number]
+    if not better * chosen["validation_value"] > better * direct["validation_value"]:
+        chosen, folder = direct | {"learning_rate": None, "epoch": None}, None
+    return {
+        "metric": benchmark.metric,
+        "direct_prompt": direct["prompt"],
+        "direct_validation_value": direct["validation_value"],
+        "candidates": rows,
+        **{key: chosen[key] for key in ("prompt", "learning_rate", "epoch", "validation_value")},
+        "folder": folder,
+    }

@@ -1,0 +1,684 @@
+"""What stands above the folds of the agreement page: its sentence, its answers and their pictures."""
+
+import math
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from markupsafe import Markup
+
+from lm_validity.config.sections import Cards
+from lm_validity.missing import Missing, is_known, number
+from lm_validity.pages import svg
+from lm_validity.pages.page import Answer, Lede, Outcome, Panel, Picture
+from lm_validity.pages.svg import KINDS, NAMES
+from lm_validity.studies.agreement.data import (
+    JACKKNIFED,
+    Data,
+    Entry,
+    Range,
+    Value,
+    shown_limit,
+    wider,
+)
+from lm_validity.studies.agreement.statistics.ranking import average_ranks, pair_signs
+from lm_validity.studies.agreement.tau import benchmark_order
+from lm_validity.tables.schema import DIRECT, PROTOCOLS, TRAINED
+from lm_validity.words import MINUS, count, decimal
+
+# ----------------------------------------------------------------------------------------------------------------------
+# What stands above the folds: the finding, the ranks as carpets, three panels; and the answers for the first page of a
+# site. There are three cases. Both protocols are *compared*; or one alone has scores; or *so few* models have both that
+# nothing is known of the other ones yet.
+
+
+LIKE_SIZE, ANY_SIZE = {"at_least": 1.0, "at_most": 2.0}, {"at_least": 1.0, "at_most": None}
+MOST_READ = 10_000  # ranks that a carpet can read out; more would make the page slow
+LINE, LETTER = 12.0, 6.1  # pixels between two lines of names, and of a letter's width
+MOST_SQUARES = 93  # models, in three rows
+AS_ONE = 0.95  # tau without noise from which on, interval and all, benchmarks count as agreeing but for noise
+AGREE_QUESTION = "Do benchmarks agree on the better model?"
+CHANGE_QUESTION = "Do benchmarks agree better after training?"
+
+
+@dataclass(frozen=True)
+class Change:
+    """What train before test changes, with its intervals by whom they are for; pooled where many cells are missing."""
+
+    before: Value
+    after: Value
+    change: Value
+    intervals: dict[str, Range]
+
+    @classmethod
+    def of(cls, data: Data, improvement: Entry, pooled: Entry) -> "Change":
+        """Where many cells are missing, that of the pooled tau."""
+        if data.lacks_many and "all" in pooled:
+            row = pooled["all"]
+            means, change = row["mean"], row["change"]
+            over = {"models": row["change_interval"], "families": row["change_interval_clustered"]}
+        else:
+            means, change = improvement["means"], improvement["mean"]
+            over = {
+                "models": improvement["interval"],
+                "families": improvement["interval_clustered"],
+                "benchmarks": improvement["interval_population_of_categories"],
+            }
+            if isinstance(over["benchmarks"], Missing):
+                over["benchmarks"] = improvement["interval_population_of_benchmarks"]
+        return cls(means.get(DIRECT, change), means.get(TRAINED, change), change, over)
+
+    @property
+    def quoted(self) -> Sequence[float] | None:
+        """The interval that a sentence quotes: the wider of other models and other families."""
+        return wider(self.intervals["models"], self.intervals["families"])
+
+    @property
+    def arrow(self) -> str:
+        """Mean tau before and after, with an arrow between, such as `0.52 → 0.76`."""
+        return f"{_tau(self.before)} → {_tau(self.after)}"
+
+
+def above_the_folds(
+    data: Data, tau: Entry, improvement: Entry, pooled: Entry, by_benchmark: dict[str, dict[str, Any]]
+) -> dict[str, Any]:
+    """The fields of `Page` that stand above its folds, and its answers."""
+    protocols, everyone = data.matrix.protocols, np.arange(len(data.matrix.models))
+    columns = [data.tasks.index(name) for name in benchmark_order(tau, data.tasks)]
+    change = Change.of(data, improvement, pooled)
+    too_few = len(data.models_in_both) < min(JACKKNIFED, len(everyone) / 2)
+    panels: list[Panel | None]
+    p = protocols[0]
+    if len(protocols) == 2 and not too_few and is_known(change.change):
+        means = {DIRECT: change.before, TRAINED: change.after}
+        scores = {protocol: data.common[protocol][data.models_in_both] for protocol in means}
+        columns = [column for column in columns if data.in_both[:, column].any()]
+        lede, picture = _change_lede(data, change), _carpets(data, scores, means, columns, data.models_in_both)
+        panels = [_for_whom(change), _by_size(improvement["by_size_ratio"]), _every_pair(data, columns, protocols)]
+        answers = [_change_answer(data, change, columns, lede)]
+    else:
+        lede, picture = (
+            _noise_lede(data, tau[p], p),
+            _carpets(data, data.scores, {p: tau[p]["mean"]}, columns, everyone),
+        )
+        panels = [
+            _against_noise(data, tau[p], p),
+            _by_size({p: tau[p]["by_size_ratio"]}),
+            _every_pair(data, columns, [p]),
+        ]
+        answers = [_noise_answer(data, tau[p], p, columns, lede)]
+        if too_few and len(protocols) == 2:
+            text = f"**{len(data.models_in_both)} of {len(everyone)}** models have both scores"
+            trained = Panel(CHANGE_QUESTION, text, _progress(data, change), "not known", "not known yet")
+            lede, panels[0] = _not_yet(data, change), trained
+            answers = [_not_yet_answer(data, change, tau, lede)]
+    apart = _apart(by_benchmark[p], p)
+    answers += [apart] if apart is not None else []
+    panels_shown = [panel for panel in panels if panel is not None]
+    return {"lede": lede, "picture": picture, "panels": panels_shown, "answers": answers}
+
+
+def _to(interval: Sequence[float] | None, *, sign: bool = False) -> str:
+    """`+0.15 to +0.33`."""
+    return "" if interval is None else " to ".join(decimal(float(end), signed=sign) for end in interval)
+
+
+def _with(prefix: str, interval: Sequence[float] | None, *, sign: bool = False) -> str:
+    return f"{prefix}: {_to(interval, sign=sign)}" if interval is not None else ""
+
+
+def _tau(value: Value) -> str:
+    return decimal(number(value)) if is_known(value) else "not known"
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Sentences.
+
+
+def _change_lede(data: Data, change: Change) -> Lede:
+    interval, heading = change.quoted, "Not known whether benchmarks agree better after training"
+    if opposed := dict.fromkeys(name for p in PROTOCOLS for name in data.opposed[p]):
+        return Lede(f"{heading}: is less better on {_named(opposed)}?", f"As the scores stand: {change.arrow}")
+    if _same_order(data):
+        heading, interval = "Training for the test changed no order of two models on any benchmark", None
+    elif interval is not None:
+        heading = "No change found in how well benchmarks agree"
+        if not interval[0] <= 0 <= interval[1]:
+            comparative = "better" if interval[0] > 0 else "less"
+            heading = f"Benchmarks agree {comparative} once every model has trained for the test"
+    sentence = f"How well two benchmarks’ rankings agree: {change.arrow}"
+    return Lede(heading, sentence, _with("95% of the change", interval, sign=True))
+
+
+def _change_answer(data: Data, change: Change, columns: list[int], lede: Lede) -> Answer:
+    models = data.models_in_both
+    width, values_shown, marks = 178, (change.before, change.after), []
+    for p, value, x in zip((DIRECT, TRAINED), values_shown, (0, 202), strict=True):
+        ranks, _ = _ordered(data.common[p][models][:, columns])
+        marks += [
+            svg.carpet(ranks, x, 20, width, 94),
+            svg.text(x, 13, NAMES[p], f"{KINDS[p]} big"),
+            svg.text(x + width, 13, _tau(value), f"{KINDS[p]} big", "end"),
+        ]
+    words = f"columns: {count(len(columns), 'benchmark')} · rows: {count(len(models), 'model')} · dark: ranked first"
+    label = (
+        f"Ranks of {count(len(models), 'model')} on {count(len(columns), 'benchmark')}, as two heat maps. Mean "
+        f"agreement: direct {_tau(change.before)}, train before test {_tau(change.after)}. "
+        f"{lede.interval or 'There is no interval of the change'}."
+    )
+    picture = svg.svg(380, 132, label, *marks, svg.text(0, 128, words))
+    whom = _whom(change.intervals["models"], change.intervals["families"])
+    return Answer(
+        CHANGE_QUESTION,
+        f"{lede.heading}: {change.arrow}",
+        picture,
+        lede.interval,
+        f"{count(len(models), 'model')}, {count(len(columns), 'benchmark')}{whom}.{_missing(data)}",
+        "The rankings",
+    )
+
+
+def _missing(data: Data) -> str:
+    """How many scores that were to be there are missing, where that is more than a few: an interval takes it for
+    granted that they are missing by chance."""
+    lost = [~np.isfinite(data.scores[p]) & data.matrix.planned(p)[:, ~data.matrix.is_corpus] for p in data.incomplete]
+    missing, total = (
+        sum(int(lost_of_protocol.sum()) for lost_of_protocol in lost),
+        sum(lost_of_protocol.size for lost_of_protocol in lost),
+    )
+    return f" {missing} of {total} scores are missing: by chance, it is assumed." if missing else ""
+
+
+def _whom(models: Range, families: Range) -> str:
+    """Whom the quoted interval is for, to follow what it rests on."""
+    quoted = wider(models, families)
+    if quoted is None:
+        return "; no interval"
+    return (
+        "; the 95% interval covers new models and new families"
+        if quoted is families
+        else "; the 95% interval covers new models"
+    )
+
+
+def _same_order(data: Data) -> bool:
+    """Whether all benchmarks order the models alike under both protocols."""
+    signs = [pair_signs(data.compared_scores[p][data.models_in_both]) for p in PROTOCOLS]
+    return all(bool(part.known.any()) for part in signs) and np.array_equal(*(part.sign * part.known for part in signs))
+
+
+def _named(names: Collection[str]) -> str:
+    """`toxicity`, or `toxicity and 2 more`."""
+    first, *further_names = names
+    return svg.shortened(first, 24) + (f" and {len(further_names)} more" if further_names else "")
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Whether benchmarks disagree more than noise explains: `disagree` surely, `agree` surely, `order` (every benchmark
+    orders the models alike), `direction` (that of a benchmark must be known first) or `unknown`. `numbers`: the
+    agreement in words. `interval`: the one that decided, in words."""
+
+    answer: str
+    numbers: str
+    interval: str
+
+    @classmethod
+    def of(cls, data: Data, entry: Entry, protocol: str) -> "Verdict":
+        """From the tau without noise and its interval; without these, as where the tau is above its ceiling, from the
+        observed ones, and then disagreement is never sure."""
+        limit = shown_limit(entry["ceiling"], entry["mean"])
+        numbers = _tau(entry["mean"]) + (f" of a possible {_tau(limit)}" if is_known(limit) else "")
+        if data.opposed[protocol]:
+            turned = decimal(data.turned_mean_tau(protocol))
+            return cls("direction", f"{_tau(entry['mean'])} as the scores stand, {turned} if so", "")
+        observed = _quoted(entry)
+        corrected = wider(entry["corrected"]["interval"], entry["corrected"]["interval_clustered"])
+        decided = observed if corrected is None else corrected
+        interval_words = _with("95%" if corrected is None else "95% without noise", decided)
+        if is_known(entry["mean"]) and number(entry["mean"]) > 1 - 1e-9:
+            return cls("order", numbers, interval_words)
+        if corrected is not None and round(corrected.high, 2) < 1:
+            return cls("disagree", numbers, interval_words)
+        return cls("agree" if decided is not None and decided[0] >= AS_ONE else "unknown", numbers, interval_words)
+
+
+HEADINGS = {
+    "disagree": "Benchmarks disagree more than noise explains",
+    "agree": "Benchmarks disagree hardly more than noise explains",
+    "order": "All benchmarks order these models alike",
+    "unknown": "Not known whether benchmarks disagree more than noise explains",
+}
+
+
+def _quoted(entry: Entry) -> Sequence[float] | None:
+    return wider(entry["interval"], entry["interval_clustered"])
+
+
+def _noise_lede(data: Data, entry: Entry, protocol: str) -> Lede:
+    verdict = Verdict.of(data, entry, protocol)
+    if not is_known(entry["mean"]):
+        return Lede("Not known whether benchmarks agree: they give no two rankings to compare")
+    if verdict.answer == "direction":
+        asks = f"Not known whether benchmarks agree: is less better on {_named(data.opposed[protocol])}?"
+        return Lede(asks, f"How well two rankings agree: {verdict.numbers}")
+    return Lede(
+        HEADINGS[verdict.answer], f"How well two benchmarks’ rankings agree: {verdict.numbers}", verdict.interval
+    )
+
+
+def _noise_answer(data: Data, entry: Entry, protocol: str, columns: list[int], lede: Lede) -> Answer:
+    verdict = Verdict.of(data, entry, protocol)
+    sentence = f"{lede.heading}: {verdict.numbers}" if lede.sentence else lede.heading
+    if verdict.answer == "direction":
+        sentence = f"Not known: is less better on {_named(data.opposed[protocol])}? Agreement: {verdict.numbers}"
+    ranks, _ = _ordered(data.scores[protocol][:, columns])
+    words = f"columns: {count(len(columns), 'benchmark')} · rows: {count(len(ranks), 'model')} · dark: ranked first"
+    marks = [svg.carpet(ranks, 0, 0, 380, 62), svg.text(0, 75, words), _scale(entry, protocol, 12, 368, 97)]
+    ceiling = (
+        f", noise ceiling {_tau(limit)}" if is_known(limit := shown_limit(entry["ceiling"], entry["mean"])) else ""
+    )
+    label = (
+        f"Ranks of {count(len(ranks), 'model')} on {count(len(columns), 'benchmark')}. Mean agreement "
+        f"{_tau(entry['mean'])}, {lede.interval or 'no interval'}{ceiling}."
+    )
+    whom = _whom(entry["interval"], entry["interval_clustered"])
+    basis = f"{count(entry['models'], 'model')}, {count(len(columns), 'benchmark')}{whom}.{_missing(data)}"
+    picture = svg.svg(380, 132, label, *marks)
+    return Answer(AGREE_QUESTION, sentence, picture, lede.interval, basis, "The rankings")
+
+
+def _not_yet(data: Data, change: Change) -> Lede:
+    trained, interval = f"{len(data.models_in_both)} of {count(len(data.matrix.models), 'model')}", change.quoted
+    heading = f"Not known yet: {trained} have both scores"
+    if interval is None:
+        return Lede(heading)
+    so_far = decimal(number(change.change), signed=True)
+    return Lede(heading, f"Change in agreement so far: {so_far}", _with("95%", interval, sign=True))
+
+
+def _not_yet_answer(data: Data, change: Change, tau: Entry, lede: Lede) -> Answer:
+    sentence, mean = f"{lede.heading}. {lede.sentence}".removesuffix(". "), tau[DIRECT]["mean"]
+    basis = f"On the {count(len(data.models_in_both), 'model')} with both scores."
+    if is_known(mean):
+        basis += f" Direct, on {count(data.models(DIRECT), 'model')}, agreement is {_tau(mean)}."
+    return Answer(CHANGE_QUESTION, sentence, _progress(data, change), lede.interval, basis, "The rankings")
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# The carpets.
+
+
+def _ordered(scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Ranks (models, benchmarks), the models from best to worst mean rank, and their places in `scores`."""
+    ranks = average_ranks(scores)
+    scored = np.isfinite(ranks)
+    mean = np.where(scored, ranks, 0).sum(axis=1) / np.maximum(scored.sum(axis=1), 1)
+    order = np.argsort(np.where(scored.any(axis=1), mean, np.inf), kind="stable")
+    return ranks[order], order
+
+
+def _carpets(
+    data: Data,
+    scores: dict[str, np.ndarray],
+    means: dict[str, Value],
+    columns: list[int],
+    models: np.ndarray,
+) -> Picture:
+    """The ranks under the protocols of `means`, side by side, once for wide screens and once for narrow ones."""
+    two_protocols = len(means) == 2
+    pictures = [
+        Markup('<div class="{}">{}</div>').format(
+            kind,
+            Markup("").join(_carpet(data, p, scores[p], mean, columns, models, width) for p, mean in means.items()),
+        )
+        for kind, width in (("pair w640" if two_protocols else "w640", 560 if two_protocols else 1160), ("n640", 342))
+    ]
+    note = (
+        f"Each column is a benchmark’s ranking of {count(len(models), 'model')}, each row a model, best on average at "
+        "the top; dark: ranked first, grey: no score. Toward the right, columns agree less with the others. Agreement "
+        "is 1 for the same order and 0 for unrelated ones."
+    )
+    return Picture(Markup("").join(pictures), note)
+
+
+def _carpet(
+    data: Data, protocol: str, scores: np.ndarray, mean: Value, columns: list[int], models: np.ndarray, width: int
+) -> Markup:
+    ranks, order = _ordered(scores[:, columns])
+    names = [svg.shortened(data.tasks[column], 18) for column in columns]
+    labels = [data.matrix.labels[models[row]] for row in order]
+    tallest = {342: 260, 560: 340}.get(width, 250)
+    height, top = min(tallest, max(60, 24 * len(ranks))), 24
+    cell, left_margin = (width - 8) / max(len(names), 1), 4.0
+    written = cell >= LINE + 1
+    if written:  # names run down to the left of their columns, the steeper the closer these are
+        angle = max(math.pi / 4, math.asin(min(1.0, LINE / cell)))
+        slope_across, down = math.cos(angle) * LETTER, math.sin(angle) * LETTER
+        left_margin = max(4.0, *(slope_across * len(name) - (index + 0.5) * cell for index, name in enumerate(names)))
+        cell = (width - left_margin - 4) / len(names)
+    bottom = top + height
+    marks = [
+        svg.text(left_margin, 14, NAMES[protocol], f"{KINDS[protocol]} big"),
+        svg.text(width - 4, 14, f"agreement {_tau(mean)}", "num big", "end"),
+        svg.carpet(ranks, left_margin, top, width - left_margin - 4, height),
+    ]
+    if cell >= 5:
+        gap = Markup(
+            '<line x1="{0:.1f}" x2="{0:.1f}" y1="{1}" y2="{2}" style="stroke:var(--paper)" stroke-width="1.4"/>'
+        )
+        marks += [gap.format(left_margin + index * cell, top, bottom) for index in range(1, len(names))]
+    if written:
+        slanted = Markup(
+            '<text transform="translate({:.1f},{}) rotate({:.0f})" text-anchor="end" class="lab">{}</text>'
+        )
+        for index, name in enumerate(names):
+            marks.append(
+                slanted.format(left_margin + (index + 0.5) * cell + 4, bottom + 12, -math.degrees(angle), name)
+            )
+        below = 22 + down * max(map(len, names))
+    else:
+        marks.append(svg.text(left_margin, bottom + 15, f"{len(names)} benchmarks, most agreement first"))
+        below = 20.0
+    label = (
+        f"{NAMES[protocol]}: ranks of {count(len(ranks), 'model')} (rows) on {count(len(names), 'benchmark')} "
+        f"(columns). Mean agreement {_tau(mean)}."
+    )
+    if ranks.size > MOST_READ or not ranks.size:
+        return svg.svg(width, round(bottom + below), label, *marks)
+    description = {
+        "rows": labels,
+        "columns": [data.tasks[column] for column in columns],
+        "label": NAMES[protocol],
+        "ranks": [[round(float(rank), 1) if math.isfinite(rank) else None for rank in row] for row in ranks],
+    }
+    return svg.carpet_svg(width, round(bottom + below), f"{label} Arrow keys read a rank.", *marks, ranks=description)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Panels.
+
+
+def _ticks(axis: svg.Axis, top: float, bottom: float, at_most: int = 4, *, sign: bool = False) -> Markup:
+    """Lines at round numbers of an axis, with what they are."""
+    steps = (0.05, 0.1, 0.2, 0.25, 0.5, 1.0, 2.0)
+    step = next((step for step in steps if (axis.high - axis.low) / step <= at_most), 5.0)
+    places = range(math.ceil(axis.low / step - 1e-9), math.floor(axis.high / step + 1e-9) + 1)
+    values = [step * position for position in places]
+    return svg.ticks(axis, values, top, bottom, [_short(value, sign=sign) for value in values])
+
+
+def _short(value: float, *, sign: bool = False) -> str:
+    """`0`, `+0.2`, `−0.5`."""
+    text = f"{abs(value):g}"
+    return text if not float(text) else f"{MINUS if value < 0 else '+' if sign else ''}{text}"
+
+
+def _for_whom(change: Change) -> Panel:
+    """The intervals of the change, by whom they hold for."""
+    names = {
+        "models": "models of these families" if is_known(change.intervals["families"]) else "other models",
+        "families": "other families, too",
+        "benchmarks": "other benchmarks, too",
+    }
+    drawn = {
+        name: ends
+        for key, name in names.items()
+        if not isinstance(ends := change.intervals.get(key, Missing("")), Missing)
+    }
+    value = number(change.change)
+    reach = [0.0, value, *(end for ends in drawn.values() for end in ends)]
+    axis = svg.Axis(min(reach) - 0.02, max(reach) + 0.02, 150, 352)
+    marks = [_ticks(axis, 4, 106, sign=True)]
+    for index, (name, ends) in enumerate(drawn.items()):
+        y = 22 + 34 * index
+        marks += [svg.text(0, y + 4, name, "lab"), svg.estimate(axis, value, ends, y, "k")]
+    if not drawn:
+        marks += [svg.text(0, 26, "these models", "lab"), svg.dot(axis(value), 22, "k")]
+    description = (
+        ". ".join(f"{name}: 95% {_to(ends, sign=True)}" for name, ends in drawn.items()) or "There is no interval"
+    )
+    label = f"Change in agreement {decimal(value, signed=True)}. {description}."
+    change_words = f"Change **{decimal(value, signed=True)}**"
+    return Panel(
+        "For whom does the change hold?",
+        f"{change_words}; lines: 95% intervals" if drawn else f"{change_words}, for these models: there is no interval",
+        svg.svg(360, 132, label, *marks),
+        None if drawn else "not known",
+    )
+
+
+def _by_size(by_protocol: dict[str, Any]) -> Panel | None:
+    """Agreement by distance in size; nothing where sizes are not known."""
+    rows = {p: rows for p, rows in by_protocol.items() if not isinstance(rows, Missing)}
+    rows_with_mean = [row for of_protocol in rows.values() for row in of_protocol if is_known(row.mean)]
+    if not rows_with_mean:
+        return None
+    quoted = {id(row): wider(row.interval, row.interval_clustered) for row in rows_with_mean}
+    lowest = min(min(number(row.mean), *(ends[:1] if (ends := quoted[id(row)]) else [1.0])) for row in rows_with_mean)
+    axis = svg.Axis(min(0.0, math.floor(2 * lowest) / 2), 1, 104, 352)
+    marks, descriptions = [_ticks(axis, 4, 106)], []
+    distances = next(iter(rows.values()))
+    for index, distance in enumerate(distances):
+        y = 4 + 102 / len(distances) * (index + 0.5)
+        name = f"at most {distance.at_most:g}×" if distance.at_most else f"more than {distance.at_least:g}×"
+        marks.append(svg.text(0, y + 4, name, "lab"))
+        for p, shift in zip(rows, (-4.5, 4.5) if len(rows) == 2 else (0,), strict=True):
+            row = rows[p][index]
+            if not is_known(row.mean):
+                continue
+            if is_known(limit := shown_limit(row.ceiling, row.mean)):
+                marks.append(svg.line(axis(limit), y + shift - 4, axis(limit), y + shift + 4, "s cl"))
+            ends = quoted[id(row)]
+            marks.append(svg.estimate(axis, row.mean, ends, y + shift, KINDS[p]))
+            descriptions.append(
+                f"{name}, {NAMES[p]}: {_tau(row.mean)}" + (f", 95% {_to(ends)}" if ends else ", no interval")
+            )
+    headline = [row.mean for of_protocol in rows.values() for row in of_protocol if row.at_most == LIKE_SIZE["at_most"]]
+    known_headline = bool(headline) and all(map(is_known, headline))
+    arrow = " → ".join(map(_tau, headline))
+    text = f"**{arrow}** among models at most 2× apart in size" if known_headline else "By distance in size"
+    label = f"Agreement among pairs of models, by distance in size. {'; '.join(descriptions)}."
+    return Panel("Does size make them agree?", text, svg.svg(360, 132, label, *marks))
+
+
+def _every_pair(data: Data, columns: list[int], protocols: list[str]) -> Panel | None:
+    """The tau of every pair of benchmarks; of two protocols that of the second above the diagonal."""
+    two_protocols, size = len(protocols) == 2, len(columns)
+    below, *_, above = (
+        (data.common_tau if two_protocols else data.tau)[p][np.ix_(columns, columns)] for p in protocols * 2
+    )
+    square = np.where(np.tri(size, k=-1, dtype=bool), below, above)
+    square[np.eye(size, dtype=bool)] = np.nan
+    finite = square[np.isfinite(square)]
+    if not len(finite):
+        return None
+    lowest = min(0.0, math.floor(2 * finite.min()) / 2)
+    # a carpet is dark at rank 1 and light at the last one
+    shades = 1 + 99 * (1 - square) / (1 - lowest)
+    marks = [svg.carpet(shades, 92, 2, 114, 114, last=100)]
+    if two_protocols:
+        improved, compared = data.improved
+        text = f"**{improved} of {compared}** pairs of benchmarks agree better after training"
+        marks += [svg.text(84, 110, NAMES[DIRECT], "d", "end"), svg.text(214, 14, NAMES[TRAINED], "t")]
+    else:
+        text = f"Pairs agree from **{decimal(finite.min())}** to **{decimal(finite.max())}**"
+    for index, shade in enumerate(reversed(svg.RAMP)):
+        swatch = Markup('<rect x="{}" y="86" width="14" height="9" style="fill:{};stroke:none"/>')
+        marks.append(swatch.format(214 + 14 * index, shade))
+    marks += [
+        svg.text(214, 80, "agreement"),
+        svg.text(214, 108, _short(lowest)),
+        svg.text(312, 108, "1", "", "end"),
+    ]
+    label = (
+        f"Agreement of every pair of {count(size, 'benchmark')}, as a heat map, from {decimal(finite.min())} to "
+        f"{decimal(finite.max())}. {text.replace('**', '')}."
+    )
+    return Panel("Does every pair agree better?", text, svg.svg(360, 132, label, *marks))
+
+
+def _scale(entry: Entry, protocol: str, left_edge: float, right: float, y: float) -> Markup:
+    """The mean agreement on its interval, and the most that noise allows."""
+    interval = _quoted(entry)
+    axis = svg.Axis(math.floor(2 * min([0.0, number(entry["mean"]), *(interval or [])])) / 2, 1, left_edge, right)
+    marks = [
+        svg.line(left_edge, y, right, y, "ax"),
+        _ticks(axis, y - 4, y + 4),
+        svg.text(right, y + 33, "same order", "", "end"),
+    ]
+    if is_known(limit := shown_limit(entry["ceiling"], entry["mean"])):
+        marks.append(svg.line(axis(limit), y - 9, axis(limit), y + 9, "s cl"))
+    return Markup("").join([*marks, svg.estimate(axis, number(entry["mean"]), interval, y, KINDS[protocol])])
+
+
+def _against_noise(data: Data, entry: Entry, protocol: str) -> Panel | None:
+    """The mean agreement beside what noise would leave of a perfect one, and without that noise."""
+    if not is_known(entry["mean"]):
+        return None
+    corrected = entry["corrected"]
+    rows = [("observed", entry["mean"], _quoted(entry))]
+    if is_known(corrected["mean"]):
+        rows.append(("without noise", corrected["mean"], wider(corrected["interval"], corrected["interval_clustered"])))
+    low = min([0.0, *(number(value) for _, value, _ in rows), *(end for *_, ends in rows for end in ends or [])])
+    axis = svg.Axis(math.floor(2 * low) / 2, 1, 104, 352)
+    marks = [_ticks(axis, 4, 106)]
+    if is_known(limit := shown_limit(entry["ceiling"], entry["mean"])):
+        marks.append(svg.line(axis(limit), 6, axis(limit), 104, "s cl"))
+    for index, (name, value, ends) in enumerate(rows):
+        y = 34 + 42 * index
+        kind = KINDS[protocol] if index == 0 else "k"
+        marks += [svg.text(0, y + 4, name, "lab"), svg.estimate(axis, number(value), ends, y, kind)]
+    verdict = Verdict.of(data, entry, protocol)
+    description = "; ".join(
+        f"{name} {_tau(value)}, {_with('95%', ends) or 'no interval'}" for name, value, ends in rows
+    )
+    label, text = f"Agreement: {description}.", f"**{verdict.numbers}**"
+    if is_known(limit):
+        label += f" Noise ceiling {_tau(limit)}."
+    else:
+        allowance = "how much noise would allow" if is_known(entry["ceiling"]) else "without standard errors, noise"
+        text += (
+            f"; {allowance} is not known" if data.variant == "b" else "; what noise would allow is computed for tau-b"
+        )
+    question = "Do they disagree more than noise explains?"
+    outcomes: dict[str, Outcome] = {"disagree": "yes", "agree": "no", "order": "no"}
+    return Panel(question, text, svg.svg(360, 132, label, *marks), outcomes.get(verdict.answer, "not known"))
+
+
+def _progress(data: Data, change: Change) -> Markup:
+    """A square for each model, those with both scores filled, over the interval of the change."""
+    models, models_in_both = len(data.matrix.models), len(data.models_in_both)
+    square = Markup(
+        '<rect x="{:.1f}" y="{:.1f}" width="{:.1f}" height="10.5" rx="1.5" class="{}" style="stroke:none;{}"/>'
+    )
+    faint = "opacity:.22"
+    if models <= MOST_SQUARES:
+        marks = [
+            square.format(
+                index % 31 * 12.2,
+                index // 31 * 12.2 + 2,
+                10.5,
+                *(("t", "") if index < models_in_both else ("s", faint)),
+            )
+            for index in range(models)
+        ]
+        bottom, unit = 2 + 12.2 * math.ceil(models / 31), "one square: a model"
+    else:
+        share = 376 * models_in_both / models
+        marks = [square.format(0, 2, 376, "s", faint), square.format(0, 2, max(share, 2), "t", "")]
+        bottom, unit = 15, ""
+    words = f"{models_in_both} of {models} models have both scores"
+    marks += [svg.text(0, bottom + 13, words, "t"), svg.text(378, bottom + 13, unit, "", "end")]
+    interval, value = change.quoted, number(change.change)
+    label = f"{words}. Change in agreement not known."
+    if interval is not None:
+        reach = max(1.0, math.ceil(2 * max(abs(value), *(abs(end) for end in interval))) / 2)
+        axis = svg.Axis(-reach, reach, 12, 368)
+        y = bottom + 44
+        marks += [
+            _ticks(axis, y - 14, y + 14, 5, sign=True),
+            svg.estimate(axis, value, interval, y, "k"),
+            svg.text(12, y + 43, "change in agreement, direct → train before test"),
+        ]
+        interval_words = _with("95%", interval, sign=True)
+        label = f"{words}. Change in agreement {decimal(value, signed=True)}, {interval_words}."
+    return svg.svg(380, round(bottom) + (22 if interval is None else 106), label, *marks)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Which benchmarks tell similar models apart.
+
+
+def _apart(by_name: dict[str, Any], protocol: str) -> Answer | None:
+    """Of each benchmark the share of pairs of similar models that it tells apart, by the rule of the cards.
+
+    Of all pairs where nothing is known of similar models.
+    """
+    rule = Cards()
+    for alike in (True, False):
+        pair_kind = LIKE_SIZE if alike else ANY_SIZE
+        shares = {
+            name: (float(row["separated"]), row["separated_interval"])
+            for name, figures in by_name.items()
+            for row in ([] if isinstance(figures, Missing) else figures["by_distance"])
+            if pair_kind.items() <= row.items() and is_known(row["separated"])
+        }
+        if shares:
+            break
+    if not shares:
+        return None
+    shares = dict(sorted(shares.items(), key=lambda share: -share[1][0]))
+    yes = [name for name, (_, ends) in shares.items() if is_known(ends) and ends[0] >= rule.separated]
+    no = [name for name, (_, ends) in shares.items() if is_known(ends) and ends[1] < rule.not_separated]
+    pairs, under = "similar pairs" if alike else "pairs", f"{rule.not_separated:.0%}".replace("50%", "half")
+    many, n_fewer = (
+        sum(share >= rule.separated for share, _ in shares.values()),
+        sum(share < rule.not_separated for share, _ in shares.values()),
+    )
+    return Answer(
+        f"Can they tell {'similar ' if alike else ''}models apart?",
+        f"On {many} of {count(len(shares), 'benchmark')}, at least {rule.separated:.0%} of {pairs} are told apart; "
+        f"on {n_fewer}, under {under}",
+        _shares_apart(shares, yes, no, f"{NAMES[protocol]} · share of {pairs}"),
+        "",
+        ("Similar: at most 2× apart in size. " if alike else "Pairs of models whatever their sizes. ")
+        + f"Counted among these models. By the 95% intervals sure for others like them: {len(yes)} and {len(no)} "
+        "(marked).",
+        "Which ones",
+    )
+
+
+def _shares_apart(shares: dict[str, tuple[float, Range]], yes: list[str], no: list[str], subject: str) -> Markup:
+    """The shares, sorted, with their intervals; black where it is decided, hollow where it is no."""
+    rule, names = Cards(), list(shares)
+    x_axis, height = svg.Axis(0, len(names), 34, 376), svg.Axis(0, 1, 100, 6)
+    marks = [svg.box(34, height(rule.not_separated), 342, height(0) - height(rule.not_separated), "zone")]
+    for level in (0, rule.not_separated, rule.separated, 1):
+        marks += [
+            svg.line(34, height(level), 376, height(level), "g"),
+            svg.text(29, height(level) + 4, f"{level:.0%}", "", "end"),
+        ]
+    dense = len(names) > 60
+    for index, (name, (share, ends)) in enumerate(shares.items()):
+        x, kind = x_axis(index + 0.5), "k" if name in yes or name in no else "s"
+        if not isinstance(ends, Missing) and not dense:
+            marks.append(svg.line(x, height(ends.low), x, height(ends.high), f"{kind} w"))
+        marks.append(svg.dot(x, height(share), "hollow" if name in no else kind, 1.7 if dense else 3.6))
+    first, last = (height(shares[names[index]][0]) for index in (0, -1))
+    if len(names) <= 40:
+        marks.append(svg.text(40, first + 22 if first < 30 else first - 9, svg.shortened(names[0], 22), "lab"))
+    if 1 < len(names) <= 40:
+        below = last + 16 if last <= 82 else last - 9  # near 0 there is no room under its dot
+        marks.append(svg.text(376, below, svg.shortened(names[-1], 22), "lab", "end"))
+    marks += [
+        svg.text(34, 116, f"each dot: a benchmark, {subject} it"),
+        svg.text(34, 129, f"tells apart · shaded: under {rule.not_separated:.0%}"),
+    ]
+    label = (
+        f"Each of {count(len(names), 'benchmark')}, {subject} it tells apart: from {shares[names[0]][0]:.0%} "
+        f"({names[0]}) to {shares[names[-1]][0]:.0%} ({names[-1]}). By their 95% intervals, {len(yes)} surely at least "
+        f"{rule.separated:.0%}, {len(no)} surely under {rule.not_separated:.0%}."
+    )
+    return svg.svg(380, 132, label, *marks)

@@ -254,7 +254,8 @@ def _of_its_metric(rows: pd.DataFrame, sheet: pd.DataFrame, path: str | Path, no
     """The rows of each benchmark's metric. `notes` gets the scores that have other metrics only."""
     named, keep = _named(rows, sheet), of_metric(rows, sheet).copy()
     cells = pd.Series(keep, rows.index).groupby([rows[name] for name in _CELL], dropna=False)
-    by_benchmark = {name: here for name, here in rows.assign(lost=~cells.transform("any")).groupby("benchmark")}
+    frame = rows[[*_CELL, "metric"]].assign(lost=~cells.transform("any"))
+    by_benchmark = {name: here for name, here in frame.groupby("benchmark")}
     in_no_study, unnamed = set(sheet.loc[sheet["studies"] == NO_STUDY, "benchmark"]), list[str]()
     for benchmark in sheet.loc[sheet["benchmark"].isin(by_benchmark), "benchmark"]:
         here = by_benchmark[benchmark]
@@ -595,8 +596,10 @@ def direction_notes(rows: pd.DataFrame, sheet: pd.DataFrame, path: str | Path) -
     Raises InputError for a benchmark with both directions in the scores and none in the sheet.
     """
     conflicts: dict[bool, list[str]] = {True: [], False: []}
+    told_rows = rows.loc[rows["higher_is_better"].notna(), ["benchmark", "model", "higher_is_better"]]
+    by_benchmark = told_rows.groupby("benchmark").indices
     for benchmark, ours in zip(sheet["benchmark"], sheet["higher_is_better"], strict=True):
-        here = rows[(rows["benchmark"] == benchmark) & rows["higher_is_better"].notna()]
+        here = told_rows.iloc[by_benchmark.get(benchmark, [])]
         higher = here["higher_is_better"].astype(bool)
         if pd.isna(ours):
             if higher.nunique() > 1:
@@ -608,9 +611,8 @@ def direction_notes(rows: pd.DataFrame, sheet: pd.DataFrame, path: str | Path) -
         elif (higher != ours).any():
             conflicts[bool(ours)].append(f"{benchmark} ({(higher != ours).sum()} of {len(higher)} scores)")
     words = {True: "higher", False: "lower"}
-    told = set(rows.loc[rows["higher_is_better"].notna(), "benchmark"])
     unknown = sheet["higher_is_better"].isna() & (sheet["output_type"] != PERPLEXITY)
-    untold = set(rows["benchmark"]) - told
+    untold = set(rows["benchmark"]) - by_benchmark.keys()
     assumed = [name for name in sheet.loc[unknown, "benchmark"] if name in untold]
     return [
         f"The benchmarks sheet says that {words[ours]} is better, the scores say {words[not ours]}: "
@@ -628,8 +630,10 @@ def unit_notes(rows: pd.DataFrame, facts: pd.DataFrame, path: str | Path) -> lis
     for a benchmark of choices with fractions for some models and percentages for others.
     """
     above_one = []
+    known = rows.loc[rows["value"].notna(), ["benchmark", "metric", "model", "protocol", "value"]]
+    by_benchmark = known.groupby("benchmark").indices
     for fact in facts.itertuples():
-        here = rows[(rows["benchmark"] == fact.benchmark) & rows["value"].notna()]
+        here = known.iloc[by_benchmark.get(fact.benchmark, [])]
         metrics = [name for name in (fact.metric, *here["metric"].dropna().head(1)) if isinstance(name, str)]
         name = metrics[0].split(",")[0] if metrics else ""
         if here.empty or fact.output_type == "loglikelihood_rolling" or name not in FRACTIONS:

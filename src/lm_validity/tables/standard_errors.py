@@ -6,6 +6,7 @@ lists the checks by their codes.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -31,7 +32,7 @@ _UNLIKE = 1.05  # times as large an error at the one score as at another, or the
 _FEW_ITEMS = 100
 _ONE_NUMBER = 0.1  # errors that are rounded, or clustered a little, mean a number of items within this share of another
 _LEAST_DIFFERENCES = 10  # of neighbouring checkpoints, over all models
-_CURVE = ["model", "metric", "prompt", "prompt_variant", "num_fewshot", "seed"]
+_CURVE = ["model", "prompt", "prompt_variant", "num_fewshot", "seed"]
 _WORDS = {
     ZERO: "Standard errors of 0 beside scores that are neither 0 nor 1 are not used: {}.",
     OTHER_SIZE: "Standard errors far from those of shares of the benchmark's items, sqrt(p (1 - p) / (n - 1)), are not "
@@ -71,20 +72,44 @@ def checked_errors(rows: pd.DataFrame, sheet: pd.DataFrame) -> tuple[pd.DataFram
     """
     facts = sheet.set_index("benchmark")[["metric", "output_type", "n_items"]].to_dict("index")
     errors = rows["stderr"].to_numpy(dtype=float).copy()
+    metrics = rows["metric"].where(rows["metric"].notna(), rows["benchmark"].map(lambda name: facts[name]["metric"]))
+    keys = [rows["benchmark"], rows["protocol"], metrics, *(rows[name] for name in _CURVE)]
+    every = _Rows(
+        rows["value"].to_numpy(dtype=float),
+        errors,
+        rows["n_items"].astype("float64").to_numpy(dtype=float),
+        metrics.isin([name for name in metrics.dropna().unique() if name.split(",")[0] in SHARES_OF_ITEMS]).to_numpy(),
+        rows["protocol"].to_numpy(dtype=object),
+        rows.groupby(keys, dropna=False, sort=False).ngroup().to_numpy(),
+    )
     all_checks: list[ErrorCheck] = []
-    of_checks = rows[["protocol", "value", "stderr", "n_items", *_CURVE]]
     for benchmark, places in rows.groupby("benchmark").indices.items():
-        fact, rows_checked = facts[benchmark], of_checks.iloc[places]
-        looked_at = np.isfinite(rows_checked["value"].to_numpy(float)) & (errors[places] >= 0)
+        fact, rows_checked = facts[benchmark], every.at(places)
+        looked_at = np.isfinite(rows_checked.values) & (rows_checked.errors >= 0)
         if fact["output_type"] == "loglikelihood_rolling" or not looked_at.any():
             continue
-        rows_checked, places = rows_checked[looked_at], places[looked_at]
-        rows_checked = rows_checked.assign(
-            metric=rows_checked["metric"].where(rows_checked["metric"].notna(), fact["metric"])
+        places = places[looked_at]
+        checks, errors[places] = _of_benchmark(
+            every.at(places), str(benchmark), np.nan if pd.isna(fact["n_items"]) else fact["n_items"]
         )
-        checks, errors[places] = _of_benchmark(rows_checked, str(benchmark), fact["n_items"])
         all_checks += checks
     return rows.assign(stderr=errors), all_checks
+
+
+class _Rows(NamedTuple):
+    """Columns of rows (rows,): `is_share`, whether the metric is a fraction of items; `curve`, the number of the
+    learning curve that a row is a point of."""
+
+    values: np.ndarray
+    errors: np.ndarray
+    items: np.ndarray
+    is_share: np.ndarray
+    protocol: np.ndarray
+    curve: np.ndarray
+
+    def at(self, places: np.ndarray) -> "_Rows":
+        """Of some rows, by places or mask."""
+        return _Rows(*(column[places] for column in self))
 
 
 def error_notes(checks: Sequence[ErrorCheck]) -> list[str]:
@@ -101,16 +126,12 @@ def error_notes(checks: Sequence[ErrorCheck]) -> list[str]:
     return notes
 
 
-def _of_benchmark(
-    rows_checked: pd.DataFrame, benchmark: str, items_of_sheet: float
-) -> tuple[list[ErrorCheck], np.ndarray]:
+def _of_benchmark(rows_checked: _Rows, benchmark: str, items_of_sheet: float) -> tuple[list[ErrorCheck], np.ndarray]:
     """What is wrong with the standard errors of a benchmark's scores, and the errors (rows,) to use."""
-    values, errors = rows_checked["value"].to_numpy(float), rows_checked["stderr"].to_numpy(float)
-    shares = [metric for metric in rows_checked["metric"].dropna().unique() if metric.split(",")[0] in SHARES_OF_ITEMS]
-    is_share = rows_checked["metric"].isin(shares).to_numpy(dtype=bool)
+    values, errors, is_share = rows_checked.values, rows_checked.errors, rows_checked.is_share
     unit = 100.0 if (values > 1 + 1e-9).any() else 1.0  # percentages; a mean of ones may end above 1
     share = np.where(np.abs(values / unit - 1) < 1e-9, 1.0, values / unit)
-    items = rows_checked["n_items"].astype("float64").fillna(items_of_sheet).to_numpy(float)
+    items = np.where(np.isnan(rows_checked.items), items_of_sheet, rows_checked.items)
     items = np.where(items >= 2, items, np.nan)
     at_bound = (share == 0) | (share == 1)
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -125,15 +146,15 @@ def _of_benchmark(
     failed[NOT_ITEMS] = _not_items(
         share, errors / unit, values, is_share & ~at_bound & np.isnan(items) & ~failed[TOO_LARGE]
     )
-    failed[BEYOND_SCATTER] = np.zeros(len(rows_checked), dtype=bool)
-    over_scatter = {}
+    failed[BEYOND_SCATTER] = np.zeros(len(values), dtype=bool)
+    over_scatter = np.full(len(values), np.nan)
     is_other = ~(right | failed[ZERO] | failed[OTHER_SIZE] | failed[TOO_LARGE] | failed[NOT_ITEMS])
-    for protocol in rows_checked["protocol"].unique():
-        mine = is_other & (rows_checked["protocol"] == protocol).to_numpy(dtype=bool)
-        times = _over_scatter(rows_checked[mine]) if mine.any() else np.nan
+    for protocol in dict.fromkeys(rows_checked.protocol):
+        mine = is_other & (rows_checked.protocol == protocol)
+        times = _over_scatter(rows_checked.at(mine)) if mine.any() else np.nan
         if times > _BEYOND_SCATTER:
             failed[BEYOND_SCATTER] |= mine
-            over_scatter[protocol] = times
+            over_scatter[rows_checked.protocol == protocol] = times
     errors_used = np.where(np.logical_or.reduce(list(failed.values())), np.nan, errors)
     failed[AT_BOUND] = is_share & at_bound & (errors == 0)
     inside = is_share & ~at_bound & (errors_used > 0)
@@ -144,13 +165,13 @@ def _of_benchmark(
     errors_used = np.where(
         failed[AT_BOUND], unit * np.sqrt(np.clip(added * (1 - added), 0, None) / (items + 4)), errors_used
     )
-    ratios = {OTHER_SIZE: ratio, BEYOND_SCATTER: rows_checked["protocol"].map(over_scatter).to_numpy(dtype=float)}
+    ratios = {OTHER_SIZE: ratio, BEYOND_SCATTER: over_scatter}
     checks = [
         ErrorCheck(
             benchmark,
             code,
             int(mask.sum()),
-            len(rows_checked),
+            len(values),
             float(np.median(ratios[code][mask])) if code in ratios else None,
         )
         for code, mask in failed.items()
@@ -189,15 +210,16 @@ def _not_items(share: np.ndarray, errors: np.ndarray, values: np.ndarray, looked
     return nothing if fits.any() else rows_checked
 
 
-def _over_scatter(rows_checked: pd.DataFrame) -> float:
+def _over_scatter(rows_checked: _Rows) -> float:
     """Root mean square of the standard errors over the scatter between neighbouring checkpoints; NaN for too few.
 
     The scatter is the root mean square of the second differences of all learning curves over the root of 6, which is
     the standard deviation of independent noise; what a curve bends comes on top. NaN too for curves without any
     scatter, which are smoothed or made up.
     """
-    curves = rows_checked.groupby(_CURVE, dropna=False, sort=False)["value"]
-    bend = (curves.shift(-1) - 2 * rows_checked["value"] + curves.shift(1)).dropna().to_numpy(dtype=float)
+    order = np.argsort(rows_checked.curve, kind="stable")
+    values, curve = rows_checked.values[order], rows_checked.curve[order]
+    bend = (values[2:] - 2 * values[1:-1] + values[:-2])[curve[2:] == curve[:-2]]
     scatter = np.sqrt((bend**2).mean() / 6) if len(bend) >= _LEAST_DIFFERENCES else 0.0
-    error = np.sqrt((rows_checked["stderr"] ** 2).mean())
+    error = np.sqrt((rows_checked.errors**2).mean())
     return float(error / scatter) if scatter > 1e-9 * error else float("nan")

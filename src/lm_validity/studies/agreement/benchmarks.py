@@ -17,7 +17,7 @@ from lm_validity.studies.agreement.statistics.noise import (
     ceiling_with_others,
     items_needed,
     reliability,
-    separated_share,
+    separated_shares,
     smallest_difference,
     tau_with_others,
     typical_difference,
@@ -81,29 +81,29 @@ def _of_protocol(data: Data, protocol: str) -> dict[str, Entry | Missing]:
     turned = [tau_with_others(data.turned(protocol), mask) for mask in masks] if data.opposed[protocol] else taus
     everyone, expected = pair_signs(scores), data.ceiling[protocol].expected
     ceilings = [ceiling_with_others(everyone, expected, mask) for mask in masks]
+    significant, tested = np.zeros((2, len(data.tasks), len(scores), len(scores)), dtype=bool)
+    for square, values in ((significant, signs.sign), (tested, signs.known)):
+        square[:, signs.first, signs.second] = square[:, signs.second, signs.first] = values.T != 0
+    separation, near = [separated_shares(significant, tested, mask) for mask in masks], _within(sizes, 1.0, LIKE_SIZE)
     by_name: dict[str, Entry | Missing] = {}
     for index, name in enumerate(data.tasks):
         if not np.isfinite(scores[:, index]).any():
             by_name[name] = Missing(f"The benchmark has no score {UNDER[protocol]}.")
             continue
-        significant, tested = np.zeros((2, len(scores), len(scores)), dtype=bool)
-        for square, values in ((significant, signs.sign), (tested, signs.known)):
-            square[signs.first, signs.second] = square[signs.second, signs.first] = values[:, index] != 0
         rows = []
-        for (at_least, at_most), mask, tau, corrected, ceiling in zip(
-            DISTANCES, masks, taus, turned, ceilings, strict=True
+        for (at_least, at_most), mask, tau, corrected, ceiling, shares in zip(
+            DISTANCES, masks, taus, turned, ceilings, separation, strict=True
         ):
-            share = separated_share(significant, tested, mask)
-            separated = known(share.value, FEW_PAIRS)
+            separated = known(shares[index].value, FEW_PAIRS)
             mean = known(tau[index].value, "No other benchmark has a tau with it over such pairs of models.")
             limit = known(float(ceiling[index]), "There is no noise ceiling over such pairs of models.")
             rows.append(
                 {
                     "at_least": at_least,
                     "at_most": at_most,
-                    "pairs_of_models": int(np.triu(tested & mask, 1).sum()),
+                    "pairs_of_models": int((tested[index] & mask).sum()) // 2,
                     "separated": separated,
-                    "separated_interval": ends(separated, share.interval, FEW_PAIRS),
+                    "separated_interval": ends(separated, shares[index].interval, FEW_PAIRS),
                     "tau": mean,
                     "tau_interval": Missing(NO_DIRECTION)
                     if name in data.opposed[protocol]
@@ -111,7 +111,7 @@ def _of_protocol(data: Data, protocol: str) -> dict[str, Entry | Missing]:
                     "tau_ceiling": mean if isinstance(mean, Missing) else limit,
                 }
             )
-        by_name[name] = _figures(data, protocol, index) | {"by_distance": rows}
+        by_name[name] = _figures(data, protocol, index, near) | {"by_distance": rows}
     return by_name
 
 
@@ -126,8 +126,8 @@ def _within(sizes: np.ndarray, at_least: float, at_most: float | None) -> np.nda
     return in_range & ~np.eye(len(sizes), dtype=bool)
 
 
-def _figures(data: Data, protocol: str, index: int) -> Entry:
-    """The figures that need no other benchmark."""
+def _figures(data: Data, protocol: str, index: int, near: np.ndarray) -> Entry:
+    """The figures that need no other benchmark; `near`: (models, models) pairs of like size."""
     matrix, name = data.matrix, data.tasks[index]
     column = matrix.benchmarks.index(name)
     facts = matrix.benchmark_facts.iloc[column]
@@ -141,7 +141,6 @@ def _figures(data: Data, protocol: str, index: int) -> Entry:
     items = int(np.median(counts)) if len(counts) else known(of_sheet, "The number of items is unknown.")
     share = reliability(oriented, noise[:, index])
     reliable = known(share.value, FEW)
-    near = _within(matrix.sizes()[0], 1.0, LIKE_SIZE)
     typical = known(typical_difference(oriented, noise[:, index], near)[0], NO_SIMILAR)
     above: int | Missing = Missing(NO_CHANCE)
     if np.isfinite(facts["chance"]):

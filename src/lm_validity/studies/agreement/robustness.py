@@ -368,18 +368,18 @@ def _shares_sentence(protocol: str, variance: Entry) -> str:
 
 def all_scores(data: Data) -> Part:
     """All scores: what every other figure is made of."""
-    matrix, labels = data.matrix, list(LABELS.values())
-    rows = [
-        (matrix.labels[i], matrix.families[i] or "unknown", matrix.benchmarks[j], label, matrix.value[p][i, j])
-        for p, label in LABELS.items()
-        for i, j in np.ndindex(len(matrix.models), len(matrix.benchmarks))
-    ]
-    frame = pd.DataFrame(rows, columns=["model", "family", "benchmark", "protocol", "score"])
-    table = frame.pivot(index=["model", "family", "benchmark"], columns="protocol", values="score").reset_index()
-    table = table.reindex(columns=["model", "family", "benchmark", *labels])
+    matrix = data.matrix
+    models, benchmarks = np.indices((len(matrix.models), len(matrix.benchmarks))).reshape(2, -1)
+    names = {
+        "model": np.array(matrix.labels, dtype=object)[models],
+        "family": np.array([name or "unknown" for name in matrix.families], dtype=object)[models],
+        "benchmark": np.array(matrix.benchmarks, dtype=object)[benchmarks],
+    }
+    values = {label: matrix.value[p].ravel() for p, label in LABELS.items()}
+    table = pd.DataFrame(names | values).sort_values(list(names), ignore_index=True)
     section = Section(
         "Scores",
         hint="the data behind the picture",
-        tables=[Table("scores", "All scores", table, formats={label: ".4f" for label in labels}, folded=True)],
+        tables=[Table("scores", "All scores", table, formats=dict.fromkeys(values, ".4f"), folded=True)],
     )
     return Part({}, section)

@@ -14,7 +14,7 @@ from lm_validity.studies.agreement.statistics.noise import (
     items_needed,
     noise_ceiling,
     reliability,
-    separated_share,
+    separated_shares,
     smallest_difference,
     tau_with_others,
     typical_difference,
@@ -23,6 +23,10 @@ from lm_validity.studies.agreement.statistics.ranking import pair_signs
 from lm_validity.tables.schema import SCORES, read_scores, write_table
 
 EVERY = ~np.eye(12, dtype=bool)
+
+
+def separated_share(significant, known, within):
+    return separated_shares(significant[None], known[None], within)[0]
 
 
 def test_reliability_is_the_share_that_is_no_noise():

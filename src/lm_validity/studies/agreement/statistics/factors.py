@@ -93,12 +93,24 @@ def pairwise_moments(values: np.ndarray, known: np.ndarray, weights: np.ndarray)
     `values`: (..., models, columns), about centred, 0 where `known` (models, columns) is 0; `weights`: (..., models).
     """
     weighted_known, weighted_values = known * weights[..., None], values * weights[..., None]
+    of_squares = (weighted_values * values).swapaxes(-1, -2) @ known
+    weighted_known, weighted_values = (part.swapaxes(-1, -2) for part in (weighted_known, weighted_values))
+    return _moments(weighted_known @ known, weighted_values @ known, of_squares, weighted_values @ values)
+
+
+def _sums(values: np.ndarray, known: np.ndarray) -> np.ndarray:
+    """(4, columns, columns) what `_moments` takes, of `values` and `known` (models, columns)."""
+    return np.array([known.T @ known, values.T @ known, (values**2).T @ known, values.T @ values])
+
+
+def _moments(
+    count: np.ndarray, total: np.ndarray, of_squares: np.ndarray, product: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """(covariance, variance) as `pairwise_moments` gives them, from sums over the models known in a and b: their
+    number, and of a's values, a's squares and the products, (..., columns, columns) each."""
     with np.errstate(invalid="ignore", divide="ignore"):
-        count = weighted_known.swapaxes(-1, -2) @ known
-        mean = (weighted_values.swapaxes(-1, -2) @ known) / count
-        square = ((weighted_values * values).swapaxes(-1, -2) @ known) / count - mean**2
-        covariance = (weighted_values.swapaxes(-1, -2) @ values) / count - mean * mean.swapaxes(-1, -2)
-        return covariance, square
+        mean = total / count
+        return product / count - mean * mean.swapaxes(-1, -2), of_squares / count - mean**2
 
 
 def usable_columns(scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -178,6 +190,7 @@ def without_size(scores: np.ndarray, size: np.ndarray) -> np.ndarray:
 # through `principal_components` itself, which decides what takes part.
 
 COMPONENTS_AT_ONCE = 2**21  # numbers in tables without some of the models
+POWER_STEPS = 100
 NEARLY_CONSTANT = 1e-12  # of the largest square of a benchmark's scores
 
 
@@ -228,7 +241,7 @@ def first_components_of_resamples(scores: np.ndarray, weights: np.ndarray) -> np
     filled = np.where(known > 0, scores[:, used], 0.0)
     values = known * (filled - filled.sum(axis=0) / known.sum(axis=0))
     z = values / np.sqrt((values**2).sum(axis=0) / known.sum(axis=0))
-    loadings = np.linalg.eigh(root[:, :, None] * correlation * root[:, None, :])[1][:, :, -1]
+    loadings = _leading_vectors(correlation, root)
     weight = loadings**2 @ known.T
     # a model whose benchmarks are not in the resample has a weight of rounding errors
     component_scores = np.divide(
@@ -238,6 +251,36 @@ def first_components_of_resamples(scores: np.ndarray, weights: np.ndarray) -> np
     component_scores *= np.where(np.nan_to_num(component_scores) @ whole >= 0, 1.0, -1.0)[:, None]
     component_scores[weights[:, used].sum(axis=1) < 2] = np.nan  # one benchmark has no components
     return component_scores
+
+
+def _leading_vectors(correlation: np.ndarray, roots: np.ndarray) -> np.ndarray:
+    """(resamples, k) unit vectors of the largest eigenvalue of r_a R_ab r_b, with R the `correlation` (k, k) and r the
+    rows of `roots` (resamples, k).
+
+    By power iteration of all resamples at once, a product with R each. It is taken where it is sure: an eigenvalue
+    above zero whose square is more than half of the sum of all squares, Σ r_a² R_ab² r_b², is the largest, and then the
+    residual over the gap to the others bounds the error (Davis and Kahan 1970). Elsewhere all vectors are computed.
+    """
+    vectors, found = (
+        roots / np.maximum(np.linalg.norm(roots, axis=1, keepdims=True), 1e-300),
+        np.zeros(len(roots), bool),
+    )
+    squares = ((roots**2 @ correlation**2) * roots**2).sum(axis=1)
+    for _ in range(POWER_STEPS):
+        products = ((vectors * roots) @ correlation) * roots
+        values = (vectors * products).sum(axis=1)
+        gaps = values - np.sqrt(np.maximum(squares - values**2, 0.0))
+        residuals = np.linalg.norm(products - values[:, None] * vectors, axis=1)
+        found = (values > 0) & (2 * values**2 > squares) & (residuals < 1e-13 * gaps)
+        if found.all():
+            break
+        norms = np.linalg.norm(products, axis=1, keepdims=True)
+        vectors = np.where(found[:, None], vectors, products / np.maximum(norms, 1e-300))
+    rest, step = np.flatnonzero(~found), max(1, COMPONENTS_AT_ONCE // max(1, correlation.size))
+    for part in np.split(rest, range(step, len(rest), step)):
+        matrices = roots[part][:, :, None] * correlation * roots[part][:, None, :]
+        vectors[part] = np.linalg.eigh(matrices)[1][:, :, -1]
+    return vectors
 
 
 def share_intervals(scores: np.ndarray, clusters: np.ndarray, components: int = 5) -> Interval[np.ndarray]:
@@ -266,10 +309,13 @@ def shares_left_out(scores: np.ndarray, clusters: np.ndarray, components: int) -
     known = np.isfinite(scores).astype(float)
     filled = np.where(known > 0, scores, 0.0)
     values = known * (filled - filled.sum(axis=0) / np.maximum(known.sum(axis=0), 1))
-    step = max(1, COMPONENTS_AT_ONCE // max(1, scores.size))
+    whole = _sums(values, known)
+    step = max(1, COMPONENTS_AT_ONCE // max(1, values.shape[1] ** 2))
     for start in range(0, number, step):
         out = np.arange(start, min(start + step, number))
-        covariance, square = pairwise_moments(values, known, (clusters != out[:, None]).astype(float))
+        concerned = [clusters == cluster for cluster in out]
+        parts = np.array([_sums(values[rows], known[rows]) for rows in concerned])
+        covariance, square = _moments(*np.moveaxis(whole - parts, 1, 0))
         correlation, plain = _correlation(covariance, square, (filled**2).max(axis=0))
         shares = _shares(correlation[plain])[:, :components]
         left_out[out[plain], : shares.shape[1]] = shares

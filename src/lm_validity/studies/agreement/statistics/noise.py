@@ -334,34 +334,47 @@ def reliability(scores: np.ndarray, stderr: np.ndarray) -> Estimate:
     return Estimate(float(max(0.0, 1 - share)), interval)
 
 
-def separated_share(significant: np.ndarray, known: np.ndarray, within: np.ndarray) -> Estimate:
-    """Share of the pairs of models in the mask `within` that the benchmark separates.
+def separated_shares(significant: np.ndarray, known: np.ndarray, within: np.ndarray) -> list[Estimate]:
+    """Of each benchmark the share of the pairs of models in the mask `within` (models, models) that it separates.
 
-    All (models, models), symmetric: whether a pair differs significantly, whether that is known, and the mask. Pairs
-    that share a model are not independent. So the interval is that of Korn and Graubard (1998, Survey Methodology
-    24:193-201): Clopper and Pearson's with the number of independent pairs that has the jackknife's variance over
-    models, at least half the models: so many pairs share none. Where all pairs are separated, or none is, there is no
-    such variance, and the number is that of the models. It fails there if single models decide whether a pair is
-    separated, whatever the other one. NaN for fewer than 3 models.
+    `significant`, `known`: (benchmarks, models, models), symmetric: whether a pair differs significantly, and whether
+    that is known. Pairs that share a model are not independent. So the interval is that of Korn and Graubard (1998,
+    Survey Methodology 24:193-201): Clopper and Pearson's with the number of independent pairs that has the jackknife's
+    variance over models, at least half the models: so many pairs share none. Where all pairs are separated, or none is,
+    there is no such variance, and the number is that of the models. It fails there if single models decide whether a
+    pair is separated, whatever the other one. NaN for fewer than 3 models.
     """
-    counted = np.triu(known & within, 1)
-    pairs, models = int(counted.sum()), int((counted | counted.T).any(axis=1).sum())
+    rows = [_separated(*of, within) for of in zip(significant, known, strict=True)]
+    share, pairs, models, variance = np.array(rows, dtype=float).reshape(-1, 4).T
+    enough = models >= LEAST_MODELS
+    freedom = np.maximum(models, LEAST_MODELS) - 1
+    independent = np.divide(share * (1 - share), variance, out=models.copy(), where=variance > 0)
+    quantile = stats.norm.ppf(0.975) / stats.t.ppf(0.975, freedom)
+    between = np.maximum(models / 2, np.minimum(independent * quantile**2, pairs))
+    independent = np.where((share > 0) & (share < 1), between, independent)
+    right, wrong = share * independent, (1 - share) * independent
+    with np.errstate(invalid="ignore"):
+        low = np.where(right > 0, stats.beta.ppf(0.025, right, wrong + 1), 0.0)
+        high = np.where(wrong > 0, stats.beta.ppf(0.975, right + 1, wrong), 1.0)
+    return [
+        Estimate(float(value), Interval(float(least), float(most))) if some else Estimate(float("nan"), NONE)
+        for value, least, most, some in zip(share, low, high, enough, strict=True)
+    ]
+
+
+def _separated(significant: np.ndarray, known: np.ndarray, within: np.ndarray) -> tuple[float, int, int, float]:
+    """(share of the pairs of models that are separated, their number, that of their models, the jackknife's variance
+    of the share); zeros for fewer than 3 models. All arguments (models, models)."""
+    counted = known & within
+    each = counted.sum(axis=1)
+    pairs, models = int(each.sum()) // 2, int((each > 0).sum())
     if models < LEAST_MODELS:
-        return Estimate(float("nan"), NONE)
-    hits = (counted | counted.T) & significant
-    each, separated = (counted | counted.T).sum(axis=1), hits.sum(axis=1)
+        return 0.0, pairs, models, 0.0
+    separated = (counted & significant).sum(axis=1)
     share = separated.sum() / 2 / pairs
     rest = pairs - each
     left_out = np.divide(separated.sum() / 2 - separated, rest, out=np.full(len(each), share), where=rest > 0)[each > 0]
-    variance = (models - 1) / models * ((left_out - left_out.mean()) ** 2).sum()
-    independent = share * (1 - share) / variance if variance > 0 else models
-    if 0 < share < 1:
-        quantile = stats.norm.ppf(0.975) / stats.t.ppf(0.975, models - 1)
-        independent = max(models / 2, min(independent * quantile**2, pairs))
-    right, wrong = share * independent, (1 - share) * independent
-    low = stats.beta.ppf(0.025, right, wrong + 1) if right > 0 else 0.0
-    high = stats.beta.ppf(0.975, right + 1, wrong) if wrong > 0 else 1.0
-    return Estimate(float(share), Interval(float(low), float(high)))
+    return share, pairs, models, (models - 1) / models * ((left_out - left_out.mean()) ** 2).sum()
 
 
 def tau_with_others(scores: np.ndarray, within: np.ndarray) -> list[Estimate]:

@@ -108,6 +108,53 @@ def kendall_tau(x: np.ndarray, y: np.ndarray) -> float:
     return float(kendall_tau_matrix(pair_signs(np.column_stack([x, y])))[0, 1])
 
 
+def kendall_tau_of_columns(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """(columns,) tau-b of each column of `x` (models, columns) with that of `y` (models, columns or 1).
+
+    As `kendall_tau_matrix` gives it, to the last digit, without signs of all pairs of models: of two orders the
+    discordant pairs are the inversions of one in the other (Knight 1966, Journal of the American Statistical
+    Association 61:436). Columns with missing values are compared pair by pair.
+    """
+    whole = np.isfinite(x).all(axis=0) & np.isfinite(y).all(axis=0)
+    tau, many = np.full(x.shape[1], np.nan), y.shape[1] > 1
+    if not whole.all():
+        first, second = pair_signs(x[:, ~whole]), pair_signs(y[:, ~whole] if many else y)
+        untied = (np.abs(first.sign) * second.known).sum(axis=0) * (first.known * np.abs(second.sign)).sum(axis=0)
+        tau[~whole] = ratio((first.sign * second.sign).sum(axis=0), np.sqrt(untied))
+    if len(x) < 2 or not whole.any():
+        return tau
+    left, right = _dense_ranks(x[:, whole]), _dense_ranks(y[:, whole] if many else y)
+    # by the second column and, where that is tied, by the first: then only discordant pairs are inversions
+    together = right * len(x) + left
+    ordered = np.take_along_axis(left, np.argsort(together, axis=0), axis=0)
+    ordered = ordered.astype(np.uint16 if len(x) < 2**16 else np.int64)
+    larger = np.zeros_like(ordered)  # how many before it are larger
+    for place in range(len(x) - 1):
+        larger[place + 1 :] += ordered[place + 1 :] < ordered[place]
+    pairs = len(x) * (len(x) - 1) // 2
+    tied, tied_other, tied_on_both = (_tied_pairs(ranks) for ranks in (left, right, together))
+    product = pairs - tied - tied_other + tied_on_both - 2 * larger.sum(axis=0, dtype=np.int64)
+    tau[whole] = ratio(product.astype(float), np.sqrt((pairs - tied).astype(float) * (pairs - tied_other)))
+    return tau
+
+
+def _dense_ranks(values: np.ndarray) -> np.ndarray:
+    """Whole numbers from 0, equal where values are, in their order down each column of `values` (n, columns)."""
+    order = np.argsort(values, axis=0)
+    ordered = np.take_along_axis(values, order, axis=0)
+    ranks, found = np.zeros((2, *values.shape), dtype=np.int64)
+    np.cumsum(ordered[1:] != ordered[:-1], axis=0, out=ranks[1:])
+    np.put_along_axis(found, order, ranks, axis=0)
+    return found
+
+
+def _tied_pairs(values: np.ndarray) -> np.ndarray:
+    """(columns,) pairs of equal values in each column of `values` (n, columns)."""
+    ordered, places = np.sort(values, axis=0), np.arange(len(values))[:, None]
+    starts = np.vstack([np.ones((1, values.shape[1]), dtype=bool), ordered[1:] != ordered[:-1]])
+    return (places - np.maximum.accumulate(np.where(starts, places, 0), axis=0)).sum(axis=0)
+
+
 def average_ranks(scores: np.ndarray) -> np.ndarray:
     """Ranks down the columns of `scores` (models, columns), 1 = highest, ties averaged; NaN stays NaN."""
     return rankdata(-np.asarray(scores, dtype=float), axis=0, nan_policy="omit")

@@ -4,12 +4,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lm_validity.studies.agreement.statistics.factors import principal_components
+from lm_validity.studies.agreement.statistics.factors import principal_components, shares_left_out
 from lm_validity.studies.agreement.statistics.noise import taus_left_out
 from lm_validity.studies.agreement.statistics.ranking import (
     finite_mean,
     finite_quantile,
     kendall_tau_matrix,
+    kendall_tau_of_columns,
     mean_over_pairs,
     pair_signs,
     ratio,
@@ -43,23 +44,22 @@ def leave_one_out(scores: np.ndarray, models: list[str], benchmarks: list[str], 
         return finite_mean(np.ascontiguousarray(taus[:, 1:].T), axis=1)
 
     clusters = cluster_numbers(families)
-    taus, parts = without(clusters), []
+    taus, shares, parts = without(clusters), shares_left_out(scores, clusters, 1)[:, 0], []
     for name in dict.fromkeys(name for name in families if name is not None):
         rest = families != name
         if rest.sum() >= 2:
-            parts.append(("family", name, taus[clusters[~rest][0]], scores[rest]))
+            place = clusters[~rest][0]
+            parts.append(LeftOut("family", name, float(taus[place]), float(shares[place])))
     for j, name in enumerate(benchmarks):
         rest = np.arange(len(tau)) != j
-        parts.append(("benchmark", name, mean_over_pairs(tau[np.ix_(rest, rest)]), scores[:, rest]))
+        of_rest = principal_components(scores[:, rest]).explained_variance
+        share = float(of_rest[0]) if len(of_rest) else float("nan")
+        parts.append(LeftOut("benchmark", name, mean_over_pairs(tau[np.ix_(rest, rest)]), share))
     if len(models) > 2:
-        taus = without(np.arange(len(models)))
-        parts += [("model", name, taus[i], np.delete(scores, i, axis=0)) for i, name in enumerate(models)]
-    return [LeftOut(kind, name, float(tau), _first_share(rest)) for kind, name, tau, rest in parts]
-
-
-def _first_share(scores: np.ndarray) -> float:
-    shares = principal_components(scores).explained_variance
-    return float(shares[0]) if len(shares) else float("nan")
+        each = np.arange(len(models))
+        figures = zip(models, without(each), shares_left_out(scores, each, 1)[:, 0], strict=True)
+        parts += [LeftOut("model", name, float(mean), float(share)) for name, mean, share in figures]
+    return parts
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -118,9 +118,9 @@ def subset_agreement(
             chosen, _ = greedy_subsets(standardized[group != fold])
             held_out = standardized[group == fold]
             greedy.append(nested_agreement(held_out, chosen))
-            chosen_at_random = [rng.permutation(benchmarks) for _ in range(subsets)]
-            random += [nested_agreement(held_out, choice) for choice in chosen_at_random]
-            others += [agreement_with_others(held_out, choice) for choice in chosen_at_random]
+            chosen_at_random = np.array([rng.permutation(benchmarks) for _ in range(subsets)])
+            random += [*nested_agreement(held_out, chosen_at_random)]
+            others += [*agreement_with_others(held_out, chosen_at_random)]
     # a subset's score is its mean over groups of models: one group alone is too few models for a tau
     per_draw = finite_mean(np.array(random).reshape(repeats, folds, subsets, benchmarks), axis=1).reshape(
         -1, benchmarks
@@ -139,24 +139,31 @@ def standardize(scores: np.ndarray) -> np.ndarray:
     return centered / np.where(spread > 0, spread, 1.0)
 
 
-def nested_agreement(standardized: np.ndarray, order: np.ndarray) -> np.ndarray:
-    """(benchmarks,) tau of the mean of the first 1, 2, ... benchmarks of `order` with the mean of all."""
-    known = np.isfinite(standardized[:, order])
-    total = np.cumsum(np.where(known, standardized[:, order], 0.0), axis=1)
-    means = ratio(total, np.cumsum(known, axis=1))
-    return kendall_tau_matrix(pair_signs(means), others=pair_signs(means[:, -1:]))[:, 0]
+def nested_agreement(standardized: np.ndarray, orders: np.ndarray) -> np.ndarray:
+    """(..., benchmarks) tau of the mean of the first 1, 2, ... benchmarks of each of `orders` with the mean of all."""
+    total, count = _running(standardized, orders)
+    means = ratio(total, count)
+    every = np.broadcast_to(means[..., -1:], means.shape)
+    return _tau_of_means(means, every)
 
 
-def agreement_with_others(standardized: np.ndarray, order: np.ndarray) -> np.ndarray:
-    """(benchmarks,) tau of the mean of the first 1, 2, ... benchmarks of `order` with the mean of those after them."""
-    known = np.isfinite(standardized[:, order])
-    values = np.where(known, standardized[:, order], 0.0)
-    total, count = np.cumsum(values, axis=1), np.cumsum(known, axis=1)
-    first = pair_signs(ratio(total, count))
-    rest = pair_signs(ratio(total[:, [-1]] - total, count[:, [-1]] - count))
-    product = (first.sign * rest.sign).sum(axis=0)
-    scale = np.sqrt((np.abs(first.sign) * rest.known).sum(axis=0) * (first.known * np.abs(rest.sign)).sum(axis=0))
-    return ratio(product, scale)
+def agreement_with_others(standardized: np.ndarray, orders: np.ndarray) -> np.ndarray:
+    """(..., benchmarks) tau of the mean of the first 1, 2, ... benchmarks of each of `orders` with that of the rest."""
+    total, count = _running(standardized, orders)
+    return _tau_of_means(ratio(total, count), ratio(total[..., [-1]] - total, count[..., [-1]] - count))
+
+
+def _running(standardized: np.ndarray, orders: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Sums and numbers of the known scores on the first 1, 2, ... benchmarks of `orders`, (models, ..., benchmarks)."""
+    values = standardized[:, orders]
+    known = np.isfinite(values)
+    return np.cumsum(np.where(known, values, 0.0), axis=-1), np.cumsum(known, axis=-1)
+
+
+def _tau_of_means(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """Taus of the models' values in `first` with those in `second`, (models, ...) both."""
+    flat = (values.reshape(len(values), -1) for values in (first, second))
+    return kendall_tau_of_columns(*flat).reshape(first.shape[1:])
 
 
 def one_with_others(scores: np.ndarray) -> np.ndarray:
@@ -192,12 +199,11 @@ def greedy_subsets(standardized: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     known = np.isfinite(standardized)
     values = np.where(known, standardized, 0.0)
     full = ratio(values.sum(axis=1), known.sum(axis=1))
-    target = pair_signs(full[:, None])
     total, count = np.zeros(len(values)), np.zeros(len(values))
     remaining, order, taus = list(range(values.shape[1])), [], []
     while remaining:
         candidates = ratio(total[:, None] + values[:, remaining], count[:, None] + known[:, remaining])
-        tau = kendall_tau_matrix(pair_signs(candidates), others=target)[:, 0]
+        tau = kendall_tau_of_columns(candidates, full[:, None])
         best = int(np.argmax(np.where(np.isfinite(tau), tau, -np.inf)))
         chosen = remaining.pop(best)
         order.append(chosen)

@@ -9,6 +9,7 @@ from lm_validity.studies.agreement.statistics.ranking import (
     average_ranks,
     kendall_tau,
     kendall_tau_matrix,
+    kendall_tau_of_columns,
     pair_signs,
     resampled_kendall_tau,
 )
@@ -33,6 +34,22 @@ def test_equals_scipy_with_ties_and_missing_values(variant, seed):
         both = np.isfinite(scores[:, i]) & np.isfinite(scores[:, j])
         expected = kendalltau(scores[both, i], scores[both, j], variant=variant).statistic
         assert tau[i, j] == pytest.approx(expected, abs=1e-12)
+
+
+@pytest.mark.parametrize(("models", "values"), [(2, 2), (3, 2), (25, 8), (25, 1000), (70, 20)])
+@pytest.mark.parametrize("missing", [0.0, 0.1])
+def test_columns_one_by_one_equal_scipy(models, values, missing):
+    rng = np.random.default_rng(models)
+    x, y = rng.integers(0, values, size=(2, models, 6)).astype(float)
+    x[rng.random(x.shape) < missing], y[rng.random(y.shape) < missing] = np.nan, np.nan
+    x[:, 0] = 1.0
+    for others in (y, y[:, :1]):
+        tau = kendall_tau_of_columns(x, others)
+        for place, (first, second) in enumerate(zip(x.T, np.broadcast_to(others, x.shape).T, strict=True)):
+            both = np.isfinite(first) & np.isfinite(second)
+            expected = kendalltau(first[both], second[both]).statistic if both.any() else np.nan
+            assert tau[place] == pytest.approx(expected, abs=1e-12, nan_ok=True)
+    assert np.isnan(kendall_tau_of_columns(x[:1], y[:1])).all()
 
 
 def test_tau_a_counts_ties_as_disagreement():

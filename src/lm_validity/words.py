@@ -71,9 +71,9 @@ def count(number: int, singular: str, plural: str | None = None) -> str:
 
 def listing(names: Iterable[object], limit: int = 12) -> str:
     """Names for a sentence; the rest is counted."""
-    every = [str(name) for name in names]
-    shown = ", ".join(every[:limit])
-    return shown if len(every) <= limit else f"{shown} and {len(every) - limit} more"
+    all_names = [str(name) for name in names]
+    names_shown = ", ".join(all_names[:limit])
+    return names_shown if len(all_names) <= limit else f"{names_shown} and {len(all_names) - limit} more"
 
 
 def with_names(sentences: Mapping[str, Collection[object]], limit: int = 12) -> list[str]:
@@ -85,14 +85,14 @@ def shared_beginning(names: Iterable[str]) -> int:
     """How many letters all names begin with, up to a sign that ends a part of a name."""
     sorted_names = sorted(names)
     first, last = sorted_names[0], sorted_names[-1]  # what these two share, all share
-    alike = next((place for place, pair in enumerate(zip(first, last, strict=False)) if pair[0] != pair[1]), len(first))
+    alike = next((index for index, pair in enumerate(zip(first, last, strict=False)) if pair[0] != pair[1]), len(first))
     return max((first.rfind(sign, 0, alike) + 1 for sign in "_:/|- "), default=0)
 
 
 def beginnings(names: Collection[str], least: int) -> dict[str, str]:
     """How each name begins, of the names that begin as at least `least` of them do, but not all. What all names begin
     with is passed over: `eval/arc_easy` and `eval/mmlu_law` begin with `arc` and `mmlu`."""
-    whole = shared_beginning(names) if names else 0
-    begins = {name: re.split(r"[_:/|-]", name[whole:])[0] for name in names}
+    shared_length = shared_beginning(names) if names else 0
+    begins = {name: re.split(r"[_:/|-]", name[shared_length:])[0] for name in names}
     numbers = Counter(begins.values())
     return {name: begin for name, begin in begins.items() if least <= numbers[begin] < len(begins)}

@@ -216,11 +216,11 @@ def render_cost(estimator: Estimator, state: RunState) -> str:
     unfinished = {entry.cell for entry in state.cells if entry.state != "done"}
     lines = [f"{run.name}: expected cost", *_table(needs(estimator)), ""]
     if len(unfinished) < len(state.cells):
-        needed = needs(estimator, unfinished)
+        to_do = needs(estimator, unfinished)
         lines.append(
-            f"left: {len(unfinished):,} of {len(state.cells):,} cells in {sum(need.jobs for need in needed):,} jobs, "
-            f"{_hours(sum(need.hours for need in needed))} hours, "
-            f"{_hours(sum(need.gpu_hours for need in needed))} of them on GPUs"
+            f"left: {len(unfinished):,} of {len(state.cells):,} cells in {sum(need.jobs for need in to_do):,} jobs, "
+            f"{_hours(sum(need.hours for need in to_do))} hours, "
+            f"{_hours(sum(need.gpu_hours for need in to_do))} of them on GPUs"
         )
     lines += describe_plans(run)
     if run.plan is not None:

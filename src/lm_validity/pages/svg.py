@@ -93,11 +93,11 @@ def line(x1: float, y1: float, x2: float, y2: float, kind: str) -> Markup:
 
 
 def lines_svg(
-    width: float, height: float, label: str, *marks: Markup, across: Axis, up: Axis, unit: str, kind: str = ""
+    width: float, height: float, label: str, *marks: Markup, x_axis: Axis, up: Axis, unit: str, kind: str = ""
 ) -> Markup:
     """A picture of named curves (`curve` with a name): the one under the pointer, or that the arrow keys reach, is read
     out, with its value and where it is in `unit`."""
-    axes = {"x": list(vars(across).values()), "y": list(vars(up).values()), "log": isinstance(across, LogAxis)}
+    axes = {"x": list(vars(x_axis).values()), "y": list(vars(up).values()), "log": isinstance(x_axis, LogAxis)}
     return Markup(
         '<svg class="lines {}" viewBox="0 0 {:g} {:g}" width="{:g}" height="{:g}" role="img" tabindex="0" '
         'aria-label="{}" data-axes="{}">{}</svg>'
@@ -156,13 +156,13 @@ def ticks(
     return Markup("").join(marks)
 
 
-def round_values(low: float, high: float, most: int = 10) -> list[float]:
-    """Multiples of 1, 2 or 5 times a power of ten from `low` to `high`, at most `most`."""
-    least = (high - low) / max(most - 1, 1) or 1.0
+def round_values(low: float, high: float, limit: int = 10) -> list[float]:
+    """Multiples of 1, 2 or 5 times a power of ten from `low` to `high`, at most `limit`."""
+    least = (high - low) / max(limit - 1, 1) or 1.0
     power = 10.0 ** np.floor(np.log10(least))
     step = next(power * factor for factor in (1, 2, 5, 10) if power * factor >= least * (1 - 1e-9))
     first, last = np.ceil(low / step - 1e-9), np.floor(high / step + 1e-9)
-    return [float(round(place * step, 12)) + 0.0 for place in np.arange(first, last + 1)]
+    return [float(round(index * step, 12)) + 0.0 for index in np.arange(first, last + 1)]
 
 
 def written_points(values: Sequence[float]) -> list[str]:
@@ -189,14 +189,14 @@ def named_rows(
     dashed: float | None = None,
 ) -> Markup:
     """A panel's picture: a row for each (name, value, interval), above an axis with `values` and what is `written`."""
-    every = [*values, *(value for _, value, _ in rows), *(end for _, _, ends in rows if ends for end in ends)]
-    axis, step = Axis(min(every), max(every), 108, 348), max(100 / len(rows), 14)
+    numbers = [*values, *(value for _, value, _ in rows), *(end for _, _, ends in rows if ends for end in ends)]
+    axis, step = Axis(min(numbers), max(numbers), 108, 348), max(100 / len(rows), 14)
     bottom = 8 + step * len(rows)
     marks = [ticks(axis, values, 4, bottom, written)]
     if dashed is not None:
         marks.append(line(axis(dashed), 4, axis(dashed), bottom, "chance"))
-    for place, (name, value, ends) in enumerate(rows):
-        y = 6 + step * (place + 0.5)
+    for index, (name, value, ends) in enumerate(rows):
+        y = 6 + step * (index + 0.5)
         marks += [text(0, y + 4, shortened(name, 17), "lab"), estimate(axis, value, ends, y, kind)]
     return svg(360, bottom + 22, label, *marks)
 
@@ -206,18 +206,18 @@ MOST_TICKS = 100
 
 def rug(axis: Axis, values: Sequence[float], top: float, bottom: float, kind: str) -> Markup:
     """A tick for each value; above `MOST_TICKS` values their density, as a strip of 60 shades."""
-    known = np.asarray([value for value in values if np.isfinite(value)], dtype=float)
-    if len(known) <= MOST_TICKS:
-        return Markup("").join(line(axis(value), top, axis(value), bottom, f"{kind} rug") for value in known)
+    finite = np.asarray([value for value in values if np.isfinite(value)], dtype=float)
+    if len(finite) <= MOST_TICKS:
+        return Markup("").join(line(axis(value), top, axis(value), bottom, f"{kind} rug") for value in finite)
     edges = np.linspace(axis.low, axis.high, 61)
-    counts = np.histogram(np.clip(known, axis.low, axis.high), edges)[0]
+    counts = np.histogram(np.clip(finite, axis.low, axis.high), edges)[0]
     shade = Markup(
         '<rect x="{:.1f}" y="{:g}" width="{:.1f}" height="{:g}" class="{}" style="opacity:{:.2f};stroke:none"/>'
     )
     width = (axis.end - axis.start) / 60
     return Markup("").join(
-        shade.format(axis(edges[place]), top, width, bottom - top, kind, 0.15 + 0.85 * count / counts.max())
-        for place, count in enumerate(counts)
+        shade.format(axis(edges[index]), top, width, bottom - top, kind, 0.15 + 0.85 * count / counts.max())
+        for index, count in enumerate(counts)
         if count
     )
 
@@ -232,9 +232,9 @@ def carpet(ranks: np.ndarray, x: float, y: float, width: float, height: float, l
         'style="image-rendering:pixelated" href="data:image/png;base64,{}"/>'
     )
     last = last or max(np.nanmax(ranks) if np.isfinite(ranks).any() else 1, 2)
-    stops = np.array([[int(shade[place : place + 2], 16) for place in (1, 3, 5)] for shade in RAMP], dtype=float)
-    place = (np.nan_to_num(ranks, nan=1.0) - 1) / (last - 1) * (len(RAMP) - 1)
-    shades = [np.interp(place, np.arange(len(RAMP)), stops[:, part]) for part in range(3)]
+    stops = np.array([[int(shade[index : index + 2], 16) for index in (1, 3, 5)] for shade in RAMP], dtype=float)
+    index = (np.nan_to_num(ranks, nan=1.0) - 1) / (last - 1) * (len(RAMP) - 1)
+    shades = [np.interp(index, np.arange(len(RAMP)), stops[:, part]) for part in range(3)]
     colours = np.stack([*shades, 255 * np.isfinite(ranks)], axis=-1)
     return box(x, y, width, height, "zone") + image.format(x, y, width, height, _png(colours.round().astype(np.uint8)))
 
@@ -252,8 +252,8 @@ def _png(colours: np.ndarray) -> str:
     return base64.b64encode(b"\x89PNG\r\n\x1a\n" + b"".join(parts)).decode("ascii")
 
 
-def shortened(words: str, most: int) -> str:
-    """At most `most` characters of a name, the rest as an ellipsis; the folders that it lies in go first."""
-    if len(words) > most:
+def shortened(words: str, limit: int) -> str:
+    """At most `limit` characters of a name, the rest as an ellipsis; the folders that it lies in go first."""
+    if len(words) > limit:
         words = words.rstrip("/").rpartition("/")[2]
-    return words if len(words) <= most else words[: most - 1] + "…"
+    return words if len(words) <= limit else words[: limit - 1] + "…"

@@ -35,18 +35,18 @@ def add_beside(scores: pd.DataFrame, path: Path | None) -> tuple[pd.DataFrame, B
     """
     if path is None:
         return scores, None
-    others = read_scores(path)
-    own = tuple(sorted(scores["model"].unique()))
-    here = others["benchmark"].isin(scores["benchmark"])
-    if not here.any():
+    beside_scores = read_scores(path)
+    own_models = tuple(sorted(scores["model"].unique()))
+    in_both = beside_scores["benchmark"].isin(scores["benchmark"])
+    if not in_both.any():
         raise InputError(
-            f"--beside {path}: none of its benchmarks ({', '.join(sorted(others['benchmark'].unique())[:3])}, ...) is "
-            "among yours.",
+            f"--beside {path}: none of its benchmarks ({', '.join(sorted(beside_scores['benchmark'].unique())[:3])}, "
+            "...) is among yours.",
             "benchmarks are matched by their names.",
         )
-    added = others[here & ~others["model"].isin(own)]
+    added = beside_scores[in_both & ~beside_scores["model"].isin(own_models)]
     joined = pd.concat([frame.dropna(axis=1, how="all") for frame in (scores, added)], ignore_index=True)
-    return joined.reindex(columns=SCORES.names), Beside(own, added["benchmark"].nunique(), path)
+    return joined.reindex(columns=SCORES.names), Beside(own_models, added["benchmark"].nunique(), path)
 
 
 def beside_page(beside: Beside, scores: Path, models: Path, benchmarks: Path) -> Page:
@@ -105,8 +105,8 @@ def _place_answer(places: pd.DataFrame) -> Answer:
     models = list(places.groupby("model")["place"].median().sort_values().index)[:7]
     axis, step = Axis(0, 1, 120, 372), 104 / len(models)
     marks = [ticks(axis, (0, 0.5, 1), 4, 108, ("first", "middle", "last"))]
-    for place, model in enumerate(models):
-        y = 4 + step * (place + 0.5)
+    for index, model in enumerate(models):
+        y = 4 + step * (index + 0.5)
         marks.append(text(0, y + 4, shortened(model, 18), "lab"))
         marks.append(rug(axis, shares[places["model"] == model].tolist(), y - 6, y + 6, "k"))
     share = places["place"] / places["of"]
@@ -123,24 +123,24 @@ def _place_answer(places: pd.DataFrame) -> Answer:
 def _place_findings(places: pd.DataFrame) -> list[Finding]:
     """A sentence for each own model: where it stands highest and where lowest."""
     findings = []
-    for model, own in places.groupby("model", sort=False):
-        share = own["place"] / own["of"]
+    for model, places_of_model in places.groupby("model", sort=False):
+        share = places_of_model["place"] / places_of_model["of"]
         highest, lowest = (
             f"{row['place']} of {row['of']} models on {row['benchmark']}"
-            for row in (own.loc[share.idxmin()], own.loc[share.idxmax()])
+            for row in (places_of_model.loc[share.idxmin()], places_of_model.loc[share.idxmax()])
         )
         sentence, basis = f"{model} has place {highest}.", ""
-        if len(own) > 1:
+        if len(places_of_model) > 1:
             sentence = f"{model} has place {highest} at best and {lowest} at worst."
-            basis = f"Places on {count(len(own), 'benchmark')}, as scored: noise is not taken into account."
+            basis = f"Places on {count(len(places_of_model), 'benchmark')}, as scored: noise is not taken into account."
         findings.append(Finding(sentence, basis))
     return findings
 
 
-def _scores_frame(matrix: ScoreMatrix, own: tuple[str, ...]) -> pd.DataFrame:
+def _scores_frame(matrix: ScoreMatrix, own_models: tuple[str, ...]) -> pd.DataFrame:
     """A row for each model and benchmark with a direct score, the reader's own last, which lie on top when drawn."""
     values = matrix.value[DIRECT]
-    whose = [OWN if model in own else OTHERS for model in matrix.models]
+    whose = [OWN if model in own_models else OTHERS for model in matrix.models]
     rows = [
         {"model": matrix.labels[i], "benchmark": benchmark, "score": values[i, j], "whose": whose[i]}
         for j, benchmark in enumerate(matrix.benchmarks)
@@ -149,7 +149,7 @@ def _scores_frame(matrix: ScoreMatrix, own: tuple[str, ...]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["model", "benchmark", "score", "whose"]).sort_values("whose")
 
 
-def places_table(matrix: ScoreMatrix, own: tuple[str, ...]) -> pd.DataFrame:
+def places_table(matrix: ScoreMatrix, own_models: tuple[str, ...]) -> pd.DataFrame:
     """A row for each own model and benchmark with a direct score: its place among all models, and the next better
     one."""
     oriented, values = matrix.oriented(DIRECT), matrix.value[DIRECT]
@@ -157,10 +157,10 @@ def places_table(matrix: ScoreMatrix, own: tuple[str, ...]) -> pd.DataFrame:
     rows = []
     for j, benchmark in enumerate(matrix.benchmarks):
         column = oriented[:, j]
-        for i in np.flatnonzero(np.isin(matrix.models, own) & np.isfinite(column)):
+        for i in np.flatnonzero(np.isin(matrix.models, own_models) & np.isfinite(column)):
             better = np.flatnonzero(column > column[i])
-            place = (1 + len(better), int(np.isfinite(column).sum()))
+            place_of_model = (1 + len(better), int(np.isfinite(column).sum()))
             following = better[np.argmin(column[better])] if len(better) else None
             next_better = (None, np.nan) if following is None else (matrix.labels[following], values[following, j])
-            rows.append((matrix.labels[i], benchmark, values[i, j], *place, *next_better))
+            rows.append((matrix.labels[i], benchmark, values[i, j], *place_of_model, *next_better))
     return pd.DataFrame(rows, columns=columns)

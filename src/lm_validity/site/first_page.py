@@ -90,9 +90,11 @@ def build_site(
                 shutil.copytree(folder / kind, output / document["name"] / kind, dirs_exist_ok=True)
     if not documents:
         raise InputError("no report to build a site from.", "name at least one report folder.")
-    names = sorted(documents, key=lambda each: (ORDER.index(each) if each in ORDER else len(ORDER), each))
-    links = [Link(documents[each]["title"], f"{each}/index.html") for each in names]
-    made = [make_card(cards, each) for each in cards.sheet["benchmark"]] if cards else []
+    names = sorted(
+        documents, key=lambda study_name: (ORDER.index(study_name) if study_name in ORDER else len(ORDER), study_name)
+    )
+    links = [Link(documents[study_name]["title"], f"{study_name}/index.html") for study_name in names]
+    made = [make_card(cards, study_name) for study_name in cards.sheet["benchmark"]] if cards else []
     first = Link("Benchmarks" if made else "Answers", "index.html")
 
     def seen_from(up: str) -> list[Link]:
@@ -100,10 +102,10 @@ def build_site(
 
     if any(section["figures"] for document in documents.values() for section in document["sections"]):
         write_library(output)
-    for each in names:
-        write_html(documents[each], output / each, navigation=seen_from("../"), missing=missing)
+    for study_name in names:
+        write_html(documents[study_name], output / study_name, navigation=seen_from("../"), missing=missing)
     folders = write_cards(made, output / FOLDER, seen_from("../../"), missing) if made else {}
-    page = first_page([documents[each] for each in names], cards, made, folders, name, about)
+    page = first_page([documents[study_name] for study_name in names], cards, made, folders, name, about)
     write_text(
         output / "index.html", from_template("index.html.j2", navigation=seen_from(""), missing=list(missing), **page)
     )
@@ -164,17 +166,19 @@ def first_page(
 
 def chosen_answers(documents: Sequence[PageDocument]) -> list[dict[str, Any]]:
     """At most three answers: the first of each study, then their second ones; shown in the order of the studies."""
-    every = [(place, document, answer) for document in documents for place, answer in enumerate(document["answers"])]
+    all_answers = [
+        (index, document, answer) for document in documents for index, answer in enumerate(document["answers"])
+    ]
 
     def urgency(entry: tuple[int, PageDocument, dict[str, Any]]) -> tuple[int, int]:
-        place, document, _ = entry
-        return (place, FIRST.index(document["name"])) if document["name"] in FIRST else (place + 1, len(FIRST))
+        index, document, _ = entry
+        return (index, FIRST.index(document["name"])) if document["name"] in FIRST else (index + 1, len(FIRST))
 
-    kept = sorted(every, key=urgency)[:ANSWERS]
+    answers_kept = sorted(all_answers, key=urgency)[:ANSWERS]
     return [
         answer | {"href": f"{document['name']}/index.html"}
-        for place, document, answer in every
-        if any(answer is chosen for _, _, chosen in kept)
+        for index, document, answer in all_answers
+        if any(answer is chosen for _, _, chosen in answers_kept)
     ]
 
 
@@ -188,13 +192,15 @@ def _population(sources: CardSources, cards: Sequence[Card]) -> str:
     if sizes:
         factor, unit = scale_of(max(sizes))
         words += f", up to {max(sizes) * factor:.3g} {unit} parameters"
-    used = [NAMES[protocol] for protocol in PROTOCOLS if any(card.value(f"models.{protocol}") for card in cards)]
-    words += f". {' and '.join(used).capitalize()}{' scores only' if len(used) == 1 else ''}."
+    protocols_used = [
+        NAMES[protocol] for protocol in PROTOCOLS if any(card.value(f"models.{protocol}") for card in cards)
+    ]
+    words += f". {' and '.join(protocols_used).capitalize()}{' scores only' if len(protocols_used) == 1 else ''}."
     compared = sum(any(card.value(f"tau.{protocol}") for protocol in PROTOCOLS) for card in cards)
     if 0 < compared < len(cards):
         words += f" {compared} of the {len(cards)} benchmarks are compared with each other."
     if sources.differing:
-        words += f" Settings differ: {'; '.join(dict.fromkeys(one.words for one in sources.differing))}."
+        words += f" Settings differ: {'; '.join(dict.fromkeys(difference.words for difference in sources.differing))}."
     if sources.preparation_is_assumed:
         words += " It is assumed that models were trained first on each benchmark's own training set: nobody says so."
     return words
@@ -226,8 +232,8 @@ class Column:
         if self.scale is None:
             return Markup()
         marks = []
-        for at, words in filter(itemgetter(1), self.ticks):
-            x = self.scale(at)
+        for position, words in filter(itemgetter(1), self.ticks):
+            x = self.scale(position)
             marks.append(text(x, 11, words, "", "start" if x < 8 else "end" if x > self.width - 12 else "middle"))
         return svg(self.width, 13, "", *marks).replace(Markup('role="img" aria-label=""'), Markup('aria-hidden="true"'))
 
@@ -303,12 +309,14 @@ def benchmark_table(sources: CardSources, cards: Sequence[Card], folders: Mappin
     inside: dict[str, list[BenchmarkRow]] = {}
     for row in sorted(listed, key=place):
         inside.setdefault(row.group, []).append(row)
-    alone = inside.pop("", [])
+    ungrouped = inside.pop("", [])
     above = [
         BenchmarkRow(name, shortened(name, LONGEST), "", "", _group_cells(columns, members), name, len(members))
         for name, members in inside.items()
     ]
-    ordered = [each for row in sorted([*alone, *above], key=place) for each in (row, *inside.get(row.group, ()))]
+    ordered = [
+        row_shown for row in sorted([*ungrouped, *above], key=place) for row_shown in (row, *inside.get(row.group, ()))
+    ]
     filters = [(f"{key}:{answer}", words) for (key, answer), words in _FILTERS.items()
                if is_long and any(f"{key}:{answer};" in row.answers for row in listed)]  # fmt: skip
     return BenchmarkTable(columns, ordered, sorted_by, absent, len(above), filters)
@@ -326,15 +334,15 @@ def groups_of(cards: Sequence[Card]) -> dict[str, str]:
 def _group_cells(columns: Sequence[Column], members: Sequence[BenchmarkRow]) -> list[TableCell]:
     """Of a group: a tick for each benchmark, a dot for their median, and how many have each answer."""
     cells = []
-    for place, column in enumerate(columns):
-        in_column = [row.cells[place] for row in members]
+    for index, column in enumerate(columns):
+        in_column = [row.cells[index] for row in members]
         values = [cell.sort for cell in in_column if cell.sort is not None]
         answers = Counter(cell.mark.outcome for cell in in_column if cell.mark is not None)
         counts = tuple((answer, answers[answer]) for answer in (YES, PARTLY, NO, NOT_KNOWN) if answers[answer])
         middle = float(np.median(values)) if values else None
         picture, words = Markup(), ""
         if column.scale is not None and middle is not None:
-            marks = [ticks(column.scale, [at for at, _ in column.ticks], 2, 22)]
+            marks = [ticks(column.scale, [position for position, _ in column.ticks], 2, 22)]
             marks += [rug(column.scale, values, 6, 18, column.kind), dot(column.scale(middle), 12, column.kind, 3.8)]
             ends = f"{decimal(min(values))} to {decimal(max(values))}"
             label = f"{len(values)} benchmarks: median {decimal(middle)}, {ends}"
@@ -363,7 +371,7 @@ def _columns(sources: CardSources, cards: Sequence[Card]) -> list[Column]:
         return card.verdict.marks[question]
 
     def tau_ticks(lowest: float) -> list[tuple[float, str]]:
-        return [(lowest, ""), *((each, plain(each)) for each in (-0.5, 0.0, 0.5, 1.0) if each >= lowest)]
+        return [(lowest, ""), *((tick, plain(tick)) for tick in (-0.5, 0.0, 0.5, 1.0) if tick >= lowest)]
 
     many = len(sources.last_scores["model"].unique()) > MOST_TICKS
     ticked = f"a tick for each model, shades for over {MOST_TICKS}" if many else "one tick for each model"
@@ -455,11 +463,11 @@ def _unmeasured(cards: Sequence[Card]) -> list[Lacking]:
             labels.setdefault((gap.reason, gap.command), []).extend(gap.labels)
     return [
         Lacking(
-            list(dict.fromkeys(labels[why])),
+            list(dict.fromkeys(labels[reason])),
             "each benchmark" if number == len(cards) else f"{number} of {len(cards)} benchmarks",
-            *why,
+            *reason,
         )
-        for why, number in numbers.most_common()
+        for reason, number in numbers.most_common()
     ]
 
 

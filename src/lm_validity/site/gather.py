@@ -55,13 +55,13 @@ def gather(paths: Iterable[str | Path], folder: Path, options: ImportOptions) ->
     """
     tables, results = _sorted_out(paths)
     gathered = Gathered()
-    own = tables.get("scores", [])
-    for path in own:
+    score_tables = tables.get("scores", [])
+    for path in score_tables:
         if options.protocols.keys() & {as_written(path), *as_written(path).parents}:
             raise InputError(f"{path}: a table of ours says the protocol of each score.", "leave out PROTOCOL=.")
-    frames = [read_scores(path) for path in own]
-    gathered.lines += [f"{path}: no rows." for path, frame in zip(own, frames, strict=True) if frame.empty]
-    for path in own:
+    frames = [read_scores(path) for path in score_tables]
+    gathered.lines += [f"{path}: no rows." for path, frame in zip(score_tables, frames, strict=True) if frame.empty]
+    for path in score_tables:
         gathered.facts = {**gathered.facts, **_facts_beside(path)}
     for kind in ("items", "trials", "selections"):
         if kind in tables:
@@ -75,12 +75,12 @@ def gather(paths: Iterable[str | Path], folder: Path, options: ImportOptions) ->
         if log.items:
             gathered.items = _only("items", [*([gathered.items] if gathered.items else []), folder / "items.parquet"])
     if any(map(len, frames)):
-        names = [*map(str, own), *(["the files"] if results else [])]
+        names = [*map(str, score_tables), *(["the files"] if results else [])]
         gathered.scores = _joined(frames, names, gathered.lines)
-        gathered.settings = joined_settings([*own, folder / "scores.parquet"])
+        gathered.settings = joined_settings([*score_tables, folder / "scores.parquet"])
         write_table(gathered.scores, SCORES, folder / "scores.parquet")
     elif frames and not (gathered.items or gathered.trials):
-        raise InputError(f"{own[0]}: no rows.", "give a table with scores.")
+        raise InputError(f"{score_tables[0]}: no rows.", "give a table with scores.")
     return gathered
 
 
@@ -103,8 +103,10 @@ def _sorted_out(paths: Iterable[str | Path]) -> tuple[dict[str, list[Path]], lis
     tables: dict[str, list[Path]] = {}
     results = []
     for path in map(Path, paths):
-        own = _tables_in(path) if path.is_dir() else [path] if path.is_file() and path.suffix == ".parquet" else []
-        kinds = {table: kind for table in own if (kind := table_kind(table))}
+        tables_of_path = (
+            _tables_in(path) if path.is_dir() else [path] if path.is_file() and path.suffix == ".parquet" else []
+        )
+        kinds = {table: kind for table in tables_of_path if (kind := table_kind(table))}
         for table, kind in kinds.items():
             tables.setdefault(kind, []).append(table)
         if not kinds and path.is_dir() and files_of_page(path):
@@ -118,10 +120,10 @@ def _sorted_out(paths: Iterable[str | Path]) -> tuple[dict[str, list[Path]], lis
 
 
 def _tables_in(folder: Path) -> list[Path]:
-    for place in (folder, folder / "tables"):
-        own = [path for kind in _MARKS if (path := place / f"{kind}.parquet").is_file()]
-        if any(path.stem in ("scores", "trials") for path in own):
-            return own
+    for folder_of_tables in (folder, folder / "tables"):
+        tables_here = [path for kind in _MARKS if (path := folder_of_tables / f"{kind}.parquet").is_file()]
+        if any(path.stem in ("scores", "trials") for path in tables_here):
+            return tables_here
     return []
 
 
@@ -140,11 +142,13 @@ def _joined(frames: list[pd.DataFrame], names: list[str], lines: list[str]) -> p
     key = list(KEY)
     again = frame.duplicated(key)
     first = frame.groupby(key, dropna=False, sort=False)[["value", "table"]].transform("first")
-    other = again & ~np.isclose(frame["value"].astype(float), first["value"].astype(float), rtol=1e-9, equal_nan=True)
-    if other.any():
-        row = frame[other].iloc[0]
+    contradicts = again & ~np.isclose(
+        frame["value"].astype(float), first["value"].astype(float), rtol=1e-9, equal_nan=True
+    )
+    if contradicts.any():
+        row = frame[contradicts].iloc[0]
         raise InputError(
-            f"{count(int(other.sum()), 'score')} with different values in {first.at[row.name, 'table']} and "
+            f"{count(int(contradicts.sum()), 'score')} with different values in {first.at[row.name, 'table']} and "
             f"{row['table']}, such as {row['model']} on {row['benchmark']}.",
             "give one of the two tables, or name the models of one otherwise.",
         )

@@ -95,18 +95,20 @@ class ReportJob:
 
 
 def choose_reports(
-    gathered: Gathered, sheets: tuple[pd.DataFrame, pd.DataFrame] | None, folder: Path, given: Given
+    gathered: Gathered, sheets: tuple[pd.DataFrame, pd.DataFrame] | None, folder: Path, inputs: Given
 ) -> tuple[list[ReportJob], dict[str, str]]:
     """The reports to write under `folder`, and why the others cannot be written, by name.
 
     Agreement and factors need 3 models and 2 benchmarks in common use; two models are compared, more on one benchmark
-    ranked. Signal needs 3 checkpoints of a model, items their table, bias trials; readiness groups that `given` names.
+    ranked. Signal needs 3 checkpoints of a model, items their table, bias trials; readiness groups that `inputs` names.
     """
     jobs: list[ReportJob] = []
     absent: dict[str, str] = {}
     scores, models, benchmarks = (folder / name for name in ("scores.parquet", MODELS, BENCHMARKS))
-    section, plan, items = given.section, given.plan, gathered.items
-    own = () if given.beside is None or gathered.scores is None else tuple(sorted(gathered.scores["model"].unique()))
+    section, plan, items = inputs.section, inputs.plan, gathered.items
+    own_models = (
+        () if inputs.beside is None or gathered.scores is None else tuple(sorted(gathered.scores["model"].unique()))
+    )
     if gathered.scores is None or sheets is None:
         absent |= dict.fromkeys(("agreement", "factors", "signal"), "there are no scores of models.")
     else:
@@ -120,18 +122,25 @@ def choose_reports(
             if len(compared) == 1:
                 reason = f"there is nothing to compare {compared[0]} with, the only model."
             absent |= {"agreement": reason, "factors": reason}
-            jobs += _of_few(compared, items, folder, given)
+            jobs += _of_few(compared, items, folder, inputs)
         else:
-            more = {"items": items, "selections": gathered.selections}
-            jobs.append(ReportJob.of(folder, "agreement", *tables, section=section, plan=plan, **more))
+            further_tables = {"items": items, "selections": gathered.selections}
+            jobs.append(ReportJob.of(folder, "agreement", *tables, section=section, plan=plan, **further_tables))
             jobs.append(ReportJob.of(folder, "factors", *tables, section=section, plan=plan))
-            if given.agreement.groups:
-                jobs.append(ReportJob.of(folder, "readiness", *tables, section=given.agreement, plan=plan))
+            if inputs.agreement.groups:
+                jobs.append(ReportJob.of(folder, "readiness", *tables, section=inputs.agreement, plan=plan))
         direct = gathered.scores[gathered.scores["protocol"] == DIRECT]
         if (direct.groupby(["model", "benchmark"])["checkpoint"].nunique() >= LEAST_CHECKPOINTS).any():
             jobs.append(
                 ReportJob.of(
-                    folder, "signal", scores, models, section=section, benchmarks=benchmarks, items=items, own=own
+                    folder,
+                    "signal",
+                    scores,
+                    models,
+                    section=section,
+                    benchmarks=benchmarks,
+                    items=items,
+                    own_models=own_models,
                 )
             )
         else:
@@ -182,18 +191,18 @@ def _told(done: _Done, tell: Tell) -> str | None:
 
 def _in_processes(jobs: list[ReportJob], processes: int, tell: Tell) -> list[str | None]:
     """Of each job None, or what is wrong with the data. No process outlives this call, or the process that made it."""
-    others = set(active_children())
+    children_before = set(active_children())
     with _unheard():
         pool = ProcessPoolExecutor(processes, mp_context=get_context("spawn"), initializer=_end_with_parent)
     with pool:
         try:
             with _unheard():
                 written = [pool.submit(_timed, job) for job in jobs]
-            problems = {done.name: _told(done, tell) for done in (each.result() for each in as_completed(written))}
+            problems = {done.name: _told(done, tell) for done in (future.result() for future in as_completed(written))}
             return [problems[job.name] for job in jobs]
         except BaseException as error:
             pool.shutdown(wait=False, cancel_futures=True)
-            for process in set(active_children()) - others:
+            for process in set(active_children()) - children_before:
                 process.kill()
             if not isinstance(error, BrokenProcessPool):
                 raise
@@ -207,11 +216,11 @@ def _in_processes(jobs: list[ReportJob], processes: int, tell: Tell) -> list[str
 def _unheard() -> Iterator[None]:
     """Processes started inside never hear Ctrl-C or a closed terminal, which reach all processes of a terminal: this
     one hears them afterwards, and ends the others."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGHUP})
+    mask_before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGHUP})
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask_before)
 
 
 def _end_with_parent() -> None:
@@ -228,8 +237,8 @@ def _end_with_parent() -> None:
 
 def _most_memory() -> str:
     """The most memory that a process started here has held, where that is known."""
-    most = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
-    return f"the largest of them held {most / 1e9:.1f} GB"
+    peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    return f"the largest of them held {peak / 1e9:.1f} GB"
 
 
 def _write(job: ReportJob) -> str | None:
@@ -266,20 +275,20 @@ def _compared(scores: pd.DataFrame, models: pd.DataFrame, benchmarks: pd.DataFra
     of_this = benchmarks[of_study(benchmarks, STUDY)]
     usable = of_this[of_this["output_type"] != PERPLEXITY]
     out = {*models.loc[~of_study(models, STUDY), "model"], *(reruns_of(models) if "rerun_of" in models else ())}
-    known = scores[~scores["model"].isin(out) & scores["value"].notna()]
-    scored = known[known["benchmark"].isin((usable if len(usable) else of_this)["benchmark"])]
+    scores_used = scores[~scores["model"].isin(out) & scores["value"].notna()]
+    scored = scores_used[scores_used["benchmark"].isin((usable if len(usable) else of_this)["benchmark"])]
     names = set(scored["model"])
     listed = [model for model in models["model"] if model in names]
     return [*listed, *sorted(names.difference(listed))], scored["benchmark"].nunique() if len(usable) else 0
 
 
-def _of_few(models: list[str], items: Path | None, folder: Path, given: Given) -> list[ReportJob]:
+def _of_few(models: list[str], items: Path | None, folder: Path, inputs: Given) -> list[ReportJob]:
     """What too few models or benchmarks for an agreement report allow: the comparison of two models, or the ranking of
     more on one benchmark."""
     scores = folder / "scores.parquet"
     if len(models) == COMPARED:
         names = {"first": models[0], "second": models[1]}
-        return [ReportJob.of(folder, "compare", scores, **names, items=items, mix_versions=given.mix_versions)]
+        return [ReportJob.of(folder, "compare", scores, **names, items=items, mix_versions=inputs.mix_versions)]
     if len(models) > COMPARED:
         return [ReportJob.of(folder, "ranking", scores, folder / MODELS, folder / BENCHMARKS, items=items)]
     return []
@@ -311,9 +320,11 @@ def data_page(
         "To correct them, edit models.tsv and benchmarks.tsv beside this page and pass them back with --models and "
         "--benchmarks."
     )
-    every = "An empty cell in `studies` means all studies."
-    shown = {column for sheet in (models, benchmarks) for column in sheet.dropna(axis=1, how="all")}
-    explanation = " ".join(text for column, text in {"guessed": guessed, "studies": every}.items() if column in shown)
+    empty_note = "An empty cell in `studies` means all studies."
+    columns_shown = {column for sheet in (models, benchmarks) for column in sheet.dropna(axis=1, how="all")}
+    explanation = " ".join(
+        text for column, text in {"guessed": guessed, "studies": empty_note}.items() if column in columns_shown
+    )
     return Page(
         "data",
         "The data",
@@ -342,21 +353,21 @@ def _how_read(reading: pd.DataFrame | None) -> list[Section]:
     explanation = (
         "To correct a decision, edit its row in reading.tsv beside this page and pass the file back with --reading."
     )
-    shown = plain[["what", "where", "decided", "source", "alternatives", "values", "kind"]].head(500)
+    rows_shown = plain[["what", "where", "decided", "source", "alternatives", "values", "kind"]].head(500)
     return [
         Section(
             "How the files were read",
             explanation=explanation,
-            tables=[Table("reading", "Decisions", shown, labels={name: name for name in shown}, folded=True)],
+            tables=[Table("reading", "Decisions", rows_shown, labels={name: name for name in rows_shown}, folded=True)],
         )
     ]
 
 
 def _table(name: str, sheet: pd.DataFrame, **labels: str) -> Table:
     """The columns in which anything is known, under `labels` or their names in the sheet; numbers as numbers."""
-    known = sheet.dropna(axis=1, how="all").convert_dtypes()
-    names = {str(column): str(column) for column in known} | labels
-    return Table(name, name.capitalize(), known, labels=names, folded=True)
+    filled = sheet.dropna(axis=1, how="all").convert_dtypes()
+    names = {str(column): str(column) for column in filled} | labels
+    return Table(name, name.capitalize(), filled, labels=names, folded=True)
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -367,7 +378,7 @@ NAMES = (*ORDER, CARDS, "assets", "index.html", "scores.parquet", FILE, "items.p
 
 
 def report_site(
-    paths: Iterable[str | Path], output: str | Path, given: Given, tell: Tell = lambda *lines: None
+    paths: Iterable[str | Path], output: str | Path, given_inputs: Given, tell: Tell = lambda *lines: None
 ) -> list[str]:
     """Write a site with index.html, the sheets, scores.parquet and a folder a report under `output`.
 
@@ -376,59 +387,61 @@ def report_site(
     models or benchmarks; nothing is
     written then, but for scores, sheets and reading where only the reports are missing and no report was there.
     """
-    if given.plan is not None:
-        read_cells(given.plan)  # a bad plan is the reader's to mend, not a report that cannot be written
+    if given_inputs.plan is not None:
+        read_cells(given_inputs.plan)  # a bad plan is the reader's to mend, not a report that cannot be written
     output, paths = Path(output), list(paths)
-    sheets_given = {MODELS: given.models, BENCHMARKS: given.benchmarks}
-    kept = [name for name, path in sheets_given.items() if path is not None and _is_same(path, output / name)]
-    inputs = (*paths, given.beside, given.splits)
+    sheets_given = {MODELS: given_inputs.models, BENCHMARKS: given_inputs.benchmarks}
+    sheets_kept = [name for name, path in sheets_given.items() if path is not None and _is_same(path, output / name)]
+    inputs = (*paths, given_inputs.beside, given_inputs.splits)
     failure: InputError | None = None
-    told = list[str]()
+    notes_told = list[str]()
 
     def keep(*lines: str) -> None:
-        told.extend(lines)
+        notes_told.extend(lines)
         tell(*lines)
 
-    with replaced_folder(output, "report", inputs=inputs, names=NAMES, entries_to_keep=kept) as folder:
-        gathered = gather(paths, folder, given.options)
+    with replaced_folder(output, "report", inputs=inputs, names=NAMES, entries_to_keep=sheets_kept) as folder:
+        gathered = gather(paths, folder, given_inputs.options)
         keep(*gathered.lines)
-        beside, sheets, lines = _tables(gathered, given, folder)
+        beside, sheets, lines = _tables(gathered, given_inputs, folder)
         keep(*lines)
         try:
-            keep(*_write_reports(gathered, beside, sheets, given, folder, tell))
+            keep(*_write_reports(gathered, beside, sheets, given_inputs, folder, tell))
         except InputError as error:
             if sheets is None or (output / "index.html").exists():
                 raise
             failure = error
-            for place in folder.iterdir():
-                if place.is_dir():
-                    shutil.rmtree(place)
+            for held_path in folder.iterdir():
+                if held_path.is_dir():
+                    shutil.rmtree(held_path)
     if failure is not None:
-        more = f" Scores, sheets and reading are in {output}: correct them, and give them with --models, --benchmarks "
-        raise InputError(failure.problem, f"{failure.hint}{more}and --reading.")
-    return told
+        advice = (
+            f" Scores, sheets and reading are in {output}: correct them, and give them with --models, --benchmarks "
+        )
+        raise InputError(failure.problem, f"{failure.hint}{advice}and --reading.")
+    return notes_told
 
 
 def _tables(
-    gathered: Gathered, given: Given, folder: Path
+    gathered: Gathered, inputs: Given, folder: Path
 ) -> tuple[Beside | None, tuple[pd.DataFrame, pd.DataFrame] | None, list[str]]:
     """Write the scores and the two sheets, where there are scores; the models beside, the sheets and what to print."""
     if gathered.scores is None:
         return None, None, []
-    scores, beside = add_beside(gathered.scores, given.beside)
-    sheets, notes = _sheets(scores, gathered, given, folder)
+    scores, beside = add_beside(gathered.scores, inputs.beside)
+    sheets, notes = _sheets(scores, gathered, inputs, folder)
     lines = [*guess_lines(*sheets), *notes]
-    if given.options.errors_from_items and "n_items" in sheets[1]:
+    if inputs.options.errors_from_items and "n_items" in sheets[1]:
         items = scores["n_items"].fillna(scores["benchmark"].map(sheets[1].set_index("benchmark")["n_items"]))
         scores, number = with_item_errors(scores, items)
         if number:
             lines.insert(0, f"Standard errors from the sheet's numbers of items: {count(number, 'score')}.")
     write_table(with_tokens(scores, sheets[0]), SCORES, folder / "scores.parquet")
-    lines += _settings_lines(gathered.settings, folder, given)
+    lines += _settings_lines(gathered.settings, folder, inputs)
     return beside, sheets, lines
 
 
-def _settings_lines(settings: pd.DataFrame | None, folder: Path, given: Given) -> list[str]:
+def _settings_lines(settings: pd.DataFrame | None, folder: Path, inputs: Given) -> list[str]:
     """Writes the settings beside the scores in `folder`, and says where they differ between models."""
     if settings is None:
         return []
@@ -439,38 +452,38 @@ def _settings_lines(settings: pd.DataFrame | None, folder: Path, given: Given) -
             folder / "scores.parquet",
             folder / MODELS,
             folder / BENCHMARKS,
-            unlike="kept" if given.mix_versions else "out",
+            unlike="kept" if inputs.mix_versions else "out",
         )
         notes = (*counted.kept_out, *difference_notes(counted.last().differing, len(counted.benchmarks)))
     except InputError:
         notes = ()  # each report says by itself why it cannot be written
-    if given.mix_versions:
+    if inputs.mix_versions:
         write_table(without_kinds(settings), SETTINGS, path)
     return list(notes)
 
 
-def _is_same(path: Path, other: Path) -> bool:
-    return path.resolve() == other.resolve()
+def _is_same(path: Path, second: Path) -> bool:
+    return path.resolve() == second.resolve()
 
 
 def _write_reports(
     gathered: Gathered,
     beside: Beside | None,
     sheets: tuple[pd.DataFrame, pd.DataFrame] | None,
-    given: Given,
+    inputs: Given,
     folder: Path,
     tell: Tell,
 ) -> list[str]:
     """Every report that the data allow and the site of them; a line for each that they do not allow."""
-    jobs, absent = choose_reports(gathered, sheets, folder, given)
+    jobs, absent = choose_reports(gathered, sheets, folder, inputs)
     if jobs and figures.can_draw():
         write_library(folder)  # once, for all processes
-    written, failed = run_reports(jobs, given.processes, tell)
+    written, failed = run_reports(jobs, inputs.processes, tell)
     absent |= failed
     if not written:
         reasons = " ".join(f"{names.capitalize()}: {reason}" for names, reason in _by_reason(absent))
-        more = "add results of more models" + ("." if given.beside else ", or published scores with --beside.")
-        hint = "correct the data or the sheets." if jobs else more
+        advice = "add results of more models" + ("." if inputs.beside else ", or published scores with --beside.")
+        hint = "correct the data or the sheets." if jobs else advice
         raise InputError(f"no report can be written from these data. {reasons}", hint)
     pages = [job.output for job in jobs if job.name in written]
     if beside is not None:
@@ -480,12 +493,12 @@ def _write_reports(
     cards = None
     if gathered.scores is not None:
         tables = (folder / "scores.parquet", folder / BENCHMARKS, [*pages], folder / MODELS, gathered.items)
-        cards = CardSources(*tables, given.splits, given.cards, given.source)
+        cards = CardSources(*tables, inputs.splits, inputs.cards, inputs.source)
     if sheets is not None and cards is not None:
         scores = pd.read_parquet(folder / "scores.parquet")
         write_page(data_page(scores, *sheets, gathered.lines, absent, cards, gathered.reading), folder / "data")
         pages.append(folder / "data")
-    build_site(pages, folder, cards=cards, single_file=given.single_file)
+    build_site(pages, folder, cards=cards, single_file=inputs.single_file)
     return [f"No {names} report: {reason}" for names, reason in _by_reason(absent)]
 
 
@@ -498,41 +511,41 @@ def _by_reason(absent: Mapping[str, str]) -> list[tuple[str, str]]:
 
 
 def _sheets(
-    scores: pd.DataFrame, gathered: Gathered, given: Given, folder: Path
+    scores: pd.DataFrame, gathered: Gathered, inputs: Given, folder: Path
 ) -> tuple[tuple[pd.DataFrame, pd.DataFrame], list[str]]:
     """The sheets given, guesses where none is; written into `folder`. Models that a given sheet lacks are guessed."""
     models, benchmarks = guess_models(scores, gathered.facts), guess_benchmarks(scores, gathered.groups)
-    groups = [parse_group(text) for text in given.agreement.groups]
+    groups = [parse_group(text) for text in inputs.agreement.groups]
     decided, notes = list[str](), list[str]()
-    if given.models is not None:
-        own = as_in_scores(read_model_facts(given.models, groups), set(scores["model"]))
-        notes += _check_names(own["model"], scores["model"], given.models, "models")
-        models = pd.concat([own, models[~models["model"].isin(own["model"])]], ignore_index=True)
-        decided += own["model"].tolist()
-    if given.benchmarks is not None:
-        benchmarks = read_benchmark_facts(given.benchmarks).assign(guessed=None)
-        check_metrics(scores, benchmarks, given.benchmarks)
-        notes += _check_names(benchmarks["benchmark"], scores["benchmark"], given.benchmarks, "benchmarks")
+    if inputs.models is not None:
+        facts_given = as_in_scores(read_model_facts(inputs.models, groups), set(scores["model"]))
+        notes += _check_names(facts_given["model"], scores["model"], inputs.models, "models")
+        models = pd.concat([facts_given, models[~models["model"].isin(facts_given["model"])]], ignore_index=True)
+        decided += facts_given["model"].tolist()
+    if inputs.benchmarks is not None:
+        benchmarks = read_benchmark_facts(inputs.benchmarks).assign(guessed=None)
+        check_metrics(scores, benchmarks, inputs.benchmarks)
+        notes += _check_names(benchmarks["benchmark"], scores["benchmark"], inputs.benchmarks, "benchmarks")
         decided += benchmarks["benchmark"].tolist()
     notes += leave_sparse_out(models, benchmarks, scores, decided)
-    if given.benchmarks is None:
+    if inputs.benchmarks is None:
         benchmarks = shared_categories(benchmarks)
     for group in groups:
-        group_members(models[models["model"].isin(scores["model"])], group, given.models or MODELS)
+        group_members(models[models["model"].isin(scores["model"])], group, inputs.models or MODELS)
     for sheet, name in ((models, MODELS), (benchmarks, BENCHMARKS)):
         write_text(folder / name, _as_tsv(sheet))
     return (models, benchmarks), notes
 
 
-def _check_names(names: pd.Series, known: pd.Series, path: Path, what: str) -> list[str]:
+def _check_names(names: pd.Series, known_names: pd.Series, path: Path, noun: str) -> list[str]:
     """A line for each name without scores that is nearly one with scores. Raises InputError if no name has scores."""
-    if not names.isin(known).any():
+    if not names.isin(known_names).any():
         raise InputError(
-            f"{path}: names none of the {what} that have scores ({', '.join(sorted(known.unique())[:3])}, ...).",
+            f"{path}: names none of the {noun} that have scores ({', '.join(sorted(known_names.unique())[:3])}, ...).",
             "write their names as in the results, or leave the sheet out to have one guessed.",
         )
-    unlisted = sorted(set(known) - set(names))
-    near = {name: nearest(name, unlisted) for name in names if name not in set(known)}
+    unlisted = sorted(set(known_names) - set(names))
+    near = {name: nearest(name, unlisted) for name in names if name not in set(known_names)}
     return [f"{path}: {name} has no scores. Did you mean {close}?" for name, close in near.items() if close]
 
 

@@ -53,8 +53,8 @@ def _averaged_runs(items: pd.DataFrame, key: Sequence[str]) -> pd.DataFrame:
     sampled = items["run"].notna()
     items = items[sampled | ~sampled.groupby([items[name] for name in keys]).transform("any")]
     sizes = items.groupby([*keys, "run"])["doc_id"].nunique()
-    used = sizes.groupby(level=keys).agg(commonest)
-    odd = sizes[sizes != used.reindex(sizes.index.droplevel("run")).to_numpy()]
+    counts_used = sizes.groupby(level=keys).agg(commonest)
+    odd = sizes[sizes != counts_used.reindex(sizes.index.droplevel("run")).to_numpy()]
     if odd.empty:
         return items
     return items[~pd.MultiIndex.from_frame(items[[*keys, "run"]]).isin(odd.index)]
@@ -278,18 +278,18 @@ class _Cells:
         is_used = self._one_run(keys, is_used)
         return _Keys(keys.filter(pa.array(is_used)), is_used)
 
-    def _one_run(self, keys: pa.Table, used: np.ndarray) -> np.ndarray:
+    def _one_run(self, keys: pa.Table, is_used: np.ndarray) -> np.ndarray:
         """The rows of the first run that has a document, where answers were sampled; `over_runs` knows the others."""
-        runs = keys.column("run").is_valid().to_numpy() & used
+        runs = keys.column("run").is_valid().to_numpy() & is_used
         if not runs.any():
-            return used
+            return is_used
         names = ["model", "checkpoint", "doc_id"]
         frame = keys.select(names).to_pandas().astype(object)
         cells = [frame[name] for name in names[:2]]
-        used = runs | (used & ~pd.Series(runs).groupby(cells, dropna=False).transform("any").to_numpy(dtype=bool))
-        self.runs = used, frame[used].groupby(names, dropna=False, sort=False).ngroup().to_numpy()
-        first = used.copy()
-        first[used] = ~frame[used].duplicated().to_numpy()
+        is_used = runs | (is_used & ~pd.Series(runs).groupby(cells, dropna=False).transform("any").to_numpy(dtype=bool))
+        self.runs = is_used, frame[is_used].groupby(names, dropna=False, sort=False).ngroup().to_numpy()
+        first = is_used.copy()
+        first[is_used] = ~frame[is_used].duplicated().to_numpy()
         return first
 
     def over_runs(self, values: np.ndarray) -> np.ndarray:

@@ -77,14 +77,14 @@ def average_runs(rows: pd.DataFrame, source: object) -> Averaged:
         sampling_error=spread / np.sqrt(k),
         run=pd.array([pd.NA] * len(means), "Int64"),
     ).drop(columns="_key")
-    others = rows[~runs].assign(runs=pd.array([pd.NA] * int((~runs).sum()), "Int64"), sampling_error=np.nan)
+    single_rows = rows[~runs].assign(runs=pd.array([pd.NA] * int((~runs).sum()), "Int64"), sampling_error=np.nan)
     several = number_of_runs[number_of_runs > 1]
     if len(several):
         low, high = int(several.min()), int(several.max())
         many = f"{low} to {high}" if low < high else f"{low}"
         notes = [f"Sampled runs are averaged: {many} runs of each of {count(len(several), 'score')}.", *notes]
-    together = pd.concat([others, means.set_index(sampled.drop_duplicates("_key").index)]).sort_index()
-    return Averaged(together, {key: found for key, found in noise.items() if found.models}, notes)
+    together = pd.concat([single_rows, means.set_index(sampled.drop_duplicates("_key").index)]).sort_index()
+    return Averaged(together, {key: sampling for key, sampling in noise.items() if sampling.models}, notes)
 
 
 def number_or_nan(sampling: Sampling) -> float:
@@ -104,15 +104,15 @@ def _comparable(rows: pd.DataFrame, source: object) -> tuple[pd.DataFrame, list[
         )
     mixed = ~runs & runs.groupby(keys, dropna=False).transform("any")
     items = rows["n_items"].where(runs)
-    most = items.groupby(keys, dropna=False).transform(commonest)
-    other = runs & items.notna() & (items != most).fillna(value=False)
-    said = with_names(
+    commonest_count = items.groupby(keys, dropna=False).transform(commonest)
+    differs = runs & items.notna() & (items != commonest_count).fillna(value=False)
+    note = with_names(
         {
             "Where sampled runs are there, the likeliest answers stay out: {}.": _named(rows[mixed]),
-            "Runs with another number of items than most of the same score stay out: {}.": _named(rows[other]),
+            "Runs with another number of items than most of the same score stay out: {}.": _named(rows[differs]),
         }
     )
-    return rows[~mixed & ~other], said
+    return rows[~mixed & ~differs], note
 
 
 def commonest(values: pd.Series) -> float:
@@ -136,8 +136,10 @@ def _sampling(group: pd.DataFrame) -> Sampling:
     spread, runs = typical_spread(several), np.isfinite(several).sum(axis=1)
     errors = (group["stderr"].astype("float64") ** 2).groupby(group["_key"]).mean()
     squares = spread_of_runs(table) ** 2
-    known = np.isfinite(squares) & np.isfinite(errors.to_numpy(float))
-    share = float(squares[known].mean() / errors.to_numpy(float)[known].mean()) if known.any() else float("nan")
+    is_known = np.isfinite(squares) & np.isfinite(errors.to_numpy(float))
+    share = (
+        float(squares[is_known].mean() / errors.to_numpy(float)[is_known].mean()) if is_known.any() else float("nan")
+    )
     return Sampling(
         models=len(several),
         fewest=int(runs.min()),
@@ -152,6 +154,6 @@ def _sampling(group: pd.DataFrame) -> Sampling:
 
 def _lucks(scores: np.ndarray) -> Iterator[float]:
     for row in scores:
-        found = best_of(row, int(np.isfinite(row).sum()))
-        assert not isinstance(found, Missing)
-        yield found
+        best = best_of(row, int(np.isfinite(row).sum()))
+        assert not isinstance(best, Missing)
+        yield best

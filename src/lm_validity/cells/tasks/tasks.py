@@ -628,16 +628,16 @@ def load_task(record: TaskRecord, num_fewshot: int = 0, *, mutual_information: b
     if any(draws_at_random(member.path) for member in record.members or (record,)):
         order = order_of_lm_eval(mkdtemp(dir=get_temporary_cache_files_directory()))
         task = order(_build)(record)
-        for own in tasks_in(task).values():
+        for member_part in tasks_in(task).values():
             for documents in ("training_docs", "validation_docs", "test_docs"):
-                setattr(own, documents, order(getattr(own, documents)))
+                setattr(member_part, documents, order(getattr(member_part, documents)))
     else:
         task = _build(record)
-    for name, own in tasks_in(task).items():
-        _set_fewshot(name, own, num_fewshot)
+    for name, member_part in tasks_in(task).items():
+        _set_fewshot(name, member_part, num_fewshot)
         if mutual_information:
-            _add_mutual_information(name, own)
-        _check_columns(name, own)
+            _add_mutual_information(name, member_part)
+        _check_columns(name, member_part)
     return task
 
 

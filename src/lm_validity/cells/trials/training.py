@@ -140,7 +140,7 @@ def _first_fit(lengths: Sequence[int]) -> list[tuple[int, int]]:
     """(row, first token) of each text; rows hold as many tokens as the longest text."""
     width, room_used = max(lengths), list[int]()
     places: list[tuple[int, int]] = [(0, 0)] * len(lengths)
-    for text in sorted(range(len(lengths)), key=lambda each: -lengths[each]):
+    for text in sorted(range(len(lengths)), key=lambda text_number: -lengths[text_number]):
         row = next((row for row, taken in enumerate(room_used) if taken + lengths[text] <= width), len(room_used))
         if row == len(room_used):
             room_used.append(0)

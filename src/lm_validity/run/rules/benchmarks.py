@@ -248,13 +248,13 @@ class EvaluateModel(ScoringRule):
         }
         benchmarks = tuple(name for name in plan.run.benchmarks if any(name == b for _, _, b, _ in wanted_cells))
         minutes = {
-            name: asked
+            name: asked_minutes
             * max(
                 sum(len(sampling_runs(plan.run, name, split)) for split in splits)
                 for (_, _, benchmark, _), splits in wanted_cells.items()
                 if benchmark == name
             )
-            for name, asked in self.minutes_by_benchmark(plan, first.model, benchmarks).items()
+            for name, asked_minutes in self.minutes_by_benchmark(plan, first.model, benchmarks).items()
         }
         contents, longest = "checkpoints" if single_model else "adapters", plan.longest_job
         for of_benchmarks in make_groups(benchmarks, size.benchmarks, "benchmarks", minutes=minutes, longest=longest):

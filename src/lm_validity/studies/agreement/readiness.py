@@ -472,10 +472,10 @@ def _of_the_change(gap: Gap) -> str:
 def _slopes(summary: GroupSummary, limit: int, total: int, kind: str = "") -> Markup:
     """The leads of each benchmark, direct and after, as a row of slopes with whiskers; of many, the `limit` that change
     most."""
-    first, *rest = summary.shown
+    first, *further_pairs = summary.shown
     pairs_shown = [
         first,
-        *sorted(rest, key=lambda pair: -abs(np.nan_to_num(number(pair[1].change.value))))[: limit - 1],
+        *sorted(further_pairs, key=lambda pair: -abs(np.nan_to_num(number(pair[1].change.value))))[: limit - 1],
     ]
     first_left = 34
     width, top, bottom = min((total - first_left) / len(pairs_shown), 260), 34, 34 + min(total / 4, 180)

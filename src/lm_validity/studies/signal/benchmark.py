@@ -106,9 +106,9 @@ def part(entry: Mapping[Any, Any] | Missing, key: object) -> Any:
     return entry if isinstance(entry, Missing) else entry[key]
 
 
-def shown_or_not(found: Found) -> str | Missing:
+def shown_or_not(finding_of: Found) -> str | Missing:
     """What a table says of something that was looked for: what is not found may be there all the same."""
-    return found if isinstance(found, Missing) else "yes" if found else "not shown"
+    return finding_of if isinstance(finding_of, Missing) else "yes" if finding_of else "not shown"
 
 
 def mean_of_known(arrays: Sequence[np.ndarray]) -> np.ndarray:
@@ -116,8 +116,8 @@ def mean_of_known(arrays: Sequence[np.ndarray]) -> np.ndarray:
     if not arrays:
         return np.array(np.nan)
     stacked = np.stack(np.broadcast_arrays(*arrays))
-    there = (~np.isnan(stacked)).sum(axis=0)
-    return np.nansum(stacked, axis=0) / np.where(there, there, np.nan)
+    n_present = (~np.isnan(stacked)).sum(axis=0)
+    return np.nansum(stacked, axis=0) / np.where(n_present, n_present, np.nan)
 
 
 def as_numbers(frame: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
@@ -207,7 +207,7 @@ class CurveDesign:
             sizes=sizes,
             windows=windows,
             ranking_pairs={
-                kind: _ranking_pairs(curves, facts, sizes, selection, each) for kind, each in windows.items()
+                kind: _ranking_pairs(curves, facts, sizes, selection, window) for kind, window in windows.items()
             },
             compliance_pairs=_compliance_pairs(curves, facts, selection),
             alignment=align({model: curves[model] for model in scored}),
@@ -227,7 +227,7 @@ class CurveDesign:
     def at_common_points(self, values: Values) -> np.ndarray:
         """Values (..., models, points) of the scored models at their common points of training."""
         places = zip(self.scored, self.alignment.places, strict=True)
-        return np.stack([place.read(values[model]) for model, place in places], axis=-2)
+        return np.stack([points.read(values[model]) for model, points in places], axis=-2)
 
 
 def _ranking_pairs(
@@ -242,11 +242,11 @@ def _ranking_pairs(
             alike = _alike(facts.loc[first], facts.loc[second], "training_data")
             if architecture[first] == architecture[second] or not alike:
                 continue
-            both = {first: curves[first], second: curves[second]}
-            common = align(both, [select(curve, selection, early=False) for curve in both.values()])
+            pair = {first: curves[first], second: curves[second]}
+            common = align(pair, [select(curve, selection, early=False) for curve in pair.values()])
             # relative windows are shares of the training, whatever it is counted in; the others are billions of tokens
-            within = windows.masks(common.progress if windows.relative else common.tokens_b)
-            pairs.append(Pair(first, second, common, size, within))
+            window_masks = windows.masks(common.progress if windows.relative else common.tokens_b)
+            pairs.append(Pair(first, second, common, size, window_masks))
     return pairs
 
 
@@ -260,8 +260,8 @@ def _compliance_pairs(curves: dict[str, Curve], facts: pd.DataFrame, selection: 
                 continue
             if pd.isna(a["size"]) or a["size"] != b["size"] or not _alike(a, b, "architecture"):
                 continue
-            both = {science: curves[science], web: curves[web]}
-            common = align(both, [select(curve, selection, spaced=False) for curve in both.values()])
+            pair = {science: curves[science], web: curves[web]}
+            common = align(pair, [select(curve, selection, spaced=False) for curve in pair.values()])
             pairs.append(Pair(science, web, common, str(a["size"]), (np.array([]), np.array([]))))
     return pairs
 
@@ -363,7 +363,7 @@ def _by_size(pairs: list[Pair], values: list[np.ndarray]) -> dict[str, np.ndarra
     of_size: dict[str, list[np.ndarray]] = {}
     for pair, value in zip(pairs, values, strict=True):
         of_size.setdefault(pair.size, []).append(value)
-    return {size: mean_of_known(each) for size, each in of_size.items()}
+    return {size: mean_of_known(curves_of_size) for size, curves_of_size in of_size.items()}
 
 
 def _mean_over_sizes(pairs: list[Pair], values: list[np.ndarray]) -> np.ndarray:
@@ -531,13 +531,13 @@ def _noise(
     standard errors taken as independent between models. Missing where a model lacks one. The noise of training, where
     it was measured, comes on top: each model was trained once."""
     training = 0.0 if isinstance(design.training_noise, Missing) else design.training_noise.sd**2
-    more = training * np.eye(len(design.scored))
+    training_noise = training * np.eye(len(design.scored))
     if isinstance(items, ItemAnalysis):
-        return items.noise + more, items.end_noise + more
+        return items.noise + training_noise, items.end_noise + training_noise
     covariances = []
     for places in (design.alignment.places, own_ends([design.curves[model] for model in design.scored])):
-        at = np.array([place.read(errors[model]) for model, place in zip(design.scored, places, strict=True)])
-        covariances.append(at.T[:, :, None] ** 2 * np.eye(len(at)) + more)
+        error = np.array([points.read(errors[model]) for model, points in zip(design.scored, places, strict=True)])
+        covariances.append(error.T[:, :, None] ** 2 * np.eye(len(error)) + training_noise)
     noise, end_noise = (NO_NOISE if np.isnan(covariance).any() else covariance for covariance in covariances)
     return noise, end_noise if isinstance(end_noise, Missing) else end_noise[0]
 
@@ -550,7 +550,7 @@ def _resampled(
         return SKIPPED, SKIPPED
     if isinstance(items, ItemAnalysis):
         return items.resampled, "items"
-    if any(np.isnan(each).any() for each in errors.values()):
+    if any(np.isnan(errors_of_model).any() for errors_of_model in errors.values()):
         none = Missing(
             Reason(f"{items.reason} Not all of its scores have a standard error either.", ReasonCode.NO_ERRORS)
         )
@@ -581,8 +581,8 @@ def _consistency_draws(
         coins.append(coin_flip_consistency(int(later.sum()), resamples, generator, lasting))
     coin = _mean_over_sizes(counted, coins)
     if any(pair.windows[1].sum() < MINIMUM_FOR_BLOCKS for pair in counted):
-        few = f"One of its pairs has fewer than {MINIMUM_FOR_BLOCKS} later checkpoints to draw blocks from."
-        return Missing(Reason(few, ReasonCode.TOO_FEW)), coin
+        too_few = f"One of its pairs has fewer than {MINIMUM_FOR_BLOCKS} later checkpoints to draw blocks from."
+        return Missing(Reason(too_few, ReasonCode.TOO_FEW)), coin
     return _mean_over_sizes(counted, blocks), coin
 
 
@@ -630,7 +630,7 @@ class SignalData:
         They move more steadily than a random walk (`walk_p`, false discovery rate 5% over benchmarks, Benjamini and
         Hochberg 1995), they improve, and they do not end at chance.
         """
-        p = {name: WHICH_DIRECTION if each.falls else each.walk_p for name, each in self.benchmarks.items()}
+        p = {name: WHICH_DIRECTION if entry.falls else entry.walk_p for name, entry in self.benchmarks.items()}
         steady = discoveries(p)
         for name, benchmark in self.benchmarks.items():
             if steady[name] is True:

@@ -209,14 +209,21 @@ def _gaps(curves: dict[str, dict[str, Curve]]) -> list[str]:
     for benchmark, by_model in curves.items():
         progress: dict[str, list[float]] = {}
         for curve in by_model.values():
-            for name, at in zip(curve.checkpoints, curve.progress, strict=True):
-                progress.setdefault(name, []).append(at)
-        if any(max(at) - min(at) > SAME_POINT * max(at) for at in progress.values()):
+            for name, points_of_curve in zip(curve.checkpoints, curve.progress, strict=True):
+                progress.setdefault(name, []).append(points_of_curve)
+        if any(
+            max(points_of_curve) - min(points_of_curve) > SAME_POINT * max(points_of_curve)
+            for points_of_curve in progress.values()
+        ):
             continue
-        points = {name: at[-1] for name, at in progress.items()}
+        points = {name: points_of_curve[-1] for name, points_of_curve in progress.items()}
         for model, curve in by_model.items():
             end = curve.progress[-1]
-            missing = [name for name, at in points.items() if name not in curve.checkpoints and at < end]
+            missing = [
+                name
+                for name, points_of_curve in points.items()
+                if name not in curve.checkpoints and points_of_curve < end
+            ]
             if missing:
                 gaps.setdefault((model, tuple(missing)), []).append(benchmark)
     alike: dict[tuple[tuple[str, ...], tuple[str, ...]], list[str]] = {}

@@ -31,7 +31,9 @@ MOST_ROWS, MOST_BENCHMARKS, MOST_MODELS, MOST_POINTS = 48, 24, 60, 30_000  # tha
 
 def at_a_glance(data: SignalData, results: Mapping[str, Any]) -> dict[str, Any]:
     """Fields of a `Page`: lede, picture, panels and answers."""
-    best_first = sorted(data.benchmarks.values(), key=lambda each: -np.nan_to_num(number(each.quality), nan=-1))
+    best_first = sorted(
+        data.benchmarks.values(), key=lambda benchmark: -np.nan_to_num(number(benchmark.quality), nan=-1)
+    )
     lasting, chance = _lasting(data, results["ranking_consistency"]), _above_chance(data)
     answers = (_steady_answer(data, best_first), lasting[1], chance[1])
     rows = readiness(data, results)
@@ -64,15 +66,17 @@ def _not_tested(data: SignalData) -> tuple[str, str]:
 
 def _lede(data: SignalData, rows: Sequence[Ready]) -> Lede:
     """Which benchmarks are ready and from when; where that was measured of none, whether scores improve steadily."""
-    known = measured(rows)
-    if not known:
+    rows_measured = measured(rows)
+    if not rows_measured:
         return Lede(*_steady_words(data))
-    ready = [row for row in known if row.by is not None]
+    ready = [row for row in rows_measured if row.by is not None]
     sentence = "Ready: above chance for good, and the models’ order nearly settled."
     if not ready:
         return Lede("No benchmark is shown to be ready before the end of training", sentence)
     first, by = ready[0], ready[0].by or 0.0
-    heading = f"{len(ready)} of {count(len(known), 'benchmark')} {'is' if len(ready) == 1 else 'are'} ready before "
+    heading = (
+        f"{len(ready)} of {count(len(rows_measured), 'benchmark')} {'is' if len(ready) == 1 else 'are'} ready before "
+    )
     name = shortened(first.name, 30)
     return Lede(f"{heading}the end of training", f"{sentence} First: {name}, by {amount(by)} {data.progress.words}.")
 
@@ -86,8 +90,8 @@ def _steady_words(data: SignalData) -> tuple[str, str]:
         heading = "On no benchmark are scores shown to improve steadily during training"
         return heading, "More steadily than a random walk. Noise, or scores that fall before they rise, may hide it."
     heading = f"On {steady} of {count(tested, 'benchmark')}, scores improve steadily during training"
-    rest = "" if steady == tested else f" For the other{'s' * (tested - steady > 1)} this is not shown."
-    return heading, f"“Steadily” means: beats a random walk.{rest}"
+    remainder = "" if steady == tested else f" For the other{'s' * (tested - steady > 1)} this is not shown."
+    return heading, f"“Steadily” means: beats a random walk.{remainder}"
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -114,23 +118,27 @@ def _picture(data: SignalData, rows: Sequence[Ready], best_first: Sequence[Bench
     """When each benchmark is ready, then its curves, best first; a family of benchmarks is one panel that opens. Of
     many models some are drawn, and of many points."""
     by_name = {benchmark.benchmark: benchmark for benchmark in best_first}
-    every = families(list(by_name))
-    shown = dict(list(every.items())[:MOST_BENCHMARKS])
-    members = {name: own[:MOST_BENCHMARKS] for name, own in shown.items()}
-    drawn = [by_name[name] for own in members.values() for name in own]
+    all_families = families(list(by_name))
+    families_shown = dict(list(all_families.items())[:MOST_BENCHMARKS])
+    members = {name: members_of_family[:MOST_BENCHMARKS] for name, members_of_family in families_shown.items()}
+    drawn = [by_name[name] for members_of_family in members.values() for name in members_of_family]
     lines = sum(min(len(benchmark.scored), MOST_MODELS) for benchmark in drawn)
     points_of_each = max(min(MOST_POINTS // lines, 60), 2)
-    panels = {name: _panel(data, by_name[name], points_of_each) for own in members.values() for name in own}
+    panels = {
+        name: _panel(data, by_name[name], points_of_each)
+        for members_of_family in members.values()
+        for name in members_of_family
+    }
     heading, sentence = _steady_words(data)
     parts = []
     if measured(rows):
         parts += [Markup('<div class="ready">'), ready_picture(data, rows), Markup("</div>"), ready_note(rows)]
         parts.append(Markup("<h2>{}</h2><p class=sub>{}</p>").format(heading, sentence))
-    own = set(data.own)
+    members_of_family = set(data.own)
     names = {model: name for model, name in _names(data).items() if any(model in each.scored for each in drawn)}
     if len(names) > 1:
         options = Markup("").join(
-            Markup("<option{}>{}</option>").format(" selected" if model in own else "", name)
+            Markup("<option{}>{}</option>").format(" selected" if model in members_of_family else "", name)
             for model, name in sorted(names.items(), key=lambda pair: pair[1])
         )
         parts.append(
@@ -138,15 +146,15 @@ def _picture(data: SignalData, rows: Sequence[Ready], best_first: Sequence[Bench
             .format(options)
         )  # fmt: skip
     grid = [
-        panels[name] if len(own_names) == 1 else _family_panel(data, name, [by_name[each] for each in own_names], place)
-        for place, (name, own_names) in enumerate(shown.items())
+        panels[name] if len(own_names) == 1 else _family_panel(data, name, [by_name[each] for each in own_names], index)
+        for index, (name, own_names) in enumerate(families_shown.items())
     ]
     parts.append(panel_grid(grid))
-    for place, (name, own_names) in enumerate(shown.items()):
+    for index, (name, own_names) in enumerate(families_shown.items()):
         if len(own_names) > 1:
             inside = [row for row in rows if row.name in set(own_names)]
-            parts.append(_fold(data, name, inside, [panels[each] for each in members[name]], place))
-    return Picture(Markup("").join(parts), _curves_note(data, drawn, len(every) - len(shown)))
+            parts.append(_fold(data, name, inside, [panels[each] for each in members[name]], index))
+    return Picture(Markup("").join(parts), _curves_note(data, drawn, len(all_families) - len(families_shown)))
 
 
 def _panel(data: SignalData, benchmark: BenchmarkCurves, points_of_each: int) -> Panel:
@@ -159,49 +167,50 @@ def _curves_note(data: SignalData, drawn: Sequence[BenchmarkCurves], left_out: i
     """How to read the curves, and what is not drawn."""
     numbers = sorted({len(benchmark.scored) for benchmark in drawn})
     models = count(numbers[-1], "model") if len(numbers) == 1 else f"{numbers[0]} to {numbers[-1]} models"
-    each = f"{MOST_MODELS} of the models" if numbers[-1] > MOST_MODELS else "each model"
-    note = f"Scores of {models} against {data.progress.words} of training. Thin: {each}; point at one for its name. "
+    which_models = f"{MOST_MODELS} of the models" if numbers[-1] > MOST_MODELS else "each model"
+    note = f"Scores of {models} against {data.progress.words} of training. Thin: {which_models}; "
+    note += "point at one for its name. "
     if any(len(benchmark.mean_curve) > 1 for benchmark in drawn):
         note += "Thick: their mean where all have a score; dashed where it is not shown to improve steadily. "
     note += "Dotted: chance. " if any(is_known(benchmark.chance) for benchmark in drawn) else ""
     note += "Signal quality runs from 0 to 1; at 1 scores improve without a setback."
     note += " From one line of the axis to the next, training is ten times as long." if doubles(data) else ""
     _, tested = _tested(data)
-    others = len(data.benchmarks) - tested
-    if others and tested:
-        note += f" {count(others, 'benchmark is', 'benchmarks are')} not tested, and not counted."
+    n_untested = len(data.benchmarks) - tested
+    if n_untested and tested:
+        note += f" {count(n_untested, 'benchmark is', 'benchmarks are')} not tested, and not counted."
     if left_out:
         note += f" The {MOST_BENCHMARKS} of {MOST_BENCHMARKS + left_out} with the highest signal quality are drawn."
     return note
 
 
-def _family_panel(data: SignalData, name: str, members: Sequence[BenchmarkCurves], place: int) -> Panel:
+def _family_panel(data: SignalData, name: str, members: Sequence[BenchmarkCurves], index: int) -> Panel:
     """The mean curve of each benchmark of a family, and a link to the fold with all of them."""
-    drawn = [each for each in members if len(each.mean_curve) > 1]
-    begin = shared_beginning(each.benchmark for each in drawn) if len(drawn) > 1 else 0
-    curves = {each.benchmark[begin:]: (each.alignment.progress, each.mean_curve) for each in drawn}
-    tested = [steady for each in members if is_known(steady := data.steady[each.benchmark])]
-    known = [float(number(each.quality)) for each in members if is_known(each.quality)]
-    ends = f"**{decimal(min(known))} to {decimal(max(known))}**" if known else "**unknown**"
+    drawn = [benchmark for benchmark in members if len(benchmark.mean_curve) > 1]
+    begin = shared_beginning(benchmark.benchmark for benchmark in drawn) if len(drawn) > 1 else 0
+    curves = {benchmark.benchmark[begin:]: (benchmark.alignment.progress, benchmark.mean_curve) for benchmark in drawn}
+    tested = [steady for benchmark in members if is_known(steady := data.steady[benchmark.benchmark])]
+    qualities = [float(number(benchmark.quality)) for benchmark in members if is_known(benchmark.quality)]
+    ends = f"**{decimal(min(qualities))} to {decimal(max(qualities))}**" if qualities else "**unknown**"
     label = f"{name}: mean scores of {count(len(members), 'benchmark')} in training."
-    last = max(float(each.curves[model].progress[-1]) for each in members for model in each.scored)
-    picture = _lines(data, {key: (at, values, "ln") for key, (at, values) in curves.items()}, label, last)
-    more = Markup('<p class="open"><a href="#family-{}">Open all {}</a></p>').format(place, len(members))
+    last = max(float(benchmark.curves[model].progress[-1]) for benchmark in members for model in benchmark.scored)
+    picture = _lines(data, {key: (progress, values, "ln") for key, (progress, values) in curves.items()}, label, last)
+    link = Markup('<p class="open"><a href="#family-{}">Open all {}</a></p>').format(index, len(members))
     outcome: Outcome = "not measured" if not tested else "not known" if not any(tested) else "in part"
-    said = f"{sum(tested)} of {len(tested)} steady" if tested else "not tested"
+    description = f"{sum(tested)} of {len(tested)} steady" if tested else "not tested"
     if tested and all(tested):
         outcome = "yes"
-    return Panel(f"{name} ({len(members)})", f"signal quality {ends}", picture + more, outcome, said)
+    return Panel(f"{name} ({len(members)})", f"signal quality {ends}", picture + link, outcome, description)
 
 
-def _fold(data: SignalData, name: str, rows: Sequence[Ready], panels: Sequence[Panel], place: int) -> Markup:
+def _fold(data: SignalData, name: str, rows: Sequence[Ready], panels: Sequence[Panel], index: int) -> Markup:
     """A family's benchmarks one by one."""
     left_out = len(rows) - len(panels)
     words = f"{count(len(rows), 'benchmark')}, one by one" + f"; curves of {len(panels)}" * (left_out > 0)
     inside = ready_picture(data, rows, grouped=False) if measured(rows) else Markup("")
     return Markup(
         '<details class="fold" id="family-{}"><summary>{} <span>{}</span></summary><div class="in">{}{}</div></details>'
-    ).format(place, name, words, inside, panel_grid(panels))
+    ).format(index, name, words, inside, panel_grid(panels))
 
 
 def _names(data: SignalData) -> dict[str, str]:
@@ -211,22 +220,27 @@ def _names(data: SignalData) -> dict[str, str]:
     return {model: label[begin:] or label for model, label in labels.items()}
 
 
-def _some(number: int, most: int) -> np.ndarray:
+def _some(number: int, limit: int) -> np.ndarray:
     """Indices of at most so many of a number of things, the first and the last among them."""
-    return np.unique(np.linspace(0, number - 1, min(number, most)).round().astype(int))
+    return np.unique(np.linspace(0, number - 1, min(number, limit)).round().astype(int))
 
 
 def _curve_picture(data: SignalData, benchmark: BenchmarkCurves, points_of_each: int) -> Markup:
     names, steady, mean = _names(data), data.steady[benchmark.benchmark] is True, benchmark.mean_curve
     curves: dict[str, tuple[np.ndarray, np.ndarray, str]] = {}
-    every = [benchmark.scored[place] for place in _some(len(benchmark.scored), MOST_MODELS)]
-    for model in [*every, *(each for each in data.own if each in benchmark.scored and each not in every)]:
-        whole = benchmark.curves[model]
-        kept = _some(len(whole.values), points_of_each)
+    models_drawn = [benchmark.scored[index] for index in _some(len(benchmark.scored), MOST_MODELS)]
+    for model in [
+        *models_drawn,
+        *(model_name for model_name in data.own if model_name in benchmark.scored and model_name not in models_drawn),
+    ]:
+        curve = benchmark.curves[model]
+        points_drawn = _some(len(curve.values), points_of_each)
         kind = "ln me" if model in data.own else "ln"
-        curves[names[model]] = whole.progress[kept], benchmark.direction * whole.values[kept], kind
+        curves[names[model]] = curve.progress[points_drawn], benchmark.direction * curve.values[points_drawn], kind
     values = [benchmark.direction * benchmark.curves[model].values for model in benchmark.scored]
-    low_word, high_word = _ends(min(each.min() for each in values), max(each.max() for each in values))
+    low_word, high_word = _ends(
+        min(model_name.min() for model_name in values), max(model_name.max() for model_name in values)
+    )
     label = f"{benchmark.benchmark}: scores of {count(len(values), 'model')} in training, {low_word} to {high_word}. "
     if len(mean):
         first, at_end = _ends(float(mean[0]), float(mean[-1]))
@@ -250,33 +264,33 @@ def _lines(
     are the reader's own; `thick`: a curve that lies on top."""
     width, bottom, scale = 300, 78, data.progress.scale
     end = width - (78 if len(curves) > 1 else 2)
-    every = [values for _, values, _ in curves.values()]
-    least, most = min((v.min() for v in every), default=0.0), max((v.max() for v in every), default=1.0)
-    room = (most - least) / 2
-    drawn_chance = least - room <= chance <= most + room
+    all_values = [values for _, values, _ in curves.values()]
+    least, highest = min((v.min() for v in all_values), default=0.0), max((v.max() for v in all_values), default=1.0)
+    room = (highest - least) / 2
+    drawn_chance = least - room <= chance <= highest + room
     if drawn_chance:
-        least, most = min(least, chance), max(most, chance)
-    across, up = training_axis(data, last * scale, 34, end), Axis(least, most, bottom - 3, 10)
+        least, highest = min(least, chance), max(highest, chance)
+    x_axis, up = training_axis(data, last * scale, 34, end), Axis(least, highest, bottom - 3, 10)
     marks = [line(34, bottom, end, bottom, "ax")]
     if doubles(data):
-        marks += [line(across(value), 8, across(value), bottom, "g") for value in axis_values(across)[:-1]]
+        marks += [line(x_axis(value), 8, x_axis(value), bottom, "g") for value in axis_values(x_axis)[:-1]]
     if drawn_chance:
         marks.append(line(34, up(chance), end, up(chance), "chance"))
-    for name, (at, values, kind) in curves.items():
-        marks.append(curve([across(x * scale) for x in at], [up(y) for y in values], kind, name))
+    for name, (progress, values, kind) in curves.items():
+        marks.append(curve([x_axis(x * scale) for x in progress], [up(y) for y in values], kind, name))
     if thick is not None:
-        at, values, kind = thick
-        marks.append(curve([across(x * scale) for x in at], [up(y) for y in values], kind))
+        progress, values, kind = thick
+        marks.append(curve([x_axis(x * scale) for x in progress], [up(y) for y in values], kind))
     marks += _labels(curves, up, end + 4) if len(curves) > 1 else []
-    low_word, high_word = _ends(least, most)
-    first = axis_values(across)[0] if doubles(data) else 0.0
+    low_word, high_word = _ends(least, highest)
+    first = axis_values(x_axis)[0] if doubles(data) else 0.0
     marks += [
         text(30, 14, high_word, "", "end"),
         text(30, bottom, low_word, "", "end"),
-        text(across(first), bottom + 15, amount(first), "", "middle" if first else "start"),
+        text(x_axis(first), bottom + 15, amount(first), "", "middle" if first else "start"),
         text(end, bottom + 15, f"{amount(last * scale)} {data.progress.words}", "", "end"),
     ]
-    return lines_svg(width, bottom + 19, label, *marks, across=across, up=up, unit=data.progress.words)
+    return lines_svg(width, bottom + 19, label, *marks, x_axis=x_axis, up=up, unit=data.progress.words)
 
 
 def _labels(
@@ -284,12 +298,12 @@ def _labels(
 ) -> list[Markup]:
     """The names of the reader's own models, of the highest and of the lowest curve, those that have room."""
     at_end = {name: float(values[-1]) for name, (_, values, _) in curves.items()}
-    own = [name for name, (_, _, kind) in curves.items() if kind.endswith("me")]
+    own_names = [name for name, (_, _, kind) in curves.items() if kind.endswith("me")]
     placed: dict[float, Markup] = {}
-    for name in [*own, max(at_end, key=lambda key: at_end[key]), min(at_end, key=lambda key: at_end[key])]:
+    for name in [*own_names, max(at_end, key=lambda key: at_end[key]), min(at_end, key=lambda key: at_end[key])]:
         y = up(at_end[name]) + 4
-        if all(abs(y - other) >= apart for other in placed):
-            placed[y] = text(x, y, shortened(name, 12), "num" if name in own else "lab")
+        if all(abs(y - placed_y) >= apart for placed_y in placed):
+            placed[y] = text(x, y, shortened(name, 12), "num" if name in own_names else "lab")
     return list(placed.values())
 
 
@@ -304,7 +318,7 @@ def _ends(low: float, high: float) -> tuple[str, str]:
 
 def _steady_answer(data: SignalData, best_first: Sequence[BenchmarkCurves]) -> Answer:
     steady, tested = _tested(data)
-    heading, why = _not_tested(data)
+    heading, reason = _not_tested(data)
     of_all = count(tested, "benchmark")
     sentence = f"On {steady} of {of_all}, scores improve more steadily than a random walk."
     if not tested:
@@ -313,36 +327,41 @@ def _steady_answer(data: SignalData, best_first: Sequence[BenchmarkCurves]) -> A
             sentence = "Not known: scores fall steadily, and nothing says which direction is better."
     elif not steady:
         sentence = f"On none of {of_all} are scores shown to improve more steadily than a random walk."
-    shown = best_first[:MOST_BENCHMARKS]
-    columns = min(len(shown), 6)
-    rows = -(-len(shown) // columns)
+    benchmarks_shown = best_first[:MOST_BENCHMARKS]
+    columns = min(len(benchmarks_shown), 6)
+    rows = -(-len(benchmarks_shown) // columns)
     wide, high = WIDTH / columns, 132 / rows
     marks, words = [], []
-    for place, benchmark in enumerate(shown):
-        left, top = (place % columns) * wide, (place // columns) * high
+    for index, benchmark in enumerate(benchmarks_shown):
+        left_end, top = (index % columns) * wide, (index // columns) * high
         mean, progress, name = benchmark.mean_curve, benchmark.alignment.progress, benchmark.benchmark
         if len(mean) < 2:
             longest = max(
                 (benchmark.curves[model] for model in benchmark.scored), key=lambda of_model: of_model.progress[-1]
             )
-            kept = _some(len(longest.values), 60)
-            mean, progress = benchmark.direction * longest.values[kept], longest.progress[kept]
+            points_drawn = _some(len(longest.values), 60)
+            mean, progress = benchmark.direction * longest.values[points_drawn], longest.progress[points_drawn]
         bottom = top + high - 18
-        marks.append(line(left, bottom + 2, left + wide - 12, bottom + 2, "ax"))
-        across, up = Axis(0, progress[-1], left, left + wide - 12), Axis(mean.min(), mean.max(), bottom, top + 3)
+        marks.append(line(left_end, bottom + 2, left_end + wide - 12, bottom + 2, "ax"))
+        x_axis, up = (
+            Axis(0, progress[-1], left_end, left_end + wide - 12),
+            Axis(mean.min(), mean.max(), bottom, top + 3),
+        )
         kind = "ln m" if data.steady[name] is True else "ln m no"
-        marks.append(curve([across(x) for x in progress], [up(y) for y in mean], kind))
+        marks.append(curve([x_axis(x) for x in progress], [up(y) for y in mean], kind))
         short = shortened(name, max(int((wide - 8) / 6.2), 3))
-        marks.append(text(left, bottom + 14, short, "lab" if data.steady[name] is True else ""))
+        marks.append(text(left_end, bottom + 14, short, "lab" if data.steady[name] is True else ""))
         words.append(f"{name}: signal quality {''.join(_quality(benchmark))}, {_mark(data, benchmark)[1]}")
     label = f"Mean score during training, a curve for each benchmark. {'; '.join(words)}."
-    numbers = {len(benchmark.scored) for benchmark in shown}
+    numbers = {len(benchmark.scored) for benchmark in benchmarks_shown}
     models = count(max(numbers), "model")
-    basis = f"The first {len(shown)} of {len(best_first)}. " if len(best_first) > len(shown) else ""
+    basis = (
+        f"The first {len(benchmarks_shown)} of {len(best_first)}. " if len(best_first) > len(benchmarks_shown) else ""
+    )
     basis += f"Mean of {'up to ' * (len(numbers) > 1)}{models}"
-    if any(len(benchmark.mean_curve) < 2 for benchmark in shown):
+    if any(len(benchmark.mean_curve) < 2 for benchmark in benchmarks_shown):
         basis += "; where their training has nothing in common, the one trained longest"
-    basis += ". " + ("Solid: steadier than a random walk (false discovery rate 5%)." if tested else why)
+    basis += ". " + ("Solid: steadier than a random walk (false discovery rate 5%)." if tested else reason)
     return Answer(
         "Do scores improve steadily in training?",
         sentence,
@@ -359,10 +378,10 @@ def _steady_answer(data: SignalData, best_first: Sequence[BenchmarkCurves]) -> A
 def _rows(names: Sequence[str]) -> tuple[list[float], float, float, list[Markup]]:
     """The rows' heights, the bottom under them, where their axis begins, and their names where these have room."""
     step = min(12.0, 144 / len(names))
-    heights = [round(8 + step * (place + 0.5), 1) for place in range(len(names))]
+    heights = [round(8 + step * (index + 0.5), 1) for index in range(len(names))]
     if step < 12:
         return heights, 8 + step * len(names), 8, []
-    words = [text(0, at + 4, shortened(name, 15), "lab") for name, at in zip(names, heights, strict=True)]
+    words = [text(0, y + 4, shortened(name, 15), "lab") for name, y in zip(names, heights, strict=True)]
     return heights, 8 + step * len(names), 104, words
 
 
@@ -371,12 +390,12 @@ def _radius(heights: Sequence[float]) -> float:
     return min(4.2, 0.42 * (heights[1] - heights[0])) if len(heights) > 1 else 4.2
 
 
-def _outcome(yes: int, of: int) -> Outcome:
-    return "not known" if not yes else "yes" if yes == of else "in part"
+def _outcome(yes: int, total: int) -> Outcome:
+    return "not known" if not yes else "yes" if yes == total else "in part"
 
 
-def _some_of(yes: int, of: int) -> str:
-    return f"**{yes} of {of}** benchmark{'s' * (of != 1)}"
+def _some_of(yes: int, total: int) -> str:
+    return f"**{yes} of {total}** benchmark{'s' * (total != 1)}"
 
 
 def _first_rows(names: Sequence[object]) -> str:
@@ -386,40 +405,40 @@ def _first_rows(names: Sequence[object]) -> str:
 def _settling(data: SignalData, ranking: Mapping[str, Any]) -> Panel | None:
     """From when on 9 of 10 pairs of models keep their final order; None where no benchmark says."""
     ranked = {name: entry for name, entry in ranking.items() if is_known(entry) and is_known(entry["tokens_b"])}
-    told = {name: entry for name, entry in ranked.items() if is_known(entry["separable_pairs"])}
-    key, entries = ("settled_from", told) if told else ("nearly_stable_from", ranked)
-    scale, settled, shown = data.progress.scale, 0, []
+    told_entries = {name: entry for name, entry in ranked.items() if is_known(entry["separable_pairs"])}
+    key, entries = ("settled_from", told_entries) if told_entries else ("nearly_stable_from", ranked)
+    scale, settled, rows_shown = data.progress.scale, 0, []
     for name, entry in entries.items():
         if not is_known(entry[f"{key}_b"]) or data.benchmarks[name].models_above_chance == 0:
             continue
-        at, ends, last = entry[f"{key}_b"] * scale, entry[f"{key}_interval_b"], entry["tokens_b"][-1] * scale
+        point, ends, last = entry[f"{key}_b"] * scale, entry[f"{key}_interval_b"], entry["tokens_b"][-1] * scale
         interval = (ends[0] * scale, ends[1] * scale) if is_known(ends) else None
         settled += interval is not None and interval[1] < last
-        shown.append((name, at, interval, last))
-    if not shown:
+        rows_shown.append((name, point, interval, last))
+    if not rows_shown:
         return None
-    shown.sort(key=lambda row: row[1])
-    drawn = shown[:MOST_ROWS]
-    heights, bottom, left, marks = _rows([name for name, *_ in drawn])
+    rows_shown.sort(key=lambda row: row[1])
+    drawn = rows_shown[:MOST_ROWS]
+    heights, bottom, left_end, marks = _rows([name for name, *_ in drawn])
     end = max(last for *_, last in drawn)
-    axis, radius = Axis(0, end, left, WIDTH - 8), _radius(heights)
+    axis, radius = Axis(0, end, left_end, WIDTH - 8), _radius(heights)
     values = (0, end / 2, end)
     marks = [ticks(axis, values, 4, bottom, [f"{value:.3g}" for value in values]), *marks]
     words = []
-    for (name, at, interval, last), y in zip(drawn, heights, strict=True):
-        kind = "k" if at < last else "s"
-        marks += [whisker(axis, interval, y, kind), dot(axis(at), y, kind, radius)]
+    for (name, point, interval, last), y in zip(drawn, heights, strict=True):
+        kind = "k" if point < last else "s"
+        marks += [whisker(axis, interval, y, kind), dot(axis(point), y, kind, radius)]
         ends_words = f", 95%: {interval[0]:.3g} to {interval[1]:.3g}" if interval else ", no interval"
-        words.append(f"{name} {at:.3g}{ends_words}")
+        words.append(f"{name} {point:.3g}{ends_words}")
     marks.append(text(WIDTH - 8, bottom + 27, f"{data.progress.words}; grey: not before the last point", "", "end"))
     label = f"From when on nine of ten pairs of models have their final order, in {data.progress.words}: "
     label += f"{'; '.join(words)}."
-    outcome, said = _outcome(settled, len(entries)), f"{_some_of(settled, len(entries))}: nearly settled "
-    said += "before the last common point, noise allowed for."
-    if not told:
-        outcome, said = "not measured", "**Noise unknown:** equal models may seem to settle late."
+    outcome, description = _outcome(settled, len(entries)), f"{_some_of(settled, len(entries))}: nearly settled "
+    description += "before the last common point, noise allowed for."
+    if not told_entries:
+        outcome, description = "not measured", "**Noise unknown:** equal models may seem to settle late."
     picture = svg(WIDTH, bottom + 32, label, *marks)
-    return Panel("When does the models’ order settle?", said + _first_rows(shown), picture, outcome)
+    return Panel("When does the models’ order settle?", description + _first_rows(rows_shown), picture, outcome)
 
 
 def _lasting(data: SignalData, consistency: Mapping[str, Any]) -> tuple[Panel | None, Answer | None]:
@@ -427,18 +446,18 @@ def _lasting(data: SignalData, consistency: Mapping[str, Any]) -> tuple[Panel | 
     # of windows that are fitted to each training where no benchmark has a value in the chosen ones
     fitted = not any(is_known(entry["value"]) for entry in consistency.values())
     entries = {name: entry["fitted"] if fitted else entry for name, entry in consistency.items()}
-    known = {name: entry for name, entry in entries.items() if is_known(entry["value"])}
-    if not known:
+    known_entries = {name: entry for name, entry in entries.items() if is_known(entry["value"])}
+    if not known_entries:
         return None, None
-    names = sorted(known, key=lambda name: -known[name]["value"])
-    lasts = {name: known[name]["lasts"] for name in names if is_known(known[name]["lasts"])}
+    names = sorted(known_entries, key=lambda name: -known_entries[name]["value"])
+    lasts = {name: known_entries[name]["lasts"] for name in names if is_known(known_entries[name]["lasts"])}
     longer = sum(lasts.values())
     drawn = names[:MOST_ROWS]
-    heights, bottom, left, labels = _rows(drawn)
-    axis, radius = Axis(0, 1, left, WIDTH - 12), _radius(heights)
+    heights, bottom, left_end, labels = _rows(drawn)
+    axis, radius = Axis(0, 1, left_end, WIDTH - 12), _radius(heights)
     marks, words = [ticks(axis, (0, 0.5, 1), 4, bottom, ("0%", "50%", "100%")), *labels], []
     for name, y in zip(drawn, heights, strict=True):
-        coin, value = known[name]["coin_flip_interval"], known[name]["value"]
+        coin, value = known_entries[name]["coin_flip_interval"], known_entries[name]["value"]
         words.append(f"{name} {percent(value)}")
         if is_known(coin):
             wide = max(axis(coin[1]) - axis(coin[0]), 1)
@@ -448,7 +467,7 @@ def _lasting(data: SignalData, consistency: Mapping[str, Any]) -> tuple[Panel | 
     marks.append(text(WIDTH - 8, bottom + 27, "later checkpoints with the early order; shaded: coin tosses", "", "end"))
     label = f"Share of later checkpoints with the early order, and where 95% of coin tosses fall: {'; '.join(words)}."
     picture = svg(WIDTH, bottom + 32, label, *marks)
-    pairs = max(len(entry["pairs"]) for entry in known.values())
+    pairs = max(len(entry["pairs"]) for entry in known_entries.values())
     question = "Does an early ranking last?"
     (low, high), (later, _) = data.windows.base, data.windows.later
     when = f"{low:g} to {high:g} billion tokens, and after {later:g}"
@@ -456,15 +475,17 @@ def _lasting(data: SignalData, consistency: Mapping[str, Any]) -> tuple[Panel | 
         when = "10% to 20% of training, and after 22%"
     basis = f"{count(pairs, 'pair')} of equally large models. Order at {when}."
     if not lasts:
-        shares = f"{percent(known[names[-1]]['value'])} to {percent(known[names[0]]['value'])}"
-        said = f"**{shares}** of later checkpoints keep it; not tested against coin tosses."
-        panel = Panel(question, said + _first_rows(names), picture, "not measured")
+        shares = f"{percent(known_entries[names[-1]]['value'])} to {percent(known_entries[names[0]]['value'])}"
+        description = f"**{shares}** of later checkpoints keep it; not tested against coin tosses."
+        panel = Panel(question, description + _first_rows(names), picture, "not measured")
         return panel, Answer(question, "Not tested: nothing was resampled.", picture, basis=basis, link="The orders")
     sentence = f"On {longer} of {count(len(lasts), 'benchmark')}, an early ranking lasts longer than coin tosses would."
     if not longer:
         sentence = f"Not known: with {count(pairs, 'pair')} of equally large models, coin tosses can look as stable."
-    said = f"On {_some_of(longer, len(lasts))}, it lasts longer than coin tosses would (false discovery rate 5%)."
-    panel = Panel(question, said + _first_rows(names), picture, _outcome(longer, len(lasts)))
+    description = (
+        f"On {_some_of(longer, len(lasts))}, it lasts longer than coin tosses would (false discovery rate 5%)."
+    )
+    panel = Panel(question, description + _first_rows(names), picture, _outcome(longer, len(lasts)))
     return panel, Answer(question, sentence, picture, basis=basis, link="The orders")
 
 
@@ -480,12 +501,12 @@ def _above_chance(data: SignalData) -> tuple[Panel | None, Answer | None]:
         return None, None
     rows.sort(key=lambda row: -row[2])
     drawn = rows[:MOST_ROWS]
-    heights, bottom, left, labels = _rows([name for name, *_ in drawn])
+    heights, bottom, left_end, labels = _rows([name for name, *_ in drawn])
     low = min(0.0, *(min(row[1:]) for row in drawn))
     high = max(0.05, *(max(row[1:]) for row in drawn))
-    axis = Axis(low, high, left, WIDTH - 12)
+    axis = Axis(low, high, left_end, WIDTH - 12)
     step = next(step for step in (0.02, 0.05, 0.1, 0.2, 0.5, 1e9) if (high - low) / step <= 5)
-    values = [step * place for place in range(int(np.ceil(low / step)), int(high / step) + 1)]
+    values = [step * index for index in range(int(np.ceil(low / step)), int(high / step) + 1)]
     written = ["chance" if not value else points(value, signed=True) for value in values]
     marks, radius = [ticks(axis, values, 4, bottom, written), *labels], _radius(heights)
     for (_, first, last), y in zip(drawn, heights, strict=True):
@@ -503,13 +524,13 @@ def _above_chance(data: SignalData) -> tuple[Panel | None, Answer | None]:
     question = "Do scores end above chance?"
     counted = [above for b in data.benchmarks.values() if is_known(above := b.models_above_chance)]
     if not counted:
-        said = "these scores have no standard errors."
+        description = "these scores have no standard errors."
         basis = "Small gaps may be noise. lm-eval's files have the errors."
-        panel = Panel(question, f"**Not measured:** {said} Small gaps may be noise.", picture, "not measured")
-        return panel, Answer(question, f"Not measured: {said}", picture, basis=basis)
+        panel = Panel(question, f"**Not measured:** {description} Small gaps may be noise.", picture, "not measured")
+        return panel, Answer(question, f"Not measured: {description}", picture, basis=basis)
     above = sum(models > 0 for models in counted)
-    said = f"On {_some_of(above, len(counted))}, a model is shown to end above chance.{_first_rows(rows)}"
-    panel = Panel(question, said, picture, _outcome(above, len(counted)) if above else "no")
+    description = f"On {_some_of(above, len(counted))}, a model is shown to end above chance.{_first_rows(rows)}"
+    panel = Panel(question, description, picture, _outcome(above, len(counted)) if above else "no")
     of_all = count(len(counted), "benchmark")
     where = f"On {above} of {of_all}, a model is shown" if above else f"On none of {of_all} is a model shown"
     sentence = f"{where} to end above chance."

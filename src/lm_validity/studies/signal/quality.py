@@ -616,9 +616,9 @@ def criteria_of_others(data: SignalData) -> Part:
     rows = []
     for name, entry in criteria.items():
         values = {f"{source}.{key}": value for source, part in entry.items() for key, value in part.items()}
-        for place in [place for place in values if place.endswith("_interval")]:
-            values |= as_columns(values[place], f"{place}.low", f"{place}.high")
-        rows.append({"benchmark": name} | {column: values[place] for column, place, _ in COLUMNS})
+        for column_name in [column_name for column_name in values if column_name.endswith("_interval")]:
+            values |= as_columns(values[column_name], f"{column_name}.low", f"{column_name}.high")
+        rows.append({"benchmark": name} | {column: values[column_name] for column, column_name, _ in COLUMNS})
     frame = pd.DataFrame(rows)
     section = Section(
         "Criteria of others",

@@ -43,9 +43,9 @@ class Ready:
 
 def readiness(data: SignalData, results: Mapping[str, Any]) -> list[Ready]:
     """Every benchmark; those that are ready first, the earliest first."""
-    rows = [_ready(data, each, results) for each in data.benchmarks.values()]
-    known = {"yes": 0, "no": 1, "not known": 2}
-    return sorted(rows, key=lambda row: (known.get(row.outcome, 3), row.by or row.starts or np.inf))
+    rows = [_ready(data, benchmark, results) for benchmark in data.benchmarks.values()]
+    order_of_outcomes = {"yes": 0, "no": 1, "not known": 2}
+    return sorted(rows, key=lambda row: (order_of_outcomes.get(row.outcome, 3), row.by or row.starts or np.inf))
 
 
 def _ready(data: SignalData, benchmark: BenchmarkCurves, results: Mapping[str, Any]) -> Ready:
@@ -84,8 +84,8 @@ def _why(benchmark: BenchmarkCurves, start: float | Missing, ends: object) -> st
 def measured(rows: Sequence[Ready]) -> list[Ready]:
     """Those of which it is known whether they are above chance and when their order settles, and those at chance; none
     where the first is known of no benchmark."""
-    both = [row for row in rows if row.starts is not None and row.settles is not None]
-    return [row for row in rows if row in both or row.outcome == "no"] if both else []
+    rows_with_both = [row for row in rows if row.starts is not None and row.settles is not None]
+    return [row for row in rows if row in rows_with_both or row.outcome == "no"] if rows_with_both else []
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -94,10 +94,10 @@ def measured(rows: Sequence[Ready]) -> list[Ready]:
 
 def families(names: Sequence[str]) -> dict[str, list[str]]:
     """Benchmarks by family, in their order; those alone are a family of one under their own name."""
-    begins, found = beginnings(names, FAMILY), dict[str, list[str]]()
+    begins, members_found = beginnings(names, FAMILY), dict[str, list[str]]()
     for name in names:
-        found.setdefault(begins.get(name, name), []).append(name)
-    return found
+        members_found.setdefault(begins.get(name, name), []).append(name)
+    return members_found
 
 
 def doubles(data: SignalData) -> bool:
@@ -106,11 +106,11 @@ def doubles(data: SignalData) -> bool:
     return longest_run(max((np.unique(curve.progress) for curve in curves), key=len)) >= DOUBLINGS
 
 
-def longest_run(at: np.ndarray) -> int:
+def longest_run(positions: np.ndarray) -> int:
     """The most steps in a row from one of these points (n,), in order, to at least nearly twice as much."""
-    at = at[at > 0]
+    positions = positions[positions > 0]
     run = longest = 0
-    for ratio in at[1:] / at[:-1]:
+    for ratio in positions[1:] / positions[:-1]:
         run = run + 1 if ratio >= DOUBLING else 0
         longest = max(longest, run)
     return longest
@@ -121,7 +121,10 @@ def training_axis(data: SignalData, last: float, start: float, end: float) -> Ax
     if not doubles(data):
         return Axis(0, last, start, end)
     curves = [curve.progress for benchmark in data.benchmarks.values() for curve in benchmark.curves.values()]
-    first = min(float(at[at > 0].min()) for at in curves if (at > 0).any()) * data.progress.scale
+    first = (
+        min(float(positions[positions > 0].min()) for positions in curves if (positions > 0).any())
+        * data.progress.scale
+    )
     return LogAxis(min(first / 2, last / 2), last, start, end)
 
 
@@ -145,9 +148,9 @@ def amount(value: float) -> str:
 def ready_picture(data: SignalData, rows: Sequence[Ready], *, grouped: bool = True) -> Markup:
     """A row a benchmark, or a family of them, sorted by when it is ready; for wide and for narrow screens."""
     by_name = {row.name: row for row in rows}
-    found = families(list(by_name)) if grouped else {name: [name] for name in by_name}
-    entries = [(name, [by_name[member] for member in members]) for name, members in found.items()]
-    return Markup("").join(_drawn(data, entries[:MOST_ROWS], kind, *place) for kind, place in WIDTHS.items())
+    groups = families(list(by_name)) if grouped else {name: [name] for name in by_name}
+    entries = [(name, [by_name[member] for member in members]) for name, members in groups.items()]
+    return Markup("").join(_drawn(data, entries[:MOST_ROWS], kind, *size) for kind, size in WIDTHS.items())
 
 
 def _drawn(
@@ -160,11 +163,11 @@ def _drawn(
         values = [values[0], values[-1]]
     marks = [ticks(axis, values, 2, bottom, [amount(value) for value in values])]
     marks.append(text(end, bottom + 29, f"{data.progress.words} of training", "", "end"))
-    said = []
-    for place, (name, rows) in enumerate(entries):
-        y = 6 + ROW * (place + 0.5)
+    descriptions = []
+    for index, (name, rows) in enumerate(entries):
+        y = 6 + ROW * (index + 0.5)
         words, short = _words(rows, data.progress.words)
-        said.append(f"{name}: {words}")
+        descriptions.append(f"{name}: {words}")
         label = name if len(rows) == 1 else f"{name} ({len(rows)})"
         drawn = [box(0, y - ROW / 2, width, ROW, "hit"), text(0, y + 4, shortened(label, 18 if narrow else 38), "lab")]
         drawn += _marks(axis, rows, y)
@@ -172,7 +175,7 @@ def _drawn(
         drawn.append(text(end + 14, y + 4, short if narrow else words, kind_of_words))
         marks.append(Markup('<g class="row" tabindex="0" data-say="{}">{}</g>').format(
             f"{name}: {_details(rows, data.progress.words)}", Markup("").join(drawn)))  # fmt: skip
-    label = f"When each benchmark is ready, the earliest first. {'; '.join(said)}."
+    label = f"When each benchmark is ready, the earliest first. {'; '.join(descriptions)}."
     return svg(width, bottom + 34, label, *marks, kind=kind)
 
 
@@ -208,8 +211,8 @@ def _details(rows: Sequence[Ready], unit: str) -> str:
     if len(rows) > 1:
         ready = [row for row in rows if row.by is not None]
         names = ", ".join(f"{row.name} by {amount(row.by or 0)}" for row in ready[:5])
-        more = f" and {len(ready) - 5} more" if len(ready) > 5 else ""
-        return f"{_words(rows, unit)[0]}. {f'Ready: {names}{more} {unit}.' if ready else ''}"
+        remainder = f" and {len(ready) - 5} more" if len(ready) > 5 else ""
+        return f"{_words(rows, unit)[0]}. {f'Ready: {names}{remainder} {unit}.' if ready else ''}"
     row = rows[0]
     starts = "" if row.starts is None else f"above chance for good from {amount(row.starts)}; "
     settles = "" if row.settles is None else f"order settled by {' to '.join(map(amount, row.settles))} (95%); "
@@ -218,16 +221,16 @@ def _details(rows: Sequence[Ready], unit: str) -> str:
 
 def ready_note(rows: Sequence[Ready]) -> Markup:
     """How to read the picture."""
-    others = len(rows) - len(measured(rows))
-    more = f" {count(others, 'benchmark is', 'benchmarks are')} not counted: what it takes was not measured."
-    more = more if others else ""
+    n_others = len(rows) - len(measured(rows))
+    addition = f" {count(n_others, 'benchmark is', 'benchmarks are')} not counted: what it takes was not measured."
+    addition = addition if n_others else ""
     drawn = len(families([row.name for row in rows]))
-    more += f" The first {MOST_ROWS} of {drawn} rows are drawn." if drawn > MOST_ROWS else ""
+    addition += f" The first {MOST_ROWS} of {drawn} rows are drawn." if drawn > MOST_ROWS else ""
     marks = (
         (dot(11, 6, "hollow", 3.6), "from here above chance for good"),
         (line(0, 6, 22, 6, "k w"), "when the models’ order is nearly settled (95% interval)"),
         (dot(11, 6, "k"), "ready for sure: both"),
     )
     entry = Markup('<span><svg viewBox="0 0 22 12" style="width:22px;height:12px" aria-hidden="true">{}</svg>{}</span>')
-    spans = Markup("").join(entry.format(*each) for each in marks)
-    return Markup('<div class="key">{}{}</div>').format(spans, more)
+    spans = Markup("").join(entry.format(*mark) for mark in marks)
+    return Markup('<div class="key">{}{}</div>').format(spans, addition)

@@ -38,13 +38,13 @@ def report_signal(
     benchmarks: str | Path | None = None,
     items: str | Path | None = None,
     section: Reports = REPORTS,
-    own: tuple[str, ...] = (),
+    own_models: tuple[str, ...] = (),
 ) -> None:
     """Write summary.json, tables, figures and the page of the signal report under `output`.
 
-    `own`: models of the reader, whose curves stand out among those of others.
+    `own_models`: models of the reader, whose curves stand out among those of others.
     """
-    page, summary = signal(replace(analyze_signal(scores, models, benchmarks, items, section), own=own))
+    page, summary = signal(replace(analyze_signal(scores, models, benchmarks, items, section), own=own_models))
     write_report(page, summary, output)
 
 

@@ -75,24 +75,24 @@ def group_effect(
     NaN where the group is a combination of the terms, as where all models are in it.
     """
     columns = np.reshape(np.asarray(scores, dtype=float), (len(scores), -1))
-    known = _known(scores, terms)
+    is_known = _known(scores, terms)
     # the rows of all benchmarks one below another; of scores and group what the terms leave (Frisch, Waugh and Lovell)
-    benchmark, model = np.nonzero(known.T)
+    benchmark, model = np.nonzero(is_known.T)
     width = terms.shape[1]
     regressed = np.zeros((len(model), width * columns.shape[1]))
     for j in range(columns.shape[1]):
         rows = benchmark == j
         regressed[rows, j * width : (j + 1) * width] = terms[model[rows]]
     basis = np.linalg.svd(regressed, full_matrices=False)
-    within = basis.U[:, 1e-10 * (basis.S.max(initial=0) or 1) < basis.S]
+    within_basis = basis.U[:, 1e-10 * (basis.S.max(initial=0) or 1) < basis.S]
     side = group[model].astype(float)
-    y, d = (values - within @ (within.T @ values) for values in (columns[model, benchmark], side))
+    y, d = (values - within_basis @ (within_basis.T @ values) for values in (columns[model, benchmark], side))
     if d @ d <= 1e-10 * max(side @ side, 1):
         return Effect(np.nan, np.nan, np.nan, np.nan, np.nan, 0)
-    value, models = float(d @ y / (d @ d)), int(known.any(axis=1).sum())
+    value, models = float(d @ y / (d @ d)), int(is_known.any(axis=1).sum())
     if not tested:
         return Effect(value, np.nan, np.nan, np.nan, np.nan, models)
-    error, tests = _by_family(y - value * d, d, within, families[model])
+    error, tests = _by_family(y - value * d, d, within_basis, families[model])
     reach, p = np.nan, np.nan
     if error > 1e-12 and enough_families(group, families, scores, terms):
         reach = max(stats.t.ppf(1 - LEVEL / 2, freedom) * of_test for of_test, freedom in tests)
@@ -118,13 +118,13 @@ def _by_family(
     projected = np.zeros((len(numbers), basis.shape[1]))
     for place, family in enumerate(numbers):
         rows = families == family
-        left, turned = np.linalg.eigh(np.eye(rows.sum()) - basis[rows] @ basis[rows].T)
-        free = left > 1e-10
-        own, errors = turned.T @ weights[rows], turned.T @ residual[rows]
-        if np.abs(own[~free]).max(initial=0) > 1e-8 * np.abs(weights).max():
+        eigenvalues, turned = np.linalg.eigh(np.eye(rows.sum()) - basis[rows] @ basis[rows].T)
+        free = eigenvalues > 1e-10
+        own_weights, errors = turned.T @ weights[rows], turned.T @ residual[rows]
+        if np.abs(own_weights[~free]).max(initial=0) > 1e-8 * np.abs(weights).max():
             return np.nan, []
-        left_out[place] = own[free] @ (errors[free] / left[free])
-        half = turned[:, free] @ (own[free] / np.sqrt(left[free]))
+        left_out[place] = own_weights[free] @ (errors[free] / eigenvalues[free])
+        half = turned[:, free] @ (own_weights[free] / np.sqrt(eigenvalues[free]))
         halves[place], projected[place], squares[place] = half @ residual[rows], basis[rows].T @ half, half @ half
     number = len(numbers)
     if number < 2:
@@ -142,9 +142,9 @@ def _known(scores: np.ndarray, terms: np.ndarray) -> np.ndarray:
 
 def enough_families(group: np.ndarray, families: np.ndarray, scores: np.ndarray, terms: np.ndarray) -> bool:
     """Whether there are families enough for an interval, among the models that `group_effect` regresses."""
-    known = _known(scores, terms).any(axis=1)
-    inside, outside = (len(set(families[known & (group == side)])) for side in (1, 0))
-    return len(set(families[known])) >= LEAST_FAMILIES and min(inside, outside) >= LEAST_FAMILIES_A_SIDE
+    is_known = _known(scores, terms).any(axis=1)
+    inside, outside = (len(set(families[is_known & (group == side)])) for side in (1, 0))
+    return len(set(families[is_known])) >= LEAST_FAMILIES and min(inside, outside) >= LEAST_FAMILIES_A_SIDE
 
 
 def leads_of_families(scores: np.ndarray, terms: np.ndarray, families: np.ndarray) -> np.ndarray:
@@ -161,8 +161,8 @@ def leads_of_families(scores: np.ndarray, terms: np.ndarray, families: np.ndarra
 def without_families(scores: np.ndarray, group: np.ndarray, terms: np.ndarray, families: np.ndarray) -> np.ndarray:
     """(families,) the group's coefficient without each family in turn, in the order of their numbers; as
     `group_effect`."""
-    kept = (families != family for family in np.unique(families))
-    return np.array([group_effect(scores[k], group[k], terms[k], families[k], tested=False).value for k in kept])
+    masks = (families != family for family in np.unique(families))
+    return np.array([group_effect(scores[k], group[k], terms[k], families[k], tested=False).value for k in masks])
 
 
 def outside_overlap(compute: np.ndarray, group: np.ndarray) -> tuple[int, int]:
@@ -170,11 +170,15 @@ def outside_overlap(compute: np.ndarray, group: np.ndarray) -> tuple[int, int]:
 
     There the lead rests on the line through the other side's models, not on models of like compute.
     """
-    known = np.isfinite(compute)
+    finite = np.isfinite(compute)
     counts = []
     for side in (1, 0):
-        own, others = compute[known & (group == side)], compute[known & (group != side)]
-        counts.append(int(((own < others.min()) | (own > others.max())).sum()) if len(others) else len(own))
+        own_side, other_side = compute[finite & (group == side)], compute[finite & (group != side)]
+        counts.append(
+            int(((own_side < other_side.min()) | (own_side > other_side.max())).sum())
+            if len(other_side)
+            else len(own_side)
+        )
     return counts[0], counts[1]
 
 
@@ -187,22 +191,30 @@ def excess_over_prediction(scores: np.ndarray, prepared: np.ndarray, terms: np.n
     interval of zero in 95% of cases; families count as no clusters. NaN where unknown or where fewer than three
     models are left over.
     """
-    known = np.isfinite(scores) & np.isfinite(prepared) & np.isfinite(terms).all(axis=1)
+    is_known = np.isfinite(scores) & np.isfinite(prepared) & np.isfinite(terms).all(axis=1)
     empty = np.full(len(scores), np.nan)
     excess = Excess(empty, empty.copy(), empty.copy())
-    design = np.column_stack([terms[known], prepared[known] - np.mean(prepared[known])]) if known.any() else terms[:0]
+    design = (
+        np.column_stack([terms[is_known], prepared[is_known] - np.mean(prepared[is_known])])
+        if is_known.any()
+        else terms[:0]
+    )
     basis = np.linalg.svd(design, full_matrices=False)
     columns = basis.U[:, 1e-10 * basis.S.max(initial=0) < basis.S]
     freedom = len(design) - columns.shape[1] - 1
     if freedom < 2:
         return excess
-    residual = scores[known] - columns @ (columns.T @ scores[known])
-    left = 1 - np.square(columns).sum(axis=1)
-    left = np.where(left > 1e-10, left, np.nan)  # a model that alone decides a term is predicted by no other
-    variance = np.maximum(residual @ residual - residual**2 / left, 0) / freedom
-    reach = stats.t.ppf(1 - LEVEL / 2, freedom) * np.sqrt(variance / left)
+    residual = scores[is_known] - columns @ (columns.T @ scores[is_known])
+    leverage_left = 1 - np.square(columns).sum(axis=1)
+    leverage_left = np.where(
+        leverage_left > 1e-10, leverage_left, np.nan
+    )  # a model that alone decides a term is predicted by no other
+    variance = np.maximum(residual @ residual - residual**2 / leverage_left, 0) / freedom
+    reach = stats.t.ppf(1 - LEVEL / 2, freedom) * np.sqrt(variance / leverage_left)
     for values, of_known in zip(
-        excess, (residual / left, residual / left - reach, residual / left + reach), strict=True
+        excess,
+        (residual / leverage_left, residual / leverage_left - reach, residual / leverage_left + reach),
+        strict=True,
     ):
-        values[known] = of_known
+        values[is_known] = of_known
     return excess

@@ -114,28 +114,28 @@ def hull(first: Interval[Any], second: Interval[Any]) -> Interval[Any]:
 
 
 def two_way_interval(
-    both: np.ndarray, over_models: np.ndarray, over_benchmarks: np.ndarray, models: int
+    joint_draws: np.ndarray, over_models: np.ndarray, over_benchmarks: np.ndarray, models: int
 ) -> Interval[float]:
     """Interval of a figure for a population of models and of benchmarks.
 
-    `both`, `over_models`, `over_benchmarks`: (resamples,) draws with models and benchmarks, only models, only
+    `joint_draws`, `over_models`, `over_benchmarks`: (resamples,) draws with models and benchmarks, only models, only
     benchmarks resampled. The variance of the first is V_models + V_benchmarks + 3 V_cells (Owen 2007), that of the
     others V_models + V_cells and V_benchmarks + V_cells; wanted is V_models + V_benchmarks + V_cells (Cameron, Gelbach
     and Miller 2011, Journal of Business & Economic Statistics 29:238), so
 
         V = 2 (V over models + V over benchmarks) - V both,     at least the larger of the two,
 
-    and the quantiles of `both`, at the expanded levels for `models`, are drawn towards its median by sqrt(V / V both).
-    NaN draws are left out; NaN bounds where fewer than half of `both` are defined, or where `percentile_interval` of
-    `over_models` has none.
+    and the quantiles of `joint_draws`, at the expanded levels for `models`, are drawn towards its median by
+    sqrt(V / V both). NaN draws are left out; NaN bounds where fewer than half of `joint_draws` are defined, or where
+    `percentile_interval` of `over_models` has none.
     """
-    wide = _percentiles(both, expanded_level(models), 0.5)
+    wide = _percentiles(joint_draws, expanded_level(models), 0.5)
     if not (np.isfinite(wide.low) and np.isfinite(percentile_interval(over_models, models).low)):
         return Interval(float("nan"), float("nan"))
-    of_models, of_benchmarks, joint = (float(np.nanvar(draws)) for draws in (over_models, over_benchmarks, both))
+    of_models, of_benchmarks, joint = (float(np.nanvar(draws)) for draws in (over_models, over_benchmarks, joint_draws))
     variance = max(2 * (of_models + of_benchmarks) - joint, of_models, of_benchmarks)
     scale = min(1.0, np.sqrt(variance / joint)) if joint > 0 else 1.0
-    centre = float(np.nanmedian(both))
+    centre = float(np.nanmedian(joint_draws))
     return Interval(centre + scale * (wide.low - centre), centre + scale * (wide.high - centre))
 
 
@@ -154,12 +154,12 @@ def mean_over_pairs_by_resample(tau: np.ndarray, benchmark_weights: np.ndarray |
 def weighted_pairs(tau: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """(sums, weights), (resamples, sets, sets) both: of `tau` (resamples, k, k) over all a and b weighted by v_a u_b,
     with v and u two of the columns of `weights` (resamples or 1, k, sets); NaN has no weight."""
-    known = np.isfinite(tau)
+    finite = np.isfinite(tau)
     transposed = weights.swapaxes(1, 2)
-    if known.all():
+    if finite.all():
         total = weights.sum(axis=1)
         return transposed @ (tau @ weights), total[:, :, None] * total[:, None, :]
-    return transposed @ (np.where(known, tau, 0.0) @ weights), transposed @ (known @ weights)
+    return transposed @ (np.where(finite, tau, 0.0) @ weights), transposed @ (finite @ weights)
 
 
 def resampled_mean_tau(signs: PairSigns, weights: np.ndarray) -> np.ndarray:
@@ -261,7 +261,7 @@ def jackknife_interval(
     estimate: float | np.ndarray,
     left_out: np.ndarray,
     sizes: np.ndarray | None = None,
-    others: np.ndarray | None = None,
+    other_estimates: np.ndarray | None = None,
     other_sizes: np.ndarray | None = None,
 ) -> Interval[Any]:
     """estimate ± t · se from the estimates `left_out` (clusters,), one without each cluster.
@@ -274,22 +274,22 @@ def jackknife_interval(
     taken as independent draws, members of one need not be. NaN for fewer than 3 clusters, where one holds more than
     half of the units, and where leaving one out leaves no estimate.
 
-    `others` (clusters,): estimates without each cluster of a second kind, such as categories of benchmarks beside
-    families of models, of `other_sizes`. The two squared errors are added, with the degrees of freedom of Satterthwaite
-    (1946, Biometrics 2:110). What belongs to a family and a category together is then counted twice: rather too wide
-    than too narrow.
+    `other_estimates` (clusters,): estimates without each cluster of a second kind, such as categories of benchmarks
+    beside families of models, of `other_sizes`. The two squared errors are added, with the degrees of freedom of
+    Satterthwaite (1946, Biometrics 2:110). What belongs to a family and a category together is then counted twice:
+    rather too wide than too narrow.
 
     Of many estimates (...,) at once the left-out ones are (..., clusters), and so are the intervals' ends (...,).
     """
     estimate = np.asarray(estimate, dtype=float)
-    kinds = [(left_out, sizes)] if others is None else [(left_out, sizes), (others, other_sizes)]
+    kinds = [(left_out, sizes)] if other_estimates is None else [(left_out, sizes), (other_estimates, other_sizes)]
     parts = [np.asarray(values, dtype=float) for values, _ in kinds]
     units = [
         np.ones(part.shape[-1]) if m is None else np.asarray(m, dtype=float)
         for part, (_, m) in zip(parts, kinds, strict=True)
     ]
-    few = any(part.shape[-1] < LEAST_CLUSTERS for part in parts)
-    if few or not all(0 < m.max() <= MOST_IN_ONE * m.sum() for m in units):
+    too_few = any(part.shape[-1] < LEAST_CLUSTERS for part in parts)
+    if too_few or not all(0 < m.max() <= MOST_IN_ONE * m.sum() for m in units):
         nothing = np.full(estimate.shape, np.nan)[()]
         return Interval(nothing, nothing)
     defined = np.logical_and.reduce([np.isfinite(estimate), *(np.isfinite(part).all(axis=-1) for part in parts)])
@@ -309,7 +309,7 @@ def transformed_interval(
     left_out: np.ndarray,
     scale: str,
     sizes: np.ndarray | None = None,
-    others: np.ndarray | None = None,
+    other_estimates: np.ndarray | None = None,
     other_sizes: np.ndarray | None = None,
 ) -> Interval[Any]:
     """`jackknife_interval` on the scale of atanh (`tau`; of half of it, `change`) or logit (`share`), so that it stays
@@ -321,16 +321,18 @@ def transformed_interval(
     }
     forward, back = scales[scale]
     with np.errstate(divide="ignore", invalid="ignore"):
-        own = np.asarray(forward(left_out), dtype=float)
-        other = None if others is None else np.asarray(forward(others), dtype=float)
-        low, high = jackknife_interval(forward(np.asarray(estimate, dtype=float)), own, sizes, other, other_sizes)
+        transformed = np.asarray(forward(left_out), dtype=float)
+        other_transformed = None if other_estimates is None else np.asarray(forward(other_estimates), dtype=float)
+        low, high = jackknife_interval(
+            forward(np.asarray(estimate, dtype=float)), transformed, sizes, other_transformed, other_sizes
+        )
     return Interval(back(low), back(high))
 
 
 def means_without_clusters(tau: np.ndarray, clusters: np.ndarray) -> np.ndarray:
     """(clusters,) means over the pairs of benchmarks of `tau` (k, k) without the benchmarks of each cluster (k,)."""
     parts = (clusters != cluster for cluster in range(int(clusters.max()) + 1))
-    return np.array([mean_over_pairs(tau[np.ix_(rest, rest)]) for rest in parts])
+    return np.array([mean_over_pairs(tau[np.ix_(units_left, units_left)]) for units_left in parts])
 
 
 def cluster_numbers(names: np.ndarray) -> np.ndarray:

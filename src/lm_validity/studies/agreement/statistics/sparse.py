@@ -53,16 +53,18 @@ class Kernels:
 
     def parts(self, cells: Cells) -> np.ndarray:
         """(weights, cells, cells) covariance of the cells by weight, the noise left out."""
-        among = np.ix_(cells.model, cells.model)
-        same = cells.benchmark[:, None] == cells.benchmark
+        pairs_of_cells = np.ix_(cells.model, cells.model)
+        same_benchmark = cells.benchmark[:, None] == cells.benchmark
         product = np.outer(cells.direct, cells.direct)
-        own = [kernel[among] * same for kernel in self.own]
-        return np.array([*(kernel[among] for kernel in self.shared), *own, product, product * same])
+        own_kernels = [kernel[pairs_of_cells] * same_benchmark for kernel in self.own]
+        return np.array(
+            [*(kernel[pairs_of_cells] for kernel in self.shared), *own_kernels, product, product * same_benchmark]
+        )
 
     def weighted(self, weights: np.ndarray) -> "Covariance":
         """The covariance under some weights (without the noise's)."""
-        shared, own = weights[: len(self.shared)], weights[len(self.shared) : -2]
-        return Covariance(np.tensordot(shared, self.shared, 1), np.tensordot(own, self.own, 1), *weights[-2:])
+        shared, own_weights = weights[: len(self.shared)], weights[len(self.shared) : -2]
+        return Covariance(np.tensordot(shared, self.shared, 1), np.tensordot(own_weights, self.own, 1), *weights[-2:])
 
 
 @dataclass(frozen=True)
@@ -74,12 +76,16 @@ class Covariance:
     direct_shared: float
     direct_own: float
 
-    def between(self, left: Cells, right: Cells) -> np.ndarray:
+    def between(self, first: Cells, right: Cells) -> np.ndarray:
         """(left, right) covariance of two sets of cells."""
-        among = np.ix_(left.model, right.model)
-        same = left.benchmark[:, None] == right.benchmark
-        product = np.outer(left.direct, right.direct)
-        return self.shared[among] + self.direct_shared * product + same * (self.own[among] + self.direct_own * product)
+        pairs_of_cells = np.ix_(first.model, right.model)
+        same_benchmark = first.benchmark[:, None] == right.benchmark
+        product = np.outer(first.direct, right.direct)
+        return (
+            self.shared[pairs_of_cells]
+            + self.direct_shared * product
+            + same_benchmark * (self.own[pairs_of_cells] + self.direct_own * product)
+        )
 
     def variance(self, cells: Cells) -> np.ndarray:
         """(cells,) prior variance of the process at each cell."""
@@ -90,11 +96,11 @@ class Covariance:
         """(cells, draws) of the process at the cells, from factors of matrices that are only as large as the models."""
         models = len(self.shared)
         shared = _root(self.shared) @ rng.standard_normal((models, draws))
-        own = np.einsum("ij,jbr->ibr", _root(self.own), rng.standard_normal((models, benchmarks, draws)))
+        own_part = np.einsum("ij,jbr->ibr", _root(self.own), rng.standard_normal((models, benchmarks, draws)))
         slope = np.sqrt(self.direct_shared) * rng.standard_normal(draws)
         slopes = np.sqrt(self.direct_own) * rng.standard_normal((benchmarks, draws))
-        whole = shared[cells.model] + own[cells.model, cells.benchmark]
-        return whole + cells.direct[:, None] * (slope + slopes[cells.benchmark])
+        process = shared[cells.model] + own_part[cells.model, cells.benchmark]
+        return process + cells.direct[:, None] * (slope + slopes[cells.benchmark])
 
 
 def _root(matrix: np.ndarray) -> np.ndarray:
@@ -112,13 +118,13 @@ def make_kernels(direct: np.ndarray, size: np.ndarray, families: np.ndarray) -> 
     """
     models = len(direct)
     size = standardized(size)
-    left, values, _ = np.linalg.svd(direct, full_matrices=False)
-    components = left[:, : min(COMPONENTS, int((values > 1e-9).sum()))] * np.sqrt(models)
+    left_vectors, values, _ = np.linalg.svd(direct, full_matrices=False)
+    components = left_vectors[:, : min(COMPONENTS, int((values > 1e-9).sum()))] * np.sqrt(models)
     inputs = [columns for columns in (size, components) if columns.any()]
     kernels = [columns @ columns.T / columns.shape[1] for columns in inputs]
     if inputs:
-        place = np.column_stack([size, components[:, :2]])
-        distance = ((place[:, None] - place) ** 2).sum(axis=-1)
+        coordinates = np.column_stack([size, components[:, :2]])
+        distance = ((coordinates[:, None] - coordinates) ** 2).sum(axis=-1)
         kernels.append(np.exp(-distance / 2 / LENGTH**2))
     named = np.array([name if isinstance(name, str) else f"\0{row}" for row, name in enumerate(families)])
     if 1 < len(set(named)) < models:
@@ -192,10 +198,10 @@ def link_for(*tables: np.ndarray, losses: Losses | None = None) -> ScoreLink:
     between -1 and 0. What exceeds these has no range, nor has any other loss: it may well exceed 1.
     """
     values = np.concatenate(tables)
-    least, most = (edge(np.where(np.isfinite(values), values, 0.0), axis=0) for edge in (np.min, np.max))
+    least, highest = (edge(np.where(np.isfinite(values), values, 0.0), axis=0) for edge in (np.min, np.max))
     lower, errors = losses or np.zeros((2, len(least)), dtype=bool)
-    fraction, error = ~lower & (least >= 0) & (most <= 1), errors & (least >= -1) & (most <= 0)
-    signed = ~lower & (least >= -1) & (most <= 1)
+    fraction, error = ~lower & (least >= 0) & (highest <= 1), errors & (least >= -1) & (highest <= 0)
+    signed = ~lower & (least >= -1) & (highest <= 1)
     return ScoreLink(low=np.where(fraction, 0.0, -1.0), width=np.select([fraction | error, signed], [1.0, 2.0], 0.0))
 
 
@@ -227,7 +233,7 @@ class CellProcess:
         """(score, low, high): a new score of each cell and its 95% interval, in the scores' own units."""
         reach = NORMAL_95 * widening * np.sqrt(self.variance + self.noise)
         places = (self.mean, self.mean - reach, self.mean + reach)
-        score, low, high = (self.link.back(self.center + self.scale * place) for place in places)
+        score, low, high = (self.link.back(self.center + self.scale * standing) for standing in places)
         return score, low, high
 
     def residuals(self) -> np.ndarray:
@@ -300,34 +306,34 @@ def fit_process(
     noise is Student's t, estimated by benchmark. None for fewer than 12 known cells, more than 4,000, or more than 500
     models.
     """
-    known = np.flatnonzero(np.isfinite(scores))
-    if not LEAST_CELLS <= len(known) <= MOST_CELLS or len(scores) > MOST_MODELS:
+    known_cells = np.flatnonzero(np.isfinite(scores))
+    if not LEAST_CELLS <= len(known_cells) <= MOST_CELLS or len(scores) > MOST_MODELS:
         return None
     link = link_for(scores, direct, losses=losses)
     values = np.where(np.isfinite(scores), link.to(scores), np.nan)
     center, scale = _moments(values, link.bounded)
-    before = standardized(np.where(np.isfinite(direct), link.to(direct), np.nan))
-    model, benchmark = (place.ravel() for place in np.indices(scores.shape))
-    cells = Cells(model, benchmark, before.ravel())
-    kernels = make_kernels(before, size, families)
+    direct_standardized = standardized(np.where(np.isfinite(direct), link.to(direct), np.nan))
+    model, benchmark = (indices.ravel() for indices in np.indices(scores.shape))
+    cells = Cells(model, benchmark, direct_standardized.ravel())
+    kernels = make_kernels(direct_standardized, size, families)
     standard = ((values - center) / scale).ravel()
     items = _item_noise(scores, stderr, link, scale)
-    chosen = known
-    if len(known) > FITTED_CELLS:
-        chosen = np.random.default_rng(seed).choice(known, FITTED_CELLS, replace=False)
+    chosen = known_cells
+    if len(known_cells) > FITTED_CELLS:
+        chosen = np.random.default_rng(seed).choice(known_cells, FITTED_CELLS, replace=False)
     weights = np.exp(_most_likely(kernels, cells[chosen], standard[chosen], items.ravel()[chosen]))
     solver, own_noise = _robust(
-        kernels.weighted(weights[:-1]), cells, known, standard[known], items.ravel(), weights[-1]
+        kernels.weighted(weights[:-1]), cells, known_cells, standard[known_cells], items.ravel(), weights[-1]
     )
     noise = items + own_noise * FREEDOM / (FREEDOM - 2)
     mean, variance = solver.spread_out(solver.values), solver.variance()
     inverse_diagonal = (solver.inverse_root**2).sum(axis=0)
     weights = solver.inverse_root.T @ (solver.inverse_root @ solver.values)
     without, without_variance = mean.copy(), variance + noise.ravel()
-    without[known] = solver.values - weights / inverse_diagonal
+    without[known_cells] = solver.values - weights / inverse_diagonal
     # the noise of a robust fit is the cell's own; of a new score it is the benchmark's
     latent = np.maximum(1 / inverse_diagonal - solver.observed, 1e-9)
-    without_variance[known] = latent + noise.ravel()[known]
+    without_variance[known_cells] = latent + noise.ravel()[known_cells]
     parts = (part.reshape(scores.shape) for part in (mean, variance, noise, without, without_variance))
     mean, variance, noise, without, without_variance = parts
     return CellProcess(scores, link, center, scale, mean, variance, noise, without, without_variance, solver)
@@ -336,11 +342,11 @@ def fit_process(
 def _moments(values: np.ndarray, linked: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """(benchmarks,) means and standard deviations of the known values, few of them drawn to those of all benchmarks in
     the mask `linked`; scores on other scales have nothing in common."""
-    known = np.isfinite(values)
-    number, total = known.sum(axis=0), np.where(known, values, 0.0).sum(axis=0)
+    finite = np.isfinite(values)
+    number, total = finite.sum(axis=0), np.where(finite, values, 0.0).sum(axis=0)
     typical = total[linked].sum() / max(number[linked].sum(), 1)
     mean = np.where(number > 0, total / np.maximum(number, 1), typical)
-    squares = (np.where(known, values - mean, 0.0) ** 2).sum(axis=0)
+    squares = (np.where(finite, values - mean, 0.0) ** 2).sum(axis=0)
     freedom = (number - 1).clip(0)
     common = squares[linked].sum() / max(freedom[linked].sum(), 1)
     worth = np.where(linked, SHRINKAGE, 0.0)
@@ -350,11 +356,11 @@ def _moments(values: np.ndarray, linked: np.ndarray) -> tuple[np.ndarray, np.nda
 
 def _item_noise(scores: np.ndarray, stderr: np.ndarray, link: ScoreLink, scale: np.ndarray) -> np.ndarray:
     """(models, benchmarks) variance of a standardised score by its items alone; its benchmark's mean elsewhere."""
-    known = np.isfinite(scores)
+    finite = np.isfinite(scores)
     error = np.where(np.isfinite(stderr), stderr, UNKNOWN_ERROR)
-    noise = (error * link.slope(np.where(known, scores, 0.5)) / scale) ** 2
-    mean = finite_mean(np.where(known, noise, np.nan), axis=0)
-    return np.where(known, noise, np.where(np.isfinite(mean), mean, np.nanmean(mean)))
+    noise = (error * link.slope(np.where(finite, scores, 0.5)) / scale) ** 2
+    mean = finite_mean(np.where(finite, noise, np.nan), axis=0)
+    return np.where(finite, noise, np.where(np.isfinite(mean), mean, np.nanmean(mean)))
 
 
 def _most_likely(kernels: Kernels, cells: Cells, values: np.ndarray, items: np.ndarray) -> np.ndarray:
@@ -383,31 +389,31 @@ def _most_likely(kernels: Kernels, cells: Cells, values: np.ndarray, items: np.n
 
 
 def _robust(
-    covariance: Covariance, cells: Cells, known: np.ndarray, values: np.ndarray, items: np.ndarray, common: float
+    covariance: Covariance, cells: Cells, known_cells: np.ndarray, values: np.ndarray, items: np.ndarray, common: float
 ) -> tuple[_Solver, np.ndarray]:
     """The solver with each known cell's noise, and the (benchmarks,) noise beside the items', both reweighted.
 
     A cell far from what the others say gets more noise (Student's t as a mixture of normals); a benchmark's noise is
     what is left beside its items', shrunk to the common one.
     """
-    column = cells.benchmark[known]
+    column = cells.benchmark[known_cells]
     benchmarks = int(cells.benchmark.max()) + 1
-    own, outlying = np.full(benchmarks, common), np.ones(len(known))
-    prior = covariance.between(cells[known], cells[known])
+    variances, outlying = np.full(benchmarks, common), np.ones(len(known_cells))
+    prior = covariance.between(cells[known_cells], cells[known_cells])
     for step in range(ROBUST_STEPS + 1):
-        observed = items[known] + own[column] * outlying
+        observed = items[known_cells] + variances[column] * outlying
         root = cholesky(prior + np.diag(observed + JITTER), lower=True, check_finite=False)
-        inverse_root = solve_triangular(root, np.eye(len(known)), lower=True, check_finite=False)
+        inverse_root = solve_triangular(root, np.eye(len(known_cells)), lower=True, check_finite=False)
         if step == ROBUST_STEPS:
             break
         solved, diagonal = inverse_root.T @ (inverse_root @ values), (inverse_root**2).sum(axis=0)
         # mean and variance of the latent value of each known cell, given all of them
         squares = (observed * solved) ** 2 + np.maximum(observed - observed**2 * diagonal, 0.0)
-        outlying = (FREEDOM + squares / np.maximum(items[known] + own[column], 1e-4)) / (FREEDOM + 1)
-        left = np.maximum(squares / outlying - items[known], 0.02 * common)
-        number, total = np.bincount(column, minlength=benchmarks), np.bincount(column, left, benchmarks)
-        own = (total + NOISE_SHRINKAGE * total.sum() / number.sum()) / (number + NOISE_SHRINKAGE)
-    return _Solver(cells, known, values, observed, covariance, inverse_root), own
+        outlying = (FREEDOM + squares / np.maximum(items[known_cells] + variances[column], 1e-4)) / (FREEDOM + 1)
+        remainder = np.maximum(squares / outlying - items[known_cells], 0.02 * common)
+        number, total = np.bincount(column, minlength=benchmarks), np.bincount(column, remainder, benchmarks)
+        variances = (total + NOISE_SHRINKAGE * total.sum() / number.sum()) / (number + NOISE_SHRINKAGE)
+    return _Solver(cells, known_cells, values, observed, covariance, inverse_root), variances
 
 
 def widening_of(residuals: np.ndarray) -> float:
@@ -416,8 +422,8 @@ def widening_of(residuals: np.ndarray) -> float:
     At least 1. The conformal quantile of the largest of n + 1 (Vovk 2015). NaN for fewer residuals than that takes.
     """
     absolute = np.sort(np.abs(residuals[np.isfinite(residuals)]))
-    place = int(np.ceil(0.95 * (len(absolute) + 1)))
-    return max(1.0, float(absolute[place - 1] / NORMAL_95)) if 0 < place <= len(absolute) else float("nan")
+    rank = int(np.ceil(0.95 * (len(absolute) + 1)))
+    return max(1.0, float(absolute[rank - 1] / NORMAL_95)) if 0 < rank <= len(absolute) else float("nan")
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -454,12 +460,12 @@ def pooled_tau(signs: PairSigns, expected: np.ndarray | float = 0.0) -> PooledTa
     """
     expected = np.broadcast_to(expected, signs.sign.shape)
     measured, everywhere = expected * signs.known, np.ones_like(expected)
-    predicted, whole = _products(expected), _products(everywhere)
+    predicted, total = _products(expected), _products(everywhere)
     agreeing, number = _products(signs.sign), _products(signs.known)
-    rest = agreeing - _products(measured)
+    unmeasured = agreeing - _products(measured)
 
     def estimate(keep: Keep) -> np.ndarray:
-        return _ratio(keep(predicted), keep(whole)) + _ratio(keep(rest), keep(number))
+        return _ratio(keep(predicted), keep(total)) + _ratio(keep(unmeasured), keep(number))
 
     def difference(keep: Keep) -> np.ndarray:
         return estimate(keep) - _ratio(keep(agreeing), keep(number))
@@ -482,8 +488,8 @@ def pooled_left_out(signs: PairSigns, clusters: np.ndarray) -> np.ndarray:
     """
     agreeing, number = _products(signs.sign), _products(signs.known)
     without_each = _without_each(signs, clusters)
-    whole = _ratio(agreeing.sum(), number.sum())
-    return np.concatenate([[whole], _ratio(without_each(agreeing), without_each(number))])
+    total = _ratio(agreeing.sum(), number.sum())
+    return np.concatenate([[total], _ratio(without_each(agreeing), without_each(number))])
 
 
 Keep = Callable[[np.ndarray], np.ndarray]  # takes sums of what pairs of models have
@@ -524,10 +530,10 @@ def _without_each(signs: PairSigns, clusters: np.ndarray) -> Keep:
     return without_each
 
 
-def _ratio(part: np.ndarray, whole: np.ndarray) -> np.ndarray:
+def _ratio(part: np.ndarray, total: np.ndarray) -> np.ndarray:
     """part / whole, NaN where there is nothing; counts are whole numbers but for rounding."""
-    part, whole = np.asarray(part, dtype=float), np.asarray(whole, dtype=float)
-    return np.divide(part, whole, out=np.full(part.shape, np.nan), where=whole > 0.5)
+    part, total = np.asarray(part, dtype=float), np.asarray(total, dtype=float)
+    return np.divide(part, total, out=np.full(part.shape, np.nan), where=total > 0.5)
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -616,8 +622,8 @@ class Choice:
         estimated then. The mean of tau between the two over draws is the agreement to expect, and the central 95% of
         the true rank less the estimated one is how wide a rank's interval must be, wherever the model turns out to be.
         """
-        truth, left = self._standing[self._half :], self._standing_left[self._half :]
-        estimated = truth - left
+        truth, standing_left = self._standing[self._half :], self._standing_left[self._half :]
+        estimated = truth - standing_left
         low, high = np.quantile(average_ranks(truth.T) - average_ranks(estimated.T), [0.025, 0.975], axis=1)
         first, second = np.triu_indices(truth.shape[1], 1)
         signs = [np.sign(values[:, first] - values[:, second]) for values in (estimated, truth)]
@@ -633,14 +639,14 @@ class Choice:
         shared = np.tensordot(ranks, cells, (0, 0)) / len(cells)
         explained = (shared**2).sum(axis=0) - variance * (ranks**2).mean(axis=0).sum() / len(cells)
         reductions = np.zeros(self._open.shape)
-        told = np.divide(explained, variance, out=np.zeros_like(variance), where=variance > LEAST_VARIANCE)
-        reductions[self._open] = told.clip(0)
+        shares = np.divide(explained, variance, out=np.zeros_like(variance), where=variance > LEAST_VARIANCE)
+        reductions[self._open] = shares.clip(0)
         return reductions
 
     def measure(self, model: int, benchmark: int) -> None:
         """Go on as if the cell were measured."""
-        place = np.count_nonzero(self._open.ravel()[: model * self._open.shape[1] + benchmark])
-        value = self._cells_left[:, place].copy()
+        index = np.count_nonzero(self._open.ravel()[: model * self._open.shape[1] + benchmark])
+        value = self._cells_left[:, index].copy()
         learnt = value[: self._half]
         for values in (self._standing_left, self._ranks_left, self._cells_left):
             line = np.tensordot(learnt, values[: self._half], 1) / (learnt @ learnt)
@@ -653,19 +659,19 @@ class Choice:
         `hours`: (models, benchmarks) what a cell costs, inf for those that cannot be chosen. `models`: (models,) the
         mask of those whose ranks matter. `most_hours`: of all chosen cells together.
         """
-        free, left, before = np.isfinite(hours), most_hours, self._unsure(models)
+        free, hours_left, variance_before = np.isfinite(hours), most_hours, self._unsure(models)
         for _ in range(self._half // DRAWS_A_CELL):
-            reductions = self.reductions(models) * (free & (hours <= left))
+            reductions = self.reductions(models) * (free & (hours <= hours_left))
             rate = np.divide(reductions, hours, out=np.zeros_like(reductions), where=(reductions > 0) & (hours > 0))
             model, benchmark = np.unravel_index(rate.argmax(), rate.shape)
             if rate[model, benchmark] <= 0:
                 return
             free[model, benchmark] = False
-            left -= float(hours[model, benchmark])
+            hours_left -= float(hours[model, benchmark])
             self.measure(model, benchmark)
             now = self._unsure(models)
-            yield Step(int(model), int(benchmark), max(0.0, before - now), self.outlook())
-            before = now
+            yield Step(int(model), int(benchmark), max(0.0, variance_before - now), self.outlook())
+            variance_before = now
 
     def _unsure(self, models: np.ndarray) -> float:
         """The sum of the rank variances that are left, of draws that nothing was learnt from."""

@@ -155,14 +155,16 @@ def test_variance_components_of_too_few_models_or_benchmarks_are_undefined():
 def test_two_kinds_of_clusters_add_their_errors():
     models, benchmarks = np.array([0.4, 0.5, 0.55, 0.45]), np.array([0.3, 0.6, 0.5])
     one = jackknife_interval(0.5, models)
-    low, high = jackknife_interval(0.5, models, others=benchmarks)
+    low, high = jackknife_interval(0.5, models, other_estimates=benchmarks)
     squares = np.array([3 / 4 * ((models - models.mean()) ** 2).sum(), 2 / 3 * ((benchmarks - 7 / 15) ** 2).sum()])
     freedom = squares.sum() ** 2 / (squares**2 / np.array([3, 2])).sum()
     assert (high - low) / 2 == pytest.approx(stats.t.ppf(0.975, freedom) * np.sqrt(squares.sum()))
-    few = jackknife_interval(0.5, models, others=benchmarks, other_sizes=[2, 1, 1])
-    assert few.low < low and np.isnan(jackknife_interval(0.5, models, others=benchmarks, other_sizes=[8, 1, 1]).low)
-    assert high - low > one.high - one.low and jackknife_interval(0.5, models, others=np.full(3, 0.5)) == one
-    assert np.isnan(jackknife_interval(0.5, models, others=benchmarks[:2]).low)
+    few = jackknife_interval(0.5, models, other_estimates=benchmarks, other_sizes=[2, 1, 1])
+    assert few.low < low and np.isnan(
+        jackknife_interval(0.5, models, other_estimates=benchmarks, other_sizes=[8, 1, 1]).low
+    )
+    assert high - low > one.high - one.low and jackknife_interval(0.5, models, other_estimates=np.full(3, 0.5)) == one
+    assert np.isnan(jackknife_interval(0.5, models, other_estimates=benchmarks[:2]).low)
 
 
 def test_means_without_each_category_are_those_of_the_other_benchmarks():

@@ -633,6 +633,8 @@ joint[protocol]
   .verdict                                    joint_verdict                     text         -            -
   .change                                     joint_change                      score        -            interval:items
   .margin                                     joint_margin                      score        -            -
+along_training[benchmark=subject,protocol,unit,point]
+  .change                                     change_along_training             score        -            interval:items
 """,
     "screening": """
 thresholds

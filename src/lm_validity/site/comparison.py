@@ -14,7 +14,6 @@ from xml.etree import ElementTree
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from markupsafe import Markup
 
@@ -27,10 +26,12 @@ from lm_validity.results import write_report
 from lm_validity.site.gather import BENCHMARKS, MODELS, gather
 from lm_validity.site.guess import guess_benchmarks
 from lm_validity.studies.items.compare import (
-    NOTHING_TESTED,
     CompareSummary,
+    Joint,
     Judged,
     Margin,
+    along_training,
+    compare_counted,
     compare_models,
     comparison_page,
     gate,
@@ -39,16 +40,16 @@ from lm_validity.studies.items.compare import (
     to_decide,
     verdict_words,
 )
+from lm_validity.studies.items.item_report import model_answers
+from lm_validity.tables.counted import Counted, count_scores
 from lm_validity.tables.formats.score_files import ImportOptions
 from lm_validity.tables.items import open_items
-from lm_validity.tables.schema import SCORES, read_scores, write_table
-from lm_validity.tables.settings import Unlike
+from lm_validity.tables.schema import SCORES, SETTINGS, read_scores, write_table
+from lm_validity.tables.settings import FILE, Unlike, difference_notes
 from lm_validity.tables.sheets import read_model_facts
-from lm_validity.words import count, listing
+from lm_validity.words import count, decimal, listing
 
 EXIT_CODES = {"not worse": 0, "worse": 1, "not known": 3}
-SETTINGS = "settings.parquet"
-REFUSED = ("task_version", "limit", "n_items_scored")  # settings whose difference makes two scores not comparable
 MOST_LINES = 12
 MOST_FLIPS = 1000  # on the page; the CSV has all
 
@@ -98,7 +99,6 @@ class _Sources:
     scores: Path
     items: Path | None = None
     benchmarks: Path | None = None
-    settings: pd.DataFrame | None = None
     lines: tuple[str, ...] = field(default=())
 
 
@@ -115,11 +115,11 @@ def compare(first: str, second: str, source: Path | None, asked: Comparing, item
     with _sources(first, second, source, items) as found:
         found = replace(found, benchmarks=asked.benchmarks or found.benchmarks)
         margins, everywhere = _margins(asked.margin)
-        said = [*found.lines, *_settings_lines(found, asked.unlike)]
-        scores, at = _at_one_point(found, asked.at, or_ends=asked.for_report)
-        said += at
-        places = (scores, found.items, found.benchmarks)
-        summary = compare_models(found.first, found.second, *places, unlike=asked.unlike)
+        models = (found.first, found.second)
+        counted = count_scores(found.scores, None, found.benchmarks, only=models, unlike=asked.unlike)
+        here, at = counted.at_common_point(asked.at, or_last=asked.for_report)
+        said = [*found.lines, *counted.kept_out, *difference_notes(here.differing, len(here.benchmarks)), *at]
+        summary = compare_counted(*models, here, found.items)
         known = {row.benchmark for row in summary.comparisons}
         for row, name in enumerate(margins):
             if name not in known:
@@ -127,9 +127,10 @@ def compare(first: str, second: str, source: Path | None, asked: Comparing, item
                     f"{asked.margin}, row {row}, column 'benchmark': {name!r} is not compared.",
                     did_you_mean(name, known, f"compared are {listing(sorted(known))}."),
                 )
-        summary = judged(summary, margins, everywhere)
+        curve = along_training(*models, counted, found.items)
+        summary = replace(judged(summary, margins, everywhere), along_training=curve)
         check = _self_check(found, margins, everywhere) if asked.self_check else ""
-        return Compared(summary, tuple(said), _flips(found, summary), check)
+        return Compared(summary, tuple(said), _flips(found, here, summary), check)
 
 
 @contextmanager
@@ -177,7 +178,6 @@ def _of_table(first: str, second: str, source: Path, items: Path | None, folder:
         scores,
         items or (beside if beside.is_file() else None),
         own if own.is_file() else None,
-        _settings(scores.with_name(SETTINGS)),
     )
 
 
@@ -235,11 +235,12 @@ def _of_folders(first: str, second: str, folder: Path) -> _Sources:
         joined = folder / "items.parquet"
         pq.write_table(pa.concat_tables(tables, promote_options="default"), joined)
     settings = [
-        frame.assign(model=model)
-        for place, (name, model) in enumerate(zip((first, second), models, strict=True))
-        for path in (folder / str(place + 1) / SETTINGS, Path(name) / SETTINGS, Path(name) / "tables" / SETTINGS)
-        if (frame := _settings(path)) is not None
+        found.settings.assign(model=model)
+        for found, model in zip(gathered, models, strict=True)
+        if found.settings is not None
     ]
+    if settings:
+        write_table(pd.concat(settings, ignore_index=True), SETTINGS, folder / FILE)
     lines = [line for found in gathered for line in found.lines if line.startswith(("No finite", "Left out"))]
     return _Sources(
         models[0],
@@ -248,107 +249,12 @@ def _of_folders(first: str, second: str, folder: Path) -> _Sources:
         folder / "scores.parquet",
         joined,
         folder / BENCHMARKS,
-        pd.concat(settings) if settings else None,
         tuple(lines),
     )
 
 
-def _settings(path: Path) -> pd.DataFrame | None:
-    return pd.read_parquet(path) if path.is_file() else None
-
-
 # ----------------------------------------------------------------------------------------------------------------------
-# Like with like: settings, and the point of training.
-
-_NOT_SETTINGS = {"model", "checkpoint", "benchmark", "protocol", "prompt", "prompt_variant", "run", "adapter", "seed"}
-
-
-def _settings_lines(found: _Sources, unlike_versions: Unlike) -> list[str]:
-    """A line for each setting that differs between the two. Raises InputError where versions or parts differ and these
-    are refused."""
-    if found.settings is None:
-        return []
-    own = [found.settings[found.settings["model"] == model] for model in (found.first, found.second)]
-    lines = []
-    for name in (column for column in found.settings if column not in _NOT_SETTINGS):
-        by_benchmark = [
-            rows.dropna(subset=[name]).groupby("benchmark")[name].agg(lambda v: sorted(set(map(str, v))))
-            for rows in own
-        ]
-        common = by_benchmark[0].index.intersection(by_benchmark[1].index)
-        unlike = [each for each in common if by_benchmark[0][each] != by_benchmark[1][each]]
-        if not unlike:
-            continue
-        values = [listing(of[unlike[0]]) for of in by_benchmark]
-        words = f"{name} {values[0]} and {values[1]} on {listing(unlike, 3)}"
-        if name in REFUSED and unlike_versions == "refused":
-            raise InputError(
-                f"unlike versions or parts of a benchmark: {words}.", "score both alike, or give --mix-versions."
-            )
-        lines.append(f"Differs: {words}.")
-    return lines
-
-
-def _at_one_point(found: _Sources, at: str | None, *, or_ends: bool = False) -> tuple[Path, list[str]]:
-    """The table with both models at one point of training, and what is said about it.
-
-    Points are billions of tokens where both have them, else steps. Without `at`, the last point that both have; where
-    one of them has a single score a benchmark, without a point, each as it is at the end; `or_ends`: also where they
-    have no common point."""
-    scores = read_scores(found.scores)
-    own = {model: scores[scores["model"] == model] for model in (found.first, found.second)}
-    unit, wanted = _unit(list(own.values())), _wanted_point(at)
-    if wanted is not None and unit != "tokens_b":
-        raise InputError(f"--at {at}: the scores do not say tokens for both models.", "give --at final, or nothing.")
-    if at == "final" or unit is None:
-        return found.scores, []
-    points = {model: set(np.round(rows[unit].dropna().astype(float), 6)) for model, rows in own.items()}
-    common = set.intersection(*points.values())
-    if wanted is not None:
-        common = {each for each in common if abs(each - wanted) <= 0.005 * wanted}
-    if not common and or_ends:
-        return found.scores, ["They have no common point of training: each is compared as it is at its end."]
-    if not common:
-        spans = " and ".join(f"{_point(min(each), unit)} to {_point(max(each), unit)}" for each in points.values())
-        raise InputError(
-            f"{found.first} and {found.second} have no common point of training{f' at {at}' if at else ''} ({spans}).",
-            "give --at final to compare each at its end.",
-        )
-    point = max(common)
-    if all(each == {point} for each in points.values()):
-        return found.scores, []
-    path = found.folder / "at_one_point" / "scores.parquet"
-    path.parent.mkdir()
-    write_table(scores[np.round(scores[unit].astype(float), 6) == point], SCORES, path)
-    further = [f"{model} goes on to {_point(max(each), unit)}" for model, each in points.items() if max(each) > point]
-    words = "as asked for" if wanted is not None else "the last that both have"
-    return path, [f"At {_point(point, unit)}, {'; '.join([words, *further])}."]
-
-
-def _unit(models: Sequence[pd.DataFrame]) -> str | None:
-    """In what both models say how far they were trained; None where the end of one has no such number."""
-    ends = [rows[rows["checkpoint"].isna() | (rows["checkpoint"] == "final")] for rows in models]
-    for unit in ("tokens_b", "iteration"):
-        known = all(rows[unit].notna().any() for rows in models)
-        if known and not any(len(end) and end[unit].isna().any() for end in ends):
-            return unit
-    return None
-
-
-def _wanted_point(at: str | None) -> float | None:
-    if at is None or at == "final":
-        return None
-    try:
-        value = float(at.strip().lower().removesuffix("b"))
-    except ValueError:
-        value = np.nan
-    if not np.isfinite(value) or value < 0:
-        raise InputError(f"--at {at}: neither `final` nor billions of tokens.", "for example --at 90.")
-    return value
-
-
-def _point(value: float, unit: str | None) -> str:
-    return f"{value:g} billion tokens" if unit == "tokens_b" else f"step {value:g}"
+# Margins.
 
 
 def _margins(text: str | None) -> tuple[dict[str, Margin], Margin]:
@@ -392,27 +298,21 @@ def _checked_margin(value: float, where: str) -> float:
 # ----------------------------------------------------------------------------------------------------------------------
 # Items that changed, and the gate tried on a model against itself.
 
-_OF_FLIPS = ["model", "benchmark", "protocol", "doc_id", "subject", "correct", "gold", "response"]
 
-
-def _flips(found: _Sources, summary: CompareSummary) -> pd.DataFrame:
+def _flips(found: _Sources, counted: Counted, summary: CompareSummary) -> pd.DataFrame:
     """Items that one of the two alone gets right: `benchmark, protocol, doc_id, subject, right, first_answer,
     second_answer`; answers where they are known: the text written, or the number of the likeliest choice."""
     columns = ["benchmark", "protocol", "doc_id", "subject", "right", "first_answer", "second_answer"]
     paired = {(row.benchmark, row.protocol) for row in summary.comparisons if row.first_only is not None}
     if found.items is None or not paired:
         return pd.DataFrame(columns=columns)
-    table = open_items(found.items)
-    names = [name for name in (*_OF_FLIPS, "choice_loglikelihoods") if name in table.schema.names]
-    frame = table.to_table(columns=names, filter=pc.field("model").isin([found.first, found.second])).to_pandas()
-    frame = frame.reindex(columns=[*_OF_FLIPS, "choice_loglikelihoods"])
+    frame = model_answers(found.items, counted.rows, ["response", "choice_loglikelihoods"])
     frame = frame[[pair in paired for pair in zip(frame["benchmark"], frame["protocol"], strict=True)]]
     frame["answer"] = [
         text if isinstance(text, str) else _likeliest(values)
         for text, values in zip(frame["response"], frame["choice_loglikelihoods"], strict=True)
     ]
     key = ["benchmark", "protocol", "doc_id", "subject"]
-    frame["subject"] = frame["subject"].fillna("")
     one, other = (
         frame[frame["model"] == model]
         .drop_duplicates(key, keep="last")
@@ -469,7 +369,7 @@ def terminal_lines(compared: Compared) -> list[str]:
         f"{second} against {first}: {count(len(summary.comparisons), 'benchmark')}, {paired} compared item by item."
     ]
     lines += compared.said[:3]
-    lines += [f"All together{_under(summary, one.protocol)}: {verdict_words(one)}." for one in summary.joint]
+    lines += [f"All together{_of_all(summary, one)}: {verdict_words(one)}." for one in summary.joint]
     worse = [one.benchmark for one in summary.verdicts if one.verdict == "worse"]
     if worse:
         lines.append(f"Worse on at least one, after Holm: {listing(worse, 4)}.")
@@ -496,6 +396,13 @@ def _under(summary: CompareSummary, protocol: str) -> str:
     return f", {protocol.replace('_', ' ')}" if len(summary.by_protocol) > 1 else ""
 
 
+def _of_all(summary: CompareSummary, one: Joint) -> str:
+    """On how many of the benchmarks, where the others are in other units or untested."""
+    every = len(summary.by_protocol[one.protocol])
+    part = f", on {one.of} of {count(every, 'benchmark')}" if one.of is not None and one.of < every else ""
+    return f"{_under(summary, one.protocol)}{part}"
+
+
 def _to_decide(one: Judged) -> str:
     needed = to_decide(one)
     return f"; {needed} would decide" if needed else ""
@@ -514,26 +421,38 @@ def _site_answer(summary: CompareSummary) -> Answer:
     """Whether the second model is better, on all benchmarks together, for the first page of a site."""
     first, second = short_names(summary.first, summary.second)
     joint = summary.joint[0]
-    own = [one for one in summary.verdicts if one.protocol == joint.protocol and one.share and is_known(one.change)]
+    own = [
+        one
+        for one in summary.verdicts
+        if one.protocol == joint.protocol and one.share == joint.share and is_known(one.change)
+    ]
     rows = [
         (one.benchmark, number(one.change), one.interval if isinstance(one.interval, tuple) else None)
         for one in sorted(own, key=lambda one: -abs(number(one.change)))[:7]
     ]
     question, link = f"Is {second} better than {first}?", "Every benchmark"
     if isinstance(joint.change, Missing) or not isinstance(joint.interval, tuple):
-        return Answer(question, f"Not known. {NOTHING_TESTED.reason}", Markup(""), link=link)
-    change = f"{svg.points(joint.change, 1, signed=True)} points on average"
+        where = f"on each of {count(len(own), 'benchmark')}"
+        words = {"better": f"Yes, {where}.", "worse": f"No, it is worse {where}."}.get(joint.verdict, "Not known.")
+        reason = joint.change.reason if isinstance(joint.change, Missing) else ""
+        return Answer(question, f"{words} {reason}".strip(), Markup(""), link=link)
+
+    def written(value: float) -> str:
+        return svg.points(value, 1, signed=True) if joint.share else decimal(value, 3, signed=True)
+
+    change = f"{written(joint.change)}{' points' if joint.share else ''} on average"
     words = {"better": f"Yes: {change}", "worse": f"No, it is worse: {change}"}.get(
         joint.verdict, f"Not known: {change}"
     )
     ends = [0.0, *(end for _, change, of in rows for end in (change, *(of or ())))]
     ticks = svg.round_values(min(ends), max(ends), 4)
-    said = "; ".join(f"{name} {svg.points(value, 1, signed=True)}" for name, value, _ in rows)
+    labels = svg.written_points(ticks) if joint.share else [f"{tick:g}" for tick in ticks]
+    said = "; ".join(f"{name} {written(value)}" for name, value, _ in rows)
     return Answer(
         question,
         f"{words}.",
-        svg.named_rows(f"{second} less {first}, points: {said}.", rows, ticks, svg.written_points(ticks), dashed=0.0),
-        interval=f"95%: {' to '.join(svg.points(end, 1, signed=True) for end in joint.interval)}",
+        svg.named_rows(f"{second} less {first}: {said}.", rows, ticks, labels, dashed=0.0),
+        interval=f"95%: {' to '.join(map(written, joint.interval))}",
         basis=f"Mean over {count(len(own), 'benchmark')}{_under(summary, joint.protocol)}, these benchmarks fixed.",
         link=link,
     )
@@ -584,7 +503,7 @@ def write_markdown(compared: Compared, path: Path) -> None:
     """A comment for a pull request: the verdict, what differs, and a table."""
     summary = compared.summary
     lines = [f"### {summary.second} against {summary.first}: {compared.decision}", ""]
-    lines += [f"All together{_under(summary, one.protocol)}: **{verdict_words(one)}**." for one in summary.joint]
+    lines += [f"All together{_of_all(summary, one)}: **{verdict_words(one)}**." for one in summary.joint]
     lines += ["", *(f"- {line}" for line in compared.said)] if compared.said else []
     lines += ["", "| benchmark | verdict | would decide |", "|---|---|---|"]
     for one in summary.verdicts:

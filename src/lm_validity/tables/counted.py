@@ -86,6 +86,51 @@ class Counted:
         used = f"No final checkpoint: the only or last one is used for {listing(last.used)}."
         return self._of(rows[last.rows], [used] if last.used else [], ("model", "benchmark", "protocol", "seed"))
 
+    def common_points(self) -> "CommonPoints":
+        """The points of training at which all models were scored: billions of tokens where all of them say these, else
+        steps. None where a model's finished state says neither, so that it stands for no point."""
+        models = [rows for _, rows in self.rows.groupby("model")]
+        for unit in ("tokens_b", "iteration"):
+            ends = [rows[rows["checkpoint"].isna() | (rows["checkpoint"] == "final")] for rows in models]
+            if all(rows[unit].notna().any() for rows in models) and not any(end[unit].isna().any() for end in ends):
+                known = [(str(rows["model"].iloc[0]), set(_rounded(rows[unit].dropna()))) for rows in models]
+                common = set.intersection(*(own for _, own in known))
+                return CommonPoints(unit, tuple(sorted(common)), tuple(known))
+        return CommonPoints(None, (), ())
+
+    def at_point(self, unit: str, point: float) -> "Counted":
+        """Every model at one point of `common_points`, reruns too. Raises InputError for two scores of one thing."""
+        return self._of(self.rows[_rounded(self.rows[unit]) == point], [], ("model", "benchmark", "protocol", "seed"))
+
+    def at_common_point(self, at: str | None = None, *, or_last: bool = False) -> tuple["Counted", list[str]]:
+        """The models at one point of training, and what is said about it.
+
+        at: `final`, each at its end; billions of tokens, found within half a percent; null: the last point that all
+        have, or where a model has no points each at its end. `or_last`: also where they have none in common. Raises
+        InputError as `last`, for an `at` that is neither, and where they have no such point.
+        """
+        wanted, points = _wanted_point(at), self.common_points()
+        if wanted is not None and points.unit != "tokens_b":
+            raise InputError(f"--at {at}: the scores do not say tokens for all models.", "give --at final, or nothing.")
+        if at == "final" or points.unit is None:
+            return self.last(), []
+        shared = [each for each in points.common if wanted is None or abs(each - wanted) <= 0.005 * wanted]
+        if not shared and or_last:
+            return self.last(), ["They have no common point of training: each is compared as it is at its end."]
+        if not shared:
+            spans = [f"{model} {points.words(min(own))} to {points.words(max(own))}" for model, own in points.known]
+            raise InputError(
+                f"no common point of training{f' at {at}' if at else ''}: {listing(spans)}.",
+                "give --at final to compare each at its end.",
+            )
+        point = max(shared)
+        if all(own == {point} for _, own in points.known):
+            return self.last(), []
+        further = [f"{model} goes on to {points.words(max(own))}" for model, own in points.known if max(own) > point]
+        words = "as asked for" if wanted is not None else "the last that both have"
+        said = f"At {points.words(point)}, {'; '.join([words, *further])}."
+        return self.at_point(points.unit, point), [said]
+
     def along_training(self) -> "Counted":
         """The direct scores that have a value, at every checkpoint, of reruns too; no name of a checkpoint is null.
 
@@ -447,6 +492,38 @@ def checkpoints_in_order(rows: pd.DataFrame) -> list[str]:
     points = rows.groupby(rows["checkpoint"].fillna("final"))[["iteration", "tokens_b"]].max().astype("Float64")
     order = training_order(*points.to_numpy(dtype=float, na_value=np.nan).T)
     return points.index[order].tolist()
+
+
+@dataclass(frozen=True)
+class CommonPoints:
+    """unit: `tokens_b` or `iteration`, None where models do not say it. common: the points of all models, in order of
+    training; known: the points of each model."""
+
+    unit: str | None
+    common: tuple[float, ...]
+    known: tuple[tuple[str, set[float]], ...]
+
+    def words(self, point: float) -> str:
+        """`90 billion tokens`, `step 1000`."""
+        return f"{point:g} billion tokens" if self.unit == "tokens_b" else f"step {point:g}"
+
+
+def _rounded(points: pd.Series) -> np.ndarray:
+    """Points as they are compared: to a thousand tokens."""
+    return np.round(points.astype("float64").to_numpy(dtype=float), 6)
+
+
+def _wanted_point(at: str | None) -> float | None:
+    """Billions of tokens; None for `final` and for nothing."""
+    if at is None or at == "final":
+        return None
+    try:
+        value = float(at.strip().lower().removesuffix("b"))
+    except ValueError:
+        value = np.nan
+    if not np.isfinite(value) or value < 0:
+        raise InputError(f"--at {at}: neither `final` nor billions of tokens.", "for example --at 90.")
+    return value
 
 
 class LastCheckpoints(NamedTuple):

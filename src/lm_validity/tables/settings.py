@@ -6,7 +6,7 @@ in most collections: they are compared, and it is said.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -92,6 +92,9 @@ def with_settings(rows: pd.DataFrame, settings: pd.DataFrame | None) -> pd.DataF
     numbers = (
         settings_known[["n_items_scored", "n_items_total", "limit"]].astype("Float64").to_numpy(float, na_value=np.nan)
     )
+    by_benchmark = pd.Series(numbers[:, 0], settings_known.index).groupby(rows["benchmark"])
+    scored_most = by_benchmark.transform("max").to_numpy()  # items of a task that does not say how many it has
+    numbers[:, 1] = np.where(np.isnan(numbers[:, 1]), scored_most, numbers[:, 1])
     parts = pd.Series([_part(*of_row) for of_row in numbers.tolist()], settings_known.index, dtype=object)
     settings_known = settings_known.assign(
         version=settings_known["task_version"].map(_version, na_action="ignore"), part=parts
@@ -181,21 +184,26 @@ def differences(rows: pd.DataFrame) -> tuple[Difference, ...]:
             if setting == "task_hash":  # with a chat template, the hash is of each model's own prompt
                 values = values[~rows_of_benchmark[f"{_PREFIX}chat_template"][values.index].isin([True])]
             if values.nunique() > 1:
-                models = rows_of_benchmark["model"][values.index].groupby(values).nunique().to_dict()
-                names_by_difference.setdefault(
-                    (setting, _counted(setting, models, rows_of_benchmark["model"].nunique())), []
-                ).append(benchmark)
+                words = _counted(setting, values, rows_of_benchmark["model"])
+                names_by_difference.setdefault((setting, words), []).append(benchmark)
     return tuple(Difference(setting, words, tuple(names)) for (setting, words), names in names_by_difference.items())
 
 
-def _counted(setting: str, models: Mapping[object, int], total: int) -> str:
-    """`chat template: 3 of 6 models`; `backend: hf (4 models), vllm (2)`."""
-    if setting == "chat_template":
-        return f"{_SAID[setting]}: {models.get(True, 0)} of {count(total, 'model')}"
+def _counted(setting: str, values: pd.Series, of_models: pd.Series) -> str:
+    """`chat template: 3 of 6 models`; `backend: hf (4), vllm (2)`; of two models `backend: hf (ant), vllm (bee)`."""
+    named, of = values.groupby(of_models[values.index]).agg(set), of_models.nunique()
+    models = of_models[values.index].groupby(values).nunique().to_dict()
     if setting in ("task_hash", "system_instruction"):
-        return f"{_SAID[setting]}: {len(models)} different ones among {count(total, 'model')}"
-    counts_shown = sorted(models.items(), key=lambda item: (-item[1], str(item[0])))
-    return f"{_SAID[setting]}: {listing([f'{value} ({number})' for value, number in counts_shown], 4)}"
+        return f"{_SAID[setting]}: {len(models)} different ones among {count(of, 'model')}"
+    if of == 2 and len(named) == 2 and all(len(own) == 1 for own in named):
+        shown = [(next(iter(own)), model) for model, own in named.items()]
+        if setting == "chat_template":
+            shown = [("yes" if value else "no", model) for value, model in shown]
+        return f"{_SAID[setting]}: {listing([f'{value} ({model})' for value, model in shown])}"
+    if setting == "chat_template":
+        return f"{_SAID[setting]}: {models.get(True, 0)} of {count(of, 'model')}"
+    by_number = sorted(models.items(), key=lambda item: (-item[1], str(item[0])))
+    return f"{_SAID[setting]}: {listing([f'{value} ({number})' for value, number in by_number], 4)}"
 
 
 UNLIKE_SETTINGS = "Made under unlike settings, and compared all the same: "

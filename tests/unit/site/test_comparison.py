@@ -35,7 +35,9 @@ def table(folder, *cells):
     folder.mkdir(parents=True, exist_ok=True)
     scores, items = zip(*cells, strict=True)
     write_table(pd.DataFrame(list(scores)), SCORES, folder / "scores.parquet")
-    write_table(pd.DataFrame([row for own in items for row in own]), ITEMS, folder / "items.parquet")
+    rows = [row for own in items for row in own]
+    if rows:
+        write_table(pd.DataFrame(rows), ITEMS, folder / "items.parquet")
     return folder
 
 
@@ -159,18 +161,102 @@ def test_the_last_point_that_both_have_is_compared_and_said(lengths):
 
 
 def test_settings_that_differ_are_said_and_unlike_versions_refused(folders):
-    for folder, version, chat in zip(folders, ("1", "2"), (True, False), strict=True):
-        model = "ant" if version == "1" else "bee"
-        frame = pd.DataFrame({"model": [model], "benchmark": ["sums"], "chat_template": [chat]})
+    for folder, model, chat in zip(folders, ("ant", "bee"), (True, False), strict=True):
+        frame = pd.DataFrame({"model": [model], "benchmark": ["steady"], "chat_template": [chat]})
         frame.to_parquet(folder / "settings.parquet")
-    assert "chat_template True and False on sums" in run(*folders).stdout
+    assert "chat template: yes (ant), no (bee) on steady" in " ".join(run(*folders).stdout.split())
     for folder, version in zip(folders, ("1", "2"), strict=True):
         frame = pd.read_parquet(folder / "settings.parquet")
         frame.assign(task_version=version).to_parquet(folder / "settings.parquet")
-    with pytest.raises(InputError, match="task_version 1 and 2 on sums") as caught:
+    with pytest.raises(InputError, match=r"unlike task versions: steady 1 \(ant\), where 2 is used") as caught:
         run(*folders)
     assert "--mix-versions" in caught.value.hint
-    assert run(*folders, "--mix-versions").exit_code == 0
+    assert "as you asked" in run(*folders, "--mix-versions").stdout
+
+
+@pytest.mark.parametrize(("scored", "unlike"), [((400, 400), False), ((400, 390), False), ((400, 40), True)])
+def test_another_number_of_items_is_another_test(folders, scored, unlike):
+    """Also where nothing says how many items there are: as many as one of the models was scored on."""
+    for folder, model, number in zip(folders, ("ant", "bee"), scored, strict=True):
+        frame = pd.DataFrame({"model": [model], "benchmark": ["drops"], "n_items_scored": [number]})
+        frame.to_parquet(folder / "settings.parquet")
+    if unlike:
+        with pytest.raises(InputError, match="40 of 400 items"):
+            run(*folders)
+    else:
+        assert run(*folders).exit_code == 0
+
+
+def test_a_count_of_examples_that_keeps_one_out_is_the_reason(tmp_path):
+    a = table(tmp_path / "a", rows_of("ant", "sums", answers(200), num_fewshot=0))
+    b = table(tmp_path / "b", rows_of("bee", "sums", answers(200), num_fewshot=5))
+    with pytest.raises(InputError, match="share no benchmark") as caught:
+        run(a, b)
+    assert "another number of solved examples" in caught.value.hint
+
+
+def test_the_difference_along_training_has_a_point_for_each_that_both_have(lengths, tmp_path):
+    run("ant", "bee", lengths, "--output", tmp_path / "out")
+    results = pd.read_parquet(tmp_path / "out" / "results.parquet")
+    rows = results[results["quantity"] == "change_along_training"]
+    rows = rows[rows["subject"].isna()].assign(
+        point=[json.loads(text)["point"] for text in rows.loc[rows["subject"].isna(), "conditions"]]
+    )
+    assert rows["point"].tolist() == [30, 60, 90] and (rows["value"] == 0).all()
+    end = results[results["quantity"] == "joint_change"].iloc[0]
+    assert (rows.iloc[-1]["low"], rows.iloc[-1]["high"]) == pytest.approx((end["low"], end["high"]))
+    assert "The difference along training" in (tmp_path / "out" / "index.html").read_text()
+
+
+def test_items_that_changed_are_those_of_the_point_that_is_compared(lengths, tmp_path):
+    """ant and bee answer alike at 90 billion tokens; bee's answers at 300 are no flips."""
+    run("ant", "bee", lengths, "--output", tmp_path / "out")
+    assert not (tmp_path / "out" / "tables" / "flipped_items.csv").exists()
+    run("ant", "bee", lengths, "--at", "final", "--output", tmp_path / "end")
+    assert len(pd.read_csv(tmp_path / "end" / "tables" / "flipped_items.csv")) == 140
+
+
+def marks(model, benchmark, value, stderr, metric):
+    """A score of a loss, without items."""
+    score, _ = rows_of(model, benchmark, answers(200))
+    return score | {"value": value, "stderr": stderr, "metric": metric, "higher_is_better": False}, []
+
+
+@pytest.mark.parametrize(
+    ("metrics", "losses", "verdict", "change"),
+    [
+        (("bits_per_byte,none",) * 2, ((1.10, 1.00), (1.30, 1.28)), "better", 0.06),
+        (("bits_per_byte,none", "word_perplexity,none"), ((1.10, 1.00), (20.0, 15.0)), "better", None),
+        (("bits_per_byte,none", "word_perplexity,none"), ((1.10, 1.00), (20.0, 25.0)), "not known", None),
+    ],
+)
+def test_all_together_of_scores_that_are_no_fractions(tmp_path, metrics, losses, verdict, change):
+    """A mean of one unit, else what is decided on every benchmark."""
+    folders = [
+        table(tmp_path / model, *(marks(model, f"text{k}", losses[k][place], 0.005, metrics[k]) for k in range(2)))
+        for place, model in enumerate(("ant", "bee"))
+    ]
+    done = run(*folders, "--output", tmp_path / "out")
+    row = json.loads((tmp_path / "out" / "summary.json").read_text())["joint"][0]
+    assert row["verdict"] == verdict
+    assert row["change"] == (None if change is None else pytest.approx(change))
+    if change is None:
+        assert "different units" in " ".join(done.stdout.split())
+    else:  # two independent differences, each with the error of two scores
+        reach = stats.norm.ppf(0.975) * np.sqrt(4 * 0.005**2) / 2
+        assert row["interval"] == pytest.approx([change - reach, change + reach])
+
+
+def test_benchmarks_in_other_units_are_counted(tmp_path):
+    folders = [
+        table(
+            tmp_path / model,
+            rows_of(model, "sums", answers(200 + 20 * place)),
+            marks(model, "text", 1.1, 0.1, "bits_per_byte,none"),
+        )
+        for place, model in enumerate(("ant", "bee"))
+    ]
+    assert "All together, on 1 of 2 benchmarks: better" in " ".join(run(*folders).stdout.split())
 
 
 @pytest.mark.parametrize(

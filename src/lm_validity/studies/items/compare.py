@@ -11,9 +11,9 @@ from markupsafe import Markup
 
 from lm_validity.errors import InputError
 from lm_validity.missing import Missing, Reason, ReasonCode, as_columns, is_known, number
-from lm_validity.pages import svg
+from lm_validity.pages import figures, svg
 from lm_validity.pages.figures import PROTOCOL_LABELS
-from lm_validity.pages.page import Finding, Lede, Page, Picture, Section, Table
+from lm_validity.pages.page import Figure, Finding, Lede, Page, Picture, Section, Table
 from lm_validity.pages.svg import KINDS
 from lm_validity.results import page_only
 from lm_validity.statistics import holm
@@ -86,16 +86,18 @@ class Comparison:
 @dataclass(frozen=True)
 class Joint:
     """What is decided about the second model against the first, on all benchmarks together. change, interval: second
-    less first, better upwards."""
+    less first, better upwards; the mean over `of` benchmarks, those in one unit. share: they are fractions."""
 
     protocol: str
     verdict: str
     change: float | Missing
     interval: tuple[float, float] | Missing
     margin: float | Missing
+    of: int | None = page_only(default=None)
+    share: bool = page_only(default=True)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Judged(Joint):
     """The same on one benchmark. p, p_margin: of no change, and of a loss of the margin, after Holm over the
     benchmarks. items_needed, runs_needed: as of `Verdict`. must: the gate passes only where this is decided."""
@@ -106,7 +108,20 @@ class Judged(Joint):
     items_needed: int | Missing
     runs_needed: int | Missing
     must: bool = page_only(default=False)
-    share: bool = page_only(default=True)  # the scores lie within 0 and 1
+
+
+@dataclass(frozen=True)
+class AtPoint:
+    """The second model less the first at a point of training that both have, in billions of tokens or (`unit`
+    iteration) steps: on a benchmark, or the mean over all (None). interval: 95%, of this point by itself."""
+
+    benchmark: str | None
+    protocol: str
+    unit: str
+    point: float
+    change: float | Missing
+    interval: tuple[float, float] | Missing
+    share: bool = page_only(default=True)
 
 
 @dataclass(frozen=True)
@@ -119,6 +134,7 @@ class CompareSummary:
     notes: tuple[str, ...]
     verdicts: tuple[Judged, ...] = ()
     joint: tuple[Joint, ...] = ()
+    along_training: tuple[AtPoint, ...] = ()
     trained_here: bool = page_only(default=False)  # a run of the workflow made the fine-tunes
 
     @property
@@ -144,12 +160,21 @@ def compare_models(
     """Compare two models on every benchmark and protocol under which both have a score.
 
     unlike: what becomes of unlike versions of a task, or unlike parts of the items. Raises InputError where they are
-    refused, for a model without scores, for one model twice, and where the two share no benchmark.
+    refused, for a model without scores, and as `compare_counted`.
+    """
+    return compare_counted(first, second, model_scores(scores, [first, second], benchmarks, unlike=unlike), items)
+
+
+def compare_counted(first: str, second: str, counted: Counted, items: str | Path | None = None) -> CompareSummary:
+    """Compare two models by their scores that count, of each one state of its training.
+
+    Raises InputError for one model twice, and where the two share no benchmark.
     """
     if first == second:
         raise InputError(f"the model {first!r} is named twice.", "name two different models.")
-    counted = model_scores(scores, [first, second], benchmarks, unlike=unlike)
-    rows, notes = counted.rows, tuple(note for note in counted.notes if not note.startswith(UNLIKE_SETTINGS))
+    counted = replace(counted, rows=counted.rows[counted.rows["value"].notna()])
+    rows, said_elsewhere = counted.rows, (UNLIKE_SETTINGS, *counted.kept_out)
+    notes = tuple(note for note in counted.notes if not note.startswith(said_elsewhere))
     by_cell = {} if items is None else {key: group for key, group in model_items(items, rows).groupby(CELL)}
     cells = cell_scores(counted)
     compared: list[Comparison] = []
@@ -166,7 +191,8 @@ def compare_models(
         adjusted = iter(holm(np.array([row.p for row in of_protocol if is_known(row.p)])).tolist())
         compared += [replace(row, p_adjusted=next(adjusted) if is_known(row.p) else row.p) for row in of_protocol]
     if not compared:
-        raise InputError(f"{scores}: {first} and {second} share no benchmark.", "compare models with common scores.")
+        reasons = [note for note in counted.notes if "stay out" in note] or ["compare models with common scores."]
+        raise InputError(f"{counted.source}: {first} and {second} share no benchmark.", reasons[0])
     if one_sided:
         notes = (*notes, f"Only one of the two models has a score on {listing(one_sided)}.")
     return CompareSummary(
@@ -284,7 +310,8 @@ def _test_notes(rows: list[Comparison]) -> list[str]:
 # Verdicts about the second model.
 
 NO_MARGIN = Missing(Reason("No margin was named.", ReasonCode.NONE))
-NOTHING_TESTED = Missing(Reason("No benchmark whose scores are fractions could be tested.", ReasonCode.NO_ERRORS))
+NOTHING_TESTED = Missing(Reason("No benchmark could be tested.", ReasonCode.NO_ERRORS))
+UNLIKE_UNITS = Missing(Reason("The benchmarks' scores have different units, and so no mean.", ReasonCode.NONE))
 
 
 @dataclass(frozen=True)
@@ -307,34 +334,55 @@ def judged(summary: CompareSummary, margins: Mapping[str, Margin], everywhere: M
         for one, row, margin in zip(found, rows, of_rows, strict=True):
             each.append(
                 Judged(
-                    **vars(_joint(protocol, one)),
+                    *_decided(protocol, one),
                     benchmark=row.benchmark,
                     p=one.p_difference,
                     p_margin=NO_MARGIN if one.p_margin is None else one.p_margin,
                     items_needed=one.items_needed,
                     runs_needed=one.runs_needed,
                     must=margin.must,
-                    share=all(0 <= score <= 1 for score in (row.first_score, row.second_score)),
+                    share=_is_share(row),
                 )
             )
-        shares = {
-            place: test
-            for place, (test, row) in enumerate(zip(tests, rows, strict=True))
-            if test is not None and all(0 <= score <= 1 for score in (row.first_score, row.second_score))
-        }
-        losses = [loss for place in shares if (loss := of_rows[place].loss) is not None]
-        loss = float(np.mean(losses)) if losses and len(losses) == len(shares) else None
-        if shares:
-            together.append(_joint(protocol, joint_verdict(list(shares.values()), loss)))
-        else:
-            together.append(Joint(protocol, "not known", NOTHING_TESTED, NOTHING_TESTED, NO_MARGIN))
+        together.append(_together(protocol, rows, tests, [margin.loss for margin in of_rows], each[-len(rows) :]))
     return replace(summary, verdicts=tuple(each), joint=tuple(together))
 
 
-def _joint(protocol: str, found: Verdict) -> Joint:
+def _decided(
+    protocol: str, found: Verdict
+) -> tuple[str, str, float | Missing, tuple[float, float] | Missing, float | Missing]:
     change = NO_TEST if np.isnan(found.difference) else found.difference
     margin = NO_MARGIN if found.margin is None else found.margin
-    return Joint(protocol, found.decision, change, found.interval, margin)
+    return protocol, found.decision, change, found.interval, margin
+
+
+def _is_share(row: Comparison) -> bool:
+    return all(0 <= score <= 1 for score in (row.first_score, row.second_score))
+
+
+def _together(
+    protocol: str,
+    rows: Sequence[Comparison],
+    tests: Sequence[StudentTest | McNemarTest | None],
+    losses: Sequence[float | None],
+    each: Sequence[Judged],
+) -> Joint:
+    """The mean over the tested benchmarks whose scores are fractions or, where none are, over all if they have one
+    metric. Of unlike units there is no mean: decided is what is decided on every benchmark."""
+    tested = [place for place, test in enumerate(tests) if test is not None]
+    own = [place for place in tested if _is_share(rows[place])] or tested
+    if not own:
+        return Joint(protocol, "not known", NOTHING_TESTED, NOTHING_TESTED, NO_MARGIN)
+    share, metrics = _is_share(rows[own[0]]), {rows[place].metric for place in own}
+    if not share and len(own) > 1 and (len(metrics) > 1 or None in metrics):
+        found = {one.verdict for one in each}
+        unlike = "not worse" if found == {"better", "not worse"} else "not known"
+        unlike = found.pop() if len(found) == 1 else unlike
+        return Joint(protocol, unlike, UNLIKE_UNITS, UNLIKE_UNITS, NO_MARGIN, share=False)
+    known = [loss for place in own if (loss := losses[place]) is not None]
+    loss = float(np.mean(known)) if len(known) == len(own) else None
+    mean = joint_verdict([test for place in own if (test := tests[place]) is not None], loss)
+    return Joint(*_decided(protocol, mean), of=len(own), share=share)
 
 
 def gate(summary: CompareSummary) -> Literal["not worse", "worse", "not known"]:
@@ -360,7 +408,7 @@ def to_decide(one: Judged) -> str:
 
 def verdict_words(one: Joint) -> str:
     """`worse: −2.1 points (95%: −3.3 to −0.9)`; what Holm's adjustment left undecided with its p."""
-    share = not isinstance(one, Judged) or one.share
+    share = one.share
 
     def written(value: float, *, signed: bool = True) -> str:
         return svg.points(value, 1, signed=signed) if share else decimal(value, 3, signed=signed)
@@ -369,7 +417,8 @@ def verdict_words(one: Joint) -> str:
     if words == "not worse" and isinstance(one.margin, float):
         words = f"not worse by more than {written(one.margin, signed=False)}"
     if isinstance(one.change, Missing):
-        return words
+        reason = str(one.change.reason).rstrip(".")
+        return f"{words}: {reason[:1].lower()}{reason[1:]}"
     text = f"{words}: {written(one.change)}{' points' if share else ''}"
     if isinstance(one.interval, tuple):
         text += f" (95%: {' to '.join(map(written, one.interval))}"
@@ -378,6 +427,95 @@ def verdict_words(one: Joint) -> str:
             text += f"; p {decimal(number(one.p), 2)} after Holm" if number(one.p) >= LEVEL else ""
         text += ")"
     return text
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# The difference along training.
+
+MOST_POINTS = 40  # of training, evenly chosen among more
+
+
+def along_training(first: str, second: str, counted: Counted, items: str | Path | None = None) -> tuple[AtPoint, ...]:
+    """The difference at each point of training that both have, first to last; nothing where they share fewer than two.
+
+    counted: at all checkpoints. The interval of each is that of the last point, by the same test, without a correction
+    for the number of points.
+    """
+    points = counted.common_points()
+    if points.unit is None or len(points.common) < 2:
+        return ()
+    places = np.unique(np.linspace(0, len(points.common) - 1, MOST_POINTS).round().astype(int))
+    found = list[AtPoint]()
+    for point in np.array(points.common)[places].tolist():
+        here = counted.at_point(points.unit, point)
+        try:
+            summary = judged(compare_counted(first, second, here, items), {}, Margin())
+        except InputError:  # no benchmark in common at this point
+            continue
+        found += [
+            AtPoint(
+                one.benchmark if isinstance(one, Judged) else None,
+                one.protocol,
+                points.unit,
+                point,
+                one.change,
+                one.interval,
+                share=one.share,
+            )
+            for one in (*summary.joint, *summary.verdicts)
+        ]
+    return tuple(found)
+
+
+def _training_section(summary: CompareSummary) -> Section | None:
+    """The mean difference along training with its band, and a table of every benchmark."""
+    points = summary.along_training
+    if not points:
+        return None
+    unit = "Billions of tokens" if points[0].unit == "tokens_b" else "Steps"
+    rows = [
+        {"benchmark": one.benchmark or "all together", "protocol": one.protocol, "point": one.point}
+        | {"change": one.change}
+        | as_columns(one.interval)
+        for one in points
+    ]
+    mean = pd.DataFrame(
+        [
+            {"protocol": PROTOCOL_LABELS[one.protocol], "point": one.point, "change": number(one.change)}
+            | {end: number(value) for end, value in as_columns(one.interval).items()}
+            for one in points
+            if one.benchmark is None
+        ]
+    )
+    names = short_names(summary.first, summary.second)
+    spaced = mean["point"].min() > 0 and mean["point"].max() > 20 * mean["point"].min()
+    chart = figures.lines(
+        mean,
+        x="point",
+        y="change",
+        x_title=unit,
+        y_title=f"{names[1]} less {names[0]}",
+        tooltip=figures.tooltips(point=f"{unit}|.6~g", change="Difference|+.4f", low="95% from|+.4f", high="to|+.4f"),
+        log_x=bool(spaced),
+    )
+    chart = figures.layered(chart, figures.dashed_lines("zero", 0.0, channel="y"))
+    return Section(
+        "The difference along training",
+        hint=f"{count(mean['point'].nunique(), 'point')} that both models have",
+        explanation="At each point the two are compared as at the last one, by the same test. The band is the 95% "
+        "interval of each point by itself: over many points some exclude 0 by chance.",
+        figures=[Figure("along_training", "All benchmarks together", chart, wide=True)],
+        tables=[
+            Table(
+                "along_training",
+                "Every point",
+                pd.DataFrame(rows).replace({"protocol": PROTOCOL_LABELS}),
+                formats=dict.fromkeys(["change", "low", "high"], "+.4f") | {"point": ".6g"},
+                labels={"point": unit.lower(), "change": "difference", "low": "95% from", "high": "to"},
+                folded=True,
+            )
+        ],
+    )
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -419,7 +557,7 @@ def comparison_page(summary: CompareSummary) -> Page:
         question="Which of the two models is better, and on what? "
         + explain_protocols(summary.by_protocol, own=summary.trained_here),
         findings=[Finding(comparison_sentence(summary, protocol)) for protocol in summary.by_protocol],
-        sections=[_benchmark_section(summary)],
+        sections=[_benchmark_section(summary), *filter(None, [_training_section(summary)])],
         notes=summary.notes,
         lede=Lede(f"{first} or {second}: which is better?", _answer(summary)),
         picture=_forest(summary),

@@ -8,6 +8,7 @@ from typing import Any
 import altair as alt
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pyarrow.compute as pc
 from markupsafe import Markup
 
@@ -46,19 +47,30 @@ def model_scores(
     return replace(counted, rows=counted.rows[counted.rows["value"].notna()])
 
 
-def model_items(path: str | Path, scores: pd.DataFrame) -> pd.DataFrame:
-    """The items behind `scores` (rows of `model_scores`): `model, benchmark, protocol, doc_id, subject, correct, runs,
-    within`.
+def model_answers(path: str | Path, scores: pd.DataFrame, more: Sequence[str] = ()) -> pd.DataFrame:
+    """The rows of a table of items behind `scores` (rows of `model_scores`), with `more` columns.
 
-    Averaged over seeds and runs. within: the variance between an item's sampled runs, NaN where it has one, and over
-    seeds their mean; runs: how many answers it has. Raises InputError for a file that is no table of items.
+    Raises InputError for a file that is no table of items.
     """
     table = open_items(path)
     wanted = pc.field("model").isin(scores["model"].unique().tolist())
     wanted &= pc.field("benchmark").isin(scores["benchmark"].unique().tolist())
-    columns = [name for name in _ITEM_COLUMNS if name in table.schema.names]
-    items = table.to_table(columns=columns, filter=wanted).to_pandas().reindex(columns=_ITEM_COLUMNS)
-    items = items_of_scores(items, scores, _KEYS)
+    if "checkpoint" in table.schema.names and pa.types.is_string(table.schema.field("checkpoint").type):
+        points = pc.field("checkpoint")
+        wanted &= points.isin([*scores["checkpoint"].dropna().unique(), "final"]) | points.is_null()
+    columns = [*_ITEM_COLUMNS, *more]
+    known = [name for name in columns if name in table.schema.names]
+    items = table.to_table(columns=known, filter=wanted).to_pandas().reindex(columns=columns)
+    return items_of_scores(items, scores, _KEYS)
+
+
+def model_items(path: str | Path, scores: pd.DataFrame) -> pd.DataFrame:
+    """The items behind `scores`: `model, benchmark, protocol, doc_id, subject, correct, runs, within`.
+
+    Averaged over seeds and runs. within: the variance between an item's sampled runs, NaN where it has one, and over
+    seeds their mean; runs: how many answers it has. Raises InputError as `model_answers`.
+    """
+    items = model_answers(path, scores)
     keys = [*CELL, "doc_id", "subject"]
     means = items.groupby(keys)["correct"].agg(correct="mean", runs="size")
     if items["run"].isna().all():

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import pairwise
 from typing import Literal, NamedTuple
 
@@ -447,6 +448,7 @@ def items_needed(difference: float, deviation: float, freedom: float = np.inf) -
     return int(np.ceil((noncentrality_needed(freedom) * deviation / difference) ** 2))
 
 
+@cache
 def noncentrality_needed(freedom: float) -> float:
     """The shift, in standard errors, that a two-sided t test on `freedom` degrees of freedom finds 4 times out of 5."""
     if freedom > 1000:

@@ -110,7 +110,7 @@ def write_json(path: str | Path, value: object) -> None:
     write_text(path, json_text(value))
 
 
-def read_json_or(path: str | Path, otherwise: Any) -> Any:
+def read_json_or(path: str | Path, otherwise: object) -> Any:
     """The JSON value of a file, or `otherwise` where it is not there or holds none."""
     try:
         return read_json(path)

@@ -342,7 +342,7 @@ def _remove(output: Path, names: Iterable[str]) -> None:
 
 def _write_list(output: Path, command: str, files: Mapping[str, Iterable[str]]) -> None:
     """Say what the command wrote into the folder; a list of nothing goes."""
-    commands: dict[str, Any] = dict(_listed(output))
+    commands: dict[str, object] = dict(_listed(output))
     commands[command] = {name: list(dict.fromkeys(digests)) for name, digests in sorted(files.items())}
     commands = {name: listed for name, listed in sorted(commands.items()) if listed}
     if not commands:

@@ -655,14 +655,14 @@ benchmarks[benchmark=subject]
 """,
 }
 
-_RATIO: dict[str, Mapping[str, Any]] = {
+_RATIO: dict[str, Mapping[str, object]] = {
     "within_1_25": {"at_least": 1.0, "at_most": 1.25},
     "within_2": {"at_least": 1.0, "at_most": 2.0},
     "beyond_2": {"at_least": 2.0, "at_most": None},
     "all": {"at_least": 1.0, "at_most": None},
 }
 # quantity of a card -> the report, the quantity and the conditions of its rows; the subject is the card's benchmark
-CARDS: Mapping[str, tuple[str, str, Mapping[str, Any]]] = {
+CARDS: Mapping[str, tuple[str, str, Mapping[str, object]]] = {
     **{
         name: ("agreement", name, {})
         for name in (
@@ -873,7 +873,7 @@ class _Found(NamedTuple):
     line: Line
     at: dict[str, Any]
     value: Any
-    around: tuple[dict[str, Any], ...]
+    around: tuple[dict[str, object], ...]
 
 
 def _walk(
@@ -911,7 +911,7 @@ def _walk(
             yield from _walk(item, below, place_names | conditions_here, (*around, entries), f"{where}.{key}")
 
 
-def _record(item: Any, part: str, index: int) -> tuple[dict[str, Any], list[str]]:
+def _record(item: object, part: str, index: int) -> tuple[dict[str, Any], list[str]]:
     """What tells an item of a list apart, and which of its fields say so."""
     if part.startswith("#"):
         return {part[1:]: index}, []
@@ -995,7 +995,7 @@ def _place(quantity: str, labels: Mapping[str, Any]) -> _Place:
 _written = json.JSONEncoder(sort_keys=True, ensure_ascii=False).encode
 
 
-def _holds(labels: Mapping[str, Any], row_place: _Place) -> bool:
+def _holds(labels: Mapping[str, object], row_place: _Place) -> bool:
     """Whether a number is at `labels`, as far as that says where."""
     of_place = dict(zip(("subject", "other", "protocol"), row_place[1:4], strict=True)) | json.loads(row_place[4])
     return all(of_place.get(name) == value for name, value in labels.items())
@@ -1108,12 +1108,12 @@ class Results:
                 self._of.setdefault((row.quantity, row.subject), []).append(row)
 
     def one(
-        self, quantity: str, subject: str | None = None, protocol: str | None = None, **conditions: Any
+        self, quantity: str, subject: str | None = None, protocol: str | None = None, **conditions: object
     ) -> Row | None:
         """The row of a number that is of one thing; None where there is none."""
         return self._rows.get(_place(quantity, {"subject": subject, "protocol": protocol, **conditions}))
 
-    def all(self, quantity: str, subject: str | None = None, **conditions: Any) -> list[Row]:
+    def all(self, quantity: str, subject: str | None = None, **conditions: object) -> list[Row]:
         """The rows of a subject, in the order of the file, under these conditions among others."""
         rows = self._of.get((quantity, subject), [])
         return [row for row in rows if conditions.items() <= row.said.items()] if conditions else list(rows)

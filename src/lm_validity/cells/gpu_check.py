@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import torch
@@ -204,7 +204,7 @@ def _examples() -> list[Example]:
     return [Example(tuple(map(int, random.integers(1, 20, size=size))), 1) for size in random.integers(5, 40, size=32)]
 
 
-def _train(lm: LanguageModel, folder: Path, rate: float = 3e-3, **options: Any) -> FinetuneResult:
+def _train(lm: LanguageModel, folder: Path, rate: float = 3e-3, **options: object) -> FinetuneResult:
     """A fine-tune of two epochs."""
     settings = FinetuneSettings(learning_rate=rate, epochs=2, effective_batch=8, **options)
     result = finetune(

@@ -37,12 +37,12 @@ class Worker(ABC):
         self.model = self.run.models[job.model]  # of the cell at hand
         self.size_class = self.run.configuration.size_classes[self.model.size_class]
         self._points = {(cell.model, cell.checkpoint) for cell in job.cells if cell.checkpoint}
-        self._loaded: tuple[dict[str, Any], LanguageModel] | None = None  # a checkpoint's record, and the model
+        self._loaded: tuple[dict[str, object], LanguageModel] | None = None  # a checkpoint's record, and the model
         self._load_errors: dict[tuple[str, str], CellError] = {}
         self._tasks: dict[str, AnyTask] = {}
         self._notes: dict[str, object] = {}  # of the cell at hand, for its sidecar
         # folder -> part of what was computed side by side (seconds, of the processor, counts), notes of its sidecar
-        self._shared: dict[str, tuple[float, float, dict[str, Any], dict[str, int]]] = {}
+        self._shared: dict[str, tuple[float, float, dict[str, object], dict[str, int]]] = {}
 
     def compute(self, place: Place[BenchmarkCell]) -> None:
         """Compute one cell and commit it to the store. Raises CellError for a failure that the cell causes."""
@@ -104,9 +104,9 @@ class Worker(ABC):
                 raise
         return self._loaded[1]
 
-    def _point(self, model: str, checkpoint: str) -> dict[str, Any]:
+    def _point(self, model: str, checkpoint: str) -> dict[str, object]:
         """The login node's record of a checkpoint, read once."""
-        point: dict[str, Any] = self.workspace.model_record(model)["checkpoints"][checkpoint]
+        point: dict[str, object] = self.workspace.model_record(model)["checkpoints"][checkpoint]
         return point
 
     def _load(self, point: dict[str, Any]) -> LanguageModel:

@@ -3,7 +3,7 @@
 Standard library and pydantic only: the Snakefile reads this at parse time.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from lm_validity.config.rows import bad_value
@@ -19,7 +19,7 @@ _WORLD = "choose another world by `formats`, `test_facts` and `seed`; its sizes 
 # Keys that `bias: paper: true` went before: beside it they were not read
 BY_PAPER = ("bias.drop_duplicate_texts", "bias.seeds", "bias.training.max_length", "bias.training.pooler")
 # key (`*`: of any name) -> its only value, and why nothing is missed: what to do in place of giving another value
-GONE: dict[str, tuple[Any, str]] = {
+GONE: dict[str, tuple[object, str]] = {
     "signal": (None, "every benchmark is scored at every checkpoint, in one stage; finished cells stay"),
     "evaluation.generation_cache": ("dynamic", "the static cache was never faster; finished cells stay"),
     "evaluation.document_bos": ("auto", "give the models that differ the column `document_bos` of the models sheet"),
@@ -76,7 +76,7 @@ GONE: dict[str, tuple[Any, str]] = {
 }  # fmt: skip
 
 
-def without_gone(values: dict[str, Any]) -> dict[str, Any]:
+def without_gone(values: Mapping[str, object]) -> dict[str, Any]:
     """Values of a configuration without the keys that are gone. Refuses another value than the one that is left; not
     under `bias: paper: true`, which went before those of its own meaning."""
     values_now = _copy(values)
@@ -91,11 +91,11 @@ def without_gone(values: dict[str, Any]) -> dict[str, Any]:
     return values_now
 
 
-def _copy(values: Any) -> Any:
+def _copy(values: object) -> Any:
     return {key: _copy(value) for key, value in values.items()} if isinstance(values, dict) else values
 
 
-def _holders(values: Any, above: list[str], key_path: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
+def _holders(values: object, above: list[str], key_path: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
     """Each mapping below `above`, where `*` is any key, with its own place."""
     if isinstance(values, dict) and not above:
         yield key_path, values

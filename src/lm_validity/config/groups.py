@@ -84,7 +84,9 @@ def with_columns(kind: type[Row], groups: Iterable[Group]) -> type[Row]:
     return create_model(kind.__name__, __base__=kind, __module__=kind.__module__, **columns) if columns else kind  # type: ignore[call-overload]
 
 
-def members(group: Group, values: Sequence[Any], compute_known: Sequence[bool], path: str | Path) -> list[bool | None]:
+def members(
+    group: Group, values: Sequence[object], compute_known: Sequence[bool], path: str | Path
+) -> list[bool | None]:
     """Which models are in the group, by what its column holds (None: unknown).
 
     Raises InputError where no compute is known, and where no model of known compute is in the group or all are: a lead
@@ -108,7 +110,7 @@ def members(group: Group, values: Sequence[Any], compute_known: Sequence[bool], 
     return memberships
 
 
-def _hint(group: Group, values: Collection[Any]) -> str:
+def _hint(group: Group, values: Collection[object]) -> str:
     usual = "a group has some models in it and others outside."
     if isinstance(group.value, str):
         return did_you_mean(group.value, [value for value in values if value is not None], usual)

@@ -90,7 +90,7 @@ Plan = Mapping[tuple[str, str], PlannedCell]  # by (model, benchmark)
 Row = TypeVar("Row", bound=Planned)
 
 
-def read_sheet(path: str | Path, kind: type[Row], sheets: Sheets | None = None, **known: Any) -> dict[Any, Row]:
+def read_sheet(path: str | Path, kind: type[Row], sheets: Sheets | None = None, **known: object) -> dict[Any, Row]:
     """The rows of a plan by what identifies them, in its order.
 
     `known`: the names that a column may hold, such as `models`; None takes any. Raises InputError for a row that names

@@ -195,7 +195,7 @@ def _corpus(name: str) -> MiniatureBenchmark:
     )
 
 
-def _without_validation(world: World, split: str) -> list[dict[str, Any]]:
+def _without_validation(world: World, split: str) -> list[dict[str, object]]:
     """Training rows include those that others keep for validation: who fine-tunes must carve some off."""
     rows = fact_items(world, "dialogue", "dialogue", split)
     return rows + fact_items(world, "dialogue", "dialogue", "validation") if split == "training" else rows
@@ -261,7 +261,7 @@ def task_yaml(benchmark: MiniatureBenchmark) -> str:
     return function + yaml.safe_dump(config, sort_keys=False, allow_unicode=True)
 
 
-def _fields(benchmark: MiniatureBenchmark) -> dict[str, Any]:
+def _fields(benchmark: MiniatureBenchmark) -> dict[str, object]:
     """What differs by output type: rendering, metrics, generation."""
     if benchmark.output_type == "loglikelihood_rolling":
         metrics = [("bits_per_byte", "bits_per_byte"), ("word_perplexity", "weighted_perplexity")]
@@ -286,7 +286,7 @@ def _fields(benchmark: MiniatureBenchmark) -> dict[str, Any]:
     }
 
 
-def _metric(name: str, aggregation: str, *, higher_is_better: bool) -> dict[str, Any]:
+def _metric(name: str, aggregation: str, *, higher_is_better: bool) -> dict[str, object]:
     return {"metric": name, "aggregation": aggregation, "higher_is_better": higher_is_better}
 
 
@@ -518,5 +518,5 @@ def describe(world: World) -> str:
     return f"{len(world.entities)} entities, {facts} facts, {len(BENCHMARKS)} benchmarks ({world.formats})"
 
 
-def _lines(rows: Iterable[Mapping[str, Any]]) -> str:
+def _lines(rows: Iterable[Mapping[str, object]]) -> str:
     return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)

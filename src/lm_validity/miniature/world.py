@@ -309,7 +309,7 @@ def ask(draw: Random, world: World, name: str, entity: str, attribute: str, posi
 
 def fact_items(
     world: World, benchmark: str, name: str, split: str, attributes: tuple[str, ...] = tuple(ATTRIBUTES)
-) -> list[dict[str, Any]]:
+) -> list[dict[str, object]]:
     """Rows of one split of a benchmark in the format `name`: id, subject, context, choices, gold, answer."""
     draw = generator(world.seed, "items", benchmark, split)
     facts = list(product(world.asked_entities(name, split), attributes))
@@ -347,7 +347,7 @@ def _grammar_splits(world: World) -> dict[str, list[Question]]:
     return splits | {"pretraining": [question for questions in by_number for question in questions[n_ungrammatical:]]}
 
 
-def _row(identifier: str, subject: str, question: Question) -> dict[str, Any]:
+def _row(identifier: str, subject: str, question: Question) -> dict[str, object]:
     return {
         "id": identifier,
         "subject": subject,

@@ -10,7 +10,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from lm_validity.config.load import Run
 from lm_validity.config.sheets import Model
@@ -82,13 +82,13 @@ def outdated_cells(workspace: Workspace) -> dict[Cell, str]:
     return outdated
 
 
-def _why(recorded: dict[str, Any] | None, workspace: Workspace, cell: Cell) -> str:
+def _why(recorded: Mapping[str, object] | None, workspace: Workspace, cell: Cell) -> str:
     """What differs between the recipe that a cell had and its present one."""
     folder = workspace.known_place(cell)
     return UNKNOWN if recorded is None or folder is None else ", ".join(changes(recorded, folder.recipe))
 
 
-def changes(recorded: Mapping[str, Any], now: Mapping[str, Any], prefix: str = "") -> list[str]:
+def changes(recorded: Mapping[str, object], now: Mapping[str, object], prefix: str = "") -> list[str]:
     """What differs between two recipes: `epochs 3 -> 5`; of a digest that it changed."""
     differences = []
     for key in {**recorded, **now}:

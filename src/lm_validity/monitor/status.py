@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from lm_validity.config.load import Run
 from lm_validity.errors import InputError
@@ -60,7 +60,7 @@ class RunState:
             counts.setdefault(state.cell.rule, Counter(dict.fromkeys(STATES, 0)))[state.state] += 1
         return counts
 
-    def latest_recipe(self, cell: Cell) -> dict[str, Any] | None:
+    def latest_recipe(self, cell: Cell) -> dict[str, object] | None:
         """The recipe under which the cell was finished last; None where it never was or cannot be read."""
         try:
             return self.workspace.store.read(self._latest[label(cell)])["recipe"]

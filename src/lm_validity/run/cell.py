@@ -5,7 +5,7 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeVar
+from typing import Generic, Literal, NamedTuple, Protocol, TypeVar
 
 # ----------------------------------------------------------------------------------------------------------------------
 # Recipes: everything that determines a cell's numbers, and nothing else, hashed into the name of its folder.
@@ -63,7 +63,7 @@ class Cell(Protocol):
     def subject(self) -> str:
         """What the model is tried on: a benchmark, or a task of the bias study."""
 
-    def _asdict(self) -> dict[str, Any]: ...
+    def _asdict(self) -> dict[str, object]: ...
 
 
 CellT = TypeVar("CellT", bound=Cell)

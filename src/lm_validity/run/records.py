@@ -19,7 +19,7 @@ class Records(ABC):
 
     def __init__(self, run: Run):
         self.run = run
-        self._json: dict[str, dict[str, Any]] = {}
+        self._json: dict[str, dict[str, object]] = {}
 
     @abstractmethod
     def selection(self, cell: BenchmarkCell) -> dict[str, Any]:

@@ -186,7 +186,7 @@ class RehearsalInput(NamedTuple):
     """config: of a config.json. settings: what else memory depends on. verified: whether the config is the model's
     own file, and not a known shape of its name."""
 
-    config: dict[str, Any]
+    config: dict[str, object]
     settings: dict[str, Any]
     verified: bool
 
@@ -234,7 +234,7 @@ def question_of(run: Run, row: Model) -> RehearsalInput | None:
     return RehearsalInput(*config[:1], settings, config[1])
 
 
-def config_of(run: Run, row: Model) -> tuple[dict[str, Any], bool] | None:
+def config_of(run: Run, row: Model) -> tuple[dict[str, object], bool] | None:
     """(config.json, whether it is the model's own): as fetched, from a folder, or a known shape."""
     folders = []
     try:
@@ -276,7 +276,7 @@ class Rehearsal:
     training: dict[int, float]
     checkpointed: dict[int, float]
     refused: str | None
-    details: dict[str, Any]
+    details: dict[str, object]
 
     def largest_micro_batch(self, gigabytes: float, *, checkpointing: bool) -> int | None:
         """The largest rehearsed micro-batch that fits, or None where not even one row does."""

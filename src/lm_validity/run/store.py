@@ -67,12 +67,12 @@ class Store:
     def read(self, place: Place[Cell] | str) -> dict[str, Any]:
         """The cell's record: `key`, `recipe`, `result`. Raises InputError where it is missing or damaged."""
         folder = place if isinstance(place, str) else place.folder
-        record: dict[str, Any] = read_json(check_read(self, folder, "cell.json"))
+        record: dict[str, object] = read_json(check_read(self, folder, "cell.json"))
         return record
 
     def sidecar(self, folder: str) -> dict[str, Any]:
         """What a cell cost and where it ran; empty where that file is gone: no number depends on it."""
-        sidecar: dict[str, Any] = read_json_or(self.root / folder / "sidecar.json", {})
+        sidecar: dict[str, object] = read_json_or(self.root / folder / "sidecar.json", {})
         return sidecar
 
     def digest(self, place: Place[Cell] | str) -> str:
@@ -82,8 +82,8 @@ class Store:
     def commit(
         self,
         place: Place[Cell],
-        result: Mapping[str, Any],
-        sidecar: Mapping[str, Any],
+        result: Mapping[str, object],
+        sidecar: Mapping[str, object],
         write_files: Callable[[Path], None],
     ) -> None:
         """Write a finished cell. `write_files` puts items or an adapter into the folder it is given.

@@ -294,7 +294,7 @@ class Merger:
         self._missing.setdefault(cell, lack)
 
 
-def _selection_rows(cell: BenchmarkCell, choice: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+def _selection_rows(cell: BenchmarkCell, choice: Mapping[str, Any]) -> Iterator[dict[str, object]]:
     """One row a candidate, and one for the untouched model (no learning rate, no epoch)."""
     common = {
         "model": cell.model,

@@ -632,7 +632,7 @@ def normal_name(name: str) -> str:
     return name.replace("__", "/").strip("/ ").casefold().replace(" ", "-")
 
 
-def one_model(names: Iterable[str], scores: Mapping[str, Mapping[Any, float]]) -> dict[str, tuple[str, str]]:
+def one_model(names: Iterable[str], scores: Mapping[str, Mapping[object, float]]) -> dict[str, tuple[str, str]]:
     """Names that mean a model which has another name too: by name, the one to use and the source.
 
     Names that differ in case or in `__` for `/` only are one where no score contradicts it; names that differ in the
@@ -655,7 +655,7 @@ def one_model(names: Iterable[str], scores: Mapping[str, Mapping[Any, float]]) -
     return merged
 
 
-def _are_one(name: str, other: str, scores: Mapping[str, Mapping[Any, float]]) -> bool:
+def _are_one(name: str, other: str, scores: Mapping[str, Mapping[object, float]]) -> bool:
     mine, theirs = scores.get(name, {}), scores.get(other, {})
     both = mine.keys() & theirs.keys()
     equal = all(abs(mine[key] - theirs[key]) <= _SAME_VALUE for key in both)

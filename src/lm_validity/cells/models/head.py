@@ -42,7 +42,7 @@ def narrowed_head(model: torch.nn.Module, batch: torch.Tensor, position: torch.T
     What a model does to its logits after the head (soft-capping, scaling) it does to these.
     """
 
-    def select(module: torch.nn.Module, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+    def select(module: torch.nn.Module, arguments: tuple[Any, ...]) -> tuple[object, ...]:
         hidden, *further_arguments = arguments
         rows, places = (indices.to(hidden.device, non_blocking=True) for indices in (batch, position))
         return (hidden[rows, places].unsqueeze(0), *further_arguments)
@@ -61,7 +61,7 @@ class States:
     Raises ValueError for a model whose body is not a module of its own.
     """
 
-    def __init__(self, model: torch.nn.Module, forward: Callable[..., Any], **inputs: Any):
+    def __init__(self, model: torch.nn.Module, forward: Callable[..., Any], **inputs: object):
         self.model, self.forward = model, forward
         outputs: dict[torch.nn.Module, Any] = {}
         # the body as the model calls it: OPT's is the decoder inside of what it calls its base

@@ -198,7 +198,7 @@ class WatchLogits(transformers.LogitsProcessor):
         return scores
 
 
-def sampling_options(options: dict[str, Any]) -> dict[str, Any]:
+def sampling_options(options: dict[str, Any]) -> dict[str, object]:
     """A task's generation options for transformers, by lm-eval's rule: greedy where no temperature is set, or 0."""
     options = {"temperature": 0.0} | options
     if options["temperature"] == 0.0 and options.get("do_sample") is None:
@@ -248,7 +248,7 @@ class LanguageModel(SharedContextLM):
     # lm-eval's, whose types are not known
     logits_cache: bool
     batch_size_per_gpu: int
-    chat_template_args: dict[str, Any]
+    chat_template_args: dict[str, object]
 
     def __init__(
         self,

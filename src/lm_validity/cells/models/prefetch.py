@@ -116,12 +116,12 @@ def ignored_generation_settings(folder: Path) -> list[str]:
     return sorted(name for name in set_there if name not in (*TOKENS, *HARMLESS))
 
 
-def _settings(path: Path) -> dict[str, Any]:
+def _settings(path: Path) -> dict[str, object]:
     settings = read_json_or(path, {})
     return settings if isinstance(settings, dict) else {}
 
 
-def adapts_otherwise(configuration: dict[str, Any]) -> bool:
+def adapts_otherwise(configuration: Mapping[str, object]) -> bool:
     """Whether all-linear means other weights of this config.json's model than all of its linear layers: experts too, no
     routers, no towers for images or sounds, no state-space layers that kernels read past."""
     parts = [part for part in (configuration, configuration.get("text_config")) if isinstance(part, dict)]
@@ -462,7 +462,7 @@ def _as_saved(where: str, points: Mapping[str, dict[str, Any]], *, causal: bool)
     }
 
 
-def prefetch_language_model(run: Run, language_model: str) -> dict[str, Any]:
+def prefetch_language_model(run: Run, language_model: str) -> dict[str, object]:
     """Fetch a language model at a pinned revision, or take a local folder; the record of `prefetch_model`."""
     row = run.language_models[language_model]
     model = Model(model=language_model, path=row.path, revision=row.revision, dtype=row.dtype)
@@ -560,7 +560,7 @@ def check_unchanged(model: str, point: dict[str, Any]) -> None:
     )
 
 
-def check_as_saved(model: str, record: dict[str, Any], digests: Mapping[str, str]) -> None:
+def check_as_saved(model: str, record: Mapping[str, object], digests: Mapping[str, str]) -> None:
     """Raise CellError where a rule applies to a loaded model that its record, of an earlier version, does not name: the
     cells computed before have other numbers under the same recipe."""
     if "checked" not in record and digests:

@@ -123,14 +123,14 @@ class Counters:
     def _totals(self) -> dict[str, int]:
         return {key: value for key, value in vars(self).items() if key != "by_phase"}
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Totals, and under `by_phase` those of each phase that are not zero."""
         return self._totals() | {
             "by_phase": {name: dict(counts) for name, counts in sorted(self.by_phase.items()) if counts}
         }
 
 
-def equal_part(counts: dict[str, Any], number: int, parts: int) -> dict[str, Any]:
+def equal_part(counts: dict[str, Any], number: int, parts: int) -> dict[str, object]:
     """Part `number` (from 0) of counts that several cells caused together. All parts have the counts as their sum."""
     return {
         key: equal_part(value, number, parts) if isinstance(value, dict) else (value + parts - 1 - number) // parts
@@ -261,7 +261,7 @@ class SharedContextLM(HFLM):
     A batch that does not fit into memory is halved, and counted; for the rest of the process no batch has more tokens.
     """
 
-    def __init__(self, *arguments: Any, scorer: Way = "auto", **options: Any):
+    def __init__(self, *arguments: object, scorer: Way = "auto", **options: object):
         if scorer not in get_args(Way):
             raise CellError(f"scorer {scorer!r} is not known.", f"use one of {', '.join(get_args(Way))}.")
         super().__init__(*arguments, **options)
@@ -274,7 +274,7 @@ class SharedContextLM(HFLM):
         self.alone = False  # whether texts may not share a forward pass; found by the check
         self._checked: dict[tuple[str, str], int] = {}  # (way, kind of size) -> the largest that was checked
 
-    def _create_model(self, *arguments: Any, **options: Any) -> None:
+    def _create_model(self, *arguments: object, **options: object) -> None:
         super()._create_model(*arguments, **options)
         keep_saved_head(self.model)  # HFLM ties weights next
 
@@ -627,7 +627,7 @@ class SharedContextLM(HFLM):
 
     # ---- doing it -----------------------------------------------------------------------------------------------
 
-    def _forward(self, **inputs: Any) -> Any:
+    def _forward(self, **inputs: object) -> Any:
         with (
             never_packed(),
             torch.no_grad(),

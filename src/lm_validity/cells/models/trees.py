@@ -1,6 +1,6 @@
 """Requests as trees of tokens, and the forward passes that score them."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -214,7 +214,7 @@ def score(
     starts = [tree.context - 1 if way == "cached" else 0 for tree in trees]
     starts_of_trees = list(zip(trees, starts, strict=True))
     past, width = max(starts), max(len(tree) - start for tree, start in starts_of_trees)
-    inputs: dict[str, Any] = {"use_cache": way == "cached"}
+    inputs: dict[str, object] = {"use_cache": way == "cached"}
     if way == "cached":
         nowhere = torch.zeros(1, dtype=torch.long)
         with narrowed_head(model, nowhere, nowhere):
@@ -264,7 +264,7 @@ def _log_probabilities(
 
 
 def _logits(
-    model: torch.nn.Module, forward: Forward, positions: torch.Tensor, part: int | None, inputs: dict[str, Any]
+    model: torch.nn.Module, forward: Forward, positions: torch.Tensor, part: int | None, inputs: Mapping[str, object]
 ) -> Iterator[tuple[int, torch.Tensor]]:
     """First position and logits (positions, vocabulary) of one part after another. positions: (rows and columns)."""
     count, (batch, position) = len(positions), positions.T

@@ -4,7 +4,7 @@ import contextlib
 import gc
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any, ClassVar, Self
 
@@ -59,7 +59,7 @@ class Ledger(TorchDispatchMode):
         gc.freeze()  # what is there already need not be searched at every collection
         return super().__enter__()
 
-    def __exit__(self, *raised: Any) -> None:
+    def __exit__(self, *raised: object) -> None:
         gc.unfreeze()
         super().__exit__(*raised)
 
@@ -82,7 +82,7 @@ class Ledger(TorchDispatchMode):
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
+    ) -> object:
         if func is _DEVICE:  # asked at every turn, and no kernel
             return place_of(args[0])
         kwargs = kwargs or {}
@@ -147,7 +147,7 @@ def place_of(tensor: torch.Tensor) -> torch.device:
 
 _UNDECLARED = (aten._unsafe_view.default,)  # views that do not say so
 # an answer by the mode at hand, arguments and keywords
-Make = Callable[[FakeTensorMode, tuple[Any, ...], dict[str, Any]], object]
+Make = Callable[[FakeTensorMode, tuple[object, ...], dict[str, object]], object]
 
 
 class _Unknown(Exception):
@@ -209,7 +209,7 @@ def _described(value: object) -> object:
     raise _Unknown
 
 
-def _remade(result: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Make:
+def _remade(result: object, args: tuple[object, ...], kwargs: Mapping[str, object]) -> Make:
     """How an answer is made again: a new tensor, or one that was given. Raises _Unknown where it shares memory with
     something given."""
     if isinstance(result, list | tuple):
@@ -317,7 +317,7 @@ def _drawing(name: str) -> Callable[..., torch.Tensor]:
     that one of the tensor's own device is left out, and any other is refused."""
     draw = getattr(torch.Tensor, name)
 
-    def drawn(tensor: torch.Tensor, *arguments: Any, generator: torch.Generator | None = None) -> torch.Tensor:
+    def drawn(tensor: torch.Tensor, *arguments: object, generator: torch.Generator | None = None) -> torch.Tensor:
         on_fake_device = generator is not None and tensor.device.type == KIND == generator.device.type
         return draw(tensor, *arguments, generator=None if on_fake_device else generator)
 
@@ -386,7 +386,7 @@ class _Pretended(FakeTensorMode):
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
+    ) -> object:
         kwargs = dict(kwargs or {})
         tensors = [
             leaf for leaf in torch.utils._pytree.arg_tree_leaves(*args, **kwargs) if isinstance(leaf, torch.Tensor)

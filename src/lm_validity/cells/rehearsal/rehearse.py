@@ -38,7 +38,7 @@ _PERIODS: tuple[str, ...] = (
 _PERIODS += ("decoder_sparse_step", "interleave_moe_layer_step", "no_rope_layer_interval", "moe_every_n_layers")
 
 
-def causal_config(name: str, values: dict[str, Any]) -> transformers.PretrainedConfig:
+def causal_config(name: str, values: Mapping[str, object]) -> transformers.PretrainedConfig:
     """The configuration of a config.json. Raises InputError where it is not that of a causal language model."""
     wrong = why_not_causal(values)
     if wrong is not None:
@@ -160,7 +160,7 @@ def generate(lm: LanguageModel, ledger: Ledger, prompts: int, tokens: int) -> Fi
         if len(passes) > WRITTEN:
             raise _Enough
 
-    def stopped(input_ids: torch.Tensor, max_length: int, **options: Any) -> torch.Tensor:
+    def stopped(input_ids: torch.Tensor, max_length: int, **options: object) -> torch.Tensor:
         passes.clear()
         handle = lm.model.register_forward_pre_hook(count)
         try:

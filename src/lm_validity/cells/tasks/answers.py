@@ -54,7 +54,7 @@ def check_answers(task: AnyTask, documents: Documents) -> None:
             _check_target(task_of(task, doc), doc, f"{documents.task}: document {address}")
     if task.OUTPUT_TYPE != "multiple_choice":
         return
-    golds: list[tuple[str, int | None, Any, int]] = []
+    golds: list[tuple[str, int | None, object, int]] = []
     for address, doc in zip(documents.addresses, documents.docs, strict=True):
         task_of_document = task_of(task, doc)
         if callable(getattr(task_of_document.config, "process_results", None)) or not hasattr(
@@ -179,7 +179,7 @@ def _check_target(task: Task, doc: Document, where: str) -> None:
         )
 
 
-def _check_labels(name: str, golds: Sequence[tuple[str, int | None, Any, int]]) -> None:
+def _check_labels(name: str, golds: Sequence[tuple[str, int | None, object, int]]) -> None:
     """golds: address, right choice, lm-eval's label and number of choices of each document."""
     labels = [(address, label, count) for address, _, label, count in golds if isinstance(label, int)]
     beyond = next((address for address, label, count in labels if label == count), None)
@@ -243,7 +243,7 @@ class Examples(ContextSampler):
         self.inner.set_rnd(rnd)
         return self
 
-    def sample(self, n: int, eval_doc: Document | None = None, **options: Any) -> Sequence[Document]:
+    def sample(self, n: int, eval_doc: Document | None = None, **options: object) -> Sequence[Document]:
         """`n` examples; raises InputError where there are not enough that ask something else."""
         drawn = self.inner.sample(n=n, eval_doc=eval_doc, **options)
         places = [index for index, doc in enumerate(drawn) if self._asks_the_same(doc)]

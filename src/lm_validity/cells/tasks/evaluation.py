@@ -50,7 +50,7 @@ _PAIR_METRICS = ("mcc", "f1")
 
 
 def describe_items(
-    lm: LanguageModel, prepared: "PreparedRequests", values: Mapping[int, Any], metric: str
+    lm: LanguageModel, prepared: "PreparedRequests", values: Mapping[int, object], metric: str
 ) -> pd.DataFrame:
     """One row per document in their order, the columns of ITEMS from `doc_id` on. The requests have their responses;
     `values` are the values of `metric`, by the documents' places."""
@@ -63,7 +63,7 @@ def describe_items(
     return pd.DataFrame(rows).reindex(columns=ITEMS.names[ITEMS.names.index("doc_id") :]).astype({"gold": "Int64"})
 
 
-def _describe(lm: LanguageModel, task: Task, doc: Document, group: tuple[Instance, ...]) -> dict[str, Any]:
+def _describe(lm: LanguageModel, task: Task, doc: Document, group: tuple[Instance, ...]) -> dict[str, object]:
     """What there is of a document, by the output type of its task."""
     if task.OUTPUT_TYPE == "loglikelihood_rolling":
         (text,) = group[0].args
@@ -282,7 +282,7 @@ def _check_room(lm: LanguageModel, task: str, requests: Sequence[Instance]) -> N
 
 
 def _requests_of(
-    task: Task, doc: Document, template: Callable[..., str] | None, system: str | None, metadata: tuple[Any, ...]
+    task: Task, doc: Document, template: Callable[..., str] | None, system: str | None, metadata: tuple[object, ...]
 ) -> tuple[Instance, ...]:
     """lm-eval's requests of a document, by the chat template where there is one."""
     context = task.fewshot_context(

@@ -3,10 +3,10 @@
 import hashlib
 import json
 import logging
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -58,7 +58,7 @@ def write_documents(benchmark: str, task: AnyTask, documents: Documents, path: P
     write_table(pd.DataFrame(rows, columns=DOCUMENTS.names), DOCUMENTS, path)
 
 
-def _describe(task: AnyTask, doc: Document) -> dict[str, Any]:
+def _describe(task: AnyTask, doc: Document) -> dict[str, object]:
     member = task_of(task, doc)
     prefix = member.doc_to_prefix(doc)
     prompt = member.fewshot_context(doc, num_fewshot=member.config.num_fewshot or 0, gen_prefix=prefix)
@@ -243,12 +243,12 @@ class Split:
         lines = "".join(f"{address} {doc_hash}\n" for address, doc_hash in pairs)
         return hashlib.sha256(lines.encode()).hexdigest()
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """The split as JSON stores it, with its digest and the number of its documents."""
         return asdict(self) | {"digest": self.digest, "documents": len(self.addresses)}
 
     @classmethod
-    def from_json(cls, record: dict[str, Any]) -> "Split":
+    def from_json(cls, record: Mapping[str, object]) -> "Split":
         """Raises CellError where the stored digest is not that of the stored documents."""
         split = TypeAdapter(cls).validate_python(record)
         if split.digest != record["digest"]:
@@ -465,7 +465,7 @@ def _identity(doc: Document) -> str | None:
 log = logging.getLogger(__name__)
 
 
-def prefetch_benchmark(row: Benchmark) -> dict[str, Any]:
+def prefetch_benchmark(row: Benchmark) -> dict[str, object]:
     """Find the benchmark's lm-eval task (a corpus's: write it), load its data into the local cache, check the sheet."""
     if row.corpus:
         write_corpus_task(row)

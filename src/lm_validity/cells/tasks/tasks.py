@@ -46,7 +46,7 @@ from lm_validity.run.scoring import code_file, draws_at_random, python_files
 #
 # lm-eval's own index and factory do the work, over the few files that a group needs instead of all 14,000.
 
-Document: TypeAlias = dict[str, Any]  # a row of a data set, by column
+Document: TypeAlias = dict[str, object]  # a row of a data set, by column
 
 # of documents; and what lm-eval calls them in its methods and keys
 KINDS = ("train", "validation", "test")
@@ -166,7 +166,7 @@ class GroupDocument(Document):
 
     __slots__ = ("member",)
 
-    def __init__(self, document: Mapping[str, Any], member: str):
+    def __init__(self, document: Mapping[str, object], member: str):
         super().__init__(document)
         self.member: str = member
 
@@ -195,12 +195,12 @@ class GroupRows(Sequence[GroupDocument]):
         return f"{name}/{kind}:{row}"
 
 
-def task_of(task: Task | TaskGroup, document: Mapping[str, Any]) -> Task:
+def task_of(task: Task | TaskGroup, document: Mapping[str, object]) -> Task:
     """The task that a document belongs to: of a group the member, else the task itself."""
     return task.members[member_of(document)] if isinstance(task, TaskGroup) else task
 
 
-def member_of(document: Mapping[str, Any]) -> str:
+def member_of(document: Mapping[str, object]) -> str:
     """The task of a group's document."""
     assert isinstance(document, GroupDocument)
     return document.member
@@ -254,12 +254,12 @@ class TaskRecord:
         groups = [root_of(include_path) / file for include_path, file in self.group_files]
         return [*groups, *(member.path for member in self.members)] or [self.path]
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """The record as JSON stores it; `from_json` reads it back."""
         return asdict(self)
 
     @classmethod
-    def from_json(cls, value: dict[str, Any]) -> "TaskRecord":
+    def from_json(cls, value: Mapping[str, object]) -> "TaskRecord":
         """The record in `value`, which may hold other keys beside it."""
         return TypeAdapter(cls).validate_python(value)
 
@@ -437,7 +437,7 @@ def _folders_naming(names: Iterable[str], folder: Path) -> list[Path]:
     return [folder] if folder in folders else sorted(folders)
 
 
-def _record(task: str, path: Path, overrides: Mapping[str, Any], include_path: str | None) -> TaskRecord:
+def _record(task: str, path: Path, overrides: Mapping[str, object], include_path: str | None) -> TaskRecord:
     root = root_of(include_path)
     config = {**_read(path), **overrides}
     if "class" in config:
@@ -516,7 +516,7 @@ def _place(path: Path, include_path: str | Path | None) -> _FilePlace:
     return _FilePlace(None, path.relative_to(PACKAGE).as_posix())
 
 
-def _version(config: Mapping[str, Any]) -> str | None:
+def _version(config: Mapping[str, object]) -> str | None:
     metadata = config.get("metadata")
     return str(metadata["version"]) if isinstance(metadata, dict) and "version" in metadata else None
 

@@ -254,7 +254,7 @@ def layers_recomputed(base: torch.nn.Module) -> Iterator[None]:
 
 
 def _eager_recomputed(
-    module: torch.nn.Module, *tensors: torch.Tensor | None, **options: Any
+    module: torch.nn.Module, *tensors: torch.Tensor | None, **options: object
 ) -> tuple[torch.Tensor | None, ...]:
     """The eager attention of the module's own architecture, which keeps queries, keys and values alone."""
     eager = sys.modules[type(module).__module__].eager_attention_forward

@@ -466,7 +466,7 @@ def adapter_parameters(model: PeftModel, adapter: str) -> dict[str, torch.nn.Par
 
 
 @contextlib.contextmanager
-def replaced(*changes: tuple[Any, str, Any]) -> Iterator[None]:
+def replaced(*changes: tuple[object, str, object]) -> Iterator[None]:
     """Inside the block each owner has the given value under the given name."""
     originals = [(owner, name, getattr(owner, name)) for owner, name, _ in changes]
     try:

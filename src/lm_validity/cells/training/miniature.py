@@ -145,7 +145,7 @@ def _train(
     tokenizer: Path,
     made: Path,
     progress: Callable[[int, int, float], None],
-) -> list[dict[str, Any]]:
+) -> list[dict[str, object]]:
     """Train, and write checkpoints into subfolders of `made` and the final model into it; for each the iterations,
     tokens and documents seen, and the mean loss (nats per token) since the last."""
     torch.manual_seed(_torch_seed(settings.seed, row.model))

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import datasets
 import huggingface_hub
@@ -31,7 +31,7 @@ from lm_validity.run.rules.pretrain_on_test import TaskData
 # Columns of a text classification data set: a local file, parquet files of a hub repository, or what the `datasets`
 # library makes of a hub id. No remote code.
 
-Columns: TypeAlias = dict[str, list[Any]]  # values by name, one a row
+Columns: TypeAlias = dict[str, list[object]]  # values by name, one a row
 
 log = logging.getLogger(__name__)
 
@@ -200,7 +200,7 @@ class Draw(NamedTuple):
 # ---- login node ---------------------------------------------------------------------------------------------------
 
 
-def prefetch_trial_task(run: Run, task: str) -> dict[str, Any]:
+def prefetch_trial_task(run: Run, task: str) -> dict[str, object]:
     """Read a task's texts and labels, check them against the sheet and the experiments' sizes; the record of it."""
     experiments = run.bias.experiments.values()
     experiments_of_task = [experiment for experiment in experiments if task in (experiment.tasks or run.tasks)]
@@ -221,7 +221,7 @@ def prefetch_trial_task(run: Run, task: str) -> dict[str, Any]:
 
 def prefetch_task(
     source: TaskRow, output: Path, sizes: Iterable[tuple[int, int]] = (), *, unique: bool = True
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Read a task's source, check it against the sheet, write `output` (parquet); the record that jobs read.
 
     sizes: the (m, n) of the study, which the task must be large enough for; unique: without its duplicate texts. The

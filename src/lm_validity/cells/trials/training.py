@@ -269,13 +269,13 @@ class ResidentModel:
             raise CellError(f"{self.model_id}: the tokenizer has no mask token.", "is it a masked LM (architecture)?")
         return tokenizer
 
-    def _load_model(self, loader: type[Any], **options: Any) -> tuple[transformers.PreTrainedModel, dict[str, Any]]:
+    def _load_model(self, loader: type[Any], **options: object) -> tuple[transformers.PreTrainedModel, dict[str, Any]]:
         """The model, and what the library says of its loading."""
         options |= {"dtype": getattr(torch, self.plan.dtype), "use_safetensors": True, "output_loading_info": True}
         options["return_dict"] = True  # some configurations say false
         return self._load(loader, **options)
 
-    def _load(self, loader: type[Any], **options: Any) -> Any:
+    def _load(self, loader: type[Any], **options: object) -> Any:
         try:
             return loader.from_pretrained(self.folder, local_files_only=True, trust_remote_code=False, **options)
         except Exception as error:

@@ -4,7 +4,7 @@ import contextlib
 import json
 import logging
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from functools import lru_cache
 from pathlib import Path
@@ -64,7 +64,7 @@ class TrialWorker:
         check_unchanged(place.cell.model, record["checkpoints"]["final"])
         work = workspace.work / place.folder
         self._resident.run(plan, work, shared=PRETRAIN_ON_TEST.base_arms(workspace.work), record=record)
-        result: dict[str, Any] = {}
+        result: dict[str, object] = {}
 
         def write(folder: Path) -> None:
             result.update(write_tables(plan, work, folder))
@@ -96,7 +96,7 @@ class ResidentWorker:
         self._model: ResidentModel | None = None
 
     def run(
-        self, plan: TrialPlan, folder: Path, shared: Path | None = None, record: dict[str, Any] | None = None
+        self, plan: TrialPlan, folder: Path, shared: Path | None = None, record: Mapping[str, object] | None = None
     ) -> None:
         """Compute the plan's trials that are not in `folder` yet.
 
@@ -311,5 +311,5 @@ def _read_trial(plan: TrialPlan, folder: Path, subsample: int) -> pa.Table | Non
     return table if unchanged else None
 
 
-def _about(table: pa.Table) -> dict[str, Any]:
+def _about(table: pa.Table) -> dict[str, object]:
     return json.loads(table.schema.metadata[b"trial"])

@@ -128,7 +128,7 @@ class Rule(ABC, Generic[CellT, RowT]):
         """The cell of another rule whose result is also this one's, where nothing has to be computed for it."""
         return None
 
-    def choice(self, cell: CellT, content: Mapping[str, Any]) -> Cell | None:
+    def choice(self, cell: CellT, content: Mapping[str, object]) -> Cell | None:
         """The cell that a result kept in the manifest chose; None where it chose none."""
         return None
 
@@ -182,7 +182,7 @@ class Rule(ABC, Generic[CellT, RowT]):
         return 0.0
 
     def counted_tokens(
-        self, work: Work, cell: CellT, sidecar: Mapping[str, Any]
+        self, work: Work, cell: CellT, sidecar: Mapping[str, object]
     ) -> tuple[tuple[str, str], float] | None:
         """((kind, benchmark), tokens per document) that a finished cell counted; None where it counted none."""
         return None

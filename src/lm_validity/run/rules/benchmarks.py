@@ -96,7 +96,7 @@ class BenchmarkRule(Rule[BenchmarkCell, Model]):
         """Settings that are no single cell's, as words of the settings line."""
         return []
 
-    def cell_settings(self, run: Run, cell: BenchmarkCell) -> dict[str, Any]:
+    def cell_settings(self, run: Run, cell: BenchmarkCell) -> dict[str, object]:
         """What the configuration says that can change a cell's numbers, but for what the cell itself names."""
         row = run.benchmarks[cell.benchmark]
         settings = {"metric": row.metric, "higher_is_better": row.higher_is_better}
@@ -390,7 +390,7 @@ class FinetuneAdapter(BenchmarkRule):
         settings = run.configuration.finetuning.determining(OF_ALL_CELLS)
         return {"metric": row.metric, "higher_is_better": row.higher_is_better, **settings}
 
-    def cell_settings(self, run: Run, cell: BenchmarkCell) -> dict[str, Any]:
+    def cell_settings(self, run: Run, cell: BenchmarkCell) -> dict[str, object]:
         """Those of scoring on validation, and those of training."""
         settings = super().cell_settings(run, cell) | self.training_settings(run, cell.benchmark)
         return settings | scale_settings(self.row(run, cell.model).dtype)

@@ -76,7 +76,7 @@ def plan_values(run: Run, cell: TrialCell) -> dict[str, Any]:
     }
 
 
-def _text_pretraining(run: Run, cell: TrialCell) -> dict[str, Any]:
+def _text_pretraining(run: Run, cell: TrialCell) -> dict[str, object]:
     settings = run.bias.pretraining
     masked = run.language_models[cell.model].architecture == "masked"
     epochs = run.bias.experiments[cell.experiment].pretraining_epochs
@@ -87,7 +87,7 @@ def _text_pretraining(run: Run, cell: TrialCell) -> dict[str, Any]:
     }
 
 
-def _prompt_pretraining(run: Run, cell: TrialCell) -> dict[str, Any]:
+def _prompt_pretraining(run: Run, cell: TrialCell) -> dict[str, object]:
     settings, experiment = run.bias.zero_shot, run.bias.experiments[cell.experiment]
     values: dict[str, Any] = {
         "epochs": experiment.pretraining_epochs or settings.epochs,
@@ -104,7 +104,7 @@ def _prompt_pretraining(run: Run, cell: TrialCell) -> dict[str, Any]:
     return values
 
 
-def _head(run: Run, cell: TrialCell) -> dict[str, Any]:
+def _head(run: Run, cell: TrialCell) -> dict[str, object]:
     settings, task = run.bias.training, run.tasks[cell.task]
     masked = run.language_models[cell.model].architecture == "masked"
     return settings.model_dump() | {
@@ -220,7 +220,7 @@ class TrialPlan:
         adapter = self.pretraining.adapter
         return adapter is not None and adapter.quantization == "nf4"
 
-    def base_recipe(self) -> dict[str, Any]:
+    def base_recipe(self) -> dict[str, object]:
         """What the base arm's numbers depend on, n and subsample aside: nothing of the pretraining, but whether the
         weights are 4-bit."""
         values = self.recipe()

@@ -186,7 +186,7 @@ class Value:
         assert self.estimate is not None
         return float(self.estimate)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Its entry in card.json: an empty text is null, and `missing` is null where it is measured."""
         missing = None if self.is_measured else {"reason": self.reason, "command": self.command or None}
         return {
@@ -330,19 +330,19 @@ class CardSources:
         return results
 
     def row(self, report: str, quantity: str, subject: str | None = None, protocol: str | None = None,
-            **conditions: Any) -> Row | None:  # fmt: skip
+            **conditions: object) -> Row | None:  # fmt: skip
         """The row of a number; None where the report or the number is not there."""
         results = self.results.get(report)
         return None if results is None else results.one(quantity, subject, protocol, **conditions)
 
     def number(self, report: str, quantity: str, subject: str | None = None, protocol: str | None = None,
-               **conditions: Any) -> float | None:  # fmt: skip
+               **conditions: object) -> float | None:  # fmt: skip
         """The value of a row; None where there is none."""
         row = self.row(report, quantity, subject, protocol, **conditions)
         return None if row is None else row.value
 
     def count(self, report: str, quantity: str, subject: str | None = None, protocol: str | None = None,
-              **conditions: Any) -> int | None:  # fmt: skip
+              **conditions: object) -> int | None:  # fmt: skip
         """A value that counts something."""
         number = self.number(report, quantity, subject, protocol, **conditions)
         return None if number is None else int(number)

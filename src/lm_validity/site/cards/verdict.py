@@ -8,7 +8,6 @@ the rules and the clauses; the thresholds are those of `config.sections.Cards`.
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
 
 from lm_validity.config.sections import Cards
 from lm_validity.site.cards.values import Value, Values, known, shown, tokens_words
@@ -104,7 +103,7 @@ class Verdict:
         """What the statements of an outcome are about."""
         return [statement.subject for statement in self.statements if statement.outcome == outcome]
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Its entry in card.json: the sentence, the subjects that are not known or not measured, and every
         statement."""
         return {

@@ -47,7 +47,7 @@ class Card:
             sections.setdefault(value.quantity.section, []).append(value)
         return sections
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """What card.json holds; `format` is the version of its layout."""
         return {
             "format": FORMAT,

@@ -264,7 +264,7 @@ def _row(data: Data, protocol: str, pair: tuple[int, int], models: int, figures:
 
 def _places(
     models: np.ndarray, ranks: np.ndarray, orders: tuple[np.ndarray, np.ndarray], better: list[np.ndarray]
-) -> list[dict[str, Any]]:
+) -> list[dict[str, object]]:
     """Where each model stands in both aligned orders, and the ranks that significant differences leave it."""
     return [
         {"side": side, "place": rank, "of": models[position], "rank": ranks[position, side],

@@ -342,7 +342,7 @@ def violin_areas(chart: alt.Chart, row: str, names: list[str], above: float, x: 
     )
 
 
-def half_violin(differences: np.ndarray, line: int, effect: str, reach: float = 0.44) -> dict[str, Any]:
+def half_violin(differences: np.ndarray, line: int, effect: str, reach: float = 0.44) -> dict[str, object]:
     """A kernel density as the edge of one half of a violin at the height `line`: the boost's is above it."""
     spread = differences.std(ddof=1) if len(differences) > 1 else 0.0
     width = spread * len(differences) ** -0.2 or 0.004  # Scott's rule; a narrow spike where nothing varies

@@ -246,7 +246,7 @@ def _each(data: SignalData, part: str) -> dict[str, Any]:
 
 def _trials(
     answers: BenchmarkItems, facts: pd.DataFrame, options: SignalConventions
-) -> tuple[list[dict[str, Any]] | Missing, list[str]]:
+) -> tuple[list[dict[str, object]] | Missing, list[str]]:
     """The competition's filters under every split that the models allow, and notes on those that cannot be tried."""
     if any(missing_for(answers, model, "confidence_margin") for model in answers.models):
         return Missing("The filters need the log-likelihoods of the choices and the right choice."), []
@@ -274,7 +274,7 @@ def _trials(
     return trials, notes
 
 
-def _trial(trial: FilterTrial, length_dependence: Value) -> dict[str, Any]:
+def _trial(trial: FilterTrial, length_dependence: Value) -> dict[str, object]:
     """A trial as summary.json has it: what the filter leaves unknown with its reason."""
     nothing = "The filter keeps no item where it was fitted."
     if np.isnan(trial.unfiltered):
@@ -392,7 +392,7 @@ def _filter_finding(frame: pd.DataFrame) -> Finding | None:
 
 def _metrics(
     answers: BenchmarkItems, options: SignalConventions, counts: np.ndarray
-) -> dict[str, dict[str, Any]] | Missing:
+) -> dict[str, dict[str, object]] | Missing:
     """Signal quality under every item metric that the table has what it needs for, accuracy first."""
     results: dict[str, dict[str, Any]] = {}
     too_few = too_few_checkpoints(options)
@@ -479,7 +479,7 @@ def item_metrics(data: SignalData) -> Part:
 
 def _subgroups(
     answers: BenchmarkItems, direction: float, options: SignalConventions, resamples: int
-) -> list[dict[str, Any]] | Missing:
+) -> list[dict[str, object]] | Missing:
     """Views by subject and by length of the gold answer, where there are at least two groups."""
     subgroups = []
     metric = "log_likelihood_per_token"

@@ -647,7 +647,7 @@ def criteria_of_others(data: SignalData) -> Part:
     return Part({"criteria": criteria}, section)
 
 
-def _criteria(data: SignalData, benchmark: BenchmarkCurves) -> dict[str, dict[str, Any]]:
+def _criteria(data: SignalData, benchmark: BenchmarkCurves) -> dict[str, dict[str, object]]:
     selected = benchmark.selected_curves
     curves = [selected[model].values for model in benchmark.scored if len(selected[model].values) >= 2]
     # FineTasks' monotonicity is not clipped

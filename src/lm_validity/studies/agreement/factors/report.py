@@ -71,7 +71,7 @@ def report_factors(
     write_report(*factors(read_score_matrix(scores, models, benchmarks, plan), section.resamples), output)
 
 
-def factors(matrix: ScoreMatrix, resamples: int = 0) -> tuple[Page, dict[str, Any]]:
+def factors(matrix: ScoreMatrix, resamples: int = 0) -> tuple[Page, dict[str, object]]:
     """The page and the summary."""
     data = FactorData(matrix, {}, resamples)
     drawn, excess = ranks.drawn_ranks(data), ranks.direct_excess(data)

@@ -6,7 +6,7 @@ import string
 import unicodedata
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 import pandas as pd
@@ -87,7 +87,7 @@ class Selection:
 
     kept: np.ndarray  # boolean over the candidates
     doc_ids: tuple[str, ...]
-    steps: list[dict[str, Any]]  # of each filter: its name, and the items before and after it
+    steps: list[dict[str, object]]  # of each filter: its name, and the items before and after it
 
 
 def keep_items(filters: Sequence[ItemFilter], candidates: Candidates) -> Selection:

@@ -290,7 +290,7 @@ def check_name(name: str, where: str = "") -> str:
 
 
 def selection_files(
-    selection: Selection, *, name: str, benchmark: str, task: str, recipe: Mapping[str, Any]
+    selection: Selection, *, name: str, benchmark: str, task: str, recipe: Mapping[str, object]
 ) -> dict[str, str]:
     """kept.csv, kept.json and, where ids are rows of the test split, samples.json: the text of each."""
     ids = list(selection.doc_ids)
@@ -352,7 +352,7 @@ def task_files(
         )
     names = {"test": f"{name}.test.jsonl"}
     files = {names["test"]: _lines(documents_kept)}
-    config: dict[str, Any] = {
+    config: dict[str, object] = {
         "task": name,
         "custom_dataset": "!function dataset.load",
         "dataset_kwargs": {"files": names},

@@ -15,6 +15,7 @@ from altair.utils.schemapi import debug_mode
 
 from lm_validity.errors import InputError
 from lm_validity.files import replace_file, write_text
+from lm_validity.pages.svg import RAMP
 
 try:
     import vl_convert
@@ -25,10 +26,12 @@ except ModuleNotFoundError:  # an installation for pages alone
 # What all figures share: colours, fonts, data, tooltips, and the parameter that links the choice of a family.
 
 PROTOCOL_LABELS = {"direct": "Direct", "train_before_test": "Train before test"}
-PROTOCOL_COLORS = {"Direct": "#d98b2b", "Train before test": "#2f7ec0"}
-# Okabe and Ito's palette, legible for colour-blind readers, its black and yellow replaced for both backgrounds
+# as in the style sheet, which replaces them by its own on dark ground
+PROTOCOL_COLORS = {"Direct": "#b9540f", "Train before test": "#1f6fb2"}
+# Okabe and Ito's palette, legible for colour-blind readers, its black and yellow replaced for both grounds. Blue and
+# orange, nearly those of the protocols, come last
 CATEGORY_COLORS = (
-    "#2f7ec0", "#d55e00", "#009e73", "#cc79a7", "#b8860b", "#56b4e9", "#8c6bb1", "#7f7f7f", "#a6761d", "#66a61e",
+    "#009e73", "#cc79a7", "#b8860b", "#56b4e9", "#8c6bb1", "#7f7f7f", "#a6761d", "#66a61e", "#2f7ec0", "#d55e00",
 )  # fmt: skip
 UNKNOWN_COLOR = "#8a8a8a"
 MISSING_COLOR = "#9a9a9a"
@@ -37,7 +40,9 @@ FAMILY_FOCUS = "family_focus"
 CONFIG = {
     "aria": False,  # a figure is one image with a label; its values are in the tables
     "background": None,
-    "font": "system-ui, -apple-system, 'Segoe UI', Helvetica, Arial, sans-serif",
+    # as the style sheet's; bare system-ui gives wide DejaVu on Linux
+    "font": "-apple-system, BlinkMacSystemFont, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, 'Liberation Sans', "
+    "sans-serif",
     "view": {"stroke": None},
     "axis": {
         "labelFontSize": 11,
@@ -275,18 +280,21 @@ def heatmap(
     y_order: Sequence[str],
     tooltip: list[alt.Tooltip],
     domain: tuple[float, float] = (0.0, 1.0),
-    scheme: str = "viridis",
+    scheme: str | Sequence[str] = RAMP[::-1],
     number_format: str | None = None,
     row_height: int = 18,
 ) -> alt.LayerChart:
-    """Cells coloured by `value`; a missing one is grey with an ×. `number_format` also writes the number."""
+    """Cells coloured by `value`, the higher the darker; a missing one is grey with an ×. `number_format` also writes
+    the number. `scheme`: another of Vega's schemes, or colours from low to high."""
     base = alt.Chart(chart_data(frame)).encode(
         x=alt.X(f"{x}:N", scale=discrete(x_order), title=None, axis=names_axis(x_order)),
         y=alt.Y(f"{y}:N", scale=discrete(y_order), title=None, axis=alt.Axis(labelOverlap=False)),
         tooltip=tooltip,
     )
     known = f"isValid(datum.{value})"
-    scale = alt.Scale(domain=list(domain), scheme=scheme, clamp=True)
+    named = isinstance(scheme, str)
+    colours = {"scheme": scheme} if named else {"range": list(scheme), "interpolate": "rgb"}
+    scale = alt.Scale(domain=list(domain), clamp=True, **colours)
     cells = (
         base.transform_filter(known)
         .mark_rect()
@@ -297,8 +305,9 @@ def heatmap(
     cross = missing.mark_text(text="×", color=MISSING_COLOR, fontSize=11)
     layers = [cells, blank, cross]
     if number_format:
-        middle = domain[0] + 0.62 * (domain[1] - domain[0])
-        ink = alt.condition(f"datum.{value} > {middle}", alt.value("#111"), alt.value("#fff"))
+        middle = domain[0] + 0.55 * (domain[1] - domain[0])
+        dark, light = ("#111", "#fff") if named else ("#fff", "#111")
+        ink = alt.condition(f"datum.{value} > {middle}", alt.value(dark), alt.value(light))
         text = base.transform_filter(known).mark_text(fontSize=11)
         layers.append(text.encode(text=alt.Text(f"{value}:Q", format=number_format), color=ink))
     chart = alt.layer(*layers).properties(width="container", height=row_height * max(len(y_order), 1))
@@ -510,8 +519,8 @@ def save_figure(spec: Spec, stem: str | Path) -> None:
 # ----------------------------------------------------------------------------------------------------------------------
 # The bump figure: two orders of the same models side by side.
 
-LONGEST = 150  # pixels of a model's name; longer ones are cut
-LETTER = 5.4  # pixels of its width
+LONGEST = 165  # pixels of a model's name; longer ones are cut
+LETTER = 6.2  # pixels of its width
 
 
 def bump(frame: pd.DataFrame, families: Iterable[str | None]) -> alt.LayerChart:
@@ -553,11 +562,11 @@ def bump(frame: pd.DataFrame, families: Iterable[str | None]) -> alt.LayerChart:
     band = base.mark_rule(strokeWidth=7).encode(y=alt.Y("best:Q", title="Place"), y2="worst:Q", opacity=shown)
     line = base.mark_line(strokeWidth=1.4).encode(y=y, detail="model:N")
     dot = base.mark_point(filled=True, size=26).encode(y=y)
-    left = base.transform_filter("datum.side == 0").mark_text(align="right", dx=-6, fontSize=9, limit=LONGEST)
-    right = base.transform_filter("datum.side == 1").mark_text(align="left", dx=6, fontSize=9, limit=LONGEST)
+    left = base.transform_filter("datum.side == 0").mark_text(align="right", dx=-6, fontSize=11, limit=LONGEST)
+    right = base.transform_filter("datum.side == 1").mark_text(align="left", dx=6, fontSize=11, limit=LONGEST)
     labels = [text.encode(y=y, text="model:N") for text in (left, right)]
     chart = alt.layer(band, line, dot, *labels).properties(
-        width="container", height=max(160, 11 * places), description=titles
+        width="container", height=max(160, 13 * places), description=titles
     )
     return with_family_focus(chart)
 

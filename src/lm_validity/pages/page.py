@@ -6,7 +6,7 @@ import math
 import re
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from importlib import resources
 from pathlib import Path
@@ -119,6 +119,7 @@ class SectionDocument(TypedDict):
     """`finding`: the sentence that its figures show, or "". Figures that would show no value are left out."""
 
     title: str
+    group: str
     hint: str
     finding: str
     explanation: str
@@ -311,7 +312,8 @@ class Table:
 @dataclass(frozen=True)
 class Section:
     """A fold of the page: its title with a `hint` beside it, the sentence that its figures show, the figures, the
-    tables, and remarks. On a page without a lede it is open."""
+    tables, and remarks. On a page without a lede it is open. `group`: the question that it answers together with its
+    neighbours, as a heading above them."""
 
     title: str
     finding: str = ""
@@ -320,6 +322,7 @@ class Section:
     notes: Sequence[str] = ()
     explanation: str = ""
     hint: str = ""
+    group: str = ""
 
 
 @dataclass(frozen=True)
@@ -377,6 +380,11 @@ class Part(NamedTuple):
     panel: Panel | None = None
 
 
+def asked(question: str, part: Part) -> Part:
+    """The part, its fold below a question that it answers together with others."""
+    return part if part.section is None else part._replace(section=replace(part.section, group=question))
+
+
 @dataclass(frozen=True)
 class Page:
     """A report. `name` is its folder name: agreement, factors, signal, bias. `notes`: on the data. Above the folds
@@ -419,6 +427,7 @@ def page_document(page: Page) -> PageDocument:
     sections: list[SectionDocument] = [
         {
             "title": section.title,
+            "group": section.group,
             "hint": section.hint,
             "finding": section.finding,
             "explanation": section.explanation,

@@ -40,9 +40,14 @@ function loadVega() {
   return vega;
 }
 
-async function draw(element) {
-  if (element.dataset.drawn) return;
-  element.dataset.drawn = "begun";
+const drawing = new Map();
+
+function draw(element) {
+  if (!drawing.has(element)) drawing.set(element, drawOnce(element));
+  return drawing.get(element);
+}
+
+async function drawOnce(element) {
   try {
     await loadVega();
     const spec = await content(`figure ${element.dataset.name}`);
@@ -211,6 +216,40 @@ async function reveal() {
 }
 
 for (const details of document.querySelectorAll("details")) details.addEventListener("toggle", reveal);
+
+// Printing: all folds are open, with their figures, and with tables of at most so many rows. Afterwards they are closed.
+const ROWS_PRINTED = 100;
+
+async function openWhole() {
+  const closed = [...document.querySelectorAll("details:not([open])")];
+  for (const details of closed) details.open = true;
+  await reveal();
+  for (const [table, state] of tables) {
+    const left = (state.kept?.length ?? 0) - ROWS_PRINTED;
+    if (left <= 0) continue;
+    state.limit = ROWS_PRINTED;
+    showRows(table);
+    table.dataset.left = `${left} more rows are in the CSV file of this table.`;
+  }
+  return closed;
+}
+
+document.getElementById("print").addEventListener("click", async () => {
+  const closed = await openWhole();
+  window.print();
+  for (const details of closed) details.open = false;
+  for (const [table, state] of tables) {
+    state.limit = ROWS_AT_ONCE;
+    if (state.columns) showRows(table);
+  }
+});
+let opened = [];
+addEventListener("beforeprint", () => {
+  opened = [...document.querySelectorAll("details:not([open])")];
+  for (const details of opened) details.open = true;
+});
+addEventListener("afterprint", () => opened.forEach((details) => (details.open = false)));
+if (location.hash === "#print") openWhole();
 
 // A link to what a fold hides opens it.
 function openTarget() {
@@ -405,6 +444,10 @@ for (const select of document.querySelectorAll(".pick select")) {
   select.addEventListener("change", pick);
   if (select.value && select.querySelectorAll("[selected]").length === 1) pick();
 }
+
+// On a telephone the menu begins at the page that is shown.
+const current = document.querySelector(".top nav [aria-current]");
+if (current) current.parentElement.scrollLeft = current.offsetLeft - current.parentElement.offsetLeft - 12;
 
 // Light and dark: the system's choice until the reader makes one, then theirs on every page.
 const root = document.documentElement;

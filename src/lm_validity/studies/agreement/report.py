@@ -9,7 +9,7 @@ import pandas as pd
 from lm_validity.config.sections import REPORTS, Reports
 from lm_validity.errors import InputError, did_you_mean
 from lm_validity.missing import Missing
-from lm_validity.pages.page import Finding, Page, Part
+from lm_validity.pages.page import Finding, Page, Part, asked
 from lm_validity.results import joined, write_report
 from lm_validity.studies.agreement import benchmarks as alone
 from lm_validity.studies.agreement import incomplete, robustness, significance, similar, tau
@@ -62,6 +62,14 @@ def report_agreement(
     write_report(*agreement(Data.of(matrix, section.resamples, tau, items), pair, rows, selected), output)
 
 
+FOLDS = (  # questions above the folds
+    "Which benchmarks agree?",
+    "For which models does it hold?",
+    "How much of it is noise?",
+    "What does it rest on?",
+)
+
+
 def agreement(
     data: Data,
     align: tuple[str, str] | None = None,
@@ -83,26 +91,27 @@ def agreement(
     in_both = similar.by_ratio_in_both(data, by_ratio)
     taus = {p: tau.kendall_tau(data, p, by_ratio, by_benchmark[p]) for p in PROTOCOLS}
     change, by_pair = tau.improvement(data, in_both)
+    which, whom, noise, rests = FOLDS
     parts = joined(
-        similar.similar_sizes(data, by_ratio, in_both, pooled),
-        tau.pairs_of_benchmarks(data, taus, change, by_pair, pooled),
-        tau.without_noise(data, taus),
-        incomplete.despite_missing_cells(data, pooled),
-        tau.each_benchmark(data, taus, significant),
-        robustness.subsets_of_benchmarks(data),
-        similar.perplexity(data),
+        asked(whom, similar.similar_sizes(data, by_ratio, in_both, pooled)),
+        asked(which, tau.pairs_of_benchmarks(data, taus, change, by_pair, pooled)),
+        asked(noise, tau.without_noise(data, taus)),
+        asked(rests, incomplete.despite_missing_cells(data, pooled)),
+        asked(which, tau.each_benchmark(data, taus, significant)),
+        asked(rests, robustness.subsets_of_benchmarks(data)),
+        asked(whom, similar.perplexity(data)),
         chosen_on_test(data),
-        tau.categories_of_benchmarks(data, taus),
-        similar.families_of_models(data),
-        robustness.sources_of_variance(data, of_prompts),
-        significance.significant_differences(data, significant),
-        robustness.influence(data),
-        alone.sampled_runs(data),
-        alone.agreement_between_seeds(data),
-        alone.fine_tuned_shares(selections, matrix),
-        significance.aligned_rankings(data, align),
-        alone.prompts_chosen(choices, matrix),
-        robustness.all_scores(data),
+        asked(which, tau.categories_of_benchmarks(data, taus)),
+        asked(whom, similar.families_of_models(data)),
+        asked(noise, robustness.sources_of_variance(data, of_prompts)),
+        asked(noise, significance.significant_differences(data, significant)),
+        asked(rests, robustness.influence(data)),
+        asked(noise, alone.sampled_runs(data)),
+        asked(noise, alone.agreement_between_seeds(data)),
+        asked(rests, alone.fine_tuned_shares(selections, matrix)),
+        asked(which, significance.aligned_rankings(data, align)),
+        asked(noise, alone.prompts_chosen(choices, matrix)),
+        asked(rests, robustness.all_scores(data)),
     )
     notes = (*data.notes, *parts.notes)
     summary: dict[str, Any] = {
@@ -120,7 +129,7 @@ def agreement(
         question="Do the benchmarks agree on which model is better? "
         + explain_protocols(matrix.protocols, own=matrix.trained_here),
         findings=parts.findings,
-        sections=parts.sections,
+        sections=sorted(parts.sections, key=lambda section: FOLDS.index(section.group)),
         notes=notes,
         **above_the_folds(data, taus, change, pooled, by_benchmark),
     )

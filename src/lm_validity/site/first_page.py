@@ -284,8 +284,9 @@ def benchmark_table(sources: CardSources, cards: Sequence[Card], folders: Mappin
             absent.append(column.question)
             continue
         columns.append(column)
-        for benchmark, cell in cells.items():
-            rows[benchmark].append(cell)
+        for card in cards:
+            cell = cells[card.benchmark]
+            rows[card.benchmark].append(cell._replace(why=_why(column.key, card, cell, sources.settings)))
     keys = [column.key for column in columns]
     sorted_by = next((key for key in ("ranks", "steady", "apart", "scores") if key in keys), "")
     groups = groups_of(cards) if is_long else {}
@@ -400,6 +401,40 @@ def _columns(sources: CardSources, cards: Sequence[Card]) -> list[Column]:
     return [column for column in columns if not (column.key == "similar" and trained)]
 
 
+_DECIDED_BY = {
+    "ranks": ("tau.direct", "tau.train_before_test"),
+    "similar": ("tau_within_2.direct",),
+    "apart": ("separated_within_2.direct", "separated_within_2.train_before_test", "separated_all.direct"),
+    "gap": ("smallest_difference.direct", "smallest_difference.train_before_test"),
+    "steady": ("signal_quality",),
+    "ready": ("settled_from", "signal_from"),
+    "bias": ("bias",),
+}
+
+
+def _why(column: str, card: Card, cell: TableCell, settings: Cards) -> str:
+    """Why an answer is not known or not measured; "" where it is known."""
+    values = [card.values[key] for key in _DECIDED_BY.get(column, ()) if key in card.values]
+    if cell.sort is None and not cell.mark:
+        reasons = [value.reason for value in values if value.reason]
+        return f"not measured: {reasons[0]}" if reasons else ""
+    if cell.mark is None or (cell.mark.outcome != NOT_KNOWN and not cell.mark.rest):
+        return ""
+    if column == "steady":
+        return "that the scores beat a random walk is not shown"
+    limits = {"ranks": (settings.agrees,), "similar": (settings.agrees,),
+              "apart": (settings.separated, settings.not_separated)}.get(column, ())  # fmt: skip
+    found = []
+    for value in values:
+        held = [limit for limit in limits if value.interval and value.interval[0] < limit <= value.interval[1]]
+        name = NAMES[value.protocol] if value.protocol else "it"
+        if value.estimate is not None and value.interval is None and limits:
+            found.append(f"{name} has no interval")
+        elif held:
+            found.append(f"{name}: the interval holds {plain(held[0])}, the threshold")
+    return "; ".join(found) or "these data do not decide it"
+
+
 def _ready_cell(card: Card) -> TableCell:
     mark = card.verdict.marks["ready"]
     if mark.outcome == NOT_MEASURED:
@@ -416,7 +451,7 @@ def _tabs_style(keys: Sequence[str]) -> str:
         f"#q-{key}:focus-visible~.tabs label[for=q-{key}]{{outline:2px solid var(--accent);outline-offset:2px}}"
         for key in keys
     ]
-    return f"@media(max-width:1000px){{{''.join(rules)}}}" if keys else ""
+    return f"@media screen and (max-width:1000px){{{''.join(rules)}}}" if keys else ""
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -428,7 +463,8 @@ def _rules(limits: Cards, columns: Sequence[str]) -> list[tuple[str, str]]:
     meanings = {
         "ranks": ("Ranks like the others", f"The mean agreement (Kendall's tau) with the other benchmarks is at least "
                   f"{limits.agrees:g}. We say “no” only if noise alone could not explain it. Direct: each model as it "
-                  "is. After training: train before test. The noise ceiling is the agreement that would be seen if all "
+                  "is. After training: train before test. “Only”: the other way it does not. A half mark with a dotted "
+                  "edge: the other way is not known. The noise ceiling is the agreement that would be seen if all "
                   "benchmarks ordered the models identically and only item noise differed."),
         "apart": ("Tells apart", f"At least {percent(limits.separated)} of the pairs of models have scores that differ "
                   f"by more than noise. No: fewer than {percent(limits.not_separated)}. In part: between the two."),

@@ -231,6 +231,7 @@ def test_both_protocols_give_one_answer(direct, trained, answer):
     values = [measured("tau", name, 0.4, ends[one]) for name, one in taus.items() if one != NOT_MEASURED]
     verdict = verdict_of(*values)
     assert verdict.marks["ranks"].word == answer
+    assert ("not known" in verdict.marks["ranks"].said) == (NOT_KNOWN in (direct, trained))
     clause = CLAUSES.get(("ranks", answer), (UNDECIDED.removesuffix("."), ""))[0]
     assert verdict.sentence.lower() == f"{clause}.".lower()
 

@@ -382,6 +382,12 @@ for (const element of document.querySelectorAll("[data-say]")) {
   for (const event of ["pointerenter", "pointerdown", "focus"]) element.addEventListener(event, () => say(element, element.dataset.say));
   for (const event of ["pointerleave", "blur"]) element.addEventListener(event, () => say(element, ""));
 }
+for (const name of document.querySelectorAll("[data-row]")) {
+  const row = name.closest("tr");
+  const words = [...row.querySelectorAll("[data-say]")].map((cell) => cell.dataset.say).join("\n");
+  name.addEventListener("focus", () => name.matches(":focus-visible") && say(row, words));
+  name.addEventListener("blur", () => say(row, ""));
+}
 addEventListener("keydown", (event) => event.key === "Escape" && say(tip, ""));
 
 // Curves: the one under the pointer, or that the arrow keys reach, says its name, its value and where it is.

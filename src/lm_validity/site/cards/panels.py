@@ -1,7 +1,9 @@
 """Pictures of one benchmark: the panels of its card, and the cells of its row in the table of all benchmarks."""
 
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
+from html import unescape
 from typing import NamedTuple, cast
 
 import numpy as np
@@ -178,7 +180,7 @@ def _ranks_panel(sources: CardSources, benchmark: str, values: Values, verdict: 
         words = f"**{decimal(value.number)}** {NAMES[protocol]}{in_brackets(between(value))}"
     mark = verdict.marks["ranks"]
     question = "Does it rank models like the others?"
-    return Panel(question, words, svg(WIDTH, HEIGHT, " ".join(label), *marks), outcome(mark.outcome), mark.word)
+    return Panel(question, words, svg(WIDTH, HEIGHT, " ".join(label), *marks), outcome(mark.outcome), mark.said)
 
 
 def _apart_panel(values: Values, verdict: Verdict) -> Panel | None:
@@ -204,7 +206,7 @@ def _apart_panel(values: Values, verdict: Verdict) -> Panel | None:
         words = f"**{percent(main.number)}** of {pairs}{in_brackets(between(main, percent))}, {words}"
     picture = svg(WIDTH, HEIGHT, f"Share of pairs of models told apart, {NAMES[protocol]}: {label}.", *marks)
     question = "Does it tell similar models apart?" if "within_2" in rows else "Does it tell models apart?"
-    return Panel(question, words, picture, outcome(mark.outcome), mark.word)
+    return Panel(question, words, picture, outcome(mark.outcome), mark.said)
 
 
 def _range_words(values: Values, scores: Mapping[str, np.ndarray]) -> str:
@@ -411,7 +413,7 @@ def _training_panel(sources: CardSources, benchmark: str, values: Values, verdic
     words = f"**Signal quality {decimal(quality.number)}**{in_brackets(between(quality))}; " if quality else ""
     words += f"{number} models"
     question = "Do scores improve steadily in training?"
-    return Panel(question, words, svg(WIDTH, HEIGHT, label, *marks), outcome(mark.outcome), mark.word)
+    return Panel(question, words, svg(WIDTH, HEIGHT, label, *marks), outcome(mark.outcome), mark.said)
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -427,6 +429,15 @@ class TableCell(NamedTuple):
     mark: Mark | None = None
     words: str = ""
     counts: tuple[tuple[str, int], ...] = ()
+    why: str = ""  # it is not known, or not measured
+
+    @property
+    def says(self) -> str:
+        """Number, interval, answer and why it is not known: what the picture shows, in words."""
+        shown = re.findall(r'aria-label="([^"]*)"', self.picture)
+        answer = self.mark.said if self.mark else ""
+        parts = (*map(unescape, shown[:1]), answer if answer else self.words if not shown else "", self.why)
+        return " ".join(f"{part[0].upper()}{part[1:].rstrip('.')}." for part in parts if part)
 
 
 EMPTY = TableCell(None)

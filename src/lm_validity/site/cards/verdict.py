@@ -85,10 +85,17 @@ UNDECIDED = "These data decide none of the questions."
 
 @dataclass(frozen=True)
 class Mark:
-    """The answer to a question as a matrix and a card show it: an outcome, and the word beside its mark."""
+    """The answer to a question as a matrix and a card show it: an outcome, the word beside its mark, and in brackets
+    what is not known of the other protocol."""
 
     outcome: str
     word: str
+    rest: str = ""
+
+    @property
+    def said(self) -> str:
+        """The word, with the rest."""
+        return f"{self.word} ({self.rest})" if self.rest else self.word
 
 
 @dataclass(frozen=True)
@@ -166,10 +173,10 @@ _WORDS = {PARTLY: "in part"}
 _RANKS = {
     (YES, NO): Mark(PARTLY, "only direct"),
     (NO, YES): Mark(PARTLY, "after training only"),
-    (NOT_KNOWN, YES): Mark(PARTLY, "after training"),
-    (YES, NOT_KNOWN): Mark(PARTLY, "direct"),
-    (NO, NOT_KNOWN): Mark(PARTLY, "not direct"),
-    (NOT_KNOWN, NO): Mark(PARTLY, "not after training"),
+    (NOT_KNOWN, YES): Mark(PARTLY, "after training", "direct: not known"),
+    (YES, NOT_KNOWN): Mark(PARTLY, "direct", "after training: not known"),
+    (NO, NOT_KNOWN): Mark(PARTLY, "not direct", "after training: not known"),
+    (NOT_KNOWN, NO): Mark(PARTLY, "not after training", "direct: not known"),
 }
 
 

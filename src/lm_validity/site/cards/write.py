@@ -118,7 +118,7 @@ def card_html(card: Card, navigation: Sequence[Link] = (), missing: Sequence[str
         card=card,
         about=_about(card),
         legend=legend_of([panel.svg for panel in card.panels]),
-        checks=[(name, outcome(marks[rule].outcome), marks[rule].word) for rule, name in CHECKED.items()
+        checks=[(name, outcome(marks[rule].outcome), marks[rule].said) for rule, name in CHECKED.items()
                 if marks[rule].outcome != NOT_MEASURED],
         lacked=list(dict.fromkeys(name for rule, name in _LACKED.items() if rule in lacked)),
         scope=_scope(card),
@@ -210,7 +210,7 @@ def card_markdown(card: Card) -> str:
     answers = [
         (panel.question, panel.word or panel.outcome or "", panel.text.replace("**", "")) for panel in card.panels
     ]
-    answers += [(name, card.verdict.marks[rule].word, "") for rule, name in CHECKED.items()
+    answers += [(name, card.verdict.marks[rule].said, "") for rule, name in CHECKED.items()
                 if card.verdict.marks[rule].outcome != NOT_MEASURED]  # fmt: skip
     lines += ["| | | |", "|---|---|---|"] if answers else []
     lines += [f"| {' | '.join(map(_marked, answer))} |" for answer in answers] + [""]

@@ -577,6 +577,18 @@ negative_items[benchmark=subject,protocol,doc_id=other]
   .discrimination_se                          item_discrimination_se            discrimination -            -
   .certain                                    item_negative_certain             yes_or_no    -            -
   .text                                       item_text                         text         -            -
+sampled[benchmark=subject,protocol,model=other]
+  .runs                                       runs                              runs         -            -
+  .items                                      items_sampled                     items        -            -
+  .score                                      score_of_runs                     score        items        -
+  .error                                      sampled_error                     score        items        -
+  .error_one_more_run                         sampled_error_one_more            score        items        -
+  .error_endless_runs                         sampled_error_endless             score        items        -
+  .share_of_sampling                          sampled_share                     share        items        -
+  .runs_that_help                             runs_that_help                    runs         -            -
+passes[benchmark=subject,protocol,model=other,k]
+  .pass_at_k  pass_at_k  share  -  pass_at_k_interval:items
+  .pass_hat_k  pass_hat_k  share  -  pass_hat_k_interval:items
 """,
     "ranking": """
 benchmarks[benchmark=subject,protocol]

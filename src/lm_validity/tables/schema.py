@@ -7,7 +7,9 @@ the ids as in the imported file).
 import contextlib
 import os
 from collections.abc import Iterator
+from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -229,6 +231,17 @@ def check_values(rows: pd.DataFrame, source: object) -> None:
             )
 
 
+def may_hold(column: str, value: Any) -> bool:
+    """Whether a column can have a value: what `check_values` asks of a table, of one value. Null is allowed."""
+    if value is None or value != value:
+        return True
+    if column in _RANGES:
+        low, high = _RANGES[column]
+        return isinstance(value, int | float) and low <= value <= high
+    return column not in _NAMES or _no_name(value, column) is None
+
+
+@lru_cache(maxsize=100_000)
 def _no_name(value: object, column: object) -> str | None:
     """What is wrong with a name; None where nothing is."""
     text = str(value)

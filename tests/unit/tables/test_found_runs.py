@@ -281,3 +281,13 @@ def test_runs_are_exported_and_come_back(tmp_path):
         tmp_path / f"in/{m}/results_direct_final_plain_test_run{run}.json" for m in ("ant", "bee") for run in (0, 1)
     ]
     assert by_run(imported(tmp_path)[0], "bee") == {0: 0.1, 1: 0.3}
+
+
+def test_a_table_of_means_beside_runs_is_refused_with_the_format_of_most_files(tmp_path):
+    for run, value in enumerate((0.4, 0.5, 0.6)):
+        lighteval(tmp_path, run, value)
+    for name, value in (("a", 0.5), ("b", 0.6)):
+        write(tmp_path / f"in/{name}.csv", f"model,x\nacme/ant,{value}\n")
+    with pytest.raises(InputError) as found:
+        import_files([tmp_path / "in"], tmp_path / "out")
+    assert "--format lighteval (3 files)" in found.value.hint

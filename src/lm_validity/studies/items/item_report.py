@@ -1,7 +1,7 @@
 """The items report: how finely benchmarks tell models apart, and which items work against them."""
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from lm_validity.pages import svg
 from lm_validity.pages.figures import PROTOCOL_LABELS, cycled_colors, lines, listed_color, tooltips
 from lm_validity.pages.page import Figure, Finding, Lede, Page, Panel, Part, Picture, Section, Table
 from lm_validity.pages.svg import KINDS
+from lm_validity.repeats import SampledScore, pass_at_k, pass_hat_k
 from lm_validity.results import joined, write_report
 from lm_validity.studies.items.statistics import ItemParameters, fit_2pl, resolution
 from lm_validity.tables.counted import Counted, count_scores
@@ -112,7 +113,8 @@ class ItemsData:
     or all wrong. neighbours to minimal_detectable_difference: see `statistics.resolution`. negative: items whose
     estimated discrimination is below zero; negative_certain: so after correction for their number. information: test
     information at the models' abilities, median. reliability: share of the variance of estimated abilities that is no
-    error.
+    error. sampled: of each model with several runs, its error and what further runs would make of it; passes: for each
+    number of runs k, pass@k and pass^k.
     """
 
     benchmarks: list[dict[str, Any]]
@@ -120,6 +122,8 @@ class ItemsData:
     negative_items: list[dict[str, Any]]
     notes: tuple[str, ...]
     trained_here: bool
+    sampled: list[dict[str, Any]] = field(default_factory=list)
+    passes: list[dict[str, Any]] = field(default_factory=list)
 
     @property
     def by_protocol(self) -> dict[str, list[dict[str, Any]]]:
@@ -142,7 +146,7 @@ def report_items(
 
 def items_report(data: ItemsData) -> tuple[Page, dict[str, Any]]:
     """The page and the summary."""
-    parts = joined(each_benchmark(data), items_against_it(data))
+    parts = joined(each_benchmark(data), items_against_it(data), several_runs(data))
     page = Page(
         name="items",
         title="Items",
@@ -181,6 +185,9 @@ def analyze_items(
             entry, fit = _fitted(table, here.drop_duplicates("doc_id").set_index("doc_id")["subject"])
             data.benchmarks.append(key | entry)
             data.fits.append(fit)
+            for model, own in here[here["runs"] > 1].groupby("model"):
+                data.sampled.append(key | {"model": str(model)} | _sampled(own))
+                data.passes.extend(key | {"model": str(model)} | passed for passed in _passes(own))
             if not isinstance(fit, Missing):
                 data.negative_items.extend(key | item for item in _negative(fit, table, texts))
     if not data.benchmarks:
@@ -462,3 +469,99 @@ def items_against_it(data: ItemsData) -> Part:
             "yes" if certain else "not known" if few else "no",
         )
     return Part({"negative_items": rows}, section, panel=panel)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Sampled runs: what another run would do, and how often one of k runs, or each of them, is right.
+
+_K = (1, 2, 3, 4, 5, 6, 8, 10, 16, 32, 64, 100)
+UNLIKE_RUNS = Missing("The items have unlike numbers of runs.")
+EVERY_RUN_HELPS = Missing("All noise is noise of sampling: every run helps.")
+GRADED = Missing("Answers are graded: one of k runs is neither right nor wrong.")
+
+
+def _sampled(own: pd.DataFrame) -> dict[str, Any]:
+    """The error of a model's mean over runs: as it is, with one run more, with endlessly many; and the share of
+    sampling in the squared error of one run. own: rows of `model_items`."""
+    names = ("error", "error_one_more_run", "error_endless_runs", "share_of_sampling", "runs_that_help")
+    means, runs = own["correct"].to_numpy(dtype=float), own["runs"].to_numpy(dtype=int)
+    entry: dict[str, Any] = {"runs": int(runs.min()), "items": len(own), "score": float(means.mean())}
+    if len(set(runs)) > 1 or len(own) < 2 or own["within"].isna().any():
+        return entry | dict.fromkeys(names, UNLIKE_RUNS)
+    found = SampledScore(entry["score"], float(own["within"].mean()), float(means.var(ddof=1)), len(own), int(runs[0]))
+    help_most = found.runs_that_help
+    values = (found.error, found.error_with(found.runs + 1), found.error_with(np.inf), found.share_of_sampling)
+    return entry | dict(zip(names, (*values, EVERY_RUN_HELPS if help_most is None else help_most), strict=True))
+
+
+def _passes(own: pd.DataFrame) -> Iterator[dict[str, Any]]:
+    """pass@k and pass^k for each k up to the runs of the item with the fewest. own: rows of `model_items`."""
+    runs = own["runs"].to_numpy(dtype=int)
+    right = own["correct"].to_numpy(dtype=float) * runs
+    share = own["correct"].to_numpy(dtype=float)
+    # right-or-wrong answers have this variance between K runs
+    variance = share * (1 - share) * runs / np.maximum(runs - 1, 1)
+    if not np.allclose(own["within"], variance) or not np.allclose(right, right.round()):
+        yield {"k": 1} | dict.fromkeys(("pass_at_k", "pass_hat_k"), GRADED)
+        return
+    for k in sorted({k for k in _K if k < runs.min()} | {int(runs.min())}):
+        entry: dict[str, Any] = {"k": k}
+        for name, estimate in (("pass_at_k", pass_at_k), ("pass_hat_k", pass_hat_k)):
+            found = estimate(right.round(), runs, k)
+            assert not isinstance(found, Missing)
+            entry |= {name: found.value, f"{name}_interval": found.interval}
+        yield entry
+
+
+def several_runs(data: ItemsData) -> Part:
+    """Whether another run or another item would help, and pass@k and pass^k; nothing where each model was run once."""
+    summary = {"sampled": data.sampled, "passes": data.passes}
+    if not data.sampled:
+        return Part(summary)
+    known = [row for row in data.sampled if is_known(row["share_of_sampling"])]
+    finding = f"{count(len(data.sampled), 'score')} are means over sampled runs."
+    if known:
+        median = float(np.median([row["share_of_sampling"] for row in known]))
+        finding += f" In one run, sampling is {percent(median)} of the squared error (median)."
+    tables = [
+        Table(
+            "sampled_runs",
+            "Another run, or another item?",
+            pd.DataFrame(data.sampled).replace({"protocol": PROTOCOL_LABELS}),
+            labels={
+                "error": "error",
+                "error_one_more_run": "with one run more",
+                "error_endless_runs": "with endless runs",
+                "share_of_sampling": "share of sampling in one run",
+                "runs_that_help": "runs that help",
+            },
+            formats=dict.fromkeys(["score", "error", "error_one_more_run", "error_endless_runs"], ".4f")
+            | {"share_of_sampling": ".2f", "runs_that_help": ".0f"},
+            caption="Errors are for other items and other runs. Runs that help: from here on, only more items lower "
+            "the error by more than 5%.",
+        )
+    ]
+    rows = [
+        {name: value for name, value in row.items() if not name.endswith("_interval")}
+        | {f"{name} (95%)": _ends(row.get(f"{name}_interval")) for name in ("pass_at_k", "pass_hat_k")}
+        for row in data.passes
+    ]
+    tables.append(
+        Table(
+            "passes",
+            "pass@k and pass^k",
+            pd.DataFrame(rows).replace({"protocol": PROTOCOL_LABELS}),
+            labels={"pass_at_k": "one of k right", "pass_hat_k": "all of k right"},
+            formats=dict.fromkeys(["pass_at_k", "pass_hat_k"], ".3f"),
+            caption="For each item unbiased; not known for more runs than an item has. Intervals are over items.",
+            folded=True,
+        )
+    )
+    section = Section(
+        "Sampled runs", hint="another run or another item, pass@k, pass^k", finding=finding, tables=tables
+    )
+    return Part(summary, section)
+
+
+def _ends(interval: tuple[float, float] | None) -> str:
+    return "" if interval is None else " to ".join(f"{end:.3f}" for end in interval)

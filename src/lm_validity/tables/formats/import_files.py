@@ -47,8 +47,8 @@ from lm_validity.tables.formats.score_files import (
     ImportOptions,
     Opened,
     ScoreFile,
+    check_file,
     check_identities,
-    check_rows,
     date_in,
     find_files,
     score_table,
@@ -121,7 +121,14 @@ def _import(paths: Iterable[str | Path], output: Path, options: ImportOptions) -
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix=".import.", dir=output))
             parts, of_samples = read_all_samples(samples, Path(folder), log)
             results += [_completed(file, options, "lm-eval") for file in of_samples]
-        scores = _settled(results, options, log)
+        try:
+            scores = _settled(results, options, log)
+        except InputError as error:
+            if len(log.formats) < 2 or options.format:
+                raise
+            name, number = log.formats.most_common(1)[0]
+            hint = f"{error.hint.rstrip('.')}; or read one format only: --format {name} ({count(number, 'file')})."
+            raise InputError(error.problem, hint) from error
         with_items = [file for file in results if file.items is not None]
         if parts or with_items:
             # Replaced when everything is written: the tables belong together
@@ -160,7 +167,7 @@ def _read_all(
             placed = [_placed(file, opened, pattern, places) for file in chosen.read(opened, options)]
             completed = [_completed(file, options, chosen.name) for file in placed]
             for file in completed:
-                check_rows(pd.DataFrame([file.common | row for row in file.rows]), file.path)
+                check_file(file)
             results += completed
             log.formats[chosen.name] += 1
         except InputError as error:

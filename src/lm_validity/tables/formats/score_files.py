@@ -18,9 +18,9 @@ from lm_validity.errors import InputError
 from lm_validity.files import write_json
 from lm_validity.outputs import LIST
 from lm_validity.tables.reading import CLAIMS, Decision, Reading, read_claims
-from lm_validity.tables.schema import NULLABLE, SCORES, SETTINGS, SETTINGS_KEY, check_values, write_table
+from lm_validity.tables.schema import NULLABLE, SCORES, SETTINGS, SETTINGS_KEY, check_values, may_hold, write_table
 from lm_validity.tables.standard_errors import SHARES_OF_ITEMS
-from lm_validity.words import count
+from lm_validity.words import count, listing
 
 # ----------------------------------------------------------------------------------------------------------------------
 # The files that an importer is given: named themselves, or found in folders.
@@ -366,6 +366,13 @@ def check_rows(rows: pd.DataFrame, path: Path) -> None:
         check_values(rows.set_axis(names), path)
 
 
+def check_file(file: ScoreFile) -> None:
+    """`check_rows` of a file. Of thousands of small files hardly one has a bad value: only of one a table is made."""
+    rows = [file.common | row for row in file.rows]
+    if not all(may_hold(name, value) for row in rows for name, value in row.items()):
+        check_rows(pd.DataFrame(rows), file.path)
+
+
 def mean_of_items(values: np.ndarray) -> dict[str, Any]:
     """Columns of SCORES for a mean over items' values (n,); without a standard error for one item."""
     error = float(values.std(ddof=1) / np.sqrt(len(values))) if len(values) > 1 else None
@@ -510,14 +517,20 @@ def _ordered(seed: str) -> tuple[int, str]:
 
 
 def _runs_line(frame: pd.DataFrame) -> list[str]:
-    """How many runs of scores there are."""
-    runs = frame[frame["run"].notna()].groupby([name for name in KEY if name != "run"], dropna=False).size()
+    """How many runs of scores there are, and the scores without a run beside them."""
+    key = [name for name in KEY if name != "run"]
+    runs = frame[frame["run"].notna()].groupby(key, dropna=False).size()
     several = runs[runs > 1]
     if several.empty:
         return []
     low, high = several.min(), several.max()
     many = f"{low} to {high}" if low < high else f"{low}"
-    return [f"Runs: {many} of each of {count(len(several), 'score')}, which reports average."]
+    lines = [f"Runs: {many} of each of {count(len(several), 'score')}, which reports average."]
+    beside = frame["run"].isna() & frame.groupby(key, dropna=False)["run"].transform("count").gt(0)
+    if beside.any():
+        names = listing([f"{row.model} on {row.benchmark}" for row in frame[beside].itertuples()], 3)
+        lines.append(f"Beside sampled runs, the likeliest answers stay out of reports ({beside.sum()}): {names}.")
+    return lines
 
 
 def _settle(frame: pd.DataFrame, files: list[ScoreFile], log: ImportLog) -> None:

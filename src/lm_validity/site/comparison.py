@@ -109,28 +109,33 @@ class _Sources:
 MARK = "written by lm-validity compare"  # in a file for a pull request, which the command may then replace
 
 
-def compare(first: str, second: str, source: Path | None, asked: Comparing, items: Path | None = None) -> Compared:
+def compare(first: str, second: str, source: Path | None, request: Comparing, items: Path | None = None) -> Compared:
     """Compare two models: names of `source` (scores.parquet, or a folder that holds it), or without one two files or
     folders of result files. Raises InputError as `gather` and `compare_models`, and for a bad margin or point."""
-    with _sources(first, second, source, items) as found:
-        found = replace(found, benchmarks=asked.benchmarks or found.benchmarks)
-        margins, everywhere = _margins(asked.margin)
-        models = (found.first, found.second)
-        counted = count_scores(found.scores, None, found.benchmarks, only=models, unlike=asked.unlike)
-        here, at = counted.at_common_point(asked.at, or_last=asked.for_report)
-        said = [*found.lines, *counted.kept_out, *difference_notes(here.differing, len(here.benchmarks)), *at]
-        summary = compare_counted(*models, here, found.items)
-        known = {row.benchmark for row in summary.comparisons}
+    with _sources(first, second, source, items) as sources:
+        sources = replace(sources, benchmarks=request.benchmarks or sources.benchmarks)
+        margins, everywhere = _margins(request.margin)
+        models = (sources.first, sources.second)
+        counted = count_scores(sources.scores, None, sources.benchmarks, only=models, unlike=request.unlike)
+        counted_there, point_lines = counted.at_common_point(request.at, or_last=request.for_report)
+        lines = [
+            *sources.lines,
+            *counted.kept_out,
+            *difference_notes(counted_there.differing, len(counted_there.benchmarks)),
+            *point_lines,
+        ]
+        summary = compare_counted(*models, counted_there, sources.items)
+        benchmarks_compared = {row.benchmark for row in summary.comparisons}
         for row, name in enumerate(margins):
-            if name not in known:
+            if name not in benchmarks_compared:
                 raise InputError(
-                    f"{asked.margin}, row {row}, column 'benchmark': {name!r} is not compared.",
-                    did_you_mean(name, known, f"compared are {listing(sorted(known))}."),
+                    f"{request.margin}, row {row}, column 'benchmark': {name!r} is not compared.",
+                    did_you_mean(name, benchmarks_compared, f"compared are {listing(sorted(benchmarks_compared))}."),
                 )
-        curve = along_training(*models, counted, found.items)
+        curve = along_training(*models, counted, sources.items)
         summary = replace(judged(summary, margins, everywhere), along_training=curve)
-        check = _self_check(found, margins, everywhere) if asked.self_check else ""
-        return Compared(summary, tuple(said), _flips(found, here, summary), check)
+        check = _self_check(sources, margins, everywhere) if request.self_check else ""
+        return Compared(summary, tuple(lines), _flips(sources, counted_there, summary), check)
 
 
 @contextmanager
@@ -144,24 +149,24 @@ def _sources(first: str, second: str, source: Path | None, items: Path | None) -
                 else _of_table(first, second, source, items, folder)
             )
         except InputError as error:  # about a table that will have been there only for a while
-            here = str(source or f"{first} and {second}")
-            places = {str(folder / "1"): first, str(folder / "2"): second, str(folder / "scores.parquet"): here}
+            source_name = str(source or f"{first} and {second}")
+            places = {str(folder / "1"): first, str(folder / "2"): second, str(folder / "scores.parquet"): source_name}
             problem, hint = error.problem, error.hint
-            for place, words in places.items():
-                problem, hint = problem.replace(place, words), hint.replace(place, words)
+            for path, words in places.items():
+                problem, hint = problem.replace(path, words), hint.replace(path, words)
             raise InputError(problem, hint) from error
 
 
 def _of_table(first: str, second: str, source: Path, items: Path | None, folder: Path) -> _Sources:
     """The models by id or label, unique ends of ids included."""
     places = [source] if source.is_file() else [source / "scores.parquet", source / "tables" / "scores.parquet"]
-    scores = next((place for place in places if place.is_file()), None)
+    scores = next((scores_path for scores_path in places if scores_path.is_file()), None)
     if scores is None:
         raise InputError(
             f"{source}: no scores.parquet here.", "name the folder of a page, or leave it out and name two folders."
         )
     beside = scores.with_name("items.parquet")
-    sheet, own = scores.with_name(MODELS), scores.with_name(BENCHMARKS)
+    sheet, benchmarks_path = scores.with_name(MODELS), scores.with_name(BENCHMARKS)
     names = read_scores(scores)["model"].unique().tolist()
     labels = dict[str, list[str]]()
     if sheet.is_file():
@@ -177,7 +182,7 @@ def _of_table(first: str, second: str, source: Path, items: Path | None, folder:
         folder,
         scores,
         items or (beside if beside.is_file() else None),
-        own if own.is_file() else None,
+        benchmarks_path if benchmarks_path.is_file() else None,
     )
 
 
@@ -197,33 +202,33 @@ def _named(text: str, names: Sequence[str], labels: dict[str, list[str]], source
 def _of_folders(first: str, second: str, folder: Path) -> _Sources:
     """The one model of each of two files or folders, which may have the same name in both."""
     gathered, models = [], []
-    for place, name in enumerate((first, second)):
+    for index, name in enumerate((first, second)):
         if not Path(name).exists():
             raise InputError(
                 f"{name}: no file or folder.", "for two models of a page, name its folder: compare A B FOLDER."
             )
-        own = folder / str(place + 1)
-        own.mkdir()
-        found = gather([name], own, ImportOptions())
-        if found.scores is None:
+        subfolder = folder / str(index + 1)
+        subfolder.mkdir()
+        imported = gather([name], subfolder, ImportOptions())
+        if imported.scores is None:
             raise InputError(f"{name}: no scores.", "name result files, or a folder that holds them.")
-        of_models = sorted(found.scores["model"].unique())
+        of_models = sorted(imported.scores["model"].unique())
         if len(of_models) > 1:
             raise InputError(
                 f"{name}: {count(len(of_models), 'model')} ({listing(of_models, 3)}), where one is compared.",
                 f"name two of them: lm-validity compare {of_models[0]} {of_models[1]} {name}",
             )
-        gathered.append(found)
+        gathered.append(imported)
         models += of_models
     if models[0] == models[1]:
         models = [f"{Path(name).name or name}" for name in (first, second)]
         models = [first, second] if models[0] == models[1] else models
-    frames = [found.scores.assign(model=model) for found, model in zip(gathered, models, strict=True)]  # type: ignore[union-attr]
+    frames = [imported.scores.assign(model=model) for imported, model in zip(gathered, models, strict=True)]  # type: ignore[union-attr]
     scores = pd.concat([frame.dropna(axis=1, how="all") for frame in frames], ignore_index=True)
     write_table(scores.reindex(columns=SCORES.names), SCORES, folder / "scores.parquet")
     sheet = guess_benchmarks(read_scores(folder / "scores.parquet"), {**gathered[0].groups, **gathered[1].groups})
     sheet.to_csv(folder / BENCHMARKS, sep="\t", index=False)
-    items = [found.items for found in gathered]
+    items = [imported.items for imported in gathered]
     joined = None
     if all(items):
         tables = [
@@ -235,13 +240,13 @@ def _of_folders(first: str, second: str, folder: Path) -> _Sources:
         joined = folder / "items.parquet"
         pq.write_table(pa.concat_tables(tables, promote_options="default"), joined)
     settings = [
-        found.settings.assign(model=model)
-        for found, model in zip(gathered, models, strict=True)
-        if found.settings is not None
+        imported.settings.assign(model=model)
+        for imported, model in zip(gathered, models, strict=True)
+        if imported.settings is not None
     ]
     if settings:
         write_table(pd.concat(settings, ignore_index=True), SETTINGS, folder / FILE)
-    lines = [line for found in gathered for line in found.lines if line.startswith(("No finite", "Left out"))]
+    lines = [line for imported in gathered for line in imported.lines if line.startswith(("No finite", "Left out"))]
     return _Sources(
         models[0],
         models[1],
@@ -299,32 +304,32 @@ def _checked_margin(value: float, where: str) -> float:
 # Items that changed, and the gate tried on a model against itself.
 
 
-def _flips(found: _Sources, counted: Counted, summary: CompareSummary) -> pd.DataFrame:
+def _flips(sources: _Sources, counted: Counted, summary: CompareSummary) -> pd.DataFrame:
     """Items that one of the two alone gets right: `benchmark, protocol, doc_id, subject, right, first_answer,
     second_answer`; answers where they are known: the text written, or the number of the likeliest choice."""
     columns = ["benchmark", "protocol", "doc_id", "subject", "right", "first_answer", "second_answer"]
     paired = {(row.benchmark, row.protocol) for row in summary.comparisons if row.first_only is not None}
-    if found.items is None or not paired:
+    if sources.items is None or not paired:
         return pd.DataFrame(columns=columns)
-    frame = model_answers(found.items, counted.rows, ["response", "choice_loglikelihoods"])
+    frame = model_answers(sources.items, counted.rows, ["response", "choice_loglikelihoods"])
     frame = frame[[pair in paired for pair in zip(frame["benchmark"], frame["protocol"], strict=True)]]
     frame["answer"] = [
         text if isinstance(text, str) else _likeliest(values)
         for text, values in zip(frame["response"], frame["choice_loglikelihoods"], strict=True)
     ]
     key = ["benchmark", "protocol", "doc_id", "subject"]
-    one, other = (
+    first_rows, second_rows = (
         frame[frame["model"] == model]
         .drop_duplicates(key, keep="last")
         .set_index(key)[["correct", "answer"]]
         .add_suffix(end)
-        for model, end in ((found.first, "_first"), (found.second, "_second"))
+        for model, end in ((sources.first, "_first"), (sources.second, "_second"))
     )
-    both = one.join(other, how="inner").reset_index()
-    both = both[both["correct_first"] != both["correct_second"]]
-    both["right"] = np.where(both["correct_first"] > both["correct_second"], found.first, found.second)
-    both = both.rename(columns={"answer_first": "first_answer", "answer_second": "second_answer"})
-    return both[columns].reset_index(drop=True)
+    joined = first_rows.join(second_rows, how="inner").reset_index()
+    joined = joined[joined["correct_first"] != joined["correct_second"]]
+    joined["right"] = np.where(joined["correct_first"] > joined["correct_second"], sources.first, sources.second)
+    joined = joined.rename(columns={"answer_first": "first_answer", "answer_second": "second_answer"})
+    return joined[columns].reset_index(drop=True)
 
 
 def _likeliest(values: np.ndarray | None) -> str | None:
@@ -332,24 +337,27 @@ def _likeliest(values: np.ndarray | None) -> str | None:
     return f"choice {int(np.argmax(values))}" if isinstance(values, np.ndarray) and len(values) else None
 
 
-def _self_check(found: _Sources, margins: dict[str, Margin], everywhere: Margin) -> str:
+def _self_check(sources: _Sources, margins: dict[str, Margin], everywhere: Margin) -> str:
     """How often this gate calls a model worse than itself, over the ordered pairs of its runs."""
-    scores = read_scores(found.scores)
+    scores = read_scores(sources.scores)
     lines = []
-    for model in (found.first, found.second):
-        own = scores[(scores["model"] == model) & scores["run"].notna()]
-        runs = sorted(own["run"].unique())
+    for model in (sources.first, sources.second):
+        rows_of_model = scores[(scores["model"] == model) & scores["run"].notna()]
+        runs = sorted(rows_of_model["run"].unique())
         if len(runs) < 2:
             lines.append(f"{model} has one run, so that the gate cannot be tried on it.")
             continue
         worse, pairs = 0, 0
         with tempfile.TemporaryDirectory() as name:
-            for one in runs:
-                for other in (run for run in runs if run != one):
+            for first_run in runs:
+                for second_run in (run for run in runs if run != first_run):
                     path = Path(name) / "scores.parquet"
-                    parts = [own[own["run"] == run].assign(model=f"run {run}", run=None) for run in (one, other)]
+                    parts = [
+                        rows_of_model[rows_of_model["run"] == run].assign(model=f"run {run}", run=None)
+                        for run in (first_run, second_run)
+                    ]
                     write_table(pd.concat(parts), SCORES, path)
-                    of_runs = compare_models(f"run {one}", f"run {other}", path, None, found.benchmarks)
+                    of_runs = compare_models(f"run {first_run}", f"run {second_run}", path, None, sources.benchmarks)
                     worse += gate(judged(of_runs, margins, everywhere)) == "worse"
                     pairs += 1
         lines.append(f"The gate calls {model} worse than itself in {worse} of {pairs} pairs of runs.")
@@ -369,51 +377,56 @@ def terminal_lines(compared: Compared) -> list[str]:
         f"{second} against {first}: {count(len(summary.comparisons), 'benchmark')}, {paired} compared item by item."
     ]
     lines += compared.said[:3]
-    lines += [f"All together{_of_all(summary, one)}: {verdict_words(one)}." for one in summary.joint]
-    worse = [one.benchmark for one in summary.verdicts if one.verdict == "worse"]
+    lines += [f"All together{_of_all(summary, judged)}: {verdict_words(judged)}." for judged in summary.joint]
+    worse = [judged.benchmark for judged in summary.verdicts if judged.verdict == "worse"]
     if worse:
         lines.append(f"Worse on at least one, after Holm: {listing(worse, 4)}.")
     if compared.self_check:
         lines.append(compared.self_check)
     room = MOST_LINES - len(lines) - 2
     ordered = sorted(summary.verdicts, key=_interest)
-    shown = ordered if len(ordered) <= room else ordered[: room - 1]
+    lines_shown = ordered if len(ordered) <= room else ordered[: room - 1]
     lines += [
-        f"  {one.benchmark}{_under(summary, one.protocol)}: {verdict_words(one)}{_to_decide(one)}" for one in shown
+        f"  {judged.benchmark}{_under(summary, judged.protocol)}: {verdict_words(judged)}{_to_decide(judged)}"
+        for judged in lines_shown
     ]
-    if len(shown) < len(ordered):
-        lines.append(f"  {len(ordered) - len(shown)} more are on the page (--output).")
+    if len(lines_shown) < len(ordered):
+        lines.append(f"  {len(ordered) - len(lines_shown)} more are on the page (--output).")
     return lines
 
 
-def _interest(one: Judged) -> tuple[bool, float, float]:
+def _interest(judged: Judged) -> tuple[bool, float, float]:
     """What is worse comes first, then the surest differences."""
-    known = is_known(one.p) and is_known(one.change)
-    return one.verdict != "worse", number(one.p) if known else 2.0, -abs(number(one.change)) if known else 0.0
+    is_tested = is_known(judged.p) and is_known(judged.change)
+    return (
+        judged.verdict != "worse",
+        number(judged.p) if is_tested else 2.0,
+        -abs(number(judged.change)) if is_tested else 0.0,
+    )
 
 
 def _under(summary: CompareSummary, protocol: str) -> str:
     return f", {protocol.replace('_', ' ')}" if len(summary.by_protocol) > 1 else ""
 
 
-def _of_all(summary: CompareSummary, one: Joint) -> str:
+def _of_all(summary: CompareSummary, joint: Joint) -> str:
     """On how many of the benchmarks, where the others are in other units or untested."""
-    every = len(summary.by_protocol[one.protocol])
-    part = f", on {one.of} of {count(every, 'benchmark')}" if one.of is not None and one.of < every else ""
-    return f"{_under(summary, one.protocol)}{part}"
+    all_rows = len(summary.by_protocol[joint.protocol])
+    part = f", on {joint.of} of {count(all_rows, 'benchmark')}" if joint.of is not None and joint.of < all_rows else ""
+    return f"{_under(summary, joint.protocol)}{part}"
 
 
-def _to_decide(one: Judged) -> str:
-    needed = to_decide(one)
-    return f"; {needed} would decide" if needed else ""
+def _to_decide(judged: Judged) -> str:
+    items_words = to_decide(judged)
+    return f"; {items_words} would decide" if items_words else ""
 
 
 def report_comparison(
     scores: Path, output: Path, *, first: str, second: str, items: Path | None, mix_versions: bool
 ) -> None:
     """The page of the two models of a site, whose scores, sheets and settings lie together."""
-    asked = Comparing(mix_versions=mix_versions, for_report=True)
-    compared = compare(first, second, scores, asked, items)
+    request = Comparing(mix_versions=mix_versions, for_report=True)
+    compared = compare(first, second, scores, request, items)
     write_page(compared, output, [_site_answer(compared.summary)])
 
 
@@ -421,18 +434,18 @@ def _site_answer(summary: CompareSummary) -> Answer:
     """Whether the second model is better, on all benchmarks together, for the first page of a site."""
     first, second = short_names(summary.first, summary.second)
     joint = summary.joint[0]
-    own = [
-        one
-        for one in summary.verdicts
-        if one.protocol == joint.protocol and one.share == joint.share and is_known(one.change)
+    own_rows = [
+        verdict
+        for verdict in summary.verdicts
+        if verdict.protocol == joint.protocol and verdict.share == joint.share and is_known(verdict.change)
     ]
     rows = [
-        (one.benchmark, number(one.change), one.interval if isinstance(one.interval, tuple) else None)
-        for one in sorted(own, key=lambda one: -abs(number(one.change)))[:7]
+        (verdict.benchmark, number(verdict.change), verdict.interval if isinstance(verdict.interval, tuple) else None)
+        for verdict in sorted(own_rows, key=lambda verdict: -abs(number(verdict.change)))[:7]
     ]
     question, link = f"Is {second} better than {first}?", "Every benchmark"
     if isinstance(joint.change, Missing) or not isinstance(joint.interval, tuple):
-        where = f"on each of {count(len(own), 'benchmark')}"
+        where = f"on each of {count(len(own_rows), 'benchmark')}"
         words = {"better": f"Yes, {where}.", "worse": f"No, it is worse {where}."}.get(joint.verdict, "Not known.")
         reason = joint.change.reason if isinstance(joint.change, Missing) else ""
         return Answer(question, f"{words} {reason}".strip(), Markup(""), link=link)
@@ -444,16 +457,17 @@ def _site_answer(summary: CompareSummary) -> Answer:
     words = {"better": f"Yes: {change}", "worse": f"No, it is worse: {change}"}.get(
         joint.verdict, f"Not known: {change}"
     )
-    ends = [0.0, *(end for _, change, of in rows for end in (change, *(of or ())))]
+    ends = [0.0, *(end for _, change, interval in rows for end in (change, *(interval or ())))]
     ticks = svg.round_values(min(ends), max(ends), 4)
     labels = svg.written_points(ticks) if joint.share else [f"{tick:g}" for tick in ticks]
-    said = "; ".join(f"{name} {written(value)}" for name, value, _ in rows)
+    description = "; ".join(f"{name} {written(value)}" for name, value, _ in rows)
     return Answer(
         question,
         f"{words}.",
-        svg.named_rows(f"{second} less {first}: {said}.", rows, ticks, labels, dashed=0.0),
+        svg.named_rows(f"{second} less {first}: {description}.", rows, ticks, labels, dashed=0.0),
         interval=f"95%: {' to '.join(map(written, joint.interval))}",
-        basis=f"Mean over {count(len(own), 'benchmark')}{_under(summary, joint.protocol)}, these benchmarks fixed.",
+        basis="Mean over "
+        f"{count(len(own_rows), 'benchmark')}{_under(summary, joint.protocol)}, these benchmarks fixed.",
         link=link,
     )
 
@@ -465,13 +479,13 @@ def write_page(compared: Compared, output: Path, answers: Sequence[Answer] = ())
     verdict_rows = pd.DataFrame(
         [
             {
-                "benchmark": one.benchmark if isinstance(one, Judged) else "all together",
-                "protocol": one.protocol,
-                "verdict": one.verdict,
-                "in words": verdict_words(one),
-                "would decide": to_decide(one).rstrip(",") if isinstance(one, Judged) else "",
+                "benchmark": judged.benchmark if isinstance(judged, Judged) else "all together",
+                "protocol": judged.protocol,
+                "verdict": judged.verdict,
+                "in words": verdict_words(judged),
+                "would decide": to_decide(judged).rstrip(",") if isinstance(judged, Judged) else "",
             }
-            for one in [*summary.joint, *summary.verdicts]
+            for judged in [*summary.joint, *summary.verdicts]
         ]
     )
     sections = [
@@ -484,8 +498,8 @@ def write_page(compared: Compared, output: Path, answers: Sequence[Answer] = ())
         )
     ]
     if len(compared.flips):
-        whole = len(compared.flips) > MOST_FLIPS
-        caption = f"The first {MOST_FLIPS} of {len(compared.flips)}." if whole else ""
+        is_cut = len(compared.flips) > MOST_FLIPS
+        caption = f"The first {MOST_FLIPS} of {len(compared.flips)}." if is_cut else ""
         labels = {"first_answer": summary.first, "second_answer": summary.second, "right": "right with"}
         table = Table("flipped_items", "Items", compared.flips.head(MOST_FLIPS), labels=labels, caption=caption)
         sections.append(Section("Items that one of the two alone gets right", tables=[table]))
@@ -495,20 +509,23 @@ def write_page(compared: Compared, output: Path, answers: Sequence[Answer] = ())
         compared.flips.to_csv(output / "tables" / "flipped_items.csv", index=False)
 
 
-def _with(page: Page, sections: list[Section], said: Sequence[str]) -> Page:
-    return replace(page, sections=[*sections, *page.sections], notes=[*said, *page.notes])
+def _with(page: Page, sections: list[Section], notes: Sequence[str]) -> Page:
+    return replace(page, sections=[*sections, *page.sections], notes=[*notes, *page.notes])
 
 
 def write_markdown(compared: Compared, path: Path) -> None:
     """A comment for a pull request: the verdict, what differs, and a table."""
     summary = compared.summary
     lines = [f"### {summary.second} against {summary.first}: {compared.decision}", ""]
-    lines += [f"All together{_of_all(summary, one)}: **{verdict_words(one)}**." for one in summary.joint]
+    lines += [
+        f"All together{_of_all(summary, verdict_row)}: **{verdict_words(verdict_row)}**."
+        for verdict_row in summary.joint
+    ]
     lines += ["", *(f"- {line}" for line in compared.said)] if compared.said else []
     lines += ["", "| benchmark | verdict | would decide |", "|---|---|---|"]
-    for one in summary.verdicts:
-        name = one.benchmark.replace("|", "\\|") + _under(summary, one.protocol)
-        lines.append(f"| {name} | {verdict_words(one)} | {to_decide(one).rstrip(',')} |")
+    for verdict_row in summary.verdicts:
+        name = verdict_row.benchmark.replace("|", "\\|") + _under(summary, verdict_row.protocol)
+        lines.append(f"| {name} | {verdict_words(verdict_row)} | {to_decide(verdict_row).rstrip(',')} |")
     if len(compared.flips):
         won = int((compared.flips["right"] == summary.second).sum())
         lines += [
@@ -522,10 +539,12 @@ def write_junit(compared: Compared, path: Path) -> None:
     """A test case for each benchmark and one for all together: worse is a failure, not known is skipped."""
     summary = compared.summary
     cases = [
-        (one.benchmark if isinstance(one, Judged) else "all together", one)
-        for one in [*summary.joint, *summary.verdicts]
+        (verdict_row.benchmark if isinstance(verdict_row, Judged) else "all together", verdict_row)
+        for verdict_row in [*summary.joint, *summary.verdicts]
     ]
-    counts = {kind: str(sum(one.verdict == kind for _, one in cases)) for kind in ("worse", "not known")}
+    counts = {
+        kind: str(sum(verdict_row.verdict == kind for _, verdict_row in cases)) for kind in ("worse", "not known")
+    }
     suite = ElementTree.Element(
         "testsuite",
         name=f"{summary.second} against {summary.first}",
@@ -533,12 +552,12 @@ def write_junit(compared: Compared, path: Path) -> None:
         failures=counts["worse"],
         skipped=counts["not known"],
     )
-    for name, one in cases:
-        case = ElementTree.SubElement(suite, "testcase", classname=one.protocol, name=name)
-        if one.verdict == "worse":
-            ElementTree.SubElement(case, "failure", message=verdict_words(one))
-        elif one.verdict == "not known":
-            ElementTree.SubElement(case, "skipped", message=verdict_words(one))
+    for name, verdict_row in cases:
+        case = ElementTree.SubElement(suite, "testcase", classname=verdict_row.protocol, name=name)
+        if verdict_row.verdict == "worse":
+            ElementTree.SubElement(case, "failure", message=verdict_words(verdict_row))
+        elif verdict_row.verdict == "not known":
+            ElementTree.SubElement(case, "skipped", message=verdict_words(verdict_row))
     suite.insert(0, ElementTree.Comment(f" {MARK} "))
     ElementTree.indent(suite)
     write_text(path, ElementTree.tostring(suite, encoding="unicode", xml_declaration=True) + "\n")

@@ -83,8 +83,8 @@ class Counted:
                 f"{self.source}: {model} has the checkpoints {problem}.",
                 "fill in 'iteration' or 'tokens_b', or call the checkpoint that counts 'final'.",
             )
-        used = f"No final checkpoint: the only or last one is used for {listing(last.used)}."
-        return self._of(rows[last.rows], [used] if last.used else [], ("model", "benchmark", "protocol", "seed"))
+        names_used = f"No final checkpoint: the only or last one is used for {listing(last.used)}."
+        return self._of(rows[last.rows], [names_used] if last.used else [], ("model", "benchmark", "protocol", "seed"))
 
     def common_points(self) -> "CommonPoints":
         """The points of training at which all models were scored: billions of tokens where all of them say these, else
@@ -93,43 +93,56 @@ class Counted:
         for unit in ("tokens_b", "iteration"):
             ends = [rows[rows["checkpoint"].isna() | (rows["checkpoint"] == "final")] for rows in models]
             if all(rows[unit].notna().any() for rows in models) and not any(end[unit].isna().any() for end in ends):
-                known = [(str(rows["model"].iloc[0]), set(_rounded(rows[unit].dropna()))) for rows in models]
-                common = set.intersection(*(own for _, own in known))
-                return CommonPoints(unit, tuple(sorted(common)), tuple(known))
+                points_of_models = [(str(rows["model"].iloc[0]), set(_rounded(rows[unit].dropna()))) for rows in models]
+                common = set.intersection(*(points_of_model for _, points_of_model in points_of_models))
+                return CommonPoints(unit, tuple(sorted(common)), tuple(points_of_models))
         return CommonPoints(None, (), ())
 
     def at_point(self, unit: str, point: float) -> "Counted":
         """Every model at one point of `common_points`, reruns too. Raises InputError for two scores of one thing."""
         return self._of(self.rows[_rounded(self.rows[unit]) == point], [], ("model", "benchmark", "protocol", "seed"))
 
-    def at_common_point(self, at: str | None = None, *, or_last: bool = False) -> tuple["Counted", list[str]]:
+    def at_common_point(self, point_text: str | None = None, *, or_last: bool = False) -> tuple["Counted", list[str]]:
         """The models at one point of training, and what is said about it.
 
         at: `final`, each at its end; billions of tokens, found within half a percent; null: the last point that all
         have, or where a model has no points each at its end. `or_last`: also where they have none in common. Raises
-        InputError as `last`, for an `at` that is neither, and where they have no such point.
+        InputError as `last`, for an `point_text` that is neither, and where they have no such point.
         """
-        wanted, points = _wanted_point(at), self.common_points()
-        if wanted is not None and points.unit != "tokens_b":
-            raise InputError(f"--at {at}: the scores do not say tokens for all models.", "give --at final, or nothing.")
-        if at == "final" or points.unit is None:
+        wanted_point, points = _wanted_point(point_text), self.common_points()
+        if wanted_point is not None and points.unit != "tokens_b":
+            raise InputError(
+                f"--at {point_text}: the scores do not say tokens for all models.", "give --at final, or nothing."
+            )
+        if point_text == "final" or points.unit is None:
             return self.last(), []
-        shared = [each for each in points.common if wanted is None or abs(each - wanted) <= 0.005 * wanted]
+        shared = [
+            candidate
+            for candidate in points.common
+            if wanted_point is None or abs(candidate - wanted_point) <= 0.005 * wanted_point
+        ]
         if not shared and or_last:
             return self.last(), ["They have no common point of training: each is compared as it is at its end."]
         if not shared:
-            spans = [f"{model} {points.words(min(own))} to {points.words(max(own))}" for model, own in points.known]
+            spans = [
+                f"{model} {points.words(min(points_of_model))} to {points.words(max(points_of_model))}"
+                for model, points_of_model in points.known
+            ]
             raise InputError(
-                f"no common point of training{f' at {at}' if at else ''}: {listing(spans)}.",
+                f"no common point of training{f' at {point_text}' if point_text else ''}: {listing(spans)}.",
                 "give --at final to compare each at its end.",
             )
         point = max(shared)
-        if all(own == {point} for _, own in points.known):
+        if all(points_of_model == {point} for _, points_of_model in points.known):
             return self.last(), []
-        further = [f"{model} goes on to {points.words(max(own))}" for model, own in points.known if max(own) > point]
-        words = "as asked for" if wanted is not None else "the last that both have"
-        said = f"At {points.words(point)}, {'; '.join([words, *further])}."
-        return self.at_point(points.unit, point), [said]
+        further = [
+            f"{model} goes on to {points.words(max(points_of_model))}"
+            for model, points_of_model in points.known
+            if max(points_of_model) > point
+        ]
+        words = "as asked for" if wanted_point is not None else "the last that both have"
+        sentence = f"At {points.words(point)}, {'; '.join([words, *further])}."
+        return self.at_point(points.unit, point), [sentence]
 
     def along_training(self) -> "Counted":
         """The direct scores that have a value, at every checkpoint, of reruns too; no name of a checkpoint is null.
@@ -149,9 +162,9 @@ class Counted:
     def _of(self, rows: pd.DataFrame, notes: Iterable[str], key: Sequence[str]) -> "Counted":
         """Some of the rows, with more notes, in which a `key` of columns is that of one score."""
         if rows.empty:
-            of = "" if self.sheet is None else f" of any benchmark in {self.sheet}"
+            population = "" if self.sheet is None else f" of any benchmark in {self.sheet}"
             raise InputError(
-                f"{self.source}: no selected test score{of}.",
+                f"{self.source}: no selected test score{population}.",
                 "are the rows `selected` and of the split test, and the sheet's ids and metrics those of the scores?",
             )
         rows, lost = _finite(rows)
@@ -245,21 +258,23 @@ def _no_sheet(rows: pd.DataFrame) -> pd.DataFrame:
     """A sheet of the benchmarks that have scores, of which nothing is known but, where a table has several metrics of
     one and says the direction of one of them alone, as the tables of our own runs do, that metric."""
     several = rows.groupby("benchmark")["metric"].transform("nunique") > 1
-    told = rows[several & rows["higher_is_better"].notna()].groupby("benchmark")["metric"].unique()
-    own = {benchmark: metrics[0] for benchmark, metrics in told.items() if len(metrics) == 1}
+    metrics_told = rows[several & rows["higher_is_better"].notna()].groupby("benchmark")["metric"].unique()
+    metric_of_benchmark = {benchmark: metrics[0] for benchmark, metrics in metrics_told.items() if len(metrics) == 1}
     names = sorted(rows["benchmark"].unique())
-    return sheet_frame([BenchmarkFacts(benchmark=name, metric=own.get(name)) for name in names], BenchmarkFacts)
+    return sheet_frame(
+        [BenchmarkFacts(benchmark=name, metric=metric_of_benchmark.get(name)) for name in names], BenchmarkFacts
+    )
 
 
 # ----------------------------------------------------------------------------------------------------------------------
 # Which metric.
 
 
-def under_metric(metrics: pd.Series, wanted: object) -> np.ndarray:
+def under_metric(metrics: pd.Series, metric: object) -> np.ndarray:
     """(n,) True where a metric is the wanted one (a name, or one for each): `acc` is `acc,none`, and a null on either
     side is the other."""
-    given, named = _keys(metrics), _keys(pd.Series(wanted, metrics.index, dtype=object))
-    return (given.isna() | named.isna() | (given == named)).to_numpy(dtype=bool)
+    metric_keys, named = _keys(metrics), _keys(pd.Series(metric, metrics.index, dtype=object))
+    return (metric_keys.isna() | named.isna() | (metric_keys == named)).to_numpy(dtype=bool)
 
 
 def _keys(metrics: pd.Series) -> pd.Series:
@@ -283,9 +298,9 @@ def check_metrics(rows: pd.DataFrame, sheet: pd.DataFrame, path: str | Path | No
     """
     metrics = _keys(rows["metric"])
     for fact in sheet[sheet["metric"].notna() & ~sheet["metric"].isin(metrics)].itertuples():
-        here = metrics[rows["benchmark"] == fact.benchmark]
-        if len(here) and here.notna().all():
-            names = sorted(here.unique())
+        metrics_of_benchmark = metrics[rows["benchmark"] == fact.benchmark]
+        if len(metrics_of_benchmark) and metrics_of_benchmark.notna().all():
+            names = sorted(metrics_of_benchmark.unique())
             raise InputError(
                 f"{path}, benchmark {fact.benchmark!r}, column 'metric': no score has the metric {fact.metric!r}.",
                 did_you_mean(fact.metric, names, f"the scores of the benchmark have {listing(names)}."),
@@ -300,11 +315,15 @@ def _of_its_metric(rows: pd.DataFrame, sheet: pd.DataFrame, path: str | Path, no
     named, keep = _named(rows, sheet), of_metric(rows, sheet).copy()
     cells = pd.Series(keep, rows.index).groupby([rows[name] for name in _CELL], dropna=False)
     frame = rows[[*_CELL, "metric"]].assign(lost=~cells.transform("any"))
-    by_benchmark = {name: here for name, here in frame.groupby("benchmark")}
+    by_benchmark = {name: rows_of_benchmark for name, rows_of_benchmark in frame.groupby("benchmark")}
     in_no_study, unnamed = set(sheet.loc[sheet["studies"] == NO_STUDY, "benchmark"]), list[str]()
     for benchmark in sheet.loc[sheet["benchmark"].isin(by_benchmark), "benchmark"]:
-        here = by_benchmark[benchmark]
-        metric, metrics, out = named[here.index[0]], sorted(here["metric"].dropna().unique()), here[here["lost"]]
+        rows_of_benchmark = by_benchmark[benchmark]
+        metric, metrics, out = (
+            named[rows_of_benchmark.index[0]],
+            sorted(rows_of_benchmark["metric"].dropna().unique()),
+            rows_of_benchmark[rows_of_benchmark["lost"]],
+        )
         if pd.isna(metric) and len(metrics) > 1 and benchmark in in_no_study:
             unnamed.append(benchmark)
             keep[(rows["benchmark"] == benchmark).to_numpy()] = False
@@ -314,7 +333,7 @@ def _of_its_metric(rows: pd.DataFrame, sheet: pd.DataFrame, path: str | Path, no
                 f"{path}: {benchmark} has several metrics ({listing(metrics)}), and no benchmarks sheet names one.",
                 "give --benchmarks a sheet whose column 'metric' names one (lm-validity report writes one).",
             )
-        if len(out) == len(here):
+        if len(out) == len(rows_of_benchmark):
             notes.append(f"{benchmark}: no score under its metric {metric}; the table has {listing(metrics)}.")
         elif len(out):
             names = listing(dict.fromkeys(out["model"] + out["checkpoint"].map(_at) + " (" + out["protocol"] + ")"), 6)
@@ -337,13 +356,15 @@ def completed(scores: pd.DataFrame, sheet: pd.DataFrame) -> pd.DataFrame:
     The sheet's direction is that of its metric: scores of a benchmark under another metric do not get it.
     """
     facts = sheet.set_index("benchmark").reindex(scores["benchmark"]).set_axis(scores.index)
-    other = ~of_metric(scores, sheet)
-    known = {
+    under_other_metric = ~of_metric(scores, sheet)
+    values_known = {
         "metric": facts["metric"],
-        "higher_is_better": facts["higher_is_better"].astype("boolean").mask(other),
+        "higher_is_better": facts["higher_is_better"].astype("boolean").mask(under_other_metric),
         "num_fewshot": facts["num_fewshot"].astype("Int64"),
     }
-    return scores.assign(**{name: scores[name].where(scores[name].notna(), values) for name, values in known.items()})
+    return scores.assign(
+        **{name: scores[name].where(scores[name].notna(), values) for name, values in values_known.items()}
+    )
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -367,17 +388,17 @@ def report_rows(rows: pd.DataFrame, sheet: pd.DataFrame | None, notes: list[str]
     rows = rows[rows["selected"].fillna(value=True).astype(bool) & test]
     rows = _own_preparation(rows, sheet, notes)
     listed = np.ones(len(rows), dtype=bool) if sheet is None else rows["benchmark"].isin(sheet["benchmark"]).to_numpy()
-    kept = _one_count(_one_wording(rows[listed], notes), sheet, notes)
-    return pd.concat([kept, rows[~listed]]).sort_index()
+    rows_kept = _one_count(_one_wording(rows[listed], notes), sheet, notes)
+    return pd.concat([rows_kept, rows[~listed]]).sort_index()
 
 
 def _own_preparation(rows: pd.DataFrame, sheet: pd.DataFrame | None, notes: list[str]) -> pd.DataFrame:
     """The rows without train-before-test scores of models that were prepared on something else than the benchmark."""
     prepared = rows["prepared_on"]
     if sheet is not None and "prepared_on" in sheet:
-        said = rows["benchmark"].map(sheet.set_index("benchmark")["prepared_on"])
-        prepared = said.where(said.notna(), prepared)
-    own = np.array(
+        preparation = rows["benchmark"].map(sheet.set_index("benchmark")["prepared_on"])
+        prepared = preparation.where(preparation.notna(), prepared)
+    is_own = np.array(
         [
             pd.isna(text) or name in re.split(r"\s*,\s*", text.strip())
             for name, text in zip(rows["benchmark"], prepared, strict=True)
@@ -385,33 +406,35 @@ def _own_preparation(rows: pd.DataFrame, sheet: pd.DataFrame | None, notes: list
         dtype=bool,
     )
     trained = (rows["protocol"] == TRAINED).to_numpy(dtype=bool)
-    said = rows.loc[trained & own & prepared.notna().to_numpy(), "benchmark"]
-    if len(said):
-        notes.append(f"Prepared on their own training sets, as the source says: {listing(sorted(said.unique()))}.")
-    other = trained & ~own
-    for text, group in rows[other].groupby(prepared[other]):
+    preparation = rows.loc[trained & is_own & prepared.notna().to_numpy(), "benchmark"]
+    if len(preparation):
+        notes.append(
+            f"Prepared on their own training sets, as the source says: {listing(sorted(preparation.unique()))}."
+        )
+    is_foreign = trained & ~is_own
+    for text, group in rows[is_foreign].groupby(prepared[is_foreign]):
         notes.append(
             f"Prepared on {text}, not on their own training sets, so not train before test: "
             f"{listing(sorted(group['benchmark'].unique()))}."
         )
-    return rows[~other]
+    return rows[~is_foreign]
 
 
 def _one_wording(rows: pd.DataFrame, notes: list[str]) -> pd.DataFrame:
     keep, chosen = np.ones(len(rows), dtype=bool), {}
     variants = rows["prompt_variant"]
     for benchmark in sorted(rows.loc[variants.notna(), "benchmark"].unique()):
-        here = (rows["benchmark"] == benchmark).to_numpy()
-        own = here & variants.isna().to_numpy()
-        if own.any():
-            keep &= ~here | own
+        of_this_benchmark = (rows["benchmark"] == benchmark).to_numpy()
+        without_variant = of_this_benchmark & variants.isna().to_numpy()
+        if without_variant.any():
+            keep &= ~of_this_benchmark | without_variant
             continue
-        times = variants[here].value_counts()
+        times = variants[of_this_benchmark].value_counts()
         chosen[benchmark] = min(times.index[times == times.max()])
-        keep &= ~here | (variants == chosen[benchmark]).to_numpy(dtype=bool, na_value=False)
+        keep &= ~of_this_benchmark | (variants == chosen[benchmark]).to_numpy(dtype=bool, na_value=False)
     if chosen:
-        used = [f"{variant} on {benchmark}" for benchmark, variant in chosen.items()]
-        notes.append(f"No score under the task's own wording of the prompt, so this is used: {listing(used)}.")
+        choices_used = [f"{variant} on {benchmark}" for benchmark, variant in chosen.items()]
+        notes.append(f"No score under the task's own wording of the prompt, so this is used: {listing(choices_used)}.")
     if not keep.all():
         notes.append(f"Scores under other wordings of the prompt are left out: {(~keep).sum()}.")
     return rows[keep]
@@ -419,21 +442,21 @@ def _one_wording(rows: pd.DataFrame, notes: list[str]) -> pd.DataFrame:
 
 def _one_count(rows: pd.DataFrame, sheet: pd.DataFrame | None, notes: list[str]) -> pd.DataFrame:
     named = {} if sheet is None else sheet.set_index("benchmark")["num_fewshot"].dropna().astype(int).to_dict()
-    known = rows[rows["num_fewshot"].notna()]
-    used: dict[str, int] = {}
-    for benchmark, group in known.drop_duplicates([*_EVALUATION, "benchmark", "num_fewshot"]).groupby("benchmark"):
+    with_count = rows[rows["num_fewshot"].notna()]
+    counts_used: dict[str, int] = {}
+    for benchmark, group in with_count.drop_duplicates([*_EVALUATION, "benchmark", "num_fewshot"]).groupby("benchmark"):
         count = named.get(benchmark, fewshot_count(group["num_fewshot"]))
         assert count is not None, "rows of known numbers alone"
-        used[benchmark] = count
-    if not used:
+        counts_used[benchmark] = count
+    if not counts_used:
         return rows
-    out = rows["num_fewshot"].notna() & (rows["num_fewshot"] != rows["benchmark"].map(used))
+    out = rows["num_fewshot"].notna() & (rows["num_fewshot"] != rows["benchmark"].map(counts_used))
     by_count: dict[int, list[str]] = {}
-    for benchmark, count in sorted(used.items()):
+    for benchmark, count in sorted(counts_used.items()):
         by_count.setdefault(count, []).append(benchmark)
     parts = [f"{count} on {listing(names)}" for count, names in sorted(by_count.items())]
-    shown = "; ".join(parts) if len(parts) > 1 else next(iter(by_count))
-    notes.append(f"Few-shot examples: {shown}.")
+    counts_shown = "; ".join(parts) if len(parts) > 1 else next(iter(by_count))
+    notes.append(f"Few-shot examples: {counts_shown}.")
     if out.any():
         parts = [
             f"{count} on {listing(sorted(group['benchmark'].unique()))} (models: {group['model'].nunique()})"
@@ -475,8 +498,8 @@ def progress(rows: pd.DataFrame) -> pd.Series:
 
 def in_tokens(rows: pd.DataFrame) -> bool:
     """Whether any learning curve has tokens at two of its checkpoints, so that curves are drawn over tokens."""
-    known = rows["tokens_b"].notna().groupby([rows["benchmark"], rows["model"]]).sum()
-    return bool((known > 1).any())
+    n_with_tokens = rows["tokens_b"].notna().groupby([rows["benchmark"], rows["model"]]).sum()
+    return bool((n_with_tokens > 1).any())
 
 
 def _with_final_tokens(rows: pd.DataFrame, models: pd.DataFrame) -> pd.DataFrame:
@@ -513,16 +536,16 @@ def _rounded(points: pd.Series) -> np.ndarray:
     return np.round(points.astype("float64").to_numpy(dtype=float), 6)
 
 
-def _wanted_point(at: str | None) -> float | None:
+def _wanted_point(point_text: str | None) -> float | None:
     """Billions of tokens; None for `final` and for nothing."""
-    if at is None or at == "final":
+    if point_text is None or point_text == "final":
         return None
     try:
-        value = float(at.strip().lower().removesuffix("b"))
+        value = float(point_text.strip().lower().removesuffix("b"))
     except ValueError:
         value = np.nan
     if not np.isfinite(value) or value < 0:
-        raise InputError(f"--at {at}: neither `final` nor billions of tokens.", "for example --at 90.")
+        raise InputError(f"--at {point_text}: neither `final` nor billions of tokens.", "for example --at 90.")
     return value
 
 
@@ -543,7 +566,7 @@ def last_checkpoints(rows: pd.DataFrame) -> LastCheckpoints:
     have these. If both are known and contradict each other, the last one is not known.
     """
     final = (rows["checkpoint"].isna() | (rows["checkpoint"] == "final")).to_numpy(dtype=bool)
-    kept, used, unknown = final.copy(), [], {}
+    is_last, names_used, unknown = final.copy(), [], {}
     unfinished = ~rows["model"].isin(rows.loc[final, "model"]).to_numpy()
     for model, group in rows[unfinished].groupby("model", sort=True):
         points = group.groupby("checkpoint")[["tokens_b", "iteration"]].max().astype("Float64")
@@ -551,9 +574,9 @@ def last_checkpoints(rows: pd.DataFrame) -> LastCheckpoints:
         if isinstance(last, str):
             unknown[str(model)] = last
             continue
-        kept |= unfinished & ((rows["model"] == model) & rows["checkpoint"].isin(last)).to_numpy(dtype=bool)
-        used.append(f"{model} ({last[0]})")
-    return LastCheckpoints(kept, used, unknown)
+        is_last |= unfinished & ((rows["model"] == model) & rows["checkpoint"].isin(last)).to_numpy(dtype=bool)
+        names_used.append(f"{model} ({last[0]})")
+    return LastCheckpoints(is_last, names_used, unknown)
 
 
 def _last_of(points: pd.DataFrame) -> list[str] | str:
@@ -564,8 +587,8 @@ def _last_of(points: pd.DataFrame) -> list[str] | str:
     names = points.index.tolist()
     if len(names) == 1:
         return names
-    known = [column for column in points if points[column].notna().all()]
-    ends = [set(points.index[points[column] == points[column].max()]) for column in known]
+    columns_known = [column for column in points if points[column].notna().all()]
+    ends = [set(points.index[points[column] == points[column].max()]) for column in columns_known]
     listed = f"{listing(sorted(names))}, none of them 'final', and"
     if not ends:
         untold = points[points.columns[points.notna().sum().argmax()]].isna()
@@ -587,15 +610,15 @@ def _of_this_study(
     """The sheet and the scores without models (benchmarks) that the sheet gives to other studies only."""
     if study is None:
         return sheet, rows
-    ours = of_study(sheet, study)
-    return sheet[ours].reset_index(drop=True), rows[~rows[key].isin(sheet.loc[~ours, key])]
+    in_study = of_study(sheet, study)
+    return sheet[in_study].reset_index(drop=True), rows[~rows[key].isin(sheet.loc[~in_study, key])]
 
 
 def _other_study_notes(sheet: pd.DataFrame, rows: pd.DataFrame, key: str, study: str | None) -> list[str]:
     if study is None:
         return []
-    others = sheet[~of_study(sheet, study) & sheet[key].isin(rows[key])]
-    sparse = others["studies"] == NO_STUDY
+    rows_of_others = sheet[~of_study(sheet, study) & sheet[key].isin(rows[key])]
+    sparse = rows_of_others["studies"] == NO_STUDY
     kind = f"{key.capitalize()}s"
     left_out = (
         f"{kind} with `{NO_STUDY}` in the sheet's column `studies` stay out: {{}}. `lm-validity report` writes that "
@@ -603,8 +626,8 @@ def _other_study_notes(sheet: pd.DataFrame, rows: pd.DataFrame, key: str, study:
     )
     return with_names(
         {
-            f"{kind} of other studies stay out: {{}}.": sorted(others.loc[~sparse, key]),
-            left_out: sorted(others.loc[sparse, key]),
+            f"{kind} of other studies stay out: {{}}.": sorted(rows_of_others.loc[~sparse, key]),
+            left_out: sorted(rows_of_others.loc[sparse, key]),
         }
     )
 
@@ -654,12 +677,12 @@ def check_directions(rows: pd.DataFrame, sheet: pd.DataFrame | None, path: str |
 
     Raises InputError; of other benchmarks of unknown direction higher counts as better.
     """
-    told = rows.groupby("benchmark")["higher_is_better"].count() > 0
+    has_direction = rows.groupby("benchmark")["higher_is_better"].count() > 0
     if sheet is not None:
-        facts = sheet.set_index("benchmark").reindex(told.index)
-        told |= facts["higher_is_better"].notna() | (facts["output_type"] == "loglikelihood_rolling")
+        facts = sheet.set_index("benchmark").reindex(has_direction.index)
+        has_direction |= facts["higher_is_better"].notna() | (facts["output_type"] == "loglikelihood_rolling")
     metrics = rows.dropna(subset=["metric"]).groupby("benchmark")["metric"].first()
-    names = [name for name in told.index[~told] if _LOSS.search(str(metrics.get(name, name)))]
+    names = [name for name in has_direction.index[~has_direction] if _LOSS.search(str(metrics.get(name, name)))]
     if names:
         raise InputError(
             f"{path}: nothing says whether higher is better on {listing(names)}, named like a loss.",
@@ -675,27 +698,28 @@ def direction_notes(rows: pd.DataFrame, sheet: pd.DataFrame, path: str | Path) -
     conflicts: dict[bool, list[str]] = {True: [], False: []}
     told_rows = rows.loc[rows["higher_is_better"].notna(), ["benchmark", "model", "higher_is_better"]]
     by_benchmark = told_rows.groupby("benchmark").indices
-    for benchmark, ours in zip(sheet["benchmark"], sheet["higher_is_better"], strict=True):
-        here = told_rows.iloc[by_benchmark.get(benchmark, [])]
-        higher = here["higher_is_better"].astype(bool)
-        if pd.isna(ours):
+    for benchmark, direction in zip(sheet["benchmark"], sheet["higher_is_better"], strict=True):
+        rows_of_benchmark = told_rows.iloc[by_benchmark.get(benchmark, [])]
+        higher = rows_of_benchmark["higher_is_better"].astype(bool)
+        if pd.isna(direction):
             if higher.nunique() > 1:
                 raise InputError(
                     f"{path}: {benchmark} has both directions in the scores: higher_is_better is true for "
-                    f"{here.loc[higher, 'model'].iloc[0]}, false for {here.loc[~higher, 'model'].iloc[0]}.",
+                    f"{rows_of_benchmark.loc[higher, 'model'].iloc[0]}, false for "
+                    f"{rows_of_benchmark.loc[~higher, 'model'].iloc[0]}.",
                     "fill in the column 'higher_is_better' of the benchmarks sheet.",
                 )
-        elif (higher != ours).any():
-            conflicts[bool(ours)].append(f"{benchmark} ({(higher != ours).sum()} of {len(higher)} scores)")
+        elif (higher != direction).any():
+            conflicts[bool(direction)].append(f"{benchmark} ({(higher != direction).sum()} of {len(higher)} scores)")
     words = {True: "higher", False: "lower"}
     unknown = sheet["higher_is_better"].isna() & (sheet["output_type"] != PERPLEXITY)
     untold = set(rows["benchmark"]) - by_benchmark.keys()
     assumed = [name for name in sheet.loc[unknown, "benchmark"] if name in untold]
     return [
-        f"The benchmarks sheet says that {words[ours]} is better, the scores say {words[not ours]}: "
+        f"The benchmarks sheet says that {words[direction]} is better, the scores say {words[not direction]}: "
         f"{'; '.join(benchmarks)}. The sheet's direction is used. If it is wrong, the order of the models is reversed "
         "on that benchmark."
-        for ours, benchmarks in conflicts.items()
+        for direction, benchmarks in conflicts.items()
         if benchmarks
     ] + with_names({"Direction unknown, so higher counts as better: {}.": assumed})
 
@@ -707,17 +731,19 @@ def unit_notes(rows: pd.DataFrame, facts: pd.DataFrame, path: str | Path) -> lis
     for a benchmark of choices with fractions for some models and percentages for others.
     """
     above_one = []
-    known = rows.loc[rows["value"].notna(), ["benchmark", "metric", "model", "protocol", "value"]]
-    by_benchmark = known.groupby("benchmark").indices
+    rows_known = rows.loc[rows["value"].notna(), ["benchmark", "metric", "model", "protocol", "value"]]
+    by_benchmark = rows_known.groupby("benchmark").indices
     for fact in facts.itertuples():
-        here = known.iloc[by_benchmark.get(fact.benchmark, [])]
-        metrics = [name for name in (fact.metric, *here["metric"].dropna().head(1)) if isinstance(name, str)]
+        rows_of_benchmark = rows_known.iloc[by_benchmark.get(fact.benchmark, [])]
+        metrics = [
+            name for name in (fact.metric, *rows_of_benchmark["metric"].dropna().head(1)) if isinstance(name, str)
+        ]
         name = metrics[0].split(",")[0] if metrics else ""
-        if here.empty or fact.output_type == "loglikelihood_rolling" or name not in FRACTIONS:
+        if rows_of_benchmark.empty or fact.output_type == "loglikelihood_rolling" or name not in FRACTIONS:
             continue
-        high = here["value"] > 1 + 1e-9  # a mean of ones may end above 1
+        high = rows_of_benchmark["value"] > 1 + 1e-9  # a mean of ones may end above 1
         if high.any() and not high.all() and name in CHOICES:
-            first, second = here[high].iloc[0], here[~high].iloc[0]
+            first, second = rows_of_benchmark[high].iloc[0], rows_of_benchmark[~high].iloc[0]
             raise InputError(
                 f"{path}: {fact.benchmark} has percentages and fractions under {name}: {first['value']:.4g} for "
                 f"{first['model']} ({first['protocol']}), {second['value']:.4g} for {second['model']} "
@@ -726,7 +752,8 @@ def unit_notes(rows: pd.DataFrame, facts: pd.DataFrame, path: str | Path) -> lis
             )
         if high.any():
             above_one.append(
-                f"{fact.benchmark} ({name}: {high.sum()} of {len(here)} scores, up to {here['value'].max():.4g})"
+                f"{fact.benchmark} ({name}: {high.sum()} of {len(rows_of_benchmark)} scores, up to "
+                f"{rows_of_benchmark['value'].max():.4g})"
             )
     sentence = "Scores above 1 under a metric that gives fractions. They may be percentages: {}."
     return [sentence.format("; ".join(above_one))] if above_one else []

@@ -191,17 +191,17 @@ def differences(rows: pd.DataFrame) -> tuple[Difference, ...]:
 
 def _counted(setting: str, values: pd.Series, of_models: pd.Series) -> str:
     """`chat template: 3 of 6 models`; `backend: hf (4), vllm (2)`; of two models `backend: hf (ant), vllm (bee)`."""
-    named, of = values.groupby(of_models[values.index]).agg(set), of_models.nunique()
+    named, total = values.groupby(of_models[values.index]).agg(set), of_models.nunique()
     models = of_models[values.index].groupby(values).nunique().to_dict()
     if setting in ("task_hash", "system_instruction"):
-        return f"{_SAID[setting]}: {len(models)} different ones among {count(of, 'model')}"
-    if of == 2 and len(named) == 2 and all(len(own) == 1 for own in named):
-        shown = [(next(iter(own)), model) for model, own in named.items()]
+        return f"{_SAID[setting]}: {len(models)} different ones among {count(total, 'model')}"
+    if total == 2 and len(named) == 2 and all(len(values_of_model) == 1 for values_of_model in named):
+        counts_shown = [(next(iter(values_of_model)), model) for model, values_of_model in named.items()]
         if setting == "chat_template":
-            shown = [("yes" if value else "no", model) for value, model in shown]
-        return f"{_SAID[setting]}: {listing([f'{value} ({model})' for value, model in shown])}"
+            counts_shown = [("yes" if value else "no", model) for value, model in counts_shown]
+        return f"{_SAID[setting]}: {listing([f'{value} ({model})' for value, model in counts_shown])}"
     if setting == "chat_template":
-        return f"{_SAID[setting]}: {models.get(True, 0)} of {count(of, 'model')}"
+        return f"{_SAID[setting]}: {models.get(True, 0)} of {count(total, 'model')}"
     by_number = sorted(models.items(), key=lambda item: (-item[1], str(item[0])))
     return f"{_SAID[setting]}: {listing([f'{value} ({number})' for value, number in by_number], 4)}"
 

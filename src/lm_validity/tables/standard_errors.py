@@ -74,7 +74,7 @@ def checked_errors(rows: pd.DataFrame, sheet: pd.DataFrame) -> tuple[pd.DataFram
     errors = rows["stderr"].to_numpy(dtype=float).copy()
     metrics = rows["metric"].where(rows["metric"].notna(), rows["benchmark"].map(lambda name: facts[name]["metric"]))
     keys = [rows["benchmark"], rows["protocol"], metrics, *(rows[name] for name in _CURVE)]
-    every = _Rows(
+    all_rows = _Rows(
         rows["value"].to_numpy(dtype=float),
         errors,
         rows["n_items"].astype("float64").to_numpy(dtype=float),
@@ -84,13 +84,13 @@ def checked_errors(rows: pd.DataFrame, sheet: pd.DataFrame) -> tuple[pd.DataFram
     )
     all_checks: list[ErrorCheck] = []
     for benchmark, places in rows.groupby("benchmark").indices.items():
-        fact, rows_checked = facts[benchmark], every.at(places)
+        fact, rows_checked = facts[benchmark], all_rows.at(places)
         looked_at = np.isfinite(rows_checked.values) & (rows_checked.errors >= 0)
         if fact["output_type"] == "loglikelihood_rolling" or not looked_at.any():
             continue
         places = places[looked_at]
         checks, errors[places] = _of_benchmark(
-            every.at(places), str(benchmark), np.nan if pd.isna(fact["n_items"]) else fact["n_items"]
+            all_rows.at(places), str(benchmark), np.nan if pd.isna(fact["n_items"]) else fact["n_items"]
         )
         all_checks += checks
     return rows.assign(stderr=errors), all_checks

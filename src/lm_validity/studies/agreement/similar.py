@@ -545,7 +545,9 @@ def perplexity(data: Data) -> Part:
     }
     tuned = tuned_members(matrix)
     before_after_taus = {
-        kind: kendall_tau_matrix(pair_signs(data.corpora[DIRECT][rows]), others=pair_signs(data.scores[TRAINED][rows]))
+        kind: kendall_tau_matrix(
+            pair_signs(data.corpora[DIRECT][rows]), other_signs=pair_signs(data.scores[TRAINED][rows])
+        )
         for kind, rows in tuned.items()
     }
     before_after = {
@@ -630,7 +632,7 @@ def _perplexity_intervals(
         resampled = dict.fromkeys(COMPARISONS)
         if not data.no_intervals:
             signs = pair_signs(data.corpora[p])
-            corpus_to_benchmark = resampled_kendall_tau(signs, data.weights, others=pair_signs(data.scores[p]))
+            corpus_to_benchmark = resampled_kendall_tau(signs, data.weights, other_signs=pair_signs(data.scores[p]))
             averages = np.column_stack([data.corpora[p].mean(axis=1), data.scores[p].mean(axis=1)])
             averages[~np.isfinite(averages).all(axis=1)] = np.nan
             resampled = {
@@ -649,7 +651,7 @@ def _perplexity_intervals(
             corpus_to_benchmark = resampled_kendall_tau(
                 pair_signs(data.corpora[DIRECT][rows]),
                 multiplicities(len(rows), data.resamples, rng),
-                others=pair_signs(data.scores[TRAINED][rows]),
+                other_signs=pair_signs(data.scores[TRAINED][rows]),
             )
             interval = percentile_interval(
                 finite_mean(corpus_to_benchmark.reshape(len(corpus_to_benchmark), -1), axis=1), len(rows)

@@ -286,7 +286,7 @@ def _paired_test(data: Data) -> PairedTest:
     if not data.improved[1]:
         return PairedTest(float("nan"), float("nan"), 0)
     trained_direct = kendall_tau_matrix(
-        pair_signs(data.common[TRAINED]), variant=data.variant, others=pair_signs(data.common[DIRECT])
+        pair_signs(data.common[TRAINED]), variant=data.variant, other_signs=pair_signs(data.common[DIRECT])
     )
     contributions = agreement_contributions(data.common_tau[DIRECT], data.common_tau[TRAINED], trained_direct)
     return sign_flip_test(contributions, draws("paired test"))

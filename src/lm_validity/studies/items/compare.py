@@ -245,14 +245,14 @@ def compared_cells(
     if not np.isfinite(errors).all() or max(errors) == 0:
         return row
     unpaired = unpaired_difference(row.difference, errors)
-    needed = Missing(Reason("Items needed are known from common items only.", ReasonCode.NO_ITEMS))
+    items_at_least = Missing(Reason("Items needed are known from common items only.", ReasonCode.NO_ITEMS))
     return replace(
         row,
         interval=unpaired.interval(),
         test="standard errors",
         p=unpaired.p(0.0),
         smallest_detectable=unpaired.detectable(),
-        items_needed=needed,
+        items_needed=items_at_least,
         tested=unpaired,
         sampling=_known_part(first["part"] + second["part"], first["once"] + second["once"]),
     )
@@ -261,9 +261,9 @@ def compared_cells(
 def _sampling_of_items(answers: list[pd.DataFrame | None]) -> SamplingPart | None:
     """From the variance between an item's runs: its mean has 1 / runs of it, and the mean over items 1 / items²."""
     frames = [frame.set_index("doc_id")[["within", "runs"]] for frame in answers if frame is not None]
-    both = pd.concat(frames, axis=1, join="inner")
-    within, runs = both["within"].to_numpy(dtype=float), both["runs"].to_numpy(dtype=float)
-    return _known_part(*(float(each.sum() / len(both) ** 2) for each in (within / runs, within)))
+    joined = pd.concat(frames, axis=1, join="inner")
+    within_runs, runs = joined["within"].to_numpy(dtype=float), joined["runs"].to_numpy(dtype=float)
+    return _known_part(*(float(variances.sum() / len(joined) ** 2) for variances in (within_runs / runs, within_runs)))
 
 
 def _known_part(now: float, once: float) -> SamplingPart | None:
@@ -278,8 +278,8 @@ def answers_matrix(answers: Sequence[pd.DataFrame | None], scores: np.ndarray) -
     of the score.
     """
     frames = [
-        frame.assign(place=place)
-        for place, (frame, score) in enumerate(zip(answers, scores, strict=True))
+        frame.assign(place=index)
+        for index, (frame, score) in enumerate(zip(answers, scores, strict=True))
         if frame is not None and abs(frame["correct"].mean() - score) <= SAME_SCORE
     ]
     if not frames:
@@ -325,35 +325,37 @@ class Margin:
 def judged(summary: CompareSummary, margins: Mapping[str, Margin], everywhere: Margin) -> CompareSummary:
     """The comparison with its verdicts about the second model; `everywhere`: of benchmarks that `margins` does not
     name. The margin of all together is the mean of theirs, if each has one."""
-    each, together = list[Judged](), list[Joint]()
+    judged_rows, together = list[Judged](), list[Joint]()
     for protocol, rows in summary.by_protocol.items():
         tests = [None if row.tested is None else row.tested.reversed() for row in rows]
         of_rows = [margins.get(row.benchmark, everywhere) for row in rows]
         counts = [row.items if isinstance(row.items, int) else None for row in rows]
-        found = verdicts(tests, [margin.loss for margin in of_rows], counts, [row.sampling for row in rows])
-        for one, row, margin in zip(found, rows, of_rows, strict=True):
-            each.append(
+        verdicts_found = verdicts(tests, [margin.loss for margin in of_rows], counts, [row.sampling for row in rows])
+        for verdict, row, margin in zip(verdicts_found, rows, of_rows, strict=True):
+            judged_rows.append(
                 Judged(
-                    *_decided(protocol, one),
+                    *_decided(protocol, verdict),
                     benchmark=row.benchmark,
-                    p=one.p_difference,
-                    p_margin=NO_MARGIN if one.p_margin is None else one.p_margin,
-                    items_needed=one.items_needed,
-                    runs_needed=one.runs_needed,
+                    p=verdict.p_difference,
+                    p_margin=NO_MARGIN if verdict.p_margin is None else verdict.p_margin,
+                    items_needed=verdict.items_needed,
+                    runs_needed=verdict.runs_needed,
                     must=margin.must,
                     share=_is_share(row),
                 )
             )
-        together.append(_together(protocol, rows, tests, [margin.loss for margin in of_rows], each[-len(rows) :]))
-    return replace(summary, verdicts=tuple(each), joint=tuple(together))
+        together.append(
+            _together(protocol, rows, tests, [margin.loss for margin in of_rows], judged_rows[-len(rows) :])
+        )
+    return replace(summary, verdicts=tuple(judged_rows), joint=tuple(together))
 
 
 def _decided(
-    protocol: str, found: Verdict
+    protocol: str, verdict: Verdict
 ) -> tuple[str, str, float | Missing, tuple[float, float] | Missing, float | Missing]:
-    change = NO_TEST if np.isnan(found.difference) else found.difference
-    margin = NO_MARGIN if found.margin is None else found.margin
-    return protocol, found.decision, change, found.interval, margin
+    change = NO_TEST if np.isnan(verdict.difference) else verdict.difference
+    margin = NO_MARGIN if verdict.margin is None else verdict.margin
+    return protocol, verdict.decision, change, verdict.interval, margin
 
 
 def _is_share(row: Comparison) -> bool:
@@ -365,66 +367,66 @@ def _together(
     rows: Sequence[Comparison],
     tests: Sequence[StudentTest | McNemarTest | None],
     losses: Sequence[float | None],
-    each: Sequence[Judged],
+    judged_rows: Sequence[Judged],
 ) -> Joint:
     """The mean over the tested benchmarks whose scores are fractions or, where none are, over all if they have one
     metric. Of unlike units there is no mean: decided is what is decided on every benchmark."""
-    tested = [place for place, test in enumerate(tests) if test is not None]
-    own = [place for place in tested if _is_share(rows[place])] or tested
-    if not own:
+    tested = [index for index, test in enumerate(tests) if test is not None]
+    shares = [index for index in tested if _is_share(rows[index])] or tested
+    if not shares:
         return Joint(protocol, "not known", NOTHING_TESTED, NOTHING_TESTED, NO_MARGIN)
-    share, metrics = _is_share(rows[own[0]]), {rows[place].metric for place in own}
-    if not share and len(own) > 1 and (len(metrics) > 1 or None in metrics):
-        found = {one.verdict for one in each}
-        unlike = "not worse" if found == {"better", "not worse"} else "not known"
-        unlike = found.pop() if len(found) == 1 else unlike
+    share, metrics = _is_share(rows[shares[0]]), {rows[index].metric for index in shares}
+    if not share and len(shares) > 1 and (len(metrics) > 1 or None in metrics):
+        verdicts_found = {judged_row.verdict for judged_row in judged_rows}
+        unlike = "not worse" if verdicts_found == {"better", "not worse"} else "not known"
+        unlike = verdicts_found.pop() if len(verdicts_found) == 1 else unlike
         return Joint(protocol, unlike, UNLIKE_UNITS, UNLIKE_UNITS, NO_MARGIN, share=False)
-    known = [loss for place in own if (loss := losses[place]) is not None]
-    loss = float(np.mean(known)) if len(known) == len(own) else None
-    mean = joint_verdict([test for place in own if (test := tests[place]) is not None], loss)
-    return Joint(*_decided(protocol, mean), of=len(own), share=share)
+    losses_known = [loss for index in shares if (loss := losses[index]) is not None]
+    loss = float(np.mean(losses_known)) if len(losses_known) == len(shares) else None
+    mean = joint_verdict([test for index in shares if (test := tests[index]) is not None], loss)
+    return Joint(*_decided(protocol, mean), of=len(shares), share=share)
 
 
 def gate(summary: CompareSummary) -> Literal["not worse", "worse", "not known"]:
     """Whether the second model may pass: *worse* if it is on a benchmark, after Holm, or on all together; *not worse*
     if it is decided so on all together and wherever it must be; else *not known*."""
     decided: list[Joint] = [*summary.verdicts, *summary.joint]
-    if any(one.verdict == "worse" for one in decided):
+    if any(verdict.verdict == "worse" for verdict in decided):
         return "worse"
-    needed: list[Joint] = [*summary.joint, *(one for one in summary.verdicts if one.must)]
-    return "not known" if any(one.verdict == "not known" for one in needed) else "not worse"
+    must_hold: list[Joint] = [*summary.joint, *(verdict for verdict in summary.verdicts if verdict.must)]
+    return "not known" if any(verdict.verdict == "not known" for verdict in must_hold) else "not worse"
 
 
-def to_decide(one: Judged) -> str:
+def to_decide(judged_row: Judged) -> str:
     """`1,200 items or 9 runs of each`: what would decide where nothing is known; "" where that is not known either."""
-    if one.verdict != "not known":
+    if judged_row.verdict != "not known":
         return ""
-    items = f"{one.items_needed:,} items" if is_known(one.items_needed) else ""
-    if one.runs_needed is RUNS_DO_NOT_DECIDE:
+    items = f"{judged_row.items_needed:,} items" if is_known(judged_row.items_needed) else ""
+    if judged_row.runs_needed is RUNS_DO_NOT_DECIDE:
         return f"{items or 'more items'}, not more runs,"
-    runs = f"{one.runs_needed:,} runs of each" if is_known(one.runs_needed) else ""
+    runs = f"{judged_row.runs_needed:,} runs of each" if is_known(judged_row.runs_needed) else ""
     return " or ".join(filter(None, (items, runs)))
 
 
-def verdict_words(one: Joint) -> str:
+def verdict_words(joint: Joint) -> str:
     """`worse: −2.1 points (95%: −3.3 to −0.9)`; what Holm's adjustment left undecided with its p."""
-    share = one.share
+    share = joint.share
 
     def written(value: float, *, signed: bool = True) -> str:
         return svg.points(value, 1, signed=signed) if share else decimal(value, 3, signed=signed)
 
-    words: str = one.verdict
-    if words == "not worse" and isinstance(one.margin, float):
-        words = f"not worse by more than {written(one.margin, signed=False)}"
-    if isinstance(one.change, Missing):
-        reason = str(one.change.reason).rstrip(".")
+    words: str = joint.verdict
+    if words == "not worse" and isinstance(joint.margin, float):
+        words = f"not worse by more than {written(joint.margin, signed=False)}"
+    if isinstance(joint.change, Missing):
+        reason = str(joint.change.reason).rstrip(".")
         return f"{words}: {reason[:1].lower()}{reason[1:]}"
-    text = f"{words}: {written(one.change)}{' points' if share else ''}"
-    if isinstance(one.interval, tuple):
-        text += f" (95%: {' to '.join(map(written, one.interval))}"
-        surely = one.interval[0] > 0 or one.interval[1] < 0
-        if surely and isinstance(one, Judged) and one.verdict in ("not known", "not worse") and is_known(one.p):
-            text += f"; p {decimal(number(one.p), 2)} after Holm" if number(one.p) >= LEVEL else ""
+    text = f"{words}: {written(joint.change)}{' points' if share else ''}"
+    if isinstance(joint.interval, tuple):
+        text += f" (95%: {' to '.join(map(written, joint.interval))}"
+        surely = joint.interval[0] > 0 or joint.interval[1] < 0
+        if surely and isinstance(joint, Judged) and joint.verdict in ("not known", "not worse") and is_known(joint.p):
+            text += f"; p {decimal(number(joint.p), 2)} after Holm" if number(joint.p) >= LEVEL else ""
         text += ")"
     return text
 
@@ -445,26 +447,26 @@ def along_training(first: str, second: str, counted: Counted, items: str | Path 
     if points.unit is None or len(points.common) < 2:
         return ()
     places = np.unique(np.linspace(0, len(points.common) - 1, MOST_POINTS).round().astype(int))
-    found = list[AtPoint]()
+    points_found = list[AtPoint]()
     for point in np.array(points.common)[places].tolist():
-        here = counted.at_point(points.unit, point)
+        counted_there = counted.at_point(points.unit, point)
         try:
-            summary = judged(compare_counted(first, second, here, items), {}, Margin())
+            summary = judged(compare_counted(first, second, counted_there, items), {}, Margin())
         except InputError:  # no benchmark in common at this point
             continue
-        found += [
+        points_found += [
             AtPoint(
-                one.benchmark if isinstance(one, Judged) else None,
-                one.protocol,
+                judged_row.benchmark if isinstance(judged_row, Judged) else None,
+                judged_row.protocol,
                 points.unit,
                 point,
-                one.change,
-                one.interval,
-                share=one.share,
+                judged_row.change,
+                judged_row.interval,
+                share=judged_row.share,
             )
-            for one in (*summary.joint, *summary.verdicts)
+            for judged_row in (*summary.joint, *summary.verdicts)
         ]
-    return tuple(found)
+    return tuple(points_found)
 
 
 def _training_section(summary: CompareSummary) -> Section | None:
@@ -474,17 +476,17 @@ def _training_section(summary: CompareSummary) -> Section | None:
         return None
     unit = "Billions of tokens" if points[0].unit == "tokens_b" else "Steps"
     rows = [
-        {"benchmark": one.benchmark or "all together", "protocol": one.protocol, "point": one.point}
-        | {"change": one.change}
-        | as_columns(one.interval)
-        for one in points
+        {"benchmark": point.benchmark or "all together", "protocol": point.protocol, "point": point.point}
+        | {"change": point.change}
+        | as_columns(point.interval)
+        for point in points
     ]
     mean = pd.DataFrame(
         [
-            {"protocol": PROTOCOL_LABELS[one.protocol], "point": one.point, "change": number(one.change)}
-            | {end: number(value) for end, value in as_columns(one.interval).items()}
-            for one in points
-            if one.benchmark is None
+            {"protocol": PROTOCOL_LABELS[point.protocol], "point": point.point, "change": number(point.change)}
+            | {end: number(value) for end, value in as_columns(point.interval).items()}
+            for point in points
+            if point.benchmark is None
         ]
     )
     names = short_names(summary.first, summary.second)
@@ -583,17 +585,17 @@ def _answer(summary: CompareSummary) -> str:
             names = names[::-1]
         if names[0] != short_names(summary.first, summary.second)[0]:
             wins = wins[::-1]
-        more, less = (NUMBERS[win] if win < len(NUMBERS) else str(win) for win in wins)
+        wins_of_first, less = (NUMBERS[win] if win < len(NUMBERS) else str(win) for win in wins)
         if all(row.outcome == UNTESTED for row in rows):
-            said = "no benchmark can be tested"
+            clause = "no benchmark can be tested"
         elif not any(wins):
-            said = f"neither is found better on {tested}" if not clauses else "neither is found better"
+            clause = f"neither is found better on {tested}" if not clauses else "neither is found better"
         elif not named:
-            of = wins[0] if clauses else f"{wins[0]} of {tested}"
-            said, named = f"{names[0]} is better on {of}, {names[1]} on {less}", True
+            wins_words = wins[0] if clauses else f"{wins[0]} of {tested}"
+            clause, named = f"{names[0]} is better on {wins_words}, {names[1]} on {less}", True
         else:
-            said = f"each on {more}" if wins[0] == wins[1] else f"{more} and {less}"
-        clauses.append(f"{'direct' if protocol == DIRECT else 'after training'}, {said}")
+            clause = f"each on {wins_of_first}" if wins[0] == wins[1] else f"{wins_of_first} and {less}"
+        clauses.append(f"{'direct' if protocol == DIRECT else 'after training'}, {clause}")
     sentence = "; ".join(clauses)
     return sentence[:1].upper() + sentence[1:]
 
@@ -664,30 +666,30 @@ def _forest_svg(
 ) -> Markup:
     """The comparisons of a benchmark are a row; `room` pixels for names on the left, and for words on the `right`."""
     names, wide = short_names(summary.first, summary.second), right > 100
-    every = [row for of_benchmark in rows for row in of_benchmark]
-    ends = [end for row in every if isinstance(row.interval, tuple) for end in row.interval]
-    detectable = [number(row.smallest_detectable) for row in every if is_known(row.smallest_detectable)]
-    least, most = -max(detectable, default=0.01), max(detectable, default=0.01)
-    ends += [row.difference for row in every]
-    axis = svg.Axis(min(least, *ends), max(most, *ends), room, width - right)
+    all_rows = [row for of_benchmark in rows for row in of_benchmark]
+    ends = [end for row in all_rows if isinstance(row.interval, tuple) for end in row.interval]
+    detectable = [number(row.smallest_detectable) for row in all_rows if is_known(row.smallest_detectable)]
+    least, highest = -max(detectable, default=0.01), max(detectable, default=0.01)
+    ends += [row.difference for row in all_rows]
+    axis = svg.Axis(min(least, *ends), max(highest, *ends), room, width - right)
     height, values = 46 + 23 * len(rows) + 26, svg.round_values(axis.low, axis.high, 12 if wide else 6)
     written = svg.written_points(values)
     left_letters, right_letters = (int(space / 6.4) - (9 if wide else 2) for space in (axis(0), width - axis(0)))
     better = " better" if wide else ""
     marks = [
-        *(svg.box(0, 46 + 23 * place, width, 23, "zone") for place in range(1, len(rows), 2)),
+        *(svg.box(0, 46 + 23 * index, width, 23, "zone") for index in range(1, len(rows), 2)),
         svg.ticks(axis, values, 30, height - 24, written),
         *(svg.text(axis(value), 26, words, "", "middle") for value, words in zip(values, written, strict=True)),
         svg.text(axis(0) - 6, 11, f"← {svg.shortened(names[1], left_letters)}{better}", "lab", "end"),
         svg.text(axis(0) + 6, 11, f"{svg.shortened(names[0], right_letters)}{better} →", "lab"),
     ]
     protocols = [name for name in PROTOCOLS if name in summary.by_protocol]
-    columns = {name: width - right + 16 + 142 * place for place, name in enumerate(protocols)}
+    columns = {name: width - right + 16 + 142 * index for index, name in enumerate(protocols)}
     if wide:
         marks += [svg.text(x, 26, PROTOCOL_LABELS[name].lower(), KINDS[name]) for name, x in columns.items()]
     words = {FIRST: svg.shortened(names[0], 21), SECOND: svg.shortened(names[1], 21)}
-    for place, of_benchmark in enumerate(rows):
-        middle = 46 + 23 * (place + 0.5)
+    for index, of_benchmark in enumerate(rows):
+        middle = 46 + 23 * (index + 0.5)
         marks.append(svg.text(4, middle + 4, svg.shortened(of_benchmark[0].benchmark, int(room / 6.4)), "lab"))
         for row in of_benchmark:
             y = middle + (0 if len(protocols) == 1 else 5 if row.protocol == TRAINED else -5)
@@ -701,8 +703,8 @@ def _forest_svg(
             if wide:
                 word = words.get(row.outcome, row.outcome)
                 marks.append(svg.text(columns[row.protocol], middle + 4, word, "lab" if decided else ""))
-    said = "; ".join(", ".join([of_benchmark[0].benchmark, *map(_said, of_benchmark)]) for of_benchmark in rows)
-    label = f"Difference of {names[0]} and {names[1]} in points, with 95% intervals. {said}."
+    description = "; ".join(", ".join([of_benchmark[0].benchmark, *map(_said, of_benchmark)]) for of_benchmark in rows)
+    label = f"Difference of {names[0]} and {names[1]} in points, with 95% intervals. {description}."
     return svg.svg(width, height, label, *marks, kind=kind)
 
 

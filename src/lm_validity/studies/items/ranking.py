@@ -149,8 +149,10 @@ def report_ranking(
     answers = {} if items is None else dict(iter(model_items(items, counted.rows).groupby(CELL)))
     cells = cell_scores(counted)
     corpora = set(counted.benchmarks.loc[counted.benchmarks["output_type"] == PERPLEXITY, "benchmark"])
-    places = sorted({key[1:] for key in cells.index}, key=lambda place: (place[0] in corpora, *place))
-    parts = [_rank(cells.xs(place, level=(1, 2), drop_level=False), answers) for place in places]
+    places = sorted(
+        {key[1:] for key in cells.index}, key=lambda protocol_place: (protocol_place[0] in corpora, *protocol_place)
+    )
+    parts = [_rank(cells.xs(protocol_place, level=(1, 2), drop_level=False), answers) for protocol_place in places]
     benchmarks_found = tuple(part[0] for part in parts)
     notes = list(counted.notes)
     for one in benchmarks_found:
@@ -165,7 +167,7 @@ def report_ranking(
             notes.append(f"The first {MOST_PAIRS} of {one.pairs} pairs of models on {one.benchmark} are listed.")
     ranked = tuple(model for part in parts for model in part[1])
     summary = RankingSummary(benchmarks_found, ranked, tuple(pair for part in parts for pair in part[2]), tuple(notes))
-    write_report(ranking_page(summary, own=trained_here(counted.rows)), summary, output)
+    write_report(ranking_page(summary, own_prompts=trained_here(counted.rows)), summary, output)
 
 
 def _rank(
@@ -253,15 +255,15 @@ def _interval(value: float, error: float) -> tuple[float, float] | Missing:
 # The page.
 
 
-def ranking_page(summary: RankingSummary, *, own: bool = False) -> Page:
+def ranking_page(summary: RankingSummary, *, own_prompts: bool = False) -> Page:
     """The page: who may be best, each model with its interval, each pair separated or not."""
     lede, first = _lede(summary), summary.benchmarks[0]
     return Page(
         name="ranking",
         title="Ranking",
         question="Which model is best, which are not separated, and which gaps are found? "
-        + explain_protocols({one.protocol for one in summary.benchmarks}, own=own),
-        findings=[Finding(sentence) for one in summary.benchmarks for sentence in _sentences(summary, one)],
+        + explain_protocols({ranked.protocol for ranked in summary.benchmarks}, own=own_prompts),
+        findings=[Finding(sentence) for ranked in summary.benchmarks for sentence in _sentences(summary, ranked)],
         sections=[_model_section(summary), _pair_section(summary)],
         notes=summary.notes,
         lede=lede,
@@ -278,59 +280,60 @@ def ranking_page(summary: RankingSummary, *, own: bool = False) -> Page:
     )
 
 
-def _gap_words(summary: RankingSummary, one: Ranked, value: float) -> str:
+def _gap_words(summary: RankingSummary, ranked: Ranked, value: float) -> str:
     """A size in the unit of the benchmark's scores."""
-    return f"{svg.points(value, 1)} points" if _is_share(summary, one) else decimal(value, 3)
+    return f"{svg.points(value, 1)} points" if _is_share(summary, ranked) else decimal(value, 3)
 
 
-def _is_share(summary: RankingSummary, one: Ranked) -> bool:
-    return all(0 <= model.score <= 1 for model in _models_of(summary, one))
+def _is_share(summary: RankingSummary, ranked: Ranked) -> bool:
+    return all(0 <= model.score <= 1 for model in _models_of(summary, ranked))
 
 
-def _models_of(summary: RankingSummary, one: Ranked) -> list[RankedModel]:
-    return [each for each in summary.ranked if (each.benchmark, each.protocol) == (one.benchmark, one.protocol)]
+def _models_of(summary: RankingSummary, ranked: Ranked) -> list[RankedModel]:
+    return [
+        model for model in summary.ranked if (model.benchmark, model.protocol) == (ranked.benchmark, ranked.protocol)
+    ]
 
 
 def _lede(summary: RankingSummary) -> Lede:
     """Of the first benchmark: how many may be best, and the gap that is found."""
-    one = summary.benchmarks[0]
-    first = one.first.rsplit("/", 1)[-1]
-    if isinstance(one.may_be_best, Missing):
+    ranked = summary.benchmarks[0]
+    first = ranked.first.rsplit("/", 1)[-1]
+    if isinstance(ranked.may_be_best, Missing):
         return Lede(
-            f"Not known: which model is best on {one.benchmark}?",
+            f"Not known: which model is best on {ranked.benchmark}?",
             f"{first} scores highest, but it and the others have neither common items nor standard errors",
         )
-    heading = (
-        f"{one.may_be_best} of {count(one.models, 'model')} may be best on {one.benchmark}; {first} scores highest"
-    )
-    if one.may_be_best == 1:
-        heading = f"{first} is best of {count(one.models, 'model')} on {one.benchmark}"
-    elif one.may_be_best == one.models:
-        heading = f"Any of the {one.models} models may be best on {one.benchmark}"
-    size = _gap_words(summary, one, number(one.smallest_detectable))
+    heading = f"{ranked.may_be_best} of {count(ranked.models, 'model')} may be best on {ranked.benchmark}; "
+    heading += f"{first} scores highest"
+    if ranked.may_be_best == 1:
+        heading = f"{first} is best of {count(ranked.models, 'model')} on {ranked.benchmark}"
+    elif ranked.may_be_best == ranked.models:
+        heading = f"Any of the {ranked.models} models may be best on {ranked.benchmark}"
+    size = _gap_words(summary, ranked, number(ranked.smallest_detectable))
     return Lede(heading, f"A test of two models alone finds a gap of {size} four times out of five")
 
 
-def _sentences(summary: RankingSummary, one: Ranked) -> list[str]:
+def _sentences(summary: RankingSummary, ranked: Ranked) -> list[str]:
     """Who may be best, and how many pairs are separated."""
-    where = f"{one.benchmark}, {PROTOCOL_LABELS[one.protocol].lower()}"
-    if isinstance(one.may_be_best, Missing):
-        return [f"Which model is best on {where} is not known. {one.may_be_best.reason}"]
-    best = [each.model for each in _models_of(summary, one) if each.may_be_best is True]
-    size = _gap_words(summary, one, number(one.smallest_detectable))
+    where = f"{ranked.benchmark}, {PROTOCOL_LABELS[ranked.protocol].lower()}"
+    if isinstance(ranked.may_be_best, Missing):
+        return [f"Which model is best on {where} is not known. {ranked.may_be_best.reason}"]
+    best = [model.model for model in _models_of(summary, ranked) if model.may_be_best is True]
+    size = _gap_words(summary, ranked, number(ranked.smallest_detectable))
     return [
         f"Best on {where} may be {listing(best)}.",
-        f"{one.separated} of {count(one.tested, 'tested pair')} of models on {where} are separated after Holm's "
+        f"{ranked.separated} of {count(ranked.tested, 'tested pair')} of models on {where} are separated after Holm's "
         f"correction. A gap of {size} is found four times out of five, by one test alone (median over pairs).",
     ]
 
 
 def _model_section(summary: RankingSummary) -> Section:
     rows = [
-        {name: value for name, value in vars(each).items() if not name.endswith("_interval")}
-        | as_columns(each.score_interval)
-        | as_columns(each.behind_interval, "behind_low", "behind_high")
-        for each in summary.ranked
+        {name: value for name, value in vars(model).items() if not name.endswith("_interval")}
+        | as_columns(model.score_interval)
+        | as_columns(model.behind_interval, "behind_low", "behind_high")
+        for model in summary.ranked
     ]
     columns = ["benchmark", "protocol", "place", "model", "score", "low", "high", "may_be_best", "behind"]
     columns += ["behind_low", "behind_high", "p", "p_adjusted", "test"]
@@ -376,71 +379,73 @@ def _pair_section(summary: RankingSummary) -> Section:
 def _picture(summary: RankingSummary) -> Picture:
     """A row for each model: its score on its 95% interval; large dots may be best."""
     drawn = [
-        _rows_svg(summary, one, *size)
-        for one in summary.benchmarks
+        _rows_svg(summary, ranked, *size)
+        for ranked in summary.benchmarks
         for size in ((1180, 230, "w640"), (380, 118, "n640"))
     ]
     note = (
         "Scores with their 95% intervals, best first. Large dots: may be best. Intervals that overlap decide nothing."
     )
-    if any(one.models > MOST_ROWS for one in summary.benchmarks):
+    if any(ranked.models > MOST_ROWS for ranked in summary.benchmarks):
         note += f" The first {MOST_ROWS} models."
     return Picture(Markup("").join(drawn), note)
 
 
-def _rows_svg(summary: RankingSummary, one: Ranked, width: float, room: float, kind: str) -> Markup:
-    models = _models_of(summary, one)[:MOST_ROWS]
+def _rows_svg(summary: RankingSummary, ranked: Ranked, width: float, room: float, kind: str) -> Markup:
+    models = _models_of(summary, ranked)[:MOST_ROWS]
     labels = _labels(models)
-    ends = [end for each in models if isinstance(each.score_interval, tuple) for end in each.score_interval]
-    every = [*ends, *(each.score for each in models)]
-    axis = svg.Axis(min(every), max(every), room, width - 16)
+    ends = [end for model in models if isinstance(model.score_interval, tuple) for end in model.score_interval]
+    all_ends = [*ends, *(model.score for model in models)]
+    axis = svg.Axis(min(all_ends), max(all_ends), room, width - 16)
     height, values = 30 + 23 * len(models) + 24, svg.round_values(axis.low, axis.high, 10 if width > 500 else 5)
     written = (
         [words.lstrip("+") for words in svg.written_points(values)]
-        if _is_share(summary, one)
+        if _is_share(summary, ranked)
         else [f"{v:g}" for v in values]
     )
     marks = [
-        svg.text(4, 14, svg.shortened(f"{one.benchmark}, {svg.NAMES[one.protocol]}", int((width - 8) / 6.4)), "lab"),
-        *(svg.box(0, 24 + 23 * place, width, 23, "zone") for place in range(1, len(models), 2)),
+        svg.text(
+            4, 14, svg.shortened(f"{ranked.benchmark}, {svg.NAMES[ranked.protocol]}", int((width - 8) / 6.4)), "lab"
+        ),
+        *(svg.box(0, 24 + 23 * index, width, 23, "zone") for index in range(1, len(models), 2)),
         svg.ticks(axis, values, 24, 24 + 23 * len(models), written),
     ]
-    for place, (each, label) in enumerate(zip(models, labels, strict=True)):
-        y = 24 + 23 * (place + 0.5)
-        interval = each.score_interval if isinstance(each.score_interval, tuple) else None
+    for index, (model, label) in enumerate(zip(models, labels, strict=True)):
+        y = 24 + 23 * (index + 0.5)
+        interval = model.score_interval if isinstance(model.score_interval, tuple) else None
         marks.append(svg.text(4, y + 4, svg.shortened(label, int(room / 6.4)), "lab"))
-        marks.append(svg.whisker(axis, interval, y, KINDS[one.protocol]))
-        marks.append(svg.dot(axis(each.score), y, KINDS[one.protocol], 4.2 if each.may_be_best is True else 2.6))
-    said = "; ".join(
-        f"{label} {decimal(each.score, 3)}{_ends(each)}" for each, label in zip(models, labels, strict=True)
+        marks.append(svg.whisker(axis, interval, y, KINDS[ranked.protocol]))
+        marks.append(svg.dot(axis(model.score), y, KINDS[ranked.protocol], 4.2 if model.may_be_best is True else 2.6))
+    description = "; ".join(
+        f"{label} {decimal(model.score, 3)}{_ends(model)}" for model, label in zip(models, labels, strict=True)
     )
-    return svg.svg(width, height, f"Scores on {one.benchmark} with 95% intervals: {said}.", *marks, kind=kind)
+    return svg.svg(width, height, f"Scores on {ranked.benchmark} with 95% intervals: {description}.", *marks, kind=kind)
 
 
-def _small_svg(summary: RankingSummary, one: Ranked) -> Markup:
+def _small_svg(summary: RankingSummary, ranked: Ranked) -> Markup:
     """The first seven models for the first page of a site."""
-    models = _models_of(summary, one)[:7]
+    models = _models_of(summary, ranked)[:7]
     rows = [
-        (label, each.score, each.score_interval if isinstance(each.score_interval, tuple) else None)
-        for label, each in zip(_labels(models), models, strict=True)
+        (label, model.score, model.score_interval if isinstance(model.score_interval, tuple) else None)
+        for label, model in zip(_labels(models), models, strict=True)
     ]
-    every = [value for _, score, ends in rows for value in (score, *(ends or ()))]
-    values = svg.round_values(min(every), max(every), 4)
+    all_values = [value for _, score, ends in rows for value in (score, *(ends or ()))]
+    values = svg.round_values(min(all_values), max(all_values), 4)
     written = (
         [words.lstrip("+") for words in svg.written_points(values)]
-        if _is_share(summary, one)
+        if _is_share(summary, ranked)
         else [f"{v:g}" for v in values]
     )
-    said = "; ".join(f"{each.model} {decimal(each.score, 3)}{_ends(each)}" for each in models)
-    return svg.named_rows(f"Scores on {one.benchmark} with 95% intervals: {said}.", rows, values, written)
+    description = "; ".join(f"{model.model} {decimal(model.score, 3)}{_ends(model)}" for model in models)
+    return svg.named_rows(f"Scores on {ranked.benchmark} with 95% intervals: {description}.", rows, values, written)
 
 
 def _labels(models: list[RankedModel]) -> list[str]:
-    names = pd.Series([each.model for each in models])
+    names = pd.Series([model.model for model in models])
     return list(unique_labels(names.str.rsplit("/", n=1).str[-1], names))
 
 
-def _ends(each: RankedModel) -> str:
-    if not isinstance(each.score_interval, tuple):
+def _ends(model: RankedModel) -> str:
+    if not isinstance(model.score_interval, tuple):
         return ""
-    return f" ({' to '.join(decimal(end, 3) for end in each.score_interval)})"
+    return f" ({' to '.join(decimal(end, 3) for end in model.score_interval)})"

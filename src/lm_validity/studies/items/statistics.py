@@ -78,28 +78,28 @@ def fit_2pl(correct: np.ndarray) -> ItemParameters:
     Raises ValueError with fewer than 3 models or items, and for values outside 0 to 1.
     """
     correct = np.asarray(correct, dtype=float)
-    known = np.isfinite(correct)
+    is_known = np.isfinite(correct)
     if min(correct.shape) < 3:
         raise ValueError("the 2PL model needs at least 3 models and 3 items")
-    if (correct[known] < 0).any() or (correct[known] > 1).any():
+    if (correct[is_known] < 0).any() or (correct[is_known] > 1).any():
         raise ValueError("answers lie between 0 (wrong) and 1 (right)")
     count = correct.shape[1]
-    theta, variance = _start(correct, known, axis=1), np.full(len(correct), 0.1)
+    theta, variance = _start(correct, is_known, axis=1), np.full(len(correct), 0.1)
     theta = (theta - theta.mean()) / max(theta.std(), TOLERANCE)
-    item = np.column_stack([np.full(count, PRIOR_MEAN[0]), _start(correct, known, axis=0)])  # (items, 2): a and d
+    item = np.column_stack([np.full(count, PRIOR_MEAN[0]), _start(correct, is_known, axis=0)])  # (items, 2): a and d
     covariance = np.tile(np.diag([0.2, 0.2]), (count, 1, 1))
     mean, sds = PRIOR_MEAN, LARGEST_SDS
     converged = False
     for _ in range(STEPS):
-        before = item, theta
-        residual, weight = _answers(correct, known, theta, variance, item, covariance)
+        previous_fit = item, theta
+        residual, weight = _answers(correct, is_known, theta, variance, item, covariance)
         gradient = np.column_stack([residual.T @ theta - (weight.T @ variance) * item[:, 0], residual.sum(axis=0)])
         slope, mixed, constant = weight.T @ (theta**2 + variance), weight.T @ theta, weight.sum(axis=0)
         information = np.stack([slope, mixed, mixed, constant], axis=1).reshape(-1, 2, 2) + np.diag(sds**-2.0)
         covariance = np.linalg.inv(information)
         item = item + _bounded(np.einsum("iab,ib->ia", covariance, gradient - (item - mean) / sds**2))
 
-        residual, weight = _answers(correct, known, theta, variance, item, covariance)
+        residual, weight = _answers(correct, is_known, theta, variance, item, covariance)
         pull = weight @ covariance[:, 0, 0] * theta + weight @ covariance[:, 0, 1] + theta
         variance = 1 / (weight @ (item[:, 0] ** 2 + covariance[:, 0, 0]) + 1)
         theta = theta + _bounded(variance * (residual @ item[:, 0] - pull))
@@ -113,22 +113,27 @@ def fit_2pl(correct: np.ndarray) -> ItemParameters:
         theta, variance = (theta - centre) / scale, variance / scale**2
         item, covariance, mean = item @ moved.T, moved @ covariance @ moved.T, moved @ mean
         sds = np.minimum(np.sqrt(moved**2 @ sds**2), LARGEST_SDS)
-        if max(np.abs(item - before[0]).max(), np.abs(theta - before[1]).max()) < TOLERANCE:
+        if max(np.abs(item - previous_fit[0]).max(), np.abs(theta - previous_fit[1]).max()) < TOLERANCE:
             converged = True
             break
     precision = 1 / covariance[:, 0, 0]
-    own = np.maximum(precision - sds[0] ** -2, 1e-9 * precision)  # precision of the item's answers alone
-    z = (item[:, 0] * precision - mean[0] / sds[0] ** 2) / np.sqrt(own)
+    own_precision = np.maximum(precision - sds[0] ** -2, 1e-9 * precision)  # precision of the item's answers alone
+    z = (item[:, 0] * precision - mean[0] / sds[0] ** 2) / np.sqrt(own_precision)
     return ItemParameters(item[:, 0], precision**-0.5, z, item[:, 1], theta, np.sqrt(variance), converged)
 
 
-def _start(correct: np.ndarray, known: np.ndarray, axis: int) -> np.ndarray:
+def _start(correct: np.ndarray, is_known: np.ndarray, axis: int) -> np.ndarray:
     """Logits of the shares right, half an answer added to either side."""
-    return logit((np.where(known, correct, 0.0).sum(axis=axis) + 0.5) / (known.sum(axis=axis) + 1.0))
+    return logit((np.where(is_known, correct, 0.0).sum(axis=axis) + 0.5) / (is_known.sum(axis=axis) + 1.0))
 
 
 def _answers(
-    correct: np.ndarray, known: np.ndarray, theta: np.ndarray, variance: np.ndarray, item: np.ndarray, cov: np.ndarray
+    correct: np.ndarray,
+    is_known: np.ndarray,
+    theta: np.ndarray,
+    variance: np.ndarray,
+    item: np.ndarray,
+    cov: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray]:
     """(models, items): answers minus expected probabilities, and expected p (1 - p); 0 where the answer is unknown.
 
@@ -138,7 +143,7 @@ def _answers(
     spread = np.outer(theta**2 + variance, cov[:, 0, 0]) + 2 * np.outer(theta, cov[:, 0, 1]) + cov[:, 1, 1]
     shrink = (1 + np.pi / 8 * (spread + np.outer(variance, item[:, 0] ** 2))) ** -0.5
     right = expit(shrink * logits)
-    return np.where(known, correct - right, 0.0), np.where(known, shrink * right * (1 - right), 0.0)
+    return np.where(is_known, correct - right, 0.0), np.where(is_known, shrink * right * (1 - right), 0.0)
 
 
 def _bounded(step: np.ndarray) -> np.ndarray:
@@ -318,20 +323,30 @@ def paired_difference(first: np.ndarray, second: np.ndarray, clusters: np.ndarra
     difference, items = first - second, len(first)
     mean = float(difference.mean())
     binary = bool(np.isin(first, (0, 1)).all() and np.isin(second, (0, 1)).all())
-    more, less = int((difference > 0).sum()), int((difference < 0).sum())
-    first_only, second_only = (more, less) if binary else (None, None)
+    n_more, less = int((difference > 0).sum()), int((difference < 0).sum())
+    first_only, second_only = (n_more, less) if binary else (None, None)
     error, freedom, number = _clustered_error(difference, clusters)
     test: StudentTest | McNemarTest
     if binary and number is None:
-        test = McNemarTest(items, more, less)
+        test = McNemarTest(items, n_more, less)
     elif error < 1e-12:
-        same = Missing(NO_SPREAD)
+        no_spread = Missing(NO_SPREAD)
         return PairedDifference(
-            mean, 0.0, same, mcnemar_p(more, less), items, number, first_only, second_only, same, same, None
+            mean,
+            0.0,
+            no_spread,
+            mcnemar_p(n_more, less),
+            items,
+            number,
+            first_only,
+            second_only,
+            no_spread,
+            no_spread,
+            None,
         )
     else:
         test = StudentTest(mean, error, freedom)
-    needed = test.needed(mean, items)
+    items_needed = test.needed(mean, items)
     return PairedDifference(
         mean,
         test.error,
@@ -342,7 +357,7 @@ def paired_difference(first: np.ndarray, second: np.ndarray, clusters: np.ndarra
         first_only,
         second_only,
         test.detectable(),
-        needed,
+        items_needed,
         test,
     )
 
@@ -367,18 +382,20 @@ def paired_tests(correct: np.ndarray, clusters: np.ndarray | None = None) -> tup
     correct: (M, I), NaN where a model did not answer; clusters: (I,) labels or None. NaN on the diagonal and for models
     without a common item; `detectable` also where a pair has no spread.
     """
-    known = np.isfinite(correct)
-    items = known.astype(float) @ known.T.astype(float)
+    is_known = np.isfinite(correct)
+    items = is_known.astype(float) @ is_known.T.astype(float)
     labels = None if clusters is None else np.unique(clusters, return_inverse=True)[1]
     if labels is not None and not FEWEST_CLUSTERS <= labels.max(initial=-1) + 1 < len(labels):
         labels = None
-    if labels is None and np.isin(correct[known], (0, 1)).all():
+    if labels is None and np.isin(correct[is_known], (0, 1)).all():
         p, detectable = _mcnemar_tests(correct, items)
     else:
         p, detectable = _student_tests(correct, labels)
         for i, j in np.argwhere(np.triu(np.isnan(p) & (items > 0), 1)):
-            both = known[i] & known[j]
-            pair = paired_difference(correct[i, both], correct[j, both], None if labels is None else labels[both])
+            in_both = is_known[i] & is_known[j]
+            pair = paired_difference(
+                correct[i, in_both], correct[j, in_both], None if labels is None else labels[in_both]
+            )
             p[i, j] = p[j, i] = pair.p
             detectable[i, j] = detectable[j, i] = number(pair.smallest_detectable)
     none = (items == 0) | np.eye(len(items), dtype=bool)
@@ -412,9 +429,9 @@ def _student_tests(correct: np.ndarray, labels: np.ndarray | None) -> tuple[np.n
         parts = (correct.sum(axis=1)[:, None] - sums) / (items - sizes) - means[:, None]
         factor, freedom = (len(sizes) - 1) / len(sizes), float(max(items**2 / np.sum(sizes**2.0) - 1, 1.0))
     products = parts @ parts.T
-    own = np.diag(products)[:, None] + np.diag(products)
-    squared = own - 2 * products
-    error = np.sqrt(factor * np.where(squared > 1e-9 * own, squared, np.nan))
+    variances = np.diag(products)[:, None] + np.diag(products)
+    squared = variances - 2 * products
+    error = np.sqrt(factor * np.where(squared > 1e-9 * variances, squared, np.nan))
     p = 2 * stats.t.sf(np.abs(means[:, None] - means) / error, freedom)
     return p, noncentrality_needed(freedom) * error
 
@@ -541,8 +558,8 @@ def verdicts(
 
 def _adjusted(p: Sequence[float | None]) -> list[float | None]:
     """Holm's adjustment of those that are known."""
-    adjusted = iter(holm(np.array([one for one in p if one is not None])).tolist())
-    return [None if one is None else next(adjusted) for one in p]
+    adjusted = iter(holm(np.array([value for value in p if value is not None])).tolist())
+    return [None if value is None else next(adjusted) for value in p]
 
 
 def _verdict(
@@ -589,7 +606,7 @@ def _deciding(
 
 def _fewest(counts: Sequence[int | Missing]) -> int | Missing:
     """The smallest number that is known, else the first reason."""
-    return min((one for one in counts if is_known(one)), default=counts[0])
+    return min((count_known for count_known in counts if is_known(count_known)), default=counts[0])
 
 
 def joint_verdict(tests: Sequence[StudentTest | McNemarTest], margin: float | None) -> Verdict:
@@ -640,10 +657,10 @@ def resolution(correct: np.ndarray, clusters: np.ndarray | None = None) -> Resol
     order = [int(index) for index in np.argsort(-means, kind="stable") if np.isfinite(means[index])]
     pairs = []
     for first, second in pairwise(order):
-        both = known[first] & known[second]
-        if both.any():
-            labels = None if clusters is None else clusters[both]
-            pairs.append(paired_difference(correct[first, both], correct[second, both], labels))
+        in_both = known[first] & known[second]
+        if in_both.any():
+            labels = None if clusters is None else clusters[in_both]
+            pairs.append(paired_difference(correct[first, in_both], correct[second, in_both], labels))
     if not pairs:
         none = Missing(Reason("Fewer than two models have answered the same items.", ReasonCode.TOO_FEW))
         return Resolution(0, 0, none, none)

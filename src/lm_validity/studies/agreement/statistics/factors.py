@@ -46,39 +46,39 @@ def principal_components(scores: np.ndarray) -> Components:
     Constant columns and columns without two common models with every other one are left out (`used` is
     False).
     """
-    used, matrix = usable_columns(scores)
+    is_used, matrix = usable_columns(scores)
     k = scores.shape[1]
-    empty = Components(np.full(0, np.nan), np.full(k, np.nan), np.full(len(scores), np.nan), used)
-    if used.sum() < 2:
+    empty = Components(np.full(0, np.nan), np.full(k, np.nan), np.full(len(scores), np.nan), is_used)
+    if is_used.sum() < 2:
         return empty
-    values = scores[:, used]
+    values = scores[:, is_used]
     centred = values - finite_mean(values, axis=0)
     standardized = centred / np.sqrt(finite_mean(centred**2, axis=0))
     eigenvalues, vectors = np.linalg.eigh(matrix)
     first = vectors[:, -1] * (1.0 if vectors[:, -1].sum() >= 0 else -1.0)
-    known = np.isfinite(standardized)
-    projection = np.where(known, standardized, 0.0) @ first
-    weight = known @ first**2
+    is_known = np.isfinite(standardized)
+    projection = np.where(is_known, standardized, 0.0) @ first
+    weight = is_known @ first**2
     loadings = np.full(k, np.nan)
-    loadings[used] = first
+    loadings[is_used] = first
     return Components(
         explained_variance=eigenvalues[::-1] / eigenvalues.sum(),
         loadings=loadings,
         scores=np.divide(projection, weight, out=np.full(len(scores), np.nan), where=weight > 0),
-        used=used,
+        used=is_used,
     )
 
 
 def pairwise_correlation(scores: np.ndarray) -> np.ndarray:
     """(k, k) Pearson correlations of the columns of `scores` (n, k) over the models known in both, else NaN."""
-    known = np.isfinite(scores)
+    is_known = np.isfinite(scores)
     # centring first keeps the sums of squares free of cancellation
-    values = np.where(known, scores - finite_mean(scores, axis=0), 0.0)
-    if known.all():
+    values = np.where(is_known, scores - finite_mean(scores, axis=0), 0.0)
+    if is_known.all():
         covariance = values.T @ values / len(values)
         square = np.broadcast_to(np.diag(covariance)[:, None], covariance.shape)
     else:
-        covariance, square = pairwise_moments(values, known.astype(float), np.ones(len(values)))
+        covariance, square = pairwise_moments(values, is_known.astype(float), np.ones(len(values)))
     with np.errstate(invalid="ignore", divide="ignore"):
         correlation = covariance / np.sqrt(square * square.T)
     constant = ~(square > 1e-24)
@@ -87,20 +87,21 @@ def pairwise_correlation(scores: np.ndarray) -> np.ndarray:
     return correlation
 
 
-def pairwise_moments(values: np.ndarray, known: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def pairwise_moments(values: np.ndarray, is_known: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """([a, b]: covariance of columns a and b, variance of a), both over the models known in a and b.
 
-    `values`: (..., models, columns), about centred, 0 where `known` (models, columns) is 0; `weights`: (..., models).
+    `values`: (..., models, columns), about centred, 0 where `is_known` (models, columns) is 0; `weights`:
+    (..., models).
     """
-    weighted_known, weighted_values = known * weights[..., None], values * weights[..., None]
-    of_squares = (weighted_values * values).swapaxes(-1, -2) @ known
+    weighted_known, weighted_values = is_known * weights[..., None], values * weights[..., None]
+    of_squares = (weighted_values * values).swapaxes(-1, -2) @ is_known
     weighted_known, weighted_values = (part.swapaxes(-1, -2) for part in (weighted_known, weighted_values))
-    return _moments(weighted_known @ known, weighted_values @ known, of_squares, weighted_values @ values)
+    return _moments(weighted_known @ is_known, weighted_values @ is_known, of_squares, weighted_values @ values)
 
 
-def _sums(values: np.ndarray, known: np.ndarray) -> np.ndarray:
-    """(4, columns, columns) what `_moments` takes, of `values` and `known` (models, columns)."""
-    return np.array([known.T @ known, values.T @ known, (values**2).T @ known, values.T @ values])
+def _sums(values: np.ndarray, is_known: np.ndarray) -> np.ndarray:
+    """(4, columns, columns) what `_moments` takes, of `values` and `is_known` (models, columns)."""
+    return np.array([is_known.T @ is_known, values.T @ is_known, (values**2).T @ is_known, values.T @ values])
 
 
 def _moments(
@@ -121,16 +122,16 @@ def usable_columns(scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """
     if not len(scores):
         return np.zeros(scores.shape[1], dtype=bool), np.empty((0, 0))
-    known = np.isfinite(scores)
-    lowest, highest = np.where(known, scores, np.inf).min(axis=0), np.where(known, scores, -np.inf).max(axis=0)
-    used = highest > lowest
-    used[used] = (highest - lowest)[used] > 1e-12 * np.maximum(np.abs(highest), np.abs(lowest))[used]
-    while used.sum() >= 2:
-        correlation = pairwise_correlation(scores[:, used])
+    is_known = np.isfinite(scores)
+    lowest, highest = np.where(is_known, scores, np.inf).min(axis=0), np.where(is_known, scores, -np.inf).max(axis=0)
+    is_used = highest > lowest
+    is_used[is_used] = (highest - lowest)[is_used] > 1e-12 * np.maximum(np.abs(highest), np.abs(lowest))[is_used]
+    while is_used.sum() >= 2:
+        correlation = pairwise_correlation(scores[:, is_used])
         undefined = np.isnan(correlation).sum(axis=0)
         if not undefined.any():
-            return used, correlation
-        used[np.flatnonzero(used)[np.argmax(undefined)]] = False
+            return is_used, correlation
+        is_used[np.flatnonzero(is_used)[np.argmax(undefined)]] = False
     return np.zeros(scores.shape[1], dtype=bool), np.empty((0, 0))
 
 
@@ -155,8 +156,8 @@ def relate_to_compute(scores: np.ndarray, compute: np.ndarray) -> ComputeRelatio
     Models with either value missing are left out; at least 3 models and two distinct values of each are
     needed.
     """
-    both = np.isfinite(scores) & np.isfinite(compute)
-    x, y = scores[both], compute[both]
+    has_both = np.isfinite(scores) & np.isfinite(compute)
+    x, y = scores[has_both], compute[has_both]
     if len(x) < 3 or np.ptp(x) == 0 or np.ptp(y) == 0:
         return ComputeRelation(float("nan"), float("nan"), float("nan"), len(x))
     return ComputeRelation(
@@ -175,8 +176,8 @@ def without_size(scores: np.ndarray, size: np.ndarray) -> np.ndarray:
     """
     with np.errstate(divide="ignore", invalid="ignore"):
         logarithm = np.log(np.where(size > 0, size, np.nan))
-    known = np.isfinite(scores) & np.isfinite(logarithm)[:, None]
-    x, y = (np.where(known, values, np.nan) for values in (logarithm[:, None], scores))
+    is_known = np.isfinite(scores) & np.isfinite(logarithm)[:, None]
+    x, y = (np.where(is_known, values, np.nan) for values in (logarithm[:, None], scores))
     x, y = x - finite_mean(x, axis=0), y - finite_mean(y, axis=0)
     square = np.nansum(x**2, axis=0)
     slope = np.divide(np.nansum(x * y, axis=0), square, out=np.zeros(len(square)), where=square > 0)
@@ -203,22 +204,22 @@ def component_shares(tables: np.ndarray) -> np.ndarray:
     shares = np.full((len(tables), tables.shape[2]), np.nan)
     if not tables.size:
         return shares
-    known = np.isfinite(tables[0]).astype(float)
-    step = max(1, COMPONENTS_AT_ONCE // max(1, known.size, known.shape[1] ** 2))
+    is_known = np.isfinite(tables[0]).astype(float)
+    step = max(1, COMPONENTS_AT_ONCE // max(1, is_known.size, is_known.shape[1] ** 2))
     for start in range(0, len(tables), step):
         part = tables[start : start + step]
-        filled = np.where(known > 0, part, 0.0)
-        values = known * (filled - filled.sum(axis=1, keepdims=True) / np.maximum(known.sum(axis=0), 1))
-        if known.all():
-            covariance = values.swapaxes(1, 2) @ values / len(known)
+        filled = np.where(is_known > 0, part, 0.0)
+        values = is_known * (filled - filled.sum(axis=1, keepdims=True) / np.maximum(is_known.sum(axis=0), 1))
+        if is_known.all():
+            covariance = values.swapaxes(1, 2) @ values / len(is_known)
             square = np.broadcast_to(np.diagonal(covariance, axis1=1, axis2=2)[:, :, None], covariance.shape)
         else:
-            covariance, square = pairwise_moments(values, known, np.ones(len(known)))
+            covariance, square = pairwise_moments(values, is_known, np.ones(len(is_known)))
         correlation, plain = _correlation(covariance, square, (filled**2).max(axis=1))
         shares[start + np.flatnonzero(plain)] = _shares(correlation[plain])
-        for place in np.flatnonzero(~plain):
-            own = principal_components(part[place]).explained_variance
-            shares[start + place, : len(own)] = own
+        for index in np.flatnonzero(~plain):
+            own_shares = principal_components(part[index]).explained_variance
+            shares[start + index, : len(own_shares)] = own_shares
     return shares
 
 
@@ -229,27 +230,27 @@ def first_components_of_resamples(scores: np.ndarray, weights: np.ndarray) -> np
     with copies are the leading vector of √(w_a w_b) R_ab, each over √w_a. Each component points the way in which the
     whole table's orders the models: the sum of its own loadings is near 0 where a benchmark counts the other way.
     """
-    used, correlation = usable_columns(scores)
-    known = np.isfinite(scores)
-    spread = np.where(known, scores, -np.inf).max(axis=0, initial=-np.inf)
-    if not len(correlation) or (spread[~used] > 0).any():  # what takes part depends on what is drawn
+    is_used, correlation = usable_columns(scores)
+    is_known = np.isfinite(scores)
+    spread = np.where(is_known, scores, -np.inf).max(axis=0, initial=-np.inf)
+    if not len(correlation) or (spread[~is_used] > 0).any():  # what takes part depends on what is drawn
         copies = (np.repeat(np.arange(scores.shape[1]), row.astype(int)) for row in weights)
         drawn = np.array([principal_components(scores[:, chosen]).scores for chosen in copies])
-        whole = np.nan_to_num(principal_components(scores).scores)
-        return drawn * np.where(np.nan_to_num(drawn) @ whole >= 0, 1.0, -1.0)[:, None]
-    known, root = known[:, used].astype(float), np.sqrt(weights[:, used])
-    filled = np.where(known > 0, scores[:, used], 0.0)
-    values = known * (filled - filled.sum(axis=0) / known.sum(axis=0))
-    z = values / np.sqrt((values**2).sum(axis=0) / known.sum(axis=0))
+        whole_scores = np.nan_to_num(principal_components(scores).scores)
+        return drawn * np.where(np.nan_to_num(drawn) @ whole_scores >= 0, 1.0, -1.0)[:, None]
+    is_known, root = is_known[:, is_used].astype(float), np.sqrt(weights[:, is_used])
+    filled = np.where(is_known > 0, scores[:, is_used], 0.0)
+    values = is_known * (filled - filled.sum(axis=0) / is_known.sum(axis=0))
+    z = values / np.sqrt((values**2).sum(axis=0) / is_known.sum(axis=0))
     loadings = _leading_vectors(correlation, root)
-    weight = loadings**2 @ known.T
+    weight = loadings**2 @ is_known.T
     # a model whose benchmarks are not in the resample has a weight of rounding errors
     component_scores = np.divide(
         (root * loadings) @ z.T, weight, out=np.full(weight.shape, np.nan), where=weight > 1e-20
     )
-    whole = np.nan_to_num(principal_components(scores).scores)
-    component_scores *= np.where(np.nan_to_num(component_scores) @ whole >= 0, 1.0, -1.0)[:, None]
-    component_scores[weights[:, used].sum(axis=1) < 2] = np.nan  # one benchmark has no components
+    whole_scores = np.nan_to_num(principal_components(scores).scores)
+    component_scores *= np.where(np.nan_to_num(component_scores) @ whole_scores >= 0, 1.0, -1.0)[:, None]
+    component_scores[weights[:, is_used].sum(axis=1) < 2] = np.nan  # one benchmark has no components
     return component_scores
 
 
@@ -261,7 +262,7 @@ def _leading_vectors(correlation: np.ndarray, roots: np.ndarray) -> np.ndarray:
     above zero whose square is more than half of the sum of all squares, Σ r_a² R_ab² r_b², is the largest, and then the
     residual over the gap to the others bounds the error (Davis and Kahan 1970). Elsewhere all vectors are computed.
     """
-    vectors, found = (
+    vectors, is_found = (
         roots / np.maximum(np.linalg.norm(roots, axis=1, keepdims=True), 1e-300),
         np.zeros(len(roots), bool),
     )
@@ -271,13 +272,13 @@ def _leading_vectors(correlation: np.ndarray, roots: np.ndarray) -> np.ndarray:
         values = (vectors * products).sum(axis=1)
         gaps = values - np.sqrt(np.maximum(squares - values**2, 0.0))
         residuals = np.linalg.norm(products - values[:, None] * vectors, axis=1)
-        found = (values > 0) & (2 * values**2 > squares) & (residuals < 1e-13 * gaps)
-        if found.all():
+        is_found = (values > 0) & (2 * values**2 > squares) & (residuals < 1e-13 * gaps)
+        if is_found.all():
             break
         norms = np.linalg.norm(products, axis=1, keepdims=True)
-        vectors = np.where(found[:, None], vectors, products / np.maximum(norms, 1e-300))
-    rest, step = np.flatnonzero(~found), max(1, COMPONENTS_AT_ONCE // max(1, correlation.size))
-    for part in np.split(rest, range(step, len(rest), step)):
+        vectors = np.where(is_found[:, None], vectors, products / np.maximum(norms, 1e-300))
+    remaining, step = np.flatnonzero(~is_found), max(1, COMPONENTS_AT_ONCE // max(1, correlation.size))
+    for part in np.split(remaining, range(step, len(remaining), step)):
         matrices = roots[part][:, :, None] * correlation * roots[part][:, None, :]
         vectors[part] = np.linalg.eigh(matrices)[1][:, :, -1]
     return vectors
@@ -293,12 +294,12 @@ def share_intervals(scores: np.ndarray, clusters: np.ndarray, components: int = 
     at least as much as percentiles in 10 of them. It fails where few models decide: least with scores of infinite
     variance. NaN for components that do not exist and where leaving out a cluster leaves none.
     """
-    whole = principal_components(scores).explained_variance[:components]
+    whole_shares = principal_components(scores).explained_variance[:components]
     parts = shares_left_out(scores, clusters, components)
     sizes = np.bincount(clusters, np.isfinite(scores).any(axis=1))
     low, high = np.full((2, components), np.nan)
-    for place, share in enumerate(whole):
-        low[place], high[place] = transformed_interval(float(share), parts[:, place], "share", sizes)
+    for index, share in enumerate(whole_shares):
+        low[index], high[index] = transformed_interval(float(share), parts[:, index], "share", sizes)
     return Interval(low, high)
 
 
@@ -306,22 +307,22 @@ def shares_left_out(scores: np.ndarray, clusters: np.ndarray, components: int) -
     """(clusters, components) first shares of variance without each cluster; NaN where there are none."""
     number = int(clusters.max()) + 1
     left_out = np.full((number, components), np.nan)
-    known = np.isfinite(scores).astype(float)
-    filled = np.where(known > 0, scores, 0.0)
-    values = known * (filled - filled.sum(axis=0) / np.maximum(known.sum(axis=0), 1))
-    whole = _sums(values, known)
+    is_known = np.isfinite(scores).astype(float)
+    filled = np.where(is_known > 0, scores, 0.0)
+    values = is_known * (filled - filled.sum(axis=0) / np.maximum(is_known.sum(axis=0), 1))
+    whole_sums = _sums(values, is_known)
     step = max(1, COMPONENTS_AT_ONCE // max(1, values.shape[1] ** 2))
     for start in range(0, number, step):
         out = np.arange(start, min(start + step, number))
         concerned = [clusters == cluster for cluster in out]
-        parts = np.array([_sums(values[rows], known[rows]) for rows in concerned])
-        covariance, square = _moments(*np.moveaxis(whole - parts, 1, 0))
+        parts = np.array([_sums(values[rows], is_known[rows]) for rows in concerned])
+        covariance, square = _moments(*np.moveaxis(whole_sums - parts, 1, 0))
         correlation, plain = _correlation(covariance, square, (filled**2).max(axis=0))
         shares = _shares(correlation[plain])[:, :components]
         left_out[out[plain], : shares.shape[1]] = shares
-        for place in out[~plain]:
-            part = principal_components(scores[clusters != place]).explained_variance[:components]
-            left_out[place, : len(part)] = part
+        for index in out[~plain]:
+            part = principal_components(scores[clusters != index]).explained_variance[:components]
+            left_out[index, : len(part)] = part
     return left_out
 
 
@@ -394,13 +395,13 @@ def without_group_means(scores: np.ndarray, groups: np.ndarray) -> np.ndarray:
 
 def _shuffled(values: np.ndarray, rng: np.random.Generator, draws: int) -> np.ndarray:
     """(draws, models, benchmarks) the known scores of each benchmark in other orders."""
-    known, shuffled = np.isfinite(values), np.repeat(values[None], draws, axis=0)
+    is_known, shuffled = np.isfinite(values), np.repeat(values[None], draws, axis=0)
     for draw in shuffled:
-        if known.all():
+        if is_known.all():
             draw[:] = rng.permuted(values, axis=0)
             continue
         for j in range(values.shape[1]):
-            draw[known[:, j], j] = rng.permutation(values[known[:, j], j])
+            draw[is_known[:, j], j] = rng.permutation(values[is_known[:, j], j])
     return shuffled
 
 
@@ -452,14 +453,14 @@ def fit_one_factor(scores: np.ndarray) -> OneFactorModel:
     center = finite_mean(scores, axis=0)
     scale = np.sqrt(finite_mean((scores - center) ** 2, axis=0))
     scale = np.where(scale > 0, scale, np.nan)
-    known = np.isfinite(scores) & np.isfinite(scale)
-    z = np.where(known, (scores - center) / scale, 0.0)
-    weight = known.astype(float)
+    is_known = np.isfinite(scores) & np.isfinite(scale)
+    z = np.where(is_known, (scores - center) / scale, 0.0)
+    weight = is_known.astype(float)
     count = weight.sum(axis=0)
     intercept, loading, specific = np.zeros(z.shape[1]), np.full(z.shape[1], 0.8), np.full(z.shape[1], 0.36)
     for _ in range(ITERATIONS):
         ability, variance = _posterior(z, weight, intercept, loading, specific)
-        before = loading
+        previous_loading = loading
         sum_u, sum_uu = weight.T @ ability, weight.T @ (ability**2 + variance)
         sum_z, sum_zu = z.sum(axis=0), z.T @ ability
         spread = np.maximum(count * sum_uu - sum_u**2, 1e-12)
@@ -468,7 +469,7 @@ def fit_one_factor(scores: np.ndarray) -> OneFactorModel:
         residual = weight * (z - intercept - np.outer(ability, loading))
         squares = (residual**2).sum(axis=0) + loading**2 * (weight.T @ variance)
         specific = (squares + PRIOR_WEIGHT * PRIOR_VARIANCE) / (count + PRIOR_WEIGHT)
-        if np.abs(loading - before).max() < TOLERANCE:
+        if np.abs(loading - previous_loading).max() < TOLERANCE:
             break
     sign = 1.0 if np.sum(loading * count) >= 0 else -1.0
     ability, variance = _posterior(z, weight, intercept, sign * loading, specific)
@@ -515,25 +516,25 @@ def check_held_out(scores: np.ndarray, rng: np.random.Generator) -> HeldOutCheck
     group = rng.permutation(np.arange(len(rows)) % FOLDS)
     error, standardized, baseline, scale = (np.full(len(rows), np.nan) for _ in range(4))
     for fold in range(min(FOLDS, len(rows))):
-        here = group == fold
+        in_fold = group == fold
         training = scores.copy()
-        training[rows[here], columns[here]] = np.nan
+        training[rows[in_fold], columns[in_fold]] = np.nan
         model = fit_one_factor(training)
-        mean, deviation = (part[rows[here], columns[here]] for part in model.predict())
-        truth = scores[rows[here], columns[here]]
-        error[here] = truth - mean
-        standardized[here] = np.abs(error[here]) / deviation
-        baseline[here] = np.abs(truth - model.center[columns[here]])
-        scale[here] = model.scale[columns[here]]
+        mean, deviation = (part[rows[in_fold], columns[in_fold]] for part in model.predict())
+        truth = scores[rows[in_fold], columns[in_fold]]
+        error[in_fold] = truth - mean
+        standardized[in_fold] = np.abs(error[in_fold]) / deviation
+        baseline[in_fold] = np.abs(truth - model.center[columns[in_fold]])
+        scale[in_fold] = model.scale[columns[in_fold]]
     predicted = np.isfinite(standardized)
     if predicted.sum() < FOLDS:
         nothing = float("nan")
         return HeldOutCheck(nothing, nothing, nothing, float(stats.norm.ppf(0.5 + LEVEL / 2)), 0)
     inside = np.zeros(len(rows), dtype=bool)
     for fold in range(FOLDS):
-        others = predicted & (group != fold)
-        here = predicted & (group == fold)
-        inside[here] = standardized[here] <= np.quantile(standardized[others], LEVEL)
+        outside_fold = predicted & (group != fold)
+        in_fold = predicted & (group == fold)
+        inside[in_fold] = standardized[in_fold] <= np.quantile(standardized[outside_fold], LEVEL)
     return HeldOutCheck(
         mean_absolute_error=float(np.abs(error[predicted]).mean()),
         baseline_error=float(baseline[predicted].mean()),
@@ -598,9 +599,11 @@ class RankDraws:
         interval = shortest_interval(self.draws, expanded_level(self.units), holding=self.rank)
         return Interval(*(np.where(self.lone, np.nan, end) for end in interval))
 
-    def minus(self, other: "RankDraws") -> "RankDraws":
+    def minus(self, subtrahend: "RankDraws") -> "RankDraws":
         """Differences of the ranks, draw by draw."""
-        return RankDraws(self.rank - other.rank, self.draws - other.draws, self.lone | other.lone, self.units)
+        return RankDraws(
+            self.rank - subtrahend.rank, self.draws - subtrahend.draws, self.lone | subtrahend.lone, self.units
+        )
 
 
 def component_ranks(scores: np.ndarray) -> np.ndarray:
@@ -616,8 +619,8 @@ def ranks_over_benchmarks(scores: np.ndarray, weights: np.ndarray, units: int | 
     All draws are NaN for fewer than `LEAST_UNITS`.
     """
     units = units or scores.shape[1]
-    few = units < LEAST_UNITS
-    draws = np.full((len(weights), len(scores)), np.nan) if few else first_components_of_resamples(scores, weights)
+    too_few = units < LEAST_UNITS
+    draws = np.full((len(weights), len(scores)), np.nan) if too_few else first_components_of_resamples(scores, weights)
     return RankDraws(component_ranks(scores), average_ranks(draws.T).T, np.isfinite(scores).sum(axis=1) < 2, units)
 
 
@@ -635,14 +638,14 @@ def rank_intervals(scores: np.ndarray, clusters: np.ndarray | None = None) -> In
     benchmarks, and for a model with fewer than two scores. *It fails* where differences are far from normal.
     """
     components, models = principal_components(scores), len(scores)
-    used = components.used
-    if scores.shape[1] < LEAST_UNITS or models < 2 or not used.any():
+    is_used = components.used
+    if scores.shape[1] < LEAST_UNITS or models < 2 or not is_used.any():
         return Interval(np.full(models, np.nan), np.full(models, np.nan))
-    values = scores[:, used] - finite_mean(scores[:, used], axis=0)
+    values = scores[:, is_used] - finite_mean(scores[:, is_used], axis=0)
     values /= np.sqrt(finite_mean(values**2, axis=0))
-    effect = 1.0 if clusters is None else _design_effect(values, clusters[used])
-    known, z = np.isfinite(values).astype(float), np.nan_to_num(values)
-    number, total, square = known @ known.T, z @ known.T, z**2 @ known.T
+    effect = 1.0 if clusters is None else _design_effect(values, clusters[is_used])
+    is_known, z = np.isfinite(values).astype(float), np.nan_to_num(values)
+    number, total, square = is_known @ is_known.T, z @ is_known.T, z**2 @ is_known.T
     with np.errstate(invalid="ignore", divide="ignore"):
         mean = (total - total.T) / number
         variance = (square + square.T - 2 * z @ z.T - number * mean**2) / (number - 1)
@@ -663,14 +666,14 @@ def _design_effect(values: np.ndarray, clusters: np.ndarray) -> float:
     models' means, over all models and all pairs of benchmarks of one cluster; being centred, independent ones have
     -1 / (b - 1).
     """
-    rest = values - finite_mean(values, axis=1)[:, None]
-    rest = np.nan_to_num(rest - finite_mean(rest, axis=0))
-    same, count = np.equal.outer(clusters, clusters) & ~np.eye(len(clusters), dtype=bool), len(clusters)
-    products = rest.T @ rest
-    scale = (np.add.outer(np.diag(products), np.diag(products)) / 2)[same].sum()
+    residuals = values - finite_mean(values, axis=1)[:, None]
+    residuals = np.nan_to_num(residuals - finite_mean(residuals, axis=0))
+    same_cluster, count = np.equal.outer(clusters, clusters) & ~np.eye(len(clusters), dtype=bool), len(clusters)
+    products = residuals.T @ residuals
+    scale = (np.add.outer(np.diag(products), np.diag(products)) / 2)[same_cluster].sum()
     if not scale:
         return 1.0
-    correlation = max(0.0, (products[same].sum() / scale + 1 / (count - 1)) / (1 + 1 / (count - 1)))
+    correlation = max(0.0, (products[same_cluster].sum() / scale + 1 / (count - 1)) / (1 + 1 / (count - 1)))
     return float(1 + correlation * ((np.bincount(clusters) ** 2).sum() / count - 1))
 
 
@@ -694,13 +697,13 @@ def best_by_budget(ranks: RankDraws, parameters_b: np.ndarray) -> list[BudgetCho
     choices: list[BudgetChoice] = []
     usable = np.isfinite(parameters_b) & np.isfinite(ranks.rank)
     for budget in np.unique(parameters_b[usable]):
-        within = np.flatnonzero(usable & (parameters_b <= budget))
-        best = within[np.argmin(ranks.rank[within])]
+        affordable = np.flatnonzero(usable & (parameters_b <= budget))
+        best = affordable[np.argmin(ranks.rank[affordable])]
         if choices and choices[-1].model == best:
             continue
-        drawn = np.where(np.isfinite(ranks.draws[:, within]), ranks.draws[:, within], np.inf)
+        drawn = np.where(np.isfinite(ranks.draws[:, affordable]), ranks.draws[:, affordable], np.inf)
         drawn = drawn[np.isfinite(drawn).any(axis=1)]
-        share = np.bincount(within[drawn.argmin(axis=1)], minlength=len(parameters_b)) / max(len(drawn), 1)
+        share = np.bincount(affordable[drawn.argmin(axis=1)], minlength=len(parameters_b)) / max(len(drawn), 1)
         rivals = [int(i) for i in np.argsort(-share, kind="stable") if i != best and share[i] >= 0.05]
         probability = float(share[best]) if len(drawn) else float("nan")
         choices.append(BudgetChoice(float(budget), int(best), probability, tuple(rivals)))

@@ -240,18 +240,20 @@ def _tables_left_out(
     concern it, each a product of matrices. All are whole numbers, hence exact.
     """
     columns = np.arange(signs.sign.shape[1]) if expected is None else expected.columns
-    every = np.flatnonzero(masks.any(axis=0))
-    whole = _sums(signs, expected, masks, every, columns)
-    yield _limits(whole, len(columns), len(masks))
-    first, second = clusters[signs.first[every]], clusters[signs.second[every]]
-    across = first != second  # a pair within a cluster concerns it once
-    concerned = np.concatenate([first, second[across]])
+    pairs_used = np.flatnonzero(masks.any(axis=0))
+    whole_sums = _sums(signs, expected, masks, pairs_used, columns)
+    yield _limits(whole_sums, len(columns), len(masks))
+    first, second = clusters[signs.first[pairs_used]], clusters[signs.second[pairs_used]]
+    between_clusters = first != second  # a pair within a cluster concerns it once
+    concerned = np.concatenate([first, second[between_clusters]])
     order = np.argsort(concerned, kind="stable")
-    places = np.concatenate([every, every[across]])[order]
+    places = np.concatenate([pairs_used, pairs_used[between_clusters]])[order]
     ends = np.cumsum(np.bincount(concerned, minlength=int(clusters.max()) + 1))
     for start, end in zip([0, *ends[:-1]], ends, strict=True):
         part = _sums(signs, expected, masks, places[start:end], columns)
-        yield _limits([total - own for total, own in zip(whole, part, strict=True)], len(columns), len(masks))
+        yield _limits(
+            [total - part_sum for total, part_sum in zip(whole_sums, part, strict=True)], len(columns), len(masks)
+        )
 
 
 def _sums(
@@ -265,19 +267,21 @@ def _sums(
     # whole numbers are exact in single precision up to 2^24
     step = max(1, min(AT_ONCE * 16 // max(1, k * (k + 1)), 2**24 // draws))
     for start in range(0, len(pairs), step):
-        here = pairs[start : start + step]
-        chosen = masks[:, here].astype(np.float32)
-        sign, known = (values[here][:, columns].astype(np.float32) for values in (signs.sign, signs.known))
+        part_of_pairs = pairs[start : start + step]
+        chosen = masks[:, part_of_pairs].astype(np.float32)
+        sign, is_known = (values[part_of_pairs][:, columns].astype(np.float32) for values in (signs.sign, signs.known))
         untied = np.abs(sign)
         for mask, inside in enumerate(chosen):
             weighted = sign if inside.all() else sign * inside[:, None]
             totals[0][mask] += weighted.T @ sign
-            totals[1][mask] += np.abs(weighted).T @ known
+            totals[1][mask] += np.abs(weighted).T @ is_known
         if expected is not None:
-            totals[2] += chosen @ expected.product[here].astype(np.float32)
-            untied, known = (values[here].astype(np.float32) for values in (expected.untied, expected.known))
+            totals[2] += chosen @ expected.product[part_of_pairs].astype(np.float32)
+            untied, is_known = (
+                values[part_of_pairs].astype(np.float32) for values in (expected.untied, expected.known)
+            )
             for mask, inside in enumerate(chosen):
-                totals[3][mask] += (untied * inside[:, None]).T @ known
+                totals[3][mask] += (untied * inside[:, None]).T @ is_known
     return totals
 
 
@@ -293,8 +297,8 @@ def _limits(sums: list[np.ndarray], columns: int, masks: int) -> tuple[np.ndarra
     return observed, _tau(product[:, off_diagonal], untied[:, *upper], untied.swapaxes(1, 2)[:, *upper])
 
 
-def _tau(product: np.ndarray, left: np.ndarray, right: np.ndarray) -> np.ndarray:
-    return ratio(product, np.sqrt(left * right))
+def _tau(product: np.ndarray, left_norm: np.ndarray, right: np.ndarray) -> np.ndarray:
+    return ratio(product, np.sqrt(left_norm * right))
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -319,32 +323,32 @@ def reliability(scores: np.ndarray, stderr: np.ndarray) -> Estimate:
     The interval is a jackknife over models on the scale log(1 - reliability). It fails where one model is far from all
     others. NaN for fewer than 3 models, or scores without a spread.
     """
-    known = np.isfinite(scores) & np.isfinite(stderr)
-    values, errors = scores[known], stderr[known] ** 2
+    is_known = np.isfinite(scores) & np.isfinite(stderr)
+    values, errors = scores[is_known], stderr[is_known] ** 2
     if len(values) < LEAST_MODELS or np.ptp(values) == 0:
         return Estimate(float("nan"), NONE)
     share = errors.mean() / values.var(ddof=1)
     interval = NONE
     if share > 0 and len(values) > LEAST_MODELS:
-        others = np.nonzero(~np.eye(len(values), dtype=bool))[1].reshape(len(values), -1)
+        other_benchmarks = np.nonzero(~np.eye(len(values), dtype=bool))[1].reshape(len(values), -1)
         with np.errstate(divide="ignore"):
-            left_out = errors[others].mean(axis=1) / values[others].var(axis=1, ddof=1)
+            left_out = errors[other_benchmarks].mean(axis=1) / values[other_benchmarks].var(axis=1, ddof=1)
             low, high = jackknife_interval(float(np.log(share)), np.log(left_out))
         interval = Interval(max(0.0, float(1 - np.exp(high))), max(0.0, float(1 - np.exp(low))))
     return Estimate(float(max(0.0, 1 - share)), interval)
 
 
-def separated_shares(significant: np.ndarray, known: np.ndarray, within: np.ndarray) -> list[Estimate]:
-    """Of each benchmark the share of the pairs of models in the mask `within` (models, models) that it separates.
+def separated_shares(significant: np.ndarray, is_known: np.ndarray, in_range: np.ndarray) -> list[Estimate]:
+    """Of each benchmark the share of the pairs of models in the mask `in_range` (models, models) that it separates.
 
-    `significant`, `known`: (benchmarks, models, models), symmetric: whether a pair differs significantly, and whether
-    that is known. Pairs that share a model are not independent. So the interval is that of Korn and Graubard (1998,
-    Survey Methodology 24:193-201): Clopper and Pearson's with the number of independent pairs that has the jackknife's
-    variance over models, at least half the models: so many pairs share none. Where all pairs are separated, or none is,
-    there is no such variance, and the number is that of the models. It fails there if single models decide whether a
-    pair is separated, whatever the other one. NaN for fewer than 3 models.
+    `significant`, `is_known`: (benchmarks, models, models), symmetric: whether a pair differs significantly, and
+    whether that is known. Pairs that share a model are not independent. So the interval is that of Korn and Graubard
+    (1998, Survey Methodology 24:193-201): Clopper and Pearson's with the number of independent pairs that has the
+    jackknife's variance over models, at least half the models: so many pairs share none. Where all pairs are separated,
+    or none is, there is no such variance, and the number is that of the models. It fails there if single models decide
+    whether a pair is separated, whatever the other one. NaN for fewer than 3 models.
     """
-    rows = [_separated(*of, within) for of in zip(significant, known, strict=True)]
+    rows = [_separated(*rows_of_protocol, in_range) for rows_of_protocol in zip(significant, is_known, strict=True)]
     share, pairs, models, variance = np.array(rows, dtype=float).reshape(-1, 4).T
     enough = models >= LEAST_MODELS
     freedom = np.maximum(models, LEAST_MODELS) - 1
@@ -357,42 +361,44 @@ def separated_shares(significant: np.ndarray, known: np.ndarray, within: np.ndar
         low = np.where(right > 0, stats.beta.ppf(0.025, right, wrong + 1), 0.0)
         high = np.where(wrong > 0, stats.beta.ppf(0.975, right + 1, wrong), 1.0)
     return [
-        Estimate(float(value), Interval(float(least), float(most))) if some else Estimate(float("nan"), NONE)
-        for value, least, most, some in zip(share, low, high, enough, strict=True)
+        Estimate(float(value), Interval(float(least), float(most_pairs))) if some else Estimate(float("nan"), NONE)
+        for value, least, most_pairs, some in zip(share, low, high, enough, strict=True)
     ]
 
 
-def _separated(significant: np.ndarray, known: np.ndarray, within: np.ndarray) -> tuple[float, int, int, float]:
+def _separated(significant: np.ndarray, is_known: np.ndarray, in_range: np.ndarray) -> tuple[float, int, int, float]:
     """(share of the pairs of models that are separated, their number, that of their models, the jackknife's variance
     of the share); zeros for fewer than 3 models. All arguments (models, models)."""
-    counted = known & within
-    each = counted.sum(axis=1)
-    pairs, models = int(each.sum()) // 2, int((each > 0).sum())
+    counted = is_known & in_range
+    pairs_of_model = counted.sum(axis=1)
+    pairs, models = int(pairs_of_model.sum()) // 2, int((pairs_of_model > 0).sum())
     if models < LEAST_MODELS:
         return 0.0, pairs, models, 0.0
     separated = (counted & significant).sum(axis=1)
     share = separated.sum() / 2 / pairs
-    rest = pairs - each
-    left_out = np.divide(separated.sum() / 2 - separated, rest, out=np.full(len(each), share), where=rest > 0)[each > 0]
+    pairs_without = pairs - pairs_of_model
+    left_out = np.divide(
+        separated.sum() / 2 - separated, pairs_without, out=np.full(len(pairs_of_model), share), where=pairs_without > 0
+    )[pairs_of_model > 0]
     return share, pairs, models, (models - 1) / models * ((left_out - left_out.mean()) ** 2).sum()
 
 
-def tau_with_others(scores: np.ndarray, within: np.ndarray) -> list[Estimate]:
-    """Each benchmark's mean tau-b with the others over the pairs of models in the mask `within` (models, models).
+def tau_with_others(scores: np.ndarray, in_range: np.ndarray) -> list[Estimate]:
+    """Each benchmark's mean tau-b with the others over the pairs of models in the mask `in_range` (models, models).
 
     `scores`: (models, benchmarks), more is better, NaN where missing. The interval leaves out one model at a time
     (`transformed_interval`). NaN where no other benchmark has a tau, and without an interval where a model left out
     leaves none.
     """
-    signs, concerned = pair_signs(scores), np.flatnonzero(within.any(axis=1))
+    signs, concerned = pair_signs(scores), np.flatnonzero(in_range.any(axis=1))
     if len(concerned) < LEAST_MODELS:
         return [Estimate(float("nan"), NONE)] * scores.shape[1]
-    tables = _tables_left_out(signs, None, within[signs.first, signs.second][None], np.arange(len(scores)))
-    whole, *left_out = (finite_mean(_by_pair(taus, scores.shape[1]), axis=1) for taus, _ in tables)
-    intervals = transformed_interval(whole, np.array(left_out)[concerned].T, "tau")
+    tables = _tables_left_out(signs, None, in_range[signs.first, signs.second][None], np.arange(len(scores)))
+    whole_taus, *left_out = (finite_mean(_by_pair(taus, scores.shape[1]), axis=1) for taus, _ in tables)
+    intervals = transformed_interval(whole_taus, np.array(left_out)[concerned].T, "tau")
     return [
         Estimate(float(tau), Interval(float(low), float(high)))
-        for tau, low, high in zip(whole, *intervals, strict=True)
+        for tau, low, high in zip(whole_taus, *intervals, strict=True)
     ]
 
 
@@ -407,12 +413,15 @@ def opposed_columns(scores: np.ndarray, assumed: np.ndarray) -> np.ndarray:
     if not assumed.any() or len(tau) < 3:
         return np.zeros(len(tau), dtype=bool)
     side = np.linalg.eigh(tau)[1][:, -1]
-    told = side[~assumed].sum() if (np.abs(side[~assumed]) > 1e-9).any() else np.sign(side).sum()
-    opposed = assumed & (side * (1.0 if told >= 0 else -1.0) < -1e-9)
+    side_told = side[~assumed].sum() if (np.abs(side[~assumed]) > 1e-9).any() else np.sign(side).sum()
+    opposed = assumed & (side * (1.0 if side_told >= 0 else -1.0) < -1e-9)
     if not opposed.any():
         return opposed
-    found = tau_with_others(scores * np.where(opposed, -1.0, 1.0), ~np.eye(len(scores), dtype=bool))
-    surely = [of.interval.low > 0 if np.isfinite(of.interval.low) else of.value > 0.5 for of in found]
+    estimates = tau_with_others(scores * np.where(opposed, -1.0, 1.0), ~np.eye(len(scores), dtype=bool))
+    surely = [
+        estimate.interval.low > 0 if np.isfinite(estimate.interval.low) else estimate.value > 0.5
+        for estimate in estimates
+    ]
     return opposed & np.array(surely)
 
 
@@ -424,17 +433,17 @@ def _by_pair(taus: np.ndarray, columns: int) -> np.ndarray:
     return by_pair
 
 
-def ceiling_with_others(signs: PairSigns, expected: ExpectedSigns | None, within: np.ndarray) -> np.ndarray:
+def ceiling_with_others(signs: PairSigns, expected: ExpectedSigns | None, in_range: np.ndarray) -> np.ndarray:
     """(benchmarks,) each one's noise ceiling: its mean tau with the others if all ordered the models identically.
 
-    Over the pairs of models in the mask `within` (models, models), from the `expected` signs of tables with one order.
-    NaN for a benchmark without standard errors, and without `expected`.
+    Over the pairs of models in the mask `in_range` (models, models), from the `expected` signs of tables with one
+    order. NaN for a benchmark without standard errors, and without `expected`.
     """
     ceilings = np.full(signs.sign.shape[1], np.nan)
     if expected is None:
         return ceilings
-    nothing_left_out = np.zeros(len(within), dtype=int)
-    _, limits = taus_left_out(signs, expected, within[signs.first, signs.second], nothing_left_out)
+    nothing_left_out = np.zeros(len(in_range), dtype=int)
+    _, limits = taus_left_out(signs, expected, in_range[signs.first, signs.second], nothing_left_out)
     ceilings[expected.columns] = finite_mean(_by_pair(limits[:, :1].T, len(expected.columns)), axis=1)
     return ceilings
 
@@ -452,19 +461,19 @@ def smallest_difference(stderr: np.ndarray) -> float:
     return POWER * float(np.median(np.sqrt(errors[first] ** 2 + errors[second] ** 2)))
 
 
-def typical_difference(scores: np.ndarray, stderr: np.ndarray, within: np.ndarray) -> tuple[float, float]:
+def typical_difference(scores: np.ndarray, stderr: np.ndarray, in_range: np.ndarray) -> tuple[float, float]:
     """(root mean square difference of the pairs of models in the mask, without noise; mean variance of the noise).
 
     The noise of a pair is se_i² + se_j², and its mean is taken off the mean square. 0 where noise is all there is; NaN
     without a pair that has scores and standard errors.
     """
-    first, second = np.nonzero(np.triu(within, 1))
+    first, second = np.nonzero(np.triu(in_range, 1))
     square, noise = (scores[first] - scores[second]) ** 2, stderr[first] ** 2 + stderr[second] ** 2
-    known = np.isfinite(square) & np.isfinite(noise)
-    if not known.any():
+    is_known = np.isfinite(square) & np.isfinite(noise)
+    if not is_known.any():
         return float("nan"), float("nan")
-    mean_noise = float(noise[known].mean())
-    return float(np.sqrt(max(0.0, float(square[known].mean()) - mean_noise))), mean_noise
+    mean_noise = float(noise[is_known].mean())
+    return float(np.sqrt(max(0.0, float(square[is_known].mean()) - mean_noise))), mean_noise
 
 
 def items_needed(items: float, difference: float, noise: float, training: float = 0.0) -> float:
@@ -538,17 +547,17 @@ def noise_ceiling(
     tables, and errors of benchmarks that share items are not independent. From 300 models on, fewer than `draws` tables
     are simulated, at least 20. `apart`: whether `expected` is wanted, which parts of the table need.
     """
-    known, observed = np.isfinite(scores), kendall_tau_matrix(pair_signs(scores))
+    is_known, observed = np.isfinite(scores), kendall_tau_matrix(pair_signs(scores))
     k = scores.shape[1]
-    used = np.isfinite(np.diag(observed)) & (known & np.isfinite(stderr)).any(axis=0)
+    is_used = np.isfinite(np.diag(observed)) & (is_known & np.isfinite(stderr)).any(axis=0)
     by_benchmark, no_pairs = np.full(k, np.nan), np.full((k, k), np.nan)
-    if used.sum() < 2:
+    if is_used.sum() < 2:
         nan = float("nan")
-        return Ceiling(nan, by_benchmark, nan, np.full(0, np.nan), used, 0, no_pairs, no_pairs, None)
-    observed = np.where(np.eye(used.sum(), dtype=bool), np.nan, observed[np.ix_(used, used)])
+        return Ceiling(nan, by_benchmark, nan, np.full(0, np.nan), is_used, 0, no_pairs, no_pairs, None)
+    observed = np.where(np.eye(is_used.sum(), dtype=bool), np.nan, observed[np.ix_(is_used, is_used)])
     pairs = np.isfinite(observed)
-    truth, noise = latent_order_table(scores[:, used], stderr[:, used])
-    steps = grid_steps(scores[:, used])
+    truth, noise = latent_order_table(scores[:, is_used], stderr[:, is_used])
+    steps = grid_steps(scores[:, is_used])
     draws = max(20, int(draws * min(1.0, (MANY_MODELS / len(scores)) ** 2)))
     expected = _Expectation(np.isfinite(truth), apart=apart)
     tau_parts, share_parts, grid_parts = [], [], []
@@ -560,35 +569,35 @@ def noise_ceiling(
         grid_parts.append(tau)
         share_parts.append(component_shares(tables)[:, 0])
     taus, shares, grids = (np.concatenate(parts) for parts in (tau_parts, share_parts, grid_parts))
-    by_benchmark[used] = finite_mean(finite_mean(grids, axis=2), axis=0)
+    by_benchmark[is_used] = finite_mean(finite_mean(grids, axis=2), axis=0)
     return Ceiling(
         mean_tau=finite_mean(taus),
         by_benchmark=by_benchmark,
         first_component=finite_mean(shares),
         tau_draws=taus,
-        used=used,
-        models=int(known[:, used].any(axis=1).sum()),
-        by_pair=_in_table(finite_mean(grids, axis=0), used),
-        observed_by_pair=_in_table(observed, used),
-        expected=expected.mean(draws, np.flatnonzero(used)),
+        used=is_used,
+        models=int(is_known[:, is_used].any(axis=1).sum()),
+        by_pair=_in_table(finite_mean(grids, axis=0), is_used),
+        observed_by_pair=_in_table(observed, is_used),
+        expected=expected.mean(draws, np.flatnonzero(is_used)),
     )
 
 
-def _in_table(values: np.ndarray, used: np.ndarray) -> np.ndarray:
-    """(k, k) with `values` in the rows and columns of the `used` benchmarks, NaN elsewhere."""
-    table = np.full((len(used), len(used)), np.nan)
-    table[np.ix_(used, used)] = values
+def _in_table(values: np.ndarray, is_used: np.ndarray) -> np.ndarray:
+    """(k, k) with `values` in the rows and columns of the `is_used` benchmarks, NaN elsewhere."""
+    table = np.full((len(is_used), len(is_used)), np.nan)
+    table[np.ix_(is_used, is_used)] = values
     return table
 
 
 class _Expectation:
     """Taus of simulated tables, and sums of products of signs over them, unless those would be too many numbers."""
 
-    def __init__(self, known: np.ndarray, *, apart: bool):
-        models, columns = known.shape
+    def __init__(self, is_known: np.ndarray, *, apart: bool):
+        models, columns = is_known.shape
         self.first, self.second = np.triu_indices(models, 1)
         self.upper = np.triu_indices(columns)
-        self.known = (known[self.first] & known[self.second]).T
+        self.known = (is_known[self.first] & is_known[self.second]).T
         self.all_known = bool(self.known.all())
         self.fits = apart and len(self.first) * len(self.upper[0]) <= LARGEST_EXPECTED
         self.at_once = max(1, SIGNS_AT_ONCE // max(1, self.known.size))  # tables
@@ -619,8 +628,8 @@ class _Expectation:
         start = 0
         for model in range(models - 1):
             part = slice(start, start := start + models - 1 - model)
-            one, others = values[:, :, model, None], values[:, :, model + 1 :]
-            np.subtract(one > others, one < others, out=signs[:, :, part], dtype=np.int8)
+            value, later_values = values[:, :, model, None], values[:, :, model + 1 :]
+            np.subtract(value > later_values, value < later_values, out=signs[:, :, part], dtype=np.int8)
         if not self.all_known:
             signs *= self.known
         return signs
@@ -661,14 +670,19 @@ def latent_order_table(scores: np.ndarray, stderr: np.ndarray) -> tuple[np.ndarr
         rows = np.flatnonzero(np.isfinite(scores[:, j]) & np.isfinite(overall))
         values, errors = scores[rows, j], stderr[rows, j]
         errors = np.where(np.isfinite(errors), errors, np.sqrt(np.nanmean(errors**2)))
-        wanted = np.sqrt(max(0.0, values.var(ddof=min(1, len(rows) - 1)) - np.mean(errors**2) - steps[j] ** 2 / 12))
+        spread_wanted = np.sqrt(
+            max(0.0, values.var(ddof=min(1, len(rows) - 1)) - np.mean(errors**2) - steps[j] ** 2 / 12)
+        )
         quantiles = np.linspace(0, 1, min(KNOTS, len(rows)))
-        at, to = np.quantile(overall[rows], quantiles), np.quantile(_spread_out(values, steps[j]), quantiles)
-        apart = np.append(True, np.diff(at) > 0)
-        mapped = np.interp(overall[rows], at[apart], to[apart])
+        quantiles_from, to = (
+            np.quantile(overall[rows], quantiles),
+            np.quantile(_spread_out(values, steps[j]), quantiles),
+        )
+        apart = np.append(True, np.diff(quantiles_from) > 0)
+        mapped = np.interp(overall[rows], quantiles_from[apart], to[apart])
         mapped -= mapped.mean()
         width = mapped.std()
-        truth[rows, j] = values.mean() + (wanted / width * mapped if width > 0 else 0.0)
+        truth[rows, j] = values.mean() + (spread_wanted / width * mapped if width > 0 else 0.0)
         best_first = rows[np.argsort(-overall[rows], kind="stable")]
         noise[best_first, j] = errors[np.argsort(-values, kind="stable")]
     return truth, noise
@@ -683,10 +697,10 @@ def grid_steps(scores: np.ndarray) -> np.ndarray:
     """
     steps = np.zeros(scores.shape[1])
     for j, column in enumerate(scores.T):
-        known = column[np.isfinite(column)]
-        gaps = np.diff(np.unique(known))
+        finite = column[np.isfinite(column)]
+        gaps = np.diff(np.unique(finite))
         gaps = gaps[gaps > 1e-9 * gaps.sum()] if len(gaps) else gaps
-        if len(known) < LEAST_CORRECTED or len(gaps) + 1 == len(known):
+        if len(finite) < LEAST_CORRECTED or len(gaps) + 1 == len(finite):
             continue
         step = 0.0
         for gap in gaps:

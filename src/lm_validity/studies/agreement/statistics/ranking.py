@@ -24,28 +24,28 @@ def finite_mean(values: np.ndarray, axis: int | None = None) -> np.ndarray | flo
     return mean if mean.ndim else float(mean)
 
 
-def ratio(part: np.ndarray, whole: np.ndarray, above: float = 0.0) -> np.ndarray:
-    """`part` over `whole`, NaN where that is not `above`."""
-    return np.divide(part, whole, out=np.full(np.shape(part), np.nan), where=np.asarray(whole) > above)
+def ratio(part: np.ndarray, total: np.ndarray, above: float = 0.0) -> np.ndarray:
+    """`part` over `total`, NaN where that is not `above`."""
+    return np.divide(part, total, out=np.full(np.shape(part), np.nan), where=np.asarray(total) > above)
 
 
 def finite_quantile(values: np.ndarray, levels: list[float]) -> np.ndarray:
     """(levels, ...) quantiles of the finite values along the first axis, NaN where there is none."""
-    known = np.isfinite(values).any(axis=0)
-    quantiles = np.nanquantile(np.where(known, values, 0.0), levels, axis=0)
-    return np.where(known, quantiles, np.nan)
+    has_value = np.isfinite(values).any(axis=0)
+    quantiles = np.nanquantile(np.where(has_value, values, 0.0), levels, axis=0)
+    return np.where(has_value, quantiles, np.nan)
 
 
 def known_in_all(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """The arrays, all of one shape, with NaN wherever one of them is not finite."""
-    known = np.logical_and.reduce([np.isfinite(values) for values in arrays.values()])
-    return {name: np.where(known, values, np.nan) for name, values in arrays.items()}
+    is_known = np.logical_and.reduce([np.isfinite(values) for values in arrays.values()])
+    return {name: np.where(is_known, values, np.nan) for name, values in arrays.items()}
 
 
 def fewest_in_common(scores: np.ndarray) -> float:
     """The smallest share of the models, in [0, 1], that two benchmarks of `scores` (models, benchmarks) share."""
-    known = np.isfinite(scores).astype(float)
-    return float((known.T @ known).min() / len(scores)) if known.size else 0.0
+    is_known = np.isfinite(scores).astype(float)
+    return float((is_known.T @ is_known).min() / len(scores)) if is_known.size else 0.0
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -73,13 +73,13 @@ def pair_signs(scores: np.ndarray) -> PairSigns:
     difference = scores[first] - scores[second]
     if np.isfinite(scores).all():
         return PairSigns(np.sign(difference, out=difference), np.ones(difference.shape), first, second)
-    known = np.isfinite(difference)
-    sign = np.sign(np.where(known, difference, 0.0))
-    return PairSigns(sign, known.astype(float), first, second)
+    is_known = np.isfinite(difference)
+    sign = np.sign(np.where(is_known, difference, 0.0))
+    return PairSigns(sign, is_known.astype(float), first, second)
 
 
-def kendall_tau_matrix(signs: PairSigns, variant: TauVariant = "b", others: PairSigns | None = None) -> np.ndarray:
-    """Kendall's tau between all columns: a (columns, columns of `others`) array; `others` is `signs` by default.
+def kendall_tau_matrix(signs: PairSigns, variant: TauVariant = "b", other_signs: PairSigns | None = None) -> np.ndarray:
+    """Kendall's tau between all columns: a (columns, columns of `other_signs`) array, or of `signs` by default.
 
     With a, b the signs of a pair of models i < j in two columns, over the pairs known in both,
 
@@ -92,14 +92,14 @@ def kendall_tau_matrix(signs: PairSigns, variant: TauVariant = "b", others: Pair
 
     NaN where a column has no untied pair among those known in both.
     """
-    others = signs if others is None else others
-    product = signs.sign.T @ others.sign
+    other_signs = signs if other_signs is None else other_signs
+    product = signs.sign.T @ other_signs.sign
     if variant == "b":
-        scale = np.sqrt((np.abs(signs.sign).T @ others.known) * (signs.known.T @ np.abs(others.sign)))
+        scale = np.sqrt((np.abs(signs.sign).T @ other_signs.known) * (signs.known.T @ np.abs(other_signs.sign)))
     elif variant == "a":
-        scale = signs.known.T @ others.known
+        scale = signs.known.T @ other_signs.known
     else:
-        scale = _tau_c_scale(signs, others)
+        scale = _tau_c_scale(signs, other_signs)
     return ratio(product, scale)
 
 
@@ -115,26 +115,26 @@ def kendall_tau_of_columns(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     discordant pairs are the inversions of one in the other (Knight 1966, Journal of the American Statistical
     Association 61:436). Columns with missing values are compared pair by pair.
     """
-    whole = np.isfinite(x).all(axis=0) & np.isfinite(y).all(axis=0)
+    is_complete = np.isfinite(x).all(axis=0) & np.isfinite(y).all(axis=0)
     tau, many = np.full(x.shape[1], np.nan), y.shape[1] > 1
-    if not whole.all():
-        first, second = pair_signs(x[:, ~whole]), pair_signs(y[:, ~whole] if many else y)
+    if not is_complete.all():
+        first, second = pair_signs(x[:, ~is_complete]), pair_signs(y[:, ~is_complete] if many else y)
         untied = (np.abs(first.sign) * second.known).sum(axis=0) * (first.known * np.abs(second.sign)).sum(axis=0)
-        tau[~whole] = ratio((first.sign * second.sign).sum(axis=0), np.sqrt(untied))
-    if len(x) < 2 or not whole.any():
+        tau[~is_complete] = ratio((first.sign * second.sign).sum(axis=0), np.sqrt(untied))
+    if len(x) < 2 or not is_complete.any():
         return tau
-    left, right = _dense_ranks(x[:, whole]), _dense_ranks(y[:, whole] if many else y)
+    left_ranks, right = _dense_ranks(x[:, is_complete]), _dense_ranks(y[:, is_complete] if many else y)
     # by the second column and, where that is tied, by the first: then only discordant pairs are inversions
-    together = right * len(x) + left
-    ordered = np.take_along_axis(left, np.argsort(together, axis=0), axis=0)
+    together = right * len(x) + left_ranks
+    ordered = np.take_along_axis(left_ranks, np.argsort(together, axis=0), axis=0)
     ordered = ordered.astype(np.uint16 if len(x) < 2**16 else np.int64)
     larger = np.zeros_like(ordered)  # how many before it are larger
-    for place in range(len(x) - 1):
-        larger[place + 1 :] += ordered[place + 1 :] < ordered[place]
+    for index in range(len(x) - 1):
+        larger[index + 1 :] += ordered[index + 1 :] < ordered[index]
     pairs = len(x) * (len(x) - 1) // 2
-    tied, tied_other, tied_on_both = (_tied_pairs(ranks) for ranks in (left, right, together))
+    tied, tied_other, tied_on_both = (_tied_pairs(ranks) for ranks in (left_ranks, right, together))
     product = pairs - tied - tied_other + tied_on_both - 2 * larger.sum(axis=0, dtype=np.int64)
-    tau[whole] = ratio(product.astype(float), np.sqrt((pairs - tied).astype(float) * (pairs - tied_other)))
+    tau[is_complete] = ratio(product.astype(float), np.sqrt((pairs - tied).astype(float) * (pairs - tied_other)))
     return tau
 
 
@@ -142,10 +142,10 @@ def _dense_ranks(values: np.ndarray) -> np.ndarray:
     """Whole numbers from 0, equal where values are, in their order down each column of `values` (n, columns)."""
     order = np.argsort(values, axis=0)
     ordered = np.take_along_axis(values, order, axis=0)
-    ranks, found = np.zeros((2, *values.shape), dtype=np.int64)
+    ranks, ranks_found = np.zeros((2, *values.shape), dtype=np.int64)
     np.cumsum(ordered[1:] != ordered[:-1], axis=0, out=ranks[1:])
-    np.put_along_axis(found, order, ranks, axis=0)
-    return found
+    np.put_along_axis(ranks_found, order, ranks, axis=0)
+    return ranks_found
 
 
 def _tied_pairs(values: np.ndarray) -> np.ndarray:
@@ -160,41 +160,41 @@ def average_ranks(scores: np.ndarray) -> np.ndarray:
     return rankdata(-np.asarray(scores, dtype=float), axis=0, nan_policy="omit")
 
 
-def _tau_c_scale(signs: PairSigns, others: PairSigns) -> np.ndarray:
+def _tau_c_scale(signs: PairSigns, other_signs: PairSigns) -> np.ndarray:
     """n² (m - 1) / (2 m) by pair of columns, with n and m counted among the models known in both."""
-    shape = (signs.sign.shape[1], others.sign.shape[1])
+    shape = (signs.sign.shape[1], other_signs.sign.shape[1])
     models = int(signs.second.max()) + 1 if len(signs.second) else 0
     scale = np.zeros(shape)
     for i, j in np.ndindex(shape):
-        both = (signs.known[:, i] * others.known[:, j]) > 0
-        n = len(np.union1d(signs.first[both], signs.second[both]))
-        m = min(_distinct(signs, i, both, models), _distinct(others, j, both, models))
+        has_both = (signs.known[:, i] * other_signs.known[:, j]) > 0
+        n = len(np.union1d(signs.first[has_both], signs.second[has_both]))
+        m = min(_distinct(signs, i, has_both, models), _distinct(other_signs, j, has_both, models))
         scale[i, j] = n**2 * (m - 1) / (2 * m) if m > 1 else 0.0
     return scale
 
 
-def _distinct(signs: PairSigns, column: int, both: np.ndarray, models: int) -> int:
+def _distinct(signs: PairSigns, column: int, has_both: np.ndarray, models: int) -> int:
     """Number of distinct values of a column: models that no earlier one equals."""
-    tied = both & (signs.sign[:, column] == 0)
+    tied = has_both & (signs.sign[:, column] == 0)
     present = np.zeros(models, dtype=bool)
-    present[signs.first[both]] = present[signs.second[both]] = True
+    present[signs.first[has_both]] = present[signs.second[has_both]] = True
     present[signs.second[tied]] = False
     return int(present.sum())
 
 
-def resampled_kendall_tau(signs: PairSigns, weights: np.ndarray, others: PairSigns | None = None) -> np.ndarray:
-    """`kendall_tau_matrix` (tau-b) of many resamples at once: (resamples, columns, columns of `others`).
+def resampled_kendall_tau(signs: PairSigns, weights: np.ndarray, other_signs: PairSigns | None = None) -> np.ndarray:
+    """`kendall_tau_matrix` (tau-b) of many resamples at once: (resamples, columns, columns of `other_signs`).
 
     `weights`: (resamples, models) multiplicities. A pair of models weighs w_i w_j, so all sums of all resamples are
     one matrix product over the pairs. Sums of whole numbers are exact in single precision up to 4,096 models, above
     which they are taken in double precision.
     """
-    symmetric = others is None
-    others = signs if others is None else others
-    columns, resamples = (signs.sign.shape[1], others.sign.shape[1]), len(weights)
+    symmetric = other_signs is None
+    other_signs = signs if other_signs is None else other_signs
+    columns, resamples = (signs.sign.shape[1], other_signs.sign.shape[1]), len(weights)
     weights = np.asarray(weights, dtype=np.float32 if weights.shape[1] <= 4096 else np.float64)
     a, b = np.triu_indices(columns[0]) if symmetric else (part.ravel() for part in np.indices(columns))
-    all_known = bool(signs.known.all() and others.known.all())
+    all_known = bool(signs.known.all() and other_signs.known.all())
     # where all is known, the untied pairs of a column do not depend on the other column
     sizes = (len(a), *(columns if all_known else (len(a), len(a))))
     product, *untied = (np.zeros((resamples, size), dtype=weights.dtype) for size in sizes)
@@ -203,21 +203,22 @@ def resampled_kendall_tau(signs: PairSigns, weights: np.ndarray, others: PairSig
     for start in range(0, len(signs.first), step):
         part = slice(start, start + step)
         weight = weights[:, signs.first[part]] * weights[:, signs.second[part]]
-        sign, known, sign_other, known_other = (
-            values[part].astype(weights.dtype) for values in (signs.sign, signs.known, others.sign, others.known)
+        sign, is_known, sign_other, known_other = (
+            values[part].astype(weights.dtype)
+            for values in (signs.sign, signs.known, other_signs.sign, other_signs.known)
         )
         product += weight @ (sign[:, a] * sign_other[:, b])
-        left, right = np.abs(sign), np.abs(sign_other)
+        left_norm, right = np.abs(sign), np.abs(sign_other)
         if not all_known:
-            left, right = left[:, a] * known_other[:, b], known[:, a] * right[:, b]
-        untied[0] += weight @ left
+            left_norm, right = left_norm[:, a] * known_other[:, b], is_known[:, a] * right[:, b]
+        untied[0] += weight @ left_norm
         untied[1] += weight @ right
     tau = np.full((resamples, *columns), np.nan)
     for row in range(resamples):
-        left, right = (part[row].astype(float) for part in untied)
+        left_norm, right = (part[row].astype(float) for part in untied)
         if all_known:
-            left, right = left[a], right[b]
-        tau[row, a, b] = ratio(product[row].astype(float), np.sqrt(left * right))
+            left_norm, right = left_norm[a], right[b]
+        tau[row, a, b] = ratio(product[row].astype(float), np.sqrt(left_norm * right))
         if symmetric:
             tau[row, b, a] = tau[row, a, b]
     return tau
@@ -260,13 +261,13 @@ def summarize_agreement(tau: np.ndarray, categories: list[str | None]) -> RankAg
     first, second = np.triu_indices(len(tau), 1)
     upper = tau[first, second]
     named = np.array([name is not None for name in categories], dtype=bool)
-    both = named[first] & named[second]
-    same = np.array([categories[a] == categories[b] for a, b in zip(first, second, strict=True)], dtype=bool)
+    named_pairs = named[first] & named[second]
+    same_category = np.array([categories[a] == categories[b] for a, b in zip(first, second, strict=True)], dtype=bool)
     return RankAgreement(
         mean=mean_over_pairs(tau),
         pairs=int(np.isfinite(upper).sum()),
-        within=finite_mean(upper[both & same]),
-        between=finite_mean(upper[both & ~same]),
+        within=finite_mean(upper[named_pairs & same_category]),
+        between=finite_mean(upper[named_pairs & ~same_category]),
         by_benchmark=mean_with_others(tau),
         by_category=grid,
         categories=names,
@@ -283,10 +284,10 @@ def mean_with_others(tau: np.ndarray) -> np.ndarray:
     return finite_mean(np.where(np.eye(len(tau), dtype=bool), np.nan, tau), axis=1)
 
 
-def improved_pairs(before: np.ndarray, after: np.ndarray) -> tuple[int, int]:
-    """(pairs a < b whose tau is strictly greater in `after`, pairs defined in both), of two (k, k) matrices."""
-    upper = np.triu_indices(len(before), 1)
-    difference = after[upper] - before[upper]
+def improved_pairs(tau_before: np.ndarray, tau_after: np.ndarray) -> tuple[int, int]:
+    """(pairs a < b whose tau is strictly greater in `tau_after`, pairs defined in both), of two (k, k) matrices."""
+    upper = np.triu_indices(len(tau_before), 1)
+    difference = tau_after[upper] - tau_before[upper]
     return int((difference > 0).sum()), int(np.isfinite(difference).sum())
 
 
@@ -318,7 +319,7 @@ def perplexity_agreement(corpora: np.ndarray, benchmarks: np.ndarray) -> Perplex
     if complete.sum() >= 3 and corpora.shape[1] and benchmarks.shape[1]:
         average = kendall_tau(corpora[complete].mean(axis=1), benchmarks[complete].mean(axis=1))
     return PerplexityAgreement(
-        corpus_benchmark=kendall_tau_matrix(corpus_signs, others=benchmark_signs),
+        corpus_benchmark=kendall_tau_matrix(corpus_signs, other_signs=benchmark_signs),
         corpus_corpus=kendall_tau_matrix(corpus_signs),
         average_average=average,
         models=int(np.isfinite(corpora).any(axis=1).sum()),
@@ -342,10 +343,10 @@ def significant_signs(scores: np.ndarray, stderr: np.ndarray) -> PairSigns:
     """
     signs = pair_signs(scores)
     variance = stderr[signs.first] ** 2 + stderr[signs.second] ** 2
-    known = np.isfinite(variance) & (signs.known > 0)
+    is_known = np.isfinite(variance) & (signs.known > 0)
     difference = np.abs(scores[signs.first] - scores[signs.second])
-    significant = known & (variance > 0) & (difference > Z_95 * np.sqrt(variance))
-    return PairSigns(np.where(significant, signs.sign, 0.0), known.astype(float), signs.first, signs.second)
+    significant = is_known & (variance > 0) & (difference > Z_95 * np.sqrt(variance))
+    return PairSigns(np.where(significant, signs.sign, 0.0), is_known.astype(float), signs.first, signs.second)
 
 
 def opposite_significant_pairs(signs: PairSigns) -> np.ndarray:
@@ -395,15 +396,15 @@ def paired_signs(correct: np.ndarray, z: float = Z_95, clusters: np.ndarray | No
     codes = cluster_codes(clusters)
     if codes is not None:
         return _clustered_signs(correct, z, codes)
-    known = np.isfinite(correct)
-    values = np.where(known, correct, 0.0)
-    known = known.astype(float)
-    total = values @ known.T  # [i, j]: sum of i's values over the items that j has too
-    square = (values**2) @ known.T
+    is_known = np.isfinite(correct)
+    values = np.where(is_known, correct, 0.0)
+    is_known = is_known.astype(float)
+    total = values @ is_known.T  # [i, j]: sum of i's values over the items that j has too
+    square = (values**2) @ is_known.T
     first, second = np.triu_indices(len(correct), 1)
     difference = (total - total.T)[first, second]
     spread = (square + square.T - 2 * values @ values.T)[first, second]
-    return PairSigns(*_decided(difference, spread, (known @ known.T)[first, second] > 0, z), first, second)
+    return PairSigns(*_decided(difference, spread, (is_known @ is_known.T)[first, second] > 0, z), first, second)
 
 
 def cluster_codes(labels: np.ndarray | None) -> np.ndarray | None:
@@ -420,12 +421,12 @@ def _clustered_signs(correct: np.ndarray, z: float, codes: np.ndarray) -> PairSi
     difference, spread, common = np.zeros((3, len(first)))
     for cluster in range(int(codes.max()) + 1):
         part = correct[:, codes == cluster]
-        known = np.isfinite(part).astype(float)
-        total = np.where(known > 0, part, 0.0) @ known.T
-        own = (total - total.T)[first, second]
-        difference += own
-        spread += own**2
-        common += (known @ known.T)[first, second]
+        is_known = np.isfinite(part).astype(float)
+        total = np.where(is_known > 0, part, 0.0) @ is_known.T
+        own_differences = (total - total.T)[first, second]
+        difference += own_differences
+        spread += own_differences**2
+        common += (is_known @ is_known.T)[first, second]
     return PairSigns(*_decided(difference, spread, common > 0, z), first, second)
 
 
@@ -437,10 +438,10 @@ def _decided(difference: np.ndarray, spread: np.ndarray, common: np.ndarray, z: 
 
 def replace_column(signs: PairSigns, column: int, replacement: PairSigns) -> PairSigns:
     """`signs` with one column taken from a single-column `replacement` where that knows the pair."""
-    known = replacement.known[:, 0] > 0
+    is_known = replacement.known[:, 0] > 0
     sign, known_matrix = signs.sign.copy(), signs.known.copy()
-    sign[known, column] = replacement.sign[known, 0]
-    known_matrix[known, column] = 1.0
+    sign[is_known, column] = replacement.sign[is_known, 0]
+    known_matrix[is_known, column] = 1.0
     return PairSigns(sign, known_matrix, signs.first, signs.second)
 
 
@@ -480,24 +481,24 @@ def align_rankings(
     places = np.where(taking_part, n + 1, 0), np.where(taking_part, n + 1, 0)
     waiting = [(better * taking_part[:, :, None]).sum(axis=1) for better in betters]
     # ranks are whole or half; those of the other benchmark decide
-    ranks = [np.nan_to_num(2 * of).astype(int) for of in (ranks_second, ranks_first)]
+    ranks = [np.nan_to_num(2 * entry).astype(int) for entry in (ranks_second, ranks_first)]
     least = (4 * n + 1) * (n + 1)  # of a key of a model that is in neither order
     never = 4 * least
     for step in range(1, int(taking_part.sum(axis=1).max(initial=0)) + 1):
-        may = [(place > n) & (of == 0) for place, of in zip(places, waiting, strict=True)]
+        may = [(index > n) & (entry == 0) for index, entry in zip(places, waiting, strict=True)]
         keys = [
-            np.where(allowed, (4 * n + 1) * other + rank, never)
-            for allowed, other, rank in zip(may, reversed(places), ranks, strict=True)
+            np.where(allowed, (4 * n + 1) * other_index + rank, never)
+            for allowed, other_index, rank in zip(may, reversed(places), ranks, strict=True)
         ]
         chosen = [key.argmin(axis=1) for key in keys]
-        both = np.where(may[0] & may[1], ranks[0] + ranks[1], never)
-        common = both.argmin(axis=1)
-        alike = (keys[0].min(axis=1) >= least) & (keys[1].min(axis=1) >= least) & (both.min(axis=1) < never)
+        allowed_in_both = np.where(may[0] & may[1], ranks[0] + ranks[1], never)
+        common = allowed_in_both.argmin(axis=1)
+        alike = (keys[0].min(axis=1) >= least) & (keys[1].min(axis=1) >= least) & (allowed_in_both.min(axis=1) < never)
         going_on = may[0].any(axis=1) & may[1].any(axis=1)
-        for place, of, better, own in zip(places, waiting, betters, chosen, strict=True):
-            taken = np.where(alike, common, own)
-            place[rows[going_on], taken[going_on]] = step
-            of -= better[rows, taken] * going_on[:, None]
+        for index, entry, better, own_choice in zip(places, waiting, betters, chosen, strict=True):
+            taken = np.where(alike, common, own_choice)
+            index[rows[going_on], taken[going_on]] = step
+            entry -= better[rows, taken] * going_on[:, None]
     return Alignments(*places)
 
 
@@ -516,26 +517,29 @@ def aligned_figures(
     crossed = (np.abs(signs.sign).T @ np.abs(signs.sign) - product) / 2
     for start in range(0, len(pairs), step):
         first, second = np.array(pairs[start : start + step]).T
-        known = np.isfinite(scores[:, first]) & np.isfinite(scores[:, second])
-        ranks = [average_ranks(np.where(known, scores[:, place], np.nan)).T for place in (first, second)]
-        betters = [better[place] & known.T[:, :, None] & known.T[:, None, :] for place in (first, second)]
+        is_known = np.isfinite(scores[:, first]) & np.isfinite(scores[:, second])
+        ranks = [average_ranks(np.where(is_known, scores[:, column], np.nan)).T for column in (first, second)]
+        betters = [better[column] & is_known.T[:, :, None] & is_known.T[:, None, :] for column in (first, second)]
         places = align_rankings(*betters, *ranks)
-        above = [place[:, :, None] < place[:, None, :] for place in places]
+        above = [column[:, :, None] < column[:, None, :] for column in places]
         inversions = (above[0] & above[1].swapaxes(1, 2)).sum(axis=(1, 2))
         opposite = (betters[0] & betters[1].swapaxes(1, 2)).sum(axis=(1, 2))
-        broken = sum((of & after.swapaxes(1, 2)).sum(axis=(1, 2)) for of, after in zip(betters, above, strict=True))
-        for at, (a, b) in enumerate(pairs[start : start + step]):
-            models = np.flatnonzero(known[:, at])
+        broken = sum(
+            (better_first & worse_after.swapaxes(1, 2)).sum(axis=(1, 2))
+            for better_first, worse_after in zip(betters, above, strict=True)
+        )
+        for index, (a, b) in enumerate(pairs[start : start + step]):
+            models = np.flatnonzero(is_known[:, index])
             total = len(models) * (len(models) - 1) / 2
             figures = {
                 "tau": float(tau[a, b]),
                 "crossings": int(crossed[a, b]),
-                "aligned_tau": float((total - 2 * inversions[at]) / total) if total else float("nan"),
-                "aligned_crossings": int(inversions[at]),
-                "opposite": int(opposite[at]),
-                "violations": int(broken[at]),
+                "aligned_tau": float((total - 2 * inversions[index]) / total) if total else float("nan"),
+                "aligned_crossings": int(inversions[index]),
+                "opposite": int(opposite[index]),
+                "violations": int(broken[index]),
             }
-            orders = tuple(np.argsort(place[at, models]) for place in places)
+            orders = tuple(np.argsort(column[index, models]) for column in places)
             yield (a, b), models, figures, (orders[0], orders[1])
 
 
@@ -571,24 +575,24 @@ def screen_benchmarks(
     `training_examples`: (candidates,), NaN where unknown. What is unknown excludes nothing. Agreement is Kendall's
     tau-b of direct scores with each other candidate that passes the first two rules.
     """
-    both = np.isfinite(direct) & np.isfinite(trained)
-    models, unimproved = both.sum(axis=0), (both & ~(trained > direct)).sum(axis=0)
-    few = training_examples < thresholds.training_examples
+    has_both = np.isfinite(direct) & np.isfinite(trained)
+    models, unimproved = has_both.sum(axis=0), (has_both & ~(trained > direct)).sum(axis=0)
+    too_few = training_examples < thresholds.training_examples
     unmoved = unimproved > thresholds.unimproved_share * models
     tau = kendall_tau_matrix(pair_signs(direct))
-    counted = np.isfinite(tau) & (~few & ~unmoved)[:, None] & ~np.eye(len(tau), dtype=bool)
-    others, negative = counted.sum(axis=0), (counted & (tau < 0)).sum(axis=0)
+    counted = np.isfinite(tau) & (~too_few & ~unmoved)[:, None] & ~np.eye(len(tau), dtype=bool)
+    other_counts, negative = counted.sum(axis=0), (counted & (tau < 0)).sum(axis=0)
     reasons = []
     for column in range(direct.shape[1]):
-        if few[column]:
+        if too_few[column]:
             reason = f"{training_examples[column]:.0f} training examples, fewer than {thresholds.training_examples}"
         elif unmoved[column]:
             reason = f"no improvement in {unimproved[column]} of {models[column]} models"
-        elif negative[column] > thresholds.negative_share * others[column]:
-            reason = f"negative agreement with {negative[column]} of {others[column]} other benchmarks"
+        elif negative[column] > thresholds.negative_share * other_counts[column]:
+            reason = f"negative agreement with {negative[column]} of {other_counts[column]} other benchmarks"
         else:
             reason = ""
         reasons.append(reason)
     return Screened(
-        models, unimproved, others, negative, finite_mean(np.where(counted, tau, np.nan), axis=0), tuple(reasons)
+        models, unimproved, other_counts, negative, finite_mean(np.where(counted, tau, np.nan), axis=0), tuple(reasons)
     )

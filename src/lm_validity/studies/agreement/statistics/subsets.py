@@ -46,18 +46,18 @@ def leave_one_out(scores: np.ndarray, models: list[str], benchmarks: list[str], 
     clusters = cluster_numbers(families)
     taus, shares, parts = without(clusters), shares_left_out(scores, clusters, 1)[:, 0], []
     for name in dict.fromkeys(name for name in families if name is not None):
-        rest = families != name
-        if rest.sum() >= 2:
-            place = clusters[~rest][0]
-            parts.append(LeftOut("family", name, float(taus[place]), float(shares[place])))
+        remaining = families != name
+        if remaining.sum() >= 2:
+            cluster = clusters[~remaining][0]
+            parts.append(LeftOut("family", name, float(taus[cluster]), float(shares[cluster])))
     for j, name in enumerate(benchmarks):
-        rest = np.arange(len(tau)) != j
-        of_rest = principal_components(scores[:, rest]).explained_variance
+        remaining = np.arange(len(tau)) != j
+        of_rest = principal_components(scores[:, remaining]).explained_variance
         share = float(of_rest[0]) if len(of_rest) else float("nan")
-        parts.append(LeftOut("benchmark", name, mean_over_pairs(tau[np.ix_(rest, rest)]), share))
+        parts.append(LeftOut("benchmark", name, mean_over_pairs(tau[np.ix_(remaining, remaining)]), share))
     if len(models) > 2:
-        each = np.arange(len(models))
-        figures = zip(models, without(each), shares_left_out(scores, each, 1)[:, 0], strict=True)
+        all_models = np.arange(len(models))
+        figures = zip(models, without(all_models), shares_left_out(scores, all_models, 1)[:, 0], strict=True)
         parts += [LeftOut("model", name, float(mean), float(share)) for name, mean, share in figures]
     return parts
 
@@ -111,7 +111,7 @@ def subset_agreement(
     repeats = repeats if models <= MANY_MODELS else 1
     if folds < 2:
         return SubsetAgreement(sizes, undefined, undefined, undefined, undefined, order, undefined)
-    greedy, random, others = [], [], []
+    greedy, random, others_taus = [], [], []
     for _ in range(repeats):
         group = rng.permutation(np.arange(models) % folds)
         for fold in range(folds):
@@ -120,14 +120,14 @@ def subset_agreement(
             greedy.append(nested_agreement(held_out, chosen))
             chosen_at_random = np.array([rng.permutation(benchmarks) for _ in range(subsets)])
             random += [*nested_agreement(held_out, chosen_at_random)]
-            others += [*agreement_with_others(held_out, chosen_at_random)]
+            others_taus += [*agreement_with_others(held_out, chosen_at_random)]
     # a subset's score is its mean over groups of models: one group alone is too few models for a tau
     per_draw = finite_mean(np.array(random).reshape(repeats, folds, subsets, benchmarks), axis=1).reshape(
         -1, benchmarks
     )
     low, high = finite_quantile(per_draw, [0.05, 0.95])
     random_mean, greedy_mean, others_mean = (
-        finite_mean(np.array(curves), axis=0) for curves in (random, greedy, others)
+        finite_mean(np.array(curves), axis=0) for curves in (random, greedy, others_taus)
     )
     return SubsetAgreement(sizes, random_mean, low, high, greedy_mean, order, others_mean)
 
@@ -143,8 +143,8 @@ def nested_agreement(standardized: np.ndarray, orders: np.ndarray) -> np.ndarray
     """(..., benchmarks) tau of the mean of the first 1, 2, ... benchmarks of each of `orders` with the mean of all."""
     total, count = _running(standardized, orders)
     means = ratio(total, count)
-    every = np.broadcast_to(means[..., -1:], means.shape)
-    return _tau_of_means(means, every)
+    last_means = np.broadcast_to(means[..., -1:], means.shape)
+    return _tau_of_means(means, last_means)
 
 
 def agreement_with_others(standardized: np.ndarray, orders: np.ndarray) -> np.ndarray:
@@ -156,8 +156,8 @@ def agreement_with_others(standardized: np.ndarray, orders: np.ndarray) -> np.nd
 def _running(standardized: np.ndarray, orders: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Sums and numbers of the known scores on the first 1, 2, ... benchmarks of `orders`, (models, ..., benchmarks)."""
     values = standardized[:, orders]
-    known = np.isfinite(values)
-    return np.cumsum(np.where(known, values, 0.0), axis=-1), np.cumsum(known, axis=-1)
+    is_known = np.isfinite(values)
+    return np.cumsum(np.where(is_known, values, 0.0), axis=-1), np.cumsum(is_known, axis=-1)
 
 
 def _tau_of_means(first: np.ndarray, second: np.ndarray) -> np.ndarray:
@@ -173,22 +173,27 @@ def one_with_others(scores: np.ndarray) -> np.ndarray:
     standardisation stays. NaN where undefined.
     """
     standardized = standardize(scores)
-    known = np.isfinite(standardized)
-    values = np.where(known, standardized, 0.0)
-    total, count = values.sum(axis=1, keepdims=True), known.sum(axis=1, keepdims=True)
-    single, rest = pair_signs(standardized), pair_signs(ratio(total - values, count - known))
+    is_known = np.isfinite(standardized)
+    values = np.where(is_known, standardized, 0.0)
+    total, count = values.sum(axis=1, keepdims=True), is_known.sum(axis=1, keepdims=True)
+    single, remaining_signs = pair_signs(standardized), pair_signs(ratio(total - values, count - is_known))
     models = len(scores)
 
     def totals(by_pair: np.ndarray) -> np.ndarray:
-        own = [
+        own_totals = [
             np.bincount(single.first, column, models) + np.bincount(single.second, column, models)
             for column in by_pair.T
         ]
-        whole = by_pair.sum(axis=0)
-        return np.vstack([whole, whole - np.array(own).T])
+        whole_totals = by_pair.sum(axis=0)
+        return np.vstack([whole_totals, whole_totals - np.array(own_totals).T])
 
-    left, right = totals(np.abs(single.sign) * rest.known), totals(single.known * np.abs(rest.sign))
-    return finite_mean(ratio(totals(single.sign * rest.sign), np.sqrt(np.round(left) * np.round(right))), axis=1)
+    left_norm, right = (
+        totals(np.abs(single.sign) * remaining_signs.known),
+        totals(single.known * np.abs(remaining_signs.sign)),
+    )
+    return finite_mean(
+        ratio(totals(single.sign * remaining_signs.sign), np.sqrt(np.round(left_norm) * np.round(right))), axis=1
+    )
 
 
 def greedy_subsets(standardized: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -196,17 +201,17 @@ def greedy_subsets(standardized: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
     Ties go to the benchmark that comes first. Undefined taus (constant means) count as lowest.
     """
-    known = np.isfinite(standardized)
-    values = np.where(known, standardized, 0.0)
-    full = ratio(values.sum(axis=1), known.sum(axis=1))
+    is_known = np.isfinite(standardized)
+    values = np.where(is_known, standardized, 0.0)
+    full = ratio(values.sum(axis=1), is_known.sum(axis=1))
     total, count = np.zeros(len(values)), np.zeros(len(values))
     remaining, order, taus = list(range(values.shape[1])), [], []
     while remaining:
-        candidates = ratio(total[:, None] + values[:, remaining], count[:, None] + known[:, remaining])
+        candidates = ratio(total[:, None] + values[:, remaining], count[:, None] + is_known[:, remaining])
         tau = kendall_tau_of_columns(candidates, full[:, None])
         best = int(np.argmax(np.where(np.isfinite(tau), tau, -np.inf)))
         chosen = remaining.pop(best)
         order.append(chosen)
         taus.append(tau[best])
-        total, count = total + values[:, chosen], count + known[:, chosen]
+        total, count = total + values[:, chosen], count + is_known[:, chosen]
     return np.array(order, dtype=int), np.array(taus)

@@ -75,7 +75,7 @@ def test_unit_weights_change_nothing_and_columns_may_differ():
     scores = np.random.default_rng(0).normal(size=(9, 5))
     signs = pair_signs(scores)
     np.testing.assert_allclose(resampled_kendall_tau(signs, np.ones((1, 9)))[0], kendall_tau_matrix(signs))
-    across = kendall_tau_matrix(pair_signs(scores[:, :2]), others=pair_signs(scores[:, 2:]))
+    across = kendall_tau_matrix(pair_signs(scores[:, :2]), other_signs=pair_signs(scores[:, 2:]))
     np.testing.assert_allclose(across, kendall_tau_matrix(signs)[:2, 2:])
 
 
@@ -107,4 +107,4 @@ def test_resamples_at_once_are_each_resample_with_missing_values_and_other_colum
         copies = np.repeat(scores, row, axis=0)  # a model and its copy are tied: no pair
         signs, others = pair_signs(copies), pair_signs(copies[:, :2])
         np.testing.assert_allclose(tau, kendall_tau_matrix(signs), atol=1e-12)
-        np.testing.assert_allclose(tau_across, kendall_tau_matrix(signs, others=others), atol=1e-12)
+        np.testing.assert_allclose(tau_across, kendall_tau_matrix(signs, other_signs=others), atol=1e-12)

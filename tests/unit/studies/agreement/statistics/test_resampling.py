@@ -139,7 +139,9 @@ def test_contributions_average_to_the_difference_and_flip_with_their_benchmark()
 
     def contributions(before, after):
         a, b = pair_signs(before), pair_signs(after)
-        return agreement_contributions(kendall_tau_matrix(a), kendall_tau_matrix(b), kendall_tau_matrix(b, others=a))
+        return agreement_contributions(
+            kendall_tau_matrix(a), kendall_tau_matrix(b), kendall_tau_matrix(b, other_signs=a)
+        )
 
     def difference(before, after):
         return mean_over_pairs(kendall_tau_matrix(pair_signs(after))) - mean_over_pairs(

@@ -274,7 +274,7 @@ def compare(
 
     for file in filter(None, (markdown, junit)):
         check_file(file, [comparison.MARK])
-    request = comparison.Comparing(at, margin, mix_versions, self_check, benchmarks)
+    request = comparison.Comparing(at, margin, mix_versions, self_check, benchmarks, for_page=output is not None)
     compared = comparison.compare(model_a, model_b, scores or folder, request, items)
     if output is not None:
         inputs = [scores, folder, items, benchmarks, *filter(Path.exists, map(Path, (model_a, model_b)))]

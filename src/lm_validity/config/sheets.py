@@ -333,6 +333,15 @@ def read_benchmarks(
 # The pool sheet of the miniature world: one row per model that is trained from scratch.
 
 
+class AcceptedLoss(SheetRow):
+    """A row of the sheet of `compare --margin`: the loss that is accepted on a benchmark, in the unit of its score
+    (null: none is), and whether a gate must know that it is no larger."""
+
+    benchmark: str
+    margin: Annotated[float, Field(ge=0)] | None = None
+    must: bool = False
+
+
 class MiniatureModel(SheetRow):
     """One row of the pool sheet: what the model reads in pretraining, how it is built, how long it trains."""
 

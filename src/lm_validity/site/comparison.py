@@ -17,6 +17,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from markupsafe import Markup
 
+from lm_validity.config.rows import read_rows
+from lm_validity.config.sheets import AcceptedLoss
 from lm_validity.errors import InputError, did_you_mean
 from lm_validity.files import write_text
 from lm_validity.missing import Missing, is_known, number
@@ -58,7 +60,8 @@ MOST_FLIPS = 1000  # on the page; the CSV has all
 class Comparing:
     """What a reader asks for. at: `final`, billions of tokens, or null: the last point that both have. margin: a number
     or the path of a sheet (`benchmark`, `margin`, `must`). for_report: unlike versions stay out instead of being
-    refused, and models without a common point of training are compared at their ends."""
+    refused, and models without a common point of training are compared at their ends. for_page: the difference along
+    training too."""
 
     at: str | None = None
     margin: str | None = None
@@ -66,6 +69,7 @@ class Comparing:
     self_check: bool = False
     benchmarks: Path | None = None
     for_report: bool = False
+    for_page: bool = False
 
     @property
     def unlike(self) -> Unlike:
@@ -126,13 +130,13 @@ def compare(first: str, second: str, source: Path | None, request: Comparing, it
         ]
         summary = compare_counted(*models, counted_there, sources.items)
         benchmarks_compared = {row.benchmark for row in summary.comparisons}
-        for row, name in enumerate(margins):
+        for name in margins:
             if name not in benchmarks_compared:
                 raise InputError(
-                    f"{request.margin}, row {row}, column 'benchmark': {name!r} is not compared.",
+                    f"{request.margin}, column 'benchmark': {name!r} is not compared.",
                     did_you_mean(name, benchmarks_compared, f"compared are {listing(sorted(benchmarks_compared))}."),
                 )
-        curve = along_training(*models, counted, sources.items)
+        curve = along_training(*models, counted, sources.items) if request.for_page else ()
         summary = replace(judged(summary, margins, everywhere), along_training=curve)
         check = _self_check(sources, margins, everywhere) if request.self_check else ""
         return Compared(summary, tuple(lines), _flips(sources, counted_there, summary), check)
@@ -273,31 +277,11 @@ def _margins(text: str | None) -> tuple[dict[str, Margin], Margin]:
             raise InputError(
                 f"--margin {text}: no number, and no sheet.", "for example --margin 0.01: one point of a share."
             ) from None
-        return _margin_sheet(Path(text)), Margin()
-    return {}, Margin(_checked_margin(value, f"--margin {text}"))
-
-
-def _margin_sheet(path: Path) -> dict[str, Margin]:
-    sheet = pd.read_csv(path, sep=None, engine="python", dtype=str, keep_default_na=False)
-    if lacking := {"benchmark", "margin"} - set(sheet):
-        raise InputError(f"{path}: no column {sorted(lacking)[0]!r}.", "its columns are benchmark, margin and must.")
-    margins = {}
-    for row, name in enumerate(sheet["benchmark"]):
-        where = f"{path}, row {row}, column 'margin'"
-        text = sheet["margin"][row].strip()
-        try:
-            loss = _checked_margin(float(text), where) if text else None
-        except ValueError:
-            raise InputError(f"{where}: {text!r} is no number.", "a share such as 0.01, or empty.") from None
-        must = "must" in sheet and sheet["must"][row].strip().lower() in ("1", "true", "yes")
-        margins[name] = Margin(loss, must)
-    return margins
-
-
-def _checked_margin(value: float, where: str) -> float:
+        rows = read_rows(text, AcceptedLoss, described_in="docs/how_to/gate.md")
+        return {name: Margin(row.margin, row.must) for name, row in rows.items()}, Margin()
     if not 0 <= value < np.inf:
-        raise InputError(f"{where}: {value:g} is no margin.", "a margin is a loss that is accepted, from 0 up.")
-    return value
+        raise InputError(f"--margin {text}: no margin.", "a margin is a loss that is accepted, from 0 up.")
+    return {}, Margin(value)
 
 
 # ----------------------------------------------------------------------------------------------------------------------

@@ -102,6 +102,11 @@ def with_settings(rows: pd.DataFrame, settings: pd.DataFrame | None) -> pd.DataF
     return rows.join(settings_known.add_prefix(_PREFIX))
 
 
+def without_settings(rows: pd.DataFrame) -> pd.DataFrame:
+    """The scores without what `with_settings` added."""
+    return rows[[name for name in rows if not name.startswith(_PREFIX)]]
+
+
 def _version(text: str) -> str:
     """`1` and `1.0` are one version."""
     return text.removesuffix(".0")

@@ -264,6 +264,7 @@ def test_benchmarks_in_other_units_are_counted(tmp_path):
     [
         (("--margin", "much"), "--margin much"),
         (("--margin", "-0.1"), "no margin"),
+        (("--margin", "nan"), "no margin"),
         (("--at", "soon"), "--at soon"),
     ],
 )
@@ -275,9 +276,14 @@ def test_bad_options_are_named(folders, words, problem):
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("benchmark,margin\nstedy,0.1\n", "row 0, column 'benchmark': 'stedy'"),
-        ("benchmark,margin\nsteady,much\n", "row 0, column 'margin': 'much'"),
-        ("benchmark,loss\nsteady,1\n", "no column 'margin'"),
+        ("benchmark,margin\nstedy,0.1\n", "column 'benchmark': 'stedy'"),
+        ("benchmark,margin\nsteady,much\n", "row 2, column 'margin'"),
+        ("benchmark,margin\nsteady,-0.1\n", "row 2, column 'margin'"),
+        ("benchmark,margin\nsteady,inf\n", "row 2, column 'margin'"),
+        ("benchmark,margin\nsteady,0.1\ndrops,0.1\nsteady,0.2\n", "row 4, column 'benchmark', value 'steady'"),
+        ("benchmark,margin,must\nsteady,0.1,perhaps\n", "row 2, column 'must'"),
+        ("benchmark,loss\nsteady,1\n", "unknown column 'loss'"),
+        ("", "margins.csv"),
     ],
 )
 def test_bad_sheets_are_named(folders, tmp_path, text, problem):

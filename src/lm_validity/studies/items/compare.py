@@ -32,7 +32,7 @@ from lm_validity.studies.items.statistics import (
 )
 from lm_validity.tables.counted import Counted
 from lm_validity.tables.schema import DIRECT, PROTOCOLS, TRAINED, trained_here
-from lm_validity.tables.settings import UNLIKE_SETTINGS, Unlike
+from lm_validity.tables.settings import UNLIKE_SETTINGS, Unlike, without_settings
 from lm_validity.words import count, decimal, explain_protocols, listing, with_names
 
 SAME_SCORE = 1e-6  # a score this close to the mean of its items is that mean
@@ -448,6 +448,7 @@ def along_training(first: str, second: str, counted: Counted, items: str | Path 
         return ()
     places = np.unique(np.linspace(0, len(points.common) - 1, MOST_POINTS).round().astype(int))
     points_found = list[AtPoint]()
+    counted = replace(counted, rows=without_settings(counted.rows))  # what differs was said
     for point in np.array(points.common)[places].tolist():
         counted_there = counted.at_point(points.unit, point)
         try:

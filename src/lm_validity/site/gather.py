@@ -13,7 +13,8 @@ from lm_validity.errors import InputError
 from lm_validity.files import as_written, read_json_or
 from lm_validity.outputs import files_of_page
 from lm_validity.tables.formats.import_files import import_files
-from lm_validity.tables.formats.score_files import KEY, ImportOptions
+from lm_validity.tables.formats.score_files import ImportOptions
+from lm_validity.tables.reading import KEY
 from lm_validity.tables.schema import SCORES, read_scores, readable, write_table
 from lm_validity.tables.settings import joined_settings
 from lm_validity.words import count

@@ -104,72 +104,19 @@ def _spread_in(rest: str, value: float) -> tuple[float | None, str | None, bool]
 # Words as parts of names.
 
 _NEUTRAL = frozenset(
-    [
-        "score",
-        "scores",
-        "all",
-        "tasks",
-        "task",
-        "benchmark",
-        "benchmarks",
-        "suite",
-        "suites",
-        "acc",
-        "accuracy",
-        "total",
-        "macro",
-        "micro",
-        "weighted",
-        "naive",
-        "group",
-        "core",
-        "the",
-        "of",
-        "over",
-        "a",
-        "value",
-        "points",
-        "results",
-        "result",
-        "performance",
-        "leaderboard",
-        "normalized",
-        "unnormalized",
-        "arithmetic",
-        "geometric",
-        "global",
-    ]
-)
+    ("score", "scores", "all", "tasks", "task", "benchmark", "benchmarks", "suite", "suites", "acc", "accuracy",
+     "total", "macro", "micro", "weighted", "naive", "group", "core", "the", "of", "over", "a", "value", "points",
+     "results", "result", "performance", "leaderboard", "normalized", "unnormalized", "arithmetic", "geometric",
+     "global")
+)  # fmt: skip
 _AVERAGES = frozenset(["average", "avg", "mean", "averages", "aggregate", "aggregated", "overall", "mwr"])
 _PURE_AVERAGES = _AVERAGES | frozenset(("total", "sum"))
 _RANKS = frozenset(["rank", "ranking", "ranks", "place", "position"])
 _COSTS = frozenset(
-    [
-        "seconds",
-        "secs",
-        "time",
-        "latency",
-        "cost",
-        "costs",
-        "price",
-        "usd",
-        "runtime",
-        "throughput",
-        "likes",
-        "downloads",
-        "votes",
-        "hub",
-        "generation",
-        "count",
-        "n_samples",
-        "num_samples",
-        "samples",
-        "duration",
-        "minutes",
-        "hours",
-        "speed",
-    ]
-)
+    ("seconds", "secs", "time", "latency", "cost", "costs", "price", "usd", "runtime", "throughput", "likes",
+     "downloads", "votes", "hub", "generation", "count", "n_samples", "num_samples", "samples", "duration",
+     "minutes", "hours", "speed")
+)  # fmt: skip
 _SPREADS = {
     "sd": ("std", "stdev", "sd", "standard_deviation", "std_dev"),
     "ci95": ("ci95", "ci", "ci_95", "95_ci", "95ci", "conf", "margin", "moe"),
@@ -182,55 +129,18 @@ _SPREADS = {
 }
 SPREAD_ENDS = {end: kind for kind, ends in _SPREADS.items() for end in ends}
 _LOWER = frozenset(
-    [
-        "loss",
-        "nll",
-        "bpb",
-        "wer",
-        "cer",
-        "ter",
-        "mer",
-        "ece",
-        "brier",
-        "mae",
-        "mse",
-        "rmse",
-        "error",
-        "errors",
-        "err",
-        "toxic",
-        "toxicity",
-        "hallucination",
-        "hallucinations",
-        "perplexity",
-        "ppl",
-        "regret",
-        "violation",
-        "violations",
-    ]
-)
+    ("loss", "nll", "bpb", "wer", "cer", "ter", "mer", "ece", "brier", "mae", "mse", "rmse", "error", "errors",
+     "err", "toxic", "toxicity", "hallucination", "hallucinations", "perplexity", "ppl", "regret", "violation",
+     "violations")
+)  # fmt: skip
 _UNBOUNDED = frozenset(["loss", "nll", "bpb", "perplexity", "ppl", "elo", "rating"])
 _RATES = frozenset(
     ["rate", "rates", "fraction", "ratio", "share", "pct", "percent", "percentage", "score", "bin", "mean", "avg"]
 )
 _NO_SCORE = frozenset(
-    [
-        "length",
-        "len",
-        "rate",
-        "time",
-        "num",
-        "count",
-        "total",
-        "tokens",
-        "bypass",
-        "latency",
-        "seconds",
-        "invalid",
-        "repeat",
-        "n",
-    ]
-)
+    ("length", "len", "rate", "time", "num", "count", "total", "tokens", "bypass", "latency", "seconds", "invalid",
+     "repeat", "n")
+)  # fmt: skip
 _BITS = re.compile(r"(^|_)bits_per_\w+$")
 
 

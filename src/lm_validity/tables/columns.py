@@ -1,12 +1,14 @@
 """Which column of a table is what: model, benchmark, value, error, a fact about the model, or nothing that is read."""
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
+from lm_validity.config.sheets import metric_key
 from lm_validity.errors import InputError, did_you_mean
 from lm_validity.tables.cell_text import (
     is_missing,
@@ -18,7 +20,8 @@ from lm_validity.tables.cell_text import (
     read_cell,
     spread_of,
 )
-from lm_validity.tables.reading import LEFT_OUT, READ, Decision
+from lm_validity.tables.reading import CONVERTED, LEFT_OUT, READ, Decision
+from lm_validity.tables.task_facts import metric_direction
 from lm_validity.words import listing
 
 # Columns of a score that a file may have, and other names by which they are found in a header
@@ -48,6 +51,7 @@ ITEM = ("item", "item_id", "question_id", "example_id", "doc_id", "sample_id", "
         "question", "id", "index", "idx", "sample", "example", "problem", "instance")  # fmt: skip
 RIGHT = ("pass1", "correct", "is_correct", "value", "score", "result", "acc", "accuracy", "exact_match", "passed",
          "pass", "resolved", "right")  # fmt: skip
+SAYINGS = ("score", "left out", "about the models")  # what a reader may say of a column without a role
 _LEFT = ("hf_path", "path", "url", "link", "type", "precision", "organization", "notes")
 
 # what says something of a model, under the models sheet's names
@@ -150,10 +154,12 @@ def telling(header: list[str], texts: Callable[[str], np.ndarray]) -> str | None
 
 @dataclass
 class Columns:
-    """What the columns beside those with a role are. scores: in order. spreads: columns of errors by the column they
+    """What the columns beside those with a role are. scores: in order. variants: what columns of one
+    benchmark say of it and of their metric. spreads: columns of errors by the column they
     belong to and their kind. facts: columns of the models sheet by column. decisions: what is left out, and why."""
 
     scores: list[str] = field(default_factory=list)
+    variants: dict[str, dict[str, Any]] = field(default_factory=dict)
     spreads: dict[str, dict[str, str]] = field(default_factory=dict)
     facts: dict[str, str] = field(default_factory=dict)
     decisions: list[Decision] = field(default_factory=list)
@@ -176,6 +182,7 @@ def classify(
 
     Left out are columns of which hardly a cell is a number; single cells that are none are missing scores.
     """
+    given = {name: said for name, said in given.items() if said in SAYINGS}
     found, owners = Columns(), {plain(name): name for name in reversed(header) if name not in roles.values()}
     for name in list(owners.values()):  # x_mean beside x_std
         owners.setdefault(re.sub(r"_(mean|avg)$", "", plain(name)), name)
@@ -193,7 +200,48 @@ def classify(
             found.facts[name] = fact
         elif said == "score" or _may_be_scores(name, texts(name), found):
             found.scores.append(name)
+    for name, said in variants([name for name in found.scores if given.get(name) != "score"]).items():
+        found.variants[name] = said
+        text = f"{name!r} is {said['benchmark']} by {said['metric']}"
+        found.decisions.append(
+            Decision("column", name, f"{said['benchmark']}, {said['metric']}", "name", CONVERTED, 1, "score", text)
+        )
     return found
+
+
+def variants(names: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Benchmark, metric and number of solved examples of columns that are variants of one benchmark: two or more that
+    are alike before a comma, which begins lm-eval's filter (`quiz_5_exact_match,strict-match`), or before the name of a
+    metric (`quiz acc`, `quiz acc_norm`)."""
+    found: dict[str, dict[str, Any]] = {}
+    starts: dict[str, list[str]] = defaultdict(list)
+    for name in names:
+        start, comma, rest = name.partition(",")
+        stem, metric = _stem_and_metric(start)
+        if comma and is_metric(rest):
+            said = {"benchmark": start, "metric": metric_key(plain(rest))}
+        elif comma:
+            said = {"benchmark": stem, "metric": f"{plain(metric) or 'score'},{rest}"}
+        elif metric:
+            said = {"benchmark": stem, "metric": metric_key(plain(metric))}
+        else:
+            continue
+        shots = re.fullmatch(r"(.+)_(\d{1,2})", stem) if comma and metric else None
+        found[name] = said | ({"benchmark": shots[1], "num_fewshot": int(shots[2])} if shots else {})
+        starts[stem].append(name)
+    return {name: found[name] for several in starts.values() if len(several) > 1 for name in several}
+
+
+def is_metric(name: str) -> bool:
+    """Whether lm-eval's tasks have a metric of this name, which may end in `norm` or the like behind a comma."""
+    return metric_direction(plain(name)) is not None
+
+
+def _stem_and_metric(name: str) -> tuple[str, str]:
+    """What stands before a metric at the end of a name, and the metric; "" where it ends in none."""
+    places = [match.start() for match in re.finditer(r"[-_ /:]", name)]
+    place = next((place for place in places if place and is_metric(name[place + 1 :])), None)
+    return (name, "") if place is None else (name[:place].rstrip("-_ /:"), name[place + 1 :])
 
 
 def _may_be_scores(name: str, cells: np.ndarray, found: Columns) -> bool:

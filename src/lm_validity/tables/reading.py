@@ -29,10 +29,12 @@ from lm_validity.tables.cell_text import (
     names_perplexity,
     names_rank,
     parts,
+    plain,
 )
+from lm_validity.tables.schema import SCORES
 from lm_validity.tables.standard_errors import SHARES_OF_ITEMS
-from lm_validity.tables.task_facts import PREFERRED, TaskFacts, metric_direction
-from lm_validity.words import count
+from lm_validity.tables.task_facts import PREFERRED, TaskFacts, find_task_facts, metric_direction
+from lm_validity.words import count, listing
 
 # ----------------------------------------------------------------------------------------------------------------------
 # What was decided: kept, shown, and corrected.
@@ -133,13 +135,17 @@ _SCALE = {SHARE: 1.0, PERCENT: 0.01, POINTS: 1.0}
 _ONE = 1 + 1e-9
 _CLEAR = 10.0  # percent: a value of at most 1 among ones above this is in another unit
 _SLIGHTLY = 0.05  # below 0, of the largest value: chance, where a metric is centred
+_FEW = 0.1  # of the values, at least one: so many may be slips, such as 640 among percentages
+_FEWEST_VALUES = 4  # from which single ones are told
 
 
 class Unit(NamedTuple):
-    """`name`: one of UNITS, None where unsure. `odd` (n,): values that are in another unit than the others."""
+    """`name`: one of UNITS, None where unsure. `odd` (n,): values that are in another unit than the others; `beyond`
+    (n,): those that are in none."""
 
     name: str | None
     odd: np.ndarray
+    beyond: np.ndarray | None = None
 
 
 def unit_of(values: np.ndarray, *, unbounded: bool = False) -> Unit:
@@ -147,14 +153,20 @@ def unit_of(values: np.ndarray, *, unbounded: bool = False) -> Unit:
 
     Share: none above 1. Percent: some above 1, none above 100. Odd among percentages above 10 are values of at most 1
     that are not 0, and where these are the more, the percentages are. Unsure: values above 100, and below 0 by more
-    than a little (differences), unless the measure is `unbounded`.
+    than a little (differences), unless the measure is `unbounded`; of few such values, only these.
     """
     none = np.zeros(len(values), dtype=bool)
     if unbounded or not len(values):
         return Unit(POINTS if unbounded else SHARE, none)
     size = np.abs(values)
     if size.max() > 100 * _ONE or (values.min() < 0 and -values.min() > _SLIGHTLY * max(values.max(), 0)):
-        return Unit(None, none)
+        beyond = _beyond(values)
+        rest = unit_of(values[~beyond]) if 0 < beyond.sum() <= max(1, _FEW * len(values)) else Unit(None, none)
+        if rest.name is None or len(values) < _FEWEST_VALUES:
+            return Unit(None, none)
+        odd = none.copy()
+        odd[~beyond] = rest.odd
+        return Unit(rest.name, odd, beyond)
     if size.max() <= _ONE:
         return Unit(SHARE, none)
     small = size <= _ONE
@@ -162,6 +174,14 @@ def unit_of(values: np.ndarray, *, unbounded: bool = False) -> Unit:
     if not odd.any() or large.min() <= _CLEAR:
         return Unit(PERCENT, none)
     return Unit(PERCENT, odd) if odd.sum() <= len(large) else Unit(SHARE, ~small)
+
+
+def _beyond(values: np.ndarray) -> np.ndarray:
+    """Which values (n,) can be no share and no percentage: below 0 by more than a little, and above 100 where they are
+    twice as large as all others."""
+    inside = np.abs(values[np.abs(values) <= 100 * _ONE])
+    largest = inside.max() if len(inside) else np.inf
+    return (values > max(100 * _ONE, 2 * largest)) | (-values > _SLIGHTLY * max(largest, 0))
 
 
 def with_units(claims: pd.DataFrame, option: str, reading: Reading) -> pd.DataFrame:
@@ -196,14 +216,27 @@ def with_units(claims: pd.DataFrame, option: str, reading: Reading) -> pd.DataFr
             unit = Unit(given, np.zeros(len(rows), dtype=bool))
         factor[rows.index] = _SCALE.get(unit.name or "", np.nan)
         odd[rows.index] = unit.odd
+        if unit.beyond is not None:
+            factor[rows.index[unit.beyond]] = np.nan
+            _say_beyond(claims, rows.index[unit.beyond], reading)
         _say_unit(benchmark, unit, rows, "option" if given else "arithmetic", reading)
     factor = _of_whole_models(claims, factor, odd & unknown, unknown, reading)
     factor = factor.astype(float)
     return claims.assign(value=claims["value"] * factor, stderr=claims["stderr"] * factor)[factor.notna()]
 
 
+def _say_beyond(claims: pd.DataFrame, places: pd.Index, reading: Reading) -> None:
+    for model, benchmark, value, place in claims.loc[places, ["model", "benchmark", "value", "place"]].itertuples(
+        index=False
+    ):
+        where = f"{model} on {benchmark}"
+        text = f"{where if place is None else place}: {value:g} is neither share nor percent"
+        reading.add("unit", where, "left out", "arithmetic", LEFT_OUT, 1, "", text)
+
+
 def _may_be_negative(name: str) -> bool:
-    return bool({"mcc", "matthews", "kappa", "corr", "correlation", "spearman", "pearson"} & set(parts(name)))
+    words = set(plain(name).split("_"))
+    return bool({"mcc", "matthews", "kappa", "corr", "correlation", "spearman", "pearson"} & words)
 
 
 def _say_unit(benchmark: str, unit: Unit, rows: pd.DataFrame, source: str, reading: Reading) -> None:
@@ -239,7 +272,8 @@ def _of_whole_models(
             continue
         for place in rows.index[mine]:
             benchmark, value = claims.at[place, "benchmark"], claims.at[place, "value"]
-            text = f"{model} on {benchmark}: {value:g}, in another unit than the others"
+            where = claims.at[place, "place"] or f"{model} on {benchmark}"
+            text = f"{where}: {value:g}, in another unit than the others"
             reading.add("unit", f"{model} on {benchmark}", "left out", "arithmetic", LEFT_OUT, 1, "", text)
         factor[rows.index[mine]] = np.nan
     return factor
@@ -569,38 +603,17 @@ def with_directions(claims: pd.DataFrame, reading: Reading) -> pd.DataFrame:
 
 
 # Of a task that the table does not have, in this order
-_FALLBACK = (
-    *PREFERRED,
-    "accuracy",
-    "accuracy_avg",
-    "mean",
-    "qem",
-    "em",
-    "f1",
-    "mc2",
-    "pass@1",
-    "pass_at_1",
-    "resolved",
-)
+_FALLBACK = (*PREFERRED, "accuracy", "accuracy_avg", "mean", "qem", "em", "f1", "mc2", "pass@1", "pass_at_1",
+             "resolved")  # fmt: skip
 _SCORE_WORDS = frozenset(
-    [
-        "acc",
-        "accuracy",
-        "match",
-        "score",
-        "f1",
-        "pass",
-        "em",
-        "correct",
-        "bleu",
-        "rouge",
-        "mcc",
-        "win",
-        "solved",
-        "resolved",
-        "qem",
-    ]
-)
+    ("acc", "accuracy", "match", "score", "f1", "pass", "em", "correct", "bleu", "rouge", "mcc", "win", "solved",
+     "resolved", "qem")
+)  # fmt: skip
+
+
+def _unlike(metric: str) -> Callable[[str], tuple[bool, str]]:
+    """A key by which the metrics with the filter of another come first."""
+    return lambda name: (name.partition(",")[2] != metric.partition(",")[2], name)
 
 
 def choose_metric(facts: TaskFacts, names: Sequence[str]) -> str | None:
@@ -610,7 +623,7 @@ def choose_metric(facts: TaskFacts, names: Sequence[str]) -> str | None:
         return facts.metric or None
     bare = facts.metric.partition(",")[0]
     for wanted in (bare, *_FALLBACK):
-        matches = sorted(name for name in names if name.partition(",")[0] == wanted)
+        matches = sorted((name for name in names if name.partition(",")[0] == wanted), key=_unlike(facts.metric))
         if matches:
             return matches[0]
     scores = sorted(name for name in names if not is_no_score(name)) or (list(names) if len(names) == 1 else [])
@@ -620,10 +633,37 @@ def choose_metric(facts: TaskFacts, names: Sequence[str]) -> str | None:
     return None
 
 
+def with_metrics(claims: pd.DataFrame, reading: Reading) -> pd.DataFrame:
+    """The claims with one metric of the benchmarks of which the reader says it; of others with several metrics all
+    stay, and the reading says which one counts.
+
+    Raises InputError for a metric that the benchmark does not have.
+    """
+    names = claims[["benchmark", "metric"]].dropna().drop_duplicates()
+    several = names.groupby("benchmark", sort=False)["metric"].agg(list)
+    out = pd.Series(data=False, index=claims.index)
+    for benchmark, own in several.items():
+        given = reading.said("metric", str(benchmark))
+        if given is not None and given not in (*own, "left out", "unknown"):
+            hint = did_you_mean(given, own, f"one of {listing(own, 8)}, or left out.")
+            raise InputError(f"--reading: metric of {benchmark}: its scores are under no {given!r}.", hint)
+        if given is not None and given != "unknown":
+            out |= (claims["benchmark"] == benchmark) & (claims["metric"] != given)
+        elif len(own) > 1:
+            chosen = choose_metric(find_task_facts(str(benchmark)) or TaskFacts(), own)
+            text = f"{benchmark}: which of {listing(own, 4)} counts"
+            kind, source = (READ, "known metrics") if chosen else (UNSURE, "unknown")
+            reading.add("metric", benchmark, chosen or "unknown", source, kind, len(own), ", ".join(own), text)
+    return claims[~out]
+
+
 # ----------------------------------------------------------------------------------------------------------------------
 # Which names are one.
 
+# What makes two scores scores of one thing
+KEY = [name for name in SCORES.names[: SCORES.names.index("value")] if name not in ("iteration", "tokens_b")]
 _SAME_VALUE = 1e-9
+_ALIKE = 0.9999  # correlation of two benchmarks that may be one
 _FEWEST_EQUAL = 3  # scores that two names have in common, and all are equal
 
 
@@ -686,53 +726,45 @@ def with_one_name(claims: pd.DataFrame, reading: Reading) -> pd.DataFrame:
     if not renamed:
         return claims
     claims = claims.assign(model=claims["model"].replace(renamed))
-    moved = claims.index[claims.duplicated([*key_of(claims), "value"])]
+    moved = claims.index[claims.duplicated([*(name for name in KEY if name in claims), "value"])]
     return claims.drop(index=moved) if several else claims
 
 
-def key_of(claims: pd.DataFrame) -> list[str]:
-    """The columns that make two claims claims of one score."""
-    columns = (
-        "model",
-        "checkpoint",
-        "benchmark",
-        "protocol",
-        "prompt",
-        "prompt_variant",
-        "num_fewshot",
-        "seed",
-        "run",
-        "split",
-        "metric",
-    )
-    return [name for name in columns if name in claims]
-
-
 def equal_benchmarks(claims: pd.DataFrame, reading: Reading) -> None:
-    """Say which benchmarks have the same scores for four or more models, or one minus these; both stay."""
+    """Say which benchmarks have the same scores for four or more models, up to a factor and a constant; both stay."""
     rows = claims.drop_duplicates(["model", "checkpoint", "benchmark"])
     if rows["benchmark"].nunique() > _MOST_BENCHMARKS:
         return
     matrix = rows.pivot(index=["model", "checkpoint"], columns="benchmark", values="value")
-    values = matrix.to_numpy(float)
-    for j in range(values.shape[1]):
-        for k in range(j):
-            known = np.isfinite(values[:, j]) & np.isfinite(values[:, k])
-            if known.sum() < _FEWEST_ROWS or np.ptp(values[known, j]) == 0:
-                continue
-            same = np.abs(values[known, j] - values[known, k]).max() < 1e-9
-            turned = np.abs(values[known, j] + values[known, k] - 1).max() < 1e-9
-            if same or turned:
-                first, second = matrix.columns[k], matrix.columns[j]
-                text = f"{first} and {second} have {'the same scores' if same else 'scores that add up to 1'}"
-                reading.add("benchmark", second, second, "equal scores", UNSURE, int(known.sum()), first, text)
+    values, alike = matrix.to_numpy(float), matrix.corr(min_periods=_FEWEST_ROWS).abs().to_numpy()
+    for j, k in np.argwhere(np.tril(alike, -1) > _ALIKE):
+        known = np.isfinite(values[:, j]) & np.isfinite(values[:, k])
+        first, second = matrix.columns[k], matrix.columns[j]
+        if (how := linear_in(values[known, k], values[known, j])) is not None:
+            text = f"{first} and {second} have {how}"
+            reading.add("benchmark", second, second, "equal scores", UNSURE, int(known.sum()), first, text)
+
+
+def linear_in(values: np.ndarray, others: np.ndarray) -> str | None:
+    """How values (n,) follow from others (n,) within their rounding: equal, adding up to 1, or by a factor and a
+    constant, as scores less chance do; None where they do not. Scores of 2 decimals are too coarse to tell the last."""
+    if np.abs(values - others).max() < _SAME_VALUE:
+        return "the same scores"
+    if np.abs(values + others - 1).max() < _SAME_VALUE:
+        return "scores that add up to 1"
+    if len(values) <= _FEWEST_ROWS or min(decimals(values), decimals(others)) <= 2:
+        return None
+    slope, constant = np.polyfit(others, values, 1)
+    rounding = 0.51 * 10.0 ** -decimals(values) + abs(slope) * 0.51 * 10.0 ** -decimals(others)
+    near = np.abs(values - slope * others - constant).max() <= rounding
+    return f"scores that follow from each other (times {1 / slope:.3g})" if near and slope else None
 
 
 # ----------------------------------------------------------------------------------------------------------------------
 # All of it.
 
 Step = Callable[[pd.DataFrame], pd.DataFrame]
-CLAIMS = ("unit", "error", "group", "suite")  # columns of claims beside those of SCORES
+CLAIMS = ("unit", "error", "group", "suite", "place")  # columns of claims beside those of SCORES
 
 
 def read_claims(claims: pd.DataFrame, *, unit: str, split_groups: bool, reading: Reading) -> pd.DataFrame:
@@ -749,7 +781,7 @@ def read_claims(claims: pd.DataFrame, *, unit: str, split_groups: bool, reading:
     claims = with_units(claims, unit, reading)
     if claims.empty:
         return claims
-    claims = without_aggregates(claims, reading)
+    claims = with_metrics(without_aggregates(claims, reading), reading)
     claims = with_errors(claims, reading)
     claims = with_directions(claims, reading)
     claims = with_one_name(claims, reading)

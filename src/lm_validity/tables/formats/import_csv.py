@@ -5,6 +5,8 @@ A file without a column of models whose rows are steps of training is one run. A
 answer, are items. What columns and values mean is decided in `tables/columns.py` and `tables/reading.py`.
 """
 
+import csv
+import io
 import json
 import re
 from collections import Counter, defaultdict
@@ -32,13 +34,14 @@ from lm_validity.tables.columns import (
     classify,
     find_roles,
     in_billions,
+    is_metric,
     is_sheet,
     telling,
 )
 from lm_validity.tables.formats import checked
 from lm_validity.tables.formats.import_json import flat_records, lines_of_json
-from lm_validity.tables.formats.score_files import KEY, Format, ImportOptions, Opened, ScoreFile, date_in, mean_of_items
-from lm_validity.tables.reading import AVERAGED, CONVERTED, LEFT_OUT, READ, UNSURE, Decision
+from lm_validity.tables.formats.score_files import Format, ImportOptions, Opened, ScoreFile, date_in, mean_of_items
+from lm_validity.tables.reading import AVERAGED, CONVERTED, KEY, LEFT_OUT, READ, UNSURE, Decision
 from lm_validity.tables.schema import PROTOCOLS, readable
 from lm_validity.words import count, listing
 
@@ -70,7 +73,7 @@ class _Cell(NamedTuple):
 
     row: int
     column: str
-    spread: dict[str, str]
+    spread: dict[str, Any]
     text: str
     errors: dict[str, str]
 
@@ -226,7 +229,8 @@ def _read_roles(
         errors = _of_long(table, roles, columns)
     else:
         errors = _beside_errors(table, spread, options) or columns.spreads
-    claims = _claims(table, _cells(table, scores, errors, spread), keys, notes)
+    said = columns.variants if spread == "benchmark" else {}
+    claims = _claims(table, _cells(table, scores, errors, spread, said), keys, notes)
     rows = _once(table, claims, options, notes.lines)
     if not rows:
         raise _no_number(table, scores)
@@ -266,7 +270,7 @@ def _open(path: Path, options: ImportOptions, notes: _Notes) -> list[_Table]:
             raise InputError(f"{path}: no table in it.", "a Markdown table has lines of cells between |.")
         if tables:
             return [_named_columns(table, options, notes) for table in tables]
-    rows = parse_text_rows(_without_title(text), path, _LAYOUT, short_rows=True, headless=_ANSWERS)
+    rows = parse_text_rows(_one_header(text, notes), path, _LAYOUT, short_rows=True, headless=_ANSWERS)
     cells = np.array(rows.rows, dtype=object).reshape(len(rows.rows), len(rows.header))
     header = [plain_text(name) if set(name) & set("<[*") else name for name in rows.header]
     return [_named_columns(_Table(path, header, cells, rows.lines), options, notes)]
@@ -278,14 +282,40 @@ def frame_table(path: Path, frame: pd.DataFrame) -> _Table:
     return _Table(path, [str(name).strip() for name in frame.columns], cells, list(range(1, len(cells) + 1)))
 
 
-def _without_title(text: str) -> str:
-    """The text without a title above its header: lines with fewer separators than all that follow have."""
+def _one_header(text: str, notes: _Notes) -> str:
+    """The text with one header line: titles above it are left out, lines with fewer separators or with one cell only;
+    two lines of names, of which the upper stands over several columns, become one."""
     lines = text.split("\n")
-    counts = [len(re.findall(r"[,;\t]", line)) for line in lines[:50] if line.strip()]
-    if len(counts) > 2 and counts[0] == 0 < min(counts[1:3]):
-        start = next(place for place, line in enumerate(lines) if line.strip())
-        lines[start] = ""
+    filled = [place for place, line in enumerate(lines[:50]) if line.strip(" ,;\t\r") and not line.startswith("#")]
+    while len(filled) > 2 and _is_title(*(lines[place] for place in filled[:3])):
+        lines[: filled[1]] = [""] * filled[1]
+        del filled[0]
+    mark = next((mark for mark in "\t,;" if filled and mark in lines[filled[0]]), ",")
+    upper, lower, below = [*csv.reader((lines[place] for place in filled[:3]), delimiter=mark), [], [], []][:3]
+    above = [name.strip() for name in upper]
+    repeats = len(set(above)) < len(above) == len(lower) and set(above) != {""}
+    if not repeats or any(map(read_cell, lower)) or not any(map(read_cell, below)):
+        return "\n".join(lines)
+    over = ""
+    for place, name in enumerate(above):  # the cell of a spreadsheet that is over several columns stands in the first
+        over = above[place] = name or over
+    once = Counter(map(plain, lower))
+    header = [
+        name if not more or (name and once[plain(name)] == 1 and not is_metric(name)) else f"{more} {name}".strip()
+        for more, name in zip(above, map(str.strip, lower), strict=True)
+    ]
+    out = io.StringIO()
+    csv.writer(out, delimiter=mark, lineterminator="").writerow(header)
+    lines[filled[0]], lines[filled[1]] = out.getvalue(), ""
+    text = f"two lines of names are read as one: {listing(header, 4)}"
+    notes.decisions.append(Decision("column", "header", "two lines", "structure", CONVERTED, len(header), "", text))
     return "\n".join(lines)
+
+
+def _is_title(line: str, *below: str) -> bool:
+    """Whether a line is no header: it has one cell, the lines below have more."""
+    cells, least = re.split(r"[,;\t]", line), min(len(re.findall(r"[^,;\t]+", each)) for each in below)
+    return len(list(filter(str.strip, cells))) == 1 and least > 2
 
 
 def markdown_tables(path: Path, text: str) -> Iterator[_Table]:
@@ -299,23 +329,8 @@ def markdown_tables(path: Path, text: str) -> Iterator[_Table]:
         if len(block) > 2 and all(re.fullmatch(r":?-+:?", cell) for cell in block[1][1]):
             header, rows = block[0][1], block[2:]
             cells = [(row + [""] * len(header))[: len(header)] for _, row in rows]
-            yield _filled_down(_Table(path, header, np.array(cells, dtype=object), [place for place, _ in rows]))
+            yield _Table(path, header, np.array(cells, dtype=object), [place for place, _ in rows])
         block = []
-
-
-def _filled_down(table: _Table) -> _Table:
-    """lm-eval's own printed table: a task's name stands in its first row only, ± in a column without a name."""
-    names = [plain(name) for name in table.header]
-    if ("tasks" not in names and "groups" not in names) or "value" not in names:
-        return table
-    header, cells = list(table.header), table.cells.copy()
-    for place, name in enumerate(names):
-        header[place] = {"tasks": "benchmark", "groups": "benchmark", "n_shot": "num_fewshot"}.get(name, header[place])
-        if name in ("tasks", "groups", "version", "filter", "n_shot"):
-            for row in range(1, len(cells)):
-                cells[row, place] = cells[row, place] or cells[row - 1, place]
-    cells[:, 0] = [name.lstrip("- ") for name in cells[:, 0]]
-    return replace(table, header=header, cells=cells)
 
 
 def _named_columns(table: _Table, options: ImportOptions, notes: _Notes) -> _Table:
@@ -468,13 +483,20 @@ def _plain_number(text: str) -> float | None:
     return None if number is None else number.value
 
 
-def _cells(table: _Table, columns: list[str], errors: dict[str, dict[str, Any]], spread: str | None) -> Iterator[_Cell]:
+def _cells(
+    table: _Table,
+    columns: list[str],
+    errors: dict[str, dict[str, Any]],
+    spread: str | None,
+    variants: Mapping[str, dict[str, Any]],
+) -> Iterator[_Cell]:
     """Column by column; `errors`: by the column of scores, texts of errors or their column, by kind."""
     for column in columns:
         name = column
         if errors.get(column) and spread == "benchmark":  # x_mean beside x_std is x
             name = re.sub(r"[-_ ](mean|avg)$", "", column, flags=re.IGNORECASE) or column
         said = {} if spread is None else {spread: metric_key(column) if spread == "metric" else name}
+        said |= variants.get(column, {})
         own = {
             kind: table.texts(texts) if isinstance(texts, str) else texts
             for kind, texts in errors.get(column, {}).items()
@@ -524,7 +546,7 @@ def _claims(
             notes.decisions.append(Decision("cell", where, "missing", "values", LEFT_OUT, 1, "", text))
             continue
         row = keys[cell.row] | cell.spread
-        row["value"] = number.value
+        row |= {"value": number.value, "place": table.where(cell.row, cell.column)}
         if number.items is not None:
             row |= {"unit": "share", "n_items": number.items}
         if number.percent:

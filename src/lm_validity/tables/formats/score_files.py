@@ -17,7 +17,7 @@ import pandas as pd
 from lm_validity.errors import InputError
 from lm_validity.files import write_json
 from lm_validity.outputs import LIST
-from lm_validity.tables.reading import CLAIMS, Decision, Reading, read_claims
+from lm_validity.tables.reading import CLAIMS, KEY, Decision, Reading, read_claims
 from lm_validity.tables.schema import NULLABLE, SCORES, SETTINGS, SETTINGS_KEY, check_values, may_hold, write_table
 from lm_validity.tables.standard_errors import SHARES_OF_ITEMS
 from lm_validity.words import count, listing
@@ -225,8 +225,6 @@ def _block(title: str, lines: list[str]) -> list[str]:
 # ----------------------------------------------------------------------------------------------------------------------
 # Scores from many files in one table: the types that formats share, and what counts where files differ.
 
-# What makes two scores scores of one thing
-KEY = [name for name in SCORES.names[: SCORES.names.index("value")] if name not in ("iteration", "tokens_b")]
 _TYPES = {column.name: NULLABLE.get(column.type, column.type.to_pandas_dtype()) for column in SCORES}
 # What holds of a score where its file does not say otherwise
 DEFAULTS = {"checkpoint": "final", "protocol": "direct", "prompt": "plain", "split": "test", "selected": True}

@@ -265,6 +265,7 @@ def _must(case: dict) -> str:
     if case.get("refused"):
         return f"refused, naming {', '.join(f'`{word}`' for word in case['refused'])}"
     said = [_expected(each) for each in case.get("expect", [])]
+    said += [f"`tests/{test}`" for test in case.get("tests", [])]
     return "; ".join(said) or "what its `check.py` asserts"
 
 

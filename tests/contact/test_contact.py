@@ -15,21 +15,24 @@ import yaml
 from lm_validity.cli import main
 
 CASES = Path(__file__).parent / "cases"
-KEYS = {"kind", "title", "source", "first", "commands", "exit", "expect", "refused", "slow"}
+KEYS = {"kind", "title", "source", "first", "commands", "exit", "expect", "refused", "slow", "tests"}
+TESTS = Path(__file__).parent.parent
 FIRST = ("right", "refused", "wrong")
 
 
-def cases() -> list[Any]:
-    """Each folder as a parameter of the test, with its marks."""
+def cases(*, tried: bool = False) -> list[Any]:
+    """Each folder as a parameter of the test, with its marks; `tried`: those that are tried here."""
     found = []
     for path in sorted(CASES.glob("*/case.yaml")):
         case = yaml.safe_load(path.read_text(encoding="utf-8"))
+        if tried and not case.get("commands") and not (path.parent / "check.py").exists():
+            continue  # `tests` names where
         marks = [pytest.mark.slow] if case.get("slow") else []
         found.append(pytest.param(path.parent, case, id=path.parent.name, marks=marks))
     return found
 
 
-@pytest.mark.parametrize(("folder", "case"), cases())
+@pytest.mark.parametrize(("folder", "case"), cases(tried=True))
 def test_what_was_tried_comes_out_right(folder, case, tmp_path, monkeypatch, capsys):
     """The commands of a case give its values, or refuse it in one line that names what is wrong."""
     here, out = tmp_path / "case", tmp_path / "out"
@@ -119,7 +122,10 @@ def test_a_case_says_what_it_is(folder, case):
     assert set(case) <= KEYS, f"unknown keys {set(case) - KEYS}"
     assert all(case.get(key) for key in ("kind", "title", "source")), folder.name
     assert case["first"] in FIRST
-    assert case.get("expect") or case.get("refused") or (folder / "check.py").exists()
+    assert case.get("expect") or case.get("refused") or case.get("tests") or (folder / "check.py").exists()
+    for test in case.get("tests", []):
+        path, _, name = test.partition("::")
+        assert f"def {name}(" in (TESTS / path).read_text(encoding="utf-8"), f"{folder.name}: no test {test}"
     assert (case.get("exit", 0) == 2) == bool(case.get("refused"))
     for expected in case.get("expect", []):
         assert "value" not in expected or expected.get("how"), f"{folder.name}: say how the value was computed"

@@ -113,16 +113,16 @@ _AVERAGES = frozenset(["average", "avg", "mean", "averages", "aggregate", "aggre
 _PURE_AVERAGES = _AVERAGES | frozenset(("total", "sum"))
 _RANKS = frozenset(["rank", "ranking", "ranks", "place", "position"])
 _COSTS = frozenset(
-    ("seconds", "secs", "time", "latency", "cost", "costs", "price", "usd", "runtime", "throughput", "likes",
-     "downloads", "votes", "hub", "generation", "count", "n_samples", "num_samples", "samples", "duration",
+    ("seconds", "secs", "time", "tokens", "length", "latency", "cost", "costs", "price", "usd", "runtime", "throughput",
+     "likes", "downloads", "votes", "hub", "generation", "count", "n_samples", "num_samples", "samples", "duration",
      "minutes", "hours", "speed")
 )  # fmt: skip
 _SPREADS = {
     "sd": ("std", "stdev", "sd", "standard_deviation", "std_dev"),
     "ci95": ("ci95", "ci", "ci_95", "95_ci", "95ci", "conf", "margin", "moe"),
     "variance": ("var", "variance"),
-    "low": ("lower", "low", "ci_low", "ci_lower", "lo", "lb", "lower_bound", "ci95_low", "ci95_lower"),
-    "high": ("upper", "high", "ci_high", "ci_upper", "hi", "ub", "upper_bound", "ci95_high", "ci95_upper"),
+    "low": ("lower", "low", "ci_low", "ci_lower", "lo", "lb", "lower_bound", "ci95_low", "ci95_lower", "q025"),
+    "high": ("upper", "high", "ci_high", "ci_upper", "hi", "ub", "upper_bound", "ci95_high", "ci95_upper", "q975"),
     "stderr": ("stderr", "std_err", "err", "se", "standard_error", "std_error", "error_bar", "sem"),
     "n": ("n", "count", "num_samples", "n_items", "total", "num_total", "samples", "n_samples", "support"),
     "other": ("rank", "time", "seconds", "cost", "min", "max"),
@@ -175,7 +175,7 @@ def names_rank(name: str) -> bool:
 def names_cost(name: str) -> bool:
     """Whether a name is that of time, money or votes: by its last word, or where it has no other."""
     words = [word for word in parts(name) if word not in ("s", "ms", "usd", "per", "gpu", "k")]
-    return bool(words) and (words[-1] in _COSTS or plain(name) in _COSTS)
+    return bool(words) and (words[-1] in _COSTS or plain(name) in _COSTS or "seconds" in words)
 
 
 def lower_is_better(name: str) -> bool:
@@ -202,6 +202,20 @@ def is_no_score(metric: str) -> bool:
     """Whether a metric's name is that of a length, a number, a time or a rate of something."""
     words = parts(metric.partition(",")[0])
     return bool(words) and bool(set(words) & _NO_SCORE) and not {"win", "success", "pass", "solve"} & set(words)
+
+
+def names_count(name: str) -> bool:
+    """Whether a name is that of a number of something: `n_wins`, `num_errors`, `total_tokens`."""
+    words = parts(name)
+    return len(words) > 1 and words[0] in ("n", "num", "number", "count")
+
+
+def names_spread(name: str) -> str | None:
+    """The kind of spread that a name says by its end, `low` for `rating_q025`; None for what says none."""
+    own = plain(name)
+    ends = [end for end in SPREAD_ENDS if own == end or own.endswith(f"_{end}")]
+    kind = SPREAD_ENDS[max(ends, key=len)] if ends else None
+    return kind if kind not in ("n", "other") else None
 
 
 def spread_of(name: str, owners: dict[str, str]) -> tuple[str, str] | None:

@@ -1,7 +1,9 @@
 """Which column of a table is what: model, benchmark, value, error, a fact about the model, or nothing that is read."""
 
+import csv
+import io
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,7 +17,10 @@ from lm_validity.tables.cell_text import (
     is_unbounded,
     names_average,
     names_cost,
+    names_count,
     names_rank,
+    names_spread,
+    parts,
     plain,
     read_cell,
     spread_of,
@@ -49,8 +54,9 @@ ROLES: dict[str, tuple[str, ...]] = {
 # The column of documents in a table with a row for each answer, and those that say whether it is right
 ITEM = ("item", "item_id", "question_id", "example_id", "doc_id", "sample_id", "instance_id", "qid", "problem_id",
         "question", "id", "index", "idx", "sample", "example", "problem", "instance")  # fmt: skip
-RIGHT = ("pass1", "correct", "is_correct", "value", "score", "result", "acc", "accuracy", "exact_match", "passed",
-         "pass", "resolved", "right")  # fmt: skip
+RIGHT = ("pass1", "pass_1", "correct", "is_correct", "value", "score", "result", "acc", "accuracy", "exact_match",
+         "passed", "pass", "resolved", "right")  # fmt: skip
+_SCORE_ENDS = ("low", "high", "lower", "upper", "err", "margin", "conf")  # benchmarks may end so: `mmlu_high`
 SAYINGS = ("score", "left out", "about the models")  # what a reader may say of a column without a role
 _LEFT = ("hf_path", "path", "url", "link", "type", "precision", "organization", "notes")
 
@@ -119,12 +125,17 @@ def in_billions(own: str, values: list[Any]) -> list[Any]:
 def find_roles(header: list[str], given: Mapping[str, str], taken: Iterable[str] = ()) -> dict[str, str]:
     """The column of each role that a header names; `given` roles count first, `taken` columns have none."""
     roles = dict(given)
-    by_name = {plain(column): column for column in reversed(header)}
+    by_name = {name(column): column for name in (_bare, plain) for column in reversed(header)}
     for role, others in ROLES.items():
         named = next((by_name[name] for name in (role, *others) if name in by_name), None)
         if role not in roles and named is not None and named not in (*roles.values(), *taken):
             roles[role] = named
     return roles
+
+
+def _bare(name: str) -> str:
+    """A plain name without what stands in parentheses."""
+    return "_".join(parts(name))
 
 
 def check_roles(given: Mapping[str, str], header: list[str], where: object) -> None:
@@ -200,13 +211,38 @@ def classify(
             found.facts[name] = fact
         elif said == "score" or _may_be_scores(name, texts(name), found):
             found.scores.append(name)
-    for name, said in variants([name for name in found.scores if given.get(name) != "score"]).items():
-        found.variants[name] = said
-        text = f"{name!r} is {said['benchmark']} by {said['metric']}"
-        found.decisions.append(
-            Decision("column", name, f"{said['benchmark']}, {said['metric']}", "name", CONVERTED, 1, "score", text)
-        )
+    _own_spreads(found, given, texts)
+    of_one = variants([name for name in found.scores if given.get(name) != "score"])
+    for name, variant in of_one.items():
+        decided = f"{variant['benchmark']}, {variant['metric']}"
+        text = f"{name!r} is {variant['benchmark']} by {variant['metric']}"
+        found.decisions.append(Decision("column", name, decided, "name", CONVERTED, 1, "score", text))
+    found.variants = of_one
     return found
+
+
+def _own_spreads(found: Columns, given: Mapping[str, str], texts: Callable[[str], np.ndarray]) -> None:
+    """Spreads without a column of their own (`standard_error`, `rating_q025`, `Max Delta`): of the only score, where
+    there is one; else left out."""
+    bare = [name for name in found.scores if given.get(name) != "score" and _is_spread(name)]
+    owners = [name for name in found.scores if name not in bare]
+    if not owners or (len(owners) > 1 and len(bare) == len(found.scores)):
+        return
+    for name in bare:
+        found.scores.remove(name)
+        kind = names_spread(name)
+        if len(owners) == 1 and kind is not None and _is_numeric(texts(name)):
+            found.spreads.setdefault(owners[0], {})[kind] = name
+            found.decisions.append(Decision("column", name, f"{kind} of {owners[0]}", "name", READ, 1, "score"))
+        else:
+            found.leave_out(name, "is a spread of no column", "name")
+
+
+def _is_spread(name: str) -> bool:
+    """Whether a name says by its end, in a word that benchmarks do not end in, that it is a spread or a difference."""
+    last = parts(name)[-1:]
+    known = names_spread(name) is not None and len(plain(name)) > 2 and last[0] not in _SCORE_ENDS
+    return last == ["delta"] or known
 
 
 def variants(names: Sequence[str]) -> dict[str, dict[str, Any]]:
@@ -217,6 +253,8 @@ def variants(names: Sequence[str]) -> dict[str, dict[str, Any]]:
     starts: dict[str, list[str]] = defaultdict(list)
     for name in names:
         start, comma, rest = name.partition(",")
+        if rest[:1] == " ":  # a comma of words
+            continue
         stem, metric = _stem_and_metric(start)
         if comma and is_metric(rest):
             said = {"benchmark": start, "metric": metric_key(plain(rest))}
@@ -249,8 +287,8 @@ def _may_be_scores(name: str, cells: np.ndarray, found: Columns) -> bool:
     numbers = [text for text in known if read_cell(text) is not None]
     if plain(name) in _LEFT or not known or len(numbers) < max(1, 0.5 * len(known)):
         found.leave_out(name, "holds no numbers", "values")
-    elif names_average(name) or names_rank(name) or names_cost(name):
-        found.leave_out(name, "is an average, a rank or a cost", "name")
+    elif names_average(name) or names_rank(name) or names_cost(name) or names_count(name):
+        found.leave_out(name, "is an average, a rank, a cost or a count", "name")
     else:
         return True
     return False
@@ -259,3 +297,40 @@ def _may_be_scores(name: str, cells: np.ndarray, found: Columns) -> bool:
 def _is_numeric(cells: np.ndarray) -> bool:
     known = [text for text in cells if not is_missing(text)]
     return all(read_cell(text) is not None for text in known)
+
+
+# ---- the header ------------------------------------------------------------------------------------------------------
+
+
+def one_header(text: str) -> tuple[str, list[str]]:
+    """The text with one header line: titles above it are left out, lines with fewer separators or with one cell only;
+    two lines of names, of which the upper stands over several columns, become one, which is given too."""
+    lines = text.split("\n")
+    filled = [place for place, line in enumerate(lines[:50]) if line.strip(" ,;\t\r") and not line.startswith("#")]
+    while len(filled) > 2 and _is_title(*(lines[place] for place in filled[:3])):
+        lines[: filled[1]] = [""] * filled[1]
+        del filled[0]
+    mark = next((mark for mark in "\t,;" if filled and mark in lines[filled[0]]), ",")
+    upper, lower, below = [*csv.reader((lines[place] for place in filled[:3]), delimiter=mark), [], [], []][:3]
+    above = [name.strip() for name in upper]
+    repeats = len(set(above)) < len(above) == len(lower) and set(above) != {""}
+    if not repeats or any(map(read_cell, lower)) or not any(map(read_cell, below)):
+        return "\n".join(lines), []
+    over = ""
+    for place, name in enumerate(above):  # the cell of a spreadsheet that is over several columns stands in the first
+        over = above[place] = name or over
+    once = Counter(map(plain, lower))
+    header = [
+        name if not more or (name and once[plain(name)] == 1 and not is_metric(name)) else f"{more} {name}".strip()
+        for more, name in zip(above, map(str.strip, lower), strict=True)
+    ]
+    out = io.StringIO()
+    csv.writer(out, delimiter=mark, lineterminator="").writerow(header)
+    lines[filled[0]], lines[filled[1]] = out.getvalue(), ""
+    return "\n".join(lines), header
+
+
+def _is_title(line: str, *below: str) -> bool:
+    """Whether a line is no header: it has one cell, the lines below have more."""
+    cells, least = re.split(r"[,;\t]", line), min(len(re.findall(r"[^,;\t]+", each)) for each in below)
+    return len(list(filter(str.strip, cells))) == 1 and least > 2

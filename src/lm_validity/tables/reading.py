@@ -20,14 +20,13 @@ import pandas as pd
 from lm_validity.config.rows import read_text_rows
 from lm_validity.errors import InputError, did_you_mean
 from lm_validity.files import write_text
+from lm_validity.tables.aggregates import FEWEST_ROWS, MOST_BENCHMARKS, decimals, find_aggregates
 from lm_validity.tables.cell_text import (
     is_no_score,
     is_unbounded,
     lower_is_better,
     names_average,
-    names_cost,
     names_perplexity,
-    names_rank,
     parts,
     plain,
 )
@@ -441,86 +440,6 @@ _AVERAGES = [{kind, "average"} for kind in ("naive", "weighted", "macro", "micro
     {"average"},
     {"mean", "win", "rate"},
 ]
-_FEWEST_ROWS = 4  # models from which arithmetic tells an average of others
-_MOST_BENCHMARKS = 200  # for which every column is compared with the mean of the others
-
-
-def decimals(values: np.ndarray) -> int:
-    """To how many decimals values are rounded: 6 where no fewer fit."""
-    known = values[np.isfinite(values)]
-    return next((d for d in range(6) if np.allclose(known * 10**d, np.round(known * 10**d), atol=1e-6, rtol=0)), 6)
-
-
-def is_mean_of(column: np.ndarray, others: np.ndarray) -> bool:
-    """Whether a column (models,) is the mean of others (models, n) within their rounding; of at least two columns, for
-    at least four models, with a spread that rounding does not explain."""
-    known = np.isfinite(column) & np.isfinite(others).all(axis=1)
-    if known.sum() < _FEWEST_ROWS or others.shape[1] < 2:
-        return False
-    own, mean = column[known], others[known].mean(axis=1)
-    tolerance = 0.51 * 10.0 ** -decimals(own) + 0.51 * 10.0 ** -decimals(others[known].ravel()) + 1e-9
-    return bool(np.abs(own - mean).max() <= tolerance and np.ptp(own) > 6 * tolerance)
-
-
-def is_rank_of(column: np.ndarray, others: np.ndarray) -> bool:
-    """Whether a column (models,) of whole numbers from 1 is the order of another column or of the mean of all."""
-    known = np.isfinite(column)
-    own = column[known]
-    if known.sum() < _FEWEST_ROWS or set(own) != set(range(1, len(own) + 1)):
-        return False
-    references = [*others.T, np.nanmean(others, axis=1)] if others.size else []
-    return any(
-        np.array_equal(np.argsort(own), order)
-        for reference in references
-        if np.isfinite(reference[known]).all()
-        for order in (np.argsort(-reference[known], kind="stable"), np.argsort(reference[known], kind="stable"))
-    )
-
-
-def find_aggregates(matrix: pd.DataFrame) -> dict[str, tuple[str, str]]:
-    """The columns of a table (models, benchmarks) that are no benchmarks, each with what it is and the source.
-
-    By name where it says nothing else; with such a word among others, and without one, only if it is the mean of other
-    columns: of all, of those whose names begin as its does, or of a block beside it.
-    """
-    found: dict[str, tuple[str, str]] = {}
-    for name in map(str, matrix.columns):
-        for holds, what in (
-            (names_average(name), "an average"),
-            (names_rank(name), "a rank"),
-            (names_cost(name), "a cost"),
-        ):
-            if holds:
-                found.setdefault(name, (what, "name"))
-    rest = [name for name in matrix.columns if name not in found]
-    if len(rest) > _MOST_BENCHMARKS:
-        rest_tested = [name for name in rest if names_average(str(name)) is None]
-    else:
-        rest_tested = rest
-    for name in sorted(rest_tested, key=lambda each: names_average(str(each)) is False):
-        others = [each for each in rest if each != name and each not in found]
-        block = _mean_of(matrix, str(name), others)
-        if block is not None:
-            found[str(name)] = (f"the mean of {len(block)} others", "arithmetic")
-        elif is_rank_of(matrix[name].to_numpy(float), matrix[others].to_numpy(float)):
-            found[str(name)] = ("a rank", "arithmetic")
-    return found
-
-
-def _mean_of(matrix: pd.DataFrame, name: str, others: list[str]) -> list[str] | None:
-    """The columns of which one is the mean."""
-    column = matrix[name].to_numpy(float)
-    start = parts(name)[:1]
-    alike = [each for each in others if parts(each)[:1] == start]
-    names = [str(each) for each in matrix.columns]
-    place = names.index(name)
-    blocks = [others, alike]
-    if names_average(name) is None:  # the columns to its left or right, until one is another average
-        for step in (-1, 1):
-            side = names[place + step :: step] if place + step >= 0 else []
-            side = [each for each in side if each in others]
-            blocks += [side[:length] for length in range(2, min(len(side), 60) + 1)]
-    return next((block for block in blocks if is_mean_of(column, matrix[block].to_numpy(float))), None)
 
 
 def without_aggregates(claims: pd.DataFrame, reading: Reading) -> pd.DataFrame:
@@ -531,15 +450,17 @@ def without_aggregates(claims: pd.DataFrame, reading: Reading) -> pd.DataFrame:
     for name in claims.loc[by_metric, "benchmark"].unique():
         reading.add("average", name, "left out", "said by the file", LEFT_OUT, 1, "benchmark", f"{name}: an average")
     free = claims[~out & (claims["unit"] != "own")]
-    single = free.groupby("benchmark")["metric"].nunique() <= 1
-    free = free[free["benchmark"].isin(single.index[single])]
-    if free.empty or free["benchmark"].nunique() < 2:
-        return claims[~out]
-    rows = free.drop_duplicates(["model", "checkpoint", "benchmark"])
-    matrix = rows.pivot(index=["model", "checkpoint"], columns="benchmark", values="value")
-    matrix = matrix[[name for name in dict.fromkeys(free["benchmark"])]]
-    found = find_aggregates(matrix)
-    if len(found) == matrix.shape[1]:
+    several = free.groupby("benchmark", sort=False)["metric"].nunique() > 1
+    found = {name: ("an average", "name") for name in several.index[several] if names_average(name) is True}
+    free = free[free["benchmark"].isin(several.index[~several])]
+    if free["benchmark"].nunique() > 1:
+        rows = free.drop_duplicates(["model", "checkpoint", "benchmark"])
+        matrix = rows.pivot(index=["model", "checkpoint"], columns="benchmark", values="value")
+        matrix = matrix[[name for name in dict.fromkeys(free["benchmark"])]]
+        found |= find_aggregates(matrix, set(free.loc[free["n_items"].notna(), "benchmark"]))
+    elif several.any():  # a single one beside those of several metrics
+        found |= {name: ("an average", "name") for name in free["benchmark"].unique() if names_average(name) is True}
+    if len(found) == len(several):
         return claims[~out]
     for name, (what, source) in found.items():
         given = reading.said("average", name)
@@ -603,7 +524,8 @@ def with_directions(claims: pd.DataFrame, reading: Reading) -> pd.DataFrame:
 
 
 # Of a task that the table does not have, in this order
-_FALLBACK = (*PREFERRED, "accuracy", "accuracy_avg", "mean", "qem", "em", "f1", "mc2", "pass@1", "pass_at_1",
+_FALLBACK = ("primary_score", "main_score", *PREFERRED,
+             "accuracy", "accuracy_avg", "mean", "qem", "em", "f1", "mc2", "pass@1", "pass_at_1",
              "resolved")  # fmt: skip
 _SCORE_WORDS = frozenset(
     ("acc", "accuracy", "match", "score", "f1", "pass", "em", "correct", "bleu", "rouge", "mcc", "win", "solved",
@@ -663,6 +585,7 @@ def with_metrics(claims: pd.DataFrame, reading: Reading) -> pd.DataFrame:
 # What makes two scores scores of one thing
 KEY = [name for name in SCORES.names[: SCORES.names.index("value")] if name not in ("iteration", "tokens_b")]
 _SAME_VALUE = 1e-9
+_EQUAL = ("the same scores", "scores that add up to 1")
 _ALIKE = 0.9999  # correlation of two benchmarks that may be one
 _FEWEST_EQUAL = 3  # scores that two names have in common, and all are equal
 
@@ -705,6 +628,16 @@ def _are_one(name: str, other: str, scores: Mapping[str, Mapping[object, float]]
     return equal and len(both) >= _FEWEST_EQUAL and (len(owners) < 2 or len(both) >= _FEWEST_EQUAL)
 
 
+def _say_alike(names: list[str], scores: Mapping[str, Mapping[Any, float]], reading: Reading) -> None:
+    """Say which names may be one model although nothing shows it: equal but for an owner, without a score in common."""
+    by_name = {normal_name(name): name for name in names if "/" not in normal_name(name)}
+    for name in names:
+        bare = by_name.get(normal_name(name).rpartition("/")[2])
+        if bare not in (None, name) and not scores[name].keys() & scores[str(bare)].keys():
+            text = f"{bare} and {name} may be one model; they have no score in common"
+            reading.add("model", str(bare), str(bare), "name", UNSURE, len(scores[str(bare)]), name, text)
+
+
 def with_one_name(claims: pd.DataFrame, reading: Reading) -> pd.DataFrame:
     """The claims with one name a model, as `one_model` and the reader say."""
     names = list(dict.fromkeys(claims["model"]))
@@ -719,7 +652,9 @@ def with_one_name(claims: pd.DataFrame, reading: Reading) -> pd.DataFrame:
         scores: dict[str, dict[Any, float]] = defaultdict(dict)
         for model, place, value in zip(own["model"], keys, own["value"], strict=True):
             scores[model][place] = value
-        for name, (other, source) in one_model(several, scores).items():
+        merged = one_model(several, scores)
+        _say_alike([name for name in several if name not in merged], scores, reading)
+        for name, (other, source) in merged.items():
             renamed[name] = other
             text = f"{name} and {other} are one model"
             reading.add("model", name, other, source, CONVERTED, len(scores[name]), name, text)
@@ -733,26 +668,28 @@ def with_one_name(claims: pd.DataFrame, reading: Reading) -> pd.DataFrame:
 def equal_benchmarks(claims: pd.DataFrame, reading: Reading) -> None:
     """Say which benchmarks have the same scores for four or more models, up to a factor and a constant; both stay."""
     rows = claims.drop_duplicates(["model", "checkpoint", "benchmark"])
-    if rows["benchmark"].nunique() > _MOST_BENCHMARKS:
+    if rows["benchmark"].nunique() > MOST_BENCHMARKS:
         return
     matrix = rows.pivot(index=["model", "checkpoint"], columns="benchmark", values="value")
-    values, alike = matrix.to_numpy(float), matrix.corr(min_periods=_FEWEST_ROWS).abs().to_numpy()
+    values, alike = matrix.to_numpy(float), matrix.corr(min_periods=FEWEST_ROWS).abs().to_numpy()
+    found = []
     for j, k in np.argwhere(np.tril(alike, -1) > _ALIKE):
         known = np.isfinite(values[:, j]) & np.isfinite(values[:, k])
-        first, second = matrix.columns[k], matrix.columns[j]
         if (how := linear_in(values[known, k], values[known, j])) is not None:
-            text = f"{first} and {second} have {how}"
-            reading.add("benchmark", second, second, "equal scores", UNSURE, int(known.sum()), first, text)
+            found.append((how, matrix.columns[k], matrix.columns[j], int(known.sum())))
+    for how, first, second, number in sorted(found, key=lambda each: each[0] not in _EQUAL):
+        text = f"{first} and {second} have {how}"
+        reading.add("benchmark", second, second, "equal scores", UNSURE, number, first, text)
 
 
 def linear_in(values: np.ndarray, others: np.ndarray) -> str | None:
     """How values (n,) follow from others (n,) within their rounding: equal, adding up to 1, or by a factor and a
     constant, as scores less chance do; None where they do not. Scores of 2 decimals are too coarse to tell the last."""
     if np.abs(values - others).max() < _SAME_VALUE:
-        return "the same scores"
+        return _EQUAL[0]
     if np.abs(values + others - 1).max() < _SAME_VALUE:
-        return "scores that add up to 1"
-    if len(values) <= _FEWEST_ROWS or min(decimals(values), decimals(others)) <= 2:
+        return _EQUAL[1]
+    if len(values) <= FEWEST_ROWS or min(decimals(values), decimals(others)) <= 2:
         return None
     slope, constant = np.polyfit(others, values, 1)
     rounding = 0.51 * 10.0 ** -decimals(values) + abs(slope) * 0.51 * 10.0 ** -decimals(others)

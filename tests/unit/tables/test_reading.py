@@ -5,6 +5,7 @@ import pandas as pd
 import pytest
 
 from lm_validity.errors import InputError
+from lm_validity.tables.aggregates import find_aggregates, is_weighted_mean_of
 from lm_validity.tables.cell_text import (
     is_no_score,
     lower_is_better,
@@ -13,13 +14,14 @@ from lm_validity.tables.cell_text import (
     names_rank,
     read_cell,
 )
+from lm_validity.tables.columns import variants
 from lm_validity.tables.formats.import_files import import_files
 from lm_validity.tables.formats.score_files import ImportOptions
 from lm_validity.tables.reading import (
     choose_metric,
     direction_of,
     error_kind,
-    find_aggregates,
+    linear_in,
     one_model,
     pooled_error,
     read_corrections,
@@ -140,3 +142,45 @@ def test_a_reading_is_written_and_taken_back(tmp_path):
     with pytest.raises(InputError, match="row 2, column 'what': 'units' is no decision") as caught:
         read_corrections(tmp_path / "r.tsv")
     assert "unit" in caught.value.hint
+
+
+def test_one_odd_cell_is_left_out_and_the_column_stays():
+    """640 among percentages, 31.2 below 0 among them, 42.1 among shares; a measure beyond 100 stays unsure."""
+    unit = unit_of(np.array([51.0, 62.0, 640.0, 55.0]))
+    assert unit.name == "percent"
+    assert list(unit.beyond) == [False, False, True, False]
+    assert list(unit_of(np.array([51.0, 62.0, -31.2, 55.0])).beyond) == [False, False, True, False]
+    assert unit_of(np.array([85.0, 92.0, 105.0, 110.0])).name is None
+    assert unit_of(np.array([85.0, 92.0, 99.0, 104.0])).name is None  # no slip: near the others
+    assert unit_of(np.array([51.0, 640.0, 55.0])).name is None  # too few to tell
+
+
+def test_columns_that_are_variants_of_one_benchmark():
+    """Filters behind commas with few-shot and metric, metrics at the end; alone, or of other ends, they are not."""
+    both = variants(["quiz_5_exact_match,strict-match", "quiz_5_exact_match,flexible-extract", "maps"])
+    assert both["quiz_5_exact_match,strict-match"] == {
+        "benchmark": "quiz", "metric": "exact_match,strict-match", "num_fewshot": 5
+    }  # fmt: skip
+    assert variants(["sums,strict", "sums,loose"])["sums,loose"] == {"benchmark": "sums", "metric": "score,loose"}
+    assert {said["metric"] for said in variants(["chem acc", "chem acc_norm"]).values()} == {
+        "acc,none", "acc_norm,none"
+    }  # fmt: skip
+    assert variants(["chem acc", "maps acc", "rivers, north", "rivers_f1"]) == {}
+
+
+def test_scores_that_follow_from_others():
+    """Chance taken off is a factor and a constant; scores that are merely alike are not."""
+    raw = np.array([0.3012, 0.3641, 0.4203, 0.5087, 0.5662, 0.6410])
+    assert linear_in(raw, raw) == "the same scores"
+    assert linear_in(raw, 1 - raw) == "scores that add up to 1"
+    assert "1.33" in (linear_in(raw, np.round((raw - 0.25) / 0.75, 4)) or "")
+    assert linear_in(raw, np.round(raw + np.array([0.01, -0.01, 0, 0.01, 0, -0.01]), 4)) is None
+
+
+def test_a_mean_by_items_of_columns_of_one_name_is_found():
+    """Weights .5, .3, .2 over twelve models; not for as few models as columns allow, nor for another column."""
+    rng = np.random.default_rng(4)
+    parts = np.round(rng.uniform(0.2, 0.9, (12, 3)), 4)
+    assert is_weighted_mean_of(np.round(parts @ [0.5, 0.3, 0.2], 4), parts)
+    assert not is_weighted_mean_of(np.round(parts @ [0.5, 0.3, 0.2], 4)[:9], parts[:9])
+    assert not is_weighted_mean_of(np.round(rng.uniform(0.2, 0.9, 12), 4), parts)

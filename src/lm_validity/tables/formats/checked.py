@@ -6,13 +6,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from lm_validity.errors import InputError
+from lm_validity.errors import InputError, first_line
 from lm_validity.files import check_encodable
 from lm_validity.tables.schema import LARGEST_SCORE
 
 NO_STDERR = "write the standard error itself, or leave it out where it is unknown."
 _LARGEST = 2**63 - 1  # of a table's integers
 _LAST_DATE = 253402300799.0  # the end of the year 9999, in seconds since 1970
+_LARGEST_YAML = 2**23  # bytes; it is read slowly
 _LARGEST_FILE = 2**29  # bytes of a file that is read as a whole
 
 
@@ -34,6 +35,18 @@ def read_json_file(path: Path, hint: str) -> Any:
     if "\\ud" in text.lower():  # perhaps half of a pair of surrogates, which no table can hold
         check_encodable(json.dumps(document, ensure_ascii=False), str(path))
     return document
+
+
+def read_yaml_file(path: Path, hint: str) -> Any:
+    """The value of others' YAML file. Raises InputError, with the hint, for what cannot be read."""
+    import yaml
+
+    try:
+        if path.stat().st_size > _LARGEST_YAML:
+            raise InputError(f"{path}: too large for YAML.", hint)
+        return yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, yaml.YAMLError, RecursionError) as error:
+        raise InputError(f"{path}: cannot be read ({first_line(error)}).", hint) from error
 
 
 def finite(value: object) -> float | None:

@@ -5,9 +5,6 @@ A file without a column of models whose rows are steps of training is one run. A
 answer, are items. What columns and values mean is decided in `tables/columns.py` and `tables/reading.py`.
 """
 
-import csv
-import io
-import json
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -34,12 +31,11 @@ from lm_validity.tables.columns import (
     classify,
     find_roles,
     in_billions,
-    is_metric,
     is_sheet,
+    one_header,
     telling,
 )
 from lm_validity.tables.formats import checked
-from lm_validity.tables.formats.import_json import flat_records, lines_of_json
 from lm_validity.tables.formats.score_files import Format, ImportOptions, Opened, ScoreFile, date_in, mean_of_items
 from lm_validity.tables.reading import AVERAGED, CONVERTED, KEY, LEFT_OUT, READ, UNSURE, Decision
 from lm_validity.tables.schema import PROTOCOLS, readable
@@ -50,6 +46,8 @@ _SUFFIXES = (".csv", ".tsv", ".csv.gz", ".tsv.gz", ".parquet")
 _MARKDOWN = (".md", ".markdown", ".txt")  # of files that were named; in folders these are texts
 _BOOLEANS = dict.fromkeys(("1", "1.0", "true", "yes"), True) | dict.fromkeys(("0", "0.0", "false", "no"), False)
 _ANSWERS = {"1": 1.0, "1.0": 1.0, "0": 0.0, "0.0": 0.0, "true": 1.0, "false": 0.0, "True": 1.0, "False": 0.0}
+_PROMPTS = ("plain", "chat")  # other prompts are wordings
+_HUNDRED = 100.0
 _FEWEST_ANSWERS = 2  # of each model, in a table with a row for each answer
 _FEWEST_ITEMS = 20  # columns of nothing but 0 and 1, from which they are items
 _MOST_COLUMNS = 10_000  # of scores: no table of benchmarks has more
@@ -62,7 +60,7 @@ _STEP = re.compile(r"(.+?)[-_/@: ]+(?:global_?)?(?:steps?|iter(?:ation)?s?|check
 _FEWEST_STEPS = 100  # of the last of several such names
 _LAST = re.compile(r"(.+?)[-_/@: ]+(?:main|final|last)", re.I)
 _ROUNDS = ("epoch", "epochs", "round")  # names of columns that are runs where nothing else tells scores apart
-_OF_ITEMS = ("model", "benchmark", "num_fewshot", "run")
+_OF_ITEMS = ("model", "benchmark", "metric", "num_fewshot", "run")  # roles in a table with a row for each answer
 _ROUNDED = 0.01  # of a share beside its counts
 _COUNTS = ("correct", "count")  # right answers and all answers to an item
 _ITEM = re.compile(r"(.*?)[-_/:. ]*(\d+)")  # an item's column: benchmark and number
@@ -201,7 +199,7 @@ def _read_roles(
     columns = classify(table.header, table.texts, roles, given) if not answers else Columns()
     spread = _spread(roles, options.across, columns, with_models=bool(own or "model" in roles))
     if spread is not None:
-        roles = {role: column for role, column in roles.items() if role not in (spread, "value", "stderr")}
+        roles = {role: column for role, column in roles.items() if role not in (spread, "value")}
         if not answers:
             columns = classify(table.header, table.texts, roles, given, facts=spread != "model")
     keys = [own | said for said in _keys(table, roles)]
@@ -222,13 +220,10 @@ def _read_roles(
     scores = [roles["value"]] if spread is None else named or columns.scores
     facts = {name: fact for name, fact in columns.facts.items() if name not in scores}
     told = _facts(table, keys, facts, notes) if spread != "model" else {}
-    notes.decisions += columns.decisions if spread is not None else []
     if not scores:
         raise InputError(f"{path}: no column of scores.", "name them: --scores COLUMN,COLUMN,...")
-    if spread is None:
-        errors = _of_long(table, roles, columns)
-    else:
-        errors = _beside_errors(table, spread, options) or columns.spreads
+    errors = _errors(table, roles, columns, scores, spread, options)
+    notes.decisions += columns.decisions if spread is not None else []
     said = columns.variants if spread == "benchmark" else {}
     claims = _claims(table, _cells(table, scores, errors, spread, said), keys, notes)
     rows = _once(table, claims, options, notes.lines)
@@ -270,7 +265,13 @@ def _open(path: Path, options: ImportOptions, notes: _Notes) -> list[_Table]:
             raise InputError(f"{path}: no table in it.", "a Markdown table has lines of cells between |.")
         if tables:
             return [_named_columns(table, options, notes) for table in tables]
-    rows = parse_text_rows(_one_header(text, notes), path, _LAYOUT, short_rows=True, headless=_ANSWERS)
+    text, joined = one_header(text)
+    if joined:
+        words = f"two lines of names are read as one: {listing(joined, 4)}"
+        notes.decisions.append(
+            Decision("column", "header", "two lines", "structure", CONVERTED, len(joined), "", words)
+        )
+    rows = parse_text_rows(text, path, _LAYOUT, short_rows=True, headless=_ANSWERS)
     cells = np.array(rows.rows, dtype=object).reshape(len(rows.rows), len(rows.header))
     header = [plain_text(name) if set(name) & set("<[*") else name for name in rows.header]
     return [_named_columns(_Table(path, header, cells, rows.lines), options, notes)]
@@ -280,42 +281,6 @@ def frame_table(path: Path, frame: pd.DataFrame) -> _Table:
     """A frame as a table of texts, as though it had been read from a CSV file."""
     cells = frame.astype(object).where(frame.notna(), "").map(str).to_numpy(object)
     return _Table(path, [str(name).strip() for name in frame.columns], cells, list(range(1, len(cells) + 1)))
-
-
-def _one_header(text: str, notes: _Notes) -> str:
-    """The text with one header line: titles above it are left out, lines with fewer separators or with one cell only;
-    two lines of names, of which the upper stands over several columns, become one."""
-    lines = text.split("\n")
-    filled = [place for place, line in enumerate(lines[:50]) if line.strip(" ,;\t\r") and not line.startswith("#")]
-    while len(filled) > 2 and _is_title(*(lines[place] for place in filled[:3])):
-        lines[: filled[1]] = [""] * filled[1]
-        del filled[0]
-    mark = next((mark for mark in "\t,;" if filled and mark in lines[filled[0]]), ",")
-    upper, lower, below = [*csv.reader((lines[place] for place in filled[:3]), delimiter=mark), [], [], []][:3]
-    above = [name.strip() for name in upper]
-    repeats = len(set(above)) < len(above) == len(lower) and set(above) != {""}
-    if not repeats or any(map(read_cell, lower)) or not any(map(read_cell, below)):
-        return "\n".join(lines)
-    over = ""
-    for place, name in enumerate(above):  # the cell of a spreadsheet that is over several columns stands in the first
-        over = above[place] = name or over
-    once = Counter(map(plain, lower))
-    header = [
-        name if not more or (name and once[plain(name)] == 1 and not is_metric(name)) else f"{more} {name}".strip()
-        for more, name in zip(above, map(str.strip, lower), strict=True)
-    ]
-    out = io.StringIO()
-    csv.writer(out, delimiter=mark, lineterminator="").writerow(header)
-    lines[filled[0]], lines[filled[1]] = out.getvalue(), ""
-    text = f"two lines of names are read as one: {listing(header, 4)}"
-    notes.decisions.append(Decision("column", "header", "two lines", "structure", CONVERTED, len(header), "", text))
-    return "\n".join(lines)
-
-
-def _is_title(line: str, *below: str) -> bool:
-    """Whether a line is no header: it has one cell, the lines below have more."""
-    cells, least = re.split(r"[,;\t]", line), min(len(re.findall(r"[^,;\t]+", each)) for each in below)
-    return len(list(filter(str.strip, cells))) == 1 and least > 2
 
 
 def markdown_tables(path: Path, text: str) -> Iterator[_Table]:
@@ -457,20 +422,37 @@ def _keys(table: _Table, roles: dict[str, str]) -> list[dict[str, Any]]:
         if role in ("value", "stderr"):
             continue
         reader = readers.get(role, str)
-        for row, text in enumerate(table.texts(column)):
+        for row, text in enumerate(_filled(table.texts(column), role, roles)):
             value = None if text == "" else reader(text)
             if value is None and (text != "" or role in ("model", "benchmark")) and role != "metric":
                 problem = "empty" if text == "" else f"{text!r} is not a {role}"
                 raise InputError(f"{table.where(row, role)}: {problem}.", "see docs/reference/tables.md.")
             if value is not None:
                 keys[row][role] = value
+    _place(keys)
+    return keys
+
+
+def _filled(texts: np.ndarray, role: str, roles: dict[str, str]) -> np.ndarray:
+    """The texts of a column with a role: of merged cells, whose text stands in the first, where a column of prompts
+    tells their rows apart; a sign that there is no number of examples is none."""
+    if role == "num_fewshot":
+        return np.array(["" if is_missing(text) else text for text in texts], dtype=object)
+    merged = role in ("model", "benchmark") and "prompt" in roles and texts[0] and not all(texts)
+    return pd.Series(texts).replace("", np.nan).ffill().to_numpy() if merged else texts
+
+
+def _place(keys: list[dict[str, Any]]) -> None:
+    """Give each key the wording of its prompt, and its checkpoint by steps or tokens."""
+    for key in keys:
+        if key.get("prompt", "plain") not in _PROMPTS:
+            key["prompt_variant"] = key.pop("prompt")
     points = Counter(model for model, _ in {(key.get("model"), key.get("tokens_b")) for key in keys})
     for key in keys:
         if "iteration" in key:
             key.setdefault("checkpoint", f"step{key['iteration']}")
         elif "tokens_b" in key and points[key.get("model")] > 1:
             key.setdefault("checkpoint", f"tokens{key['tokens_b']:g}B")
-    return keys
 
 
 def _whole(text: str, least: int = -(2**63)) -> int | None:
@@ -503,6 +485,24 @@ def _cells(
         }
         for row, text in enumerate(table.texts(column)):
             yield _Cell(row, column, said, text, {kind: texts[row] for kind, texts in own.items()})
+
+
+def _errors(
+    table: _Table,
+    roles: dict[str, str],
+    columns: Columns,
+    scores: list[str],
+    spread: str | None,
+    options: ImportOptions,
+) -> dict[str, dict[str, Any]]:
+    """The errors of each column of scores: texts, or their column, by kind."""
+    if spread is None:
+        return _of_long(table, roles, columns)
+    if "stderr" in roles and len(scores) == 1:
+        columns.spreads.setdefault(scores[0], {}).setdefault("stderr", roles["stderr"])
+    elif "stderr" in roles:
+        columns.leave_out(roles["stderr"], "is a spread of no column", "name")
+    return _beside_errors(table, spread, options) or columns.spreads
 
 
 def _of_long(table: _Table, roles: dict[str, str], columns: Columns) -> dict[str, dict[str, Any]]:
@@ -673,7 +673,7 @@ def _items(answers: Mapping[str, Mapping[str, float | None]]) -> Iterator[dict[s
 
 def _item_rows(table: _Table, roles: dict[str, str]) -> tuple[str, str] | None:
     """The columns of documents and of their values in a table with a row for each answer: each model has many
-    documents, and the same ones, and values are from 0 to 1."""
+    documents, and the same ones, and values are from 0 to 1, or to 100."""
     names = {plain(name): name for name in reversed(table.header)}
     item = next((names[name] for name in ITEM if name in names and names[name] not in roles.values()), None)
     right = next((names[name] for name in RIGHT if name in names and names[name] != item), None)
@@ -683,7 +683,7 @@ def _item_rows(table: _Table, roles: dict[str, str]) -> tuple[str, str] | None:
     if len(set(documents)) <= 1 or len(table.lines) < _FEWEST_ANSWERS * len(set(models)):
         return None
     values = [_answer(text) for text in table.texts(right) if not is_missing(text)]
-    return (item, right) if values and all(value is not None and 0 <= value <= 1 for value in values) else None
+    return (item, right) if values and all(value is not None and 0 <= value <= _HUNDRED for value in values) else None
 
 
 def _answer(text: str) -> float | None:
@@ -702,10 +702,12 @@ def _long_items(table: _Table, roles: dict[str, str], item: str, right: str, not
     answers: dict[str, dict[tuple[str, int | None], dict[str, list[float]]]] = defaultdict(
         lambda: defaultdict(lambda: defaultdict(list))
     )
-    several = 0
-    for row, (key, document, text) in enumerate(zip(keys, table.texts(item), table.texts(right), strict=True)):
-        if (value := _answer(text)) is None:
+    several, told = 0, [_answer(text) for text in table.texts(right)]
+    scale = 1 / _HUNDRED if max(filter(None, told), default=0) > 1 else 1
+    for row, (key, document, answer) in enumerate(zip(keys, table.texts(item), told, strict=True)):
+        if answer is None:
             continue
+        value = answer * scale
         of_run = answers[key["model"]][key.get("benchmark", _stem(table.path)), key.get("run")][document]
         if key.get("run") is not None and of_run and of_run[0] != value:
             problem = f"{table.where(row, right)}: another answer of {key['model']} to {document} in run {key['run']}."
@@ -718,9 +720,12 @@ def _long_items(table: _Table, roles: dict[str, str], item: str, right: str, not
             {"benchmark": benchmark, "run": run, **mean_of_items(np.array([np.mean(of) for of in documents.values()]))}
             for (benchmark, run), documents in parts.items()
         ]
-        common, date = {"model": model, "unit": "share"}, date_in(table.path.stem)
+        common = {"unit": "share", **{name: keys[0].get(name) for name in ("metric", "num_fewshot")}, "model": model}
         items = partial(_answers_by_run, dict(parts), counted=counts is not None)
-        files.append(ScoreFile(table.path, rows, common, date, items=items))
+        files.append(ScoreFile(table.path, rows, common, date_in(table.path.stem), items=items))
+    if scale != 1:
+        text = f"{right}: percent to share, {len(told)} answers"
+        notes.decisions.append(Decision("unit", right, "percent", "arithmetic", CONVERTED, len(told), "", text))
     decided = f"{right} of each {item}"
     text = f"{table.path.name}: {len(table.lines)} rows are answers to items ({item}, {right})"
     notes.decisions.append(Decision("column", item, "item", "values", AVERAGED, len(table.lines), decided, text))
@@ -759,7 +764,7 @@ def _answers_by_run(
                 yield {"benchmark": benchmark, "run": number, "doc_id": document, "correct": value}
 
 
-# ---- records ------------------------------------------------------------------------------------------
+# ---- records -----------------------------------------------------------------------------------------------------
 
 
 def record_table(path: Path, records: list[dict[str, Any]]) -> _Table:
@@ -777,26 +782,6 @@ def read_records(
     notes = _Notes([], [])
     files = _of_table(_named_columns(record_table(path, records), options, notes), options, model, notes)
     return [replace(file, notes=tuple(notes.lines), decisions=tuple(notes.decisions)) for file in files]
-
-
-def _recognises_records(opened: Opened) -> bool:
-    if opened.path.suffix == ".jsonl":
-        first = opened.head.split(b"\n", 1)[0]
-        try:
-            record = json.loads(first)
-        except ValueError:
-            return False
-        return isinstance(record, dict) and bool({"model", *ROLES["model"]} & {plain(key) for key in record})
-    records = flat_records(opened.document)
-    return bool(records) and bool({"model", *ROLES["model"]} & {plain(key) for key in records[0]})
-
-
-def _read_records(opened: Opened, options: ImportOptions) -> list[ScoreFile]:
-    records = lines_of_json(opened.path) if opened.path.suffix == ".jsonl" else flat_records(opened.document)
-    return read_records(opened.path, records, options, opened.model)
-
-
-RECORDS = Format("records", (".json", ".jsonl"), _recognises_records, _read_records)
 
 
 # ---- the format --------------------------------------------------------------------------------------------------

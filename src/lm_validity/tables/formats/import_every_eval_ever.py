@@ -156,6 +156,7 @@ def _read(opened: Opened, options: ImportOptions) -> list[ScoreFile]:
             facts={} if size is None else {model_name: {"parameters_b": size}},
             items=_items(path, document, scored, rows),
             missing=len(results) - len(scored),
+            made=_made(document, model),
         )
     ]
 
@@ -200,7 +201,30 @@ def _row(result: dict[str, Any], document: dict[str, Any], where: str) -> dict[s
         "higher_is_better": None if lower is None else not lower,
         "num_fewshot": _number(shots, partial(checked.whole, least=0), f"{where}, 'num_fewshot'"),
         "selected": own.get(f"{OWN}selected", "true") == "true",
+        "made": _made_of_result(result),
     }
+
+
+def _made(document: dict[str, Any], model: dict[str, Any]) -> dict[str, Any]:
+    """How all scores of a file were made, as far as it says so: columns of SETTINGS."""
+    library, engine = document.get("eval_library"), model.get("inference_engine")
+    told, engine = (each if isinstance(each, dict) else {} for each in (library, engine))
+    said = {
+        "harness": str(told["name"]).replace("_", "-") if told.get("name") else None,
+        "harness_version": told.get("version") if told.get("version") != "unknown" else None,
+        "backend": engine.get("name"),
+    }
+    return {name: str(value) for name, value in said.items() if value is not None}
+
+
+def _made_of_result(result: dict[str, Any]) -> dict[str, Any]:
+    """What a result says of how its answers were written."""
+    config = result.get("generation_config")
+    drawn = config.get("generation_args") if isinstance(config, dict) else None
+    drawn = drawn if isinstance(drawn, dict) else {}
+    said = {name: checked.finite(drawn.get(name)) for name in ("temperature", "top_p")}
+    most = drawn.get("max_tokens")
+    return said | {"max_gen_toks": most if type(most) is int else None}
 
 
 def _unit(metric: dict[str, Any]) -> str | None:

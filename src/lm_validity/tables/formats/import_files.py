@@ -70,9 +70,11 @@ FORMATS: tuple[Format, ...] = (
     lm_eval_results.FORMAT,
     published.LM_HARMONY,
     import_trials.FORMAT,
-    import_csv.RECORDS,
+    import_json.ANSWERS,
+    import_json.SCORED,
+    import_json.RECORDS,
     import_csv.CSV,
-    import_json.FORMAT,
+    import_json.JSON,
 )
 _HINT = "docs/how_to/importing.md has the formats; --format names one."
 _HEAD = 2**16  # bytes by which a file that is not JSON is recognised
@@ -181,7 +183,7 @@ def _read_all(
         kinds = ", ".join(f"{count(number, 'file')} {suffix}" for suffix, number in sorted(log.others.items()))
         first = ": ".join(log.skipped[0]).rstrip(".") if log.skipped else f"no file of theirs ({kinds or 'no file'})"
         what = formats[0].name if options.format else "any known format"
-        raise InputError(f"no results of {what} in the given paths ({first}).", _HINT)
+        raise InputError(f"no results of {what} in the given paths ({first}).", log.hint or _HINT)
     if pattern is not None and not pattern.used:
         example = results[0].path if results else matched[0].found.path
         raise InputError(f"--path '{pattern.text}': no path of a file or model ends so.", f"a file is {example}.")
@@ -197,6 +199,8 @@ def _opened(file: Found, options: ImportOptions, pattern: PathPattern | None) ->
     model = _given_name(file.path, options, pattern)
     if file.path.suffix in (".json", ""):
         return Opened(file.path, file.named, checked.read_json_file(file.path, _HINT), model=model)
+    if file.path.suffix in (".yml", ".yaml"):
+        return Opened(file.path, file.named, checked.read_yaml_file(file.path, _HINT), model=model)
     try:
         with open(file.path, "rb") as handle:
             return Opened(file.path, file.named, head=handle.read(_HEAD), model=model)
@@ -218,7 +222,13 @@ def _whose(opened: Opened, formats: Sequence[Format]) -> Format:
         if file_format.recognises(opened):
             return file_format
     names = ", ".join(file_format.name for file_format in formats)
-    raise InputError(f"{opened.path}: of no known format.", f"known are {names}; --format names one of them.")
+    hint = f"known are {names}; --format names one of them."
+    numbers = [checked.finite(each) for each in opened.document.values()] if isinstance(opened.document, dict) else []
+    if numbers and None not in numbers:
+        hint = (
+            f"an object of numbers that names no model: --path '{{model}}/{{task}}/{opened.path.name}' --format json."
+        )
+    raise InputError(f"{opened.path}: of no known format.", hint)
 
 
 def _placed(file: ScoreFile, opened: Opened, pattern: PathPattern | None, places: PlacesRead) -> ScoreFile:

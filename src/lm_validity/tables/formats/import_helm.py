@@ -1,10 +1,14 @@
-"""HELM's folder of a run (stats.json beside run_spec.json) -> scores.
+"""HELM's folder of a run (stats.json beside run_spec.json) -> scores, and items of per_instance_stats.json.
 
 The values are means over the run's trials, which have no standard error of items. Of the splits, `test` counts, else
 `valid`; values under perturbations and of parts of a split are left out, and so are tokens, seconds and such.
 """
 
 import re
+from collections import defaultdict
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 from lm_validity.config.sheets import metric_key
@@ -13,9 +17,9 @@ from lm_validity.tables.cell_text import is_no_score
 from lm_validity.tables.formats import checked
 from lm_validity.tables.formats.score_files import EVERY, Format, ImportOptions, Opened, ScoreFile
 
-_STATS, _SPEC = "stats.json", "run_spec.json"
+_STATS, _SPEC, _ITEMS = "stats.json", "run_spec.json", "per_instance_stats.json"
 # Files of a run that have no scores of their own
-_OTHERS = ("per_instance_stats.json", "scenario.json", "scenario_state.json", "instances.json", "display_requests.json",
+_OTHERS = (_ITEMS, "scenario.json", "scenario_state.json", "instances.json", "display_requests.json",
            "display_predictions.json")  # fmt: skip
 _HINT = "HELM writes stats.json and run_spec.json into the folder of a run."
 _OF_MODEL = frozenset(("model", "model_deployment", "data_augmentation"))  # arguments of a run that name no benchmark
@@ -39,11 +43,15 @@ def _read(opened: Opened, options: ImportOptions) -> list[ScoreFile]:
     model = checked.required_text(opened.model or adapter.get("model"), f"{beside}, adapter_spec, model", _HINT)
     name = checked.required_text(spec.get("name"), f"{beside}, name", _HINT)
     shots = checked.whole(adapter.get("max_train_instances"), f"{beside}, max_train_instances", 0)
-    rows = [row | {"benchmark": _benchmark(name), "num_fewshot": shots} for row in _rows(stats, str(path))]
+    told = {"benchmark": _benchmark(name), "num_fewshot": shots}
+    split, values = _of_split(stats, str(path))
+    rows = [row | told for row in _rows(values, str(path))]
+    answers = path.with_name(_ITEMS)
+    items = partial(_items, answers, split, told) if answers.is_file() and rows else None
     settings = ",".join(f"{key}={adapter.get(key)}" for key in ("temperature", "num_outputs", "max_tokens"))
     sampling = {EVERY: str(adapter.get("random") or "")} if checked.is_sampled(adapter) else {}
     common = {"model": model, "unit": "own"}
-    return [ScoreFile(path, rows, common, settings=settings, sampling=sampling, made=_made(adapter))]
+    return [ScoreFile(path, rows, common, settings=settings, sampling=sampling, made=_made(adapter), items=items)]
 
 
 def _benchmark(name: str) -> str:
@@ -53,25 +61,49 @@ def _benchmark(name: str) -> str:
     return ":".join(filter(None, (scenario, ",".join(kept))))
 
 
-def _rows(stats: list[Any], where: str) -> list[dict[str, Any]]:
-    values: dict[str, dict[str, Any]] = {}
-    for stat in stats:
+def _of_split(stats: Any, where: str) -> tuple[str, dict[str, float]]:
+    """The split that counts, and its means by name. Raises InputError for what is no list of values with names."""
+    values: dict[str, dict[str, float]] = {}
+    for stat in stats if isinstance(stats, list) else [None]:
         told = stat.get("name") if isinstance(stat, dict) else None
-        if not isinstance(told, dict) or not isinstance(told.get("name"), str):
+        if not isinstance(stat, dict) or not isinstance(told, dict) or not isinstance(told.get("name"), str):
             raise InputError(f"{where}: a value without a name.", _HINT)
         if not (told.get("perturbation") or told.get("sub_split")) and checked.finite(stat.get("mean")) is not None:
             values.setdefault(str(told.get("split")), {})[told["name"]] = stat["mean"]
-    own = values.get("test") or values.get("valid") or {}
-    items = checked.finite(own.get("num_instances"))
+    split = "test" if values.get("test") else "valid"
+    return split, values.get(split, {})
+
+
+def _is_score(name: str) -> bool:
+    return not (_NO_SCORE.fullmatch(name) or is_no_score(name))
+
+
+def _rows(values: dict[str, float], where: str) -> list[dict[str, Any]]:
+    items = checked.finite(values.get("num_instances"))
     return [
         {
             "metric": metric_key(name),
             "value": checked.score(value, f"{where}, {name}", _HINT),
             "n_items": int(items) if items and items >= 1 else None,
         }
-        for name, value in own.items()
-        if not (_NO_SCORE.fullmatch(name) or is_no_score(name))
+        for name, value in values.items()
+        if _is_score(name)
     ]
+
+
+def _items(path: Path, split: str, told: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """A row for each instance, with the means over the trials by metric; the first one is `correct`."""
+    trials: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for instance in checked.read_json_file(path, _HINT):
+        if not isinstance(instance, dict) or "instance_id" not in instance:
+            raise InputError(f"{path}: an instance without an instance_id.", _HINT)
+        own, values = _of_split(instance.get("stats"), f"{path}, {instance['instance_id']}")
+        if not instance.get("perturbation") and own == split:
+            for name in filter(_is_score, values):
+                trials[str(instance["instance_id"])][metric_key(name)].append(values[name])
+    for document, metrics in trials.items():
+        means = [(name, sum(values) / len(values)) for name, values in metrics.items()]
+        yield {**told, "doc_id": document, "correct": means[0][1], "metric_values": means}
 
 
 def _made(adapter: dict[str, Any]) -> dict[str, Any]:

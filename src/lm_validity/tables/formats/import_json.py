@@ -1,38 +1,69 @@
-"""JSON of no known format: flat records, which are read as a table, and with `--format json` an object of scores.
-
-The largest object of nothing but scores: its keys are the benchmarks. Numbers elsewhere whose keys say so (`params`,
-`tokens`, `lr`) are facts of the model; a file may hold these alone.
-"""
+"""JSON of others that names its format nowhere: records, scores by benchmark, answers, an object of scores."""
 
 import json
+import re
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from lm_validity.config.rows import read_text
+from lm_validity.config.sheets import metric_key
 from lm_validity.errors import InputError
-from lm_validity.tables.columns import fact_column, in_billions
+from lm_validity.tables.cell_text import is_no_score, names_average, plain
+from lm_validity.tables.columns import ITEM, RIGHT, ROLES, fact_column, in_billions, is_metric
 from lm_validity.tables.formats import checked
+from lm_validity.tables.formats.import_csv import read_records
+from lm_validity.tables.formats.lm_eval_results import folder_name
 from lm_validity.tables.formats.score_files import Format, ImportOptions, Opened, ScoreFile, date_in
+from lm_validity.tables.task_facts import find_task_facts
 
-# ---- records -----------------------------------------------------------------------------------------------------
+_TASKS = ("task_name", "task", "benchmark", "dataset")
+
+# ---- records: flat objects, as the rows of a table -------------------------------------------------------------------
 
 
-def flat_records(document: Any) -> list[dict[str, Any]]:
-    """The flat objects of a list of them, or of an object of objects, where each one's key is the model; else []."""
-    if isinstance(document, dict) and len(document) == 1 and isinstance(next(iter(document.values())), list | dict):
-        document = next(iter(document.values()))
+def _records(document: Any) -> list[dict[str, Any]]:
+    """The flat objects of a list of them, the longest one that an object holds, or of an object of objects, where each
+    one's key is the model; else []."""
+    if isinstance(document, dict):
+        lists = [each for each in document.values() if isinstance(each, list) and each and isinstance(each[0], dict)]
+        inner = next(iter(document.values())) if len(document) == 1 else None
+        document = max(lists, key=len) if lists else inner if isinstance(inner, dict) else document
     if isinstance(document, dict) and len(document) > 1 and all(isinstance(each, dict) for each in document.values()):
         document = [{"model": key, **each} for key, each in document.items() if "model" not in each]
     if not isinstance(document, list) or not document or not all(isinstance(each, dict) for each in document):
         return []
+    document = [row for each in document for row in _of_task(each)]
     flat = all(not isinstance(value, dict | list) for each in document for value in each.values())
     return document if flat else []
 
 
-def lines_of_json(path: Path) -> list[dict[str, Any]]:
-    """The records of a file with a JSON object on each line. Raises InputError with the line that is none."""
+def _of_task(record: dict[str, Any]) -> list[dict[str, Any]]:
+    """A record; of one with the object `metrics` of a task a record for each of them, with the model and the number of
+    solved examples that its other objects name."""
+    metrics, task = record.get("metrics"), next((record[name] for name in _TASKS if record.get(name)), None)
+    model = record.get("model") or _text_in(record.get("model_config"), "model")
+    if not isinstance(metrics, dict) or not isinstance(task, str) or not model:
+        return [record]
+    told = record.get("task_config")
+    shots = [told[name] for name in ("num_shots", "num_fewshot") if name in told] if isinstance(told, dict) else []
+    own = {
+        "model": model,
+        "benchmark": task,
+        "num_fewshot": next(iter(shots), None),
+        "n_items": record.get("num_instances"),
+    }
+    numbers = {name: value for name, value in metrics.items() if checked.finite(value) is not None}
+    return [own | {"metric": name, "value": value} for name, value in numbers.items() if not is_no_score(name)]
+
+
+def _text_in(value: object, key: str) -> str | None:
+    found = value.get(key) if isinstance(value, dict) else None
+    return found if isinstance(found, str) else None
+
+
+def _lines_of_json(path: Path) -> list[dict[str, Any]]:
     records = []
     for number, line in enumerate(read_text(path, "a JSON object on each line.").splitlines(), 1):
         if line.strip():
@@ -42,10 +73,124 @@ def lines_of_json(path: Path) -> list[dict[str, Any]]:
                 raise InputError(
                     f"{path}, line {number}: not JSON ({error}).", "a JSON object on each line."
                 ) from error
-    return flat_records(records)
+    return _records(records)
 
 
-# ---- an object of scores ---------------------------------------------------------------------------------------------
+def _recognises_records(opened: Opened) -> bool:
+    if opened.path.suffix == ".jsonl":
+        try:
+            records = _records([json.loads(opened.head.split(b"\n", 1)[0])])
+        except ValueError:
+            return False
+    else:
+        records = _records(opened.document)
+    return bool(records) and bool({"model", *ROLES["model"]} & {plain(key) for key in records[0]})
+
+
+def _read_records(opened: Opened, options: ImportOptions) -> list[ScoreFile]:
+    records = _lines_of_json(opened.path) if opened.path.suffix == ".jsonl" else _records(opened.document)
+    return read_records(opened.path, records, options, opened.model)
+
+
+RECORDS = Format("records", (".json", ".jsonl"), _recognises_records, _read_records)
+
+
+# ---- answers to questions, and scores by benchmark, of one model that the path names ---------------------------------
+
+_PREDICTIONS = ("pred", "prediction", "predicted", "predicted_answer", "model_answer", "extracted_answer", "model_pred")
+_RIGHT_ANSWERS = ("answer", "gold", "label", "target", "correct_answer", "gold_answer", "answer_letter")
+_SUBJECTS = ("category", "subject", "subset", "task", "dataset", "benchmark")
+_SETTINGS = ("config", "metadata", "settings")  # beside the benchmarks of an object
+_RIGHT, _WRONG = ("corr", "correct", "right"), ("wrong", "incorrect")
+_BEFORE = re.compile(r"^(model_)?(outputs?|results?|eval|predictions?)_", re.IGNORECASE)
+_BEHIND = re.compile(r"[_-](results?|summary|outputs?|predictions?|scores?|metrics)$", re.IGNORECASE)
+_SHOTS = re.compile(r"_(\d{1,2})[-_]?shots?$", re.IGNORECASE)
+
+
+def _model_of(opened: Opened, benchmarks: set[str]) -> tuple[str, int | None]:
+    """The model that a path names, and solved examples: by the file's name without words such as results, or by the
+    folder's where the file is called as one of its benchmarks is or has no other word."""
+    stem = _BEHIND.sub("", _BEFORE.sub("", opened.path.stem))
+    shots = _SHOTS.search(stem)
+    stem = _SHOTS.sub("", stem)
+    generic = plain(stem) in {"", "results", "result", "summary", "scores", "metrics", "all", *map(plain, benchmarks)}
+    name = opened.model or (folder_name(opened.path) if generic else stem)
+    return name, int(shots[1]) if shots else None
+
+
+def _answers(document: Any) -> tuple[str, str, str] | None:
+    """The keys of the question, of the prediction and of the right choice, a letter, in a list of answers."""
+    if not isinstance(document, list) or not document or not all(isinstance(each, dict) for each in document):
+        return None
+    keys = document[0].keys()
+    named = (next((name for name in names if name in keys), None) for names in (ITEM, _PREDICTIONS, _RIGHT_ANSWERS))
+    item, prediction, right = named
+    if item is None or prediction is None or right is None or keys & {"correct", *RIGHT[1:3]}:
+        return None
+    letters = all(isinstance(each.get(right), str) and re.fullmatch(r"[A-Za-z]", each[right]) for each in document)
+    return (item, prediction, right) if letters else None
+
+
+def _read_answers(opened: Opened, options: ImportOptions) -> list[ScoreFile]:
+    item, prediction, right = _answers(opened.document) or ("", "", "")
+    subject = next((name for name in _SUBJECTS if isinstance(opened.document[0].get(name), str)), None)
+    benchmarks = {str(each.get(subject)) for each in opened.document} if subject else set()
+    model, shots = _model_of(opened, benchmarks)
+    records = [
+        {
+            "model": each.get("model") or model,
+            "benchmark": str(each.get(subject)) if subject else opened.path.parent.name,
+            "metric": "exact_match",
+            "num_fewshot": shots,
+            "question_id": each.get(item),
+            "correct": int(str(each.get(prediction)).strip().casefold() == each[right].casefold()),
+        }
+        for each in opened.document
+    ]
+    return read_records(opened.path, records, options, None)
+
+
+def _benchmarks(document: Any) -> dict[str, dict[str, Any]]:
+    """The metrics of each benchmark by its name, in an object that has them; {} for what is none: no metric is common
+    to all, or nothing tells names of benchmarks from those of models (settings, a known task, an average)."""
+    if not isinstance(document, dict) or not all(isinstance(each, dict) for each in document.values()):
+        return {}
+    own = {name: each for name, each in document.items() if name not in _SETTINGS}
+    shared = set.intersection(*(set(each) for each in own.values())) if own else set()
+    known = len(own) < len(document) or any(names_average(name) or find_task_facts(name) for name in own)
+    return own if known and any(map(_names_metric, shared)) else {}
+
+
+def _names_metric(name: str) -> bool:
+    return is_metric(name) or plain(name) == "accuracy" or re.match(r"pass_?@?\d", name) is not None
+
+
+def _read_scored(opened: Opened, options: ImportOptions) -> list[ScoreFile]:
+    benchmarks = _benchmarks(opened.document)
+    model, shots = _model_of(opened, set(benchmarks))
+    named = (_text_in(opened.document.get(name), "model") for name in _SETTINGS)
+    rows = []
+    for benchmark, metrics in benchmarks.items():
+        numbers = {name: number for name, value in metrics.items() if (number := checked.finite(value)) is not None}
+        counts = [next((numbers[name] for name in names if name in numbers), None) for names in (_RIGHT, _WRONG)]
+        items = None if None in counts else int(sum(filter(None, counts)))
+        rows += [
+            {"benchmark": benchmark, "metric": metric_key(name), "value": value, "n_items": items or None}
+            for name, value in numbers.items()
+            if name not in _RIGHT + _WRONG and not is_no_score(name) and "std" not in name
+        ]
+    common = {"model": opened.model or next(filter(None, named), model), "num_fewshot": shots}
+    return [ScoreFile(opened.path, rows, common, date_in(opened.path.stem))]
+
+
+ANSWERS = Format("answers", (".json",), lambda opened: _answers(opened.document) is not None, _read_answers)
+SCORED = Format("scores by benchmark", (".json",), lambda opened: bool(_benchmarks(opened.document)), _read_scored)
+
+
+# ---- JSON of no known format ----------------------------------------------------------------------------------------
+#
+# Where `--format json` asks for it: the largest object of nothing but scores. Its keys are the benchmarks. Numbers
+# elsewhere whose keys say so (`params`, `tokens`, `lr`) are facts of the model; a file may hold these alone.
 
 _NAMING = ("model_name", "name", "model")
 _FEWEST_SCORES = 2  # scores of an object of scores
@@ -98,4 +243,4 @@ def _only_scores(values: dict[str, Any], most: float) -> dict[str, float]:
     return scores if len(scores) == len(numbers) >= _FEWEST_SCORES else {}
 
 
-FORMAT = Format("json", (".json",), lambda opened: False, _read_json)
+JSON = Format("json", (".json",), lambda opened: False, _read_json)

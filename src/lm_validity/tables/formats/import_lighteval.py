@@ -79,8 +79,8 @@ def _read(opened: Opened, options: ImportOptions) -> list[ScoreFile]:
             settings=",".join(f"{key}={value}" for key, value in sorted(config.items()) if key not in _NO_SETTINGS)
             + "".join(f",{key}={value}" for key, value in sorted(drawn.items()) if key != "seed" and value is not None),
             sampling=dict.fromkeys(_written(tasks, groups, document), seed) if checked.is_sampled(drawn) else {},
-            made=_made(drawn),
             members={task.name: group for group, (_, members) in groups.items() for task in members},
+            made=_made(general, config, drawn, chat=chat),
         )
     ]
 
@@ -91,14 +91,21 @@ def _generation(general: dict[str, Any], config: dict[str, Any]) -> dict[str, An
     return parameters if isinstance(parameters, dict) else {}
 
 
-def _made(drawn: dict[str, Any]) -> dict[str, Any]:
-    """How answers were written: columns of SETTINGS."""
-    seed, longest = drawn.get("seed"), drawn.get("max_new_tokens")
+def _made(general: dict[str, Any], config: dict[str, Any], drawn: dict[str, Any], *, chat: object) -> dict[str, Any]:
+    """How all scores of a file were made, as far as it says so: columns of SETTINGS."""
+    version, dtype, most = general.get("lighteval_sha"), config.get("dtype"), drawn.get("max_new_tokens")
     said = {
+        "harness": "lighteval",
+        "harness_version": version if isinstance(version, str) and version != "?" else None,
+        "chat_template": chat if isinstance(chat, bool) else None,
+        "system_instruction": checked.text(config.get("system_prompt"), "system_prompt"),
+        "limit": checked.finite(general.get("max_samples")),
         "temperature": checked.finite(drawn.get("temperature")),
         "top_p": checked.finite(drawn.get("top_p")),
-        "max_gen_toks": longest if type(longest) is int else None,
-        "seed": seed if type(seed) is int else None,
+        "max_gen_toks": most if type(most) is int else None,
+        "dtype": dtype.removeprefix("torch.") if isinstance(dtype, str) and dtype != "auto" else None,
+        "adapter": config.get("adapter_weights") if isinstance(config.get("adapter_weights"), str) else None,
+        "seed": drawn.get("seed") if type(drawn.get("seed")) is int else None,
     }
     return {name: value for name, value in said.items() if value is not None}
 
@@ -148,11 +155,21 @@ def _rows(
     rows, missing = [], 0
     for task, members in [*((task, [task]) for task in alone), *groups.values()]:
         name = task.name.removesuffix(_AVERAGE)
+        versions = document.get("versions")
+        version = versions.get(task.key) if isinstance(versions, dict) else None
         configs = [_config(document, each) for each in members]
         items = [  # lighteval writes -1 where it does not know
             checked.whole(config.get("effective_num_docs"), f"{where}, {each.key}, 'effective_num_docs'")
             for config, each in zip(configs, members, strict=True)
         ]
+        number = sum(filter(None, items)) if all(each and each > 0 for each in items) else None
+        totals = [config.get("original_num_docs") for config in configs]
+        of_all = [each for each in totals if type(each) is int and each > 0]
+        made = {
+            "task_version": None if version is None else str(version),
+            "n_items_scored": number,
+            "n_items_total": sum(of_all) if len(of_all) == len(totals) else None,
+        }
         for metric, value in task.metrics.items():
             if metric.endswith("_stderr"):
                 continue
@@ -173,7 +190,8 @@ def _rows(
                     "value": checked.score(value, f"{where}, {task.key}, {metric}", _HINT),
                     # of a mean over independent scores
                     "stderr": math.sqrt(sum(squares)) / len(members) if len(squares) == len(members) else None,
-                    "n_items": sum(filter(None, items)) if all(number and number > 0 for number in items) else None,
+                    "n_items": number,
+                    "made": made,
                     "higher_is_better": _direction(configs[0], metric),
                 }
             )

@@ -3,6 +3,7 @@
 In folders, other texts of the same suffixes are not looked at.
 """
 
+import csv
 import re
 from collections import defaultdict
 from collections.abc import Iterator
@@ -17,24 +18,33 @@ from lm_validity.tables.formats.score_files import Format, ImportOptions, Opened
 from lm_validity.tables.reading import LEFT_OUT, Decision
 
 SUFFIXES = (".md", ".markdown", ".txt")
+_TABLES = (".csv", ".tsv")  # of the same columns as those that are printed
 _CARD_HINT = "a model card has `model-index` in its front matter; see huggingface.co/docs/hub/model-cards."
 _PRINTED_HINT = "lm-eval prints a line with pretrained=MODEL and a table that begins with |Tasks|Version|."
 _INDEX = re.compile(rb"\A\s*---\r?\n(?:(?!---\r?\n).*\n)*?model-index:")
 _PRINTED = re.compile(rb"^\| *(?:Tasks?|Groups) *\| *Version *\|.*\| *Value *\|", re.MULTILINE)
+_HEADER = re.compile(rb"(Tasks?|Groups)[,\t]Version[,\t].*[,\t]Value[,\t]")
 _MODEL = re.compile(r"\b(?:pretrained|model)=([^,)\s]+)")
 _LIMIT = re.compile(r"\blimit: ([\d.]+)")
 _SHOTS = re.compile(r"\s*\((\d+)[- ]shots?\)", re.IGNORECASE)
+_FEWEST_TASKS = 3  # of a group whose own score counts in their place
 _BETTER = {"↑": True, "↓": False}
 
 
 def recognises(opened: Opened) -> bool:
     """Whether a text has scores that are read here."""
+    if opened.path.suffix in _TABLES:
+        return _HEADER.match(opened.head) is not None
     return opened.path.suffix in SUFFIXES and bool(_INDEX.match(opened.head) or _PRINTED.search(opened.head))
 
 
 def _read(opened: Opened, options: ImportOptions) -> list[ScoreFile]:
     """The scores of a card or of printed tables. Raises InputError for one that cannot be read or names no model."""
     text = read_text(opened.path, _PRINTED_HINT)
+    if opened.path.suffix in _TABLES:
+        rows = csv.reader(text.splitlines(), delimiter="\t" if opened.path.suffix == ".tsv" else ",")
+        opened = opened._replace(model=opened.model or opened.path.stem)
+        return _of_printed(opened, "\n".join(f"|{'|'.join(row)}|" for row in rows))
     return _of_card(opened, text) if _INDEX.match(opened.head) else _of_printed(opened, text)
 
 
@@ -141,7 +151,7 @@ def _of_printed(opened: Opened, text: str) -> list[ScoreFile]:
     return [
         ScoreFile(
             path,
-            list(own.values()),
+            _grouped(list(own.values())),
             {"model": name, "unit": "own"},
             limited=most is not None,
             made={"harness": "lm-eval", "limit": most},
@@ -150,12 +160,27 @@ def _of_printed(opened: Opened, text: str) -> list[ScoreFile]:
     ]
 
 
+def _grouped(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The rows with their group where its own score may count, which is that of three or more tasks and has an error;
+    else without the group's."""
+    tasks = {
+        name: {row["benchmark"] for row in rows if row["group"] == name} for name in {row["group"] for row in rows}
+    }
+    with_error = {row["benchmark"] for row in rows if row["stderr"] is not None}
+    kept = {name for name, own in tasks.items() if len(own) >= _FEWEST_TASKS and name in with_error}
+    out = set(tasks) - kept - {None}
+    return [
+        row | {"group": row["group"] if row["group"] in kept else None} for row in rows if row["benchmark"] not in out
+    ]
+
+
 def _printed_row(said: dict[str, str], cells: list[str], last: dict[str, str], where: str) -> dict[str, Any] | None:
     """A row of a printed table, with what stands only in a task's first row; None where it has no score."""
     task = next((said[name] for name in ("tasks", "task", "groups") if said.get(name)), "")
-    if task.lstrip("- "):
+    if bare := task.lstrip("- "):
+        group = last.get("group", "") if task != bare else bare  # dashes stand before the tasks of a group
         last.clear()
-        last["task"] = task.lstrip("- ")
+        last |= {"task": bare, "group": group}
     for name in ("version", "filter", "n-shot"):
         last[name] = said.get(name) or last.get(name, "")
     number, error = read_cell(said["value"]), read_cell(said.get("stderr", ""))
@@ -163,6 +188,7 @@ def _printed_row(said: dict[str, str], cells: list[str], last: dict[str, str], w
         return None
     return {
         "benchmark": last["task"],
+        "group": last["group"] if last["group"] not in ("", last["task"]) else None,
         "metric": f"{said['metric']},{last['filter'] or 'none'}" if said.get("metric") else None,
         "num_fewshot": int(last["n-shot"]) if last["n-shot"].isdigit() else None,
         "value": checked.score(number.value, where, _PRINTED_HINT),
@@ -172,4 +198,4 @@ def _printed_row(said: dict[str, str], cells: list[str], last: dict[str, str], w
     }
 
 
-FORMAT = Format("text", SUFFIXES, recognises, _read)
+FORMAT = Format("text", (*SUFFIXES, *_TABLES), recognises, _read)

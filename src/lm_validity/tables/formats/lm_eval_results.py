@@ -26,7 +26,9 @@ _LATER_STAGE = re.compile(r"(?<![a-z])stage[-_]?([2-9]|\d\d+)(?!\d)", re.IGNOREC
 # Arguments from which lm-eval takes the model's name: that of an adapter before that of its base
 _NAMES = ("peft", "delta", "pretrained", "model", "path", "engine")
 # A folder that holds a checkpoint: step_30, checkpoint-500, iter_0001000, global_step1000
-_FOLDER = re.compile(r"(?:checkpoint|ckpt|(?:global_?)?steps?|iter(?:ation)?s?)[-_]?(\d{1,15})", re.IGNORECASE)
+_FOLDER = re.compile(
+    r"(?:checkpoint|ckpt|(?:global_?)?steps?|iter(?:ation)?s?)[-_]?(\d{1,15})(?:[-_](?:hf|converted|fp16|bf16))?", re.I
+)
 _CACHE = re.compile(r"models--([^/]+?)--([^/]+)")  # of a hub id, in its cache
 _COLUMNS = {"task": "benchmark", "step": "iteration"}  # other names of a pattern's fields
 _NUMBERS = ("iteration", "seed", "num_fewshot")

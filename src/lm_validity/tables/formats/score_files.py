@@ -119,12 +119,14 @@ class ImportLog:
     groups: dict[str, str] = field(default_factory=dict)  # of benchmarks that are groups, one of their tasks
     facts: dict[str, dict[str, Any]] = field(default_factory=dict)  # what files say for the models sheet, by model
     reading: Reading = field(default_factory=Reading)  # what was decided of all claims
+    hint: str = ""  # of the first file that was left out
     settings: pd.DataFrame | None = None  # columns of SETTINGS, where files say how scores were made
 
     def skip(self, path: Path, reason: str, hint: str, *, named: bool = False) -> None:
         """Leave a file out; one that was named itself, or any with `strict`, raises InputError."""
         if named or self.strict:
             raise InputError(reason, hint)
+        self.hint = self.hint or hint
         self.skipped.append((str(path), re.sub(rf"^{re.escape(str(path))}(: |, )", "", reason)))
 
     def repeat(self, sentence: str) -> None:
@@ -440,8 +442,8 @@ def _settings_table(frame: pd.DataFrame) -> pd.DataFrame | None:
     said = pd.DataFrame(known, index=frame.index, dtype=object).reindex(
         columns=[name for name in SETTINGS.names if name not in SETTINGS_KEY]
     )
-    table = frame[list(SETTINGS_KEY)].join(said)
-    return table[said.notna().any(axis=1)].drop_duplicates(list(SETTINGS_KEY), ignore_index=True)
+    table = frame[list(SETTINGS_KEY)].join(said)[said.notna().any(axis=1)]
+    return None if table.empty else table.drop_duplicates(list(SETTINGS_KEY), ignore_index=True)
 
 
 def _frame(files: list[ScoreFile]) -> pd.DataFrame:

@@ -196,6 +196,18 @@ COLLECTIONS = (
         "eval_downstream_hellaswag_val_rc_5shot_len_norm-90596898",
         (900, 565),
     ),
+    Collection(
+        "sober",
+        "Ten sampled runs of each model: reasoning models on six benchmarks",
+        "zhikaili1150/sober-reasoning",
+        "3aacfab",
+        "none stated",
+        "lighteval's files of 62 models with three to ten sampled runs on each benchmark. "
+        "[The tutorial](../tutorials/repeats.md) says what ten runs say that one does not.",
+        ("lm-validity report sober-reasoning/result --format lighteval --output site",),
+        "aime24",
+        (515, 305),
+    ),
 )
 INTRODUCTION = (
     "<!-- Made by docs/generate_gallery.py from public results: do not edit this page. -->",

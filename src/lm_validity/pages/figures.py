@@ -123,9 +123,9 @@ def cycled_colors(names: Iterable[str]) -> dict[str, str]:
     return dict(zip(names, itertools.cycle(CATEGORY_COLORS)))
 
 
-def dashed_lines(field: str, *at: float, channel: str = "x") -> alt.Chart:
+def dashed_lines(field: str, *positions: float, channel: str = "x") -> alt.Chart:
     """Dashed reference lines at these values."""
-    base = alt.Chart(chart_data(pd.DataFrame({field: [*at]})))
+    base = alt.Chart(chart_data(pd.DataFrame({field: [*positions]})))
     return base.mark_rule(color=MISSING_COLOR, strokeDash=[4, 4]).encode(**{channel: f"{field}:Q"})
 
 
@@ -186,14 +186,14 @@ def is_empty(spec: Spec) -> bool:
 def label_room(spec: Spec) -> int:
     """Pixels of width that a specification needs so that names on its axes do not overlap, and neither a legend nor the
     title of the horizontal axis is cut; 0: it has none of them."""
-    across, down = (_names(spec, channel) for channel in ("x", "y"))
+    names_across, down = (_names(spec, channel) for channel in ("x", "y"))
     # from a name to the next: the height of a letter, more where names lean or numbers are written
     numbers = any("format" in text for text in _encoded(spec, "text"))
-    step = max(13.0 if len(across) > _MANY else 16.0, _NUMBER if numbers else 0.0)
+    step = max(13.0 if len(names_across) > _MANY else 16.0, _NUMBER if numbers else 0.0)
     legend = max(_LEGEND if down else 0.0, *map(_legend, _encoded(spec, "color")))
     titles = (axis.get("title") for axis in _encoded(spec, "x"))
     title = max((len(title) for title in titles if isinstance(title, str)), default=0)
-    plot = max(step * len(across), legend, _TITLE_LETTER * title)
+    plot = max(step * len(names_across), legend, _TITLE_LETTER * title)
     if not plot:
         return 0
     beside = min(_LABEL_LIMIT, max((_LETTER * len(name) for name in down), default=60))
@@ -209,7 +209,10 @@ def _legend(color: dict[str, Any]) -> float:
     """Pixels of a legend of names, in four columns as families have."""
     names = (color.get("legend") or {}).get("values") or (color.get("scale") or {}).get("domain") or []
     names = [name for name in names if isinstance(name, str)]
-    columns = [max(min(160.0, _LETTER * len(name)) for name in names[at::4]) for at in range(min(4, len(names)))]
+    columns = [
+        max(min(160.0, _LETTER * len(name)) for name in names[first_name::4])
+        for first_name in range(min(4, len(names)))
+    ]
     return sum(columns) + 30 * len(columns)
 
 
@@ -242,13 +245,20 @@ def with_values(
     group = group or (PROTOCOL if ink.get("field") == PROTOCOL else None)
     if group is None:
         return frame, color
-    known = frame[value].notna().groupby(frame[group]).transform("any").to_numpy(dtype=bool)
-    if not known.any():
+    has_value = frame[value].notna().groupby(frame[group]).transform("any").to_numpy(dtype=bool)
+    if not has_value.any():
         return frame, color
-    frame, here = frame[known], set(frame.loc[known, group])
+    frame, groups_drawn = frame[has_value], set(frame.loc[has_value, group])
     scale = ink.get("scale", {}) if ink.get("field") == group else {}
-    if isinstance(color, alt.Color) and "domain" in scale and "range" in scale and not here.issuperset(scale["domain"]):
-        pairs = [(name, shade) for name, shade in zip(scale["domain"], scale["range"], strict=False) if name in here]
+    if (
+        isinstance(color, alt.Color)
+        and "domain" in scale
+        and "range" in scale
+        and not groups_drawn.issuperset(scale["domain"])
+    ):
+        pairs = [
+            (name, shade) for name, shade in zip(scale["domain"], scale["range"], strict=False) if name in groups_drawn
+        ]
         color = color.copy()
         color.scale = alt.Scale(domain=[name for name, _ in pairs], range=[shade for _, shade in pairs])
     return frame, color
@@ -291,16 +301,16 @@ def heatmap(
         y=alt.Y(f"{y}:N", scale=discrete(y_order), title=None, axis=alt.Axis(labelOverlap=False)),
         tooltip=tooltip,
     )
-    known = f"isValid(datum.{value})"
+    has_value = f"isValid(datum.{value})"
     named = isinstance(scheme, str)
     colours = {"scheme": scheme} if named else {"range": list(scheme), "interpolate": "rgb"}
     scale = alt.Scale(domain=list(domain), clamp=True, **colours)
     cells = (
-        base.transform_filter(known)
+        base.transform_filter(has_value)
         .mark_rect()
         .encode(color=alt.Color(f"{value}:Q", scale=scale, legend=alt.Legend(title=title, gradientLength=160)))
     )
-    missing = base.transform_filter(f"!{known}")
+    missing = base.transform_filter(f"!{has_value}")
     blank = missing.mark_rect(color=MISSING_COLOR, opacity=0.25)
     cross = missing.mark_text(text="×", color=MISSING_COLOR, fontSize=11)
     layers = [cells, blank, cross]
@@ -308,7 +318,7 @@ def heatmap(
         middle = domain[0] + 0.55 * (domain[1] - domain[0])
         dark, light = ("#111", "#fff") if named else ("#fff", "#111")
         ink = alt.condition(f"datum.{value} > {middle}", alt.value(dark), alt.value(light))
-        text = base.transform_filter(known).mark_text(fontSize=11)
+        text = base.transform_filter(has_value).mark_text(fontSize=11)
         layers.append(text.encode(text=alt.Text(f"{value}:Q", format=number_format), color=ink))
     chart = alt.layer(*layers).properties(width="container", height=row_height * max(len(y_order), 1))
     return marked_if_empty(chart, frame[value])
@@ -340,7 +350,7 @@ def interval_dots(
     if offset:
         encoding["yOffset"] = alt.YOffset(f"{offset}:N", scale=discrete(frame[offset].drop_duplicates()))
     base = alt.Chart(chart_data(frame)).encode(**encoding)
-    known = base.transform_filter(f"isValid(datum.{value})")
+    dots_known = base.transform_filter(f"isValid(datum.{value})")
     scale = alt.Scale(zero=zero)
     opacity = {"opacity": family_opacity()} if focus else {}
     layers = []
@@ -350,7 +360,7 @@ def interval_dots(
     if mark and frame[mark].notna().any():
         tick = base.transform_filter(f"isValid(datum.{mark})").mark_tick(thickness=2, height=9, opacity=0.55)
         layers.append(tick.encode(x=alt.X(f"{mark}:Q", title=title, scale=scale), color=color))
-    dot = known.mark_point(filled=True, size=52, opacity=1)
+    dot = dots_known.mark_point(filled=True, size=52, opacity=1)
     layers.append(dot.encode(x=alt.X(f"{value}:Q", title=title, scale=scale), color=color, **opacity))
     missing = base.transform_filter(f"!isValid(datum.{value})").mark_text(text="×", color=MISSING_COLOR, fontSize=13)
     layers.append(missing.encode(x=alt.value(6)))
@@ -469,9 +479,9 @@ def scatter(
     return marked_if_empty(chart, frame[y].where(frame[x].notna()))
 
 
-def layered(chart: alt.LayerChart, *others: alt.Chart) -> alt.LayerChart:
+def layered(chart: alt.LayerChart, *charts: alt.Chart) -> alt.LayerChart:
     """A chart with more layers on top, of its size."""
-    return alt.layer(chart, *others).properties(width="container", height=chart.height)
+    return alt.layer(chart, *charts).properties(width="container", height=chart.height)
 
 
 def _has_intervals(frame: pd.DataFrame) -> bool:
@@ -558,13 +568,13 @@ def bump(frame: pd.DataFrame, families: Iterable[str | None]) -> alt.LayerChart:
     )
     y = alt.Y("place:Q", scale=alt.Scale(domain=[0.5, places + 0.5], reverse=True), axis=y_axis, title="Place")
     # bands overlap: they are shown for the family that is focused
-    shown = alt.condition(f"datum.family == {FAMILY_FOCUS}", alt.value(0.3), alt.value(0.0))
-    band = base.mark_rule(strokeWidth=7).encode(y=alt.Y("best:Q", title="Place"), y2="worst:Q", opacity=shown)
+    opacity = alt.condition(f"datum.family == {FAMILY_FOCUS}", alt.value(0.3), alt.value(0.0))
+    band = base.mark_rule(strokeWidth=7).encode(y=alt.Y("best:Q", title="Place"), y2="worst:Q", opacity=opacity)
     line = base.mark_line(strokeWidth=1.4).encode(y=y, detail="model:N")
     dot = base.mark_point(filled=True, size=26).encode(y=y)
-    left = base.transform_filter("datum.side == 0").mark_text(align="right", dx=-6, fontSize=11, limit=LONGEST)
+    left_names = base.transform_filter("datum.side == 0").mark_text(align="right", dx=-6, fontSize=11, limit=LONGEST)
     right = base.transform_filter("datum.side == 1").mark_text(align="left", dx=6, fontSize=11, limit=LONGEST)
-    labels = [text.encode(y=y, text="model:N") for text in (left, right)]
+    labels = [text.encode(y=y, text="model:N") for text in (left_names, right)]
     chart = alt.layer(band, line, dot, *labels).properties(
         width="container", height=max(160, 13 * places), description=titles
     )

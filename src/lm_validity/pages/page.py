@@ -47,7 +47,9 @@ def entries() -> dict[str, str]:
 def _pattern() -> tuple[re.Pattern[str], dict[str, str]]:
     """What finds a name, in any case and in the plural, and the entry of each name in small letters."""
     entry_of = {name.lower(): name for name in entries()}
-    entry_of |= {other: name for name, text in _ENTRY.findall(glossary_text()) for other in _OTHER_NAME.findall(text)}
+    entry_of |= {
+        other_name: name for name, text in _ENTRY.findall(glossary_text()) for other_name in _OTHER_NAME.findall(text)
+    }
     longest_first = sorted(entry_of, key=len, reverse=True)
     forms = "|".join(rf"{re.escape(name[:-1])}(?:y|ies)" if name.endswith("y") else re.escape(name) + "s?"
                      for name in longest_first)  # fmt: skip
@@ -187,9 +189,9 @@ def _filled(frame: pd.DataFrame) -> pd.DataFrame:
     columns = list(frame.columns)
     if "protocol" in columns[:-1]:
         right, protocol = columns[columns.index("protocol") + 1 :], frame["protocol"]
-        known = without_missing(frame)[right].notna().any(axis=1).groupby(protocol).transform("any")
+        has_value = without_missing(frame)[right].notna().any(axis=1).groupby(protocol).transform("any")
         unscored = frame[right].map(_is_unscored).any(axis=1).groupby(protocol).transform("any")
-        frame = frame[known | ~unscored]
+        frame = frame[has_value | ~unscored]
     return frame.drop(
         columns=[name for name, values in frame.items() if len(frame) and all(map(_says_nothing, values))]
     )
@@ -206,8 +208,8 @@ def _says_nothing(value: object) -> bool:
 def without_missing(frame: pd.DataFrame) -> pd.DataFrame:
     """The frame with `Missing` values as nulls; a column of numbers is one of numbers again."""
     concerned = [str(name) for name, values in frame.items() if any(isinstance(value, Missing) for value in values)]
-    known = {name: [None if isinstance(value, Missing) else value for value in frame[name]] for name in concerned}
-    return frame.assign(**{name: pd.Series(values, index=frame.index) for name, values in known.items()})
+    columns = {name: [None if isinstance(value, Missing) else value for value in frame[name]] for name in concerned}
+    return frame.assign(**{name: pd.Series(values, index=frame.index) for name, values in columns.items()})
 
 
 def for_spreadsheets(frame: pd.DataFrame) -> pd.DataFrame:
@@ -415,8 +417,8 @@ def write_page(page: Page, output: str | Path) -> None:
                 for_spreadsheets(without_missing(table.frame)).to_csv(temporary, index=False, lineterminator="\n")
     document = page_document(page)
     (output / "figures").mkdir(parents=True, exist_ok=True)  # a page without figures has the folder that rules declare
-    for shown in document["sections"]:
-        for figure in shown["figures"]:
+    for section_shown in document["sections"]:
+        for figure in section_shown["figures"]:
             save_figure(figure["spec"], output / "figures" / figure["name"])
     write_text(output / "page.json", json.dumps(document, ensure_ascii=False, allow_nan=False))
     write_html(document, output)
@@ -507,8 +509,8 @@ def render(
 ) -> str:
     """The HTML of a page document."""
     findings = document["findings"]
-    others = [finding for finding in findings if not finding["alarm"]]
-    shown = 0 if document["lede"] else FINDINGS_SHOWN
+    quiet_findings = [finding for finding in findings if not finding["alarm"]]
+    limit = 0 if document["lede"] else FINDINGS_SHOWN
     pictures = [document["picture"]["svg"]] if document["picture"] else []
     return from_template(
         "page.html.j2",
@@ -520,8 +522,8 @@ def render(
         vega=vega,
         families=sorted(_families([figure["spec"] for figure in _figures(document)])),
         alarms=[finding for finding in findings if finding["alarm"]],
-        shown_findings=others[:shown],
-        folded_findings=others[shown:],
+        shown_findings=quiet_findings[:limit],
+        folded_findings=quiet_findings[limit:],
         legend=legend_of([*pictures, *(panel["svg"] for panel in document["panels"])]),
         words=Words(),
     )
@@ -535,8 +537,8 @@ def from_template(template: str, **values: object) -> str:
 
 def legend_of(pictures: Sequence[str]) -> list[str]:
     """Which marks of `svg.py` need a line of the legend: d direct, t train before test, w interval, cl ceiling."""
-    shown = {kind for picture in pictures for marks in _CLASSES.findall(picture) for kind in marks.split()}
-    return [kind for kind in ("d", "t", "w", "cl") if kind in shown]
+    kinds_drawn = {kind for picture in pictures for marks in _CLASSES.findall(picture) for kind in marks.split()}
+    return [kind for kind in ("d", "t", "w", "cl") if kind in kinds_drawn]
 
 
 _CLASSES = re.compile(r'class="([^"]*)"')
@@ -565,13 +567,13 @@ def deflated(text: str) -> str:
 def _packed_rows(table: TableDocument) -> str:
     """The rows of a table document: by column the values, and what a cell shows where that is not the value itself."""
     columns = list(zip(*table["rows"], strict=True)) or [() for _ in table["columns"]]
-    shown = [
+    rows_shown = [
         [_shown(value, column["format"], column["scale"]) for value in values]
         if any(value is not None and not isinstance(value, str) for value in values)
         else None
         for column, values in zip(table["columns"], columns, strict=True)
     ]
-    return packed({"values": columns, "shown": shown, "reasons": table["reasons"]})
+    return packed({"values": columns, "shown": rows_shown, "reasons": table["reasons"]})
 
 
 def _figure_document(figure: Figure) -> FigureDocument | None:
@@ -616,8 +618,8 @@ def _check_names(page: Page) -> None:
 def _families(node: object) -> set[str]:
     """Families that figures under `node`, a part of a specification or several, can focus."""
     if isinstance(node, dict):
-        own = {node["family"]} if isinstance(node.get("family"), str) else set[str]()
-        return own.union(*map(_families, node.values()))
+        own_family = {node["family"]} if isinstance(node.get("family"), str) else set[str]()
+        return own_family.union(*map(_families, node.values()))
     return set[str]().union(*map(_families, node)) if isinstance(node, list) else set()
 
 

@@ -434,9 +434,9 @@ class TableCell(NamedTuple):
     @property
     def says(self) -> str:
         """Number, interval, answer and why it is not known: what the picture shows, in words."""
-        shown = re.findall(r'aria-label="([^"]*)"', self.picture)
+        labels = re.findall(r'aria-label="([^"]*)"', self.picture)
         answer = self.mark.said if self.mark else ""
-        parts = (*map(unescape, shown[:1]), answer if answer else self.words if not shown else "", self.why)
+        parts = (*map(unescape, labels[:1]), answer if answer else self.words if not labels else "", self.why)
         return " ".join(f"{part[0].upper()}{part[1:].rstrip('.')}." for part in parts if part)
 
 

@@ -91,17 +91,17 @@ def agreement(
     in_both = similar.by_ratio_in_both(data, by_ratio)
     taus = {p: tau.kendall_tau(data, p, by_ratio, by_benchmark[p]) for p in PROTOCOLS}
     change, by_pair = tau.improvement(data, in_both)
-    which, whom, noise, rests = FOLDS
+    which_model, whom, noise, rests = FOLDS
     parts = joined(
         asked(whom, similar.similar_sizes(data, by_ratio, in_both, pooled)),
-        asked(which, tau.pairs_of_benchmarks(data, taus, change, by_pair, pooled)),
+        asked(which_model, tau.pairs_of_benchmarks(data, taus, change, by_pair, pooled)),
         asked(noise, tau.without_noise(data, taus)),
         asked(rests, incomplete.despite_missing_cells(data, pooled)),
-        asked(which, tau.each_benchmark(data, taus, significant)),
+        asked(which_model, tau.each_benchmark(data, taus, significant)),
         asked(rests, robustness.subsets_of_benchmarks(data)),
         asked(whom, similar.perplexity(data)),
         chosen_on_test(data),
-        asked(which, tau.categories_of_benchmarks(data, taus)),
+        asked(which_model, tau.categories_of_benchmarks(data, taus)),
         asked(whom, similar.families_of_models(data)),
         asked(noise, robustness.sources_of_variance(data, of_prompts)),
         asked(noise, significance.significant_differences(data, significant)),
@@ -109,7 +109,7 @@ def agreement(
         asked(noise, alone.sampled_runs(data)),
         asked(noise, alone.agreement_between_seeds(data)),
         asked(rests, alone.fine_tuned_shares(selections, matrix)),
-        asked(which, significance.aligned_rankings(data, align)),
+        asked(which_model, significance.aligned_rankings(data, align)),
         asked(noise, alone.prompts_chosen(choices, matrix)),
         asked(rests, robustness.all_scores(data)),
     )

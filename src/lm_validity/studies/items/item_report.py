@@ -48,20 +48,20 @@ def model_scores(
     return replace(counted, rows=counted.rows[counted.rows["value"].notna()])
 
 
-def model_answers(path: str | Path, scores: pd.DataFrame, more: Sequence[str] = ()) -> pd.DataFrame:
-    """The rows of a table of items behind `scores` (rows of `model_scores`), with `more` columns.
+def model_answers(path: str | Path, scores: pd.DataFrame, further_columns: Sequence[str] = ()) -> pd.DataFrame:
+    """The rows of a table of items behind `scores` (rows of `model_scores`), with `further_columns` columns.
 
     Raises InputError for a file that is no table of items.
     """
     table = open_items(path)
-    wanted = pc.field("model").isin(scores["model"].unique().tolist())
-    wanted &= pc.field("benchmark").isin(scores["benchmark"].unique().tolist())
+    condition = pc.field("model").isin(scores["model"].unique().tolist())
+    condition &= pc.field("benchmark").isin(scores["benchmark"].unique().tolist())
     if "checkpoint" in table.schema.names and pa.types.is_string(table.schema.field("checkpoint").type):
         points = pc.field("checkpoint")
-        wanted &= points.isin([*scores["checkpoint"].dropna().unique(), "final"]) | points.is_null()
-    columns = [*_ITEM_COLUMNS, *more]
-    known = [name for name in columns if name in table.schema.names]
-    items = table.to_table(columns=known, filter=wanted).to_pandas().reindex(columns=columns)
+        condition &= points.isin([*scores["checkpoint"].dropna().unique(), "final"]) | points.is_null()
+    columns = [*_ITEM_COLUMNS, *further_columns]
+    columns_known = [name for name in columns if name in table.schema.names]
+    items = table.to_table(columns=columns_known, filter=condition).to_pandas().reindex(columns=columns)
     return items_of_scores(items, scores, _KEYS)
 
 
@@ -76,8 +76,8 @@ def model_items(path: str | Path, scores: pd.DataFrame) -> pd.DataFrame:
     means = items.groupby(keys)["correct"].agg(correct="mean", runs="size")
     if items["run"].isna().all():
         return means.assign(within=np.nan).reset_index()
-    within = items.groupby([*keys, "seed"])["correct"].var().groupby(level=keys).mean()
-    return means.assign(within=within).reset_index()
+    variances = items.groupby([*keys, "seed"])["correct"].var().groupby(level=keys).mean()
+    return means.assign(within=variances).reset_index()
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -129,7 +129,7 @@ class ItemsData:
     def by_protocol(self) -> dict[str, list[dict[str, Any]]]:
         """The benchmarks of each protocol under which there are any."""
         rows = {protocol: [row for row in self.benchmarks if row["protocol"] == protocol] for protocol in PROTOCOLS}
-        return {protocol: own for protocol, own in rows.items() if own}
+        return {protocol: rows_of_protocol for protocol, rows_of_protocol in rows.items() if rows_of_protocol}
 
 
 def report_items(
@@ -179,15 +179,15 @@ def analyze_items(
     for benchmark, of_benchmark in counted.rows.groupby("benchmark"):
         answers = model_items(items, of_benchmark)
         texts = _texts(documents, str(benchmark)) if len(answers) else {}
-        for protocol, here in answers.groupby("protocol"):
+        for protocol, answers_of_protocol in answers.groupby("protocol"):
             key = {"benchmark": str(benchmark), "protocol": str(protocol)}
-            table = here.pivot(index="model", columns="doc_id", values="correct")
-            entry, fit = _fitted(table, here.drop_duplicates("doc_id").set_index("doc_id")["subject"])
+            table = answers_of_protocol.pivot(index="model", columns="doc_id", values="correct")
+            entry, fit = _fitted(table, answers_of_protocol.drop_duplicates("doc_id").set_index("doc_id")["subject"])
             data.benchmarks.append(key | entry)
             data.fits.append(fit)
-            for model, own in here[here["runs"] > 1].groupby("model"):
-                data.sampled.append(key | {"model": str(model)} | _sampled(own))
-                data.passes.extend(key | {"model": str(model)} | passed for passed in _passes(own))
+            for model, rows_of_model in answers_of_protocol[answers_of_protocol["runs"] > 1].groupby("model"):
+                data.sampled.append(key | {"model": str(model)} | _sampled(rows_of_model))
+                data.passes.extend(key | {"model": str(model)} | passed for passed in _passes(rows_of_model))
             if not isinstance(fit, Missing):
                 data.negative_items.extend(key | item for item in _negative(fit, table, texts))
     if not data.benchmarks:
@@ -282,18 +282,18 @@ def _picture(data: ItemsData) -> Picture | None:
             rows.setdefault(row["benchmark"], []).append(row)
     if not rows:
         return None
-    shown = sorted(rows.values(), key=lambda of_benchmark: -number(of_benchmark[0]["share_resolved"]))[:MOST_ROWS]
+    rows_shown = sorted(rows.values(), key=lambda of_benchmark: -number(of_benchmark[0]["share_resolved"]))[:MOST_ROWS]
     note = (
         "Left: share of neighbours in the benchmark's ranking whose answers to common items differ beyond chance (p < "
         ".05, each by itself). Right: the gap that such a test finds four times out of five, median over neighbours, "
         "in points (hundredths)."
     )
-    if any(row["reliability"] is NOT_GRADED for of_benchmark in shown for row in of_benchmark):
+    if any(row["reliability"] is NOT_GRADED for of_benchmark in rows_shown for row in of_benchmark):
         note += " Gaps of scores that are no shares are in the table alone."
-    if len(shown) < len(rows):
-        note += f" The first {len(shown)} of {len(rows)} benchmarks."
+    if len(rows_shown) < len(rows):
+        note += f" The first {len(rows_shown)} of {len(rows)} benchmarks."
     sizes = ((1180.0, 230.0, "w640"), (380.0, 118.0, "n640"))
-    return Picture(Markup("").join(_picture_svg(shown, *size) for size in sizes), note)
+    return Picture(Markup("").join(_picture_svg(rows_shown, *size) for size in sizes), note)
 
 
 def _picture_svg(rows: list[list[dict[str, Any]]], width: float, room: float, kind: str) -> Markup:
@@ -310,37 +310,37 @@ def _picture_svg(rows: list[list[dict[str, Any]]], width: float, room: float, ki
     values = svg.round_values(0, sizes.high, 6 if width > 500 else 4)
     percents = (0, 0.25, 0.5, 0.75, 1) if width > 500 else (0, 0.5, 1)
     marks = [
-        *(svg.box(0, 24 + 23 * place, width, 23, "zone") for place in range(1, len(rows), 2)),
+        *(svg.box(0, 24 + 23 * index, width, 23, "zone") for index in range(1, len(rows), 2)),
         svg.text(shares(0), 12, "neighbours told apart", "lab"),
         svg.text(sizes(0), 12, "gap with 80% power" if width > 500 else "gap, 80% power", "lab"),
         svg.ticks(shares, percents, 20, height - 26, [percent(value) for value in percents]),
         svg.ticks(sizes, values, 20, height - 26, [words.lstrip("+") for words in svg.written_points(values)]),
     ]
-    for place, of_benchmark in enumerate(rows):
-        y = 24 + 23 * (place + 0.5)
+    for index, of_benchmark in enumerate(rows):
+        y = 24 + 23 * (index + 0.5)
         marks.append(svg.text(4, y + 4, svg.shortened(of_benchmark[0]["benchmark"], int(room / 6.4)), "lab"))
         for row in of_benchmark:
             at = y + (0 if len(of_benchmark) == 1 else -4 if row["protocol"] == "direct" else 4)
             marks.append(svg.dot(shares(number(row["share_resolved"])), at, KINDS[row["protocol"]]))
             if gap := gaps.get((row["benchmark"], row["protocol"])):
                 marks.append(svg.dot(sizes(gap), at, KINDS[row["protocol"]]))
-    said = "; ".join(
+    description = "; ".join(
         f"{row['benchmark']} {PROTOCOL_LABELS[row['protocol']].lower()} {row['resolved']} of {row['neighbours']}"
         for of_benchmark in rows
         for row in of_benchmark
     )
     return svg.svg(
-        width, height, f"Neighbours in rankings told apart, counts without intervals: {said}.", *marks, kind=kind
+        width, height, f"Neighbours in rankings told apart, counts without intervals: {description}.", *marks, kind=kind
     )
 
 
-def _shares_svg(title: str, rows: list[dict[str, Any]], of: str) -> Markup:
+def _shares_svg(title: str, rows: list[dict[str, Any]], noun: str) -> Markup:
     """A dot for each benchmark: which share of its items that is. The largest first, at most 10."""
-    shares = [(row["benchmark"], row[of] / row["items"], None) for row in rows]
+    shares = [(row["benchmark"], row[noun] / row["items"], None) for row in rows]
     shares = sorted(shares, key=lambda share: -share[1])[:10]
     values = svg.round_values(0, max(0.05, shares[0][1]), 5)
-    said = "; ".join(f"{name} {100 * share:.1f}%" for name, share, _ in shares)
-    label = f"{title}, shares without intervals: {said}."
+    description = "; ".join(f"{name} {100 * share:.1f}%" for name, share, _ in shares)
+    label = f"{title}, shares without intervals: {description}."
     return svg.named_rows(label, shares, values, [f"{100 * value:g}%" for value in values], KINDS[rows[0]["protocol"]])
 
 
@@ -351,7 +351,7 @@ def _shares_svg(title: str, rows: list[dict[str, Any]], of: str) -> Markup:
 def each_benchmark(data: ItemsData) -> Part:
     """How finely each benchmark tells models apart, and how much its items say of their abilities."""
     figures, findings = [], []
-    for place, (protocol, rows) in enumerate(data.by_protocol.items(), 1):
+    for index, (protocol, rows) in enumerate(data.by_protocol.items(), 1):
         pairs, resolved = _sums(rows, "neighbours", "resolved")
         words = f"{UNDER[protocol].capitalize()}, no two models have answered the same items."
         if pairs:
@@ -367,7 +367,7 @@ def each_benchmark(data: ItemsData) -> Part:
             if fewest < FEW_MODELS:
                 words += f" With {fewest} models, the discrimination of a single item says little."
             title = f"Test information, {PROTOCOL_LABELS[protocol].lower()}"
-            figures.append(Figure(f"information_{place}", title, _information(data, protocol)))
+            figures.append(Figure(f"information_{index}", title, _information(data, protocol)))
         findings.append(Finding(words))
     table = Table(
         "benchmarks",
@@ -461,12 +461,12 @@ def items_against_it(data: ItemsData) -> Part:
     panel, first = None, [row for row in next(iter(data.by_protocol.values())) if is_known(row["negative_certain"])]
     if first:
         certain, items = _sums(first, "negative_certain", "items")
-        few = min(row["models"] for row in first) < FEW_MODELS
+        too_few = min(row["models"] for row in first) < FEW_MODELS
         panel = Panel(
             "Do items work against the benchmark?",
             f"**{certain} of {count(items, 'item')}** are answered better by weaker models, beyond chance",
             _shares_svg("Items that weaker models answer better", first, "negative_certain"),
-            "yes" if certain else "not known" if few else "no",
+            "yes" if certain else "not known" if too_few else "no",
         )
     return Part({"negative_items": rows}, section, panel=panel)
 
@@ -480,36 +480,42 @@ EVERY_RUN_HELPS = Missing("All noise is noise of sampling: every run helps.")
 GRADED = Missing("Answers are graded: one of k runs is neither right nor wrong.")
 
 
-def _sampled(own: pd.DataFrame) -> dict[str, Any]:
+def _sampled(rows_of_model: pd.DataFrame) -> dict[str, Any]:
     """The error of a model's mean over runs: as it is, with one run more, with endlessly many; and the share of
     sampling in the squared error of one run. own: rows of `model_items`."""
     names = ("error", "error_one_more_run", "error_endless_runs", "share_of_sampling", "runs_that_help")
-    means, runs = own["correct"].to_numpy(dtype=float), own["runs"].to_numpy(dtype=int)
-    entry: dict[str, Any] = {"runs": int(runs.min()), "items": len(own), "score": float(means.mean())}
-    if len(set(runs)) > 1 or len(own) < 2 or own["within"].isna().any():
+    means, runs = rows_of_model["correct"].to_numpy(dtype=float), rows_of_model["runs"].to_numpy(dtype=int)
+    entry: dict[str, Any] = {"runs": int(runs.min()), "items": len(rows_of_model), "score": float(means.mean())}
+    if len(set(runs)) > 1 or len(rows_of_model) < 2 or rows_of_model["within"].isna().any():
         return entry | dict.fromkeys(names, UNLIKE_RUNS)
-    found = SampledScore(entry["score"], float(own["within"].mean()), float(means.var(ddof=1)), len(own), int(runs[0]))
-    help_most = found.runs_that_help
-    values = (found.error, found.error_with(found.runs + 1), found.error_with(np.inf), found.share_of_sampling)
+    score = SampledScore(
+        entry["score"],
+        float(rows_of_model["within"].mean()),
+        float(means.var(ddof=1)),
+        len(rows_of_model),
+        int(runs[0]),
+    )
+    help_most = score.runs_that_help
+    values = (score.error, score.error_with(score.runs + 1), score.error_with(np.inf), score.share_of_sampling)
     return entry | dict(zip(names, (*values, EVERY_RUN_HELPS if help_most is None else help_most), strict=True))
 
 
-def _passes(own: pd.DataFrame) -> Iterator[dict[str, Any]]:
+def _passes(rows_of_model: pd.DataFrame) -> Iterator[dict[str, Any]]:
     """pass@k and pass^k for each k up to the runs of the item with the fewest. own: rows of `model_items`."""
-    runs = own["runs"].to_numpy(dtype=int)
-    right = own["correct"].to_numpy(dtype=float) * runs
-    share = own["correct"].to_numpy(dtype=float)
+    runs = rows_of_model["runs"].to_numpy(dtype=int)
+    right = rows_of_model["correct"].to_numpy(dtype=float) * runs
+    share = rows_of_model["correct"].to_numpy(dtype=float)
     # right-or-wrong answers have this variance between K runs
     variance = share * (1 - share) * runs / np.maximum(runs - 1, 1)
-    if not np.allclose(own["within"], variance) or not np.allclose(right, right.round()):
+    if not np.allclose(rows_of_model["within"], variance) or not np.allclose(right, right.round()):
         yield {"k": 1} | dict.fromkeys(("pass_at_k", "pass_hat_k"), GRADED)
         return
     for k in sorted({k for k in _K if k < runs.min()} | {int(runs.min())}):
         entry: dict[str, Any] = {"k": k}
         for name, estimate in (("pass_at_k", pass_at_k), ("pass_hat_k", pass_hat_k)):
-            found = estimate(right.round(), runs, k)
-            assert not isinstance(found, Missing)
-            entry |= {name: found.value, f"{name}_interval": found.interval}
+            estimated = estimate(right.round(), runs, k)
+            assert not isinstance(estimated, Missing)
+            entry |= {name: estimated.value, f"{name}_interval": estimated.interval}
         yield entry
 
 
@@ -518,10 +524,10 @@ def several_runs(data: ItemsData) -> Part:
     summary = {"sampled": data.sampled, "passes": data.passes}
     if not data.sampled:
         return Part(summary)
-    known = [row for row in data.sampled if is_known(row["share_of_sampling"])]
+    rows_known = [row for row in data.sampled if is_known(row["share_of_sampling"])]
     finding = f"{count(len(data.sampled), 'score')} are means over sampled runs."
-    if known:
-        median = float(np.median([row["share_of_sampling"] for row in known]))
+    if rows_known:
+        median = float(np.median([row["share_of_sampling"] for row in rows_known]))
         finding += f" In one run, sampling is {percent(median)} of the squared error (median)."
     tables = [
         Table(

@@ -155,16 +155,16 @@ def report_ranking(
     parts = [_rank(cells.xs(protocol_place, level=(1, 2), drop_level=False), answers) for protocol_place in places]
     benchmarks_found = tuple(part[0] for part in parts)
     notes = list(counted.notes)
-    for one in benchmarks_found:
-        if 0 < one.tested < one.pairs:
-            notes.append(f"Without a test on {one.benchmark}: {count(one.pairs - one.tested, 'pair')} of models.")
-        if one.tested > one.paired:
+    for entry in benchmarks_found:
+        if 0 < entry.tested < entry.pairs:
+            notes.append(f"Without a test on {entry.benchmark}: {count(entry.pairs - entry.tested, 'pair')} of models.")
+        if entry.tested > entry.paired:
             notes.append(
                 f"By standard errors, as if the models had answered different items, which is mostly too cautious: "
-                f"{count(one.tested - one.paired, 'pair')} of models on {one.benchmark}."
+                f"{count(entry.tested - entry.paired, 'pair')} of models on {entry.benchmark}."
             )
-        if one.pairs > MOST_PAIRS:
-            notes.append(f"The first {MOST_PAIRS} of {one.pairs} pairs of models on {one.benchmark} are listed.")
+        if entry.pairs > MOST_PAIRS:
+            notes.append(f"The first {MOST_PAIRS} of {entry.pairs} pairs of models on {entry.benchmark} are listed.")
     ranked = tuple(model for part in parts for model in part[1])
     summary = RankingSummary(benchmarks_found, ranked, tuple(pair for part in parts for pair in part[2]), tuple(notes))
     write_report(ranking_page(summary, own_prompts=trained_here(counted.rows)), summary, output)

@@ -652,12 +652,12 @@ def resolution(correct: np.ndarray, clusters: np.ndarray | None = None) -> Resol
     (see `paired_difference`; its assumptions hold here). Neighbours were chosen because they are close: where all
     models are equal, chance resolves fewer than 5% of them. Neighbours without a common item are left out.
     """
-    known = np.isfinite(correct)
-    means = np.array([row[has].mean() if has.any() else np.nan for row, has in zip(correct, known, strict=True)])
+    has_answer = np.isfinite(correct)
+    means = np.array([row[has].mean() if has.any() else np.nan for row, has in zip(correct, has_answer, strict=True)])
     order = [int(index) for index in np.argsort(-means, kind="stable") if np.isfinite(means[index])]
     pairs = []
     for first, second in pairwise(order):
-        in_both = known[first] & known[second]
+        in_both = has_answer[first] & has_answer[second]
         if in_both.any():
             labels = None if clusters is None else clusters[in_both]
             pairs.append(paired_difference(correct[first, in_both], correct[second, in_both], labels))

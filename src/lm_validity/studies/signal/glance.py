@@ -135,7 +135,11 @@ def _picture(data: SignalData, rows: Sequence[Ready], best_first: Sequence[Bench
         parts += [Markup('<div class="ready">'), ready_picture(data, rows), Markup("</div>"), ready_note(rows)]
         parts.append(Markup("<h2>{}</h2><p class=sub>{}</p>").format(heading, sentence))
     members_of_family = set(data.own)
-    names = {model: name for model, name in _names(data).items() if any(model in each.scored for each in drawn)}
+    names = {
+        model: name
+        for model, name in _names(data).items()
+        if any(model in benchmark_drawn.scored for benchmark_drawn in drawn)
+    }
     if len(names) > 1:
         options = Markup("").join(
             Markup("<option{}>{}</option>").format(" selected" if model in members_of_family else "", name)
@@ -146,14 +150,18 @@ def _picture(data: SignalData, rows: Sequence[Ready], best_first: Sequence[Bench
             .format(options)
         )  # fmt: skip
     grid = [
-        panels[name] if len(own_names) == 1 else _family_panel(data, name, [by_name[each] for each in own_names], index)
+        panels[name]
+        if len(own_names) == 1
+        else _family_panel(data, name, [by_name[benchmark_drawn] for benchmark_drawn in own_names], index)
         for index, (name, own_names) in enumerate(families_shown.items())
     ]
     parts.append(panel_grid(grid))
     for index, (name, own_names) in enumerate(families_shown.items()):
         if len(own_names) > 1:
             inside = [row for row in rows if row.name in set(own_names)]
-            parts.append(_fold(data, name, inside, [panels[each] for each in members[name]], index))
+            parts.append(
+                _fold(data, name, inside, [panels[benchmark_drawn] for benchmark_drawn in members[name]], index)
+            )
     return Picture(Markup("").join(parts), _curves_note(data, drawn, len(all_families) - len(families_shown)))
 
 

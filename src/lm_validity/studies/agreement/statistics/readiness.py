@@ -101,7 +101,7 @@ def group_effect(
 
 
 def _by_family(
-    residual: np.ndarray, d: np.ndarray, within: np.ndarray, families: np.ndarray
+    residual: np.ndarray, d: np.ndarray, fitted_basis: np.ndarray, families: np.ndarray
 ) -> tuple[float, list[tuple[float, float]]]:
     """The jackknife's standard error of the coefficient of `d`, and (standard error, degrees of freedom) of both tests.
 
@@ -111,21 +111,21 @@ def _by_family(
     is CR2's. A direction that the rows of one family alone decide has no residual; where the coefficient rests on one,
     there is none without that family: NaN and no test.
     """
-    basis = np.column_stack([within, d / np.sqrt(d @ d)])
+    basis = np.column_stack([fitted_basis, d / np.sqrt(d @ d)])
     weights = d / (d @ d)
     numbers = np.unique(families)
     left_out, halves, squares = (np.zeros(len(numbers)) for _ in range(3))
     projected = np.zeros((len(numbers), basis.shape[1]))
-    for place, family in enumerate(numbers):
+    for index, family in enumerate(numbers):
         rows = families == family
         eigenvalues, turned = np.linalg.eigh(np.eye(rows.sum()) - basis[rows] @ basis[rows].T)
         free = eigenvalues > 1e-10
         own_weights, errors = turned.T @ weights[rows], turned.T @ residual[rows]
         if np.abs(own_weights[~free]).max(initial=0) > 1e-8 * np.abs(weights).max():
             return np.nan, []
-        left_out[place] = own_weights[free] @ (errors[free] / eigenvalues[free])
+        left_out[index] = own_weights[free] @ (errors[free] / eigenvalues[free])
         half = turned[:, free] @ (own_weights[free] / np.sqrt(eigenvalues[free]))
-        halves[place], projected[place], squares[place] = half @ residual[rows], basis[rows].T @ half, half @ half
+        halves[index], projected[index], squares[index] = half @ residual[rows], basis[rows].T @ half, half @ half
     number = len(numbers)
     if number < 2:
         return np.nan, []

@@ -26,10 +26,9 @@ from lm_validity.pages.page import (
     write_html,
     write_library,
 )
-from lm_validity.pages.svg import MOST_TICKS, Axis, dot, rug, shortened, svg, text, ticks
+from lm_validity.pages.svg import MOST_TICKS, NAMES, Axis, dot, rug, shortened, svg, text, ticks
 from lm_validity.site.cards.panels import (
     EMPTY,
-    NAMES,
     TableCell,
     apart_cell,
     bias_cell,

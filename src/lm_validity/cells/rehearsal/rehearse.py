@@ -15,7 +15,8 @@ import transformers
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from lm_validity.cells.models.language_model import LanguageModel
-from lm_validity.cells.models.scorer import Request, Way
+from lm_validity.cells.models.scorer import Way
+from lm_validity.cells.models.trees import Request
 from lm_validity.cells.rehearsal.device import KIND, Ledger, pretended_gpus
 from lm_validity.cells.tasks.evaluation import Example
 from lm_validity.cells.training import loop

@@ -5,7 +5,7 @@ import json
 import math
 import re
 from array import array
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -42,7 +42,10 @@ _NO_METRICS = frozenset(
      "target_hash")
 )  # fmt: skip
 _PAIRS = ("mcc", "f1")  # metrics whose value of a document is the pair (gold, predicted)
-_WEIGHTED = {"bits_per_byte": lambda each: -each / math.log(2), "byte_perplexity": lambda each: math.exp(-each)}
+_WEIGHTED: dict[str, Callable[[float], float]] = {
+    "bits_per_byte": lambda mean: -mean / math.log(2),
+    "byte_perplexity": lambda mean: math.exp(-mean),
+}
 _WEIGHTED["word_perplexity"] = _WEIGHTED["byte_perplexity"]
 
 

@@ -128,7 +128,7 @@ def compare(first: str, second: str, source: Path | None, request: Comparing, it
             *difference_notes(counted_there.differing, len(counted_there.benchmarks)),
             *point_lines,
         ]
-        summary = compare_counted(*models, counted_there, sources.items)
+        summary = compare_counted(*models, counted_there, sources.items, unlike=request.unlike)
         benchmarks_compared = {row.benchmark for row in summary.comparisons}
         for name in margins:
             if name not in benchmarks_compared:
@@ -154,7 +154,12 @@ def _sources(first: str, second: str, source: Path | None, items: Path | None) -
             )
         except InputError as error:  # about a table that will have been there only for a while
             source_name = str(source or f"{first} and {second}")
-            places = {str(folder / "1"): first, str(folder / "2"): second, str(folder / "scores.parquet"): source_name}
+            places = {
+                str(folder / "items.parquet"): f"{first} and {second}",
+                str(folder / "1"): first,
+                str(folder / "2"): second,
+                str(folder / "scores.parquet"): source_name,
+            }
             problem, hint = error.problem, error.hint
             for path, words in places.items():
                 problem, hint = problem.replace(path, words), hint.replace(path, words)

@@ -187,6 +187,17 @@ def test_another_number_of_items_is_another_test(folders, scored, unlike):
         assert run(*folders).exit_code == 0
 
 
+def test_answers_without_a_common_document_are_refused(tmp_path):
+    a = table(tmp_path / "a", rows_of("ant", "sums", answers(200)))
+    score, items = rows_of("bee", "sums", answers(200))
+    b = table(tmp_path / "b", (score, [row | {"doc_id": f"other {row['doc_id']}"} for row in items]))
+    with pytest.raises(InputError, match="no common document of sums") as caught:
+        run(a, b)
+    assert "--mix-versions" in caught.value.hint and str(a) in caught.value.problem
+    done = run(a, b, "--mix-versions")
+    assert done.exit_code == 0 and "0 compared item by item" in done.stdout
+
+
 def test_a_count_of_examples_that_keeps_one_out_is_the_reason(tmp_path):
     a = table(tmp_path / "a", rows_of("ant", "sums", answers(200), num_fewshot=0))
     b = table(tmp_path / "b", rows_of("bee", "sums", answers(200), num_fewshot=5))

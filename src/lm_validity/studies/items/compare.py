@@ -162,13 +162,18 @@ def compare_models(
     unlike: what becomes of unlike versions of a task, or unlike parts of the items. Raises InputError where they are
     refused, for a model without scores, and as `compare_counted`.
     """
-    return compare_counted(first, second, model_scores(scores, [first, second], benchmarks, unlike=unlike), items)
+    counted = model_scores(scores, [first, second], benchmarks, unlike=unlike)
+    return compare_counted(first, second, counted, items, unlike=unlike)
 
 
-def compare_counted(first: str, second: str, counted: Counted, items: str | Path | None = None) -> CompareSummary:
+def compare_counted(
+    first: str, second: str, counted: Counted, items: str | Path | None = None, *, unlike: Unlike = "refused"
+) -> CompareSummary:
     """Compare two models by their scores that count, of each one state of its training.
 
-    Raises InputError for one model twice, and where the two share no benchmark.
+    unlike: what becomes of answers to different documents of a benchmark; where they are not refused, the scores are
+    compared by their errors. Raises InputError where they are, for one model twice, and where the two share no
+    benchmark.
     """
     if first == second:
         raise InputError(f"the model {first!r} is named twice.", "name two different models.")
@@ -178,13 +183,15 @@ def compare_counted(first: str, second: str, counted: Counted, items: str | Path
     by_cell = {} if items is None else {key: group for key, group in model_items(items, rows).groupby(CELL)}
     cells = cell_scores(counted)
     compared: list[Comparison] = []
-    one_sided = []
+    one_sided, apart = list[str](), list[str]()
     for protocol in PROTOCOLS:
         of_protocol = []
         for benchmark in sorted({name for _, name, under in cells.index if under == protocol}):
             keys = [(model, benchmark, protocol) for model in (first, second)]
             if all(key in cells.index for key in keys):
                 pair = [by_cell.get(key) for key in keys]
+                if _without_common_document(pair):
+                    apart.append(benchmark)
                 of_protocol.append(compared_cells(benchmark, protocol, cells.loc[keys[0]], cells.loc[keys[1]], pair))
             else:
                 one_sided.append(f"{benchmark} ({protocol})")
@@ -193,11 +200,24 @@ def compare_counted(first: str, second: str, counted: Counted, items: str | Path
     if not compared:
         reasons = [note for note in counted.notes if "stay out" in note] or ["compare models with common scores."]
         raise InputError(f"{counted.source}: {first} and {second} share no benchmark.", reasons[0])
+    if apart and unlike == "refused":
+        raise InputError(
+            f"{items}: {first} and {second} answered no common document of {listing(apart, 3)}.",
+            "give answers to the same items, or compare the scores by their errors: --mix-versions.",
+        )
+    if apart:
+        notes = (*notes, f"No common document, so the scores are compared by their errors: {listing(apart)}.")
     if one_sided:
         notes = (*notes, f"Only one of the two models has a score on {listing(one_sided)}.")
     return CompareSummary(
         first, second, tuple(compared), (*notes, *_test_notes(compared)), trained_here=trained_here(rows)
     )
+
+
+def _without_common_document(answers: Sequence[pd.DataFrame | None]) -> bool:
+    """Whether both models have answers to a benchmark, but to different documents of it."""
+    documents = [set(frame["doc_id"]) for frame in answers if frame is not None and len(frame)]
+    return len(documents) == len(answers) and not set.intersection(*documents)
 
 
 def cell_scores(counted: Counted) -> pd.DataFrame:
@@ -452,7 +472,7 @@ def along_training(first: str, second: str, counted: Counted, items: str | Path 
     for point in np.array(points.common)[places].tolist():
         counted_there = counted.at_point(points.unit, point)
         try:
-            summary = judged(compare_counted(first, second, counted_there, items), {}, Margin())
+            summary = judged(compare_counted(first, second, counted_there, items, unlike="kept"), {}, Margin())
         except InputError:  # no benchmark in common at this point
             continue
         points_found += [
@@ -497,7 +517,7 @@ def _training_section(summary: CompareSummary) -> Section | None:
         x="point",
         y="change",
         x_title=unit,
-        y_title=f"{names[1]} less {names[0]}",
+        y_title=" less ".join(svg.shortened(name, 20) for name in names[::-1]),
         tooltip=figures.tooltips(point=f"{unit}|.6~g", change="Difference|+.4f", low="95% from|+.4f", high="to|+.4f"),
         log_x=bool(spaced),
     )

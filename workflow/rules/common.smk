@@ -20,7 +20,12 @@ try:
     from lm_validity.config.rows import Sheets
     from lm_validity.errors import InputError
     from lm_validity.files import json_text, read_json, write_text
-    from lm_validity.monitor.scheduler import keep_polled_jobs, record_controller
+    from lm_validity.monitor.scheduler import (
+        failed_jobs,
+        keep_polled_jobs,
+        record_controller,
+        skip_hidden_jobs,
+    )
     from lm_validity.run.grid import Grid, reports_of
     from lm_validity.run.rules import RULES
     from lm_validity.run.scoring import prompt_settings, task_sources
@@ -74,6 +79,7 @@ except InputError as error:
     raise WorkflowError(str(error))
 
 keep_polled_jobs()
+skip_hidden_jobs(workflow.output_settings.quiet or ())
 
 # A graph of 30,000 jobs is millions of objects that all stay: no look for garbage while it is built.
 if not IS_MODULE:
@@ -237,10 +243,14 @@ onstart:
 # Of a module, Snakemake runs this only where the other workflow's own `onerror` calls it: <module's name>.onerror().
 onerror:
     written = f"{PLACE}/configuration.json"
-    # by the logger: what is printed beside it is lost behind the bars of a terminal
+    said = []  # what failed comes last, though it is found first
     for command in ("check-cells --after-error", "partial-reports --without-items"):
-        for line in shell(
+        lines = shell(
             "lm-validity {command} --configfile {written:q} 2>&1 || true",
             iterable=True,
-        ):
-            logger.info(line)
+        )
+        said = [*lines, *said]
+    # by the logger: what is printed beside it is lost behind the bars of a terminal
+    logs = [log] if isinstance(log, str) else log or []
+    for line in [*said, *failed_jobs(map(Path, logs))]:
+        logger.info(line)

@@ -14,7 +14,14 @@ import pytest
 from throttler import Throttler
 
 from lm_validity.files import write_json
-from lm_validity.monitor.scheduler import controller_since, keep_polled_jobs, orphan_jobs, record_controller
+from lm_validity.monitor.scheduler import (
+    controller_since,
+    failed_jobs,
+    keep_polled_jobs,
+    orphan_jobs,
+    record_controller,
+    skip_hidden_jobs,
+)
 
 
 @pytest.fixture
@@ -119,3 +126,33 @@ CONFIG = "echo 'MinJobAge = 300 sec'"
 def test_no_job_of_a_poll_is_lost(poll, scontrol, squeue, kept, reported):
     """A job is kept until Slurm says how it ended, or no longer knows it."""
     assert poll(scontrol, squeue) == (kept, reported)
+
+
+def test_each_failed_job_is_a_line_with_the_last_line_of_its_log(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "sums.log").write_text("read 3 files\nError: task 'nosuch': nobody has it.\n\n")
+    block = (
+        "Error in rule prefetch_benchmark:\n    message: None\n    jobid: 5\n"
+        "    log: {} (check log file(s) for error details)\n    shell:\n        x\n"
+    )
+    log = tmp_path / "snakemake.log"
+    log.write_text(
+        "Job 5\n" + block.format("sums.log") + block.format("gone.log") + "Error in rule all:\n    jobid: 0\n"
+    )
+    assert failed_jobs([log, tmp_path / "none"]) == [
+        "failed job: prefetch_benchmark: Error: task 'nosuch': nobody has it. (sums.log)",
+        "failed job: prefetch_benchmark (gone.log)",
+        "failed job: all",
+    ]
+
+
+def test_a_dry_run_that_hides_rules_writes_no_job_out(monkeypatch):
+    from snakemake.executors import dryrun
+    from snakemake.settings.enums import Quietness
+
+    own = dryrun.Executor.printjob
+    monkeypatch.setattr(dryrun.Executor, "printjob", own)
+    skip_hidden_jobs({Quietness.PROGRESS})
+    assert dryrun.Executor.printjob is own
+    skip_hidden_jobs({Quietness.RULES})
+    assert dryrun.Executor.printjob(None, None) is None

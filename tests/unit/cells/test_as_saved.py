@@ -302,6 +302,27 @@ def test_weights_that_are_not_whole_are_named(tmp_path):
         record_of(folder)
 
 
+def test_one_file_beside_shards_of_another_training_is_refused(tmp_path):
+    """transformers loads model.safetensors and does not look at the shards."""
+    folder = toy_model("llama", tmp_path)
+    whole = (folder / "model.safetensors").read_bytes()
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder)
+    model.save_pretrained(folder, max_shard_size="60KB")
+    (folder / "model.safetensors").write_bytes(whole)
+    assert record_of(folder)["model"] == "m", "the same weights twice are one model"
+    with torch.no_grad():
+        model.model.norm.weight += 1
+    model.save_pretrained(folder, max_shard_size="60KB")
+    (folder / "model.safetensors").write_bytes(whole)
+    with pytest.raises(
+        InputError, match=r"model\.safetensors and model-.* hold different weights \(model\.norm\.weight\)"
+    ):
+        record_of(folder)
+    for shard in folder.glob("model-*.safetensors"):
+        shard.unlink()
+    assert record_of(folder)["model"] == "m", "an index without its shards says nothing"
+
+
 # ---- recipes ---------------------------------------------------------------------------------------------------------
 
 

@@ -254,6 +254,7 @@ TWO_IN_ONE = (  # transformers would add the adapter to weights that may hold it
 _POINTER = b"version https://git-lfs"
 _NO_HEAD = re.compile(r"\.\d+\.|pos|wpe")  # in a layer, or of positions
 INTEGERS = re.compile(r"F8|F4|I8|U8|I4|I16|I32|U32|I64")
+FIRST_BYTES = 2**12  # of a tensor, which two trainings do not share
 Tensors = dict[str, tuple[Path, str, tuple[int, ...], int, int]]  # name -> file, dtype, shape, first byte, its end
 
 
@@ -282,7 +283,26 @@ def check_weights(where: str, folder: Path) -> Tensors:
     tensors: Tensors = {}
     for name in sorted(files_expected):
         tensors |= _tensors(where, folder / name, hint)
+    if WHOLE in names and index.is_file():
+        _check_one_model(where, folder, tensors, names)
     return tensors
+
+
+def _check_one_model(where: str, folder: Path, tensors: Tensors, names: set[str]) -> None:
+    """Raise InputError where the shards that the index names, as far as they are there, hold other weights than the one
+    file with all `tensors`, which would be loaded without a word. Each tensor's shape and first bytes are compared."""
+    hint = "remove the files that do not belong to the model, or give the two models folders of their own."
+    weights = _read_saved(where, folder / INDEX, hint).get("weight_map")
+    for name in sorted({*weights.values()} & names - {WHOLE} if isinstance(weights, dict) else set()):
+        for tensor, (path, dtype, shape, start, end) in _tensors(where, folder / name, hint).items():
+            of_one = tensors.get(tensor)
+            digest = _bytes_digest(path, start, min(end, start + FIRST_BYTES))
+            if (
+                of_one is None
+                or of_one[1:3] != (dtype, shape)
+                or digest != _bytes_digest(of_one[0], of_one[3], min(of_one[4], of_one[3] + FIRST_BYTES))
+            ):
+                raise InputError(f"{where}: {WHOLE} and {name} in {folder} hold different weights ({tensor}).", hint)
 
 
 def _tensors(where: str, path: Path, hint: str) -> Tensors:

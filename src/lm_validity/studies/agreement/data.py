@@ -54,7 +54,7 @@ MINIMUM_FAMILY = 3  # models of a family: with two a tau can only be -1, 0 or 1
 JACKKNIFED = 5  # models; with fewer, the taus without each of them say nothing about other models
 FEW_FAMILIES = 5
 LEAST_RESAMPLES = 400
-MOST_PRODUCTS, MOST_TAUS = 2**36, 2**25  # of all resamples: products of signs, and taus
+MOST_PRODUCTS, MOST_TAUS = 2**36, 2**24  # of all resamples: products of signs, and taus
 MOST_DRAWN = 150  # models that a figure with a row for each one shows
 # the share of the models that any two benchmarks have in common, from which on headlines are those of a whole table
 NEARLY_WHOLE = 0.95

@@ -31,7 +31,7 @@ def register(root: typer.Typer) -> None:
     root.add_typer(exports, name="export")
 
 
-Output = Annotated[Path, typer.Option(help="Folder for the tables.")]
+Output = Annotated[Path, typer.Option("--output", "-o", help="Folder for the tables.")]
 
 
 def _option(kind: Any, default: Any, meaning: str, *names: str, **limits: Any) -> tuple[Any, Any]:

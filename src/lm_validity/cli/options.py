@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterable
 from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any, get_origin
+from typing import Annotated, Any, ClassVar, get_origin
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from lm_validity.config.load import Run, read_values, validate
 from lm_validity.config.rows import ConfigSection
@@ -164,11 +164,41 @@ def paths_or_command(name: str) -> type[WholeHelp]:
     class PathsOrCommand(WholeHelp):
         def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # typer's copy of click is private
             """Put `name` before a first argument that is neither a subcommand nor a call for help."""
-            if args and args[0] not in self.commands and args[0] not in ("--help", "-h"):
+            asks = args[:1] in (["--help"], ["-h"]) and isinstance(self.commands[name], GroupedOptions)
+            if asks or (args and args[0] not in self.commands and args[0] not in ("--help", "-h")):
                 args = [name, *args]
             return super().parse_args(ctx, args)
 
     return PathsOrCommand
+
+
+class GroupedOptions(TyperCommand):
+    """A command whose help lists its options by what they are for, then examples, and the commands beside it."""
+
+    groups: ClassVar[dict[str, tuple[str, ...]]] = {}
+    examples: ClassVar[tuple[tuple[str, str], ...]] = ()  # (command, what it does)
+    beside: ClassVar[str] = ""  # the title of the commands beside it
+
+    def format_usage(self, ctx: Any, formatter: Any) -> None:  # typer's copy of click is private
+        """Write how the command is called, without the name that stands for its first argument."""
+        formatter.write_usage(ctx.parent.command_path, f"{ctx.info_name} [OPTIONS]")
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:  # typer's copy of click is private
+        """Write each group of options under its title; those of no group come last."""
+        records = {each.name: found for each in self.get_params(ctx) if (found := each.get_help_record(ctx))}
+        listed = [name for names in self.groups.values() for name in names]
+        rest = tuple(name for name in records if name not in listed)
+        for title, names in (*self.groups.items(), ("Further options", rest)):
+            with formatter.section(title):
+                formatter.write_dl([records[name] for name in names if name in records])
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:  # typer's copy of click is private
+        """Write the examples, and the commands beside this one."""
+        with formatter.section("Examples"):
+            for line, meaning in self.examples:
+                formatter.write(f"  {line}\n      {meaning}\n")
+        group = ctx.parent.command
+        group.write_group(formatter, self.beside, [name for name in group.list_commands(ctx) if name != ctx.info_name])
 
 
 def make_group(text: str, cls: type[WholeHelp] = WholeHelp) -> typer.Typer:

@@ -5,12 +5,19 @@ Reports read tables only, so they also run on published or imported scores."""
 from dataclasses import replace
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import typer
 
 from lm_validity.cli.imports import OF_REPORT, takes_options
-from lm_validity.cli.options import make_group, paths_or_command, say_findings, site_reports, takes_section
+from lm_validity.cli.options import (
+    GroupedOptions,
+    make_group,
+    paths_or_command,
+    say_findings,
+    site_reports,
+    takes_section,
+)
 from lm_validity.config.load import load_run
 from lm_validity.config.sections import REPORTS, Agreement, Reports, Screening, SignalConventions
 from lm_validity.outputs import check_file, replaced_folder
@@ -28,7 +35,7 @@ app = make_group(
 Scores = Annotated[Path, typer.Option(help="scores.parquet")]
 Models = Annotated[Path, typer.Option(help="Models sheet (CSV or TSV).")]
 Benchmarks = Annotated[Path, typer.Option(help="Benchmarks sheet (CSV or TSV).")]
-Output = Annotated[Path, typer.Option(help="Folder for summary.json, tables, figures and the page.")]
+Output = Annotated[Path, typer.Option("--output", "-o", help="Folder for summary.json, tables, figures and the page.")]
 GroupsOfModels = Annotated[
     list[str] | None,
     typer.Option(
@@ -56,7 +63,26 @@ def register(root: typer.Typer) -> None:
     root.add_typer(simulations, name="simulate")
 
 
-@app.command(NAME)
+class SiteHelp(GroupedOptions):
+    """The help of `lm-validity report`."""
+
+    groups: ClassVar[dict[str, tuple[str, ...]]] = {
+        "What is read": ("results",),
+        "What is written": ("output", "single_file", "processes"),
+        "What is compared": ("models", "benchmarks", "group", "beside", "plan", "mix_versions", "resamples"),
+        "How files are read": ("model", "path", "protocol", "prepared_on", "format_name", "reading", "strict"),
+    }
+    examples: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("lm-validity report results/", "Everything under results/ that is a known file; open report/index.html."),
+        (
+            "lm-validity report direct=base/ train_before_test=tuned/ -o site --single-file",
+            "Both protocols; site/index.html can be mailed.",
+        ),
+    )
+    beside = "Single reports, from tables"
+
+
+@app.command(NAME, cls=SiteHelp)
 @takes_options(*OF_REPORT)
 def report_site(
     results: Annotated[
@@ -66,8 +92,8 @@ def report_site(
             "PROTOCOL=FOLDER (direct, train_before_test) for the results of one protocol."
         ),
     ],
-    output: Annotated[Path, typer.Option(help="Folder for the site.")],
     options: "ImportOptions",
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the site.")] = Path("report"),
     models: Annotated[Path | None, typer.Option(help="Models sheet, such as an edited OUTPUT/models.tsv.")] = None,
     benchmarks: Annotated[
         Path | None, typer.Option(help="Benchmarks sheet, such as an edited OUTPUT/benchmarks.tsv.")
@@ -265,7 +291,9 @@ def compare(
     scores: Annotated[Path | None, typer.Option(help="scores.parquet, in place of FOLDER.")] = None,
     items: Annotated[Path | None, typer.Option(help="items.parquet, if it is not beside the scores.")] = None,
     benchmarks: Annotated[Path | None, typer.Option(help="Benchmarks sheet (CSV or TSV), for metrics.")] = None,
-    output: Annotated[Path | None, typer.Option(help="Folder for a page, its tables and summary.json.")] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Folder for a page, its tables and summary.json.")
+    ] = None,
     markdown: Annotated[Path | None, typer.Option(help="File for a comment on a pull request.")] = None,
     junit: Annotated[Path | None, typer.Option(help="File for test results (JUnit).")] = None,
 ) -> None:

@@ -1,7 +1,8 @@
 """Writes docs/gallery/: pictures of the sites of public collections of results, what their first pages say, and the
-pictures that open some tutorials and how-tos.
+pictures that open some tutorials and how-tos. Some sites are there themselves, each as one file that opens live.
 
     python docs/generate_gallery.py REAL_DATA          # rewrite what is not up to date
+    python docs/generate_gallery.py REAL_DATA NAME ... # only these collections and pictures
     python docs/generate_gallery.py REAL_DATA --check  # exit 1 where something is not
 
 REAL_DATA is a folder of clones of the collections below, each under its own name. Of one that is not there, the gallery
@@ -12,6 +13,7 @@ the sites say, and `pages.json` remembers which pages the pictures show.
 import html
 import json
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -24,6 +26,7 @@ from generate_examples import ROOT, screenshots
 from lm_validity.config.generate import renew
 from lm_validity.files import read_json
 from lm_validity.site.first_page import ORDER, chosen_answers
+from lm_validity.site.one_file import into_one_file
 
 FOLDER = ROOT / "docs" / "gallery"
 FINDINGS, PAGE = FOLDER / "findings.json", FOLDER / "index.md"
@@ -31,7 +34,8 @@ FINDINGS, PAGE = FOLDER / "findings.json", FOLDER / "index.md"
 
 class Collection(NamedTuple):
     """`commands` run where the clone of `repository` lies. `folder`: of the card. `heights` in pixels: of the
-    pictures of the first page and of the card. `drawn`: whether they are in this folder, not those of docs/images/."""
+    pictures of the first page and of the card. `drawn`: whether they are in this folder, not those of docs/images/.
+    `live`: whether the site itself is there, as one file; its licence has to allow that."""
 
     name: str
     title: str
@@ -43,6 +47,7 @@ class Collection(NamedTuple):
     folder: str
     heights: tuple[int, int] = (900, 545)
     drawn: bool = True
+    live: bool = False
 
     @property
     def clone(self) -> str:
@@ -126,6 +131,7 @@ COLLECTIONS = (
         ),
         "nq_open",
         drawn=False,
+        live=True,
     ),
     Collection(
         "stablelm",
@@ -150,6 +156,7 @@ COLLECTIONS = (
         ("lm-validity report pythia/evals/pythia-v1/pythia-*/zero-shot --output site",),
         "arc_easy",
         (820, 745),
+        live=True,
     ),
     Collection(
         "test_task",
@@ -249,11 +256,17 @@ def page(findings: dict[str, Any]) -> str:
         for answer in found["answers"]:
             interval = f" ({answer['interval']})" if answer["interval"] else ""
             lines.append(f"- *{answer['question']}* {answer['sentence'].rstrip('.')}{interval}.")
-        lines += [
-            "",
-            f"![The first page of the site: these answers, and the table of its benchmarks.]({first}.png)",
-            "",
-        ]
+        picture = f"![The first page of the site: these answers, and the table of its benchmarks.]({first}.png)"
+        if collection.live and (FOLDER / f"{name}.html").is_file():
+            lines += [
+                "",
+                f"**[Open this site]({name}.html)**, all its pages in one file.",
+                "",
+                f"[{picture}]({name}.html)",
+                "",
+            ]
+        else:
+            lines += ["", picture, ""]
         lines += [f"The card of {found['benchmark']}: *{found['verdict']}*", ""]
         lines += [f"![The card of {found['benchmark']}.]({card}.png)", ""]
         lines += [f"Data: [{collection.repository}](https://github.com/{collection.repository}), commit "
@@ -270,10 +283,12 @@ def make_site(collection: Collection | Picture, data: Path, work: Path) -> Path:
     return work / "site"
 
 
-def main(data: Path, *, check: bool) -> int:
+def main(data: Path, names: list[str], *, check: bool) -> int:
     findings = read_json(FINDINGS) if FINDINGS.is_file() else {}
     stale = 0
     for collection in (*COLLECTIONS, *PICTURES):
+        if names and collection.name not in names:
+            continue
         if not (data / collection.clone).exists():
             print(f"{data / collection.clone}: not there, so the gallery keeps what it has of it")
             continue
@@ -287,10 +302,14 @@ def main(data: Path, *, check: bool) -> int:
             shots = {collection.name: ("index.html", first),
                      f"{collection.name}_card": (f"{collection.card}/index.html", card)}  # fmt: skip
             stale |= screenshots(site, shots, FOLDER, check=check) if collection.drawn else 0
+            if collection.live and not check:
+                into_one_file(site)
+                shutil.copy(site / "index.html", FOLDER / f"{collection.name}.html")
     text = json.dumps(findings, indent=1, ensure_ascii=False) + "\n"
     return renew([(FINDINGS, text), (PAGE, page(findings))]) or stale
 
 
 if __name__ == "__main__":
     FOLDER.mkdir(exist_ok=True)
-    sys.exit(main(Path(sys.argv[1]).resolve(), check="--check" in sys.argv))
+    given = [word for word in sys.argv[2:] if word != "--check"]
+    sys.exit(main(Path(sys.argv[1]).resolve(), given, check="--check" in sys.argv))

@@ -176,7 +176,7 @@ def _earlier(output: Path, command: str) -> list[str]:
     pages = [folder for folder in _folders(output) if _is_page_of_site(folder)]
     files += [f"{folder.name}/{name}" for folder in pages for name in files_of_page(folder)]
     if pages:
-        files += ["index.html", "assets/vega.js", "cards/tables/benchmarks.csv", *imported]
+        files += ["index.html", "assets/vega.js", "assets/preview.png", "cards/tables/benchmarks.csv", *imported]
         for card in _folders(output / "cards"):
             record = read_json_or(card / "card.json", None)
             if isinstance(record, dict) and "benchmark" in record and "verdict" in record:

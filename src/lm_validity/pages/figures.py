@@ -526,6 +526,12 @@ def save_figure(spec: Spec, stem: str | Path) -> None:
         temporary.write_bytes(vl_convert.svg_to_pdf(svg))
 
 
+def png(drawing: str) -> bytes:
+    """An SVG as an image of its own size."""
+    image: bytes = vl_convert.svg_to_png(drawing)
+    return image
+
+
 # ----------------------------------------------------------------------------------------------------------------------
 # The bump figure: two orders of the same models side by side.
 

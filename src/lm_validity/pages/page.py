@@ -515,6 +515,7 @@ def render(
     return from_template(
         "page.html.j2",
         title=document["lede"]["heading"] if document["lede"] else document["title"],
+        description=document["lede"]["sentence"] if document["lede"] else document["question"],
         document=document,
         navigation=navigation,
         current=document["title"],

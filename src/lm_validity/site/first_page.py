@@ -1,11 +1,13 @@
 """A site: its first page (three answers, the table of all benchmarks, folds), the cards, and each report's own page."""
 
+import re
 import shutil
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 from pathlib import Path
+from textwrap import wrap
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,7 +16,8 @@ from markupsafe import Markup
 from lm_validity.config.load import Run
 from lm_validity.config.sections import Cards
 from lm_validity.errors import InputError
-from lm_validity.files import read_json, write_text
+from lm_validity.files import read_json, replace_file, write_text
+from lm_validity.pages.figures import can_draw, png
 from lm_validity.pages.page import (
     FORMAT,
     Link,
@@ -105,6 +108,10 @@ def build_site(
         write_html(documents[study_name], output / study_name, navigation=seen_from("../"), missing=missing)
     folders = write_cards(made, output / FOLDER, seen_from("../../"), missing) if made else {}
     page = first_page([documents[study_name] for study_name in names], cards, made, folders, name, about)
+    if can_draw() and page["answers"]:
+        with replace_file(output / PREVIEW) as temporary:
+            temporary.write_bytes(png(preview(page["title"], page["answers"][0])))
+        page["preview"] = PREVIEW
     write_text(
         output / "index.html", from_template("index.html.j2", navigation=seen_from(""), missing=list(missing), **page)
     )
@@ -149,6 +156,7 @@ def first_page(
     return {
         "title": f"How far can {how_many} {benchmarks} be trusted?",
         "about": " ".join([*lead, about]).strip(),
+        "description": " ".join(f"{answer['sentence'].rstrip('.')}." for answer in answers),
         "style": asset("page.css") + _tabs_style(columns),
         "answers": answers,
         "not_measured": _invitation(sources, cards),
@@ -161,6 +169,33 @@ def first_page(
         "outcome": outcome,
         "words": Words(),
     }
+
+
+PREVIEW = "assets/preview.png"  # what a link to the first page shows elsewhere
+_PRINTED = (
+    "text{fill:#59616c;font:11.5px Helvetica Neue,Helvetica,Arial,Liberation Sans,sans-serif}"
+    ".lab,.num,.head{fill:#16191d}.head{font-weight:bold}.d{stroke:#b9540f;fill:#b9540f}.t{stroke:#1f6fb2;fill:#1f6fb2}text.d,text.t{stroke:none}"
+    ".k{stroke:#16191d;fill:#16191d}.s{stroke:#59616c;fill:#59616c}.g,.ax{stroke:#dfe3e8}.zone{fill:#f1f3f6}"
+    ".ln{fill:none;stroke:#59616c}.m{stroke:#16191d;stroke-width:1.9}.w{stroke-width:1.5}circle.d{fill:#fff}"
+    ".join{stroke:#59616c;opacity:.45}.chance{stroke:#59616c;stroke-dasharray:2 3}"
+)
+
+
+def preview(title: str, answer: Mapping[str, Any]) -> str:
+    """A title, an answer and its picture as one SVG of 1200 by 630 pixels, which needs no style sheet."""
+    picture = re.search(r"<svg\b.*?</svg>", answer["svg"], re.DOTALL)
+    drawn = picture[0] if picture else ""
+    drawn = re.sub(r' (?:class|width|height)="[^"]*"', "", drawn[: drawn.find(">")]) + drawn[drawn.find(">") :]
+    drawn = drawn.replace("<svg", '<svg x="60" y="255" width="1080" height="335"', 1)
+    lines = wrap(answer["sentence"] + (f" ({answer['interval']})" if answer["interval"] else ""), 62)[:3]
+    says = [(80, 42, title), *((140 + 38 * place, 30, words) for place, words in enumerate(lines))]
+    texts = Markup("").join(
+        Markup('<text x="60" y="{}" class="head" style="font-size:{}px">{}</text>').format(*each) for each in says
+    )
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 1200 630" width="1200" height="630"><style>{_PRINTED}'
+        f'</style><rect width="1200" height="630" fill="#fff"/>{texts}{drawn}</svg>'
+    )
 
 
 def chosen_answers(documents: Sequence[PageDocument]) -> list[dict[str, Any]]:
@@ -365,7 +400,7 @@ def _columns(sources: CardSources, cards: Sequence[Card]) -> list[Column]:
                and (value := card.value(f"smallest_difference.{key}")) is not None), default=1.0)  # fmt: skip
     sizes = any(card.value(f"separated_within_2.{protocol}") for card in cards for protocol in PROTOCOLS)
     pairs = "pairs at most 2× apart in size" if sizes else "all pairs of models"
-    units = "points" if all(map(in_points, values)) else "points, or the score's own unit"
+    units = "points" if all(map(in_points, values)) else "points, or in units of the score"
 
     def mark(card: Card, question: str) -> Mark:
         return card.verdict.marks[question]

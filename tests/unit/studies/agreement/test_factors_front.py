@@ -79,7 +79,9 @@ def test_the_heading_and_the_numbers_are_the_summarys(tmp_path):
     assert first[0] in ranks["text"] and first[0] in page["answers"][0]["sentence"]
     low = [each["interval_by_pairs"][0] for each in summary["potential"][TRAINED].values()]
     assert ranks["text"].startswith(f"**{sum(end <= 1 for end in low)} of 16**")
-    assert page["answers"][0]["sentence"].startswith(f"{sum(end <= 1 for end in low)} of 16 models may be best")
+    best = sum(end <= 1 for end in low)
+    words = f"Any of {best} models could be the best of 16" if 1 < best < 16 else f"{best} of 16 models may be best"
+    assert page["answers"][0]["sentence"].startswith(f"{words}; ")
     ends = "{:g} to {:g}".format(*first[1]["interval_by_pairs"])
     assert page["answers"][0]["interval"] == f"95%: {ends}" and ends in ranks["text"]
     assert f"95% interval {ends}" in "".join(finding["sentence"] for finding in page["findings"])
@@ -142,7 +144,7 @@ def test_models_that_share_the_first_place_may_both_be_best(tmp_path):
     page, summary = report(tmp_path, table)
     assert sorted(each["rank"] for each in summary["potential"][DIRECT].values())[:2] == [1.5, 1.5]
     answer = page["answers"][0]
-    assert answer["sentence"] == "2 of 16 models may be best; m14 and 1 more rank first"
+    assert answer["sentence"] == "Any of 2 models could be the best of 16; m14 and 1 more rank first"
     assert answer["interval"] == "95%: 1 to 2"
     # whichever order a resample's ties come in, each of the two is among its first one
     assert {each["share_in_top"]["1"] for each in summary["potential"][DIRECT].values()} == {0.0, 1.0}

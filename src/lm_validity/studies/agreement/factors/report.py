@@ -378,6 +378,8 @@ def _best_answer(summary: Entry, ranked: list[Ranked]) -> Answer:
         sentence = f"Not known how many models may be best; {first} first"
     if candidates is not None:
         sentence = f"{candidates} of {count(len(ranked), 'model')} may be best; {first} first"
+    if candidates is not None and 1 < candidates < len(ranked):
+        sentence = f"Any of {candidates} models could be the best of {len(ranked)}; {first} first"
     trained = main_protocol(summary["potential"]) == TRAINED
     when = "once every model has trained for the test" if trained else "direct"
     basis = f"Rank by what the benchmarks share, {when}. May be best: no other model is surely better."

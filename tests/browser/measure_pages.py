@@ -3,9 +3,11 @@
     python -m tests.browser.measure_pages SITE [SITE ...]
 
 SITE is a folder that `lm-validity report` wrote, or one page. Of a site these are measured: the first page, each
-report's page, and the card with most words. Needs selenium and Chromium, as the tests in this folder do.
+report's page, and the card with most words. Also: the smallest letters at 1280 and at 390 pixels, folds closed, and the
+sheets of A4 that the page takes with all folds open. Needs selenium and Chromium, as the tests in this folder do.
 """
 
+import base64
 import json
 import re
 import statistics
@@ -14,7 +16,7 @@ from pathlib import Path
 
 from selenium import webdriver
 from selenium.webdriver.chrome.service import Service
-from tests.browser.conftest import ARGUMENTS, BROWSER, DRIVER, open_page
+from tests.browser.conftest import ARGUMENTS, BROWSER, DRIVER, SETTLED, open_page, wait_for
 
 # Of the page as it opens, at 1280 pixels: nothing in a closed fold; the words inside pictures do not count
 MEASURE = """
@@ -37,8 +39,23 @@ return {
   prose: prose.filter((one) => one.checkVisibility() && !one.closest("nav, table, svg")).map((one) => one.innerText),
 };
 """
-HEAD = ("page", "words above", "first figure, px", "words", "height, px", "kB", "requests",
-        "numbers a sentence", "most numbers", "longest sentence", "grade")  # fmt: skip
+# The height of the smallest letters that are seen: those of a picture as it is scaled, in pixels
+SMALLEST = """
+let least = Infinity;
+const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+for (let node = walker.nextNode(); node; node = walker.nextNode()) {
+  const element = node.parentElement;
+  if (!node.data.trim() || element.closest("script, style") || !element.checkVisibility()) continue;
+  const box = element.getBoundingClientRect();
+  if (!box.width || !box.height || box.right < 0) continue;
+  const matrix = element.closest("svg") && element.getScreenCTM ? element.getScreenCTM() : { a: 1, b: 0 };
+  const scale = Math.hypot(matrix.a, matrix.b);
+  least = Math.min(least, parseFloat(getComputedStyle(element).fontSize) * scale);
+}
+return least;
+"""
+HEAD = ("page", "words above", "first figure, px", "words", "height, px", "kB", "requests", "smallest, 1280",
+        "smallest, 390", "A4", "numbers a sentence", "most numbers", "longest sentence", "grade")  # fmt: skip
 
 
 def pages_of(site: Path) -> list[Path]:
@@ -64,15 +81,29 @@ def grade(found: list[str]) -> float:
     return 0.39 * len(words) / len(found) + 11.8 * syllables / len(words) - 15.59
 
 
+def sheets_of_paper(driver: webdriver.Chrome, page: Path) -> int:
+    """A4 sheets, upright, of the page with all that is folded."""
+    open_page(driver, page, 1280)
+    driver.get(f"{page.as_uri()}#print")
+    driver.refresh()
+    wait_for(lambda: driver.execute_script(SETTLED), 60)
+    pdf = driver.execute_cdp_cmd("Page.printToPDF", {"preferCSSPageSize": True})["data"]
+    return len(re.findall(rb"/Type */Page\b", base64.b64decode(pdf)))
+
+
 def row_of(driver: webdriver.Chrome, page: Path, name: str) -> list[str]:
-    open_page(driver, page, 1280, folds=False)
+    letters = []
+    for width in (390, 1280):
+        open_page(driver, page, width, folds=False)
+        letters.append(f"{driver.execute_script(SMALLEST):.1f}")
     seen = driver.execute_script(MEASURE)
     found = sentences(seen["prose"])
     numbers = [len(re.findall(r"\d[\d,]*(?:\.\d+)?", sentence)) for sentence in found]
     sizes = [seen["above"], seen["top"], seen["all"], seen["height"], page.stat().st_size // 1000, seen["requests"]]
     longest = max(len(sentence.split()) for sentence in found)
     style = [f"{statistics.mean(numbers):.1f}", max(numbers), longest, f"{grade(found):.1f}"]
-    return [name, *("none" if size is None else f"{size:,}" for size in sizes), *map(str, style)]
+    paper = [*reversed(letters), str(sheets_of_paper(driver, page))]
+    return [name, *("none" if size is None else f"{size:,}" for size in sizes), *paper, *map(str, style)]
 
 
 def verdict_line(site: Path) -> str:

@@ -42,8 +42,8 @@ _WORDS = {
     NOT_ITEMS: "Standard errors that all mean one number of items are not used where the scores are shares of no such "
     "number, nor of one up to nine times as large: {}. They are of something else, or several times too large.",
     BEYOND_SCATTER: "Standard errors many times the scatter of the scores between checkpoints are not used: {}.",
-    AT_BOUND: "Scores of exactly 0 or 1 have a standard error of 0: {}. It is taken as though two more answers were "
-    "right and two more wrong, and as unknown where neither the table nor its other errors tell the number of items.",
+    AT_BOUND: "Scores of exactly 0 or 1 have a standard error of 0: {}. It was replaced (Agresti–Coull) where the "
+    "number of items is known, from the table or from its other errors; elsewhere it counts as unknown.",
 }
 
 

@@ -110,10 +110,9 @@ def test_the_table_says_what_the_cards_say(made):
         assert f"{100 * share.number:.0f}%, 95%: {low} to {high}" in label["apart"]
         assert f"signal quality {decimal(values['signal_quality'].number)}" in label["steady"]
         assert row.cells[keys.index("gap")].words == f"{100 * values['smallest_difference.direct'].number:.1f}"
-        assert f"{100 * share.number:.0f}%, 95%: {low} to {high}" in row.cells[keys.index("apart")].says
         for cell in row.cells:
             unknown = cell.mark is not None and ("not known" in cell.mark.said or cell.mark.outcome == "not known")
-            assert cell.says and bool(cell.why) == unknown and cell.says.endswith(".")
+            assert bool(cell.why) == unknown and (cell.picture or cell.mark or cell.words)
 
 
 def test_panels_say_what_the_values_say(made):

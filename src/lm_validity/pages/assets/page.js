@@ -378,6 +378,16 @@ function say(element, words) {
   tip.style.top = `${scrollY + bottom + 4}px`;
 }
 
+// A cell of the table of benchmarks says its column's question, what its picture shows, its answer, and why that is
+// not known
+for (const cell of document.querySelectorAll("table.m td.c")) {
+  const words = (text) => text?.trim().replace(/\s+/g, " ").replace(/\.$/, "");
+  const answer = cell.querySelector("svg") && !cell.querySelector(".mk") ? "" : cell.textContent;
+  const head = cell.closest("table").tHead.rows[0].cells[cell.cellIndex].querySelector("button").textContent;
+  const said = [cell.querySelector("svg")?.getAttribute("aria-label"), answer, cell.dataset.why].map(words).filter(Boolean);
+  if (said.length) cell.dataset.say = `${words(head)} ${said.map((text) => `${text[0].toUpperCase()}${text.slice(1)}.`).join(" ")}`;
+}
+
 for (const element of document.querySelectorAll("[data-say]")) {
   for (const event of ["pointerenter", "pointerdown", "focus"]) element.addEventListener(event, () => say(element, element.dataset.say));
   for (const event of ["pointerleave", "blur"]) element.addEventListener(event, () => say(element, ""));

@@ -1,9 +1,7 @@
 """Pictures of one benchmark: the panels of its card, and the cells of its row in the table of all benchmarks."""
 
 import math
-import re
 from collections.abc import Callable, Mapping, Sequence
-from html import unescape
 from typing import NamedTuple, cast
 
 import numpy as np
@@ -430,14 +428,6 @@ class TableCell(NamedTuple):
     words: str = ""
     counts: tuple[tuple[str, int], ...] = ()
     why: str = ""  # it is not known, or not measured
-
-    @property
-    def says(self) -> str:
-        """Number, interval, answer and why it is not known: what the picture shows, in words."""
-        labels = re.findall(r'aria-label="([^"]*)"', self.picture)
-        answer = self.mark.said if self.mark else ""
-        parts = (*map(unescape, labels[:1]), answer if answer else self.words if not labels else "", self.why)
-        return " ".join(f"{part[0].upper()}{part[1:].rstrip('.')}." for part in parts if part)
 
 
 EMPTY = TableCell(None)

@@ -270,7 +270,7 @@ def _lines(
 ) -> Markup:
     """Named curves (progress in billions, values, kind), the highest and the lowest at the end with their names, as
     are the reader's own; `thick`: a curve that lies on top."""
-    width, bottom, scale = 300, 78, data.progress.scale
+    width, bottom, scale = 270, 78, data.progress.scale
     end = width - (78 if len(curves) > 1 else 2)
     all_values = [values for _, values, _ in curves.values()]
     least, highest = min((v.min() for v in all_values), default=0.0), max((v.max() for v in all_values), default=1.0)

@@ -218,7 +218,7 @@ def _scatter(
     ]
     exponents = np.arange(low, high + 0.5, max(1, round((high - low) / 5)))
     power_of_ten = Markup(
-        '<text x="{:g}" y="262" text-anchor="middle">10<tspan dy="-4" style="font-size:8.5px">{:.0f}</tspan></text>'
+        '<text x="{:g}" y="262" text-anchor="middle">10<tspan dy="-4" style="font-size:11.2px">{:.0f}</tspan></text>'
     )
     marks += [power_of_ten.format(x(float(exponent)), exponent) for exponent in exponents]
     marks.append(svg.text(width - 12, 278, "pretraining compute, floating-point operations", "", "end"))

@@ -570,7 +570,7 @@ def with_metrics(claims: pd.DataFrame, reading: Reading) -> pd.DataFrame:
             hint = did_you_mean(given, own, f"one of {listing(own, 8)}, or left out.")
             raise InputError(f"--reading: metric of {benchmark}: its scores are under no {given!r}.", hint)
         if given is not None and given != "unknown":
-            out |= (claims["benchmark"] == benchmark) & (claims["metric"] != given)
+            out |= (claims["benchmark"] == benchmark) & ~claims["metric"].isin([given])
         elif len(own) > 1:
             chosen = choose_metric(find_task_facts(str(benchmark)) or TaskFacts(), own)
             text = f"{benchmark}: which of {listing(own, 4)} counts"

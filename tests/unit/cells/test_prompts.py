@@ -144,6 +144,23 @@ def test_description_and_system_message_are_in_both(name, model_folders, toy_tas
     assert all(f"<system> {SYSTEM}" in text and task.config.description.strip() in text for text in texts)
 
 
+@pytest.mark.parametrize("refusal", ["{{ raise_exception('System role not supported') }}", ""])
+def test_a_system_message_that_a_template_does_not_print_is_said(refusal, model_folders, toy_task, caplog):
+    """A template that refuses the role, and one that skips it; without a system message both are used."""
+    lm, task = load_toy(model_folders["llama"]), toy_task("toy_generation")
+    docs = head_of(documents(task, make_splits(task).train), 1)
+    lm.tokenizer.chat_template = (
+        "{% for m in messages %}{% if m['role'] == 'system' %}" + refusal + "{% else %}{{ m['content'] }}{% endif %}"
+        "{% endfor %}"
+    )
+    prepare_requests(lm, task, docs, prompt="chat", system_instruction=SYSTEM)
+    assert "prints no system message; prompts lack system_instruction" in caplog.text
+    caplog.clear()
+    lm.tokenizer.chat_template = "{% for m in messages %}{{ m['content'] }}{% endfor %}"
+    prepare_requests(lm, task, docs, prompt="chat", system_instruction=SYSTEM)
+    assert "system message" not in caplog.text
+
+
 def test_a_tokenizer_without_a_template_is_named_when_the_model_is_fetched(model_folders):
     tuned = Model(model="m", path=str(model_folders["gpt2"]), instruction_tuned=True)
     with pytest.raises(

@@ -321,6 +321,17 @@ class LanguageModel(SharedContextLM):
         between = dialogue[len(prompt) :].partition("answer")[0]
         return between if dialogue.startswith(prompt) and between.isspace() else ""
 
+    def loses_system_message(self) -> bool:
+        """Whether prompts would lack a system message: the chat template refuses one, and lm-eval leaves it out then,
+        or does not print it."""
+        messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "question"}]
+        try:
+            with fixed_date():
+                prompt = self.tokenizer.apply_chat_template(messages, tokenize=False, **self.chat_template_args)
+        except Exception:  # whatever a template raises
+            return True
+        return "Be brief." not in prompt
+
     def apply_chat_template(self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
         """lm-eval's; a template that prints the date of today prints CHAT_DATE, and one that opens a thought has it
         closed (`chat`)."""

@@ -189,6 +189,20 @@ def metric_value(lm: LanguageModel, prepared: PreparedRequests, metric: str) -> 
     return _aggregate(prepared, metric, _score(lm, prepared, metric)[metric], resamples=0)[0]
 
 
+def _check_template(lm: LanguageModel, task: str, system: str | None, *, described: bool) -> None:
+    """Say where prompts lack a system message, or a task's description, which is one (`described`: there is one).
+
+    Raises CellError where a model has no chat template."""
+    if lm.tokenizer.chat_template is None:  # an earlier checkpoint's; only the last one's is read at prefetch
+        raise CellError(
+            f"{lm.model_id}: the tokenizer has no chat template.",
+            "add chat_template.jinja to the tokenizer's folder, or set instruction_tuned to 0 in the models sheet.",
+        )
+    if (system or described) and lm.loses_system_message():
+        what = "system_instruction" if system else "the task's description"
+        log.warning("%s, %s: the chat template prints no system message; prompts lack %s.", lm.model_id, task, what)
+
+
 def prepare_requests(
     lm: LanguageModel,
     task: AnyTask,
@@ -205,11 +219,9 @@ def prepare_requests(
     model takes.
     """
     chat = prompt == "chat"
-    if chat and lm.tokenizer.chat_template is None:  # an earlier checkpoint's; only the last one's is read at prefetch
-        raise CellError(
-            f"{lm.model_id}: the tokenizer has no chat template.",
-            "add chat_template.jinja to the tokenizer's folder, or set instruction_tuned to 0 in the models sheet.",
-        )
+    if chat:
+        described = any(task_of(task, doc).config.description for doc in documents.docs[:1])
+        _check_template(lm, documents.task, system_instruction, described=described)
     try:
         check_answers(task, documents)
     except InputError as error:  # this benchmark's cells fail; the job's others go on

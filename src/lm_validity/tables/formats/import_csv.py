@@ -326,7 +326,7 @@ def _beside(path: Path, *, of_errors: bool) -> Path | None:
 
 
 def _stem(path: Path) -> str:
-    return re.sub(r"(\.(csv|tsv|parquet|gz))+$", "", path.name)
+    return re.sub(r"(\.(csv|tsv|parquet|gz|jsonl?|ya?ml))+$", "", path.name)
 
 
 def _quoted(text: str) -> str:

@@ -13,46 +13,50 @@ MOST_BENCHMARKS = 200  # for which every column is compared with the mean of the
 
 def decimals(values: np.ndarray) -> int:
     """To how many decimals values are rounded: 6 where no fewer fit."""
-    known = values[np.isfinite(values)]
-    return next((d for d in range(6) if np.allclose(known * 10**d, np.round(known * 10**d), atol=1e-6, rtol=0)), 6)
+    finite = values[np.isfinite(values)]
+    return next((d for d in range(6) if np.allclose(finite * 10**d, np.round(finite * 10**d), atol=1e-6, rtol=0)), 6)
 
 
-def is_mean_of(column: np.ndarray, others: np.ndarray) -> bool:
+def is_mean_of(column: np.ndarray, other_columns: np.ndarray) -> bool:
     """Whether a column (models,) is the mean of others (models, n) within their rounding; of at least two columns, for
     at least four models, with a spread that rounding does not explain."""
-    known = np.isfinite(column) & np.isfinite(others).all(axis=1)
-    if known.sum() < FEWEST_ROWS or others.shape[1] < 2:
+    is_known = np.isfinite(column) & np.isfinite(other_columns).all(axis=1)
+    if is_known.sum() < FEWEST_ROWS or other_columns.shape[1] < 2:
         return False
-    own, mean = column[known], others[known].mean(axis=1)
-    tolerance = 0.51 * 10.0 ** -decimals(own) + 0.51 * 10.0 ** -decimals(others[known].ravel()) + 1e-9
-    return bool(np.abs(own - mean).max() <= tolerance and np.ptp(own) > 6 * tolerance)
+    column_known, mean = column[is_known], other_columns[is_known].mean(axis=1)
+    tolerance = (
+        0.51 * 10.0 ** -decimals(column_known) + 0.51 * 10.0 ** -decimals(other_columns[is_known].ravel()) + 1e-9
+    )
+    return bool(np.abs(column_known - mean).max() <= tolerance and np.ptp(column_known) > 6 * tolerance)
 
 
-def is_weighted_mean_of(column: np.ndarray, others: np.ndarray) -> bool:
+def is_weighted_mean_of(column: np.ndarray, other_columns: np.ndarray) -> bool:
     """Whether a column (models,) is one mean of others (models, n) with weights above 0 that add up to 1, such as their
     items, within rounding; of at least two columns, and of four times as many models."""
-    known = np.isfinite(column) & np.isfinite(others).all(axis=1)
-    if others.shape[1] < 2 or known.sum() < max(4 * others.shape[1], 10):
+    is_known = np.isfinite(column) & np.isfinite(other_columns).all(axis=1)
+    if other_columns.shape[1] < 2 or is_known.sum() < max(4 * other_columns.shape[1], 10):
         return False
-    own, parts_of = column[known], others[known]
-    weights = np.linalg.lstsq(parts_of, own, rcond=None)[0]
-    tolerance = 0.51 * 10.0 ** -decimals(own) + 0.51 * 10.0 ** -decimals(parts_of.ravel()) + 1e-9
-    close = np.abs(own - parts_of @ weights).max() <= tolerance
-    return bool(close and (weights > 0).all() and abs(weights.sum() - 1) < 0.01 and np.ptp(own) > 6 * tolerance)
+    column_known, parts_of = column[is_known], other_columns[is_known]
+    weights = np.linalg.lstsq(parts_of, column_known, rcond=None)[0]
+    tolerance = 0.51 * 10.0 ** -decimals(column_known) + 0.51 * 10.0 ** -decimals(parts_of.ravel()) + 1e-9
+    close = np.abs(column_known - parts_of @ weights).max() <= tolerance
+    return bool(
+        close and (weights > 0).all() and abs(weights.sum() - 1) < 0.01 and np.ptp(column_known) > 6 * tolerance
+    )
 
 
-def is_rank_of(column: np.ndarray, others: np.ndarray) -> bool:
+def is_rank_of(column: np.ndarray, other_columns: np.ndarray) -> bool:
     """Whether a column (models,) of whole numbers from 1 is the order of another column or of the mean of all."""
-    known = np.isfinite(column)
-    own = column[known]
-    if known.sum() < FEWEST_ROWS or set(own) != set(range(1, len(own) + 1)):
+    is_known = np.isfinite(column)
+    column_known = column[is_known]
+    if is_known.sum() < FEWEST_ROWS or set(column_known) != set(range(1, len(column_known) + 1)):
         return False
-    references = [*others.T, np.nanmean(others, axis=1)] if others.size else []
+    references = [*other_columns.T, np.nanmean(other_columns, axis=1)] if other_columns.size else []
     return any(
-        np.array_equal(np.argsort(own), order)
+        np.array_equal(np.argsort(column_known), order)
         for reference in references
-        if np.isfinite(reference[known]).all()
-        for order in (np.argsort(-reference[known], kind="stable"), np.argsort(reference[known], kind="stable"))
+        if np.isfinite(reference[is_known]).all()
+        for order in (np.argsort(-reference[is_known], kind="stable"), np.argsort(reference[is_known], kind="stable"))
     )
 
 
@@ -63,41 +67,43 @@ def find_aggregates(matrix: pd.DataFrame, counted: Collection[str] = ()) -> dict
     columns: of all, of those whose names begin as its does, or of a block beside it. Those `counted`, whose items the
     files count, are told by name only.
     """
-    found: dict[str, tuple[str, str]] = {}
+    aggregates: dict[str, tuple[str, str]] = {}
     for name in map(str, matrix.columns):
-        for holds, what in (
+        for holds, kind in (
             (names_average(name), "an average"),
             (names_rank(name), "a rank"),
             (names_cost(name), "a cost"),
         ):
             if holds:
-                found.setdefault(name, (what, "name"))
-    rest = [name for name in matrix.columns if name not in found]
-    tested = [name for name in rest if name not in counted]
-    if len(rest) > MOST_BENCHMARKS:
+                aggregates.setdefault(name, (kind, "name"))
+    further_names = [name for name in matrix.columns if name not in aggregates]
+    tested = [name for name in further_names if name not in counted]
+    if len(further_names) > MOST_BENCHMARKS:
         tested = [name for name in tested if names_average(str(name)) is None]
-    for name in sorted(tested, key=lambda each: names_average(str(each)) is False):
-        others = [each for each in rest if each != name and each not in found]
-        block = _mean_of(matrix, str(name), others)
+    for name in sorted(tested, key=lambda name_tested: names_average(str(name_tested)) is False):
+        other_names = [
+            name_tested for name_tested in further_names if name_tested != name and name_tested not in aggregates
+        ]
+        block = _mean_of(matrix, str(name), other_names)
         if block is not None:
-            found[str(name)] = (f"the mean of {len(block)} others", "arithmetic")
-        elif is_rank_of(matrix[name].to_numpy(float), matrix[others].to_numpy(float)):
-            found[str(name)] = ("a rank", "arithmetic")
-    return found
+            aggregates[str(name)] = (f"the mean of {len(block)} others", "arithmetic")
+        elif is_rank_of(matrix[name].to_numpy(float), matrix[other_names].to_numpy(float)):
+            aggregates[str(name)] = ("a rank", "arithmetic")
+    return aggregates
 
 
-def _mean_of(matrix: pd.DataFrame, name: str, others: list[str]) -> list[str] | None:
+def _mean_of(matrix: pd.DataFrame, name: str, other_names: list[str]) -> list[str] | None:
     """The columns of which one is the mean."""
     column = matrix[name].to_numpy(float)
     start = parts(name)[:1]
-    alike = [each for each in others if parts(each)[:1] == start]
-    names = [str(each) for each in matrix.columns]
-    place = names.index(name)
-    blocks = [others, alike]
+    alike = [other_name for other_name in other_names if parts(other_name)[:1] == start]
+    names = [str(other_name) for other_name in matrix.columns]
+    index = names.index(name)
+    blocks = [other_names, alike]
     if names_average(name) is None:  # the columns to its left or right, until one is another average
         for step in (-1, 1):
-            side = names[place + step :: step] if place + step >= 0 else []
-            side = [each for each in side if each in others]
+            side = names[index + step :: step] if index + step >= 0 else []
+            side = [other_name for other_name in side if other_name in other_names]
             blocks += [side[:length] for length in range(2, min(len(side), 60) + 1)]
-    found = next((block for block in blocks if is_mean_of(column, matrix[block].to_numpy(float))), None)
-    return alike if found is None and is_weighted_mean_of(column, matrix[alike].to_numpy(float)) else found
+    block_found = next((block for block in blocks if is_mean_of(column, matrix[block].to_numpy(float))), None)
+    return alike if block_found is None and is_weighted_mean_of(column, matrix[alike].to_numpy(float)) else block_found

@@ -88,13 +88,13 @@ def read_cell(text: str) -> CellValue | None:
     return CellValue(value, spread[0], percent or spread[2], spread[1], None, marked)
 
 
-def _spread_in(rest: str, value: float) -> tuple[float | None, str | None, bool] | None:
+def _spread_in(remainder: str, value: float) -> tuple[float | None, str | None, bool] | None:
     """The error behind a value, its kind, and whether it has a percent sign; None for what is no error."""
-    if rest in ("", "%"):
+    if remainder in ("", "%"):
         return None, None, False
-    if spread := _SPREAD.fullmatch(rest) or _IN_PARENTHESES.fullmatch(rest):
+    if spread := _SPREAD.fullmatch(remainder) or _IN_PARENTHESES.fullmatch(remainder):
         return float(spread["error"].replace(",", "")), None, bool(spread["sign"])
-    if ends := _ENDS.fullmatch(rest):
+    if ends := _ENDS.fullmatch(remainder):
         low, high = (float(ends[name].replace(",", "")) for name in ("low", "high"))
         return ((high - low) / 2, "ci95", False) if low <= value <= high else None
     return None
@@ -212,17 +212,17 @@ def names_count(name: str) -> bool:
 
 def names_spread(name: str) -> str | None:
     """The kind of spread that a name says by its end, `low` for `rating_q025`; None for what says none."""
-    own = plain(name)
-    ends = [end for end in SPREAD_ENDS if own == end or own.endswith(f"_{end}")]
+    plain_name = plain(name)
+    ends = [end for end in SPREAD_ENDS if plain_name == end or plain_name.endswith(f"_{end}")]
     kind = SPREAD_ENDS[max(ends, key=len)] if ends else None
     return kind if kind not in ("n", "other") else None
 
 
 def spread_of(name: str, owners: dict[str, str]) -> tuple[str, str] | None:
     """The column that `x_std`, `x_lower`, `x n` belong to and the kind of spread; `owners`: columns by plain name."""
-    own = plain(name)
+    plain_name = plain(name)
     for end in sorted(SPREAD_ENDS, key=len, reverse=True):
-        owner = owners.get(own.removesuffix(f"_{end}"))
-        if own.endswith(f"_{end}") and owner is not None and owner != name:
+        owner = owners.get(plain_name.removesuffix(f"_{end}"))
+        if plain_name.endswith(f"_{end}") and owner is not None and owner != name:
             return owner, SPREAD_ENDS[end]
     return None

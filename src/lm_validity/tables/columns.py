@@ -98,18 +98,18 @@ def is_sheet(header: list[str]) -> str | None:
 
 def fact_column(name: str) -> str | None:
     """The column of the models sheet for a column of this name; None where it is a score's."""
-    own = plain(name)
+    plain_name = plain(name)
     if names_average(name) or names_rank(name) or is_unbounded(name):
         return None
-    known = next((fact for fact, pattern in _FACTS.items() if pattern.fullmatch(own)), None)
-    return known or (own if _OTHER_FACT.fullmatch(own) else None)
+    fact_found = next((fact for fact, pattern in _FACTS.items() if pattern.fullmatch(plain_name)), None)
+    return fact_found or (plain_name if _OTHER_FACT.fullmatch(plain_name) else None)
 
 
-def in_billions(own: str, values: list[Any]) -> list[Any]:
+def in_billions(column_name: str, values: list[Any]) -> list[Any]:
     """Tokens or parameters in billions: by the unit in the column's plain name or behind a number (`7B`), else counts
     are told by their size."""
     scales = {"t": 1e3, "b": 1.0, "m": 1e-3}
-    unit = re.search(r"_(t|trillions?|b|billions?|m|millions?)$", own)
+    unit = re.search(r"_(t|trillions?|b|billions?|m|millions?)$", column_name)
     numbers = [value for value in values if isinstance(value, float)]
     scale = scales[unit[1][0]] if unit else 1e-9 if max(numbers, default=0) > 1e6 else 1.0
     scaled = []
@@ -122,12 +122,12 @@ def in_billions(own: str, values: list[Any]) -> list[Any]:
     return scaled
 
 
-def find_roles(header: list[str], given: Mapping[str, str], taken: Iterable[str] = ()) -> dict[str, str]:
-    """The column of each role that a header names; `given` roles count first, `taken` columns have none."""
-    roles = dict(given)
+def find_roles(header: list[str], roles_given: Mapping[str, str], taken: Iterable[str] = ()) -> dict[str, str]:
+    """The column of each role that a header names; `roles_given` roles count first, `taken` columns have none."""
+    roles = dict(roles_given)
     by_name = {name(column): column for name in (_bare, plain) for column in reversed(header)}
-    for role, others in ROLES.items():
-        named = next((by_name[name] for name in (role, *others) if name in by_name), None)
+    for role, synonyms in ROLES.items():
+        named = next((by_name[name] for name in (role, *synonyms) if name in by_name), None)
         if role not in roles and named is not None and named not in (*roles.values(), *taken):
             roles[role] = named
     return roles
@@ -138,9 +138,9 @@ def _bare(name: str) -> str:
     return "_".join(parts(name))
 
 
-def check_roles(given: Mapping[str, str], header: list[str], where: object) -> None:
+def check_roles(roles_given: Mapping[str, str], header: list[str], where: object) -> None:
     """Raises InputError for a role that is not known and for a column that is not there."""
-    for role, column in given.items():
+    for role, column in roles_given.items():
         if role not in ROLES:
             hint = did_you_mean(role, ROLES, f"one of {', '.join(ROLES)}.")
             raise InputError(f"--columns {role}={column}: {role!r} is no column of a score.", hint)
@@ -157,8 +157,12 @@ def check_column(column: str, header: list[str], where: object) -> None:
 def telling(header: list[str], texts: Callable[[str], np.ndarray]) -> str | None:
     """The first column of texts that are all different: perhaps that of the models."""
     for name in header[:100]:
-        own = texts(name)
-        if len(own) and len(set(own)) == len(own) and all(text and read_cell(text) is None for text in own):
+        cell_texts = texts(name)
+        if (
+            len(cell_texts)
+            and len(set(cell_texts)) == len(cell_texts)
+            and all(text and read_cell(text) is None for text in cell_texts)
+        ):
             return name
     return None
 
@@ -175,99 +179,99 @@ class Columns:
     facts: dict[str, str] = field(default_factory=dict)
     decisions: list[Decision] = field(default_factory=list)
 
-    def leave_out(self, name: str, why: str, source: str) -> None:
+    def leave_out(self, name: str, reason: str, source: str) -> None:
         """Keep the decision that a column is not read."""
-        self.decisions.append(Decision("column", name, "left out", source, LEFT_OUT, 1, "score", f"{name!r} {why}"))
+        self.decisions.append(Decision("column", name, "left out", source, LEFT_OUT, 1, "score", f"{name!r} {reason}"))
 
 
 def classify(
     header: list[str],
     texts: Callable[[str], np.ndarray],
     roles: Mapping[str, str],
-    given: Mapping[str, str],
+    sayings: Mapping[str, str],
     *,
     facts: bool = True,
 ) -> Columns:
-    """What each column without a role is. `given`: what the reader says of a column (`score`, `left out`, `about the
+    """What each column without a role is. `sayings`: what the reader says of a column (`score`, `left out`, `about the
     models`); `facts`: whether columns may say something of models.
 
     Left out are columns of which hardly a cell is a number; single cells that are none are missing scores.
     """
-    given = {name: said for name, said in given.items() if said in SAYINGS}
-    found, owners = Columns(), {plain(name): name for name in reversed(header) if name not in roles.values()}
+    sayings = {name: saying for name, saying in sayings.items() if saying in SAYINGS}
+    columns, owners = Columns(), {plain(name): name for name in reversed(header) if name not in roles.values()}
     for name in list(owners.values()):  # x_mean beside x_std
         owners.setdefault(re.sub(r"_(mean|avg)$", "", plain(name)), name)
     for name in header:
         if name in roles.values():
             continue
-        said, spread = given.get(name), spread_of(name, owners)
+        saying, spread = sayings.get(name), spread_of(name, owners)
         fact = fact_column(name) if facts else None
-        if said == "left out":
-            found.decisions.append(Decision("column", name, said, "reading"))
-        elif said is None and spread is not None and _is_numeric(texts(name)):
-            found.spreads.setdefault(spread[0], {})[spread[1]] = name
-            found.decisions.append(Decision("column", name, f"{spread[1]} of {spread[0]}", "name", READ, 1, "score"))
-        elif fact and said in (None, "about the models"):
-            found.facts[name] = fact
-        elif said == "score" or _may_be_scores(name, texts(name), found):
-            found.scores.append(name)
-    _own_spreads(found, given, texts)
-    of_one = variants([name for name in found.scores if given.get(name) != "score"])
+        if saying == "left out":
+            columns.decisions.append(Decision("column", name, saying, "reading"))
+        elif saying is None and spread is not None and _is_numeric(texts(name)):
+            columns.spreads.setdefault(spread[0], {})[spread[1]] = name
+            columns.decisions.append(Decision("column", name, f"{spread[1]} of {spread[0]}", "name", READ, 1, "score"))
+        elif fact and saying in (None, "about the models"):
+            columns.facts[name] = fact
+        elif saying == "score" or _may_be_scores(name, texts(name), columns):
+            columns.scores.append(name)
+    _own_spreads(columns, sayings, texts)
+    of_one = variants([name for name in columns.scores if sayings.get(name) != "score"])
     for name, variant in of_one.items():
         decided = f"{variant['benchmark']}, {variant['metric']}"
         text = f"{name!r} is {variant['benchmark']} by {variant['metric']}"
-        found.decisions.append(Decision("column", name, decided, "name", CONVERTED, 1, "score", text))
-    found.variants = of_one
-    return found
+        columns.decisions.append(Decision("column", name, decided, "name", CONVERTED, 1, "score", text))
+    columns.variants = of_one
+    return columns
 
 
-def _own_spreads(found: Columns, given: Mapping[str, str], texts: Callable[[str], np.ndarray]) -> None:
+def _own_spreads(columns: Columns, sayings: Mapping[str, str], texts: Callable[[str], np.ndarray]) -> None:
     """Spreads without a column of their own (`standard_error`, `rating_q025`, `Max Delta`): of the only score, where
     there is one; else left out."""
-    bare = [name for name in found.scores if given.get(name) != "score" and _is_spread(name)]
-    owners = [name for name in found.scores if name not in bare]
-    if not owners or (len(owners) > 1 and len(bare) == len(found.scores)):
+    bare = [name for name in columns.scores if sayings.get(name) != "score" and _is_spread(name)]
+    owners = [name for name in columns.scores if name not in bare]
+    if not owners or (len(owners) > 1 and len(bare) == len(columns.scores)):
         return
     for name in bare:
-        found.scores.remove(name)
+        columns.scores.remove(name)
         kind = names_spread(name)
         if len(owners) == 1 and kind is not None and _is_numeric(texts(name)):
-            found.spreads.setdefault(owners[0], {})[kind] = name
-            found.decisions.append(Decision("column", name, f"{kind} of {owners[0]}", "name", READ, 1, "score"))
+            columns.spreads.setdefault(owners[0], {})[kind] = name
+            columns.decisions.append(Decision("column", name, f"{kind} of {owners[0]}", "name", READ, 1, "score"))
         else:
-            found.leave_out(name, "is a spread of no column", "name")
+            columns.leave_out(name, "is a spread of no column", "name")
 
 
 def _is_spread(name: str) -> bool:
     """Whether a name says by its end, in a word that benchmarks do not end in, that it is a spread or a difference."""
     last = parts(name)[-1:]
-    known = names_spread(name) is not None and len(plain(name)) > 2 and last[0] not in _SCORE_ENDS
-    return last == ["delta"] or known
+    is_named = names_spread(name) is not None and len(plain(name)) > 2 and last[0] not in _SCORE_ENDS
+    return last == ["delta"] or is_named
 
 
 def variants(names: Sequence[str]) -> dict[str, dict[str, Any]]:
     """Benchmark, metric and number of solved examples of columns that are variants of one benchmark: two or more that
     are alike before a comma, which begins lm-eval's filter (`quiz_5_exact_match,strict-match`), or before the name of a
     metric (`quiz acc`, `quiz acc_norm`)."""
-    found: dict[str, dict[str, Any]] = {}
+    variants_found: dict[str, dict[str, Any]] = {}
     starts: dict[str, list[str]] = defaultdict(list)
     for name in names:
-        start, comma, rest = name.partition(",")
-        if rest[:1] == " ":  # a comma of words
+        start, comma, remainder = name.partition(",")
+        if remainder[:1] == " ":  # a comma of words
             continue
         stem, metric = _stem_and_metric(start)
-        if comma and is_metric(rest):
-            said = {"benchmark": start, "metric": metric_key(plain(rest))}
+        if comma and is_metric(remainder):
+            fields = {"benchmark": start, "metric": metric_key(plain(remainder))}
         elif comma:
-            said = {"benchmark": stem, "metric": f"{plain(metric) or 'score'},{rest}"}
+            fields = {"benchmark": stem, "metric": f"{plain(metric) or 'score'},{remainder}"}
         elif metric:
-            said = {"benchmark": stem, "metric": metric_key(plain(metric))}
+            fields = {"benchmark": stem, "metric": metric_key(plain(metric))}
         else:
             continue
         shots = re.fullmatch(r"(.+)_(\d{1,2})", stem) if comma and metric else None
-        found[name] = said | ({"benchmark": shots[1], "num_fewshot": int(shots[2])} if shots else {})
+        variants_found[name] = fields | ({"benchmark": shots[1], "num_fewshot": int(shots[2])} if shots else {})
         starts[stem].append(name)
-    return {name: found[name] for several in starts.values() if len(several) > 1 for name in several}
+    return {name: variants_found[name] for several in starts.values() if len(several) > 1 for name in several}
 
 
 def is_metric(name: str) -> bool:
@@ -278,25 +282,25 @@ def is_metric(name: str) -> bool:
 def _stem_and_metric(name: str) -> tuple[str, str]:
     """What stands before a metric at the end of a name, and the metric; "" where it ends in none."""
     places = [match.start() for match in re.finditer(r"[-_ /:]", name)]
-    place = next((place for place in places if place and is_metric(name[place + 1 :])), None)
-    return (name, "") if place is None else (name[:place].rstrip("-_ /:"), name[place + 1 :])
+    index = next((index for index in places if index and is_metric(name[index + 1 :])), None)
+    return (name, "") if index is None else (name[:index].rstrip("-_ /:"), name[index + 1 :])
 
 
-def _may_be_scores(name: str, cells: np.ndarray, found: Columns) -> bool:
-    known = [text for text in cells if not is_missing(text)]
-    numbers = [text for text in known if read_cell(text) is not None]
-    if plain(name) in _LEFT or not known or len(numbers) < max(1, 0.5 * len(known)):
-        found.leave_out(name, "holds no numbers", "values")
+def _may_be_scores(name: str, cells: np.ndarray, columns: Columns) -> bool:
+    texts_known = [text for text in cells if not is_missing(text)]
+    numbers = [text for text in texts_known if read_cell(text) is not None]
+    if plain(name) in _LEFT or not texts_known or len(numbers) < max(1, 0.5 * len(texts_known)):
+        columns.leave_out(name, "holds no numbers", "values")
     elif names_average(name) or names_rank(name) or names_cost(name) or names_count(name):
-        found.leave_out(name, "is an average, a rank, a cost or a count", "name")
+        columns.leave_out(name, "is an average, a rank, a cost or a count", "name")
     else:
         return True
     return False
 
 
 def _is_numeric(cells: np.ndarray) -> bool:
-    known = [text for text in cells if not is_missing(text)]
-    return all(read_cell(text) is not None for text in known)
+    texts_known = [text for text in cells if not is_missing(text)]
+    return all(read_cell(text) is not None for text in texts_known)
 
 
 # ---- the header ------------------------------------------------------------------------------------------------------
@@ -306,23 +310,25 @@ def one_header(text: str) -> tuple[str, list[str]]:
     """The text with one header line: titles above it are left out, lines with fewer separators or with one cell only;
     two lines of names, of which the upper stands over several columns, become one, which is given too."""
     lines = text.split("\n")
-    filled = [place for place, line in enumerate(lines[:50]) if line.strip(" ,;\t\r") and not line.startswith("#")]
-    while len(filled) > 2 and _is_title(*(lines[place] for place in filled[:3])):
+    filled = [index for index, line in enumerate(lines[:50]) if line.strip(" ,;\t\r") and not line.startswith("#")]
+    while len(filled) > 2 and _is_title(*(lines[index] for index in filled[:3])):
         lines[: filled[1]] = [""] * filled[1]
         del filled[0]
     mark = next((mark for mark in "\t,;" if filled and mark in lines[filled[0]]), ",")
-    upper, lower, below = [*csv.reader((lines[place] for place in filled[:3]), delimiter=mark), [], [], []][:3]
+    upper, lower, below = [*csv.reader((lines[index] for index in filled[:3]), delimiter=mark), [], [], []][:3]
     above = [name.strip() for name in upper]
     repeats = len(set(above)) < len(above) == len(lower) and set(above) != {""}
     if not repeats or any(map(read_cell, lower)) or not any(map(read_cell, below)):
         return "\n".join(lines), []
     over = ""
-    for place, name in enumerate(above):  # the cell of a spreadsheet that is over several columns stands in the first
-        over = above[place] = name or over
+    for index, name in enumerate(above):  # the cell of a spreadsheet that is over several columns stands in the first
+        over = above[index] = name or over
     once = Counter(map(plain, lower))
     header = [
-        name if not more or (name and once[plain(name)] == 1 and not is_metric(name)) else f"{more} {name}".strip()
-        for more, name in zip(above, map(str.strip, lower), strict=True)
+        name
+        if not addition or (name and once[plain(name)] == 1 and not is_metric(name))
+        else f"{addition} {name}".strip()
+        for addition, name in zip(above, map(str.strip, lower), strict=True)
     ]
     out = io.StringIO()
     csv.writer(out, delimiter=mark, lineterminator="").writerow(header)
@@ -332,5 +338,5 @@ def one_header(text: str) -> tuple[str, list[str]]:
 
 def _is_title(line: str, *below: str) -> bool:
     """Whether a line is no header: it has one cell, the lines below have more."""
-    cells, least = re.split(r"[,;\t]", line), min(len(re.findall(r"[^,;\t]+", each)) for each in below)
+    cells, least = re.split(r"[,;\t]", line), min(len(re.findall(r"[^,;\t]+", line_below)) for line_below in below)
     return len(list(filter(str.strip, cells))) == 1 and least > 2

@@ -39,10 +39,12 @@ def _file_groups(scores: pd.DataFrame, files: str) -> list[tuple[str, dict[str, 
     frame["part"] = counts.groupby(evaluation, dropna=False)["count"].rank("dense").astype(int)
     columns, groups = [*checked.OF_FILE, "part"], []
     for (model, *key), rows in frame.groupby(["model", *columns], dropna=False, sort=True):
-        own = dict(zip(columns, map(_plain, key), strict=True))
+        key_fields = dict(zip(columns, map(_plain, key), strict=True))
         # pandas makes floats of whole numbers among nulls
-        own |= {name: int(own[name]) for name in ("iteration", "seed", "run", "part") if own[name] is not None}
-        groups.append((model, own, rows))
+        key_fields |= {
+            name: int(key_fields[name]) for name in ("iteration", "seed", "run", "part") if key_fields[name] is not None
+        }
+        groups.append((model, key_fields, rows))
     return groups
 
 
@@ -53,14 +55,14 @@ def _plain(value: Any) -> Any:
     return value.item() if hasattr(value, "item") else value
 
 
-def _check_known(scores: pd.DataFrame, known: pd.Series | np.ndarray, what: str, why: str) -> None:
-    unknown = scores[~np.asarray(known, dtype=bool)]
+def _check_known(scores: pd.DataFrame, is_known: pd.Series | np.ndarray, noun: str, reason: str) -> None:
+    unknown = scores[~np.asarray(is_known, dtype=bool)]
     if len(unknown):
         first = unknown.iloc[0]
         raise InputError(
-            f"{len(unknown)} of {len(scores)} scores have no {what}, the first of {first['model']} on "
+            f"{len(unknown)} of {len(scores)} scores have no {noun}, the first of {first['model']} on "
             f"{first['benchmark']}.",
-            f"{why}: fill it in (--benchmarks with a sheet gives metrics and directions), or remove these rows.",
+            f"{reason}: fill it in (--benchmarks with a sheet gives metrics and directions), or remove these rows.",
         )
 
 
@@ -79,9 +81,9 @@ def write_lm_eval(scores: pd.DataFrame, output: str | Path) -> list[Path]:
     where two files would have one name, and where a model's name is none that a folder can have.
     """
     groups = _file_groups(scores, "lm-eval's files")
-    paths = _paths([(model, own) for model, own, _ in groups])
-    for path, (model, own, rows) in zip(paths, groups, strict=True):
-        write_json(Path(output) / path, _lm_eval_document(model, own, rows))
+    paths = _paths([(model, key_fields) for model, key_fields, _ in groups])
+    for path, (model, key_fields, rows) in zip(paths, groups, strict=True):
+        write_json(Path(output) / path, _lm_eval_document(model, key_fields, rows))
     return [Path(output) / path for path in paths]
 
 
@@ -90,15 +92,15 @@ def _paths(files: list[tuple[str, dict[str, Any]]]) -> list[Path]:
     for model, _ in files:
         if _folder_name(model) in ("", ".", ".."):
             raise InputError(f"model {model!r}: no folder can have its name.", "rename it in the table of scores.")
-    paths = [_path(model, own) for model, own in files]
+    paths = [_path(model, key_fields) for model, key_fields in files]
     count = Counter(paths)
     paths = [
-        _path(model, own, exact=True) if count[path] > 1 else path
-        for path, (model, own) in zip(paths, files, strict=True)
+        _path(model, key_fields, exact=True) if count[path] > 1 else path
+        for path, (model, key_fields) in zip(paths, files, strict=True)
     ]
     for path, times in Counter(paths).items():
         if times > 1:
-            models = {model for at, (model, _) in zip(paths, files, strict=True) if at == path}
+            models = {model for other_path, (model, _) in zip(paths, files, strict=True) if other_path == path}
             raise InputError(
                 f"{times} files of {' and '.join(sorted(models))} would have the name {path}.",
                 "rename a model or a checkpoint, or export them into folders of their own.",
@@ -106,14 +108,14 @@ def _paths(files: list[tuple[str, dict[str, Any]]]) -> list[Path]:
     return paths
 
 
-def _path(model: str, own: dict[str, Any], *, exact: bool = False) -> Path:
+def _path(model: str, key_fields: dict[str, Any], *, exact: bool = False) -> Path:
     """Below the output folder. `exact`: with iteration and tokens."""
-    parts = [own[name] for name in ("protocol", "checkpoint", "prompt", "split", "prompt_variant")]
-    parts += [f"{name}{own[name]}" for name in ("seed", "run") if own[name] is not None]
-    parts += [f"part{own['part']}"] if own["part"] > 1 else []
+    parts = [key_fields[name] for name in ("protocol", "checkpoint", "prompt", "split", "prompt_variant")]
+    parts += [f"{name}{key_fields[name]}" for name in ("seed", "run") if key_fields[name] is not None]
+    parts += [f"part{key_fields['part']}"] if key_fields["part"] > 1 else []
     if exact:
-        parts += [f"iter{own['iteration']}"] if own["iteration"] is not None else []
-        parts += [f"{own['tokens_b']!r}B"] if own["tokens_b"] is not None else []
+        parts += [f"iter{key_fields['iteration']}"] if key_fields["iteration"] is not None else []
+        parts += [f"{key_fields['tokens_b']!r}B"] if key_fields["tokens_b"] is not None else []
     name = "_".join(["results", *(part for part in parts if part)])
     return Path(_folder_name(model)) / f"{_folder_name(name)}.json"
 
@@ -123,7 +125,7 @@ def _folder_name(name: str) -> str:
     return name.replace("/", "__")
 
 
-def _lm_eval_document(model: str, own: dict[str, Any], rows: pd.DataFrame) -> dict[str, Any]:
+def _lm_eval_document(model: str, key_fields: dict[str, Any], rows: pd.DataFrame) -> dict[str, Any]:
     document: dict[str, Any] = {
         "results": {},
         "group_subtasks": {},
@@ -137,8 +139,8 @@ def _lm_eval_document(model: str, own: dict[str, Any], rows: pd.DataFrame) -> di
         "model_name": model,
         "model_name_sanitized": _folder_name(model),
         # lm-eval puts the template's text here, which a table of scores does not have
-        "chat_template": "the model's own" if own["prompt"] == "chat" else None,
-        "lm_validity": {name: own[name] for name in checked.OF_FILE} | {"selected": {}},
+        "chat_template": "the model's own" if key_fields["prompt"] == "chat" else None,
+        "lm_validity": {name: key_fields[name] for name in checked.OF_FILE} | {"selected": {}},
     }
     for benchmark, of_benchmark in rows.groupby("benchmark", sort=True):
         results: dict[str, object] = {"alias": benchmark}
@@ -188,13 +190,13 @@ def write_every_eval_ever(
     if relationship not in RELATIONSHIPS:
         raise InputError(f"--relationship {relationship}: not known.", f"one of {', '.join(RELATIONSHIPS)}.")
     documents = {}
-    for model, own, rows in _file_groups(scores, "files of every_eval_ever"):
-        key = json.dumps([collection, model, own], sort_keys=True)
+    for model, key_fields, rows in _file_groups(scores, "files of every_eval_ever"):
+        key = json.dumps([collection, model, key_fields], sort_keys=True)
         digest = hashlib.sha256(key.encode()).digest()
         name = uuid.UUID(bytes=digest[:16], version=4)
         developer, _, short = model.rpartition("/")
         path = Path("data", *(_file_name(part) for part in (collection, developer or "unknown", short)), f"{name}.json")
-        document = _document(model, own, rows, f"{collection}/{_file_name(model)}/{name}")
+        document = _document(model, key_fields, rows, f"{collection}/{_file_name(model)}/{name}")
         document["source_metadata"] |= {
             "source_organization_name": organization,
             "evaluator_relationship": relationship,
@@ -215,26 +217,26 @@ def with_directions(scores: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
     by_name = names.map({name: metric.higher_is_better for name, metric in METRICS.items()}).astype("boolean")
     direction = scores["higher_is_better"].astype("boolean").fillna(by_name)
     unknown = sorted(names[direction.isna()].dropna().unique())
-    kept = scores.assign(higher_is_better=direction)[direction.notna()]
-    if kept.empty:
+    with_direction = scores.assign(higher_is_better=direction)[direction.notna()]
+    if with_direction.empty:
         raise InputError(
             f"no score of which it is known whether higher is better (metrics: {', '.join(unknown) or 'none'}).",
             "give --benchmarks with a sheet of metrics and directions.",
         )
-    return kept, unknown
+    return with_direction, unknown
 
 
 def _file_name(name: str) -> str:
     return re.sub(r"[^A-Za-z0-9._-]+", "_", name).strip("._") or "unknown"
 
 
-def _document(model: str, own: dict[str, Any], rows: pd.DataFrame, identifier: str) -> dict[str, Any]:
+def _document(model: str, key_fields: dict[str, Any], rows: pd.DataFrame, identifier: str) -> dict[str, Any]:
     """The file without who publishes it. Details are texts, as the format asks."""
     sources = set(rows["source"].dropna())
     library = {"name": "lm-validity", "version": __version__}
     if sources == {"lm-eval"}:
         library = {"name": "lm_eval", "version": "unknown"}
-    details = {f"{OWN}{name}": str(own[name]) for name in checked.OF_FILE if own[name] is not None}
+    details = {f"{OWN}{name}": str(key_fields[name]) for name in checked.OF_FILE if key_fields[name] is not None}
     developer = {"developer": model.split("/")[0]} if "/" in model else {}
     return {
         "schema_version": VERSION,
@@ -258,10 +260,10 @@ def _document(model: str, own: dict[str, Any], rows: pd.DataFrame, identifier: s
 
 def _result(row: Any) -> dict[str, Any]:
     name, _, filter_name = row.metric.partition(",")
-    known = METRICS.get(name)
+    metric_known = METRICS.get(name)
     metric = {
         "evaluation_description": name if filter_name == "none" else f"{name} (filter: {filter_name})",
-        "metric_id": known.identifier if known else name,
+        "metric_id": metric_known.identifier if metric_known else name,
         "metric_name": name,
         "lower_is_better": not row.higher_is_better,
         "additional_details": {
@@ -270,11 +272,11 @@ def _result(row: Any) -> dict[str, Any]:
             f"{OWN}selected": str(pd.isna(row.selected) or bool(row.selected)).lower(),
         },
     }
-    if known is None:
+    if metric_known is None:
         metric["additional_details"]["bounds_status"] = "unknown"
     else:
-        metric |= {"score_type": "continuous", "min_score": known.low, "max_score": known.high}
-        metric |= {"metric_unit": "proportion"} if known.high == 1 else {}
+        metric |= {"score_type": "continuous", "min_score": metric_known.low, "max_score": metric_known.high}
+        metric |= {"metric_unit": "proportion"} if metric_known.high == 1 else {}
     uncertainty: dict[str, object] = {}
     if not pd.isna(row.stderr):
         uncertainty["standard_error"] = {"value": float(row.stderr)}
@@ -282,11 +284,11 @@ def _result(row: Any) -> dict[str, Any]:
         uncertainty["num_samples"] = int(row.n_items)
     details = {"score": float(row.value)} | ({"uncertainty": uncertainty} if uncertainty else {})
     shots = _plain(row.num_fewshot)
-    asked = {} if shots is None else {"generation_config": {"additional_details": {"num_fewshot": str(shots)}}}
+    generation = {} if shots is None else {"generation_config": {"additional_details": {"num_fewshot": str(shots)}}}
     return {
         "evaluation_name": row.benchmark if filter_name == "none" else f"{row.benchmark}/{filter_name}",
         "source_data": {"dataset_name": row.benchmark, "source_type": "other"},
         "metric_config": metric,
         "score_details": details,
-        **asked,
+        **generation,
     }

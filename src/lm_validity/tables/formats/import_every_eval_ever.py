@@ -84,11 +84,14 @@ def check_schema(document: dict[str, Any], schema: dict[str, Any] | None, where:
     import jsonschema
 
     errors = jsonschema.validators.validator_for(schema)(schema).iter_errors(document)
-    error = min(errors, key=lambda each: (len(each.absolute_path), str(each.message)), default=None)
+    error = min(
+        errors, key=lambda error_found: (len(error_found.absolute_path), str(error_found.message)), default=None
+    )
     if error is not None:
-        place = "/".join(map(str, error.absolute_path)) or "the file"
+        error_path = "/".join(map(str, error.absolute_path)) or "the file"
         raise InputError(
-            f"{where}: {place}: {error.message[:200]}.", "see eval.schema.json of every_eval_ever for what it may hold."
+            f"{where}: {error_path}: {error.message[:200]}.",
+            "see eval.schema.json of every_eval_ever for what it may hold.",
         )
 
 
@@ -132,21 +135,21 @@ def _read(opened: Opened, options: ImportOptions) -> list[ScoreFile]:
     model = _object(document.get("model_info"), f"{path}, 'model_info'")
     model_name = checked.required_text(model.get("id"), f"{path}, 'model_info', 'id'", _HINT)
     details = _details(model)
-    own = _own(document, path)
-    if own is None:
+    own_record = _own(document, path)
+    if own_record is None:
         arguments = parse_arguments(details.get("model_args"))
         if details.get("revision"):
             arguments = arguments | {"revision": str(details["revision"])}
-        own = training_point(arguments)._asdict()
+        own_record = training_point(arguments)._asdict()
     results = [_object(result, f"{path}, a result") for result in document["evaluation_results"]]
     scored = [result for result in results if _has_score(result)]
-    rows = [_row(result, document, f"{path}, result {place}") for place, result in enumerate(scored, 1)]
+    rows = [_row(result, document, f"{path}, result {number}") for number, result in enumerate(scored, 1)]
     size = _number(details.get("params_billions"), checked.number, f"{path}, 'params_billions'")
     return [
         ScoreFile(
             path,
             rows,
-            {"model": model_name, **own},
+            {"model": model_name, **own_record},
             _date(document, path),
             weights=f"{model_name}@{details.get('revision', '')}",
             settings=" ".join(
@@ -208,13 +211,13 @@ def _row(result: dict[str, Any], document: dict[str, Any], where: str) -> dict[s
 def _made(document: dict[str, Any], model: dict[str, Any]) -> dict[str, Any]:
     """How all scores of a file were made, as far as it says so: columns of SETTINGS."""
     library, engine = document.get("eval_library"), model.get("inference_engine")
-    told, engine = (each if isinstance(each, dict) else {} for each in (library, engine))
-    said = {
-        "harness": str(told["name"]).replace("_", "-") if told.get("name") else None,
-        "harness_version": told.get("version") if told.get("version") != "unknown" else None,
+    library_facts, engine = (part if isinstance(part, dict) else {} for part in (library, engine))
+    settings_said = {
+        "harness": str(library_facts["name"]).replace("_", "-") if library_facts.get("name") else None,
+        "harness_version": library_facts.get("version") if library_facts.get("version") != "unknown" else None,
         "backend": engine.get("name"),
     }
-    return {name: str(value) for name, value in said.items() if value is not None}
+    return {name: str(value) for name, value in settings_said.items() if value is not None}
 
 
 def _made_of_result(result: dict[str, Any]) -> dict[str, Any]:
@@ -222,30 +225,30 @@ def _made_of_result(result: dict[str, Any]) -> dict[str, Any]:
     config = result.get("generation_config")
     drawn = config.get("generation_args") if isinstance(config, dict) else None
     drawn = drawn if isinstance(drawn, dict) else {}
-    said = {name: checked.finite(drawn.get(name)) for name in ("temperature", "top_p")}
-    most = drawn.get("max_tokens")
-    return said | {"max_gen_toks": most if type(most) is int else None}
+    settings_said = {name: checked.finite(drawn.get(name)) for name in ("temperature", "top_p")}
+    max_tokens = drawn.get("max_tokens")
+    return settings_said | {"max_gen_toks": max_tokens if type(max_tokens) is int else None}
 
 
 def _unit(metric: dict[str, Any]) -> str | None:
     """What a file says of the unit: by its name, else by the largest score that there can be."""
-    most = checked.finite(metric.get("max_score"))
-    if str(metric.get("metric_unit")).casefold() in _PERCENT or most == _HUNDRED:
+    max_score = checked.finite(metric.get("max_score"))
+    if str(metric.get("metric_unit")).casefold() in _PERCENT or max_score == _HUNDRED:
         return "percent"
-    return None if most in (None, 1.0) else "own"
+    return None if max_score in (None, 1.0) else "own"
 
 
 def _names(benchmark: str, metric: dict[str, Any], document: dict[str, Any]) -> tuple[str, str | None]:
     """Benchmark and metric. Of lm-eval's files the converter of every_eval_ever writes the filter behind a slash."""
-    known = metric.get("metric_id") or metric.get("metric_name")
+    metric_name = metric.get("metric_id") or metric.get("metric_name")
     library = document.get("eval_library")
-    if known:
-        return benchmark, metric_key(checked.required_text(known, f"{benchmark}, metric", _HINT))
+    if metric_name:
+        return benchmark, metric_key(checked.required_text(metric_name, f"{benchmark}, metric", _HINT))
     description = metric.get("evaluation_description")
     if not isinstance(library, dict) or library.get("name") != "lm_eval" or not isinstance(description, str):
         return benchmark, None
-    key, _, rest = description.partition(" (filter: ")
-    filter_name = rest.removesuffix(")")
+    key, _, remainder = description.partition(" (filter: ")
+    filter_name = remainder.removesuffix(")")
     return benchmark.removesuffix(f"/{filter_name}") if filter_name else benchmark, f"{key},{filter_name or 'none'}"
 
 
@@ -260,13 +263,17 @@ def _count(uncertainty: dict[str, Any], result: dict[str, Any], where: str) -> i
 def _own(document: dict[str, Any], path: Path) -> dict[str, Any] | None:
     """The columns that `export every-eval-ever` wrote for a whole file; None in a file of others."""
     details = _details(document.get("source_metadata"))
-    own = {name.removeprefix(OWN): value for name, value in details.items() if name.startswith(OWN)}
-    if not own:
+    own_details = {name.removeprefix(OWN): value for name, value in details.items() if name.startswith(OWN)}
+    if not own_details:
         return None
     columns: dict[str, Any] = {}
     for name, check in checked.OF_FILE.items():
         where = f"{path}, {OWN + name!r}"
-        columns[name] = check(own.get(name), where) if check is checked.text else _number(own.get(name), check, where)
+        columns[name] = (
+            check(own_details.get(name), where)
+            if check is checked.text
+            else _number(own_details.get(name), check, where)
+        )
     if columns["protocol"] not in (None, *PROTOCOLS):
         raise InputError(
             f"{path}, '{OWN}protocol': {columns['protocol']!r} is no protocol.", f"one of {', '.join(PROTOCOLS)}."
@@ -302,11 +309,11 @@ def _items(
     path: Path, document: dict[str, Any], results: list[dict[str, Any]], rows: list[dict[str, Any]]
 ) -> Callable[[], Iterable[dict[str, Any]]] | None:
     """What reads the samples of an evaluation, where it has a file of them. Raises InputError for a broken one."""
-    said = document.get("detailed_evaluation_results")
-    given = said.get("file_path") if isinstance(said, dict) else None
-    names = [Path(given).name] if isinstance(given, str) and given else []
+    results_said = document.get("detailed_evaluation_results")
+    file_path = results_said.get("file_path") if isinstance(results_said, dict) else None
+    names = [Path(file_path).name] if isinstance(file_path, str) and file_path else []
     beside = (path.with_name(name) for name in (*names, f"{path.stem}{_SAMPLES}.jsonl"))
-    samples = next((each for each in beside if each.is_file()), None)
+    samples = next((candidate for candidate in beside if candidate.is_file()), None)
     if samples is None:
         return None
     meant: dict[str, dict[str, Any]] = {}

@@ -109,12 +109,12 @@ def _unpacked(paths: Iterable[str | Path], stack: ExitStack) -> list[Path]:
 
 def _import(paths: Iterable[str | Path], output: Path, options: ImportOptions) -> tuple[pd.DataFrame, ImportLog]:
     """`import_files` of what is unpacked."""
-    given = {} if options.reading is None else read_corrections(options.reading)
-    options = replace(options, corrections=given)
-    log = ImportLog(strict=options.strict, reading=Reading(given))
+    corrections = {} if options.reading is None else read_corrections(options.reading)
+    options = replace(options, corrections=corrections)
+    log = ImportLog(strict=options.strict, reading=Reading(corrections))
     results, samples = _read_all(paths, options, log)
     check_identities(
-        [*results, *(ScoreFile(each.found.path, [], each.common, identity=each.identity) for each in samples)]
+        [*results, *(ScoreFile(sample.found.path, [], sample.common, identity=sample.identity) for sample in samples)]
     )
     with ExitStack() as stack:
         parts: list[SamplesPart] = []
@@ -175,15 +175,15 @@ def _read_all(
         except InputError as error:
             log.skip(each.path, error.problem, error.hint, named=each.named)
     results = with_runs(results)
-    given = {each.path: name for each in samples if (name := _given_name(each.path, options, pattern))}
-    matched = [_under_protocol(file, options) for file in match_all_samples(samples, results, given, log)]
+    names_given = {each.path: name for each in samples if (name := _given_name(each.path, options, pattern))}
+    matched = [_under_protocol(file, options) for file in match_all_samples(samples, results, names_given, log)]
     log.formats += Counter({"lm-eval": len(matched)})
     log.files = log.formats.total()
     if not results and not matched:
         kinds = ", ".join(f"{count(number, 'file')} {suffix}" for suffix, number in sorted(log.others.items()))
         first = ": ".join(log.skipped[0]).rstrip(".") if log.skipped else f"no file of theirs ({kinds or 'no file'})"
-        what = formats[0].name if options.format else "any known format"
-        raise InputError(f"no results of {what} in the given paths ({first}).", log.hint or _HINT)
+        format_name = formats[0].name if options.format else "any known format"
+        raise InputError(f"no results of {format_name} in the given paths ({first}).", log.hint or _HINT)
     if pattern is not None and not pattern.used:
         example = results[0].path if results else matched[0].found.path
         raise InputError(f"--path '{pattern.text}': no path of a file or model ends so.", f"a file is {example}.")
@@ -210,8 +210,8 @@ def _opened(file: Found, options: ImportOptions, pattern: PathPattern | None) ->
 
 def _given_name(path: Path, options: ImportOptions, pattern: PathPattern | None) -> str | None:
     """The model's name by --model, else by --path."""
-    given = _of_place(path, options.names)
-    return given or (None if pattern is None else pattern.of(path).get("model"))
+    name_given = _of_place(path, options.names)
+    return name_given or (None if pattern is None else pattern.of(path).get("model"))
 
 
 def _whose(opened: Opened, formats: Sequence[Format]) -> Format:
@@ -223,7 +223,7 @@ def _whose(opened: Opened, formats: Sequence[Format]) -> Format:
             return file_format
     names = ", ".join(file_format.name for file_format in formats)
     hint = f"known are {names}; --format names one of them."
-    numbers = [checked.finite(each) for each in opened.document.values()] if isinstance(opened.document, dict) else []
+    numbers = [checked.finite(value) for value in opened.document.values()] if isinstance(opened.document, dict) else []
     if numbers and None not in numbers:
         hint = (
             f"an object of numbers that names no model: --path '{{model}}/{{task}}/{opened.path.name}' --format json."
@@ -241,10 +241,10 @@ def _placed(file: ScoreFile, opened: Opened, pattern: PathPattern | None, places
     if opened.model or "model" in fields:
         common["model"], identity = opened.model or fields["model"], {}
     elif "model" in common:
-        place = places.read(str(common["model"]))
-        common["model"] = place.name
-        if common.get("checkpoint", "final") == "final" and place.point.iteration is not None:
-            common |= place.point._asdict()
+        model_path = places.read(str(common["model"]))
+        common["model"] = model_path.name
+        if common.get("checkpoint", "final") == "final" and model_path.point.iteration is not None:
+            common |= model_path.point._asdict()
     common |= {name: value for name, value in fields.items() if name != "model"}
     return replace(file, rows=rows, common=common, identity=identity, stamp=date_in(opened.path.stem))
 
@@ -254,10 +254,10 @@ def _completed(file: ScoreFile, options: ImportOptions, source: str) -> ScoreFil
     common = {"source": source} | file.common
     protocol = _protocol_of(file.path, options)
     if protocol is not None:
-        said = {row["protocol"] for row in [common, *file.rows] if row.get("protocol") is not None}
-        if said - {protocol}:
+        protocols_said = {row["protocol"] for row in [common, *file.rows] if row.get("protocol") is not None}
+        if protocols_said - {protocol}:
             raise InputError(
-                f"{file.path}: its scores are {', '.join(sorted(said))}, not {protocol}.",
+                f"{file.path}: its scores are {', '.join(sorted(protocols_said))}, not {protocol}.",
                 "leave the protocol out: the file has it.",
             )
         common["protocol"] = protocol
@@ -281,8 +281,8 @@ def _settled(results: list[ScoreFile], options: ImportOptions, log: ImportLog) -
     """One table of all files."""
     scores = score_table(results, log, options)
     trained = scores["protocol"] != DEFAULTS["protocol"]
-    given = {options.protocol, *options.protocols.values()} - {None}
-    if given and scores.loc[trained, "prepared_on"].isna().any():
+    protocols_given = {options.protocol, *options.protocols.values()} - {None}
+    if protocols_given and scores.loc[trained, "prepared_on"].isna().any():
         log.notes.append(
             "What the models were prepared on is not given (--prepared-on, or `prepared_on` in the benchmarks sheet). "
             "The scores count as if each benchmark's own training set had been used."
@@ -298,17 +298,28 @@ def _settled(results: list[ScoreFile], options: ImportOptions, log: ImportLog) -
     return scores
 
 
-def _of_place(path: Path, given: Any) -> str | None:
+def _of_place(path: Path, values_given: Any) -> str | None:
     """What is given for the file, else for the nearest folder above it."""
-    if not given:
+    if not values_given:
         return None
-    place = as_written(path)
-    return next((given[each] for each in (place, *place.parents) if each in given), None)
+    written_path = as_written(path)
+    return next(
+        (
+            values_given[parent_path]
+            for parent_path in (written_path, *written_path.parents)
+            if parent_path in values_given
+        ),
+        None,
+    )
 
 
 def _check_places(options: ImportOptions, files: list[Found]) -> None:
     """Raises InputError for a name or a protocol given to a path that no file lies under."""
-    places = {each for place in map(as_written, (file.path for file in files)) for each in (place, *place.parents)}
+    places = {
+        parent_path
+        for written_path in map(as_written, (file.path for file in files))
+        for parent_path in (written_path, *written_path.parents)
+    }
     for path, name in options.names.items():
         if path not in places:
             raise InputError(f"--model {path}={name}: none of the files lies there.", "check the path before '='.")

@@ -43,11 +43,11 @@ def _read(opened: Opened, options: ImportOptions) -> list[ScoreFile]:
     model = checked.required_text(opened.model or adapter.get("model"), f"{beside}, adapter_spec, model", _HINT)
     name = checked.required_text(spec.get("name"), f"{beside}, name", _HINT)
     shots = checked.whole(adapter.get("max_train_instances"), f"{beside}, max_train_instances", 0)
-    told = {"benchmark": _benchmark(name), "num_fewshot": shots}
+    task_fields = {"benchmark": _benchmark(name), "num_fewshot": shots}
     split, values = _of_split(stats, str(path))
-    rows = [row | told for row in _rows(values, str(path))]
+    rows = [row | task_fields for row in _rows(values, str(path))]
     answers = path.with_name(_ITEMS)
-    items = partial(_items, answers, split, told) if answers.is_file() and rows else None
+    items = partial(_items, answers, split, task_fields) if answers.is_file() and rows else None
     settings = ",".join(f"{key}={adapter.get(key)}" for key in ("temperature", "num_outputs", "max_tokens"))
     sampling = {EVERY: str(adapter.get("random") or "")} if checked.is_sampled(adapter) else {}
     common = {"model": model, "unit": "own"}
@@ -57,19 +57,24 @@ def _read(opened: Opened, options: ImportOptions) -> list[ScoreFile]:
 def _benchmark(name: str) -> str:
     """`mmlu:subject=anatomy,model=x` is the benchmark `mmlu:subject=anatomy`."""
     scenario, _, arguments = name.partition(":")
-    kept = [each for each in arguments.split(",") if each and each.partition("=")[0] not in _OF_MODEL]
-    return ":".join(filter(None, (scenario, ",".join(kept))))
+    arguments_kept = [
+        argument for argument in arguments.split(",") if argument and argument.partition("=")[0] not in _OF_MODEL
+    ]
+    return ":".join(filter(None, (scenario, ",".join(arguments_kept))))
 
 
 def _of_split(stats: Any, where: str) -> tuple[str, dict[str, float]]:
     """The split that counts, and its means by name. Raises InputError for what is no list of values with names."""
     values: dict[str, dict[str, float]] = {}
     for stat in stats if isinstance(stats, list) else [None]:
-        told = stat.get("name") if isinstance(stat, dict) else None
-        if not isinstance(stat, dict) or not isinstance(told, dict) or not isinstance(told.get("name"), str):
+        stat_name = stat.get("name") if isinstance(stat, dict) else None
+        if not isinstance(stat, dict) or not isinstance(stat_name, dict) or not isinstance(stat_name.get("name"), str):
             raise InputError(f"{where}: a value without a name.", _HINT)
-        if not (told.get("perturbation") or told.get("sub_split")) and checked.finite(stat.get("mean")) is not None:
-            values.setdefault(str(told.get("split")), {})[told["name"]] = stat["mean"]
+        if (
+            not (stat_name.get("perturbation") or stat_name.get("sub_split"))
+            and checked.finite(stat.get("mean")) is not None
+        ):
+            values.setdefault(str(stat_name.get("split")), {})[stat_name["name"]] = stat["mean"]
     split = "test" if values.get("test") else "valid"
     return split, values.get(split, {})
 
@@ -91,30 +96,30 @@ def _rows(values: dict[str, float], where: str) -> list[dict[str, Any]]:
     ]
 
 
-def _items(path: Path, split: str, told: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def _items(path: Path, split: str, task_fields: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """A row for each instance, with the means over the trials by metric; the first one is `correct`."""
     trials: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for instance in checked.read_json_file(path, _HINT):
         if not isinstance(instance, dict) or "instance_id" not in instance:
             raise InputError(f"{path}: an instance without an instance_id.", _HINT)
-        own, values = _of_split(instance.get("stats"), f"{path}, {instance['instance_id']}")
-        if not instance.get("perturbation") and own == split:
+        own_values, values = _of_split(instance.get("stats"), f"{path}, {instance['instance_id']}")
+        if not instance.get("perturbation") and own_values == split:
             for name in filter(_is_score, values):
                 trials[str(instance["instance_id"])][metric_key(name)].append(values[name])
     for document, metrics in trials.items():
         means = [(name, sum(values) / len(values)) for name, values in metrics.items()]
-        yield {**told, "doc_id": document, "correct": means[0][1], "metric_values": means}
+        yield {**task_fields, "doc_id": document, "correct": means[0][1], "metric_values": means}
 
 
 def _made(adapter: dict[str, Any]) -> dict[str, Any]:
     """How the scores of a run were made: columns of SETTINGS."""
-    said = {
+    settings_said = {
         "harness": "helm",
         "limit": checked.finite(adapter.get("max_eval_instances")),
         "temperature": checked.finite(adapter.get("temperature")),
         "max_gen_toks": adapter.get("max_tokens") if type(adapter.get("max_tokens")) is int else None,
     }
-    return {name: value for name, value in said.items() if value is not None}
+    return {name: value for name, value in settings_said.items() if value is not None}
 
 
 FORMAT = Format("helm", (".json",), _recognises, _read)

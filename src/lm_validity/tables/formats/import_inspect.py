@@ -53,22 +53,22 @@ def _read(opened: Opened, options: ImportOptions) -> list[ScoreFile]:
     """
     path = opened.path
     log = opened.document if path.suffix == ".json" else _member(path, "header.json")
-    told, config = _part(log, path, "eval"), _part(log, path, "eval", "config")
+    eval_part, config = _part(log, path, "eval"), _part(log, path, "eval", "config")
     results = log.get("results")
     if log.get("status") != "success" or not isinstance(results, dict):
         raise InputError(f"{path}: the run has no scores (it ended as {log.get('status')!r}).", "`inspect eval-retry`.")
-    arguments, task = _part(told, path, "model_args"), _part(told, path, "task_args")
-    name = checked.required_text(arguments.get("model_path") or told.get("model"), f"{path}, eval, model", _HINT)
+    arguments, task = _part(eval_part, path, "model_args"), _part(eval_part, path, "task_args")
+    name = checked.required_text(arguments.get("model_path") or eval_part.get("model"), f"{path}, eval, model", _HINT)
     for provider in _HUB:
         name = name.removeprefix(provider)
-    benchmark = checked.required_text(told.get("task"), f"{path}, eval, task", _HINT).rpartition("/")[2]
+    benchmark = checked.required_text(eval_part.get("task"), f"{path}, eval, task", _HINT).rpartition("/")[2]
     shots = next((task[key] for key in _SHOTS if type(task.get(key)) is int), None)
     point = training_point({"revision": str(arguments["revision"])}) if arguments.get("revision") else None
-    settings = {"generation": told.get("model_generate_config"), "task": task, "epochs": config.get("epochs")}
-    generation = told.get("model_generate_config")
+    settings = {"generation": eval_part.get("model_generate_config"), "task": task, "epochs": config.get("epochs")}
+    generation = eval_part.get("model_generate_config")
     generation = generation if isinstance(generation, dict) else {}
     seed = generation.get("seed")
-    rows = [row | {"benchmark": benchmark, "num_fewshot": shots} for row in _rows(results, told, str(path))]
+    rows = [row | {"benchmark": benchmark, "num_fewshot": shots} for row in _rows(results, eval_part, str(path))]
     answers = _answers(opened, results) if (config.get("epochs") or 1) > 1 else {}
     rows, several = _by_epoch(rows, answers)
     return [
@@ -76,13 +76,13 @@ def _read(opened: Opened, options: ImportOptions) -> list[ScoreFile]:
             path,
             rows,
             {"model": name, "unit": "own", **(point._asdict() if point else {})},
-            date_in(str(told.get("created"))),
+            date_in(str(eval_part.get("created"))),
             limited=any(config.get(name) is not None for name in ("limit", "sample_id")) or not _is_whole(rows),
-            weights=json.dumps([told.get("model"), arguments], sort_keys=True),
+            weights=json.dumps([eval_part.get("model"), arguments], sort_keys=True),
             settings=json.dumps(settings, sort_keys=True),
             items=partial(_items, opened, benchmark, shots, results, by_epoch=several),
             sampling={EVERY: "" if seed is None else str(seed)} if checked.is_sampled(generation) else {},
-            made=_made(told, config),
+            made=_made(eval_part, config),
         )
     ]
 
@@ -97,15 +97,15 @@ def _member(path: Path, name: str) -> Any:
     """The JSON value of a member of a log. Inspect compresses with Zstandard, which Python's zipfile does not know."""
     try:
         with zipfile.ZipFile(path) as archive, open(path, "rb") as file:
-            known = archive.getinfo(name)
-            if known.file_size > _MOST:
+            entry_known = archive.getinfo(name)
+            if entry_known.file_size > _MOST:
                 raise ValueError(f"{name} is too large")
-            if known.compress_type != _ZSTANDARD:
-                return json.loads(archive.read(known))
-            file.seek(known.header_offset)
+            if entry_known.compress_type != _ZSTANDARD:
+                return json.loads(archive.read(entry_known))
+            file.seek(entry_known.header_offset)
             header = file.read(_HEADER)
             file.seek(int.from_bytes(header[26:28], "little") + int.from_bytes(header[28:30], "little"), 1)
-            packed = pa.BufferReader(file.read(known.compress_size))
+            packed = pa.BufferReader(file.read(entry_known.compress_size))
             return json.loads(pa.input_stream(packed, compression="zstd").read(_MOST))
     except (zipfile.BadZipFile, zlib.error, KeyError, OSError, ValueError, NotImplementedError) as error:
         raise InputError(f"{path}: not a log of Inspect ({first_line(error)}).", _HINT) from error
@@ -123,20 +123,20 @@ def _part(log: Any, path: Path, *names: str) -> dict[str, Any]:
 def _scorers(results: dict[str, Any]) -> dict[str, dict[str, Any]]:
     """The values of each scorer's metrics by name."""
     scores = results.get("scores")
-    scorers = [each for each in scores if isinstance(each, dict)] if isinstance(scores, list) else []
+    scorers = [scorer for scorer in scores if isinstance(scorer, dict)] if isinstance(scores, list) else []
     return {
-        str(each.get("name")): {
-            name: metric.get("value") for name, metric in each["metrics"].items() if isinstance(metric, dict)
+        str(scorer.get("name")): {
+            name: metric.get("value") for name, metric in scorer["metrics"].items() if isinstance(metric, dict)
         }
-        for each in scorers
-        if isinstance(each.get("metrics"), dict)
+        for scorer in scorers
+        if isinstance(scorer.get("metrics"), dict)
     }
 
 
-def _rows(results: dict[str, Any], told: dict[str, Any], where: str) -> Iterable[dict[str, Any]]:
-    epochs = told["config"].get("epochs") or 1
+def _rows(results: dict[str, Any], eval_part: dict[str, Any], where: str) -> Iterable[dict[str, Any]]:
+    epochs = eval_part["config"].get("epochs") or 1
     scored = {str(each.get("name")): each.get("scored_samples") for each in results.get("scores") or ()}
-    of_all = [(told.get("dataset") or {}).get("samples"), (results.get("total_samples") or 0) // epochs]
+    of_all = [(eval_part.get("dataset") or {}).get("samples"), (results.get("total_samples") or 0) // epochs]
     total = max((number for number in of_all if type(number) is int), default=0)
     for scorer, values in _scorers(results).items():
         error = next((values[name] for name in values if name in _ERRORS), None)
@@ -152,21 +152,24 @@ def _rows(results: dict[str, Any], told: dict[str, Any], where: str) -> Iterable
                 }
 
 
-def _made(told: dict[str, Any], config: dict[str, Any]) -> dict[str, Any]:
+def _made(eval_part: dict[str, Any], config: dict[str, Any]) -> dict[str, Any]:
     """How all scores of a log were made, as far as it says so: columns of SETTINGS."""
-    generation, version = told.get("model_generate_config") or {}, (told.get("packages") or {}).get("inspect_ai")
+    generation, version = (
+        eval_part.get("model_generate_config") or {},
+        (eval_part.get("packages") or {}).get("inspect_ai"),
+    )
     limit = config.get("limit")
-    said = {
+    settings_said = {
         "harness": "inspect",
         "harness_version": version if isinstance(version, str) else None,
-        "task_version": None if told.get("task_version") is None else str(told["task_version"]),
+        "task_version": None if eval_part.get("task_version") is None else str(eval_part["task_version"]),
         "limit": limit[1] - limit[0] if isinstance(limit, list) and len(limit) == 2 else checked.finite(limit),
         "temperature": checked.finite(generation.get("temperature")),
         "top_p": checked.finite(generation.get("top_p")),
         "max_gen_toks": generation.get("max_tokens"),
-        "backend": str(told["model"]).partition("/")[0],
+        "backend": str(eval_part["model"]).partition("/")[0],
     }
-    return {name: value for name, value in said.items() if value is not None}
+    return {name: value for name, value in settings_said.items() if value is not None}
 
 
 def _value(value: object) -> float:
@@ -189,37 +192,41 @@ class _Answers(NamedTuple):
 
 def _answers(opened: Opened, results: dict[str, Any]) -> dict[str, _Answers]:
     """By the metric, `metric,scorer`, that is a mean of answers."""
-    known = {
+    keys_known = {
         f"{metric},{scorer}": scorer
         for scorer, values in _scorers(results).items()
         if (metric := next((name for name in _MEANS if name in values), None))
     }
-    found = {key: _Answers(defaultdict(dict), {}) for key in known}
+    answers_found = {key: _Answers(defaultdict(dict), {}) for key in keys_known}
     whole = opened.document
     samples = whole.get("samples") if isinstance(whole, dict) else _member(opened.path, "summaries.json")
     for sample in samples or ():
         document, epoch = str(sample.get("id")), sample.get("epoch") or 1
-        for key, scorer in known.items():
+        for key, scorer in keys_known.items():
             score = (sample.get("scores") or {}).get(scorer)
             if isinstance(score, dict) and not isinstance(score.get("value"), dict | list | None):
-                found[key].values[document][epoch] = _value(score["value"])
-                found[key].responses.setdefault(document, score.get("answer"))
-    return found
+                answers_found[key].values[document][epoch] = _value(score["value"])
+                answers_found[key].responses.setdefault(document, score.get("answer"))
+    return answers_found
 
 
 def _by_epoch(rows: list[dict[str, Any]], answers: dict[str, _Answers]) -> tuple[list[dict[str, Any]], bool]:
     """The scores with a row for each epoch, which is a run, where their mean is the log's own score; and whether all
     scores of the log are so. Another way to join epochs (the commonest answer, one of k) gives one score."""
-    told: list[dict[str, Any]] = []
+    rows_by_epoch: list[dict[str, Any]] = []
     for row in rows:
-        found = answers.get(row["metric"])
-        table = pd.DataFrame.from_dict(found.values, orient="index") if found is not None else pd.DataFrame()
+        answers_found = answers.get(row["metric"])
+        table = (
+            pd.DataFrame.from_dict(answers_found.values, orient="index")
+            if answers_found is not None
+            else pd.DataFrame()
+        )
         table = table.dropna()
         if table.shape[1] < 2 or abs(table.to_numpy().mean() - row["value"]) > _SAME:
-            told.append(row)
+            rows_by_epoch.append(row)
             continue
-        told += [row | mean_of_items(table[epoch].to_numpy()) | {"run": epoch - 1} for epoch in sorted(table)]
-    return told, bool(told) and all("run" in row for row in told)
+        rows_by_epoch += [row | mean_of_items(table[epoch].to_numpy()) | {"run": epoch - 1} for epoch in sorted(table)]
+    return rows_by_epoch, bool(rows_by_epoch) and all("run" in row for row in rows_by_epoch)
 
 
 def _items(
@@ -234,8 +241,12 @@ def _items(
         epochs = [[epoch] for epoch in sorted(of_document)] if by_epoch else [sorted(of_document)]
         for chosen in epochs:
             means = []
-            for key, found in answers.items():
-                values = [found.values[document][each] for each in chosen if each in found.values.get(document, {})]
+            for key, answers_found in answers.items():
+                values = [
+                    answers_found.values[document][each]
+                    for each in chosen
+                    if each in answers_found.values.get(document, {})
+                ]
                 means += [(key, sum(values) / len(values))] if values else []
             yield {
                 "benchmark": benchmark,

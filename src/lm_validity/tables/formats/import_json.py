@@ -46,21 +46,25 @@ def _of_task(record: dict[str, Any]) -> list[dict[str, Any]]:
     model = record.get("model") or _text_in(record.get("model_config"), "model")
     if not isinstance(metrics, dict) or not isinstance(task, str) or not model:
         return [record]
-    told = record.get("task_config")
-    shots = [told[name] for name in ("num_shots", "num_fewshot") if name in told] if isinstance(told, dict) else []
-    own = {
+    task_config = record.get("task_config")
+    shots = (
+        [task_config[name] for name in ("num_shots", "num_fewshot") if name in task_config]
+        if isinstance(task_config, dict)
+        else []
+    )
+    fields = {
         "model": model,
         "benchmark": task,
         "num_fewshot": next(iter(shots), None),
         "n_items": record.get("num_instances"),
     }
     numbers = {name: value for name, value in metrics.items() if checked.finite(value) is not None}
-    return [own | {"metric": name, "value": value} for name, value in numbers.items() if not is_no_score(name)]
+    return [fields | {"metric": name, "value": value} for name, value in numbers.items() if not is_no_score(name)]
 
 
 def _text_in(value: object, key: str) -> str | None:
-    found = value.get(key) if isinstance(value, dict) else None
-    return found if isinstance(found, str) else None
+    text_found = value.get(key) if isinstance(value, dict) else None
+    return text_found if isinstance(text_found, str) else None
 
 
 def _lines_of_json(path: Path) -> list[dict[str, Any]]:
@@ -120,32 +124,34 @@ def _model_of(opened: Opened, benchmarks: set[str]) -> tuple[str, int | None]:
 
 def _answers(document: Any) -> tuple[str, str, str] | None:
     """The keys of the question, of the prediction and of the right choice, a letter, in a list of answers."""
-    if not isinstance(document, list) or not document or not all(isinstance(each, dict) for each in document):
+    if not isinstance(document, list) or not document or not all(isinstance(answer, dict) for answer in document):
         return None
     keys = document[0].keys()
     named = (next((name for name in names if name in keys), None) for names in (ITEM, _PREDICTIONS, _RIGHT_ANSWERS))
     item, prediction, right = named
     if item is None or prediction is None or right is None or keys & {"correct", *RIGHT[1:3]}:
         return None
-    letters = all(isinstance(each.get(right), str) and re.fullmatch(r"[A-Za-z]", each[right]) for each in document)
+    letters = all(
+        isinstance(answer.get(right), str) and re.fullmatch(r"[A-Za-z]", answer[right]) for answer in document
+    )
     return (item, prediction, right) if letters else None
 
 
 def _read_answers(opened: Opened, options: ImportOptions) -> list[ScoreFile]:
     item, prediction, right = _answers(opened.document) or ("", "", "")
     subject = next((name for name in _SUBJECTS if isinstance(opened.document[0].get(name), str)), None)
-    benchmarks = {str(each.get(subject)) for each in opened.document} if subject else set()
+    benchmarks = {str(answer.get(subject)) for answer in opened.document} if subject else set()
     model, shots = _model_of(opened, benchmarks)
     records = [
         {
-            "model": each.get("model") or model,
-            "benchmark": str(each.get(subject)) if subject else opened.path.parent.name,
+            "model": answer.get("model") or model,
+            "benchmark": str(answer.get(subject)) if subject else opened.path.parent.name,
             "metric": "exact_match",
             "num_fewshot": shots,
-            "question_id": each.get(item),
-            "correct": int(str(each.get(prediction)).strip().casefold() == each[right].casefold()),
+            "question_id": answer.get(item),
+            "correct": int(str(answer.get(prediction)).strip().casefold() == answer[right].casefold()),
         }
-        for each in opened.document
+        for answer in opened.document
     ]
     return read_records(opened.path, records, options, None)
 
@@ -153,12 +159,20 @@ def _read_answers(opened: Opened, options: ImportOptions) -> list[ScoreFile]:
 def _benchmarks(document: Any) -> dict[str, dict[str, Any]]:
     """The metrics of each benchmark by its name, in an object that has them; {} for what is none: no metric is common
     to all, or nothing tells names of benchmarks from those of models (settings, a known task, an average)."""
-    if not isinstance(document, dict) or not all(isinstance(each, dict) for each in document.values()):
+    if not isinstance(document, dict) or not all(
+        isinstance(scores_of_benchmark, dict) for scores_of_benchmark in document.values()
+    ):
         return {}
-    own = {name: each for name, each in document.items() if name not in _SETTINGS}
-    shared = set.intersection(*(set(each) for each in own.values())) if own else set()
-    known = len(own) < len(document) or any(names_average(name) or find_task_facts(name) for name in own)
-    return own if known and any(map(_names_metric, shared)) else {}
+    own_scores = {name: scores_of_benchmark for name, scores_of_benchmark in document.items() if name not in _SETTINGS}
+    shared = (
+        set.intersection(*(set(scores_of_benchmark) for scores_of_benchmark in own_scores.values()))
+        if own_scores
+        else set()
+    )
+    is_known = len(own_scores) < len(document) or any(
+        names_average(name) or find_task_facts(name) for name in own_scores
+    )
+    return own_scores if is_known and any(map(_names_metric, shared)) else {}
 
 
 def _names_metric(name: str) -> bool:
@@ -203,20 +217,24 @@ def _read_json(opened: Opened, options: ImportOptions) -> list[ScoreFile]:
     """
     path, document = opened.path, opened.document
     objects: dict[tuple[str, ...], dict[str, Any]] = defaultdict(dict)
-    for place, value in _leaves(document, ()):
-        objects[place[:-1]][place[-1]] = value
+    for object_path, value in _leaves(document, ()):
+        objects[object_path[:-1]][object_path[-1]] = value
     scored: dict[tuple[str, ...], dict[str, float]] = {}
-    for most in {"decided": (1.0, 100.0), "percentages": (100.0,), "fractions": (1.0,)}.get(options.unit, (1e99,)):
-        scored = scored if any(scored.values()) else {each: _only_scores(objects[each], most) for each in objects}
-    place = max(scored, key=lambda each: len(scored[each]), default=())
-    scores = scored.get(place, {})
+    for highest in {"decided": (1.0, 100.0), "percentages": (100.0,), "fractions": (1.0,)}.get(options.unit, (1e99,)):
+        scored = (
+            scored
+            if any(scored.values())
+            else {path_scored: _only_scores(objects[path_scored], highest) for path_scored in objects}
+        )
+    object_path = max(scored, key=lambda path_scored: len(scored[path_scored]), default=())
+    scores = scored.get(object_path, {})
     facts: dict[str, Any] = {}
-    for other, values in objects.items():
+    for other_path, values in objects.items():
         for key, value in values.items():
             column = fact_column(key)
-            if column is not None and (other != place or not scores) and checked.finite(value) is not None:
-                known = in_billions(key, [float(value)])[0] if column in ("tokens_b", "parameters_b") else value
-                facts.setdefault(column, known)
+            if column is not None and (other_path != object_path or not scores) and checked.finite(value) is not None:
+                value_known = in_billions(key, [float(value)])[0] if column in ("tokens_b", "parameters_b") else value
+                facts.setdefault(column, value_known)
     if not scores and not facts:
         raise InputError(f"{path}: no object of scores (benchmarks with numbers).", "leave it out.")
     named = next((document[key] for key in _NAMING if document.get(key)), None) if isinstance(document, dict) else None
@@ -227,19 +245,19 @@ def _read_json(opened: Opened, options: ImportOptions) -> list[ScoreFile]:
     return [ScoreFile(path, rows, {"model": name}, date_in(path.stem), facts={name: facts} if facts else {})]
 
 
-def _leaves(value: object, place: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], object]]:
+def _leaves(value: object, object_path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], object]]:
     """The values in objects within objects, with the keys that lead to them."""
     if isinstance(value, dict):
-        for key, each in value.items():
-            yield from _leaves(each, (*place, key))
-    elif place:
-        yield place, value
+        for key, child in value.items():
+            yield from _leaves(child, (*object_path, key))
+    elif object_path:
+        yield object_path, value
 
 
-def _only_scores(values: dict[str, Any], most: float) -> dict[str, float]:
+def _only_scores(values: dict[str, Any], highest: float) -> dict[str, float]:
     """An object's numbers, if it has several and nothing else; {} otherwise."""
     numbers = {key: checked.finite(value) for key, value in values.items() if value is not None}
-    scores = {key: number for key, number in numbers.items() if number is not None and 0 <= number <= most}
+    scores = {key: number for key, number in numbers.items() if number is not None and 0 <= number <= highest}
     return scores if len(scores) == len(numbers) >= _FEWEST_SCORES else {}
 
 

@@ -93,8 +93,8 @@ def _generation(general: dict[str, Any], config: dict[str, Any]) -> dict[str, An
 
 def _made(general: dict[str, Any], config: dict[str, Any], drawn: dict[str, Any], *, chat: object) -> dict[str, Any]:
     """How all scores of a file were made, as far as it says so: columns of SETTINGS."""
-    version, dtype, most = general.get("lighteval_sha"), config.get("dtype"), drawn.get("max_new_tokens")
-    said = {
+    version, dtype, max_new_tokens = general.get("lighteval_sha"), config.get("dtype"), drawn.get("max_new_tokens")
+    settings_said = {
         "harness": "lighteval",
         "harness_version": version if isinstance(version, str) and version != "?" else None,
         "chat_template": chat if isinstance(chat, bool) else None,
@@ -102,12 +102,12 @@ def _made(general: dict[str, Any], config: dict[str, Any], drawn: dict[str, Any]
         "limit": checked.finite(general.get("max_samples")),
         "temperature": checked.finite(drawn.get("temperature")),
         "top_p": checked.finite(drawn.get("top_p")),
-        "max_gen_toks": most if type(most) is int else None,
+        "max_gen_toks": max_new_tokens if type(max_new_tokens) is int else None,
         "dtype": dtype.removeprefix("torch.") if isinstance(dtype, str) and dtype != "auto" else None,
         "adapter": config.get("adapter_weights") if isinstance(config.get("adapter_weights"), str) else None,
         "seed": drawn.get("seed") if type(drawn.get("seed")) is int else None,
     }
-    return {name: value for name, value in said.items() if value is not None}
+    return {name: value for name, value in settings_said.items() if value is not None}
 
 
 def _written(tasks: list[_Task], groups: dict[str, tuple[_Task, list[_Task]]], document: dict[str, Any]) -> list[str]:
@@ -118,7 +118,11 @@ def _written(tasks: list[_Task], groups: dict[str, tuple[_Task, list[_Task]]], d
         if not all(_LIKELIHOOD.fullmatch(name) for name in task.metrics if not name.endswith("_stderr"))
         and _config(document, task).get("generation_size", _LONG) not in (-1, 0, 1, None)
     ]
-    return written + [name for name, (_, own) in groups.items() if {each.name for each in own} & set(written)]
+    return written + [
+        name
+        for name, (_, own_tasks) in groups.items()
+        if {task_of_group.name for task_of_group in own_tasks} & set(written)
+    ]
 
 
 def _task(key: str, metrics: object, where: str) -> _Task | None:
@@ -140,9 +144,13 @@ def _groups(tasks: list[_Task]) -> dict[str, tuple[_Task, list[_Task]]]:
     groups = {}
     for task in tasks:
         name = task.name.removesuffix(_AVERAGE)
-        own = members[task.suite, name, task.shots]
-        if name != task.name and len(own) >= _FEWEST_TASKS and len({frozenset(each.metrics) for each in own}) == 1:
-            groups[name] = task, own
+        own_tasks = members[task.suite, name, task.shots]
+        if (
+            name != task.name
+            and len(own_tasks) >= _FEWEST_TASKS
+            and len({frozenset(task_of_group.metrics) for task_of_group in own_tasks}) == 1
+        ):
+            groups[name] = task, own_tasks
     return groups
 
 
@@ -151,20 +159,20 @@ def _rows(
 ) -> tuple[list[dict[str, Any]], int]:
     """Rows of groups and of all tasks, and how many scores are missing."""
     inside = {task.key: group for group, (_, members) in groups.items() for task in members}
-    alone = [task for task in tasks if not task.name.endswith(_AVERAGE)]
+    single_tasks = [task for task in tasks if not task.name.endswith(_AVERAGE)]
     rows, missing = [], 0
-    for task, members in [*((task, [task]) for task in alone), *groups.values()]:
+    for task, members in [*((task, [task]) for task in single_tasks), *groups.values()]:
         name = task.name.removesuffix(_AVERAGE)
         versions = document.get("versions")
         version = versions.get(task.key) if isinstance(versions, dict) else None
-        configs = [_config(document, each) for each in members]
+        configs = [_config(document, member) for member in members]
         items = [  # lighteval writes -1 where it does not know
-            checked.whole(config.get("effective_num_docs"), f"{where}, {each.key}, 'effective_num_docs'")
-            for config, each in zip(configs, members, strict=True)
+            checked.whole(config.get("effective_num_docs"), f"{where}, {member.key}, 'effective_num_docs'")
+            for config, member in zip(configs, members, strict=True)
         ]
-        number = sum(filter(None, items)) if all(each and each > 0 for each in items) else None
+        number = sum(filter(None, items)) if all(member and member > 0 for member in items) else None
         totals = [config.get("original_num_docs") for config in configs]
-        of_all = [each for each in totals if type(each) is int and each > 0]
+        of_all = [member for member in totals if type(member) is int and member > 0]
         made = {
             "task_version": None if version is None else str(version),
             "n_items_scored": number,
@@ -177,7 +185,8 @@ def _rows(
                 missing += 1
                 continue
             errors = [
-                checked.standard_error(each.metrics.get(f"{metric}_stderr"), f"{where}, {each.key}") for each in members
+                checked.standard_error(member.metrics.get(f"{metric}_stderr"), f"{where}, {member.key}")
+                for member in members
             ]
             squares = [error**2 for error in errors if error is not None]
             rows.append(

@@ -79,7 +79,7 @@ def read_sample(line: dict[str, Any]) -> Sample:
         "subject": _text(subject),
     }
     requests = _requests(line.get("arguments"))
-    answers = [each[0] for each in line["resps"]]
+    answers = [response[0] for response in line["resps"]]
     if isinstance(answers[0], list) and len(answers) > 1:
         item |= _choices(line, requests, answers, values)
     elif isinstance(answers[0], list) or (requests and len(requests[0]) == 1):  # a text alone: rolling log-likelihood
@@ -119,15 +119,15 @@ def _gold(target: object, texts: list[str], loglikelihoods: list[float], accurac
     chosen = loglikelihoods.index(max(loglikelihoods))
     named = str(target).strip()
     places = [int(named)] if named.isascii() and named.isdigit() else []
-    same = [place for place, text in enumerate(texts) if text.strip() == named]
-    places += same if len(same) == 1 else []
-    places = [place for place in places if place < len(loglikelihoods)]
+    equal_places = [index for index, text in enumerate(texts) if text.strip() == named]
+    places += equal_places if len(equal_places) == 1 else []
+    places = [index for index in places if index < len(loglikelihoods)]
     if accuracy == 1.0 and (chosen in places or not places):
         return chosen
     if accuracy == 0.0 and not places and len(loglikelihoods) == 2:
         return 1 - chosen
     wrong = chosen if accuracy == 0.0 else None
-    return next((place for place in places if place != wrong), places[0] if places else None)
+    return next((index for index in places if index != wrong), places[0] if places else None)
 
 
 def _value(name: str, value: object) -> float | None:
@@ -160,7 +160,7 @@ def _requests(arguments: object) -> list[list[Any]]:
         arguments = list(arguments.values())
     if not isinstance(arguments, list):
         return []
-    return [list(each.values()) if isinstance(each, dict) else list(each) for each in arguments]
+    return [list(argument.values()) if isinstance(argument, dict) else list(argument) for argument in arguments]
 
 
 def _loglikelihood(answer: Any) -> float:
@@ -251,37 +251,37 @@ def match_all_samples(
         for task in {row["benchmark"] for row in result.rows} | set(result.members):
             places.setdefault((result.path.parent, task), []).append(result)
     matched = []
-    for each in samples:
-        here = places.get((each.path.parent, benchmark_of(each.path)), [])
+    for sample in samples:
+        score_files = places.get((sample.path.parent, benchmark_of(sample.path)), [])
         try:
-            matched.append(_match(each, here, names.get(each.path)))
+            matched.append(_match(sample, score_files, names.get(sample.path)))
         except InputError as error:
-            log.skip(each.path, error.problem, error.hint, named=each.named)
+            log.skip(sample.path, error.problem, error.hint, named=sample.named)
     return matched
 
 
-def _match(file: Found, here: list[ScoreFile], given_name: str | None) -> SampleFile:
-    """A samples file with what one of `here` says: that of its date, else the best one.
+def _match(file: Found, score_files: list[ScoreFile], given_name: str | None) -> SampleFile:
+    """A samples file with what one of `score_files` says: that of its date, else the best one.
 
-    Without one the model is `given_name` or the folder's. Raises InputError where `here` are result files of several
-    models and none of its date.
+    Without one the model is `given_name` or the folder's. Raises InputError where `score_files` are result files of
+    several models and none of its date.
     """
     task, date = benchmark_of(file.path), date_in(file.path.stem)
-    of_date = [result for result in here if date is not None and date_in(result.path.stem) == date]
-    best = max(of_date or here, key=lambda result: result.rank, default=None)
+    of_date = [result for result in score_files if date is not None and date_in(result.path.stem) == date]
+    best = max(of_date or score_files, key=lambda result: result.rank, default=None)
     if best is None:
         common = {"model": given_name or folder_name(file.path), "benchmark": task}
         identity = {} if given_name else folder_identity(file.path)
         return SampleFile(file, task, _completed(common), date=date, identity=identity)
-    if not of_date and len({result.common["model"] for result in here}) > 1:
+    if not of_date and len({result.common["model"] for result in score_files}) > 1:
         raise InputError(
             f"{file.path}: result files of several models are in its folder, none of its date.",
             "see docs/how_to/importing.md.",
         )
     benchmark = best.members.get(task, task)
     rows = [row for row in best.rows if row["benchmark"] == benchmark]
-    own = {name: rows[0].get(name) for name in ("num_fewshot", "run")}
-    common = _completed(best.common | {"benchmark": benchmark} | own)
+    own_fields = {name: rows[0].get(name) for name in ("num_fewshot", "run")}
+    common = _completed(best.common | {"benchmark": benchmark} | own_fields)
     common["model"] = given_name or common["model"]
     scores = tuple(row["metric"] for row in rows)
     return SampleFile(file, task, common, scores, best.date if date is None else date, best.limited)
@@ -318,16 +318,18 @@ def read_all_samples(
             scores.append(_score_file(part))
         if reader.hashes and first[0] != file.task:
             first = file.task, path, reader.hashes
-        both = reader.hashes.keys() & first[2].keys()
-        differ = sum(reader.hashes[name] != first[2][name] for name in both)
-        numbers = {known: name for name, known in first[2].items()}
+        in_both = reader.hashes.keys() & first[2].keys()
+        differ = sum(reader.hashes[name] != first[2][name] for name in in_both)
+        numbers = {number_known: name for name, number_known in first[2].items()}
         if differ and len(numbers) == len(first[2]) and set(reader.hashes.values()) == set(numbers):
             reordered.append(path)
-            parts.append(part._replace(numbers={name: numbers[known] for name, known in reader.hashes.items()}))
+            parts.append(
+                part._replace(numbers={name: numbers[number_known] for name, number_known in reader.hashes.items()})
+            )
         elif differ:
             log.skip(
                 path,
-                f"{path}: {differ} of {len(both)} documents differ from those in {first[1]}: another version of the "
+                f"{path}: {differ} of {len(in_both)} documents differ from those in {first[1]}: another version of the "
                 "task; its items are left out",
                 "import it into another folder.",
             )
@@ -350,18 +352,20 @@ def _with_runs(samples: list[SampleFile]) -> list[SampleFile]:
     """The files with the number of their run, in the order of their dates, where several without a result file hold
     sampled answers of one model to one task. Equal files are one run."""
     groups: dict[tuple[object, ...], list[SampleFile]] = {}
-    for file in sorted(samples, key=lambda each: each.rank[1]):
+    for file in sorted(samples, key=lambda sample: sample.rank[1]):
         if not file.scores:
             groups.setdefault((file.task, *map(file.common.get, _OF_FILE)), []).append(file)
     runs: dict[Path, int] = {}
     for files in (
-        each for each in groups.values() if len(each) > 1 and all(_is_sampled(one.found.path) for one in each)
+        sample
+        for sample in groups.values()
+        if len(sample) > 1 and all(_is_sampled(sample_file.found.path) for sample_file in sample)
     ):
         firsts: list[Path] = []
         for path in (file.found.path for file in files):
-            same = next((run for run, first in enumerate(firsts) if filecmp.cmp(first, path, shallow=False)), None)
-            runs[path] = len(firsts) if same is None else same
-            firsts += [path] if same is None else []
+            equal_run = next((run for run, first in enumerate(firsts) if filecmp.cmp(first, path, shallow=False)), None)
+            runs[path] = len(firsts) if equal_run is None else equal_run
+            firsts += [path] if equal_run is None else []
     return [
         replace(file, common=file.common | {"run": runs[file.found.path]}) if file.found.path in runs else file
         for file in samples
@@ -380,18 +384,18 @@ def _is_sampled(path: Path) -> bool:
 
 def _newest(samples: list[SampleFile], log: ImportLog) -> list[SampleFile]:
     best: dict[tuple[object, ...], SampleFile] = {}  # by evaluation
-    for file in sorted(samples, key=lambda each: each.rank, reverse=True):
-        known = best.setdefault((file.task, *map(file.common.get, _OF_FILE)), file)
-        if known is not file:
-            if known.rank == file.rank and not filecmp.cmp(known.found.path, file.found.path, shallow=False):
+    for file in sorted(samples, key=lambda sample: sample.rank, reverse=True):
+        newest = best.setdefault((file.task, *map(file.common.get, _OF_FILE)), file)
+        if newest is not file:
+            if newest.rank == file.rank and not filecmp.cmp(newest.found.path, file.found.path, shallow=False):
                 raise InputError(
-                    f"{known.found.path} and {file.found.path}: different answers of one model on one task, and "
+                    f"{newest.found.path} and {file.found.path}: different answers of one model on one task, and "
                     "neither file is newer.",
                     f"name a model: --model '{file.found.path}=NAME', or leave out the file that does not count.",
                 )
             log.repeat(
-                f"{file.found.path} ({date_text(file.date)}): the same documents are answered in {known.found.path} "
-                f"({date_text(known.date)})"
+                f"{file.found.path} ({date_text(file.date)}): the same documents are answered in {newest.found.path} "
+                f"({date_text(newest.date)})"
             )
     return sorted(best.values(), key=lambda file: (file.task, str(file.found.path)))
 
@@ -462,17 +466,17 @@ class _Reader:
 
     def _add(self, sample: Sample) -> None:
         """Keep the numbers of an answer. Further answers to a document are those of further filters."""
-        place = self.places.setdefault(sample.doc_id, len(self.places))
-        label = sample.filter or self._free_number(sample, place)
+        number = self.places.setdefault(sample.doc_id, len(self.places))
+        label = sample.filter or self._free_number(sample, number)
         self.answers = max(self.answers, sample.answers)
         self.gold_known &= sample.item.get("gold", 0) is not None
         if sample.item["doc_hash"]:
             self.hashes.setdefault(sample.doc_id, hash(sample.item["doc_hash"]))
         for metric, value in sample.values.items():
             column = self.values.setdefault((metric, label), array("d"))
-            column.extend([math.nan] * (place + 1 - len(column)))
-            if math.isnan(column[place]):
-                column[place] = value
+            column.extend([math.nan] * (number + 1 - len(column)))
+            if math.isnan(column[number]):
+                column[number] = value
             else:
                 self.repeated += 1
                 return
@@ -503,14 +507,14 @@ def _score_file(part: SamplesPart) -> ScoreFile:
     for (metric, name), column in part.values.items():
         if metric in _NO_MEAN:
             continue
-        known = np.asarray(column)
-        mean = mean_of_items(known[~np.isnan(known)])
+        values_known = np.asarray(column)
+        mean = mean_of_items(values_known[~np.isnan(values_known)])
         rows.append({"benchmark": part.file.task, "metric": f"{metric},{name}", **mean})
     common = {name: value for name, value in part.file.common.items() if name != "benchmark"}
     return ScoreFile(part.file.found.path, rows, common, part.file.date)
 
 
-def write_items(parts: list[SamplesPart], others: list[ScoreFile], path: Path) -> int:
+def write_items(parts: list[SamplesPart], other_files: list[ScoreFile], path: Path) -> int:
     """items.parquet at `path`, portion by portion, of lm-eval's parts and of other files with items; how many rows.
 
     The right choices of a benchmark are left out where one part does not tell all of its own: with some of them the
@@ -527,7 +531,7 @@ def write_items(parts: list[SamplesPart], others: list[ScoreFile], path: Path) -
                     writer.write_table(_item_table(part, table, start, with_gold=part.file.benchmark not in unknown))
                     start += len(table)
             written += start
-        for table in _portions(_rows_of(others), ITEMS):
+        for table in _portions(_rows_of(other_files), ITEMS):
             writer.write_table(table)
             written += len(table)
     return written
@@ -536,7 +540,7 @@ def write_items(parts: list[SamplesPart], others: list[ScoreFile], path: Path) -
 def _rows_of(files: list[ScoreFile]) -> Iterator[tuple[dict[str, Any], int]]:
     """The items of files that give rows; of one evaluation those of the best file."""
     owner: dict[tuple[object, ...], int] = {}
-    for number, file in enumerate(sorted(files, key=lambda each: each.rank, reverse=True)):
+    for number, file in enumerate(sorted(files, key=lambda sample: sample.rank, reverse=True)):
         common, runs = _completed(file.common), _runs_of(file)
         for row in file.items() if file.items is not None else ():
             row = common | row
@@ -551,7 +555,7 @@ def _runs_of(file: ScoreFile) -> dict[str, int]:
     runs: dict[str, set[int | None]] = {}
     for row in file.rows:
         runs.setdefault(row["benchmark"], set()).add(row.get("run"))
-    return {name: run for name, (run, *more) in runs.items() if run is not None and not more}
+    return {name: run for name, (run, *further_runs) in runs.items() if run is not None and not further_runs}
 
 
 def _portions(rows: Iterable[tuple[dict[str, Any], int]], schema: pa.Schema) -> Iterator[pa.Table]:

@@ -109,13 +109,13 @@ def _once(results: list[tuple[str, str, dict[str, Any]]], model: str) -> tuple[l
         scores[row["benchmark"], row["metric"], row["num_fewshot"]][split].append(row)
     rows, decisions = [], []
     for splits in scores.values():
-        own = splits.get("test") or [row for each in splits.values() for row in each]
-        if len({row["value"] for row in own}) == 1:
-            rows.append(own[0])
+        rows_of_split = splits.get("test") or [row for split_rows in splits.values() for row in split_rows]
+        if len({row["value"] for row in rows_of_split}) == 1:
+            rows.append(rows_of_split[0])
         else:
-            where = f"{model} on {own[0]['benchmark']}"
-            text = f"{where}, {own[0]['metric']}: the card has several values"
-            decisions.append(Decision("cell", where, "left out", "values", LEFT_OUT, len(own), "", text))
+            where = f"{model} on {rows_of_split[0]['benchmark']}"
+            text = f"{where}, {rows_of_split[0]['metric']}: the card has several values"
+            decisions.append(Decision("cell", where, "left out", "values", LEFT_OUT, len(rows_of_split), "", text))
     return rows, decisions
 
 
@@ -132,8 +132,8 @@ def _of_printed(opened: Opened, text: str) -> list[ScoreFile]:
         if not line.lstrip().startswith("|"):
             header = []
             if (named := _MODEL.search(line)) and "," in line:
-                model, told = opened.model or named[1], _LIMIT.search(line)
-                limit = float(told[1]) if told and re.fullmatch(r"\d+(\.\d*)?", told[1]) else None
+                model, limit_said = opened.model or named[1], _LIMIT.search(line)
+                limit = float(limit_said[1]) if limit_said and re.fullmatch(r"\d+(\.\d*)?", limit_said[1]) else None
             continue
         cells = [plain_text(cell) for cell in line.strip().removeprefix("|").removesuffix("|").split("|")]
         if _PRINTED.match(line.lstrip().encode()):
@@ -151,12 +151,12 @@ def _of_printed(opened: Opened, text: str) -> list[ScoreFile]:
     return [
         ScoreFile(
             path,
-            _grouped(list(own.values())),
+            _grouped(list(rows_of_limit.values())),
             {"model": name, "unit": "own"},
             limited=most is not None,
             made={"harness": "lm-eval", "limit": most},
         )
-        for (name, most), own in rows.items()
+        for (name, most), rows_of_limit in rows.items()
     ]
 
 
@@ -167,29 +167,33 @@ def _grouped(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
         name: {row["benchmark"] for row in rows if row["group"] == name} for name in {row["group"] for row in rows}
     }
     with_error = {row["benchmark"] for row in rows if row["stderr"] is not None}
-    kept = {name for name, own in tasks.items() if len(own) >= _FEWEST_TASKS and name in with_error}
-    out = set(tasks) - kept - {None}
+    groups_kept = {name for name, own_tasks in tasks.items() if len(own_tasks) >= _FEWEST_TASKS and name in with_error}
+    out = set(tasks) - groups_kept - {None}
     return [
-        row | {"group": row["group"] if row["group"] in kept else None} for row in rows if row["benchmark"] not in out
+        row | {"group": row["group"] if row["group"] in groups_kept else None}
+        for row in rows
+        if row["benchmark"] not in out
     ]
 
 
-def _printed_row(said: dict[str, str], cells: list[str], last: dict[str, str], where: str) -> dict[str, Any] | None:
+def _printed_row(
+    cells_said: dict[str, str], cells: list[str], last: dict[str, str], where: str
+) -> dict[str, Any] | None:
     """A row of a printed table, with what stands only in a task's first row; None where it has no score."""
-    task = next((said[name] for name in ("tasks", "task", "groups") if said.get(name)), "")
+    task = next((cells_said[name] for name in ("tasks", "task", "groups") if cells_said.get(name)), "")
     if bare := task.lstrip("- "):
         group = last.get("group", "") if task != bare else bare  # dashes stand before the tasks of a group
         last.clear()
         last |= {"task": bare, "group": group}
     for name in ("version", "filter", "n-shot"):
-        last[name] = said.get(name) or last.get(name, "")
-    number, error = read_cell(said["value"]), read_cell(said.get("stderr", ""))
-    if is_missing(said["value"]) or number is None or "task" not in last:
+        last[name] = cells_said.get(name) or last.get(name, "")
+    number, error = read_cell(cells_said["value"]), read_cell(cells_said.get("stderr", ""))
+    if is_missing(cells_said["value"]) or number is None or "task" not in last:
         return None
     return {
         "benchmark": last["task"],
         "group": last["group"] if last["group"] not in ("", last["task"]) else None,
-        "metric": f"{said['metric']},{last['filter'] or 'none'}" if said.get("metric") else None,
+        "metric": f"{cells_said['metric']},{last['filter'] or 'none'}" if cells_said.get("metric") else None,
         "num_fewshot": int(last["n-shot"]) if last["n-shot"].isdigit() else None,
         "value": checked.score(number.value, where, _PRINTED_HINT),
         "stderr": checked.standard_error(None if error is None else error.value, where),

@@ -22,7 +22,7 @@ _DOMAINS = re.compile(r"(.+?)[-_ ](airline|retail|telecom|mock)(?![a-z])", re.I)
 
 def _recognises(opened: Opened) -> bool:
     trials = _trials(opened.document)
-    return bool(trials) and all(isinstance(each, dict) and {"task_id", "trial"} <= set(each) for each in trials)
+    return bool(trials) and all(isinstance(trial, dict) and {"task_id", "trial"} <= set(trial) for trial in trials)
 
 
 def _trials(document: Any) -> list[Any]:
@@ -39,20 +39,25 @@ def _read(opened: Opened, options: ImportOptions) -> list[ScoreFile]:
     if not _recognises(opened):
         raise InputError(f"{path}: no list of trials.", _HINT)
     rewards: dict[int, dict[str, float]] = defaultdict(dict)
-    for place, each in enumerate(_trials(opened.document)):
-        where = f"{path}, trial {place}"
-        run = checked.whole(each["trial"], f"{where}, 'trial'", 0)
-        reward = checked.finite((_part(each, "reward_info") or each).get("reward", each.get("reward")))
+    for index, trial in enumerate(_trials(opened.document)):
+        where = f"{path}, trial {index}"
+        run = checked.whole(trial["trial"], f"{where}, 'trial'", 0)
+        reward = checked.finite((_part(trial, "reward_info") or trial).get("reward", trial.get("reward")))
         if run is None or reward is None:
             raise InputError(f"{where}: no {'number' if run is None else 'reward'}.", "run that task again.")
-        if rewards[run].setdefault(str(each["task_id"]), reward) != reward:
+        if rewards[run].setdefault(str(trial["task_id"]), reward) != reward:
             raise InputError(
-                f"{where}: another reward of task {each['task_id']} in trial {run}.", "keep one, or number the trials."
+                f"{where}: another reward of task {trial['task_id']} in trial {run}.", "keep one, or number the trials."
             )
     model, benchmark = _names(opened)
     rows = [
-        {"benchmark": benchmark, "metric": "reward,none", "run": run, **mean_of_items(np.array(list(own.values())))}
-        for run, own in sorted(rewards.items())
+        {
+            "benchmark": benchmark,
+            "metric": "reward,none",
+            "run": run,
+            **mean_of_items(np.array(list(rewards_of_run.values()))),
+        }
+        for run, rewards_of_run in sorted(rewards.items())
     ]
     common = {"model": model, "unit": "own"}
     return [ScoreFile(path, rows, common, date_in(path.stem), items=partial(_items, benchmark, dict(rewards)))]
@@ -61,10 +66,10 @@ def _read(opened: Opened, options: ImportOptions) -> list[ScoreFile]:
 def _names(opened: Opened) -> tuple[str, str]:
     """The model and the benchmark."""
     document: Any = opened.document
-    agent, place = (_part(_part(document, "info"), name) for name in ("agent_info", "environment_info"))
+    agent, environment = (_part(_part(document, "info"), name) for name in ("agent_info", "environment_info"))
     named = _DOMAINS.match(opened.path.stem)
     model = opened.model or agent.get("llm") or (named[1] if named else opened.path.stem)
-    return str(model), str(place.get("domain_name") or (named[2].lower() if named else "tasks"))
+    return str(model), str(environment.get("domain_name") or (named[2].lower() if named else "tasks"))
 
 
 def _part(document: Any, name: str) -> dict[str, Any]:
@@ -74,8 +79,8 @@ def _part(document: Any, name: str) -> dict[str, Any]:
 
 
 def _items(benchmark: str, rewards: dict[int, dict[str, float]]) -> Iterator[dict[str, Any]]:
-    for run, own in sorted(rewards.items()):
-        for task, reward in own.items():
+    for run, rewards_of_run in sorted(rewards.items()):
+        for task, reward in rewards_of_run.items():
             yield {"benchmark": benchmark, "run": run, "doc_id": task, "correct": reward}
 
 

@@ -123,12 +123,12 @@ class PlacesRead:
 
     def read(self, raw: str) -> ModelPlace:
         """Where a model's weights are, as `model_place` finds it; each answer is kept for the next call."""
-        place = model_place(raw)
-        if place.path != place.name:
-            self.paths.setdefault(place.name, set()).add(place.path)
-        if place.point.iteration is not None:
-            self.checkpoints[place.point.checkpoint] += 1
-        return place
+        place_read = model_place(raw)
+        if place_read.path != place_read.name:
+            self.paths.setdefault(place_read.name, set()).add(place_read.path)
+        if place_read.point.iteration is not None:
+            self.checkpoints[place_read.point.checkpoint] += 1
+        return place_read
 
     def lines(self) -> list[str]:
         """A line for each kind of reading, and for each name that several paths have."""
@@ -247,9 +247,9 @@ def _read(opened: Opened, options: ImportOptions) -> list[ScoreFile]:
     config = _section(document, "config", path)
     arguments = parse_arguments(config.get("model_args"))
     name, of_folder = _name(document, config, arguments, opened)
-    own = _section(document, "lm_validity", path)
+    own_record = _section(document, "lm_validity", path)
     groups = _groups(document, path)
-    rows, missing, odd = _rows(document, config, own, groups, path)
+    rows, missing, odd = _rows(document, config, own_record, groups, path)
     if odd and not rows and not missing:
         raise InputError(f"{path}: {odd[0]} is not a finite number.", "run that task again.")
     members = {task: group for group, tasks in groups.items() for task in tasks}
@@ -258,7 +258,7 @@ def _read(opened: Opened, options: ImportOptions) -> list[ScoreFile]:
         ScoreFile(
             path=path,
             rows=rows,
-            common={"model": name, "unit": "own", **_of_file(document, config, arguments, own, path)},
+            common={"model": name, "unit": "own", **_of_file(document, config, arguments, own_record, path)},
             date=checked.date(document.get("date")) or date_in(path.stem),
             identity=_identity(config, arguments, path if of_folder else None),
             limited=config.get("limit") is not None,
@@ -277,12 +277,12 @@ def _read(opened: Opened, options: ImportOptions) -> list[ScoreFile]:
 
 
 def _of_file(
-    document: dict[str, Any], config: dict[str, Any], arguments: dict[str, str], own: dict[str, Any], path: Path
+    document: dict[str, Any], config: dict[str, Any], arguments: dict[str, str], own_record: dict[str, Any], path: Path
 ) -> dict[str, Any]:
     """The columns that all rows of a file share, as far as it says them."""
-    if own:
-        checks = {name: check for name, check in checked.OF_FILE.items() if name in own}
-        return {name: check(own[name], f"{path}, 'lm_validity', {name!r}") for name, check in checks.items()}
+    if own_record:
+        checks = {name: check for name, check in checked.OF_FILE.items() if name in own_record}
+        return {name: check(own_record[name], f"{path}, 'lm_validity', {name!r}") for name, check in checks.items()}
     if not arguments.get("revision") and config.get("model_revision"):
         arguments = arguments | {"revision": str(config["model_revision"])}
     point = training_point(arguments)
@@ -294,8 +294,10 @@ def _of_file(
 def _weights(name: str, config: dict[str, Any], arguments: dict[str, str]) -> str:
     """Path, revision and adapter as one text."""
     base = model_place(arguments.get("pretrained") or name).path
-    more = [arguments.get(key, "") for key in ("revision", "subfolder", "step", "peft", "delta")]
-    return "@".join([base, *(value for value in (*more, str(config.get("model_revision") or "")) if value)])
+    further_arguments = [arguments.get(key, "") for key in ("revision", "subfolder", "step", "peft", "delta")]
+    return "@".join(
+        [base, *(value for value in (*further_arguments, str(config.get("model_revision") or "")) if value)]
+    )
 
 
 def _sampling(
@@ -326,11 +328,11 @@ def _settings(document: dict[str, Any], config: dict[str, Any], arguments: dict[
     settings = {
         name: value for name, value in arguments.items() if name not in _NO_SETTINGS and (seed or name != "seed")
     }
-    said = {
+    settings_said = {
         name: document.get(name) for name in ("chat_template_sha", "system_instruction_sha", "fewshot_as_multiturn")
     }
-    said["gen_kwargs"] = config.get("gen_kwargs")
-    settings |= {name: str(value) for name, value in said.items() if value}
+    settings_said["gen_kwargs"] = config.get("gen_kwargs")
+    settings |= {name: str(value) for name, value in settings_said.items() if value}
     return ",".join(f"{name}={value}" for name, value in sorted(settings.items()))
 
 
@@ -338,38 +340,42 @@ def _made(document: dict[str, Any], config: dict[str, Any], arguments: dict[str,
     """How the scores of a file were made, as far as it says so: columns of SETTINGS."""
     version = document.get("lm_eval_version") or document.get("git_hash")
     backend, dtype, limit = config.get("model"), arguments.get("dtype"), config.get("limit")
-    said: dict[str, Any] = {"harness": "lm-eval", "limit": checked.finite(limit)}
+    settings_said: dict[str, Any] = {"harness": "lm-eval", "limit": checked.finite(limit)}
     if isinstance(version, str):
-        said["harness_version"] = version
+        settings_said["harness_version"] = version
     if "chat_template" in document:
-        said["chat_template"] = bool(document["chat_template"])
+        settings_said["chat_template"] = bool(document["chat_template"])
     if "system_instruction" in document:
-        said["system_instruction"] = str(
+        settings_said["system_instruction"] = str(
             document.get("system_instruction_sha") or document["system_instruction"] or "none"
         )
     if isinstance(backend, str) and "/" not in backend:
-        said["backend"] = backend
+        settings_said["backend"] = backend
     if dtype and dtype != "auto":
-        said["dtype"] = dtype.removeprefix("torch.")
+        settings_said["dtype"] = dtype.removeprefix("torch.")
     if (seed := _seed(config, arguments)).isdigit():
-        said["seed"] = int(seed)
+        settings_said["seed"] = int(seed)
     if arguments:
-        said["adapter"] = arguments.get("peft") or arguments.get("delta") or "none"
-    return said
+        settings_said["adapter"] = arguments.get("peft") or arguments.get("delta") or "none"
+    return settings_said
 
 
 def _made_of_task(document: dict[str, Any], task: str, members: list[str], path: Path) -> dict[str, Any]:
     """The version, hash and number of documents of a task, or of a group whose tasks agree in them."""
     counts = _section(document, "n-samples", path, of_objects=True)
-    said: dict[str, Any] = {}
+    settings_said: dict[str, Any] = {}
     for name, section in (("task_version", "versions"), ("task_hash", "task_hashes")):
         of_tasks = _section(document, section, path)
-        values = {str(of_tasks[each]) for each in ([task] if task in of_tasks else members) if of_tasks.get(each)}
-        said[name] = values.pop() if len(values) == 1 else None
-    for name, which in (("n_items_scored", "effective"), ("n_items_total", "original")):
-        numbers = [(counts.get(each) or {}).get(which) for each in members]
-        said[name] = sum(numbers) if all(type(number) is int for number in numbers) else None
-    return said
+        values = {
+            str(of_tasks[task_name])
+            for task_name in ([task] if task in of_tasks else members)
+            if of_tasks.get(task_name)
+        }
+        settings_said[name] = values.pop() if len(values) == 1 else None
+    for name, count_name in (("n_items_scored", "effective"), ("n_items_total", "original")):
+        numbers = [(counts.get(task_name) or {}).get(count_name) for task_name in members]
+        settings_said[name] = sum(numbers) if all(type(number) is int for number in numbers) else None
+    return settings_said
 
 
 def _groups(document: dict[str, Any], path: Path) -> dict[str, list[str]]:
@@ -379,24 +385,24 @@ def _groups(document: dict[str, Any], path: Path) -> dict[str, list[str]]:
     MMLU are, those of a suite (`pythia`, `glue`) or of different measures (`truthfulqa`) are not.
     """
     results = document["results"] if isinstance(document["results"], dict) else {}
-    own = {**_section(document, "groups", path), **results}
+    own_groups = {**_section(document, "groups", path), **results}
     names = set(_section(document, "groups", path))
     subtasks = {name: list(members) for name, members in _section(document, "group_subtasks", path).items() if members}
     if not subtasks:  # lm-eval 0.4.0 does not list them
         subtasks = {name: [task for task in results if task.startswith(f"{name}_")] for name in names}
     below = {name: _below(name, subtasks) for name in subtasks}
-    kept: dict[str, list[str]] = {}
+    groups_kept: dict[str, list[str]] = {}
     for name in sorted(below, key=lambda group: -len(below[group])):
         tasks = [task for task in below[name] if task not in subtasks and isinstance(results.get(task), dict)]
         kinds = {frozenset(metric for metric in results[task] if "," in metric) for task in tasks}
         start = re.split(r"[-_]", name)[0]
         alike = len(tasks) > 2 and len(kinds) == 1 and all(re.split(r"[-_]", task)[0] == start for task in tasks)
-        scores = own.get(name)
+        scores = own_groups.get(name)
         errors = [metric for metric in scores if "_stderr" in metric] if isinstance(scores, dict) else []
-        known = any(checked.finite(own[name][metric]) is not None for metric in errors)
-        if alike and known and not any(name in below[other] for other in kept):
-            kept[name] = tasks
-    return kept
+        has_error = any(checked.finite(own_groups[name][metric]) is not None for metric in errors)
+        if alike and has_error and not any(name in below[other_group] for other_group in groups_kept):
+            groups_kept[name] = tasks
+    return groups_kept
 
 
 def _below(name: str, subtasks: dict[str, list[str]]) -> set[str]:
@@ -411,21 +417,25 @@ def _below(name: str, subtasks: dict[str, list[str]]) -> set[str]:
 
 
 def _rows(
-    document: dict[str, Any], config: dict[str, Any], own: dict[str, Any], kept: dict[str, list[str]], path: Path
+    document: dict[str, Any],
+    config: dict[str, Any],
+    own_record: dict[str, Any],
+    groups_kept: dict[str, list[str]],
+    path: Path,
 ) -> tuple[list[dict[str, Any]], int, list[str]]:
-    """Rows of all tasks and of the groups that are `kept`, how many scores are missing, and metrics that are no
+    """Rows of all tasks and of the groups that are `groups_kept`, how many scores are missing, and metrics that are no
     numbers."""
     # lm-eval 0.4.0 lists groups under `groups` only; later versions have tasks in `group_subtasks` too, without members
     groups = {name for name, members in _section(document, "group_subtasks", path).items() if members}
     groups |= set(_section(document, "groups", path))
     counts = _section(document, "n-samples", path, of_objects=True)
     all_directions = _section(document, "higher_is_better", path, of_objects=True)
-    selected = _section(own, "selected", path)
+    selected = _section(own_record, "selected", path)
     examples, configs = _section(document, "n-shot", path), _section(document, "configs", path)
-    left_out, odd = groups - set(kept), list[str]()
-    group_of = {task: group for group, tasks in kept.items() for task in tasks}
+    left_out, odd = groups - set(groups_kept), list[str]()
+    group_of = {task: group for group, tasks in groups_kept.items() for task in tasks}
     results = document["results"]
-    if kept and isinstance(results, dict):
+    if groups_kept and isinstance(results, dict):
         results = _section(document, "groups", path) | results
     rows, missing = [], 0
     for task, variant, metrics in _tasks(results, path):
@@ -435,11 +445,11 @@ def _rows(
             checked.whole(
                 _examples(member, examples, configs, config), f"{path}, number of solved examples of {member!r}"
             )
-            for member in kept.get(task, [task])
+            for member in groups_kept.get(task, [task])
         }
         items = [
             checked.whole((counts.get(member) or {}).get("effective"), f"{path}, 'n-samples', {member!r}, 'effective'")
-            for member in kept.get(task, [task])
+            for member in groups_kept.get(task, [task])
         ]
         common = {
             "benchmark": task,
@@ -447,11 +457,11 @@ def _rows(
             "num_fewshot": shots.pop() if len(shots) == 1 else None,
             "n_items": None if None in items else sum(filter(None, items)),
             "selected": checked.flag(selected.get(task, True), f"{path}, 'selected', {task!r}"),
-            "made": _made_of_task(document, task, kept.get(task, [task]), path),
+            "made": _made_of_task(document, task, groups_kept.get(task, [task]), path),
         }
         if variant is not None:
             common["prompt_variant"] = checked.text(variant, f"{path}, {task}, 'prompt_name'")
-        directions = all_directions.get(task) or all_directions.get(kept.get(task, [""])[0]) or {}
+        directions = all_directions.get(task) or all_directions.get(groups_kept.get(task, [""])[0]) or {}
         for row in _metrics(metrics, f"{path}, {task}"):
             if row["metric"] is None:
                 odd.append(f"{task}: {row['value']}")
@@ -461,8 +471,8 @@ def _rows(
                 continue
             name = row["metric"].partition(",")[0]
             direction = checked.flag(directions.get(name), f"{path}, 'higher_is_better', {task!r}, {name!r}")
-            own = {**common, **row, "higher_is_better": direction}
-            rows += [own | run for run in _runs(metrics.get("run_stats"), name, row["value"])] or [own]
+            own_record = {**common, **row, "higher_is_better": direction}
+            rows += [own_record | run for run in _runs(metrics.get("run_stats"), name, row["value"])] or [own_record]
     return rows, missing, odd
 
 
@@ -478,9 +488,9 @@ def _tasks(results: Any, path: Path) -> Iterable[tuple[str, str | None, dict[str
         if not isinstance(metrics, dict):
             continue
         dates = {date_in(key): value for key, value in metrics.items() if isinstance(value, dict)}
-        known = [date for date in dates if date is not None]
-        if dates and len(known) == len(dates):
-            metrics = dates[max(known)]
+        dates_known = [date for date in dates if date is not None]
+        if dates and len(dates_known) == len(dates):
+            metrics = dates[max(dates_known)]
         yield metrics.get("task_name", task), metrics.get("prompt_name"), metrics
 
 
@@ -510,14 +520,14 @@ def _runs(stats: object, name: str, mean: float) -> list[dict[str, Any]]:
     """evalchemy's runs (`run_stats`) of the metric whose mean over runs `name` is; [] where they do not give it.
 
     The error beside the mean is one of runs alone; a run's is that of its items."""
-    known = [each for each in stats if isinstance(each, dict)] if isinstance(stats, list) else []
-    own = [checked.finite(each.get(re.sub(r"_(avg|mean)$", "", name))) for each in known]
-    values = [value for value in own if value is not None]
-    if len(values) < 2 or len(values) < len(known) or abs(sum(values) / len(values) - mean) > _SAME:
+    stats_known = [stat for stat in stats if isinstance(stat, dict)] if isinstance(stats, list) else []
+    run_values = [checked.finite(stat.get(re.sub(r"_(avg|mean)$", "", name))) for stat in stats_known]
+    values = [value for value in run_values if value is not None]
+    if len(values) < 2 or len(values) < len(stats_known) or abs(sum(values) / len(values) - mean) > _SAME:
         return []
     runs = []
-    for run, (each, value) in enumerate(zip(known, values, strict=True)):
-        total = each.get("num_total")
+    for run, (stat, value) in enumerate(zip(stats_known, values, strict=True)):
+        total = stat.get("num_total")
         items = total if isinstance(total, int) and total > 1 and 0 <= value <= 1 else None
         error = None if items is None else math.sqrt(value * (1 - value) / (items - 1))
         runs.append({"run": run, "value": value, "stderr": error, "n_items": items})
@@ -542,7 +552,7 @@ def _curves(document: dict[str, Any], path: Path, model: str) -> ScoreFile:
             if metric.endswith("_stderr"):
                 continue
             errors = metrics.get(f"{metric}_stderr") or [None] * len(steps)
-            if not all(isinstance(each, list) and len(each) == len(steps) for each in (values, errors, tokens)):
+            if not all(isinstance(column, list) and len(column) == len(steps) for column in (values, errors, tokens)):
                 raise InputError(f"{path}, {task}, {metric}: not one value for each of {len(steps)} checkpoints.", HINT)
             for step, seen, value, error in zip(steps, tokens, values, errors, strict=True):
                 if step is None or checked.finite(value) is None:
@@ -552,7 +562,7 @@ def _curves(document: dict[str, Any], path: Path, model: str) -> ScoreFile:
                     {
                         "checkpoint": f"step{step}",
                         "iteration": step,
-                        "tokens_b": None if (known := checked.finite(seen)) is None else known / 1e9,
+                        "tokens_b": None if (tokens_known := checked.finite(seen)) is None else tokens_known / 1e9,
                         "benchmark": task,
                         "metric": f"{metric},none",
                         "value": checked.finite(value),

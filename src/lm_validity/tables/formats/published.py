@@ -39,9 +39,9 @@ def read_lm_harmony(path: str | Path) -> pd.DataFrame:
 
 
 def _harmony_rows(results: object, path: Path) -> list[dict[str, Any]]:
-    given = [block for block in _BLOCKS.values() if isinstance(results, dict) and block in results]
-    for block in given or ("direct_eval",):
-        benchmarks = results[block] if isinstance(results, dict) and given else None
+    blocks_given = [block for block in _BLOCKS.values() if isinstance(results, dict) and block in results]
+    for block in blocks_given or ("direct_eval",):
+        benchmarks = results[block] if isinstance(results, dict) and blocks_given else None
         if not isinstance(benchmarks, dict) or not all(isinstance(scores, dict) for scores in benchmarks.values()):
             raise InputError(f"{path}: no object {block!r} of benchmarks with scores by model.", _AUTHORS_FILE)
     assert isinstance(results, dict)
@@ -200,9 +200,9 @@ def _check_checkpoints(path: Path, curves: pd.DataFrame) -> None:
     for model, rows in curves.sort_values("iteration").groupby("model"):
         falls = np.flatnonzero(np.diff(rows["gtokens"].to_numpy()) <= 0)
         if falls.size:
-            at = rows.iloc[falls[0] + 1]
+            first_fall = rows.iloc[falls[0] + 1]
             raise InputError(
-                f"{path}: row {at.name}, column 'gtokens': model {model!r} has no more tokens at"
-                f" iteration {at['iteration']} than at its checkpoint before ({at['gtokens']}).",
+                f"{path}: row {first_fall.name}, column 'gtokens': model {model!r} has no more tokens at"
+                f" iteration {first_fall['iteration']} than at its checkpoint before ({first_fall['gtokens']}).",
                 "tokens must grow with the iteration.",
             )

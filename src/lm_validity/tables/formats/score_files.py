@@ -44,19 +44,19 @@ def find_files(paths: Iterable[str | Path], suffixes: tuple[str, ...]) -> tuple[
     hold, by suffix. Raises InputError for a path that is not there.
     """
     files: dict[Path, Found] = {}
-    others: Counter[str] = Counter()
+    other_suffixes: Counter[str] = Counter()
     for path in map(Path, paths):
         if path.is_file():
             files[path.resolve()] = Found(path, named=True)
         elif not path.is_dir():
             raise InputError(f"{path}: no such file or folder.", "check the path.")
-        for each in (each for each in _below(path) if each.name != LIST):
-            ends = {each.suffix, "".join(each.suffixes[-2:])}
-            if not ends & set(suffixes) or (not each.suffix and not _begins_like_json(each)):
-                others[each.suffix or each.name] += 1
+        for found_file in (found_file for found_file in _below(path) if found_file.name != LIST):
+            ends = {found_file.suffix, "".join(found_file.suffixes[-2:])}
+            if not ends & set(suffixes) or (not found_file.suffix and not _begins_like_json(found_file)):
+                other_suffixes[found_file.suffix or found_file.name] += 1
             else:
-                files.setdefault(each.resolve(), Found(each, named=False))
-    return list(files.values()), others
+                files.setdefault(found_file.resolve(), Found(found_file, named=False))
+    return list(files.values()), other_suffixes
 
 
 def _begins_like_json(path: Path) -> bool:
@@ -87,10 +87,10 @@ def date_text(date: float | None) -> str:
 
 def _below(folder: Path) -> Iterable[Path]:
     """The files below a folder; a file has none."""
-    for place, folders, names in os.walk(folder):
+    for folder_path, folders, names in os.walk(folder):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         for name in sorted(names):
-            path = Path(place) / name
+            path = Path(folder_path) / name
             if not name.startswith(".") and path.is_file():
                 yield path
 
@@ -162,8 +162,8 @@ class ImportLog:
             lines.append(f"Not looked at, by the ends of their names: {kinds}.")
         room = max(_MOST_LINES - len(lines), 1)
         notes = self.notes if len(self.notes) <= room else self.notes[: room - 1]
-        more = len(self.notes) - len(notes)
-        lines[2:2] = [*notes, *([f"And {count(more, 'further line')} in import.json."] if more else [])]
+        n_further = len(self.notes) - len(notes)
+        lines[2:2] = [*notes, *([f"And {count(n_further, 'further line')} in import.json."] if n_further else [])]
         return lines
 
     def write(self, scores: pd.DataFrame, output: Path) -> None:
@@ -208,11 +208,11 @@ class Ticker:
             print(line, file=sys.stderr, flush=True)
 
 
-def with_progress(things: Sequence[Thing], what: str) -> Iterator[Thing]:
+def with_progress(things: Sequence[Thing], noun: str) -> Iterator[Thing]:
     """The things one after the other; on a long import stderr says how many are done."""
     ticker = Ticker()
     for done, thing in enumerate(things):
-        ticker.say(f"{done} of {len(things)} {what}")
+        ticker.say(f"{done} of {len(things)} {noun}")
         yield thing
 
 
@@ -220,8 +220,8 @@ def _block(title: str, lines: list[str]) -> list[str]:
     """One line: how many, and the first."""
     if not lines:
         return []
-    rest = "" if len(lines) == 1 else f"; {len(lines) - 1} more in import.json"
-    return [f"{title} ({len(lines)}): {lines[0].rstrip('.')}{rest}."]
+    remainder = "" if len(lines) == 1 else f"; {len(lines) - 1} more in import.json"
+    return [f"{title} ({len(lines)}): {lines[0].rstrip('.')}{remainder}."]
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -328,16 +328,16 @@ class ScoreFile:
         dates = tuple(float("-inf") if date is None else date for date in (self.date, self.stamp))
         return (not self.limited, dates, len(self.rows), [-ord(letter) for letter in str(self.path)])
 
-    def replaces(self, other: "ScoreFile") -> bool:
-        """Whether this file's scores count before the different ones of `other`: a newer run of the same weights with
-        the same settings, or one on all documents where the other has a limit."""
-        if (self.weights, self.settings) != (other.weights, other.settings):
+    def replaces(self, other_file: "ScoreFile") -> bool:
+        """Whether this file's scores count before the different ones of `other_file`: a newer run of the same weights
+        with the same settings, or one on all documents where the other has a limit."""
+        if (self.weights, self.settings) != (other_file.weights, other_file.settings):
             return False
-        if self.limited != other.limited:
-            return other.limited
-        for own, theirs in ((self.date, other.date), (self.stamp, other.stamp)):
-            if own is not None and theirs is not None and own != theirs:
-                return own > theirs
+        if self.limited != other_file.limited:
+            return other_file.limited
+        for own_value, theirs in ((self.date, other_file.date), (self.stamp, other_file.stamp)):
+            if own_value is not None and theirs is not None and own_value != theirs:
+                return own_value > theirs
         return False
 
 
@@ -397,9 +397,11 @@ def with_item_errors(scores: pd.DataFrame, items: pd.Series) -> tuple[pd.DataFra
     """
     names = scores["metric"].fillna("acc").str.partition(",")[0].str.lower()
     value, number = scores["value"].astype(float), items.astype(float)
-    known = names.isin((*SHARES_OF_ITEMS, "accuracy")) & scores["stderr"].isna() & value.between(0, 1) & (number > 1)
-    error = np.sqrt(value.where(known) * (1 - value) / (number - 1))
-    return scores.assign(stderr=scores["stderr"].astype(float).where(~known, error)), int(known.sum())
+    from_items = (
+        names.isin((*SHARES_OF_ITEMS, "accuracy")) & scores["stderr"].isna() & value.between(0, 1) & (number > 1)
+    )
+    error = np.sqrt(value.where(from_items) * (1 - value) / (number - 1))
+    return scores.assign(stderr=scores["stderr"].astype(float).where(~from_items, error)), int(from_items.sum())
 
 
 def score_table(files: Iterable[ScoreFile], log: ImportLog, options: ImportOptions = ImportOptions()) -> pd.DataFrame:
@@ -436,13 +438,13 @@ def score_table(files: Iterable[ScoreFile], log: ImportLog, options: ImportOptio
 
 def _settings_table(frame: pd.DataFrame) -> pd.DataFrame | None:
     """How each score was made, as far as its file says so; None where no file does."""
-    known = [made or {} for made in frame["made"]]
-    if not any(known):
+    settings_known = [made or {} for made in frame["made"]]
+    if not any(settings_known):
         return None
-    said = pd.DataFrame(known, index=frame.index, dtype=object).reindex(
+    settings_said = pd.DataFrame(settings_known, index=frame.index, dtype=object).reindex(
         columns=[name for name in SETTINGS.names if name not in SETTINGS_KEY]
     )
-    table = frame[list(SETTINGS_KEY)].join(said)[said.notna().any(axis=1)]
+    table = frame[list(SETTINGS_KEY)].join(settings_said)[settings_said.notna().any(axis=1)]
     return None if table.empty else table.drop_duplicates(list(SETTINGS_KEY), ignore_index=True)
 
 
@@ -458,8 +460,8 @@ def _frame(files: list[ScoreFile]) -> pd.DataFrame:
         numbers.extend([number] * len(file.rows))
         made.extend({**file.made, **row.get("made", {})} for row in file.rows)
     frame = pd.DataFrame({name: pd.Series(values, dtype=object) for name, values in columns.items()})
-    known = pd.Series(made, frame.index, dtype=object)
-    return typed_scores(frame).assign(file=numbers, made=known, **{name: frame[name] for name in CLAIMS})
+    settings_known = pd.Series(made, frame.index, dtype=object)
+    return typed_scores(frame).assign(file=numbers, made=settings_known, **{name: frame[name] for name in CLAIMS})
 
 
 def with_runs(files: list[ScoreFile]) -> list[ScoreFile]:
@@ -472,11 +474,11 @@ def with_runs(files: list[ScoreFile]) -> list[ScoreFile]:
     groups: dict[tuple[Any, ...], list[tuple[int, int]]] = {}
     for number, file in enumerate(files):
         common = DEFAULTS | {name: value for name, value in file.common.items() if value is not None}
-        for place, row in enumerate(file.rows):
-            told = common | row
-            if told.get("run") is None and file.drawn(row["benchmark"]) is not None:
-                key = (*map(told.get, KEY), file.weights, file.settings)
-                groups.setdefault(key, []).append((number, place))
+        for index, row in enumerate(file.rows):
+            row_said = common | row
+            if row_said.get("run") is None and file.drawn(row["benchmark"]) is not None:
+                key = (*map(row_said.get, KEY), file.weights, file.settings)
+                groups.setdefault(key, []).append((number, index))
     runs: dict[tuple[int, int], int] = {}
     prints: dict[int, tuple[Any, ...]] = {}
     for rows in groups.values():
@@ -488,7 +490,7 @@ def with_runs(files: list[ScoreFile]) -> list[ScoreFile]:
     return [
         replace(
             file,
-            rows=[row | {"run": runs.get((number, place))} for place, row in enumerate(file.rows)],
+            rows=[row | {"run": runs.get((number, index))} for index, row in enumerate(file.rows)],
         )
         if number in changed
         else file
@@ -507,8 +509,8 @@ def _numbered(
     """The run by row (file, place) of the rows under one key; {} where they are no runs."""
     name = files[rows[0][0]].rows[rows[0][1]]["benchmark"]
     when = [(_ordered(files[number].drawn(name) or ""), *prints[number]) for number, _ in rows]
-    order = {each: run for run, each in enumerate(sorted(set(when)))}
-    return {row: order[each] for row, each in zip(rows, when, strict=True)} if len(order) > 1 else {}
+    order = {moment: run for run, moment in enumerate(sorted(set(when)))}
+    return {row: order[moment] for row, moment in zip(rows, when, strict=True)} if len(order) > 1 else {}
 
 
 def _ordered(seed: str) -> tuple[int, str]:
@@ -545,9 +547,9 @@ def _settle(frame: pd.DataFrame, files: list[ScoreFile], log: ImportLog) -> None
     conflicts: dict[tuple[int, int], list[tuple[int, float]]] = {}  # rows, and the values that the first files give
     pairs: dict[tuple[int, int], Counter[bool]] = {}
     columns = (again.index, again["file"], first["file"], first["value"], equal)
-    for row, lost, winner, value, same in zip(*columns, strict=True):
-        pairs.setdefault((lost, winner), Counter())[bool(same)] += 1
-        if not same and (lost == winner or not files[winner].replaces(files[lost])):
+    for row, lost, winner, value, is_same in zip(*columns, strict=True):
+        pairs.setdefault((lost, winner), Counter())[bool(is_same)] += 1
+        if not is_same and (lost == winner or not files[winner].replaces(files[lost])):
             conflicts.setdefault((winner, lost), []).append((row, value))
     if conflicts:
         raise _conflict(frame, files, conflicts)
@@ -557,10 +559,14 @@ def _settle(frame: pd.DataFrame, files: list[ScoreFile], log: ImportLog) -> None
         if lost == winner:
             log.repeat(f"{path.path}: {number} twice in it, with the same value")
             continue
-        why = "newer" if path.limited == better.limited else "of all documents"
+        reason = "newer" if path.limited == better.limited else "of all documents"
         log.repeat(
             f"{path.path} ({date_text(path.date)}): {number} also in {better.path} ({date_text(better.date)}), "
-            + (f"which is {why} ({times[False]} differ)" if times[False] else "with the same values but for rounding")
+            + (
+                f"which is {reason} ({times[False]} differ)"
+                if times[False]
+                else "with the same values but for rounding"
+            )
         )
 
 
@@ -571,8 +577,8 @@ def _conflict(
     told, ways = list[str](), dict[str, None]()
     for (winner, lost), rows in conflicts.items():
         ways.setdefault(_way_apart(files[winner], files[lost]))
-        place, value = rows[0]
-        row = frame.loc[place]
+        cell_place, value = rows[0]
+        row = frame.loc[cell_place]
         told.append(
             f"{files[winner].path} and {files[lost].path}: {count(len(rows), 'score')}, such as {row['metric']} of "
             f"{row['model']} on {row['benchmark']} ({value:.4g} and {row['value']:.4g})"
@@ -585,40 +591,41 @@ def _conflict(
     )
 
 
-def _way_apart(file: ScoreFile, other: ScoreFile) -> str:
+def _way_apart(file: ScoreFile, other_file: ScoreFile) -> str:
     """What a reader would write to keep two files apart: a pattern for the folder or name in which they differ."""
-    if file.path == other.path:
+    if file.path == other_file.path:
         return "remove one of the two, or name the column that tells them apart."
     ways = []
-    models = tuple(each.weights.partition("@")[0] for each in (file, other))
-    files = (str(file.path), str(other.path))
+    models = tuple(one_file.weights.partition("@")[0] for one_file in (file, other_file))
+    files = (str(file.path), str(other_file.path))
     for first, second in (models, files):
-        parts, others = (re.split(r"/+", text.strip("/")) for text in (first, second))
-        differ = [place for place, pair in enumerate(zip(parts, others, strict=False)) if len(set(pair)) > 1]
-        if len(parts) == len(others) and len(differ) == 1:
-            rest = parts[differ[0] + 1 :]
-            if rest and (first, second) == files:
-                rest[-1] = f"*{file.path.suffix}"  # for all files of the folder at once
-            pattern = "/".join(["{model}", *rest]) if rest else f"{{model}}{file.path.suffix}"
+        parts, other_parts = (re.split(r"/+", text.strip("/")) for text in (first, second))
+        differ = [index for index, pair in enumerate(zip(parts, other_parts, strict=False)) if len(set(pair)) > 1]
+        if len(parts) == len(other_parts) and len(differ) == 1:
+            remainder = parts[differ[0] + 1 :]
+            if remainder and (first, second) == files:
+                remainder[-1] = f"*{file.path.suffix}"  # for all files of the folder at once
+            pattern = "/".join(["{model}", *remainder]) if remainder else f"{{model}}{file.path.suffix}"
             ways.append(f"--path '{pattern}' if these are models")
             break
-    own, theirs = file.path.parts, other.path.parts
-    same = next(i for i, pair in enumerate(zip(own, theirs, strict=False)) if len(set(pair)) > 1)
-    places = (Path(*own[: same + 1]), Path(*theirs[: same + 1]))
+    own_parts, theirs = file.path.parts, other_file.path.parts
+    first_difference = next(i for i, pair in enumerate(zip(own_parts, theirs, strict=False)) if len(set(pair)) > 1)
+    places = (Path(*own_parts[: first_difference + 1]), Path(*theirs[: first_difference + 1]))
     ways.append(f"direct={places[0]} train_before_test={places[1]} if that is what they hold")
     return "; ".join([*ways, "else leave out what does not count."])
 
 
 def check_identities(files: list[ScoreFile]) -> None:
     """Raises InputError where files of one model's name say different things of the model."""
-    known: dict[tuple[str, str], tuple[str, Path]] = {}
+    identities: dict[tuple[str, str], tuple[str, Path]] = {}
     for file in files:
-        for what, value in file.identity.items():
+        for aspect, value in file.identity.items():
             model = file.common["model"]
-            before, path = known.setdefault((model, what), (value, file.path))
-            if before != value:
+            identity_before, path = identities.setdefault((model, aspect), (value, file.path))
+            if identity_before != value:
                 raise InputError(
-                    f"two different models are called {model}: {what} {before} in {path}, {value} in {file.path}.",
+                    f"two different models are called {model}: {aspect} {identity_before} in {path}, {value} in "
+                    f"{file.path}.",
                     f"name one of them: --model '{file.path}=another name' (a file or a folder).",
                 )
 
@@ -628,8 +635,8 @@ def _several_commits(files: list[ScoreFile]) -> list[str]:
     commits: dict[tuple[str, str], set[str]] = {}
     for file in files:
         if file.commit:
-            place = file.common["model"], file.common.get("checkpoint", "final")
-            commits.setdefault(place, set()).add(file.commit[:8])
+            model_place = file.common["model"], file.common.get("checkpoint", "final")
+            commits.setdefault(model_place, set()).add(file.commit[:8])
     return [
         f"{model}, {checkpoint}: evaluated at {len(hashes)} commits ({', '.join(sorted(hashes))}), taken as one model."
         for (model, checkpoint), hashes in sorted(commits.items())

@@ -19,7 +19,14 @@ from lm_validity.tables.schema import SCORES, write_table
 SOURCE = Path(lm_validity.__file__).parent
 # the packages that read tables; formats, the schema and merging write them
 READERS = ("studies", "site", "cli", "tables")
-WRITERS = ("tables/formats", "tables/schema.py", "tables/merge.py", "tables/counted.py", "site/own_task.py")
+WRITERS = (
+    "tables/formats",
+    "tables/schema.py",
+    "tables/merge.py",
+    "tables/reading.py",
+    "tables/counted.py",
+    "site/own_task.py",
+)
 ORDERING = {"sort_values", "argsort", "lexsort", "rank", "max", "idxmax", "argmax", "nlargest", "cummax", "sorted"}
 
 

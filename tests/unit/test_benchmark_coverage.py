@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))  # the folder of measurements is no package of the installation
 
 from benchmarks.coverage import __main__ as program  # noqa: E402
-from benchmarks.coverage import effects, page, results, truth, worlds  # noqa: E402
+from benchmarks.coverage import effects, page, results, runs, truth, worlds  # noqa: E402
 from benchmarks.coverage.results import Result  # noqa: E402
 from benchmarks.coverage.studies import STUDIES  # noqa: E402
 
@@ -158,3 +158,11 @@ def test_a_stopped_task_is_shown_no_narrower_than_the_width():
     number, mean, interval, shown = effects.stopped(wild)
     assert number == effects.MOST and shown == interval and interval[1] - interval[0] > 2 * effects.WIDTH
     assert interval == pytest.approx(tuple(stats.ttest_1samp(wild, 0).confidence_interval()))
+
+
+def test_intervals_of_runs_hold():
+    """A part of `benchmarks.coverage.runs`: each interval holds the truth in about 95% of 80 worlds."""
+    every = [tuple(runs.held(30, 4, np.random.default_rng([7, world]))) for world in range(80)]
+    assert len(every[0]) == len(runs.COLUMNS)
+    assert min(np.mean(every, axis=0)) > 0.87  # .93 less two standard errors of 80 worlds
+    assert list(runs.held(30, 1, np.random.default_rng(1)))[5:] == [None, None]

@@ -130,7 +130,7 @@ class Ranked:
 
 @dataclass(frozen=True)
 class RankingSummary:
-    """The ranking report."""
+    """What the ranking report found: models by benchmark, who may be best, and the notes that go with it."""
 
     benchmarks: tuple[Ranked, ...]
     ranked: tuple[RankedModel, ...]

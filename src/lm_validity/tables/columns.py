@@ -26,7 +26,7 @@ from lm_validity.tables.cell_text import (
     spread_of,
 )
 from lm_validity.tables.reading import CONVERTED, LEFT_OUT, READ, Decision
-from lm_validity.tables.task_facts import metric_direction
+from lm_validity.tables.task_facts import find_task_facts, metric_direction
 from lm_validity.words import listing
 
 # Columns of a score that a file may have, and other names by which they are found in a header
@@ -264,7 +264,7 @@ def variants(names: Sequence[str]) -> dict[str, dict[str, Any]]:
             fields = {"benchmark": start, "metric": metric_key(plain(remainder))}
         elif comma:
             fields = {"benchmark": stem, "metric": f"{plain(metric) or 'score'},{remainder}"}
-        elif metric:
+        elif metric and find_task_facts(name) is None:  # truthfulqa_mc1 is a task
             fields = {"benchmark": stem, "metric": metric_key(plain(metric))}
         else:
             continue

@@ -166,6 +166,7 @@ def test_columns_that_are_variants_of_one_benchmark():
         "acc,none", "acc_norm,none"
     }  # fmt: skip
     assert variants(["chem acc", "maps acc", "rivers, north", "rivers_f1"]) == {}
+    assert variants(["truthfulqa_mc1", "truthfulqa_mc2"]) == {}  # tasks of lm-eval
 
 
 def test_scores_that_follow_from_others():

@@ -26,7 +26,6 @@ class Absent:
 
 
 InputError = ValueError
-build_run = Grid = RULES = reports_of = prompt_settings = Sheets = keep_polled_jobs = (
-    Absent()
-)
+build_run = Grid = RULES = reports_of = prompt_settings = Sheets = Absent()
+keep_polled_jobs = skip_hidden_jobs = Absent()
 SOURCE_COLUMNS = PRETRAINING_VERSION = None

@@ -4,6 +4,7 @@ A name's parts are its words: `suite_average`, `Mean score` and `suiteAverage` h
 `timedial` have not.
 """
 
+import functools
 import re
 from typing import NamedTuple
 
@@ -128,6 +129,7 @@ _SPREADS = {
     "other": ("rank", "time", "seconds", "cost", "min", "max"),
 }
 SPREAD_ENDS = {end: kind for kind, ends in _SPREADS.items() for end in ends}
+_LONGEST_SPREAD_ENDS = sorted(SPREAD_ENDS, key=len, reverse=True)
 _LOWER = frozenset(
     ("loss", "nll", "bpb", "wer", "cer", "ter", "mer", "ece", "brier", "mae", "mse", "rmse", "error", "errors",
      "err", "toxic", "toxicity", "hallucination", "hallucinations", "perplexity", "ppl", "regret", "violation",
@@ -144,6 +146,7 @@ _NO_SCORE = frozenset(
 _BITS = re.compile(r"(^|_)bits_per_\w+$")
 
 
+@functools.lru_cache(maxsize=1024)  # a dozen rules ask it of each name in turn
 def plain(name: str) -> str:
     """A name in small letters and digits, its words joined by underscores: `Average ⬆️` is average."""
     words = re.sub(r"(?<=[a-z])(?=[A-Z][a-z])", "_", plain_text(name))
@@ -152,7 +155,12 @@ def plain(name: str) -> str:
 
 def parts(name: str) -> list[str]:
     """The words of a name, without what stands in parentheses."""
-    return [word for word in plain(re.sub(r"\([^()]*\)", " ", name)).split("_") if word]
+    return list(_words(name))
+
+
+@functools.lru_cache(maxsize=1024)
+def _words(name: str) -> tuple[str, ...]:
+    return tuple(word for word in plain(re.sub(r"\([^()]*\)", " ", name)).split("_") if word)
 
 
 def names_average(name: str) -> bool | None:
@@ -221,7 +229,7 @@ def names_spread(name: str) -> str | None:
 def spread_of(name: str, owners: dict[str, str]) -> tuple[str, str] | None:
     """The column that `x_std`, `x_lower`, `x n` belong to and the kind of spread; `owners`: columns by plain name."""
     plain_name = plain(name)
-    for end in sorted(SPREAD_ENDS, key=len, reverse=True):
+    for end in _LONGEST_SPREAD_ENDS:
         owner = owners.get(plain_name.removesuffix(f"_{end}"))
         if plain_name.endswith(f"_{end}") and owner is not None and owner != name:
             return owner, SPREAD_ENDS[end]

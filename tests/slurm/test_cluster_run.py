@@ -54,7 +54,7 @@ def test_the_literal_command_gives_the_tables_of_a_local_run(shared, local, tmp_
         said = project.finish(process)
     finally:
         project.stop()
-    assert tables(project.folder) == tables(local) and len(tables(local)) == 4
+    assert tables(project.folder) == tables(local) and len(tables(local)) == 5
     for name in ("agreement", "factors"):
         summary = f"results/test/reports/{name}/summary.json"
         assert (project.folder / summary).read_bytes() == (local / summary).read_bytes()

@@ -159,16 +159,16 @@ def _training(losses: pd.DataFrame) -> Section:
     """The course of training: a figure for each model, benchmark, prompt and seed with a line for each rate."""
     fine_tunes = losses.groupby(["model", "benchmark", "prompt", "seed"], sort=False)
     figures, epochs = [], []
-    for number, (names, seconds) in enumerate(fine_tunes):
+    for number, (names, steps) in enumerate(fine_tunes):
         if number == CURVES:
             break
         hover = tooltips(learning_rate="learning rate", epoch="epoch", step="step", loss="loss|.4f")
         rate = alt.Color("learning_rate:N", title="learning rate")
         chart = lines(
-            seconds, x="step", y="loss", x_title="step", y_title="loss (nats)", tooltip=hover, color=rate, points=False
+            steps, x="step", y="loss", x_title="step", y_title="loss (nats)", tooltip=hover, color=rate, points=False
         )
         figures.append(Figure(f"losses_{number}", ", ".join(map(str, names[:3])) + f", seed {names[3]}", chart))
-        ends = seconds.groupby(["learning_rate", "epoch"], sort=False)
+        ends = steps.groupby(["learning_rate", "epoch"], sort=False)
         ends = ends.agg(loss=("loss", "mean"), validation_value=("validation_value", "last")).reset_index()
         epochs.append(ends.assign(**dict(zip(("model", "benchmark", "prompt", "seed"), names, strict=True))))
     frame = pd.concat(epochs)[["model", "benchmark", "prompt", "seed", *ends.columns]]

@@ -414,7 +414,7 @@ def report_comparison(
     scores: Path, output: Path, *, first: str, second: str, items: Path | None, mix_versions: bool
 ) -> None:
     """The page of the two models of a site, whose scores, sheets and settings lie together."""
-    request = Comparing(mix_versions=mix_versions, for_report=True)
+    request = Comparing(mix_versions=mix_versions, for_report=True, for_page=True)
     compared = compare(first, second, scores, request, items)
     write_page(compared, output, [_site_answer(compared.summary)])
 

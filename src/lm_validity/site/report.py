@@ -290,7 +290,8 @@ def _of_few(models: list[str], items: Path | None, folder: Path, inputs: Given) 
         names = {"first": models[0], "second": models[1]}
         return [ReportJob.of(folder, "compare", scores, **names, items=items, mix_versions=inputs.mix_versions)]
     if len(models) > COMPARED:
-        return [ReportJob.of(folder, "ranking", scores, folder / MODELS, folder / BENCHMARKS, items=items)]
+        sheets = (folder / MODELS, folder / BENCHMARKS)
+        return [ReportJob.of(folder, "ranking", scores, *sheets, items=items, only=tuple(models), study=STUDY)]
     return []
 
 

@@ -18,6 +18,7 @@ import pandas as pd
 from lm_validity.config.groups import Group
 from lm_validity.config.sheets import BenchmarkFacts, ModelFacts, metric_key
 from lm_validity.errors import InputError, did_you_mean
+from lm_validity.tables.cell_text import is_unbounded
 from lm_validity.tables.runs import Sampling, average_runs
 from lm_validity.tables.schema import DIRECT, PROTOCOLS, TRAINED, read_scores, replay_notes
 from lm_validity.tables.settings import (
@@ -663,6 +664,18 @@ def _with_directions(sheet: pd.DataFrame, rows: pd.DataFrame) -> pd.DataFrame:
     corpus = facts["output_type"] == PERPLEXITY  # a rolling log-likelihood metric (perplexity, bits per byte) is a loss
     facts["higher_is_better"] = direction.where(direction.notna(), ~corpus).astype(bool)
     return facts.assign(direction_known=direction.notna() | corpus)
+
+
+def are_fractions(cells: pd.DataFrame, sheet: pd.DataFrame) -> np.ndarray:
+    """Whether (n,) scores are fractions, whose differences are points: all of the benchmark's are from 0 to 1, it is no
+    corpus, and neither its metric nor, where that is unknown, its own name is that of a loss, a perplexity or a rating.
+
+    cells: `benchmark`, `protocol`, `metric`, `value`.
+    """
+    corpora = set(sheet.loc[sheet["output_type"] == PERPLEXITY, "benchmark"])
+    names = cells["metric"].where(cells["metric"].notna(), cells["benchmark"])
+    bounded = cells["value"].between(0, 1) & ~cells["benchmark"].isin(corpora) & ~names.map(is_unbounded).astype(bool)
+    return bounded.groupby([cells["benchmark"], cells["protocol"]]).transform("all").to_numpy(dtype=bool)
 
 
 # in the name of a metric, or of a benchmark whose metric is unknown: less is better there

@@ -30,7 +30,7 @@ from lm_validity.studies.items.statistics import (
     unpaired_difference,
     verdicts,
 )
-from lm_validity.tables.counted import Counted
+from lm_validity.tables.counted import Counted, are_fractions
 from lm_validity.tables.schema import DIRECT, PROTOCOLS, TRAINED, trained_here
 from lm_validity.tables.settings import UNLIKE_SETTINGS, Unlike, without_settings
 from lm_validity.words import count, decimal, explain_protocols, listing, with_names
@@ -71,6 +71,7 @@ class Comparison:
     smallest_detectable: float | Missing = NO_TEST
     items_needed: int | Missing = NO_TEST
     tested: StudentTest | McNemarTest | None = page_only(default=None)
+    in_points: bool = page_only(default=True)  # the scores are fractions
     sampling: SamplingPart | None = page_only(default=None)  # in the squared error of the difference
 
     @property
@@ -221,8 +222,9 @@ def _without_common_document(answers: Sequence[pd.DataFrame | None]) -> bool:
 
 
 def cell_scores(counted: Counted) -> pd.DataFrame:
-    """By model, benchmark and protocol: `value`, `stderr`, `metric`, `better` (1, -1); over seeds. Of the squared
-    error, `part` is that of sampled runs, and `once` what it would be with one run; NaN where unknown."""
+    """By model, benchmark and protocol: `value`, `stderr`, `metric` (None where unknown), `better` (1, -1), `in_points`
+    (the benchmark's scores are fractions); over seeds. Of the squared error, `part` is that of sampled runs, and `once`
+    what it would be with one run; NaN where unknown."""
     rows = counted.rows
     squares = {
         name: rows[error].astype(float) ** 2 for name, error in (("variance", "stderr"), ("part", "sampling_error"))
@@ -238,7 +240,9 @@ def cell_scores(counted: Counted) -> pd.DataFrame:
     cells["stderr"] = np.sqrt(cells.pop("variance"))  # seeds share their items: averaging does not shrink this error
     facts = counted.benchmarks.set_index("benchmark").loc[cells.index.get_level_values("benchmark")]
     metric = cells["metric"].astype(object).where(cells["metric"].notna().to_numpy(), facts["metric"].to_numpy())
-    return cells.assign(metric=metric, better=np.where(facts["higher_is_better"], 1.0, -1.0))
+    metric = metric.where(metric.notna(), None)
+    fractions = are_fractions(cells.assign(metric=metric).reset_index(), counted.benchmarks)
+    return cells.assign(metric=metric, better=np.where(facts["higher_is_better"], 1.0, -1.0), in_points=fractions)
 
 
 def compared_cells(
@@ -246,6 +250,7 @@ def compared_cells(
 ) -> Comparison:
     sign, scores = first["better"], (float(first["value"]), float(second["value"]))
     row = Comparison(benchmark, protocol, first["metric"], *scores, float(sign * (scores[0] - scores[1])))
+    row = replace(row, in_points=bool(first["in_points"]))
     correct, subjects = answers_matrix(answers, np.array(scores))
     common = np.isfinite(correct).all(axis=0)
     if common.any():
@@ -361,7 +366,7 @@ def judged(summary: CompareSummary, margins: Mapping[str, Margin], everywhere: M
                     items_needed=verdict.items_needed,
                     runs_needed=verdict.runs_needed,
                     must=margin.must,
-                    share=_is_share(row),
+                    share=row.in_points,
                 )
             )
         together.append(
@@ -378,10 +383,6 @@ def _decided(
     return protocol, verdict.decision, change, verdict.interval, margin
 
 
-def _is_share(row: Comparison) -> bool:
-    return all(0 <= score <= 1 for score in (row.first_score, row.second_score))
-
-
 def _together(
     protocol: str,
     rows: Sequence[Comparison],
@@ -392,10 +393,10 @@ def _together(
     """The mean over the tested benchmarks whose scores are fractions or, where none are, over all if they have one
     metric. Of unlike units there is no mean: decided is what is decided on every benchmark."""
     tested = [index for index, test in enumerate(tests) if test is not None]
-    shares = [index for index in tested if _is_share(rows[index])] or tested
+    shares = [index for index in tested if rows[index].in_points] or tested
     if not shares:
         return Joint(protocol, "not known", NOTHING_TESTED, NOTHING_TESTED, NO_MARGIN)
-    share, metrics = _is_share(rows[shares[0]]), {rows[index].metric for index in shares}
+    share, metrics = rows[shares[0]].in_points, {rows[index].metric for index in shares}
     if not share and len(shares) > 1 and (len(metrics) > 1 or None in metrics):
         verdicts_found = {judged_row.verdict for judged_row in judged_rows}
         unlike = "not worse" if verdicts_found == {"better", "not worse"} else "not known"
@@ -447,8 +448,20 @@ def verdict_words(joint: Joint) -> str:
         surely = joint.interval[0] > 0 or joint.interval[1] < 0
         if surely and isinstance(joint, Judged) and joint.verdict in ("not known", "not worse") and is_known(joint.p):
             text += f"; p {decimal(number(joint.p), 2)} after Holm" if number(joint.p) >= LEVEL else ""
+        text += _margin_left_open(joint)
         text += ")"
     return text
+
+
+def _margin_left_open(joint: Joint) -> str:
+    """The p of a loss of the margin, where the interval by itself excludes that loss and Holm's adjustment does not."""
+    if joint.verdict != "not known" or not isinstance(joint, Judged) or not isinstance(joint.interval, tuple):
+        return ""
+    if not (is_known(joint.margin) and is_known(joint.p_margin)) or joint.interval[0] <= -number(joint.margin):
+        return ""
+    size = number(joint.margin)
+    written = svg.points(size, 1) if joint.share else decimal(size, 3)
+    return f"; p of a loss of {written} is {decimal(number(joint.p_margin), 2)} after Holm"
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -602,6 +615,7 @@ def _answer(summary: CompareSummary) -> str:
     for protocol, rows in summary.by_protocol.items():
         wins = [sum(row.outcome == outcome for row in rows) for outcome in (FIRST, SECOND)]
         tested = count(sum(row.outcome != UNTESTED for row in rows), "benchmark")
+        on_average = _better_on_average(summary, protocol)
         if not named and wins[1] > wins[0]:  # the better one first, from here on
             names = names[::-1]
         if names[0] != short_names(summary.first, summary.second)[0]:
@@ -616,14 +630,29 @@ def _answer(summary: CompareSummary) -> str:
             clause, named = f"{names[0]} is better on {wins_words}, {names[1]} on {less}", True
         else:
             clause = f"each on {wins_of_first}" if wins[0] == wins[1] else f"{wins_of_first} and {less}"
+        if on_average is not None:
+            by_itself = f"none of {tested} decides by itself" if not any(wins) else f"by benchmark, {clause}"
+            clause = f"{on_average} is better on average; {by_itself}"
         clauses.append(f"{'direct' if protocol == DIRECT else 'after training'}, {clause}")
     sentence = "; ".join(clauses)
     return sentence[:1].upper() + sentence[1:]
 
 
+def _better_on_average(summary: CompareSummary, protocol: str) -> str | None:
+    """The name of the model that all benchmarks together decide for; None where they decide for neither."""
+    joint = next((joint for joint in summary.joint if joint.protocol == protocol), None)
+    if joint is None or joint.verdict not in ("better", "worse") or not is_known(joint.change):
+        return None
+    return short_names(summary.first, summary.second)[joint.verdict == "better"]
+
+
 def _benchmark_section(summary: CompareSummary) -> Section:
     rows = [
-        {name: value for name, value in vars(row).items() if name not in ("interval", "tested", "sampling")}
+        {
+            name: value
+            for name, value in vars(row).items()
+            if name not in ("interval", "tested", "sampling", "in_points")
+        }
         | as_columns(row.interval)
         | {"outcome": row.outcome}
         for row in summary.comparisons
@@ -658,7 +687,7 @@ def _benchmark_section(summary: CompareSummary) -> Section:
 
 def _forest(summary: CompareSummary) -> Picture | None:
     """Differences with their intervals, a row for each benchmark with a test; nothing of scores that are no shares."""
-    shares = [row for row in summary.comparisons if max(abs(row.first_score), abs(row.second_score)) <= 1]
+    shares = [row for row in summary.comparisons if row.in_points]
     tested = [row for row in shares if row.outcome != UNTESTED]
     drawn: dict[str, dict[str, Comparison]] = {}
     for row in tested or shares:

@@ -42,9 +42,10 @@ def model_scores(
     benchmarks: str | Path | None = None,
     sheet_of_models: str | Path | None = None,
     unlike: Unlike = "out",
+    study: str | None = None,
 ) -> Counted:
     """The last scores that count of `models` (all by default) and have a value. Raises InputError as `count_scores`."""
-    counted = count_scores(path, sheet_of_models, benchmarks, only=models, unlike=unlike).last()
+    counted = count_scores(path, sheet_of_models, benchmarks, study=study, only=models, unlike=unlike).last()
     return replace(counted, rows=counted.rows[counted.rows["value"].notna()])
 
 

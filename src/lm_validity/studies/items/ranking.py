@@ -1,6 +1,6 @@
 """The ranking report: which model is best on one benchmark, which are not separated, and which gaps are found."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,12 +9,12 @@ import pandas as pd
 from markupsafe import Markup
 from scipy import stats
 
-from lm_validity.missing import Missing, Reason, ReasonCode, as_columns, known, number
+from lm_validity.missing import Missing, Reason, ReasonCode, as_columns, is_known, known, number
 from lm_validity.pages import svg
 from lm_validity.pages.figures import PROTOCOL_LABELS
 from lm_validity.pages.page import Answer, Finding, Lede, Page, Picture, Section, Table
 from lm_validity.pages.svg import KINDS
-from lm_validity.results import write_report
+from lm_validity.results import page_only, write_report
 from lm_validity.statistics import holm
 from lm_validity.studies.items.compare import NO_TEST, answers_matrix, cell_scores, compared_cells
 from lm_validity.studies.items.item_report import CELL, model_items, model_scores
@@ -126,6 +126,7 @@ class Ranked:
     paired: int
     separated: int | Missing
     smallest_detectable: float | Missing
+    in_points: bool = page_only(default=True)  # the scores are fractions
 
 
 @dataclass(frozen=True)
@@ -139,13 +140,22 @@ class RankingSummary:
 
 
 def report_ranking(
-    scores: str | Path, models: str | Path, benchmarks: str | Path, output: str | Path, items: str | Path | None = None
+    scores: str | Path,
+    models: str | Path,
+    benchmarks: str | Path,
+    output: str | Path,
+    items: str | Path | None = None,
+    *,
+    only: Collection[str] = (),
+    study: str | None = None,
 ) -> None:
     """Write summary.json, results, tables and the page of the ranking report under `output`.
 
+    only: the models that are ranked, by default all. study: benchmarks of other studies, or of none, stay out.
+
     Raises InputError as `count_scores`.
     """
-    counted = model_scores(scores, benchmarks=benchmarks, sheet_of_models=models)
+    counted = model_scores(scores, only, benchmarks, models, study=study)
     answers = {} if items is None else dict(iter(model_items(items, counted.rows).groupby(CELL)))
     cells = cell_scores(counted)
     corpora = set(counted.benchmarks.loc[counted.benchmarks["output_type"] == PERPLEXITY, "benchmark"])
@@ -230,7 +240,7 @@ def _rank(
     metric = cells["metric"].iloc[0]
     summary = Ranked(
         *where,
-        metric if isinstance(metric, str) else None,
+        metric,
         len(names),
         names[0],
         int(in_set.sum()) if with_first else UNKNOWN,
@@ -239,6 +249,7 @@ def _rank(
         paired,
         int(separated[first, second].sum()) if tested.any() else NO_TEST,
         float(np.median(sizes)) if len(sizes) else NO_TEST,
+        bool(cells["in_points"].all()),
     )
     return summary, models, pairs
 
@@ -273,20 +284,20 @@ def ranking_page(summary: RankingSummary, *, own_prompts: bool = False) -> Page:
                 "Which model is best?",
                 f"{lede.heading}.",
                 _small_svg(summary, first),
-                basis=f"{lede.sentence}. After Bonferroni's correction, 5% level.",
+                basis="May be best: after Bonferroni's correction, 5% level. Intervals: 95%, each by itself, so "
+                f"overlaps decide nothing. {lede.sentence}.",
                 link="All models",
             )
         ],
     )
 
 
-def _gap_words(summary: RankingSummary, ranked: Ranked, value: float) -> str:
-    """A size in the unit of the benchmark's scores."""
-    return f"{svg.points(value, 1)} points" if _is_share(summary, ranked) else decimal(value, 3)
-
-
-def _is_share(summary: RankingSummary, ranked: Ranked) -> bool:
-    return all(0 <= model.score <= 1 for model in _models_of(summary, ranked))
+def _gap_words(ranked: Ranked) -> str | None:
+    """The smallest gap that is found, in the unit of the benchmark's scores; None where it is not known."""
+    if not is_known(ranked.smallest_detectable):
+        return None
+    size = number(ranked.smallest_detectable)
+    return f"{svg.points(size, 1)} points" if ranked.in_points else decimal(size, 3)
 
 
 def _models_of(summary: RankingSummary, ranked: Ranked) -> list[RankedModel]:
@@ -310,8 +321,9 @@ def _lede(summary: RankingSummary) -> Lede:
         heading = f"{first} is best of {count(ranked.models, 'model')} on {ranked.benchmark}"
     elif ranked.may_be_best == ranked.models:
         heading = f"Any of the {ranked.models} models may be best on {ranked.benchmark}"
-    size = _gap_words(summary, ranked, number(ranked.smallest_detectable))
-    return Lede(heading, f"A test of two models alone finds a gap of {size} four times out of five")
+    size = _gap_words(ranked)
+    gap = "Which gap is found is not known" if size is None else f"A test of two models alone finds a gap of {size}"
+    return Lede(heading, gap if size is None else f"{gap} four times out of five")
 
 
 def _sentences(summary: RankingSummary, ranked: Ranked) -> list[str]:
@@ -320,11 +332,16 @@ def _sentences(summary: RankingSummary, ranked: Ranked) -> list[str]:
     if isinstance(ranked.may_be_best, Missing):
         return [f"Which model is best on {where} is not known. {ranked.may_be_best.reason}"]
     best = [model.model for model in _models_of(summary, ranked) if model.may_be_best is True]
-    size = _gap_words(summary, ranked, number(ranked.smallest_detectable))
+    size = _gap_words(ranked)
+    gap = (
+        ""
+        if size is None
+        else (f" A gap of {size} is found four times out of five, by one test alone (median over pairs).")
+    )
     return [
         f"Best on {where} may be {listing(best)}.",
         f"{ranked.separated} of {count(ranked.tested, 'tested pair')} of models on {where} are separated after Holm's "
-        f"correction. A gap of {size} is found four times out of five, by one test alone (median over pairs).",
+        f"correction.{gap}",
     ]
 
 
@@ -399,9 +416,7 @@ def _rows_svg(summary: RankingSummary, ranked: Ranked, width: float, room: float
     axis = svg.Axis(min(all_ends), max(all_ends), room, width - 16)
     height, values = 30 + 23 * len(models) + 24, svg.round_values(axis.low, axis.high, 10 if width > 500 else 5)
     written = (
-        [words.lstrip("+") for words in svg.written_points(values)]
-        if _is_share(summary, ranked)
-        else [f"{v:g}" for v in values]
+        [words.lstrip("+") for words in svg.written_points(values)] if ranked.in_points else [f"{v:g}" for v in values]
     )
     marks = [
         svg.text(
@@ -432,9 +447,7 @@ def _small_svg(summary: RankingSummary, ranked: Ranked) -> Markup:
     all_values = [value for _, score, ends in rows for value in (score, *(ends or ()))]
     values = svg.round_values(min(all_values), max(all_values), 4)
     written = (
-        [words.lstrip("+") for words in svg.written_points(values)]
-        if _is_share(summary, ranked)
-        else [f"{v:g}" for v in values]
+        [words.lstrip("+") for words in svg.written_points(values)] if ranked.in_points else [f"{v:g}" for v in values]
     )
     description = "; ".join(f"{model.model} {decimal(model.score, 3)}{_ends(model)}" for model in models)
     return svg.named_rows(f"Scores on {ranked.benchmark} with 95% intervals: {description}.", rows, values, written)

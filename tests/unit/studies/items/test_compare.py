@@ -202,7 +202,7 @@ def test_the_picture_has_what_was_tested_and_its_label_the_intervals(write, answ
     # scores that are no shares, and benchmarks without a test, are in the table alone
     row = summary.comparisons[0]
     others = (
-        replace(row, benchmark="perplexity", first_score=12.0),
+        replace(row, benchmark="perplexity", first_score=12.0, in_points=False),
         Comparison("untested", DIRECT, None, 0.5, 0.1, 0.4),
     )
     assert drawn(page_of(replace(summary, comparisons=(row, *others)))) == {"far"}

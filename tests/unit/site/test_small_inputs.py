@@ -1,0 +1,75 @@
+"""Two models, or one benchmark, from a file to the site: what is compared, in which unit, and what is not known."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from lm_validity.cli.reports import app
+
+SCORES = "model,benchmark,metric,value,stderr"
+
+
+@pytest.fixture
+def site(tmp_path):
+    """Write a table and its site; the folder of its pages."""
+
+    def write(header, *lines):
+        (tmp_path / "table.csv").write_text("\n".join([header, *lines]) + "\n")
+        words = [str(tmp_path / "table.csv"), "--output", str(tmp_path / "site"), "--processes", "1"]
+        done = CliRunner().invoke(app, words, catch_exceptions=False)
+        assert done.exit_code == 0, done.output
+        return tmp_path / "site"
+
+    return write
+
+
+def test_two_models_on_a_benchmark_whose_metric_nobody_names(site):
+    answers = [
+        f"{model},quiz_of_ours,{item},{int(item % 3 > least)}"
+        for model, least in (("a", 0), ("b", 1))
+        for item in range(60)
+    ]
+    folder = site("model,benchmark,item,score", *answers) / "compare"
+    summary = json.loads((folder / "summary.json").read_text())
+    assert [row["metric"] for row in summary["comparisons"]] == [None]
+    # 20 of 60 items are right for a alone
+    assert summary["joint"][0]["change"] == pytest.approx(-20 / 60) and summary["joint"][0]["verdict"] == "worse"
+
+
+def test_bits_per_byte_between_0_and_1_are_no_points(site):
+    cells = [("acc", "arc_challenge", 0.50, 0.51, 0.01), ("bits_per_byte", "wikitext", 0.90, 0.70, 0.005)]
+    lines = [
+        f"{model},{benchmark},{metric},{value},{error}"
+        for metric, benchmark, *values, error in cells
+        for model, value in zip("ab", values, strict=True)
+    ]
+    joint = json.loads((site(SCORES, *lines) / "compare" / "summary.json").read_text())["joint"][0]
+    assert joint["change"] == pytest.approx(0.01) and joint["verdict"] == "not known"
+
+
+def test_the_page_of_two_models_has_the_difference_along_training(site):
+    lines = [
+        f"{model},{benchmark},acc,{tokens},{0.3 + tokens / 100 + (model == 'b') * tokens / 1000},.01"
+        for model in "ab"
+        for benchmark in ("arc_challenge", "hellaswag")
+        for tokens in (10, 20, 30)
+    ]
+    folder = site("model,benchmark,metric,tokens_b,value,stderr", *lines) / "compare"
+    along = json.loads((folder / "summary.json").read_text())["along_training"]
+    together = {row["point"]: row["change"] for row in along if row["benchmark"] is None}
+    assert together == pytest.approx({10: 0.01, 20: 0.02, 30: 0.03})
+
+
+def test_what_is_left_out_of_the_site_is_not_ranked(site):
+    lines = [f"m{number},gsm8k,acc,{0.3 + number / 100},.01" for number in range(10)]
+    lines += [f"m{number},arc_challenge,acc,{0.4 + number / 20},.01" for number in range(3)]
+    ranked = json.loads((site(SCORES, *lines) / "ranking" / "summary.json").read_text())["benchmarks"]
+    assert [(row["benchmark"], row["models"]) for row in ranked] == [("gsm8k", 10)]
+
+
+def test_a_gap_that_is_not_known_is_no_number(site):
+    answers = [f"{model},quiz,{item},{0.1 * (item % 7)}" for model in "abc" for item in range(20)]
+    page = json.loads((site("model,benchmark,item,score", *answers) / "ranking" / "page.json").read_text())
+    words = json.dumps([page["lede"], page["findings"], page["answers"]])
+    assert "unknown" not in words and "nan" not in words

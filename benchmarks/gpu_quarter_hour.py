@@ -156,11 +156,12 @@ def compared(here: "pd.DataFrame", there: "pd.DataFrame") -> Line:
     apart, unlike = {}, {}
     for name in here:
         ours, theirs = here[name], there[name]
+        both = ours.notna() & theirs.notna()
+        count = int((ours.isna() != theirs.isna()).sum())
         if ours.dtype.kind == "f":
             apart[name] = float((ours - theirs).abs().fillna(0.0).max())
-            count = int((ours.isna() != theirs.isna()).sum())
         else:
-            count = int((ours.astype(str) != theirs.astype(str)).sum())
+            count += int((ours[both].astype(str) != theirs[both].astype(str)).sum())
         unlike |= {name: count} if count else {}
     good = all(apart.get(name, 0.0) <= most and name not in unlike for name, most in MOST.items())
     judged = {name: most for name, most in MOST.items() if name in apart}

@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pandas as pd
 import pytest
 import torch
@@ -76,6 +77,13 @@ def test_scores_of_two_runs_may_differ_by_a_twentieth(value, outcome, apart):
     assert (found["outcome"], found["largest difference"]["stderr"]) == (outcome, pytest.approx(0.1))
     assert found["largest difference"]["value"] == pytest.approx(apart)
     assert compared(there.iloc[:1], there)["outcome"] == "failed"
+
+
+def test_what_is_missing_in_both_tables_is_alike():
+    there = pd.DataFrame({"variant": ["x", None, None, "x"], "rate": [1e-4, np.nan, np.nan, 1e-4]})
+    assert compared(there, there)["rows with other entries"] == {}
+    here = pd.DataFrame({"variant": ["y", None, "x", None], "rate": [1e-4, np.nan, 1e-4, np.nan]})
+    assert compared(here, there)["rows with other entries"] == {"variant": 3, "rate": 2}
 
 
 def test_products_are_told_from_what_memory_limits():

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from tests.workflow.conftest import BIN, ROOT, Project
 
-pytestmark = pytest.mark.slow
 MADE_UP = Path(__file__).with_name("replay")
+WHERE = "import lm_validity; print(lm_validity.__file__)"
 SOURCES = ("pyproject.toml", "README.md", "LICENSE", "src", "workflow", "config", "profiles", "envs")
 
 
@@ -54,14 +54,34 @@ def test_every_file_of_the_workflow_is_in_the_wheel(study):
     assert not any(path.is_symlink() for path in shipped.rglob("*"))
 
 
+def test_every_file_of_the_package_is_in_the_wheel(study):
+    sources = ROOT / "src/lm_validity"
+    files = {
+        path.relative_to(sources)
+        for path in sources.rglob("*")
+        if path.is_file() and "shipped" not in path.parts and "__pycache__" not in path.parts
+    }
+    assert {path.suffix for path in files} > {".py", ".tsv", ".css", ".j2"}
+    assert [str(path) for path in sorted(files) if not (study.package / "lm_validity" / path).is_file()] == []
+
+
+def test_a_table_has_its_pages(study, tmp_path):
+    """The first command of README, with what the wheel holds: the list of lm-eval's tasks, templates and styles."""
+    rows = [f"m{model},{task},acc,{model / 10}" for model in range(1, 6) for task in ("arc_challenge", "hellaswag")]
+    (tmp_path / "scores.csv").write_text("\n".join(["model,benchmark,metric,value", *rows]) + "\n")
+    study.lm_validity("report", str(tmp_path / "scores.csv"), "--output", str(tmp_path / "site"))
+    assert "m5" in (tmp_path / "site/index.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.slow
 def test_the_workflow_is_the_wheels(study):
-    code = "import lm_validity; print(lm_validity.__file__)"
-    assert study.run(sys.executable, "-c", code).stdout.startswith(str(study.package))
+    assert study.run(sys.executable, "-c", WHERE).stdout.startswith(str(study.package))
     done = study.snakemake("-n", "--verbose")
     # the commands may be installed in the repository's .venv
     assert str(ROOT) not in (done.stdout + done.stderr).replace(str(BIN), "")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "arguments, expected",
     [
@@ -80,6 +100,7 @@ def test_dry_runs(study, arguments, expected):
     assert not (study.folder / "results").exists()
 
 
+@pytest.mark.slow
 def test_a_cell_is_computed(study):
     """Served scores: the rules, the command line and the store, without a model."""
     shutil.copytree(MADE_UP, study.folder / "replay")

@@ -21,7 +21,9 @@ from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parents[1]
 GLIBC = range(39, 16, -1)  # minor versions of the C library that a wheel may ask for: the newest first
-SOURCE_ONLY = frozenset(("connection-pool", "rouge-score", "sqlitedict", "word2number"))  # no wheel is published, and all are plain Python
+SOURCE_ONLY = frozenset(
+    ("connection-pool", "rouge-score", "sqlitedict", "word2number")
+)  # no wheel is published, and all are plain Python
 
 
 def names_in(text: str) -> set[str]:

@@ -607,8 +607,10 @@ def short_names(first: str, second: str) -> tuple[str, str]:
 
 
 def _answer(summary: CompareSummary) -> str:
-    """`Direct, b is better on 11 of 24 benchmarks, a on none; after training, three and three.`"""
+    """`Direct, b is better on 11 of 24 benchmarks, a on none; after training, three and three.` Of one protocol:
+    `b is better on 11 of 24 benchmarks; a on none (not fine-tuned)`."""
     names, named = short_names(summary.first, summary.second), False
+    alone = len(summary.by_protocol) == 1
     clauses: list[str] = []
     if all(row.outcome == UNTESTED for row in summary.comparisons):
         return "Not known: neither common items nor the standard errors of both models are there"
@@ -627,12 +629,15 @@ def _answer(summary: CompareSummary) -> str:
             clause = f"neither is found better on {tested}" if not clauses else "neither is found better"
         elif not named:
             wins_words = wins[0] if clauses else f"{wins[0]} of {tested}"
-            clause, named = f"{names[0]} is better on {wins_words}, {names[1]} on {less}", True
+            clause, named = f"{names[0]} is better on {wins_words}{';' if alone else ','} {names[1]} on {less}", True
         else:
             clause = f"each on {wins_of_first}" if wins[0] == wins[1] else f"{wins_of_first} and {less}"
         if on_average is not None:
             by_itself = f"none of {tested} decides by itself" if not any(wins) else f"by benchmark, {clause}"
             clause = f"{on_average} is better on average; {by_itself}"
+        if alone:
+            clause = clause if clause.startswith(names) else clause[:1].upper() + clause[1:]
+            return f"{clause} ({'not fine-tuned' if protocol == DIRECT else 'after training'})"
         clauses.append(f"{'direct' if protocol == DIRECT else 'after training'}, {clause}")
     sentence = "; ".join(clauses)
     return sentence[:1].upper() + sentence[1:]
@@ -647,17 +652,13 @@ def _better_on_average(summary: CompareSummary, protocol: str) -> str | None:
 
 
 def _benchmark_section(summary: CompareSummary) -> Section:
-    rows = [
-        {
-            name: value
-            for name, value in vars(row).items()
-            if name not in ("interval", "tested", "sampling", "in_points")
-        }
-        | as_columns(row.interval)
-        | {"outcome": row.outcome}
-        for row in summary.comparisons
-    ]
-    signed = dict.fromkeys(["difference", "low", "high"], "+.4f")
+    left_out, rows = ("difference", "interval", "tested", "sampling", "in_points"), []
+    for row in summary.comparisons:
+        change, interval = _second_less_first(row)
+        named = {name: value for name, value in vars(row).items() if name not in left_out}
+        rows.append(named | {"change": change} | as_columns(interval) | {"outcome": row.outcome})
+    names = short_names(summary.first, summary.second)
+    signed = dict.fromkeys(["change", "low", "high"], "+.4f")
     numbers = dict.fromkeys(["first_score", "second_score", "smallest_detectable"], ".4f")
     table = Table(
         "comparisons",
@@ -665,7 +666,7 @@ def _benchmark_section(summary: CompareSummary) -> Section:
         pd.DataFrame(rows),
         formats=signed | numbers | dict.fromkeys(["p", "p_adjusted"], "p") | {"items_needed": ".0f", "items": ".0f"},
         labels={"first_score": summary.first, "second_score": summary.second, "first_only": f"only {summary.first}"}
-        | {"second_only": f"only {summary.second}"},
+        | {"second_only": f"only {summary.second}", "change": " less ".join(names[::-1])},
         caption="Only: items that one of the two models alone gets right. Smallest detectable: the difference that the "
         "test finds four times out of five. Items needed: how many items like these it takes to find the observed "
         "difference four times out of five.",
@@ -674,8 +675,8 @@ def _benchmark_section(summary: CompareSummary) -> Section:
         "Every benchmark",
         hint="scores, intervals, corrected p, items needed",
         explanation=(
-            "Each interval is 95%, for the difference of the two scores. If it is positive, the first model is "
-            "better. If both models answered the same items, they are compared item by item. This detects smaller "
+            f"Each interval is 95%, for {names[1]} less {names[0]}, as in the verdicts: above 0, {names[1]} is better. "
+            "If both models answered the same items, they are compared item by item. This detects smaller "
             "differences than comparing two scores. If the items have at least 10 subjects, these are clusters. p is "
             "two-sided. The "
             "adjusted p holds for all benchmarks of a protocol together: with 0.05 as the limit, the probability of "
@@ -683,6 +684,12 @@ def _benchmark_section(summary: CompareSummary) -> Section:
         ),
         tables=[table],
     )
+
+
+def _second_less_first(row: Comparison) -> tuple[float, tuple[float, float] | Missing]:
+    """The difference and its interval in the direction of the verdicts; `Comparison` has the other one."""
+    interval = row.interval if isinstance(row.interval, Missing) else (-row.interval[1], -row.interval[0])
+    return 0.0 - row.difference, interval
 
 
 def _forest(summary: CompareSummary) -> Picture | None:
@@ -696,9 +703,10 @@ def _forest(summary: CompareSummary) -> Picture | None:
         return None
     largest = sorted(drawn, key=lambda name: -max(abs(row.difference) for row in drawn[name].values()))[:MOST_ROWS]
     rows = [list(drawn[name].values()) for name in largest]
-    rows.sort(key=lambda of_benchmark: -of_benchmark[0].difference)
+    rows.sort(key=lambda of_benchmark: of_benchmark[0].difference)  # where the second model is best comes first
     sizes = [number(row.smallest_detectable) for row in tested if is_known(row.smallest_detectable)]
-    note, key = "Difference of the scores, in points (hundredths).", Markup("")
+    names = [svg.shortened(name, 20) for name in short_names(summary.first, summary.second)]
+    note, key = f"{names[1]} less {names[0]}, in points (hundredths).", Markup("")
     if tested:
         note += " Large dots: separated after correction (5%). Not separated is not equal."
     if sizes:
@@ -717,10 +725,11 @@ def _forest_svg(
     """The comparisons of a benchmark are a row; `room` pixels for names on the left, and for words on the `right`."""
     names, wide = short_names(summary.first, summary.second), right > 100
     all_rows = [row for of_benchmark in rows for row in of_benchmark]
-    ends = [end for row in all_rows if isinstance(row.interval, tuple) for end in row.interval]
+    changes = {id(row): _second_less_first(row) for row in all_rows}
+    ends = [end for _, interval in changes.values() if isinstance(interval, tuple) for end in interval]
     detectable = [number(row.smallest_detectable) for row in all_rows if is_known(row.smallest_detectable)]
     least, highest = -max(detectable, default=0.01), max(detectable, default=0.01)
-    ends += [row.difference for row in all_rows]
+    ends += [change for change, _ in changes.values()]
     axis = svg.Axis(min(least, *ends), max(highest, *ends), room, width - right)
     height, values = 46 + 23 * len(rows) + 26, svg.round_values(axis.low, axis.high, 12 if wide else 6)
     written = svg.written_points(values)
@@ -730,8 +739,8 @@ def _forest_svg(
         *(svg.box(0, 46 + 23 * index, width, 23, "zone") for index in range(1, len(rows), 2)),
         svg.ticks(axis, values, 30, height - 24, written),
         *(svg.text(axis(value), 26, words, "", "middle") for value, words in zip(values, written, strict=True)),
-        svg.text(axis(0) - 6, 11, f"← {svg.shortened(names[1], left_letters)}{better}", "lab", "end"),
-        svg.text(axis(0) + 6, 11, f"{svg.shortened(names[0], right_letters)}{better} →", "lab"),
+        svg.text(axis(0) - 6, 11, f"← {svg.shortened(names[0], left_letters)}{better}", "lab", "end"),
+        svg.text(axis(0) + 6, 11, f"{svg.shortened(names[1], right_letters)}{better} →", "lab"),
     ]
     protocols = [name for name in PROTOCOLS if name in summary.by_protocol]
     columns = {name: width - right + 16 + 142 * index for index, name in enumerate(protocols)}
@@ -744,23 +753,24 @@ def _forest_svg(
         for row in of_benchmark:
             y = middle + (0 if len(protocols) == 1 else 5 if row.protocol == TRAINED else -5)
             color, decided = KINDS[row.protocol], row.outcome in words
+            change, interval = changes[id(row)]
             if is_known(row.smallest_detectable):
                 reach = number(row.smallest_detectable)
                 marks.append(svg.line(axis(-reach), y, axis(reach), y, "ax thick"))
-            if isinstance(row.interval, tuple):
-                marks.append(svg.whisker(axis, row.interval, y, color if decided else f"{color} wide"))
-            marks.append(svg.dot(axis(row.difference), y, color, 4.2 if decided else 3.0))
+            if isinstance(interval, tuple):
+                marks.append(svg.whisker(axis, interval, y, color if decided else f"{color} wide"))
+            marks.append(svg.dot(axis(change), y, color, 4.2 if decided else 3.0))
             if wide:
                 word = words.get(row.outcome, row.outcome)
                 marks.append(svg.text(columns[row.protocol], middle + 4, word, "lab" if decided else ""))
     description = "; ".join(", ".join([of_benchmark[0].benchmark, *map(_said, of_benchmark)]) for of_benchmark in rows)
-    label = f"Difference of {names[0]} and {names[1]} in points, with 95% intervals. {description}."
+    label = f"{names[1]} less {names[0]} in points, with 95% intervals. {description}."
     return svg.svg(width, height, label, *marks, kind=kind)
 
 
 def _said(row: Comparison) -> str:
     """The numbers of a comparison for a label."""
-    ends = row.interval if isinstance(row.interval, tuple) else ()
-    interval = " to ".join(svg.points(end, 1, signed=True) for end in ends) or "no interval"
+    change, ends = _second_less_first(row)
+    interval = " to ".join(svg.points(end, 1, signed=True) for end in ends) if isinstance(ends, tuple) else ""
     name = PROTOCOL_LABELS[row.protocol].lower()
-    return f"{name} {svg.points(row.difference, 1, signed=True)} ({interval}), {row.outcome}"
+    return f"{name} {svg.points(change, 1, signed=True)} ({interval or 'no interval'}), {row.outcome}"

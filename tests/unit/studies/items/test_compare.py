@@ -148,6 +148,10 @@ def test_the_command_prints_a_table_and_writes_a_page(write, answers, monkeypatc
     assert summary["first"] == "a" and len(summary["comparisons"]) == 2
     table = pd.read_csv(folder / "page" / "tables" / "comparisons.csv")
     assert table["outcome"].tolist() == ["first better", "not separated"]
+    assert table["change"].to_numpy() == pytest.approx([-row["difference"] for row in summary["comparisons"]])
+    ends = [row["interval"] for row in summary["comparisons"]]
+    assert table[["low", "high"]].to_numpy().tolist() == [pytest.approx([-high, -low]) for low, high in ends]
+    assert table["change"].to_numpy() == pytest.approx([row["change"] for row in summary["verdicts"]])
     # an import that knows no metric, and a benchmark that the sheet does not list, which stays out as in reports
     write(answers, changes=lambda scores: scores.assign(metric=None))
     (folder / "b.csv").write_text("benchmark,metric\nfar,acc\n")
@@ -170,7 +174,7 @@ def drawn(page) -> set[str]:
 @pytest.mark.parametrize(
     ("direct", "trained", "said"),
     [
-        ((2, 0, 1), (), "Direct, a is better on 2 of 3 benchmarks, b on none"),
+        ((2, 0, 1), (), "a is better on 2 of 3 benchmarks; b on none (not fine-tuned)"),
         ((0, 3, 0), (1, 1, 1), "Direct, b is better on 3 of 3 benchmarks, a on none; after training, each on one"),
         ((1, 2, 0), (2, 0, 1), "Direct, b is better on 2 of 3 benchmarks, a on one; after training, none and two"),
         ((0, 0, 3), (0, 1, 2), "Direct, neither is found better on 3 benchmarks; after training, b is "
@@ -197,8 +201,11 @@ def test_the_picture_has_what_was_tested_and_its_label_the_intervals(write, answ
     page = page_of(summary)
     assert drawn(page) == {"far", "near"}
     label = re.search('aria-label="([^"]*)"', page["picture"]["svg"])[1]
-    for row in summary.comparisons:
-        assert all(points(value, 1, signed=True) in label for value in (row.difference, *row.interval))
+    for row in summary.comparisons:  # second less first, as in the verdicts
+        assert all(points(-value, 1, signed=True) in label for value in (row.difference, *row.interval))
+    assert label.startswith("b less a in points")
+    dots = [float(x) for x in re.findall(r'<circle[^>]* cx="([^"]*)"', page["picture"]["svg"])]
+    assert {row.outcome for row in summary.comparisons} == {"first better", "not separated"} and dots[-1] < max(dots)
     # scores that are no shares, and benchmarks without a test, are in the table alone
     row = summary.comparisons[0]
     others = (

@@ -23,8 +23,9 @@ from lm_validity.config.gone import GONE
 from lm_validity.config.sections import Cards
 from lm_validity.missing import ReasonCode
 from lm_validity.pages.page import glossary_text
-from lm_validity.results import CARDS, INTERVALS, KEYS, UNIQUE, lines_of
-from lm_validity.results import COLUMNS as RESULTS
+from lm_validity.results.keys import CARDS, INTERVALS, KEYS, lines_of
+from lm_validity.results.rows import COLUMNS as RESULTS
+from lm_validity.results.rows import UNIQUE
 from lm_validity.site.cards.values import QUANTITIES
 from lm_validity.site.cards.verdict import CLAUSES
 from lm_validity.tables.schema import COLUMNS

@@ -13,7 +13,7 @@ import pytest
 from tests.golden.golden_master import differences
 from tests.golden.published_figures import EXPECTED, PUBLISHED, figures
 
-from lm_validity.results import UNIQUE
+from lm_validity.results.rows import UNIQUE
 
 RECORDED = json.loads(EXPECTED.read_text())
 

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from lm_validity.cli import imports, reports
 from lm_validity.config.sections import E2LM, E2LM_BATCH_RAMP, Reports
-from lm_validity.results import summary_values
+from lm_validity.results.summary import summary_values
 from lm_validity.studies.signal.report import analyze_signal, signal
 from lm_validity.studies.signal.statistics.quality import autocorrelation, rank_correlation, signal_quality
 from lm_validity.studies.signal.statistics.ranking import compliance

@@ -15,18 +15,10 @@ import pytest
 
 from lm_validity.missing import Missing, Reason, ReasonCode
 from lm_validity.pages.page import Page
-from lm_validity.results import (
-    CARDS,
-    COLUMNS,
-    INTERVALS,
-    KEYS,
-    UNIQUE,
-    Row,
-    lines_of,
-    rows_of,
-    summary_values,
-    write_report,
-)
+from lm_validity.results.files import write_report
+from lm_validity.results.keys import CARDS, INTERVALS, KEYS, lines_of
+from lm_validity.results.rows import COLUMNS, UNIQUE, Row, rows_of
+from lm_validity.results.summary import summary_values
 from lm_validity.site.cards.values import QUANTITIES
 from lm_validity.studies.agreement.readiness import ReadinessSummary
 from lm_validity.studies.items.compare import CompareSummary, Comparison

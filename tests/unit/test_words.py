@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from lm_validity.missing import Missing, ReasonCode, is_known, known, number
-from lm_validity.results import named, page_only, summary_values
+from lm_validity.results.summary import named, page_only, summary_values
 from lm_validity.words import decimal, no_scores, with_interval
 
 REASON = "Fewer than two models have scores."

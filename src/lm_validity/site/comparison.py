@@ -24,7 +24,7 @@ from lm_validity.files import write_text
 from lm_validity.missing import Missing, is_known, number
 from lm_validity.pages import svg
 from lm_validity.pages.page import Answer, Page, Section, Table
-from lm_validity.results import write_report
+from lm_validity.results.files import write_report
 from lm_validity.site.gather import BENCHMARKS, MODELS, gather
 from lm_validity.site.guess import guess_benchmarks
 from lm_validity.studies.items.compare import (

@@ -18,7 +18,7 @@ from lm_validity.config.sections import Cards, Reports
 from lm_validity.errors import InputError
 from lm_validity.files import read_json, write_json
 from lm_validity.missing import Missing
-from lm_validity.results import Row, rows_of
+from lm_validity.results.rows import Row, rows_of
 from lm_validity.site.cards.values import QUANTITIES, CardSources, absent, basis_words, measured, shown, tokens_words
 from lm_validity.site.cards.verdict import (
     CLAUSES,

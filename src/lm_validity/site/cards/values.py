@@ -1,6 +1,6 @@
 """What a benchmark card knows: every quantity that it can have, and the values of one benchmark.
 
-A value comes from a row of a report's results.parquet (`results.CARDS` says which), from the benchmarks sheet, from the
+A value comes from a row of a report's results.parquet (`results.keys` says which), from the benchmarks sheet, from the
 table of scores, or from the splits of a run. What is not measured has a reason, and a command that would measure it.
 """
 
@@ -16,7 +16,8 @@ import pandas as pd
 from lm_validity.config.sections import Cards
 from lm_validity.errors import InputError
 from lm_validity.files import read_json
-from lm_validity.results import CARDS, Results, Row
+from lm_validity.results.keys import CARDS
+from lm_validity.results.rows import Results, Row
 from lm_validity.tables.counted import Counted, count_scores, in_tokens, last_checkpoints, progress
 from lm_validity.tables.schema import DIRECT, PREPARED, PROTOCOLS, REPLAY, TRAINED, trained_here
 from lm_validity.tables.settings import UNLIKE_SETTINGS, Difference, difference_notes, differences
@@ -474,7 +475,7 @@ class CardSources:
         return (*([f"{unfinished}{listing(self.missing)}."] if self.missing else []), *notes_on_benchmark)
 
     def figure(self, name: str, benchmark: str, protocol: str | None = None, **basis: float | str | None) -> Value:
-        """The value of a quantity of `results.CARDS`, from the row of a report that has it."""
+        """The value of a quantity of `results.keys.CARDS`, from the row of a report that has it."""
         report, quantity, conditions = CARDS[name]
         return from_row(name, protocol, self.row(report, quantity, benchmark, protocol, **conditions), **basis)
 
@@ -507,7 +508,7 @@ NO_SPLIT = "The benchmark has no {} split."
 NOT_SPLIT = "The run did not split the benchmark."
 
 _LAST = {True: "last checkpoint", False: "last common point"}  # by whether it is the end of every training
-# what a card reads of each report beside `results.CARDS`
+# what a card reads of each report beside `results.keys.CARDS`
 USED = {report: {quantity for of, quantity, _ in CARDS.values() if of == report} | more for report, more in {
     "agreement": {"benchmarks", "benchmark_models", "benchmark_pairs_of_models", "reruns", "sampled_models",
                   "prompt_range_models", "prompts", "tau", "typical_difference"},

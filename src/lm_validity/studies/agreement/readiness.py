@@ -16,7 +16,8 @@ from lm_validity.errors import InputError
 from lm_validity.missing import Missing, Reason, ReasonCode, as_columns, is_known, known, number
 from lm_validity.pages import svg
 from lm_validity.pages.page import Answer, Finding, Lede, Page, Panel, Part, Picture, Section, Table
-from lm_validity.results import joined, page_only, write_report
+from lm_validity.results.files import joined, write_report
+from lm_validity.results.summary import page_only
 from lm_validity.statistics import holm
 from lm_validity.studies.agreement.data import selected_on_test
 from lm_validity.studies.agreement.score_matrix import ScoreMatrix, read_score_matrix

@@ -10,7 +10,7 @@ from lm_validity.config.sections import REPORTS, Reports
 from lm_validity.errors import InputError, did_you_mean
 from lm_validity.missing import Missing
 from lm_validity.pages.page import Finding, Page, Part, asked
-from lm_validity.results import joined, write_report
+from lm_validity.results.files import joined, write_report
 from lm_validity.studies.agreement import benchmarks as alone
 from lm_validity.studies.agreement import incomplete, robustness, significance, similar, tau
 from lm_validity.studies.agreement.data import (

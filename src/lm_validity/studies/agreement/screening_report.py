@@ -10,7 +10,7 @@ from lm_validity.errors import InputError
 from lm_validity.files import read_json
 from lm_validity.missing import known
 from lm_validity.pages.page import Finding, Page, Section, Table
-from lm_validity.results import write_report
+from lm_validity.results.files import write_report
 from lm_validity.studies.agreement.score_matrix import read_score_matrix
 from lm_validity.studies.agreement.statistics.ranking import screen_benchmarks
 from lm_validity.tables.schema import PROTOCOLS

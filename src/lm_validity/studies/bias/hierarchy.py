@@ -14,7 +14,7 @@ from threadpoolctl import threadpool_limits
 from lm_validity.missing import Missing, as_columns, is_known, number
 from lm_validity.pages import figures, svg
 from lm_validity.pages.page import Figure, Finding, Panel, Part, Section, Table
-from lm_validity.results import named, page_only
+from lm_validity.results.summary import named, page_only
 from lm_validity.studies.bias.effects import half_violin, task_means, violin_areas
 from lm_validity.studies.bias.statistics.effects import (
     MARGINS,

@@ -11,7 +11,7 @@ from lm_validity.config.plan import BiasPlan
 from lm_validity.missing import Missing, is_known, number
 from lm_validity.pages import svg
 from lm_validity.pages.page import Answer, Finding, Lede, Page, Panel, Part, Picture
-from lm_validity.results import joined, write_report
+from lm_validity.results.files import joined, write_report
 from lm_validity.studies.bias.effects import (
     TaskEffect,
     cell_section,

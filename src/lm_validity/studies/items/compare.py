@@ -15,7 +15,7 @@ from lm_validity.pages import figures, svg
 from lm_validity.pages.figures import PROTOCOL_LABELS
 from lm_validity.pages.page import Figure, Finding, Lede, Page, Picture, Section, Table
 from lm_validity.pages.svg import KINDS
-from lm_validity.results import page_only
+from lm_validity.results.summary import page_only
 from lm_validity.statistics import holm
 from lm_validity.studies.items.item_report import CELL, model_items, model_scores
 from lm_validity.studies.items.statistics import (

@@ -19,7 +19,7 @@ from lm_validity.pages.figures import PROTOCOL_LABELS, cycled_colors, lines, lis
 from lm_validity.pages.page import Figure, Finding, Lede, Page, Panel, Part, Picture, Section, Table
 from lm_validity.pages.svg import KINDS
 from lm_validity.repeats import SampledScore, pass_at_k, pass_hat_k
-from lm_validity.results import joined, write_report
+from lm_validity.results.files import joined, write_report
 from lm_validity.studies.items.statistics import ItemParameters, fit_2pl, resolution
 from lm_validity.tables.counted import Counted, count_scores
 from lm_validity.tables.documents import NoDocuments, read_documents

@@ -14,7 +14,8 @@ from lm_validity.pages import svg
 from lm_validity.pages.figures import PROTOCOL_LABELS
 from lm_validity.pages.page import Answer, Finding, Lede, Page, Picture, Section, Table
 from lm_validity.pages.svg import KINDS
-from lm_validity.results import page_only, write_report
+from lm_validity.results.files import write_report
+from lm_validity.results.summary import page_only
 from lm_validity.statistics import holm
 from lm_validity.studies.items.compare import NO_TEST, answers_matrix, cell_scores, compared_cells
 from lm_validity.studies.items.item_report import CELL, model_items, model_scores

@@ -10,7 +10,7 @@ import pandas as pd
 from lm_validity.config.sections import REPORTS, Reports
 from lm_validity.missing import Missing, Reason, ReasonCode
 from lm_validity.pages.page import Page, Part, Section, Table
-from lm_validity.results import joined, write_report
+from lm_validity.results.files import joined, write_report
 from lm_validity.studies.signal.benchmark import CurveDesign, ItemAnalysis, SignalData, analyze_benchmark
 from lm_validity.studies.signal.curves import read_learning_curves
 from lm_validity.studies.signal.glance import at_a_glance

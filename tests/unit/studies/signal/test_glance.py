@@ -9,7 +9,7 @@ import pytest
 from lm_validity.config.sections import Reports
 from lm_validity.pages.page import page_document
 from lm_validity.pages.svg import LogAxis
-from lm_validity.results import rows_of
+from lm_validity.results.rows import rows_of
 from lm_validity.studies.signal import ready
 from lm_validity.studies.signal.report import analyze_signal, signal
 from lm_validity.tables.schema import SCORES, write_table

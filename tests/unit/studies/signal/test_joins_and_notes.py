@@ -7,7 +7,7 @@ from signal_world import World, item_rows, models_sheet, score_rows, write_world
 
 from lm_validity.config.sections import Reports, SignalConventions
 from lm_validity.errors import InputError
-from lm_validity.results import summary_values
+from lm_validity.results.summary import summary_values
 from lm_validity.studies.signal.report import analyze_signal, signal
 from lm_validity.tables.schema import SCORES, write_table
 

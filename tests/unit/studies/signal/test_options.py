@@ -11,7 +11,7 @@ from lm_validity.config.load import validate
 from lm_validity.config.sections import Reports, SignalConventions
 from lm_validity.errors import InputError
 from lm_validity.files import read_json
-from lm_validity.results import summary_values
+from lm_validity.results.summary import summary_values
 from lm_validity.studies.signal.report import analyze_signal, signal
 from lm_validity.studies.signal.statistics.quality import autocorrelation
 from lm_validity.tables.schema import SCORES, read_table

@@ -12,7 +12,9 @@ from signal_world import MODELS, World, item_rows, models_sheet, score_rows, wri
 from lm_validity.config.sections import Reports
 from lm_validity.errors import InputError
 from lm_validity.missing import Missing
-from lm_validity.results import UNIQUE, lines_of, summary_values
+from lm_validity.results.keys import lines_of
+from lm_validity.results.rows import UNIQUE
+from lm_validity.results.summary import summary_values
 from lm_validity.studies.signal.report import analyze_signal, report_signal, signal
 from lm_validity.studies.signal.statistics.quality import signal_quality
 from lm_validity.tables.schema import SCORES, read_table, write_table

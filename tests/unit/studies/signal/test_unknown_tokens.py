@@ -6,7 +6,7 @@ import pytest
 from signal_world import MODELS, World, item_rows, models_sheet, score_rows, write_world
 
 from lm_validity.config.sections import Reports, SignalConventions
-from lm_validity.results import summary_values
+from lm_validity.results.summary import summary_values
 from lm_validity.studies.signal.report import analyze_signal, report_signal, signal
 from lm_validity.tables.schema import SCORES, write_table
 

@@ -17,7 +17,7 @@ from lm_validity.missing import Missing, is_known, number
 from lm_validity.pages import svg
 from lm_validity.pages.page import Answer, Lede, Page, Panel, Part, Picture
 from lm_validity.pages.svg import KINDS, NAMES
-from lm_validity.results import joined, write_report
+from lm_validity.results.files import joined, write_report
 from lm_validity.statistics import Interval
 from lm_validity.studies.agreement.data import (
     JACKKNIFED,

@@ -1,0 +1,719 @@
+"""The keys of each report's summary.json and the row of each: one table, `KEYS`.
+
+`KEYS` has a line for each number of each report's summary.json:
+
+    path                                           quantity         unit n of    intervals over
+    kendall_tau.{protocol}.mean                    tau_mean         tau  models  models,interval_clustered:families
+    kendall_tau.{protocol}.by_benchmark.{subject}  tau_with_others  tau  models  models
+
+A line that is indented goes on from the last one that is not.
+
+A path names keys, joined by points. `{name}` stands for any text, a whole key or part of one, and that text is where
+the number belongs: `subject`, `other` and `protocol` are columns of their own, other names go into `conditions`.
+`[a,b=subject]` is a list of records, told apart by their fields `a` and `b`, of which `b` is the subject; `[#place]` is
+a list by place, from 1. `n of`: the key of the number of models, tasks or items that the number rests on, in the same
+record or in one around it.
+
+`intervals over` says what the number's intervals are over. The key of an interval stands in the place of the last key
+of the path that is a name: `interval` for a `mean` or `value`, else `name_interval`. Another key is written before a
+colon; a level other than 0.95 after an @. `=` before it: the path is that of an interval itself, of the quantity with
+the same subject, other, protocol and conditions or, if there is none, of no value. `name=text` after that sets a
+condition.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import NamedTuple
+
+INTERVALS = {
+    "models": "models",
+    "families": "families of models, each as a whole",
+    "benchmarks": "benchmarks, as a sample of a population of benchmarks",
+    "categories": "categories of benchmarks, as a sample of a population of categories",
+    "items": "test items, or scores by their standard errors",
+    "missing_cells": "the scores that are missing",
+    "prediction": "a prediction: where 95% of the values of models like the others lie",
+    "checkpoints": "checkpoints, or other trainings where there are any",
+    "differences": "the differences between models, within their noise",
+    "coin_flips": "the order of the models, as though coins decided it",
+    "weights": "the weights of the overall score",
+    "pairs": "benchmarks, each model compared with every other one",
+    "convention": "nothing: it is a setting",
+    "tasks": "tasks",
+    "subsamples": "subsamples",
+    "posterior": "the posterior",
+    "chance": "subsamples that have nothing in common",
+}
+LEVEL = 0.95
+
+_CHECKS = """
+standard_errors[benchmark=subject,code]
+  .scores                                     standard_errors_unused            scores       of           -
+  .of                                         standard_errors                   scores       -            -
+  .ratio                                      standard_error_ratio              ratio        scores       -
+"""
+_INFLUENCE = """
+influence.{protocol}[kind,name=subject]
+  .mean_tau                                   tau_mean_without                  tau          -            -
+  .first_component                            first_component_without           share        -            -
+"""
+
+_GAP = """
+  .models                                     models                            models       -            -
+  .lead.{protocol}.value                      lead                              score        models       families
+  .lead.{protocol}.standard_error             lead_error                        score        models       -
+  .lead.{protocol}.p                          lead_p                            probability  models       -
+  .change.value                               readiness_change                  score        models       families
+  .change.standard_error                      readiness_change_error            score        models       -
+  .change.p                                   readiness_change_p                probability  models       -
+  .p_adjusted                                 readiness_change_p_adjusted       probability  models       -
+  .logit_change.value                         readiness_logit_change            logit        models       families
+  .logit_change.standard_error                readiness_logit_change_error      logit        models       -
+  .logit_change.p                             readiness_logit_change_p          probability  models       -
+  .without_family.{other}                     readiness_change_without          score        -            -
+  .placebo_rank                               readiness_placebo_rank            rank         placebo_families -
+  .placebo_families                           readiness_placebo_families        families     -            -
+  .checks.{check}.lead.{protocol}             lead_check                        score        models       -
+  .checks.{check}.change                      readiness_change_check            score        models       -
+"""
+_CONSISTENCY = """
+ranking_consistency.{subject}
+  .value  consistency  share  -  checkpoints,item_interval:items
+  .coin_flip_interval                         consistency_coin_flips            share        -            =coin_flips
+  .coin_flip_p                                consistency_coin_flip_p           probability  -            -
+  .lasts                                      consistency_lasts                 yes_or_no    -            -
+  .with_last                                  consistency_with_last             share        -            -
+  .by_size.{size}                             consistency_of_size               share        -            -
+ranking_consistency.{subject}.pairs[size,first,second]
+  .value                                      consistency_of_pair               share        base_checkpoints -
+  .base_gap                                   consistency_base_gap              score        base_checkpoints -
+  .with_last                                  consistency_of_pair_with_last     share        base_checkpoints -
+  .base_checkpoints                           consistency_base_checkpoints      checkpoints  -            -
+  .later_checkpoints                          consistency_later_checkpoints     checkpoints  -            -
+"""
+_EFFECT = """
+headline.{experiment}.{effect}
+  .mean                                       effect                            accuracy     tasks        tasks
+  .standard_error                             effect_standard_error             accuracy     tasks        -
+  .tasks                                      effect_tasks                      tasks        -            -
+  .positive                                   effect_tasks_above_zero           tasks        tasks        -
+  .negative                                   effect_tasks_below_zero           tasks        tasks        -
+  .excluded_beyond                            effect_excluded_beyond            accuracy     tasks        -
+headline.{experiment}.{effect}.equivalence[margin].p effect_equivalence_p              probability  tasks        -
+headline.{experiment}.{effect}.smallest_detectable effect_smallest_detectable        accuracy     tasks        -
+"""
+
+KEYS: Mapping[str, str] = {
+    "agreement": """
+resamples                                     resamples                         resamples    -            -
+models                                        models                            models       -            -
+benchmarks                                    benchmarks                        benchmarks   -            -
+pairs                                         pairs                             pairs        -            -
+cells_in_both                                 cells_in_both                     cells        -            -
+models_in_both                                models_in_both                    models       -            -
+improved_pairs                                improved_pairs                    pairs        compared_pairs -
+compared_pairs                                compared_pairs                    pairs        -            -
+kendall_tau.{protocol}
+  .models                                     models_scored                     models       -            -
+  .mean  tau_mean  tau  models  models,interval_clustered:families,interval_population_of_{over}:{over}
+  .by_benchmark.{subject}                     tau_with_others                   tau          models       models
+kendall_tau.{protocol}.by_pair[0=subject,1=other].2 tau                               tau          models       -
+kendall_tau.{protocol}
+  .by_category.{subject}.{other}              tau_of_categories                 tau          models       -
+  .ceiling                                    tau_ceiling                       tau          models       -
+  .ceiling_by_benchmark.{subject}             tau_with_others_ceiling           tau          models       -
+  .corrected.mean  tau_mean_corrected  tau  models  models,interval_clustered:families
+  .corrected.by_benchmark.{subject}           tau_with_others_corrected         tau          models       models
+kendall_tau.{protocol}.corrected.by_pair[0=subject,1=other].2  tau_corrected  tau  models  models
+kendall_tau.{protocol}.by_{distance}_ratio[at_least,at_most]
+  .pairs_of_models                            pairs_of_models                   pairs        -            -
+  .mean  tau_mean_by_ratio  tau  pairs_of_models  models,interval_clustered:families
+  .ceiling                                    tau_ceiling_by_ratio              tau          pairs_of_models -
+  .corrected  tau_mean_corrected_by_ratio  tau  pairs_of_models  models,corrected_interval_clustered:families
+kendall_tau.{protocol}
+  .above_chance.above                         benchmarks_above_chance           benchmarks   known        -
+  .above_chance.known                         benchmarks_chance_known           benchmarks   -            -
+  .above_chance.mean                          tau_mean_above_chance             tau          above        -
+  .above_chance.ceiling                       tau_ceiling_above_chance          tau          above        -
+  .pearson                                    pearson_mean                      correlation  models       -
+improvement
+  .mean  tau_change  tau  models_in_both  models,interval_clustered:families,interval_population_of_{over}:{over}
+  .means.{protocol}                           tau_mean_in_both                  tau          models_in_both -
+  .test.effect                                tau_change_contribution           tau          units        -
+  .test.p                                     tau_change_p                      probability  units        -
+  .test.units                                 tau_change_units                  units        -            -
+improvement.by_{distance}_ratio.{protocol}[at_least,at_most]
+  .pairs_of_models                            pairs_of_models_in_both           pairs        -            -
+  .mean  tau_mean_in_both_by_ratio  tau  pairs_of_models  models,interval_clustered:families
+  .ceiling                                    tau_ceiling_in_both_by_ratio      tau          pairs_of_models -
+  .corrected  tau_mean_corrected_in_both_by_ratio  tau  pairs_of_models  models,corrected_interval_clustered:families
+significance_tau
+  .improved_pairs                             significance_improved_pairs       pairs        compared_pairs -
+  .compared_pairs                             significance_compared_pairs       pairs        -            -
+significance_tau.{protocol}
+  .mean                                       significance_tau_mean             tau          -            models
+  .significant_pairs.{subject}                significant_pairs                 pairs        -            -
+  .by_benchmark.{subject}                     significance_tau_with_others      tau          -            -
+significance_tau.{protocol}.by_pair[0=subject,1=other].2 significance_tau                  tau          -            -
+significance_tau.{protocol}.by_category.{subject}.{other} significance_tau_of_categories    tau          -            -
+variance_components.{protocol}
+  .reliability                                reliability_of_mean               share        benchmarks   -
+  .benchmarks                                 variance_benchmarks               benchmarks   -            -
+  .raw_{component}                            variance_unclipped                variance     benchmarks   -
+variance_components.{protocol}.{component}    variance                          variance     benchmarks   -
+variance_components.{protocol}.decision_study[benchmarks,items,seeds,prompts]
+  .reliability                                reliability_of_mean_planned       share        -            -
+perplexity
+  .models                                     perplexity_models                 models       -            -
+  .corpora[#place]                            perplexity_corpus                 text         -            -
+  .corpus_benchmark.{protocol}                tau_corpus_benchmark              tau          models       models
+  .corpus_corpus.{protocol}                   tau_corpus_corpus                 tau          models       models
+  .average_average.{protocol}                 tau_average_average               tau          models       models
+  .same_corpus.{subject}                      tau_same_corpus                   tau          models       -
+  .in_both.{kind}.{protocol}                  tau_perplexity_in_both            tau          -            -
+  .before_after.{kind}                        tau_before_after                  tau          -            models
+families.{subject}.{protocol}                 tau_mean_within_family            tau          -            models
+families_in_both.{subject}.{protocol}         tau_mean_within_family_in_both    tau          -            -
+reliability.{subject}                         tau_between_seeds                 tau          -            -
+subsets.{protocol}
+  .sizes[#place]                              subset_size                       benchmarks   -            -
+  .random_mean[#place]                        tau_random_subset                 tau          -            -
+  .random_low[#place]                         tau_random_subset_low             tau          -            -
+  .random_high[#place]                        tau_random_subset_high            tau          -            -
+  .greedy_mean[#place]                        tau_greedy_subset                 tau          -            -
+  .greedy_order[#place]                       greedy_benchmark                  index        -            -
+  .others_mean[#place]                        tau_subset_with_others            tau          -            -
+  .one_with_others                            tau_one_with_others               tau          -            models
+"""
+    + _INFLUENCE
+    + """
+incomplete.{protocol}
+  .cells                                      cells                             cells        -            -
+  .missing                                    cells_missing                     cells        -            -
+  .unplanned                                  cells_unplanned                   cells        -            -
+  .by_scores                                  cells_by_scores                   cells        -            -
+  .kendall_tau.comparisons                    comparisons                       comparisons  -            -
+  .kendall_tau.mean                           tau_pooled                        tau          comparisons  models
+  .kendall_tau.by_benchmark.{subject}         tau_with_others_pooled            tau          -            -
+  .kendall_tau.assisted                       tau_assisted                      tau          comparisons  models
+  .kendall_tau.assisted_by_benchmark.{subject} tau_with_others_assisted          tau          -            -
+  .kendall_tau.differ                         tau_pooled_and_assisted_differ    yes_or_no    -            -
+  .ranks.{subject}.rank  rank_predicted  rank  -  interval:missing_cells
+  .trust.source                               predictions_checked_by            text         -            -
+  .trust.cells                                predictions_checked               cells        -            -
+  .trust.coverage                             predictions_coverage              share        cells        -
+  .trust.widening                             predictions_widening              factor       cells        -
+  .trust.hardly_measured[#place]              family_hardly_measured            text         -            -
+pooled.{pairs}
+  .pairs_of_models                            pooled_pairs_of_models            pairs        -            -
+  .models                                     pooled_models                     models       -            -
+  .comparisons                                pooled_comparisons                comparisons  -            -
+  .mean.{protocol}  tau_pooled_in_both  tau  comparisons  models,interval_clustered:families
+  .change  tau_pooled_change  tau  comparisons  models,change_interval_clustered:families
+alignment[protocol,benchmarks.0=subject,benchmarks.1=other]
+  .models                                     alignment_models                  models       -            -
+  .tau                                        alignment_tau                     tau          models       -
+  .crossings                                  alignment_crossings               crossings    -            -
+  .aligned_tau                                alignment_aligned_tau             tau          models       -
+  .aligned_crossings                          alignment_aligned_crossings       crossings    -            -
+  .opposite_significant_pairs                 alignment_opposite_pairs          pairs        -            -
+  .violations                                 alignment_violations              pairs        -            -
+selected_on_test
+  .equal                                      selected_on_test_equal            cells        cells        -
+  .below                                      selected_on_test_below            cells        cells        -
+  .cells                                      selected_on_test_cells            cells        -            -
+  .mean_tau_without                           tau_mean_without_selected_on_test tau          -            -
+by_benchmark.{protocol}.{subject}
+  .models                                     benchmark_models                  models       -            -
+  .items                                      items                             items        -            -
+  .lowest                                     lowest                            score        models       -
+  .highest                                    highest                           score        models       -
+  .models_above_chance                        above_chance                      models       models       -
+  .models_at_best                             at_best                           models       models       -
+  .reliability                                reliability                       share        models       models
+  .training_noise                             training_noise                    score        reruns       -
+  .reruns                                     reruns                            trainings    -            -
+  .sampling_noise                             sampling_noise                    score        sampled_models -
+  .sampling_share                             sampling_share                    share        sampled_models -
+  .sampling_luck                              sampling_luck                     score        sampled_models -
+  .sampling_falls                             sampling_falls                    share        sampled_models -
+  .sampled_models                             sampled_models                    models       -            -
+  .smallest_difference                        smallest_difference               score        items        -
+  .typical_difference                         typical_difference                score        -            -
+  .items_needed                               items_needed                      items        -            -
+by_benchmark.{protocol}.{subject}.by_distance[at_least,at_most]
+  .pairs_of_models                            benchmark_pairs_of_models         pairs        -            -
+  .separated                                  separated                         share        pairs_of_models models
+  .tau                                        tau_with_others_by_ratio          tau          pairs_of_models models
+  .tau_ceiling                                tau_with_others_ceiling_by_ratio  tau          pairs_of_models -
+prompt_range.{subject}
+  .mean                                       prompt_range                      score        models       models
+  .models                                     prompt_range_models               models       -            -
+  .prompts                                    prompts                           prompts      -            -
+"""
+    + _CHECKS,
+    "factors": """
+resamples                                     resamples                         resamples    -            -
+models                                        models                            models       -            -
+benchmarks                                    benchmarks                        benchmarks   -            -
+cells_in_both                                 cells_in_both                     cells        -            -
+models_in_both                                models_in_both                    models       -            -
+explained_variance_in_both.{protocol}[#component] explained_variance_in_both        share        models_in_both models
+explained_variance_in_both_interval_clustered.{protocol}  explained_variance_in_both  share  -  =families  component=1
+pc1_compute_in_both.{protocol}.models         first_component_compute_models_in_both models       -            -
+pc1_compute_in_both.{protocol}.{correlation}  first_component_compute_in_both   correlation  models       -
+explained_variance.{protocol}[#component]     explained_variance                share        models       models
+explained_variance_interval_clustered.{protocol}  explained_variance  share  -  =families  component=1
+explained_variance_without_size.{protocol}[#component] explained_variance_without_size   share        -            -
+first_component_ceiling.{protocol}            first_component_ceiling           share        -            -
+parallel_analysis.{protocol}
+  .factors                                    factors                           factors      -            -
+  .factors_within_families                    factors_within_families           factors      -            -
+  .null_mean[#component]                      explained_variance_shuffled       share        -            -
+  .null_95[#component]                        explained_variance_shuffled_95    share        -            -
+  .p_first                                    first_component_p                 probability  -            -
+families.{subject}
+  .explained_variance.{protocol}[#component]  explained_variance_within_family  share        -            -
+  .first_component_interval.{protocol}  explained_variance_within_family  share  -  =models  component=1
+pc1_scores.{protocol}.{subject}               first_component_score             sd           -            -
+pc1_loadings.{protocol}.{subject}             first_component_loading           loading      -            -
+pc1_compute.{protocol}
+  .models                                     first_component_compute_models    models       -            -
+  .kendall_interval  first_component_compute  correlation  -  =models  correlation=kendall
+pc1_compute.{protocol}.{correlation}          first_component_compute           correlation  models       -
+potential.{protocol}.{subject}
+  .rank  first_component_rank  rank  -  interval_population_of_{over}:{over},interval_by_pairs:pairs
+  .share_in_top.{top}                         share_in_top                      share        -            -
+best_by_budget.{protocol}[parameters_b]
+  .model                                      best_model                        text         -            -
+  .probability_best                           best_model_probability            share        -            -
+  .rivals[#place]                             best_model_rival                  text         -            -
+direct_excess.{subject}
+  .value                                      direct_excess                     score        -            prediction
+completion.{protocol}
+  .missing_cells                              cells_predicted                   cells        -            -
+  .held_out.mean_absolute_error               prediction_error                  score        cells        -
+  .held_out.baseline_error                    prediction_error_baseline         score        cells        -
+  .held_out.coverage                          prediction_coverage               share        cells        -
+  .held_out.multiplier                        prediction_multiplier             factor       cells        -
+  .held_out.cells                             prediction_cells                  cells        -            -
+  .held_out.level                             prediction_level                  share        -            -
+  .held_out.error_in_sd                       prediction_error_in_sd            sd           cells        -
+  .held_out.baseline_in_sd                    prediction_error_baseline_in_sd   sd           cells        -
+  .second_factor_p                            second_factor_p                   probability  -            -
+  .rank_interval.{subject}                    ability_rank                      rank         -            =missing_cells
+"""
+    + _INFLUENCE
+    + _CHECKS,
+    "readiness": """
+models                                        models                            models       -            -
+groups[group]
+  .models.{side}                              models_compared                   models       -            -
+  .families.{side}                            families_compared                 families     -            -
+  .alone.{side}                               models_beyond_overlap             models       -            -
+  .unknown                                    models_of_unknown_side            models       -            -
+  .knots[#place]                              knot                              operations   -            -
+groups[group].together"""
+    + _GAP
+    + "groups[group].benchmarks.{subject}"
+    + _GAP,
+    "signal": """
+selection                                     selection                         text         -            -
+conventions
+  .convention                                 convention                        text         -            -
+  .ties                                       ties                              text         -            -
+  .normalisation                              normalisation_convention          text         -            -
+  .weights.{part}                             weight                            share        -            -
+  .windows_b.base                             window_base                       billion_tokens -            =convention
+  .windows_b.later                            window_later                      billion_tokens -            =convention
+  .windows_b.relative                         windows_relative                  yes_or_no    -            -
+  .resamples                                  resamples                         resamples    -            -
+models.{model}.{subject}
+  .monotonicity                               monotonicity                      index        checkpoints  items
+  .rank_correlation                           rank_correlation                  correlation  checkpoints  -
+  .autocorrelation                            autocorrelation                   index        checkpoints  items
+  .signal_quality                             signal_quality                    index        checkpoints  items
+  .signal_quality_null_p                      signal_quality_null_p             probability  checkpoints  -
+  .signal_quality_null_mean                   signal_quality_null_mean          index        checkpoints  -
+  .signal_quality_null_95                     signal_quality_null_95            index        checkpoints  -
+  .signal_quality_walk_p                      signal_quality_walk_p             probability  checkpoints  -
+  .noise_free_quality                         noise_free_quality                index        checkpoints  -
+  .reliability                                reliability                       share        checkpoints  -
+  .above_chance_from_b                        above_chance_from                 billion_tokens checkpoints  -
+  .checkpoints                                checkpoints                       checkpoints  -            -
+  .net_rise                                   net_rise                          score        checkpoints  -
+  .degenerate                                 degenerate                        yes_or_no    -            -
+benchmarks.{subject}
+  .signal_quality                             signal_quality_mean               index        models       items
+  .signal_quality_null_p                      signal_quality_mean_null_p        probability  models       -
+  .signal_quality_walk_p                      signal_quality_mean_walk_p        probability  models       -
+  .steady                                     steady                            yes_or_no    models       -
+  .rank_correlation                           rank_correlation_mean             correlation  models       -
+  .direction_assumed                          direction_assumed                 yes_or_no    -            -
+  .signal_quality_by_size.{size}              signal_quality_of_size            index        -            items
+  .signal_quality_by_items.{items}            signal_quality_at_items           index        -            -
+  .signal_quality_by_errors.{items}           signal_quality_at_items_by_errors index        -            -
+  .noise_free_quality                         noise_free_quality_mean           index        models       items
+  .models                                     models                            models       -            -
+  .items                                      items                             items        -            -
+  .chance                                     chance                            score        -            -
+  .models_above_chance                        above_chance                      models       models       -
+  .above_chance_from_b                        above_chance_from_mean            billion_tokens models       -
+  .interval_source                            interval_source                   text         -            -
+  .training_noise                             training_noise                    score        reruns       -
+  .reruns                                     reruns                            trainings    -            -
+  .separable_at_end                           separable_at_end                  pairs        -            -
+  .common.aligned_by                          aligned_by                        text         -            -
+  .common.points                              common_points                     points       -            -
+  .common.interpolated                        common_points_interpolated        points       points       -
+  .common.last_b                              common_points_last                billion_tokens -            -
+  .common.at_end                              common_points_at_end              yes_or_no    -            -
+"""
+    + _CONSISTENCY
+    + _CONSISTENCY.replace("{subject}", "{subject}.fitted").replace(" consistency", " fitted_consistency")
+    + """
+compliance.{subject}
+  .value                                      compliance                        share        -            items
+  .null_p                                     compliance_null_p                 probability  -            -
+  .raw_gap                                    compliance_raw_gap                score        -            items
+  .normalisation                              compliance_normalisation          text         -            -
+  .normalisations.{normalisation}             compliance_under                  share        -            -
+  .pairs[#pair][#place]                       compliance_model                  text         -            -
+  .checkpoints[#pair]                         compliance_checkpoints            checkpoints  -            -
+overall.{subject}                             overall                           index        -            items
+overall_null_p.{subject}                      overall_null_p                    probability  -            -
+weight_sensitivity.{subject}
+  .share_first                                share_of_weights_first            share        -            -
+  .rank_interval                              rank_over_weights                 rank         -            =weights
+ranking.{subject}
+  .models[#place]                             ranked_model                      text         -            -
+  .tokens_b[#point]                           point_tokens                      billion_tokens -            -
+  .interpolated[#point]                       point_interpolated                models       -            -
+  .agreement_with_last[#point]                agreement_with_last               tau          -            -
+  .stable_from_b  stable_from  billion_tokens  pairs  stable_from_interval_b:differences
+  .nearly_stable_tau                          nearly_stable_tau                 tau          -            -
+  .nearly_stable_from_b  nearly_stable_from  billion_tokens  pairs  nearly_stable_from_interval_b:differences
+  .pairs                                      pairs                             pairs        -            -
+  .separable_pairs                            separable_pairs                   pairs        pairs        -
+  .settled_from_b  settled_from  billion_tokens  separable_pairs  settled_from_interval_b:differences
+  .size_pairs                                 size_pairs                        pairs        -            -
+  .size_order_share[#point]                   size_order_share                  share        size_pairs   -
+  .size_gap[#point]                           size_gap                          score        size_pairs   -
+  .separated_from_b                           separated_from                    billion_tokens -            -
+criteria.{subject}
+  .finetasks.monotonicity                     finetasks_monotonicity            correlation  -            -
+  .finetasks.monotonicity_passes              finetasks_monotonicity_passes     yes_or_no    -            -
+  .finetasks.signal_to_noise                  finetasks_signal_to_noise         ratio        -            -
+  .finetasks.signal_to_noise_passes           finetasks_signal_to_noise_passes  yes_or_no    -            -
+  .finetasks.non_randomness                   finetasks_non_randomness          ratio        -            -
+  .finetasks.non_randomness_passes            finetasks_non_randomness_passes   yes_or_no    -            -
+  .finetasks.ordering_consistency             finetasks_ordering_consistency    tau          -            -
+  .signal_and_noise.signal                    signal                            ratio        -            -
+  .signal_and_noise.noise                     noise                             ratio        -            -
+  .signal_and_noise.noise_from                noise_from                        text         -            -
+  .signal_and_noise.signal_to_noise           signal_to_noise                   ratio        -            checkpoints
+  .signal_and_noise.step_direction            step_direction                    ratio        -            -
+  .signal_and_noise.total_variation           total_variation                   ratio        -            -
+  .decision_accuracy.middle_to_last           decision_accuracy_middle_to_last  share        -            models
+  .decision_accuracy.smallest_to_largest      decision_accuracy_smallest_to_largest share        -            models
+item_metrics.{subject}.{metric}
+  .signal_quality                             signal_quality_by_metric          index        -            interval:items
+  .less_accuracy                              signal_quality_less_accuracy      index        -            items
+filters.{subject}[filter,score,design]
+  .unfiltered                                 filter_unfiltered                 index        items        -
+  .in_sample                                  filter_in_sample                  index        items        -
+  .held_out                                   filter_held_out                   index        items        -
+  .optimism_gap                               filter_optimism_gap               index        items        -
+  .control_mean                               filter_control_mean               index        items        -
+  .control_high                               filter_control_high               index        items        -
+  .p                                          filter_p                          probability  items        -
+  .useful                                     filter_useful                     yes_or_no    -            -
+  .items                                      filter_items                      items        -            -
+  .kept_in_sample                             filter_kept_in_sample             items        items        -
+  .kept_by_fold.{fold}                        filter_kept_by_fold               items        items        -
+  .length_dependence                          filter_length_dependence          correlation  items        -
+  .per_item_score_ratio                       filter_per_item_score_ratio       ratio        items        -
+subgroups.{subject}[kind,name]
+  .items                                      subgroup_items                    items        -            -
+  .signal_quality                             subgroup_signal_quality           index        items        interval:items
+  .last_score                                 subgroup_last_score               score        items        -
+  .last_log_likelihood_per_token              subgroup_last_log_likelihood_per_token nats         items        -
+"""
+    + _CHECKS,
+    "bias": _EFFECT
+    + """
+cells[experiment,language_model,m,n]
+  .{effect}_mean                              cell_effect                       accuracy     {effect}_tasks -
+  .{effect}_se                                cell_effect_standard_error        accuracy     {effect}_tasks -
+  .subsamples                                 cell_subsamples                   subsamples   -            -
+  .tasks                                      cell_tasks                        tasks        -            -
+  .trials                                     cell_trials                       trials       -            -
+  .{effect}_subsamples                        cell_effect_subsamples            subsamples   -            -
+  .{effect}_tasks                             cell_effect_tasks                 tasks        -            -
+  .{effect}_trials                            cell_effect_trials                trials       -            -
+tasks[experiment,task=subject]
+  .cells                                      task_cells                        cells        -            -
+  .{effect}                                   task_effect_of_cells              accuracy     cells        -
+by_task[experiment,task=subject,effect]
+  .mean                                       task_effect                       accuracy     subsamples   subsamples
+  .excluded_beyond                            task_effect_excluded_beyond       accuracy     subsamples   -
+  .cells                                      task_effect_cells                 cells        -            -
+  .subsamples                                 task_effect_subsamples            subsamples   -            -
+  .trials                                     task_effect_trials                trials       -            -
+stops[experiment,task=subject]
+  .subsamples                                 stop_subsamples                   subsamples   most         -
+  .most                                       stop_subsamples_most              subsamples   -            -
+  .half_width                                 stop_half_width                   accuracy     subsamples   -
+  .stop_at                                    stop_at                           accuracy     -            -
+  .state                                      stop_state                        text         -            -
+"""
+    + _EFFECT.replace("headline.{experiment}.{effect}", "settings[experiment,m,n,effect].over_tasks").replace(
+        " effect", " setting_effect"
+    )
+    + """
+posterior[experiment,m,n,effect,formula,sampler]
+  .beta_mean  beta  log_odds  -  interval89:posterior@0.89
+  .beta_sd                                    beta_sd                           log_odds     -            -
+  .marginal_mean  marginal_effect  accuracy  -  marginal_interval:posterior
+  .difference_mean  predicted_difference  accuracy  -  difference_interval89:posterior@0.89
+  .divergences                                divergences                       draws        -            -
+  .rhat_max                                   rhat_max                          ratio        -            -
+  .effective_nodes                            effective_nodes                   nodes        -            -
+  .effective_draws_min                        effective_draws_min               draws        -            -
+  .reliable                                   fit_reliable                      yes_or_no    -            -
+  .log_evidence                               log_evidence                      nats         -            -
+  .standard_deviations.{scale}                standard_deviation                log_odds     -            -
+permutation[experiment,language_model,m,n,task=subject,effect]
+  .p                                          permutation_p                     probability  -            -
+  .p_adjusted                                 permutation_p_adjusted            probability  -            -
+  .smallest_detectable                        permutation_smallest_detectable   accuracy     -            -
+correlations[experiment,m,n,effect,language_model,other=other_language_model]
+  .correlation                                correlation                       correlation  tasks        -
+  .null_interval                              correlation_null                  correlation  -            =chance
+  .p                                          correlation_p                     probability  tasks        -
+  .tasks                                      correlation_tasks                 tasks        -            -
+  .subsamples                                 correlation_subsamples            subsamples   -            -
+meta_analysis[experiment,m,n]
+  .slices                                     slices                            slices       -            -
+  .threshold                                  slices_threshold                  log_odds     -            -
+  .share_beyond                               slices_beyond                     share        slices       -
+  .share_excluding_zero                       slices_excluding_zero             share        slices       -
+  .share_t_excluding_zero                     slices_t_excluding_zero           share        slices       -
+power[experiment,language_model,m,n,effect_size]
+  .within_task_sd                             power_within_task_sd              accuracy     -            -
+  .between_tasks_sd                           power_between_tasks_sd            accuracy     -            -
+  .tasks                                      power_tasks                       tasks        -            -
+  .subsamples                                 power_subsamples                  subsamples   -            -
+  .power                                      power                             probability  -            -
+  .smallest_detectable                        power_smallest_detectable         accuracy     -            -
+  .subsamples_needed                          power_subsamples_needed           subsamples   -            -
+  .tasks_needed                               power_tasks_needed                tasks        -            -
+base_drift[experiment,language_model,m,n]
+  .reference_n                                base_reference_n                  texts        -            -
+  .base                                       base                              accuracy     -            -
+  .reference_base                             base_reference                    accuracy     -            -
+  .difference                                 base_difference                   accuracy     -            -
+  .z                                          base_difference_z                 sd           -            -
+  .p                                          base_difference_p                 probability  -            -
+  .mixed                                      base_mixed                        yes_or_no    -            -
+pretraining_loss[experiment,language_model,m,n].{arm} pretraining_loss                  nats         -            -
+test_set_mismatches[experiment,m,n,task=subject]
+  .subsamples                                 shared_subsamples                 subsamples   -            -
+  .mismatched                                 mismatched_subsamples             subsamples   subsamples   -
+""",
+    "items": """
+benchmarks[benchmark=subject,protocol]
+  .models                                     models                            models       -            -
+  .items                                      items                             items        -            -
+  .all_equal                                  equal_items                       items        items        -
+  .neighbours                                 neighbours                        pairs        -            -
+  .resolved                                   neighbours_resolved               pairs        neighbours   -
+  .share_resolved                             neighbours_resolved_share         share        neighbours   -
+  .minimal_detectable_difference              paired_difference                 score        items        -
+  .discrimination_median                      discrimination_median             discrimination items        -
+  .negative                                   items_below_zero                  items        items        -
+  .negative_certain                           negative_items                    items        items        -
+  .information                                information_median                information  models       -
+  .reliability                                ability_reliability               share        models       -
+negative_items[benchmark=subject,protocol,doc_id=other]
+  .share_right                                item_share_right                  share        -            -
+  .discrimination                             item_discrimination               discrimination -            -
+  .discrimination_se                          item_discrimination_se            discrimination -            -
+  .certain                                    item_negative_certain             yes_or_no    -            -
+  .text                                       item_text                         text         -            -
+sampled[benchmark=subject,protocol,model=other]
+  .runs                                       runs                              runs         -            -
+  .items                                      items_sampled                     items        -            -
+  .score                                      score_of_runs                     score        items        -
+  .error                                      sampled_error                     score        items        -
+  .error_one_more_run                         sampled_error_one_more            score        items        -
+  .error_endless_runs                         sampled_error_endless             score        items        -
+  .share_of_sampling                          sampled_share                     share        items        -
+  .runs_that_help                             runs_that_help                    runs         -            -
+passes[benchmark=subject,protocol,model=other,k]
+  .pass_at_k  pass_at_k  share  -  pass_at_k_interval:items
+  .pass_hat_k  pass_hat_k  share  -  pass_hat_k_interval:items
+""",
+    "ranking": """
+benchmarks[benchmark=subject,protocol]
+  .metric                                     metric                            text         -            -
+  .models                                     models                            models       -            -
+  .first                                      first                             text         -            -
+  .may_be_best                                may_be_best                       models       models       -
+  .pairs                                      pairs                             pairs        -            -
+  .tested                                     tested_pairs                      pairs        -            -
+  .paired                                     paired_pairs                      pairs        -            -
+  .separated                                  separated_pairs                   pairs        tested       -
+  .smallest_detectable                        smallest_detectable               score        tested       -
+ranked[benchmark=subject,protocol,model=other]
+  .place                                      place                             rank         -            -
+  .score                                      score                             score        -  score_interval:items
+  .may_be_best                                model_may_be_best                 yes_or_no    -            -
+  .behind                                     behind_first                      score        -  behind_interval:items
+  .p                                          behind_first_p                    probability  -            -
+  .p_adjusted                                 behind_first_p_adjusted           probability  -            -
+  .test                                       test                              text         -            -
+pairs[benchmark=subject,protocol,first=other,second]
+  .difference                                 difference                        score        -            -
+  .p                                          difference_p                      probability  -            -
+  .p_adjusted                                 difference_p_adjusted             probability  -            -
+  .separated                                  separated                         yes_or_no    -            -
+  .smallest_detectable                        smallest_detectable               score        -            -
+""",
+    "compare": """
+first                                         first                             text         -            -
+second                                        second                            text         -            -
+comparisons[benchmark=subject,protocol]
+  .metric                                     metric                            text         -            -
+  .first_score                                first_score                       score        items        -
+  .second_score                               second_score                      score        items        -
+  .difference                                 difference                        score        items        interval:items
+  .test                                       test                              text         -            -
+  .items                                      items                             items        -            -
+  .subjects                                   subjects                          subjects     -            -
+  .first_only                                 first_only_right                  items        items        -
+  .second_only                                second_only_right                 items        items        -
+  .p                                          difference_p                      probability  items        -
+  .p_adjusted                                 difference_p_adjusted             probability  items        -
+  .smallest_detectable                        smallest_detectable               score        items        -
+  .items_needed                               items_needed                      items        -            -
+verdicts[benchmark=subject,protocol]
+  .verdict                                    verdict                           text         -            -
+  .change                                     change                            score        -            interval:items
+  .margin                                     margin                            score        -            -
+  .p                                          change_p                          probability  -            -
+  .p_margin                                   margin_p                          probability  -            -
+  .items_needed                               items_to_decide                   items        -            -
+  .runs_needed                                runs_to_decide                    runs         -            -
+joint[protocol]
+  .verdict                                    joint_verdict                     text         -            -
+  .change                                     joint_change                      score        -            interval:items
+  .margin                                     joint_margin                      score        -            -
+along_training[benchmark=subject,protocol,unit,point]
+  .change                                     change_along_training             score        -            interval:items
+""",
+    "screening": """
+thresholds
+  .training_examples                          threshold_training_examples       texts        -            -
+  .unimproved_share                           threshold_unimproved_share        share        -            -
+  .negative_share                             threshold_negative_share          share        -            -
+benchmarks[benchmark=subject]
+  .kept                                       kept                              yes_or_no    -            -
+  .reason                                     dropped_because                   text         -            -
+  .training_examples                          training_examples                 texts        -            -
+  .models                                     models                            models       -            -
+  .not_improved                               models_not_improved               models       models       -
+  .others                                     others                            benchmarks   -            -
+  .negative_agreement                         others_with_negative_tau          benchmarks   others       -
+  .mean_tau                                   tau_with_kept                     tau          others       -
+  .category                                   category                          text         -            -
+  .output_type                                output_type                       text         -            -
+""",
+}
+
+_RATIO: dict[str, Mapping[str, object]] = {
+    "within_1_25": {"at_least": 1.0, "at_most": 1.25},
+    "within_2": {"at_least": 1.0, "at_most": 2.0},
+    "beyond_2": {"at_least": 2.0, "at_most": None},
+    "all": {"at_least": 1.0, "at_most": None},
+}
+# quantity of a card -> the report, the quantity and the conditions of its rows; the subject is the card's benchmark
+CARDS: Mapping[str, tuple[str, str, Mapping[str, object]]] = {
+    **{
+        name: ("agreement", name, {})
+        for name in (
+            "lowest",
+            "highest",
+            "above_chance",
+            "at_best",
+            "reliability",
+            "training_noise",
+            "sampling_noise",
+            "smallest_difference",
+            "items_needed",
+            "prompt_range",
+        )
+    },
+    **{f"separated_{name}": ("agreement", "separated", ratio) for name, ratio in _RATIO.items()},
+    "tau": ("agreement", "tau_with_others", {}),
+    "tau_ceiling": ("agreement", "tau_with_others_ceiling", {}),
+    "tau_corrected": ("agreement", "tau_with_others_corrected", {}),
+    **{f"tau_{name}": ("agreement", "tau_with_others_by_ratio", _RATIO[name]) for name in list(_RATIO)[:3]},
+    "tau_ceiling_within_2": ("agreement", "tau_with_others_ceiling_by_ratio", _RATIO["within_2"]),
+    "lead": ("readiness", "lead", {}),  # of the first group that was named
+    "readiness_change": ("readiness", "readiness_change", {}),
+    "paired_difference": ("items", "paired_difference", {}),
+    "negative_items": ("items", "negative_items", {}),
+    "equal_items": ("items", "equal_items", {}),
+    "signal_at_end": ("signal", "above_chance", {}),
+    "signal_from": ("signal", "above_chance_from_mean", {}),
+    "signal_quality": ("signal", "signal_quality_mean", {}),
+    "steady": ("signal", "steady", {}),
+    "settled_from": ("signal", "settled_from", {}),
+    "bias": ("bias", "task_effect", {"effect": "bias"}),  # of the experiment with most trials
+    "bias_excluded": ("bias", "task_effect_excluded_beyond", {"effect": "bias"}),
+}
+
+
+class Line(NamedTuple):
+    """A key with its row; `over` is empty where it is a value's. `given`: conditions that the path does not say."""
+
+    path: str
+    quantity: str
+    unit: str
+    counted: str
+    over: str
+    level: float
+    given: Mapping[str, str]
+
+
+def lines_of(study: str) -> list[Line]:
+    """The keys of a study, in the order of `KEYS`, each value's followed by those of its intervals."""
+    lines, begin = [], ""
+    for text in filter(str.strip, KEYS[study].split("\n")):
+        path, *columns = text.split()
+        if text.startswith(" "):
+            path = begin + path
+        else:
+            begin = path
+        if not columns:
+            continue
+        quantity, unit, counted, intervals, *words = ("" if word == "-" else word for word in columns)
+        given_places, without_value = dict(word.split("=") for word in words), intervals.startswith("=")
+        if not without_value:
+            lines.append(Line(path, quantity, unit, counted, "", LEVEL, given_places))
+        for interval in filter(None, intervals.removeprefix("=").split(",")):
+            key, _, over = interval.rpartition(":")
+            over, _, level = over.partition("@")
+            own_path = path if without_value else _beside(path, key)
+            lines.append(Line(own_path, quantity, unit, "", over, float(level or LEVEL), given_places))
+    return lines
+
+
+def _beside(path: str, key: str) -> str:
+    """The path with another last key: `key`, or without one the usual one of an interval."""
+    return re.sub(
+        r"(\w+)((\.\{\w+\}|\[[^\]]*\]|\.\d)*)$",
+        lambda last: (key or ("interval" if last[1] in ("mean", "value") else f"{last[1]}_interval")) + last[2],
+        path,
+    )

@@ -1,0 +1,75 @@
+"""A summary: the results of a report as mappings and frozen dataclasses, and what summary.json holds of them.
+
+    @dataclass(frozen=True)
+    class Tau:
+        mean: float | Missing
+        by_pair: list[tuple[str, str, float | Missing]]
+        rankings: np.ndarray = page_only()
+        notes: list[str] = field(default_factory=list)
+
+    summary_values(Tau(known(mean, "Fewer than two models have scores."), ...))
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import field, fields, is_dataclass
+from typing import Any
+
+import numpy as np
+
+from lm_validity.missing import Missing
+
+KEYS_NAMED = 3  # of the places that share a reason
+
+
+def page_only(**options: Any) -> Any:
+    """A dataclass field that the page shows and summary.json leaves out."""
+    return field(metadata={"page_only": True}, **options)
+
+
+def named(key: str, **options: Any) -> Any:
+    """A dataclass field whose key in summary.json is not its name."""
+    return field(metadata={"key": key}, **options)
+
+
+def summary_values(summary: object) -> dict[str, Any]:
+    """The contents of summary.json: keys in the fields' order, nulls for missing values, their reasons under `notes`.
+
+    A note of a missing value names its keys, then the reason. Raises ValueError for a number that is not finite: a
+    null needs a reason.
+    """
+    reasons: dict[str, list[str]] = {}
+    values = _plain(summary, "", reasons)
+    notes = list(values.pop("notes", None) or [])
+    for reason, keys in reasons.items():
+        remainder = f" and {len(keys) - KEYS_NAMED} more" if len(keys) > KEYS_NAMED else ""
+        notes.append(f"{', '.join(keys[:KEYS_NAMED])}{remainder}: {reason}")
+    return values | {"notes": notes}
+
+
+def entries_of(value: Any) -> Iterator[tuple[str, object]]:
+    """(key, value) of a dataclass's fields that summary.json holds, or of a mapping."""
+    if isinstance(value, dict):
+        yield from ((str(key), item) for key, item in value.items())
+        return
+    for member in fields(value):
+        if not member.metadata.get("page_only"):
+            yield member.metadata.get("key", member.name), getattr(value, member.name)
+
+
+def _plain(value: object, where: str, reasons: dict[str, list[str]]) -> Any:
+    if isinstance(value, Missing):
+        keys = reasons.setdefault(value.reason, [])
+        if where not in keys:
+            keys.append(where)
+        return None
+    if isinstance(value, dict) or (is_dataclass(value) and not isinstance(value, type)):
+        inner = f"{where}." if where else ""
+        return {key: _plain(item, f"{inner}{key}", reasons) for key, item in entries_of(value)}
+    if isinstance(value, np.ndarray | np.generic) and value.ndim == 0:
+        return _plain(value.item(), where, reasons)
+    if isinstance(value, list | tuple | np.ndarray):
+        return [_plain(item, where, reasons) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"{where}: {value} in a summary without a reason")
+    return value

@@ -1,13 +1,13 @@
 """A summary: the results of a report as mappings and frozen dataclasses, and what summary.json holds of them.
 
-    @dataclass(frozen=True)
-    class Tau:
-        mean: float | Missing
-        by_pair: list[tuple[str, str, float | Missing]]
-        rankings: np.ndarray = page_only()
-        notes: list[str] = field(default_factory=list)
+@dataclass(frozen=True)
+class Tau:
+    mean: float | Missing
+    by_pair: list[tuple[str, str, float | Missing]]
+    rankings: np.ndarray = page_only()
+    notes: list[str] = field(default_factory=list)
 
-    summary_values(Tau(known(mean, "Fewer than two models have scores."), ...))
+summary_values(Tau(known(mean, "Fewer than two models have scores."), ...))
 """
 
 import math

@@ -10,7 +10,7 @@ import transformers
 from peft import PeftModel
 from tests.real.conftest import DOCUMENTS, MODELS, model_folder
 
-from lm_validity.cells.models.language_model import OwnAdapter
+from lm_validity.cells.models.own_adapter import OwnAdapter
 from lm_validity.cells.tasks.evaluation import metric_value, prepare_requests, training_examples
 from lm_validity.cells.tasks.tasks import fetch_documents, find_task, load_task
 from lm_validity.cells.training.loop import FinetuneSettings

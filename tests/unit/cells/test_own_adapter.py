@@ -84,6 +84,105 @@ def test_an_adapter_with_embeddings_of_its_own_is_used_and_not_exchanged(tmp_pat
     assert not exchange_adapter(lm, None)
 
 
+def trained_with_more_tokens(base: Path, folder: Path, tokens: int, *, save: dict | None = None, **options):
+    """An adapter trained with `tokens` more than its base has (0: as many as its tokenizer, fewer), saved by PEFT
+    with its tokenizer; and the model that was saved. All that was trained and all rows that were added are random."""
+    model = transformers.AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(base)
+    size = model.config.vocab_size
+    tokenizer.add_tokens([f"<new{number}>" for number in range(size - len(tokenizer) + 3 if tokens else 3)])
+    torch.manual_seed(1)
+    model.resize_token_embeddings(size + tokens if tokens else len(tokenizer))
+    options = {"r": 4, "lora_alpha": 16, "target_modules": ["q_proj", "v_proj"]} | options
+    adapted = get_peft_model(model, LoraConfig(task_type=TaskType.CAUSAL_LM, **options))
+    with torch.no_grad():
+        for value in adapted.parameters():
+            if value.requires_grad:
+                value.add_(torch.randn_like(value) * 0.1)
+    adapted.save_pretrained(folder, **(save or {}))
+    tokenizer.save_pretrained(folder)
+    return adapted.eval()
+
+
+BOTH = {"modules_to_save": ["embed_tokens", "lm_head"]}
+LAST = {"trainable_token_indices": [-3, -2, -1]}
+
+
+@pytest.mark.parametrize("kind", ["llama", "gemma"], ids=["untied", "tied"])
+@pytest.mark.parametrize(
+    ("tokens", "options"),
+    [(3, BOTH), (3, {}), (64, {}), (3, {"modules_to_save": ["embed_tokens"]}), (0, {}), (3, LAST)],
+    ids=["trained", "saved", "padded", "embeddings trained", "as the tokenizer", "rows trained"],
+)
+def test_an_adapter_trained_with_added_tokens_is_the_model_that_was_saved(tmp_path, kind, tokens, options):
+    """Logits of a text with an added token, against the model in memory when PEFT saved it."""
+    base = toy_model(kind, tmp_path / "base")
+    size = len(embeddings(base))
+    if options == LAST:
+        options = {"trainable_token_indices": [size, size + 1, size + 2]}
+    trained = trained_with_more_tokens(base, tmp_path / "adapter", tokens, **options)
+    record = prefetch_model(model_row(tmp_path))["checkpoints"]["final"]
+    lm = load(base, adapter=record["adapter"]["path"], keep_base=True)
+    ids = torch.tensor([[*lm.tok_encode(TEXT), *lm.tok_encode("<new2>"), len(lm.tokenizer) - 1]])
+    assert len(lm.tokenizer) == size + 3 if tokens else len(lm.tokenizer) < size
+    with torch.no_grad():
+        expected, found = trained(input_ids=ids).logits, lm.base(input_ids=ids).logits
+    assert found.shape == expected.shape
+    torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
+    assert not exchange_adapter(lm, None), "the base has to be loaded again"
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"modules_to_save": ["lm_head"]}, "embeddings of no tokens and output layer of {after} tokens"),
+        ({"modules_to_save": ["embed_tokens"]}, "embeddings of {after} tokens and output layer of no tokens"),
+        (LAST, "token {last}, of {before} embeddings"),
+    ],
+    ids=["output layer", "embeddings", "rows"],
+)
+def test_added_tokens_that_were_not_all_saved_are_refused_when_fetched(tmp_path, options, problem):
+    base = toy_model("llama", tmp_path / "base")
+    size = len(embeddings(base))
+    if options == LAST:
+        options = {"trainable_token_indices": [size, size + 1, size + 2]}
+    trained_with_more_tokens(base, tmp_path / "adapter", 3, save={"save_embedding_layers": False}, **options)
+    with pytest.raises(InputError, match=problem.format(before=size, after=size + 3, last=size + 2)):
+        prefetch_model(model_row(tmp_path))
+
+
+def test_a_chat_template_of_tokens_that_were_not_saved_is_refused(tmp_path):
+    """As a plain model it is scored: no text has them."""
+    base = toy_model("llama", tmp_path / "base")
+    size = len(embeddings(base))
+    trained_with_more_tokens(base, tmp_path / "adapter", 3, save={"save_embedding_layers": False})
+    last = transformers.AutoTokenizer.from_pretrained(tmp_path / "adapter").convert_ids_to_tokens(size + 2)
+    template = f"{{% for m in messages %}}{last}{{{{ m['content'] }}}}{{% endfor %}}"
+    (tmp_path / "adapter" / "chat_template.jinja").write_text(template)
+    assert prefetch_model(model_row(tmp_path, instruction_tuned="0"))["chat_template"]
+    with pytest.raises(InputError, match=f"makes token {size + 2}, and the model has {size} embeddings"):
+        prefetch_model(model_row(tmp_path, instruction_tuned="1"))
+
+
+def test_what_does_not_fit_is_refused_when_fetched(tmp_path):
+    """Of another size, of another architecture, and layers that stand twice."""
+    base, other = toy_model("llama", tmp_path / "base"), toy_model("gpt2", tmp_path / "other")
+    write_adapter(other, tmp_path / "adapter")
+    with pytest.raises(InputError, match="not an adapter of this base model"):
+        prefetch_model(model_row(tmp_path))
+    settings = json.loads((base / "config.json").read_text()) | {"intermediate_size": 24}
+    model = transformers.AutoModelForCausalLM.from_config(transformers.AutoConfig.for_model(**settings))
+    model.save_pretrained(tmp_path / "wider")
+    shutil.rmtree(tmp_path / "adapter")
+    write_adapter(tmp_path / "wider", tmp_path / "adapter")
+    with pytest.raises(InputError, match=r"size mismatch for .*: copying a param with shape"):
+        prefetch_model(model_row(tmp_path))
+    shutil.rmtree(tmp_path / "adapter")
+    write_adapter(base, tmp_path / "adapter", layer_replication=[[0, 2], [0, 2]])
+    with pytest.raises(InputError, match="layer_replication"):
+        prefetch_model(model_row(tmp_path))
+
+
 def embeddings(base: Path) -> torch.Tensor:
     return transformers.AutoModelForCausalLM.from_pretrained(base).get_input_embeddings().weight.data
 
@@ -211,9 +310,10 @@ def test_adapters_as_rows_share_the_load_of_their_base(tmp_path, monkeypatch, lo
     """As when each is alone, to the byte; one that cannot be loaded takes no other with it."""
     monkeypatch.chdir(tmp_path)
     before = start_run(tmp_path, studies=("signal",), rows=toy_rows)
-    base, other = tmp_path / "model", toy_model("gpt2", tmp_path / "other")
+    base, diverged = tmp_path / "model", write_adapter(tmp_path / "model", tmp_path / "diverged")
+    change_tensors(diverged, lambda tensors: {name: value * torch.nan for name, value in tensors.items()})
     rows = {"m": None, **{f"m{seed}": write_adapter(base, tmp_path / f"adapter{seed}", seed) for seed in (1, 2)}}
-    workspace = put_rows(before, tmp_path, wrong=write_adapter(other, tmp_path / "unfit"), **rows)
+    workspace = put_rows(before, tmp_path, wrong=diverged, **rows)
     (job,) = workspace.grid.jobs.values()
     assert models_of(job) == ("wrong", *rows) and job.batch.endswith(".all-adapters.plain")
     run_all(workspace, "evaluate_model")

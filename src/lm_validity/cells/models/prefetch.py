@@ -421,7 +421,7 @@ def prefetch_model(model: Model, *, chat: bool = True, causal: bool = True) -> d
         raise InputError(f"{where}: {wrong[0]}.", f"{wrong[1]}.")
     tokenizer = tokenizer_folder(adapter_folder, weights, folder)
     template = read_chat_template(tokenizer)
-    saved_digests = _as_saved(where, checkpoints, causal=causal)
+    saved_digests = _as_saved(where, checkpoints, causal=causal, chat=chat and model.instruction_tuned)
     if chat and model.instruction_tuned and template is None:
         raise InputError(
             f"{where}: instruction-tuned, but its tokenizer has no chat template ({tokenizer}).",
@@ -447,18 +447,20 @@ def prefetch_model(model: Model, *, chat: bool = True, causal: bool = True) -> d
     }
 
 
-def _as_saved(where: str, points: Mapping[str, dict[str, Any]], *, causal: bool) -> dict[str, Any]:
+def _as_saved(where: str, points: Mapping[str, dict[str, Any]], *, causal: bool, chat: bool) -> dict[str, Any]:
     """`checked`, `as_saved`, `thought` and `loses` of a model's record: what was found in the weights and tokenizers of
-    its checkpoints. Raises InputError for what is not whole, or does not belong together."""
+    its checkpoints. chat: whether it is asked in its chat template. Raises InputError for what is not whole, or does
+    not belong together."""
     rules, thoughts, losses = dict[str, str](), set[bool](), set[str]()
-    tried = set[tuple[Path, Path]]()
+    tried = set[tuple[Path, Path, int | None]]()
     for name, point in points.items():
         root, adapter = Path(point["path"]), (point.get("adapter") or {}).get("path")
         weights = root / (point["subfolder"] or "")
         folder = tokenizer_folder(adapter and Path(adapter), weights, root)
-        if (weights, folder) in tried:
+        embeddings = _embeddings_with(f"{where}, checkpoint {name!r}", weights, adapter)
+        if (weights, folder, embeddings) in tried:
             continue
-        tried.add((weights, folder))
+        tried.add((weights, folder, embeddings))
         tensors = check_weights(f"{where}, checkpoint {name!r}", weights)
         check_quantized(where, tensors, _settings(weights / "config.json"))
         try:
@@ -466,7 +468,7 @@ def _as_saved(where: str, points: Mapping[str, dict[str, Any]], *, causal: bool)
         except ImportError:  # a login node without transformers: the jobs will say it
             continue
         try:
-            digests = examine(folder, where, weights=weights, causal=causal)
+            digests = examine(folder, where, weights=weights, causal=causal, embeddings=embeddings, chat=chat)
         except CellError as error:
             raise InputError(error.problem, error.hint) from None
         rules |= digests.rules
@@ -480,6 +482,21 @@ def _as_saved(where: str, points: Mapping[str, dict[str, Any]], *, causal: bool)
         "thought": "closed" if True in thoughts else None,
         "loses": sorted(losses),
     }
+
+
+def _embeddings_with(where: str, weights: Path, adapter: str | None) -> int | None:
+    """The number of a model's embeddings with an adapter of the user's, which may have been trained with more tokens;
+    None without an adapter, or where it cannot be tried here. Raises InputError where it is not one of this model."""
+    if adapter is None:
+        return None
+    try:
+        from lm_validity.cells.models.own_adapter import check_fit
+    except ImportError:  # as above: the jobs will say it
+        return None
+    try:
+        return check_fit(weights, Path(adapter), where)
+    except CellError as error:
+        raise InputError(error.problem, error.hint) from None
 
 
 def prefetch_language_model(run: Run, language_model: str) -> dict[str, object]:
@@ -531,6 +548,11 @@ def _adapter_record(model: Model, adapter: str) -> dict[str, Any]:
         raise InputError(
             f"{where}: a PEFT adapter of type {kind}.",
             "only LoRA can be added to the weights here: give a merged model as `path`.",
+        )
+    if configuration.get("layer_replication"):
+        raise InputError(
+            f"{where}: it repeats layers of its base (layer_replication), which one set of weights cannot hold.",
+            "merge the two where it was trained, and give the merged model as `path`.",
         )
     if not (folder / ADAPTER_FILES[1]).is_file():
         raise InputError(

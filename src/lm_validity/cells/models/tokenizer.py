@@ -1,5 +1,6 @@
 """A tokenizer as it was saved: loaded, tried on a few texts, and kept to its own file, or refused."""
 
+import contextlib
 import functools
 import re
 import unicodedata
@@ -192,9 +193,18 @@ class Findings:
     vocabulary: set[int]
 
 
-def examine(folder: Path, name: str, *, weights: Path, causal: bool) -> Findings:
-    """Try the tokenizer of a folder on texts, beside the model in `weights`. Raises CellError for what cannot be used:
-    what `load_tokenizer` says, and a token that the model has no embedding for."""
+def examine(
+    folder: Path,
+    name: str,
+    *,
+    weights: Path,
+    causal: bool,
+    embeddings: int | None = None,
+    chat: bool = False,
+) -> Findings:
+    """Try the tokenizer of a folder on texts, beside the model in `weights`. embeddings: their number with an adapter,
+    which may have been trained with more. chat: whether questions are asked in the chat template. Raises CellError for
+    what cannot be used: what `load_tokenizer` says, and a token that the model has no embedding for."""
     try:
         configuration = transformers.AutoConfig.from_pretrained(weights, local_files_only=True)
         tokenizer, rules = load_tokenizer(folder, name, weights=weights, causal=causal)
@@ -208,10 +218,13 @@ def examine(folder: Path, name: str, *, weights: Path, causal: bool) -> Findings
     parts = (configuration, configuration.get_text_config())
     _check_quantization(parts, name)
     sizes = {size for part in parts if isinstance(size := getattr(part, "vocab_size", None), int)}
-    check_ids(tokenizer, folder, max(sizes, default=2**40), name)
-    closes = False
+    closes, prompt = False, ""
     if tokenizer.chat_template is not None:
-        closes = thought_settings(functools.partial(tokenizer.apply_chat_template, tokenize=False))[1]
+        render = functools.partial(tokenizer.apply_chat_template, tokenize=False)
+        options, closes = thought_settings(render)
+        with contextlib.suppress(Exception):  # whatever a template raises: the real prompts will raise it again
+            prompt = render([{"role": "user", "content": PLAIN}], add_generation_prompt=True, **options)
+    check_ids(tokenizer, folder, embeddings or max(sizes, default=2**40), name, prompt if chat else "")
     return Findings(
         rules=rules,
         closes_thoughts=closes,
@@ -243,16 +256,16 @@ def _check_quantization(parts: Sequence[transformers.PretrainedConfig], name: st
 LOSSES = {"letters": TEXTS[4], "case": "Yes YES yes", "white space": TEXTS[2].strip(), "digits": TEXTS[1]}
 
 
-def check_ids(tokenizer: Tokenizer, folder: Path, size: int, name: str) -> None:
+def check_ids(tokenizer: Tokenizer, folder: Path, size: int, name: str, prompt: str) -> None:
     """Raise CellError where a text can have a token beyond the `size` embeddings of the model. Tokens that were added
-    to the vocabulary, for padding say, are in no text of a benchmark."""
+    to the vocabulary, for padding say, are in no text of a benchmark but a `prompt` in the chat template."""
     added = tokenizer.get_added_vocab()
     own_ids = (number for token, number in tokenizer.get_vocab().items() if token not in added)
-    largest = max([*own_ids, *(max(tokenizer.encode(text), default=0) for text in TEXTS)])
+    largest = max([*own_ids, *(max(tokenizer.encode(text), default=0) for text in (*TEXTS, prompt))])
     if largest >= size:
         raise CellError(
             f"{name}: the tokenizer in {folder} makes token {largest}, and the model has {size} embeddings.",
-            f"{FILE} is of another model: copy the model's own.",
+            f"{FILE} is of another model, or the embeddings of tokens that were added were not saved with the adapter.",
         )
 
 

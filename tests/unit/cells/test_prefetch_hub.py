@@ -161,8 +161,14 @@ def test_an_adapter_comes_from_the_hub_at_its_own_revision(hub, tmp_path):
     base.mkdir()
     for name, content in FILES.items():
         (base / name).write_bytes(content)
-    settings = b'{"peft_type": "LORA", "base_model_name_or_path": "org/base"}'
-    hub.files = {"adapter_config.json": settings, "adapter_model.safetensors": weights(5), "training/state.json": b"{}"}
+    settings = {"peft_type": "LORA", "base_model_name_or_path": "org/base", "r": 1, "target_modules": ["q_proj"]}
+    layer = "base_model.model.model.layers.0.self_attn.q_proj"
+    tensors = {f"{layer}.lora_A.weight": np.zeros((1, 4096)), f"{layer}.lora_B.weight": np.zeros((4096, 1))}
+    hub.files = {
+        "adapter_config.json": json.dumps(settings | {"layers_to_transform": [0]}).encode(),
+        "adapter_model.safetensors": save(tensors),
+        "training/state.json": b"{}",
+    }
     asked, answer = [], hub.model_info
     hub.model_info = lambda path, revision=None, **more: asked.append((path, revision)) or answer(path, revision)
     final = prefetch_model(Model(model="toy", path=str(base), adapter="me/lora@v2"))["checkpoints"]["final"]

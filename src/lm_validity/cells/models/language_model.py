@@ -21,10 +21,11 @@ from lm_validity.cells.lm_eval_internals import normalize_gen_kwargs, resolve_ma
 from lm_validity.cells.models import prefetch
 from lm_validity.cells.models.chat import CHAT_DATE, close_thought, fixed_date, thought_settings
 from lm_validity.cells.models.head import keep_saved_head
+from lm_validity.cells.models.memory import MORE_MEMORY, is_out_of_memory, must_fit
 from lm_validity.cells.models.own_adapter import OwnAdapter
 from lm_validity.cells.models.prefetch import OWN_HEAD, TOKENS, check_on_gpus, is_models_fault
 from lm_validity.cells.models.provenance import errors_only
-from lm_validity.cells.models.scorer import MORE_MEMORY, NotPlain, SharedContextLM, Way, is_out_of_memory, must_fit
+from lm_validity.cells.models.scorer import NotPlain, SharedContextLM, Way
 from lm_validity.cells.models.tokenizer import load_tokenizer, lost_bytes
 from lm_validity.errors import CellError, first_line
 from lm_validity.run.rehearsals import weight_files

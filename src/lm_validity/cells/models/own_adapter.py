@@ -20,7 +20,7 @@ from peft.utils import CONFIG_NAME, SAFETENSORS_WEIGHTS_NAME
 from safetensors import SafetensorError, safe_open
 from transformers import PreTrainedModel
 
-from lm_validity.cells.models.scorer import is_out_of_memory
+from lm_validity.cells.models.memory import is_out_of_memory
 from lm_validity.errors import CellError, first_line
 from lm_validity.files import read_json
 

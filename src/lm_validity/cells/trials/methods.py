@@ -11,7 +11,7 @@ import numpy as np
 import torch
 import transformers
 
-from lm_validity.cells.models.scorer import in_batches
+from lm_validity.cells.models.memory import in_batches
 from lm_validity.cells.training.loop import layers_recomputed
 from lm_validity.cells.training.lora import BatchPosition
 from lm_validity.cells.trials.data import LoadedTask

@@ -12,8 +12,8 @@ import transformers
 from transformers.activations import NewGELUActivation
 
 from lm_validity.cells.models.head import keep_saved_head
+from lm_validity.cells.models.memory import is_out_of_memory
 from lm_validity.cells.models.prefetch import OWN_HEAD, is_models_fault, model_folder
-from lm_validity.cells.models.scorer import is_out_of_memory
 from lm_validity.cells.models.tokenizer import load_tokenizer
 from lm_validity.cells.training.loop import loss_scale, unscale
 from lm_validity.cells.training.lora import BatchPosition, add_adapter

@@ -483,6 +483,7 @@ def _write_reports(
     absent |= failed
     if not written:
         reasons = " ".join(f"{names.capitalize()}: {reason}" for names, reason in _by_reason(absent))
+        reasons = reasons.replace(f"{folder}/", "")  # a draft, which is removed
         advice = "add results of more models" + ("." if inputs.beside else ", or published scores with --beside.")
         hint = "correct the data or the sheets." if jobs else advice
         raise InputError(f"no report can be written from these data. {reasons}", hint)
@@ -500,7 +501,7 @@ def _write_reports(
         write_page(data_page(scores, *sheets, gathered.lines, absent, cards, gathered.reading), folder / "data")
         pages.append(folder / "data")
     build_site(pages, folder, cards=cards, single_file=inputs.single_file)
-    return [f"No {names} report: {reason}" for names, reason in _by_reason(absent)]
+    return [f"No {names} report: {reason}".replace(f"{folder}/", "") for names, reason in _by_reason(absent)]
 
 
 def _by_reason(absent: Mapping[str, str]) -> list[tuple[str, str]]:

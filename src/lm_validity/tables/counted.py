@@ -170,7 +170,8 @@ class Counted:
             )
         rows, lost = _finite(rows)
         for row in rows[rows.duplicated([*key], keep=False)].itertuples():
-            checkpoint = "" if pd.isna(row.checkpoint) or row.checkpoint == "final" else f" at checkpoint {row.checkpoint!r}"
+            ends = pd.isna(row.checkpoint) or row.checkpoint == "final"
+            checkpoint = "" if ends else f" at checkpoint {row.checkpoint!r}"
             raise InputError(
                 f"{self.source}: two selected test scores of {row.model} on {row.benchmark} ({row.protocol})"
                 f"{checkpoint}.",

@@ -106,7 +106,9 @@ def report_site(
     resamples: Annotated[
         int, typer.Option(min=0, help="Resamples for intervals. 0 skips the intervals that need them.")
     ] = REPORTS.resamples,
-    processes: Annotated[int, typer.Option(min=1, help="Reports written at the same time.")] = 2,
+    processes: Annotated[
+        int, typer.Option(min=1, help="Reports of large tables that are written at the same time.")
+    ] = 2,
     group: GroupsOfModels = None,
     single_file: Annotated[
         bool, typer.Option("--single-file", help="Make index.html one file with all pages inside, to be mailed.")

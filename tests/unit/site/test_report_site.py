@@ -13,6 +13,7 @@ from lm_validity.cli.reports import app
 from lm_validity.config.plan import BY_SCORES
 from lm_validity.config.sections import Reports
 from lm_validity.errors import InputError
+from lm_validity.site import report
 from lm_validity.site.gather import gather
 from lm_validity.site.report import Given, report_site
 from lm_validity.tables.formats.score_files import ImportOptions
@@ -149,6 +150,16 @@ def test_trials_give_bias_beside_the_others(tmp_path):
     write([tmp_path / "in"], tmp_path / "out")
     assert reports(tmp_path / "out") == {"bias"}
     assert not (tmp_path / "out" / "models.tsv").exists()
+
+
+@pytest.mark.parametrize(("resamples", "apart"), [(0, False), (1000, False), (400_000, True)])
+def test_only_long_work_starts_processes(tmp_path, monkeypatch, resamples, apart):
+    """16 scores; what the processes do is looked at where they are killed."""
+    put_results(tmp_path / "in")
+    monkeypatch.setattr(report, "_in_processes", lambda jobs, *_: ["apart"] * len(jobs))
+    monkeypatch.setattr(report, "_write", lambda job: "here")
+    with pytest.raises(InputError, match="Agreement or factors: " + ("apart" if apart else "here")):
+        write([tmp_path / "in"], tmp_path / "out", processes=2, section=Reports(resamples=resamples))
 
 
 def test_the_sheets_are_passed_back(tmp_path):

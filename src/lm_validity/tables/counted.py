@@ -9,6 +9,7 @@ nothing else orders checkpoints (by `iteration` or `tokens_b`) or compares a met
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,6 +23,7 @@ from lm_validity.tables.cell_text import is_unbounded
 from lm_validity.tables.runs import Sampling, average_runs
 from lm_validity.tables.schema import DIRECT, PROTOCOLS, TRAINED, read_scores, replay_notes
 from lm_validity.tables.settings import (
+    FILE,
     Difference,
     Unlike,
     difference_notes,
@@ -202,7 +204,34 @@ def count_scores(
     task, or of another part of its items, than most. Raises InputError for bad files, a model of `only` without scores,
     a score without a model or benchmark, a metric of the sheet that the table does not know, several metrics of a
     benchmark without a sheet, two directions or two units of one benchmark, and unlike scores that are "refused".
+
+    The reports of a site ask about the same files: the last two answers are kept while their files stay as they are.
     """
+    stamps = tuple(map(_stamp, (scores, Path(scores).with_name(FILE), models, benchmarks)))
+    sheets = [None if path is None else str(path) for path in (models, benchmarks)]
+    counted = _count(stamps, str(scores), *sheets, study, tuple(groups), tuple(only), unlike)
+    return replace(counted, **{name: getattr(counted, name).copy() for name in ("rows", "models", "benchmarks")})
+
+
+def _stamp(path: str | Path | None) -> tuple[str, int, int, int] | None:
+    """What changes with a file: which one it is, its size and time. None where there is none."""
+    if path is None or not Path(path).exists():
+        return None
+    found = Path(path).stat()
+    return str(Path(path).resolve()), found.st_ino, found.st_size, found.st_mtime_ns
+
+
+@lru_cache(maxsize=2)
+def _count(
+    _stamps: tuple[object, ...],
+    scores: str,
+    models: str | None,
+    benchmarks: str | None,
+    study: str | None,
+    groups: tuple[Group, ...],
+    only: tuple[str, ...],
+    unlike: Unlike,
+) -> Counted:
     rows = read_scores(scores)
     _check_protocols(rows, scores)
     for model in only:
@@ -240,10 +269,9 @@ def count_scores(
     check_directions(rows, sheet, scores)
     notes += direction_notes(rows, sheet, scores)
     facts = _with_directions(sheet, rows)
-    sheet_path = None if benchmarks is None else str(benchmarks)
     notes += unit_notes(rows, facts, scores) + error_notes(checks)
     return Counted(
-        rows, model_sheet, facts, tuple(notes), tuple(checks), str(scores), sheet_path, averaged.noise, tuple(kept_out)
+        rows, model_sheet, facts, tuple(notes), tuple(checks), scores, benchmarks, averaged.noise, tuple(kept_out)
     )
 
 

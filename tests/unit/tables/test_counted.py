@@ -13,8 +13,9 @@ from lm_validity.site.cards.values import CardSources
 from lm_validity.studies.agreement.score_matrix import read_score_matrix
 from lm_validity.studies.items.compare import compare_models
 from lm_validity.studies.items.item_report import model_scores
+from lm_validity.tables import counted as counted_scores
 from lm_validity.tables.counted import count_scores, last_checkpoints
-from lm_validity.tables.schema import SCORES, write_table
+from lm_validity.tables.schema import SCORES, SETTINGS, read_scores, write_table
 
 SOURCE = Path(lm_validity.__file__).parent
 # the packages that read tables; formats, the schema and merging write them
@@ -249,3 +250,24 @@ def test_no_other_module_orders_checkpoints_or_chooses_a_metric():
 )
 def test_such_a_decision_is_found(line):
     assert list(decisions(ast.parse(line))) == [1]
+
+
+def test_the_same_files_are_read_once_and_changed_ones_again(tmp_path, monkeypatch):
+    read = []
+    monkeypatch.setattr(counted_scores, "read_scores", lambda path: read.append(path) or read_scores(path))
+    rows = [{"model": model, "benchmark": "x", "value": 0.5} for model in "ab"]
+    paths = table(tmp_path, rows)
+    first = count_scores(*paths)
+    first.rows["value"] = 0.9
+    first.benchmarks["metric"] = "none"
+    again = count_scores(*paths)
+    assert values(again.rows) == {"a": 0.5, "b": 0.5} and list(again.benchmarks["metric"]) == ["acc,none"]
+    assert len(read) == 1
+    assert set(count_scores(*paths, only="a").rows["model"]) == {"a"} and len(read) == 2
+    count_scores(*table(tmp_path, [row | {"value": 0.6} for row in rows]))
+    settings = pd.DataFrame([{"model": "a", "benchmark": "x", "task_version": "1"}])
+    assert values(count_scores(*paths).rows) == {"a": 0.6, "b": 0.6} and len(read) == 3
+    write_table(settings, SETTINGS, tmp_path / "settings.parquet")
+    assert "setting_version" in count_scores(*paths).rows and len(read) == 4
+    paths[2].write_text("benchmark,metric,higher_is_better\nx,acc,0\n")
+    assert not count_scores(*paths).benchmarks["higher_is_better"].any() and len(read) == 5

@@ -477,28 +477,33 @@ def align_rankings(
     """
     taking_part = np.isfinite(ranks_first) & np.isfinite(ranks_second)
     rows, n = np.arange(len(taking_part)), taking_part.shape[1]
-    betters = better_first.astype(np.int32), better_second.astype(np.int32)
-    places = np.where(taking_part, n + 1, 0), np.where(taking_part, n + 1, 0)
-    waiting = [(better * taking_part[:, :, None]).sum(axis=1) for better in betters]
-    # ranks are whole or half; those of the other benchmark decide
-    ranks = [np.nan_to_num(2 * entry).astype(int) for entry in (ranks_second, ranks_first)]
-    least = (4 * n + 1) * (n + 1)  # of a key of a model that is in neither order
-    never = 4 * least
+    place_unit, least = 4 * n + 1, (4 * n + 1) * (n + 1)  # `least`: of the key of a model that is in neither order
+    closed = 2 * (least + 4 * n)  # more than two such keys together
+    whole = np.int32 if closed * (2 * n + 4) < 2**31 else np.int64
+    betters, places, keys = (better_first, better_second), np.where(taking_part, n + 1, [[[0]], [[0]]]), []
+    places = places.astype(np.int32)
+    # ranks are whole or half; those of the other benchmark decide. A key below `closed` is that of a model which may
+    # come next; each better one that is not placed adds `closed`
+    for better, ranks in zip(betters, (ranks_second, ranks_first), strict=True):
+        waiting = np.matmul(taking_part[:, None, :].astype(np.float32), better.astype(np.float32))[:, 0]
+        key = least + np.nan_to_num(2 * ranks).astype(whole) + closed * waiting.astype(whole)
+        keys.append(np.where(taking_part, key, closed * (n + 1)).astype(whole))
     for step in range(1, int(taking_part.sum(axis=1).max(initial=0)) + 1):
-        may = [(index > n) & (entry == 0) for index, entry in zip(places, waiting, strict=True)]
-        keys = [
-            np.where(allowed, (4 * n + 1) * other_index + rank, never)
-            for allowed, other_index, rank in zip(may, reversed(places), ranks, strict=True)
-        ]
         chosen = [key.argmin(axis=1) for key in keys]
-        allowed_in_both = np.where(may[0] & may[1], ranks[0] + ranks[1], never)
-        common = allowed_in_both.argmin(axis=1)
-        alike = (keys[0].min(axis=1) >= least) & (keys[1].min(axis=1) >= least) & (allowed_in_both.min(axis=1) < never)
-        going_on = may[0].any(axis=1) & may[1].any(axis=1)
-        for index, entry, better, own_choice in zip(places, waiting, betters, chosen, strict=True):
-            taken = np.where(alike, common, own_choice)
-            index[rows[going_on], taken[going_on]] = step
-            entry -= better[rows, taken] * going_on[:, None]
+        lowest = [key[rows, taken] for key, taken in zip(keys, chosen, strict=True)]
+        going_on = (lowest[0] < closed) & (lowest[1] < closed)
+        alike = np.flatnonzero(going_on & (lowest[0] >= least) & (lowest[1] >= least))
+        if len(alike):
+            sums = keys[0][alike] + keys[1][alike]
+            common = sums.argmin(axis=1)
+            for taken in chosen:  # the one that both can take, if there is one
+                taken[alike] = np.where(sums[np.arange(len(alike)), common] < closed, common, taken[alike])
+        for own, (better, taken) in enumerate(zip(betters, chosen, strict=True)):
+            at = rows[going_on], taken[going_on]
+            keys[own] -= better[rows, taken] * np.where(going_on, closed, 0).astype(whole)[:, None]
+            keys[1 - own][at] -= place_unit * (n + 1 - step)
+            keys[own][at] += closed * (n + 1)  # placed
+            places[own][at] = step
     return Alignments(*places)
 
 
@@ -515,29 +520,33 @@ def aligned_figures(
     signs, step = pair_signs(scores), max(1, ALIGNED_AT_ONCE // max(1, len(scores) ** 2))
     tau, product = kendall_tau_matrix(signs), signs.sign.T @ signs.sign
     crossed = (np.abs(signs.sign).T @ np.abs(signs.sign) - product) / 2
+    has_score = np.isfinite(scores).T
+    better = better & has_score[:, :, None] & has_score[:, None, :]
+    flat, turned = (each.reshape(len(better), -1).astype(np.float32) for each in (better, better.swapaxes(1, 2)))
+    opposite = flat @ turned.T  # [a, b]: pairs of models that a orders one way and b the other
+    ranks_alone = average_ranks(scores).T
     for start in range(0, len(pairs), step):
         first, second = np.array(pairs[start : start + step]).T
-        is_known = np.isfinite(scores[:, first]) & np.isfinite(scores[:, second])
-        ranks = [average_ranks(np.where(is_known, scores[:, column], np.nan)).T for column in (first, second)]
-        betters = [better[column] & is_known.T[:, :, None] & is_known.T[:, None, :] for column in (first, second)]
+        is_known = has_score[first] & has_score[second]
+        if has_score.all():
+            ranks, betters = [ranks_alone[first], ranks_alone[second]], [better[first], better[second]]
+        else:
+            ranks = [average_ranks(np.where(is_known, scores.T[column], np.nan).T).T for column in (first, second)]
+            betters = [better[column] & is_known[:, :, None] & is_known[:, None, :] for column in (first, second)]
         places = align_rankings(*betters, *ranks)
-        above = [column[:, :, None] < column[:, None, :] for column in places]
-        inversions = (above[0] & above[1].swapaxes(1, 2)).sum(axis=(1, 2))
-        opposite = (betters[0] & betters[1].swapaxes(1, 2)).sum(axis=(1, 2))
-        broken = sum(
-            (better_first & worse_after.swapaxes(1, 2)).sum(axis=(1, 2))
-            for better_first, worse_after in zip(betters, above, strict=True)
-        )
         for index, (a, b) in enumerate(pairs[start : start + step]):
-            models = np.flatnonzero(is_known[:, index])
+            models = np.flatnonzero(is_known[index])
             total = len(models) * (len(models) - 1) / 2
+            below = [column[index][:, None] > column[index] for column in places]
+            inversions = np.count_nonzero((places[0][index][:, None] < places[0][index]) & below[1])
+            broken = sum(np.count_nonzero(order[index] & turned) for order, turned in zip(betters, below, strict=True))
             figures = {
                 "tau": float(tau[a, b]),
                 "crossings": int(crossed[a, b]),
-                "aligned_tau": float((total - 2 * inversions[index]) / total) if total else float("nan"),
-                "aligned_crossings": int(inversions[index]),
-                "opposite": int(opposite[index]),
-                "violations": int(broken[index]),
+                "aligned_tau": float((total - 2 * inversions) / total) if total else float("nan"),
+                "aligned_crossings": inversions,
+                "opposite": int(opposite[a, b]),
+                "violations": broken,
             }
             orders = tuple(np.argsort(column[index, models]) for column in places)
             yield (a, b), models, figures, (orders[0], orders[1])

@@ -195,8 +195,8 @@ def corrected_results(
             result = Result(*NOTHING)
             if expected is not None:
                 tau, limit = mean_tau_left_out(signs, expected, _all(signs), clusters)
-                interval = corrected_interval(tau[0], limit[0], tau[1:], np.bincount(clusters))
-                result = one(float(noise_corrected_tau(tau[0], limit[0])), interval, truth[p].noise_free)
+                interval = corrected_interval(tau[0], float(limit), tau[1:], np.bincount(clusters))
+                result = one(float(noise_corrected_tau(tau[0], limit)), interval, truth[p].noise_free)
             found[f"corrected tau, {p}|{name}"] = result
     return found
 

@@ -11,7 +11,7 @@ from lm_validity.pages import figures
 from lm_validity.pages.page import Part, Section, Table
 from lm_validity.repeats import NO_RUNS
 from lm_validity.statistics import Interval, models_above_chance
-from lm_validity.studies.agreement.data import NO_DIRECTION, Data, Entry, Value, ends, plotted
+from lm_validity.studies.agreement.data import NO_DIRECTION, Data, Entry, Value, ends, plotted, size_ratios
 from lm_validity.studies.agreement.score_matrix import ScoreMatrix
 from lm_validity.studies.agreement.statistics.noise import (
     ceiling_with_others,
@@ -119,10 +119,8 @@ def _within(sizes: np.ndarray, at_least: float, at_most: float | None) -> np.nda
     """(models, models) pairs whose sizes differ by such a factor; all pairs for 1 to any."""
     if at_least <= 1 and at_most is None:
         return ~np.eye(len(sizes), dtype=bool)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        logarithm = np.log(np.where(sizes > 0, sizes, np.nan))
-        ratio = np.exp(np.abs(logarithm[:, None] - logarithm[None, :]))
-    in_range = ratio > at_least if at_most is None else ratio <= at_most * (1 + 1e-9)
+    ratio = size_ratios(sizes)
+    in_range = ratio > at_least if at_most is None else ratio <= at_most
     return in_range & ~np.eye(len(sizes), dtype=bool)
 
 

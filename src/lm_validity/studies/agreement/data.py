@@ -13,7 +13,7 @@ import pandas as pd
 from lm_validity.missing import Missing, Reason, ReasonCode, is_known, known, number
 from lm_validity.statistics import Interval, section_generator
 from lm_validity.studies.agreement.paired import use_paired_tests
-from lm_validity.studies.agreement.score_matrix import ScoreMatrix
+from lm_validity.studies.agreement.score_matrix import ScoreMatrix, Sizes
 from lm_validity.studies.agreement.statistics.noise import (
     LEAST_CORRECTED,
     Ceiling,
@@ -58,6 +58,7 @@ MOST_PRODUCTS, MOST_TAUS = 2**36, 2**24  # of all resamples: products of signs, 
 MOST_DRAWN = 150  # models that a figure with a row for each one shows
 # the share of the models that any two benchmarks have in common, from which on headlines are those of a whole table
 NEARLY_WHOLE = 0.95
+DISTANCE_EDGES = (1.25, 2.0, 4.0)  # ratios of two models' sizes that reports tell apart
 # what intervals take for granted where cells are missing that no plan left out
 BY_CHANCE = " (intervals assume that cells are missing by chance)"
 
@@ -385,8 +386,10 @@ class Data:
     @cached_property
     def ceiling(self) -> dict[str, Ceiling]:
         """The noise ceiling of each protocol, from all of its scores."""
-        rng = section_generator("noise ceiling", 0)
-        return {p: noise_ceiling(self.scores[p], measurement_error(self.matrix, p), rng) for p in PROTOCOLS}
+        rng, groups = section_generator("noise ceiling", 0), distance_groups(self.matrix.sizes())
+        return {
+            p: noise_ceiling(self.scores[p], measurement_error(self.matrix, p), rng, groups=groups) for p in PROTOCOLS
+        }
 
     @cached_property
     def common(self) -> dict[str, np.ndarray]:
@@ -574,6 +577,24 @@ def measurement_error(matrix: ScoreMatrix, protocol: str) -> np.ndarray:
     errors = matrix.stderr[protocol], matrix.seed_error(protocol), matrix.training_error(protocol)
     stderr, seed_error, training_error = (error[:, ~matrix.is_corpus] for error in errors)
     return np.sqrt(stderr**2 + np.nan_to_num(seed_error) ** 2 + np.nan_to_num(training_error) ** 2)
+
+
+def size_ratios(size: np.ndarray) -> np.ndarray:
+    """(models, models) the larger over the smaller `size` (models,), less rounding; NaN where one is unknown."""
+    logarithm = np.log(np.where(size > 0, size, np.nan))
+    return np.exp(np.abs(logarithm[:, None] - logarithm)) * (1 - 1e-9)
+
+
+def distance_groups(sizes: Sizes) -> np.ndarray:
+    """(pairs,) numbers of the groups of pairs of models, as `pair_signs` has them, that no distance in size or compute
+    of a report divides."""
+    pairs, groups = np.triu_indices(len(sizes.parameters), 1), []
+    for size in sizes:
+        ratio = size_ratios(size)[pairs]
+        groups.append(
+            np.where(np.isnan(ratio), len(DISTANCE_EDGES) + 1, np.digitize(ratio, DISTANCE_EDGES, right=True))
+        )
+    return np.unique(np.array(groups), axis=1, return_inverse=True)[1].ravel()
 
 
 def family_members(families: np.ndarray) -> dict[str, np.ndarray]:

@@ -30,10 +30,11 @@ from lm_validity.studies.agreement.data import (
     family_members,
     no_clusters,
     over_families,
+    size_ratios,
     value_in_words,
 )
 from lm_validity.studies.agreement.score_matrix import ERROR_RATES, ScoreMatrix
-from lm_validity.studies.agreement.similar import HEADLINE_RATIO, LEAST_PAIRS, size_ratios
+from lm_validity.studies.agreement.similar import HEADLINE_RATIO, LEAST_PAIRS
 from lm_validity.studies.agreement.statistics.ranking import PairSigns, average_ranks, finite_mean, pair_signs
 from lm_validity.studies.agreement.statistics.resampling import cluster_numbers, transformed_interval
 from lm_validity.studies.agreement.statistics.sparse import (
@@ -249,7 +250,7 @@ def compare_pooled(data: Data) -> Entry:
     signs = {p: pair_signs(scores[p]) for p in present}
     either = signs[present[0]]
     compared = either.known.sum(axis=1) >= 2  # two benchmarks, or the pair of models says nothing on agreement
-    like = size_ratios(data.matrix.sizes()[0], either) <= HEADLINE_RATIO
+    like = size_ratios(data.matrix.sizes()[0])[either.first, either.second] <= HEADLINE_RATIO
     return {
         name: _pooled_row(
             {p: PairSigns(*(part[pairs] for part in part_signs)) for p, part_signs in signs.items()},

@@ -27,6 +27,7 @@ from lm_validity.studies.agreement.data import (
     Range,
     Value,
     both_intervals,
+    distance_groups,
     draws,
     each,
     ends,
@@ -40,6 +41,7 @@ from lm_validity.studies.agreement.data import (
     over_families,
     plotted,
     shown_mean,
+    size_ratios,
     tuned_members,
     value_in_words,
     which_interval,
@@ -80,7 +82,6 @@ HEADLINE_RATIO = 2.0  # models that a reader chooses between
 MOST_CELLS = 3600  # of a heatmap
 LEAST_PAIRS = 10  # of models; fewer say nothing about a mean over pairs of benchmarks
 ABOVE_CEILING = f"The tau observed is above its noise ceiling, so there is no noise left to correct for. {WHY_ABOVE}"
-TOO_LARGE = "The table has too many models and benchmarks to take the noise ceiling apart."
 SIZE_ALONE = "Among models of very different sizes, benchmarks can agree merely because scores rise with size."
 TAU_LABELS = {
     "low": "from",
@@ -130,26 +131,21 @@ class Scored(NamedTuple):
 # Among models of like size.
 
 
-def size_ratios(size: np.ndarray, signs: PairSigns) -> np.ndarray:
-    """(pairs,) the larger over the smaller `size` (models,) of each pair, less rounding; NaN where one is unknown."""
-    logarithm = np.log(np.where(size > 0, size, np.nan))
-    return np.exp(np.abs(logarithm[signs.first] - logarithm[signs.second])) * (1 - 1e-9)
-
-
 def by_ratio(data: Data, scores: dict[str, np.ndarray], ceiling: dict[str, Ceiling]) -> ByRatio:
     """Agreement by distance in size and in compute; missing where fewer than two models with scores have one."""
     by_distance: ByRatio = {"by_size_ratio": {}, "by_compute_ratio": {}}
     for (by_protocol, size, quantity), p in product(
         zip(by_distance.values(), data.matrix.sizes(), ("parameters", "pretraining compute"), strict=True), PROTOCOLS
     ):
-        scored, signs = np.isfinite(scores[p]).any(axis=1), pair_signs(scores[p])
+        scored = np.isfinite(scores[p]).any(axis=1)
+        first, second = np.triu_indices(len(size), 1)
         if not data.matrix.has(p):
             by_protocol[p] = Missing(no_scores(p))
         elif np.isfinite(size[scored]).sum() < 2:
             reason = f"Fewer than two of the models compared here have known {quantity}."
             by_protocol[p] = Missing(Reason(reason, ReasonCode.TOO_FEW))
         else:
-            ratio, present = size_ratios(size, signs), scored[signs.first] & scored[signs.second]
+            ratio, present = size_ratios(size)[first, second], scored[first] & scored[second]
             scored_models = Scored(p, scores[p], ceiling[p], data.matrix.families)
             masks = [present & (ratio > low if high is None else ratio <= high) for low, high in RATIOS]
             by_protocol[p] = among_pairs(scored_models, masks, RATIOS)
@@ -164,18 +160,17 @@ def by_ratio_in_both(data: Data, in_each: ByRatio) -> ByRatio:
     if absent:
         return {key: dict.fromkeys(PROTOCOLS, Missing(no_scores(absent[0]))) for key in in_each}
     rng = section_generator("noise ceiling of models of similar size", 6)
-    errors = {p: measurement_error(data.matrix, p) for p in PROTOCOLS}
-    return by_ratio(
-        data, data.compared_scores, {p: noise_ceiling(data.compared_scores[p], errors[p], rng) for p in PROTOCOLS}
-    )
+    errors, groups = {p: measurement_error(data.matrix, p) for p in PROTOCOLS}, distance_groups(data.matrix.sizes())
+    ceilings = {p: noise_ceiling(data.compared_scores[p], errors[p], rng, groups=groups) for p in PROTOCOLS}
+    return by_ratio(data, data.compared_scores, ceilings)
 
 
 class LeftOut(NamedTuple):
-    """Mean taus and their ceilings over some pairs of models, (1 + clusters,): of all and without each cluster that has
-    such a pair; `sizes`: (clusters,) their numbers of models that do."""
+    """Mean taus over some pairs of models, (1 + clusters,): of all and without each cluster that has such a pair;
+    `limit`: the ceiling of all; `sizes`: (clusters,) their numbers of models that do."""
 
     taus: np.ndarray
-    limits: np.ndarray
+    limit: float
     sizes: np.ndarray
 
 
@@ -186,8 +181,6 @@ def among_pairs(
     corrected for noise."""
     signs, ceiling = pair_signs(scored.scores), scored.ceiling
     reason = no_correction(ceiling, scored.scores, scored.protocol)
-    if ceiling.expected is None and not reason:
-        reason = TOO_LARGE
     expected, clusters = None if reason else ceiling.expected, no_clusters(scored.families)
     enough = [index for index, pairs in enumerate(masks) if pairs.sum() >= LEAST_PAIRS]
     chosen = np.array([masks[index] for index in enough], dtype=bool).reshape(len(enough), len(signs.first))
@@ -214,12 +207,12 @@ def _left_out(
     if not len(masks):
         return []
     left_out_sizes = []
-    for pairs, taus, limits in zip(masks, *mean_tau_left_out(signs, expected, masks, clusters), strict=True):
+    for pairs, taus, limit in zip(masks, *mean_tau_left_out(signs, expected, masks, clusters), strict=True):
         in_pairs = np.zeros(len(clusters), dtype=bool)
         in_pairs[signs.first[pairs]] = in_pairs[signs.second[pairs]] = True
         sizes = np.bincount(clusters, in_pairs, minlength=len(taus) - 1)
         not_empty = np.concatenate([[True], sizes > 0])
-        left_out_sizes.append(LeftOut(taus[not_empty], limits[not_empty], sizes[sizes > 0]))
+        left_out_sizes.append(LeftOut(taus[not_empty], float(limit), sizes[sizes > 0]))
     return left_out_sizes
 
 
@@ -227,7 +220,7 @@ def _ratio_row(
     scored: Scored, size: tuple[float | None, float, int], models: LeftOut, families: LeftOut | Missing, reason: str
 ) -> RatioRow:
     """`reason`: why nothing is corrected for noise, empty where it is."""
-    (tau, *_), (limit, *_) = models.taus, models.limits
+    tau, limit = models.taus[0], models.limit
     mean = known(float(tau), "No pair of benchmarks has a tau among these pairs of models.")
     corrected = known(float(noise_corrected_tau(tau, limit)), reason or ABOVE_CEILING)
     interval = ends(mean, transformed_interval(tau, models.taus[1:], "tau"), LOST_MODEL)
@@ -238,12 +231,12 @@ def _ratio_row(
         taus, sizes = families.taus, families.sizes
         clustered = ends(mean, transformed_interval(taus[0], taus[1:], "tau", sizes), LOST_CLUSTER)
         corrected_clustered = ends(
-            corrected, corrected_interval(taus[0], families.limits[0], taus[1:], sizes), LOST_CLUSTER
+            corrected, corrected_interval(taus[0], families.limit, taus[1:], sizes), LOST_CLUSTER
         )
     return RatioRow(
         *size,
         mean=mean,
-        ceiling=known(float(limit), reason or LOST_MODEL),
+        ceiling=known(limit, reason or LOST_MODEL),
         corrected=corrected,
         interval=interval,
         interval_clustered=over_families(clustered, interval, scored.families),

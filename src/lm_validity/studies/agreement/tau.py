@@ -44,7 +44,6 @@ from lm_validity.studies.agreement.data import (
 from lm_validity.studies.agreement.similar import (
     ABOVE_CEILING,
     TAU_LABELS,
-    TOO_LARGE,
     ByRatio,
     Scored,
     among_pairs,
@@ -365,18 +364,17 @@ def corrected_tau(data: Data, protocol: str) -> Entry:
             signs, ceiling.expected, np.ones(len(signs.first), bool), np.arange(len(data.matrix.models))
         )
         first, second = np.triu_indices(len(columns), 1)
-        has_both = np.isfinite(taus[:, :1]) & np.isfinite(limits[:, :1])
-        taus, limits = (np.where(has_both, values, np.nan) for values in (taus, limits))
+        has_both = np.isfinite(taus[:, :1]) & np.isfinite(limits[:, None])
+        taus, limits = np.where(has_both, taus, np.nan), np.where(has_both[:, 0], limits, np.nan)
         places = zip(columns[first], columns[second], strict=True)
-        pair_intervals = _intervals(places, corrected_interval(taus[:, 0], limits[:, 0], taus[:, 1:]))
+        pair_intervals = _intervals(places, corrected_interval(taus[:, 0], limits, taus[:, 1:]))
         of_benchmark = [has_both[:, 0] & ((first == index) | (second == index)) for index in range(len(columns))]
         known_places = [index for index, has_any in enumerate(of_benchmark) if has_any.any()]
         means = np.array([taus[of_benchmark[index]].mean(axis=0) for index in known_places])
-        tops = np.array([limits[of_benchmark[index], 0].mean() for index in known_places])
+        tops = np.array([limits[of_benchmark[index]].mean() for index in known_places])
         if known_places:
             bounds = corrected_interval(means[:, 0], tops, means[:, 1:])
             benchmark_intervals = _intervals(columns[known_places], bounds)
-    lost = TOO_LARGE if ceiling.expected is None else LOST_MODEL
     reason_alone = " has no tau or no noise ceiling, or its tau is above the ceiling."
     of_benchmarks = each(names, by_benchmark.tolist(), reason or f"The benchmark{reason_alone}")
     of_pairs = {
@@ -389,11 +387,11 @@ def corrected_tau(data: Data, protocol: str) -> Entry:
         "interval_clustered": clustered,
         "by_benchmark": of_benchmarks,
         "by_benchmark_interval": {
-            name: ends(of_benchmarks[name], benchmark_intervals.get(j), lost) for j, name in enumerate(names)
+            name: ends(of_benchmarks[name], benchmark_intervals.get(j), LOST_MODEL) for j, name in enumerate(names)
         },
         "by_pair": [(names[i], names[j], tau) for (i, j), tau in of_pairs.items()],
         "by_pair_interval": [
-            (names[i], names[j], ends(tau, pair_intervals.get((i, j)), lost)) for (i, j), tau in of_pairs.items()
+            (names[i], names[j], ends(tau, pair_intervals.get((i, j)), LOST_MODEL)) for (i, j), tau in of_pairs.items()
         ],
     }
 

@@ -105,8 +105,9 @@ def test_noise_ceiling_at_a_distance_is_that_of_such_pairs():
     group = np.repeat([0.0, 10.0], 6)
     ability = (group + np.tile(np.linspace(0, 0.5, 6), 2))[:, None]
     scores = np.hstack([ability + np.random.default_rng(4).normal(0, 0.5, (12, 3)), np.ones((12, 1))])
-    ceiling = noise_ceiling(scores, np.full(scores.shape, 0.5), np.random.default_rng(5))
     signs, same = pair_signs(scores), (group[:, None] == group[None, :]) & EVERY
+    groups = same[signs.first, signs.second].astype(int)
+    ceiling = noise_ceiling(scores, np.full(scores.shape, 0.5), np.random.default_rng(5), groups=groups)
     near, far, every = (ceiling_with_others(signs, ceiling.expected, mask) for mask in (same, EVERY & ~same, EVERY))
     assert every[:3] == pytest.approx(ceiling.by_benchmark[:3], abs=1e-5)
     assert (near[:3] < 0.5).all() and (far[:3] > 0.99).all() and (every[:3] > 0.7).all()

@@ -140,10 +140,7 @@ def entry_of(values: Sequence[T | Missing] | Missing, index: int) -> T | Missing
 def explained_variance(data: FactorData) -> Part:
     """The share of each component, beside that of shuffled tables, and the loadings of the first."""
     matrix, of_ceiling, of_shuffled = data.matrix, simulations("noise ceiling"), simulations("parallel analysis")
-    ceilings = {
-        p: noise_ceiling(data.scores[p], measurement_error(matrix, p), of_ceiling, apart=False)
-        for p in matrix.protocols
-    }
+    ceilings = {p: noise_ceiling(data.scores[p], measurement_error(matrix, p), of_ceiling) for p in matrix.protocols}
     parallel = {p: _parallel(data, p, of_shuffled) for p in PROTOCOLS}
     shares, ranges, _ = by_protocol = _first_shares(data, data.scores, data.components, data.scores)
     of_both = {p: scores[data.models_in_both] for p, scores in data.common.items()}

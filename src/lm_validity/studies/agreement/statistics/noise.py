@@ -13,7 +13,6 @@ from lm_validity.studies.agreement.statistics.ranking import (
     PairSigns,
     finite_mean,
     kendall_tau_matrix,
-    known_in_all,
     mean_over_pairs,
     pair_signs,
     ratio,
@@ -140,7 +139,7 @@ def reliability_of(
 # ----------------------------------------------------------------------------------------------------------------------
 # Rank agreement with measurement error taken out, and intervals by leaving out clusters of models.
 
-AT_ONCE = 2**19  # numbers, of pairs of models by pairs of benchmarks, of which 16 times as many are summed together
+AT_ONCE = 2**20  # numbers, of pairs of models by benchmarks, that are summed together
 
 
 def noise_corrected_tau(observed: np.ndarray | float, ceiling: np.ndarray | float) -> np.ndarray | float:
@@ -186,16 +185,18 @@ def _attenuation(observed: np.ndarray | float, ceiling: np.ndarray | float) -> A
 
 
 class ExpectedSigns(NamedTuple):
-    """Products of signs that benchmarks with one common order have in simulated tables, by pair of models.
+    """Products of signs that benchmarks with one common order have in simulated tables, by group of pairs of models.
 
-    Sums over the tables, whole numbers: `product`: (pairs, k (k + 1) / 2) of the products, by pair of benchmarks in the
-    order of `np.triu_indices`, 0 where unknown; `untied`: (pairs, k) how often a pair is not tied. `known`: (pairs, k);
-    `columns`: the k benchmarks' places in the table; `draws`: the number of tables.
+    Sums over the tables, whole numbers: `product`: (groups, k, k) of the products over the pairs of a group and the
+    tables, by pair of benchmarks, 0 where unknown; `untied`: (pairs, k) how often a pair is not tied. `known`: (pairs,
+    k); `group`: (pairs,) of each pair of models; `columns`: the k benchmarks' places in the table; `draws`: the number
+    of tables.
     """
 
     product: np.ndarray
     untied: np.ndarray
     known: np.ndarray
+    group: np.ndarray
     columns: np.ndarray
     draws: int
 
@@ -203,102 +204,132 @@ class ExpectedSigns(NamedTuple):
 def mean_tau_left_out(
     signs: PairSigns, expected: ExpectedSigns | None, pairs: np.ndarray, clusters: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """(observed, ceiling): mean taus over pairs of benchmarks, of the whole table and then without each cluster.
+    """(observed, ceiling): mean taus over pairs of benchmarks, the observed ones of the whole table and then without
+    each cluster, (1 + clusters,), the ceiling of the whole table, ().
 
-    Both (1 + clusters,), over the pairs of models in the mask `pairs` (pairs,) and over the same pairs of benchmarks:
-    those with both taus. Without `expected` the ceiling is NaN and the observed mean is over all pairs with a tau. Of
-    several masks (masks, pairs) both are (masks, 1 + clusters).
+    Over the pairs of models in the mask `pairs` (pairs,), which holds all or nothing of each group of `expected`, and
+    over the same pairs of benchmarks: those with both taus. Without `expected` the ceiling is NaN and the observed mean
+    is over all pairs with a tau. Of several masks (masks, pairs) they are (masks, 1 + clusters) and (masks,).
     """
-    observed, ceiling = [], []
-    for taus, limits in _tables_left_out(signs, expected, np.atleast_2d(pairs), clusters):
-        if expected is not None:
-            taus, limits = known_in_all({"taus": taus, "limits": limits}).values()
-        observed.append(finite_mean(taus, axis=1))
-        ceiling.append(finite_mean(limits, axis=1))
-    shape = (*pairs.shape[:-1], -1)
-    return np.array(observed).T.reshape(shape), np.array(ceiling).T.reshape(shape)
+    masks, observed = np.atleast_2d(pairs), []
+    for taus, has_limit in _tables_left_out(signs, expected, masks, clusters):
+        observed.append(finite_mean(taus if has_limit is None else np.where(has_limit, taus, np.nan), axis=1))
+        if len(observed) == 1:
+            limits = _limits(expected, masks)
+            ceiling = finite_mean(np.where(np.isfinite(taus), limits, np.nan) if expected else limits, axis=1)
+    shape = pairs.shape[:-1]
+    return np.array(observed).T.reshape(*shape, -1), ceiling.reshape(shape)
 
 
 def taus_left_out(
     signs: PairSigns, expected: ExpectedSigns | None, pairs: np.ndarray, clusters: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """(observed, ceiling): taus by pair of benchmarks, (benchmark pairs, 1 + clusters), as in `mean_tau_left_out`.
+    """(observed, ceiling): taus by pair of benchmarks, (benchmark pairs, 1 + clusters) and (benchmark pairs,), as in
+    `mean_tau_left_out`.
 
     Benchmarks are all columns, or those of `expected`; pairs in the order of `np.triu_indices` without the diagonal.
-    NaN where a tau is undefined; without `expected` there are no ceilings: (0, 1 + clusters).
+    NaN where a tau is undefined; without `expected` there are no ceilings: (0,).
     """
-    tables = list(_tables_left_out(signs, expected, pairs[None], clusters))
-    return np.array([taus[0] for taus, _ in tables]).T, np.array([limits[0] for _, limits in tables]).T
+    tables = [taus[0] for taus, _ in _tables_left_out(signs, expected, pairs[None], clusters)]
+    return np.array(tables).T, _limits(expected, pairs[None])[0]
 
 
 def _tables_left_out(
     signs: PairSigns, expected: ExpectedSigns | None, masks: np.ndarray, clusters: np.ndarray
-) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """(observed, ceiling), both (masks, benchmark pairs), of the whole table and then without each cluster.
+) -> Iterator[tuple[np.ndarray, np.ndarray | None]]:
+    """(observed taus, whether simulated tables have one), both (masks, benchmark pairs), of the whole table and then
+    without each cluster.
 
     The sums over pairs of models that leave a cluster out are those of the whole table less those of the pairs that
-    concern it, each a product of matrices. All are whole numbers, hence exact.
+    concern it. All are whole numbers, hence exact.
     """
     columns = np.arange(signs.sign.shape[1]) if expected is None else expected.columns
-    pairs_used = np.flatnonzero(masks.any(axis=0))
-    whole_sums = _sums(signs, expected, masks, pairs_used, columns)
-    yield _limits(whole_sums, len(columns), len(masks))
-    first, second = clusters[signs.first[pairs_used]], clusters[signs.second[pairs_used]]
-    between_clusters = first != second  # a pair within a cluster concerns it once
-    concerned = np.concatenate([first, second[between_clusters]])
-    order = np.argsort(concerned, kind="stable")
-    places = np.concatenate([pairs_used, pairs_used[between_clusters]])[order]
-    ends = np.cumsum(np.bincount(concerned, minlength=int(clusters.max()) + 1))
-    for start, end in zip([0, *ends[:-1]], ends, strict=True):
-        part = _sums(signs, expected, masks, places[start:end], columns)
-        yield _limits(
-            [total - part_sum for total, part_sum in zip(whole_sums, part, strict=True)], len(columns), len(masks)
-        )
+    upper = np.triu_indices(len(columns), 1)
+    sums = _Sums(signs.sign[:, columns], signs.known[:, columns], masks)
+    simulated = None if expected is None else _Sums(expected.untied, expected.known, masks, expected.draws)
+    parts = [sums] if simulated is None else [sums, simulated]
+    whole_sums = [part.over(np.flatnonzero(sums.part < len(sums.inside))) for part in parts]
+    for places in (np.empty(0, dtype=int), *_concerned(signs, sums.part, len(sums.inside), clusters)):
+        own = [part.over(places) for part in parts] if len(places) else [(0.0, 0.0)] * len(parts)
+        (product, untied), *of_tables = [
+            (total[0] - left[0], total[1] - left[1]) for total, left in zip(whole_sums, own, strict=True)
+        ]
+        taus = ratio(product[:, *upper], np.sqrt(_both_untied(untied, upper)))
+        yield taus, _both_untied(of_tables[0][1], upper) > 0 if of_tables else None
 
 
-def _sums(
-    signs: PairSigns, expected: ExpectedSigns | None, masks: np.ndarray, pairs: np.ndarray, columns: np.ndarray
-) -> list[np.ndarray]:
-    """Sums over the `pairs` (indices) in each mask: of products of signs and of untied pairs, (masks, k, k) both; with
-    `expected` also of its products (masks, k (k + 1) / 2) and untied pairs (masks, k, k)."""
-    k, draws = len(columns), 1 if expected is None else expected.draws
-    shapes = [(k, k), (k, k)] if expected is None else [(k, k), (k, k), (k * (k + 1) // 2,), (k, k)]
-    totals = [np.zeros((len(masks), *shape)) for shape in shapes]
-    # whole numbers are exact in single precision up to 2^24
-    step = max(1, min(AT_ONCE * 16 // max(1, k * (k + 1)), 2**24 // draws))
-    for start in range(0, len(pairs), step):
-        part_of_pairs = pairs[start : start + step]
-        chosen = masks[:, part_of_pairs].astype(np.float32)
-        sign, is_known = (values[part_of_pairs][:, columns].astype(np.float32) for values in (signs.sign, signs.known))
-        untied = np.abs(sign)
-        for mask, inside in enumerate(chosen):
-            weighted = sign if inside.all() else sign * inside[:, None]
-            totals[0][mask] += weighted.T @ sign
-            totals[1][mask] += np.abs(weighted).T @ is_known
-        if expected is not None:
-            totals[2] += chosen @ expected.product[part_of_pairs].astype(np.float32)
-            untied, is_known = (
-                values[part_of_pairs].astype(np.float32) for values in (expected.untied, expected.known)
-            )
-            for mask, inside in enumerate(chosen):
-                totals[3][mask] += (untied * inside[:, None]).T @ is_known
-    return totals
+def _concerned(signs: PairSigns, part: np.ndarray, parts: int, clusters: np.ndarray) -> list[np.ndarray]:
+    """For each cluster the pairs of models (indices) with a model in it that are in a mask, in the order of `part`."""
+    pairs = np.flatnonzero(part < parts)
+    first, second = clusters[signs.first[pairs]], clusters[signs.second[pairs]]
+    between = first != second  # a pair within a cluster concerns it once
+    concerned, places = np.concatenate([first, second[between]]), np.concatenate([pairs, pairs[between]])
+    order = np.lexsort((places, part[places], concerned))
+    return np.split(places[order], np.cumsum(np.bincount(concerned, minlength=int(clusters.max()) + 1))[:-1])
 
 
-def _limits(sums: list[np.ndarray], columns: int, masks: int) -> tuple[np.ndarray, np.ndarray]:
-    """(observed, ceiling) taus, (masks, benchmark pairs), from what `_sums` gives; no ceilings where it has none."""
-    upper = np.triu_indices(columns, 1)
-    off_diagonal = np.not_equal(*np.triu_indices(columns))
-    (product, untied), of_tables = sums[:2], sums[2:]
-    observed = _tau(product[:, *upper], untied[:, *upper], untied.swapaxes(1, 2)[:, *upper])
-    if not of_tables:
-        return observed, np.empty((masks, 0))
-    product, untied = of_tables
-    return observed, _tau(product[:, off_diagonal], untied[:, *upper], untied.swapaxes(1, 2)[:, *upper])
+def _both_untied(untied: np.ndarray, upper: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
+    """(masks, benchmark pairs) products of the two numbers of untied pairs of models, from what `_Sums` gives."""
+    first, second = upper
+    if untied.shape[2] == 1:
+        return untied[:, first, 0] * untied[:, second, 0]
+    return untied[:, first, second] * untied[:, second, first]
 
 
-def _tau(product: np.ndarray, left_norm: np.ndarray, right: np.ndarray) -> np.ndarray:
-    return ratio(product, np.sqrt(left_norm * right))
+class _Sums:
+    """Sums over pairs of models in each of some masks, of signs or, with `draws`, of numbers of untied tables.
+
+    Pairs of models that are in the same masks are a part, which is summed once for all masks.
+    """
+
+    def __init__(self, values: np.ndarray, is_known: np.ndarray, masks: np.ndarray, draws: int = 0):
+        self.values, self.masks, self.draws = values.astype(np.int16 if draws else np.int8), len(masks), draws
+        self.known = None if is_known.all() else is_known.astype(bool)
+        codes, self.part = np.unique(2.0 ** np.arange(len(masks)) @ ~masks, return_inverse=True)
+        # (parts, masks): which masks a part is in; pairs that are in none are the last part, which does not count
+        inside = np.array([masks[:, np.argmax(self.part == part)] for part in range(len(codes))], dtype=bool)
+        self.inside = inside[inside.any(axis=1)].reshape(-1, len(masks))
+        # whole numbers are exact in single precision up to 2^24
+        self.step = max(1, min(AT_ONCE // max(1, values.shape[1]), 2**24 // max(1, draws)))
+
+    def over(self, pairs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Over the `pairs` (indices, in the order of parts or not): of products of signs, (masks, k, k), and of untied
+        pairs (masks, k, k), those known on the other benchmark too; (masks, k, 1) where all is known."""
+        k, part = self.values.shape[1], self.part[pairs]
+        product, untied = np.zeros((self.masks, k, k)), np.zeros((self.masks, k, 1 if self.known is None else k))
+        for number in np.unique(part):
+            of_part, inside = pairs[part == number], np.flatnonzero(self.inside[number])
+            for start in range(0, len(of_part), self.step):
+                own_product, own_untied = self._block(of_part[start : start + self.step])
+                for mask in inside:
+                    product[mask] += own_product
+                    untied[mask] += own_untied
+        return product, untied
+
+    def _block(self, pairs: np.ndarray) -> tuple[np.ndarray | float, np.ndarray]:
+        """As `over`, of pairs of one part, once."""
+        values = self.values[pairs].astype(np.float32)
+        product = 0.0 if self.draws else values.T @ values
+        untied = np.abs(values)
+        if self.known is None:
+            return product, untied.sum(axis=0)[:, None]
+        return product, untied.T @ self.known[pairs].astype(np.float32)
+
+
+def _limits(expected: ExpectedSigns | None, masks: np.ndarray) -> np.ndarray:
+    """(masks, benchmark pairs) ceilings: taus of the simulated tables over the pairs of models in each mask; no
+    benchmark pairs without `expected`. Raises ValueError for a mask that has some pairs of a group but not all."""
+    if expected is None:
+        return np.empty((len(masks), 0))
+    upper, counted = np.triu_indices(len(expected.columns), 1), expected.known.any(axis=1)
+    group = expected.group[counted]
+    size = np.bincount(group, minlength=len(expected.product))
+    inside = np.array([np.bincount(group, mask, minlength=len(size)) for mask in masks[:, counted]])
+    if ((inside > 0) & (inside < size)).any():
+        raise ValueError("A mask holds some pairs of models of a group but not all.")
+    product = np.tensordot((inside > 0).astype(float), expected.product, axes=1)
+    _, untied = _Sums(expected.untied, expected.known, masks, expected.draws).over(np.flatnonzero(masks.any(axis=0)))
+    return ratio(product[:, *upper], np.sqrt(_both_untied(untied, upper)))
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -442,9 +473,8 @@ def ceiling_with_others(signs: PairSigns, expected: ExpectedSigns | None, in_ran
     ceilings = np.full(signs.sign.shape[1], np.nan)
     if expected is None:
         return ceilings
-    nothing_left_out = np.zeros(len(in_range), dtype=int)
-    _, limits = taus_left_out(signs, expected, in_range[signs.first, signs.second], nothing_left_out)
-    ceilings[expected.columns] = finite_mean(_by_pair(limits[:, :1].T, len(expected.columns)), axis=1)
+    limits = _limits(expected, in_range[signs.first, signs.second][None])
+    ceilings[expected.columns] = finite_mean(_by_pair(limits, len(expected.columns)), axis=1)
     return ceilings
 
 
@@ -492,8 +522,7 @@ KNOTS = 6  # quantiles of a benchmark's scores that say how it spreads the model
 LEAST_CEILING = 0.05  # of tau: below it there is no signal to correct for noise
 LEAST_CORRECTED = 5  # with fewer, tau takes so few values that correcting it is mostly chance
 MANY_MODELS = 300  # from here on fewer tables are simulated: each averages over more pairs of models
-LARGEST_EXPECTED = 2**28  # numbers, of 2 bytes
-SIGNS_AT_ONCE = 2**26  # signs of simulated tables that are counted together, of a byte
+SIGNS_AT_ONCE = 2**22  # signs of simulated tables that are counted together
 
 
 @dataclass(frozen=True)
@@ -504,8 +533,7 @@ class Ceiling:
     [0, 1]; `tau_draws`: (draws,) mean taus by simulated table; `used`: (k,) benchmarks with standard errors on which
     models differ, the others taking no part (NaN in `by_benchmark`); `models`: number with a score on a benchmark that
     takes part; `by_pair`, `observed_by_pair`: (k, k) mean simulated and observed taus, NaN on the diagonal; `expected`:
-    products of signs of the simulated tables, None where there is no ceiling or where they would take more than half a
-    gigabyte.
+    products of signs of the simulated tables, None where there is no ceiling.
     """
 
     mean_tau: float
@@ -531,7 +559,11 @@ class Ceiling:
 
 
 def noise_ceiling(
-    scores: np.ndarray, stderr: np.ndarray, rng: np.random.Generator, draws: int = 200, *, apart: bool = True
+    scores: np.ndarray,
+    stderr: np.ndarray,
+    rng: np.random.Generator,
+    draws: int = 200,
+    groups: np.ndarray | None = None,
 ) -> Ceiling:
     """Simulate tables with one latent order and the observed benchmarks' own score distributions and noise.
 
@@ -545,7 +577,8 @@ def noise_ceiling(
     and the ceiling is disagreement about the order (or dependence between the benchmarks' errors). The observed
     tau may be above the ceiling: noise in the observed table is one draw, so with one order it is in about half of all
     tables, and errors of benchmarks that share items are not independent. From 300 models on, fewer than `draws` tables
-    are simulated, at least 20. `apart`: whether `expected` is wanted, which parts of the table need.
+    are simulated, at least 20. `groups`: (pairs,) whole numbers from 0, in the order of `pair_signs`: what `expected`
+    can be taken apart into; without, nothing.
     """
     is_known, observed = np.isfinite(scores), kendall_tau_matrix(pair_signs(scores))
     k = scores.shape[1]
@@ -559,7 +592,7 @@ def noise_ceiling(
     truth, noise = latent_order_table(scores[:, is_used], stderr[:, is_used])
     steps = grid_steps(scores[:, is_used])
     draws = max(20, int(draws * min(1.0, (MANY_MODELS / len(scores)) ** 2)))
-    expected = _Expectation(np.isfinite(truth), apart=apart)
+    expected = _Expectation(np.isfinite(truth), groups)
     tau_parts, share_parts, grid_parts = [], [], []
     for start in range(0, draws, expected.at_once):
         tables = truth + noise * rng.standard_normal((min(expected.at_once, draws - start), *truth.shape))
@@ -591,66 +624,59 @@ def _in_table(values: np.ndarray, is_used: np.ndarray) -> np.ndarray:
 
 
 class _Expectation:
-    """Taus of simulated tables, and sums of products of signs over them, unless those would be too many numbers."""
+    """Taus of simulated tables, and sums of products of signs over them by group of pairs of models."""
 
-    def __init__(self, is_known: np.ndarray, *, apart: bool):
+    def __init__(self, is_known: np.ndarray, groups: np.ndarray | None):
         models, columns = is_known.shape
         self.first, self.second = np.triu_indices(models, 1)
-        self.upper = np.triu_indices(columns)
-        self.known = (is_known[self.first] & is_known[self.second]).T
+        self.known = is_known[self.first] & is_known[self.second]
         self.all_known = bool(self.known.all())
-        self.fits = apart and len(self.first) * len(self.upper[0]) <= LARGEST_EXPECTED
+        self.group = np.zeros(len(self.first), dtype=int) if groups is None else groups
         self.at_once = max(1, SIGNS_AT_ONCE // max(1, self.known.size))  # tables
-        if self.fits:
-            self.product = np.zeros((len(self.first), len(self.upper[0])), dtype=np.int16)
-            self.untied = np.zeros(self.known.shape, dtype=np.int16)
+        self.product = np.zeros((int(self.group.max(initial=0)) + 1, columns, columns))
+        self.untied = np.zeros(self.known.shape, dtype=np.int16)
 
     def add(self, tables: np.ndarray) -> np.ndarray:
         """(tables, k, k) tau-b of `tables` (tables, models, k), which count; sums of whole numbers, hence exact."""
         signs = self._signs(tables)
-        taus = np.array([self._tau(sign) for sign in signs])
-        if self.fits:
-            self.untied += (signs != 0).sum(axis=0, dtype=np.int16)
-            flat = self.upper[0] * len(self.known) + self.upper[1]
-            step = max(1, SIGNS_AT_ONCE // (4 * len(self.known) ** 2))
-            for start in range(0, len(self.first), step):
-                part = slice(start, start + step)
-                # for each pair of models one product, of the benchmarks' signs over the tables
-                by_pair = signs[:, :, part].transpose(2, 1, 0).astype(np.float32)
-                product = (by_pair @ by_pair.swapaxes(1, 2)).reshape(len(by_pair), -1)
-                self.product[part] += product.take(flat, axis=1).astype(np.int16)
-        return taus
+        shape = signs.shape[1], signs.shape[2]
+        product, untied = (
+            np.zeros((shape[0], shape[1], shape[1])),
+            np.zeros((*shape, 1 if self.all_known else shape[1])),
+        )
+        # whole numbers are exact in single precision up to 2^24
+        step = max(1, min(SIGNS_AT_ONCE // max(1, signs[0].size), 2**24))
+        for group in np.unique(self.group):
+            pairs = np.flatnonzero(self.group == group)
+            for start in range(0, len(pairs), step):
+                part = pairs[start : start + step]
+                sign = signs[part].astype(np.float32)
+                own_product = sign.transpose(1, 2, 0) @ sign.transpose(1, 0, 2)
+                product += own_product
+                self.product[group] += own_product.sum(axis=0, dtype=float)
+                not_tied = np.abs(sign, out=sign)
+                self.untied[part] += not_tied.sum(axis=1).astype(np.int16)
+                if self.all_known:
+                    untied += not_tied.sum(axis=0)[:, :, None]
+                else:
+                    untied += not_tied.transpose(1, 2, 0) @ self.known[part].astype(np.float32)
+        return ratio(product, np.sqrt(untied * untied.swapaxes(1, 2)))
 
     def _signs(self, tables: np.ndarray) -> np.ndarray:
-        """(tables, k, pairs) in {-1, 0, 1}; 0 where unknown."""
-        values = np.ascontiguousarray(np.nan_to_num(tables).transpose(0, 2, 1))
-        models, signs = values.shape[2], np.empty((*values.shape[:2], len(self.first)), dtype=np.int8)
-        start = 0
-        for model in range(models - 1):
-            part = slice(start, start := start + models - 1 - model)
-            value, later_values = values[:, :, model, None], values[:, :, model + 1 :]
-            np.subtract(value > later_values, value < later_values, out=signs[:, :, part], dtype=np.int8)
+        """(pairs, tables, k) in {-1, 0, 1}; 0 where unknown."""
+        values = np.ascontiguousarray(np.nan_to_num(tables).transpose(1, 0, 2))
+        signs, start = np.empty((len(self.first), *values.shape[1:]), dtype=np.int8), 0
+        for model, value in enumerate(values[:-1]):
+            part = slice(start, start := start + len(values) - 1 - model)
+            later_values = values[model + 1 :]
+            np.subtract(value > later_values, value < later_values, out=signs[part], dtype=np.int8)
         if not self.all_known:
-            signs *= self.known
+            signs *= self.known[:, None]
         return signs
 
-    def _tau(self, sign: np.ndarray) -> np.ndarray:
-        """(k, k) tau-b of the signs (k, pairs) of one table."""
-        product, untied = np.zeros((2, len(sign), len(sign)))
-        for start in range(0, sign.shape[1], 2**24):  # whole numbers are exact in single precision up to there
-            part = sign[:, start : start + 2**24].astype(np.float32)
-            product += part @ part.T
-            if self.all_known:
-                untied += (part != 0).sum(axis=1)[:, None]
-            else:
-                untied += np.abs(part) @ self.known[:, start : start + 2**24].astype(np.float32).T
-        return ratio(product, np.sqrt(untied * untied.T))
-
-    def mean(self, draws: int, columns: np.ndarray) -> ExpectedSigns | None:
+    def mean(self, draws: int, columns: np.ndarray) -> ExpectedSigns:
         """What the tables had on average, as sums."""
-        if not self.fits:
-            return None
-        return ExpectedSigns(self.product, self.untied.T, self.known.T, columns, draws)
+        return ExpectedSigns(self.product, self.untied, self.known, self.group, columns, draws)
 
 
 def latent_order_table(scores: np.ndarray, stderr: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -540,7 +540,7 @@ def aligned_figures(
             below = [column[index][:, None] > column[index] for column in places]
             inversions = np.count_nonzero((places[0][index][:, None] < places[0][index]) & below[1])
             broken = sum(np.count_nonzero(order[index] & turned) for order, turned in zip(betters, below, strict=True))
-            figures = {
+            figures: dict[str, float] = {
                 "tau": float(tau[a, b]),
                 "crossings": int(crossed[a, b]),
                 "aligned_tau": float((total - 2 * inversions) / total) if total else float("nan"),

@@ -544,9 +544,9 @@ def aligned_figures(
                 "tau": float(tau[a, b]),
                 "crossings": int(crossed[a, b]),
                 "aligned_tau": float((total - 2 * inversions) / total) if total else float("nan"),
-                "aligned_crossings": inversions,
+                "aligned_crossings": int(inversions),
                 "opposite": int(opposite[a, b]),
-                "violations": broken,
+                "violations": int(broken),
             }
             orders = tuple(np.argsort(column[index, models]) for column in places)
             yield (a, b), models, figures, (orders[0], orders[1])

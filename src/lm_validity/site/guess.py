@@ -2,7 +2,8 @@
 
 import math
 import re
-from collections.abc import Collection, Mapping
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -37,6 +38,9 @@ _NOT_FAMILY = re.compile(
     r"(?![a-z])|[-_.]?\d",
     re.IGNORECASE,
 )
+# A word and its number, which is no size
+_NUMBERED = re.compile(r"[a-z]+[-_ ]?v?\d+(?:\.\d+)?(?![\d.]*[bm]?\d|[\d.]*[bm](?![a-z]))")
+LEAST_NUMBERED = 6
 _INSTRUCTED = re.compile(r"(?<![a-z])(chat|instruct|instruction|it|sft|dpo|rlhf)(?![a-z])", re.IGNORECASE)
 _BATCH = re.compile(r"(\d+(?:\.\d+)?)MtokBS", re.IGNORECASE)  # Pythia's runs with other batches
 # Tokens in a step of pretraining, by family: Pythia's is 1024 sequences of 2048 tokens (Biderman et al., 2023)
@@ -76,6 +80,8 @@ def guess_models(scores: pd.DataFrame, facts: Mapping[str, Mapping[str, Any]]) -
             "instruction_tuned": 1 if _INSTRUCTED.search(name) else None,
         }
         rows.append(_marked(row | directions, columns_known=("model", "label", *directions)))
+    if not any("family" in columns for columns in facts.values()):
+        _number_families(rows)
     return pd.DataFrame(rows, columns=[*MODEL_SHEET, *extra_columns], dtype=object)
 
 
@@ -117,6 +123,16 @@ def guess_family(name: str) -> str | None:
     """What stands in a model's name before its first number or word of another kind: `Llama` of `Llama-2-7b-hf`."""
     stem = _NOT_FAMILY.split(name.lower().removeprefix("meta-"), maxsplit=1)[0]
     return stem.strip("-_. ") or None
+
+
+def _number_families(rows: Sequence[dict[str, Any]]) -> None:
+    """Families are told apart by number, `fam0` to `fam39`, where by word alone all models are of one, and several
+    models have one number; a few numbers are generations of one family."""
+    numbered = [_NUMBERED.match(str(row["label"]).lower()) for row in rows]
+    names = Counter(match[0] for match in numbered if match)
+    if len({row["family"] for row in rows}) == 1 and all(numbered) and LEAST_NUMBERED <= len(names) <= len(rows) / 2:
+        for row, match in zip(rows, numbered, strict=True):
+            row["family"] = match and match[0]
 
 
 def guess_size(name: str) -> float | None:

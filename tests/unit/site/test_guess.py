@@ -104,6 +104,22 @@ def test_a_group_has_the_facts_of_its_tasks():
     assert (row["chance"], row["output_type"]) == (0.25, "multiple_choice")
 
 
+@pytest.mark.parametrize(
+    ("names", "families"),
+    [
+        ([f"fam{number}-{size}b" for number in range(40) for size in (1, 7)], {f"fam{number}" for number in range(40)}),
+        ([f"pythia-{size}" for size in ("70m", "160m", "410m", "1b", "1.4b", "2.8b", "6.9b", "12b")], {"pythia"}),
+        ([f"llama-{number}-{size}b" for number in (1, 2, 3) for size in (7, 13)], {"llama"}),
+        ([f"model-{number}" for number in range(20)], {"model"}),
+        ([f"fam{number}-{size}b" for number in range(6) for size in (1, 7)] + ["other-1b"], {"fam", "other"}),
+    ],
+    ids=["numbers", "sizes", "generations", "models", "another word"],
+)
+def test_families_that_differ_by_their_number_alone(names, families):
+    rows = scores([(name, "arc_easy", "acc,none", 0.5) for name in names])
+    assert set(guess_models(rows, {})["family"]) == families
+
+
 def test_what_files_say_of_a_model_counts_before_its_name():
     rows = scores([("org/toy-7b", "arc_easy", "acc,none", 0.5), ("b", "arc_easy", "acc,none", 0.5)])
     sheet = guess_models(rows, {"org/toy-7b": {"family": "bear", "learning_rate": 3e-4}}).set_index("model")

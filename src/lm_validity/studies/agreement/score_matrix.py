@@ -28,6 +28,9 @@ STUDY = "agreement"  # the study whose models and benchmarks these reports read
 ERROR_RATES = (*FRACTIONS, "error", "error_rate", "err")  # where lower is better: shares of wrong answers
 
 
+COINCIDENCE = 0.01  # of equal scores of two models: below it they are one model
+
+
 class Sizes(NamedTuple):
     """Parameters in billions and pretraining compute (models,), NaN where unknown."""
 
@@ -202,6 +205,9 @@ def read_score_matrix(
             "the report compares benchmarks; their rows or their output types in the sheet are missing.",
         )
     planned = None if plan is None else read_cells(plan)
+    if not also:  # of a plan's next round every model is a row
+        rows, names, said = _once(rows, names, columns)
+        notes += said
     rows, aside = _chosen_by_scores(rows, planned, names, columns)
     by_protocol = {protocol: rows[rows["protocol"] == protocol] for protocol in PROTOCOLS}
     arrays = {
@@ -232,6 +238,36 @@ def read_score_matrix(
         sampling_error=arrays["sampling_error"],
         sampling=counted.sampling,
     )
+
+
+class _Once(NamedTuple):
+    """Rows and models without those that another name has too, and what is said of them."""
+
+    rows: pd.DataFrame
+    models: tuple[str, ...]
+    notes: list[str]
+
+
+def _once(rows: pd.DataFrame, models: tuple[str, ...], benchmarks: Sequence[str]) -> _Once:
+    """Count a model that has two names once, under the first: every score is the same, under each protocol, and so many
+    equal scores would be chance in less than `COINCIDENCE` of such tables. Two copies are no two models: with them
+    intervals are too narrow, and neither of two best is the best."""
+    parts = [_pivot(rows[rows["protocol"] == protocol], models, benchmarks, "value") for protocol in PROTOCOLS]
+    scores = np.concatenate(parts, axis=1)
+    # were models equal by chance alone, each value of a benchmark would be as likely as any other
+    distinct = np.array([len(np.unique(column[np.isfinite(column)])) for column in scores.T])
+    first: dict[bytes, str] = {}
+    same: dict[str, str] = {}
+    for model, row in zip(models, scores, strict=True):
+        measured = np.isfinite(row)
+        chance = np.prod(1.0 / distinct[measured]) * len(models) * (len(models) - 1) / 2
+        if measured.any() and chance < COINCIDENCE:
+            kept = first.setdefault(np.nan_to_num(row, nan=np.inf).tobytes(), model)
+            if kept != model:
+                same[model] = kept
+    pairs = [f"{model} (as {kept})" for model, kept in same.items()]
+    notes = with_names({"Models with the same scores everywhere count once, under the first name: {}.": pairs})
+    return _Once(rows[~rows["model"].isin(same)], tuple(model for model in models if model not in same), notes)
 
 
 class _Chosen(NamedTuple):

@@ -1,8 +1,9 @@
 """Which rows of a scores table the reports read, and the tables that they refuse."""
 
+import numpy as np
 import pandas as pd
 import pytest
-from tests.unit.studies.agreement.conftest import BENCHMARKS, DIRECT, MODELS, NAMES, run, score_rows
+from tests.unit.studies.agreement.conftest import BENCHMARKS, DIRECT, MODELS, NAMES, TRAINED, run, score_rows
 
 from lm_validity.config.sections import Reports
 from lm_validity.errors import InputError
@@ -34,6 +35,44 @@ def test_scores_may_name_models_by_their_path(tmp_path):
     assert summary["families"]["F"][DIRECT] == pytest.approx(-1 / 3)
     assert not any("in the models sheet" in note for note in summary["notes"])
     assert "short-m0" in (tmp_path / "report" / "page.json").read_text(encoding="utf-8")
+
+
+def _with_copies(copies: int, digits: int) -> pd.DataFrame:
+    """Twelve models on four benchmarks under both protocols, the first `copies` of them under two names."""
+    rng = np.random.default_rng(7)
+    names = [f"m{number}" for number in range(12)]
+    table = {
+        protocol: {name: rng.uniform(0.3, 0.7, 12).round(digits).tolist() for name in "abc"} | {"wiki": [1.0] * 12}
+        for protocol in (DIRECT, TRAINED)
+    }
+    rows = score_rows(table, names)
+    return pd.concat(
+        [rows, rows[rows["model"].isin(names[:copies])].assign(model=lambda each: "z_of_" + each["model"])]
+    )
+
+
+@pytest.mark.parametrize("report", [report_agreement, report_factors])
+def test_a_model_under_two_names_counts_once(tmp_path, report):
+    """All figures are those of the table without the copies; each copy is named beside its model."""
+    once = run(tmp_path / "once", _with_copies(0, 3), report=report, resamples=20)
+    twice = run(tmp_path / "twice", _with_copies(10, 3), report=report, resamples=20)
+    said = [note for note in twice["notes"] if "z_of_m9 (as m9)" in note]
+    assert len(said) == 1 and all(f"z_of_m{number} (as m{number})" in said[0] for number in range(10))
+    of_names = ("Models that are not in the models sheet", said[0])
+    assert twice | {"notes": None} == once | {"notes": None}
+    assert [note for note in twice["notes"] if not note.startswith(of_names)] == [
+        note for note in once["notes"] if not note.startswith(of_names)
+    ]
+
+
+def test_equal_scores_that_may_be_chance_are_said_and_both_count(tmp_path):
+    """Four models, of which two agree on three coarse benchmarks under one protocol only."""
+    rows = score_rows()
+    rows = rows[rows["protocol"] == DIRECT]
+    rows = pd.concat([rows, rows[rows["model"] == "m0"].assign(model="n0")])
+    summary = run(tmp_path, rows)
+    assert summary["models"] == 5
+    assert any("m0 and n0 have exactly the same scores" in note for note in summary["notes"])
 
 
 def test_models_and_benchmarks_of_other_studies_stay_out(tmp_path):

@@ -20,7 +20,7 @@ import transformers
 
 from lm_validity.cells.models.language_model import LanguageModel, load_language_model
 from lm_validity.cells.models.provenance import versions
-from lm_validity.cells.models.scorer import HALF_TOLERANCE, TOLERANCE
+from lm_validity.cells.models.self_check import HALF_TOLERANCE, TOLERANCE
 from lm_validity.cells.rehearsal import rehearse
 from lm_validity.cells.rehearsal.device import KIND, Ledger, pretended_gpus
 from lm_validity.cells.rehearsal.rehearse import pretend_model

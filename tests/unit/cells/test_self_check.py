@@ -13,7 +13,7 @@ from toy_world import toy_tokenizer
 
 from lm_validity.cells.models import scorer as scorer_module
 from lm_validity.cells.models.language_model import LanguageModel
-from lm_validity.cells.models.scorer import CHECK_SHARE
+from lm_validity.cells.models.self_check import CHECK_SHARE
 from lm_validity.cells.tasks.evaluation import training_examples
 from lm_validity.cells.tasks.tasks import fetch_documents
 from lm_validity.cells.training.loop import rows_are_alike
@@ -103,7 +103,7 @@ def test_a_request_that_does_not_fit_by_itself_says_nothing(models, fits, monkey
 
     lm = own(models, "gpt2")
     expected = [value for value, _ in lm._loglikelihood_tokens(random_requests())]
-    lm._checked.clear()
+    lm.checks.forget()
     monkeypatch.setattr(scorer_module, "plain", plain)
     if fits:
         with pytest.raises(RuntimeError, match="another fault"):
@@ -131,7 +131,7 @@ def test_answers_that_change_with_their_batch_are_written_one_by_one(writer, mon
     """A model that looks at the padding on the left, as one whose positions are counted from the row's beginning."""
     expected = [asked(writer, [prompt])[0] for prompt in PROMPTS]
     assert asked(writer) == expected and not writer.answers_alone
-    writer.forget_checks("answers")
+    writer.checks.forget("answers")
     forward = writer.model.forward
     monkeypatch.setattr(
         writer.model, "forward", lambda *args, attention_mask=None, position_ids=None, **kw: forward(*args, **kw)
@@ -159,7 +159,7 @@ def test_answers_that_are_no_answers_of_the_model_are_refused(writer, monkeypatc
 def test_a_prompt_with_other_tokens_in_a_batch_is_written_alone(writer, monkeypatch):
     """lm-eval asks the first prompt of a batch whether it begins with a BOS of its own, and believes it for all."""
     expected = [asked(writer, [prompt])[0] for prompt in ("<s>Question: what is the color of", "Vix")]
-    writer.forget_checks("answers")
+    writer.checks.forget("answers")
     assert asked(writer, ("<s>Question: what is the color of", "Vix")) == expected
 
 

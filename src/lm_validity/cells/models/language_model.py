@@ -395,7 +395,7 @@ class LanguageModel(SharedContextLM):
                         raise CellError(f"{self.model_id}: {error}, in a batch of one too.", hint) from error
                     log.warning("%s: %s; its answers are written one by one", self.model_id, error)
                     self.answers_alone, self.batch_size_per_gpu = True, 1
-                    self.forget_checks("answers")
+                    self.checks.forget("answers")
                     continue
                 except RuntimeError as error:
                     if self.batch_size_per_gpu == 1 or not is_out_of_memory(error):

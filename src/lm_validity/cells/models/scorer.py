@@ -17,6 +17,7 @@ from transformers import masking_utils
 from lm_validity.cells.models.head import keep_saved_head, part_positions
 from lm_validity.cells.models.memory import is_out_of_memory
 from lm_validity.cells.models.prefetch import position_switch
+from lm_validity.cells.models.self_check import TOLERANCE, SelfCheck, Telling, allowed_difference, tolerance
 from lm_validity.cells.models.trees import Request, Scores, Tree, batches, plain, plant, read, score
 from lm_validity.errors import CellError
 
@@ -164,9 +165,6 @@ Way = Literal["auto", "packed", "cached", "rows", "lm-eval"]
 MAX_MASK = 4096**2  # pairs of tokens in a dense mask; trees beyond it are not packed
 MAX_BATCH = 64  # rows per batch where lm-eval's command line says batch_size=auto, halved as memory needs
 
-# Largest difference from HFLM a token: rounding in float32; elsewhere what another order of sums gives at 8 bits
-TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-6}
-HALF_TOLERANCE = 0.1
 # how configurations call the number of tokens that a layer's attention reaches back, or chooses from
 _WINDOWS = (
     "sliding_window",
@@ -178,7 +176,6 @@ _WINDOWS = (
     "index_topk",
 )
 _IN_PARTS = "rows in parts"
-CHECK_SHARE = 0.02  # of the tokens that are scored, checked again by plain passes
 _PROBE_SEED, _PROBE_CONTEXTS, _PROBE_CHOICES = 20250729, (3, 11, 7), 4
 
 # What attention costs a multiplication, in units of the linear layers: under a dense mask, and causal without one.
@@ -221,7 +218,7 @@ class SharedContextLM(HFLM):
         self._token_limit: int | None = None  # tokens of a batch, padding included; set when memory ran out
         self._last_context: tuple[str, list[int]] | None = None
         self.alone = False  # whether texts may not share a forward pass; found by the check
-        self._checked: dict[tuple[str, str], int] = {}  # (way, kind of size) -> the largest that was checked
+        self.checks = SelfCheck()
 
     def _create_model(self, *arguments: object, **options: object) -> None:
         super()._create_model(*arguments, **options)
@@ -303,27 +300,19 @@ class SharedContextLM(HFLM):
     def _holds(
         self, way: str, scored: list[list[Tree]], requests: list[Request], answers: list[tuple[float, bool]]
     ) -> bool:
-        """Whether some of these very requests have the value that a plain pass over each alone gives.
-
-        They are chosen by `_telling`, as far as they exceed in size what was checked before of this model and way, and
-        cost no more than CHECK_SHARE of the tokens; one at least, of the first requests two. What does not fit into
-        memory by itself, or is no number, says nothing.
-        """
-        fewest = 1 if any(checked == way for checked, _ in self._checked) else 2
-        limit = CHECK_SHARE * sum(len(tree) for batch in scored for tree in batch)
-        values: dict[int, bool] = {}
-        spent = 0
-        for kind, size, number in self._telling(scored):
-            length = min(len(requests[number][1]) + len(requests[number][2]) - 1, self.max_length)
-            if size <= self._checked.get((way, kind), 0):
-                continue
-            if number not in values:
-                if spent + length > limit and len(values) >= fewest:
-                    continue
-                spent += length
-                values[number] = self._is_plain(way, requests[number], answers[number][0], length)
-            self._checked[way, kind] = size
-        return all(values.values())
+        """Whether some of these very requests have the value that a plain pass over each alone gives: those of
+        `_telling`. What does not fit into memory by itself, or is no number, says nothing."""
+        telling = [
+            Telling(kind, size, number, min(len(requests[number][1]) + len(requests[number][2]) - 1, self.max_length))
+            for kind, size, number in self._telling(scored)
+        ]
+        tokens = sum(len(tree) for batch in scored for tree in batch)
+        return self.checks.holds(
+            way,
+            telling,
+            tokens,
+            lambda number, length: self._is_plain(way, requests[number], answers[number][0], length),
+        )
 
     def _is_plain(self, way: str, request: Request, answer: float, length: int) -> bool:
         self.position_encoding.forget()
@@ -336,7 +325,7 @@ class SharedContextLM(HFLM):
         if not np.isfinite(expected):
             return True
         difference = abs(answer - expected)
-        if difference <= self._allowed_difference(request, expected, self.tolerance(largest)):
+        if difference <= allowed_difference(len(request[2]), expected, self.tolerance(largest)):
             return True
         log.warning(
             "scorer: %s differs by %.2g nats from a plain pass on a request of %d tokens and is given up",
@@ -380,8 +369,7 @@ class SharedContextLM(HFLM):
             ("padding", longest_padding, padding[longest_padding] + 1),
             ("length", least, texts.shape[1]),
         ):
-            if size > self._checked.get(("answers", kind), 0):
-                self._checked["answers", kind] = size
+            if self.checks.exceeds("answers", kind, size):
                 prompt, answer = prompts[row, padding[row] :], texts[row, prompts.shape[1] :].tolist()
                 while answer and answer[-1] == self.tokenizer.pad_token_id:  # behind its end
                     answer.pop()
@@ -413,20 +401,12 @@ class SharedContextLM(HFLM):
         """Whether these are the tokens of a text that the model is asked to go on with."""
         return True
 
-    def forget_checks(self, way: str) -> None:
-        """Check this way again when it is used next."""
-        self._checked = {key: size for key, size in self._checked.items() if key[0] != way}
-
     def give_up(self, way: str) -> None:
         """Never score this way again: shared contexts become rows; rows, and lm-eval's, plain passes of one text."""
         if way in ("rows", "lm-eval"):
             self.alone = True
         else:
             self._allowed = (self._allowed or frozenset()) - {way}
-
-    @staticmethod
-    def _allowed_difference(request: Request, expected: float, tolerance: float) -> float:
-        return tolerance * len(request[2]) * max(1.0, abs(expected) / 100)
 
     def _batches(self, trees: Sequence[Tree], rows: int) -> Iterator[list[Tree]]:
         """Batches of trees that have one position encoding, whoever they are with."""
@@ -652,12 +632,8 @@ class SharedContextLM(HFLM):
         return exact - {_IN_PARTS}
 
     def tolerance(self, largest: float) -> float:
-        """Largest difference a token. At 16 bits at least a step between neighbouring numbers of the logits' size:
-        GPT-2's are about -65, where bfloat16 moves by half a nat."""
-        if self.model.dtype in TOLERANCE:
-            return TOLERANCE[self.model.dtype]
-        step = torch.finfo(self.model.dtype).eps * 2.0 ** np.floor(np.log2(max(largest, 1.0)))
-        return max(HALF_TOLERANCE, float(step))
+        """Largest difference a token, where the largest logit is of this size."""
+        return tolerance(self.model.dtype, largest)
 
     def _agrees(
         self,
@@ -676,7 +652,7 @@ class SharedContextLM(HFLM):
             return False
         for number in range(len(requests)):
             difference = abs(answers[number][0] - expected[number])
-            if not difference <= self._allowed_difference(requests[number], expected[number], tolerance):
+            if not difference <= allowed_difference(len(requests[number][2]), expected[number], tolerance):
                 log.warning(
                     "scorer: %s differs by %.2g nats on this model and is not used: slower, not wrong%s",
                     way,

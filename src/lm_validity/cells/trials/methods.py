@@ -12,6 +12,8 @@ import torch
 import transformers
 
 from lm_validity.cells.models.memory import in_batches
+from lm_validity.cells.models.self_check import allowed_difference
+from lm_validity.cells.models.trees import PlainScore, plain
 from lm_validity.cells.training.loop import layers_recomputed
 from lm_validity.cells.training.lora import BatchPosition
 from lm_validity.cells.trials.data import LoadedTask
@@ -26,6 +28,7 @@ from lm_validity.cells.trials.training import (
     next_tokens,
     padded,
     share_rows,
+    token_losses,
 )
 from lm_validity.errors import CellError
 from lm_validity.run.rules.pretrain_on_test import TrialPlan
@@ -79,9 +82,12 @@ class HeadTrials(Trials):
                 ids, labels = mask.torch_mask_tokens(ids, special_tokens_mask=special)
             else:
                 labels = next_tokens(ids, attention)
-            return self._batch(ids, attention, labels)
+            return self.batch(ids, attention, labels)
 
         predict = self._masked_logits if masked else self._causal_logits
+        self.check_texts(
+            "pretraining", [tokens for tokens, _ in sequences], lambda batch: token_losses(*predict(batch))
+        )
         return self._train(self.model.lm, "pretraining", len(sequences), make_batch, predict, settings, seed)
 
     def classify(self, rows: np.ndarray, arm: Arm, seed: int) -> None:
@@ -95,11 +101,12 @@ class HeadTrials(Trials):
 
         def make_batch(examples: np.ndarray) -> Batch:
             ids, attention = padded([sequences[example] for example in examples], model.tokenizer.pad_token_id)
-            return self._batch(ids, attention, labels[examples])
+            return self.batch(ids, attention, labels[examples])
 
         def predict(batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
             return self._class_logits(batch), batch.labels
 
+        self.check_texts("classifier", sequences, self._class_logits)
         self._train(model.classifier, "classifier", len(sequences), make_batch, predict, settings, seed)
 
     @torch.no_grad()
@@ -109,29 +116,41 @@ class HeadTrials(Trials):
         probabilities = np.empty((len(rows), len(self.task.class_names)), dtype=np.float32)
         order = np.argsort([len(tokens) for tokens in sequences], kind="stable")
 
+        def is_plain(number: int, length: int) -> bool:
+            ids, attention = padded([sequences[number]], self.model.tokenizer.pad_token_id)
+            logits = (
+                self.model.classifier(**super(HeadTrials, self).batch(ids, attention, ids).inputs()).logits[0].float()
+            )
+            differences = torch.from_numpy(probabilities[number]) - logits.softmax(dim=-1).cpu()
+            allowed = self.model.tolerance(float(logits.abs().max()))  # of a logit: a probability changes by less
+            return not logits.isfinite().all() or bool(differences.abs().max() <= allowed)
+
         def predict(chosen: Sequence[int]) -> None:
             ids, attention = padded([sequences[example] for example in chosen], self.model.tokenizer.pad_token_id)
-            batch = self._batch(ids, attention, torch.zeros(len(chosen)))
+            batch = self.batch(ids, attention, torch.zeros(len(chosen)))
             probabilities[chosen] = self._class_logits(batch).float().softmax(dim=-1).cpu().numpy()
             self.counters.forward_tokens += batch.tokens
 
         in_batches(order.tolist(), self.plan.classification.predict_batch, predict)
+        if not self._as_alone("texts", [len(tokens) for tokens in sequences], is_plain):
+            in_batches(order.tolist(), self.plan.classification.predict_batch, predict)
         return probabilities
 
     # ---- forward passes ---------------------------------------------------------------------------------------------
 
-    def _batch(self, ids: torch.Tensor, attention: torch.Tensor, labels: torch.Tensor) -> Batch:
-        """A padded batch as the model takes it, on its device."""
-        if self.model.lm.config.model_type in SHARED_ROWS:
-            causal = self.plan.architecture == "causal"
-            batch = share_rows(ids, attention, labels, causal=causal, dtype=self.model.lm.dtype)
-        else:
-            batch = Batch(ids, attention, labels, int(attention.sum()))
-        return batch.to(self.model.device)
+    def batch(self, ids: torch.Tensor, attention: torch.Tensor, labels: torch.Tensor) -> Batch:
+        """A padded batch as the model takes it, on its device: texts share rows where the architecture allows it."""
+        if self.model.lm.config.model_type not in SHARED_ROWS or self.model.alone:
+            return super().batch(ids, attention, labels)
+        causal = self.plan.architecture == "causal"
+        return share_rows(ids, attention, labels, causal=causal, dtype=self.model.lm.dtype).to(self.model.device)
 
     def _class_logits(self, batch: Batch) -> torch.Tensor:
         """(texts, classes). The library's classifiers read one text per row, so shared rows go to their heads here."""
         classifier = self.model.classifier
+        if self.model.alone:
+            texts = (batch.by_itself(row) for row in range(len(batch.input_ids)))
+            return torch.cat([classifier(**text.inputs()).logits for text in texts])
         if batch.places is None:
             return classifier(**batch.inputs()).logits
         row, first, last = batch.places.T
@@ -142,11 +161,13 @@ class HeadTrials(Trials):
         return classifier.classifier(classifier.dropout(pooled))
 
     def _causal_logits(self, batch: Batch) -> LogitsAndLabels:
+        batch = self.by_itself(batch)
         logits = self.model.lm(**batch.inputs(), use_cache=False).logits
         return LogitsAndLabels(logits.flatten(0, 1), batch.labels.flatten())
 
     def _masked_logits(self, batch: Batch) -> LogitsAndLabels:
         """Logits at the masked positions only: the vocabulary's layer is a large part of a small model's work."""
+        batch = self.by_itself(batch)
         lm, predicted, labels = self.model.lm, batch.predicted_places(), batch.labels[batch.labels != IGNORED]
         head = getattr(lm, "cls", None) or getattr(lm, "lm_head", None)
         if head is None:  # an architecture whose head has another name: the whole forward pass
@@ -253,8 +274,8 @@ class ZeroShotTrials(Trials):
                 f"use a model of {', '.join(sorted(SHARED_ROWS - {'bert'}))}, or the method head.",
             )
         self.format = PromptFormat(task.class_names, task.description, plan.classification.prompt_characters)
-        answers = [self._answer_tokens(name) for name in task.class_names]
-        self.choices, self.longest_answer = Choices.of(answers), max(map(len, answers))
+        self.answers = [self._answer_tokens(name) for name in task.class_names]
+        self.choices, self.longest_answer = Choices.of(self.answers), max(map(len, self.answers))
         self.prefix = self._common_prefix()
         self._prompts: dict[int, list[int]] = {}
 
@@ -273,6 +294,12 @@ class ZeroShotTrials(Trials):
         if settings.packing:
             self._check_packed(texts)
         sequences = [tokens for tokens, _ in self.model.encode(texts, settings.max_length)]
+
+        def predicted(batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+            output = self.model.lm(**batch.inputs(), use_cache=False)
+            return output.logits.flatten(0, 1), batch.labels.flatten()
+
+        self.check_texts("pretraining", sequences, lambda batch: token_losses(*predicted(batch)))
         position = BatchPosition(seed)
         self.model.adapt(position)
 
@@ -283,8 +310,7 @@ class ZeroShotTrials(Trials):
 
         def predict(batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
             position.begin_micro_batch(batch.first, len(batch.input_ids))
-            output = self.model.lm(**batch.inputs(), use_cache=False)
-            return output.logits.flatten(0, 1), batch.labels.flatten()
+            return predicted(batch)
 
         with layers_recomputed(self.model.lm) if settings.gradient_checkpointing else nullcontext():
             loss = self._train(self.model.lm, "pretraining", len(sequences), make_batch, predict, settings, seed)
@@ -314,6 +340,8 @@ class ZeroShotTrials(Trials):
 
     def _scores(self, prefix: list[int], rests: list[list[int]]) -> torch.Tensor:
         """Mean log-probability of each answer (prompts, classes); rests: the prompts without the prefix."""
+        if self.model.alone:
+            return self._scores_alone(prefix, rests)
         cache = None
         if prefix:
             ids = torch.tensor([prefix], device=self.model.device)
@@ -326,7 +354,30 @@ class ZeroShotTrials(Trials):
             scores[chosen] = self._batch_scores(cache, len(prefix), [rests[index] for index in chosen])
 
         in_batches(order, self.plan.classification.predict_batch, score)
-        return scores
+        longest = self.answers.index(max(self.answers, key=len))
+
+        def is_plain(number: int, length: int) -> bool:
+            (expected, _), largest = self._plain(prefix + rests[number], self.answers[longest])
+            expected /= self.longest_answer
+            allowed = allowed_difference(1, expected, self.model.tolerance(largest))
+            return not np.isfinite(expected) or bool(abs(float(scores[number, longest]) - expected) <= allowed)
+
+        lengths = [len(prefix) + len(ending) + self.longest_answer for ending in rests]
+        alike = self._as_alone("prompts" if prefix else "prompts without a prefix", lengths, is_plain)
+        return scores if alike else self._scores_alone(prefix, rests)
+
+    def _scores_alone(self, prefix: list[int], rests: list[list[int]]) -> torch.Tensor:
+        """The same by a plain pass over each prompt and answer."""
+        self.counters.forward_tokens += sum(
+            len(prefix) + len(ending) + len(tokens) - 1 for ending in rests for tokens in self.answers
+        )
+        rows = [
+            [self._plain(prefix + ending, tokens)[0][0] / len(tokens) for tokens in self.answers] for ending in rests
+        ]
+        return torch.tensor(rows)
+
+    def _plain(self, prompt: list[int], answer: list[int]) -> PlainScore:
+        return plain(self.model.lm, (None, prompt, answer), self.model.limit, self.model.device)
 
     def _batch_scores(self, cache: Any, prefix: int, rests: list[list[int]]) -> torch.Tensor:
         """One forward pass: prompts padded on the left, so that their last tokens stand in one column, then the

@@ -226,7 +226,7 @@ def readiness(matrix: ScoreMatrix, group: Group, sheet: str | Path, knots: Seque
     direct, prepared = (np.where(in_both, matrix.oriented(p), np.nan)[compared][:, columns_used] for p in PROTOCOLS)
     side, compute, families = side[compared], compute[compared], matrix.families[compared]
     labels = np.array(matrix.labels)[compared]
-    numbers, twins = _with_twins(cluster_numbers(families), np.column_stack([direct, prepared]))
+    numbers = cluster_numbers(families)
     named = [family or label for family, label in zip(families, labels, strict=True)]
     data = _Compared(
         side=side,
@@ -291,7 +291,6 @@ def readiness(matrix: ScoreMatrix, group: Group, sheet: str | Path, knots: Seque
         notes=with_names(
             {
                 "Benchmarks whose scores are no fractions have no part in leads: {}.": unused,
-                "Models with the same scores everywhere count as one family: {}.": labels[twins].tolist(),
             }
         ),
         panel=Panel(
@@ -300,20 +299,6 @@ def readiness(matrix: ScoreMatrix, group: Group, sheet: str | Path, knots: Seque
             _scatter(compute, finite_mean(direct, axis=1), finite_mean(prepared, axis=1), side),
         ),
     )
-
-
-def _with_twins(families: np.ndarray, scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(models,) the numbers of families, those joined whose models have the same `scores` (models, columns), and
-    whether a model has such a twin of another family: one model under two names is no independent evidence."""
-    joined_families, twins = families.copy(), np.zeros(len(families), dtype=bool)
-    _, inverse = np.unique(np.nan_to_num(scores, nan=-np.inf), axis=0, return_inverse=True)
-    for row in range(inverse.max() + 1):
-        members = np.flatnonzero(inverse == row)
-        numbers = joined_families[members]
-        if len(set(families[members])) > 1:
-            twins[members] = True
-            joined_families[np.isin(joined_families, numbers)] = numbers.min()
-    return joined_families, twins
 
 
 def _logits(matrix: ScoreMatrix, group_number: int, direct: np.ndarray, prepared: np.ndarray) -> np.ndarray:

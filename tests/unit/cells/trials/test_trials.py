@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from toy_texts import toy_model, toy_plan, toy_rows, toy_task
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoModelForSequenceClassification
 
+from lm_validity.cells.models import self_check
 from lm_validity.cells.trials.data import draw_hash, draw_trial, read_task
 from lm_validity.cells.trials.methods import HeadTrials
 from lm_validity.cells.trials.training import (
@@ -229,16 +230,65 @@ def test_logits_and_losses_are_those_of_one_text_a_row(plan_of, models, kind, sh
     labels = torch.where(chosen & (attention == 1), ids, IGNORED) if kind == "bert" else next_tokens(ids, attention)
     model.lm.eval(), model.classifier.eval()
     with torch.no_grad():
-        batch = trials._batch(ids, attention, labels)
+        batch = trials.batch(ids, attention, labels)
         logits, wanted = trials._masked_logits(batch) if kind == "bert" else trials._causal_logits(batch)
         found = F.cross_entropy(logits, wanted, ignore_index=IGNORED)
         expected = plain(input_ids=ids, attention_mask=attention).logits
         expected = F.cross_entropy(expected.flatten(0, 1), labels.flatten(), ignore_index=IGNORED)
         assert abs(found - expected) < 1e-5
-        batch = trials._batch(ids, attention, torch.zeros(len(ids)))
+        batch = trials.batch(ids, attention, torch.zeros(len(ids)))
         expected = library(input_ids=ids, attention_mask=attention).logits
         assert torch.allclose(trials._class_logits(batch), expected, atol=1e-5) and expected.std() > 0.01
     assert (len(batch.input_ids) < len(ids)) is shared and batch.tokens == attention.sum()
+
+
+def heedless(module, monkeypatch) -> None:
+    """A model that takes masks of rows alone, so that texts that share a row see each other."""
+    forward = module.forward
+
+    def deaf(*inputs, attention_mask=None, **options):
+        several = attention_mask is not None and attention_mask.ndim == 4
+        return forward(*inputs, attention_mask=None if several else attention_mask, **options)
+
+    monkeypatch.setattr(module, "forward", deaf)
+
+
+@pytest.mark.parametrize("kind", ["bert", "gpt2"])
+def test_texts_that_see_each_other_are_trained_on_and_classified_by_themselves(
+    plan_of, tmp_path, kind, monkeypatch, caplog
+):
+    plan = plan_of(kind, subsamples=(1,))
+    plan = replace(plan, model_path=str(toy_model(kind, tmp_path / "dry", dropout=0.0)))
+    found = []
+    for number in range(2):
+        worker = ResidentWorker()
+        worker._trials(plan, read_task(plan.data))  # which loads the model
+        if number:
+            with monkeypatch.context() as patch:
+                heedless(worker._model.classifier.base_model, patch)
+                worker.run(plan, tmp_path / str(number))
+        else:
+            worker.run(plan, tmp_path / str(number))
+        assert worker._model.alone == bool(number)
+        found.append(np.stack(read_probabilities(plan, tmp_path / str(number))["probabilities"].to_list()))
+    assert "by themselves" in caplog.text
+    assert np.abs(found[0] - found[1]).max() < 1e-4 < np.ptp(found[0])
+
+
+@pytest.mark.parametrize("kind", ["bert", "gpt2"])
+def test_the_check_of_texts_costs_a_fiftieth(plan_of, tmp_path, kind, monkeypatch):
+    plan = plan_of(kind, subsamples=tuple(range(1, 9)))
+    checked, holds = [], self_check.SelfCheck.holds
+
+    def counted(self, way, telling, tokens, is_plain):
+        return holds(self, way, telling, tokens, lambda *asked: checked.append(asked[1]) or is_plain(*asked))
+
+    monkeypatch.setattr(self_check.SelfCheck, "holds", counted)
+    worker = ResidentWorker()
+    worker.run(plan, tmp_path / "one")
+    tokens = worker.take_counters()
+    assert 2 <= len(checked) <= 8 and not worker._model.alone
+    assert sum(checked) < self_check.CHECK_SHARE * (tokens["forward_tokens"] + 3 * tokens["training_tokens"])
 
 
 def test_rows_are_filled_longest_first_and_labels_move_with_their_tokens():

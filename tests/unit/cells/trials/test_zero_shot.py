@@ -67,6 +67,23 @@ def test_scores_are_those_of_one_pass_a_prompt_and_class(plan_of, models, names)
     assert np.abs(odd - expected)[3].max() > 1e-4 and np.abs(np.delete(odd - expected, 3, axis=0)).max() < 1e-5
 
 
+@pytest.mark.parametrize("names", [CLASSES, LONG_NAMES])
+def test_prompts_that_see_other_answers_are_scored_by_themselves(plan_of, models, names, monkeypatch):
+    """A model that does not heed the mask under which answers are scored side by side."""
+    trials = zero_shot(plan_of("gpt2", classification={**PROMPTED, "predict_batch": 7}), class_names=names)
+    lm = AutoModelForCausalLM.from_pretrained(models["gpt2"]).eval()
+    expected = plain_probabilities(trials, lm, np.arange(20))
+    forward = trials.model.lm.forward
+
+    def deaf(*inputs, attention_mask=None, **options):
+        return forward(*inputs, **options)
+
+    monkeypatch.setattr(trials.model.lm, "forward", deaf)
+    for _ in range(2):
+        assert np.abs(trials.probabilities(np.arange(20)) - expected).max() < 1e-5
+    assert trials.model.alone
+
+
 def test_the_prefix_is_computed_once_an_arm(plan_of):
     trials = zero_shot(plan_of("gpt2", classification={**PROMPTED, "predict_batch": 4}))
     trials.probabilities(np.arange(20))

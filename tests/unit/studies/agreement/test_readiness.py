@@ -128,7 +128,7 @@ def test_more_ability_with_equal_gains_in_logits_shrinks_in_points_only(tmp_path
     assert heading.endswith(scale or "once every model is prepared")
 
 
-def test_one_model_under_two_names_is_one_family(tmp_path):
+def test_one_model_under_two_names_is_of_one_family(tmp_path):
     paths = files(tmp_path, families=12, members=2)
     table, models = pd.read_parquet(paths[0]), pd.read_csv(paths[1])
     once = report_rows(paths, tmp_path / "once")
@@ -143,7 +143,7 @@ def test_one_model_under_two_names_is_one_family(tmp_path):
     assert row(twice, "families_compared", conditions="outside")["value"] == 9
     assert row(once, "families_compared", conditions="outside")["value"] == 9
     summary = json.loads((tmp_path / "twice" / "summary.json").read_text())
-    assert any("count as one family" in note for note in summary["notes"])
+    assert any("count once" in note for note in summary["notes"])
 
 
 def report_rows(paths, output):

@@ -250,8 +250,8 @@ class _Once(NamedTuple):
 
 def _once(rows: pd.DataFrame, models: tuple[str, ...], benchmarks: Sequence[str]) -> _Once:
     """Count a model that has two names once, under the first: every score is the same, under each protocol, and so many
-    equal scores would be chance in less than `COINCIDENCE` of such tables. Two copies are no two models: with them
-    intervals are too narrow, and neither of two best is the best."""
+    equal scores, 0 and 1 apart, would be chance in less than `COINCIDENCE` of such tables. Two copies are no two
+    models: with them intervals are too narrow, and neither of two best is the best."""
     parts = [_pivot(rows[rows["protocol"] == protocol], models, benchmarks, "value") for protocol in PROTOCOLS]
     scores = np.concatenate(parts, axis=1)
     # were models equal by chance alone, each value of a benchmark would be as likely as any other
@@ -259,7 +259,7 @@ def _once(rows: pd.DataFrame, models: tuple[str, ...], benchmarks: Sequence[str]
     first: dict[bytes, str] = {}
     same: dict[str, str] = {}
     for model, row in zip(models, scores, strict=True):
-        measured = np.isfinite(row)
+        measured = np.isfinite(row) & ~np.isin(row, (0.0, 1.0))  # none or all right: many weak or strong models are
         chance = np.prod(1.0 / distinct[measured]) * len(models) * (len(models) - 1) / 2
         if measured.any() and chance < COINCIDENCE:
             kept = first.setdefault(np.nan_to_num(row, nan=np.inf).tobytes(), model)

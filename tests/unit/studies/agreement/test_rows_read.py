@@ -65,6 +65,13 @@ def test_a_model_under_two_names_counts_once(tmp_path, report):
     ]
 
 
+def test_models_that_solve_nothing_are_several(tmp_path):
+    rows = _with_copies(0, 3)
+    weak = [rows[rows["model"] == "m0"].assign(model=f"weak{number}") for number in range(3)]
+    weak = [rows.assign(value=rows["value"].where(rows["benchmark"] == "wiki", 0.0)) for rows in weak]
+    assert run(tmp_path, pd.concat([rows, *weak]), resamples=20)["models"] == 15
+
+
 def test_equal_scores_that_may_be_chance_are_said_and_both_count(tmp_path):
     """Four models, of which two agree on three coarse benchmarks under one protocol only."""
     rows = score_rows()

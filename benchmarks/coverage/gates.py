@@ -14,7 +14,7 @@ import numpy as np
 from scipy import optimize
 from scipy.special import expit
 
-from lm_validity.studies.items.compare import CompareSummary, Comparison, Margin, gate, judged
+from lm_validity.studies.items.compare.numbers import CompareSummary, Comparison, Margin, gate, judged
 from lm_validity.studies.items.statistics import McNemarTest, paired_difference
 
 MARGIN, SPREAD = 0.02, 2.0

@@ -27,7 +27,8 @@ from lm_validity.pages.page import Answer, Page, Section, Table
 from lm_validity.results.files import write_report
 from lm_validity.site.gather import BENCHMARKS, MODELS, gather
 from lm_validity.site.guess import guess_benchmarks
-from lm_validity.studies.items.compare import (
+from lm_validity.studies.items.answers import model_answers
+from lm_validity.studies.items.compare.numbers import (
     CompareSummary,
     Joint,
     Judged,
@@ -35,14 +36,10 @@ from lm_validity.studies.items.compare import (
     along_training,
     compare_counted,
     compare_models,
-    comparison_page,
     gate,
     judged,
-    short_names,
-    to_decide,
-    verdict_words,
 )
-from lm_validity.studies.items.item_report import model_answers
+from lm_validity.studies.items.compare.page import comparison_page, short_names, to_decide, verdict_words
 from lm_validity.tables.counted import Counted, count_scores
 from lm_validity.tables.formats.score_files import ImportOptions
 from lm_validity.tables.items import open_items

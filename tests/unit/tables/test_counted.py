@@ -11,8 +11,8 @@ import lm_validity
 from lm_validity.errors import InputError
 from lm_validity.site.cards.values import CardSources
 from lm_validity.studies.agreement.score_matrix import read_score_matrix
-from lm_validity.studies.items.compare import compare_models
-from lm_validity.studies.items.item_report import model_scores
+from lm_validity.studies.items.answers import model_scores
+from lm_validity.studies.items.compare.numbers import compare_models
 from lm_validity.tables import counted as counted_scores
 from lm_validity.tables.counted import count_scores, last_checkpoints
 from lm_validity.tables.schema import SCORES, SETTINGS, read_scores, write_table

@@ -7,8 +7,9 @@ import pandas as pd
 import pytest
 
 from lm_validity.missing import is_known
-from lm_validity.studies.items.compare import Margin, compare_models, judged
-from lm_validity.studies.items.item_report import analyze_items, items_report, model_items, model_scores
+from lm_validity.studies.items.answers import model_items, model_scores
+from lm_validity.studies.items.compare.numbers import Margin, compare_models, judged
+from lm_validity.studies.items.item_report import analyze_items, items_report
 from lm_validity.studies.items.statistics import RUNS_DO_NOT_DECIDE
 from lm_validity.tables.formats.score_files import mean_of_items, typed_scores
 from lm_validity.tables.items import read_benchmark_items

@@ -1,15 +1,13 @@
 """The items report: how finely benchmarks tell models apart, and which items work against them."""
 
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import altair as alt
 import numpy as np
 import pandas as pd
-import pyarrow as pa
-import pyarrow.compute as pc
 from markupsafe import Markup
 
 from lm_validity.errors import InputError
@@ -20,66 +18,11 @@ from lm_validity.pages.page import Figure, Finding, Lede, Page, Panel, Part, Pic
 from lm_validity.pages.svg import KINDS
 from lm_validity.repeats import SampledScore, pass_at_k, pass_hat_k
 from lm_validity.results.files import joined, write_report
+from lm_validity.studies.items.answers import model_items, model_scores
 from lm_validity.studies.items.statistics import ItemParameters, fit_2pl, resolution
-from lm_validity.tables.counted import Counted, count_scores
 from lm_validity.tables.documents import NoDocuments, read_documents
-from lm_validity.tables.items import items_of_scores, open_items
 from lm_validity.tables.schema import PROTOCOLS, trained_here
-from lm_validity.tables.settings import Unlike
 from lm_validity.words import UNDER, count, explain_protocols, percent
-
-# ----------------------------------------------------------------------------------------------------------------------
-# Scores and items of some models, as the statistics of this study take them.
-
-CELL = ["model", "benchmark", "protocol"]
-_KEYS = [*CELL, "checkpoint", "prompt", "prompt_variant", "num_fewshot", "seed"]
-_ITEM_COLUMNS = [*_KEYS, "run", "split", "doc_id", "subject", "correct"]
-
-
-def model_scores(
-    path: str | Path,
-    models: Collection[str] = (),
-    benchmarks: str | Path | None = None,
-    sheet_of_models: str | Path | None = None,
-    unlike: Unlike = "out",
-    study: str | None = None,
-) -> Counted:
-    """The last scores that count of `models` (all by default) and have a value. Raises InputError as `count_scores`."""
-    counted = count_scores(path, sheet_of_models, benchmarks, study=study, only=models, unlike=unlike).last()
-    return replace(counted, rows=counted.rows[counted.rows["value"].notna()])
-
-
-def model_answers(path: str | Path, scores: pd.DataFrame, further_columns: Sequence[str] = ()) -> pd.DataFrame:
-    """The rows of a table of items behind `scores` (rows of `model_scores`), with `further_columns` columns.
-
-    Raises InputError for a file that is no table of items.
-    """
-    table = open_items(path)
-    condition = pc.field("model").isin(scores["model"].unique().tolist())
-    condition &= pc.field("benchmark").isin(scores["benchmark"].unique().tolist())
-    if "checkpoint" in table.schema.names and pa.types.is_string(table.schema.field("checkpoint").type):
-        points = pc.field("checkpoint")
-        condition &= points.isin([*scores["checkpoint"].dropna().unique(), "final"]) | points.is_null()
-    columns = [*_ITEM_COLUMNS, *further_columns]
-    columns_known = [name for name in columns if name in table.schema.names]
-    items = table.to_table(columns=columns_known, filter=condition).to_pandas().reindex(columns=columns)
-    return items_of_scores(items, scores, _KEYS)
-
-
-def model_items(path: str | Path, scores: pd.DataFrame) -> pd.DataFrame:
-    """The items behind `scores`: `model, benchmark, protocol, doc_id, subject, correct, runs, within`.
-
-    Averaged over seeds and runs. within: the variance between an item's sampled runs, NaN where it has one, and over
-    seeds their mean; runs: how many answers it has. Raises InputError as `model_answers`.
-    """
-    items = model_answers(path, scores)
-    keys = [*CELL, "doc_id", "subject"]
-    means = items.groupby(keys)["correct"].agg(correct="mean", runs="size")
-    if items["run"].isna().all():
-        return means.assign(within=np.nan).reset_index()
-    variances = items.groupby([*keys, "seed"])["correct"].var().groupby(level=keys).mean()
-    return means.assign(within=variances).reset_index()
-
 
 # ----------------------------------------------------------------------------------------------------------------------
 # The items report: what the items of each benchmark are worth, under direct evaluation and train before test.

@@ -17,8 +17,8 @@ from lm_validity.pages.svg import KINDS
 from lm_validity.results.files import write_report
 from lm_validity.results.summary import page_only
 from lm_validity.statistics import holm
-from lm_validity.studies.items.compare import NO_TEST, answers_matrix, cell_scores, compared_cells
-from lm_validity.studies.items.item_report import CELL, model_items, model_scores
+from lm_validity.studies.items.answers import CELL, answers_matrix, cell_scores, model_items, model_scores
+from lm_validity.studies.items.compare.numbers import NO_TEST, compared_cells
 from lm_validity.studies.items.statistics import LEVEL, POWER, paired_tests
 from lm_validity.tables.counted import PERPLEXITY
 from lm_validity.tables.schema import trained_here

@@ -16,7 +16,8 @@ from lm_validity.errors import InputError
 from lm_validity.missing import Missing
 from lm_validity.pages.page import page_document
 from lm_validity.pages.svg import points
-from lm_validity.studies.items.compare import MOST_ROWS, CompareSummary, Comparison, compare_models, comparison_page
+from lm_validity.studies.items.compare.numbers import CompareSummary, Comparison, compare_models
+from lm_validity.studies.items.compare.page import MOST_ROWS, comparison_page
 
 DIRECT, TRAINED = "direct", "train_before_test"
 

@@ -1,0 +1,110 @@
+"""Scores and answers of some models, as the statistics of this study take them."""
+
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lm_validity.tables.counted import Counted, are_fractions, count_scores
+from lm_validity.tables.items import items_of_scores, open_items
+from lm_validity.tables.settings import Unlike
+
+CELL = ["model", "benchmark", "protocol"]
+_KEYS = [*CELL, "checkpoint", "prompt", "prompt_variant", "num_fewshot", "seed"]
+_ITEM_COLUMNS = [*_KEYS, "run", "split", "doc_id", "subject", "correct"]
+SAME_SCORE = 1e-6  # a score this close to the mean of its items is that mean
+
+
+def model_scores(
+    path: str | Path,
+    models: Collection[str] = (),
+    benchmarks: str | Path | None = None,
+    sheet_of_models: str | Path | None = None,
+    unlike: Unlike = "out",
+    study: str | None = None,
+) -> Counted:
+    """The last scores that count of `models` (all by default) and have a value. Raises InputError as `count_scores`."""
+    counted = count_scores(path, sheet_of_models, benchmarks, study=study, only=models, unlike=unlike).last()
+    return replace(counted, rows=counted.rows[counted.rows["value"].notna()])
+
+
+def model_answers(path: str | Path, scores: pd.DataFrame, further_columns: Sequence[str] = ()) -> pd.DataFrame:
+    """The rows of a table of items behind `scores` (rows of `model_scores`), with `further_columns` columns.
+
+    Raises InputError for a file that is no table of items.
+    """
+    table = open_items(path)
+    condition = pc.field("model").isin(scores["model"].unique().tolist())
+    condition &= pc.field("benchmark").isin(scores["benchmark"].unique().tolist())
+    if "checkpoint" in table.schema.names and pa.types.is_string(table.schema.field("checkpoint").type):
+        points = pc.field("checkpoint")
+        condition &= points.isin([*scores["checkpoint"].dropna().unique(), "final"]) | points.is_null()
+    columns = [*_ITEM_COLUMNS, *further_columns]
+    columns_known = [name for name in columns if name in table.schema.names]
+    items = table.to_table(columns=columns_known, filter=condition).to_pandas().reindex(columns=columns)
+    return items_of_scores(items, scores, _KEYS)
+
+
+def model_items(path: str | Path, scores: pd.DataFrame) -> pd.DataFrame:
+    """The items behind `scores`: `model, benchmark, protocol, doc_id, subject, correct, runs, within`.
+
+    Averaged over seeds and runs. within: the variance between an item's sampled runs, NaN where it has one, and over
+    seeds their mean; runs: how many answers it has. Raises InputError as `model_answers`.
+    """
+    items = model_answers(path, scores)
+    keys = [*CELL, "doc_id", "subject"]
+    means = items.groupby(keys)["correct"].agg(correct="mean", runs="size")
+    if items["run"].isna().all():
+        return means.assign(within=np.nan).reset_index()
+    variances = items.groupby([*keys, "seed"])["correct"].var().groupby(level=keys).mean()
+    return means.assign(within=variances).reset_index()
+
+
+def cell_scores(counted: Counted) -> pd.DataFrame:
+    """By model, benchmark and protocol: `value`, `stderr`, `metric` (None where unknown), `better` (1, -1), `in_points`
+    (the benchmark's scores are fractions); over seeds. Of the squared error, `part` is that of sampled runs, and `once`
+    what it would be with one run; NaN where unknown."""
+    rows = counted.rows
+    squares = {
+        name: rows[error].astype(float) ** 2 for name, error in (("variance", "stderr"), ("part", "sampling_error"))
+    }
+    cells = rows.assign(**squares, once=squares["part"] * rows["runs"].astype(float)).groupby(CELL)
+    cells = cells.agg(
+        value=("value", "mean"),
+        variance=("variance", "mean"),
+        part=("part", "mean"),
+        once=("once", "mean"),
+        metric=("metric", "first"),
+    )
+    cells["stderr"] = np.sqrt(cells.pop("variance"))  # seeds share their items: averaging does not shrink this error
+    facts = counted.benchmarks.set_index("benchmark").loc[cells.index.get_level_values("benchmark")]
+    metric = cells["metric"].astype(object).where(cells["metric"].notna().to_numpy(), facts["metric"].to_numpy())
+    metric = metric.where(metric.notna(), None)
+    fractions = are_fractions(cells.assign(metric=metric).reset_index(), counted.benchmarks)
+    return cells.assign(metric=metric, better=np.where(facts["higher_is_better"], 1.0, -1.0), in_points=fractions)
+
+
+def answers_matrix(answers: Sequence[pd.DataFrame | None], scores: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
+    """(M, I) the answers of M models to all documents, NaN where unknown; (I,) subjects, None where any is unknown.
+
+    The row of a model whose score (M,) is no mean of its items, such as F1, is NaN: a test on items would not be a test
+    of the score.
+    """
+    frames = [
+        frame.assign(place=index)
+        for index, (frame, score) in enumerate(zip(answers, scores, strict=True))
+        if frame is not None and abs(frame["correct"].mean() - score) <= SAME_SCORE
+    ]
+    if not frames:
+        return np.full((len(answers), 0), np.nan), None
+    rows = pd.concat(frames, ignore_index=True)
+    document, names = pd.factorize(rows["doc_id"])
+    correct = np.full((len(answers), len(names)), np.nan)
+    correct[rows["place"], document] = rows["correct"]
+    subjects = np.empty(len(names), dtype=object)
+    subjects[document] = rows["subject"]
+    return correct, subjects.astype(str) if (subjects != "").all() else None

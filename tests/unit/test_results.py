@@ -20,7 +20,7 @@ from lm_validity.results.keys import CARDS, INTERVALS, KEYS, lines_of
 from lm_validity.results.rows import COLUMNS, UNIQUE, Row, rows_of
 from lm_validity.results.summary import summary_values
 from lm_validity.site.cards.values import QUANTITIES
-from lm_validity.studies.agreement.readiness import ReadinessSummary
+from lm_validity.studies.agreement.readiness.numbers import ReadinessSummary
 from lm_validity.studies.items.compare.numbers import CompareSummary, Comparison
 
 SUMMARIES = {

@@ -185,7 +185,7 @@ def readiness(
     plan: Plan = None,
 ) -> None:
     """Does a group of models lead at equal compute, and is it ahead once all are prepared for the test?"""
-    from lm_validity.studies.agreement.readiness import report_readiness
+    from lm_validity.studies.agreement.readiness.page import report_readiness
 
     named = section.model_copy(update={"groups": tuple(dict.fromkeys(group))}) if group else section
     with replaced_folder(output, "report readiness", inputs=[scores], names=PAGE) as folder:
@@ -260,7 +260,7 @@ def items(
     models: Annotated[Path | None, typer.Option(help="Models sheet (CSV or TSV): its reruns take no part.")] = None,
 ) -> None:
     """How finely do the benchmarks tell models apart, and which items work against them?"""
-    from lm_validity.studies.items.item_report import report_items
+    from lm_validity.studies.items.page import report_items
 
     with replaced_folder(output, "report items", inputs=[scores, items, *(documents or ())], names=PAGE) as folder:
         report_items(scores, items, folder, tuple(documents or ()), benchmarks, models)

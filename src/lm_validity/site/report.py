@@ -250,11 +250,11 @@ def _write(job: ReportJob) -> str | None:
     """None, or what is wrong with the data."""
     from lm_validity.site.comparison import report_comparison
     from lm_validity.studies.agreement.factors.report import report_factors
-    from lm_validity.studies.agreement.readiness import report_readiness
+    from lm_validity.studies.agreement.readiness.page import report_readiness
     from lm_validity.studies.agreement.report import report_agreement
     from lm_validity.studies.bias.report import report_bias
-    from lm_validity.studies.items.item_report import report_items
-    from lm_validity.studies.items.ranking import report_ranking
+    from lm_validity.studies.items.page import report_items
+    from lm_validity.studies.items.ranking.page import report_ranking
     from lm_validity.studies.signal.report import report_signal
 
     functions: dict[str, Callable[..., None]] = {

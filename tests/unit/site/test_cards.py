@@ -35,7 +35,7 @@ from lm_validity.site.cards.verdict import (
 from lm_validity.site.cards.write import Card, card_html, card_markdown, folder_name, make_card
 from lm_validity.site.first_page import build_site
 from lm_validity.studies.agreement.report import report_agreement
-from lm_validity.studies.items.item_report import report_items
+from lm_validity.studies.items.page import report_items
 from lm_validity.tables.schema import SCORES, write_table
 
 FIXTURE = Path(__file__).resolve().parents[2] / "fixtures" / "run_a4fdde2.tar.gz"

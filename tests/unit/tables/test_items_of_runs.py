@@ -9,7 +9,8 @@ import pytest
 from lm_validity.missing import is_known
 from lm_validity.studies.items.answers import model_items, model_scores
 from lm_validity.studies.items.compare.numbers import Margin, compare_models, judged
-from lm_validity.studies.items.item_report import analyze_items, items_report
+from lm_validity.studies.items.numbers import analyze_items
+from lm_validity.studies.items.page import items_page
 from lm_validity.studies.items.statistics import RUNS_DO_NOT_DECIDE
 from lm_validity.tables.formats.score_files import mean_of_items, typed_scores
 from lm_validity.tables.items import read_benchmark_items
@@ -93,21 +94,20 @@ def test_scores_alone_know_the_noise_of_runs_too(tmp_path, runs):
 def test_the_items_report_has_errors_and_passes(tmp_path, runs):
     """b, w and errors by numpy; pass@2 and pass^2 by enumerating the pairs of runs."""
     data = analyze_items(*written(tmp_path, runs))
-    (row,) = (each for each in data.sampled if each["model"] == "a")
+    (row,) = (sampled for sampled in data.sampled if sampled.model == "a")
     table = runs["a"]
     within, between = table.var(axis=0, ddof=1).mean(), table.mean(axis=0).var(ddof=1)
-    assert (row["runs"], row["items"], row["score"]) == (3, 40, pytest.approx(table.mean()))
-    assert row["error"] == pytest.approx(np.sqrt(between / 40))
-    assert row["error_endless_runs"] == pytest.approx(np.sqrt((between - within / 3) / 40))
-    assert row["error_one_more_run"] == pytest.approx(np.sqrt((between - within / 3 + within / 4) / 40))
-    assert row["share_of_sampling"] == pytest.approx(within / (between + within * 2 / 3))
+    assert (row.runs, row.items, row.score) == (3, 40, pytest.approx(table.mean()))
+    assert row.error == pytest.approx(np.sqrt(between / 40))
+    assert row.error_endless_runs == pytest.approx(np.sqrt((between - within / 3) / 40))
+    assert row.error_one_more_run == pytest.approx(np.sqrt((between - within / 3 + within / 4) / 40))
+    assert row.share_of_sampling == pytest.approx(within / (between + within * 2 / 3))
     passes = {each["k"]: each for each in data.passes if each["model"] == "a"}
     assert sorted(passes) == [1, 2, 3]
     pairs = list(combinations(range(3), 2))
     assert passes[2]["pass_at_k"] == pytest.approx(np.mean([table[list(pair)].max(axis=0).mean() for pair in pairs]))
     assert passes[2]["pass_hat_k"] == pytest.approx(np.mean([table[list(pair)].min(axis=0).mean() for pair in pairs]))
-    _, summary = items_report(data)
-    assert {"sampled", "passes"} <= set(summary)
+    assert items_page(data).sections[-1].title == "Sampled runs"
 
 
 def test_graded_answers_have_no_passes(tmp_path, runs):

@@ -672,3 +672,43 @@ def resolution(correct: np.ndarray, clusters: np.ndarray | None = None) -> Resol
         share_resolved=float((p < LEVEL).mean()),
         minimal_detectable_difference=float(np.median(sizes)) if sizes else Missing("No two neighbours differ."),
     )
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# All pairs of models on a benchmark: by standard errors, corrected, and who may be best.
+
+FACTOR = float(stats.norm.ppf(1 - LEVEL / 2) + stats.norm.ppf(POWER))
+
+
+def p_by_errors(scores: np.ndarray, errors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(p, detectable), both (M, M) and symmetric, of all pairs of M scores with standard errors, as if independent.
+
+    p = 2 P(Z > |x_i - x_j| / √(se_i² + se_j²)); detectable = (z(.975) + z(.8)) √(se_i² + se_j²), the gap that this test
+    by itself finds four times out of five. NaN where an error is unknown or both are 0, and on the diagonal.
+    """
+    gaps, error = np.abs(scores[:, None] - scores), np.hypot(errors[:, None], errors)
+    error = np.where((error > 0) & ~np.eye(len(scores), dtype=bool), error, np.nan)
+    return 2 * stats.norm.sf(gaps / error), FACTOR * error
+
+
+def holm_over_pairs(p: np.ndarray) -> np.ndarray:
+    """p (M, M) adjusted by Holm over the known pairs above the diagonal; symmetric, NaN where unknown."""
+    first, second = np.triu_indices(len(p), 1)
+    values = p[first, second]
+    tested = np.isfinite(values)
+    adjusted = np.full(p.shape, np.nan)
+    adjusted[first[tested], second[tested]] = holm(values[tested])
+    adjusted[second, first] = adjusted[first, second]
+    return adjusted
+
+
+def may_be_best(p: np.ndarray) -> np.ndarray:
+    """(M,) whether each model may be the best, the one of the highest score first in p (M, M).
+
+    Out are those that differ from the first at 5% after Bonferroni's correction for the tests with it. The truly best
+    one is out in at most 2.5% of samples: this takes one of at most M - 1 two-sided tests at 5% / (M - 1) to be wrong
+    on one side, whichever model comes first. A model without a test stays in.
+    """
+    with_first = p[0]
+    tested = int(np.isfinite(with_first).sum())
+    return ~(np.nan_to_num(with_first, nan=1.0) * tested < LEVEL)

@@ -12,7 +12,7 @@ from lm_validity.config.sections import Agreement
 from lm_validity.errors import InputError
 from lm_validity.pages import svg
 from lm_validity.site.report import Given, report_site
-from lm_validity.studies.agreement.readiness import report_readiness
+from lm_validity.studies.agreement.readiness.page import report_readiness
 from lm_validity.tables.schema import SCORES, write_table
 
 DIRECT, TRAINED = "direct", "train_before_test"

@@ -7,7 +7,8 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from lm_validity.studies.items.ranking import holm_over_pairs, may_be_best, p_by_errors, report_ranking
+from lm_validity.studies.items.ranking.page import report_ranking
+from lm_validity.studies.items.statistics import holm_over_pairs, may_be_best, p_by_errors
 
 
 def ranking(write, cells, items=False, changes=None, **columns):

@@ -1,143 +1,22 @@
 """The ranking report: which model is best on one benchmark, which are not separated, and which gaps are found."""
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 from markupsafe import Markup
-from scipy import stats
 
-from lm_validity.missing import Missing, Reason, ReasonCode, as_columns, is_known, known, number
+from lm_validity.missing import Missing, as_columns, is_known, number
 from lm_validity.pages import svg
 from lm_validity.pages.figures import PROTOCOL_LABELS
 from lm_validity.pages.page import Answer, Finding, Lede, Page, Picture, Section, Table
 from lm_validity.pages.svg import KINDS
 from lm_validity.results.files import write_report
-from lm_validity.results.summary import page_only
-from lm_validity.statistics import holm
-from lm_validity.studies.items.answers import CELL, answers_matrix, cell_scores, model_items, model_scores
-from lm_validity.studies.items.compare.numbers import NO_TEST, compared_cells
-from lm_validity.studies.items.statistics import LEVEL, POWER, paired_tests
-from lm_validity.tables.counted import PERPLEXITY
-from lm_validity.tables.schema import trained_here
+from lm_validity.studies.items.ranking.numbers import Ranked, RankedModel, RankingSummary, rank_models
 from lm_validity.tables.sheets import unique_labels
 from lm_validity.words import count, decimal, explain_protocols, listing
 
-MOST_PAIRS = 2000  # that are listed
 MOST_ROWS = 60  # models that the picture shows
-FACTOR = float(stats.norm.ppf(1 - LEVEL / 2) + stats.norm.ppf(POWER))
-UNKNOWN = Missing(
-    Reason("The first model and the others have neither common items nor standard errors.", ReasonCode.NO_ERRORS)
-)
-NO_ERROR = Missing(Reason("The score has no standard error.", ReasonCode.NO_ERRORS))
-NO_GAP = Missing(Reason("It is the first model.", ReasonCode.NONE))
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# Statistics: arrays in, arrays out.
-
-
-def p_by_errors(scores: np.ndarray, errors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(p, detectable), both (M, M) and symmetric, of all pairs of M scores with standard errors, as if independent.
-
-    p = 2 P(Z > |x_i - x_j| / √(se_i² + se_j²)); detectable = (z(.975) + z(.8)) √(se_i² + se_j²), the gap that this test
-    by itself finds four times out of five. NaN where an error is unknown or both are 0, and on the diagonal.
-    """
-    gaps, error = np.abs(scores[:, None] - scores), np.hypot(errors[:, None], errors)
-    error = np.where((error > 0) & ~np.eye(len(scores), dtype=bool), error, np.nan)
-    return 2 * stats.norm.sf(gaps / error), FACTOR * error
-
-
-def holm_over_pairs(p: np.ndarray) -> np.ndarray:
-    """p (M, M) adjusted by Holm over the known pairs above the diagonal; symmetric, NaN where unknown."""
-    first, second = np.triu_indices(len(p), 1)
-    values = p[first, second]
-    tested = np.isfinite(values)
-    adjusted = np.full(p.shape, np.nan)
-    adjusted[first[tested], second[tested]] = holm(values[tested])
-    adjusted[second, first] = adjusted[first, second]
-    return adjusted
-
-
-def may_be_best(p: np.ndarray) -> np.ndarray:
-    """(M,) whether each model may be the best, the one of the highest score first in p (M, M).
-
-    Out are those that differ from the first at 5% after Bonferroni's correction for the tests with it. The truly best
-    one is out in at most 2.5% of samples: this takes one of at most M - 1 two-sided tests at 5% / (M - 1) to be wrong
-    on one side, whichever model comes first. A model without a test stays in.
-    """
-    with_first = p[0]
-    tested = int(np.isfinite(with_first).sum())
-    return ~(np.nan_to_num(with_first, nan=1.0) * tested < LEVEL)
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# What is found on a benchmark.
-
-
-@dataclass(frozen=True)
-class RankedModel:
-    """A model on a benchmark: its place (equal scores share the better one), score with its 95% interval, and how far
-    it is behind the first one (95% interval, p and p after Bonferroni's correction for all tests with the first)."""
-
-    benchmark: str
-    protocol: str
-    model: str
-    place: int
-    score: float
-    score_interval: tuple[float, float] | Missing
-    may_be_best: bool | Missing
-    behind: float | Missing
-    behind_interval: tuple[float, float] | Missing
-    p: float | Missing
-    p_adjusted: float | Missing
-    test: str | None
-
-
-@dataclass(frozen=True)
-class RankedPair:
-    """Two models on a benchmark, `first` with the higher place. p_adjusted: Holm's, over the tested pairs."""
-
-    benchmark: str
-    protocol: str
-    first: str
-    second: str
-    difference: float
-    p: float | Missing
-    p_adjusted: float | Missing
-    separated: bool | Missing
-    smallest_detectable: float | Missing
-
-
-@dataclass(frozen=True)
-class Ranked:
-    """A benchmark under a protocol. may_be_best: how many models; first: the one of the highest score. pairs: of
-    models; tested, paired: of them, paired on common items. smallest_detectable: the median over tested pairs."""
-
-    benchmark: str
-    protocol: str
-    metric: str | None
-    models: int
-    first: str
-    may_be_best: int | Missing
-    pairs: int
-    tested: int
-    paired: int
-    separated: int | Missing
-    smallest_detectable: float | Missing
-    in_points: bool = page_only(default=True)  # the scores are fractions
-
-
-@dataclass(frozen=True)
-class RankingSummary:
-    """What the ranking report found: models by benchmark, who may be best, and the notes that go with it."""
-
-    benchmarks: tuple[Ranked, ...]
-    ranked: tuple[RankedModel, ...]
-    pairs: tuple[RankedPair, ...]
-    notes: tuple[str, ...]
 
 
 def report_ranking(
@@ -152,129 +31,20 @@ def report_ranking(
 ) -> None:
     """Write summary.json, results, tables and the page of the ranking report under `output`.
 
-    only: the models that are ranked, by default all. study: benchmarks of other studies, or of none, stay out.
-
-    Raises InputError as `count_scores`.
+    The arguments but `output` are those of `rank_models`. Raises InputError as that.
     """
-    counted = model_scores(scores, only, benchmarks, models, study=study)
-    answers = {} if items is None else dict(iter(model_items(items, counted.rows).groupby(CELL)))
-    cells = cell_scores(counted)
-    corpora = set(counted.benchmarks.loc[counted.benchmarks["output_type"] == PERPLEXITY, "benchmark"])
-    places = sorted(
-        {key[1:] for key in cells.index}, key=lambda protocol_place: (protocol_place[0] in corpora, *protocol_place)
-    )
-    parts = [_rank(cells.xs(protocol_place, level=(1, 2), drop_level=False), answers) for protocol_place in places]
-    benchmarks_found = tuple(part[0] for part in parts)
-    notes = list(counted.notes)
-    for entry in benchmarks_found:
-        if 0 < entry.tested < entry.pairs:
-            notes.append(f"Without a test on {entry.benchmark}: {count(entry.pairs - entry.tested, 'pair')} of models.")
-        if entry.tested > entry.paired:
-            notes.append(
-                f"By standard errors, as if the models had answered different items, which is mostly too cautious: "
-                f"{count(entry.tested - entry.paired, 'pair')} of models on {entry.benchmark}."
-            )
-        if entry.pairs > MOST_PAIRS:
-            notes.append(f"The first {MOST_PAIRS} of {entry.pairs} pairs of models on {entry.benchmark} are listed.")
-    ranked = tuple(model for part in parts for model in part[1])
-    summary = RankingSummary(benchmarks_found, ranked, tuple(pair for part in parts for pair in part[2]), tuple(notes))
-    write_report(ranking_page(summary, own_prompts=trained_here(counted.rows)), summary, output)
+    summary = rank_models(scores, models, benchmarks, items, only=only, study=study)
+    write_report(ranking_page(summary), summary, output)
 
 
-def _rank(
-    cells: pd.DataFrame, answers: Mapping[tuple[str, str, str], pd.DataFrame]
-) -> tuple[Ranked, list[RankedModel], list[RankedPair]]:
-    """Of one benchmark and protocol: `cells` as `cell_scores` gives them, `answers` the items by cell."""
-    oriented = cells["value"] * cells["better"]
-    cells = cells.iloc[np.lexsort((cells.index.get_level_values("model"), -oriented.to_numpy()))]
-    names = cells.index.get_level_values("model").tolist()
-    _, benchmark, protocol = cells.index[0]
-    where = (str(benchmark), str(protocol))
-    values = (cells["value"] * cells["better"]).to_numpy(dtype=float)
-    p, detectable = p_by_errors(values, cells["stderr"].to_numpy(dtype=float))
-    of_cells = [answers.get((model, *where)) for model in names]
-    correct, subjects = answers_matrix(of_cells, cells["value"].to_numpy(dtype=float))
-    of_items = paired_tests(float(cells["better"].iloc[0]) * correct, subjects)
-    shared = of_items[2] > 0
-    p, detectable = np.where(shared, of_items[0], p), np.where(shared, of_items[1], detectable)
-    paired = int(np.triu(shared, 1).sum())
-    compared = {
-        (0, i): compared_cells(*where, cells.iloc[0], cells.iloc[i], [of_cells[0], of_cells[i]])
-        for i in range(1, len(names))
-    }
-    adjusted, in_set = holm_over_pairs(p), may_be_best(p)
-    with_first = int(np.isfinite(p[0]).sum())
-    models = [
-        RankedModel(
-            *where,
-            model,
-            int(1 + (values > values[i]).sum()),
-            float(cells["value"].iloc[i]),
-            _interval(float(cells["value"].iloc[i]), float(cells["stderr"].iloc[i])),
-            bool(in_set[i]) if with_first else UNKNOWN,
-            compared[0, i].difference if i else NO_GAP,
-            compared[0, i].interval if i else NO_GAP,
-            compared[0, i].p if i else NO_GAP,
-            known(float(np.minimum(1.0, p[0, i] * with_first)), NO_TEST.reason) if i else NO_GAP,
-            compared[0, i].test if i else None,
-        )
-        for i, model in enumerate(names)
-    ]
-    first, second = np.triu_indices(len(names), 1)
-    tested = np.isfinite(p[first, second])
-    separated = adjusted < LEVEL
-    pairs = [
-        RankedPair(
-            *where,
-            names[i],
-            names[j],
-            float(values[i] - values[j]),
-            known(float(p[i, j]), NO_TEST.reason),
-            known(float(adjusted[i, j]), NO_TEST.reason),
-            bool(separated[i, j]) if np.isfinite(adjusted[i, j]) else NO_TEST,
-            known(float(detectable[i, j]), NO_TEST.reason),
-        )
-        for i, j in zip(first[:MOST_PAIRS], second[:MOST_PAIRS], strict=True)
-    ]
-    sizes = detectable[first, second]
-    sizes = sizes[np.isfinite(sizes)]
-    metric = cells["metric"].iloc[0]
-    summary = Ranked(
-        *where,
-        metric,
-        len(names),
-        names[0],
-        int(in_set.sum()) if with_first else UNKNOWN,
-        len(first),
-        int(tested.sum()),
-        paired,
-        int(separated[first, second].sum()) if tested.any() else NO_TEST,
-        float(np.median(sizes)) if len(sizes) else NO_TEST,
-        bool(cells["in_points"].all()),
-    )
-    return summary, models, pairs
-
-
-def _interval(value: float, error: float) -> tuple[float, float] | Missing:
-    """95%, normal."""
-    if not np.isfinite(error):
-        return NO_ERROR
-    reach = float(stats.norm.ppf(1 - LEVEL / 2)) * error
-    return value - reach, value + reach
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# The page.
-
-
-def ranking_page(summary: RankingSummary, *, own_prompts: bool = False) -> Page:
+def ranking_page(summary: RankingSummary) -> Page:
     """The page: who may be best, each model with its interval, each pair separated or not."""
     lede, first = _lede(summary), summary.benchmarks[0]
     return Page(
         name="ranking",
         title="Ranking",
         question="Which model is best, which are not separated, and which gaps are found? "
-        + explain_protocols({ranked.protocol for ranked in summary.benchmarks}, own=own_prompts),
+        + explain_protocols({ranked.protocol for ranked in summary.benchmarks}, own=summary.trained_here),
         findings=[Finding(sentence) for ranked in summary.benchmarks for sentence in _sentences(summary, ranked)],
         sections=[_model_section(summary), _pair_section(summary)],
         notes=summary.notes,

@@ -52,7 +52,7 @@ def report_items(
 
 
 def items_page(summary: ItemsSummary) -> Page:
-    """The page of the items report."""
+    """The page: how many neighbours are told apart, each benchmark, items that work against one, sampled runs."""
     parts = joined(each_benchmark(summary), items_against_it(summary), several_runs(summary))
     return Page(
         name="items",

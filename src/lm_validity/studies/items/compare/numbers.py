@@ -74,7 +74,7 @@ class Comparison:
 
     @property
     def change_interval(self) -> tuple[float, float] | Missing:
-        """The interval of `change`."""
+        """The 95% interval of `change`, or why there is none."""
         return self.interval if isinstance(self.interval, Missing) else (-self.interval[1], -self.interval[0])
 
     @property
@@ -130,7 +130,10 @@ class AtPoint:
 
 @dataclass(frozen=True)
 class CompareSummary:
-    """The comparison of two models."""
+    """The comparison of two models: `difference` is first less second, in verdicts `change` is second less first.
+
+    verdicts, joint: empty before `judged`. along_training: empty where the two share fewer than two points of it.
+    """
 
     first: str
     second: str
@@ -225,8 +228,14 @@ def _without_common_document(answers: Sequence[pd.DataFrame | None]) -> bool:
 
 
 def compared_cells(
-    benchmark: str, protocol: str, first: pd.Series, second: pd.Series, answers: list[pd.DataFrame | None]
+    benchmark: str, protocol: str, first: pd.Series, second: pd.Series, answers: Sequence[pd.DataFrame | None]
 ) -> Comparison:
+    """Two models on a benchmark: on the items that both answered, where their scores are means of these; else by
+    standard errors; else without a test.
+
+    first, second: their rows of `cell_scores`. answers: the rows of `model_items` of each, None where there are none.
+    `p_adjusted` is not known from one benchmark.
+    """
     sign, scores = first["better"], (float(first["value"]), float(second["value"]))
     row = Comparison(benchmark, protocol, first["metric"], *scores, float(sign * (scores[0] - scores[1])))
     row = replace(row, in_points=bool(first["in_points"]))
@@ -262,7 +271,7 @@ def compared_cells(
     )
 
 
-def _sampling_of_items(answers: list[pd.DataFrame | None]) -> SamplingPart | None:
+def _sampling_of_items(answers: Sequence[pd.DataFrame | None]) -> SamplingPart | None:
     """From the variance between an item's runs: its mean has 1 / runs of it, and the mean over items 1 / items²."""
     frames = [frame.set_index("doc_id")[["within", "runs"]] for frame in answers if frame is not None]
     joined = pd.concat(frames, axis=1, join="inner")

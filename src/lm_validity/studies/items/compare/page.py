@@ -101,7 +101,7 @@ NUMBERS = ("none", "one", "two", "three", "four", "five", "six", "seven", "eight
 
 
 def comparison_page(summary: CompareSummary) -> Page:
-    """The page of a comparison."""
+    """The page: who is better on what, with a picture and a table of every benchmark, and along training."""
     first, second = short_names(summary.first, summary.second)
     return Page(
         name="compare",

@@ -146,7 +146,7 @@ def _listed(output: Path) -> dict[str, dict[str, list[str]]]:
     """The list: command -> file -> digests. Raises InputError where the file is not of this program."""
     if not (output / LIST).is_file():
         return {}
-    hint = "name a new folder with --output, or remove the file: what is listed in it is somebody's own then."
+    hint = "name a new folder with --output, or remove the file: the files that it lists then count as yours."
     document = read_json_or(output / LIST, None)
     try:
         commands = document["commands"]
@@ -227,15 +227,14 @@ def _below(path: Path, folder: Path) -> str:
 def _refuse(path: Path, output: Path, further: int = 0) -> None:
     further_words = f" (and {further} more)" if further else ""
     if path.is_symlink():
-        raise InputError(f"{path}: a link{further_words}; what it leads to is not written over.", "name a new folder.")
+        raise InputError(f"{path}: a link{further_words}; what it points to is not overwritten.", "name a new folder.")
     listed = _below(path, output) in {name for files in _listed(output).values() for name in files}
     explanation = (
         "another command wrote it, or it was edited since it was written" if listed else "it is not of this command"
     )
     raise InputError(
-        f"{path}: {explanation}{further_words}, and it would be written over.",
-        "name a new folder with --output, or move the file; an edited sheet is given back with --models or "
-        "--benchmarks.",
+        f"{path}: {explanation}{further_words}, and it would be overwritten.",
+        "name a new folder with --output, or move the file; pass an edited sheet with --models or --benchmarks.",
     )
 
 

@@ -87,7 +87,7 @@ def sheets_of_paper(driver: webdriver.Chrome, page: Path) -> int:
     driver.get(f"{page.as_uri()}#print")
     driver.refresh()
     wait_for(lambda: driver.execute_script(SETTLED), 60)
-    pdf = driver.execute_cdp_cmd("Page.printToPDF", {"preferCSSPageSize": True})["data"]
+    pdf = driver.execute_cdp_cmd("Page.printToPDF", {"paperWidth": 8.27, "paperHeight": 11.69})["data"]
     return len(re.findall(rb"/Type */Page\b", base64.b64decode(pdf)))
 
 

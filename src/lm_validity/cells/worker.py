@@ -170,7 +170,7 @@ class Worker(ABC):
             test_documents = documents(task, Split.from_json(record))
             if record.get("replaced_examples") is None and replaced_examples(task, test_documents):
                 raise InputError(
-                    f"benchmark {benchmark!r}: its solved examples hold questions of the {split} split, with answers.",
+                    f"benchmark {benchmark!r}: its few-shot examples hold answered questions of the {split} split.",
                     "split the benchmark again: other examples are then shown, and these cells are computed again.",
                 )
             return test_documents
@@ -215,12 +215,12 @@ def describe_missing_gpu(needed_gpus: int, usable: int, device: str) -> Refusal:
         f"{os.environ.get('CUDA_VISIBLE_DEVICES')!r})."
     )
     if usable:
-        hint = "ask the scheduler for as many GPUs (docs/how_to/cluster.md), or lower `gpu` in the size class."
+        hint = "ask the scheduler for as many GPUs, or lower `gpu` in the size class."
     elif not torch.backends.cuda.is_built():
         hint = f"this torch is the build without CUDA: {INSTALL_CUDA}."
     else:
         hint = (
-            "check `nvidia-smi` and the driver on that node, and what the job asks the scheduler for "
-            "(docs/how_to/cluster.md). To compute on the CPU on purpose, set evaluation.device to cpu."
+            "check `nvidia-smi` and the driver on that node, and what the job asks the scheduler for. "
+            "To compute on the CPU on purpose, set evaluation.device to cpu."
         )
     return Refusal(problem, hint)

@@ -42,8 +42,8 @@ OLD_NAMES = {"next": "next", "rounds": "run", "add-model": "add-model"}  # until
 # What a script learns from the exit code of any command, and of some. Every other command ends with 0 or 2.
 EXIT_CODES = {
     "0": "Done.",
-    "1": "Something is not as wanted, see below. Or an error of the program itself, with a traceback.",
-    "2": "Bad input, something is missing here, or a process of a report was killed (want of memory): one line with a "
+    "1": "Something is not as it should be: see below. Or an error of the program itself, with a traceback.",
+    "2": "Bad input, something is missing here, or a process of a report was killed (out of memory): one line with a "
     "hint on standard error. Nothing half-written.",
     "128 + n": "Ended by signal n: 130 by Ctrl-C, 143 by a time limit or `scancel`.",
 }
@@ -68,7 +68,9 @@ class GroupedHelp(WholeHelp):
         for title, names in GROUPS.items():
             self.write_group(formatter, title, names)
         formatter.write_paragraph()
-        formatter.write_text("Further commands, those of the workflow among them: docs/reference/commands.md")
+        formatter.write_text(
+            f"Further commands: {', '.join(FURTHER)}, and those of the workflow's jobs. Each has --help."
+        )
 
 
 app = typer.Typer(
@@ -118,7 +120,8 @@ def _renamed(command: Callable[..., int | None], old: str, new: str) -> Callable
     @functools.wraps(command)
     def call(**options: object) -> int | None:
         print(
-            f"note: `lm-validity {old}` is now `lm-validity plan {new}`. The old name goes with 0.4.", file=sys.stderr
+            f"note: `lm-validity {old}` is now `lm-validity plan {new}`. The old name will be removed in 0.4.",
+            file=sys.stderr,
         )
         return command(**options)
 

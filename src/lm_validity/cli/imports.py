@@ -53,7 +53,9 @@ _OPTIONS = {
         str | None, None, "direct or train_before_test: what all files hold (one folder: PROTOCOL=FOLDER)."
     ),
     "prepared_on": _option(
-        str | None, None, "The benchmark whose training set, or the data that, models were prepared on before the test."
+        str | None,
+        None,
+        "What models were prepared on before the test: a benchmark (its training set), or other data by name.",
     ),
     "groups": _option(
         str, "keep", "keep: a group's own score (MMLU) where it has an error; split: its tasks.", hidden=True

@@ -244,7 +244,7 @@ def check_cells(
     for line in describe_plans(run):
         say(line)
     for path in planned_sheets(configfile).edited():
-        say(f"note: {path} was edited after this run was planned. Run the workflow again to have it count.")
+        say(f"note: {path} was edited after this run was planned. Run the workflow again to include the change.")
     if output is not None:
         check_file(output, ('"cells"', '"failed"', '"manifests"'))
         cells = sum(len(job.cells) for job in grid.jobs.values())

@@ -79,7 +79,7 @@ def plan(
         if options_named:
             later = f"plan {context.invoked_subcommand}"
             raise InputError(
-                f"{options_named[0]} stands before the subcommand of `{later}`.",
+                f"{options_named[0]} comes before the subcommand of `{later}`.",
                 f"write {later} {options_named[0]} ...",
             )
         return

@@ -48,7 +48,7 @@ PlannedBy = Annotated[Path | None, typer.Option(help="The run's configuration, w
 MixVersions = Annotated[
     bool,
     typer.Option(
-        "--mix-versions", help="Compare scores of unlike versions of a task, and of unlike parts of its items."
+        "--mix-versions", help="Compare scores of different versions of a task, and of different parts of its items."
     ),
 ]
 # what a report writes into its folder
@@ -73,7 +73,7 @@ class SiteHelp(GroupedOptions):
         "How files are read": ("model", "path", "protocol", "prepared_on", "format_name", "reading", "strict"),
     }
     examples: ClassVar[tuple[tuple[str, str], ...]] = (
-        ("lm-validity report results/", "Everything under results/ that is a known file; open report/index.html."),
+        ("lm-validity report results/", "Reads every known file under results/; then open report/index.html."),
         (
             "lm-validity report direct=base/ train_before_test=tuned/ -o site --single-file",
             "Both protocols; site/index.html can be mailed.",

@@ -149,5 +149,7 @@ def _make_judge(settings: dict[str, Any]) -> "UnanimousJudge":
 
             judge = LocalJudge(settings.pop("model"), **{"dtype": "bfloat16", **settings})
     except TypeError as error:
-        raise InputError(f"llm_judge: {error}.", "see docs/reference/signal.md for the settings.") from error
+        from lm_validity.studies.signal.filters.recipe import JUDGE_SETTINGS
+
+        raise InputError(f"llm_judge: {error}.", f"its settings are {', '.join(JUDGE_SETTINGS)}.") from error
     return UnanimousJudge(judge, name, cache, promptings)

@@ -8,12 +8,12 @@ from typing import Any, NamedTuple
 
 from lm_validity.config.rows import bad_value
 
-_RATE = "the learning rates are tuned, on validation; another {} would be another study than the published one"
-_SHEET = "give the column `{}` of the tasks sheet, which goes before it"
+_RATE = "the learning rates are tuned, on validation; another {} would be a different study from the published one"
+_SHEET = "give the column `{}` of the tasks sheet, which takes precedence"
 _PAPER = "`bias: paper: true` sets what the authors' code has; nothing else is valid"
 _ADAPTER = "it is the paper's adapter, and `pretraining_epochs` of the experiment makes it learn more"
 _PACKED = "it is the packed experiment's of the paper"
-_HALVED = "it is halved by itself where memory runs out"
+_HALVED = "it is halved automatically where memory runs out"
 _WORLD = "choose another world by `formats`, `test_facts` and `seed`; its sizes are those for which it was checked"
 
 # Keys that `bias: paper: true` went before: beside it they were not read
@@ -31,7 +31,7 @@ GONE: dict[str, tuple[object, str]] = {
     "finetuning.alpha": (32, "it multiplies the learning rate; give other learning_rates"),
     "finetuning.dropout": (0.1, _RATE.format("dropout")),
     "finetuning.weight_decay": (0.01, _RATE.format("weight decay")),
-    "size_classes.*.batching": (None, "give `batching: job_hours`, by which larger models have fewer cells a job"),
+    "size_classes.*.batching": (None, "give `batching: job_hours`, under which larger models have fewer cells per job"),
     "batch_ramps": (
         {"e2lm": {"sequence_length": 4096, "ramp_batches": [256, 512, 768], "ramp_sequences": 1627604.0,
                   "final_batch": 1024}},

@@ -40,8 +40,6 @@ Listed = Annotated[str, AfterValidator(_check_listed)]
 class Planned(SheetRow):
     """A row of a plan, of either study. Each has a column `round`."""
 
-    described_in: ClassVar[str]
-
 
 class PlannedCell(Planned):
     """A model that is fine-tuned on a benchmark. Direct scores are never planned: every model has all of them.
@@ -51,7 +49,6 @@ class PlannedCell(Planned):
     """
 
     identified_by: ClassVar[tuple[str, ...]] = ("model", "benchmark")
-    described_in: ClassVar[str] = "docs/how_to/sparse.md"
 
     model: Listed
     benchmark: Listed
@@ -77,7 +74,6 @@ class PlannedBatch(Planned):
     experiment asks for so many. half_width: of the interval that was too wide, as a fraction of accuracy."""
 
     identified_by: ClassVar[tuple[str, ...]] = ("experiment", "task", "round")
-    described_in: ClassVar[str] = "docs/how_to/bias_study.md"
 
     experiment: Listed
     task: Listed
@@ -96,7 +92,7 @@ def read_sheet(path: str | Path, kind: type[Row], sheets: Sheets | None = None, 
     `known`: the names that a column may hold, such as `models`; None takes any. Raises InputError for a row that names
     another one, is there twice, or has a value that cannot be.
     """
-    rows = list_rows(path, kind, described_in=kind.described_in, context={**known, "sheets": sheets})
+    rows = list_rows(path, kind, context={**known, "sheets": sheets})
     return {tuple(getattr(row, name) for name in kind.identified_by): row for row in rows}
 
 

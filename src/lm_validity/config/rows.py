@@ -171,7 +171,6 @@ def _check_quotes(row: list[str], path: Path, line: int) -> None:
 #
 # Standard library and pydantic only: the Snakefile reads this at parse time.
 
-DESCRIBED_IN = "docs/how_to/own_models_and_benchmarks.md"
 LAYOUT = "a sheet has a header and one row per entry, in UTF-8, its columns separated by tabs or by commas."
 
 # What is wrong with a value by the kind of Pydantic's error; other kinds have Pydantic's message.
@@ -274,7 +273,9 @@ def _check_identifier(value: str) -> str:
             "not a usable id", "ids become file names: letters, digits, '.', '_' and '-'; hub ids go into `path`."
         )
     if re.search(r"(.+?)\1{19}$", value):  # Snakemake takes it for a rule that feeds on its own outputs
-        raise bad_value("ends in one piece twenty times over, which Snakemake does not allow", "use another id.")
+        raise bad_value(
+            "ends with the same characters twenty times over, which Snakemake does not allow", "use another id."
+        )
     return value
 
 
@@ -300,13 +301,12 @@ def read_rows(
     kind: type[Row],
     *,
     setting: str | None = None,
-    described_in: str = DESCRIBED_IN,
     **context: object,
 ) -> dict[str, Row]:
     """`list_rows` by their id, which is the first field alone."""
     assert not kind.identified_by, "list_rows is for ids of several fields"
     identifier = next(iter(kind.model_fields))
-    rows = list_rows(path, kind, setting=setting, described_in=described_in, context=context)
+    rows = list_rows(path, kind, setting=setting, context=context)
     return {getattr(row, identifier): row for row in rows}
 
 
@@ -315,12 +315,11 @@ def list_rows(
     kind: type[Row],
     *,
     setting: str | None = None,
-    described_in: str = DESCRIBED_IN,
     context: Mapping[str, Any],
 ) -> list[Row]:
     """The sheet's rows, in order; no two have the same id.
 
-    setting: the configuration's key that names the sheet; described_in: the page about its columns. Both for hints.
+    setting: the configuration's key that names the sheet; for hints.
     context: what the row's validators may ask for: `run`, the configuration's name; `results`, the folder of all runs;
     `size_classes`; `sheets`, where texts are taken from (None: the files).
     They also get `sheet`, the path. Raises InputError.
@@ -346,7 +345,7 @@ def list_rows(
             row = kind.model_validate(texts, context=context)
         except ValidationError as error:
             names = {field: table.header[column] for field, column in columns.items()}
-            raise _input_error(error, kind, texts, names, f"{path}, row {line}", described_in) from None
+            raise _input_error(error, kind, texts, names, f"{path}, row {line}") from None
         identifier = tuple(getattr(row, field) for field in key)
         if identifier in lines:
             where = ", ".join(
@@ -391,7 +390,6 @@ def _input_error(
     texts: dict[str, str],
     names: dict[str, str],
     where: str,
-    described_in: str,
 ) -> InputError:
     """The first thing that is wrong with a row. names: the column of each field, as the header has it."""
     first = error.errors()[0]
@@ -410,5 +408,5 @@ def _input_error(
     message = first["msg"].removeprefix("Value error, ").replace("Input should be", "should be")
     problem = _PROBLEMS.get(first["type"], message)
     if field in kind.model_fields and not kind.model_fields[field].is_required():
-        return InputError(f"{where}: {problem}.", f"leave it empty where it is unknown; {described_in} describes it.")
-    return InputError(f"{where}: {problem}.", f"{described_in} describes the columns.")
+        return InputError(f"{where}: {problem}.", "leave it empty where it is unknown.")
+    return InputError(f"{where}: {problem}.", "every row needs it." if not texts.get(str(field)) else "correct it.")

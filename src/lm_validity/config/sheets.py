@@ -384,7 +384,7 @@ class MiniatureModel(SheetRow):
         """Refuses a bert in any other study, and a bert with checkpoints: only the bias study takes masked models, and
         only their final weights."""
         if self.architecture == "bert" and (self.studies != "bias" or self.checkpoint_every):
-            raise ValueError("a bert is for the bias study only: studies must be bias, without checkpoints")
+            raise ValueError("a BERT model is for the bias study only: studies must be bias, without checkpoints")
         return self
 
     @model_validator(mode="after")
@@ -401,8 +401,7 @@ class MiniatureModel(SheetRow):
 def read_pool(path: str | Path, sheets: Sheets | None = None) -> dict[str, MiniatureModel]:
     """The pool sheet by model id, in the sheet's order. Raises InputError naming row, column and value."""
     path = Path(path)
-    described_in = "docs/explanation/miniature.md"
-    pool = read_rows(path, MiniatureModel, setting="miniature: pool", described_in=described_in, sheets=sheets)
+    pool = read_rows(path, MiniatureModel, setting="miniature: pool", sheets=sheets)
     for row in pool.values():
         if row.tuned_from is None:
             continue
@@ -422,7 +421,6 @@ def read_pool(path: str | Path, sheets: Sheets | None = None) -> dict[str, Minia
 # The bias study's sheets, language models and text-classification tasks, checked against the experiments.
 
 ListOfText = Annotated[tuple[str, ...], BETWEEN_BARS]
-_OF_BIAS = "docs/how_to/bias_study.md"
 
 
 class BiasModel(SheetRow):
@@ -505,7 +503,7 @@ def read_bias_sheets(
 ) -> BiasSheets:
     """Both sheets by id, `results/{run}` in a path replaced by the run's folder, and every experiment checked against
     them."""
-    read = partial(read_rows, described_in=_OF_BIAS, run=run, results=results, size_classes=size_classes, sheets=sheets)
+    read = partial(read_rows, run=run, results=results, size_classes=size_classes, sheets=sheets)
     models = read(settings.language_models, BiasModel, setting="bias: language_models")
     tasks = read(settings.tasks, Task, setting="bias: tasks")
     for name, experiment in settings.experiments.items():

@@ -126,7 +126,7 @@ def lock_problems(run: Run) -> list[Problem]:
     return [
         Problem(
             ".snakemake/locks",
-            "locked by a Snakemake that no longer runs",
+            "locked by a Snakemake that is no longer running",
             "look for jobs it left (below), then `snakemake --unlock` with the same --configfile",
         )
     ]
@@ -141,7 +141,7 @@ def disk_problems(run: Run) -> list[Problem]:
             handle.flush()
             os.fsync(handle.fileno())
     except OSError as error:
-        action = "make room there, or name another folder under `results` in the configuration"
+        action = "free some space there, or name another folder under `results` in the configuration"
         return [Problem(str(folder), f"no file can be written ({error.strerror})", action)]
     return []
 
@@ -397,7 +397,9 @@ def leases(run: Run) -> LeaseProblems:
     stale, held = [], []
     for path in sorted((run.results / "store" / ".leases").glob("*.json")):
         if is_stale(path):
-            stale.append(Problem(path.stem, "stale lease of a job that no longer runs", "the next job takes it over"))
+            stale.append(
+                Problem(path.stem, "stale lease of a job that is no longer running", "the next job takes it over")
+            )
         else:
             state = f"being computed by {describe_holder(path)}"
             held.append(Problem(path.stem, state, "a second job waits for it; or cancel it"))
@@ -409,7 +411,7 @@ def orphan_problems(run: Run) -> list[Problem]:
     return [
         Problem(
             f"Slurm job {job.id} ({job.comment}, {job.state})",
-            "left by a Snakemake that no longer runs",
+            "left by a Snakemake that is no longer running",
             f"let it finish, a new run waits for its cells; or `scancel {job.id}`",
         )
         for job in orphan_jobs(run.results)

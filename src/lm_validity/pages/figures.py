@@ -509,7 +509,8 @@ def check_address_space() -> None:
     limit = resource.getrlimit(resource.RLIMIT_AS)[0]
     if limit != resource.RLIM_INFINITY and limit < ADDRESSES:
         raise InputError(
-            f"The process may reserve {limit / 1e9:.0f} GB of addresses; drawing figures takes {ADDRESSES / 1e9:.0f}.",
+            f"The process may reserve {limit / 1e9:.0f} GB of address space; drawing figures takes "
+            f"{ADDRESSES / 1e9:.0f}.",
             "raise the limit with `ulimit -v unlimited`; the memory used is far less.",
         )
 

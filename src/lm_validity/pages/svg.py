@@ -208,7 +208,9 @@ def rug(axis: Axis, values: Sequence[float], top: float, bottom: float, kind: st
     """A tick for each value; above `MOST_TICKS` values their density, as a strip of 60 shades."""
     finite = np.asarray([value for value in values if np.isfinite(value)], dtype=float)
     if len(finite) <= MOST_TICKS:
-        return Markup("").join(line(axis(value), top, axis(value), bottom, f"{kind} rug") for value in finite)
+        tick = Markup('<path d="M{:g} {:g}v{:g}"/>')
+        drawn = Markup("").join(tick.format(axis(value), top, bottom - top) for value in finite)
+        return Markup('<g class="{} rug">{}</g>').format(kind, drawn)
     edges = np.linspace(axis.low, axis.high, 61)
     counts = np.histogram(np.clip(finite, axis.low, axis.high), edges)[0]
     shade = Markup(

@@ -66,7 +66,7 @@ def beside_page(beside: Beside, scores: Path, models: Path, benchmarks: Path) ->
         f"{count(mine, 'model')} of yours and {len(matrix.models) - mine} others on "
         f"{count(len(matrix.benchmarks), 'benchmark')}.",
         basis=f"Others: {beside.path.name}. Benchmarks with the same name count as the same. Scores under another "
-        "prompt or with another number of solved examples can differ.",
+        "prompt or with another number of few-shot examples can differ.",
     )
     return Page(
         "beside",
@@ -131,7 +131,7 @@ def _place_findings(places: pd.DataFrame) -> list[Finding]:
         )
         sentence, basis = f"{model} has place {highest}.", ""
         if len(places_of_model) > 1:
-            sentence = f"{model} has place {highest} at best and {lowest} at worst."
+            sentence = f"At best, {model} has place {highest}; at worst, place {lowest}."
             basis = f"Places on {count(len(places_of_model), 'benchmark')}, as scored: noise is not taken into account."
         findings.append(Finding(sentence, basis))
     return findings

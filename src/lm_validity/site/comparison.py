@@ -279,7 +279,7 @@ def _margins(text: str | None) -> tuple[dict[str, Margin], Margin]:
             raise InputError(
                 f"--margin {text}: no number, and no sheet.", "for example --margin 0.01: one point of a share."
             ) from None
-        rows = read_rows(text, AcceptedLoss, described_in="docs/how_to/gate.md")
+        rows = read_rows(text, AcceptedLoss)
         return {name: Margin(row.margin, row.must) for name, row in rows.items()}, Margin()
     if not 0 <= value < np.inf:
         raise InputError(f"--margin {text}: no margin.", "a margin is a loss that is accepted, from 0 up.")
@@ -331,7 +331,7 @@ def _self_check(sources: _Sources, margins: dict[str, Margin], everywhere: Margi
         rows_of_model = scores[(scores["model"] == model) & scores["run"].notna()]
         runs = sorted(rows_of_model["run"].unique())
         if len(runs) < 2:
-            lines.append(f"{model} has one run, so that the gate cannot be tried on it.")
+            lines.append(f"{model} has one run, so the gate cannot be tried on it.")
             continue
         worse, pairs = 0, 0
         with tempfile.TemporaryDirectory() as name:
@@ -453,7 +453,7 @@ def _site_answer(summary: CompareSummary) -> Answer:
         svg.named_rows(f"{second} less {first}: {description}.", rows, ticks, labels, dashed=0.0),
         interval=f"95%: {' to '.join(map(written, joint.interval))}",
         basis="Mean over "
-        f"{count(len(own_rows), 'benchmark')}{_under(summary, joint.protocol)}, these benchmarks fixed.",
+        f"{count(len(own_rows), 'benchmark')}{_under(summary, joint.protocol)}, for these benchmarks only.",
         link=link,
     )
 
@@ -478,8 +478,8 @@ def write_page(compared: Compared, output: Path, answers: Sequence[Answer] = ())
         Section(
             f"Is {summary.second} worse?",
             explanation="Better, worse: after Holm over the benchmarks, 5%. Not worse: the 95% interval's lower end is "
-            "above minus the margin, after Holm over the benchmarks with one. All together: the mean difference, these "
-            "benchmarks fixed.",
+            "above minus the margin, after Holm over the benchmarks that have a margin. All together: the mean "
+            "difference, for these benchmarks only.",
             tables=[Table("verdicts", "Verdicts", verdict_rows)],
         )
     ]

@@ -236,7 +236,9 @@ def _population(sources: CardSources, cards: Sequence[Card]) -> str:
     if sources.differing:
         words += f" Settings differ: {'; '.join(dict.fromkeys(difference.words for difference in sources.differing))}."
     if sources.preparation_is_assumed:
-        words += " It is assumed that models were trained first on each benchmark's own training set: nobody says so."
+        words += (
+            " We assume that models were trained on each benchmark's own training set first; the files do not say so."
+        )
     return words
 
 
@@ -429,7 +431,7 @@ def _columns(sources: CardSources, cards: Sequence[Card]) -> list[Column]:
         Column("steady", "Do scores improve steadily in training?", "mean score of the models", "Improves steadily?",
                lambda card: steady_cell(sources, card.benchmark, card.values, mark(card, "steady"))),
         Column("ready", "Is it ready early?", "above chance, order settled", "Ready early?", _ready_cell),
-        Column("bias", "Does seen test text change it?", "points of its score", "Seen test text",
+        Column("bias", "Does having seen test text change it?", "points of its score", "Seen test text",
                lambda card: bias_cell(card.values, mark(card, "bias"))),
     ]  # fmt: skip
     return [column for column in columns if not (column.key == "similar" and trained)]
@@ -552,7 +554,8 @@ def _invitation(sources: CardSources | None, cards: Sequence[Card]) -> str:
     first, then = numbers.values()
     if 0 < then < first and not any("train_before_test" in drawn_taus(card.values, "tau") for card in cards):
         return (
-            f"{then:.0f} of {first:.0f} models are trained first so far. Their dots come once an interval can be given."
+            f"{then:.0f} of {first:.0f} models have scores after training so far. Their dots follow once an interval "
+            "can be given."
         )
     if "agreement" in sources.results and not then:
         return "Is the first model better, or only better prepared for these tests? Direct scores cannot say."

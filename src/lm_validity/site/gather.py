@@ -59,7 +59,9 @@ def gather(paths: Iterable[str | Path], folder: Path, options: ImportOptions) ->
     score_tables = tables.get("scores", [])
     for path in score_tables:
         if options.protocols.keys() & {as_written(path), *as_written(path).parents}:
-            raise InputError(f"{path}: a table of ours says the protocol of each score.", "leave out PROTOCOL=.")
+            raise InputError(
+                f"{path}: a table written by lm-validity has the protocol of each score.", "leave out PROTOCOL=."
+            )
     frames = [read_scores(path) for path in score_tables]
     gathered.lines += [f"{path}: no rows." for path, frame in zip(score_tables, frames, strict=True) if frame.empty]
     for path in score_tables:

@@ -89,7 +89,7 @@ def _table(rows: pd.DataFrame, higher_is_better: dict[str, bool]) -> _HeatTable:
     labels = dict(zip(order, short, strict=True))
     rows_by_cell = rows.set_index(["model", "benchmark"])
     head = Markup("").join(
-        Markup('<th scope="col"><button type="button">{} <span class="nb"></span></button></th>').format(name)
+        Markup('<th scope="col"><button type="button">{} <span class="nb"></span></button></th>').format(_broken(name))
         for name in ("model", *values.columns)
     )
     body = Markup("").join(
@@ -110,6 +110,11 @@ def _table(rows: pd.DataFrame, higher_is_better: dict[str, bool]) -> _HeatTable:
         '<div class="scroll"><table class="m heat"><thead><tr>{}</tr></thead><tbody>{}</tbody></table></div>'
     )
     return _HeatTable(table.format(head, body), len(order) - len(models_shown))
+
+
+def _broken(name: str) -> Markup:
+    """The name, which may break after an underscore."""
+    return Markup("_<wbr>").join(name.split("_"))
 
 
 def _cell(row: pd.Series | None, share: float) -> Markup:

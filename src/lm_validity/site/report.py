@@ -212,7 +212,7 @@ def _in_processes(jobs: list[ReportJob], processes: int, tell: Tell) -> list[str
             if not isinstance(error, BrokenProcessPool):
                 raise
     raise InputError(
-        f"a process that wrote reports was killed, perhaps for want of memory: {_most_memory()}.",
+        f"a process that wrote reports was killed, perhaps because memory ran out: {_most_memory()}.",
         "give --processes 1, or more memory.",
     )
 
@@ -322,9 +322,9 @@ def data_page(
     unlisted = ~scores["benchmark"].isin(benchmarks["benchmark"])
     labels = {"benchmarks": "benchmarks with scores, listed or not"} if unlisted.any() else {}
     guessed = (
-        "The column `guessed` names values that nobody gave. They come from names and from a table of lm-eval's tasks. "
-        "To correct them, edit models.tsv and benchmarks.tsv beside this page and pass them back with --models and "
-        "--benchmarks."
+        "The column `guessed` marks values that no file gave. They come from names and from a table of lm-eval's "
+        "tasks. To correct them, edit models.tsv and benchmarks.tsv beside this page and pass them back with --models "
+        "and --benchmarks."
     )
     empty_note = "An empty cell in `studies` means all studies."
     columns_shown = {column for sheet in (models, benchmarks) for column in sheet.dropna(axis=1, how="all")}
@@ -344,7 +344,7 @@ def data_page(
                 explanation=explanation,
                 tables=[_table("benchmarks", shown_benchmarks), _table("models", shown_models, **labels)],
             ),
-            Section("What came in", notes=[line.strip() for line in lines]),
+            Section("Inputs", notes=[line.strip() for line in lines]),
             *_how_read(reading),
             Section("Reports that were not written", notes=[f"{name}: {reason}" for name, reason in absent.items()]),
         ],
@@ -422,7 +422,7 @@ def report_site(
                     shutil.rmtree(held_path)
     if failure is not None:
         advice = (
-            f" Scores, sheets and reading are in {output}: correct them, and give them with --models, --benchmarks "
+            f" Scores, sheets and reading are in {output}: correct them, and pass them with --models, --benchmarks "
         )
         raise InputError(failure.problem, f"{failure.hint}{advice}and --reading.")
     return notes_told

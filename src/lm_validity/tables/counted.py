@@ -168,7 +168,7 @@ class Counted:
             population = "" if self.sheet is None else f" of any benchmark in {self.sheet}"
             raise InputError(
                 f"{self.source}: no selected test score{population}.",
-                "are the rows `selected` and of the split test, and the sheet's ids and metrics those of the scores?",
+                "are the rows `selected` and of the test split, and do ids and metrics match those of the sheet?",
             )
         rows, lost = _finite(rows)
         for row in rows[rows.duplicated([*key], keep=False)].itertuples():
@@ -492,7 +492,7 @@ def _one_count(rows: pd.DataFrame, sheet: pd.DataFrame | None, notes: list[str])
             f"{count} on {listing(sorted(group['benchmark'].unique()))} (models: {group['model'].nunique()})"
             for count, group in rows[out].groupby("num_fewshot")
         ]
-        notes.append(f"Scores with another number of solved examples stay out ({out.sum()}): {'; '.join(parts)}.")
+        notes.append(f"Scores with another number of few-shot examples stay out ({out.sum()}): {'; '.join(parts)}.")
     return rows[~out.to_numpy(dtype=bool)]
 
 
@@ -728,7 +728,7 @@ def check_directions(rows: pd.DataFrame, sheet: pd.DataFrame | None, path: str |
     if names:
         raise InputError(
             f"{path}: nothing says whether higher is better on {listing(names)}, named like a loss.",
-            "fill in the column 'higher_is_better' of the benchmarks sheet: 0 where less is better, else 1.",
+            "fill in the column 'higher_is_better' of the benchmarks sheet: 0 where lower is better, else 1.",
         )
 
 

@@ -30,7 +30,9 @@ def open_items(path: str | Path) -> ds.Dataset:
         table = ds.dataset(path, format="parquet")
     for name in ("model", "benchmark", "protocol", "doc_id", "correct"):
         if name not in table.schema.names:
-            raise InputError(f"{path}: no column {name!r}.", "see docs/reference/tables.md for the columns of items.")
+            raise InputError(
+                f"{path}: no column {name!r}.", "items have the columns model, benchmark, protocol, doc_id and correct."
+            )
     return table
 
 
@@ -405,7 +407,9 @@ def _read(path: Path, columns: list[str], benchmark: str | None = None) -> pa.Ta
     with readable(path):
         present = set(pq.read_schema(path).names)
         if missing := {"model", "benchmark", "doc_id"} - present:
-            raise InputError(f"{path}: column {min(missing)!r} is missing.", "see docs/reference/tables.md.")
+            raise InputError(
+                f"{path}: column {min(missing)!r} is missing.", "items have the columns model, benchmark and doc_id."
+            )
         table = pq.read_table(
             path,
             columns=[name for name in columns if name in present],

@@ -249,14 +249,14 @@ class Merger:
             yield cell, entry
 
     def _entry(self, cell: Cell) -> Entry | None:
-        """The entry of a finished cell of the current recipe, as is all that it stands on; None (and remembered as
+        """The entry of a finished cell of the current recipe, as is all that it depends on; None (and remembered as
         missing) otherwise.
 
         A partial table also takes cells whose manifest is gone, because a sibling of their job failed.
         """
         outdated = self.workspace.outdated(cell)
         if outdated is not None:
-            reason = "" if outdated == cell else f"stands on {label(outdated)}, which was "
+            reason = "" if outdated == cell else f"depends on {label(outdated)}, which was "
             self._lacks(cell, f"{reason}finished under another recipe, not yet under this one")
             return None
         entry = self.manifests.entry(cell)

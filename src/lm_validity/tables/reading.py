@@ -338,7 +338,7 @@ def with_errors(claims: pd.DataFrame, reading: Reading) -> pd.DataFrame:
             text = f"{benchmark}: {kind} to standard error, {count(used, 'value')}"
             reading.add("errors", benchmark, str(kind), source, CONVERTED, used, ", ".join(ERRORS), text)
         else:
-            text = f"{benchmark}: numbers behind ± are of an unknown kind, not used"
+            text = f"{benchmark}: numbers after ± are of an unknown kind and are not used"
             if kind is not None:
                 text = f"{benchmark}: errors are {kind}, and the number of items is unknown, so not used"
             reading.add("errors", benchmark, "not used", source, UNSURE, len(rows), ", ".join(ERRORS), text)

@@ -339,7 +339,7 @@ def read_table(path: str | Path, schema: pa.Schema, required: tuple[str, ...] = 
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
             raise InputError(
                 f"{path}: column {field.name!r} cannot be read as {field.type} ({error}).",
-                "see docs/reference/tables.md for the columns and their types.",
+                f"write its values as {field.type}.",
             ) from error
     rows = pa.table(columns, schema=schema).to_pandas(types_mapper=NULLABLE.get)
     check_values(rows, path)

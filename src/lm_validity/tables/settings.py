@@ -146,12 +146,12 @@ def of_one_kind(rows: pd.DataFrame, notes: list[str], path: str | Path, unlike: 
         ]
         if unlike == "refused":
             raise InputError(
-                f"{path}: unlike {words}: {'; '.join(lines)}.", "compare them all the same: --mix-versions."
+                f"{path}: different {words}: {'; '.join(lines)}.", "to compare them anyway: --mix-versions."
             )
         if unlike == "kept":
-            notes.append(f"Unlike {words} are compared, as you asked: {'; '.join(lines)}.")
+            notes.append(f"Different {words} are compared, as you asked: {'; '.join(lines)}.")
             continue
-        notes.append(f"Scores of unlike {words} stay out ({out.sum()}): {'; '.join(lines)}.")
+        notes.append(f"Scores of different {words} stay out ({out.sum()}): {'; '.join(lines)}.")
         rows = rows[~out]
     return rows
 
@@ -211,7 +211,7 @@ def _counted(setting: str, values: pd.Series, of_models: pd.Series) -> str:
     return f"{_SAID[setting]}: {listing([f'{value} ({number})' for value, number in by_number], 4)}"
 
 
-UNLIKE_SETTINGS = "Made under unlike settings, and compared all the same: "
+UNLIKE_SETTINGS = "Compared although their settings differ: "
 
 
 def difference_notes(differing: Sequence[Difference], benchmarks: int | None = None) -> list[str]:

@@ -46,7 +46,7 @@ def make_study(folder: Path, scores: Sequence[Path] = ()) -> list[str]:
             study_folder.mkdir(exist_ok=True)  # an empty one stays: it may be where the command was started
             for path in draft.iterdir():
                 path.rename(study_folder / path.name)
-    return [*lines, f"{folder}: a new study. README.md there says how to go on."]
+    return [*lines, f"{folder}: a new study. Its README.md says what to do next."]
 
 
 def _write(folder: Path, name: str, scores: Sequence[Path]) -> list[str]:

@@ -206,5 +206,5 @@ def test_choices_that_stand_in_the_prompt_cannot_be_exported(toy_folder, tmp_pat
     write_documents("blank", task, documents_of_test(task), tmp_path / "documents.parquet")
     texts = read_documents(tmp_path / "documents.parquet")
     assert list(texts["context"].unique()) == ["house at night."] and texts["prompt"].isna().all()
-    with pytest.raises(InputError, match="its choices stand in the prompt"):
+    with pytest.raises(InputError, match="its choices are in the prompt"):
         task_files(texts, tuple(texts["doc_id"][:2]), name="blanks")

@@ -145,7 +145,7 @@ def test_sheets_are_checked_row_by_row(tmp_path, monkeypatch):
     benchmarks = "benchmark\ttask\nx\tx\n"
     cases = {
         good + "a\torg/b\tfloat32\n": "row 3, column 'model', value 'a': this id occurs twice",
-        good + f"{'b' * 21}\torg/b\tfloat32\n": "ends in one piece twenty times over, which Snakemake does not allow",
+        good + f"{'b' * 21}\torg/b\tfloat32\n": "ends with the same characters twenty times over",
         good + "org/b\torg/b\tfloat32\n": "row 3, column 'model', value 'org/b': not a usable id",
         good + "b\torg/b\tbfloat\n": "row 3, column 'dtype', value 'bfloat': unknown",
         good + "b\t\tfloat32\n": "row 3, column 'path'",

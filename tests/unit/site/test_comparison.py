@@ -168,7 +168,7 @@ def test_settings_that_differ_are_said_and_unlike_versions_refused(folders):
     for folder, version in zip(folders, ("1", "2"), strict=True):
         frame = pd.read_parquet(folder / "settings.parquet")
         frame.assign(task_version=version).to_parquet(folder / "settings.parquet")
-    with pytest.raises(InputError, match=r"unlike task versions: steady 1 \(ant\), where 2 is used") as caught:
+    with pytest.raises(InputError, match=r"different task versions: steady 1 \(ant\), where 2 is used") as caught:
         run(*folders)
     assert "--mix-versions" in caught.value.hint
     assert "as you asked" in run(*folders, "--mix-versions").stdout
@@ -203,7 +203,7 @@ def test_a_count_of_examples_that_keeps_one_out_is_the_reason(tmp_path):
     b = table(tmp_path / "b", rows_of("bee", "sums", answers(200), num_fewshot=5))
     with pytest.raises(InputError, match="share no benchmark") as caught:
         run(a, b)
-    assert "another number of solved examples" in caught.value.hint
+    assert "another number of few-shot examples" in caught.value.hint
 
 
 def test_the_difference_along_training_has_a_point_for_each_that_both_have(lengths, tmp_path):

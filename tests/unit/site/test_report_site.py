@@ -91,9 +91,9 @@ def test_two_folders_of_two_protocols_are_compared(tmp_path):
     assert done.exit_code == 0, done.output
     summary = json.loads((tmp_path / "out/agreement/summary.json").read_text())
     assert summary["models"] == 4 and all(summary["kendall_tau"][each]["mean"] is not None for each in ("direct", TBT))
-    assert "It is assumed" in (tmp_path / "out/index.html").read_text()
+    assert "We assume" in (tmp_path / "out/index.html").read_text()
     done = CliRunner().invoke(app, [*paths, "--prepared-on", ", ".join(TASKS), *more, str(tmp_path / "said")])
-    assert "It is assumed" not in (tmp_path / "said/index.html").read_text()
+    assert "We assume" not in (tmp_path / "said/index.html").read_text()
     done = CliRunner().invoke(app, [*paths, "--prepared-on", "a mixture", *more, str(tmp_path / "other")])
     summary = json.loads((tmp_path / "other/agreement/summary.json").read_text())
     assert summary["kendall_tau"][TBT]["mean"] is None
@@ -239,7 +239,7 @@ def test_published_models_beside_a_readers_own(tmp_path):
         assert row.next_better_score == scores[row.benchmark][scores[row.benchmark] > 0.47].min()
     page = json.loads((tmp_path / "out" / "beside" / "page.json").read_text())
     (answer,) = page["answers"]
-    assert f"place {places['place'].min()} of 5" in answer["sentence"] and answer["svg"].count("rug") == 3
+    assert f"place {places['place'].min()} of 5" in answer["sentence"] and answer["svg"].count("<path d=") == 3
     finding = page["findings"][0]["sentence"]
     assert f"place {places['place'].min()} of 5" in finding and f"{places['place'].max()} of 5" in finding
 
@@ -290,7 +290,7 @@ def test_tables_and_files_are_joined_unless_they_differ(tmp_path):
     assert len(joined) == 16 and (joined["source"] == "other").sum() == 1
     write_table(frame.iloc[:1].assign(value=0.9), SCORES, tmp_path / "other" / "scores.parquet")
     options = ImportOptions(protocols={tmp_path / "other": TBT})
-    refused([tmp_path / "other"], tmp_path / "more", "says the protocol of each score", options=options)
+    refused([tmp_path / "other"], tmp_path / "more", "has the protocol of each score", options=options)
     refused([tmp_path / "other", tmp_path / "in"], tmp_path / "more", "1 score with different values in .*other")
 
 

@@ -389,9 +389,7 @@ class LanguageModel(SharedContextLM):
                     return super().generate_until(requests, disable_tqdm=True)
                 except NotPlain as error:
                     if self.batch_size_per_gpu == 1:
-                        hint = (
-                            "its generation in transformers does not go on from the prompt alone: leave the task out."
-                        )
+                        hint = "transformers cannot continue a plain prompt with this model: leave the task out."
                         raise CellError(f"{self.model_id}: {error}, in a batch of one too.", hint) from error
                     log.warning("%s: %s; its answers are written one by one", self.model_id, error)
                     self.answers_alone, self.batch_size_per_gpu = True, 1

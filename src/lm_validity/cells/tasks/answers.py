@@ -97,7 +97,7 @@ def _checked_choices(task: Task, doc: Document, where: str) -> list[str]:
         ) from error
     if not isinstance(choices, list | tuple):
         raise InputError(
-            f"{where} cannot be rendered: its choices are {choices!r}, no list.",
+            f"{where} cannot be rendered: its choices are {choices!r}, not a list.",
             "doc_to_choice has to give a list of texts.",
         )
     for number, choice in enumerate(choices):

@@ -268,7 +268,7 @@ def _encode(lm: LanguageModel, documents: Documents, built: Sequence[tuple[Insta
                 raise CellError(f"{where}: {error.problem}", error.hint) from error
             if not context or not 0 < len(continuation) <= lm.max_length:
                 raise CellError(
-                    f"{where}: {request.args[1]!r} has {len(continuation)} tokens behind {len(context)} of the "
+                    f"{where}: {request.args[1]!r} has {len(continuation)} tokens after {len(context)} of the "
                     f"question; {lm.model_id} takes {lm.max_length}.",
                     "every choice needs a token, and must fit into the model.",
                 )
@@ -534,7 +534,7 @@ def _check_completion(lm: LanguageModel, completion: list[int], answer: str, whe
     if "".join(text_with_specials.split()) not in ("".join(answer.split()), "".join(answer_text.split())):
         raise CellError(
             f"{where}: its training text would say {text_with_specials[-60:]!r} where the answer is {answer[-60:]!r}.",
-            "does the tokenizer add tokens behind every text (add_eos_token)?",
+            "does the tokenizer add tokens after every text (add_eos_token)?",
         )
 
 

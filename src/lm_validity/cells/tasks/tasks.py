@@ -555,7 +555,7 @@ def read_task_name(path: Path) -> str:
     if not isinstance(name, str):
         raise InputError(
             f"{path}: not an lm-eval task: it has no `task: NAME`.",
-            "docs/how_to/own_models_and_benchmarks.md shows the least that a task needs.",
+            "a task needs task, dataset_path, output_type, doc_to_text and doc_to_target.",
         )
     return name
 

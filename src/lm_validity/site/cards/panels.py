@@ -343,7 +343,7 @@ def _gap_panel(sources: CardSources, benchmark: str, values: Values) -> Panel | 
     ends = f"scores of the models, {NAMES[protocol]}: {decimal(low)} to {decimal(high)}"
     marks.append(text(WIDTH / 2, 106, ends, "", "middle"))
     label = f"Scores of {len(scores)} models, {NAMES[protocol]}, from {decimal(low)} to {decimal(high)}. "
-    label += f"A gap of {words}{interval} is found four times out of five."
+    label += f"A gap of {words}{interval} is detected with 80% power."
     heading = f"**{words}**: with 80% power{interval}"
     return Panel("Smallest gap it can detect", heading, svg(WIDTH, HEIGHT, label, *marks))
 
@@ -494,7 +494,7 @@ def gap_cell(values: Values, widest: float, width: int = 62) -> TableCell:
     if value is None:
         return EMPTY
     words, interval = gap_words(values, value)
-    label = f"The smallest gap that is found four times out of five: {words}{interval}"
+    label = f"The smallest gap that is detected with 80% power: {words}{interval}"
     if not in_points(values):
         return TableCell(value.number, words=words)
     axis = Axis(0, widest, 1, width - 1)

@@ -237,7 +237,9 @@ def card_markdown(card: Card) -> str:
         lines.append("")
     if card.notes:
         lines += ["### Notes on these data", "", *(f"- {_marked(note)}" for note in card.notes), ""]
-    lines.append("Made by lm-validity from the results named above; docs/reference/cards.md there explains each line.")
+    lines.append(
+        "Made by lm-validity from the results named above; its documentation on benchmark cards explains each line."
+    )
     return "\n".join(lines) + "\n"
 
 

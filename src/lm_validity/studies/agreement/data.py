@@ -101,15 +101,15 @@ NARROWER = (
     "families happen to differ less than their models do, which says nothing about other families."
 )
 OPPOSED = (
-    "Nothing says whether more or less is better on {}, and the order of the models there is against that of the other "
-    "benchmarks. Whether benchmarks agree is not known until the column `higher_is_better` of the benchmarks sheet "
-    "says it: 0 if less is better, else 1."
+    "Nothing says whether higher or lower is better on {}, and the order of the models there is against that of the "
+    "other benchmarks. Whether benchmarks agree is not known until the column `higher_is_better` of the benchmarks "
+    "sheet says it: 0 if lower is better, else 1."
 )
 OTHER_TAU = Reason(
     "Intervals, noise ceilings and corrections are of tau-b: another variant (--tau) has none.", ReasonCode.NOT_COMPUTED
 )
 NO_DIRECTION = Reason(
-    "Nothing says whether more or less is better on it, and its order of the models is against the others'.",
+    "Nothing says whether higher or lower is better on it, and its order of the models is against the others'.",
     ReasonCode.NO_INTERVAL,
 )
 FEW_IN_BOTH = Reason("Fewer than 3 models have scores under both protocols.", ReasonCode.TOO_FEW)

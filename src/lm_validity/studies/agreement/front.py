@@ -139,9 +139,9 @@ def _tau(value: Value) -> str:
 def _change_lede(data: Data, change: Change) -> Lede:
     interval, heading = change.quoted, "Not known whether benchmarks agree better after training"
     if opposed := dict.fromkeys(name for p in PROTOCOLS for name in data.opposed[p]):
-        return Lede(f"{heading}: is less better on {_named(opposed)}?", f"As the scores stand: {change.arrow}")
+        return Lede(f"{heading}: is lower better on {_named(opposed)}?", f"As the scores stand: {change.arrow}")
     if _same_order(data):
-        heading, interval = "Training for the test changed no order of two models on any benchmark", None
+        heading, interval = "After training for the test, no two models changed places on any benchmark", None
     elif interval is not None:
         heading = "No change found in how well benchmarks agree"
         if not interval[0] <= 0 <= interval[1]:
@@ -246,7 +246,7 @@ class Verdict:
 
 HEADINGS = {
     "disagree": "Benchmarks disagree more than noise explains",
-    "agree": "Benchmarks disagree hardly more than noise explains",
+    "agree": "Benchmarks disagree little more than noise explains",
     "order": "All benchmarks order these models alike",
     "unknown": "Not known whether benchmarks disagree more than noise explains",
 }
@@ -261,7 +261,7 @@ def _noise_lede(data: Data, entry: Entry, protocol: str) -> Lede:
     if not is_known(entry["mean"]):
         return Lede("Not known whether benchmarks agree: they give no two rankings to compare")
     if verdict.answer == "direction":
-        asks = f"Not known whether benchmarks agree: is less better on {_named(data.opposed[protocol])}?"
+        asks = f"Not known whether benchmarks agree: is lower better on {_named(data.opposed[protocol])}?"
         return Lede(asks, f"How well two rankings agree: {verdict.numbers}")
     return Lede(
         HEADINGS[verdict.answer], f"How well two benchmarks’ rankings agree: {verdict.numbers}", verdict.interval
@@ -272,7 +272,7 @@ def _noise_answer(data: Data, entry: Entry, protocol: str, columns: list[int], l
     verdict = Verdict.of(data, entry, protocol)
     sentence = f"{lede.heading}: {verdict.numbers}" if lede.sentence else lede.heading
     if verdict.answer == "direction":
-        sentence = f"Not known: is less better on {_named(data.opposed[protocol])}? Agreement: {verdict.numbers}"
+        sentence = f"Not known: is lower better on {_named(data.opposed[protocol])}? Agreement: {verdict.numbers}"
     ranks, _ = _ordered(data.scores[protocol][:, columns])
     words = f"columns: {count(len(columns), 'benchmark')} · rows: {count(len(ranks), 'model')} · dark: ranked first"
     marks = [svg.carpet(ranks, 0, 0, 380, 62), svg.text(0, 75, words), _scale(entry, protocol, 12, 368, 97)]
@@ -639,15 +639,23 @@ def _apart(by_name: dict[str, Any], protocol: str) -> Answer | None:
     )
     return Answer(
         f"Can they tell {'similar ' if alike else ''}models apart?",
-        f"On {many} of {count(len(shares), 'benchmark')}, at least {rule.separated:.0%} of {pairs} are told apart; "
-        f"on {n_fewer}, under {under}",
+        told_apart(len(shares), (many, f"{rule.separated:.0%}"), (n_fewer, under), pairs),
         _shares_apart(shares, yes, no, f"{NAMES[protocol]} · share of {pairs}"),
         "",
         ("Similar: at most 2× apart in size. " if alike else "Pairs of models whatever their sizes. ")
-        + f"Counted among these models. By the 95% intervals sure for others like them: {len(yes)} and {len(no)} "
-        "(marked).",
+        + f"Counted among these models. Sure for other models like them, by the 95% intervals: {len(yes)} and "
+        f"{len(no)} (marked).",
         "Which ones",
     )
+
+
+def told_apart(n: int, most: tuple[int, str], fewest: tuple[int, str], pairs: str) -> str:
+    """Of n benchmarks, on how many at least one share of the pairs is told apart, and on how many less than another."""
+    if not most[0] and not fewest[0]:
+        where = f"On all {n} benchmarks" if n > 1 else "On the one benchmark"
+        return f"{where}, {fewest[1]} to {most[1]} of {pairs} are told apart"
+    sentence = f"On {most[0] or 'none'} of {count(n, 'benchmark')}, at least {most[1]} of {pairs} are told apart"
+    return f"{sentence}; on {fewest[0] or 'none'}, under {fewest[1]}"
 
 
 def _shares_apart(shares: dict[str, tuple[float, Range]], yes: list[str], no: list[str], subject: str) -> Markup:

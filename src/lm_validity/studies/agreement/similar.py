@@ -601,7 +601,7 @@ def perplexity(data: Data) -> Part:
     )
     section = Section(
         "Perplexity",
-        hint="does it rank models like benchmarks",
+        hint="whether it ranks models as benchmarks do",
         finding=sentence if parts else "",
         figures=charts,
         tables=tables,

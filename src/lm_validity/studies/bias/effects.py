@@ -565,7 +565,7 @@ def _tests_sentence(tested: pd.DataFrame) -> str:
             parts.append("What these tests could have found is unknown, or they could have found nothing.")
         elif not below:
             parts.append(
-                f"Such a test finds an effect of {sizes.median():.4f} in a single task four times out of five (median "
+                f"Such a test detects an effect of {sizes.median():.4f} in a single task with 80% power (median "
                 f"over {count(len(sizes), 'test')}; {sizes.min():.4f} to {sizes.max():.4f}), so smaller effects may "
                 "exist."
             )

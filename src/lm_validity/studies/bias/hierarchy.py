@@ -218,7 +218,7 @@ def power_words(means: pd.Series) -> str:
     if not sizes:
         return ""
     size = f"{min(sizes):.4f}" if len(sizes) == 1 else f"between {min(sizes):.4f} and {max(sizes):.4f}, by setting,"
-    return f"A t test over the tasks of a setting finds an effect of {size} four times out of five."
+    return f"A t test over the tasks of a setting detects an effect of {size} with 80% power."
 
 
 def setting_section(study: Study, fits: Fits) -> Part:

@@ -60,7 +60,7 @@ def power_section(study: Study) -> Part:
         if len(rows) > 1:
             size = f"is {least.min():.4f} in the best cell and {least.max():.4f} in the worst"
         return (
-            f"The smallest bias that a cell would detect four times out of five {size}. "
+            f"The smallest bias that a cell would detect with 80% power {size}. "
             f"{(rows['power'].astype(float) >= 0.8).sum()} of {count(len(rows), 'cell')} would detect a bias of "
             f"{DETECTABLE_BIAS} that often."
         )

@@ -340,7 +340,7 @@ def _answers(study: Study, means: Means) -> list[Answer]:
         if effect in means:
             marks += [svg.text(12, y - 14, words, "lab"), _mark(axis, means[effect], y, KINDS[effect], 4.2)]
     picture = svg.svg(380, 132, f"Change in accuracy, in points: {_said(means)}.", *marks)
-    question = "Does seen test text inflate a score?"
+    question = "Does having seen test text inflate a score?"
     return [Answer(question, sentence, picture, _interval_words(bias), _basis_words(study), "The experiment")]
 
 
@@ -355,7 +355,7 @@ def _size_panel(bias: MeanOverTasks | Missing) -> Panel | None:
     picture = svg.svg(
         360,
         112,
-        f"Effects smaller than {svg.points(smallest, 2)} points are found less than four times out of five. Here: "
+        f"Effects smaller than {svg.points(smallest, 2)} points are too small to detect reliably (80% power). Here: "
         f"{_said({'bias': bias})}.",
         svg.box(axis(-smallest), 16, axis(smallest) - axis(-smallest), 64, "zone"),
         svg.ticks(axis, values, 10, 86, svg.written_points(values)),
@@ -364,7 +364,7 @@ def _size_panel(bias: MeanOverTasks | Missing) -> Panel | None:
     )
     return Panel(
         f"Would {svg.points(DETECTABLE_BIAS, 1)} points have been found?",
-        f"**{svg.points(smallest, 2)} points** are found four times out of five; less (grey band) more rarely",
+        f"**{svg.points(smallest, 2)} points** would be found with 80% power; smaller ones (grey band) more rarely",
         picture,
         "yes" if smallest <= DETECTABLE_BIAS else "no",
     )

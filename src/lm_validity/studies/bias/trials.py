@@ -144,7 +144,10 @@ def setting_counts(trials: pd.DataFrame) -> dict[tuple[str, int, int, str], Pair
 
 def _check_rows(trials: pd.DataFrame, source: str) -> None:
     if trials.empty:
-        raise InputError(f"{source}: no trials.", "write one row per trial and arm (see docs/reference/bias.md).")
+        raise InputError(
+            f"{source}: no trials.",
+            f"write one row per trial and arm, with the columns {', '.join(TRIAL)}, arm, correct and total.",
+        )
     for column in [*TRIAL, "arm", "correct", "total"]:
         _refuse(trials, trials[column].isna(), source, f"column {column!r} is empty", "every trial needs it.")
     unknown = ~trials["arm"].isin(ARMS)

@@ -115,7 +115,7 @@ def _picture(summary: ItemsSummary) -> Picture | None:
         "in points (hundredths)."
     )
     if any(row.reliability is NOT_GRADED for of_benchmark in rows_shown for row in of_benchmark):
-        note += " Gaps of scores that are no shares are in the table alone."
+        note += " Gaps of scores that are not fractions are in the table only."
     if len(rows_shown) < len(rows):
         note += f" The first {len(rows_shown)} of {len(rows)} benchmarks."
     sizes = ((1180.0, 230.0, "w640"), (380.0, 118.0, "n640"))
@@ -313,7 +313,7 @@ def several_runs(summary: ItemsSummary) -> Part:
             labels={
                 "error": "error",
                 "error_one_more_run": "with one run more",
-                "error_endless_runs": "with endless runs",
+                "error_endless_runs": "with infinitely many runs",
                 "share_of_sampling": "share of sampling in one run",
                 "runs_that_help": "runs that help",
             },

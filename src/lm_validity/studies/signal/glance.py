@@ -176,7 +176,7 @@ def _curves_note(data: SignalData, drawn: Sequence[BenchmarkCurves], left_out: i
     numbers = sorted({len(benchmark.scored) for benchmark in drawn})
     models = count(numbers[-1], "model") if len(numbers) == 1 else f"{numbers[0]} to {numbers[-1]} models"
     which_models = f"{MOST_MODELS} of the models" if numbers[-1] > MOST_MODELS else "each model"
-    note = f"Scores of {models} against {data.progress.words} of training. Thin: {which_models}; "
+    note = f"Scores of {models} during training ({data.progress.words}). Thin: {which_models}; "
     note += "point at one for its name. "
     if any(len(benchmark.mean_curve) > 1 for benchmark in drawn):
         note += "Thick: their mean where all have a score; dashed where it is not shown to improve steadily. "

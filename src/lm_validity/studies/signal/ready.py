@@ -75,7 +75,7 @@ def _why(benchmark: BenchmarkCurves, start: float | Missing, ends: object) -> st
     if len(benchmark.scored) < 2:
         return "one model has no order"
     if benchmark.alignment.reason or not benchmark.alignment.at_end:
-        return "trainings end at unlike points"
+        return "trainings end at different points"
     if isinstance(start, Missing):
         return "the mean is not above chance"
     return "no two models told apart" if isinstance(ends, Missing) else "not measured"

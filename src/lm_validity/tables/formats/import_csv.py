@@ -426,7 +426,12 @@ def _keys(table: _Table, roles: dict[str, str]) -> list[dict[str, Any]]:
             value = None if text == "" else reader(text)
             if value is None and (text != "" or role in ("model", "benchmark")) and role != "metric":
                 problem = "empty" if text == "" else f"{text!r} is not a {role}"
-                raise InputError(f"{table.where(row, role)}: {problem}.", "see docs/reference/tables.md.")
+                hint = (
+                    "fill it in, or remove the row."
+                    if text == ""
+                    else "correct it, or leave it empty where it is unknown."
+                )
+                raise InputError(f"{table.where(row, role)}: {problem}.", hint)
             if value is not None:
                 keys[row][role] = value
     _place(keys)

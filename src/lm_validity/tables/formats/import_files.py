@@ -76,7 +76,7 @@ FORMATS: tuple[Format, ...] = (
     import_csv.CSV,
     import_json.JSON,
 )
-_HINT = "docs/how_to/importing.md has the formats; --format names one."
+_HINT = "`lm-validity import --help` has the formats; --format names one."
 _HEAD = 2**16  # bytes by which a file that is not JSON is recognised
 
 

@@ -276,7 +276,7 @@ def _match(file: Found, score_files: list[ScoreFile], given_name: str | None) ->
     if not of_date and len({result.common["model"] for result in score_files}) > 1:
         raise InputError(
             f"{file.path}: result files of several models are in its folder, none of its date.",
-            "see docs/how_to/importing.md.",
+            f"put each model's files into a folder of its own, or name it: --model '{file.path}=NAME'.",
         )
     benchmark = best.members.get(task, task)
     rows = [row for row in best.rows if row["benchmark"] == benchmark]

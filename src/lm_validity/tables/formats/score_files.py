@@ -159,7 +159,7 @@ class ImportLog:
         lines += _block("Skipped", [f"{path}: {reason}" for path, reason in self.skipped])
         if self.others:
             kinds = ", ".join(f"{count} {suffix}" for suffix, count in sorted(self.others.items())[:6])
-            lines.append(f"Not looked at, by the ends of their names: {kinds}.")
+            lines.append(f"Not read, because of their file extensions: {kinds}.")
         room = max(_MOST_LINES - len(lines), 1)
         notes = self.notes if len(self.notes) <= room else self.notes[: room - 1]
         n_further = len(self.notes) - len(notes)
@@ -413,7 +413,10 @@ def score_table(files: Iterable[ScoreFile], log: ImportLog, options: ImportOptio
     files = sorted(files, key=lambda file: file.rank, reverse=True)
     frame = _frame(files)
     if frame.empty:
-        raise InputError("no scores in the given files.", "see docs/how_to/importing.md for the layouts that are read.")
+        raise InputError(
+            "no scores in the given files.",
+            "give files with scores by model and benchmark; `lm-validity import --help` has the formats.",
+        )
     missing = sum(file.missing for file in files)
     if missing:
         log.notes.append(f"No finite number, so left out: {count(missing, 'score')}.")

@@ -10,6 +10,7 @@ from tests.unit.studies.agreement.conftest import DIRECT, TRAINED, agreement_pag
 
 from lm_validity.missing import is_known
 from lm_validity.studies.agreement.data import Data
+from lm_validity.studies.agreement.front import told_apart
 from lm_validity.studies.agreement.report import agreement
 
 NAMES = [f"m{i:02}" for i in range(16)]
@@ -145,9 +146,9 @@ def test_benchmarks_that_tell_similar_models_apart_are_those_of_the_cards_rule(t
     surely, hardly = sum(low >= 0.8 for low, _ in ends), sum(high < 0.5 for _, high in ends)
     many, few = sum(share >= 0.8 for share in shares), sum(share < 0.5 for share in shares)
     # the sentence counts these models' pairs, and what the intervals decide for others is said beside it
-    assert page.answers[1].sentence.startswith(f"On {many} of 8 benchmarks, at least 80% of similar pairs")
-    assert page.answers[1].sentence.endswith(f"on {few}, under half")
-    assert f"sure for others like them: {surely} and {hardly} " in page.answers[1].basis
+    assert page.answers[1].sentence.startswith(f"On {many or 'none'} of 8 benchmarks, at least 80% of similar pairs")
+    assert page.answers[1].sentence.endswith(f"on {few or 'none'}, under half")
+    assert f"by the 95% intervals: {surely} and {hardly} " in page.answers[1].basis
     page, _ = page_of(tmp_path, {DIRECT: scores()[DIRECT]}, stderr=0.2)
     assert page.answers[1].sentence.endswith("on 8, under half") and " 0 and 8 " in page.answers[1].basis
     # the last one's name lies on no dot, although its share is near 0
@@ -213,7 +214,7 @@ def test_a_table_that_surely_agrees_but_for_noise_says_so(tmp_path):
     corrected = tau["corrected"]["interval"]
     decided = corrected if is_known(corrected) else tau["interval"]
     assert decided.low >= 0.95 and tau["mean"] < 1
-    assert page.lede.heading == "Benchmarks disagree hardly more than noise explains"
+    assert page.lede.heading == "Benchmarks disagree little more than noise explains"
     assert page.lede.interval.endswith(f": {digits(decided.low)} to {digits(decided.high)}")
 
 
@@ -221,7 +222,7 @@ def test_scores_after_training_that_order_models_as_before_have_changed_nothing(
     table = {DIRECT: scores()[DIRECT], TRAINED: scores()[DIRECT]}
     page, summary = page_of(tmp_path, table)
     assert summary["improvement"]["mean"] == 0
-    assert page.lede.heading == "Training for the test changed no order of two models on any benchmark"
+    assert page.lede.heading == "After training for the test, no two models changed places on any benchmark"
     assert page.answers[0].interval == "" and len(page.answers[0].sentence.split()) <= 18
 
 
@@ -240,7 +241,7 @@ def test_an_order_against_the_others_with_an_unknown_direction_is_not_known_and_
     tau = summary["kendall_tau"][DIRECT]
     assert tau["by_benchmark"]["odd"] < -0.5
     for said in (page.lede.heading, page.answers[0].sentence):
-        assert said.startswith("Not known") and "is less better on odd?" in said and len(said.split()) <= 18
+        assert said.startswith("Not known") and "is lower better on odd?" in said and len(said.split()) <= 18
     assert page.lede.interval == page.answers[0].interval == "" and page.panels[0].outcome == "not known"
     # its own interval is not given; those of the others hold whichever way it counts
     assert not is_known(tau["by_benchmark_interval"]["odd"]) and any(
@@ -283,3 +284,18 @@ def test_scores_that_are_missing_are_counted_beside_the_answer(tmp_path):
     page, _ = page_of(tmp_path, table)
     assert " 7 of 128 scores are missing" in page.answers[0].basis
     assert "missing" not in page_of(tmp_path, {DIRECT: scores()[DIRECT]})[0].answers[0].basis
+
+
+@pytest.mark.parametrize(
+    ("counts", "said"),
+    [
+        ((6, 3, 1), "On 3 of 6 benchmarks, at least 80% of pairs are told apart; on 1, under half"),
+        ((6, 0, 1), "On none of 6 benchmarks, at least 80% of pairs are told apart; on 1, under half"),
+        ((6, 6, 0), "On 6 of 6 benchmarks, at least 80% of pairs are told apart; on none, under half"),
+        ((6, 0, 0), "On all 6 benchmarks, half to 80% of pairs are told apart"),
+        ((1, 0, 0), "On the one benchmark, half to 80% of pairs are told apart"),
+    ],
+)
+def test_what_no_benchmark_does_is_never_counted_as_none_and_none(counts, said):
+    n, most, fewest = counts
+    assert told_apart(n, (most, "80%"), (fewest, "half"), "pairs") == said

@@ -251,7 +251,7 @@ def readiness(matrix: ScoreMatrix, group: Group, sheet: str | Path, knots: Seque
         prepared=_convention(matrix),
         scores=scores,
         points=Points(compute, finite_mean(direct, axis=1), finite_mean(prepared, axis=1), side),
-        notes=tuple(with_names({"Benchmarks whose scores are no fractions have no part in leads: {}.": unused})),
+        notes=tuple(with_names({"Benchmarks whose scores are not fractions take no part in leads: {}.": unused})),
     )
 
 

@@ -289,8 +289,8 @@ def _test_notes(rows: list[Comparison]) -> list[str]:
         "McNemar": "McNemar's exact test on common items: benchmarks {}.",
         "paired t": "Paired t test on common items, which are graded: benchmarks {}.",
         "clustered by subject": "Clustered by subject, so the result speaks for new subjects too: benchmarks {}.",
-        "standard errors": "By standard errors, as if the models had answered different items, which is mostly too "
-        "cautious: benchmarks {}.",
+        "standard errors": "Unpaired test by standard errors, since there are no answers item by item; it is "
+        "conservative: benchmarks {}.",
         "none": "No test is possible, because there are neither common items nor standard errors: benchmarks {}.",
     }
     benchmarks = {test: dict.fromkeys(row.benchmark for row in rows if row.test == test) for test in words}

@@ -88,8 +88,8 @@ def comparison_sentence(summary: CompareSummary, protocol: str) -> str:
     ]
     if sizes:
         span = " to ".join(dict.fromkeys(decimal(size, 3) for size in (min(sizes), max(sizes))))
-        sentence += f" Where they are not separated, each test by itself finds a difference of {span} four times out "
-        sentence += "of five. Smaller ones may exist."
+        sentence += f" Where they are not separated, each test by itself detects a difference of {span} with 80% "
+        sentence += "power. Smaller ones may exist."
     return sentence
 
 
@@ -224,7 +224,7 @@ def _forest(summary: CompareSummary) -> Picture | None:
         note += " Large dots: separated after correction (5%). Not separated is not equal."
     if sizes:
         span = " to ".join(dict.fromkeys(svg.points(size, 1) for size in (min(sizes), max(sizes))))
-        note += f" Gaps of {span} points are found four times out of five, each by itself."
+        note += f" Each test by itself detects gaps of {span} points with 80% power."
         key = svg.key(("bar", "gaps too small to detect reliably"))
     if left_out := len({row.benchmark for row in summary.comparisons}) - len(rows):
         note += f" In the table: {count(left_out, 'benchmark')} more, not tested, in other units, or with smaller gaps."

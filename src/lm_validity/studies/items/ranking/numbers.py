@@ -138,7 +138,7 @@ def _notes(ranked: Ranked) -> Iterator[str]:
         yield f"Without a test on {ranked.benchmark}: {count(ranked.pairs - ranked.tested, 'pair')} of models."
     if ranked.tested > ranked.paired:
         yield (
-            "By standard errors, as if the models had answered different items, which is mostly too cautious: "
+            "Unpaired test by standard errors, since there are no answers item by item; it is conservative: "
             f"{count(ranked.tested - ranked.paired, 'pair')} of models on {ranked.benchmark}."
         )
     if ranked.pairs > MOST_PAIRS:

@@ -43,7 +43,7 @@ def ranking_page(summary: RankingSummary) -> Page:
     return Page(
         name="ranking",
         title="Ranking",
-        question="Which model is best, which are not separated, and which gaps are found? "
+        question="Which model is best, which are not separated, and which gaps can be detected? "
         + explain_protocols({ranked.protocol for ranked in summary.benchmarks}, own=summary.trained_here),
         findings=[Finding(sentence) for ranked in summary.benchmarks for sentence in _sentences(summary, ranked)],
         sections=[_model_section(summary), _pair_section(summary)],
@@ -93,8 +93,12 @@ def _lede(summary: RankingSummary) -> Lede:
     elif ranked.may_be_best == ranked.models:
         heading = f"Any of the {ranked.models} models may be best on {ranked.benchmark}"
     size = _gap_words(ranked)
-    gap = "Which gap is found is not known" if size is None else f"A test of two models alone finds a gap of {size}"
-    return Lede(heading, gap if size is None else f"{gap} four times out of five")
+    gap = (
+        "The smallest detectable gap is not known"
+        if size is None
+        else f"A test of two models alone detects a gap of {size}"
+    )
+    return Lede(heading, gap if size is None else f"{gap} with 80% power")
 
 
 def _sentences(summary: RankingSummary, ranked: Ranked) -> list[str]:
@@ -104,11 +108,7 @@ def _sentences(summary: RankingSummary, ranked: Ranked) -> list[str]:
         return [f"Which model is best on {where} is not known. {ranked.may_be_best.reason}"]
     best = [model.model for model in _models_of(summary, ranked) if model.may_be_best is True]
     size = _gap_words(ranked)
-    gap = (
-        ""
-        if size is None
-        else (f" A gap of {size} is found four times out of five, by one test alone (median over pairs).")
-    )
+    gap = "" if size is None else (f" One test by itself detects a gap of {size} with 80% power (median over pairs).")
     return [
         f"Best on {where} may be {listing(best)}.",
         f"{ranked.separated} of {count(ranked.tested, 'tested pair')} of models on {where} are separated after Holm's "
@@ -152,14 +152,14 @@ def _pair_section(summary: RankingSummary) -> Section:
         "Pairs of models",
         pd.DataFrame([vars(pair) for pair in summary.pairs]).replace({"protocol": PROTOCOL_LABELS}),
         formats={"difference": "+.4f", "smallest_detectable": ".4f"} | dict.fromkeys(["p", "p_adjusted"], "p"),
-        labels={"p_adjusted": "adjusted p", "smallest_detectable": "smallest gap found"},
+        labels={"p_adjusted": "adjusted p", "smallest_detectable": "smallest detectable gap"},
         folded=True,
     )
     return Section(
         "Every pair: separated or not",
         hint="after Holm's correction over all pairs",
-        explanation="Separated: adjusted p below 0.05 (Holm 1979, over all tested pairs). Smallest gap found: the "
-        "difference that the pair's test by itself finds four times out of five. Not separated is not equal.",
+        explanation="Separated: adjusted p below 0.05 (Holm 1979, over all tested pairs). Smallest detectable gap: the "
+        "difference that the pair's test by itself detects with 80% power. Not separated is not equal.",
         tables=[table],
     )
 

@@ -61,7 +61,7 @@ class Candidates:
         if self.documents is None:
             raise InputError(
                 f"filter {who!r} needs the documents' texts.",
-                "give --documents (see docs/reference/signal.md for its columns).",
+                "give --documents: JSON lines or parquet, with columns benchmark, doc_id, context, choices and gold.",
             )
         return self.documents
 

@@ -238,9 +238,7 @@ def check_values(settings: Mapping[str, Any], annotations: Mapping[str, Any], wh
     """
     for name, value in settings.items():
         if value != value:
-            raise InputError(
-                f"{where}, {name}: {value!r} is not a number.", "see docs/reference/signal.md for the settings."
-            )
+            raise InputError(f"{where}, {name}: {value!r} is not a number.", "write a number.")
         if name not in annotations:  # other code says which names there are
             continue
         try:
@@ -248,7 +246,7 @@ def check_values(settings: Mapping[str, Any], annotations: Mapping[str, Any], wh
         except ValidationError as error:
             reason = "; ".join(dict.fromkeys(problem["msg"] for problem in error.errors()))
             raise InputError(
-                f"{where}, {name}: {value!r} ({reason}).", "see docs/reference/signal.md for the settings."
+                f"{where}, {name}: {value!r} ({reason}).", "write a value of that kind; numbers without quotes."
             ) from None
 
 
@@ -347,7 +345,7 @@ def task_files(
     as_scored = "prompt" in documents_kept.columns and not num_fewshot and description is None
     if as_scored and documents_kept["prompt"].isna().any():
         raise InputError(
-            f"task {name!r}: its choices stand in the prompt, which cannot be written as a task of choices.",
+            f"task {name!r}: its choices are in the prompt, which cannot be written as a task of choices.",
             "use samples.json with lm_eval --samples.",
         )
     names = {"test": f"{name}.test.jsonl"}
@@ -466,11 +464,11 @@ def read_recipe(path: str | Path, make_judge: MakeJudge) -> Recipe:
         raise InputError(f"{path}: no such file.", "give the path of a recipe.")
     settings = read_values(path)
     if not isinstance(settings, dict):
-        raise InputError(f"{path}: not a mapping.", "see docs/reference/signal.md for an example.")
+        raise InputError(f"{path}: not a mapping.", f"write a recipe's keys: {', '.join(_KEYS)}.")
     _check_keys(settings, _KEYS, f"{path}")
     for key in ("name", "benchmark", "filters"):
         if not settings.get(key):
-            raise InputError(f"{path}: key {key!r} is missing.", "see docs/reference/signal.md for an example.")
+            raise InputError(f"{path}: key {key!r} is missing.", "a recipe has at least name, benchmark and filters.")
     check_values(settings, _KEYS, f"{path}")
     export = settings.get("export") or {}
     _check_keys(export, EXPORT_SETTINGS, f"{path}: export")
@@ -520,7 +518,8 @@ def _filter(step: object, where: str, make_judge: MakeJudge) -> ItemFilter:
     try:
         return kind(**settings)
     except TypeError as error:
-        raise InputError(f"{where}, {name}: {error}.", "see docs/reference/signal.md for the settings.") from error
+        hint = f"its settings are {', '.join(field.name for field in fields(kind))}."
+        raise InputError(f"{where}, {name}: {error}.", hint) from error
 
 
 def _check_keys(settings: Mapping[object, object], keys_known: Collection[str], where: str) -> None:

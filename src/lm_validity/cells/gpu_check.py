@@ -124,10 +124,10 @@ def _driver() -> str:
 def _products(device: str) -> Iterator[CheckResult]:
     """A product of matrices in each dtype against float64 on the CPU."""
     draw = torch.Generator().manual_seed(SEED)
-    first_factor, right = torch.randn(256, 512, generator=draw), torch.randn(512, 256, generator=draw)
+    first, second = torch.randn(256, 512, generator=draw), torch.randn(512, 256, generator=draw)
     for name, tolerance in PRODUCT.items():
         dtype = getattr(torch, name)
-        a, b = first_factor.to(dtype), right.to(dtype)
+        a, b = first.to(dtype), second.to(dtype)
         exact = a.double() @ b.double()
         try:
             product = (a.to(device) @ b.to(device)).cpu().double()
@@ -322,11 +322,13 @@ class DeviceMemory(Ledger):
     """What torch's allocator says instead of what a ledger books."""
 
     def restart(self) -> None:
+        """Begin again: the peak is of what is allocated from here on."""
         super().restart()
         torch.cuda.reset_peak_memory_stats(self.kind)
 
     @property
     def peak_bytes(self) -> int:
+        """The most bytes that were allocated at one time since the last `restart`."""
         return torch.cuda.max_memory_allocated(self.kind)
 
 

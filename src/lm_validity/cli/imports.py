@@ -90,7 +90,10 @@ def takes_options(*names: str, **fixed: str) -> Callable[[Callable[..., None]], 
     these names, and the `fixed` ones, say of the files."""
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        """The command with these options in the place of its `options`."""
+
         def called(results: list[Path] | Path, **option_values: Any) -> None:
+            """Calls the command with the paths and what the options say of them."""
             values = {name: option_values.pop(name) for name in names} | fixed
             paths, options = _import_options(results if isinstance(results, list) else [results], **values)
             command(results=paths, options=options, **option_values)

@@ -51,7 +51,10 @@ def takes_section(name: str, *keys: str, **renamed: str) -> Callable[[Callable[.
     options = {renamed.get(key, key.rpartition(".")[2]): key for key in keys}
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        """The command with these options in the place of its `section`."""
+
         def called(configfile: Path | None, **section_values: Any) -> None:
+            """Calls the command with the configuration's section, in which each option that was given counts."""
             section = default
             if configfile is not None:
                 section = getattr(validate(read_values(configfile), str(configfile)), name)

@@ -376,7 +376,7 @@ def _columns(path: Path, table: TextRows, kind: type[SheetRow]) -> dict[str, int
                 f"rename {close!r} to {field!r}." if close else f"the columns are: {', '.join(header)}.",
             )
     if kind.model_config["extra"] == "forbid":
-        known_names = {name for column_title in names.values() for name in column_title}
+        known_names = {name for of_field in names.values() for name in of_field}
         for name in header:
             if name not in known_names | kind.ignored and not name.startswith("published_"):
                 hint = did_you_mean(name, known_names, f"known are {', '.join(sorted(known_names))}.")

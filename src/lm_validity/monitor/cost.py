@@ -60,8 +60,8 @@ def shape_of(parameters: float) -> Shape:
 def adapter_parameters(parameters: float, rank: int, target_modules: str) -> float:
     """LoRA: rank * (in + out) summed over the layers' projections; a gated MLP is 8/3 as wide."""
     shape = shape_of(parameters)
-    attention, other_operations = 6 * shape.width, 13 * shape.width  # q, k, v; output projection and MLP
-    return rank * shape.layers * (attention + (other_operations if target_modules == "all-linear" else 0))
+    queries_to_values, output_and_mlp = 6 * shape.width, 13 * shape.width  # q, k, v; output projection and MLP
+    return rank * shape.layers * (queries_to_values + (output_and_mlp if target_modules == "all-linear" else 0))
 
 
 def gpu_gb(run: Run, parameters: float, dtype: str, *, recomputed: bool = False) -> float:

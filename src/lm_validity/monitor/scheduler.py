@@ -90,6 +90,7 @@ def keep_polled_jobs() -> None:
     listed: set[str] | None = None  # by squeue at this poll; None where it was not asked or did not answer
 
     async def query_job_status(command: str, logger: Any) -> tuple[dict[str, str], float]:
+        """States by job and the seconds the query took; no states where the command did not answer."""
         nonlocal listed
         states, seconds = await query(command, logger)
         listed = None
@@ -101,6 +102,7 @@ def keep_polled_jobs() -> None:
         return states, seconds
 
     async def check_active_jobs(self: Any, active_jobs: list[Any]) -> AsyncIterator[Any]:
+        """The jobs that go on; one that squeue no longer lists is reported as failed."""
         async for job in check(self, active_jobs):
             if listed is None or _base_id(job.external_jobid) in listed:
                 yield job

@@ -89,6 +89,7 @@ def carpet_svg(width: float, height: float, label: str, *marks: Markup, ranks: M
 
 
 def line(x1: float, y1: float, x2: float, y2: float, kind: str) -> Markup:
+    """A straight line between two points, in units of the picture; kind: its class in the style sheet."""
     return Markup('<line x1="{:g}" y1="{:g}" x2="{:g}" y2="{:g}" class="{}"/>').format(x1, y1, x2, y2, kind)
 
 
@@ -118,6 +119,7 @@ def dot(x: float, y: float, kind: str, radius: float = 4.2) -> Markup:
 
 
 def box(x: float, y: float, width: float, height: float, kind: str) -> Markup:
+    """A rectangle from its upper left corner, in units of the picture; kind: its class in the style sheet."""
     return Markup('<rect x="{:g}" y="{:g}" width="{:g}" height="{:g}" class="{}"/>').format(x, y, width, height, kind)
 
 

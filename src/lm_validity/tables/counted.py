@@ -129,18 +129,18 @@ class Counted:
         if not shared:
             spans = [
                 f"{model} {points.words(min(points_of_model))} to {points.words(max(points_of_model))}"
-                for model, points_of_model in points.known
+                for model, points_of_model in points.by_model
             ]
             raise InputError(
                 f"no common point of training{f' at {point_text}' if point_text else ''}: {listing(spans)}.",
                 "give --at final to compare each at its end.",
             )
         point = max(shared)
-        if all(points_of_model == {point} for _, points_of_model in points.known):
+        if all(points_of_model == {point} for _, points_of_model in points.by_model):
             return self.last(), []
         further = [
             f"{model} goes on to {points.words(max(points_of_model))}"
-            for model, points_of_model in points.known
+            for model, points_of_model in points.by_model
             if max(points_of_model) > point
         ]
         words = "as asked for" if wanted_point is not None else "the last that both have"
@@ -550,11 +550,11 @@ def checkpoints_in_order(rows: pd.DataFrame) -> list[str]:
 @dataclass(frozen=True)
 class CommonPoints:
     """unit: `tokens_b` or `iteration`, None where models do not say it. common: the points of all models, in order of
-    training; known: the points of each model."""
+    training; by_model: the points of each model."""
 
     unit: str | None
     common: tuple[float, ...]
-    known: tuple[tuple[str, set[float]], ...]
+    by_model: tuple[tuple[str, set[float]], ...]
 
     def words(self, point: float) -> str:
         """`90 billion tokens`, `step 1000`."""

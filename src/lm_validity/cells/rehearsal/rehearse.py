@@ -157,11 +157,13 @@ def generate(lm: LanguageModel, ledger: Ledger, prompts: int, tokens: int) -> Fi
     plain, passes = lm.model.generate, []
 
     def count(*_: object) -> None:
+        """Counts a pass of the model and ends the answer after the last one."""
         passes.append(1)
         if len(passes) > WRITTEN:
             raise _Enough
 
     def stopped(input_ids: torch.Tensor, max_length: int, **options: object) -> torch.Tensor:
+        """As `generate`, with zeros for an answer that was ended after WRITTEN passes."""
         passes.clear()
         handle = lm.model.register_forward_pre_hook(count)
         try:

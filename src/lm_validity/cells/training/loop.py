@@ -136,6 +136,7 @@ class _LossesInParts(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, hidden: torch.Tensor, targets: torch.Tensor, states: States, part: int) -> torch.Tensor:
+        """The loss (rows,) of each hidden state (rows, width), `part` rows at a time; keeps its derivative."""
         derivative = torch.empty_like(hidden)
         losses = []
         for start in range(0, len(hidden), part):
@@ -150,6 +151,7 @@ class _LossesInParts(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        """The gradient of the hidden states; the other inputs have none."""
         (derivative,) = ctx.saved_tensors
         return (derivative * gradient[:, None].to(derivative.device)).to(derivative.dtype), None, None, None
 
@@ -188,12 +190,12 @@ def passes(
 ) -> Iterator[tuple[int, int]]:
     """`micro_batches` of rows that have one position encoding; what the encoding remembers is forgotten before each."""
     first = 0
-    for _, alike in itertools.groupby(lengths, key=encoding.of):
-        passes_of_part = list(alike)
-        for start, end in micro_batches(passes_of_part, limit, pass_cost):
+    for _, group in itertools.groupby(lengths, key=encoding.of):
+        lengths_alike = list(group)
+        for start, end in micro_batches(lengths_alike, limit, pass_cost):
             encoding.forget()
             yield first + start, first + end
-        first += len(passes_of_part)
+        first += len(lengths_alike)
 
 
 def pass_tokens(lm: LanguageModel) -> float:

@@ -360,6 +360,7 @@ class _LowRank(torch.autograd.Function):
         scaling: float,
         dropout: BatchDropout,
     ) -> torch.Tensor:
+        """`result` with the adapter's change of it added, in the shape of `result`."""
         inner = _rows(dropout.dropped(x, down.dtype), down) @ down.mT
         ctx.save_for_backward(x, down, up, inner)
         ctx.scaling, ctx.dropout = scaling, dropout
@@ -369,6 +370,7 @@ class _LowRank(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        """The gradients of `result`, `x`, `down` and `up`; the other inputs have none."""
         x, down, up, inner = ctx.saved_tensors
         dropout = ctx.dropout
         of_change = _rows(gradient * dropout.position.constant(ctx.scaling, x.device), up)  # float32

@@ -75,6 +75,7 @@ class HeadTrials(Trials):
         mask.generator = torch.Generator().manual_seed(seed)
 
         def make_batch(examples: np.ndarray) -> Batch:
+            """The sequences of these examples, padded, with the tokens to predict as labels."""
             chosen = [sequences[example] for example in examples]
             ids, attention = padded([tokens for tokens, _ in chosen], self.model.tokenizer.pad_token_id)
             if masked:
@@ -100,10 +101,12 @@ class HeadTrials(Trials):
         labels = torch.from_numpy(self.task.labels[rows].astype(np.int64))
 
         def make_batch(examples: np.ndarray) -> Batch:
+            """The sequences of these examples, padded, with their classes as labels."""
             ids, attention = padded([sequences[example] for example in examples], model.tokenizer.pad_token_id)
             return self.batch(ids, attention, labels[examples])
 
         def predict(batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+            """The logits of the classes (rows, classes) and the class of each row."""
             return self._class_logits(batch), batch.labels
 
         self.check_texts("classifier", sequences, self._class_logits)
@@ -304,11 +307,13 @@ class ZeroShotTrials(Trials):
         self.model.adapt(position)
 
         def make_batch(examples: np.ndarray) -> Batch:
+            """The sequences of these examples, padded; begins a step of the adapter's dropout."""
             ids, attention = padded([sequences[index] for index in examples], self.model.tokenizer.pad_token_id)
             position.begin_step(*ids.shape)
             return Batch(ids, attention, next_tokens(ids, attention), int(attention.sum())).to(self.model.device)
 
         def predict(batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+            """The logits of all positions (rows * positions, tokens) and the token that each is to predict."""
             position.begin_micro_batch(batch.first, len(batch.input_ids))
             return predicted(batch)
 

@@ -365,6 +365,7 @@ class CardSources:
 
     @cached_property
     def last_rows(self) -> pd.DataFrame:
+        """The scores at each model's last checkpoint, without missing ones and without other runs of a model."""
         rows = self.rows[~self.rows["model"].isin(reruns_of(self.counted.models))]
         return rows[last_checkpoints(rows).rows & rows["value"].notna()]
 

@@ -652,15 +652,15 @@ def _same_rows(scores: np.ndarray, models: tuple[str, ...]) -> list[str]:
     return [" and ".join(names) for names in rows.values() if len(names) > 1]
 
 
-def comparison_notes(matrix: ScoreMatrix, finite: np.ndarray, *, complete: bool) -> list[str]:
-    """Which cells a comparison is over if it leaves some out; `finite`: (models, benchmarks) under both protocols."""
+def comparison_notes(matrix: ScoreMatrix, in_both: np.ndarray, *, complete: bool) -> list[str]:
+    """Which cells a comparison is over if it leaves some out; `in_both`: (models, benchmarks) under both protocols."""
     if complete or not all(matrix.has(p) for p in PROTOCOLS):
         return []
-    models, benchmarks = finite.any(axis=1).sum(), finite.any(axis=0).sum()
+    models, benchmarks = in_both.any(axis=1).sum(), in_both.any(axis=0).sum()
     return [
-        f"{finite.sum()} of {finite.size} cells ({count(models, 'model')}, {count(benchmarks, 'benchmark')}) are known "
-        "under both protocols. Everything that compares the two uses these cells, and only values that are defined "
-        "under both. Figures of one protocol use all of its cells."
+        f"{in_both.sum()} of {in_both.size} cells ({count(models, 'model')}, {count(benchmarks, 'benchmark')}) are "
+        "known under both protocols. Everything that compares the two uses these cells, and only values that are "
+        "defined under both. Figures of one protocol use all of its cells."
     ]
 
 

@@ -519,12 +519,12 @@ def _every_pair(data: Data, columns: list[int], protocols: list[str]) -> Panel |
     return Panel("Does every pair agree better?", text, svg.svg(360, 132, label, *marks))
 
 
-def _scale(entry: Entry, protocol: str, left_edge: float, right: float, y: float) -> Markup:
+def _scale(entry: Entry, protocol: str, left: float, right: float, y: float) -> Markup:
     """The mean agreement on its interval, and the most that noise allows."""
     interval = _quoted(entry)
-    axis = svg.Axis(math.floor(2 * min([0.0, number(entry["mean"]), *(interval or [])])) / 2, 1, left_edge, right)
+    axis = svg.Axis(math.floor(2 * min([0.0, number(entry["mean"]), *(interval or [])])) / 2, 1, left, right)
     marks = [
-        svg.line(left_edge, y, right, y, "ax"),
+        svg.line(left, y, right, y, "ax"),
         _ticks(axis, y - 4, y + 4),
         svg.text(right, y + 33, "same order", "", "end"),
     ]

@@ -280,14 +280,14 @@ def _bump_chart(data: Data, protocol: str, pair: tuple[int, int], places: list[d
     columns = [matrix.benchmarks.index(data.tasks[task]) for task in pair]
     frame = pd.DataFrame(
         {
-            "model": matrix.labels[rank_place["of"]],
-            "family": matrix.families[rank_place["of"]] or "unknown",
-            "benchmark": data.tasks[pair[rank_place["side"]]],
-            **{name: rank_place[name] for name in ("side", "place", "rank", "best", "worst")},
-            "score": scores[rank_place["of"], columns[rank_place["side"]]],
-            "error": errors[rank_place["of"], columns[rank_place["side"]]],
+            "model": matrix.labels[entry["of"]],
+            "family": matrix.families[entry["of"]] or "unknown",
+            "benchmark": data.tasks[pair[entry["side"]]],
+            **{name: entry[name] for name in ("side", "place", "rank", "best", "worst")},
+            "score": scores[entry["of"], columns[entry["side"]]],
+            "error": errors[entry["of"], columns[entry["side"]]],
         }
-        for rank_place in places
+        for entry in places
     )
     return bump(frame, matrix.families)
 

@@ -260,6 +260,7 @@ def task_section(study: Study, by_task: list[TaskEffect]) -> Part:
             violins.append(Figure(figure_name, f"{study.prefix(experiment)}{name}", chart, caption, min_width=360))
 
     def sentence(rows: pd.DataFrame) -> str:
+        """How many tasks have a positive bias, and the largest in size."""
         biases = rows.set_index("task")["bias"].map(number).dropna()
         if biases.empty:
             return "No task has both arms of the bias."
@@ -447,6 +448,7 @@ def stop_section(study: Study) -> Part:
         return Part({"stops": []})
 
     def sentence(rows: pd.DataFrame) -> str:
+        """How many tasks stopped before all of their subsamples."""
         if rows.empty:
             return ""
         text = (

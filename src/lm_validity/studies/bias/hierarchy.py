@@ -239,6 +239,7 @@ def setting_section(study: Study, fits: Fits) -> Part:
     sizes = dict.fromkeys(["standard_error", "excluded_beyond", "smallest_detectable"], ".4f")
 
     def sentence(rows: pd.DataFrame) -> str:
+        """The range of the mean bias over the settings."""
         if rows.empty:
             return "No setting has the arms extra and test."
         means = [mean.mean for mean in rows["over_tasks"]]
@@ -598,6 +599,7 @@ def slice_section(study: Study, fits: Fits) -> Part:
     number_of_slices = frame["slices"].iloc[0]
 
     def sentence(rows: pd.DataFrame) -> str:
+        """How often a study with one subsample finds an effect."""
         if rows.empty:
             return ""
         low, high = rows["share_excluding_zero"].min(), rows["share_excluding_zero"].max()

@@ -53,6 +53,7 @@ def power_section(study: Study) -> Part:
     able = frame[frame["power"].map(is_known).astype(bool)]
 
     def sentence(rows: pd.DataFrame) -> str:
+        """The smallest effect that these tasks and subsamples could have shown."""
         if rows.empty:
             return "Too few tasks or subsamples to estimate what could have been detected."
         least = rows["smallest_detectable"].astype(float)

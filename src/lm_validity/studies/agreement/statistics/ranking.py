@@ -123,16 +123,16 @@ def kendall_tau_of_columns(x: np.ndarray, y: np.ndarray) -> np.ndarray:
         tau[~is_complete] = ratio((first.sign * second.sign).sum(axis=0), np.sqrt(untied))
     if len(x) < 2 or not is_complete.any():
         return tau
-    left_ranks, right = _dense_ranks(x[:, is_complete]), _dense_ranks(y[:, is_complete] if many else y)
+    ranks_first, ranks_second = _dense_ranks(x[:, is_complete]), _dense_ranks(y[:, is_complete] if many else y)
     # by the second column and, where that is tied, by the first: then only discordant pairs are inversions
-    together = right * len(x) + left_ranks
-    ordered = np.take_along_axis(left_ranks, np.argsort(together, axis=0), axis=0)
+    together = ranks_second * len(x) + ranks_first
+    ordered = np.take_along_axis(ranks_first, np.argsort(together, axis=0), axis=0)
     ordered = ordered.astype(np.uint16 if len(x) < 2**16 else np.int64)
     larger = np.zeros_like(ordered)  # how many before it are larger
     for index in range(len(x) - 1):
         larger[index + 1 :] += ordered[index + 1 :] < ordered[index]
     pairs = len(x) * (len(x) - 1) // 2
-    tied, tied_other, tied_on_both = (_tied_pairs(ranks) for ranks in (left_ranks, right, together))
+    tied, tied_other, tied_on_both = (_tied_pairs(ranks) for ranks in (ranks_first, ranks_second, together))
     product = pairs - tied - tied_other + tied_on_both - 2 * larger.sum(axis=0, dtype=np.int64)
     tau[is_complete] = ratio(product.astype(float), np.sqrt((pairs - tied).astype(float) * (pairs - tied_other)))
     return tau
@@ -208,17 +208,17 @@ def resampled_kendall_tau(signs: PairSigns, weights: np.ndarray, other_signs: Pa
             for values in (signs.sign, signs.known, other_signs.sign, other_signs.known)
         )
         product += weight @ (sign[:, a] * sign_other[:, b])
-        left_norm, right = np.abs(sign), np.abs(sign_other)
+        untied_first, untied_second = np.abs(sign), np.abs(sign_other)
         if not all_known:
-            left_norm, right = left_norm[:, a] * known_other[:, b], is_known[:, a] * right[:, b]
-        untied[0] += weight @ left_norm
-        untied[1] += weight @ right
+            untied_first, untied_second = untied_first[:, a] * known_other[:, b], is_known[:, a] * untied_second[:, b]
+        untied[0] += weight @ untied_first
+        untied[1] += weight @ untied_second
     tau = np.full((resamples, *columns), np.nan)
     for row in range(resamples):
-        left_norm, right = (part[row].astype(float) for part in untied)
+        untied_first, untied_second = (part[row].astype(float) for part in untied)
         if all_known:
-            left_norm, right = left_norm[a], right[b]
-        tau[row, a, b] = ratio(product[row].astype(float), np.sqrt(left_norm * right))
+            untied_first, untied_second = untied_first[a], untied_second[b]
+        tau[row, a, b] = ratio(product[row].astype(float), np.sqrt(untied_first * untied_second))
         if symmetric:
             tau[row, b, a] = tau[row, a, b]
     return tau

@@ -76,11 +76,11 @@ class Covariance:
     direct_shared: float
     direct_own: float
 
-    def between(self, first: Cells, right: Cells) -> np.ndarray:
-        """(left, right) covariance of two sets of cells."""
-        pairs_of_cells = np.ix_(first.model, right.model)
-        same_benchmark = first.benchmark[:, None] == right.benchmark
-        product = np.outer(first.direct, right.direct)
+    def between(self, first: Cells, second: Cells) -> np.ndarray:
+        """(first, second) covariance of two sets of cells."""
+        pairs_of_cells = np.ix_(first.model, second.model)
+        same_benchmark = first.benchmark[:, None] == second.benchmark
+        product = np.outer(first.direct, second.direct)
         return (
             self.shared[pairs_of_cells]
             + self.direct_shared * product
@@ -368,6 +368,7 @@ def _most_likely(kernels: Kernels, cells: Cells, values: np.ndarray, items: np.n
     parts, prior, eye = kernels.parts(cells), kernels.prior, np.eye(len(values))
 
     def loss(theta: np.ndarray) -> tuple[float, np.ndarray]:
+        """Minus the log density of the posterior, up to a constant, and its gradient (weights,)."""
         weights = np.exp(theta)
         covariance = np.tensordot(weights[:-1], parts, 1) + np.diag(items + weights[-1] + JITTER)
         try:

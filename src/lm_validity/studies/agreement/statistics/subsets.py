@@ -187,12 +187,13 @@ def one_with_others(scores: np.ndarray) -> np.ndarray:
         whole_totals = by_pair.sum(axis=0)
         return np.vstack([whole_totals, whole_totals - np.array(own_totals).T])
 
-    left_norm, right = (
+    untied, untied_of_others = (
         totals(np.abs(single.sign) * remaining_signs.known),
         totals(single.known * np.abs(remaining_signs.sign)),
     )
     return finite_mean(
-        ratio(totals(single.sign * remaining_signs.sign), np.sqrt(np.round(left_norm) * np.round(right))), axis=1
+        ratio(totals(single.sign * remaining_signs.sign), np.sqrt(np.round(untied) * np.round(untied_of_others))),
+        axis=1,
     )
 
 

@@ -1,0 +1,67 @@
+"""What happens when a run starts and when it fails, as the workflow itself and as a module of another one."""
+
+
+def start_run():
+    """Write down what the jobs read, the merged configuration and the sheets, and which Snakemake drives the run."""
+    values = RUN.configuration.model_dump(mode="json")
+    values["results"] = str(Path(PLACE).parent)
+    try:
+        for name, value in (
+            (PLANNED_SHEETS, SHEETS.texts),
+            ("configuration.json", values),
+        ):
+            path, text = Path(PLACE, name), json_text(value)
+            if not path.is_file() or path.read_text(encoding="utf-8") != text:
+                write_text(path, text)
+        record_controller(Path(PLACE))
+    except OSError as error:
+        raise WorkflowError(
+            f"{PLACE}: the run cannot start, since what it was planned with cannot be written ({error.strerror}). "
+            "Hint: free space there, or choose another folder with `results`."
+        )
+
+
+def is_locked():
+    """Whether a Snakemake that has a lock makes files of this run: this one is about to stop and say so."""
+    locks = Path(".snakemake/locks").glob("*.output.lock")
+    return any(line.startswith(f"{PLACE}/") for lock in locks for line in lock.open())
+
+
+STARTED = []
+
+
+def configfile_of_module(wildcards):
+    """params: the configuration's place. Snakemake runs no `onstart` of a module, so the first job to be looked at
+    starts the run; nothing does in a dry run, nor where Snakemake only shows something.
+    """
+    executor = workflow.executor_plugin
+    runs = executor is not None and not executor.common_settings.dryrun_exec
+    if runs and workflow.is_main_process and not STARTED and not is_locked():
+        STARTED.append(True)
+        start_run()
+    return f"{PLACE}/configuration.json"
+
+
+# The configuration as merged, written when a run starts (never by a dry run); the jobs read this file.
+CONFIGFILE = configfile_of_module if IS_MODULE else f"{PLACE}/configuration.json"
+
+
+onstart:
+    gc.enable()
+    start_run()
+
+
+# Of a module, Snakemake runs this only where the other workflow's own `onerror` calls it: <module's name>.onerror().
+onerror:
+    written = f"{PLACE}/configuration.json"
+    said = []  # what failed comes last, though it is found first
+    for command in ("check-cells --after-error", "partial-reports --without-items"):
+        lines = shell(
+            "lm-validity {command} --configfile {written:q} 2>&1 || true",
+            iterable=True,
+        )
+        said = [*lines, *said]
+    # by the logger: what is printed beside it is lost behind the bars of a terminal
+    logs = [log] if isinstance(log, str) else log or []
+    for line in [*said, *failed_jobs(map(Path, logs))]:
+        logger.info(line)

@@ -250,7 +250,7 @@ def steady_improvement(data: SignalData) -> Part:
         }
         for model in data.learning.models
     }
-    noise, options = _noise_level(data), data.options
+    noise = _noise_level(data)
     # at the largest number of items that all benchmarks have, of which that many can be had
     by_errors = {
         n: signal_quality
@@ -258,10 +258,39 @@ def steady_improvement(data: SignalData) -> Part:
         if is_known(signal_quality := entry["signal_quality_by_errors"])
     }
     matched = {n: by_errors.get(n, entry["signal_quality_by_items"]) for n, entry in by_benchmark.items()}
+    frame, of_models = _by_benchmark(by_benchmark, matched), _by_model(data, by_model)
+    numbers = ("signal_quality", "low", "high", "p", "walk_p")
+    drawn = as_numbers(frame[["benchmark", *numbers]], numbers).sort_values("signal_quality", ascending=False)
+    frame = frame.loc[drawn.index]
+    of_errors = [
+        name
+        for name, entry in by_benchmark.items()
+        if name in by_errors or entry["interval_source"] == "standard errors"
+    ]
+    section = Section(
+        "Signal quality",
+        hint="how steadily scores improve, beside curves that learn nothing",
+        explanation=_explained(data, of_errors),
+        figures=_figures(drawn, of_models, noise),
+        tables=_tables(data, frame, of_models, numbers),
+    )
+    constant = [
+        f"{model} on {name}"
+        for name, benchmark in data.benchmarks.items()
+        for model, quality in benchmark.scores.quality.items()
+        if benchmark.selected[model].any() and quality.degenerate
+    ]
+    notes = [f"Constant curves, scored 0: {listing(constant)}."] if constant else []
+    findings = _findings(data, by_benchmark, noise)
+    return Part({"models": by_model, "benchmarks": by_benchmark}, section, findings, notes)
+
+
+def _by_benchmark(by_benchmark: dict[str, dict[str, Any]], matched: dict[str, Any]) -> pd.DataFrame:
+    """A row a benchmark. `matched`: its quality by number of items, shown at the largest number that all have."""
     sizes = [set(quality) for quality in matched.values() if is_known(quality)]
     common = sorted(set.intersection(*sizes))[-1:] if sizes else []
     of_benchmark = ("rank_correlation", "chance", "models_above_chance", "above_chance_from_b", "items")
-    frame = pd.DataFrame(
+    return pd.DataFrame(
         [
             {
                 "benchmark": name,
@@ -279,14 +308,20 @@ def steady_improvement(data: SignalData) -> Part:
             for name, entry in by_benchmark.items()
         ]
     )
-    columns = ("monotonicity", "autocorrelation", "signal_quality")
-    of_models = pd.DataFrame(
+
+
+OF_A_CURVE = ("monotonicity", "autocorrelation", "signal_quality")
+
+
+def _by_model(data: SignalData, by_model: dict[str, dict[str, dict[str, Any]]]) -> pd.DataFrame:
+    """A row a model and benchmark."""
+    return pd.DataFrame(
         [
             {
                 "model": model,
                 "label": data.learning.facts.at[model, "label"],
                 "benchmark": name,
-                **{column: entry[column] for column in columns},
+                **{column: entry[column] for column in OF_A_CURVE},
                 **as_columns(entry["signal_quality_interval"]),
                 "p": entry["signal_quality_null_p"],
                 "null_mean": entry["signal_quality_null_mean"],
@@ -298,9 +333,11 @@ def steady_improvement(data: SignalData) -> Part:
             for name, entry in entries.items()
         ]
     )
-    numbers = ("signal_quality", "low", "high", "p", "walk_p")
-    drawn = as_numbers(frame[["benchmark", *numbers]], numbers).sort_values("signal_quality", ascending=False)
-    frame, order = frame.loc[drawn.index], list(drawn["benchmark"])
+
+
+def _figures(drawn: pd.DataFrame, of_models: pd.DataFrame, noise: _NoiseLevel | None) -> list[Figure]:
+    """The benchmarks of `drawn` in its order, over models and by model, with what curves that learn nothing have."""
+    order = list(drawn["benchmark"])
     dots = figures.interval_dots(
         drawn,
         y="benchmark",
@@ -326,6 +363,14 @@ def steady_improvement(data: SignalData) -> Part:
         tooltip=figures.tooltips(benchmark="Benchmark", label="Model", signal_quality="Signal quality|.3f"),
         number_format=".2f",
     )
+    return [
+        Figure("signal_quality", "Mean over models", dots),
+        Figure("signal_quality_by_model", "By model", heatmap, wide=True),
+    ]
+
+
+def _tables(data: SignalData, frame: pd.DataFrame, of_models: pd.DataFrame, numbers: tuple[str, ...]) -> list[Table]:
+    """The tables in the fold: by benchmark, with its columns of `numbers`, and by model and benchmark."""
     scales = {"above_chance_from_b": data.progress.scale}
     labels = {
         "p": "p (white noise)",
@@ -338,63 +383,45 @@ def steady_improvement(data: SignalData) -> Part:
         "models_above_chance": "models above chance",
         "above_chance_from_b": f"above chance from ({data.progress.words})",
     }
+    return [
+        Table(
+            "signal_quality",
+            "By benchmark",
+            frame,
+            formats=dict.fromkeys((*numbers, "rank_correlation", "chance"), ".3f") | {"p": "p", "walk_p": "p"},
+            scales=scales,
+            labels=labels,
+        ),
+        Table(
+            "signal_quality_by_model",
+            "By model and benchmark",
+            of_models.drop(columns="label"),
+            labels=labels,
+            formats=dict.fromkeys((*OF_A_CURVE, "rank_correlation", "null_mean", "null_95"), ".4f")
+            | {"p": "p", "walk_p": "p"},
+            scales=scales,
+            folded=True,
+        ),
+    ]
+
+
+def _explained(data: SignalData, of_errors: list[str]) -> str:
+    """What signal quality and its nulls are; `of_errors`: the benchmarks whose intervals are from standard errors."""
     explanation = (
         f"Half monotonicity, half autocorrelation. Autocorrelation is as in the competition's "
-        f"{AUTOCORRELATION[options.convention]}. Equal scores {TIES[options.ties]}. Dashed lines: the means "
+        f"{AUTOCORRELATION[data.options.convention]}. Equal scores {TIES[data.options.ties]}. Dashed lines: the means "
         "of curves that learn nothing. White noise has independent points, a random walk independent steps. p (white "
         "noise) compares with shuffled checkpoints and is small for any drift. p (random walk) gives the steps random "
         "signs. Quote this one. More items mean less noise and so a higher signal quality: compare benchmarks at one "
         "number of items or without the noise of items. The interval is for benchmarks of this size, noise included."
     )
-    of_errors = [
-        name
-        for name, entry in by_benchmark.items()
-        if name in by_errors or entry["interval_source"] == "standard errors"
-    ]
     if of_errors:
         explanation += (
             f" For {listing(of_errors, 4)}, intervals and figures at one number of items are based on standard errors, "
             "as if each checkpoint had its own items. Because checkpoints share their items, the figures are too low, "
             "and the intervals too wide, and too low for noisy curves."
         )
-    section = Section(
-        "Signal quality",
-        hint="how steadily scores improve, beside curves that learn nothing",
-        explanation=explanation,
-        figures=[
-            Figure("signal_quality", "Mean over models", dots),
-            Figure("signal_quality_by_model", "By model", heatmap, wide=True),
-        ],
-        tables=[
-            Table(
-                "signal_quality",
-                "By benchmark",
-                frame,
-                formats=dict.fromkeys((*numbers, "rank_correlation", "chance"), ".3f") | {"p": "p", "walk_p": "p"},
-                scales=scales,
-                labels=labels,
-            ),
-            Table(
-                "signal_quality_by_model",
-                "By model and benchmark",
-                of_models.drop(columns="label"),
-                labels=labels,
-                formats=dict.fromkeys((*columns, "rank_correlation", "null_mean", "null_95"), ".4f")
-                | {"p": "p", "walk_p": "p"},
-                scales=scales,
-                folded=True,
-            ),
-        ],
-    )
-    constant = [
-        f"{model} on {name}"
-        for name, benchmark in data.benchmarks.items()
-        for model, quality in benchmark.scores.quality.items()
-        if benchmark.selected[model].any() and quality.degenerate
-    ]
-    notes = [f"Constant curves, scored 0: {listing(constant)}."] if constant else []
-    findings = _findings(data, by_benchmark, noise)
-    return Part({"models": by_model, "benchmarks": by_benchmark}, section, findings, notes)
+    return explanation
 
 
 def _findings(
